@@ -1,2 +1,68 @@
-//! (being written)
-fn main() {}
+//! The `rkey` command: see, try and measure the software RDMA device of this machine.
+//!
+//! `rkey demo` runs the main job end to end, `rkey info` says what the device offers here and
+//! why, `rkey ls` lists the programs that have a device open, `rkey explain` says why their peers
+//! were refused, and `rkey bench` measures. Each lives in a module of its name; this file only
+//! reads the command line and turns errors into a line with a hint.
+
+mod bench;
+mod demo;
+mod explain;
+mod failure;
+mod info;
+mod ls;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// A software RDMA device: register memory, hand out keys, move data. No NIC, no root.
+#[derive(Parser, Debug)]
+#[command(name = "rkey", version, about, arg_required_else_help = true)]
+#[command(
+    after_help = "Logging: RKEY_LOG=warn|info|debug|trace (the syntax of tracing's filters)."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Run the main job in two processes: register, write, read, update, and be refused.
+    Demo(demo::DemoArgs),
+    /// Say what the device offers on this machine, and why.
+    Info(info::InfoArgs),
+    /// List the programs of this user that have a device open.
+    Ls(ls::LsArgs),
+    /// Say why accesses were refused, and what to do about it.
+    Explain(explain::ExplainArgs),
+    /// Measure latency, message rate, bandwidth and the cost of registration.
+    Bench(bench::BenchArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    failure::start_logging();
+    let outcome = match &cli.command {
+        Command::Demo(args) => demo::run(args),
+        Command::Info(args) => info::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Ls(args) => ls::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Explain(args) => explain::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Bench(args) => bench::run(args).map(|()| ExitCode::SUCCESS),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => failure::report(&error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,52 @@
+//! How the command fails: one line that says what went wrong, one that says what to do.
+
+use std::process::ExitCode;
+
+/// An error of ours with the advice that belongs to it.
+#[derive(Debug)]
+pub(crate) struct Hint {
+    advice: String,
+}
+
+impl std::fmt::Display for Hint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "hint: {}", self.advice)
+    }
+}
+
+/// Adds a hint to an error; `report` prints it on a line of its own.
+pub(crate) fn hinted(error: impl Into<anyhow::Error>, advice: impl Into<String>) -> anyhow::Error {
+    error.into().context(Hint {
+        advice: advice.into(),
+    })
+}
+
+/// Prints an error to standard error, with its hint where it has one, and gives the exit code.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    let hint = error.downcast_ref::<Hint>();
+    let mut causes = error.chain().skip(usize::from(hint.is_some()));
+    if let Some(first) = causes.next() {
+        eprintln!("rkey: {first}");
+    }
+    for cause in causes {
+        eprintln!("  because {cause}");
+    }
+    if let Some(hint) = hint {
+        eprintln!("{hint}");
+    }
+    ExitCode::FAILURE
+}
+
+/// Sends `tracing` events to standard error as `RKEY_LOG` asks; silent without it.
+pub(crate) fn start_logging() {
+    let Ok(filter) = std::env::var("RKEY_LOG") else {
+        return;
+    };
+    match filter.parse::<tracing_subscriber::EnvFilter>() {
+        Ok(filter) => tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .init(),
+        Err(error) => eprintln!("rkey: RKEY_LOG is ignored: {error} (try RKEY_LOG=debug)"),
+    }
+}
