@@ -1,1 +1,33 @@
-//! (being written)
+//! Building blocks that know nothing about RDMA.
+//!
+//! Everything in `rkey` that has to touch raw memory, a signal handler or another process is here, in small modules
+//! with safe faces, so that the layers above can be written without `unsafe`. The words of RDMA (key, region, queue
+//! pair) do not occur in this crate on purpose: each module could be read, tested and reused by itself.
+//!
+//! | module | what it gives |
+//! | --- | --- |
+//! | [`range`] | address ranges that cannot wrap around |
+//! | [`lock`] | a spin lock for critical sections of a few nanoseconds |
+//! | [`slab`] | numbered slots with generations, reference counts and a two-step end of life |
+//! | [`fifo`] | a bounded queue whose consumers need no lock of the producer |
+//! | [`fault`], [`copy`] | copies and atomics that return an error where a plain access would crash |
+//! | [`shared`] | views of memory that a peer process can see or change |
+//! | [`memory`] | the port through which the memory of a program is touched |
+//! | [`segment`] | sealed shared-memory segments, own and foreign |
+//! | [`barrier`] | memory barriers of which one side is free |
+//! | [`process`] | other processes: are they alive, reading and writing their memory, forks of our own |
+//! | [`hint`] | prefetch and pause |
+
+pub mod barrier;
+pub mod copy;
+pub mod fault;
+pub mod fifo;
+pub mod hint;
+pub mod lock;
+pub mod memory;
+pub mod process;
+pub mod range;
+pub mod segment;
+pub mod shared;
+pub mod slab;
+mod sync;

@@ -1,0 +1,36 @@
+//! What a refused memory access looks like when it does not end the process.
+
+use thiserror::Error;
+
+/// An access to memory that is not there, or not accessible in the way that was tried.
+///
+/// The copies of [`crate::copy`] and [`crate::memory`] return it where a plain load or store would have raised
+/// `SIGSEGV` or `SIGBUS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[error("memory at {address:#x} cannot be accessed")]
+pub struct Fault {
+    /// The first address known not to be accessible. It lies inside the range that was to be copied; it is exact when
+    /// the processor or the kernel told it, and otherwise the start of the range that cannot be right.
+    pub address: u64,
+}
+
+impl Fault {
+    /// A fault at `address`.
+    #[must_use]
+    pub const fn at(address: u64) -> Self {
+        Self { address }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_where() {
+        assert_eq!(
+            Fault::at(0x1000).to_string(),
+            "memory at 0x1000 cannot be accessed"
+        );
+    }
+}

@@ -1,0 +1,52 @@
+//! Hints for the processor: they change when something happens, never what happens.
+
+// UNSAFETY: the prefetch instruction has no intrinsic that works without a target feature, so it is written in asm.
+#![allow(unsafe_code)]
+
+/// Asks the processor to fetch the cache line of `ptr` in a state in which it can be written at once.
+///
+/// Never faults, whatever the address. On processors without the instruction it does nothing.
+#[inline(always)]
+pub fn prefetch_write(ptr: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: `prefetchw` reads and writes nothing that a program can observe, raises no exception for any address,
+    // and is a no-operation on 64-bit processors that do not implement it. Flags and stack are left alone.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) ptr, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = ptr;
+}
+
+/// Asks the processor to fetch the cache line of `ptr` for reading. Never faults.
+#[inline(always)]
+pub fn prefetch_read(ptr: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: `prefetcht0` (part of the x86-64 baseline) has no effect that a program can observe and raises no
+    // exception for any address. Flags and stack are left alone.
+    unsafe {
+        std::arch::asm!("prefetcht0 [{}]", in(reg) ptr, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = ptr;
+}
+
+/// Tells the processor that this is a loop that waits for another processor.
+#[inline(always)]
+pub fn pause() {
+    std::hint::spin_loop();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_address_faults() {
+        for address in [0usize, 1, 0x1000, usize::MAX, 1 << 63, 0x8000_0000_0000] {
+            prefetch_write(std::ptr::without_provenance(address));
+            prefetch_read(std::ptr::without_provenance(address));
+        }
+        pause();
+    }
+}

@@ -1,0 +1,156 @@
+//! A spin lock for critical sections of nanoseconds.
+//!
+//! A mutex of the operating system asks for one atomic read-modify-write to lock and another one to unlock. This lock
+//! unlocks with a plain release store, which on x86 is an ordinary `mov`, and it is meant for the places where those
+//! few nanoseconds are a good part of the work. Whoever waits spins for about a microsecond and then gives the
+//! processor away at every turn, so that a preempted holder on a machine with few cores gets on.
+
+// UNSAFETY: a lock hands out `&mut T` from `&self`; that cannot be written without `unsafe`.
+#![allow(unsafe_code)]
+
+use crate::sync::{AtomicBool, Backoff, Ordering, UnsafeCell};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+/// A value that one thread at a time may use.
+///
+/// The lock is neither fair nor reentrant, and it is not poisoned by a panic: a guard dropped while unwinding unlocks.
+pub struct SpinLock<T> {
+    locked: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the lock gives access to the value to one thread at a time (`locked` changes from false to true exactly once
+// per guard, with acquire ordering, and back with release ordering), which amounts to sending it; hence `T: Send`.
+unsafe impl<T: Send> Sync for SpinLock<T> {}
+// SAFETY: sending the lock sends the value inside it, and nothing else.
+unsafe impl<T: Send> Send for SpinLock<T> {}
+
+impl<T> SpinLock<T> {
+    /// An unlocked lock around `value`.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new(value: T) -> Self {
+        Self {
+            locked: AtomicBool::new(false),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// An unlocked lock around `value`.
+    #[cfg(loom)]
+    #[must_use]
+    pub fn new(value: T) -> Self {
+        Self {
+            locked: AtomicBool::new(false),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Locks, waiting until that is possible.
+    #[inline]
+    pub fn lock(&self) -> Guard<'_, T> {
+        match self.try_lock() {
+            Some(guard) => guard,
+            None => self.lock_contended(),
+        }
+    }
+
+    /// Locks if nobody holds the lock at this moment.
+    #[inline]
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.locked
+            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            .then(|| Guard {
+                lock: self,
+                _not_send: std::marker::PhantomData,
+            })
+    }
+
+    /// Whether somebody holds the lock at this moment; by the time the answer is used it may be wrong.
+    #[inline]
+    pub fn is_locked(&self) -> bool {
+        self.locked.load(Ordering::Relaxed)
+    }
+
+    #[cold]
+    fn lock_contended(&self) -> Guard<'_, T> {
+        let mut backoff = Backoff::default();
+        loop {
+            // Wait on a plain load, so that waiters share the cache line until it is worth trying.
+            while self.is_locked() {
+                backoff.wait();
+            }
+            if let Some(guard) = self.try_lock() {
+                return guard;
+            }
+            backoff.wait();
+        }
+    }
+
+    /// The value, without locking: `&mut self` proves that nobody else is there.
+    #[cfg(not(loom))]
+    pub fn get_mut(&mut self) -> &mut T {
+        // SAFETY: `&mut self` excludes every guard, since guards borrow the lock.
+        self.value.with_mut(|value| unsafe { &mut *value })
+    }
+}
+
+impl<T: Default> Default for SpinLock<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for SpinLock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.try_lock() {
+            Some(guard) => f.debug_tuple("SpinLock").field(&*guard).finish(),
+            None => f.write_str("SpinLock(<locked>)"),
+        }
+    }
+}
+
+/// The right to use the value of a [`SpinLock`]; dropping it unlocks.
+pub struct Guard<'a, T> {
+    lock: &'a SpinLock<T>,
+    /// A guard stays on the thread that locked: handing it over would be correct, but hides who waits for whom.
+    _not_send: std::marker::PhantomData<*const ()>,
+}
+
+// SAFETY: a shared guard gives nothing but `&T`.
+unsafe impl<T: Sync> Sync for Guard<'_, T> {}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: this guard exists, so `locked` is true on its behalf and no other guard exists; the acquire ordering
+        // of the exchange that made it makes the previous holder's writes visible. `&self` excludes `deref_mut`.
+        self.lock.value.with(|value| unsafe { &*value })
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`; `&mut self` makes the reference the only one.
+        self.lock.value.with_mut(|value| unsafe { &mut *value })
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // Only the holder of the one guard stores here, so no read-modify-write is needed.
+        self.lock.locked.store(false, Ordering::Release);
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Guard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
