@@ -1,1 +1,42 @@
-//! (being written)
+//! The transport engine: queue pairs, completion queues and shared receive queues.
+//!
+//! An [`Engine`] is a machine without surroundings: it owns no socket and no thread, reads no
+//! clock and writes no log. Work requests and the current time are arguments; completions,
+//! [`Event`]s and requests on [links](rkey_link::Link) are results. Whoever owns an engine calls
+//!
+//! 1. the commands (`create_…`, `modify_…`, `post_…`), at any time;
+//! 2. [`Engine::drive`] whenever a link has something or a deadline has passed;
+//! 3. [`Engine::poll_event`] until there is none, after each of the two.
+//!
+//! What may be touched is decided by [`rkey_core::Protection`], what is touched goes through a
+//! [`rkey_base::memory::Memory`], and how it travels is the business of the link.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`work`] | work requests, as posted |
+//! | [`status`] | completions, as polled |
+//! | [`qp`] | queue pairs: configuration, attributes and the [state table](qp::state) |
+//! | [`cq`] | completion queues |
+//! | [`event`], [`report`] | what else an engine tells |
+#![forbid(unsafe_code)]
+
+pub mod cq;
+mod engine;
+pub mod error;
+pub mod event;
+pub mod id;
+pub mod qp;
+pub mod report;
+pub mod status;
+pub mod work;
+
+pub use cq::CqShared;
+pub use engine::{Engine, EngineConfig, Progress};
+pub use error::{EngineError, ModifyError};
+pub use event::Event;
+pub use id::{CqId, LinkId, QpId, SrqId};
+pub use qp::state::{Attributes, QpState, QpType};
+pub use qp::{Peer, QpAttributes, QpConfig, QpInfo};
+pub use report::{DenialReport, Side};
+pub use status::{Completion, CompletionFlags, CompletionOp, Status};
+pub use work::{PostError, RecvRequest, SendFlags, SendRequest, Sge, Target, UdAddress, Work};

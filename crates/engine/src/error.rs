@@ -1,0 +1,79 @@
+//! Errors of commands. Errors of posts are in [`crate::work`], errors of work in completions.
+
+use crate::qp::state::{Attributes, words};
+use crate::{QpState, QpType};
+
+/// Why an object could not be created, changed or destroyed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The handle is stale.
+    #[error("no such {0}")]
+    NoSuch(&'static str),
+    /// Other objects still use it.
+    #[error("the {what} is still used by {users} queue pairs")]
+    Busy {
+        /// What is used.
+        what: &'static str,
+        /// By how many.
+        users: u32,
+    },
+    /// A number is outside of what this engine offers.
+    #[error("{what} is {given}, but the limit is {limit}")]
+    Limit {
+        /// Which number.
+        what: &'static str,
+        /// What was asked for.
+        given: u64,
+        /// The most.
+        limit: u64,
+    },
+    /// A number that may not be zero is.
+    #[error("{0} must not be zero")]
+    Zero(&'static str),
+    /// The queue pair number is taken, or longer than 24 bits.
+    #[error("queue pair number {0:#x} is taken or not a number of 24 bits")]
+    Number(u32),
+    /// A completion queue has more entries than it shall have from now on.
+    #[error("the completion queue holds {held} entries, more than {asked}")]
+    CqHolds {
+        /// Entries in it.
+        held: u32,
+        /// The depth that was asked for.
+        asked: u32,
+    },
+}
+
+/// Why a queue pair was not modified. Nothing changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ModifyError {
+    /// The handle is stale.
+    #[error("no such queue pair")]
+    NoSuchQp,
+    /// There is no such step.
+    #[error("a {qp_type:?} queue pair cannot go from {from:?} to {to:?}")]
+    Step {
+        /// Its type.
+        qp_type: QpType,
+        /// Its state.
+        from: QpState,
+        /// The state asked for.
+        to: QpState,
+    },
+    /// Attributes that this step needs are missing.
+    #[error("the step needs {}", words(*.0))]
+    Missing(Attributes),
+    /// Attributes were given that this step does not take.
+    #[error("the step does not take {}", words(*.0))]
+    NotAllowed(Attributes),
+    /// A value is out of range.
+    #[error("{what} is {given}, but the limit is {limit}")]
+    Value {
+        /// Which.
+        what: &'static str,
+        /// What was given.
+        given: u64,
+        /// The most.
+        limit: u64,
+    },
+}

@@ -1,0 +1,95 @@
+//! What an engine has to tell its device, apart from completions.
+
+use crate::{CqId, DenialReport, LinkId, QpId, SrqId};
+use rkey_link::DownReason;
+
+/// Something happened. Taken with [`crate::Engine::poll_event`], in order.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// An armed completion queue got an entry; it is disarmed now.
+    CqReady(CqId),
+    /// A completion queue was full when an entry came. It is broken, and so are its queue pairs.
+    CqOverrun(CqId),
+    /// A queue pair went to the error state for a reason that no completion tells.
+    QpFatal {
+        /// Which.
+        qp: QpId,
+        /// Its number.
+        qpn: u32,
+    },
+    /// The peer asked for something that it may not do, and this target queue pair went to the
+    /// error state.
+    AccessError {
+        /// Which.
+        qp: QpId,
+        /// Its number.
+        qpn: u32,
+    },
+    /// The peer sent a request that makes no sense (too long for the receive, unaligned atomic),
+    /// and this target queue pair went to the error state.
+    RequestError {
+        /// Which.
+        qp: QpId,
+        /// Its number.
+        qpn: u32,
+    },
+    /// All sends that were started before the queue pair was put into Sqd are complete.
+    SqDrained {
+        /// Which.
+        qp: QpId,
+        /// Its number.
+        qpn: u32,
+    },
+    /// A queue pair in the error state will take nothing more from its shared receive queue.
+    LastWqeReached {
+        /// Which.
+        qp: QpId,
+        /// Its number.
+        qpn: u32,
+    },
+    /// A shared receive queue has fewer entries than its limit; the limit is disarmed now.
+    SrqLimit(SrqId),
+    /// The first request of the peer arrived while the queue pair was in Rtr.
+    CommEstablished {
+        /// Which.
+        qp: QpId,
+        /// Its number.
+        qpn: u32,
+    },
+    /// A queue pair needs a link to the device that owns queue pair number `peer`. The device
+    /// answers with [`crate::Engine::connect_qp`] (connected types) or
+    /// [`crate::Engine::connect_qpn`] (datagrams), or with [`crate::Engine::unreachable`].
+    LinkNeeded {
+        /// Which.
+        qp: QpId,
+        /// The number to find.
+        peer: u32,
+    },
+    /// A link broke and has been detached; queue pairs with requests on it have failed them.
+    LinkDown {
+        /// Which. [`crate::Engine::take_detached`] gives the link itself back.
+        link: LinkId,
+        /// Why.
+        reason: DownReason,
+    },
+    /// The link of a connected queue pair is gone. It had nothing outstanding and stays in its
+    /// state; whoever wants its receives flushed puts it into the error state.
+    PeerGone {
+        /// Which.
+        qp: QpId,
+        /// Its number.
+        qpn: u32,
+    },
+    /// An access was refused, here or at the peer.
+    Denied(Box<DenialReport>),
+    /// A peer's operation completed on a region to which a counter is bound.
+    CounterHit {
+        /// The counter that was bound to the region.
+        counter: u32,
+        /// Bytes moved.
+        bytes: u32,
+        /// Whether the peer wrote (write, atomic) or read.
+        write: bool,
+    },
+}

@@ -1,0 +1,182 @@
+//! Queue pairs: what they are made of and what can be changed about them.
+
+pub mod state;
+
+use crate::{CqId, SrqId};
+use rkey_core::{Access, DomainId};
+use rkey_link::NodeId;
+use state::{Attributes, QpState, QpType};
+
+/// What a queue pair is created with; none of it changes later.
+#[derive(Clone, Copy, Debug)]
+pub struct QpConfig {
+    /// The transport service.
+    pub qp_type: QpType,
+    /// The protection domain: keys of other domains do not work here.
+    pub domain: DomainId,
+    /// Where sends complete.
+    pub send_cq: CqId,
+    /// Where receives complete.
+    pub recv_cq: CqId,
+    /// Takes receives from this queue instead of one of its own.
+    pub srq: Option<SrqId>,
+    /// Entries of the send queue.
+    pub max_send: u32,
+    /// Entries of the receive queue.
+    pub max_recv: u32,
+    /// Scatter/gather elements of a send.
+    pub max_send_sge: u32,
+    /// Scatter/gather elements of a receive.
+    pub max_recv_sge: u32,
+    /// Bytes of inline data of a send.
+    pub max_inline: u32,
+    /// Complete all sends with an entry, whether flagged or not.
+    pub signal_all: bool,
+    /// A refused request fails by itself and leaves both queue pairs in service (the way of
+    /// libfabric's reliable datagrams, X-07). Both ends have to agree on it.
+    pub survive_remote_error: bool,
+}
+
+impl QpConfig {
+    /// A small queue pair of this type with both completion queues the same.
+    pub const fn new(qp_type: QpType, domain: DomainId, cq: CqId) -> Self {
+        Self {
+            qp_type,
+            domain,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            max_send: 128,
+            max_recv: 128,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline: 128,
+            signal_all: false,
+            survive_remote_error: false,
+        }
+    }
+}
+
+/// The other end of a connected queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its number.
+    pub qpn: u32,
+    /// Its device. `None`: it becomes known when the queue pair gets its link; until then requests of the peer are
+    /// answered with "not ready".
+    pub node: Option<NodeId>,
+}
+
+/// What a modify call changes; `None` leaves a thing as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QpAttributes {
+    /// The state to go to.
+    pub state: Option<QpState>,
+    /// Remote access that the queue pair allows (the three remote rights; others are ignored).
+    pub access: Option<Access>,
+    /// The other end.
+    pub peer: Option<Peer>,
+    /// Number of the first message sent (24 bits; `sq_psn`).
+    pub send_msn: Option<u32>,
+    /// Number of the first message received (24 bits; `rq_psn`).
+    pub recv_msn: Option<u32>,
+    /// 4.096 µs · 2^timeout without progress is one retry; 0 waits for ever (5 bits).
+    pub timeout: Option<u8>,
+    /// Retries without progress before the request fails (3 bits).
+    pub retry_count: Option<u8>,
+    /// Retries when the peer has no receive posted; 7 is for ever (3 bits).
+    pub rnr_retry: Option<u8>,
+    /// Code of the delay asked of a peer that finds no receive here (5 bits, IBA table 45).
+    pub min_rnr_timer: Option<u8>,
+    /// Reads and atomics this side may have outstanding.
+    pub max_reads_out: Option<u8>,
+    /// Reads and atomics the peer may have outstanding; 0 refuses them.
+    pub max_reads_in: Option<u8>,
+    /// Bytes of the largest packet (256 … 4096): the most a datagram can carry.
+    pub path_mtu: Option<u32>,
+    /// The queue key that datagrams must bring.
+    pub qkey: Option<u32>,
+}
+
+impl QpAttributes {
+    /// Only a step to another state.
+    pub fn to(state: QpState) -> Self {
+        Self {
+            state: Some(state),
+            ..Self::default()
+        }
+    }
+
+    /// Reset to Init.
+    pub fn init(access: Access) -> Self {
+        Self {
+            state: Some(QpState::Init),
+            access: Some(access),
+            ..Self::default()
+        }
+    }
+
+    /// Init to ready-to-receive of a reliable connection, with usual values.
+    pub fn rtr(peer: Peer, recv_msn: u32) -> Self {
+        Self {
+            state: Some(QpState::Rtr),
+            peer: Some(peer),
+            recv_msn: Some(recv_msn),
+            path_mtu: Some(4096),
+            max_reads_in: Some(16),
+            min_rnr_timer: Some(12),
+            ..Self::default()
+        }
+    }
+
+    /// Ready-to-receive to ready-to-send of a reliable connection, with usual values: about 0.8 s of
+    /// patience with a peer that does not answer, none with one that is not there.
+    pub fn rts(send_msn: u32) -> Self {
+        Self {
+            state: Some(QpState::Rts),
+            send_msn: Some(send_msn),
+            timeout: Some(15),
+            retry_count: Some(5),
+            rnr_retry: Some(7),
+            max_reads_out: Some(16),
+            ..Self::default()
+        }
+    }
+
+    /// Which attributes are given (the state is not one of them).
+    pub fn given(&self) -> Attributes {
+        let mut given = Attributes::empty();
+        given.set(Attributes::ACCESS, self.access.is_some());
+        given.set(Attributes::PEER, self.peer.is_some());
+        given.set(Attributes::SEND_MSN, self.send_msn.is_some());
+        given.set(Attributes::RECV_MSN, self.recv_msn.is_some());
+        given.set(Attributes::TIMEOUT, self.timeout.is_some());
+        given.set(Attributes::RETRY_COUNT, self.retry_count.is_some());
+        given.set(Attributes::RNR_RETRY, self.rnr_retry.is_some());
+        given.set(Attributes::MIN_RNR_TIMER, self.min_rnr_timer.is_some());
+        given.set(Attributes::MAX_READS_OUT, self.max_reads_out.is_some());
+        given.set(Attributes::MAX_READS_IN, self.max_reads_in.is_some());
+        given.set(Attributes::PATH_MTU, self.path_mtu.is_some());
+        given.set(Attributes::QKEY, self.qkey.is_some());
+        given
+    }
+}
+
+/// Everything about a queue pair, as it is now.
+#[derive(Clone, Copy, Debug)]
+pub struct QpInfo {
+    /// Its number.
+    pub qpn: u32,
+    /// What it was created with (sizes as granted).
+    pub config: QpConfig,
+    /// Its state.
+    pub state: QpState,
+    /// Whether it is in Sqd and still waits for sends that were started before.
+    pub draining: bool,
+    /// Its attributes; all are `Some`, except the peer where there is none.
+    pub attributes: QpAttributes,
+    /// Sends that are posted and not complete.
+    pub sends: u32,
+    /// Receives that are posted and not complete (0 with a shared receive queue).
+    pub receives: u32,
+}

@@ -1,0 +1,324 @@
+//! The states of a queue pair, and the one table of transitions that a program may ask for.
+//!
+//! The table is data: for each legal step and each type of queue pair, which attributes must be
+//! given and which may be. It is the table of the InfiniBand specification (10.3.1, 11.2.5.3) as
+//! `ibv_modify_qp(3)` and the Linux kernel have it, without the attributes that belong to a
+//! port (P_Key, port number, alternate path), which a front end checks by itself.
+
+use bitflags::bitflags;
+use serde::Serialize;
+
+/// The transport service of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[repr(u8)]
+pub enum QpType {
+    /// Reliable connection: everything, in order, with errors told.
+    Rc,
+    /// Unreliable connection: sends and writes; errors at the peer are not told.
+    Uc,
+    /// Unreliable datagram: sends to any queue pair, up to one MTU.
+    Ud,
+}
+
+/// Where a queue pair is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[repr(u8)]
+pub enum QpState {
+    /// Fresh or reset; takes nothing.
+    Reset,
+    /// Takes receives.
+    Init,
+    /// Ready to receive: executes requests of the peer.
+    Rtr,
+    /// Ready to send: does everything.
+    Rts,
+    /// Send queue drained: as Rts, but does not start new sends.
+    Sqd,
+    /// Send queue error (unreliable types): sends are flushed, receives go on.
+    Sqe,
+    /// Everything is flushed.
+    Error,
+}
+
+impl QpState {
+    /// All states, in the order of a life.
+    pub const ALL: [Self; 7] = [
+        Self::Reset,
+        Self::Init,
+        Self::Rtr,
+        Self::Rts,
+        Self::Sqd,
+        Self::Sqe,
+        Self::Error,
+    ];
+
+    /// Whether receives may be posted (in the error state they are flushed).
+    #[inline]
+    pub const fn takes_receives(self) -> bool {
+        !matches!(self, Self::Reset)
+    }
+
+    /// Whether sends may be posted (in the error states they are flushed).
+    #[inline]
+    pub const fn takes_sends(self) -> bool {
+        matches!(self, Self::Rts | Self::Sqd | Self::Sqe | Self::Error)
+    }
+
+    /// Whether requests of the peer are executed.
+    #[inline]
+    pub const fn responds(self) -> bool {
+        matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
+    }
+}
+
+bitflags! {
+    /// Which attributes a modify call gives.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct Attributes: u32 {
+        /// Remote access that the queue pair allows.
+        const ACCESS = 1;
+        /// The connected queue pair.
+        const PEER = 1 << 1;
+        /// The largest packet.
+        const PATH_MTU = 1 << 2;
+        /// First number of messages sent.
+        const SEND_MSN = 1 << 3;
+        /// First number of messages received.
+        const RECV_MSN = 1 << 4;
+        /// Transport timeout.
+        const TIMEOUT = 1 << 5;
+        /// Transport retries.
+        const RETRY_COUNT = 1 << 6;
+        /// Receiver-not-ready retries.
+        const RNR_RETRY = 1 << 7;
+        /// Receiver-not-ready delay asked of the peer.
+        const MIN_RNR_TIMER = 1 << 8;
+        /// Reads and atomics outstanding as initiator.
+        const MAX_READS_OUT = 1 << 9;
+        /// Reads and atomics outstanding as target.
+        const MAX_READS_IN = 1 << 10;
+        /// Queue key of datagrams.
+        const QKEY = 1 << 11;
+    }
+}
+
+/// Attributes for one step, per type.
+#[derive(Clone, Copy, Debug)]
+struct PerType {
+    rc: Attributes,
+    uc: Attributes,
+    ud: Attributes,
+}
+
+/// One legal step.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    from: QpState,
+    to: QpState,
+    required: PerType,
+    optional: PerType,
+}
+
+const NONE: Attributes = Attributes::empty();
+
+const fn join<const N: usize>(parts: [Attributes; N]) -> Attributes {
+    let mut all = NONE;
+    let mut i = 0;
+    while i < N {
+        all = all.union(parts[i]);
+        i += 1;
+    }
+    all
+}
+
+const fn per(rc: Attributes, uc: Attributes, ud: Attributes) -> PerType {
+    PerType { rc, uc, ud }
+}
+
+const fn step(from: QpState, to: QpState, required: PerType, optional: PerType) -> Step {
+    Step {
+        from,
+        to,
+        required,
+        optional,
+    }
+}
+
+const NOTHING: PerType = per(NONE, NONE, NONE);
+
+use Attributes as A;
+use QpState::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
+
+/// What may change while a queue pair is in service.
+const IN_SERVICE: PerType = per(join([A::ACCESS, A::MIN_RNR_TIMER]), A::ACCESS, A::QKEY);
+
+/// Every step a program may ask for. Steps to Reset and to Error are legal from everywhere and
+/// take no attributes; they are not listed.
+const TABLE: &[Step] = &[
+    step(Reset, Init, per(A::ACCESS, A::ACCESS, A::QKEY), NOTHING),
+    step(Init, Init, NOTHING, per(A::ACCESS, A::ACCESS, A::QKEY)),
+    step(
+        Init,
+        Rtr,
+        per(
+            join([
+                A::PEER,
+                A::PATH_MTU,
+                A::RECV_MSN,
+                A::MAX_READS_IN,
+                A::MIN_RNR_TIMER,
+            ]),
+            join([A::PEER, A::PATH_MTU, A::RECV_MSN]),
+            NONE,
+        ),
+        per(A::ACCESS, A::ACCESS, join([A::QKEY, A::PATH_MTU])),
+    ),
+    step(
+        Rtr,
+        Rts,
+        per(
+            join([
+                A::SEND_MSN,
+                A::MAX_READS_OUT,
+                A::RETRY_COUNT,
+                A::RNR_RETRY,
+                A::TIMEOUT,
+            ]),
+            A::SEND_MSN,
+            A::SEND_MSN,
+        ),
+        IN_SERVICE,
+    ),
+    step(Rts, Rts, NOTHING, IN_SERVICE),
+    step(Rts, Sqd, NOTHING, NOTHING),
+    step(Sqd, Rts, NOTHING, IN_SERVICE),
+    step(
+        Sqd,
+        Sqd,
+        NOTHING,
+        per(
+            join([
+                A::PEER,
+                A::TIMEOUT,
+                A::RETRY_COUNT,
+                A::RNR_RETRY,
+                A::MAX_READS_OUT,
+                A::MAX_READS_IN,
+                A::ACCESS,
+                A::MIN_RNR_TIMER,
+            ]),
+            join([A::PEER, A::ACCESS]),
+            A::QKEY,
+        ),
+    ),
+    step(Sqe, Rts, NOTHING, per(NONE, A::ACCESS, A::QKEY)),
+];
+
+/// Which attributes a legal step takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// These must be given.
+    pub required: Attributes,
+    /// These may be given.
+    pub optional: Attributes,
+}
+
+/// The rule for a step, or `None` if the step is not legal for this type.
+pub fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Rule> {
+    if matches!(to, Reset | Error) {
+        return Some(Rule {
+            required: NONE,
+            optional: NONE,
+        });
+    }
+    if matches!(from, Sqe) && matches!(qp_type, QpType::Rc) {
+        return None; // a reliable queue pair never is in this state
+    }
+    let pick = |per: &PerType| match qp_type {
+        QpType::Rc => per.rc,
+        QpType::Uc => per.uc,
+        QpType::Ud => per.ud,
+    };
+    TABLE
+        .iter()
+        .find(|step| step.from == from && step.to == to)
+        .map(|step| Rule {
+            required: pick(&step.required),
+            optional: pick(&step.optional),
+        })
+}
+
+/// The whole table as text, for people and for the snapshot in the tests.
+pub fn table_text() -> String {
+    let mut text = String::new();
+    for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
+        for from in QpState::ALL {
+            for to in QpState::ALL {
+                if let Some(rule) = rule(qp_type, from, to) {
+                    let line = format!(
+                        "{:<3} {:<6} -> {:<6} required: {}; optional: {}",
+                        format!("{qp_type:?}"),
+                        format!("{from:?}"),
+                        format!("{to:?}"),
+                        words(rule.required),
+                        words(rule.optional)
+                    );
+                    text.push_str(&line);
+                    text.push('\n');
+                }
+            }
+        }
+    }
+    text
+}
+
+/// The names of some attributes, for messages.
+pub(crate) fn words(attributes: Attributes) -> String {
+    if attributes.is_empty() {
+        return "-".to_owned();
+    }
+    attributes
+        .iter_names()
+        .map(|(name, _)| name.to_lowercase())
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table as a whole is a snapshot: a change of a rule has to be made in two places.
+    #[test]
+    fn the_whole_table_is_as_recorded() {
+        let recorded = include_str!("state.snapshot.txt");
+        assert_eq!(
+            table_text(),
+            recorded,
+            "if this is wanted, record it again:\n{}",
+            table_text()
+        );
+    }
+
+    #[test]
+    fn every_state_reaches_reset_and_error() {
+        for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
+            for from in QpState::ALL {
+                assert!(rule(qp_type, from, Reset).is_some());
+                assert!(rule(qp_type, from, Error).is_some());
+                assert!(
+                    rule(qp_type, from, Sqe).is_none(),
+                    "only the device enters Sqe"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn posting_rules_by_state() {
+        assert!(!Reset.takes_receives() && Init.takes_receives() && Error.takes_receives());
+        assert!(!Reset.takes_sends() && !Init.takes_sends() && !Rtr.takes_sends());
+        assert!(Rts.takes_sends() && Error.takes_sends());
+        assert!(!Init.responds() && Rtr.responds() && !Error.responds());
+    }
+}

@@ -1,0 +1,129 @@
+//! Completions: what a program reads from a completion queue.
+//!
+//! [`Status`] is the list of work completion statuses of the InfiniBand specification (11.6.2);
+//! a front end maps it to `IBV_WC_*`, `FI_E*` or `DAT_DTO_*` one to one.
+
+use bitflags::bitflags;
+use serde::Serialize;
+
+/// How a work request ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[repr(u8)]
+pub enum Status {
+    /// It did what was asked.
+    #[default]
+    Success,
+    /// The message is longer than the buffers of the receive request, or than a datagram may be.
+    LocalLength,
+    /// The queue pair cannot do this (no reads outstanding allowed, for example).
+    LocalQpOperation,
+    /// A local key, range or local right was refused, or local memory could not be touched.
+    LocalProtection,
+    /// The queue pair went to the error state before this request was executed.
+    Flushed,
+    /// A window could not be bound.
+    WindowBind,
+    /// The peer answered with something that makes no sense.
+    BadResponse,
+    /// Responder: a message that was being received ended in a protection error.
+    LocalAccess,
+    /// The peer found the request invalid (unaligned atomic, receive buffer too small).
+    RemoteInvalidRequest,
+    /// The peer refused: key, range or rights.
+    RemoteAccess,
+    /// The peer could not carry it out (its memory could not be touched, its receive failed).
+    RemoteOperation,
+    /// The peer did not answer within timeout and retries, or is gone.
+    RetryExceeded,
+    /// The peer had no receive posted within the receiver-not-ready retries.
+    RnrRetryExceeded,
+    /// The message was abandoned by its sender in the middle.
+    RemoteAborted,
+    /// The queue pair or its completion queue is broken.
+    Fatal,
+}
+
+impl Status {
+    /// Whether the request did what was asked.
+    #[inline]
+    pub const fn is_success(self) -> bool {
+        matches!(self, Self::Success)
+    }
+}
+
+/// What kind of work request completed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[repr(u8)]
+pub enum CompletionOp {
+    /// A send, with or without immediate data or invalidation.
+    #[default]
+    Send,
+    /// An RDMA write, with or without immediate data.
+    Write,
+    /// An RDMA read.
+    Read,
+    /// A compare-and-swap.
+    CompareSwap,
+    /// A fetch-and-add.
+    FetchAdd,
+    /// A window bind.
+    Bind,
+    /// A local invalidation.
+    Invalidate,
+    /// A receive that a send filled.
+    Recv,
+    /// A receive that an RDMA write with immediate data consumed.
+    RecvWriteImm,
+}
+
+impl CompletionOp {
+    /// Whether it belongs to a receive queue.
+    #[inline]
+    pub const fn is_recv(self) -> bool {
+        matches!(self, Self::Recv | Self::RecvWriteImm)
+    }
+}
+
+bitflags! {
+    /// What else a completion says.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct CompletionFlags: u16 {
+        /// [`Completion::imm`] is immediate data.
+        const IMM = 1;
+        /// [`Completion::imm`] is the key that the sender invalidated here.
+        const INVALIDATED = 1 << 1;
+        /// The first 40 bytes of the buffer are the global route header (datagrams).
+        const GRH = 1 << 2;
+        /// The sender asked for a solicited event.
+        const SOLICITED = 1 << 3;
+    }
+}
+
+/// One entry of a completion queue.
+///
+/// After an error only `id`, `status`, `opcode`, `qpn` and `vendor` mean something
+/// (ibv_poll_cq(3)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Completion {
+    /// The id that the program gave when it posted the request.
+    pub id: u64,
+    /// How it ended.
+    pub status: Status,
+    /// What it was.
+    pub opcode: CompletionOp,
+    /// What else is known.
+    pub flags: CompletionFlags,
+    /// Bytes received or read (datagrams: with the 40 bytes of header). Sends and writes: the
+    /// bytes of the message.
+    pub bytes: u32,
+    /// Immediate data or the invalidated key, as `flags` say.
+    pub imm: u32,
+    /// The number of the queue pair here.
+    pub qpn: u32,
+    /// The number of the sender's queue pair (receives).
+    pub src_qpn: u32,
+    /// The id of the [`crate::DenialReport`] that explains a refusal; 0 for none.
+    pub vendor: u32,
+}
+
+const _: () = assert!(size_of::<Completion>() <= 40);

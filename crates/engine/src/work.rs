@@ -1,0 +1,205 @@
+//! Work requests: what a program posts to a queue pair.
+
+use crate::{LinkId, QpState};
+use bitflags::bitflags;
+use rkey_base::range::VaRange;
+use rkey_core::{Access, Key, LocalKey, WindowId, WireKey};
+
+/// The longest message, in bytes (as verbs devices have it: 2^31).
+pub const MESSAGE_MAX: u64 = 1 << 31;
+
+/// A piece of local memory: scatter/gather element.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sge {
+    /// Where it starts, as the region `key` addresses it.
+    pub addr: u64,
+    /// Bytes; 0 means none.
+    pub len: u32,
+    /// The local key of the region that covers it.
+    pub key: LocalKey,
+}
+
+/// A place in a peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The address as the peer's key addresses it.
+    pub addr: u64,
+    /// The peer's key.
+    pub key: WireKey,
+}
+
+/// What a send-queue work request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// A message into the buffers of a receive at the peer.
+    Send {
+        /// Immediate data for the peer's completion.
+        imm: Option<u32>,
+        /// A type 2 window key that the peer is to invalidate when the message has arrived.
+        /// Not together with `imm`.
+        invalidate: Option<Key>,
+    },
+    /// RDMA write; with immediate data it consumes a receive at the peer.
+    Write {
+        /// Where to.
+        remote: Target,
+        /// Immediate data for the peer's completion.
+        imm: Option<u32>,
+    },
+    /// RDMA read into the local buffers.
+    Read {
+        /// Where from.
+        remote: Target,
+    },
+    /// 8-byte compare-and-swap; the old value goes to the local buffer.
+    CompareSwap {
+        /// Which word; aligned to 8.
+        remote: Target,
+        /// Swap only if the word has this value.
+        compare: u64,
+        /// The new value.
+        swap: u64,
+    },
+    /// 8-byte fetch-and-add; the old value goes to the local buffer.
+    FetchAdd {
+        /// Which word; aligned to 8.
+        remote: Target,
+        /// What to add.
+        add: u64,
+    },
+    /// Binds a window of this device.
+    Bind {
+        /// The window.
+        window: WindowId,
+        /// The region; not looked at for an empty range.
+        region: LocalKey,
+        /// What part of it; empty unbinds.
+        range: VaRange,
+        /// The rights of the window.
+        access: Access,
+        /// Whether the window is addressed from zero.
+        zero_based: bool,
+        /// Type 2: the key that the program chose. `None`: the one that
+        /// `Protection::next_window_key` foretold.
+        key: Option<Key>,
+    },
+    /// Invalidates a type 2 window of this device.
+    Invalidate {
+        /// Its key.
+        key: Key,
+    },
+}
+
+bitflags! {
+    /// How a send-queue work request is to be treated.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct SendFlags: u8 {
+        /// Complete it with an entry in the completion queue also when it succeeds.
+        const SIGNALED = 1;
+        /// Start it only after all earlier reads and atomics are complete.
+        const FENCE = 1 << 1;
+        /// Raise a solicited event at the peer.
+        const SOLICITED = 1 << 2;
+        /// More posts follow at once: do not ring the peer's bell yet.
+        const MORE = 1 << 3;
+    }
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdAddress {
+    /// The link, if it is known. Otherwise [`crate::Event::LinkNeeded`] asks for one and the
+    /// datagram waits for [`crate::Engine::connect_qpn`].
+    pub link: Option<LinkId>,
+    /// The number of the queue pair there.
+    pub qpn: u32,
+    /// The queue key that has to match; with the highest bit set, the queue pair's own is used.
+    pub qkey: u32,
+}
+
+/// A work request for the send queue. Everything is copied when it is posted, except the memory
+/// that `sges` name.
+#[derive(Clone, Copy, Debug)]
+pub struct SendRequest<'a> {
+    /// Comes back in the completion.
+    pub id: u64,
+    /// What to do.
+    pub work: Work,
+    /// Local memory, in order. Must stay valid until the completion.
+    pub sges: &'a [Sge],
+    /// The payload itself, instead of `sges` (sends and writes only): no key is needed and the
+    /// bytes may be reused at once.
+    pub inline: Option<&'a [u8]>,
+    /// How to treat it.
+    pub flags: SendFlags,
+    /// Where to (datagram queue pairs only).
+    pub ud: Option<UdAddress>,
+}
+
+impl<'a> SendRequest<'a> {
+    /// A signalled request without any extras.
+    pub const fn new(id: u64, work: Work, sges: &'a [Sge]) -> Self {
+        Self {
+            id,
+            work,
+            sges,
+            inline: None,
+            flags: SendFlags::SIGNALED,
+            ud: None,
+        }
+    }
+}
+
+/// A work request for a receive queue.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvRequest<'a> {
+    /// Comes back in the completion.
+    pub id: u64,
+    /// Local memory to fill, in order. Must stay valid until the completion.
+    pub sges: &'a [Sge],
+}
+
+/// Why a work request was not accepted. Nothing was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// The handle is stale.
+    #[error("no such queue pair")]
+    NoSuchQp,
+    /// The handle is stale.
+    #[error("no such shared receive queue")]
+    NoSuchSrq,
+    /// The queue pair does not take this kind of request in its state.
+    #[error("the queue pair is in state {0:?} and does not take this request")]
+    WrongState(QpState),
+    /// The queue is full: poll completions first.
+    #[error("the queue is full: all {0} entries are in use")]
+    QueueFull(u32),
+    /// The queue pair was made for fewer scatter/gather elements.
+    #[error("{given} scatter/gather elements, but the queue was made for {max}")]
+    TooManySges {
+        /// How many the request has.
+        given: usize,
+        /// How many the queue takes.
+        max: u32,
+    },
+    /// The queue pair was made for less inline data.
+    #[error("{given} bytes of inline data, but the queue was made for {max}")]
+    InlineTooLong {
+        /// How many the request has.
+        given: usize,
+        /// How many the queue takes.
+        max: u32,
+    },
+    /// This kind of work does not exist on this type of queue pair, or not with these options.
+    #[error("this work request does not exist on a queue pair of this type: {0}")]
+    NotSupported(&'static str),
+    /// The message is longer than 2^31 bytes.
+    #[error("the message has {0} bytes; the most is 2147483648")]
+    TooLong(u64),
+    /// A datagram without an address.
+    #[error("a datagram needs an address")]
+    NoAddress,
+    /// Receives of this queue pair are posted to its shared receive queue.
+    #[error("the queue pair takes its receives from a shared receive queue")]
+    UsesSrq,
+}
