@@ -1,1 +1,36 @@
-//! (being written)
+//! Links: how the requests and responses of queue pairs travel between two devices.
+//!
+//! A link is directional. The device that has something to ask connects and is the *requester*;
+//! the device that accepted is the *responder*. Requests flow one way, responses the other way,
+//! each in a ring of their own, so that two devices that are both busy can never block each other.
+//! Two devices that talk both ways have two links.
+//!
+//! A link moves bytes and knows peers. It knows no key, no region and no queue pair state: the
+//! engine decides what a request may do, and a link only promises that every piece arrives once,
+//! whole and in order, and that a request counts as executed only after the responses that belong
+//! to it have been taken ([`Link::acked`]).
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`head`] | what a piece of a message says: operation, flags, addresses, lengths |
+//! | [`link`] | the [`Link`] trait that the engine is written against |
+//! | [`loopback`] | a device talking to itself, in memory |
+//! | [`shm`] | two processes of one host: sealed shared segments, rings, doorbells, handshake |
+//! | [`any`] | one type for "whatever link this is" |
+//!
+//! Everything a peer can write is copied out once and then checked; a value that makes no sense
+//! is a [`Malformed`] and the link is dead from then on.
+
+pub mod any;
+pub mod error;
+pub mod head;
+pub mod link;
+pub mod loopback;
+mod ring;
+pub mod shm;
+
+pub use any::AnyLink;
+pub use error::{DownReason, Malformed, PullError, SendError};
+pub use head::{Head, HeadFlags, Op};
+pub use link::{Capabilities, Incoming, Link, NodeId, Payload, References, Ticket};
+pub use ring::{Peek, fuzz_slot};

@@ -1,0 +1,129 @@
+//! One type for whatever link a peer is reached by, so that the engine has one kind of link.
+
+use crate::loopback::Loopback;
+use crate::shm::ShmLink;
+use crate::{
+    Capabilities, DownReason, Head, Incoming, Link, Malformed, NodeId, PullError, SendError, Ticket,
+};
+use rkey_base::fault::Fault;
+use rkey_base::memory::Memory;
+use rkey_base::shared::Place;
+
+/// A link of any kind.
+#[derive(Debug)]
+pub enum AnyLink {
+    /// To ourselves.
+    Loopback(Box<Loopback>),
+    /// To another process of this host.
+    Shm(Box<ShmLink>),
+}
+
+/// The same call on whatever is inside.
+macro_rules! each {
+    ($self:expr, $link:ident => $call:expr) => {
+        match $self {
+            AnyLink::Loopback($link) => $call,
+            AnyLink::Shm($link) => $call,
+        }
+    };
+}
+
+impl Link for AnyLink {
+    #[inline]
+    fn node(&self) -> NodeId {
+        each!(self, link => link.node())
+    }
+
+    #[inline]
+    fn capabilities(&self) -> Capabilities {
+        each!(self, link => link.capabilities())
+    }
+
+    #[inline]
+    fn is_up(&self) -> Result<(), DownReason> {
+        each!(self, link => link.is_up())
+    }
+
+    #[inline]
+    fn request(
+        &mut self,
+        head: &Head,
+        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+    ) -> Result<Ticket, SendError> {
+        each!(self, link => link.request(head, fill))
+    }
+
+    #[inline]
+    fn request_by_reference(
+        &mut self,
+        head: &Head,
+        refs: &[(u64, u64)],
+    ) -> Result<Ticket, SendError> {
+        each!(self, link => link.request_by_reference(head, refs))
+    }
+
+    #[inline]
+    fn response(&self) -> Result<Option<Incoming<'_>>, Malformed> {
+        each!(self, link => link.response())
+    }
+
+    #[inline]
+    fn response_done(&mut self) {
+        each!(self, link => link.response_done());
+    }
+
+    #[inline]
+    fn acked(&mut self) -> Result<Ticket, Malformed> {
+        each!(self, link => link.acked())
+    }
+
+    #[inline]
+    fn incoming(&self) -> Result<Option<Incoming<'_>>, Malformed> {
+        each!(self, link => link.incoming())
+    }
+
+    #[inline]
+    fn incoming_done(&mut self) {
+        each!(self, link => link.incoming_done());
+    }
+
+    #[inline]
+    fn room_to_respond(&self) -> bool {
+        each!(self, link => link.room_to_respond())
+    }
+
+    #[inline]
+    fn respond(
+        &mut self,
+        head: &Head,
+        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+    ) -> Result<(), SendError> {
+        each!(self, link => link.respond(head, fill))
+    }
+
+    #[inline]
+    fn pull<M: Memory>(&self, mem: &M, dst: u64, src: u64, len: u64) -> Result<(), PullError> {
+        each!(self, link => link.pull(mem, dst, src, len))
+    }
+
+    #[inline]
+    fn push<M: Memory>(
+        &self,
+        mem: &M,
+        dst_remote: u64,
+        src_local: u64,
+        len: u64,
+    ) -> Result<(), PullError> {
+        each!(self, link => link.push(mem, dst_remote, src_local, len))
+    }
+
+    #[inline]
+    fn pending(&self) -> bool {
+        each!(self, link => link.pending())
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        each!(self, link => link.flush());
+    }
+}

@@ -1,0 +1,65 @@
+//! What can go wrong on a link, as values.
+
+use rkey_base::fault::Fault;
+
+/// The peer wrote something that makes no sense. The link is dead after this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the peer broke the protocol: {reason}")]
+pub struct Malformed {
+    /// What was wrong, in a few words.
+    pub reason: &'static str,
+}
+
+impl Malformed {
+    /// A broken rule, named.
+    #[inline]
+    pub const fn new(reason: &'static str) -> Self {
+        Self { reason }
+    }
+}
+
+/// Why a request or response could not be sent now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// No slot or no room for the payload at the moment: try again after progress.
+    #[error("the ring to the peer is full")]
+    Full,
+    /// The caller's memory could not be read; nothing was sent.
+    #[error("the payload could not be read: {0}")]
+    Fault(Fault),
+    /// The link is down ([`crate::Link::is_up`] says why); nothing will ever be sent again.
+    #[error("the link is down")]
+    Down,
+}
+
+/// Why a link no longer works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DownReason {
+    /// The peer process ended or closed the link.
+    #[error("the peer is gone")]
+    PeerGone,
+    /// The peer broke the protocol.
+    #[error(transparent)]
+    Malformed(Malformed),
+    /// This side closed it.
+    #[error("closed by this side")]
+    Closed,
+}
+
+/// Why payload by reference could not be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PullError {
+    /// Memory of this process could not be touched.
+    #[error("local memory could not be touched: {0}")]
+    Local(Fault),
+    /// Memory of the peer could not be touched; the address is the peer's, exact to the part that
+    /// one system call moves.
+    #[error("the peer's memory at {0:#x} could not be touched")]
+    Remote(u64),
+    /// The kernel does not permit it, or no longer does: the message must travel in pieces.
+    #[error("the kernel does not permit access to the peer's memory")]
+    Refused,
+    /// The peer process no longer exists.
+    #[error("the peer is gone")]
+    Gone,
+}

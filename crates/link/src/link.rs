@@ -1,0 +1,204 @@
+//! The trait that the engine is written against, and the small values around it.
+
+use crate::{DownReason, Head, Malformed, PullError, SendError};
+use rkey_base::fault::Fault;
+use rkey_base::memory::Memory;
+use rkey_base::shared::{Foreign, Place};
+use serde::{Deserialize, Serialize};
+
+/// Counts request pieces of a link from 0; the n-th accepted piece has ticket n.
+pub type Ticket = u64;
+
+/// Who a device is: the process, and a random number so that a reused process id is not taken
+/// for its predecessor.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+pub struct NodeId {
+    /// The process id as the process itself sees it (for people; never used to decide anything).
+    pub pid: u32,
+    /// Random, chosen when the device was opened.
+    pub nonce: u64,
+}
+
+impl std::fmt::Display for NodeId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{:016x}", self.pid, self.nonce)
+    }
+}
+
+/// What a link can do. Constant for the life of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capabilities {
+    /// Payload up to this many bytes travels inside its slot.
+    pub inline_max: u32,
+    /// The most payload one piece can have.
+    pub piece_max: u32,
+    /// Whether the responder can reach the requester's memory ([`Link::pull`], [`Link::push`]).
+    pub by_reference: bool,
+    /// From this size on, by reference is worth its system call.
+    pub reference_min: u32,
+    /// Whether direct leases can be used over this link.
+    pub direct: bool,
+}
+
+/// The most entries a piece by reference can list.
+pub const REFERENCES_MAX: usize = 13;
+
+/// A list of places in the requester's memory, copied out of the ring.
+#[derive(Clone, Copy, Debug)]
+pub struct References {
+    count: u32,
+    list: [(u64, u64); REFERENCES_MAX],
+}
+
+impl References {
+    /// Copies a list of (address, length). `None` if it is longer than [`REFERENCES_MAX`].
+    pub fn new(list: &[(u64, u64)]) -> Option<Self> {
+        let mut all = [(0, 0); REFERENCES_MAX];
+        all.get_mut(..list.len())?.copy_from_slice(list);
+        Some(Self {
+            count: list.len() as u32,
+            list: all,
+        })
+    }
+
+    /// The (address, length) pairs in order.
+    #[inline]
+    pub fn as_slice(&self) -> &[(u64, u64)] {
+        &self.list[..self.count as usize]
+    }
+}
+
+/// The payload of a piece that arrived.
+// The list is copied in place and never moved on the hot path, so its size does no harm.
+#[allow(clippy::large_enum_variant)]
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// Bytes that the peer may still change: copy them once. Exactly `head.len` bytes.
+    Bytes(Foreign<'a>),
+    /// Places in the requester's memory; their lengths add up to `head.len`.
+    Reference(References),
+}
+
+/// One piece that arrived: head copied out and checked, payload still in place.
+#[derive(Clone, Copy, Debug)]
+pub struct Incoming<'a> {
+    /// The checked head.
+    pub head: Head,
+    /// The payload.
+    pub payload: Payload<'a>,
+}
+
+/// A path between this device and one other (or itself).
+///
+/// Order of calls. A requester calls [`request`](Self::request) any number of times, then
+/// [`flush`](Self::flush); it takes [`response`](Self::response)s, each followed by
+/// [`response_done`](Self::response_done), until there is none, and then asks
+/// [`acked`](Self::acked). A responder takes [`incoming`](Self::incoming) only when
+/// [`room_to_respond`](Self::room_to_respond), executes it, sends its responses, and then calls
+/// [`incoming_done`](Self::incoming_done); then it flushes. `incoming` and `response` may be
+/// called again without `..._done`: they give the same piece.
+pub trait Link {
+    /// The device at the other end.
+    fn node(&self) -> NodeId;
+
+    /// What this link can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Whether the link works.
+    ///
+    /// # Errors
+    /// Why it does not; it never comes back.
+    fn is_up(&self) -> Result<(), DownReason>;
+
+    /// Sends one piece of `head.len` payload bytes, which `fill` writes to the place that it is
+    /// given (it is not called for 0 bytes).
+    ///
+    /// # Errors
+    /// [`SendError::Full`] when there is no room; [`SendError::Fault`] when `fill` failed, and
+    /// then nothing was sent; [`SendError::Down`]. A `head.len` above
+    /// [`Capabilities::piece_max`] is `Full` for ever: cut the message.
+    fn request(
+        &mut self,
+        head: &Head,
+        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+    ) -> Result<Ticket, SendError>;
+
+    /// Sends a piece whose payload stays in this process's memory; the flag
+    /// [`BY_REFERENCE`](crate::HeadFlags::BY_REFERENCE) is added. The memory must stay as it is
+    /// until the piece is acknowledged. For an [`Op::Read`](crate::Op::Read) the list says where
+    /// the data may be pushed.
+    ///
+    /// # Errors
+    /// As for [`request`](Self::request); a list that is empty, too long or does not add up to
+    /// `head.len` (reads: to `head.total`, with `head.len` 0) is `Full` for ever.
+    fn request_by_reference(
+        &mut self,
+        head: &Head,
+        refs: &[(u64, u64)],
+    ) -> Result<Ticket, SendError>;
+
+    /// The oldest response that has not been taken.
+    ///
+    /// # Errors
+    /// The peer broke the protocol; the link is down.
+    fn response(&self) -> Result<Option<Incoming<'_>>, Malformed>;
+
+    /// Gives the slot of the response back. Does nothing if there was none.
+    fn response_done(&mut self);
+
+    /// Every request with a smaller ticket is executed, and its responses have been taken.
+    ///
+    /// # Errors
+    /// The peer broke the protocol; the link is down.
+    fn acked(&mut self) -> Result<Ticket, Malformed>;
+
+    /// The oldest request that has not been executed.
+    ///
+    /// # Errors
+    /// The peer broke the protocol; the link is down.
+    fn incoming(&self) -> Result<Option<Incoming<'_>>, Malformed>;
+
+    /// The request is executed (or refused, or dropped). Does nothing if there was none.
+    fn incoming_done(&mut self);
+
+    /// Whether one response with a whole piece of payload can be sent now.
+    fn room_to_respond(&self) -> bool;
+
+    /// Sends a response; see [`request`](Self::request).
+    ///
+    /// # Errors
+    /// As for [`request`](Self::request).
+    fn respond(
+        &mut self,
+        head: &Head,
+        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+    ) -> Result<(), SendError>;
+
+    /// Responder: copies `len` bytes at `src` of the requester's memory to `dst` of ours.
+    ///
+    /// # Errors
+    /// [`PullError`]; some bytes may have been copied.
+    fn pull<M: Memory>(&self, mem: &M, dst: u64, src: u64, len: u64) -> Result<(), PullError>;
+
+    /// Responder: copies `len` bytes at `src_local` of our memory to `dst_remote` of the
+    /// requester's.
+    ///
+    /// # Errors
+    /// [`PullError`]; some bytes may have been copied.
+    fn push<M: Memory>(
+        &self,
+        mem: &M,
+        dst_remote: u64,
+        src_local: u64,
+        len: u64,
+    ) -> Result<(), PullError>;
+
+    /// Whether there is something to take, or something of ours to publish. A few nanoseconds.
+    fn pending(&self) -> bool;
+
+    /// Publishes acknowledgements that are due and wakes the peer if it sleeps. Call it after
+    /// each burst of requests or responses, and now and then while polling in vain.
+    fn flush(&mut self);
+}

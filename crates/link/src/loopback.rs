@@ -1,0 +1,184 @@
+//! A device talking to itself: the rings of [`crate::shm`], in ordinary memory.
+//!
+//! Queue pairs that are connected within one process go the same way as all others, through the
+//! same slots with the same checks, so that what works here works between processes. Only the
+//! payload by reference is simpler: both sides have the same memory.
+
+use crate::ring::{End, Geometry, HeapHalf, INLINE_MAX, Keep, Role};
+use crate::{
+    Capabilities, DownReason, Head, Incoming, Link, Malformed, NodeId, PullError, SendError, Ticket,
+};
+use rkey_base::fault::Fault;
+use rkey_base::memory::Memory;
+use rkey_base::shared::Place;
+use std::sync::Arc;
+
+const GEOMETRY: Geometry = Geometry {
+    slots: 256,
+    payload: 256 << 10,
+    piece_max: 16 << 10,
+};
+
+/// A link from a device to itself; both roles at once.
+#[derive(Debug)]
+pub struct Loopback {
+    node: NodeId,
+    requester: End,
+    responder: End,
+    down: Option<DownReason>,
+}
+
+impl Loopback {
+    /// A link of `node` to itself.
+    pub fn new(node: NodeId) -> Self {
+        Self::with_geometry(node, GEOMETRY)
+    }
+
+    fn with_geometry(node: NodeId, geometry: Geometry) -> Self {
+        let ours = Arc::new((HeapHalf::new(geometry), HeapHalf::new(geometry)));
+        let keep: Keep = Arc::<(HeapHalf, HeapHalf)>::clone(&ours);
+        // The geometry is a constant of this file (or of its tests) that passes the check.
+        let half = |memory: &HeapHalf| memory.half(geometry).expect("a constant that is in bounds");
+        let (a, b) = (half(&ours.0), half(&ours.1));
+        Self {
+            node,
+            requester: End::new(Role::Requester, a, b, Arc::clone(&keep)),
+            responder: End::new(Role::Responder, b, a, keep),
+            down: None,
+        }
+    }
+
+    /// Closes the link: nothing more can be sent.
+    pub fn close(&mut self) {
+        self.down = Some(DownReason::Closed);
+        self.requester.stop();
+        self.responder.stop();
+    }
+
+    /// A look at the link from other threads: `pending` of the two says whether to drive.
+    pub fn peek(&self) -> [crate::ring::Peek; 2] {
+        [self.requester.peek(), self.responder.peek()]
+    }
+
+    #[cold]
+    fn full_or_down(&self, error: SendError) -> SendError {
+        if error == SendError::Full && self.is_up().is_err() {
+            SendError::Down
+        } else {
+            error
+        }
+    }
+}
+
+impl Link for Loopback {
+    fn node(&self) -> NodeId {
+        self.node
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            inline_max: INLINE_MAX,
+            piece_max: self.requester.piece_max(),
+            by_reference: true,
+            reference_min: INLINE_MAX + 1,
+            direct: false,
+        }
+    }
+
+    fn is_up(&self) -> Result<(), DownReason> {
+        match self.requester.broken().or(self.responder.broken()) {
+            Some(malformed) => Err(DownReason::Malformed(malformed)),
+            None => self.down.map_or(Ok(()), Err),
+        }
+    }
+
+    #[inline]
+    fn request(
+        &mut self,
+        head: &Head,
+        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+    ) -> Result<Ticket, SendError> {
+        self.requester
+            .send(head, fill)
+            .map_err(|e| self.full_or_down(e))
+    }
+
+    fn request_by_reference(
+        &mut self,
+        head: &Head,
+        refs: &[(u64, u64)],
+    ) -> Result<Ticket, SendError> {
+        self.requester
+            .send_references(head, refs)
+            .map_err(|e| self.full_or_down(e))
+    }
+
+    #[inline]
+    fn response(&self) -> Result<Option<Incoming<'_>>, Malformed> {
+        self.requester.next()
+    }
+
+    #[inline]
+    fn response_done(&mut self) {
+        self.requester.done();
+    }
+
+    #[inline]
+    fn acked(&mut self) -> Result<Ticket, Malformed> {
+        self.requester.refresh()
+    }
+
+    #[inline]
+    fn incoming(&self) -> Result<Option<Incoming<'_>>, Malformed> {
+        self.responder.next()
+    }
+
+    #[inline]
+    fn incoming_done(&mut self) {
+        self.responder.done();
+    }
+
+    #[inline]
+    fn room_to_respond(&self) -> bool {
+        self.responder.has_room()
+    }
+
+    #[inline]
+    fn respond(
+        &mut self,
+        head: &Head,
+        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+    ) -> Result<(), SendError> {
+        self.responder
+            .send(head, fill)
+            .map(|_| ())
+            .map_err(|e| self.full_or_down(e))
+    }
+
+    fn pull<M: Memory>(&self, mem: &M, dst: u64, src: u64, len: u64) -> Result<(), PullError> {
+        mem.copy(dst, src, len).map_err(PullError::Local)
+    }
+
+    fn push<M: Memory>(
+        &self,
+        mem: &M,
+        dst_remote: u64,
+        src_local: u64,
+        len: u64,
+    ) -> Result<(), PullError> {
+        mem.copy(dst_remote, src_local, len)
+            .map_err(PullError::Local)
+    }
+
+    #[inline]
+    fn pending(&self) -> bool {
+        self.requester.pending() || self.responder.pending()
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        // There is no cache line to save between us and ourselves: tell everything at once.
+        self.requester.report_all();
+        self.responder.report_all();
+    }
+}

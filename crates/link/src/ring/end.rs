@@ -1,0 +1,364 @@
+//! One end of a link: our sender, our receiver, and the acknowledgements between them.
+//!
+//! The ack word of a half says in one store how many pieces its owner has consumed and how many
+//! responses it had sent when it said so. A requester believes it only if
+//! `acked <= consumed <= produced` and if so many responses can exist at all, and it uses the
+//! count only after it has taken the responses that were announced with it. So a success that is
+//! told by silence can never overtake a refusal.
+
+use super::half::{Half, Keep};
+use super::receiver::{Cursor, Receiver};
+use super::sender::Sender;
+use crate::{Head, Incoming, Malformed, SendError, Ticket};
+use rkey_base::fault::Fault;
+use rkey_base::shared::Place;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What this side of the link does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Sends requests, takes responses.
+    Requester,
+    /// Takes requests, sends responses.
+    Responder,
+}
+
+/// A promise of the peer: (pieces consumed, responses sent by then).
+type Announced = (u64, u64);
+
+/// One end of a link, whatever its memory is.
+pub(crate) struct End {
+    role: Role,
+    sender: Sender,
+    receiver: Receiver,
+    own: Half,
+    peer: Half,
+    /// The latest announcement that has been checked.
+    announced: Cell<Announced>,
+    /// An announcement that waits for its responses to be taken.
+    waiting: Cell<Option<Announced>>,
+    /// Something was published since the peer's sleep word was looked at.
+    dirty: Cell<bool>,
+    /// Set once the peer broke the protocol.
+    broken: Cell<Option<Malformed>>,
+    /// Keeps the halves mapped; last, so that it goes last.
+    keep: Keep,
+}
+
+impl End {
+    /// An end over two halves.
+    ///
+    /// `keep` keeps the memory of both halves valid; nobody else sends through `own`.
+    pub(crate) fn new(role: Role, own: Half, peer: Half, keep: Keep) -> Self {
+        Self {
+            role,
+            sender: Sender::new(own),
+            receiver: Receiver::new(peer, role == Role::Requester),
+            own,
+            peer,
+            announced: Cell::new((0, 0)),
+            waiting: Cell::new(None),
+            dirty: Cell::new(false),
+            broken: Cell::new(None),
+            keep,
+        }
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The most payload of one of our pieces.
+    pub(crate) fn piece_max(&self) -> u32 {
+        self.own.geometry().piece_max
+    }
+
+    /// The rule that the peer broke, if it did.
+    #[inline]
+    pub(crate) fn broken(&self) -> Option<Malformed> {
+        self.broken.get()
+    }
+
+    /// Sends nothing more.
+    pub(crate) fn stop(&self) {
+        self.sender.stop();
+    }
+
+    #[cold]
+    fn break_with(&self, malformed: Malformed) -> Malformed {
+        self.broken.set(Some(malformed));
+        self.stop();
+        malformed
+    }
+
+    /// A handle for threads that only want to know whether there is something to do.
+    pub(crate) fn peek(&self) -> Peek {
+        Peek {
+            cursor: Arc::clone(self.receiver.cursor()),
+            peer: self.peer,
+            _keep: Arc::clone(&self.keep),
+        }
+    }
+
+    // ---- sending
+
+    /// Sends a piece; `Full` also when the link is down (the caller knows).
+    #[inline]
+    pub(crate) fn send(
+        &mut self,
+        head: &Head,
+        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+    ) -> Result<Ticket, SendError> {
+        if !self.sender.has_slot() {
+            self.refresh_for_slot()?;
+        }
+        if head.len > super::slot::INLINE_MAX && !self.sender.has_room() {
+            // Not an error yet: a smaller piece may still fit.
+            let _ = self.refresh();
+        }
+        let ticket = self.sender.send(head, fill)?;
+        self.dirty.set(true);
+        Ok(ticket)
+    }
+
+    /// Sends a piece by reference.
+    pub(crate) fn send_references(
+        &mut self,
+        head: &Head,
+        refs: &[(u64, u64)],
+    ) -> Result<Ticket, SendError> {
+        if !self.sender.has_slot() {
+            self.refresh_for_slot()?;
+        }
+        let ticket = self.sender.send_references(head, refs)?;
+        self.dirty.set(true);
+        Ok(ticket)
+    }
+
+    #[cold]
+    fn refresh_for_slot(&self) -> Result<(), SendError> {
+        let _ = self.refresh();
+        if self.sender.has_slot() {
+            Ok(())
+        } else {
+            Err(SendError::Full)
+        }
+    }
+
+    /// Whether a slot and a whole piece are free.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.sender.has_room() || (self.refresh().is_ok() && self.sender.has_room())
+    }
+
+    /// Reads the peer's ack word and believes what can be believed; gives what is acknowledged.
+    #[inline]
+    pub(crate) fn refresh(&self) -> Result<Ticket, Malformed> {
+        if let Some(malformed) = self.broken.get() {
+            return Err(malformed);
+        }
+        if let Some((consumed, responses)) = self.waiting.get()
+            && responses <= self.receiver.consumed()
+        {
+            self.waiting.set(None);
+            self.sender.set_acked(consumed);
+        }
+        let word = self.peer.ack().load(Ordering::Acquire);
+        let seen = &self.receiver.cursor().ack_seen;
+        if word != seen.load(Ordering::Relaxed) {
+            seen.store(word, Ordering::Relaxed);
+            self.believe(word)
+                .map_err(|malformed| self.break_with(malformed))?;
+        }
+        Ok(self.sender.acked())
+    }
+
+    /// Checks a new ack word.
+    #[inline]
+    fn believe(&self, word: u64) -> Result<(), Malformed> {
+        if self.role == Role::Responder && word >> 32 != 0 {
+            return Err(Malformed::new("a requester that announces responses"));
+        }
+        let (consumed, responses) = self.announced.get();
+        let consumed = self.sender.extend(consumed, word as u32)?;
+        let responses = responses + u64::from(((word >> 32) as u32).wrapping_sub(responses as u32));
+        self.announced.set((consumed, responses));
+        let taken = self.receiver.consumed();
+        if responses <= taken {
+            self.waiting.set(None);
+            self.sender.set_acked(consumed);
+            return Ok(());
+        }
+        if responses - taken > u64::from(self.peer.geometry().slots) {
+            return Err(Malformed::new(
+                "announces more responses than the ring can hold",
+            ));
+        }
+        if !self.receiver.is_ready() {
+            return Err(Malformed::new("announces a response that is not there"));
+        }
+        // An older announcement stays: its responses come first, so it is always met, even if
+        // newer announcements keep running ahead of us.
+        if self.waiting.get().is_none() {
+            self.waiting.set(Some((consumed, responses)));
+        } else {
+            // The newest word is to be looked at again.
+            self.receiver
+                .cursor()
+                .ack_seen
+                .store(!word, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    // ---- receiving
+
+    /// The next piece of the peer.
+    #[inline(always)]
+    pub(crate) fn next(&self) -> Result<Option<Incoming<'_>>, Malformed> {
+        if let Some(malformed) = self.broken.get() {
+            return Err(malformed);
+        }
+        match self.receiver.next() {
+            Ok(None) => {
+                if self.receiver.count_empty() {
+                    self.report();
+                }
+                Ok(None)
+            }
+            Err(malformed) => Err(self.break_with(malformed)),
+            some => some,
+        }
+    }
+
+    /// The piece is consumed.
+    #[inline]
+    pub(crate) fn done(&mut self) {
+        if self.receiver.done() {
+            self.report();
+            self.receiver.forget_bytes();
+        }
+    }
+
+    /// Writes our ack word.
+    #[inline]
+    fn report(&self) {
+        let responses = match self.role {
+            Role::Requester => 0,
+            Role::Responder => self.sender.produced() as u32,
+        };
+        let word = u64::from(self.receiver.consumed() as u32) | u64::from(responses) << 32;
+        self.own.ack().store(word, Ordering::Release);
+        self.receiver.set_reported();
+        self.dirty.set(true);
+    }
+
+    /// Writes our ack word if it does not say all.
+    #[inline]
+    pub(crate) fn report_all(&mut self) {
+        if self.receiver.is_unreported() {
+            self.report();
+            self.receiver.forget_bytes();
+        }
+    }
+
+    // ---- polling and sleeping
+
+    /// Whether there is anything to take or to report.
+    #[inline]
+    pub(crate) fn pending(&self) -> bool {
+        self.receiver.is_ready()
+            || self.receiver.is_unreported()
+            || self.peer.ack().load(Ordering::Relaxed)
+                != self.receiver.cursor().ack_seen.load(Ordering::Relaxed)
+    }
+
+    /// Counts as a look that found nothing, if nothing was published since the last flush.
+    #[inline]
+    pub(crate) fn count_empty(&self) {
+        if self.receiver.count_empty() {
+            self.report();
+        }
+    }
+
+    /// Whether anything was published since the last call.
+    #[inline]
+    pub(crate) fn take_dirty(&self) -> bool {
+        self.dirty.replace(false)
+    }
+
+    /// The peer's sleep epoch.
+    #[inline]
+    pub(crate) fn peer_epoch(&self) -> u64 {
+        self.peer.sleep().load(Ordering::Relaxed)
+    }
+
+    /// Says that we are about to sleep, and reports everything first.
+    pub(crate) fn announce_sleep(&self) {
+        if self.receiver.is_unreported() {
+            self.report();
+        }
+        let epoch = self.own.sleep().load(Ordering::Relaxed);
+        self.own.sleep().store(epoch | 1, Ordering::Release);
+    }
+
+    /// Says that we are awake.
+    pub(crate) fn awake(&self) {
+        let epoch = self.own.sleep().load(Ordering::Relaxed);
+        if epoch & 1 == 1 {
+            self.own
+                .sleep()
+                .store(epoch.wrapping_add(1), Ordering::Release);
+        }
+    }
+
+    /// The halves, for leases.
+    pub(crate) fn halves(&self) -> (Half, Half, &Keep) {
+        (self.own, self.peer, &self.keep)
+    }
+}
+
+/// A look at a link without its lock: is there something to do?
+///
+/// It may be used from any thread while another one works with the link; the answer may be out of
+/// date by the time it is read. It keeps the shared memory mapped.
+#[derive(Clone)]
+pub struct Peek {
+    cursor: Arc<Cursor>,
+    peer: Half,
+    _keep: Keep,
+}
+
+impl Peek {
+    /// Whether a piece has arrived, an acknowledgement has changed, or one of ours is due.
+    #[inline]
+    pub fn pending(&self) -> bool {
+        let next = self.cursor.consumed.load(Ordering::Relaxed);
+        super::slot::is_current(self.peer.slot_word(next).load(Ordering::Relaxed), next)
+            || self.peer.ack().load(Ordering::Relaxed)
+                != self.cursor.ack_seen.load(Ordering::Relaxed)
+            || next != self.cursor.reported.load(Ordering::Relaxed)
+    }
+}
+
+impl std::fmt::Debug for Peek {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Peek")
+            .field("pending", &self.pending())
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("End")
+            .field("role", &self.role)
+            .field("sent", &self.sender.produced())
+            .field("acked", &self.sender.acked())
+            .field("consumed", &self.receiver.consumed())
+            .field("broken", &self.broken.get())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,248 @@
+//! One side's memory: where everything lies, and the pointers to it.
+
+use crate::Malformed;
+use rkey_base::shared::{Foreign, Place};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Version of the layout and of the meaning of every word in it.
+pub(crate) const VERSION: u32 = 1;
+/// "rkeyhalf", read as a little-endian number.
+const MAGIC: u64 = u64::from_le_bytes(*b"rkeyhalf");
+
+/// Bytes of one slot.
+pub(crate) const SLOT: usize = 256;
+/// The number of leases (and of in-use words) of a link.
+pub(crate) const LEASES: usize = 256;
+
+const ACK: usize = 256;
+const SLEEP: usize = 384;
+const GENERATIONS: usize = 2048;
+const IN_USE: usize = 4096;
+const IN_USE_STRIDE: usize = 64;
+const SLOTS: usize = IN_USE + LEASES * IN_USE_STRIDE;
+
+/// The sizes of one half. Chosen by its owner, checked by the other side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    /// Slots, a power of two.
+    pub(crate) slots: u32,
+    /// Bytes of the payload ring, a power of two.
+    pub(crate) payload: u32,
+    /// The most payload of one piece; at most half of `payload`.
+    pub(crate) piece_max: u32,
+}
+
+impl Geometry {
+    /// Whether the sizes are ones that this implementation works with.
+    pub(crate) fn check(&self) -> Result<(), Malformed> {
+        let Self {
+            slots,
+            payload,
+            piece_max,
+        } = *self;
+        if !slots.is_power_of_two() || !(16..=1 << 14).contains(&slots) {
+            return Err(Malformed::new("number of slots out of bounds"));
+        }
+        if !payload.is_power_of_two() || !(1 << 12..=1 << 28).contains(&payload) {
+            return Err(Malformed::new("size of the payload ring out of bounds"));
+        }
+        if piece_max < 256 || piece_max > payload / 2 {
+            return Err(Malformed::new("size of a piece out of bounds"));
+        }
+        Ok(())
+    }
+
+    /// Bytes of the whole half.
+    pub(crate) fn bytes(&self) -> usize {
+        SLOTS + self.slots as usize * SLOT + self.payload as usize
+    }
+
+    /// Slots that may be filled and not yet acknowledged. Half of the ring, so that the slots
+    /// just ahead of the producer have long been read and may be prefetched for writing.
+    pub(crate) fn window(&self) -> u64 {
+        u64::from(self.slots / 2)
+    }
+
+    fn words(&self) -> [u64; 3] {
+        [
+            MAGIC,
+            u64::from(VERSION) | u64::from(self.slots) << 32,
+            u64::from(self.payload) | u64::from(self.piece_max) << 32,
+        ]
+    }
+}
+
+/// Whatever keeps the memory of the halves mapped.
+pub(crate) type Keep = Arc<dyn std::any::Any + Send + Sync>;
+
+/// Pointers into one half.
+///
+/// Invariant: `base` is aligned to 128 bytes and valid for `geometry.bytes()` bytes (for writing,
+/// if it is the own half) as long as the [`Keep`] that travels with it lives, and `geometry`
+/// has passed [`Geometry::check`]. Other processes may change a foreign half at any time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Half {
+    base: *mut u8,
+    geometry: Geometry,
+}
+
+// SAFETY: a `Half` is only an address; every access goes through the methods below, which use
+// atomics, or through the one sender of the half, which is not shared.
+unsafe impl Send for Half {}
+// SAFETY: as above.
+unsafe impl Sync for Half {}
+
+impl Half {
+    /// Takes over memory as a half.
+    ///
+    /// # Safety
+    /// The invariant of the type.
+    ///
+    /// # Errors
+    /// The geometry is out of bounds or does not fit `len`.
+    pub(crate) unsafe fn new(
+        base: *mut u8,
+        len: usize,
+        geometry: Geometry,
+    ) -> Result<Self, Malformed> {
+        geometry.check()?;
+        if geometry.bytes() > len {
+            return Err(Malformed::new("the segment is too small for its rings"));
+        }
+        if !(base as usize).is_multiple_of(128) {
+            return Err(Malformed::new("the segment is not aligned"));
+        }
+        Ok(Self { base, geometry })
+    }
+
+    /// The sizes.
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    #[inline]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.geometry.bytes());
+        // SAFETY: all callers pass offsets of the layout above, inside `bytes()` and multiples of
+        // 8, and the base is aligned and valid (invariant). An atomic may be read while a peer
+        // writes it; foreign halves are only loaded from.
+        unsafe { &*self.base.add(offset).cast::<AtomicU64>() }
+    }
+
+    /// Writes the identity (own half only).
+    pub(crate) fn identify(&self) {
+        for (i, word) in self.geometry.words().into_iter().enumerate() {
+            self.word(i * 8).store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Checks that the memory says about itself what the handshake said about it.
+    pub(crate) fn check_identity(&self) -> Result<(), Malformed> {
+        for (i, word) in self.geometry.words().into_iter().enumerate() {
+            if self.word(i * 8).load(Ordering::Relaxed) != word {
+                return Err(Malformed::new(
+                    "the segment does not say what the hello said",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the owner has consumed, and how many responses it had sent by then.
+    #[inline]
+    pub(crate) fn ack(&self) -> &AtomicU64 {
+        self.word(ACK)
+    }
+
+    /// The owner's sleep epoch.
+    #[inline]
+    pub(crate) fn sleep(&self) -> &AtomicU64 {
+        self.word(SLEEP)
+    }
+
+    /// The generation word of a lease; `None` if there is no such lease.
+    pub(crate) fn generation(&self, lease: usize) -> Option<&AtomicU64> {
+        (lease < LEASES).then(|| self.word(GENERATIONS + lease * 8))
+    }
+
+    /// The in-use word of a lease; `None` if there is no such lease.
+    pub(crate) fn in_use(&self, lease: usize) -> Option<&AtomicU64> {
+        (lease < LEASES).then(|| self.word(IN_USE + lease * IN_USE_STRIDE))
+    }
+
+    /// The slot that the `index`-th piece uses.
+    #[inline]
+    pub(crate) fn slot(&self, index: u64) -> *mut u8 {
+        let at = index as usize & (self.geometry.slots as usize - 1);
+        // SAFETY: `at` is below `slots`, so the slot lies inside the half (invariant).
+        unsafe { self.base.add(SLOTS + at * SLOT) }
+    }
+
+    /// The first word of a slot: sequence number, operation, flags, length.
+    #[inline]
+    pub(crate) fn slot_word(&self, index: u64) -> &AtomicU64 {
+        let at = index as usize & (self.geometry.slots as usize - 1);
+        self.word(SLOTS + at * SLOT)
+    }
+
+    #[inline]
+    fn payload(&self, offset: usize, len: usize) -> Option<*mut u8> {
+        let size = self.geometry.payload as usize;
+        if offset > size || len > size - offset {
+            return None;
+        }
+        // SAFETY: just checked to lie inside the payload ring, which lies inside the half.
+        Some(unsafe {
+            self.base
+                .add(SLOTS + self.geometry.slots as usize * SLOT + offset)
+        })
+    }
+
+    /// Bytes of the payload ring for the peer that reads them.
+    #[inline]
+    pub(crate) fn payload_foreign(&self, offset: usize, len: usize) -> Option<Foreign<'_>> {
+        let start = self.payload(offset, len)?;
+        // SAFETY: valid for `len` bytes (checked by `payload`) for the life of the half.
+        Some(unsafe { Foreign::new(start, len) })
+    }
+
+    /// Bytes of the payload ring for the owner that fills them.
+    #[inline]
+    pub(crate) fn payload_place(&self, offset: usize, len: usize) -> Option<Place<'_>> {
+        let start = self.payload(offset, len)?;
+        // SAFETY: valid for `len` bytes (checked by `payload`) for the life of the half; callers
+        // have the one sender of this half, so nobody else writes there.
+        Some(unsafe { Place::new(start, len) })
+    }
+}
+
+/// A half in ordinary memory, for a device that talks to itself.
+pub(crate) struct HeapHalf {
+    lines: Box<[Line]>,
+}
+
+#[repr(C, align(128))]
+#[derive(Default)]
+struct Line([AtomicU64; 16]);
+
+impl HeapHalf {
+    /// Zeroed memory of the right size.
+    pub(crate) fn new(geometry: Geometry) -> Self {
+        let lines = geometry.bytes().div_ceil(size_of::<Line>());
+        Self {
+            lines: (0..lines).map(|_| Line::default()).collect(),
+        }
+    }
+
+    /// The half. It is valid as long as `self` lives (the caller puts `self` into the [`Keep`]).
+    pub(crate) fn half(&self, geometry: Geometry) -> Result<Half, Malformed> {
+        let base = self.lines.as_ptr().cast_mut().cast::<u8>();
+        let len = self.lines.len() * size_of::<Line>();
+        // SAFETY: the box is aligned to 128, `len` bytes long, and made of atomics, so it may be
+        // written through a shared pointer. Callers keep `self` alive.
+        let half = unsafe { Half::new(base, len, geometry)? };
+        half.identify();
+        Ok(half)
+    }
+}

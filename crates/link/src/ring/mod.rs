@@ -1,0 +1,31 @@
+//! The rings that loopback and shared memory have in common.
+//!
+//! Each side of a link owns one piece of memory, its *half*, that only it writes. A half holds the
+//! owner's slots and payload, the owner's acknowledgement of the other half's slots, and the
+//! owner's sleep word. Nothing here knows where the memory comes from: [`End`] is given two
+//! pointers and something that keeps them valid.
+//!
+//! | offset in a half | what |
+//! | --- | --- |
+//! | 0 | identity: magic, version, sizes (read once, when the link is made) |
+//! | 256 | ack word: `consumed: u32` in the low half, `responses: u32` in the high half |
+//! | 384 | sleep word: an epoch, odd while the owner sleeps |
+//! | 2048 | 256 lease generation words of 8 bytes (responder's half) |
+//! | 4096 | 256 in-use words, 64 bytes apart (requester's half) |
+//! | 20480 | slots of 256 bytes |
+//! | after the slots | payload ring, in pieces aligned to 64 bytes |
+// UNSAFETY: this is where shared memory is read and written through raw pointers; the invariants
+// are stated at `Half` and upheld by the private constructors.
+#![allow(unsafe_code)]
+
+mod end;
+mod half;
+mod receiver;
+mod sender;
+mod slot;
+
+pub use end::Peek;
+pub(crate) use end::{End, Role};
+pub(crate) use half::{Geometry, Half, HeapHalf, Keep};
+pub(crate) use slot::INLINE_MAX;
+pub use slot::fuzz_slot;
