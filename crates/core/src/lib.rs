@@ -1,1 +1,42 @@
-//! (being written)
+//! The protection core: which memory may be touched, by whom, and why not.
+//!
+//! A [`Protection`] table knows domains, memory regions and memory windows and the keys that name them.
+//! One function decides every access: [`Protection::check_remote`] (or its local brother) answers with a
+//! [`Lease`], the right to touch exactly these bytes until it is dropped, or with a [`Denial`], a value that
+//! carries everything a person needs to understand the refusal.
+//!
+//! The crate does no input or output, starts no thread, reads no clock and contains no unsafe code: inputs are
+//! arguments, outputs are values. Checks take no lock; everything that changes the table goes through one
+//! short spin lock.
+//!
+//! Where to look: a right in `access`, a rule that only some APIs have in `rules`, the layout of a key in
+//! `key`, the decision in `check`, the words of a refusal in `denial`, the life of regions and windows in
+//! `region` and `window`.
+#![forbid(unsafe_code)]
+
+mod access;
+mod denial;
+mod domain;
+mod error;
+mod explain;
+mod id;
+mod limits;
+mod raw;
+mod region;
+mod rules;
+mod snapshot;
+mod table;
+mod window;
+
+pub use access::{Access, LocalUse, Operation};
+pub use denial::{Attempt, Denial, NamedKey, Reason, SlotNow, WIRE_LEN};
+pub use domain::DomainChildren;
+pub use error::{BindError, CoreError};
+pub use id::{Accessor, DomainId, Key, LocalKey, RegionId, WindowId, WireKey};
+pub use limits::{Limit, Limits};
+pub use raw::RawKey;
+pub use region::{Addressing, Change, MemoryKind, Region, RegionSpec};
+pub use rules::Rules;
+pub use snapshot::{Binding, DomainInfo, RegionInfo, Snapshot, WindowInfo};
+pub use table::{Closing, Lease, Protection, Secrets, Spans};
+pub use window::{BindRegion, BindRequest, Window, WindowKind};

@@ -1,0 +1,156 @@
+//! Access rights: what a region or window allows, and which right each kind of access needs.
+//!
+//! Local rights are split the way libfabric splits them, because the other APIs' rights are unions of these:
+//! verbs' "local write" is `RECV | READ`, its always-on local read is `SEND | WRITE`. Every right stands
+//! alone: none implies another (VB-018). Which combinations an API refuses is a matter of [`crate::Rules`].
+
+use bitflags::bitflags;
+use std::fmt;
+
+bitflags! {
+    /// What may be done with a piece of memory. An empty set is legal: memory nobody may touch.
+    #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct Access: u32 {
+        /// Source of a message this side sends (FI_SEND).
+        const SEND = 1 << 0;
+        /// Target of a message this side receives (FI_RECV).
+        const RECV = 1 << 1;
+        /// Where the result of this side's own RDMA read or atomic is put (FI_READ).
+        const READ = 1 << 2;
+        /// Source of this side's own RDMA write or atomic operand (FI_WRITE).
+        const WRITE = 1 << 3;
+        /// A peer may read it.
+        const REMOTE_READ = 1 << 4;
+        /// A peer may write it.
+        const REMOTE_WRITE = 1 << 5;
+        /// A peer may do atomic operations on it.
+        const REMOTE_ATOMIC = 1 << 6;
+        /// Memory windows may be bound to it.
+        const BIND = 1 << 7;
+        /// Source or target of collective operations (FI_COLLECTIVE).
+        const COLLECTIVE = 1 << 8;
+
+        /// The device may read it for this side's own requests: verbs' local read, which is always on there.
+        const LOCAL_READ = Self::SEND.bits() | Self::WRITE.bits();
+        /// The device may write it for this side's own requests: verbs' local write.
+        const LOCAL_WRITE = Self::RECV.bits() | Self::READ.bits();
+        /// Every remote right.
+        const REMOTE = Self::REMOTE_READ.bits() | Self::REMOTE_WRITE.bits() | Self::REMOTE_ATOMIC.bits();
+    }
+}
+
+/// The single rights and their names, in the order in which they are written out.
+const NAMES: [(Access, &str); 9] = [
+    (Access::REMOTE_READ, "remote read"),
+    (Access::REMOTE_WRITE, "remote write"),
+    (Access::REMOTE_ATOMIC, "remote atomic"),
+    (Access::SEND, "send"),
+    (Access::RECV, "receive"),
+    (Access::READ, "read result"),
+    (Access::WRITE, "write source"),
+    (Access::BIND, "window bind"),
+    (Access::COLLECTIVE, "collective"),
+];
+
+impl Access {
+    /// True when at least one remote right is in the set.
+    #[must_use]
+    pub const fn is_remote(self) -> bool {
+        self.intersects(Self::REMOTE)
+    }
+}
+
+/// The names of the rights, separated by commas; "no access" for the empty set.
+impl fmt::Display for Access {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut first = true;
+        for (right, name) in NAMES {
+            if self.contains(right) {
+                out.write_str(if first { "" } else { ", " })?;
+                out.write_str(name)?;
+                first = false;
+            }
+        }
+        if first {
+            out.write_str("no access")
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl serde::Serialize for Access {
+    fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_str(self)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Access {
+    fn deserialize<D: serde::Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(input)?;
+        let mut access = Self::empty();
+        for word in text.split(", ").filter(|word| *word != "no access") {
+            match NAMES.iter().find(|(_, name)| *name == word) {
+                Some((right, _)) => access |= *right,
+                None => return Err(serde::de::Error::custom(format!("no such right: {word}"))),
+            }
+        }
+        Ok(access)
+    }
+}
+
+/// What a peer asks to do with memory named by a remote key.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
+pub enum Operation {
+    /// RDMA write.
+    Write,
+    /// RDMA read.
+    Read,
+    /// Compare-and-swap or fetch-and-add.
+    Atomic,
+}
+
+impl Operation {
+    /// The right this operation needs.
+    #[inline]
+    #[must_use]
+    pub const fn needs(self) -> Access {
+        match self {
+            Self::Write => Access::REMOTE_WRITE,
+            Self::Read => Access::REMOTE_READ,
+            Self::Atomic => Access::REMOTE_ATOMIC,
+        }
+    }
+}
+
+/// What this side's own request does with local memory.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
+pub enum LocalUse {
+    /// Source of a send.
+    Send,
+    /// Target of a receive.
+    Recv,
+    /// Source of an RDMA write.
+    WriteSource,
+    /// Where the result of an RDMA read goes.
+    ReadSink,
+    /// Where the old value of an atomic operation goes.
+    AtomicResult,
+    /// Source or target of a collective operation.
+    Collective,
+}
+
+impl LocalUse {
+    /// The right this use needs.
+    #[inline]
+    #[must_use]
+    pub const fn needs(self) -> Access {
+        match self {
+            Self::Send => Access::SEND,
+            Self::Recv => Access::RECV,
+            Self::WriteSource => Access::WRITE,
+            Self::ReadSink | Self::AtomicResult => Access::READ,
+            Self::Collective => Access::COLLECTIVE,
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! A refusal, as a value: what was tried, on which key and range, and why it was refused.
+//!
+//! Both sides of a connection can print it: the owner has it at hand, and [`Denial::to_wire`] is small enough to
+//! travel inside the negative acknowledgement. It says what the holder of the key needs to correct the mistake and
+//! nothing about other people's memory: a key that is unknown or stale gets no address, length or right of whatever
+//! lives in its slot now. The sentence is [`Denial`]'s `Display`; the advice is `explain`.
+
+use crate::{Access, DomainId, Key, LocalKey, LocalUse, Operation, RegionId, WindowKind, WireKey};
+use rkey_base::range::VaRange;
+use serde::{Deserialize, Serialize};
+
+/// What was tried.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Attempt {
+    /// An operation of a peer.
+    Remote(Operation),
+    /// Use of local memory by a request of this side.
+    Local(LocalUse),
+    /// Invalidation of a window, by a peer's send or by a request of this side.
+    Invalidate {
+        /// True when a peer asked for it.
+        remote: bool,
+    },
+    /// Something a newer peer knows and this version does not.
+    Other(u8),
+}
+
+/// The name by which the memory was asked for.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum NamedKey {
+    /// A remote key, as it came in.
+    Remote(WireKey),
+    /// A local key.
+    Local(LocalKey),
+    /// No key: the owner named the region by its handle.
+    Region(RegionId),
+}
+
+/// What the slot of a stale key holds now. Deliberately no more than that.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum SlotNow {
+    /// Nothing: the region or window is gone.
+    Free,
+    /// Something else, registered or bound later, under another key.
+    Reused,
+    /// The same window, rebound since under another key.
+    Rebound,
+}
+
+/// Why an access was refused.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Reason {
+    /// The key was never given out.
+    UnknownKey,
+    /// The key was valid once.
+    StaleKey {
+        /// What its slot holds now.
+        now: SlotNow,
+    },
+    /// A local key came in over the network.
+    LocalKeyUsedRemotely,
+    /// A remote key was put where a local one belongs.
+    RemoteKeyUsedLocally,
+    /// The memory belongs to another domain than the queue pair.
+    OtherDomain {
+        /// The domain of the memory.
+        owner: DomainId,
+    },
+    /// The region was created disabled and not enabled yet.
+    Disabled,
+    /// The window is not bound to any memory.
+    Unbound,
+    /// The region is being closed.
+    Closing,
+    /// A right is missing.
+    Right {
+        /// The rights there are.
+        granted: Access,
+        /// The rights that were needed and are not there.
+        missing: Access,
+    },
+    /// The range is not inside the memory.
+    OutOfRange {
+        /// The memory, in the addresses that requests use.
+        #[serde(with = "range_serde")]
+        memory: VaRange,
+        /// Bytes asked for in front of the memory.
+        before: u64,
+        /// Bytes asked for behind it.
+        after: u64,
+    },
+    /// The range touches several pieces of a scatter list, or the gap between two, where it has to stay in one.
+    NotInOnePiece,
+    /// The memory is addressed from zero, and the address given is a virtual one inside it.
+    ZeroBased {
+        /// Length of the memory.
+        len: u64,
+        /// What should have been given instead.
+        offset: u64,
+    },
+    /// The memory is addressed by virtual address, and the address given looks like an offset into it.
+    NotZeroBased {
+        /// The memory, in the addresses that requests use.
+        #[serde(with = "range_serde")]
+        memory: VaRange,
+    },
+    /// Address plus length passes the end of the address space.
+    Wraps,
+    /// The memory is tied to one queue pair (endpoint), and the request came over another.
+    WrongEndpoint {
+        /// The queue pair it is tied to; none when it was taken away.
+        bound: Option<u32>,
+    },
+    /// An atomic operation on 8 bytes that do not lie on an 8-byte boundary of memory.
+    Misaligned,
+    /// Only type 2 windows can be invalidated; this key names a region.
+    NotAWindow,
+    /// Only type 2 windows can be invalidated; this is a window of another kind.
+    WindowKind(WindowKind),
+    /// Something a newer peer knows and this version does not.
+    Other(u8),
+}
+
+/// A refused access.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Denial {
+    /// What was tried.
+    pub attempt: Attempt,
+    /// On which key.
+    pub key: NamedKey,
+    /// At which address (or offset) of it.
+    pub addr: u64,
+    /// How many bytes.
+    pub len: u64,
+    /// Domain of whoever asked; not known when the denial came over the wire.
+    pub domain: Option<DomainId>,
+    /// Queue pair that the request came over; not known when the denial came over the wire.
+    pub qp: Option<u32>,
+    /// Why not.
+    pub reason: Reason,
+}
+
+/// Bytes of [`Denial::to_wire`].
+pub const WIRE_LEN: usize = 48;
+
+/// The compact form, little endian: attempt, key kind, reason, detail (a byte each), a number, key, address,
+/// length, and two more numbers that depend on the reason.
+struct Wire {
+    codes: [u8; 4],
+    small: u32,
+    numbers: [u64; 5],
+}
+
+impl Denial {
+    /// The refusal in the form in which it travels to the peer. Who asked is left out: the peer knows.
+    #[must_use]
+    pub fn to_wire(&self) -> [u8; WIRE_LEN] {
+        let (kind, key) = match self.key {
+            NamedKey::Remote(WireKey::Device(key)) => (0, u64::from(key.0)),
+            NamedKey::Remote(WireKey::Requested(key)) => (1, key),
+            NamedKey::Local(key) => (2, u64::from(key.0)),
+            NamedKey::Region(id) => (3, id.to_bits()),
+        };
+        let (reason, detail, small, x, y) = self.reason.to_codes();
+        Wire {
+            codes: [self.attempt.to_code(), kind, reason, detail],
+            small,
+            numbers: [key, self.addr, self.len, x, y],
+        }
+        .to_bytes()
+    }
+
+    /// Reads [`Self::to_wire`]. Accepts any bytes: what this version does not know becomes `Other`.
+    #[must_use]
+    pub fn from_wire(bytes: &[u8; WIRE_LEN]) -> Self {
+        let wire = Wire::from_bytes(bytes);
+        let [attempt, kind, reason, detail] = wire.codes;
+        let [key, addr, len, x, y] = wire.numbers;
+        let key = match kind {
+            0 => NamedKey::Remote(WireKey::Device(Key(key as u32))),
+            2 => NamedKey::Local(LocalKey(key as u32)),
+            3 => NamedKey::Region(RegionId::from_bits(key)),
+            _ => NamedKey::Remote(WireKey::Requested(key)),
+        };
+        Self {
+            attempt: Attempt::from_code(attempt),
+            key,
+            addr,
+            len,
+            domain: None,
+            qp: None,
+            reason: Reason::from_codes(reason, detail, wire.small, x, y, addr, len),
+        }
+    }
+}
+
+impl Wire {
+    fn to_bytes(&self) -> [u8; WIRE_LEN] {
+        let mut bytes = [0; WIRE_LEN];
+        bytes[..4].copy_from_slice(&self.codes);
+        bytes[4..8].copy_from_slice(&self.small.to_le_bytes());
+        for (place, number) in bytes[8..].chunks_exact_mut(8).zip(self.numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; WIRE_LEN]) -> Self {
+        let mut codes = [0; 4];
+        codes.copy_from_slice(&bytes[..4]);
+        let mut small = [0; 4];
+        small.copy_from_slice(&bytes[4..8]);
+        let mut numbers = [0; 5];
+        for (number, place) in numbers.iter_mut().zip(bytes[8..].chunks_exact(8)) {
+            let mut eight = [0; 8];
+            eight.copy_from_slice(place);
+            *number = u64::from_le_bytes(eight);
+        }
+        Self {
+            codes,
+            small: u32::from_le_bytes(small),
+            numbers,
+        }
+    }
+}
+
+impl Attempt {
+    const CODES: [(u8, Self); 11] = [
+        (0, Self::Remote(Operation::Write)),
+        (1, Self::Remote(Operation::Read)),
+        (2, Self::Remote(Operation::Atomic)),
+        (3, Self::Local(LocalUse::Send)),
+        (4, Self::Local(LocalUse::Recv)),
+        (5, Self::Local(LocalUse::WriteSource)),
+        (6, Self::Local(LocalUse::ReadSink)),
+        (7, Self::Local(LocalUse::AtomicResult)),
+        (8, Self::Local(LocalUse::Collective)),
+        (9, Self::Invalidate { remote: false }),
+        (10, Self::Invalidate { remote: true }),
+    ];
+
+    fn to_code(self) -> u8 {
+        match (self, Self::CODES.iter().find(|(_, known)| *known == self)) {
+            (_, Some((code, _))) => *code,
+            (Self::Other(code), None) => code,
+            (_, None) => u8::MAX,
+        }
+    }
+
+    fn from_code(code: u8) -> Self {
+        Self::CODES
+            .iter()
+            .find(|(known, _)| *known == code)
+            .map_or(Self::Other(code), |(_, it)| *it)
+    }
+}
+
+impl Reason {
+    fn to_codes(self) -> (u8, u8, u32, u64, u64) {
+        match self {
+            Self::UnknownKey => (1, 0, 0, 0, 0),
+            Self::StaleKey { now } => (2, now as u8, 0, 0, 0),
+            Self::LocalKeyUsedRemotely => (3, 0, 0, 0, 0),
+            Self::RemoteKeyUsedLocally => (4, 0, 0, 0, 0),
+            Self::OtherDomain { owner } => (5, 0, owner.0, 0, 0),
+            Self::Disabled => (6, 0, 0, 0, 0),
+            Self::Unbound => (7, 0, 0, 0, 0),
+            Self::Closing => (8, 0, 0, 0, 0),
+            Self::Right { granted, missing } => (9, 0, granted.bits() << 16 | missing.bits(), 0, 0),
+            Self::OutOfRange { memory, .. } => (10, 0, 0, memory.start(), memory.len()),
+            Self::NotInOnePiece => (11, 0, 0, 0, 0),
+            Self::ZeroBased { len, offset } => (12, 0, 0, len, offset),
+            Self::NotZeroBased { memory } => (13, 0, 0, memory.start(), memory.len()),
+            Self::Wraps => (14, 0, 0, 0, 0),
+            Self::WrongEndpoint { bound } => {
+                (15, u8::from(bound.is_some()), bound.unwrap_or(0), 0, 0)
+            }
+            Self::Misaligned => (16, 0, 0, 0, 0),
+            Self::NotAWindow => (17, 0, 0, 0, 0),
+            Self::WindowKind(kind) => (18, kind as u8, 0, 0, 0),
+            Self::Other(code) => (code, 0, 0, 0, 0),
+        }
+    }
+
+    fn from_codes(code: u8, detail: u8, small: u32, x: u64, y: u64, addr: u64, len: u64) -> Self {
+        let memory = || VaRange::new(x, y);
+        match code {
+            1 => Self::UnknownKey,
+            2 => Self::StaleKey {
+                now: match detail {
+                    1 => SlotNow::Reused,
+                    2 => SlotNow::Rebound,
+                    _ => SlotNow::Free,
+                },
+            },
+            3 => Self::LocalKeyUsedRemotely,
+            4 => Self::RemoteKeyUsedLocally,
+            5 => Self::OtherDomain {
+                owner: DomainId(small),
+            },
+            6 => Self::Disabled,
+            7 => Self::Unbound,
+            8 => Self::Closing,
+            9 => Self::Right {
+                granted: Access::from_bits_truncate(small >> 16),
+                missing: Access::from_bits_truncate(small & 0xffff),
+            },
+            10 => memory().map_or(Self::Other(code), |memory| {
+                Self::out_of_range(memory, addr, len)
+            }),
+            11 => Self::NotInOnePiece,
+            12 => Self::ZeroBased { len: x, offset: y },
+            13 => memory().map_or(Self::Other(code), |memory| Self::NotZeroBased { memory }),
+            14 => Self::Wraps,
+            15 => Self::WrongEndpoint {
+                bound: (detail != 0).then_some(small),
+            },
+            16 => Self::Misaligned,
+            17 => Self::NotAWindow,
+            18 => match WindowKind::ALL.get(usize::from(detail)) {
+                Some(kind) => Self::WindowKind(*kind),
+                None => Self::Other(code),
+            },
+            _ => Self::Other(code),
+        }
+    }
+
+    /// `OutOfRange` for a request of `len` bytes at `addr` on `memory`.
+    pub(crate) fn out_of_range(memory: VaRange, addr: u64, len: u64) -> Self {
+        let end = addr.saturating_add(len);
+        Self::OutOfRange {
+            memory,
+            before: memory.start().min(end).saturating_sub(addr),
+            after: end.saturating_sub(memory.end().max(addr)),
+        }
+    }
+}
+
+/// Ranges as `[start, length]`.
+mod range_serde {
+    use rkey_base::range::VaRange;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(range: &VaRange, out: S) -> Result<S::Ok, S::Error> {
+        (range.start(), range.len()).serialize(out)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<VaRange, D::Error> {
+        let (start, len) = <(u64, u64)>::deserialize(input)?;
+        VaRange::new(start, len).ok_or_else(|| D::Error::custom("the range wraps"))
+    }
+}

@@ -1,0 +1,33 @@
+//! Protection domains: memory and queue pairs meet only inside one.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What still hangs on a domain.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DomainChildren {
+    /// Regions that are not closed.
+    pub regions: u32,
+    /// Windows that are not closed.
+    pub windows: u32,
+    /// Queue pairs and other users, counted by `hold_domain`.
+    pub holders: u32,
+}
+
+impl DomainChildren {
+    /// True when nothing hangs on the domain.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.regions == 0 && self.windows == 0 && self.holders == 0
+    }
+}
+
+impl fmt::Display for DomainChildren {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "{} regions, {} windows, {} queue pairs",
+            self.regions, self.windows, self.holders
+        )
+    }
+}

@@ -1,0 +1,175 @@
+//! What can go wrong for the owner of memory: errors of registration, closing and binding.
+//!
+//! Refused accesses are not errors of this kind: they are a [`crate::Denial`].
+
+use crate::{
+    Access, DomainChildren, DomainId, Key, Limit, LocalKey, RegionId, WindowId, WindowKind,
+};
+use rkey_base::range::VaRange;
+use thiserror::Error;
+
+/// An owner's request that could not be done. Nothing has changed when one of these is returned.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum CoreError {
+    /// The domain is not open.
+    #[error("{0} is not open")]
+    NoSuchDomain(DomainId),
+    /// The region is closed, or never was.
+    #[error("{0} is not registered (any more)")]
+    NoSuchRegion(RegionId),
+    /// The window is closed, or never was.
+    #[error("{0} does not exist (any more)")]
+    NoSuchWindow(WindowId),
+    /// A limit is reached.
+    #[error("the limit of {value} {limit} is reached{}", raise(*limit))]
+    LimitReached {
+        /// Which one.
+        limit: Limit,
+        /// Its value.
+        value: u64,
+    },
+    /// Regions have at least one byte.
+    #[error("a region needs at least one byte, and so does each piece of its scatter list")]
+    Empty,
+    /// The addresses by which requests would name the region pass the end of the address space.
+    #[error("{len} B from address {base:#x} on pass the end of the address space")]
+    Wraps {
+        /// Where requests would find the first byte.
+        base: u64,
+        /// How many bytes.
+        len: u64,
+    },
+    /// A rule of the API asks for a right that was not asked for.
+    #[error("access \"{asked}\" also needs \"{missing}\"")]
+    AccessNeeds {
+        /// The rights asked for.
+        asked: Access,
+        /// The right that is missing.
+        missing: Access,
+    },
+    /// There is no such right.
+    #[error("access has unknown bits {0:#x}")]
+    UnknownAccess(u32),
+    /// A live region of the domain has that key already.
+    #[error("key {0:#x} is taken by another live region of the domain")]
+    KeyTaken(u64),
+    /// All ones means "no key" and cannot be asked for.
+    #[error("key {0:#x} cannot be asked for: it means \"no key\"")]
+    KeyReserved(u64),
+    /// The domain still has children.
+    #[error("{domain} is busy: {children}")]
+    DomainBusy {
+        /// The domain.
+        domain: DomainId,
+        /// What hangs on it.
+        children: DomainChildren,
+    },
+    /// The region still has windows or bindings.
+    #[error(
+        "{region} is busy: {windows} windows are bound to it, {bindings} endpoints or counters tied to it"
+    )]
+    RegionBusy {
+        /// The region.
+        region: RegionId,
+        /// Windows bound to it.
+        windows: u32,
+        /// Endpoints and counters tied to it.
+        bindings: u32,
+    },
+    /// The region has been enabled: nothing can be tied to it any more (FI-075).
+    #[error("{0} is enabled: endpoints and counters are tied to a region before that")]
+    AlreadyEnabled(RegionId),
+    /// Something else is tied to the region in that place.
+    #[error("{region} is tied to {to} already")]
+    AlreadyTied {
+        /// The region.
+        region: RegionId,
+        /// The endpoint or counter there.
+        to: u32,
+    },
+    /// The region cannot be enabled before an endpoint is tied to it (FI-077).
+    #[error("{0} needs an endpoint before it can be enabled")]
+    NeedsEndpoint(RegionId),
+}
+
+fn raise(limit: Limit) -> String {
+    match limit.setting() {
+        Some(setting) => format!(" (raise it with {setting})"),
+        None => String::new(),
+    }
+}
+
+/// A bind that could not be done. The window is as it was before.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum BindError {
+    /// The window is closed, or never was.
+    #[error("{0} does not exist (any more)")]
+    NoSuchWindow(WindowId),
+    /// The local key names no region.
+    #[error("{0} names no registered region")]
+    NoSuchRegion(LocalKey),
+    /// The region handle names no region.
+    #[error("{0} is not registered (any more)")]
+    RegionGone(RegionId),
+    /// Window, region and queue pair are not all in one domain.
+    #[error("the window is in {window}, the {what} in {other}")]
+    OtherDomain {
+        /// Domain of the window.
+        window: DomainId,
+        /// What is elsewhere: "region" or "queue pair".
+        what: &'static str,
+        /// Where that is.
+        other: DomainId,
+    },
+    /// The region is not enabled.
+    #[error("the region is disabled")]
+    Disabled,
+    /// The region lacks a right that the window's rights need.
+    #[error("a window with \"{asked}\" needs a region with \"{missing}\"")]
+    RegionLacks {
+        /// The window's rights.
+        asked: Access,
+        /// What the region lacks.
+        missing: Access,
+    },
+    /// Windows have remote rights only.
+    #[error("a window cannot have \"{0}\": only remote rights")]
+    NotRemote(Access),
+    /// The range is not inside the region.
+    #[error("{asked} is not inside the region, which is {region}")]
+    OutOfRange {
+        /// The range asked for.
+        asked: VaRange,
+        /// The region, in the addresses requests use.
+        region: VaRange,
+    },
+    /// The range is not inside one piece of the region's scatter list.
+    #[error("{0} is not inside one piece of the region's scatter list")]
+    NotInOnePiece(VaRange),
+    /// A type 2 window has to be invalidated before it is bound again.
+    #[error("the window is bound: invalidate {0} before binding it again")]
+    StillBound(Key),
+    /// Type 2 windows are unbound by invalidating them, not by a bind of no bytes.
+    #[error("a type 2 window is unbound by invalidating it, not by a bind of length 0")]
+    ZeroLength,
+    /// The key given is not one of this window's.
+    #[error("{given} is not a key of this window, which has {current}")]
+    ForeignKey {
+        /// The key given.
+        given: Key,
+        /// The window's key.
+        current: Key,
+    },
+    /// A type 2 bind names its key and its queue pair.
+    #[error("a bind of a type 2 window has to name its key and its queue pair")]
+    KeyAndQpNeeded,
+    /// Only type 2 windows can be addressed from zero.
+    #[error("a {0} window cannot be addressed from zero")]
+    ZeroBased(WindowKind),
+    /// Windows do not bind to regions addressed from zero, by a rule of the API.
+    #[error("the region is addressed from zero: windows cannot be bound to it")]
+    ZeroBasedRegion,
+    /// No key is left.
+    #[error("every key slot is in use ({0})")]
+    NoKeySlot(u32),
+}

@@ -1,0 +1,127 @@
+//! Names of things: domains, regions, windows, keys, and who asks for an access.
+//!
+//! Ids are handles for the owner's side and never cross to a peer; keys are what requests carry. Both name a
+//! slot and a generation of it, so that a name that outlived its object is refused and never reaches a newer one.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A protection domain of one device. Never 0, and not used again for 65,536 domains after it was closed.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct DomainId(pub u32);
+
+impl fmt::Display for DomainId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "domain {}", self.0)
+    }
+}
+
+/// The key by which this side's own requests name a region (verbs' lkey, uDAPL's LMR context).
+#[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct LocalKey(pub u32);
+
+impl fmt::Display for LocalKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "lkey {:#010x}", self.0)
+    }
+}
+
+/// The key by which a peer names a region or a window (verbs' rkey, uDAPL's RMR context).
+#[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Key(pub u32);
+
+impl Key {
+    /// The low 8 bits, which the consumer of a type 2 window chooses at each bind.
+    #[must_use]
+    pub const fn consumer_bits(self) -> u8 {
+        self.0 as u8
+    }
+
+    /// The same key with other low 8 bits (what `ibv_inc_rkey` does with the next number).
+    #[must_use]
+    pub const fn with_consumer_bits(self, bits: u8) -> Self {
+        Self(self.0 & !0xff | bits as u32)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "rkey {:#010x}", self.0)
+    }
+}
+
+/// How a request that arrives names memory.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum WireKey {
+    /// A key that the device chose.
+    Device(Key),
+    /// A key that the target's program chose when it registered (libfabric's requested key); unique in a domain.
+    Requested(u64),
+}
+
+impl fmt::Display for WireKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device(key) => key.fmt(out),
+            Self::Requested(key) => write!(out, "requested key {key:#x}"),
+        }
+    }
+}
+
+/// A registered region, for its owner. Says nothing once the region is closed: every use of it is refused then.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct RegionId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl fmt::Display for RegionId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "region {}.{}", self.index, self.generation)
+    }
+}
+
+/// A memory window, for its owner; stays the same over all its binds.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct WindowId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl fmt::Display for WindowId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "window {}.{}", self.index, self.generation)
+    }
+}
+
+macro_rules! handle_bits {
+    ($name:ident) => {
+        impl $name {
+            /// The id as one number, for front ends that keep it in a C structure.
+            #[must_use]
+            pub const fn to_bits(self) -> u64 {
+                (self.generation as u64) << 32 | self.index as u64
+            }
+
+            /// The id of [`Self::to_bits`]. Any number is accepted; one that names nothing is refused when used.
+            #[must_use]
+            pub const fn from_bits(bits: u64) -> Self {
+                Self {
+                    index: bits as u32,
+                    generation: (bits >> 32) as u32,
+                }
+            }
+        }
+    };
+}
+handle_bits!(RegionId);
+handle_bits!(WindowId);
+
+/// Who asks for a remote access: the queue pair at this side that the request arrived on.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Accessor {
+    /// Domain of the queue pair.
+    pub domain: DomainId,
+    /// Number of the queue pair (24 bits).
+    pub qp: u32,
+}

@@ -1,0 +1,110 @@
+//! Limits of a device: how many objects, how many bytes. Each limit has a name, and the name of the setting
+//! that raises it, so that an error can say what to do about it.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// How much a device allows. The values are upper bounds, not reservations: nothing is allocated for them.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Limits {
+    /// Live regions.
+    pub max_regions: u32,
+    /// Bytes of one region.
+    pub max_region_bytes: u64,
+    /// Bytes of all live regions together (a byte that two regions cover counts twice).
+    pub max_total_bytes: u64,
+    /// Live windows.
+    pub max_windows: u32,
+    /// Open domains; at most 65,535.
+    pub max_domains: u32,
+    /// Pieces of one region's scatter list.
+    pub max_segments: u32,
+    /// Key slots that regions and bound type 1 windows share; at most [`Limits::KEY_SLOTS`]. Smaller values make
+    /// keys repeat sooner and are of use only to tests of exactly that.
+    pub key_slots: u32,
+}
+
+impl Limits {
+    /// The most key slots there can be: 20 bits of a key name a slot, and the last 32,768 belong to type 2 windows.
+    pub const KEY_SLOTS: u32 = (1 << 20) - Self::TYPE2_SLOTS;
+    /// The most live type 2 windows there can be.
+    pub const TYPE2_SLOTS: u32 = 1 << 15;
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_regions: 1_000_000,
+            max_region_bytes: 1 << 47,
+            max_total_bytes: 1 << 56,
+            max_windows: 65_536,
+            max_domains: 4_096,
+            max_segments: 1_024,
+            key_slots: Self::KEY_SLOTS,
+        }
+    }
+}
+
+/// One limit, by name.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Limit {
+    /// [`Limits::max_regions`].
+    Regions,
+    /// [`Limits::max_region_bytes`].
+    RegionBytes,
+    /// [`Limits::max_total_bytes`].
+    TotalBytes,
+    /// [`Limits::max_windows`].
+    Windows,
+    /// [`Limits::TYPE2_SLOTS`]; fixed by the layout of keys.
+    Type2Windows,
+    /// [`Limits::max_domains`].
+    Domains,
+    /// [`Limits::max_segments`].
+    Segments,
+    /// [`Limits::key_slots`].
+    KeySlots,
+}
+
+impl Limit {
+    /// Every limit.
+    pub const ALL: [Self; 8] = [
+        Self::Regions,
+        Self::RegionBytes,
+        Self::TotalBytes,
+        Self::Windows,
+        Self::Type2Windows,
+        Self::Domains,
+        Self::Segments,
+        Self::KeySlots,
+    ];
+
+    /// The setting (an environment variable) that raises the limit; none for a limit that is fixed.
+    #[must_use]
+    pub const fn setting(self) -> Option<&'static str> {
+        match self {
+            Self::Regions => Some("RKEY_MAX_REGIONS"),
+            Self::RegionBytes => Some("RKEY_MAX_REGION_BYTES"),
+            Self::TotalBytes => Some("RKEY_MAX_TOTAL_BYTES"),
+            Self::Windows => Some("RKEY_MAX_WINDOWS"),
+            Self::Domains => Some("RKEY_MAX_DOMAINS"),
+            Self::Segments => Some("RKEY_MAX_SEGMENTS"),
+            Self::Type2Windows | Self::KeySlots => None,
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Regions => "live regions",
+            Self::RegionBytes => "bytes in one region",
+            Self::TotalBytes => "registered bytes",
+            Self::Windows => "live windows",
+            Self::Type2Windows => "live type 2 windows",
+            Self::Domains => "open domains",
+            Self::Segments => "pieces of a scatter list",
+            Self::KeySlots => "key slots",
+        })
+    }
+}

@@ -1,0 +1,100 @@
+//! Memory regions: what is asked for at registration, and what comes back.
+
+use crate::{Access, DomainId, Key, LocalKey, RegionId, Rules};
+use rkey_base::range::VaRange;
+use serde::{Deserialize, Serialize};
+
+/// By which addresses requests name the bytes of a region.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Addressing {
+    /// By their virtual addresses in the owner's process. In a scatter list any piece can be reached, and an
+    /// access stays inside one piece.
+    #[default]
+    Virtual,
+    /// From zero; the pieces of a scatter list follow each other without gaps.
+    Zero,
+    /// From this address; the pieces of a scatter list follow each other without gaps.
+    Iova(u64),
+}
+
+/// Where the memory comes from.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum MemoryKind {
+    /// The program's own.
+    #[default]
+    User,
+    /// Part of a shared segment that a peer can map.
+    Shared {
+        /// Number of the segment, as its owner counts them.
+        segment: u32,
+        /// Where in the segment the region begins, in bytes.
+        offset: u64,
+    },
+}
+
+/// A request to register memory.
+#[derive(Copy, Clone, Debug)]
+pub struct RegionSpec<'a> {
+    /// The domain it shall belong to.
+    pub domain: DomainId,
+    /// The memory: one range, or the pieces of a scatter list in order. No piece may be empty.
+    pub ranges: &'a [VaRange],
+    /// What shall be allowed.
+    pub access: Access,
+    /// How requests name its bytes.
+    pub addressing: Addressing,
+    /// Refuses every access until it is enabled.
+    pub disabled: bool,
+    /// The remote key the program would like (libfabric); ignored for regions without remote rights.
+    pub requested_key: Option<u64>,
+    /// Can be enabled only with an endpoint tied to it, and serves only that endpoint (FI-076).
+    pub needs_endpoint: bool,
+    /// Where the memory comes from.
+    pub memory: MemoryKind,
+    /// The rules of the API that asks.
+    pub rules: Rules,
+}
+
+impl<'a> RegionSpec<'a> {
+    /// A plain region: virtual addressing, enabled, device-chosen key, no API's rules.
+    #[must_use]
+    pub const fn new(domain: DomainId, ranges: &'a [VaRange], access: Access) -> Self {
+        Self {
+            domain,
+            ranges,
+            access,
+            addressing: Addressing::Virtual,
+            disabled: false,
+            requested_key: None,
+            needs_endpoint: false,
+            memory: MemoryKind::User,
+            rules: Rules::empty(),
+        }
+    }
+}
+
+/// A registered region: its handle and its keys.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Region {
+    /// The owner's handle.
+    pub id: RegionId,
+    /// For this side's own requests.
+    pub local_key: LocalKey,
+    /// For peers.
+    pub key: Key,
+    /// The key the program asked for, where it got one; peers may use either.
+    pub requested: Option<u64>,
+}
+
+/// What a re-registration changes; what is not given stays.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct Change<'a> {
+    /// Another domain.
+    pub domain: Option<DomainId>,
+    /// Other memory, and how it is addressed.
+    pub ranges: Option<(&'a [VaRange], Addressing)>,
+    /// Other rights.
+    pub access: Option<Access>,
+    /// The rules for the new rights.
+    pub rules: Rules,
+}

@@ -1,0 +1,89 @@
+//! Memory windows: part of a region under a key of its own that can be changed and taken back quickly.
+
+use crate::{Access, DomainId, Key, LocalKey, RegionId, Rules, WindowId};
+use rkey_base::range::VaRange;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The kinds of windows. They differ in who chooses keys, and in who may use them.
+///
+/// InfiniBand's two forms of type 2 both tie the window to the queue pair it was bound on; form B also compares the
+/// domain at each access. Window, region and queue pair are in one domain at the bind, and windows of a queue pair
+/// are unbound when it goes ([`crate::Protection::forget_endpoint`]), so the comparison is made for both forms:
+/// no program that keeps the rules can tell them apart.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum WindowKind {
+    /// Bound by a verb; the device chooses a new key at each bind; any queue pair of the domain may be used.
+    Type1,
+    /// Bound by a posted request with a key of the consumer's choice; belongs to one queue pair while bound.
+    Type2A,
+    /// As 2A; the domain is compared as well.
+    Type2B,
+    /// uDAPL's RMR: like type 1, with uDAPL's rules.
+    Dat,
+}
+
+impl WindowKind {
+    /// Every kind.
+    pub const ALL: [Self; 4] = [Self::Type1, Self::Type2A, Self::Type2B, Self::Dat];
+
+    /// True for the two forms of type 2.
+    #[must_use]
+    pub const fn is_type2(self) -> bool {
+        matches!(self, Self::Type2A | Self::Type2B)
+    }
+}
+
+impl fmt::Display for WindowKind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Type1 => "type 1",
+            Self::Type2A => "type 2A",
+            Self::Type2B => "type 2B",
+            Self::Dat => "DAT",
+        })
+    }
+}
+
+/// A new window: its handle and its key, which is not bound to anything yet.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Window {
+    /// The owner's handle.
+    pub id: WindowId,
+    /// Its key, refused until the window is bound.
+    pub key: Key,
+}
+
+/// How a bind names its region.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum BindRegion {
+    /// By local key, as posted requests do.
+    Key(LocalKey),
+    /// By handle.
+    Id(RegionId),
+}
+
+/// A request to bind a window.
+#[derive(Copy, Clone, Debug)]
+pub struct BindRequest {
+    /// The window.
+    pub window: WindowId,
+    /// The region; not looked at when the range is empty.
+    pub region: BindRegion,
+    /// The part of the region, in the addresses that requests to the region use. Empty: unbind (type 1 and DAT).
+    pub range: VaRange,
+    /// The window's rights: remote ones only.
+    pub access: Access,
+    /// The window is addressed from zero instead of by the region's addresses (type 2 only).
+    pub zero_based: bool,
+    /// Type 2: the consumer's choice, the window's key with any low 8 bits. Type 1 and DAT: a key promised by
+    /// [`crate::Protection::next_window_key`], or none to get the next one.
+    pub new_key: Option<Key>,
+    /// The queue pair the bind was posted on; a type 2 window belongs to it from now on.
+    pub qp: Option<u32>,
+    /// The domain of that queue pair.
+    pub domain: DomainId,
+    /// The rules of the API that asks.
+    pub rules: Rules,
+}
