@@ -3,13 +3,13 @@
 use crate::{LinkId, QpState};
 use bitflags::bitflags;
 use rkey_base::range::VaRange;
-use rkey_core::{Access, Key, LocalKey, WindowId, WireKey};
+use rkey_core::{Access, Key, LocalKey, Rules, WindowId, WireKey};
 
 /// The longest message, in bytes (as verbs devices have it: 2^31).
 pub const MESSAGE_MAX: u64 = 1 << 31;
 
 /// A piece of local memory: scatter/gather element.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sge {
     /// Where it starts, as the region `key` addresses it.
     pub addr: u64,
@@ -82,6 +82,8 @@ pub enum Work {
         /// Type 2: the key that the program chose. `None`: the one that
         /// `Protection::next_window_key` foretold.
         key: Option<Key>,
+        /// The rules of the API that asks.
+        rules: Rules,
     },
     /// Invalidates a type 2 window of this device.
     Invalidate {
