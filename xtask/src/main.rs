@@ -1,2 +1,60 @@
-//! (being written)
-fn main() {}
+//! `cargo xtask`: the project's own tasks. `test` runs everything that has to pass, `lint` holds the
+//! walls between the layers, `conform` writes the conformance table.
+
+mod conform;
+mod lint;
+mod packages;
+mod process;
+mod source;
+mod test;
+mod testbin;
+
+use clap::{Parser, Subcommand};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's own tasks")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Runs every check and every test; ends with a table and `N passed, N failed`.
+    Test(test::Args),
+    /// Checks the rules that the compiler does not: layers, words, unsafety, sizes, documents.
+    Lint,
+    /// Writes docs/conformance.md from docs/spec/clauses.md and the tests that cite clause ids.
+    Conform(conform::Args),
+}
+
+/// The repository's root: the parent of this crate.
+fn root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let compiled = manifest.parent().unwrap_or(manifest);
+    // A checkout that was moved after xtask was built: trust the directory cargo runs us in.
+    match std::env::var_os("CARGO_MANIFEST_DIR") {
+        Some(now) => Path::new(&now)
+            .parent()
+            .map_or_else(|| compiled.to_owned(), Path::to_owned),
+        None => compiled.to_owned(),
+    }
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().task {
+        Task::Test(args) => test::run(&root(), &args),
+        Task::Lint => lint::run(&root()),
+        Task::Conform(args) => conform::run(&root(), &args),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -8,16 +8,16 @@ use clap::Args;
 
 /// What to measure and how to show it.
 #[derive(Args, Debug, Clone)]
-pub struct BenchArgs {
+pub(crate) struct BenchArgs {
     /// Operations to measure; all of them when none is named.
     #[arg(value_name = "OPERATION")]
-    pub operations: Vec<String>,
+    pub(crate) operations: Vec<String>,
 }
 
 /// Runs the benchmark that `args` describe.
 ///
 /// # Errors
 /// An unknown operation, a device that does not open, a peer process that fails.
-pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     anyhow::bail!("nothing to measure yet for {:?}", args.operations)
 }

@@ -1,0 +1,250 @@
+//! Who may depend on whom: the dependencies that cargo sees, against the table in
+//! docs/architecture.md between the `layers` marks.
+
+use super::Finding;
+use crate::source::Tree;
+use anyhow::{Context, Result, bail};
+use cargo_metadata::{DependencyKind, MetadataCommand};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+const DOCUMENT: &str = "docs/architecture.md";
+const OPEN: &str = "<!-- layers -->";
+const CLOSE: &str = "<!-- /layers -->";
+
+/// Third-party crates that bring system calls, threads, clocks or logs: not for the heart.
+const SYSTEM_CRATES: &[&str] = &[
+    "libc",
+    "rustix",
+    "nix",
+    "tracing",
+    "getrandom",
+    "parking_lot",
+    "tokio",
+];
+const HEART_CRATES: &[&str] = &["rkey-core", "rkey-engine"];
+
+/// A row of the table.
+#[derive(Default)]
+struct Allowed {
+    normal: BTreeSet<String>,
+    tests: BTreeSet<String>,
+}
+
+/// A crate of the workspace and its dependencies by kind.
+struct Crate {
+    name: String,
+    normal: Vec<String>,
+    tests: Vec<String>,
+}
+
+/// Compares the workspace under `root` with the table.
+pub(super) fn check(root: &Path, tree: &Tree) -> Result<Vec<Finding>> {
+    let text = &tree
+        .get(DOCUMENT)
+        .with_context(|| format!("{DOCUMENT} is missing"))?
+        .text;
+    let metadata = MetadataCommand::new().current_dir(root).no_deps().exec()?;
+    let crates: Vec<Crate> = metadata
+        .packages
+        .iter()
+        .map(|package| {
+            let of = |tests: bool| {
+                let wanted = |kind| (kind == DependencyKind::Development) == tests;
+                let of_kind = package.dependencies.iter().filter(move |d| wanted(d.kind));
+                of_kind.map(|d| d.name.clone()).collect()
+            };
+            Crate {
+                name: package.name.to_string(),
+                normal: of(false),
+                tests: of(true),
+            }
+        })
+        .collect();
+    Ok(compare(&parse(text)?, &crates))
+}
+
+/// Reads `| crate | may use | in its tests also | ...` rows between the marks.
+fn parse(text: &str) -> Result<BTreeMap<String, Allowed>> {
+    let Some((_, rest)) = text.split_once(OPEN) else {
+        bail!("{DOCUMENT} has no '{OPEN}' mark")
+    };
+    let Some((table, _)) = rest.split_once(CLOSE) else {
+        bail!("{DOCUMENT} has no '{CLOSE}' mark")
+    };
+    let mut rows = BTreeMap::new();
+    for line in table
+        .lines()
+        .filter(|line| line.trim_start().starts_with("| `"))
+    {
+        let cells: Vec<&str> = line
+            .trim()
+            .trim_matches('|')
+            .split('|')
+            .map(str::trim)
+            .collect();
+        let [name, normal, tests, ..] = cells[..] else {
+            bail!("{DOCUMENT}: short row: {line}")
+        };
+        rows.insert(
+            name.trim_matches('`').to_owned(),
+            Allowed {
+                normal: names(normal),
+                tests: names(tests),
+            },
+        );
+    }
+    Ok(rows)
+}
+
+fn names(cell: &str) -> BTreeSet<String> {
+    cell.split(',')
+        .map(|word| word.trim().trim_matches('`').to_owned())
+        .filter(|w| !w.is_empty())
+        .collect()
+}
+
+fn compare(table: &BTreeMap<String, Allowed>, crates: &[Crate]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let ours: BTreeSet<&str> = crates.iter().map(|c| c.name.as_str()).collect();
+    for each in crates {
+        let Some(allowed) = table.get(&each.name) else {
+            findings.push(Finding::of(
+                "layers",
+                &each.name,
+                format!("not in the table of {DOCUMENT}"),
+            ));
+            continue;
+        };
+        let everything = |set: &BTreeSet<String>| set.contains("anything");
+        for dependency in each.normal.iter().filter(|d| ours.contains(d.as_str())) {
+            if !allowed.normal.contains(dependency) && !everything(&allowed.normal) {
+                let message = format!(
+                    "may not depend on {dependency}: a lower layer does not know a higher one"
+                );
+                findings.push(Finding::of("layers", &each.name, message));
+            }
+        }
+        for dependency in each.tests.iter().filter(|d| ours.contains(d.as_str())) {
+            let known = allowed.normal.contains(dependency) || allowed.tests.contains(dependency);
+            if !known
+                && !everything(&allowed.tests)
+                && !everything(&allowed.normal)
+                && *dependency != each.name
+            {
+                let message = format!("its tests may not depend on {dependency}");
+                findings.push(Finding::of("layers", &each.name, message));
+            }
+        }
+        if HEART_CRATES.contains(&each.name.as_str()) {
+            for dependency in each
+                .normal
+                .iter()
+                .filter(|d| SYSTEM_CRATES.contains(&d.as_str()))
+            {
+                let message = format!(
+                    "the heart may not depend on {dependency}: no system calls, no threads, no logs"
+                );
+                findings.push(Finding::of("layers", &each.name, message));
+            }
+        }
+    }
+    for name in table.keys().filter(|name| !ours.contains(name.as_str())) {
+        findings.push(Finding::of(
+            "layers",
+            name,
+            format!("in the table of {DOCUMENT}, but no such crate"),
+        ));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "<!-- layers -->\n| crate | may use | tests |\n|---|---|---|\n| `a-base` | | `a-model` |\n\
+        | `rkey-core` | `a-base` | |\n| `a-model` | | anything |\n<!-- /layers -->";
+
+    fn krate(name: &str, normal: &[&str], tests: &[&str]) -> Crate {
+        let own = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect();
+        Crate {
+            name: name.into(),
+            normal: own(normal),
+            tests: own(tests),
+        }
+    }
+
+    fn messages(crates: &[Crate]) -> Vec<String> {
+        let table = parse(TABLE).expect("the sample parses");
+        compare(&table, crates)
+            .into_iter()
+            .map(|f| format!("{}: {}", f.place, f.message))
+            .collect()
+    }
+
+    #[test]
+    fn what_the_table_allows_passes() {
+        let good = [
+            krate("a-base", &["libc"], &["a-model"]),
+            krate("rkey-core", &["a-base", "serde"], &[]),
+            krate("a-model", &[], &["rkey-core"]),
+        ];
+        assert_eq!(messages(&good), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_step_upwards_is_refused() {
+        let bad = [
+            krate("a-base", &["rkey-core"], &[]),
+            krate("rkey-core", &[], &[]),
+            krate("a-model", &[], &[]),
+        ];
+        assert!(messages(&bad)[0].contains("a-base: may not depend on rkey-core"));
+    }
+
+    #[test]
+    fn a_heart_crate_with_system_calls_is_refused() {
+        let bad = [
+            krate("a-base", &[], &[]),
+            krate("rkey-core", &["rustix"], &[]),
+            krate("a-model", &[], &[]),
+        ];
+        assert!(messages(&bad)[0].contains("may not depend on rustix"));
+    }
+
+    #[test]
+    fn a_test_only_dependency_is_checked() {
+        let bad = [
+            krate("a-base", &[], &["rkey-core"]),
+            krate("rkey-core", &[], &[]),
+            krate("a-model", &[], &[]),
+        ];
+        assert!(messages(&bad)[0].contains("its tests may not depend on rkey-core"));
+    }
+
+    #[test]
+    fn table_and_workspace_name_the_same_crates() {
+        let bad = [
+            krate("a-base", &[], &[]),
+            krate("a-new", &[], &[]),
+            krate("rkey-core", &[], &[]),
+        ];
+        let messages = messages(&bad);
+        assert!(
+            messages
+                .iter()
+                .any(|m| m.starts_with("a-new: not in the table"))
+        );
+        assert!(
+            messages
+                .iter()
+                .any(|m| m.starts_with("a-model: in the table"))
+        );
+    }
+
+    #[test]
+    fn a_document_without_marks_is_an_error() {
+        assert!(parse("no marks").is_err());
+    }
+}

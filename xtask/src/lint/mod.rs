@@ -1,0 +1,97 @@
+//! The rules that hold the project's walls. Each rule is a function from the tree to findings, and
+//! has a sample below it that it must refuse.
+
+mod docs;
+mod layers;
+mod size;
+mod unsafety;
+mod words;
+
+use crate::source::Tree;
+use anyhow::Result;
+use std::path::Path;
+
+/// One breach of a rule.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    /// The rule's name.
+    pub(crate) rule: &'static str,
+    /// Where: `path:line`, or a crate.
+    pub(crate) place: String,
+    /// What is wrong and what to do.
+    pub(crate) message: String,
+}
+
+impl Finding {
+    fn at(rule: &'static str, path: &str, line: usize, message: impl Into<String>) -> Self {
+        Self {
+            rule,
+            place: format!("{path}:{line}"),
+            message: message.into(),
+        }
+    }
+
+    fn of(rule: &'static str, place: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            rule,
+            place: place.into(),
+            message: message.into(),
+        }
+    }
+}
+
+/// Crates that do no I/O, start no thread, read no clock and contain no unsafe code.
+const HEART: &[&str] = &["crates/core/src/", "crates/engine/src/"];
+
+fn in_heart(path: &str) -> bool {
+    HEART.iter().any(|prefix| path.starts_with(prefix))
+}
+
+type Rule = (&'static str, fn(&Tree) -> Vec<Finding>);
+
+const RULES: &[Rule] = &[
+    ("words", words::heart),
+    ("leftovers", words::leftovers),
+    ("unwrap", words::unwrap),
+    ("paths", words::paths),
+    ("unsafety", unsafety::blocks),
+    ("forbid", unsafety::forbid),
+    ("size", size::files),
+    ("headers", docs::headers),
+    ("documents", docs::documents),
+    ("links", docs::links),
+    ("manifests", docs::manifests),
+];
+
+/// Runs every rule; true when nothing was found.
+pub(crate) fn run(root: &Path) -> Result<bool> {
+    let tree = Tree::read(root)?;
+    let mut findings = layers::check(root, &tree)?;
+    println!("lint {:<10} {}", "layers", verdict(findings.len()));
+    for (name, rule) in RULES {
+        let found = rule(&tree);
+        println!("lint {name:<10} {}", verdict(found.len()));
+        findings.extend(found);
+    }
+    for finding in &findings {
+        println!(
+            "error[{}]: {}: {}",
+            finding.rule, finding.place, finding.message
+        );
+    }
+    println!(
+        "lint: {} files, {} rules, {} findings",
+        tree.files.len(),
+        RULES.len() + 1,
+        findings.len()
+    );
+    Ok(findings.is_empty())
+}
+
+fn verdict(count: usize) -> String {
+    if count == 0 {
+        "ok".to_owned()
+    } else {
+        format!("{count} findings")
+    }
+}

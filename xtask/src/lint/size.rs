@@ -1,0 +1,42 @@
+//! A file is one concept, and one concept fits in 800 lines.
+
+use super::Finding;
+use crate::source::Tree;
+
+const LIMIT: usize = 800;
+
+/// Rust and C files longer than the limit.
+pub(super) fn files(tree: &Tree) -> Vec<Finding> {
+    let source = |path: &str| path.ends_with(".rs") || path.ends_with(".c") || path.ends_with(".h");
+    let long = tree.files.iter().filter(|file| source(&file.path));
+    long.map(|file| (file, file.text.lines().count()))
+        .filter(|(_, count)| *count > LIMIT)
+        .map(|(file, count)| {
+            Finding::of(
+                "size",
+                &file.path,
+                format!("{count} lines; the limit is {LIMIT}: split it by concept"),
+            )
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_file_is_found() {
+        let long = "// line\n".repeat(LIMIT + 1);
+        let fits = "// line\n".repeat(LIMIT);
+        assert_eq!(
+            files(&Tree::of(&[
+                ("a.rs", &long),
+                ("b.rs", &fits),
+                ("c.md", &long)
+            ]))
+            .len(),
+            1
+        );
+    }
+}

@@ -1,0 +1,92 @@
+//! The Debian packages that the suite needs beside cargo: names them, installs what is missing when
+//! it may, and otherwise says what to run.
+
+use crate::process;
+use anyhow::{Result, bail};
+use std::process::Command;
+use std::time::Duration;
+
+/// Package and what it is for.
+pub(crate) const NEEDED: &[(&str, &str)] = &[
+    ("gcc", "links Rust programs and builds the peer benchmarks"),
+    ("libc6-dev", "headers for the peer benchmarks"),
+    ("libfabric-dev", "libfabric, a peer to compare with"),
+    ("libfabric-bin", "fi_info, shows what libfabric offers"),
+    ("libucx-dev", "UCX, a peer to compare with"),
+    ("ucx-utils", "ucx_perftest, the peer's own benchmark"),
+    ("util-linux", "taskset"),
+];
+
+/// Makes sure that every package is there. Returns a sentence on what was done.
+pub(crate) fn ensure(install: bool) -> Result<String> {
+    if !process::exists("dpkg-query") {
+        bail!(
+            "this is no Debian system: install the equivalents of {}",
+            names(NEEDED).join(" ")
+        );
+    }
+    let missing = missing();
+    if missing.is_empty() {
+        return Ok(format!(
+            "all {} Debian packages are installed",
+            NEEDED.len()
+        ));
+    }
+    let wanted = missing.join(" ");
+    let by_hand = format!("apt-get install --no-install-recommends {wanted}");
+    if !install {
+        bail!("missing Debian packages; run as root: {by_hand}");
+    }
+    let prefix: &[&str] = if process::is_root() {
+        &[]
+    } else if process::exists("sudo")
+        && process::capture(Command::new("sudo").args(["-n", "true"])).is_ok()
+    {
+        &["sudo", "-n"]
+    } else {
+        bail!(
+            "missing Debian packages, and neither root nor sudo without a password; run as root: {by_hand}"
+        );
+    };
+    eprintln!("installing Debian packages: {wanted}");
+    apt(prefix, &["update", "-q"])?;
+    let mut arguments = vec!["install", "-q", "-y", "--no-install-recommends"];
+    arguments.extend(missing.iter().copied());
+    apt(prefix, &arguments)?;
+    Ok(format!("installed {wanted}"))
+}
+
+/// Packages that dpkg does not know as installed.
+pub(crate) fn missing() -> Vec<&'static str> {
+    let installed = |package: &str| {
+        process::capture(Command::new("dpkg-query").args(["-W", "-f", "${Status}", package]))
+            .is_ok_and(|status| status.contains("ok installed"))
+    };
+    names(NEEDED)
+        .into_iter()
+        .filter(|package| !installed(package))
+        .collect()
+}
+
+fn names(packages: &[(&'static str, &str)]) -> Vec<&'static str> {
+    packages.iter().map(|(name, _)| *name).collect()
+}
+
+fn apt(prefix: &[&str], arguments: &[&str]) -> Result<()> {
+    let mut words = prefix.to_vec();
+    words.push("apt-get");
+    let mut command = Command::new(words[0]);
+    command
+        .args(&words[1..])
+        .args(arguments)
+        .env("DEBIAN_FRONTEND", "noninteractive");
+    let described = process::describe(&command);
+    let outcome = process::run(command, Duration::from_secs(600))?;
+    if !outcome.ok {
+        bail!(
+            "{described} failed; install by hand: {}",
+            names(NEEDED).join(" ")
+        );
+    }
+    Ok(())
+}

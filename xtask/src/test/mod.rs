@@ -1,0 +1,124 @@
+//! `cargo xtask test`: everything that has to pass, in one command, with a table at the end.
+
+mod stages;
+mod summary;
+mod unprivileged;
+
+use anyhow::{Result, bail};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Options of the task.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Runs only these stages (see --list); comma separated or repeated.
+    #[arg(long, value_delimiter = ',', value_name = "STAGE")]
+    only: Vec<String>,
+    /// Leaves these stages out.
+    #[arg(long, value_delimiter = ',', value_name = "STAGE")]
+    skip: Vec<String>,
+    /// Names the stages and ends.
+    #[arg(long)]
+    list: bool,
+    /// Does not install missing Debian packages; says which are missing instead.
+    #[arg(long)]
+    no_install: bool,
+}
+
+/// What a stage found.
+pub(crate) struct Report {
+    /// Tests or checks that passed.
+    passed: usize,
+    /// Tests or checks that failed.
+    failed: usize,
+    /// A sentence for the table.
+    note: String,
+    /// The stage could not run here; the note says why.
+    skipped: bool,
+}
+
+impl Report {
+    fn check(ok: bool, note: impl Into<String>) -> Self {
+        Self {
+            passed: usize::from(ok),
+            failed: usize::from(!ok),
+            note: note.into(),
+            skipped: false,
+        }
+    }
+
+    fn skip(why: impl Into<String>) -> Self {
+        Self {
+            passed: 0,
+            failed: 0,
+            note: why.into(),
+            skipped: true,
+        }
+    }
+}
+
+/// What the stages share.
+pub(crate) struct Session<'a> {
+    root: &'a Path,
+    install: bool,
+    /// Removed when the session ends.
+    scratch: PathBuf,
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.scratch);
+    }
+}
+
+/// One row of the final table.
+struct Row {
+    name: &'static str,
+    report: Report,
+    took: Duration,
+}
+
+/// Runs the stages; true when nothing failed.
+pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
+    if args.list {
+        for stage in stages::ALL {
+            println!("{:<14} {}", stage.name, stage.what);
+        }
+        return Ok(true);
+    }
+    let known = |name: &str| stages::ALL.iter().any(|stage| stage.name == name);
+    if let Some(name) = args.only.iter().chain(&args.skip).find(|name| !known(name)) {
+        bail!("no stage named '{name}'; `cargo xtask test --list` names them");
+    }
+    let scratch = std::env::temp_dir().join(format!("rkey-test-{}", std::process::id()));
+    let session = Session {
+        root,
+        install: !args.no_install,
+        scratch,
+    };
+    let began = Instant::now();
+    let mut rows = Vec::new();
+    for stage in stages::ALL {
+        let wanted = if args.only.is_empty() {
+            true
+        } else {
+            args.only.iter().any(|n| n == stage.name)
+        };
+        if !wanted || args.skip.iter().any(|name| name == stage.name) {
+            continue;
+        }
+        println!("\n=== {}: {}", stage.name, stage.what);
+        let start = Instant::now();
+        let report = (stage.run)(&session)
+            .unwrap_or_else(|error| Report::check(false, format!("{error:#}").replace('\n', " ")));
+        if report.failed > 0 {
+            println!("error: stage {} failed: {}", stage.name, report.note);
+        }
+        rows.push(Row {
+            name: stage.name,
+            report,
+            took: start.elapsed(),
+        });
+    }
+    Ok(summary::print(&rows, began.elapsed()))
+}

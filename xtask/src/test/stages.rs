@@ -1,0 +1,373 @@
+//! The stages, in the order in which a mistake is cheapest to find.
+
+use super::{Report, Session, summary, unprivileged};
+use crate::{conform, lint, packages, process, testbin};
+use anyhow::{Context, Result};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// A stage of the suite.
+pub(super) struct Stage {
+    /// For `--only`.
+    pub(super) name: &'static str,
+    /// One line on what it shows.
+    pub(super) what: &'static str,
+    pub(super) run: fn(&Session<'_>) -> Result<Report>,
+}
+
+pub(super) const ALL: &[Stage] = &[
+    Stage {
+        name: "packages",
+        what: "Debian packages that the suite needs",
+        run: debian_packages,
+    },
+    Stage {
+        name: "fmt",
+        what: "formatting",
+        run: fmt,
+    },
+    Stage {
+        name: "clippy",
+        what: "clippy without warnings",
+        run: clippy,
+    },
+    Stage {
+        name: "lint",
+        what: "layers, words, unsafety, sizes, documents",
+        run: lint_stage,
+    },
+    Stage {
+        name: "test",
+        what: "all unit, model, property and process tests",
+        run: tests,
+    },
+    Stage {
+        name: "doc",
+        what: "examples in the documentation, and the documentation itself",
+        run: doctests,
+    },
+    Stage {
+        name: "conform",
+        what: "the conformance table is current and its tests run",
+        run: conformance,
+    },
+    Stage {
+        name: "loom",
+        what: "lock-free parts under every interleaving",
+        run: loom,
+    },
+    Stage {
+        name: "miri",
+        what: "base, core and engine under Miri",
+        run: miri,
+    },
+    Stage {
+        name: "fuzz",
+        what: "mutated bytes into everything that reads a peer",
+        run: fuzz,
+    },
+    Stage {
+        name: "unprivileged",
+        what: "process tests again as uid 65534",
+        run: unprivileged::tests,
+    },
+    Stage {
+        name: "demo",
+        what: "the demo, as we are and as uid 65534",
+        run: demo,
+    },
+    Stage {
+        name: "examples",
+        what: "every example runs to its end",
+        run: examples,
+    },
+    Stage {
+        name: "peers",
+        what: "the programs of the benchmarks build and run",
+        run: peers,
+    },
+];
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn debian_packages(session: &Session<'_>) -> Result<Report> {
+    Ok(Report::check(true, packages::ensure(session.install)?))
+}
+
+/// Runs cargo and makes the whole of it one check.
+fn one_check(session: &Session<'_>, arguments: &[&str], note: &str) -> Result<Report> {
+    let mut command = process::cargo(session.root);
+    command.args(arguments);
+    let outcome = process::run(command, 15 * MINUTE)?;
+    Ok(Report::check(outcome.ok, note))
+}
+
+fn fmt(session: &Session<'_>) -> Result<Report> {
+    one_check(session, &["fmt", "--all", "--check"], "cargo fmt --check")
+}
+
+fn clippy(session: &Session<'_>) -> Result<Report> {
+    let arguments = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    one_check(session, &arguments, "all targets, warnings are errors")
+}
+
+fn lint_stage(session: &Session<'_>) -> Result<Report> {
+    Ok(Report::check(lint::run(session.root)?, "cargo xtask lint"))
+}
+
+/// Runs a test command and reads its counts; a run that fails without a failed test fails once.
+fn counted(command: Command, limit: Duration, note: &str) -> Result<Report> {
+    let outcome = process::run(command, limit)?;
+    let (passed, mut failed) = summary::count(&outcome.output);
+    if !outcome.ok && failed == 0 {
+        failed = 1;
+    }
+    let late = if outcome.timed_out {
+        "; stopped at its time limit"
+    } else {
+        ""
+    };
+    Ok(Report {
+        passed,
+        failed,
+        note: format!("{note}{late}"),
+        skipped: false,
+    })
+}
+
+fn has_nextest(session: &Session<'_>) -> bool {
+    process::capture(process::cargo(session.root).args(["nextest", "--version"])).is_ok()
+}
+
+fn tests(session: &Session<'_>) -> Result<Report> {
+    let mut command = process::cargo(session.root);
+    let nextest = has_nextest(session);
+    if nextest {
+        command.args([
+            "nextest",
+            "run",
+            "--workspace",
+            "--no-fail-fast",
+            "--status-level",
+            "fail",
+        ]);
+        command.args(["--final-status-level", "slow", "--color", "never"]);
+    } else {
+        command.args([
+            "test",
+            "--workspace",
+            "--no-fail-fast",
+            "--lib",
+            "--bins",
+            "--tests",
+        ]);
+    }
+    let mut report = counted(
+        command,
+        20 * MINUTE,
+        if nextest {
+            "cargo nextest"
+        } else {
+            "cargo test"
+        },
+    )?;
+    if report.passed == 0 {
+        report.failed += 1; // a suite that ran nothing has not passed
+    }
+    Ok(report)
+}
+
+fn doctests(session: &Session<'_>) -> Result<Report> {
+    let mut command = process::cargo(session.root);
+    command.args(["test", "--workspace", "--doc", "--no-fail-fast"]);
+    let mut report = counted(command, 10 * MINUTE, "doc tests; rustdoc without warnings")?;
+    let mut command = process::cargo(session.root);
+    command.args([
+        "doc",
+        "--workspace",
+        "--no-deps",
+        "--document-private-items",
+    ]);
+    command.env(
+        "RUSTDOCFLAGS",
+        "-D warnings -A rustdoc::private_intra_doc_links",
+    );
+    let documented = process::run(command, 10 * MINUTE)?.ok;
+    report.passed += usize::from(documented);
+    report.failed += usize::from(!documented);
+    Ok(report)
+}
+
+fn conformance(session: &Session<'_>) -> Result<Report> {
+    Ok(Report::check(
+        conform::run(session.root, &conform::Args::checking())?,
+        "cargo xtask conform --check",
+    ))
+}
+
+/// Target directory of a build with other flags, so that the ordinary one stays warm.
+fn side_target(session: &Session<'_>, name: &str) -> Result<PathBuf> {
+    let metadata = cargo_metadata::MetadataCommand::new()
+        .current_dir(session.root)
+        .no_deps()
+        .exec();
+    Ok(metadata
+        .context("cargo metadata")?
+        .target_directory
+        .join(name)
+        .into())
+}
+
+fn loom(session: &Session<'_>) -> Result<Report> {
+    let mut command = process::cargo(session.root);
+    command.args([
+        "test",
+        "--release",
+        "-p",
+        "rkey-base",
+        "--lib",
+        "--tests",
+        "loom",
+    ]);
+    command
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("CARGO_TARGET_DIR", side_target(session, "loom")?);
+    command.env("LOOM_MAX_PREEMPTIONS", "3");
+    let mut report = counted(command, 10 * MINUTE, "rkey-base with --cfg loom")?;
+    if report.passed == 0 {
+        report.failed += 1;
+    }
+    Ok(report)
+}
+
+fn miri(session: &Session<'_>) -> Result<Report> {
+    let nightly = process::capture(Command::new("cargo").args(["+nightly", "miri", "--version"]));
+    if nightly.is_err() {
+        return Ok(Report::skip(
+            "no nightly toolchain with miri (rustup +nightly component add miri)",
+        ));
+    }
+    let mut command = Command::new("cargo");
+    command
+        .current_dir(session.root)
+        .arg("+nightly")
+        .args(["miri", "test"]);
+    command.args([
+        "-p",
+        "rkey-base",
+        "-p",
+        "rkey-core",
+        "-p",
+        "rkey-engine",
+        "--lib",
+    ]);
+    command.env(
+        "MIRIFLAGS",
+        "-Zmiri-disable-isolation -Zmiri-permissive-provenance",
+    );
+    command
+        .env("PROPTEST_CASES", "2")
+        .env("CARGO_TARGET_DIR", side_target(session, "miri")?);
+    for name in ["RUSTUP_TOOLCHAIN", "CARGO", "RUSTC"] {
+        command.env_remove(name);
+    }
+    counted(command, 15 * MINUTE, "nightly Miri")
+}
+
+fn fuzz(session: &Session<'_>) -> Result<Report> {
+    let mut command = process::cargo(session.root);
+    command.args([
+        "test",
+        "--release",
+        "-p",
+        "rkey-conformance",
+        "--test",
+        "fuzz_smoke",
+    ]);
+    command.env("RKEY_FUZZ_SECONDS", "5");
+    counted(
+        command,
+        10 * MINUTE,
+        "5 s for each entry, seeded random and mutated bytes",
+    )
+}
+
+/// The release build of the command.
+fn release_build(session: &Session<'_>) -> Result<PathBuf> {
+    let built = testbin::build(session.root, &["build", "--release", "-p", "rkey-cli"])?;
+    built
+        .programs
+        .get("rkey")
+        .cloned()
+        .context("cargo built no program named rkey")
+}
+
+fn demo(session: &Session<'_>) -> Result<Report> {
+    let program = release_build(session)?;
+    let mut command = Command::new(&program);
+    command.arg("demo");
+    let mut report = Report::check(process::run(command, 3 * MINUTE)?.ok, "as we are");
+    if !process::is_root() {
+        report.note = "as an ordinary user (we are not root)".into();
+        return Ok(report);
+    }
+    let mut command = unprivileged::command(session, &program)?;
+    command.arg("demo");
+    let ok = process::run(command, 3 * MINUTE)?.ok;
+    report.passed += usize::from(ok);
+    report.failed += usize::from(!ok);
+    report.note = "as root and as uid 65534".into();
+    Ok(report)
+}
+
+fn examples(session: &Session<'_>) -> Result<Report> {
+    let built = testbin::build(session.root, &["build", "-p", "rkey", "--examples"])?;
+    let mut report = Report {
+        passed: 0,
+        failed: 0,
+        note: String::new(),
+        skipped: false,
+    };
+    let mut failed = Vec::new();
+    for (name, program) in &built.programs {
+        let mut command = Command::new(program);
+        command.current_dir(session.root);
+        if process::run(command, 2 * MINUTE)?.ok {
+            report.passed += 1;
+        } else {
+            report.failed += 1;
+            failed.push(name.as_str());
+        }
+    }
+    report.note = match failed.len() {
+        0 => format!("{} examples", report.passed),
+        _ => format!("failed: {}", failed.join(", ")),
+    };
+    if report.passed + report.failed == 0 {
+        report.failed = 1;
+        report.note = "there are no examples".into();
+    }
+    Ok(report)
+}
+
+fn peers(session: &Session<'_>) -> Result<Report> {
+    let program = release_build(session)?;
+    let mut command = Command::new(program);
+    command.args(["bench", "write", "--sizes", "8,65536", "--peers", "--quick"]);
+    let outcome = process::run(command, 5 * MINUTE)?;
+    let both = outcome.output.contains("libfabric") && outcome.output.contains("ucx");
+    let note = if both {
+        "rkey bench with libfabric and UCX beside it"
+    } else {
+        "a peer did not run"
+    };
+    Ok(Report::check(outcome.ok && both, note))
+}

@@ -1,0 +1,97 @@
+//! The process tests once more as an ordinary user. The user may not read our checkout, so the
+//! programs are copied to a directory that everybody can read.
+
+use super::{Report, Session, summary};
+use crate::{process, testbin};
+use anyhow::{Context, Result};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// `nobody`: a user without a home, a shell or a capability.
+const UID: u32 = 65534;
+
+/// Crates whose tests start processes or talk to the kernel about them.
+const CRATES: &[&str] = &[
+    "rkey-base",
+    "rkey-link",
+    "rkey-device",
+    "rkey",
+    "rkey-cli",
+    "rkey-conformance",
+];
+
+/// Targets that need cargo or the checkout and are no process tests.
+const LEFT_OUT: &[&str] = &["compile_fail"];
+
+/// Runs the process tests as `UID`.
+pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
+    if !process::is_root() {
+        return Ok(Report::skip(
+            "we are not root: the tests ran as an ordinary user already",
+        ));
+    }
+    let built = testbin::build_tests(session.root)?;
+    let mut total = Report {
+        passed: 0,
+        failed: 0,
+        note: format!("as uid {UID}"),
+        skipped: false,
+    };
+    let wanted = |b: &&testbin::TestBinary| {
+        CRATES.contains(&b.package.as_str()) && !LEFT_OUT.contains(&b.target.as_str())
+    };
+    let programs = testbin::build(
+        session.root,
+        &["build", "--workspace", "--bins", "--examples"],
+    )?
+    .programs;
+    let rkey = programs
+        .get("rkey")
+        .map(|path| copy(session, path))
+        .transpose()?;
+    for binary in built.tests.iter().filter(wanted) {
+        let mut command = command(session, &binary.executable)?;
+        command.args(["--test-threads", "2"]);
+        if let Some(rkey) = &rkey {
+            command.env("RKEY_BIN", rkey);
+        }
+        let outcome = process::run(command, Duration::from_secs(600))?;
+        let (passed, failed) = summary::count(&outcome.output);
+        total.passed += passed;
+        total.failed += if outcome.ok { 0 } else { failed.max(1) };
+    }
+    Ok(total)
+}
+
+/// A command that runs a copy of `program` as `UID` in a directory of its own.
+pub(super) fn command(session: &Session<'_>, program: &Path) -> Result<Command> {
+    let copied = copy(session, program)?;
+    let own = session.scratch.join("own");
+    fs::create_dir_all(&own)?;
+    chown(&own, Some(UID), Some(UID)).context("chown of the scratch directory")?;
+    let mut command = Command::new(copied);
+    command.uid(UID).gid(UID).current_dir(&own);
+    command
+        .env("HOME", &own)
+        .env("TMPDIR", &own)
+        .env_remove("CARGO_TARGET_DIR");
+    Ok(command)
+}
+
+/// Copies `program` to where everybody may read and run it.
+fn copy(session: &Session<'_>, program: &Path) -> Result<PathBuf> {
+    let programs = session.scratch.join("bin");
+    fs::create_dir_all(&programs)?;
+    for folder in [&session.scratch, &programs] {
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
+    }
+    let name = program.file_name().context("a program has a name")?;
+    let to = programs.join(name);
+    fs::copy(program, &to).with_context(|| format!("copying {}", program.display()))?;
+    fs::set_permissions(&to, fs::Permissions::from_mode(0o755))?;
+    Ok(to)
+}

@@ -1,0 +1,133 @@
+//! The workspace's test programs: where cargo put them and which tests are in them.
+
+use crate::process;
+use anyhow::{Context, Result};
+use cargo_metadata::Message;
+use std::collections::BTreeMap;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// One compiled test program.
+pub(crate) struct TestBinary {
+    /// The crate it belongs to.
+    pub(crate) package: String,
+    /// The target's name: the crate's own, or that of a file in tests/.
+    pub(crate) target: String,
+    /// Where it lies.
+    pub(crate) executable: PathBuf,
+    /// The directory of the crate: where cargo runs it.
+    pub(crate) directory: PathBuf,
+}
+
+/// Everything that one build made.
+#[derive(Default)]
+pub(crate) struct Built {
+    /// Test programs.
+    pub(crate) tests: Vec<TestBinary>,
+    /// Other programs by target name: binaries and examples.
+    pub(crate) programs: BTreeMap<String, PathBuf>,
+}
+
+/// Builds with `cargo ARGUMENTS --message-format json` and reads what came out.
+pub(crate) fn build(root: &Path, arguments: &[&str]) -> Result<Built> {
+    let mut command = process::cargo(root);
+    command
+        .args(arguments)
+        .args(["--message-format", "json-render-diagnostics"]);
+    eprintln!("$ {}", process::describe(&command));
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut built = Built::default();
+    let stdout = child.stdout.take().context("cargo's output")?;
+    for message in Message::parse_stream(BufReader::new(stdout)) {
+        let Message::CompilerArtifact(artifact) = message? else {
+            continue;
+        };
+        let Some(executable) = artifact.executable else {
+            continue;
+        };
+        let directory = artifact
+            .manifest_path
+            .parent()
+            .map_or_else(PathBuf::new, |p| p.into());
+        if artifact.profile.test {
+            built.tests.push(TestBinary {
+                package: package_name(&artifact.manifest_path)?,
+                target: artifact.target.name,
+                executable: executable.into(),
+                directory,
+            });
+        } else {
+            built
+                .programs
+                .insert(artifact.target.name, executable.into());
+        }
+    }
+    anyhow::ensure!(
+        child.wait()?.success(),
+        "cargo {} failed",
+        arguments.join(" ")
+    );
+    Ok(built)
+}
+
+fn package_name(manifest: &cargo_metadata::camino::Utf8Path) -> Result<String> {
+    let text = std::fs::read_to_string(manifest)?;
+    let line = text
+        .lines()
+        .find(|line| line.trim_start().starts_with("name"));
+    let name = line.and_then(|line| line.split('"').nth(1));
+    Ok(name
+        .with_context(|| format!("no name in {manifest}"))?
+        .to_owned())
+}
+
+/// Builds every test of the workspace.
+pub(crate) fn build_tests(root: &Path) -> Result<Built> {
+    build(root, &["test", "--workspace", "--no-run"])
+}
+
+/// A test of the workspace and whether an ordinary run leaves it out.
+pub(crate) struct Listed {
+    /// The crate it belongs to.
+    pub(crate) package: String,
+    /// Path of the test inside its program.
+    pub(crate) name: String,
+    /// Marked `#[ignore]`.
+    pub(crate) ignored: bool,
+}
+
+/// Asks every test program for its tests.
+pub(crate) fn list(binaries: &[TestBinary]) -> Result<Vec<Listed>> {
+    let mut tests = Vec::new();
+    for binary in binaries {
+        let ask = |extra: &[&str]| {
+            let mut command = Command::new(&binary.executable);
+            command
+                .args(["--list", "--format", "terse"])
+                .args(extra)
+                .current_dir(&binary.directory);
+            process::capture(&mut command)
+        };
+        let ignored: Vec<String> = names(&ask(&["--ignored"])?);
+        for name in names(&ask(&[])?) {
+            let ignored = ignored.contains(&name);
+            tests.push(Listed {
+                package: binary.package.clone(),
+                name,
+                ignored,
+            });
+        }
+    }
+    Ok(tests)
+}
+
+fn names(list: &str) -> Vec<String> {
+    list.lines()
+        .filter_map(|line| line.strip_suffix(": test"))
+        .map(str::to_owned)
+        .collect()
+}
