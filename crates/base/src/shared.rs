@@ -1,19 +1,31 @@
-//! Views of memory shared with a peer process; never `&[u8]`.
-#![allow(
-    clippy::unimplemented,
-    missing_docs,
-    unsafe_code,
-    clippy::missing_safety_doc,
-    clippy::undocumented_unsafe_blocks
-)]
+//! Views of memory that a peer process can see or change.
+//!
+//! Such memory must never become a `&[u8]`: a Rust reference promises that nobody changes the bytes while it lives, and
+//! a peer keeps no promises. [`Place`] is memory that we alone write and a peer may be reading; [`Foreign`] is memory
+//! that a peer may be writing at this very moment. Both give access by copying only. A value is read *once* and checked
+//! afterwards; reading it a second time may give another value.
+//!
+//! Words are read and written by atomic accesses (relaxed, unless the name says `publish` or `observe`), byte ranges by
+//! the copying routine of [`crate::copy`], which the compiler cannot see into.
+//!
+//! Offsets are chosen by this program, never by a peer: an offset out of bounds is a mistake in the program and panics,
+//! as for slices. Where a peer names an offset, cut the part out with [`Foreign::slice`], which answers `None`.
+
+// UNSAFETY: raw memory with two safe faces; the constructors are unsafe, everything else checks bounds.
+#![allow(unsafe_code)]
+
+use crate::copy::transfer;
 use std::marker::PhantomData;
-/// Bytes that only we write; a peer reads them. Offsets out of bounds panic (programming error).
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+/// Bytes that only the holder of this view writes, and that a peer may be reading.
 #[derive(Debug)]
 pub struct Place<'a> {
     ptr: *mut u8,
     len: usize,
     _life: PhantomData<&'a mut [u8]>,
 }
+
 /// Bytes that a peer may change at any time.
 #[derive(Clone, Copy, Debug)]
 pub struct Foreign<'a> {
@@ -21,114 +33,454 @@ pub struct Foreign<'a> {
     len: usize,
     _life: PhantomData<&'a [u8]>,
 }
+
+// SAFETY: a `Place` is the only view for writing of its bytes, as `&mut [u8]` is, and may move between threads like it.
 unsafe impl Send for Place<'_> {}
+// SAFETY: with `&Place` nothing but its address and length can be had.
+unsafe impl Sync for Place<'_> {}
+// SAFETY: a `Foreign` reads by atomic or opaque accesses only, which may happen in any thread.
 unsafe impl Send for Foreign<'_> {}
+// SAFETY: as above; and it holds no state.
 unsafe impl Sync for Foreign<'_> {}
+
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn out_of_bounds(offset: usize, len: usize, size: usize) -> ! {
+    panic!("{len} bytes at offset {offset} do not lie inside a view of {size} bytes");
+}
+
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn misaligned(offset: usize) -> ! {
+    panic!("the word at offset {offset} is not aligned");
+}
+
+/// Panics unless `len` bytes at `offset` lie inside `size` bytes.
+#[inline(always)]
+#[track_caller]
+fn check(offset: usize, len: usize, size: usize) {
+    if len > size || offset > size - len {
+        out_of_bounds(offset, len, size);
+    }
+}
+
+macro_rules! put_word {
+    ($name:ident, $word:ty, $atomic:ty) => {
+        /// Writes a word at `offset`, in the byte order of this machine; a single store if it is aligned.
+        ///
+        /// # Panics
+        ///
+        /// When the word does not lie inside the view.
+        #[inline(always)]
+        #[track_caller]
+        pub fn $name(&mut self, offset: usize, value: $word) {
+            check(offset, size_of::<$word>(), self.len);
+            // SAFETY: the word lies inside the view, by the check, and the constructor's caller vouched for the view.
+            unsafe {
+                let at = self.ptr.add(offset);
+                if at.addr() % align_of::<$atomic>() == 0 {
+                    (*at.cast::<$atomic>()).store(value, Ordering::Relaxed);
+                } else {
+                    transfer(at, value.to_ne_bytes().as_ptr(), size_of::<$word>());
+                }
+            }
+        }
+    };
+}
+
+macro_rules! get_word {
+    ($name:ident, $word:ty, $atomic:ty) => {
+        /// Reads the word at `offset`, in the byte order of this machine; by a single load if it is aligned.
+        ///
+        /// # Panics
+        ///
+        /// When the word does not lie inside the view.
+        #[inline(always)]
+        #[track_caller]
+        #[must_use]
+        pub fn $name(&self, offset: usize) -> $word {
+            check(offset, size_of::<$word>(), self.len);
+            // SAFETY: the word lies inside the view, by the check, and the constructor's caller vouched for the view.
+            unsafe {
+                let at = self.ptr.add(offset);
+                if at.addr() % align_of::<$atomic>() == 0 {
+                    (*at.cast::<$atomic>()).load(Ordering::Relaxed)
+                } else {
+                    let mut bytes = [0; size_of::<$word>()];
+                    transfer(bytes.as_mut_ptr(), at, size_of::<$word>());
+                    <$word>::from_ne_bytes(bytes)
+                }
+            }
+        }
+    };
+}
+
+macro_rules! publish_word {
+    ($name:ident, $word:ty, $atomic:ty) => {
+        /// Writes the aligned word at `offset` so that whoever reads it with the `observe` of the same size also sees
+        /// everything written before (a release store).
+        ///
+        /// # Panics
+        ///
+        /// When the word does not lie inside the view, or is not aligned.
+        #[inline(always)]
+        #[track_caller]
+        pub fn $name(&mut self, offset: usize, value: $word) {
+            check(offset, size_of::<$word>(), self.len);
+            // SAFETY: the word lies inside the view, by the check, and the constructor's caller vouched for the view;
+            // its alignment is checked before it is used.
+            unsafe {
+                let at = self.ptr.add(offset);
+                if at.addr() % align_of::<$atomic>() != 0 {
+                    misaligned(offset);
+                }
+                (*at.cast::<$atomic>()).store(value, Ordering::Release);
+            }
+        }
+    };
+}
+
+macro_rules! observe_word {
+    ($name:ident, $word:ty, $atomic:ty) => {
+        /// Reads the aligned word at `offset`; what was written before it was published is visible afterwards (an
+        /// acquire load).
+        ///
+        /// # Panics
+        ///
+        /// When the word does not lie inside the view, or is not aligned.
+        #[inline(always)]
+        #[track_caller]
+        #[must_use]
+        pub fn $name(&self, offset: usize) -> $word {
+            check(offset, size_of::<$word>(), self.len);
+            // SAFETY: the word lies inside the view, by the check, and the constructor's caller vouched for the view;
+            // its alignment is checked before it is used. A load writes nothing, so read-only memory is good enough.
+            unsafe {
+                let at = self.ptr.add(offset);
+                if at.addr() % align_of::<$atomic>() != 0 {
+                    misaligned(offset);
+                }
+                (*at.cast::<$atomic>()).load(Ordering::Acquire)
+            }
+        }
+    };
+}
+
 impl<'a> Place<'a> {
-    pub unsafe fn new(ptr: *mut u8, len: usize) -> Self {
+    /// The `len` bytes at `ptr`.
+    ///
+    /// # Safety
+    ///
+    /// For the whole of `'a` the bytes must be valid for reading and writing, must not be covered by a Rust reference,
+    /// and must not be written by anything but this view.
+    #[must_use]
+    #[inline(always)]
+    pub const unsafe fn new(ptr: *mut u8, len: usize) -> Self {
         Self {
             ptr,
             len,
             _life: PhantomData,
         }
     }
-    pub fn from_slice(bytes: &'a mut [u8]) -> Self {
+
+    /// Bytes that are not shared with anybody, for code that works on a `Place`.
+    #[must_use]
+    #[inline(always)]
+    pub const fn from_slice(bytes: &'a mut [u8]) -> Self {
         Self {
             ptr: bytes.as_mut_ptr(),
             len: bytes.len(),
             _life: PhantomData,
         }
     }
-    pub fn len(&self) -> usize {
+
+    /// The number of bytes.
+    #[must_use]
+    #[inline(always)]
+    pub const fn len(&self) -> usize {
         self.len
     }
-    pub fn is_empty(&self) -> bool {
+
+    /// Whether there is no byte.
+    #[must_use]
+    #[inline(always)]
+    pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
-    pub fn as_ptr(&self) -> *mut u8 {
+
+    /// Where the bytes are.
+    #[must_use]
+    #[inline(always)]
+    pub const fn as_ptr(&self) -> *mut u8 {
         self.ptr
     }
-    pub fn put(&mut self, _offset: usize, _bytes: &[u8]) {
-        unimplemented!()
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Panics
+    ///
+    /// When they do not fit into the view.
+    #[inline(always)]
+    #[track_caller]
+    pub fn put(&mut self, offset: usize, bytes: &[u8]) {
+        match *bytes {
+            // Frequent sizes become plain moves when the length is known where this is inlined.
+            [a, b, c, d, e, f, g, h] => {
+                self.put_u64(offset, u64::from_ne_bytes([a, b, c, d, e, f, g, h]));
+            }
+            _ => {
+                check(offset, bytes.len(), self.len);
+                // SAFETY: the destination lies inside the view, by the check, and `&mut self` and the constructor's
+                // promise exclude that `bytes` overlaps it.
+                unsafe { transfer(self.ptr.add(offset), bytes.as_ptr(), bytes.len()) };
+            }
+        }
     }
-    pub fn put_u8(&mut self, _offset: usize, _v: u8) {
-        unimplemented!()
-    }
-    pub fn put_u16(&mut self, _offset: usize, _v: u16) {
-        unimplemented!()
-    }
-    pub fn put_u32(&mut self, _offset: usize, _v: u32) {
-        unimplemented!()
-    }
-    pub fn put_u64(&mut self, _offset: usize, _v: u64) {
-        unimplemented!()
-    }
-    /// Release store, aligned.
-    pub fn publish_u32(&mut self, _offset: usize, _v: u32) {
-        unimplemented!()
-    }
-    pub fn publish_u64(&mut self, _offset: usize, _v: u64) {
-        unimplemented!()
-    }
+
     /// Copies all of `from` to `offset`.
-    pub fn put_foreign(&mut self, _offset: usize, _from: Foreign<'_>) {
-        unimplemented!()
+    ///
+    /// # Panics
+    ///
+    /// When it does not fit into the view.
+    #[inline(always)]
+    #[track_caller]
+    pub fn put_foreign(&mut self, offset: usize, from: Foreign<'_>) {
+        check(offset, from.len, self.len);
+        // SAFETY: the destination lies inside the view, by the check; the source is valid by the promise made for it,
+        // and is not ours to write, hence does not overlap.
+        unsafe { transfer(self.ptr.add(offset), from.ptr, from.len) };
     }
-    pub fn split(self, _at: usize) -> (Place<'a>, Place<'a>) {
-        unimplemented!()
+
+    put_word!(put_u8, u8, AtomicU8);
+    put_word!(put_u16, u16, AtomicU16);
+    put_word!(put_u32, u32, AtomicU32);
+    put_word!(put_u64, u64, AtomicU64);
+    publish_word!(publish_u32, u32, AtomicU32);
+    publish_word!(publish_u64, u64, AtomicU64);
+
+    /// Cuts the view in two: the first `at` bytes, and the rest.
+    ///
+    /// # Panics
+    ///
+    /// When there are fewer than `at` bytes.
+    #[inline(always)]
+    #[track_caller]
+    #[must_use]
+    pub fn split(self, at: usize) -> (Place<'a>, Place<'a>) {
+        check(at, 0, self.len);
+        // SAFETY: both parts lie inside the view, by the check, and do not overlap; the view itself is consumed.
+        unsafe {
+            (
+                Place::new(self.ptr, at),
+                Place::new(self.ptr.add(at), self.len - at),
+            )
+        }
     }
+
+    /// The same bytes for a shorter time.
+    #[inline(always)]
+    #[must_use]
     pub fn reborrow(&mut self) -> Place<'_> {
-        unimplemented!()
+        // SAFETY: the new view borrows this one, which cannot be used meanwhile.
+        unsafe { Place::new(self.ptr, self.len) }
+    }
+
+    /// The same bytes, for reading.
+    #[inline(always)]
+    #[must_use]
+    pub fn as_foreign(&self) -> Foreign<'_> {
+        // SAFETY: the bytes are valid for as long as this view, and it is borrowed.
+        unsafe { Foreign::new(self.ptr, self.len) }
     }
 }
+
 impl<'a> Foreign<'a> {
-    pub unsafe fn new(ptr: *const u8, len: usize) -> Self {
+    /// The `len` bytes at `ptr`.
+    ///
+    /// # Safety
+    ///
+    /// For the whole of `'a` the bytes must be valid for reading. Anybody may change them, but this process only by
+    /// atomic accesses or through a [`Place`].
+    #[must_use]
+    #[inline(always)]
+    pub const unsafe fn new(ptr: *const u8, len: usize) -> Self {
         Self {
             ptr,
             len,
             _life: PhantomData,
         }
     }
-    pub fn from_slice(bytes: &'a [u8]) -> Self {
+
+    /// Bytes that are not shared with anybody, for code that works on a `Foreign`.
+    #[must_use]
+    #[inline(always)]
+    pub const fn from_slice(bytes: &'a [u8]) -> Self {
         Self {
             ptr: bytes.as_ptr(),
             len: bytes.len(),
             _life: PhantomData,
         }
     }
-    pub fn len(&self) -> usize {
+
+    /// The number of bytes.
+    #[must_use]
+    #[inline(always)]
+    pub const fn len(&self) -> usize {
         self.len
     }
-    pub fn is_empty(&self) -> bool {
+
+    /// Whether there is no byte.
+    #[must_use]
+    #[inline(always)]
+    pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
-    pub fn as_ptr(&self) -> *const u8 {
+
+    /// Where the bytes are.
+    #[must_use]
+    #[inline(always)]
+    pub const fn as_ptr(&self) -> *const u8 {
         self.ptr
     }
-    pub fn get(&self, _offset: usize, _into: &mut [u8]) {
-        unimplemented!()
+
+    /// Copies bytes from `offset` into all of `into`.
+    ///
+    /// # Panics
+    ///
+    /// When they do not lie inside the view.
+    #[inline(always)]
+    #[track_caller]
+    pub fn get(&self, offset: usize, into: &mut [u8]) {
+        if into.len() == 8 {
+            into.copy_from_slice(&self.get_u64(offset).to_ne_bytes());
+            return;
+        }
+        check(offset, into.len(), self.len);
+        // SAFETY: the source lies inside the view, by the check; `into` is an exclusive reference and hence elsewhere.
+        unsafe { transfer(into.as_mut_ptr(), self.ptr.add(offset), into.len()) };
     }
-    pub fn get_u8(&self, _offset: usize) -> u8 {
-        unimplemented!()
+
+    /// A copy of all bytes.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        self.get(0, &mut bytes);
+        bytes
     }
-    pub fn get_u16(&self, _offset: usize) -> u16 {
-        unimplemented!()
+
+    get_word!(get_u8, u8, AtomicU8);
+    get_word!(get_u16, u16, AtomicU16);
+    get_word!(get_u32, u32, AtomicU32);
+    get_word!(get_u64, u64, AtomicU64);
+    observe_word!(observe_u32, u32, AtomicU32);
+    observe_word!(observe_u64, u64, AtomicU64);
+
+    /// The `len` bytes from `offset`, or `None` when they do not all lie inside the view.
+    #[inline(always)]
+    #[must_use]
+    pub fn slice(&self, offset: usize, len: usize) -> Option<Foreign<'a>> {
+        if len > self.len || offset > self.len - len {
+            return None;
+        }
+        // SAFETY: the part lies inside the view, by the check, and is valid for as long as it.
+        Some(unsafe { Foreign::new(self.ptr.add(offset), len) })
     }
-    pub fn get_u32(&self, _offset: usize) -> u32 {
-        unimplemented!()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_bytes_land_where_they_should() {
+        let mut memory = [0u64; 8];
+        // SAFETY: the array's bytes, used by nobody else.
+        let mut place = unsafe { Place::new(memory.as_mut_ptr().cast(), 64) };
+        place.put_u64(0, 0x1122_3344_5566_7788);
+        place.put_u32(8, 1);
+        place.put_u16(12, 2);
+        place.put_u8(14, 3);
+        place.put_u64(17, 4); // not aligned
+        place.put(25, b"hello");
+        place.put(30, b"8 bytes!");
+        place.publish_u32(40, 5);
+        place.publish_u64(48, 6);
+        let foreign = place.as_foreign();
+        assert_eq!(foreign.get_u64(0), 0x1122_3344_5566_7788);
+        assert_eq!(foreign.get_u32(8), 1);
+        assert_eq!(foreign.get_u16(12), 2);
+        assert_eq!(foreign.get_u8(14), 3);
+        assert_eq!(foreign.get_u64(17), 4);
+        let mut bytes = [0; 13];
+        foreign.get(25, &mut bytes);
+        assert_eq!(&bytes, b"hello8 bytes!");
+        let mut bytes = [0; 8];
+        foreign.get(30, &mut bytes);
+        assert_eq!(&bytes, b"8 bytes!");
+        assert_eq!(foreign.observe_u32(40), 5);
+        assert_eq!(foreign.observe_u64(48), 6);
+        assert_eq!(foreign.to_vec().len(), 64);
     }
-    pub fn get_u64(&self, _offset: usize) -> u64 {
-        unimplemented!()
+
+    #[test]
+    fn copies_of_every_length_and_alignment() {
+        let source: Vec<u8> = (0..600u32).map(|i| (i * 7 + 1) as u8).collect();
+        for len in (0..300).chain([400, 511]) {
+            for offset in [0, 1, 3, 8, 15, 33] {
+                let mut target = vec![0xEE; 600];
+                Place::from_slice(&mut target).put(offset, &source[5..5 + len]);
+                assert_eq!(target[offset..offset + len], source[5..5 + len]);
+                assert!(target[..offset].iter().all(|&b| b == 0xEE));
+                assert!(target[offset + len..].iter().all(|&b| b == 0xEE));
+                let mut back = vec![0; len];
+                Foreign::from_slice(&target).get(offset, &mut back);
+                assert_eq!(back, source[5..5 + len]);
+            }
+        }
     }
-    /// Acquire load, aligned.
-    pub fn observe_u32(&self, _offset: usize) -> u32 {
-        unimplemented!()
+
+    #[test]
+    fn split_and_slice_keep_to_the_bounds() {
+        let mut bytes = *b"abcdefgh";
+        let (mut left, mut right) = Place::from_slice(&mut bytes).split(3);
+        left.put(0, b"XYZ");
+        right.put(4, b"!");
+        right.reborrow().put(0, b"-");
+        assert_eq!((left.len(), right.len()), (3, 5));
+        assert_eq!(&bytes, b"XYZ-efg!");
+        let foreign = Foreign::from_slice(&bytes);
+        assert_eq!(
+            foreign.slice(3, 5).map(|f| f.to_vec()),
+            Some(b"-efg!".to_vec())
+        );
+        assert_eq!(foreign.slice(8, 0).map(|f| f.len()), Some(0));
+        assert!(foreign.slice(4, 5).is_none());
+        assert!(foreign.slice(usize::MAX, 2).is_none());
+        assert!(foreign.slice(2, usize::MAX).is_none());
+        let mut other = [0; 8];
+        Place::from_slice(&mut other).put_foreign(2, foreign.slice(0, 6).unwrap());
+        assert_eq!(&other, b"\0\0XYZ-ef");
     }
-    pub fn observe_u64(&self, _offset: usize) -> u64 {
-        unimplemented!()
+
+    #[test]
+    #[should_panic(expected = "do not lie inside")]
+    fn writing_behind_the_end_panics() {
+        Place::from_slice(&mut [0; 8]).put_u32(5, 1);
     }
-    /// None when out of bounds.
-    pub fn slice(&self, _offset: usize, _len: usize) -> Option<Foreign<'a>> {
-        unimplemented!()
+
+    #[test]
+    #[should_panic(expected = "do not lie inside")]
+    fn reading_behind_the_end_panics() {
+        let _ = Foreign::from_slice(&[0; 8]).get_u64(usize::MAX);
+    }
+
+    #[test]
+    #[should_panic(expected = "not aligned")]
+    fn publishing_a_misaligned_word_panics() {
+        let mut memory = [0u64; 2];
+        // SAFETY: the array's bytes, used by nobody else.
+        unsafe { Place::new(memory.as_mut_ptr().cast(), 16) }.publish_u32(2, 1);
     }
 }

@@ -1,0 +1,309 @@
+//! The signal handlers that turn a fault inside the guarded code into a return value.
+//!
+//! A fault anywhere else is none of our business: it goes to whatever handled the signal before us, so that crashes
+//! still crash, and debuggers, language runtimes and crash reporters still work.
+//!
+//! A program may install a handler of its own over ours at any time. Then ours is installed once more on top, as
+//! another *layer* with a predecessor of its own: if the program's handler chains to the one that it displaced, which
+//! is our lower layer, the chain still ends instead of going round in circles. Another copy of this library in the
+//! same process (two plugins, each with its own) is recognised by a mark before its handler's first instruction; such
+//! a handler chains to ours, so nothing has to be done about it.
+
+// UNSAFETY: signal handlers edit register contexts and call function pointers that the kernel handed out.
+
+use super::routine;
+use std::arch::global_asm;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+/// How often our handlers can be put on top again.
+const LAYERS: usize = 4;
+
+const SIGNALS: [libc::c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
+/// The eight bytes before the first instruction of a handler of this library (any copy and any version of it).
+const MARK: u64 = u64::from_le_bytes(*b"rkeyFLT1");
+
+/// What each layer displaced, per signal. Set before the layer's handler is installed, leaked, never freed: a handler
+/// may be reading it.
+static PREVIOUS: [[AtomicPtr<libc::sigaction>; LAYERS]; 2] =
+    [const { [const { AtomicPtr::new(ptr::null_mut()) }; LAYERS] }; 2];
+
+/// How many layers are installed, per signal.
+static INSTALLED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// One installation at a time.
+static INSTALLING: Mutex<()> = Mutex::new(());
+
+macro_rules! entry {
+    ($name:literal, $target:literal) => {
+        concat!(
+            ".p2align 4\n.quad 0\n.quad {mark}\n.hidden ",
+            $name,
+            "\n.globl ",
+            $name,
+            "\n.type ",
+            $name,
+            ",@function\n",
+            $name,
+            ":\n.cfi_startproc\nendbr64\njmp {",
+            $target,
+            "}\n.cfi_endproc\n.size ",
+            $name,
+            ", . - ",
+            $name,
+            "\n"
+        )
+    };
+}
+
+// Entries with the mark in front. They only jump, so that the handlers themselves can be written in Rust.
+global_asm!(
+    ".pushsection .text.rkey_base_handlers,\"ax\",@progbits",
+    entry!("rkey_base_on_fault_0", "layer0"),
+    entry!("rkey_base_on_fault_1", "layer1"),
+    entry!("rkey_base_on_fault_2", "layer2"),
+    entry!("rkey_base_on_fault_3", "layer3"),
+    ".popsection",
+    mark = const MARK,
+    layer0 = sym on_fault::<0>,
+    layer1 = sym on_fault::<1>,
+    layer2 = sym on_fault::<2>,
+    layer3 = sym on_fault::<3>,
+);
+
+unsafe extern "C" {
+    fn rkey_base_on_fault_0();
+    fn rkey_base_on_fault_1();
+    fn rkey_base_on_fault_2();
+    fn rkey_base_on_fault_3();
+}
+
+fn entry(layer: usize) -> usize {
+    let entries: [unsafe extern "C" fn(); LAYERS] = [
+        rkey_base_on_fault_0,
+        rkey_base_on_fault_1,
+        rkey_base_on_fault_2,
+        rkey_base_on_fault_3,
+    ];
+    entries[layer] as *const () as usize
+}
+
+/// Installs the first layer, unless one is there already.
+pub(super) fn install() -> io::Result<()> {
+    let _one_at_a_time = INSTALLING
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    for signal in 0..SIGNALS.len() {
+        if INSTALLED[signal].load(Ordering::Acquire) == 0 {
+            add_layer(signal)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a fault inside the guarded code would reach us.
+pub(super) fn in_place() -> bool {
+    (0..SIGNALS.len()).all(|signal| match current(signal) {
+        Ok(action) => reaches_us(action.sa_sigaction),
+        Err(_) => false,
+    })
+}
+
+/// Puts our handlers on top of the ones that displaced them.
+///
+/// # Errors
+///
+/// When the kernel refuses, or no layer is left.
+pub(super) fn reinstall() -> io::Result<()> {
+    let _one_at_a_time = INSTALLING
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    for signal in 0..SIGNALS.len() {
+        if !reaches_us(current(signal)?.sa_sigaction) {
+            add_layer(signal)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether `handler` is one of ours, or of another copy of this library.
+fn reaches_us(handler: usize) -> bool {
+    if (0..LAYERS).any(|layer| entry(layer) == handler) {
+        return true;
+    }
+    if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
+        return false;
+    }
+    let Some(mark) = handler.checked_sub(size_of::<u64>()) else {
+        return false;
+    };
+    let mut word = [0u8; size_of::<u64>()];
+    // The kernel reads the bytes for us: they need not exist.
+    super::kernel::read(&mut word, mark as u64) && u64::from_ne_bytes(word) == MARK
+}
+
+fn current(signal: usize) -> io::Result<libc::sigaction> {
+    let mut action = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: a query: no new action is given, and `action` is valid for writing one.
+    if unsafe { libc::sigaction(SIGNALS[signal], ptr::null(), action.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so it filled `action`.
+    Ok(unsafe { action.assume_init() })
+}
+
+/// Installs one more layer. The caller holds `INSTALLING`.
+fn add_layer(signal: usize) -> io::Result<()> {
+    let layer = INSTALLED[signal].load(Ordering::Relaxed);
+    if layer >= LAYERS {
+        return Err(io::Error::other(
+            "the fault handlers were displaced too often",
+        ));
+    }
+    let previous = current(signal)?;
+    let remembered = Box::leak(Box::new(previous));
+    // Before the handler can run, so that it always finds its predecessor.
+    PREVIOUS[signal][layer].store(remembered, Ordering::Release);
+
+    // SAFETY: all zeroes is a valid `sigaction` (default action, empty mask, no flags).
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = entry(layer);
+    // ONSTACK: stack overflows must still be reported by the handler behind us. NODEFER: a chained handler that never
+    // returns (it may jump away) must not leave the signal blocked.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+    let mut displaced = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: the action names a handler of the three-argument kind that lives as long as the program, and `displaced`
+    // is valid for writing.
+    if unsafe { libc::sigaction(SIGNALS[signal], &raw const action, displaced.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so it filled `displaced`.
+    let displaced = unsafe { displaced.assume_init() };
+    if displaced.sa_sigaction != previous.sa_sigaction {
+        // Somebody else was quicker between the query and the installation.
+        PREVIOUS[signal][layer].store(Box::leak(Box::new(displaced)), Ordering::Release);
+    }
+    INSTALLED[signal].store(layer + 1, Ordering::Release);
+    Ok(())
+}
+
+/// The handler of layer `LAYER`. Runs in signal context: it allocates nothing, locks nothing and calls only
+/// async-signal-safe functions.
+unsafe extern "C" fn on_fault<const LAYER: usize>(
+    number: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    // SAFETY: the kernel passes a valid `siginfo_t` to a handler installed with SA_SIGINFO, and a handler that chains
+    // to us passes on what it got.
+    let code = unsafe { (*info).si_code };
+    // A code above 0 comes from the kernel for this very instruction; others were sent by somebody (`kill`).
+    if code > 0 {
+        // SAFETY: as above for the context, which the handler may change: it is loaded back when the handler returns.
+        let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+        let pc = registers[libc::REG_RIP as usize] as usize;
+        if let Some(landing) = routine::landing(pc) {
+            const SI_KERNEL: libc::c_int = 0x80;
+            let address = if code == SI_KERNEL {
+                routine::UNKNOWN_ADDRESS
+            } else {
+                // SAFETY: `si_addr` is set for a SIGSEGV or SIGBUS that the kernel raised for an instruction.
+                unsafe { (*info).si_addr() as u64 }
+            };
+            registers[libc::REG_RAX as usize] = address as i64;
+            registers[libc::REG_RIP as usize] = landing as i64;
+            return;
+        }
+    }
+    // SAFETY: the arguments are the kernel's, handed on unchanged.
+    unsafe { chain(LAYER, number, info, context) }
+}
+
+/// Does what would have happened had this layer not been installed.
+unsafe fn chain(
+    layer: usize,
+    number: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    let signal = usize::from(number == libc::SIGBUS);
+    let previous = PREVIOUS[signal][layer].load(Ordering::Acquire);
+    // SAFETY: a non-null pointer here was leaked from a box by `add_layer`, so it stays valid.
+    let Some(previous) = (unsafe { previous.as_ref() }) else {
+        // SAFETY: see `die`.
+        return unsafe { die(number, info) };
+    };
+    match previous.sa_sigaction {
+        libc::SIG_DFL => {
+            // SAFETY: see `die`; `info` is the kernel's.
+            unsafe { die(number, info) };
+        }
+        libc::SIG_IGN => {
+            // The kernel ignores only signals that were sent; a fault at an instruction kills all the same.
+            // SAFETY: `info` is the kernel's.
+            if unsafe { (*info).si_code } > 0 {
+                // SAFETY: see `die`.
+                unsafe { die(number, info) };
+            }
+        }
+        handler => {
+            // The kernel would have blocked these signals for the time of the handler.
+            let mut mask = previous.sa_mask;
+            let mut restore = MaybeUninit::<libc::sigset_t>::uninit();
+            // SAFETY: the sets are valid for the calls; `restore` is filled by the second one, and used by the last one
+            // only after that; all three functions are async-signal-safe. The handler pointer came from the kernel
+            // together with the flag that says which of the two signatures it has.
+            unsafe {
+                if previous.sa_flags & libc::SA_NODEFER == 0 {
+                    libc::sigaddset(&raw mut mask, number);
+                }
+                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const mask, restore.as_mut_ptr());
+                if previous.sa_flags & libc::SA_SIGINFO != 0 {
+                    type WithInfo =
+                        extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+                    let handler = std::mem::transmute::<usize, WithInfo>(handler);
+                    handler(number, info, context);
+                } else {
+                    let handler = std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(handler);
+                    handler(number);
+                }
+                libc::pthread_sigmask(libc::SIG_SETMASK, restore.as_ptr(), ptr::null_mut());
+            }
+        }
+    }
+}
+
+/// Lets the signal have its default effect: the process ends by it.
+unsafe fn die(number: libc::c_int, info: *mut libc::siginfo_t) {
+    // SAFETY: all zeroes is the default action; `signal`-type functions are async-signal-safe. A fault repeats when the
+    // handler returns to its instruction and ends the process then; a signal that was sent must be sent again.
+    unsafe {
+        let action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(number, &raw const action, ptr::null_mut());
+        if (*info).si_code <= 0 {
+            libc::raise(number);
+        }
+    }
+}
+
+/// Unblocks the two signals in the calling thread: the kernel kills a process whose thread faults with them blocked.
+pub(super) fn unblock() -> io::Result<()> {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigemptyset` fills the set before the others use it; the signal numbers are valid.
+    let error = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in SIGNALS {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), ptr::null_mut())
+    };
+    if error == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(error))
+    }
+}

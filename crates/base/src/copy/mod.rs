@@ -1,0 +1,364 @@
+//! Copies and atomics that return a fault where a plain access would crash.
+//!
+//! Memory that a program registered may vanish at any time: the program unmaps it, or truncates the file behind it. A
+//! device must answer such an access with an error instead of taking the program down. So all accesses to memory that
+//! is not known to stay go through here.
+//!
+//! The fast way (x86-64) is a routine in assembler together with a handler for `SIGSEGV` and `SIGBUS` that knows the
+//! routine's instructions: no check before the copy, no cost without a fault. Where there are no handlers (other
+//! processors, or a program that insists on handlers of its own) the kernel copies, by `process_vm_readv(2)` on
+//! oneself, for about 0.4 µs each.
+//!
+//! # What an observer sees (x86-64, guarded)
+//!
+//! * A copy of 1, 2, 4 or 8 bytes to an aligned address is a single store: never half of it is visible.
+//! * In longer copies bytes are stored in ascending order, and the last 8 bytes by a store of their own that becomes
+//!   visible after all others. So a program that polls the last (aligned) word of what it expects finds the rest
+//!   complete. Bytes before the last word may be stored twice, with the same value.
+//! * By the kernel, no order and no indivisibility is promised.
+//!
+//! # Limits
+//!
+//! If the calling thread has the two signals blocked, the kernel ends the process at a fault: see [`prepare_thread`].
+
+// UNSAFETY: assembler, signal handlers and raw addresses: the whole point of this module. It is split into the machine
+// code (`routine`), the handlers (`handler`) and the copies by the kernel (`kernel`).
+#![allow(unsafe_code)]
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod handler;
+mod kernel;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod routine;
+#[cfg(test)]
+mod tests;
+
+use crate::fault::Fault;
+use std::io;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// The way in which copies are done at present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Mode {
+    /// [`install`] was not called: copies are fast, and a fault ends the process.
+    Unguarded = 0,
+    /// The handlers are installed: copies are fast and return faults.
+    Guarded = 1,
+    /// The kernel copies: slower, and without handlers. The atomics are still done by the processor, after a look
+    /// whether the page is there; should it vanish in the very next nanoseconds, the process ends.
+    ByKernel = 2,
+}
+
+static MODE: AtomicU8 = AtomicU8::new(Mode::Unguarded as u8);
+
+/// How often [`check`] found the handlers displaced.
+static DISPLACED: AtomicU8 = AtomicU8::new(0);
+
+/// Installs the handlers for `SIGSEGV` and `SIGBUS`, once; further calls do nothing.
+///
+/// Faults outside of the copies of this module go on to the handlers that were there before.
+///
+/// A shared library that contains this module must not be unloaded afterwards (link it with `-z nodelete`).
+///
+/// # Errors
+///
+/// When the handlers cannot be installed *and* the kernel does not allow copies on oneself either.
+pub fn install() -> io::Result<()> {
+    if mode() != Mode::Unguarded {
+        return Ok(());
+    }
+    match handlers::install() {
+        Ok(()) => set_mode(Mode::Guarded),
+        Err(_) if kernel::works() => set_mode(Mode::ByKernel),
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+/// The way in which copies are done at present.
+#[must_use]
+#[inline]
+pub fn mode() -> Mode {
+    match MODE.load(Ordering::Relaxed) {
+        0 => Mode::Unguarded,
+        1 => Mode::Guarded,
+        _ => Mode::ByKernel,
+    }
+}
+
+fn set_mode(mode: Mode) {
+    MODE.store(mode as u8, Ordering::Relaxed);
+}
+
+/// Whether a fault would still be noticed: false when the program installed handlers of its own over ours.
+///
+/// Costs two system calls (a quarter of a microsecond).
+#[must_use]
+pub fn still_installed() -> bool {
+    match mode() {
+        Mode::Unguarded => false,
+        Mode::Guarded => handlers::in_place(),
+        Mode::ByKernel => true,
+    }
+}
+
+/// To be called at the start of a spell of work: sees to it that faults are noticed, and tells how copies are done.
+///
+/// Handlers that the program displaced are put on top of the program's, once. If they are displaced again, the program
+/// means it, and the kernel copies from then on.
+pub fn check() -> Mode {
+    if still_installed() {
+        return mode();
+    }
+    if mode() == Mode::Unguarded {
+        // An error leaves the mode as it is, which the caller sees.
+        let _ = install();
+        return mode();
+    }
+    let before = DISPLACED.fetch_add(1, Ordering::Relaxed);
+    if before > 0 && kernel::works() {
+        set_mode(Mode::ByKernel);
+        // Another copy of the handlers' predecessor must not be fought over again.
+    } else if handlers::reinstall().is_err() && kernel::works() {
+        set_mode(Mode::ByKernel);
+    }
+    mode()
+}
+
+/// Unblocks `SIGSEGV` and `SIGBUS` in the calling thread. Threads that do copies for others should call it once:
+/// a thread inherits its mask from the thread that started it, and a fault with the signal blocked ends the process.
+///
+/// # Errors
+///
+/// When the kernel refuses; it has no reason to.
+pub fn prepare_thread() -> io::Result<()> {
+    handlers::unblock()
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use handler as handlers;
+
+/// Processors without a guarded routine: the kernel copies.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+mod handlers {
+    use std::io;
+
+    pub(super) fn install() -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    pub(super) fn in_place() -> bool {
+        false
+    }
+    pub(super) fn reinstall() -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    pub(super) fn unblock() -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Copies `len` bytes from `src` to `dst`, or returns the address that cannot be accessed. Before a fault, some of the
+/// bytes may have been copied. The module's documentation says in which order bytes become visible.
+///
+/// The two ranges may be shared with other threads and processes that access them at the same time; then each byte is
+/// one that was there at some moment. When the ranges overlap, the result is unspecified.
+///
+/// # Errors
+///
+/// [`Fault`] when a byte of `src` cannot be read or a byte of `dst` cannot be written.
+///
+/// # Safety
+///
+/// The bytes at `dst` that can be written must be bytes that the caller may overwrite: no Rust reference to them may
+/// be relied on by others. Neither address needs to be valid.
+#[inline]
+pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
+    if mode() == Mode::ByKernel {
+        // SAFETY: the caller's promise is the same.
+        return unsafe { copy_by_kernel(dst, src, len) };
+    }
+    // SAFETY: the caller answers for the destination.
+    unsafe { direct::copy(dst, src, len) }
+}
+
+/// Ranges that wrap around the address space are refused here, since the arithmetic behind could not express them.
+#[cold]
+unsafe fn copy_by_kernel(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
+    for start in [src as u64, dst as u64] {
+        if start.checked_add(len as u64).is_none() {
+            return Err(Fault::at(start));
+        }
+    }
+    // SAFETY: the caller's promise is the same.
+    unsafe { kernel::copy(dst as u64, src as u64, len) }
+}
+
+/// Replaces the word at `p` by `swap` if it equals `compare`, indivisibly, and returns what was there.
+///
+/// Sequentially consistent, and indivisible also towards other processes and towards accesses by the processor.
+///
+/// # Errors
+///
+/// [`Fault`] when the word cannot be written; it is not changed then.
+///
+/// # Safety
+///
+/// As for [`copy`]; and `p` must be a multiple of 8.
+#[inline]
+pub unsafe fn compare_swap(p: *mut u64, compare: u64, swap: u64) -> Result<u64, Fault> {
+    if mode() == Mode::ByKernel {
+        kernel::populate(p as u64)?;
+    }
+    // SAFETY: the caller answers for the word and its alignment.
+    unsafe { direct::compare_swap(p, compare, swap) }
+}
+
+/// Adds `add` to the word at `p`, wrapping around, indivisibly, and returns what was there. See [`compare_swap`].
+///
+/// # Errors
+///
+/// [`Fault`] when the word cannot be written; it is not changed then.
+///
+/// # Safety
+///
+/// As for [`compare_swap`].
+#[inline]
+pub unsafe fn fetch_add(p: *mut u64, add: u64) -> Result<u64, Fault> {
+    if mode() == Mode::ByKernel {
+        kernel::populate(p as u64)?;
+    }
+    // SAFETY: the caller answers for the word and its alignment.
+    unsafe { direct::fetch_add(p, add) }
+}
+
+/// Copies bytes that are known to be there, but that another process may be reading or writing at the same time.
+///
+/// # Safety
+///
+/// `src` must be valid for reading and `dst` for writing `len` bytes; the ranges must not overlap.
+#[inline]
+pub(crate) unsafe fn transfer(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: the caller's promise. A fault cannot happen with valid ranges, so there is no error to look at.
+    let _ = unsafe { direct::copy(dst, src, len) };
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod direct {
+    use super::routine::{self, Outcome};
+    use crate::fault::Fault;
+
+    #[inline]
+    pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
+        let outcome = if len <= routine::SMALL_MAX {
+            // SAFETY: the length fits; the caller answers for the destination, and faults are returned.
+            unsafe { routine::rkey_base_copy_small(dst, src, len) }
+        } else {
+            // SAFETY: as above, for any length above the small ones.
+            unsafe { copy_large(dst, src, len) }
+        };
+        if outcome.fault == 0 {
+            Ok(())
+        } else {
+            Err(locate(
+                outcome,
+                &[(src as u64, len as u64), (dst as u64, len as u64)],
+            ))
+        }
+    }
+
+    unsafe fn copy_large(dst: *mut u8, src: *const u8, len: usize) -> Outcome {
+        // The string instruction counts upwards through wrapped addresses without complaint as long as they exist, so
+        // nothing here needs to know whether the range wraps: address 2^64 - 1 never exists for a program.
+        if len < routine::STRING_MIN && std::arch::is_x86_feature_detected!("avx") {
+            // SAFETY: longer than `SMALL_MAX`, and the processor has AVX; the caller answers for the destination.
+            unsafe { routine::rkey_base_copy_vector(dst, src, len) }
+        } else {
+            // SAFETY: longer than 8 bytes; the caller answers for the destination.
+            unsafe { routine::rkey_base_copy_string(dst, src, len) }
+        }
+    }
+
+    #[inline]
+    pub(super) unsafe fn compare_swap(p: *mut u64, compare: u64, swap: u64) -> Result<u64, Fault> {
+        // SAFETY: the caller answers for the word; faults are returned.
+        word(p, unsafe {
+            routine::rkey_base_compare_swap(p, compare, swap)
+        })
+    }
+
+    #[inline]
+    pub(super) unsafe fn fetch_add(p: *mut u64, add: u64) -> Result<u64, Fault> {
+        // SAFETY: the caller answers for the word; faults are returned.
+        word(p, unsafe { routine::rkey_base_fetch_add(p, add) })
+    }
+
+    #[inline]
+    fn word(p: *mut u64, outcome: Outcome) -> Result<u64, Fault> {
+        if outcome.fault == 0 {
+            Ok(outcome.value)
+        } else {
+            Err(locate(outcome, &[(p as u64, 8)]))
+        }
+    }
+
+    /// Makes a fault of what the handler left: the processor tells the address of a page that is missing, but none for
+    /// an address that cannot exist at all; then it is the first range that cannot.
+    #[cold]
+    fn locate(outcome: Outcome, ranges: &[(u64, u64)]) -> Fault {
+        let address = outcome.value;
+        if ranges
+            .iter()
+            .any(|&(start, len)| address.wrapping_sub(start) < len)
+        {
+            return Fault::at(address);
+        }
+        // Everything from here up to the kernel's half belongs to nobody (48-bit addresses; with 57 bits the processor
+        // tells the address for what lies between the two limits).
+        const LIMIT: u64 = 1 << 47;
+        let impossible =
+            |&&(start, len): &&(u64, u64)| start.checked_add(len).is_none_or(|end| end > LIMIT);
+        let (start, _) = *ranges.iter().find(impossible).unwrap_or(&ranges[0]);
+        Fault::at(start)
+    }
+}
+
+/// Without a guarded routine: plain atomics, byte by byte where they must be.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+mod direct {
+    use crate::fault::Fault;
+    use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+    pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
+        let mut at = 0;
+        while at < len {
+            // SAFETY: `at < len`, or `at + 8 <= len`, inside the ranges that the caller answers for; alignment of the
+            // words is checked right here. Atomic accesses do not race.
+            unsafe {
+                let (d, s) = (dst.add(at), src.add(at));
+                if len - at >= 8 && d.addr() % 8 == 0 && s.addr() % 8 == 0 {
+                    let word = (*s.cast::<AtomicU64>()).load(Ordering::Relaxed);
+                    (*d.cast::<AtomicU64>()).store(word, Ordering::Release);
+                    at += 8;
+                } else {
+                    let byte = (*s.cast::<AtomicU8>()).load(Ordering::Relaxed);
+                    (*d.cast::<AtomicU8>()).store(byte, Ordering::Release);
+                    at += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) unsafe fn compare_swap(p: *mut u64, compare: u64, swap: u64) -> Result<u64, Fault> {
+        // SAFETY: the caller answers for the word and its alignment.
+        let word = unsafe { AtomicU64::from_ptr(p) };
+        let swapped = word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
+        Ok(swapped.unwrap_or_else(|old| old))
+    }
+
+    pub(super) unsafe fn fetch_add(p: *mut u64, add: u64) -> Result<u64, Fault> {
+        // SAFETY: the caller answers for the word and its alignment.
+        Ok(unsafe { AtomicU64::from_ptr(p) }.fetch_add(add, Ordering::SeqCst))
+    }
+}
