@@ -14,7 +14,7 @@ use rkey_base::fault::Fault;
 use rkey_base::shared::Place;
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 /// What this side of the link does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +97,7 @@ impl End {
     pub(crate) fn peek(&self) -> Peek {
         Peek {
             cursor: Arc::clone(self.receiver.cursor()),
+            own: self.own,
             peer: self.peer,
             _keep: Arc::clone(&self.keep),
         }
@@ -295,25 +296,6 @@ impl End {
         self.peer.sleep().load(Ordering::Relaxed)
     }
 
-    /// Says that we are about to sleep, and reports everything first.
-    pub(crate) fn announce_sleep(&self) {
-        if self.receiver.is_unreported() {
-            self.report();
-        }
-        let epoch = self.own.sleep().load(Ordering::Relaxed);
-        self.own.sleep().store(epoch | 1, Ordering::Release);
-    }
-
-    /// Says that we are awake.
-    pub(crate) fn awake(&self) {
-        let epoch = self.own.sleep().load(Ordering::Relaxed);
-        if epoch & 1 == 1 {
-            self.own
-                .sleep()
-                .store(epoch.wrapping_add(1), Ordering::Release);
-        }
-    }
-
     /// The halves, for leases.
     pub(crate) fn halves(&self) -> (Half, Half, &Keep) {
         (self.own, self.peer, &self.keep)
@@ -327,11 +309,34 @@ impl End {
 #[derive(Clone)]
 pub struct Peek {
     cursor: Arc<Cursor>,
+    own: Half,
     peer: Half,
     _keep: Keep,
 }
 
 impl Peek {
+    /// Tells the peer that from now on it has to ring to be heard.
+    ///
+    /// To sleep without missing anything: announce it on every link, issue one
+    /// `rkey_base::barrier::heavy`, look at [`pending`](Self::pending) of every link once more,
+    /// and only then wait. One thread of a process does this for a link.
+    pub fn announce_sleep(&self) {
+        // The word is ours alone; the read-modify-write is the fence that a peer without
+        // membarrier relies on.
+        self.own.sleep().fetch_or(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes the announcement back.
+    pub fn awake(&self) {
+        let epoch = self.own.sleep().load(Ordering::Relaxed);
+        if epoch & 1 == 1 {
+            self.own
+                .sleep()
+                .store(epoch.wrapping_add(1), Ordering::Release);
+        }
+    }
+
     /// Whether a piece has arrived, an acknowledgement has changed, or one of ours is due.
     #[inline]
     pub fn pending(&self) -> bool {

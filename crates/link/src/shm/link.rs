@@ -1,37 +1,183 @@
-//! A link to another process.
+//! The link between two processes: rings, doorbell, and the peer's memory, put together.
+// UNSAFETY: the mapped segments become the two halves of the rings here.
+#![allow(unsafe_code)]
 
-use crate::ring::{End, INLINE_MAX, Role};
+use super::cma::PeerProcess;
+use super::connect::HandshakeError;
+use super::line::{Event, Line};
+use super::socket::{Credentials, Socket};
+use crate::ring::{End, Geometry, Half, INLINE_MAX, Keep, Peek, Role};
 use crate::{
     Capabilities, DownReason, Head, Incoming, Link, Malformed, NodeId, PullError, SendError, Ticket,
 };
 use rkey_base::barrier;
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
+use rkey_base::segment::{OwnSegment, PeerSegment};
 use rkey_base::shared::Place;
 use std::cell::Cell;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// A link to a device in another process of this host; one role.
+/// What a finished handshake knows.
+pub(crate) struct Parts {
+    pub(crate) role: Role,
+    pub(crate) node: NodeId,
+    pub(crate) credentials: Credentials,
+    pub(crate) socket: Socket,
+    pub(crate) process: PeerProcess,
+    pub(crate) own: OwnSegment,
+    pub(crate) own_geometry: Geometry,
+    pub(crate) peer: PeerSegment,
+    pub(crate) peer_geometry: Geometry,
+    /// Both sides are registered for heavy barriers.
+    pub(crate) light: bool,
+    /// The responder can reach the requester's memory.
+    pub(crate) by_reference: bool,
+    pub(crate) reference_min: u32,
+    /// We can reach the peer's memory.
+    pub(crate) reachable: bool,
+}
+
+/// Our segment as a half. The caller keeps the segment as long as the half.
+fn own_half(own: &OwnSegment, geometry: Geometry) -> Result<Half, Malformed> {
+    // SAFETY: our own segment is mapped writable and its length is what the mapping says. Nobody
+    // else in this process writes to it.
+    unsafe { Half::new(own.as_ptr(), own.len(), geometry) }
+}
+
+/// Makes a segment of ours that is ready to be shown to a peer.
+pub(crate) fn create_segment(geometry: Geometry) -> Result<OwnSegment, HandshakeError> {
+    let own = OwnSegment::create("rkey-link", geometry.bytes())?;
+    own_half(&own, geometry)?.identify();
+    Ok(own)
+}
+
+/// The two mappings; whoever has a pointer into them has one of these.
+struct Segments {
+    own: OwnSegment,
+    peer: PeerSegment,
+}
+
+/// A link to a device in another process of this host, in one role.
+///
+/// It belongs to one thread at a time. What other threads may use are its [`Line`] (the control
+/// socket) and its [`Peek`].
 #[derive(Debug)]
 pub struct ShmLink {
     node: NodeId,
+    credentials: Credentials,
     end: End,
-    down: Cell<Option<DownReason>>,
     capabilities: Capabilities,
+    down: Cell<Option<DownReason>>,
     /// The sleeper at the other end issues heavy barriers, so a light one is enough here.
     light: bool,
+    /// We can reach the peer's memory.
+    reachable: bool,
     /// The epoch of the peer's sleep for which its bell has been rung.
     rung: u64,
+    process: Arc<PeerProcess>,
+    line: Arc<Line>,
 }
 
 impl ShmLink {
-    /// A look at the link from other threads, without any lock.
-    pub fn peek(&self) -> crate::ring::Peek {
+    pub(crate) fn new(parts: Parts) -> Result<Self, Malformed> {
+        let segments = Arc::new(Segments {
+            own: parts.own,
+            peer: parts.peer,
+        });
+        let own = own_half(&segments.own, parts.own_geometry)?;
+        // SAFETY: the peer's segment is mapped and cannot shrink (its seals have been checked);
+        // we only read through this half (a sender is made only for the own one), and the `Keep`
+        // below holds the mapping.
+        let peer = unsafe {
+            Half::new(
+                segments.peer.as_ptr().cast_mut(),
+                segments.peer.len(),
+                parts.peer_geometry,
+            )?
+        };
+        peer.check_identity()?;
+        let keep: Keep = segments;
+        Ok(Self {
+            node: parts.node,
+            credentials: parts.credentials,
+            end: End::new(parts.role, own, peer, keep),
+            capabilities: Capabilities {
+                inline_max: INLINE_MAX,
+                piece_max: parts.own_geometry.piece_max,
+                by_reference: parts.by_reference,
+                reference_min: parts.reference_min,
+                direct: true,
+            },
+            down: Cell::new(None),
+            light: parts.light,
+            reachable: parts.reachable,
+            rung: 0,
+            process: Arc::new(parts.process),
+            line: Arc::new(Line::new(parts.socket)),
+        })
+    }
+
+    /// A look at the link from other threads, and its sleep word.
+    pub fn peek(&self) -> Peek {
         self.end.peek()
     }
 
-    fn is_requester(&self) -> bool {
+    /// The control socket: wait for it to become readable, then call [`on_socket`](Self::on_socket)
+    /// or, from another thread, [`Line::next_event`].
+    pub fn line(&self) -> &Arc<Line> {
+        &self.line
+    }
+
+    /// The peer, as the kernel says.
+    pub fn credentials(&self) -> Credentials {
+        self.credentials
+    }
+
+    /// Whether this side is the requester.
+    pub fn is_requester(&self) -> bool {
         self.end.role() == Role::Requester
+    }
+
+    /// Whether this side can reach the peer's memory (for diagnosis; what decides about payload
+    /// by reference is [`Capabilities::by_reference`]).
+    pub fn peer_memory_is_reachable(&self) -> bool {
+        self.reachable
+    }
+
+    /// Takes the next event of the control socket; the link is down once it says so.
+    pub fn on_socket(&mut self) -> Option<Event> {
+        let event = self.line.next_event();
+        match event {
+            Some(Event::Gone) => self.go_down(DownReason::PeerGone),
+            Some(Event::Malformed(malformed)) => self.go_down(DownReason::Malformed(malformed)),
+            _ => {}
+        }
+        event
+    }
+
+    /// Sends a message to the peer's device; see [`Line::send_control`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn send_control(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.line.send_control(bytes, fds)
+    }
+
+    /// The link cannot be used any more: nothing is sent from now on. What the peer has already
+    /// sent can still be taken.
+    pub fn go_down(&mut self, reason: DownReason) {
+        if self.down.get().is_none() {
+            self.down.set(Some(reason));
+        }
+        self.end.stop();
+    }
+
+    pub(crate) fn send_packet(&self, packet: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.line.send_packet(packet, fds)
     }
 
     #[cold]
@@ -43,7 +189,14 @@ impl ShmLink {
         }
     }
 
-    fn ring(&mut self) {}
+    /// Rings the peer's bell, once for each of its sleeps.
+    #[cold]
+    fn ring(&mut self, epoch: u64) {
+        if epoch != self.rung {
+            self.rung = epoch;
+            self.line.ring();
+        }
+    }
 }
 
 impl Link for ShmLink {
@@ -136,18 +289,24 @@ impl Link for ShmLink {
             .map_err(|e| self.full_or_down(e))
     }
 
-    fn pull<M: Memory>(&self, _mem: &M, _dst: u64, _src: u64, _len: u64) -> Result<(), PullError> {
-        Err(PullError::Refused)
+    fn pull<M: Memory>(&self, mem: &M, dst: u64, src: u64, len: u64) -> Result<(), PullError> {
+        if !self.capabilities.by_reference || self.is_requester() {
+            return Err(PullError::Refused);
+        }
+        self.process.pull(mem, dst, src, len)
     }
 
     fn push<M: Memory>(
         &self,
-        _mem: &M,
-        _dst_remote: u64,
-        _src_local: u64,
-        _len: u64,
+        mem: &M,
+        dst_remote: u64,
+        src_local: u64,
+        len: u64,
     ) -> Result<(), PullError> {
-        Err(PullError::Refused)
+        if !self.capabilities.by_reference || self.is_requester() {
+            return Err(PullError::Refused);
+        }
+        self.process.push(mem, dst_remote, src_local, len)
     }
 
     #[inline]
@@ -165,9 +324,8 @@ impl Link for ShmLink {
                 fence(Ordering::SeqCst);
             }
             let epoch = self.end.peer_epoch();
-            if epoch & 1 == 1 && epoch != self.rung {
-                self.rung = epoch;
-                self.ring();
+            if epoch & 1 == 1 {
+                self.ring(epoch);
             }
         }
     }

@@ -1,0 +1,304 @@
+//! Making a link, as the side that is asked; and everything else that may arrive at the same
+//! listening socket.
+
+use super::cma::PeerProcess;
+use super::connect::{HandshakeError, Step, check_user, expect_packet, map_segment};
+use super::hello::{self, CONTROL_MAX, Frame, Hello, Kind, PURPOSE_MAX, Welcome};
+use super::link::{Parts, ShmLink, create_segment};
+use super::local::LocalNode;
+use super::socket::{self, Credentials, Socket};
+use crate::ring::{Geometry, Role};
+use crate::{Malformed, NodeId};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// A listening socket with an abstract name.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+}
+
+impl Listener {
+    /// Takes the abstract name (without the leading NUL) and listens.
+    ///
+    /// # Errors
+    /// `AddrInUse` if another process has it; whatever the kernel says.
+    pub fn bind(name: &[u8]) -> io::Result<Self> {
+        Ok(Self {
+            fd: socket::listen(name)?,
+        })
+    }
+
+    /// Takes the next connection, or `None` if there is none now. A connection of a user who is
+    /// not allowed is closed at once and counts as an error that concerns nobody else.
+    ///
+    /// # Errors
+    /// Whatever the kernel says (for example: too many open files); `NotAllowed`.
+    pub fn accept(&self, local: &LocalNode) -> Result<Option<Acceptor>, HandshakeError> {
+        let Some(socket) = socket::accept(&self.fd)? else {
+            return Ok(None);
+        };
+        let who = check_user(&socket, local)?;
+        Ok(Some(Acceptor {
+            local: local.clone(),
+            who,
+            socket: Some(socket),
+        }))
+    }
+}
+
+impl AsFd for Listener {
+    /// The socket to wait for: readable when somebody connects.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A connection whose first packet has not come yet.
+#[derive(Debug)]
+pub struct Acceptor {
+    local: LocalNode,
+    who: Credentials,
+    socket: Option<Socket>,
+}
+
+/// What a connection wants.
+#[derive(Debug)]
+pub enum Greeting {
+    /// A link.
+    Link(LinkRequest),
+    /// Something else, which the device understands.
+    Other(Stranger),
+}
+
+impl Acceptor {
+    /// The socket to wait for (readable). `None` once finished.
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Goes on as far as possible without waiting.
+    ///
+    /// # Errors
+    /// Nothing will come of this connection; drop the acceptor.
+    pub fn advance(&mut self) -> Result<Step<Greeting>, HandshakeError> {
+        let Some(socket) = &self.socket else {
+            return Err(HandshakeError::Closed);
+        };
+        let Some(packet) = expect_packet(socket)? else {
+            return Ok(Step::Pending);
+        };
+        match hello::parse(&packet.bytes)? {
+            Frame::Known(Kind::Hello, body) => {
+                let hello: Hello = hello::decode(body)?;
+                if hello.purpose.len() > PURPOSE_MAX {
+                    return Err(Malformed::new("a purpose that is too long").into());
+                }
+                Geometry::try_from(hello.sizes)?;
+                let Some(socket) = self.socket.take() else {
+                    return Err(HandshakeError::Closed);
+                };
+                Ok(Step::Done(Greeting::Link(LinkRequest {
+                    local: self.local.clone(),
+                    who: self.who,
+                    socket,
+                    hello,
+                    fds: packet.fds,
+                })))
+            }
+            Frame::Known(Kind::Other, body) => {
+                let bytes = body.to_vec();
+                let Some(socket) = self.socket.take() else {
+                    return Err(HandshakeError::Closed);
+                };
+                Ok(Step::Done(Greeting::Other(Stranger {
+                    who: self.who,
+                    socket,
+                    first: bytes,
+                    fds: packet.fds,
+                })))
+            }
+            Frame::Known(..) => Err(Malformed::new("a first packet of the wrong kind").into()),
+            Frame::OtherVersion(version) => {
+                refuse(socket, "another version of the link protocol");
+                Err(HandshakeError::Version(version))
+            }
+        }
+    }
+}
+
+fn refuse(socket: &Socket, why: &str) {
+    // If it cannot be said, closing the socket says enough.
+    let _ = socket.send(&hello::frame(Kind::Refusal, why.as_bytes()), &[]);
+}
+
+/// Somebody wants a link: accept or refuse it.
+#[derive(Debug)]
+pub struct LinkRequest {
+    local: LocalNode,
+    who: Credentials,
+    socket: Socket,
+    hello: Hello,
+    fds: Vec<OwnedFd>,
+}
+
+impl LinkRequest {
+    /// Who asks, as it says itself.
+    pub fn node(&self) -> NodeId {
+        self.hello.node
+    }
+
+    /// Who asks, as the kernel says.
+    pub fn credentials(&self) -> Credentials {
+        self.who
+    }
+
+    /// What the other device said with it.
+    pub fn purpose(&self) -> &[u8] {
+        &self.hello.purpose
+    }
+
+    /// Makes the link, as its responder.
+    ///
+    /// # Errors
+    /// There is no link; the other side has been told if possible.
+    pub fn accept(self) -> Result<ShmLink, HandshakeError> {
+        let Self {
+            local,
+            who,
+            socket,
+            hello,
+            fds,
+        } = self;
+        let peer_geometry = Geometry::try_from(hello.sizes)?;
+        let peer = match map_segment(fds, peer_geometry) {
+            Ok(peer) => peer,
+            Err(e) => {
+                refuse(&socket, "the segment cannot be used");
+                return Err(e);
+            }
+        };
+        let own_geometry = local.config.responses();
+        let own = create_segment(own_geometry)?;
+        let process = PeerProcess::of(&socket);
+        let by_reference = local.config.by_reference && process.probe(&hello.probe);
+        let welcome = Welcome {
+            node: local.id,
+            sizes: own_geometry.into(),
+            membarrier: local.membarrier,
+            probe: local.probe(),
+            by_reference,
+            reference_min: local.config.reference_min,
+        };
+        let packet = hello::encode(Kind::Welcome, &welcome)?;
+        let own_fd = own.fd().try_clone_to_owned()?;
+        let (membarrier, node) = (hello.membarrier, hello.node);
+        let link = ShmLink::new(Parts {
+            role: Role::Responder,
+            node,
+            credentials: who,
+            socket,
+            process,
+            own,
+            own_geometry,
+            peer,
+            peer_geometry,
+            light: local.membarrier && membarrier,
+            by_reference,
+            reference_min: local.config.reference_min,
+            reachable: by_reference,
+        })?;
+        link.send_packet(&packet, &[own_fd.as_fd()])?;
+        Ok(link)
+    }
+
+    /// Refuses it, with a reason that people can read.
+    pub fn refuse(self, why: &str) {
+        refuse(&self.socket, why);
+    }
+}
+
+/// A connection that is not about a link: packets of bytes and descriptors, in both directions.
+#[derive(Debug)]
+pub struct Stranger {
+    who: Credentials,
+    socket: Socket,
+    first: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
+
+impl Stranger {
+    /// Connects to a device's listening socket and says something that is not about a link.
+    ///
+    /// # Errors
+    /// As for [`super::Connector::start`]; `InvalidInput` for more than
+    /// [`CONTROL_MAX`](super::CONTROL_MAX) bytes.
+    pub fn connect(name: &[u8], local: &LocalNode, first: &[u8]) -> Result<Self, HandshakeError> {
+        let socket = Socket::connect(name)?;
+        let who = check_user(&socket, local)?;
+        let stranger = Self {
+            who,
+            socket,
+            first: Vec::new(),
+            fds: Vec::new(),
+        };
+        stranger.send(first, &[])?;
+        Ok(stranger)
+    }
+
+    /// Who the other side is, as the kernel says.
+    pub fn credentials(&self) -> Credentials {
+        self.who
+    }
+
+    /// What the other side said first (empty on the side that connected).
+    pub fn first(&self) -> &[u8] {
+        &self.first
+    }
+
+    /// Takes the descriptors that came with the first packet.
+    pub fn take_fds(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.fds)
+    }
+
+    /// Sends a packet.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the other side does not read; `BrokenPipe` or `ConnectionReset` if it is
+    /// gone; `InvalidInput` for too many bytes or descriptors.
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        if bytes.len() > CONTROL_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "packet too long",
+            ));
+        }
+        self.socket.send(&hello::frame(Kind::Other, bytes), fds)
+    }
+
+    /// Takes the next packet; `Pending` if there is none now.
+    ///
+    /// # Errors
+    /// `Closed` when the other side is gone; anything that is not a packet of this protocol; a
+    /// refusal.
+    pub fn receive(&self) -> Result<Step<(Vec<u8>, Vec<OwnedFd>)>, HandshakeError> {
+        let Some(packet) = expect_packet(&self.socket)? else {
+            return Ok(Step::Pending);
+        };
+        match hello::parse(&packet.bytes)? {
+            Frame::Known(Kind::Other, body) => Ok(Step::Done((body.to_vec(), packet.fds))),
+            Frame::Known(Kind::Refusal, body) => {
+                Err(HandshakeError::Refused(hello::refusal_text(body)))
+            }
+            Frame::Known(..) => Err(Malformed::new("a packet of the wrong kind").into()),
+            Frame::OtherVersion(version) => Err(HandshakeError::Version(version)),
+        }
+    }
+}
+
+impl AsFd for Stranger {
+    /// The socket to wait for.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,165 @@
+//! The other process's memory, copied straight with `process_vm_readv` and `process_vm_writev`.
+//!
+//! Whether the kernel permits it depends on users, namespaces, capabilities, security modules and
+//! the target's dumpable flag, it differs by direction, and no file tells. So each side says in
+//! the handshake where a random number lies in its memory, and the other one tries to find it.
+//! A permission can be lost later: then the call says `Refused` and the message goes another way.
+// UNSAFETY: process_vm_* copies to and from raw addresses.
+#![allow(unsafe_code)]
+
+use super::hello::Probe;
+use super::socket::Socket;
+use crate::PullError;
+use rkey_base::fault::Fault;
+use rkey_base::memory::Memory;
+use rkey_base::process::{CmaError, PidFd, cma_read, cma_write};
+
+/// Bytes per system call: measured best, and the time between two looks at a revocation.
+const CHUNK: u64 = 256 << 10;
+/// Buffer on the stack for memory that is not the process's own.
+const STEP: usize = 4096;
+
+/// The process at the other end.
+#[derive(Debug)]
+pub(crate) struct PeerProcess {
+    pid: Option<u32>,
+    alive: Option<PidFd>,
+}
+
+impl PeerProcess {
+    pub(crate) fn of(socket: &Socket) -> Self {
+        Self {
+            pid: socket.credentials().ok().and_then(|who| who.pid),
+            alive: socket.process(),
+        }
+    }
+
+    /// Whether the process is known to have ended.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.alive
+            .as_ref()
+            .is_some_and(|process| !process.is_alive())
+    }
+
+    /// Whether we can find the other side's random number in its memory.
+    pub(crate) fn probe(&self, probe: &Probe) -> bool {
+        let Some(pid) = self.pid else { return false };
+        if probe.address == 0 || self.alive.is_none() {
+            return false;
+        }
+        let mut found = [0; 16];
+        // SAFETY: the local side is an array of 16 bytes.
+        let read = unsafe { cma_read(pid, found.as_mut_ptr(), probe.address, found.len()) };
+        read.is_ok() && found == probe.nonce
+    }
+
+    fn check_alive(&self) -> Result<u32, PullError> {
+        if self.is_dead() {
+            return Err(PullError::Gone);
+        }
+        self.pid.ok_or(PullError::Refused)
+    }
+
+    /// Copies `len` bytes at `src` of the peer to `dst` of `mem`.
+    pub(crate) fn pull<M: Memory>(
+        &self,
+        mem: &M,
+        dst: u64,
+        src: u64,
+        len: u64,
+    ) -> Result<(), PullError> {
+        let pid = self.check_alive()?;
+        if is_process(mem) {
+            for_chunks(dst, src, len, CHUNK, |dst, src, len| {
+                // SAFETY: whoever made the `ProcessMemory` has promised that only addresses of
+                // registered memory come here; the kernel refuses what is not mapped.
+                unsafe {
+                    cma_read(
+                        pid,
+                        std::ptr::with_exposed_provenance_mut(dst as usize),
+                        src,
+                        len,
+                    )
+                }
+                .map_err(explain)
+            })?;
+        } else {
+            let mut step = [0; STEP];
+            for_chunks(dst, src, len, STEP as u64, |dst, src, len| {
+                // SAFETY: `for_chunks` gives at most `STEP` bytes, the size of the buffer.
+                unsafe { cma_read(pid, step.as_mut_ptr(), src, len) }.map_err(explain)?;
+                mem.store_bytes(dst, &step[..len]).map_err(PullError::Local)
+            })?;
+        }
+        // If the process ended in between, its number may already be somebody else's.
+        self.check_alive().map(|_| ())
+    }
+
+    /// Copies `len` bytes at `src` of `mem` to `dst` of the peer.
+    pub(crate) fn push<M: Memory>(
+        &self,
+        mem: &M,
+        dst: u64,
+        src: u64,
+        len: u64,
+    ) -> Result<(), PullError> {
+        if is_process(mem) {
+            for_chunks(dst, src, len, CHUNK, |dst, src, len| {
+                // A process number that is used again must not be written to: ask each time.
+                let pid = self.check_alive()?;
+                // SAFETY: as in `pull`.
+                unsafe {
+                    cma_write(
+                        pid,
+                        std::ptr::with_exposed_provenance(src as usize),
+                        dst,
+                        len,
+                    )
+                }
+                .map_err(explain)
+            })
+        } else {
+            let mut step = [0; STEP];
+            for_chunks(dst, src, len, STEP as u64, |dst, src, len| {
+                mem.load_bytes(&mut step[..len], src)
+                    .map_err(PullError::Local)?;
+                let pid = self.check_alive()?;
+                // SAFETY: `for_chunks` gives at most `STEP` bytes, the size of the buffer.
+                unsafe { cma_write(pid, step.as_ptr(), dst, len) }.map_err(explain)
+            })
+        }
+    }
+}
+
+fn is_process<M: Memory>(_mem: &M) -> bool {
+    false
+}
+
+/// Calls `copy(dst, src, len)` for parts of at most `chunk` bytes.
+fn for_chunks(
+    dst: u64,
+    src: u64,
+    len: u64,
+    chunk: u64,
+    mut copy: impl FnMut(u64, u64, usize) -> Result<(), PullError>,
+) -> Result<(), PullError> {
+    let (Some(_), Some(_)) = (dst.checked_add(len), src.checked_add(len)) else {
+        return Err(PullError::Remote(src));
+    };
+    let mut done = 0;
+    while done < len {
+        let part = (len - done).min(chunk);
+        copy(dst + done, src + done, part as usize)?;
+        done += part;
+    }
+    Ok(())
+}
+
+fn explain(error: CmaError) -> PullError {
+    match error {
+        CmaError::Refused { .. } => PullError::Refused,
+        CmaError::Gone => PullError::Gone,
+        CmaError::LocalFault { address } => PullError::Local(Fault { address }),
+        CmaError::RemoteFault { address } => PullError::Remote(address),
+    }
+}

@@ -1,0 +1,171 @@
+//! Making a link, as the side that has something to ask.
+
+use super::cma::PeerProcess;
+use super::hello::{self, Frame, Hello, Kind, PURPOSE_MAX, Welcome};
+use super::link::{Parts, ShmLink, create_segment};
+use super::local::LocalNode;
+use super::socket::{Credentials, Packet, Received, Socket};
+use crate::Malformed;
+use crate::ring::{Geometry, Role};
+use rkey_base::segment::{OwnSegment, PeerSegment};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Why a link did not come about.
+#[derive(Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// The kernel refused something.
+    #[error("the connection failed: {0}")]
+    Io(#[from] io::Error),
+    /// The process at the other end belongs to another user.
+    #[error("the process at the other end belongs to user {0}, who is not allowed")]
+    NotAllowed(u32),
+    /// The other side speaks another version.
+    #[error("the other side speaks version {0} of the link protocol, this one {ours}", ours = hello::PROTOCOL_VERSION)]
+    Version(u16),
+    /// The other side does not want to.
+    #[error("the other side refused: {0}")]
+    Refused(String),
+    /// The other side went away in the middle.
+    #[error("the other side closed the connection")]
+    Closed,
+    /// The other side said something that makes no sense.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+}
+
+/// How far a handshake is.
+#[derive(Debug)]
+pub enum Step<T> {
+    /// Wait until the socket is readable, then advance again.
+    Pending,
+    /// Finished; do not advance again.
+    Done(T),
+}
+
+/// Whatever came as the first packet of a connection, header checked.
+pub(crate) fn expect_packet(socket: &Socket) -> Result<Option<Packet>, HandshakeError> {
+    match socket.receive() {
+        Ok(Received::Nothing) => Ok(None),
+        Ok(Received::Packet(packet)) => Ok(Some(packet)),
+        Ok(Received::End) => Err(HandshakeError::Closed),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Who the other side is, if it may be talked to.
+pub(crate) fn check_user(
+    socket: &Socket,
+    local: &LocalNode,
+) -> Result<Credentials, HandshakeError> {
+    let who = socket.credentials()?;
+    if local.config.policy.allows(&who) {
+        Ok(who)
+    } else {
+        Err(HandshakeError::NotAllowed(who.uid))
+    }
+}
+
+/// Maps the other side's segment, which must be the only descriptor of the packet.
+pub(crate) fn map_segment(
+    mut fds: Vec<OwnedFd>,
+    geometry: Geometry,
+) -> Result<PeerSegment, HandshakeError> {
+    const SLACK: usize = 64 << 10;
+    match (fds.pop(), fds.is_empty()) {
+        (Some(fd), true) => {
+            let min = geometry.bytes();
+            Ok(PeerSegment::map(fd, min, min + SLACK)?)
+        }
+        _ => Err(Malformed::new("a hello without exactly one segment").into()),
+    }
+}
+
+/// A link in the making: the requester's side.
+#[derive(Debug)]
+pub struct Connector {
+    local: LocalNode,
+    socket: Option<Socket>,
+    own: Option<OwnSegment>,
+}
+
+impl Connector {
+    /// Connects to the device that listens at the abstract name (without the leading NUL) and
+    /// asks for a link. `purpose` is handed to the other device as it is.
+    ///
+    /// # Errors
+    /// `Io` with `ConnectionRefused` if nobody has the name, with `WouldBlock` if too many are
+    /// waiting there; the other side's user is not allowed.
+    pub fn start(name: &[u8], local: &LocalNode, purpose: &[u8]) -> Result<Self, HandshakeError> {
+        if purpose.len() > PURPOSE_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "purpose too long").into());
+        }
+        let socket = Socket::connect(name)?;
+        check_user(&socket, local)?;
+        let geometry = local.config.requests();
+        let own = create_segment(geometry)?;
+        let hello = Hello {
+            node: local.id,
+            sizes: geometry.into(),
+            membarrier: local.membarrier,
+            probe: local.probe(),
+            purpose: purpose.to_vec(),
+        };
+        socket.send(&hello::encode(Kind::Hello, &hello)?, &[own.fd()])?;
+        Ok(Self {
+            local: local.clone(),
+            socket: Some(socket),
+            own: Some(own),
+        })
+    }
+
+    /// The socket to wait for (readable). `None` once finished.
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Goes on as far as possible without waiting.
+    ///
+    /// # Errors
+    /// There will be no link; drop the connector.
+    pub fn advance(&mut self) -> Result<Step<ShmLink>, HandshakeError> {
+        let Some(socket) = &self.socket else {
+            return Err(HandshakeError::Closed);
+        };
+        let Some(packet) = expect_packet(socket)? else {
+            return Ok(Step::Pending);
+        };
+        let body = match hello::parse(&packet.bytes)? {
+            Frame::Known(Kind::Welcome, body) => body,
+            Frame::Known(Kind::Refusal, body) => {
+                return Err(HandshakeError::Refused(hello::refusal_text(body)));
+            }
+            Frame::Known(..) => return Err(Malformed::new("an answer of the wrong kind").into()),
+            Frame::OtherVersion(version) => return Err(HandshakeError::Version(version)),
+        };
+        let welcome: Welcome = hello::decode(body)?;
+        let peer_geometry = Geometry::try_from(welcome.sizes)?;
+        let peer = map_segment(packet.fds, peer_geometry)?;
+        let (Some(socket), Some(own)) = (self.socket.take(), self.own.take()) else {
+            return Err(HandshakeError::Closed);
+        };
+        let process = PeerProcess::of(&socket);
+        let reachable = self.local.config.by_reference && process.probe(&welcome.probe);
+        let link = ShmLink::new(Parts {
+            role: Role::Requester,
+            node: welcome.node,
+            credentials: socket.credentials()?,
+            socket,
+            process,
+            own,
+            own_geometry: self.local.config.requests(),
+            peer,
+            peer_geometry,
+            light: self.local.membarrier && welcome.membarrier,
+            by_reference: self.local.config.by_reference && welcome.by_reference,
+            reference_min: self.local.config.reference_min.max(welcome.reference_min),
+            reachable,
+        })?;
+        Ok(Step::Done(link))
+    }
+}

@@ -1,0 +1,212 @@
+//! What the two processes say to each other over the control socket.
+//!
+//! Every packet of more than one byte begins with 8 bytes: `"rkey"`, the protocol version (u16)
+//! and the kind (u16), little-endian; the rest depends on the kind. (A packet of one byte is the
+//! doorbell.) The first packet of a connection is a [`Hello`], which wants a link, or something
+//! else that the device understands; the answer to a hello is a [`Welcome`] or a refusal.
+
+use super::socket::PACKET_MAX;
+use crate::ring::Geometry;
+use crate::{Malformed, NodeId};
+use serde::{Deserialize, Serialize};
+
+/// The version of the whole protocol: packets, segment layout, slots.
+pub const PROTOCOL_VERSION: u16 = 1;
+/// The most bytes of [`Hello::purpose`].
+pub const PURPOSE_MAX: usize = 1024;
+
+const MAGIC: [u8; 4] = *b"rkey";
+const HEADER: usize = 8;
+
+/// The most bytes that a control packet or another first packet can carry.
+pub const CONTROL_MAX: usize = PACKET_MAX - HEADER;
+
+/// What a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub(crate) enum Kind {
+    /// Wants a link; brings the requester's segment.
+    Hello = 1,
+    /// Gives the link; brings the responder's segment.
+    Welcome = 2,
+    /// Says why not, in words.
+    Refusal = 3,
+    /// A first packet that is not about a link: the device knows what it means.
+    Other = 4,
+    /// Anything the devices say to each other later.
+    Control = 5,
+}
+
+/// Sizes of a segment, as said in a packet.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Sizes {
+    slots: u32,
+    payload: u32,
+    piece_max: u32,
+}
+
+impl From<Geometry> for Sizes {
+    fn from(g: Geometry) -> Self {
+        Self {
+            slots: g.slots,
+            payload: g.payload,
+            piece_max: g.piece_max,
+        }
+    }
+}
+
+impl TryFrom<Sizes> for Geometry {
+    type Error = Malformed;
+
+    fn try_from(s: Sizes) -> Result<Self, Malformed> {
+        let geometry = Self {
+            slots: s.slots,
+            payload: s.payload,
+            piece_max: s.piece_max,
+        };
+        geometry.check()?;
+        Ok(geometry)
+    }
+}
+
+/// Random bytes in the sender's memory, for the receiver to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Probe {
+    /// Where they are; 0 if the sender does not want its memory to be reached.
+    pub(crate) address: u64,
+    /// What they are.
+    pub(crate) nonce: [u8; 16],
+}
+
+/// The requester introduces itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    pub(crate) node: NodeId,
+    pub(crate) sizes: Sizes,
+    /// Whether the sender is registered for heavy barriers and issues them before it sleeps.
+    pub(crate) membarrier: bool,
+    pub(crate) probe: Probe,
+    /// Whatever the devices want to say with it.
+    pub(crate) purpose: Vec<u8>,
+}
+
+/// The responder agrees.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Welcome {
+    pub(crate) node: NodeId,
+    pub(crate) sizes: Sizes,
+    pub(crate) membarrier: bool,
+    pub(crate) probe: Probe,
+    /// Whether the responder found the requester's nonce.
+    pub(crate) by_reference: bool,
+    /// From this size on the responder thinks by reference is worth it.
+    pub(crate) reference_min: u32,
+}
+
+/// Puts a header before `body`.
+pub(crate) fn frame(kind: Kind, body: &[u8]) -> Vec<u8> {
+    let mut packet = Vec::with_capacity(HEADER + body.len());
+    packet.extend_from_slice(&MAGIC);
+    packet.extend_from_slice(&PROTOCOL_VERSION.to_le_bytes());
+    packet.extend_from_slice(&(kind as u16).to_le_bytes());
+    packet.extend_from_slice(body);
+    packet
+}
+
+/// Puts a header before a message.
+pub(crate) fn encode<T: Serialize>(kind: Kind, message: &T) -> Result<Vec<u8>, Malformed> {
+    let body = postcard::to_stdvec(message).map_err(|_| Malformed::new("cannot be encoded"))?;
+    Ok(frame(kind, &body))
+}
+
+/// What a packet says, if it is one of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frame<'a> {
+    /// A packet of this version.
+    Known(Kind, &'a [u8]),
+    /// A packet of another version of this protocol.
+    OtherVersion(u16),
+}
+
+/// Reads the header of a packet.
+///
+/// # Errors
+/// It is not a packet of this protocol, or of a kind that does not exist.
+pub(crate) fn parse(packet: &[u8]) -> Result<Frame<'_>, Malformed> {
+    let Some((&[m0, m1, m2, m3, v0, v1, k0, k1], body)) = packet.split_first_chunk::<HEADER>()
+    else {
+        return Err(Malformed::new("a packet without a header"));
+    };
+    if [m0, m1, m2, m3] != MAGIC {
+        return Err(Malformed::new("a packet of something else"));
+    }
+    let version = u16::from_le_bytes([v0, v1]);
+    if version != PROTOCOL_VERSION {
+        return Ok(Frame::OtherVersion(version));
+    }
+    let kind = match u16::from_le_bytes([k0, k1]) {
+        1 => Kind::Hello,
+        2 => Kind::Welcome,
+        3 => Kind::Refusal,
+        4 => Kind::Other,
+        5 => Kind::Control,
+        _ => return Err(Malformed::new("a packet of an unknown kind")),
+    };
+    Ok(Frame::Known(kind, body))
+}
+
+/// Reads the body of a packet.
+pub(crate) fn decode<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Malformed> {
+    postcard::from_bytes(body).map_err(|_| Malformed::new("a packet that cannot be read"))
+}
+
+/// The text of a refusal, made fit to be printed.
+pub(crate) fn refusal_text(body: &[u8]) -> String {
+    String::from_utf8_lossy(&body[..body.len().min(512)])
+        .chars()
+        .filter(|c| !c.is_control())
+        .collect()
+}
+
+/// Reads arbitrary bytes as a packet, exactly as a link does with a stranger's: for fuzzing.
+pub fn fuzz_packet(bytes: &[u8]) {
+    if let Ok(Frame::Known(kind, body)) = parse(bytes) {
+        match kind {
+            Kind::Hello => {
+                let _ = decode::<Hello>(body).map(|hello| Geometry::try_from(hello.sizes));
+            }
+            Kind::Welcome => {
+                let _ = decode::<Welcome>(body).map(|welcome| Geometry::try_from(welcome.sizes));
+            }
+            Kind::Refusal => drop(refusal_text(body)),
+            Kind::Other | Kind::Control => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_told_apart() {
+        assert_eq!(
+            parse(&frame(Kind::Other, b"abc")),
+            Ok(Frame::Known(Kind::Other, b"abc"))
+        );
+        let mut other = frame(Kind::Hello, b"");
+        other[4] = 9;
+        assert_eq!(parse(&other), Ok(Frame::OtherVersion(9)));
+        other[0] = b'x';
+        assert!(parse(&other).is_err());
+        assert!(parse(b"rkey").is_err());
+        let mut unknown = frame(Kind::Hello, b"");
+        unknown[6] = 77;
+        assert!(parse(&unknown).is_err());
+    }
+
+    #[test]
+    fn refusals_are_printable() {
+        assert_eq!(refusal_text(b"no\x1b[31m\n\xff"), "no[31m\u{fffd}");
+    }
+}

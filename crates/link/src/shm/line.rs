@@ -1,0 +1,123 @@
+//! The control socket of a link after the handshake: doorbell, small messages, and the news that
+//! the peer is gone.
+
+use super::hello::{self, CONTROL_MAX, Frame, Kind};
+use super::socket::{Received, Socket};
+use crate::Malformed;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a control socket had to say.
+#[derive(Debug)]
+pub enum Event {
+    /// The peer rang: look at the rings.
+    Wake,
+    /// The peer's device says something to ours.
+    Control(Control),
+    /// The peer process ended or closed the link. Nothing comes after this.
+    Gone,
+    /// The peer sent something that is no packet of this protocol. Treat it as gone.
+    Malformed(Malformed),
+}
+
+/// A message from device to device, with file descriptors.
+#[derive(Debug)]
+pub struct Control {
+    /// Whatever the other device wrote: input from a stranger.
+    pub bytes: Vec<u8>,
+    /// File descriptors that came with it (at most 4), closed when dropped.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// The control socket of a link. Shared between the link and whoever waits for events; all
+/// methods may be called from any thread.
+#[derive(Debug)]
+pub struct Line {
+    socket: Socket,
+    gone: AtomicBool,
+}
+
+impl Line {
+    pub(crate) fn new(socket: Socket) -> Self {
+        Self {
+            socket,
+            gone: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes the next event, or `None` if there is nothing now. Call it when the socket is
+    /// readable, until it gives `None`, [`Event::Gone`] or [`Event::Malformed`]; a peer that
+    /// sends without end is served no more than `patience` packets in one go by a careful caller.
+    pub fn next_event(&self) -> Option<Event> {
+        if self.gone.load(Ordering::Relaxed) {
+            return Some(Event::Gone);
+        }
+        let packet = match self.socket.receive() {
+            Ok(Received::Nothing) => return None,
+            Ok(Received::Packet(packet)) => packet,
+            Ok(Received::End) => return Some(self.end(Event::Gone)),
+            Err(e) if e.kind() == io::ErrorKind::InvalidData => {
+                return Some(self.end(Event::Malformed(Malformed::new("a packet too long"))));
+            }
+            Err(_) => return Some(self.end(Event::Gone)),
+        };
+        if packet.bytes.len() == 1 {
+            return Some(Event::Wake);
+        }
+        match hello::parse(&packet.bytes) {
+            Ok(Frame::Known(Kind::Control, body)) => Some(Event::Control(Control {
+                bytes: body.to_vec(),
+                fds: packet.fds,
+            })),
+            Ok(_) => {
+                let malformed = Malformed::new("a packet that has no place after the handshake");
+                Some(self.end(Event::Malformed(malformed)))
+            }
+            Err(malformed) => Some(self.end(Event::Malformed(malformed))),
+        }
+    }
+
+    fn end(&self, event: Event) -> Event {
+        self.gone.store(true, Ordering::Relaxed);
+        event
+    }
+
+    /// Whether the peer is known to be gone.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Sends a message to the peer's device.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the peer does not read its socket (try again later); `BrokenPipe` or
+    /// `ConnectionReset` if it is gone; `InvalidInput` for more than [`CONTROL_MAX`] bytes or 4
+    /// descriptors.
+    pub fn send_control(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        if bytes.len() > CONTROL_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "control message too long",
+            ));
+        }
+        self.socket.send(&hello::frame(Kind::Control, bytes), fds)
+    }
+
+    /// Sends a packet that has its header already (the last one of a handshake).
+    pub(crate) fn send_packet(&self, packet: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.socket.send(packet, fds)
+    }
+
+    /// Rings the peer's bell. Never blocks.
+    pub(crate) fn ring(&self) {
+        self.socket.ring();
+    }
+}
+
+impl AsFd for Line {
+    /// The socket, to wait for: readable when there is an event.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,123 @@
+//! What this process brings to every link: who it is, how large its rings are, whom it trusts.
+
+use super::hello::Probe;
+use super::socket::Policy;
+use crate::ring::Geometry;
+use crate::{Malformed, NodeId};
+use rkey_base::barrier;
+use std::io;
+use std::sync::Arc;
+
+/// Sizes and habits of the links of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkConfig {
+    /// Slots of the request ring: a power of two, 16 to 16384. Half of them may be outstanding.
+    pub request_slots: u32,
+    /// Slots of the response ring: a power of two, 16 to 16384.
+    pub response_slots: u32,
+    /// Bytes of a payload ring: a power of two, 4 KiB to 256 MiB.
+    pub payload_ring: u32,
+    /// The most payload of one piece in bytes: 256 to half of the ring.
+    pub piece_max: u32,
+    /// Whether peers may reach this process's memory, and we theirs, with `process_vm_*` (where
+    /// the kernel permits it).
+    pub by_reference: bool,
+    /// From this size in bytes on, payload goes by reference.
+    pub reference_min: u32,
+    /// Whom to talk to.
+    pub policy: Policy,
+}
+
+impl Default for LinkConfig {
+    fn default() -> Self {
+        Self {
+            request_slots: 256,
+            response_slots: 128,
+            payload_ring: 256 << 10,
+            piece_max: 16 << 10,
+            by_reference: true,
+            reference_min: 64 << 10,
+            policy: Policy::SameUser,
+        }
+    }
+}
+
+impl LinkConfig {
+    /// Whether the sizes are within their bounds.
+    ///
+    /// # Errors
+    /// Which one is not.
+    pub fn check(&self) -> Result<(), Malformed> {
+        self.requests().check()?;
+        self.responses().check()
+    }
+
+    pub(crate) fn requests(&self) -> Geometry {
+        Geometry {
+            slots: self.request_slots,
+            payload: self.payload_ring,
+            piece_max: self.piece_max,
+        }
+    }
+
+    pub(crate) fn responses(&self) -> Geometry {
+        Geometry {
+            slots: self.response_slots,
+            ..self.requests()
+        }
+    }
+}
+
+/// This device, as its links introduce it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct LocalNode {
+    pub(crate) id: NodeId,
+    pub(crate) config: LinkConfig,
+    pub(crate) membarrier: bool,
+    /// On the heap, where a peer's probe will look for it.
+    nonce: Arc<[u8; 16]>,
+}
+
+impl LocalNode {
+    /// Makes a node with this identity.
+    ///
+    /// # Errors
+    /// `InvalidInput` for sizes out of bounds; no random numbers.
+    pub fn new(id: NodeId, config: LinkConfig) -> io::Result<Self> {
+        config
+            .check()
+            .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        let mut nonce = [0; 16];
+        getrandom::fill(&mut nonce).map_err(|e| io::Error::other(e.to_string()))?;
+        Ok(Self {
+            id,
+            config,
+            membarrier: barrier::register(),
+            nonce: Arc::new(nonce),
+        })
+    }
+
+    /// The identity.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &LinkConfig {
+        &self.config
+    }
+
+    pub(crate) fn probe(&self) -> Probe {
+        if self.config.by_reference {
+            Probe {
+                address: Arc::as_ptr(&self.nonce).addr() as u64,
+                nonce: *self.nonce,
+            }
+        } else {
+            Probe {
+                address: 0,
+                nonce: [0; 16],
+            }
+        }
+    }
+}

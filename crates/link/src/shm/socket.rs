@@ -1,0 +1,331 @@
+//! The control socket: packets with file descriptors between two processes of one host, and who
+//! the other process is.
+//!
+//! The names are abstract Unix addresses: they belong to a network namespace, vanish with the
+//! process and leave no file. Nothing here ever blocks.
+// UNSAFETY: two socket options that no crate of ours wraps soundly: SO_PEERCRED, whose process id
+// may be 0 (rustix' type has no room for that), and SO_PEERPIDFD.
+#![allow(unsafe_code)]
+
+use rkey_base::process::PidFd;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// The longest packet.
+pub const PACKET_MAX: usize = 16 << 10;
+/// The most file descriptors of one packet.
+pub const FDS_MAX: usize = 4;
+
+/// How many connections may wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Who is at the other end of a socket, as the kernel says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// The process id as we see it; `None` if it has none in our pid namespace.
+    pub pid: Option<u32>,
+    /// The effective user when the connection was made.
+    pub uid: u32,
+    /// The effective group when the connection was made.
+    pub gid: u32,
+}
+
+/// Whom we talk to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// Only processes of the same effective user.
+    #[default]
+    SameUser,
+    /// Every process that reaches the socket (that is: of the same network namespace).
+    Any,
+}
+
+impl Policy {
+    /// Whether a process with these credentials may be talked to.
+    pub fn allows(self, who: &Credentials) -> bool {
+        match self {
+            Self::SameUser => who.uid == rustix::process::geteuid().as_raw(),
+            Self::Any => true,
+        }
+    }
+}
+
+/// One packet that arrived.
+#[derive(Debug)]
+pub(crate) struct Packet {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+/// What a look at the socket gave.
+#[derive(Debug)]
+pub(crate) enum Received {
+    Packet(Packet),
+    /// Nothing now.
+    Nothing,
+    /// The other side closed the connection or died.
+    End,
+}
+
+/// A connected, non-blocking socket that keeps packets apart.
+#[derive(Debug)]
+pub(crate) struct Socket(OwnedFd);
+
+fn new_socket() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?)
+}
+
+/// Binds an abstract name (without the leading NUL) and listens.
+///
+/// # Errors
+/// `AddrInUse` if another process has the name; whatever the kernel says.
+pub(crate) fn listen(name: &[u8]) -> io::Result<OwnedFd> {
+    let fd = new_socket()?;
+    rustix::net::bind(&fd, &SocketAddrUnix::new_abstract_name(name)?)?;
+    rustix::net::listen(&fd, BACKLOG)?;
+    Ok(fd)
+}
+
+/// Takes the next connection, if there is one.
+pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<Socket>> {
+    loop {
+        match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(fd) => return Ok(Some(Socket(fd))),
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+impl Socket {
+    /// Connects to an abstract name (without the leading NUL).
+    ///
+    /// # Errors
+    /// `ConnectionRefused` if nobody has the name; `WouldBlock` if too many are waiting there
+    /// (try again later); whatever else the kernel says.
+    pub(crate) fn connect(name: &[u8]) -> io::Result<Self> {
+        let fd = new_socket()?;
+        rustix::net::connect(&fd, &SocketAddrUnix::new_abstract_name(name)?)?;
+        Ok(Self(fd))
+    }
+
+    /// Two sockets connected to each other.
+    #[cfg(test)]
+    pub(crate) fn pair() -> io::Result<(Self, Self)> {
+        let (a, b) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )?;
+        Ok((Self(a), Self(b)))
+    }
+
+    /// Sends one packet.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the peer does not read; `BrokenPipe` or `ConnectionReset` if it is gone.
+    pub(crate) fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        if bytes.is_empty() || bytes.len() > PACKET_MAX || fds.len() > FDS_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "packet of impossible size",
+            ));
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "too many descriptors",
+            ));
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        loop {
+            match rustix::net::sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, flags) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Rings: a packet of one byte. That it cannot be sent because others wait already means
+    /// that the peer has been rung; that the peer is gone is seen elsewhere.
+    pub(crate) fn ring(&self) {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let _ = rustix::net::send(&self.0, &[0], flags);
+    }
+
+    /// Takes one packet.
+    ///
+    /// # Errors
+    /// `InvalidData` for a packet that is too long; whatever the kernel says.
+    pub(crate) fn receive(&self) -> io::Result<Received> {
+        let mut bytes = vec![0; PACKET_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = loop {
+            let mut into = [IoSliceMut::new(&mut bytes)];
+            match rustix::net::recvmsg(&self.0, &mut into, &mut ancillary, flags) {
+                Ok(received) => break received,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(Received::Nothing),
+                Err(Errno::CONNRESET) => return Ok(Received::End),
+                Err(e) => return Err(e.into()),
+            }
+        };
+        let mut fds = Vec::new();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                fds.extend(rights);
+            }
+        }
+        if received.bytes == 0 {
+            // Nobody sends empty packets; the end of the connection looks like one.
+            return Ok(Received::End);
+        }
+        if received
+            .flags
+            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+        {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "packet too long",
+            ));
+        }
+        bytes.truncate(received.bytes);
+        Ok(Received::Packet(Packet { bytes, fds }))
+    }
+
+    /// Who the other side is.
+    ///
+    /// # Errors
+    /// Whatever the kernel says.
+    pub(crate) fn credentials(&self) -> io::Result<Credentials> {
+        let mut ucred = libc::ucred {
+            pid: 0,
+            uid: u32::MAX,
+            gid: u32::MAX,
+        };
+        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: both pointers are to locals, and `len` is the size of the first.
+        let rc = unsafe {
+            libc::getsockopt(
+                self.0.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut ucred).cast(),
+                &raw mut len,
+            )
+        };
+        if rc != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let pid = u32::try_from(ucred.pid).ok().filter(|&pid| pid != 0);
+        Ok(Credentials {
+            pid,
+            uid: ucred.uid,
+            gid: ucred.gid,
+        })
+    }
+
+    /// A descriptor of the other process, which cannot be confused with a later one of the same
+    /// number. `None` where neither the socket nor the process id gives one.
+    pub(crate) fn process(&self) -> Option<PidFd> {
+        const SO_PEERPIDFD: libc::c_int = 77;
+        let mut fd: libc::c_int = -1;
+        let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: both pointers are to locals, and `len` is the size of the first.
+        let rc = unsafe {
+            libc::getsockopt(
+                self.0.as_raw_fd(),
+                libc::SOL_SOCKET,
+                SO_PEERPIDFD,
+                (&raw mut fd).cast(),
+                &raw mut len,
+            )
+        };
+        if rc == 0 && fd >= 0 {
+            // SAFETY: the kernel has just given us this descriptor.
+            return Some(PidFd::from_fd(unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+        // An older kernel: the number may be used again between the two calls, which the nonce of
+        // the probe would show.
+        PidFd::open(self.credentials().ok()?.pid?).ok()
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_keep_their_bounds_and_descriptors() {
+        let (a, b) = Socket::pair().unwrap();
+        a.send(b"one", &[]).unwrap();
+        a.send(b"second", &[a.as_fd(), b.as_fd()]).unwrap();
+        let Received::Packet(first) = b.receive().unwrap() else {
+            panic!("no packet")
+        };
+        assert_eq!((first.bytes.as_slice(), first.fds.len()), (&b"one"[..], 0));
+        let Received::Packet(second) = b.receive().unwrap() else {
+            panic!("no packet")
+        };
+        assert_eq!(
+            (second.bytes.as_slice(), second.fds.len()),
+            (&b"second"[..], 2)
+        );
+        assert!(matches!(b.receive().unwrap(), Received::Nothing));
+        drop(second);
+        drop(a);
+        assert!(matches!(b.receive().unwrap(), Received::End));
+    }
+
+    #[test]
+    fn ringing_never_blocks_and_sizes_are_bounded() {
+        let (a, b) = Socket::pair().unwrap();
+        for _ in 0..10_000 {
+            a.ring();
+        }
+        assert_eq!(
+            a.send(b"x", &[]).unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
+        assert!(a.send(&[], &[]).is_err());
+        assert!(a.send(&vec![1; PACKET_MAX + 1], &[]).is_err());
+        drop(b);
+        a.ring();
+    }
+
+    #[test]
+    fn credentials_are_ours() {
+        let (a, _b) = Socket::pair().unwrap();
+        let who = a.credentials().unwrap();
+        assert_eq!(who.pid, Some(std::process::id()));
+        assert!(Policy::SameUser.allows(&who));
+        assert!(!Policy::SameUser.allows(&Credentials {
+            uid: who.uid.wrapping_add(1),
+            ..who
+        }));
+    }
+}
