@@ -296,6 +296,29 @@ impl End {
         self.peer.sleep().load(Ordering::Relaxed)
     }
 
+    /// Pretends that so many pieces have gone by: for tests of counters that wrap around.
+    #[cfg(test)]
+    pub(crate) fn start_at(&mut self, count: u64) {
+        self.announced.set((count, 0));
+        match self.role {
+            Role::Requester => {
+                self.sender.start_at(count);
+                self.receiver
+                    .cursor()
+                    .ack_seen
+                    .store(u64::from(count as u32), Ordering::Relaxed);
+            }
+            Role::Responder => {
+                self.receiver
+                    .cursor()
+                    .consumed
+                    .store(count, Ordering::Relaxed);
+                self.announced.set((0, 0));
+                self.report();
+            }
+        }
+    }
+
     /// The halves, for leases.
     pub(crate) fn halves(&self) -> (Half, Half, &Keep) {
         (self.own, self.peer, &self.keep)

@@ -29,3 +29,6 @@ pub(crate) use end::{End, Role};
 pub(crate) use half::{Geometry, Half, HeapHalf, Keep};
 pub(crate) use slot::INLINE_MAX;
 pub use slot::fuzz_slot;
+
+#[cfg(test)]
+mod tests;

@@ -52,6 +52,14 @@ impl Sender {
         }
     }
 
+    /// See `End::start_at`.
+    #[cfg(test)]
+    pub(crate) fn start_at(&mut self, count: u64) {
+        self.produced = count;
+        self.acked.set(count);
+        self.limit.set(count + self.own.geometry().window());
+    }
+
     /// Pieces sent so far.
     #[inline]
     pub(crate) fn produced(&self) -> u64 {

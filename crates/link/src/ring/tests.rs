@@ -1,0 +1,408 @@
+//! Both ends of a ring in one thread, over ordinary memory.
+
+use super::half::HeapHalf;
+use super::*;
+use crate::{Head, HeadFlags, Incoming, Op, Payload, SendError};
+use rkey_base::fault::Fault;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+pub(super) const SMALL: Geometry = Geometry {
+    slots: 16,
+    payload: 4096,
+    piece_max: 2048,
+};
+const NORMAL: Geometry = Geometry {
+    slots: 256,
+    payload: 256 << 10,
+    piece_max: 16 << 10,
+};
+
+/// A requester and a responder, and the raw halves to garble.
+pub(super) struct Pair {
+    pub(super) requester: End,
+    pub(super) responder: End,
+    pub(super) requests: Half,
+    pub(super) responses: Half,
+}
+
+pub(super) fn pair(geometry: Geometry) -> Pair {
+    let memory = Arc::new((HeapHalf::new(geometry), HeapHalf::new(geometry)));
+    let keep: Keep = Arc::<(HeapHalf, HeapHalf)>::clone(&memory);
+    let (requests, responses) = (
+        memory.0.half(geometry).unwrap(),
+        memory.1.half(geometry).unwrap(),
+    );
+    Pair {
+        requester: End::new(Role::Requester, requests, responses, Arc::clone(&keep)),
+        responder: End::new(Role::Responder, responses, requests, keep),
+        requests,
+        responses,
+    }
+}
+
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64)
+        .map(|i| (seed.wrapping_mul(0x9E37_79B9) ^ i.wrapping_mul(31)) as u8)
+        .collect()
+}
+
+fn send(end: &mut End, head: &Head, bytes: &[u8]) -> Result<u64, SendError> {
+    let head = Head {
+        len: bytes.len() as u32,
+        ..*head
+    };
+    end.send(&head, |mut place| {
+        place.put(0, bytes);
+        Ok(())
+    })
+}
+
+fn bytes_of(incoming: &Incoming<'_>) -> Vec<u8> {
+    let Payload::Bytes(bytes) = incoming.payload else {
+        panic!("not bytes")
+    };
+    let mut out = vec![0; bytes.len()];
+    bytes.get(0, &mut out);
+    out
+}
+
+#[test]
+fn every_inline_length_and_some_longer_ones_arrive_whole() {
+    let mut p = pair(NORMAL);
+    for len in (0..=300).chain([1000, 4096, 16383, 16384]) {
+        let head = Head {
+            op: Op::Write,
+            flags: HeadFlags::FIRST | HeadFlags::ACK_NOW,
+            dst_qp: 0x00ab_cdef,
+            src_qp: len as u32,
+            msn: u32::MAX - len as u32,
+            len: 0,
+            total: 77,
+            addr: u64::MAX - 5,
+            key: 1 << 63,
+            imm: 0xdead_beef,
+            operands: [0; 2],
+        };
+        let bytes = pattern(len as u64, len);
+        let ticket = send(&mut p.requester, &head, &bytes).unwrap();
+        let incoming = p.responder.next().unwrap().unwrap();
+        assert_eq!(
+            incoming.head,
+            Head {
+                len: len as u32,
+                ..head
+            }
+        );
+        assert_eq!(bytes_of(&incoming), bytes);
+        p.responder.done();
+        assert_eq!(p.requester.refresh(), Ok(ticket + 1));
+        assert!(p.responder.next().unwrap().is_none());
+    }
+}
+
+#[test]
+fn operands_and_references_arrive() {
+    let mut p = pair(NORMAL);
+    let head = Head {
+        operands: [u64::MAX, 7],
+        ..Head::new(Op::CompareSwap)
+    };
+    p.requester
+        .send(&head, |_| panic!("nothing to fill"))
+        .unwrap();
+    assert_eq!(p.responder.next().unwrap().unwrap().head, head);
+    p.responder.done();
+
+    let refs: Vec<(u64, u64)> = (0..13).map(|i| (i << 12, i + 1)).collect();
+    let head = Head {
+        len: 91,
+        ..Head::new(Op::Write)
+    };
+    p.requester.send_references(&head, &refs).unwrap();
+    let incoming = p.responder.next().unwrap().unwrap();
+    let Payload::Reference(list) = incoming.payload else {
+        panic!("not references")
+    };
+    assert_eq!(list.as_slice(), refs);
+    assert!(incoming.head.flags.contains(HeadFlags::BY_REFERENCE));
+
+    let wrong = Head { len: 92, ..head };
+    assert_eq!(
+        p.requester.send_references(&wrong, &refs),
+        Err(SendError::Full)
+    );
+    assert_eq!(
+        p.requester.send_references(&head, &[]),
+        Err(SendError::Full)
+    );
+    assert_eq!(
+        p.requester.send_references(&head, &[(0, 1); 14]),
+        Err(SendError::Full)
+    );
+}
+
+#[test]
+fn a_faulting_fill_sends_nothing() {
+    let mut p = pair(SMALL);
+    for len in [8, 1000] {
+        let head = Head {
+            len,
+            ..Head::new(Op::Write)
+        };
+        let fault = Fault { address: 0x1000 };
+        assert_eq!(
+            p.requester.send(&head, |_| Err(fault)),
+            Err(SendError::Fault(fault))
+        );
+        assert!(p.responder.next().unwrap().is_none());
+    }
+    assert_eq!(
+        send(&mut p.requester, &Head::new(Op::Write), b"later"),
+        Ok(0)
+    );
+    assert_eq!(bytes_of(&p.responder.next().unwrap().unwrap()), b"later");
+}
+
+#[test]
+fn the_window_is_half_of_the_ring() {
+    let mut p = pair(NORMAL);
+    let head = Head::new(Op::Probe);
+    for ticket in 0..128 {
+        assert_eq!(p.requester.send(&head, |_| Ok(())), Ok(ticket));
+    }
+    assert_eq!(p.requester.send(&head, |_| Ok(())), Err(SendError::Full));
+    for _ in 0..16 {
+        assert!(p.responder.next().unwrap().is_some());
+        p.responder.done();
+    }
+    for ticket in 128..144 {
+        assert_eq!(p.requester.send(&head, |_| Ok(())), Ok(ticket));
+    }
+    assert_eq!(p.requester.send(&head, |_| Ok(())), Err(SendError::Full));
+}
+
+#[test]
+fn acknowledgements_are_lazy_but_come() {
+    let mut p = pair(NORMAL);
+    p.requester.send(&Head::new(Op::Probe), |_| Ok(())).unwrap();
+    let peek = p.responder.peek();
+    assert!(peek.pending());
+    p.responder.next().unwrap().unwrap();
+    p.responder.done();
+    assert_eq!(p.requester.refresh(), Ok(0));
+    let mut looks = 0;
+    while p.requester.refresh() == Ok(0) {
+        assert!(peek.pending() && p.responder.pending());
+        assert!(p.responder.next().unwrap().is_none());
+        looks += 1;
+        assert!(looks < 20);
+    }
+    assert!(!peek.pending());
+    assert_eq!(p.requester.refresh(), Ok(1));
+    assert!(!p.requester.pending());
+}
+
+#[test]
+fn done_without_a_piece_does_nothing() {
+    let mut p = pair(SMALL);
+    p.responder.done();
+    p.requester.send(&Head::new(Op::Probe), |_| Ok(())).unwrap();
+    p.responder.done();
+    assert!(p.responder.next().unwrap().is_some());
+    assert!(
+        p.responder.next().unwrap().is_some(),
+        "the same piece until it is done"
+    );
+    p.responder.done();
+    p.responder.done();
+    assert!(p.responder.next().unwrap().is_none());
+}
+
+#[test]
+fn an_ack_waits_for_the_responses_that_came_before_it() {
+    let mut p = pair(SMALL);
+    let ask = Head {
+        flags: HeadFlags::ACK_NOW,
+        ..Head::new(Op::Read)
+    };
+    for round in 0..50 {
+        p.requester.send(&ask, |_| Ok(())).unwrap();
+        p.responder.next().unwrap().unwrap();
+        for part in 0..2u8 {
+            send(&mut p.responder, &Head::new(Op::ReadData), &[part; 300]).unwrap();
+        }
+        p.responder.done();
+        for part in 0..2u8 {
+            assert_eq!(p.requester.refresh(), Ok(round));
+            let incoming = p.requester.next().unwrap().unwrap();
+            assert_eq!(bytes_of(&incoming), [part; 300]);
+            p.requester.done();
+        }
+        assert_eq!(p.requester.refresh(), Ok(round + 1));
+    }
+}
+
+#[test]
+fn an_old_announcement_is_met_although_newer_ones_run_ahead() {
+    let mut p = pair(NORMAL);
+    let ask = Head {
+        flags: HeadFlags::ACK_NOW,
+        ..Head::new(Op::FetchAdd)
+    };
+    let answer = |p: &mut Pair| {
+        p.requester.send(&ask, |_| Ok(())).unwrap();
+        p.responder.next().unwrap().unwrap();
+        p.responder
+            .send(&Head::new(Op::AtomicResult), |_| Ok(()))
+            .unwrap();
+        p.responder.done();
+    };
+    answer(&mut p);
+    for round in 1..40 {
+        assert_eq!(p.requester.refresh(), Ok(round - 1));
+        answer(&mut p);
+        assert_eq!(p.requester.refresh(), Ok(round - 1));
+        assert!(p.requester.next().unwrap().is_some());
+        p.requester.done();
+        assert_eq!(p.requester.refresh(), Ok(round));
+    }
+}
+
+#[test]
+fn a_long_stream_wraps_every_ring_and_every_counter() {
+    for start in [0, u64::from(u32::MAX) - 200] {
+        let mut p = pair(SMALL);
+        p.requester.start_at(start);
+        p.responder.start_at(start);
+        let mut random = 0x1234_5678_9abc_def1_u64;
+        let (mut sent, mut taken) = (0u64, 0u64);
+        while taken < 3000 {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let burst = (random >> 60) % 5;
+            for _ in 0..burst {
+                let len = ((random >> 33) % 2049) as usize;
+                let head = Head {
+                    msn: sent as u32,
+                    ..Head::new(Op::Send)
+                };
+                match send(&mut p.requester, &head, &pattern(sent, len)) {
+                    Ok(ticket) => {
+                        assert_eq!(ticket, start + sent);
+                        sent += 1;
+                    }
+                    Err(e) => assert_eq!(e, SendError::Full),
+                }
+            }
+            while let Some(incoming) = p.responder.next().unwrap() {
+                assert_eq!(incoming.head.msn, taken as u32);
+                let bytes = bytes_of(&incoming);
+                assert_eq!(bytes, pattern(taken, bytes.len()));
+                p.responder.done();
+                taken += 1;
+            }
+            p.responder.count_empty();
+            let acked = p.requester.refresh().unwrap();
+            assert!(acked <= start + taken);
+        }
+    }
+}
+
+#[test]
+fn room_means_that_a_whole_piece_fits() {
+    let mut p = pair(SMALL);
+    let mut sent = 0;
+    while p.responder.has_room() {
+        send(&mut p.responder, &Head::new(Op::ReadData), &[1; 2048]).unwrap();
+        sent += 1;
+    }
+    assert_eq!(sent, 2, "2 x 2048 bytes are in a ring of 4096");
+    for _ in 0..2 {
+        p.requester.next().unwrap().unwrap();
+        p.requester.done();
+    }
+    assert!(p.responder.has_room(), "much payload is acknowledged early");
+    assert_eq!(
+        send(&mut p.responder, &Head::new(Op::ReadData), &[1; 2049]),
+        Err(SendError::Full)
+    );
+}
+
+#[test]
+fn a_slot_that_makes_no_sense_breaks_the_link_for_good() {
+    let p = pair(SMALL);
+    // Sequence number 1, operation 200.
+    p.requests
+        .slot_word(0)
+        .store(1 | 200 << 32, Ordering::Release);
+    let malformed = p.responder.next().unwrap_err();
+    assert_eq!(malformed.reason, "unknown operation");
+    p.requests
+        .slot_word(0)
+        .store(1 | (Op::Probe as u64) << 32, Ordering::Release);
+    assert_eq!(p.responder.next().unwrap_err(), malformed);
+    assert_eq!(p.responder.broken(), Some(malformed));
+}
+
+#[test]
+fn impossible_acknowledgements_are_refused() {
+    // (requests sent, word, what is wrong)
+    let cases = [
+        (0, 1, "acknowledges what was never sent"),
+        (3, 4, "acknowledges what was never sent"),
+        (3, u64::from(u32::MAX), "acknowledges what was never sent"),
+        (3, 1 << 32, "announces a response that is not there"),
+        (
+            3,
+            17 << 32,
+            "announces more responses than the ring can hold",
+        ),
+        (
+            3,
+            u64::MAX << 32,
+            "announces more responses than the ring can hold",
+        ),
+    ];
+    for (sent, word, reason) in cases {
+        let mut p = pair(SMALL);
+        for _ in 0..sent {
+            p.requester.send(&Head::new(Op::Probe), |_| Ok(())).unwrap();
+        }
+        p.responses.ack().store(word, Ordering::Release);
+        assert_eq!(
+            p.requester.refresh().unwrap_err().reason,
+            reason,
+            "{word:#x}"
+        );
+        assert!(p.requester.send(&Head::new(Op::Probe), |_| Ok(())).is_err());
+    }
+    // Going backwards.
+    let mut p = pair(SMALL);
+    for _ in 0..3 {
+        p.requester.send(&Head::new(Op::Probe), |_| Ok(())).unwrap();
+    }
+    p.responses.ack().store(2, Ordering::Release);
+    assert_eq!(p.requester.refresh(), Ok(2));
+    p.responses.ack().store(1, Ordering::Release);
+    assert!(p.requester.refresh().is_err());
+    // A requester that says it sent responses.
+    let p = pair(SMALL);
+    p.requests.ack().store(1 << 32, Ordering::Release);
+    assert!(p.responder.refresh().is_err());
+}
+
+#[test]
+fn sleep_epochs_go_on() {
+    let p = pair(SMALL);
+    let peek = p.responder.peek();
+    for round in 0..5 {
+        assert_eq!(p.requester.peer_epoch(), 2 * round);
+        peek.announce_sleep();
+        peek.announce_sleep();
+        assert_eq!(p.requester.peer_epoch(), 2 * round + 1);
+        peek.awake();
+        peek.awake();
+    }
+}
