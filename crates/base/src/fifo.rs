@@ -1,62 +1,467 @@
-//! A bounded queue whose consumers need no lock of the producer.
-#![allow(clippy::unimplemented, missing_docs, clippy::new_ret_no_self)]
+//! A bounded queue with one producer and many consumers, who do not disturb each other.
+//!
+//! The producer pushes without a lock of its own: whoever owns the [`Producer`] (usually a larger object behind a lock)
+//! is the only one who can. Consumers take entries under a small lock that they share with nobody else, so taking never
+//! waits for what the producer's owner is busy with; and whether there is anything to take is seen without any lock.
+
+// UNSAFETY: entries are handed from one thread to another through uninitialised slots of a shared buffer.
+#![allow(unsafe_code)]
+
+use crate::lock::SpinLock;
+use crate::sync::{Arc, AtomicUsize, Ordering, UnsafeCell};
+use std::fmt;
+use std::mem::MaybeUninit;
 use thiserror::Error;
-/// The queue is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+
+/// The queue has no room for one more entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[error("the queue is full")]
 pub struct Full;
-/// The consumers' side: clone and share it freely.
-pub struct Fifo<T> {
-    _t: std::sync::Arc<std::sync::Mutex<Vec<T>>>,
+
+/// On a cache line of its own (two, because processors fetch them in pairs).
+#[repr(align(128))]
+struct Padded<T>(T);
+
+/// The slots. Their number is a power of two, so that a counter that only grows finds its slot by a mask.
+struct Buffer<T> {
+    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+    mask: usize,
 }
+
+impl<T: Copy> Buffer<T> {
+    fn new(capacity: usize) -> Self {
+        let len = capacity.next_power_of_two();
+        let slots = (0..len)
+            .map(|_| UnsafeCell::new(MaybeUninit::uninit()))
+            .collect();
+        Self {
+            slots,
+            mask: len - 1,
+        }
+    }
+
+    #[inline(always)]
+    fn slot(&self, position: usize) -> &UnsafeCell<MaybeUninit<T>> {
+        &self.slots[position & self.mask]
+    }
+}
+
+/// What both sides share.
+///
+/// Who may touch what: `tail` is stored by the producer, `head` by the holder of `taking`; everybody may load both.
+/// Slots `head..tail` hold entries and belong to the holder of `taking`, the others to the producer. `buffer` itself is
+/// read by the producer and by the holder of `taking`, and replaced only by the producer *while* it holds `taking`.
+struct Ring<T> {
+    head: Padded<AtomicUsize>,
+    tail: Padded<AtomicUsize>,
+    capacity: AtomicUsize,
+    buffer: UnsafeCell<Buffer<T>>,
+    taking: SpinLock<()>,
+}
+
+// SAFETY: entries move from the producer's thread to consumers' threads (`T: Send`); the slots and the buffer are
+// accessed only as the comment above says, which the acquire and release operations on `head`, `tail` and `taking`
+// turn into exclusive access.
+unsafe impl<T: Send> Sync for Ring<T> {}
+// SAFETY: sending the ring sends the entries in it.
+unsafe impl<T: Send> Send for Ring<T> {}
+
+impl<T> Ring<T> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        // Head first: it never passes the tail, so the difference cannot be negative.
+        let head = self.head.0.load(Ordering::Acquire);
+        self.tail.0.load(Ordering::Acquire).wrapping_sub(head)
+    }
+}
+
+/// The consumers' side. Clone it, share it: any number of threads may take entries, each entry is taken once.
+pub struct Fifo<T> {
+    ring: Arc<Ring<T>>,
+}
+
 impl<T> Clone for Fifo<T> {
     fn clone(&self) -> Self {
-        unimplemented!()
+        Self {
+            ring: Arc::clone(&self.ring),
+        }
     }
 }
-/// The producer's side: one per queue.
+
+/// The producer's side; there is one for a queue.
 pub struct Producer<T> {
-    _t: std::sync::Arc<std::sync::Mutex<Vec<T>>>,
+    ring: Arc<Ring<T>>,
+    /// The producer's own copy of `tail`.
+    tail: usize,
+    /// The last `head` that was seen; the real one may be further.
+    seen_head: usize,
+    /// The producer's own copy of `capacity`.
+    capacity: usize,
 }
+
 impl<T: Copy + Send> Fifo<T> {
-    pub fn new(_capacity: usize) -> (Producer<T>, Fifo<T>) {
-        unimplemented!()
+    /// An empty queue for `capacity` entries (at least one).
+    #[expect(
+        clippy::new_ret_no_self,
+        reason = "a queue has two sides, and both are needed"
+    )]
+    #[must_use]
+    pub fn new(capacity: usize) -> (Producer<T>, Self) {
+        let capacity = capacity.max(1);
+        let ring = Arc::new(Ring {
+            head: Padded(AtomicUsize::new(0)),
+            tail: Padded(AtomicUsize::new(0)),
+            capacity: AtomicUsize::new(capacity),
+            buffer: UnsafeCell::new(Buffer::new(capacity)),
+            taking: SpinLock::new(()),
+        });
+        let fifo = Self {
+            ring: Arc::clone(&ring),
+        };
+        (
+            Producer {
+                ring,
+                tail: 0,
+                seen_head: 0,
+                capacity,
+            },
+            fifo,
+        )
     }
+
+    /// Takes the oldest entry.
+    #[inline]
+    #[must_use]
     pub fn pop(&self) -> Option<T> {
-        unimplemented!()
+        let mut taken = None;
+        self.take(1, |_, entry| taken = Some(entry));
+        taken
     }
-    /// Fills `into` from its start, returns how many.
-    pub fn pop_many(&self, _into: &mut [T]) -> usize {
-        unimplemented!()
+
+    /// Takes the oldest entries, as many as there are and fit, into the start of `into`; returns how many.
+    #[inline]
+    #[must_use]
+    pub fn pop_many(&self, into: &mut [T]) -> usize {
+        self.take(into.len(), |at, entry| into[at] = entry)
     }
-    pub fn len(&self) -> usize {
-        unimplemented!()
-    }
-    pub fn is_empty(&self) -> bool {
-        unimplemented!()
-    }
-    pub fn capacity(&self) -> usize {
-        unimplemented!()
+
+    #[inline]
+    fn take(&self, most: usize, mut each: impl FnMut(usize, T)) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let _taking = self.ring.taking.lock();
+        // Only the holder of the lock stores `head`.
+        let head = self.ring.head.0.load(Ordering::Relaxed);
+        // Acquire: the entries before the tail are visible.
+        let count = self
+            .ring
+            .tail
+            .0
+            .load(Ordering::Acquire)
+            .wrapping_sub(head)
+            .min(most);
+        self.ring.buffer.with(|buffer| {
+            // SAFETY: the buffer is replaced only under the lock that we hold.
+            let buffer = unsafe { &*buffer };
+            for at in 0..count {
+                let slot = buffer.slot(head.wrapping_add(at));
+                // SAFETY: slots between head and tail hold entries and belong to the holder of the lock: the producer
+                // wrote it before it stored a tail beyond it, and writes it again only after it has seen a head
+                // beyond it, which we store below.
+                each(at, slot.with(|entry| unsafe { (*entry).assume_init() }));
+            }
+        });
+        self.ring
+            .head
+            .0
+            .store(head.wrapping_add(count), Ordering::Release);
+        count
     }
 }
-impl<T: Copy + Send> Producer<T> {
-    pub fn push(&mut self, _value: T) -> Result<(), Full> {
-        unimplemented!()
-    }
+
+impl<T> Fifo<T> {
+    /// The number of entries at some moment during the call.
+    #[inline]
+    #[must_use]
     pub fn len(&self) -> usize {
-        unimplemented!()
+        self.ring.len()
     }
+
+    /// Whether there was nothing to take at some moment during the call. Two loads; takes no lock.
+    #[inline]
+    #[must_use]
     pub fn is_empty(&self) -> bool {
-        unimplemented!()
+        self.ring.head.0.load(Ordering::Acquire) == self.ring.tail.0.load(Ordering::Acquire)
     }
+
+    /// How many entries fit.
+    #[must_use]
     pub fn capacity(&self) -> usize {
-        unimplemented!()
+        self.ring.capacity.load(Ordering::Relaxed)
     }
+}
+
+impl<T: Copy + Send> Producer<T> {
+    /// Appends an entry.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`] when the queue holds as many entries as its capacity allows.
+    #[inline]
+    pub fn push(&mut self, value: T) -> Result<(), Full> {
+        if self.tail.wrapping_sub(self.seen_head) >= self.capacity {
+            // Acquire: the consumers are done with the slots before the head.
+            self.seen_head = self.ring.head.0.load(Ordering::Acquire);
+            if self.tail.wrapping_sub(self.seen_head) >= self.capacity {
+                return Err(Full);
+            }
+        }
+        self.ring.buffer.with(|buffer| {
+            // SAFETY: the buffer is replaced only by the producer, which is `self`, borrowed exclusively.
+            let buffer = unsafe { &*buffer };
+            // SAFETY: fewer than `capacity` slots, hence fewer than the buffer has, are between the head that was seen
+            // and the tail; so the slot at the tail is not among those that belong to consumers.
+            buffer
+                .slot(self.tail)
+                .with_mut(|slot| unsafe { (*slot).write(value) });
+        });
+        self.tail = self.tail.wrapping_add(1);
+        self.ring.tail.0.store(self.tail, Ordering::Release);
+        Ok(())
+    }
+
+    /// Changes the capacity (to at least one). Entries that are queued stay queued, in order.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`] when more entries than that are queued; nothing changes then.
+    pub fn resize(&mut self, capacity: usize) -> Result<(), Full> {
+        let capacity = capacity.max(1);
+        let replacement = Buffer::new(capacity);
+        let ring = &*self.ring;
+        let _nobody_takes = ring.taking.lock();
+        // Exact, since the head cannot move while we hold the consumers' lock.
+        let head = ring.head.0.load(Ordering::Relaxed);
+        if self.tail.wrapping_sub(head) > capacity {
+            return Err(Full);
+        }
+        ring.buffer.with_mut(|buffer| {
+            // SAFETY: consumers use the buffer only under the lock that we hold, and the producer is `self`, borrowed
+            // exclusively; so nobody else has a reference to it.
+            let buffer = unsafe { &mut *buffer };
+            let mut position = head;
+            while position != self.tail {
+                // SAFETY: slots between head and tail hold entries, and belong to the holder of the lock.
+                let entry = buffer.slot(position).with(|entry| unsafe { *entry });
+                // SAFETY: nobody else knows of the replacement yet.
+                replacement
+                    .slot(position)
+                    .with_mut(|slot| unsafe { *slot = entry });
+                position = position.wrapping_add(1);
+            }
+            *buffer = replacement;
+        });
+        ring.capacity.store(capacity, Ordering::Relaxed);
+        self.capacity = capacity;
+        self.seen_head = head;
+        Ok(())
+    }
+}
+
+impl<T> Producer<T> {
+    /// The number of entries at some moment during the call.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// Whether consumers have taken everything.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many entries fit.
+    #[inline]
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// How many entries certainly fit at present; consumers may have made more room meanwhile.
+    #[inline]
+    #[must_use]
     pub fn free(&self) -> usize {
-        unimplemented!()
+        self.capacity - self.len()
     }
-    /// Changes the capacity, keeping what is queued; Full if more than that is queued.
-    pub fn resize(&mut self, _capacity: usize) -> Result<(), Full> {
-        unimplemented!()
+}
+
+impl<T> fmt::Debug for Fifo<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fifo")
+            .field("len", &self.len())
+            .field("capacity", &self.capacity())
+            .finish()
+    }
+}
+
+impl<T> fmt::Debug for Producer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Producer")
+            .field("len", &self.len())
+            .field("capacity", &self.capacity)
+            .finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn keeps_order_and_capacity() {
+        let (mut producer, fifo) = Fifo::new(3);
+        assert!(fifo.is_empty());
+        assert_eq!(fifo.pop(), None);
+        for i in 0..3 {
+            producer.push(i).unwrap();
+        }
+        assert_eq!(producer.push(3), Err(Full));
+        assert_eq!((fifo.len(), producer.free(), fifo.capacity()), (3, 0, 3));
+        assert_eq!(fifo.pop(), Some(0));
+        producer.push(3).unwrap();
+        assert_eq!(producer.push(4), Err(Full));
+        let mut out = [9; 5];
+        assert_eq!(fifo.pop_many(&mut out), 3);
+        assert_eq!(out, [1, 2, 3, 9, 9]);
+        assert_eq!(fifo.pop_many(&mut out), 0);
+        assert_eq!(fifo.pop_many(&mut []), 0);
+    }
+
+    #[test]
+    fn resizing_keeps_entries() {
+        let (mut producer, fifo) = Fifo::new(2);
+        for round in 0..5 {
+            producer.push(round).unwrap();
+            assert_eq!(fifo.pop(), Some(round));
+        }
+        producer.push(10).unwrap();
+        producer.push(11).unwrap();
+        producer.resize(5).unwrap();
+        for i in 12..15 {
+            producer.push(i).unwrap();
+        }
+        assert_eq!(producer.push(15), Err(Full));
+        assert_eq!(producer.resize(4), Err(Full));
+        assert_eq!((producer.capacity(), fifo.capacity()), (5, 5));
+        assert_eq!(fifo.pop(), Some(10));
+        producer.resize(4).unwrap();
+        assert_eq!(producer.push(15), Err(Full));
+        let mut out = [0; 8];
+        assert_eq!(fifo.pop_many(&mut out), 4);
+        assert_eq!(out[..4], [11, 12, 13, 14]);
+    }
+
+    #[test]
+    fn every_entry_is_taken_once_and_in_order() {
+        const COUNT: u64 = 100_000;
+        let (mut producer, fifo) = Fifo::new(64);
+        let done = AtomicBool::new(false);
+        let mut taken: Vec<Vec<u64>> = std::thread::scope(|scope| {
+            let consumers: Vec<_> = (0..3)
+                .map(|which| {
+                    let (fifo, done) = (fifo.clone(), &done);
+                    scope.spawn(move || {
+                        let mut mine = Vec::new();
+                        let mut batch = [0; 7];
+                        loop {
+                            // Before the look: what is pushed before the flag is set is found after it.
+                            let last = done.load(Ordering::Acquire);
+                            let n = fifo.pop_many(&mut batch[..1 + which * 3]);
+                            mine.extend_from_slice(&batch[..n]);
+                            if n == 0 && last {
+                                break mine;
+                            }
+                            if n == 0 {
+                                std::thread::yield_now();
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for i in 0..COUNT {
+                while producer.push(i).is_err() {
+                    std::thread::yield_now();
+                }
+                if i % 1000 == 0 {
+                    let _ = producer.resize(16 + (i as usize / 1000) % 100);
+                }
+            }
+            done.store(true, Ordering::Release);
+            consumers
+                .into_iter()
+                .map(|consumer| consumer.join().unwrap())
+                .collect()
+        });
+        for mine in &taken {
+            assert!(mine.is_sorted());
+        }
+        let mut all = taken.concat();
+        all.sort_unstable();
+        assert!(all.iter().copied().eq(0..COUNT));
+        taken.clear();
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::thread;
+
+    #[test]
+    fn two_consumers_and_a_wrapping_producer() {
+        loom::model(|| {
+            let (mut producer, fifo) = Fifo::new(2);
+            let consumers: Vec<_> = (0..2)
+                .map(|_| {
+                    let fifo = fifo.clone();
+                    thread::spawn(move || fifo.pop())
+                })
+                .collect();
+            let mut pushed: Vec<u32> = (1..=3).filter(|&i| producer.push(i).is_ok()).collect();
+            let mut taken: Vec<u32> = consumers
+                .into_iter()
+                .filter_map(|consumer| consumer.join().unwrap())
+                .collect();
+            while let Some(entry) = fifo.pop() {
+                taken.push(entry);
+            }
+            taken.sort_unstable();
+            pushed.sort_unstable();
+            assert_eq!(taken, pushed);
+        });
+    }
+
+    #[test]
+    fn resizing_under_a_consumer() {
+        loom::model(|| {
+            let (mut producer, fifo) = Fifo::new(1);
+            producer.push(1).unwrap();
+            let consumer = {
+                let fifo = fifo.clone();
+                thread::spawn(move || fifo.pop())
+            };
+            producer.resize(2).unwrap();
+            producer.push(2).unwrap();
+            let mut taken: Vec<u32> = consumer.join().unwrap().into_iter().collect();
+            while let Some(entry) = fifo.pop() {
+                taken.push(entry);
+            }
+            assert_eq!(taken, [1, 2]);
+        });
     }
 }

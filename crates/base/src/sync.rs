@@ -2,8 +2,12 @@
 //! `--cfg loom`, those of loom, which tries every interleaving that the memory model allows.
 
 #[cfg(not(loom))]
+pub(crate) use std::sync::Arc;
+#[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+#[cfg(loom)]
+pub(crate) use loom::sync::Arc;
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 

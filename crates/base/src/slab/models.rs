@@ -1,0 +1,126 @@
+//! The slab under loom, which tries every interleaving and every reordering that the memory model allows.
+
+use super::*;
+use crate::sync::Arc;
+use loom::sync::atomic::AtomicU64 as LoomU64;
+use loom::thread;
+
+/// A value for a slot, with memory that must not be touched after the release (loom checks the accesses).
+struct Value {
+    name: LoomU64,
+    memory: crate::sync::UnsafeCell<u32>,
+}
+
+impl Default for Value {
+    fn default() -> Self {
+        Self {
+            name: LoomU64::new(0),
+            memory: crate::sync::UnsafeCell::new(0),
+        }
+    }
+}
+
+#[expect(
+    unsafe_code,
+    reason = "loom's cell stands for the memory that a pin protects"
+)]
+// SAFETY: the cell is accessed under a pin or after the slot was drained only; that is what the models check.
+unsafe impl Sync for Value {}
+
+fn live_slab() -> Arc<Slab<Value>> {
+    let slab = Arc::new(Slab::<Value>::new(2));
+    let claimed = slab.claim().unwrap();
+    claimed.name.store(10, Ordering::Relaxed);
+    claimed.publish();
+    slab
+}
+
+/// Either the pin fails, or the drain waits for what is done under it.
+#[test]
+fn pin_against_retire_and_drain() {
+    loom::model(|| {
+        let slab = live_slab();
+        let reader = {
+            let slab = Arc::clone(&slab);
+            thread::spawn(move || {
+                if let Some(pin) = slab.pin(0, 0) {
+                    assert_eq!(pin.name.load(Ordering::Relaxed), 10);
+                    pin.memory.with(|_| ());
+                }
+            })
+        };
+        let retired = slab.retire(0, 0).unwrap();
+        assert!(slab.pin(0, 0).is_none());
+        if retired.is_drained() {
+            retired.memory.with_mut(|_| ());
+            retired.name.store(11, Ordering::Relaxed);
+            retired.release(1).unwrap();
+            let claimed = slab.claim().unwrap();
+            assert_eq!(claimed.index(), 0);
+            claimed.publish();
+        }
+        reader.join().unwrap();
+    });
+}
+
+/// Of two that retire one gets it.
+#[test]
+fn retire_against_retire() {
+    loom::model(|| {
+        let slab = live_slab();
+        let other = {
+            let slab = Arc::clone(&slab);
+            thread::spawn(move || slab.retire(0, 0).map(|r| r.release(1).is_ok()).is_some())
+        };
+        let mine = slab.retire(0, 0).map(|r| r.release(1).is_ok()).is_some();
+        assert!(mine ^ other.join().unwrap());
+        assert_eq!(slab.peek(0), Some((1, State::Free)));
+    });
+}
+
+/// A pin that is dropped while the retired slot is left behind and resumed is neither lost nor counted twice.
+#[test]
+fn unpin_against_leaving_and_resuming() {
+    loom::model(|| {
+        let slab = live_slab();
+        let reader = {
+            let slab = Arc::clone(&slab);
+            thread::spawn(move || drop(slab.pin(0, 0)))
+        };
+        drop(slab.retire(0, 0).unwrap());
+        let resumed = slab.resume(0, 0).unwrap();
+        reader.join().unwrap();
+        resumed.release(1).unwrap();
+        assert_eq!(slab.live(), 0);
+    });
+}
+
+/// Two threads that claim get two slots, and what they publish is seen whole.
+#[test]
+fn claim_against_claim() {
+    loom::model(|| {
+        let slab = Arc::new(Slab::<Value>::new(2));
+        drop(slab.claim()); // allocates the chunk, which loom does not watch
+        let other = {
+            let slab = Arc::clone(&slab);
+            thread::spawn(move || {
+                let claimed = slab.claim().unwrap();
+                let index = claimed.index();
+                claimed.name.store(20 + u64::from(index), Ordering::Relaxed);
+                claimed.publish();
+                index
+            })
+        };
+        let claimed = slab.claim().unwrap();
+        let mine = claimed.index();
+        for index in 0..2 {
+            if index != mine {
+                if let Some(pin) = slab.pin(index, 0) {
+                    assert_eq!(pin.name.load(Ordering::Relaxed), 20 + u64::from(index));
+                }
+            }
+        }
+        drop(claimed);
+        assert_ne!(mine, other.join().unwrap());
+    });
+}
