@@ -214,6 +214,12 @@ impl End {
         Ok(())
     }
 
+    /// Whether something was sent that is not acknowledged yet, as far as we have looked.
+    #[inline]
+    pub(crate) fn has_unacked(&self) -> bool {
+        self.sender.acked() != self.sender.produced()
+    }
+
     // ---- receiving
 
     /// The next piece of the peer.

@@ -72,6 +72,26 @@ pub enum Greeting {
 }
 
 impl Acceptor {
+    /// Takes over a connection that was accepted elsewhere: a connected, non-blocking
+    /// `SOCK_SEQPACKET` socket.
+    ///
+    /// # Errors
+    /// The other side's user is not allowed; whatever the kernel says.
+    pub fn from_fd(fd: OwnedFd, local: &LocalNode) -> Result<Self, HandshakeError> {
+        let socket = Socket::from_fd(fd);
+        let who = check_user(&socket, local)?;
+        Ok(Self {
+            local: local.clone(),
+            who,
+            socket: Some(socket),
+        })
+    }
+
+    /// Who the other side is, as the kernel says.
+    pub fn credentials(&self) -> Credentials {
+        self.who
+    }
+
     /// The socket to wait for (readable). `None` once finished.
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(AsFd::as_fd)
@@ -204,6 +224,7 @@ impl LinkRequest {
             peer,
             peer_geometry,
             light: local.membarrier && membarrier,
+            fork: local.fork_mark(),
             by_reference,
             reference_min: local.config.reference_min,
             reachable: by_reference,

@@ -13,6 +13,7 @@ use crate::PullError;
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_base::process::{CmaError, PidFd, cma_read, cma_write};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Bytes per system call: measured best, and the time between two looks at a revocation.
 const CHUNK: u64 = 256 << 10;
@@ -39,6 +40,11 @@ impl PeerProcess {
         self.alive
             .as_ref()
             .is_some_and(|process| !process.is_alive())
+    }
+
+    /// Readable once the process has ended.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.alive.as_ref().map(AsFd::as_fd)
     }
 
     /// Whether we can find the other side's random number in its memory.
@@ -69,7 +75,7 @@ impl PeerProcess {
         len: u64,
     ) -> Result<(), PullError> {
         let pid = self.check_alive()?;
-        if is_process(mem) {
+        if mem.process().is_some() {
             for_chunks(dst, src, len, CHUNK, |dst, src, len| {
                 // SAFETY: whoever made the `ProcessMemory` has promised that only addresses of
                 // registered memory come here; the kernel refuses what is not mapped.
@@ -103,7 +109,7 @@ impl PeerProcess {
         src: u64,
         len: u64,
     ) -> Result<(), PullError> {
-        if is_process(mem) {
+        if mem.process().is_some() {
             for_chunks(dst, src, len, CHUNK, |dst, src, len| {
                 // A process number that is used again must not be written to: ask each time.
                 let pid = self.check_alive()?;
@@ -129,10 +135,6 @@ impl PeerProcess {
             })
         }
     }
-}
-
-fn is_process<M: Memory>(_mem: &M) -> bool {
-    false
 }
 
 /// Calls `copy(dst, src, len)` for parts of at most `chunk` bytes.

@@ -162,6 +162,7 @@ impl Connector {
             peer,
             peer_geometry,
             light: self.local.membarrier && welcome.membarrier,
+            fork: self.local.fork_mark(),
             by_reference: self.local.config.by_reference && welcome.by_reference,
             reference_min: self.local.config.reference_min.max(welcome.reference_min),
             reachable,

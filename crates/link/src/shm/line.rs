@@ -4,8 +4,10 @@
 use super::hello::{self, CONTROL_MAX, Frame, Kind};
 use super::socket::{Received, Socket};
 use crate::Malformed;
+use rkey_base::process::ForkMark;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a control socket had to say.
@@ -36,14 +38,22 @@ pub struct Control {
 pub struct Line {
     socket: Socket,
     gone: AtomicBool,
+    fork: Arc<ForkMark>,
 }
 
 impl Line {
-    pub(crate) fn new(socket: Socket) -> Self {
+    pub(crate) fn new(socket: Socket, fork: Arc<ForkMark>) -> Self {
         Self {
             socket,
             gone: AtomicBool::new(false),
+            fork,
         }
+    }
+
+    /// Whether this is a forked child, to whom the link does not belong.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.fork.is_child()
     }
 
     /// Takes the next event, or `None` if there is nothing now. Call it when the socket is
@@ -109,9 +119,19 @@ impl Line {
         self.socket.send(packet, fds)
     }
 
-    /// Rings the peer's bell. Never blocks.
-    pub(crate) fn ring(&self) {
+    /// Rings the peer's bell, whether it sleeps or not. Never blocks.
+    pub fn ring(&self) {
         self.socket.ring();
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        // A forked child of ours may hold a copy of the socket, and the peer is to know now that
+        // the link has ended. Only: if we are that child, the link is our parent's.
+        if !self.fork.is_child() {
+            self.socket.shutdown();
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::{
 use rkey_base::barrier;
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
+use rkey_base::process::ForkMark;
 use rkey_base::segment::{OwnSegment, PeerSegment};
 use rkey_base::shared::Place;
 use std::cell::Cell;
@@ -34,6 +35,7 @@ pub(crate) struct Parts {
     pub(crate) peer_geometry: Geometry,
     /// Both sides are registered for heavy barriers.
     pub(crate) light: bool,
+    pub(crate) fork: Arc<ForkMark>,
     /// The responder can reach the requester's memory.
     pub(crate) by_reference: bool,
     pub(crate) reference_min: u32,
@@ -117,7 +119,7 @@ impl ShmLink {
             reachable: parts.reachable,
             rung: 0,
             process: Arc::new(parts.process),
-            line: Arc::new(Line::new(parts.socket)),
+            line: Arc::new(Line::new(parts.socket, parts.fork)),
         })
     }
 
@@ -146,6 +148,23 @@ impl ShmLink {
     /// by reference is [`Capabilities::by_reference`]).
     pub fn peer_memory_is_reachable(&self) -> bool {
         self.reachable
+    }
+
+    /// Rings the peer's bell, whether it sleeps or not. Never blocks.
+    pub fn kick(&self) {
+        self.line.ring();
+    }
+
+    /// Whether something was sent that is not acknowledged yet, as far as we have looked.
+    #[inline]
+    pub fn has_unacked(&self) -> bool {
+        self.end.has_unacked()
+    }
+
+    /// A descriptor of the peer process (a pidfd): readable once the process has ended. `None`
+    /// where the kernel gives none.
+    pub fn peer_process(&self) -> Option<BorrowedFd<'_>> {
+        self.process.descriptor()
     }
 
     /// Takes the next event of the control socket; the link is down once it says so.

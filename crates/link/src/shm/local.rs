@@ -5,6 +5,7 @@ use super::socket::Policy;
 use crate::ring::Geometry;
 use crate::{Malformed, NodeId};
 use rkey_base::barrier;
+use rkey_base::process::ForkMark;
 use std::io;
 use std::sync::Arc;
 
@@ -76,6 +77,8 @@ pub struct LocalNode {
     pub(crate) membarrier: bool,
     /// On the heap, where a peer's probe will look for it.
     nonce: Arc<[u8; 16]>,
+    /// Tells whether we are a forked child, which must leave the links of its parent alone.
+    fork: Arc<ForkMark>,
 }
 
 impl LocalNode {
@@ -94,6 +97,7 @@ impl LocalNode {
             config,
             membarrier: barrier::register(),
             nonce: Arc::new(nonce),
+            fork: Arc::new(ForkMark::new()?),
         })
     }
 
@@ -105,6 +109,10 @@ impl LocalNode {
     /// The configuration.
     pub fn config(&self) -> &LinkConfig {
         &self.config
+    }
+
+    pub(crate) fn fork_mark(&self) -> Arc<ForkMark> {
+        Arc::clone(&self.fork)
     }
 
     pub(crate) fn probe(&self) -> Probe {

@@ -121,6 +121,17 @@ impl Socket {
         Ok(Self(fd))
     }
 
+    /// Takes over a connected, non-blocking socket of the right type.
+    pub(crate) fn from_fd(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    /// Ends the connection for both sides, also for copies of the descriptor elsewhere.
+    pub(crate) fn shutdown(&self) {
+        // It may have ended already.
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
+    }
+
     /// Two sockets connected to each other.
     #[cfg(test)]
     pub(crate) fn pair() -> io::Result<(Self, Self)> {
