@@ -38,11 +38,11 @@ pub struct Control {
 pub struct Line {
     socket: Socket,
     gone: AtomicBool,
-    fork: Arc<ForkMark>,
+    fork: ForkMark,
 }
 
 impl Line {
-    pub(crate) fn new(socket: Socket, fork: Arc<ForkMark>) -> Self {
+    pub(crate) fn new(socket: Socket, fork: ForkMark) -> Self {
         Self {
             socket,
             gone: AtomicBool::new(false),

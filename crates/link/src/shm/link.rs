@@ -35,7 +35,7 @@ pub(crate) struct Parts {
     pub(crate) peer_geometry: Geometry,
     /// Both sides are registered for heavy barriers.
     pub(crate) light: bool,
-    pub(crate) fork: Arc<ForkMark>,
+    pub(crate) fork: ForkMark,
     /// The responder can reach the requester's memory.
     pub(crate) by_reference: bool,
     pub(crate) reference_min: u32,

@@ -78,7 +78,7 @@ pub struct LocalNode {
     /// On the heap, where a peer's probe will look for it.
     nonce: Arc<[u8; 16]>,
     /// Tells whether we are a forked child, which must leave the links of its parent alone.
-    fork: Arc<ForkMark>,
+    fork: ForkMark,
 }
 
 impl LocalNode {
@@ -97,7 +97,7 @@ impl LocalNode {
             config,
             membarrier: barrier::register(),
             nonce: Arc::new(nonce),
-            fork: Arc::new(ForkMark::new()?),
+            fork: ForkMark::new()?,
         })
     }
 
@@ -111,8 +111,8 @@ impl LocalNode {
         &self.config
     }
 
-    pub(crate) fn fork_mark(&self) -> Arc<ForkMark> {
-        Arc::clone(&self.fork)
+    pub(crate) fn fork_mark(&self) -> ForkMark {
+        self.fork
     }
 
     pub(crate) fn probe(&self) -> Probe {

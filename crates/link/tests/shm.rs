@@ -1,0 +1,345 @@
+//! The shared-memory link with both sides in one process: handshake, every way of moving payload,
+//! sleeping, and what happens when the other side goes away or talks nonsense.
+
+mod common;
+
+use common::{bytes_of, connect, listen, local, pair, pair_with, wait_readable};
+use rkey_base::barrier;
+use rkey_base::memory::Memory as _;
+use rkey_link::shm::{
+    Connector, Event, Greeting, HandshakeError, LinkConfig, Policy, Step, Stranger,
+};
+use rkey_link::{
+    DownReason, Head, HeadFlags, Link as _, NodeId, Op, Payload, PullError, SendError,
+};
+use std::os::fd::AsFd as _;
+
+#[test]
+fn two_sides_introduce_themselves() {
+    let (requester, responder) = pair();
+    assert_eq!(requester.node(), NodeId { pid: 2, nonce: 22 });
+    assert_eq!(responder.node(), NodeId { pid: 1, nonce: 11 });
+    assert!(requester.is_requester() && !responder.is_requester());
+    assert_eq!(requester.credentials().pid, Some(std::process::id()));
+    assert_eq!(requester.is_up(), Ok(()));
+    assert_eq!(
+        requester.capabilities().by_reference,
+        responder.capabilities().by_reference
+    );
+    assert_eq!(requester.capabilities().piece_max, 16 << 10);
+}
+
+#[test]
+fn requests_and_responses_travel() {
+    let (mut requester, mut responder) = pair();
+    for len in [0, 1, 8, 16, 17, 208, 209, 4096, 16 << 10] {
+        let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
+        let head = Head {
+            len: len as u32,
+            total: len as u32,
+            flags: HeadFlags::FIRST | HeadFlags::LAST | HeadFlags::ACK_NOW,
+            ..Head::new(Op::Send)
+        };
+        let ticket = requester
+            .request(&head, |mut place| {
+                place.put(0, &bytes);
+                Ok(())
+            })
+            .unwrap();
+        requester.flush();
+        assert!(responder.pending());
+        let incoming = responder.incoming().unwrap().unwrap();
+        assert_eq!(incoming.head, head);
+        assert_eq!(bytes_of(&incoming), bytes);
+        assert!(responder.room_to_respond());
+        let answer = Head {
+            len: len as u32,
+            ..Head::new(Op::ReadData)
+        };
+        responder
+            .respond(&answer, |mut place| {
+                place.put(0, &bytes);
+                Ok(())
+            })
+            .unwrap();
+        responder.incoming_done();
+        responder.flush();
+        assert_eq!(requester.acked(), Ok(ticket), "the response comes first");
+        assert_eq!(bytes_of(&requester.response().unwrap().unwrap()), bytes);
+        requester.response_done();
+        assert_eq!(requester.acked(), Ok(ticket + 1));
+        assert!(requester.incoming().unwrap().is_none());
+        assert!(responder.response().unwrap().is_none());
+    }
+}
+
+#[test]
+fn payload_by_reference_is_pulled_and_pushed() {
+    let (mut requester, mut responder) = pair();
+    if !responder.capabilities().by_reference {
+        eprintln!("SKIP: the kernel does not permit process_vm_readv here");
+        return;
+    }
+    // SAFETY-free on purpose: the test's memory is an arena at made-up addresses, which goes
+    // through a buffer; real process memory is used by the requester side only.
+    let source: Vec<u8> = (0..100_000u32).map(|i| i as u8).collect();
+    let sink = vec![0u8; 5000];
+    let target = rkey_base::memory::ArenaMemory::new(0x10_0000, 200_000);
+    let address = source.as_ptr() as u64;
+    let refs = [(address, 60_000), (address + 60_000, 40_000)];
+    let head = Head {
+        len: 100_000,
+        total: 100_000,
+        ..Head::new(Op::Write)
+    };
+    requester.request_by_reference(&head, &refs).unwrap();
+    let incoming = responder.incoming().unwrap().unwrap();
+    let Payload::Reference(list) = incoming.payload else {
+        panic!("not by reference")
+    };
+    let mut at = 0x10_0000;
+    for &(va, len) in list.as_slice() {
+        responder.pull(&target, at, va, len).unwrap();
+        at += len;
+    }
+    responder.incoming_done();
+    assert_eq!(target.read(0x10_0000, 100_000), source);
+
+    responder
+        .push(&target, sink.as_ptr() as u64, 0x10_0000 + 17, 5000)
+        .unwrap();
+    let mut seen = vec![0; 5000];
+    // The sink was written behind the compiler's back: read it as the kernel wrote it.
+    for (i, byte) in seen.iter_mut().enumerate() {
+        *byte = std::hint::black_box(&sink)[i];
+    }
+    assert_eq!(seen, source[17..5017]);
+
+    // Memory that is not there, on either side.
+    assert!(matches!(
+        responder.pull(&target, 0x10_0000, 8, 64),
+        Err(PullError::Remote(_))
+    ));
+    assert!(matches!(
+        responder.pull(&target, 0, address, 64),
+        Err(PullError::Local(_))
+    ));
+    assert!(matches!(
+        responder.push(&target, 8, 0x10_0000, 64),
+        Err(PullError::Remote(_))
+    ));
+    assert!(matches!(
+        responder.pull(&target, u64::MAX, address, 64),
+        Err(_)
+    ));
+    // Only the responder may.
+    assert_eq!(
+        requester.pull(&target, 0x10_0000, address, 64),
+        Err(PullError::Refused)
+    );
+    let mut byte = [0];
+    target.load_bytes(&mut byte, 0x10_0000).unwrap();
+}
+
+#[test]
+fn by_reference_can_be_switched_off() {
+    let config = LinkConfig {
+        by_reference: false,
+        ..LinkConfig::default()
+    };
+    for (a, b) in [
+        (config, LinkConfig::default()),
+        (LinkConfig::default(), config),
+    ] {
+        let (requester, responder) = pair_with(a, b);
+        assert!(!requester.capabilities().by_reference);
+        assert!(!responder.capabilities().by_reference);
+    }
+}
+
+#[test]
+fn a_sleeper_is_woken_once() {
+    let (mut requester, responder) = pair();
+    let peek = responder.peek();
+    let probe = Head::new(Op::Probe);
+    // Awake: nobody rings.
+    requester.request(&probe, |_| Ok(())).unwrap();
+    requester.flush();
+    assert!(responder.line().next_event().is_none());
+    // Asleep: the first flush rings, the second does not.
+    peek.announce_sleep();
+    barrier::heavy();
+    requester.request(&probe, |_| Ok(())).unwrap();
+    requester.flush();
+    requester.request(&probe, |_| Ok(())).unwrap();
+    requester.flush();
+    assert!(peek.pending());
+    assert!(wait_readable(responder.line().as_fd()));
+    assert!(matches!(responder.line().next_event(), Some(Event::Wake)));
+    assert!(responder.line().next_event().is_none());
+    // The next sleep is rung again.
+    peek.awake();
+    peek.announce_sleep();
+    requester.request(&probe, |_| Ok(())).unwrap();
+    requester.flush();
+    assert!(matches!(responder.line().next_event(), Some(Event::Wake)));
+    requester.kick();
+    assert!(matches!(responder.line().next_event(), Some(Event::Wake)));
+}
+
+#[test]
+fn a_sleeping_requester_hears_its_acknowledgement() {
+    let (mut requester, mut responder) = pair();
+    requester
+        .request(&Head::new(Op::Probe), |_| Ok(()))
+        .unwrap();
+    requester.flush();
+    let peek = requester.peek();
+    peek.announce_sleep();
+    responder.incoming().unwrap().unwrap();
+    responder.incoming_done();
+    for _ in 0..20 {
+        let _ = responder.incoming().unwrap();
+        responder.flush();
+    }
+    assert!(matches!(requester.line().next_event(), Some(Event::Wake)));
+    assert!(peek.pending());
+    peek.awake();
+    assert_eq!(requester.acked(), Ok(1));
+    assert!(!requester.has_unacked());
+}
+
+#[test]
+fn devices_can_talk_beside_the_rings() {
+    let (requester, mut responder) = pair();
+    requester
+        .send_control(b"a lease, please", &[requester.line().as_fd()])
+        .unwrap();
+    requester.send_control(&[], &[]).unwrap();
+    match responder.on_socket() {
+        Some(Event::Control(control)) => {
+            assert_eq!(control.bytes, b"a lease, please");
+            assert_eq!(control.fds.len(), 1);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(responder.on_socket(), Some(Event::Control(c)) if c.bytes.is_empty()));
+    assert!(responder.on_socket().is_none());
+}
+
+#[test]
+fn the_end_of_a_peer_is_seen_and_what_it_sent_can_still_be_taken() {
+    let (mut requester, mut responder) = pair();
+    requester
+        .request(&Head::new(Op::Probe), |_| Ok(()))
+        .unwrap();
+    drop(requester);
+    assert!(wait_readable(responder.line().as_fd()));
+    assert!(matches!(responder.on_socket(), Some(Event::Gone)));
+    assert_eq!(responder.is_up(), Err(DownReason::PeerGone));
+    assert!(responder.incoming().unwrap().is_some());
+    responder.incoming_done();
+    let sent = responder.respond(&Head::new(Op::Nak), |_| Ok(()));
+    assert_eq!(sent, Err(SendError::Down));
+    responder.flush();
+}
+
+#[test]
+fn refusals_carry_their_reason() {
+    let (listener, name) = listen();
+    let mut connector = Connector::start(&name, &local(1, LinkConfig::default()), b"").unwrap();
+    let request = common::accept_link(&listener, &local(2, LinkConfig::default()));
+    request.refuse("no more links today");
+    match connector.advance() {
+        Err(HandshakeError::Refused(why)) => assert_eq!(why, "no more links today"),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(
+        Connector::start(b"rkey-test-nobody", &local(1, LinkConfig::default()), b""),
+        Err(HandshakeError::Io(e)) if e.kind() == std::io::ErrorKind::ConnectionRefused
+    ));
+}
+
+#[test]
+fn purpose_arrives_and_a_name_is_taken_once() {
+    let (listener, name) = listen();
+    let _connector = connect(&name, 1, b"queue pair 17");
+    let request = common::accept_link(&listener, &local(2, LinkConfig::default()));
+    assert_eq!(request.purpose(), b"queue pair 17");
+    assert_eq!(request.node(), NodeId { pid: 1, nonce: 11 });
+    let again = rkey_link::shm::Listener::bind(&name).unwrap_err();
+    assert_eq!(again.kind(), std::io::ErrorKind::AddrInUse);
+}
+
+#[test]
+fn strangers_can_say_other_things() {
+    let (listener, name) = listen();
+    let node = local(1, LinkConfig::default());
+    let asking = Stranger::connect(&name, &node, b"who are you?").unwrap();
+    let mut acceptor = listener.accept(&node).unwrap().unwrap();
+    let Ok(Step::Done(Greeting::Other(asked))) = acceptor.advance() else {
+        panic!()
+    };
+    assert_eq!(asked.first(), b"who are you?");
+    asked.send(b"a test", &[]).unwrap();
+    assert!(matches!(asking.receive(), Ok(Step::Done((bytes, _))) if bytes == b"a test"));
+    assert!(matches!(asking.receive(), Ok(Step::Pending)));
+    drop(asked);
+    assert!(matches!(asking.receive(), Err(HandshakeError::Closed)));
+}
+
+#[test]
+fn other_users_are_let_in_only_if_configured() {
+    // The uid cannot be changed here; what can be shown is that the policy is asked.
+    let (listener, name) = listen();
+    let open = LinkConfig {
+        policy: Policy::Any,
+        ..LinkConfig::default()
+    };
+    let _connector = Connector::start(&name, &local(1, open), b"").unwrap();
+    assert!(listener.accept(&local(2, open)).unwrap().is_some());
+}
+
+#[test]
+fn nothing_is_left_after_a_thousand_links() {
+    fn counts() -> (usize, usize) {
+        let fds = std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        (
+            fds,
+            maps.lines()
+                .filter(|line| line.contains("rkey-link"))
+                .count(),
+        )
+    }
+    // Other tests of this binary make links at the same time: run this one in its own process.
+    if std::env::var_os("RKEY_TEST_ALONE").is_none() {
+        let me = std::env::current_exe().unwrap();
+        let output = std::process::Command::new(me)
+            .args([
+                "--exact",
+                "nothing_is_left_after_a_thousand_links",
+                "--nocapture",
+            ])
+            .env("RKEY_TEST_ALONE", "1")
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        return;
+    }
+    drop(pair());
+    let before = counts();
+    assert_eq!(before.1, 0);
+    for _ in 0..1000 {
+        let (mut requester, responder) = pair();
+        requester
+            .request(&Head::new(Op::Probe), |_| Ok(()))
+            .unwrap();
+        assert!(responder.incoming().unwrap().is_some());
+    }
+    assert_eq!(counts(), before);
+}
