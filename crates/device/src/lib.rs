@@ -1,1 +1,68 @@
-//! (being written)
+//! The software RDMA device: everything that the layers below leave out on purpose.
+//!
+//! Core, engine and links are machines without surroundings. This crate gives them a process to live
+//! in: threads, clocks, sockets, configuration, discovery of other devices, waiting, inspection. It is
+//! the only crate with threads and clocks, and the objects here are what every front end (the Rust API,
+//! verbs, libfabric, uDAPL) stands on.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`device`] | [`Device`]: opening, limits, domains, windows, end of life |
+//! | [`config`] | what can be set, and the `RKEY_*` variables |
+//! | [`queue`], [`qp`] | completion queues, channels, shared receive queues, queue pairs |
+//! | [`region`], [`shared_memory`] | registering and closing regions; memory that peers can map |
+//! | [`connect`] | listen, accept and connect by address |
+//! | [`names`] | how devices of one host find each other |
+//! | `progress`, `thread` | who drives the engine: pollers, posters, or the engine thread |
+//! | `discovery`, `control` | links to other devices, made and accepted by the engine thread |
+//! | [`denials`], [`event`] | refused accesses and other things that happened, for people and programs |
+//! | [`inspect`], [`paths`] | what a device looks like from outside, what the kernel allows here |
+//! | [`fork`] | what a forked child may (not) do with its parent's device |
+//!
+//! # Who drives the engine
+//!
+//! A program that polls drives the engine itself, on its own core; the engine thread then sleeps and
+//! only looks now and then whether the program still polls. A program that waits or does other things
+//! leaves the engine to the thread, which sleeps until a peer rings. `progress` has the details.
+
+pub mod channel;
+pub mod config;
+pub mod connect;
+pub mod denials;
+pub mod device;
+pub mod error;
+pub mod event;
+pub mod fork;
+pub mod inspect;
+pub mod names;
+pub mod paths;
+pub mod qp;
+pub mod queue;
+pub mod region;
+pub mod shared_memory;
+
+mod blocks;
+mod control;
+mod discovery;
+mod effects;
+mod progress;
+mod reactor;
+mod shared;
+mod thread;
+
+pub use channel::Channel;
+pub use config::{Config, ConfigError, DirectCopy, Share};
+pub use connect::{Incoming, Listener, Peer, QpAddress};
+pub use device::Device;
+pub use error::DeviceError;
+pub use event::AsyncEvent;
+pub use inspect::{Inspection, list_devices};
+pub use paths::{CopyPaths, copy_paths};
+pub use qp::{Qp, QpOptions};
+pub use queue::{Cq, Srq};
+pub use shared_memory::SharedMemory;
+
+pub use rkey_base as base;
+pub use rkey_core as core;
+pub use rkey_engine as engine;
+pub use rkey_link as link;

@@ -1,0 +1,203 @@
+//! Queue pair numbers: blocks of them, claimed from the kernel, and the numbers of each block.
+//!
+//! A claimed block is a listening socket (see [`crate::names`]). Numbers are given out in turn, so that
+//! the number of a destroyed queue pair comes back as late as possible.
+
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use parking_lot::Mutex;
+use rkey_link::shm::{Acceptor, HandshakeError, Listener, LocalNode};
+
+use crate::error::DeviceError;
+use crate::names::{self, BLOCK_SIZE, BLOCKS, Scope};
+
+/// How often a random block may turn out to be taken before we give up.
+const ATTEMPTS: u32 = 4096;
+
+/// The blocks of one device.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    scope: Scope,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    blocks: Vec<Block>,
+    /// Where the search for a free number starts: just after the one that was given out last.
+    next: usize,
+}
+
+#[derive(Debug)]
+struct Block {
+    number: u16,
+    socket: Listener,
+    used: [bool; BLOCK_SIZE as usize],
+}
+
+impl Blocks {
+    /// No blocks yet.
+    pub(crate) fn new(scope: Scope) -> Self {
+        Self {
+            scope,
+            inner: Mutex::new(Inner::default()),
+        }
+    }
+
+    /// A free queue pair number; `added` is told about the socket of a block that had to be claimed.
+    ///
+    /// # Errors
+    /// No block can be claimed: no descriptor is left, or (in theory) no block.
+    pub(crate) fn allocate(
+        &self,
+        added: impl FnOnce(u16, BorrowedFd<'_>) -> Result<(), DeviceError>,
+    ) -> Result<u32, DeviceError> {
+        let mut inner = self.inner.lock();
+        let size = BLOCK_SIZE as usize;
+        let total = inner.blocks.len() * size;
+        let start = inner.next;
+        let free = (0..total)
+            .map(|step| (start + step) % total)
+            .find(|&i| !inner.blocks[i / size].used[i % size]);
+        let index = match free {
+            Some(index) => index,
+            None => {
+                let block = claim(self.scope)?;
+                added(block.number, block.socket.as_fd())?;
+                inner.blocks.push(block);
+                total
+            }
+        };
+        inner.next = index + 1;
+        let block = &mut inner.blocks[index / size];
+        block.used[index % size] = true;
+        Ok(u32::from(block.number) << 8 | (index % size) as u32)
+    }
+
+    /// Claims a first block, so that the device can be found before it has a queue pair.
+    pub(crate) fn claim_first(
+        &self,
+        added: impl FnOnce(u16, BorrowedFd<'_>) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let block = claim(self.scope)?;
+        added(block.number, block.socket.as_fd())?;
+        self.inner.lock().blocks.push(block);
+        Ok(())
+    }
+
+    /// Gives a number back.
+    pub(crate) fn free(&self, qpn: u32) {
+        let number = names::block_of(qpn);
+        if let Some(block) = self
+            .inner
+            .lock()
+            .blocks
+            .iter_mut()
+            .find(|b| b.number == number)
+        {
+            block.used[(qpn % BLOCK_SIZE) as usize] = false;
+        }
+    }
+
+    /// Whether a block is ours.
+    pub(crate) fn owns(&self, number: u16) -> bool {
+        self.inner.lock().blocks.iter().any(|b| b.number == number)
+    }
+
+    /// The numbers of our blocks.
+    pub(crate) fn numbers(&self) -> Vec<u16> {
+        self.inner.lock().blocks.iter().map(|b| b.number).collect()
+    }
+
+    /// Accepts one client of a block's socket; `None` when nobody waits.
+    ///
+    /// # Errors
+    /// The client is of a user who is not allowed, or no descriptor is left.
+    pub(crate) fn accept(
+        &self,
+        number: u16,
+        local: &LocalNode,
+    ) -> Result<Option<Acceptor>, HandshakeError> {
+        let inner = self.inner.lock();
+        match inner.blocks.iter().find(|b| b.number == number) {
+            Some(block) => block.socket.accept(local),
+            None => Ok(None),
+        }
+    }
+
+    /// Does something with the socket of a block.
+    pub(crate) fn with_socket(&self, number: u16, act: impl FnOnce(BorrowedFd<'_>)) {
+        let inner = self.inner.lock();
+        if let Some(block) = inner.blocks.iter().find(|b| b.number == number) {
+            act(block.socket.as_fd());
+        }
+    }
+
+    /// Gives all blocks back; `closing` is told about each socket.
+    pub(crate) fn close(&self, closing: impl Fn(BorrowedFd<'_>)) {
+        let blocks = std::mem::take(&mut self.inner.lock().blocks);
+        for block in &blocks {
+            closing(block.socket.as_fd());
+        }
+    }
+}
+
+/// Claims a random block that nobody has.
+fn claim(scope: Scope) -> Result<Block, DeviceError> {
+    for _ in 0..ATTEMPTS {
+        let random = getrandom::u32().map_err(|e| {
+            DeviceError::io("choosing queue pair numbers")(std::io::Error::other(e))
+        })?;
+        // Never block 0: queue pair numbers 0 and 1 are special.
+        let number = (random % (BLOCKS - 1) + 1) as u16;
+        match Listener::bind(names::block_name(scope, number).as_bytes()) {
+            Ok(socket) => {
+                return Ok(Block {
+                    number,
+                    socket,
+                    used: [false; BLOCK_SIZE as usize],
+                });
+            }
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            Err(error) => return Err(DeviceError::io("claiming queue pair numbers")(error)),
+        }
+    }
+    Err(DeviceError::Limit {
+        what: "blocks of queue pair numbers of this user",
+        limit: (BLOCKS - 1).into(),
+        variable: "closing other devices",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_unique_and_come_back_late() {
+        let blocks = Blocks::new(Scope::of(crate::Share::User));
+        let mut claimed = Vec::new();
+        let mut add = |number: u16| claimed.push(number);
+        let mut numbers: Vec<u32> = (0..300)
+            .map(|_| blocks.allocate(|n, _| Ok(add(n))).unwrap())
+            .collect();
+        let first = numbers[0];
+        blocks.free(first);
+        let next = blocks.allocate(|_, _| Ok(())).unwrap();
+        assert_ne!(next, first);
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 300);
+        assert_eq!(claimed.len(), 2);
+        assert!(claimed.iter().all(|&n| n != 0 && blocks.owns(n)));
+        let seen = names::claimed_blocks(Scope::of(crate::Share::User)).unwrap();
+        assert!(claimed.iter().all(|n| seen.contains(n)));
+        drop(blocks);
+        let seen = names::claimed_blocks(Scope::of(crate::Share::User)).unwrap();
+        assert!(
+            !claimed.iter().any(|n| seen.contains(n)),
+            "names outlived the device"
+        );
+    }
+}

@@ -1,0 +1,210 @@
+//! Queues of events with a file descriptor that can be polled: completion channels and the
+//! queue of asynchronous events.
+//!
+//! The descriptor is an eventfd that is readable exactly while events wait. Nobody but this process
+//! has it, so a write to it cannot block; a program may put it into its own `poll` or `epoll` set,
+//! but should take events only through the calls here.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rkey_engine::CqId;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use crate::device::Device;
+use crate::error::DeviceError;
+
+/// A queue of events of type `T` whose descriptor is readable while it is not empty.
+#[derive(Debug)]
+pub(crate) struct EventQueue<T> {
+    fd: OwnedFd,
+    waiting: Mutex<VecDeque<T>>,
+    capacity: usize,
+}
+
+impl<T> EventQueue<T> {
+    /// An empty queue; beyond `capacity` events that nobody took the oldest are dropped.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn new(capacity: usize) -> Result<Self, DeviceError> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let fd = eventfd(0, flags).map_err(DeviceError::io("creating an event descriptor"))?;
+        Ok(Self {
+            fd,
+            waiting: Mutex::new(VecDeque::new()),
+            capacity,
+        })
+    }
+
+    /// Adds an event.
+    pub(crate) fn push(&self, event: T) {
+        let mut waiting = self.waiting.lock();
+        if waiting.len() >= self.capacity {
+            waiting.pop_front();
+        }
+        waiting.push_back(event);
+        if waiting.len() == 1 {
+            // A fresh counter takes one more; the only possible failure is a full counter, and
+            // then the descriptor is readable as wanted.
+            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Takes the oldest event, if there is one.
+    pub(crate) fn try_next(&self) -> Option<T> {
+        let mut waiting = self.waiting.lock();
+        let event = waiting.pop_front();
+        if event.is_some() && waiting.is_empty() {
+            let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
+        }
+        event
+    }
+
+    /// Takes the oldest event, waiting for one up to `timeout` (`None`: for ever).
+    ///
+    /// # Errors
+    /// `poll` failed.
+    pub(crate) fn next(&self, timeout: Option<Duration>) -> Result<Option<T>, DeviceError> {
+        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        loop {
+            if let Some(event) = self.try_next() {
+                return Ok(Some(event));
+            }
+            if !wait_readable(self.fd.as_fd(), deadline)? {
+                return Ok(self.try_next());
+            }
+        }
+    }
+
+    /// Forgets the events for which `gone` says so.
+    pub(crate) fn forget(&self, gone: impl Fn(&T) -> bool) {
+        let mut waiting = self.waiting.lock();
+        let before = waiting.len();
+        waiting.retain(|event| !gone(event));
+        if before > 0 && waiting.is_empty() {
+            let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
+        }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A completion channel: completion queues that were created with it report here when they are armed
+/// and get a completion. Clones are the same channel.
+#[derive(Clone, Debug)]
+pub struct Channel {
+    device: Device,
+    queue: Arc<EventQueue<CqId>>,
+}
+
+impl Channel {
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) fn queue(&self) -> &Arc<EventQueue<CqId>> {
+        &self.queue
+    }
+}
+
+impl Device {
+    /// Creates a completion channel.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn create_channel(&self) -> Result<Channel, DeviceError> {
+        self.check()?;
+        // One event per arming of a queue can wait, and a queue is armed by a call: no limit needed.
+        Ok(Channel {
+            device: self.clone(),
+            queue: Arc::new(EventQueue::new(usize::MAX)?),
+        })
+    }
+}
+
+/// Waits until a descriptor is readable (or has hung up): `false` when `deadline` passed first.
+/// Interruptions by signals are not seen outside.
+pub(crate) fn wait_readable(
+    fd: BorrowedFd<'_>,
+    deadline: Option<Instant>,
+) -> Result<bool, DeviceError> {
+    loop {
+        let timeout = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+        let timespec = timeout.map(|t| Timespec {
+            tv_sec: t.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: t.subsec_nanos().into(),
+        });
+        let mut set = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        match poll(&mut set, timespec.as_ref()) {
+            Ok(0) if timeout.is_some_and(|t| t.is_zero()) => return Ok(false),
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return Ok(true),
+            Err(error) => return Err(DeviceError::io("waiting for an event")(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn readable(queue: &EventQueue<u32>) -> bool {
+        wait_readable(queue.fd(), Some(Instant::now())).unwrap()
+    }
+
+    #[test]
+    fn readable_exactly_while_events_wait() {
+        let queue = EventQueue::new(8).unwrap();
+        assert!(!readable(&queue));
+        queue.push(1);
+        queue.push(2);
+        assert!(readable(&queue));
+        assert_eq!(queue.try_next(), Some(1));
+        assert!(readable(&queue));
+        assert_eq!(queue.try_next(), Some(2));
+        assert!(!readable(&queue));
+        assert_eq!(queue.try_next(), None);
+        queue.push(3);
+        queue.forget(|&e| e == 3);
+        assert!(!readable(&queue));
+    }
+
+    #[test]
+    fn waiting_ends_with_the_time_or_with_an_event() {
+        let queue = EventQueue::new(8).unwrap();
+        assert_eq!(queue.next(Some(Duration::from_millis(5))).unwrap(), None);
+        std::thread::scope(|scope| {
+            scope.spawn(|| queue.push(7));
+            assert_eq!(queue.next(None).unwrap(), Some(7));
+        });
+    }
+
+    #[test]
+    fn the_oldest_go_when_nobody_takes_them() {
+        let queue = EventQueue::new(2).unwrap();
+        for n in 0..5 {
+            queue.push(n);
+        }
+        assert_eq!(queue.try_next(), Some(3));
+        assert_eq!(queue.try_next(), Some(4));
+        assert!(!readable(&queue));
+    }
+
+    #[test]
+    fn two_waiters_both_get_one() {
+        let queue = EventQueue::new(8).unwrap();
+        let got: Vec<u32> = std::thread::scope(|scope| {
+            let waiters = [0, 1].map(|_| scope.spawn(|| queue.next(None).unwrap().unwrap()));
+            queue.push(1);
+            queue.push(2);
+            waiters.into_iter().map(|w| w.join().unwrap()).collect()
+        });
+        assert_eq!(got.iter().sum::<u32>(), 3);
+    }
+}

@@ -1,0 +1,499 @@
+//! What can be set about a device, where it comes from, and what it may be.
+//!
+//! A [`Config`] starts from the defaults, takes the `RKEY_*` environment variables on top
+//! ([`Config::from_env`]) and can then be changed field by field. Every variable stands once, in
+//! [`VARIABLES`], with its default, what it accepts and what it means; the documentation, the
+//! `rkey info` command and the error for a bad value are all made from that table.
+
+use std::time::Duration;
+
+use rkey_core::Limits;
+use serde::Serialize;
+
+/// Who may reach this device from other processes of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Share {
+    /// Only processes of the same user id (checked with `SO_PEERCRED` on both ends).
+    User,
+    /// Processes of any user in the same network namespace. Both ends have to say so.
+    All,
+}
+
+/// Whether payloads may be copied straight between two processes (`process_vm_readv`/`writev`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DirectCopy {
+    /// Try it with each peer, use it where the kernel allows it.
+    Auto,
+    /// Never; every payload goes through the ring.
+    Off,
+}
+
+/// Everything that can be set about a device.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// Limits of the protection table: regions, bytes, windows, domains, segments of a region.
+    pub limits: Limits,
+    /// Queue pairs that may exist at once.
+    pub max_qps: u32,
+    /// Completion queues that may exist at once.
+    pub max_cqs: u32,
+    /// Shared receive queues that may exist at once.
+    pub max_srqs: u32,
+    /// Completions that one completion queue may hold.
+    pub max_cq_depth: u32,
+    /// Requests that one send, receive or shared receive queue may hold.
+    pub max_queue_depth: u32,
+    /// Scatter/gather elements of one request.
+    pub max_sge: u32,
+    /// Bytes of inline data of one request.
+    pub max_inline: u32,
+    /// Links (peer processes, per direction) that may exist at once.
+    pub max_links: u32,
+    /// Who may reach this device.
+    pub share: Share,
+    /// Whether payloads may be copied straight between the two processes.
+    pub direct_copy: DirectCopy,
+    /// Payloads of at least this many bytes are copied straight; below it, the ring is faster.
+    pub reference_min: u32,
+    /// Bytes of the payload ring of one direction of one link.
+    pub ring_bytes: u32,
+    /// Whether any process of this user may be allowed to read and write our memory where Yama
+    /// would refuse it (`PR_SET_PTRACER_ANY`). Off unless asked for.
+    pub ptracer_any: bool,
+    /// How long the engine thread looks for more work before it goes to sleep.
+    pub spin: Duration,
+    /// How often the engine thread looks whether the program still polls.
+    pub tick: Duration,
+    /// Transport timeout of queue pairs that do not set one: 4.096 us * 2^n, 0 = never.
+    pub timeout: u8,
+    /// Retries of a transport timeout for queue pairs that do not set them, 0 to 7.
+    pub retry_count: u8,
+    /// Retries when the receiver has no receive posted, 0 to 6, 7 = for ever.
+    pub rnr_retry: u8,
+    /// How long `connect` and the hand-shake of a connection may take when no time is given.
+    pub connect_timeout: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            max_qps: 65_536,
+            max_cqs: 65_536,
+            max_srqs: 65_536,
+            max_cq_depth: 4_194_304,
+            max_queue_depth: 32_768,
+            max_sge: 32,
+            max_inline: 1024,
+            max_links: 4096,
+            share: Share::User,
+            direct_copy: DirectCopy::Auto,
+            reference_min: 32 * 1024,
+            ring_bytes: 512 * 1024,
+            ptracer_any: false,
+            spin: Duration::from_micros(40),
+            tick: Duration::from_millis(10),
+            timeout: 15,
+            retry_count: 5,
+            rnr_retry: 7,
+            connect_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Config {
+    /// The defaults, changed by the `RKEY_*` environment variables of this process.
+    ///
+    /// # Errors
+    /// The first variable whose value is not allowed, with what would be.
+    pub fn from_env() -> Result<Self, ConfigError> {
+        Self::from_variables(|name| {
+            std::env::var_os(name).map(|v| v.to_string_lossy().into_owned())
+        })
+    }
+
+    /// The defaults, changed by the variables that `lookup` knows.
+    ///
+    /// # Errors
+    /// As [`Config::from_env`].
+    pub fn from_variables(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let mut config = Self::default();
+        for variable in VARIABLES {
+            if let Some(value) = lookup(variable.name) {
+                config.set(variable.name, &value)?;
+            }
+        }
+        Ok(config)
+    }
+
+    /// Sets one value by the name of its variable, as the environment would.
+    ///
+    /// # Errors
+    /// The variable is unknown, or the value is not one that it accepts.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
+        let Some(variable) = VARIABLES.iter().find(|v| v.name == name) else {
+            return Err(ConfigError {
+                variable: name.to_owned(),
+                value: value.to_owned(),
+                allowed: format!("one of the variables {}", names_of_variables()),
+            });
+        };
+        (variable.apply)(self, value.trim()).ok_or_else(|| ConfigError {
+            variable: name.to_owned(),
+            value: value.to_owned(),
+            allowed: variable.allowed.to_owned(),
+        })
+    }
+}
+
+/// A value that a variable does not accept.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{variable}={value:?} is not allowed: it has to be {allowed}")]
+pub struct ConfigError {
+    /// The variable.
+    pub variable: String,
+    /// The value that was given.
+    pub value: String,
+    /// What is allowed, in words.
+    pub allowed: String,
+}
+
+/// One environment variable: its name, its default and allowed values in words, and what it does.
+pub struct Variable {
+    /// The name, `RKEY_` and so on.
+    pub name: &'static str,
+    /// The default, in the form one would write it.
+    pub default: &'static str,
+    /// What is accepted, in words.
+    pub allowed: &'static str,
+    /// What it does, in a sentence.
+    pub meaning: &'static str,
+    apply: fn(&mut Config, &str) -> Option<()>,
+}
+
+/// One row of [`VARIABLES`] for a whole number: variable, field, range, default, meaning.
+macro_rules! number {
+    ($name:literal, $($field:ident).+, $min:literal ..= $max:literal, $default:literal, $meaning:literal) => {
+        Variable {
+            name: $name,
+            default: $default,
+            allowed: concat!("a whole number (k, M, G, T allowed as suffix) from ", $min, " to ", $max),
+            meaning: $meaning,
+            apply: |config, value| {
+                let number = parse_number(value).filter(|n| ($min..=$max).contains(n))?;
+                config.$($field).+ = number.try_into().ok()?;
+                Some(())
+            },
+        }
+    };
+}
+
+/// One row of [`VARIABLES`] for a time: variable, field, unit, range, default, meaning.
+macro_rules! time {
+    ($name:literal, $field:ident, $unit:ident, $min:literal ..= $max:literal, $default:literal, $meaning:literal) => {
+        Variable {
+            name: $name,
+            default: $default,
+            allowed: concat!("a whole number from ", $min, " to ", $max),
+            meaning: $meaning,
+            apply: |config, value| {
+                let number = value.parse().ok().filter(|n| ($min..=$max).contains(n))?;
+                config.$field = Duration::$unit(number);
+                Some(())
+            },
+        }
+    };
+}
+
+/// All environment variables that a device understands.
+pub const VARIABLES: &[Variable] = &[
+    Variable {
+        name: "RKEY_SHARE",
+        default: "user",
+        allowed: "user or all",
+        meaning: "who may reach this device: processes of the same user, or of all users (both ends have to say all)",
+        apply: |config, value| {
+            config.share = match value {
+                "user" => Share::User,
+                "all" => Share::All,
+                _ => return None,
+            };
+            Some(())
+        },
+    },
+    Variable {
+        name: "RKEY_DIRECT_COPY",
+        default: "auto",
+        allowed: "auto or off",
+        meaning: "copy large payloads straight between the processes where the kernel allows it, or never",
+        apply: |config, value| {
+            config.direct_copy = match value {
+                "auto" => DirectCopy::Auto,
+                "off" => DirectCopy::Off,
+                _ => return None,
+            };
+            Some(())
+        },
+    },
+    Variable {
+        name: "RKEY_PTRACER",
+        default: "off",
+        allowed: "off or any",
+        meaning: "any: let every process of this user copy to and from this one where Yama would refuse it",
+        apply: |config, value| {
+            config.ptracer_any = match value {
+                "off" => false,
+                "any" => true,
+                _ => return None,
+            };
+            Some(())
+        },
+    },
+    number!(
+        "RKEY_REFERENCE_MIN",
+        reference_min,
+        4096..=4294967295,
+        "32k",
+        "payloads of at least this many bytes are copied straight between the processes"
+    ),
+    number!(
+        "RKEY_RING_BYTES",
+        ring_bytes,
+        65536..=67108864,
+        "512k",
+        "bytes of the payload ring of one direction of one link"
+    ),
+    number!(
+        "RKEY_MAX_REGIONS",
+        limits.max_regions,
+        1..=1048576,
+        "1M",
+        "memory regions that may exist at once"
+    ),
+    number!(
+        "RKEY_MAX_REGION_BYTES",
+        limits.max_region_bytes,
+        1..=9223372036854775807,
+        "unlimited",
+        "bytes of one memory region"
+    ),
+    number!(
+        "RKEY_MAX_TOTAL_BYTES",
+        limits.max_total_bytes,
+        1..=9223372036854775807,
+        "unlimited",
+        "bytes of all memory regions together"
+    ),
+    number!(
+        "RKEY_MAX_WINDOWS",
+        limits.max_windows,
+        1..=1048576,
+        "1M",
+        "memory windows that may exist at once"
+    ),
+    number!(
+        "RKEY_MAX_DOMAINS",
+        limits.max_domains,
+        1..=1048576,
+        "64k",
+        "protection domains that may exist at once"
+    ),
+    number!(
+        "RKEY_MAX_SEGMENTS",
+        limits.max_segments,
+        1..=65536,
+        "1k",
+        "ranges of one scattered memory region"
+    ),
+    number!(
+        "RKEY_MAX_QPS",
+        max_qps,
+        1..=1048576,
+        "64k",
+        "queue pairs that may exist at once"
+    ),
+    number!(
+        "RKEY_MAX_CQS",
+        max_cqs,
+        1..=1048576,
+        "64k",
+        "completion queues that may exist at once"
+    ),
+    number!(
+        "RKEY_MAX_SRQS",
+        max_srqs,
+        1..=1048576,
+        "64k",
+        "shared receive queues that may exist at once"
+    ),
+    number!(
+        "RKEY_MAX_CQ_DEPTH",
+        max_cq_depth,
+        1..=16777216,
+        "4M",
+        "completions that one completion queue may hold"
+    ),
+    number!(
+        "RKEY_MAX_QUEUE_DEPTH",
+        max_queue_depth,
+        1..=1048576,
+        "32k",
+        "requests that one send, receive or shared receive queue may hold"
+    ),
+    number!(
+        "RKEY_MAX_SGE",
+        max_sge,
+        1..=256,
+        "32",
+        "scatter/gather elements of one request"
+    ),
+    number!(
+        "RKEY_MAX_INLINE",
+        max_inline,
+        0..=4096,
+        "1k",
+        "bytes of inline data of one request"
+    ),
+    number!(
+        "RKEY_MAX_LINKS",
+        max_links,
+        1..=65536,
+        "4k",
+        "links to and from other processes that may exist at once"
+    ),
+    number!(
+        "RKEY_TIMEOUT",
+        timeout,
+        0..=31,
+        "15",
+        "transport timeout where the program sets none: 4.096 us * 2^n, 0 = never"
+    ),
+    number!(
+        "RKEY_RETRY_COUNT",
+        retry_count,
+        0..=7,
+        "5",
+        "retries of the transport timeout where the program sets none"
+    ),
+    number!(
+        "RKEY_RNR_RETRY",
+        rnr_retry,
+        0..=7,
+        "7",
+        "retries when the receiver has no receive posted where the program sets none, 7 = for ever"
+    ),
+    time!(
+        "RKEY_SPIN_US",
+        spin,
+        from_micros,
+        0..=10_000_000,
+        "40",
+        "microseconds for which the engine thread looks for more work before it sleeps"
+    ),
+    time!(
+        "RKEY_TICK_MS",
+        tick,
+        from_millis,
+        1..=1000,
+        "10",
+        "milliseconds between two looks of the engine thread whether the program still polls"
+    ),
+    time!(
+        "RKEY_CONNECT_TIMEOUT_MS",
+        connect_timeout,
+        from_millis,
+        1..=3_600_000,
+        "5000",
+        "milliseconds that connecting may take where the program says nothing"
+    ),
+];
+
+fn names_of_variables() -> String {
+    let names: Vec<&str> = VARIABLES.iter().map(|v| v.name).collect();
+    names.join(", ")
+}
+
+/// A whole number with an optional binary suffix; `unlimited` is the largest.
+fn parse_number(text: &str) -> Option<u64> {
+    if text == "unlimited" {
+        return Some(i64::MAX as u64);
+    }
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'k' | b'K' => (&text[..text.len() - 1], 10),
+        b'm' | b'M' => (&text[..text.len() - 1], 20),
+        b'g' | b'G' => (&text[..text.len() - 1], 30),
+        b't' | b'T' => (&text[..text.len() - 1], 40),
+        _ => (text, 0),
+    };
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_with_suffixes() {
+        assert_eq!(parse_number("12"), Some(12));
+        assert_eq!(parse_number("3k"), Some(3072));
+        assert_eq!(parse_number("1G"), Some(1 << 30));
+        for bad in [
+            "",
+            "k",
+            "-1",
+            "+1",
+            "1.5",
+            "0x10",
+            "99999999999999999999",
+            "16777216T",
+            "1kk",
+        ] {
+            assert_eq!(parse_number(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_variable_accepts_its_default_and_refuses_nonsense() {
+        for variable in VARIABLES {
+            let mut config = Config::default();
+            config.set(variable.name, variable.default).unwrap();
+            for bad in ["", "perhaps", "-1", "99999999999999999999999"] {
+                let error = config.set(variable.name, bad).unwrap_err();
+                assert!(error.to_string().contains(variable.name));
+                assert!(error.to_string().contains(variable.allowed));
+            }
+        }
+    }
+
+    #[test]
+    fn the_table_tells_the_defaults() {
+        let mut config = Config::default();
+        for variable in VARIABLES {
+            config.set(variable.name, variable.default).unwrap();
+        }
+        let default = Config::default();
+        assert_eq!(format!("{config:?}"), format!("{default:?}"));
+    }
+
+    #[test]
+    fn a_bad_value_names_variable_value_and_what_is_allowed() {
+        let lookup = |name: &str| (name == "RKEY_SHARE").then(|| "everyone".to_owned());
+        let error = Config::from_variables(lookup).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "RKEY_SHARE=\"everyone\" is not allowed: it has to be user or all"
+        );
+    }
+
+    #[test]
+    fn an_unknown_variable_is_named() {
+        let error = Config::default().set("RKEY_COLOUR", "blue").unwrap_err();
+        assert!(error.to_string().contains("RKEY_COLOUR"));
+    }
+}

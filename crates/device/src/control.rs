@@ -1,0 +1,344 @@
+//! Links to and from other devices, and whoever else knocks at our sockets.
+//!
+//! Everybody who connects to one of our sockets gets a second to say what he wants. Those who want a
+//! link get one, those who want to look get an inspection, all others are dropped. What a client
+//! sends is input from a stranger: the link crate has checked its form, this module its user.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rkey_base::process::PidFd;
+use rkey_engine::LinkId;
+use rkey_link::shm::{
+    Acceptor, Event, Greeting, HandshakeError, Line, LinkRequest, LocalNode, ShmLink, Step,
+    Stranger,
+};
+use rkey_link::{AnyLink, DownReason, Link, NodeId};
+
+use crate::inspect;
+use crate::reactor::Token;
+use crate::shared::Shared;
+
+/// Clients that have not said yet what they want, and how long they may take.
+const HALF_OPEN_MAX: usize = 64;
+const HALF_OPEN_TIME: Duration = Duration::from_secs(1);
+/// Packets of one control socket that are taken in one go.
+const PATIENCE: usize = 64;
+/// How long we do not accept when descriptors are used up.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The sockets of the engine thread.
+pub(crate) struct Control {
+    local: LocalNode,
+    half_open: Vec<HalfOpen>,
+    links: HashMap<LinkId, Watched>,
+    tokens: HashMap<Token, LinkId>,
+    next_token: u64,
+    paused: Option<(Instant, Vec<u16>)>,
+}
+
+struct HalfOpen {
+    acceptor: Acceptor,
+    token: Token,
+    until: Instant,
+}
+
+/// A link that is attached to the engine.
+struct Watched {
+    line: Arc<Line>,
+    /// The process at the other end: its end shows here also when a child of it keeps the socket.
+    process: Option<PidFd>,
+    node: NodeId,
+    requester: bool,
+}
+
+impl Control {
+    pub(crate) fn new(local: LocalNode) -> Self {
+        Self {
+            local,
+            half_open: Vec::new(),
+            links: HashMap::new(),
+            tokens: HashMap::new(),
+            next_token: 0,
+            paused: None,
+        }
+    }
+
+    /// A token that nothing else has.
+    pub(crate) fn new_token(&mut self) -> Token {
+        self.next_token += 1;
+        Token::other(self.next_token)
+    }
+
+    /// The link on which we can send requests to a device.
+    pub(crate) fn link_to(&self, node: NodeId) -> Option<LinkId> {
+        self.links
+            .iter()
+            .find(|(_, w)| w.requester && w.node == node)
+            .map(|(&id, _)| id)
+    }
+
+    /// Whether a link is still there.
+    pub(crate) fn has(&self, link: LinkId) -> bool {
+        self.links.contains_key(&link)
+    }
+
+    /// Handles a descriptor that is readable; says whether the engine should have a look.
+    pub(crate) fn handle(&mut self, shared: &Shared, token: Token) -> bool {
+        if let Some(block) = token.as_block() {
+            self.accept(shared, block);
+            return false;
+        }
+        if let Some(&link) = self.tokens.get(&token) {
+            return self.hear(shared, link);
+        }
+        if let Some(index) = self.half_open.iter().position(|h| h.token == token) {
+            return self.greet(shared, index);
+        }
+        false
+    }
+
+    /// Takes new clients of a block's socket.
+    fn accept(&mut self, shared: &Shared, block: u16) {
+        loop {
+            match shared.blocks.accept(block, &self.local) {
+                Ok(None) => return,
+                Ok(Some(acceptor)) => self.admit(shared, acceptor),
+                Err(HandshakeError::NotAllowed(uid)) => {
+                    tracing::debug!(uid, "dropped a client of another user");
+                }
+                Err(error) => {
+                    // No descriptors, most likely. Clients wait in the queue of the socket meanwhile.
+                    tracing::warn!(%error, "clients have to wait");
+                    shared
+                        .blocks
+                        .with_socket(block, |fd| shared.reactor.remove(fd));
+                    let paused = self
+                        .paused
+                        .get_or_insert((Instant::now() + PAUSE, Vec::new()));
+                    paused.1.push(block);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, shared: &Shared, acceptor: Acceptor) {
+        if self.half_open.len() >= HALF_OPEN_MAX {
+            tracing::debug!("too many clients say nothing; dropped the oldest");
+            self.drop_half_open(shared, 0);
+        }
+        let token = self.new_token();
+        let Some(fd) = acceptor.socket() else { return };
+        if let Err(error) = shared.reactor.add(fd, token) {
+            tracing::warn!(%error, "dropped a client");
+            return;
+        }
+        let until = Instant::now() + HALF_OPEN_TIME;
+        self.half_open.push(HalfOpen {
+            acceptor,
+            token,
+            until,
+        });
+    }
+
+    fn drop_half_open(&mut self, shared: &Shared, index: usize) {
+        let half_open = self.half_open.remove(index);
+        if let Some(fd) = half_open.acceptor.socket() {
+            shared.reactor.remove(fd);
+        }
+    }
+
+    /// A client has said something.
+    fn greet(&mut self, shared: &Shared, index: usize) -> bool {
+        let acceptor = &mut self.half_open[index].acceptor;
+        // Out of the set first: afterwards the socket belongs to what becomes of it.
+        if let Some(fd) = acceptor.socket() {
+            shared.reactor.remove(fd);
+        }
+        let step = acceptor.advance();
+        match step {
+            Ok(Step::Pending) => {
+                let half_open = &self.half_open[index];
+                if let Some(fd) = half_open.acceptor.socket() {
+                    let _ = shared.reactor.add(fd, half_open.token);
+                }
+                return false;
+            }
+            Ok(Step::Done(Greeting::Link(request))) => self.accept_link(shared, request),
+            Ok(Step::Done(Greeting::Other(stranger))) => answer(shared, stranger),
+            Err(error) => tracing::debug!(%error, "dropped a client"),
+        }
+        self.half_open.remove(index);
+        false
+    }
+
+    fn accept_link(&mut self, shared: &Shared, request: LinkRequest) {
+        let limit = shared.config.max_links as usize;
+        if self.links.len() >= limit {
+            tracing::warn!(
+                limit,
+                "refused a link: the limit is reached (RKEY_MAX_LINKS raises it)"
+            );
+            request.refuse(&format!(
+                "the limit of {limit} links is reached (RKEY_MAX_LINKS raises it)"
+            ));
+            return;
+        }
+        match request.accept() {
+            Ok(link) => {
+                self.adopt(shared, link);
+            }
+            Err(error) => tracing::debug!(%error, "a link was not made"),
+        }
+    }
+
+    /// Gives a link to the engine and watches its socket. `None`: it cannot be watched, and is dropped.
+    pub(crate) fn adopt(&mut self, shared: &Shared, link: ShmLink) -> Option<LinkId> {
+        let line = Arc::clone(link.line());
+        let (node, requester) = (link.node(), link.is_requester());
+        let process = link
+            .peer_process()
+            .and_then(|fd| fd.try_clone_to_owned().ok())
+            .map(PidFd::from_fd);
+        let id = shared.command(|engine| engine.attach(AnyLink::Shm(Box::new(link))));
+        shared.renew_peeks();
+        let (token, process_token) = (self.new_token(), self.new_token());
+        self.tokens.insert(token, id);
+        let mut watched = shared.reactor.add(&*line, token);
+        if let Some(process) = &process {
+            self.tokens.insert(process_token, id);
+            watched = watched.and_then(|()| shared.reactor.add(process, process_token));
+        }
+        tracing::debug!(%node, requester, "a link is up");
+        self.links.insert(
+            id,
+            Watched {
+                line,
+                process,
+                node,
+                requester,
+            },
+        );
+        if let Err(error) = watched {
+            tracing::warn!(%error, "a link cannot be watched");
+            self.lose(shared, id, DownReason::Closed);
+            return None;
+        }
+        Some(id)
+    }
+
+    /// A control socket has something to say, or the process at its end has ended.
+    fn hear(&mut self, shared: &Shared, link: LinkId) -> bool {
+        let Some(watched) = self.links.get(&link) else {
+            return false;
+        };
+        let line = Arc::clone(&watched.line);
+        let gone = watched.process.as_ref().is_some_and(|p| !p.is_alive());
+        let mut rung = false;
+        for _ in 0..PATIENCE {
+            match line.next_event() {
+                None => break,
+                Some(Event::Wake) => rung = true,
+                Some(Event::Control(_)) => {
+                    rung = true;
+                }
+                Some(Event::Gone) => {
+                    self.lose(shared, link, DownReason::PeerGone);
+                    return true;
+                }
+                Some(Event::Malformed(malformed)) => {
+                    tracing::warn!(%malformed, "a peer talks nonsense");
+                    self.lose(shared, link, DownReason::Malformed(malformed));
+                    return true;
+                }
+            }
+        }
+        if gone {
+            self.lose(shared, link, DownReason::PeerGone);
+            return true;
+        }
+        rung
+    }
+
+    /// A link is of no use any more: what is outstanding on it fails, and its memory goes.
+    pub(crate) fn lose(&mut self, shared: &Shared, id: LinkId, reason: DownReason) {
+        let link = shared.command(|engine| {
+            // What the peer had sent before it went is still worth taking.
+            engine.drive(shared.progress.refresh_clock(), u32::MAX);
+            engine
+                .detach(id, reason)
+                .or_else(|| engine.take_detached(id))
+        });
+        self.forget(shared, id);
+        if link.is_some() {
+            tracing::debug!(?id, %reason, "a link is down");
+        }
+    }
+
+    fn forget(&mut self, shared: &Shared, id: LinkId) {
+        shared.renew_peeks();
+        if let Some(watched) = self.links.remove(&id) {
+            shared.reactor.remove(&*watched.line);
+            if let Some(process) = &watched.process {
+                shared.reactor.remove(process);
+            }
+        }
+        self.tokens.retain(|_, link| *link != id);
+    }
+
+    /// What has to be done because time passes, or because the engine asked for it.
+    pub(crate) fn tidy(&mut self, shared: &Shared, now: Instant) {
+        let lost = std::mem::take(&mut *shared.lost.lock());
+        for id in lost {
+            // Dropped here, after the lock is given back: unmapping takes its time.
+            let _link = shared.command(|engine| engine.take_detached(id));
+            self.forget(shared, id);
+        }
+        while let Some(index) = self.half_open.iter().position(|h| h.until <= now) {
+            tracing::debug!("dropped a client that said nothing");
+            self.drop_half_open(shared, index);
+        }
+        if let Some((_, blocks)) = self.paused.take_if(|(until, _)| *until <= now) {
+            for block in blocks {
+                shared.blocks.with_socket(block, |fd| {
+                    let _ = shared.reactor.add(fd, Token::block(block));
+                });
+            }
+        }
+    }
+
+    /// When [`Control::tidy`] has something to do at the latest.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let half_open = self.half_open.iter().map(|h| h.until);
+        half_open
+            .chain(self.paused.as_ref().map(|(until, _)| *until))
+            .min()
+    }
+
+    /// Closes all links, so that peers see it.
+    pub(crate) fn close(&mut self, shared: &Shared) {
+        while !self.half_open.is_empty() {
+            self.drop_half_open(shared, 0);
+        }
+        let links: Vec<LinkId> = self.links.keys().copied().collect();
+        for link in links {
+            self.lose(shared, link, DownReason::Closed);
+        }
+    }
+}
+
+/// Answers a client that does not want a link.
+fn answer(shared: &Shared, stranger: Stranger) {
+    let result = match stranger.first() {
+        inspect::QUESTION => inspect::answer(shared, &stranger),
+        _ => {
+            tracing::debug!("dropped a client that wants something unknown");
+            return;
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "an inspection was not answered");
+    }
+}

@@ -1,0 +1,341 @@
+//! The device: opening it, what hangs on it, and its end.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rkey_base::memory::ProcessMemory;
+use rkey_base::process::ForkMark;
+use rkey_core::{DomainId, Key, Protection, Secrets, Window, WindowId, WindowKind};
+use rkey_engine::{DenialReport, Engine, EngineConfig, EngineError};
+use rkey_link::loopback::Loopback;
+use rkey_link::shm::{LinkConfig, LocalNode, Policy};
+use rkey_link::{AnyLink, NodeId};
+
+use crate::blocks::Blocks;
+use crate::channel::EventQueue;
+use crate::config::{Config, DirectCopy, Share};
+use crate::error::DeviceError;
+use crate::event::AsyncEvent;
+use crate::names::Scope;
+use crate::progress::ProgressState;
+use crate::shared::{Counter, Shared};
+use crate::thread::EngineThread;
+
+/// A software RDMA device of this process. Clones are the same device; it is closed when the last
+/// clone and the last object made from it are dropped, and peers see its end at once.
+///
+/// A process may open several. After `fork` the child cannot use its parent's ([`crate::fork`]).
+#[derive(Clone, Debug)]
+pub struct Device(Arc<Handle>);
+
+/// What the program holds on to. The engine thread holds only what is inside.
+#[derive(Debug)]
+struct Handle {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Device {
+    /// Opens a device: claims queue pair numbers and starts the engine thread.
+    ///
+    /// # Errors
+    /// The system refuses descriptors, memory or a thread.
+    pub fn open(config: Config) -> Result<Self, DeviceError> {
+        let random = random_words()?;
+        let node = NodeId {
+            pid: rustix::process::getpid()
+                .as_raw_nonzero()
+                .get()
+                .unsigned_abs(),
+            nonce: random[0],
+        };
+        let secrets = Secrets([random[1], random[2], random[3], random[4]]);
+        let protection = Arc::new(Protection::new(config.limits, secrets));
+        if config.ptracer_any {
+            crate::paths::allow_any_tracer();
+        }
+        let local = LocalNode::new(node, link_config(&config))
+            .map_err(DeviceError::io("preparing the links"))?;
+        let engine_config = EngineConfig {
+            node,
+            max_qps: config.max_qps,
+            max_cqs: config.max_cqs,
+            max_srqs: config.max_srqs,
+            max_cq_depth: config.max_cq_depth,
+            max_queue_depth: config.max_queue_depth,
+            max_sge: config.max_sge,
+            max_inline: config.max_inline,
+            ..EngineConfig::default()
+        };
+        let engine = Engine::new(engine_config, Arc::clone(&protection), process_memory());
+        let scope = Scope::of(config.share);
+        let fork = ForkMark::new().map_err(DeviceError::io("marking memory for forks"))?;
+        let shared = Arc::new(Shared::new(
+            node,
+            config,
+            protection,
+            engine,
+            process_memory(),
+            ProgressState::new()?,
+            Blocks::new(scope),
+            fork,
+        )?);
+        let loopback = AnyLink::Loopback(Box::new(Loopback::new(node)));
+        let loopback = shared.command(|engine| engine.attach(loopback));
+        let _ = shared.loopback.set(loopback);
+        shared.renew_peeks();
+        let thread = EngineThread::start(Arc::clone(&shared), local)?;
+        Ok(Self(Arc::new(Handle {
+            shared,
+            thread: Mutex::new(Some(thread)),
+        })))
+    }
+
+    #[inline]
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.0.shared
+    }
+
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), DeviceError> {
+        self.shared().check()
+    }
+
+    pub(crate) fn scope(&self) -> Scope {
+        self.shared().scope
+    }
+
+    /// Whether both are the same device.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Who this device is, for peers.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.shared().node
+    }
+
+    /// What it was opened with.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.shared().config
+    }
+
+    /// Its protection table, for what needs no device: enabling regions, binding windows at once,
+    /// checking local accesses, snapshots.
+    #[must_use]
+    pub fn protection(&self) -> &Protection {
+        &self.shared().protection
+    }
+
+    /// The memory of this process, as the device touches it: a fault is an error, never a signal.
+    ///
+    /// # Safety
+    /// The caller passes only addresses of memory that it may read (or write) as the call does:
+    /// its own, registered and not closed, and not borrowed by anybody.
+    #[must_use]
+    #[allow(unsafe_code)]
+    // UNSAFETY: a memory by address is as safe as the addresses.
+    pub unsafe fn memory(&self) -> &ProcessMemory {
+        &self.shared().memory
+    }
+
+    /// Creates a protection domain.
+    ///
+    /// # Errors
+    /// [`DeviceError::Core`]: the limit is reached.
+    pub fn create_domain(&self) -> Result<DomainId, DeviceError> {
+        self.check()?;
+        Ok(self.protection().create_domain()?)
+    }
+
+    /// Closes a protection domain.
+    ///
+    /// # Errors
+    /// [`DeviceError::Core`]: it still has regions, windows or queue pairs, or is not open.
+    pub fn close_domain(&self, domain: DomainId) -> Result<(), DeviceError> {
+        self.check()?;
+        Ok(self.protection().close_domain(domain)?)
+    }
+
+    /// Creates a memory window, unbound.
+    ///
+    /// # Errors
+    /// [`DeviceError::Core`].
+    pub fn create_window(&self, domain: DomainId, kind: WindowKind) -> Result<Window, DeviceError> {
+        self.check()?;
+        Ok(self.protection().create_window(domain, kind)?)
+    }
+
+    /// Closes a memory window; a binding ends.
+    ///
+    /// # Errors
+    /// [`DeviceError::Core`].
+    pub fn close_window(&self, window: WindowId) -> Result<(), DeviceError> {
+        self.check()?;
+        Ok(self.protection().close_window(window)?)
+    }
+
+    /// The key that the next bind of a type 1 window will give.
+    ///
+    /// # Errors
+    /// The window is closed, or no key is left.
+    pub fn next_window_key(&self, window: WindowId) -> Result<Key, DeviceError> {
+        self.check()?;
+        Ok(self.protection().next_window_key(window)?)
+    }
+
+    /// The report that explains a completion with this vendor code, while it is kept (the last
+    /// [`crate::denials::KEPT`] are).
+    #[must_use]
+    pub fn denial(&self, vendor: u32) -> Option<DenialReport> {
+        if vendor == 0 || self.is_forked() {
+            return None;
+        }
+        self.shared().denials.find(vendor)
+    }
+
+    /// The last refused accesses, oldest first.
+    #[must_use]
+    pub fn denials(&self) -> Vec<DenialReport> {
+        if self.is_forked() {
+            return Vec::new();
+        }
+        self.shared().denials.all()
+    }
+
+    /// What peers did to the regions that are bound to a counter.
+    #[must_use]
+    pub fn counter(&self, counter: u32) -> Counter {
+        if self.is_forked() {
+            return Counter::default();
+        }
+        self.shared()
+            .counters
+            .lock()
+            .get(&counter)
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// The next asynchronous event, waiting up to `timeout` for it (`None`: for ever).
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], or waiting failed.
+    pub fn next_event(&self, timeout: Option<Duration>) -> Result<Option<AsyncEvent>, DeviceError> {
+        self.check()?;
+        self.events().next(timeout)
+    }
+
+    /// A descriptor that is readable exactly while asynchronous events wait.
+    #[must_use]
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.events().fd()
+    }
+
+    fn events(&self) -> &EventQueue<AsyncEvent> {
+        &self.shared().events
+    }
+
+    /// Checks the wishes for one queue against the limits.
+    pub(crate) fn check_queue(
+        &self,
+        what: &'static str,
+        depth: u32,
+        sges: u32,
+    ) -> Result<(), DeviceError> {
+        let config = self.config();
+        for (what, wanted, limit, variable) in [
+            (what, depth, config.max_queue_depth, "RKEY_MAX_QUEUE_DEPTH"),
+            (
+                "scatter/gather elements",
+                sges,
+                config.max_sge,
+                "RKEY_MAX_SGE",
+            ),
+        ] {
+            if wanted > limit {
+                let (wanted, limit) = (wanted.into(), limit.into());
+                return Err(DeviceError::TooLarge {
+                    what,
+                    wanted,
+                    limit,
+                    variable,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// An error of the engine while an object was created; a full table names its variable.
+    pub(crate) fn limit_of(
+        &self,
+        error: EngineError,
+        objects: &'static str,
+        variable: &'static str,
+    ) -> DeviceError {
+        match error {
+            EngineError::Limit { what, limit, .. } if what == objects => DeviceError::Limit {
+                what: objects,
+                limit,
+                variable,
+            },
+            other => other.into(),
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let thread = self.thread.lock().take();
+        if self.shared.is_forked() {
+            // The thread is the parent's; in this process there is nothing to join or to detach.
+            std::mem::forget(thread);
+            return;
+        }
+        self.shared.stop();
+        let Some(thread) = thread else { return };
+        // The engine thread never holds a handle, but an event of the program's own making might.
+        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            tracing::error!("the engine thread panicked");
+        }
+    }
+}
+
+/// The sizes and habits of our links.
+pub(crate) fn link_config(config: &Config) -> LinkConfig {
+    LinkConfig {
+        // The link wants a power of two.
+        payload_ring: config.ring_bytes.next_power_of_two(),
+        by_reference: config.direct_copy == DirectCopy::Auto,
+        reference_min: config.reference_min,
+        policy: match config.share {
+            Share::User => Policy::SameUser,
+            Share::All => Policy::Any,
+        },
+        ..LinkConfig::default()
+    }
+}
+
+/// Access to the memory of this process.
+#[allow(unsafe_code)]
+// UNSAFETY: the one place where the device gets its hands on user memory.
+fn process_memory() -> ProcessMemory {
+    // SAFETY: the device passes only addresses of spans that a lease of the protection table covers,
+    // and whoever registers memory promises (`Device::register`) that it may be touched while it is.
+    unsafe { ProcessMemory::new() }
+}
+
+fn random_words() -> Result<[u64; 5], DeviceError> {
+    let mut words = [0; 5];
+    for word in &mut words {
+        *word = getrandom::u64()
+            .map_err(|e| DeviceError::io("getting random numbers")(std::io::Error::other(e)))?;
+    }
+    Ok(words)
+}

@@ -1,0 +1,298 @@
+//! Finding the device behind a queue pair number, and connecting to it.
+//!
+//! A queue pair that is given a peer makes the engine ask for a link ([`rkey_engine::Event::LinkNeeded`]).
+//! The device that owns the number listens on the socket of its block. It may not be there yet: two
+//! programs that exchange numbers come up in any order. So finding is tried again, at growing
+//! distances, as long as a queue pair that waits is in a state to wait.
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
+use rkey_engine::{LinkId, QpId, QpState, QpType};
+use rkey_link::Link;
+use rkey_link::shm::{Connector, HandshakeError, LocalNode, ShmLink, Step};
+
+use crate::control::Control;
+use crate::names;
+use crate::reactor::Token;
+use crate::shared::Shared;
+
+/// Pauses between two attempts to reach a device: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+/// How long the other side may take to answer.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
+/// How long a device is looked for that does not appear.
+const PERSISTENCE: Duration = Duration::from_secs(60);
+/// The same for a datagram.
+const PERSISTENCE_DATAGRAM: Duration = Duration::from_millis(20);
+
+/// What is known about where devices are.
+pub(crate) struct Discovery {
+    local: LocalNode,
+    blocks: HashMap<u16, LinkId>,
+    attempts: HashMap<u16, Attempt>,
+}
+
+/// The search for the owner of one block.
+struct Attempt {
+    waiting: Vec<Waiting>,
+    state: State,
+    pause: Duration,
+}
+
+#[derive(Clone, Copy)]
+struct Waiting {
+    qp: QpId,
+    peer: u32,
+    since: Instant,
+}
+
+enum State {
+    /// Try (again) at this time.
+    Idle(Instant),
+    /// The other side has been asked and has until this time to answer.
+    Asked(Box<Connector>, Token, Instant),
+}
+
+impl Discovery {
+    pub(crate) fn new(local: LocalNode) -> Self {
+        Self {
+            local,
+            blocks: HashMap::new(),
+            attempts: HashMap::new(),
+        }
+    }
+
+    /// When [`Discovery::tidy`] has something to do at the latest.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.attempts
+            .values()
+            .map(|attempt| match attempt.state {
+                State::Idle(at) | State::Asked(_, _, at) => at,
+            })
+            .min()
+    }
+
+    /// Takes new wishes and goes on with old ones. Says whether a queue pair got its link.
+    pub(crate) fn tidy(&mut self, shared: &Shared, control: &mut Control, now: Instant) -> bool {
+        let mut connected = false;
+        let wanted = std::mem::take(&mut *shared.wanted.lock());
+        for (qp, peer) in wanted {
+            connected |= self.want(
+                shared,
+                control,
+                Waiting {
+                    qp,
+                    peer,
+                    since: now,
+                },
+            );
+        }
+        let due: Vec<u16> = self
+            .attempts
+            .iter()
+            .filter(|(_, attempt)| match attempt.state {
+                State::Idle(at) | State::Asked(_, _, at) => at <= now,
+            })
+            .map(|(&block, _)| block)
+            .collect();
+        for block in due {
+            connected |= self.go_on(shared, control, block, now);
+        }
+        connected
+    }
+
+    fn want(&mut self, shared: &Shared, control: &Control, waiting: Waiting) -> bool {
+        let block = names::block_of(waiting.peer);
+        if let Some(&link) = self.blocks.get(&block) {
+            if control.has(link) {
+                connect(shared, waiting, link);
+                return true;
+            }
+            self.blocks.remove(&block);
+        }
+        let attempt = self.attempts.entry(block).or_insert_with(|| Attempt {
+            waiting: Vec::new(),
+            state: State::Idle(waiting.since),
+            pause: PAUSES.0,
+        });
+        attempt.waiting.push(waiting);
+        false
+    }
+
+    /// The time of an attempt has come: to try again, or to give up on an answer.
+    fn go_on(&mut self, shared: &Shared, control: &mut Control, block: u16, now: Instant) -> bool {
+        let Some(attempt) = self.attempts.get_mut(&block) else {
+            return false;
+        };
+        if let State::Asked(connector, ..) = &attempt.state {
+            tracing::debug!(block, "a device does not answer");
+            if let Some(fd) = connector.socket() {
+                shared.reactor.remove(fd);
+            }
+        }
+        attempt
+            .waiting
+            .retain(|waiting| still_waits(shared, *waiting, now));
+        if attempt.waiting.is_empty() {
+            self.attempts.remove(&block);
+            return false;
+        }
+        let name = names::block_name(shared.scope, block);
+        match Connector::start(name.as_bytes(), &self.local, b"") {
+            Ok(connector) => {
+                let token = control.new_token();
+                let watched = connector.socket().map(|fd| shared.reactor.add(fd, token));
+                if matches!(watched, Some(Ok(()))) {
+                    attempt.state = State::Asked(Box::new(connector), token, now + ANSWER_TIME);
+                } else {
+                    attempt.later(now);
+                }
+                false
+            }
+            Err(error) => self.failed(shared, block, &error, now),
+        }
+    }
+
+    /// The socket of an attempt is readable.
+    pub(crate) fn handle(&mut self, shared: &Shared, control: &mut Control, token: Token) -> bool {
+        let found =
+            self.attempts
+                .iter_mut()
+                .find_map(|(&block, attempt)| match &mut attempt.state {
+                    State::Asked(connector, t, _) if *t == token => Some((block, connector)),
+                    _ => None,
+                });
+        let Some((block, connector)) = found else {
+            return false;
+        };
+        // Out of the set first: afterwards the socket belongs to the link.
+        if let Some(fd) = connector.socket() {
+            shared.reactor.remove(fd);
+        }
+        match connector.advance() {
+            Ok(Step::Pending) => {
+                if let Some(fd) = connector.socket() {
+                    let _ = shared.reactor.add(fd, token);
+                }
+                false
+            }
+            Ok(Step::Done(link)) => self.reached(shared, control, block, link),
+            Err(error) => self.failed(shared, block, &error, Instant::now()),
+        }
+    }
+
+    /// A device has been reached: all who waited for it are connected.
+    fn reached(
+        &mut self,
+        shared: &Shared,
+        control: &mut Control,
+        block: u16,
+        link: ShmLink,
+    ) -> bool {
+        // One link for each device is enough, also if it owns several blocks.
+        let id = control
+            .link_to(link.node())
+            .or_else(|| control.adopt(shared, link));
+        let Some(attempt) = self.attempts.remove(&block) else {
+            return false;
+        };
+        let Some(id) = id else { return false };
+        self.blocks.insert(block, id);
+        for waiting in attempt.waiting {
+            connect(shared, waiting, id);
+        }
+        true
+    }
+
+    /// An attempt failed: try again later if the device may still appear.
+    fn failed(
+        &mut self,
+        shared: &Shared,
+        block: u16,
+        error: &HandshakeError,
+        now: Instant,
+    ) -> bool {
+        let Some(attempt) = self.attempts.get_mut(&block) else {
+            return false;
+        };
+        let passing = match error {
+            HandshakeError::Io(e) => !matches!(
+                e.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::InvalidInput
+            ),
+            // It may have been closed the moment before.
+            HandshakeError::Closed => true,
+            HandshakeError::NotAllowed(_)
+            | HandshakeError::Version(_)
+            | HandshakeError::Refused(_)
+            | HandshakeError::Malformed(_) => false,
+        };
+        if passing {
+            attempt.later(now);
+            return false;
+        }
+        tracing::warn!(block, %error, "a device cannot be reached");
+        if let Some(attempt) = self.attempts.remove(&block) {
+            for waiting in attempt.waiting {
+                shared.command(|engine| engine.unreachable(waiting.qp, waiting.peer));
+            }
+        }
+        true
+    }
+
+    /// Gives up everything.
+    pub(crate) fn close(&mut self, shared: &Shared) {
+        for (_, attempt) in self.attempts.drain() {
+            if let State::Asked(connector, ..) = &attempt.state
+                && let Some(fd) = connector.socket()
+            {
+                shared.reactor.remove(fd);
+            }
+        }
+    }
+}
+
+impl Attempt {
+    fn later(&mut self, now: Instant) {
+        self.state = State::Idle(now + self.pause);
+        self.pause = (self.pause * 2).min(PAUSES.1);
+    }
+}
+
+/// Whether a queue pair is in a state to wait for its peer; if it has waited too long, it is told.
+fn still_waits(shared: &Shared, waiting: Waiting, now: Instant) -> bool {
+    let Some(info) = shared.command(|engine| engine.query_qp(waiting.qp)) else {
+        return false;
+    };
+    let waited = now.saturating_duration_since(waiting.since);
+    let datagram = info.config.qp_type == QpType::Ud;
+    if waited
+        > if datagram {
+            PERSISTENCE_DATAGRAM
+        } else {
+            PERSISTENCE
+        }
+    {
+        shared.command(|engine| engine.unreachable(waiting.qp, waiting.peer));
+        return false;
+    }
+    let state_waits = matches!(info.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
+    let same_peer = datagram || info.attributes.peer.is_some_and(|p| p.qpn == waiting.peer);
+    state_waits && same_peer
+}
+
+/// Tells the engine the link of a queue pair. One that is gone in the meantime does not mind.
+fn connect(shared: &Shared, waiting: Waiting, link: LinkId) {
+    shared.command(|engine| {
+        let datagram = engine
+            .query_qp(waiting.qp)
+            .is_some_and(|q| q.config.qp_type == QpType::Ud);
+        if datagram {
+            engine.connect_qpn(waiting.peer, link);
+        } else if let Err(error) = engine.connect_qp(waiting.qp, link) {
+            tracing::debug!(%error, "a queue pair that waited for its link is gone");
+        }
+    });
+}

@@ -1,0 +1,93 @@
+//! What follows from the events of the engine. Runs without the engine's lock, in whichever thread
+//! drove.
+
+use std::sync::atomic::Ordering;
+
+use rkey_engine::{CqId, Event};
+
+use crate::event::AsyncEvent;
+use crate::names;
+use crate::shared::Shared;
+
+impl Shared {
+    /// Acts on events, in order.
+    pub(crate) fn act_on(&self, events: Vec<Event>) {
+        for event in events {
+            match event {
+                Event::CqReady(cq) => self.cq_is_ready(cq),
+                Event::CqOverrun(cq) => {
+                    tracing::warn!(
+                        ?cq,
+                        "a completion queue overran; its queue pairs are broken"
+                    );
+                    self.events.push(AsyncEvent::CqOverrun(cq));
+                    self.cq_is_ready(cq);
+                }
+                Event::QpFatal { qp, qpn } => self.events.push(AsyncEvent::QpFatal { qp, qpn }),
+                Event::AccessError { qp, qpn } => {
+                    self.events.push(AsyncEvent::AccessError { qp, qpn });
+                }
+                Event::RequestError { qp, qpn } => {
+                    self.events.push(AsyncEvent::RequestError { qp, qpn });
+                }
+                Event::SqDrained { qp, qpn } => self.events.push(AsyncEvent::SqDrained { qp, qpn }),
+                Event::LastWqeReached { qp, qpn } => {
+                    self.events.push(AsyncEvent::LastWqeReached { qp, qpn });
+                }
+                Event::SrqLimit(srq) => self.events.push(AsyncEvent::SrqLimit(srq)),
+                Event::CommEstablished { qp, qpn } => {
+                    self.events.push(AsyncEvent::CommEstablished { qp, qpn });
+                }
+                Event::PeerGone { qp, qpn } => self.events.push(AsyncEvent::PeerGone { qp, qpn }),
+                Event::LinkNeeded { qp, peer } => self.link_needed(qp, peer),
+                Event::LinkDown { link, reason } => {
+                    tracing::debug!(?link, %reason, "a link broke");
+                    self.lost.lock().push(link);
+                    self.progress.ring();
+                }
+                Event::Denied(report) => self.denials.add(*report),
+                Event::CounterHit {
+                    counter,
+                    bytes,
+                    write,
+                } => {
+                    let mut counters = self.counters.lock();
+                    let entry = counters.entry(counter).or_default();
+                    *(if write {
+                        &mut entry.writes
+                    } else {
+                        &mut entry.reads
+                    }) += 1;
+                    entry.bytes += u64::from(bytes);
+                }
+                // Later engines may have more to tell than this device understands.
+                other => tracing::debug!(?other, "an event that nobody handles"),
+            }
+        }
+    }
+
+    fn cq_is_ready(&self, cq: CqId) {
+        let notify = self.notify.lock().get(&cq).cloned();
+        let Some(notify) = notify else { return };
+        if notify.disarm() {
+            self.armed.fetch_sub(1, Ordering::Relaxed);
+        }
+        notify.ready(cq);
+    }
+
+    /// A queue pair needs a link: the one to ourselves at once, others by the engine thread.
+    fn link_needed(&self, qp: rkey_engine::QpId, peer: u32) {
+        let ours = self.blocks.owns(names::block_of(peer));
+        match self.loopback.get() {
+            Some(&link) if ours => self.command(|engine| {
+                engine.connect_qpn(peer, link);
+                // Datagram queue pairs have no link of their own, and that is no error.
+                let _ = engine.connect_qp(qp, link);
+            }),
+            _ => {
+                self.wanted.lock().push((qp, peer));
+                self.progress.ring();
+            }
+        }
+    }
+}

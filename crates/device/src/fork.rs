@@ -1,0 +1,20 @@
+//! Forking a program that has a device open.
+//!
+//! The child has the parent's handles but not its device: the engine thread does not exist there, the
+//! rings are not mapped there, and queue pair numbers belong to the parent. Every call on a handle in
+//! the child answers [`crate::DeviceError::Forked`]; dropping handles there does nothing at all. The
+//! parent does not notice. A child that wants RDMA opens a device of its own.
+//!
+//! All descriptors are closed on exec. A child that does not exec keeps copies of the parent's sockets;
+//! peers see the end of the parent all the same, because they watch the process and not only the
+//! socket, and because the parent shuts its sockets down when it closes them.
+
+use crate::device::Device;
+
+impl Device {
+    /// Whether this process was forked from the one that opened the device, and so cannot use it.
+    #[must_use]
+    pub fn is_forked(&self) -> bool {
+        self.shared().is_forked()
+    }
+}

@@ -1,0 +1,305 @@
+//! What a device looks like, for people: of this process, and of others of the same user.
+//!
+//! A device answers an inspection from its engine thread, so it also works while its program sleeps or
+//! computes. Keys are never part of it.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rkey_core::Snapshot;
+use rkey_engine::{Peer, QpInfo};
+use rkey_link::shm::{LocalNode, Step, Stranger};
+use rkey_link::{AnyLink, Link, NodeId};
+use serde::{Deserialize, Serialize};
+
+use crate::channel::wait_readable;
+use crate::config::Config;
+use crate::device::{Device, link_config};
+use crate::error::DeviceError;
+use crate::names::{self, Scope};
+use crate::shared::Shared;
+
+/// What a client says that wants to look.
+pub(crate) const QUESTION: &[u8] = b"inspect";
+/// The first word of the answer; the second is the length, the inspection comes as a descriptor.
+const ANSWER: &[u8] = b"inspection";
+/// Longer inspections are not read.
+const LONGEST: u64 = 64 << 20;
+/// The most regions and windows that are listed one by one.
+const LISTED: usize = 10_000;
+/// How long a device has to answer.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// A device at one moment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Inspection {
+    /// The device.
+    pub node: NodeId,
+    /// The process, as it sees itself.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// The command that it runs.
+    pub command: String,
+    /// Its blocks of queue pair numbers.
+    pub blocks: Vec<u16>,
+    /// Who drives its engine at the moment: "thread", "program" or "nobody".
+    pub driver: String,
+    /// Domains, regions and windows; of many only the first 10,000 regions and windows each.
+    pub protection: Snapshot,
+    /// How many regions there are.
+    pub regions: usize,
+    /// How many windows there are.
+    pub windows: usize,
+    /// Queue pairs, by number.
+    pub qps: Vec<QpView>,
+    /// Completion queues.
+    pub cqs: Vec<CqView>,
+    /// Links to other devices and to itself.
+    pub links: Vec<LinkView>,
+    /// Counters that are bound to regions.
+    pub counters: Vec<CounterView>,
+    /// Refused accesses since it was opened.
+    pub denied: u64,
+    /// The last of them, oldest first, a sentence each.
+    pub denials: Vec<String>,
+}
+
+/// A queue pair.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct QpView {
+    /// Its number.
+    pub qpn: u32,
+    /// Its transport service.
+    pub qp_type: String,
+    /// Its state.
+    pub state: String,
+    /// Its domain.
+    pub domain: u32,
+    /// The number of the connected queue pair.
+    pub peer_qpn: Option<u32>,
+    /// The device of the connected queue pair, once it is known.
+    pub peer: Option<NodeId>,
+    /// Sends that are posted and not complete.
+    pub sends: u32,
+    /// Receives that are posted and not complete.
+    pub receives: u32,
+}
+
+/// A completion queue.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CqView {
+    /// Its number within the device.
+    pub number: u32,
+    /// Completions that it can hold.
+    pub depth: usize,
+    /// Completions that wait in it.
+    pub used: usize,
+    /// Whether one was lost.
+    pub overrun: bool,
+}
+
+/// A link.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LinkView {
+    /// The device at the other end.
+    pub node: NodeId,
+    /// "loopback", "requester" (ours are the requests) or "responder".
+    pub role: String,
+    /// Whether it works.
+    pub up: bool,
+    /// Whether payloads are copied straight between the processes.
+    pub by_reference: bool,
+}
+
+/// A counter.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CounterView {
+    /// Its number.
+    pub number: u32,
+    /// Writes and atomics of peers.
+    pub writes: u64,
+    /// Reads of peers.
+    pub reads: u64,
+    /// Bytes of both.
+    pub bytes: u64,
+}
+
+impl Device {
+    /// What this device looks like now.
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`].
+    pub fn inspect(&self) -> Result<Inspection, DeviceError> {
+        self.check()?;
+        Ok(inspect(self.shared()))
+    }
+}
+
+/// All devices that processes of this user have open in this network namespace (with
+/// `RKEY_SHARE=all`: those that are shared with everyone). Devices that do not answer within 0.2 s
+/// (their process is stopped, for example) are left out.
+///
+/// # Errors
+/// `/proc/net/unix` cannot be read.
+pub fn list_devices(config: &Config) -> Result<Vec<Inspection>, DeviceError> {
+    let scope = Scope::of(config.share);
+    let blocks = names::claimed_blocks(scope).map_err(DeviceError::io("reading /proc/net/unix"))?;
+    let local = LocalNode::new(NodeId::default(), link_config(config))
+        .map_err(DeviceError::io("preparing to ask"))?;
+    // Ask all at once, then wait for all together.
+    let asked: Vec<(u16, Stranger)> = blocks
+        .into_iter()
+        .filter_map(|block| {
+            let name = names::block_name(scope, block);
+            Some((
+                block,
+                Stranger::connect(name.as_bytes(), &local, QUESTION).ok()?,
+            ))
+        })
+        .collect();
+    let until = Instant::now() + PATIENCE;
+    let mut found: Vec<Inspection> = Vec::new();
+    for (block, stranger) in asked {
+        match receive(&stranger, until) {
+            // A device with several blocks answers on each.
+            Some(inspection) if found.iter().any(|f| f.node == inspection.node) => {}
+            Some(inspection) => found.push(inspection),
+            None => tracing::debug!(block, "no answer"),
+        }
+    }
+    found.sort_by_key(|f| (f.pid, f.node));
+    Ok(found)
+}
+
+fn receive(stranger: &Stranger, until: Instant) -> Option<Inspection> {
+    loop {
+        match stranger.receive().ok()? {
+            Step::Pending => {
+                if !wait_readable(stranger.as_fd(), Some(until)).ok()? {
+                    return None;
+                }
+            }
+            Step::Done((bytes, mut fds)) => {
+                if bytes != ANSWER {
+                    return None;
+                }
+                let mut text = Vec::new();
+                File::from(fds.pop()?)
+                    .take(LONGEST)
+                    .read_to_end(&mut text)
+                    .ok()?;
+                return serde_json::from_slice(&text).ok();
+            }
+        }
+    }
+}
+
+/// Answers a client that wants to look. Never waits.
+pub(crate) fn answer(shared: &Shared, stranger: &Stranger) -> std::io::Result<()> {
+    let text = serde_json::to_vec(&inspect(shared)).map_err(std::io::Error::other)?;
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::memfd_create("rkey-inspection", flags)?);
+    file.write_all(&text)?;
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0))?;
+    stranger.send(ANSWER, &[file.as_fd()])
+}
+
+fn inspect(shared: &Shared) -> Inspection {
+    let mut protection = shared.protection.snapshot();
+    let (regions, windows) = (protection.regions.len(), protection.windows.len());
+    protection.regions.truncate(LISTED);
+    protection.windows.truncate(LISTED);
+    let ids: Vec<_> = shared.qps.lock().values().copied().collect();
+    let mut qps = Vec::with_capacity(ids.len());
+    for id in ids {
+        // The lock for each by itself: posters should not wait for a long list.
+        qps.extend(shared.engine.lock().query_qp(id).map(|info| view_qp(&info)));
+    }
+    let links = shared
+        .engine
+        .lock()
+        .links()
+        .map(|(_, link)| view_link(link))
+        .collect();
+    let cqs = shared
+        .notify
+        .lock()
+        .values()
+        .map(|notify| CqView {
+            number: notify.entries.id().index,
+            depth: notify.entries.depth(),
+            used: notify.entries.len(),
+            overrun: notify.entries.is_overrun(),
+        })
+        .collect();
+    let counters = shared.counters.lock();
+    Inspection {
+        node: shared.node,
+        pid: shared.node.pid,
+        uid: rustix::process::geteuid().as_raw(),
+        command: command(),
+        blocks: shared.blocks.numbers(),
+        driver: shared.progress.mode().to_string(),
+        protection,
+        regions,
+        windows,
+        qps,
+        cqs,
+        links,
+        counters: counters
+            .iter()
+            .map(|(&number, c)| CounterView {
+                number,
+                writes: c.writes,
+                reads: c.reads,
+                bytes: c.bytes,
+            })
+            .collect(),
+        denied: shared.denials.total(),
+        denials: shared
+            .denials
+            .all()
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+    }
+}
+
+fn view_qp(info: &QpInfo) -> QpView {
+    let peer: Option<Peer> = info.attributes.peer;
+    QpView {
+        qpn: info.qpn,
+        qp_type: format!("{:?}", info.config.qp_type),
+        state: format!("{:?}", info.state),
+        domain: info.config.domain.0,
+        peer_qpn: peer.map(|p| p.qpn),
+        peer: peer.and_then(|p| p.node),
+        sends: info.sends,
+        receives: info.receives,
+    }
+}
+
+fn view_link(link: &AnyLink) -> LinkView {
+    let role = match link {
+        AnyLink::Loopback(_) => "loopback",
+        AnyLink::Shm(link) if link.is_requester() => "requester",
+        AnyLink::Shm(_) => "responder",
+    };
+    LinkView {
+        node: link.node(),
+        role: role.to_owned(),
+        up: link.is_up().is_ok(),
+        by_reference: link.capabilities().by_reference,
+    }
+}
+
+/// The command line of this process, shortened.
+fn command() -> String {
+    let raw = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    let text = String::from_utf8_lossy(&raw);
+    let words: Vec<&str> = text.split('\0').filter(|w| !w.is_empty()).collect();
+    words.join(" ").chars().take(200).collect()
+}

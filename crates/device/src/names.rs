@@ -1,0 +1,211 @@
+//! How devices of one host find each other without a daemon and without files.
+//!
+//! A device owns queue pair numbers in blocks of 256. It claims a block by binding an abstract Unix
+//! socket whose name says the block: the kernel makes the claim unique within the network namespace
+//! and takes it away when the process ends, however it ends. Whoever wants to reach queue pair
+//! number *n* connects to the socket of block *n* / 256. Programs that prefer addresses listen on an
+//! abstract name made of address and port. Names carry the user id (or `any` for devices that are
+//! shared with everyone), so that users do not get into each other's way.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use rustix::net::SocketAddrUnix;
+
+use crate::config::Share;
+
+/// Number of queue pair numbers in one block.
+pub const BLOCK_SIZE: u32 = 256;
+/// Number of blocks: queue pair numbers have 24 bits.
+pub const BLOCKS: u32 = 1 << 16;
+
+/// Whose names we use: those of one user, or those of devices that are open to everyone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The names of one user.
+    User(u32),
+    /// The names of devices that everyone may reach.
+    Any,
+}
+
+impl Scope {
+    /// The scope for a setting of this process.
+    #[must_use]
+    pub fn of(share: Share) -> Self {
+        match share {
+            Share::User => Self::User(rustix::process::geteuid().as_raw()),
+            Share::All => Self::Any,
+        }
+    }
+
+    /// Whether a process of user `uid` may talk to us.
+    #[must_use]
+    pub fn admits(self, uid: u32) -> bool {
+        match self {
+            Self::User(ours) => ours == uid,
+            Self::Any => true,
+        }
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User(uid) => write!(f, "{uid}"),
+            Self::Any => f.write_str("any"),
+        }
+    }
+}
+
+/// The abstract name (without the leading zero byte) of a block of queue pair numbers.
+#[must_use]
+pub fn block_name(scope: Scope, block: u16) -> String {
+    format!("rkey/1/{scope}/qp/{block:04x}")
+}
+
+/// The abstract name (without the leading zero byte) of a listener.
+#[must_use]
+pub fn listen_name(scope: Scope, address: SocketAddr) -> String {
+    format!("rkey/1/{scope}/listen/{address}")
+}
+
+/// The block of a queue pair number.
+#[must_use]
+pub fn block_of(qpn: u32) -> u16 {
+    ((qpn >> 8) & 0xffff) as u16
+}
+
+/// The socket address for an abstract name.
+///
+/// # Errors
+/// The name is longer than the 107 bytes that the kernel takes.
+pub fn abstract_address(name: &str) -> std::io::Result<SocketAddrUnix> {
+    Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
+}
+
+/// The names that a client tries for an address, best first: the address itself, then the listener
+/// that takes every address of this host.
+#[must_use]
+pub fn candidates(scope: Scope, address: SocketAddr) -> Vec<String> {
+    let mut names = vec![listen_name(scope, address)];
+    let v4: SocketAddr = ([0, 0, 0, 0], address.port()).into();
+    let v6: SocketAddr = ([0u16; 8], address.port()).into();
+    let wildcards = if address.is_ipv4() {
+        [v4, v6]
+    } else {
+        [v6, v4]
+    };
+    for wildcard in wildcards {
+        let name = listen_name(scope, wildcard);
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// Whether an address is one of this host: loopback, wildcard, or of one of its interfaces.
+///
+/// The kernel is asked by binding a datagram socket to the address with port 0, which sends nothing
+/// and needs no right; only an address that the host has can be bound.
+#[must_use]
+pub fn is_of_this_host(ip: IpAddr) -> bool {
+    ip.is_loopback() || ip.is_unspecified() || std::net::UdpSocket::bind((ip, 0)).is_ok()
+}
+
+/// The blocks that devices have claimed in this network namespace and scope, from `/proc/net/unix`.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn claimed_blocks(scope: Scope) -> std::io::Result<Vec<u16>> {
+    Ok(parse_proc_net_unix(
+        &std::fs::read_to_string("/proc/net/unix")?,
+        scope,
+    ))
+}
+
+/// The claimed blocks in the text of `/proc/net/unix`, sorted, each once. Lines look like
+/// `0000000000000000: 00000002 00000000 00010000 0005 01 12345 @rkey/1/1000/qp/00ab`; connected
+/// sockets carry the same name, hence "each once".
+fn parse_proc_net_unix(text: &str, scope: Scope) -> Vec<u16> {
+    let prefix = format!("@rkey/1/{scope}/qp/");
+    let mut blocks: Vec<u16> = text
+        .lines()
+        .filter_map(|line| line.split_ascii_whitespace().nth(7)?.strip_prefix(&prefix))
+        .filter(|digits| digits.len() == 4)
+        .filter_map(|digits| u16::from_str_radix(digits, 16).ok())
+        .collect();
+    blocks.sort_unstable();
+    blocks.dedup();
+    blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_scope_and_block() {
+        assert_eq!(block_name(Scope::User(1000), 0xab), "rkey/1/1000/qp/00ab");
+        assert_eq!(block_name(Scope::Any, 0xffff), "rkey/1/any/qp/ffff");
+        assert_eq!(
+            listen_name(Scope::User(7), "127.0.0.1:7471".parse().unwrap()),
+            "rkey/1/7/listen/127.0.0.1:7471"
+        );
+        assert_eq!(
+            listen_name(Scope::User(7), "[::1]:7471".parse().unwrap()),
+            "rkey/1/7/listen/[::1]:7471"
+        );
+    }
+
+    #[test]
+    fn wildcards_are_tried_after_the_address() {
+        let names = candidates(Scope::Any, "127.0.0.1:5".parse().unwrap());
+        assert_eq!(
+            names,
+            [
+                "rkey/1/any/listen/127.0.0.1:5",
+                "rkey/1/any/listen/0.0.0.0:5",
+                "rkey/1/any/listen/[::]:5"
+            ]
+        );
+        assert_eq!(
+            candidates(Scope::Any, "0.0.0.0:5".parse().unwrap()).len(),
+            2
+        );
+    }
+
+    #[test]
+    fn proc_net_unix_is_read_with_care() {
+        let text = "\
+Num       RefCount Protocol Flags    Type St Inode Path
+0000000000000000: 00000002 00000000 00010000 0005 01 101 @rkey/1/1000/qp/00ab
+0000000000000000: 00000003 00000000 00000000 0005 03 102 @rkey/1/1000/qp/00ab
+0000000000000000: 00000002 00000000 00010000 0005 01 103 @rkey/1/1000/qp/0001
+0000000000000000: 00000002 00000000 00010000 0005 01 104 @rkey/1/1001/qp/0002
+0000000000000000: 00000002 00000000 00010000 0005 01 105 @rkey/1/1000/qp/zzzz
+0000000000000000: 00000002 00000000 00010000 0005 01 106 @rkey/1/1000/qp/123456
+0000000000000000: 00000002 00000000 00010000 0005 01 107
+0000000000000000: 00000002 00000000 00010000 0005 01 108 /run/rkey/1/1000/qp/0003
+";
+        assert_eq!(
+            parse_proc_net_unix(text, Scope::User(1000)),
+            [0x0001, 0x00ab]
+        );
+        assert_eq!(parse_proc_net_unix(text, Scope::Any), [] as [u16; 0]);
+    }
+
+    #[test]
+    fn this_host_and_others() {
+        assert!(is_of_this_host("127.0.0.1".parse().unwrap()));
+        assert!(is_of_this_host("::1".parse().unwrap()));
+        assert!(is_of_this_host("0.0.0.0".parse().unwrap()));
+        assert!(!is_of_this_host("192.0.2.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn blocks_of_numbers() {
+        assert_eq!(block_of(0x00ab_cd12), 0xabcd);
+        assert_eq!(block_of(0xff), 0);
+    }
+}

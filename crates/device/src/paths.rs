@@ -1,0 +1,175 @@
+//! Which ways of copying and waking the kernel allows here, found out by trying.
+//!
+//! Settings and profiles of containers only hint at the answer (a missing Yama file says nothing, and no
+//! file tells a seccomp profile), so the answer comes from a try, and the files only explain it.
+
+use serde::{Deserialize, Serialize};
+
+/// One way, whether it works, and why (not).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Path {
+    /// Its name.
+    pub name: String,
+    /// Whether it works here.
+    pub works: bool,
+    /// In a sentence: what it is for, what was tried, what came of it.
+    pub why: String,
+}
+
+/// What was found out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyPaths {
+    /// The ways, most wanted first.
+    pub paths: Vec<Path>,
+}
+
+/// Tries the ways of copying and waking. Starts no thread and no process.
+#[must_use]
+pub fn copy_paths() -> CopyPaths {
+    CopyPaths {
+        paths: vec![by_reference(), segments(), barrier(), pidfd()],
+    }
+}
+
+/// `process_vm_readv` and `writev` on this process itself: what a seccomp profile forbids is forbidden
+/// here too. Yama and other users show only between two processes, and each link tries that again.
+fn by_reference() -> Path {
+    let mut from = [0u8; 16];
+    let secret = [0x5au8; 16];
+    let pid = std::process::id();
+    let (read, write) = try_process_vm(pid, &mut from, &secret);
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
+    let dumpable = rustix::process::dumpable_behavior();
+    let mut why = match (&read, &write) {
+        (Ok(()), Ok(())) if from == secret => {
+            "process_vm_readv and process_vm_writev work on this process".to_owned()
+        }
+        (Err(error), _) | (_, Err(error)) => {
+            format!(
+                "process_vm_readv or process_vm_writev is refused even on this process ({error}); a seccomp profile may forbid it"
+            )
+        }
+        _ => "process_vm_readv read something else than what is there".to_owned(),
+    };
+    let works = read.is_ok() && write.is_ok() && from == secret;
+    match scope.as_deref().map(str::trim) {
+        None => why.push_str("; there is no Yama"),
+        Some("0") => why.push_str("; Yama does not restrict it (ptrace_scope 0)"),
+        Some("1") => why.push_str(
+            "; Yama (ptrace_scope 1) refuses it between processes that are not parent and child, unless the target sets RKEY_PTRACER=any",
+        ),
+        Some(other) => {
+            why.push_str("; Yama (ptrace_scope ");
+            why.push_str(other);
+            why.push_str(") refuses it to all but root");
+        }
+    }
+    if let Ok(behavior) = dumpable
+        && behavior != rustix::process::DumpableBehavior::Dumpable
+    {
+        why.push_str(
+            "; this process is not dumpable (it changed its user?), so peers cannot use it on us",
+        );
+    }
+    why.push_str(". Each link tries it in its own direction; where it is refused, payloads go through the ring.");
+    Path {
+        name: "direct copy between processes".to_owned(),
+        works,
+        why,
+    }
+}
+
+#[allow(unsafe_code)]
+// UNSAFETY: copying by address, between two arrays of this function's caller.
+fn try_process_vm(
+    pid: u32,
+    from: &mut [u8; 16],
+    secret: &[u8; 16],
+) -> (
+    Result<(), rkey_base::process::CmaError>,
+    Result<(), rkey_base::process::CmaError>,
+) {
+    let remote = secret.as_ptr() as u64;
+    // SAFETY: `from` is valid for writes of its length, and `secret` for reads of it.
+    let read = unsafe { rkey_base::process::cma_read(pid, from.as_mut_ptr(), remote, from.len()) };
+    let mut target = [0u8; 16];
+    let remote = target.as_mut_ptr() as u64;
+    // SAFETY: `secret` is valid for reads of its length, and `target` for writes of it.
+    let write =
+        unsafe { rkey_base::process::cma_write(pid, secret.as_ptr(), remote, secret.len()) };
+    (read, write)
+}
+
+/// Sealed memfds, which every link is made of.
+fn segments() -> Path {
+    let result = rkey_base::segment::OwnSegment::create("rkey-try", 1 << 16);
+    Path {
+        name: "shared segments".to_owned(),
+        works: result.is_ok(),
+        why: match result {
+            Ok(_) => {
+                "a memfd can be made, mapped and sealed: links between processes work".to_owned()
+            }
+            Err(error) => {
+                format!("a sealed memfd cannot be made ({error}): no links between processes")
+            }
+        },
+    }
+}
+
+/// membarrier, which takes the fence out of every post.
+fn barrier() -> Path {
+    let works = rkey_base::barrier::register();
+    Path {
+        name: "membarrier".to_owned(),
+        works,
+        why: if works {
+            "membarrier works: posting needs no fence, and direct leases announce themselves with a plain store"
+        } else {
+            "membarrier is not available (old kernel or seccomp): posting and direct leases use a fence, some nanoseconds slower"
+        }
+        .to_owned(),
+    }
+}
+
+/// pidfds, by which the end of a peer is seen for certain.
+fn pidfd() -> Path {
+    let result = rkey_base::process::PidFd::open(std::process::id());
+    Path {
+        name: "process descriptors".to_owned(),
+        works: result.is_ok(),
+        why: match result {
+            Ok(_) => "pidfd_open works: the end of a peer is seen at once, also when a child of it lives on".to_owned(),
+            Err(error) => format!("pidfd_open is refused ({error}): the end of a peer is seen by its socket only"),
+        },
+    }
+}
+
+/// Lets every process of this user copy to and from this one, where Yama would refuse it.
+#[allow(unsafe_code)]
+// UNSAFETY: `prctl` has no safe wrapper for this option.
+pub(crate) fn allow_any_tracer() {
+    // SAFETY: this option takes one plain number and touches no memory.
+    let result = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+    if result != 0 {
+        // EINVAL: a kernel without Yama, where nothing has to be allowed.
+        tracing::debug!("PR_SET_PTRACER_ANY was refused; there is probably no Yama");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_says_why() {
+        let paths = copy_paths();
+        assert_eq!(paths.paths.len(), 4);
+        assert!(
+            paths
+                .paths
+                .iter()
+                .all(|p| p.why.len() > 20 && !p.name.is_empty())
+        );
+    }
+}

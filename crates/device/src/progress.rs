@@ -1,0 +1,505 @@
+//! Who drives the engine.
+//!
+//! The engine moves only when somebody calls `drive`. There are three situations, kept in one word
+//! that changes only under the engine's lock:
+//!
+//! * [`Mode::Lent`]: the program polls (or has just posted). Whoever polls looks at the rings without
+//!   a lock, and drives when there is something. Peers need not ring: our sleep words are even. The
+//!   engine thread sleeps, and a timer lets it look every 10 ms whether the program still polls.
+//! * [`Mode::Thread`]: nobody polls, and the engine thread drives.
+//! * [`Mode::Asleep`]: nobody has anything to do. Our sleep words are odd, so peers ring the bell when
+//!   they write to a ring, and that wakes the engine thread. No timer runs unless something is
+//!   outstanding. No CPU is used.
+//!
+//! A program that starts to poll or post takes the device from asleep to lent by itself, without
+//! waking the thread: it makes the sleep words even and sets the timer. A program that is about to
+//! wait gives it back ([`Shared::hand_over`]), also by itself. The thread takes over when a tick finds
+//! that no poll has happened since the last one.
+//!
+//! Time for pollers is the coarse clock of this module, which the thread and every 64th empty poll
+//! refresh: reading the real one costs as much as a whole operation.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rkey_base::barrier;
+use rkey_base::lock::{Guard, SpinLock};
+use rkey_engine::Event;
+use rkey_link::AnyLink;
+use rkey_link::shm::Peek;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
+    timerfd_create, timerfd_settime,
+};
+
+use crate::error::DeviceError;
+use crate::shared::{DeviceEngine, Shared};
+
+/// The most pieces that one call of `drive` takes, so that posters get their turn.
+const BUDGET: u32 = 256;
+/// How often a thread that is about to wait drives for itself before it leaves the rest to the engine
+/// thread.
+const SETTLE: u32 = 32;
+/// Every so many empty polls the clock is read.
+const POLLS_PER_LOOK: u32 = 64;
+/// So long a request may be unacknowledged before the peer is woken whatever its sleep word says.
+const KICK_AFTER: u64 = 50_000;
+/// And so long it has to be quiet before it is woken once more.
+const KICK_AGAIN: u64 = 10_000_000;
+
+/// Who drives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Mode {
+    Thread,
+    Lent,
+    Asleep,
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Thread => "thread",
+            Self::Lent => "program",
+            Self::Asleep => "nobody",
+        })
+    }
+}
+
+/// A word on cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Apart<T>(T);
+
+/// The part of a device's state that this module owns.
+#[derive(Debug)]
+pub(crate) struct ProgressState {
+    /// Counts empty polls. Only ever used to see whether it moves, so lost updates do no harm.
+    stamp: Apart<AtomicU32>,
+    /// A [`Mode`].
+    mode: AtomicU8,
+    /// The engine asked to be driven again, whatever the rings say.
+    restless: AtomicBool,
+    /// Since when pollers have found nothing; 0: they have just found something.
+    quiet_since: AtomicU64,
+    /// Coarse time in nanoseconds of the monotonic clock.
+    clock: AtomicU64,
+    /// When the engine wants to be driven at the latest; `u64::MAX` for never.
+    deadline: AtomicU64,
+    /// When the timer will fire; `u64::MAX` while it is off.
+    timer_at: AtomicU64,
+    timer: OwnedFd,
+    bell: OwnedFd,
+    peeks: Mutex<Arc<[Peek]>>,
+    version: AtomicU64,
+}
+
+impl ProgressState {
+    /// Nobody drives yet; the engine thread will.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn new() -> Result<Self, DeviceError> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(DeviceError::io("creating the engine's bell"))?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)
+            .map_err(DeviceError::io("creating the engine's timer"))?;
+        Ok(Self {
+            stamp: Apart::default(),
+            mode: AtomicU8::new(Mode::Thread as u8),
+            restless: AtomicBool::new(false),
+            quiet_since: AtomicU64::new(0),
+            clock: AtomicU64::new(now_ns()),
+            deadline: AtomicU64::new(u64::MAX),
+            timer_at: AtomicU64::new(u64::MAX),
+            timer,
+            bell,
+            peeks: Mutex::new(Arc::new([])),
+            version: AtomicU64::new(0),
+        })
+    }
+
+    #[inline]
+    pub(crate) fn mode(&self) -> Mode {
+        match self.mode.load(Ordering::Relaxed) {
+            0 => Mode::Thread,
+            1 => Mode::Lent,
+            _ => Mode::Asleep,
+        }
+    }
+
+    /// Only with the engine's lock.
+    fn set_mode(&self, mode: Mode) {
+        self.mode.store(mode as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stamp(&self) -> u32 {
+        self.stamp.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_restless(&self) -> bool {
+        self.restless.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn deadline(&self) -> Option<u64> {
+        Some(self.deadline.load(Ordering::Relaxed)).filter(|&d| d != u64::MAX)
+    }
+
+    /// Reads the real clock.
+    pub(crate) fn refresh_clock(&self) -> u64 {
+        let now = now_ns();
+        self.clock.fetch_max(now, Ordering::Relaxed);
+        now
+    }
+
+    pub(crate) fn timer_fd(&self) -> BorrowedFd<'_> {
+        self.timer.as_fd()
+    }
+
+    pub(crate) fn bell_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Wakes the engine thread. The bell is ours alone, so this cannot block.
+    pub(crate) fn ring(&self) {
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// Takes what the bell has to say; for the engine thread.
+    pub(crate) fn quiet_bell(&self) {
+        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+    }
+
+    /// Takes what the timer has to say; for the engine thread.
+    pub(crate) fn quiet_timer(&self) {
+        if rustix::io::read(&self.timer, &mut [0u8; 8]).is_ok() {
+            self.timer_at.store(u64::MAX, Ordering::Relaxed);
+        }
+    }
+
+    /// Lets the timer fire at `at` or earlier. Only with the engine's lock, as [`Self::quiet_timer`].
+    pub(crate) fn set_timer(&self, at: u64) {
+        if self.timer_at.fetch_min(at, Ordering::Relaxed) <= at {
+            return;
+        }
+        let value = Timespec {
+            tv_sec: (at / 1_000_000_000).try_into().unwrap_or(i64::MAX),
+            // A value of zero would switch the timer off.
+            tv_nsec: (at % 1_000_000_000).max(1) as i64,
+        };
+        let spec = Itimerspec {
+            it_interval: Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            },
+            it_value: value,
+        };
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec);
+    }
+
+    /// The looks at all links, for a cache.
+    fn peeks(&self) -> (u64, Arc<[Peek]>) {
+        let peeks = self.peeks.lock();
+        (self.version.load(Ordering::Relaxed), Arc::clone(&peeks))
+    }
+}
+
+/// One poller's own copy of the list of links to look at, so that looking needs no shared lock.
+#[derive(Debug)]
+pub(crate) struct PeekCache(SpinLock<(u64, Arc<[Peek]>)>);
+
+impl Default for PeekCache {
+    fn default() -> Self {
+        Self(SpinLock::new((0, Arc::new([]))))
+    }
+}
+
+impl PeekCache {
+    /// Whether a link has something. When another thread is just looking, no.
+    #[inline]
+    fn any_pending(&self, state: &ProgressState) -> bool {
+        let Some(mut cache) = self.0.try_lock() else {
+            return false;
+        };
+        if cache.0 != state.version.load(Ordering::Relaxed) {
+            *cache = state.peeks();
+        }
+        cache.1.iter().any(Peek::pending)
+    }
+
+    /// Forgets links that are gone, so that their memory can go.
+    pub(crate) fn refresh(&self, state: &ProgressState) {
+        *self.0.lock() = state.peeks();
+    }
+}
+
+impl Shared {
+    /// One look on behalf of a poller that found its completion queue empty.
+    #[inline]
+    pub(crate) fn poll(&self, cache: &PeekCache) {
+        let state = &self.progress;
+        let stamp = state.stamp.0.load(Ordering::Relaxed).wrapping_add(1);
+        state.stamp.0.store(stamp, Ordering::Relaxed);
+        if state.restless.load(Ordering::Relaxed) || cache.any_pending(state) {
+            if let Some(engine) = self.engine.try_lock() {
+                self.drive(engine, state.clock.load(Ordering::Relaxed));
+                if state.quiet_since.load(Ordering::Relaxed) != 0 {
+                    state.quiet_since.store(0, Ordering::Relaxed);
+                }
+            }
+        } else if stamp % POLLS_PER_LOOK == 0 {
+            self.poll_slowly();
+        }
+    }
+
+    /// What pollers do now and then: the clock, deadlines, peers that may be asleep.
+    #[cold]
+    fn poll_slowly(&self) {
+        let now = self.progress.refresh_clock();
+        let due = self.progress.deadline.load(Ordering::Relaxed) <= now;
+        let Some(engine) = self.engine.try_lock() else {
+            return;
+        };
+        if self.progress.mode() == Mode::Asleep {
+            self.lend(&engine);
+        }
+        let quiet_since = self.progress.quiet_since.load(Ordering::Relaxed);
+        if quiet_since == 0 {
+            self.progress.quiet_since.store(now, Ordering::Relaxed);
+        } else if now >= quiet_since.saturating_add(KICK_AFTER) {
+            kick_peers(&engine);
+            self.progress
+                .quiet_since
+                .store(now.saturating_add(KICK_AGAIN), Ordering::Relaxed);
+        }
+        if due {
+            self.drive(engine, now);
+        }
+    }
+
+    /// Drives once, then does what came of it, without the lock. Says whether anything was done.
+    #[inline]
+    pub(crate) fn drive(&self, mut engine: Guard<'_, DeviceEngine>, now: u64) -> bool {
+        let alarm = PanicAlarm(self);
+        let progress = engine.drive(now, BUDGET);
+        let state = &self.progress;
+        let deadline = progress.next_deadline.unwrap_or(u64::MAX);
+        if state.deadline.load(Ordering::Relaxed) != deadline {
+            state.deadline.store(deadline, Ordering::Relaxed);
+        }
+        let restless = progress.did || progress.more;
+        if state.restless.load(Ordering::Relaxed) != restless {
+            state.restless.store(restless, Ordering::Relaxed);
+        }
+        let first = engine.poll_event();
+        std::mem::forget(alarm);
+        if let Some(first) = first {
+            self.drain_events(engine, first);
+        }
+        restless
+    }
+
+    /// Takes the events of the engine and acts on them after giving the lock back.
+    #[cold]
+    fn drain_events(&self, mut engine: Guard<'_, DeviceEngine>, first: Event) {
+        let mut events = vec![first];
+        while let Some(event) = engine.poll_event() {
+            events.push(event);
+        }
+        drop(engine);
+        self.act_on(events);
+    }
+
+    /// Runs a command on the engine, with everything that has to happen around one.
+    #[inline]
+    pub(crate) fn command<T>(&self, run: impl FnOnce(&mut DeviceEngine) -> T) -> T {
+        let mut engine = self.engine.lock();
+        let alarm = PanicAlarm(self);
+        let result = run(&mut engine);
+        let first = engine.poll_event();
+        std::mem::forget(alarm);
+        if let Some(first) = first {
+            self.drain_events(engine, first);
+        }
+        result
+    }
+
+    /// Runs a post, and sees to it that somebody will look after what was posted.
+    #[inline]
+    pub(crate) fn post<T>(&self, run: impl FnOnce(&mut DeviceEngine) -> T) -> T {
+        let mut engine = self.engine.lock();
+        let alarm = PanicAlarm(self);
+        let asleep = self.progress.mode() == Mode::Asleep;
+        if asleep {
+            self.before_post_asleep(&mut engine);
+        }
+        let result = run(&mut engine);
+        self.progress.restless.store(true, Ordering::Relaxed);
+        let first = engine.poll_event();
+        std::mem::forget(alarm);
+        if let Some(first) = first {
+            self.drain_events(engine, first);
+        } else {
+            drop(engine);
+        }
+        if asleep {
+            self.after_post_asleep();
+        }
+        result
+    }
+
+    /// A post while nobody drives: tell the engine the time, because its time-outs start now. Unless the
+    /// program has armed a completion queue (and so is about to wait), it will most likely poll next.
+    #[cold]
+    fn before_post_asleep(&self, engine: &mut DeviceEngine) {
+        engine.drive(self.progress.refresh_clock(), 0);
+        if self.armed.load(Ordering::Relaxed) == 0 {
+            self.lend(engine);
+        }
+    }
+
+    /// A program that is about to wait has posted: do what can be done at once, and leave the rest to
+    /// the bell and the timer.
+    #[cold]
+    fn after_post_asleep(&self) {
+        if self.progress.mode() == Mode::Asleep {
+            self.settle();
+        }
+    }
+
+    /// Drives until there is nothing to do at the moment; what is still left is the engine thread's.
+    fn settle(&self) {
+        for _ in 0..SETTLE {
+            if !self.progress.is_restless() && !self.any_pending() {
+                break;
+            }
+            let now = self.progress.refresh_clock();
+            self.drive(self.engine.lock(), now);
+        }
+        let engine = self.engine.lock();
+        if let Some(deadline) = self.progress.deadline() {
+            self.progress.set_timer(deadline);
+        }
+        drop(engine);
+        if self.progress.is_restless() || self.any_pending() {
+            self.progress.ring();
+        }
+    }
+
+    /// From asleep to lent: the program drives from now on.
+    fn lend(&self, _locked: &DeviceEngine) {
+        self.progress.set_mode(Mode::Lent);
+        self.set_asleep(false);
+        let now = self.progress.refresh_clock();
+        self.progress.set_timer(now + self.tick_ns());
+    }
+
+    /// Gives the engine back before the calling thread waits. Afterwards peers ring when they have
+    /// something, and that wakes the engine thread.
+    pub(crate) fn hand_over(&self) {
+        let engine = self.engine.lock();
+        match self.progress.mode() {
+            Mode::Thread => return,
+            Mode::Lent => self.fall_asleep(&engine),
+            Mode::Asleep => {}
+        }
+        drop(engine);
+        barrier::heavy();
+        self.settle();
+    }
+
+    /// Makes all sleep words odd. The caller issues a heavy barrier and then looks once more.
+    pub(crate) fn fall_asleep(&self, _locked: &DeviceEngine) {
+        self.progress.set_mode(Mode::Asleep);
+        self.set_asleep(true);
+        if let Some(deadline) = self.progress.deadline() {
+            self.progress.set_timer(deadline);
+        }
+    }
+
+    /// The engine thread takes over.
+    pub(crate) fn take_over(&self, _locked: &DeviceEngine) {
+        self.progress.set_mode(Mode::Thread);
+        self.set_asleep(false);
+    }
+
+    /// The engine thread gives way to a program that polls.
+    pub(crate) fn give_way(&self, _locked: &DeviceEngine) {
+        self.progress.set_mode(Mode::Lent);
+        self.progress.set_timer(now_ns() + self.tick_ns());
+    }
+
+    /// Writes the sleep words of all links. Only with the engine's lock.
+    fn set_asleep(&self, asleep: bool) {
+        for peek in self.progress.peeks.lock().iter() {
+            if asleep {
+                peek.announce_sleep();
+            } else {
+                peek.awake();
+            }
+        }
+    }
+
+    pub(crate) fn tick_ns(&self) -> u64 {
+        self.config
+            .tick
+            .as_nanos()
+            .try_into()
+            .unwrap_or(u64::MAX / 2)
+    }
+
+    /// Whether a link has something, for callers without a cache.
+    pub(crate) fn any_pending(&self) -> bool {
+        self.progress.peeks.lock().iter().any(Peek::pending)
+    }
+
+    /// Makes the list of links to look at anew, after a link came or went.
+    pub(crate) fn renew_peeks(&self) {
+        let peeks: Arc<[Peek]> = {
+            let engine = self.engine.lock();
+            engine
+                .links()
+                .flat_map(|(_, link)| match link {
+                    AnyLink::Shm(link) => vec![link.peek()],
+                    AnyLink::Loopback(link) => link.peek().to_vec(),
+                })
+                .collect()
+        };
+        *self.progress.peeks.lock() = peeks;
+        self.progress.version.fetch_add(1, Ordering::Relaxed);
+        for notify in self.notify.lock().values() {
+            notify.peeks.refresh(&self.progress);
+        }
+    }
+}
+
+/// Wakes peers that have not acknowledged our requests, whatever their sleep words say: their program
+/// may have stopped polling without a word.
+pub(crate) fn kick_peers(engine: &DeviceEngine) {
+    for (_, link) in engine.links() {
+        if let AnyLink::Shm(link) = link
+            && link.has_unacked()
+        {
+            link.kick();
+        }
+    }
+}
+
+/// Marks the device as failed when a panic passes by.
+struct PanicAlarm<'a>(&'a Shared);
+
+impl Drop for PanicAlarm<'_> {
+    fn drop(&mut self) {
+        self.0.fail("a bug: the engine panicked".to_owned());
+    }
+}
+
+/// The monotonic clock in nanoseconds.
+pub(crate) fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}

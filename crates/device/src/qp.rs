@@ -1,0 +1,320 @@
+//! Queue pairs.
+
+use std::sync::Arc;
+
+use rkey_core::{Access, DomainId};
+use rkey_engine::{
+    Peer, QpAttributes, QpConfig, QpId, QpInfo, QpState, QpType, RecvRequest, SendRequest,
+};
+use rkey_link::NodeId;
+
+use crate::connect::QpAddress;
+use crate::device::Device;
+use crate::error::DeviceError;
+use crate::queue::{Cq, Srq};
+
+/// What a queue pair is made of; none of it changes later.
+#[derive(Clone, Debug)]
+pub struct QpOptions {
+    /// The transport service.
+    pub qp_type: QpType,
+    /// The protection domain: keys of other domains do not work here.
+    pub domain: DomainId,
+    /// Where sends complete.
+    pub send_cq: Cq,
+    /// Where receives complete.
+    pub recv_cq: Cq,
+    /// Takes receives from this queue instead of one of its own.
+    pub srq: Option<Srq>,
+    /// Entries of the send queue.
+    pub max_send: u32,
+    /// Entries of the receive queue.
+    pub max_recv: u32,
+    /// Scatter/gather elements of a send.
+    pub max_send_sge: u32,
+    /// Scatter/gather elements of a receive.
+    pub max_recv_sge: u32,
+    /// Bytes of inline data of a send.
+    pub max_inline: u32,
+    /// Complete all sends with an entry, whether flagged or not.
+    pub signal_all: bool,
+    /// A refused request fails by itself and leaves both queue pairs in service. Both ends have to
+    /// agree on it.
+    pub survive_remote_error: bool,
+}
+
+impl QpOptions {
+    /// A reliable connection of moderate size that completes everything in one queue.
+    #[must_use]
+    pub fn new(domain: DomainId, cq: &Cq) -> Self {
+        Self {
+            qp_type: QpType::Rc,
+            domain,
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: None,
+            max_send: 128,
+            max_recv: 128,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline: 128,
+            signal_all: false,
+            survive_remote_error: false,
+        }
+    }
+
+    fn config(&self) -> QpConfig {
+        QpConfig {
+            qp_type: self.qp_type,
+            domain: self.domain,
+            send_cq: self.send_cq.id(),
+            recv_cq: self.recv_cq.id(),
+            srq: self.srq.as_ref().map(Srq::id),
+            max_send: self.max_send,
+            max_recv: self.max_recv,
+            max_send_sge: self.max_send_sge,
+            max_recv_sge: self.max_recv_sge,
+            max_inline: self.max_inline,
+            signal_all: self.signal_all,
+            survive_remote_error: self.survive_remote_error,
+        }
+    }
+}
+
+/// A queue pair. Clones are the same queue pair; the last one destroys it.
+#[derive(Clone, Debug)]
+pub struct Qp(Arc<QpInner>);
+
+#[derive(Debug)]
+struct QpInner {
+    device: Device,
+    id: QpId,
+    qpn: u32,
+    /// Number of the first message that it will send when it is connected by [`Qp::connect`].
+    first_msn: u32,
+    options: QpOptions,
+}
+
+impl Device {
+    /// Creates a queue pair, in state RESET, with a number of its own.
+    ///
+    /// # Errors
+    /// [`DeviceError::TooLarge`], [`DeviceError::Limit`], [`DeviceError::Core`] (no such domain),
+    /// [`DeviceError::Unknown`] (a queue of another device).
+    pub fn create_qp(&self, options: &QpOptions) -> Result<Qp, DeviceError> {
+        self.check()?;
+        self.check_queue(
+            "sends in one queue pair",
+            options.max_send,
+            options.max_send_sge,
+        )?;
+        self.check_queue(
+            "receives in one queue pair",
+            options.max_recv,
+            options.max_recv_sge,
+        )?;
+        let inline_limit = self.config().max_inline;
+        if options.max_inline > inline_limit {
+            return Err(DeviceError::TooLarge {
+                what: "bytes of inline data",
+                wanted: options.max_inline.into(),
+                limit: inline_limit.into(),
+                variable: "RKEY_MAX_INLINE",
+            });
+        }
+        if !self.is(options.send_cq.device()) || !self.is(options.recv_cq.device()) {
+            return Err(DeviceError::Unknown {
+                what: "completion queue",
+            });
+        }
+        let first_msn = getrandom::u32()
+            .map_err(|e| DeviceError::io("choosing a message number")(std::io::Error::other(e)))?
+            & 0x00ff_ffff;
+        let qpn = self.shared().new_qpn()?;
+        match self
+            .shared()
+            .command(|engine| engine.create_qp(&options.config(), qpn))
+        {
+            Ok(id) => {
+                self.shared().qps.lock().insert(qpn, id);
+                let (device, options) = (self.clone(), options.clone());
+                Ok(Qp(Arc::new(QpInner {
+                    device,
+                    id,
+                    qpn,
+                    first_msn,
+                    options,
+                })))
+            }
+            Err(error) => {
+                self.shared().blocks.free(qpn);
+                Err(self.limit_of(error, "queue pairs", "RKEY_MAX_QPS"))
+            }
+        }
+    }
+}
+
+impl Qp {
+    /// The engine's name of it.
+    #[must_use]
+    pub fn id(&self) -> QpId {
+        self.0.id
+    }
+
+    /// Its number, by which peers on this host can find it.
+    #[must_use]
+    pub fn qpn(&self) -> u32 {
+        self.0.qpn
+    }
+
+    /// What a peer has to know to connect to it with [`Qp::connect`].
+    #[must_use]
+    pub fn address(&self) -> QpAddress {
+        QpAddress {
+            qpn: self.0.qpn,
+            msn: self.0.first_msn,
+        }
+    }
+
+    /// What it was created with.
+    #[must_use]
+    pub fn options(&self) -> &QpOptions {
+        &self.0.options
+    }
+
+    /// The device that it belongs to.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// Changes its state or attributes. A queue pair that is given a peer starts to look for it at
+    /// once; the peer need not exist yet.
+    ///
+    /// # Errors
+    /// [`DeviceError::Modify`], [`DeviceError::Forked`], [`DeviceError::Failed`].
+    pub fn modify(&self, attributes: &QpAttributes) -> Result<(), DeviceError> {
+        let shared = self.0.device.shared();
+        shared.check()?;
+        shared.post(|engine| engine.modify_qp(self.0.id, attributes))?;
+        Ok(())
+    }
+
+    /// Everything about it, as it is now.
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`].
+    pub fn query(&self) -> Result<QpInfo, DeviceError> {
+        let shared = self.0.device.shared();
+        shared.check()?;
+        shared
+            .command(|engine| engine.query_qp(self.0.id))
+            .ok_or(DeviceError::Unknown { what: "queue pair" })
+    }
+
+    /// Brings it from RESET (then with all remote rights) or INIT to RTS, connected to a queue pair of
+    /// another device (or of this one), with the time-outs of the configuration.
+    ///
+    /// # Errors
+    /// As [`Qp::modify`].
+    pub fn connect(&self, node: NodeId, peer: QpAddress) -> Result<(), DeviceError> {
+        let state = self.query()?.state;
+        if state == QpState::Reset {
+            self.modify(&self.init_attributes())?;
+        }
+        let reliable = self.0.options.qp_type == QpType::Rc;
+        let mut rtr = QpAttributes::rtr(
+            Peer {
+                qpn: peer.qpn,
+                node: Some(node),
+            },
+            peer.msn,
+        );
+        let mut rts = QpAttributes::rts(self.0.first_msn);
+        let config = self.0.device.config();
+        if reliable {
+            rts.timeout = Some(config.timeout);
+            rts.retry_count = Some(config.retry_count);
+            rts.rnr_retry = Some(config.rnr_retry);
+        } else {
+            rtr.max_reads_in = None;
+            rtr.min_rnr_timer = None;
+            rts.timeout = None;
+            rts.retry_count = None;
+            rts.rnr_retry = None;
+            rts.max_reads_out = None;
+        }
+        self.modify(&rtr)?;
+        self.modify(&rts)
+    }
+
+    fn init_attributes(&self) -> QpAttributes {
+        match self.0.options.qp_type {
+            QpType::Rc => QpAttributes::init(
+                Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+            ),
+            _ => QpAttributes::init(Access::REMOTE_WRITE),
+        }
+    }
+
+    /// Posts a work request to the send queue.
+    ///
+    /// The memory that it names must stay valid until its completion.
+    ///
+    /// # Errors
+    /// [`DeviceError::Post`]: nothing was posted. [`DeviceError::Forked`], [`DeviceError::Failed`].
+    #[inline]
+    pub fn post_send(&self, request: &SendRequest<'_>) -> Result<(), DeviceError> {
+        let shared = self.0.device.shared();
+        shared.check()?;
+        shared.post(|engine| engine.post_send(self.0.id, request))?;
+        Ok(())
+    }
+
+    /// Posts work requests in order until one is not taken; the peer's bell rings once for all.
+    ///
+    /// # Errors
+    /// The number of requests that were posted before, and why the next one was not.
+    pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<(), (usize, DeviceError)> {
+        let shared = self.0.device.shared();
+        shared.check().map_err(|e| (0, e))?;
+        shared.post(|engine| {
+            for (index, request) in requests.iter().enumerate() {
+                let mut request = *request;
+                if index + 1 < requests.len() {
+                    request.flags |= rkey_engine::SendFlags::MORE;
+                }
+                engine
+                    .post_send(self.0.id, &request)
+                    .map_err(|e| (index, e.into()))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// As [`Qp::post_send`].
+    #[inline]
+    pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), DeviceError> {
+        let shared = self.0.device.shared();
+        shared.check()?;
+        shared.post(|engine| engine.post_recv(self.0.id, request))?;
+        Ok(())
+    }
+}
+
+impl Drop for QpInner {
+    fn drop(&mut self) {
+        let shared = self.device.shared();
+        if shared.is_forked() {
+            return;
+        }
+        shared.qps.lock().remove(&self.qpn);
+        if let Err(error) = shared.command(|engine| engine.destroy_qp(self.id)) {
+            tracing::debug!(%error, "destroying a queue pair");
+        }
+        shared.blocks.free(self.qpn);
+    }
+}

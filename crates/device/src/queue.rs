@@ -1,0 +1,423 @@
+//! Completion queues and shared receive queues.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rkey_core::DomainId;
+use rkey_engine::{Completion, CqId, CqShared, RecvRequest, SrqId};
+
+use crate::channel::{Channel, EventQueue};
+use crate::device::Device;
+use crate::error::DeviceError;
+use crate::progress::PeekCache;
+
+/// What the engine's side needs to know about a completion queue. It holds no device, so that the
+/// engine thread never has the last handle of one.
+#[derive(Debug)]
+pub(crate) struct CqNotify {
+    pub(crate) peeks: PeekCache,
+    pub(crate) entries: Arc<CqShared>,
+    channel: Option<Arc<EventQueue<CqId>>>,
+    /// The program asked for an event on the channel.
+    wants_event: AtomicBool,
+    /// Armed in the engine, for the channel or for a waiter.
+    armed: AtomicBool,
+    waiters: AtomicU32,
+    times_ready: Mutex<u64>,
+    readiness: Condvar,
+}
+
+impl CqNotify {
+    /// It became ready: tell the channel and those who wait.
+    pub(crate) fn ready(&self, id: CqId) {
+        if let Some(channel) = &self.channel
+            && self.wants_event.swap(false, Ordering::AcqRel)
+        {
+            channel.push(id);
+        }
+        if self.waiters.load(Ordering::SeqCst) > 0 {
+            self.wake_all();
+        }
+    }
+
+    pub(crate) fn wake_all(&self) {
+        *self.times_ready.lock() += 1;
+        self.readiness.notify_all();
+    }
+
+    /// Whether it was armed until now.
+    pub(crate) fn disarm(&self) -> bool {
+        self.armed.swap(false, Ordering::AcqRel)
+    }
+}
+
+/// A completion queue. Clones are the same queue; the last one destroys it.
+#[derive(Clone, Debug)]
+pub struct Cq(Arc<CqInner>);
+
+#[derive(Debug)]
+struct CqInner {
+    device: Device,
+    entries: Arc<CqShared>,
+    notify: Arc<CqNotify>,
+    channel: Option<Channel>,
+}
+
+impl Device {
+    /// Creates a completion queue for up to `depth` completions, whose events go to `channel`.
+    ///
+    /// # Errors
+    /// [`DeviceError::TooLarge`], [`DeviceError::Limit`].
+    pub fn create_cq(&self, depth: u32, channel: Option<&Channel>) -> Result<Cq, DeviceError> {
+        self.check()?;
+        self.check_cq_depth(depth)?;
+        let shared = self.shared();
+        let entries = shared
+            .command(|engine| engine.create_cq(depth))
+            .map_err(|e| self.limit_of(e, "completion queues", "RKEY_MAX_CQS"))?;
+        let notify = Arc::new(CqNotify {
+            peeks: PeekCache::default(),
+            entries: Arc::clone(&entries),
+            channel: channel.map(|c| Arc::clone(c.queue())),
+            wants_event: AtomicBool::new(false),
+            armed: AtomicBool::new(false),
+            waiters: AtomicU32::new(0),
+            times_ready: Mutex::new(0),
+            readiness: Condvar::new(),
+        });
+        shared
+            .notify
+            .lock()
+            .insert(entries.id(), Arc::clone(&notify));
+        let inner = CqInner {
+            device: self.clone(),
+            entries,
+            notify,
+            channel: channel.cloned(),
+        };
+        Ok(Cq(Arc::new(inner)))
+    }
+
+    fn check_cq_depth(&self, depth: u32) -> Result<(), DeviceError> {
+        let limit = self.config().max_cq_depth;
+        if depth > limit {
+            return Err(DeviceError::TooLarge {
+                what: "completions in one queue",
+                wanted: depth.into(),
+                limit: limit.into(),
+                variable: "RKEY_MAX_CQ_DEPTH",
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Cq {
+    /// The engine's name of it; events on a channel carry it.
+    #[must_use]
+    pub fn id(&self) -> CqId {
+        self.0.entries.id()
+    }
+
+    /// The device that it belongs to.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// The channel that its events go to.
+    #[must_use]
+    pub fn channel(&self) -> Option<&Channel> {
+        self.0.channel.as_ref()
+    }
+
+    /// How many completions it can hold.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.0.entries.depth()
+    }
+
+    /// How many completions wait in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.entries.len()
+    }
+
+    /// Whether no completion waits in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.entries.is_empty()
+    }
+
+    /// Whether a completion was lost because it was full. It stays broken.
+    #[must_use]
+    pub fn is_overrun(&self) -> bool {
+        self.0.entries.is_overrun()
+    }
+
+    /// Takes completions, oldest first, fills `into` from its start and returns how many there were.
+    /// When there is none, the call drives the engine itself if a peer has sent something.
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`].
+    #[inline]
+    pub fn poll(&self, into: &mut [Completion]) -> Result<usize, DeviceError> {
+        let inner = &*self.0;
+        let shared = inner.device.shared();
+        shared.check()?;
+        if inner.entries.is_empty() {
+            shared.poll(&inner.notify.peeks);
+        }
+        Ok(inner.entries.pop(into))
+    }
+
+    /// Waits until a completion can be taken: `false` when `timeout` passed before (`None`: for
+    /// ever). Polls for a short while, then sleeps and leaves the engine to its thread.
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`].
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<bool, DeviceError> {
+        let started = Instant::now();
+        let deadline = timeout.and_then(|t| started.checked_add(t));
+        if self.spin_until(started + self.0.device.config().spin)? {
+            return Ok(true);
+        }
+        let notify = &*self.0.notify;
+        notify.waiters.fetch_add(1, Ordering::SeqCst);
+        let result = self.sleep_until(deadline);
+        notify.waiters.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+
+    fn spin_until(&self, until: Instant) -> Result<bool, DeviceError> {
+        let inner = &*self.0;
+        let shared = inner.device.shared();
+        loop {
+            for _ in 0..32 {
+                if !inner.entries.is_empty() {
+                    return Ok(true);
+                }
+                shared.poll(&inner.notify.peeks);
+                rkey_base::hint::pause();
+            }
+            shared.check()?;
+            if Instant::now() >= until {
+                return Ok(!inner.entries.is_empty());
+            }
+        }
+    }
+
+    fn sleep_until(&self, deadline: Option<Instant>) -> Result<bool, DeviceError> {
+        let inner = &*self.0;
+        let shared = inner.device.shared();
+        loop {
+            let seen = *inner.notify.times_ready.lock();
+            self.arm(false)?;
+            shared.hand_over();
+            shared.check()?;
+            if !inner.entries.is_empty() {
+                return Ok(true);
+            }
+            let mut times_ready = inner.notify.times_ready.lock();
+            while *times_ready == seen {
+                match deadline {
+                    None => inner.notify.readiness.wait(&mut times_ready),
+                    Some(until) => {
+                        if inner
+                            .notify
+                            .readiness
+                            .wait_until(&mut times_ready, until)
+                            .timed_out()
+                        {
+                            return Ok(!inner.entries.is_empty());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn arm(&self, solicited_only: bool) -> Result<(), DeviceError> {
+        let inner = &*self.0;
+        let shared = inner.device.shared();
+        shared.command(|engine| {
+            if !inner.notify.armed.swap(true, Ordering::AcqRel) {
+                shared.armed.fetch_add(1, Ordering::Relaxed);
+            }
+            engine.arm_cq(self.id(), solicited_only)
+        })?;
+        Ok(())
+    }
+
+    /// Asks for one event on the channel when the next completion is added (with `solicited_only`:
+    /// the next that the sender asked to announce, or that is an error). Completions that are there
+    /// already do not count: poll once more after this call, then wait.
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`], [`DeviceError::Unknown`] without a channel.
+    pub fn req_notify(&self, solicited_only: bool) -> Result<(), DeviceError> {
+        let shared = self.0.device.shared();
+        shared.check()?;
+        if self.0.notify.channel.is_none() {
+            return Err(DeviceError::Unknown {
+                what: "completion channel",
+            });
+        }
+        self.0.notify.wants_event.store(true, Ordering::Release);
+        self.arm(solicited_only)?;
+        shared.hand_over();
+        Ok(())
+    }
+
+    /// Changes how many completions it can hold.
+    ///
+    /// # Errors
+    /// [`DeviceError::TooLarge`]; more completions wait in it than it shall hold.
+    pub fn resize(&self, depth: u32) -> Result<(), DeviceError> {
+        let device = &self.0.device;
+        device.check()?;
+        device.check_cq_depth(depth)?;
+        device
+            .shared()
+            .command(|engine| engine.resize_cq(self.id(), depth))?;
+        Ok(())
+    }
+}
+
+impl Drop for CqInner {
+    fn drop(&mut self) {
+        let shared = self.device.shared();
+        if shared.is_forked() {
+            return;
+        }
+        let id = self.entries.id();
+        shared.notify.lock().remove(&id);
+        if self.notify.disarm() {
+            shared.armed.fetch_sub(1, Ordering::Relaxed);
+        }
+        if let Some(channel) = &self.channel {
+            channel.queue().forget(|&event| event == id);
+        }
+        // Queue pairs hold their completion queues, so nothing uses it any more.
+        if let Err(error) = shared.command(|engine| engine.destroy_cq(id)) {
+            tracing::debug!(%error, "destroying a completion queue");
+        }
+    }
+}
+
+/// A shared receive queue. Clones are the same queue; the last one destroys it.
+#[derive(Clone, Debug)]
+pub struct Srq(Arc<SrqInner>);
+
+#[derive(Debug)]
+struct SrqInner {
+    device: Device,
+    id: SrqId,
+}
+
+impl Device {
+    /// Creates a queue of `depth` receives of up to `max_sge` elements that queue pairs of `domain`
+    /// can share.
+    ///
+    /// # Errors
+    /// [`DeviceError::TooLarge`], [`DeviceError::Limit`].
+    pub fn create_srq(
+        &self,
+        domain: DomainId,
+        depth: u32,
+        max_sge: u32,
+    ) -> Result<Srq, DeviceError> {
+        self.check()?;
+        self.check_queue("receives in one shared receive queue", depth, max_sge)?;
+        let id = self
+            .shared()
+            .command(|engine| engine.create_srq(domain, depth, max_sge))
+            .map_err(|e| self.limit_of(e, "shared receive queues", "RKEY_MAX_SRQS"))?;
+        Ok(Srq(Arc::new(SrqInner {
+            device: self.clone(),
+            id,
+        })))
+    }
+}
+
+impl Srq {
+    /// The engine's name of it.
+    #[must_use]
+    pub fn id(&self) -> SrqId {
+        self.0.id
+    }
+
+    /// Adds a receive.
+    ///
+    /// # Errors
+    /// [`DeviceError::Post`], [`DeviceError::Forked`], [`DeviceError::Failed`].
+    pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), DeviceError> {
+        let shared = self.0.device.shared();
+        shared.check()?;
+        shared.post(|engine| engine.post_srq_recv(self.0.id, request))?;
+        Ok(())
+    }
+
+    /// Sets the number of receives below which one event is raised (0: none), or the depth.
+    ///
+    /// # Errors
+    /// As [`Device::create_srq`].
+    pub fn modify(&self, limit: Option<u32>, depth: Option<u32>) -> Result<(), DeviceError> {
+        let device = &self.0.device;
+        device.check()?;
+        if let Some(depth) = depth {
+            device.check_queue("receives in one shared receive queue", depth, 0)?;
+        }
+        device
+            .shared()
+            .command(|engine| engine.modify_srq(self.0.id, limit, depth))?;
+        Ok(())
+    }
+}
+
+impl Drop for SrqInner {
+    fn drop(&mut self) {
+        let shared = self.device.shared();
+        if shared.is_forked() {
+            return;
+        }
+        if let Err(error) = shared.command(|engine| engine.destroy_srq(self.id)) {
+            tracing::debug!(%error, "destroying a shared receive queue");
+        }
+    }
+}
+
+impl Channel {
+    /// Waits up to `timeout` (`None`: for ever) for the next completion queue that is ready, and
+    /// leaves the engine to its thread meanwhile.
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`], or waiting failed.
+    pub fn next_event(&self, timeout: Option<Duration>) -> Result<Option<CqId>, DeviceError> {
+        let shared = self.device().shared();
+        shared.check()?;
+        if let Some(event) = self.queue().try_next() {
+            return Ok(Some(event));
+        }
+        shared.hand_over();
+        self.queue().next(timeout)
+    }
+
+    /// The next completion queue that is ready, if there is one now.
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`].
+    pub fn try_next_event(&self) -> Result<Option<CqId>, DeviceError> {
+        self.device().check()?;
+        Ok(self.queue().try_next())
+    }
+
+    /// A descriptor that is readable exactly while events wait. For `poll` and its kin only.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.queue().fd()
+    }
+}

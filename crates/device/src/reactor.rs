@@ -1,0 +1,118 @@
+//! The set of descriptors that the engine thread waits for.
+//!
+//! Descriptors are taken out of the set before they are closed: a forked child may hold copies of
+//! them, and then the kernel would go on reporting them.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+
+use crate::error::DeviceError;
+
+/// How many events one wait can give.
+const BATCH: usize = 64;
+
+/// Names a descriptor in the set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Token(u64);
+
+impl Token {
+    pub(crate) const BELL: Self = Self(0);
+    pub(crate) const TIMER: Self = Self(1);
+    const BLOCKS: u64 = 1 << 32;
+    const OTHERS: u64 = 1 << 33;
+
+    /// The listening socket of a block of queue pair numbers.
+    pub(crate) fn block(number: u16) -> Self {
+        Self(Self::BLOCKS | u64::from(number))
+    }
+
+    /// The n-th of all other things.
+    pub(crate) fn other(n: u64) -> Self {
+        Self(Self::OTHERS + n)
+    }
+
+    /// The block, if it is the socket of one.
+    pub(crate) fn as_block(self) -> Option<u16> {
+        (self.0 & !0xffff == Self::BLOCKS).then_some((self.0 & 0xffff) as u16)
+    }
+}
+
+/// The set.
+#[derive(Debug)]
+pub(crate) struct Reactor(OwnedFd);
+
+impl Reactor {
+    /// An empty set.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn new() -> Result<Self, DeviceError> {
+        epoll::create(CreateFlags::CLOEXEC)
+            .map(Self)
+            .map_err(DeviceError::io("creating the event set"))
+    }
+
+    /// Reports when `fd` is readable or has hung up, as long as it is.
+    ///
+    /// # Errors
+    /// The kernel's limit of watched descriptors is reached.
+    pub(crate) fn add(&self, fd: impl AsFd, token: Token) -> Result<(), DeviceError> {
+        epoll::add(&self.0, fd, EventData::new_u64(token.0), EventFlags::IN)
+            .map_err(DeviceError::io("watching a descriptor"))
+    }
+
+    /// No longer reports `fd`.
+    pub(crate) fn remove(&self, fd: impl AsFd) {
+        // It is only not there when adding it failed.
+        let _ = epoll::delete(&self.0, fd);
+    }
+
+    /// Waits for events, at most `timeout` (`None`: for ever).
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Vec<Token> {
+        let timeout = timeout.map(|t| Timespec {
+            tv_sec: t.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: t.subsec_nanos().into(),
+        });
+        let mut events = Vec::with_capacity(BATCH);
+        // A signal is as good as an event: the caller looks at everything anyway.
+        let spare = rustix::buffer::spare_capacity(&mut events);
+        let _ = epoll::wait(&self.0, spare, timeout.as_ref());
+        events.iter().map(|event| Token(event.data.u64())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_do_not_mix() {
+        assert_eq!(Token::block(0xffff).as_block(), Some(0xffff));
+        assert_eq!(Token::block(0).as_block(), Some(0));
+        for token in [
+            Token::BELL,
+            Token::TIMER,
+            Token::other(0),
+            Token::other(1 << 40),
+        ] {
+            assert_eq!(token.as_block(), None);
+        }
+    }
+
+    #[test]
+    fn reports_what_is_readable_while_it_is() {
+        let reactor = Reactor::new().unwrap();
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        reactor.add(&reader, Token::other(7)).unwrap();
+        assert_eq!(reactor.wait(Some(Duration::ZERO)), []);
+        rustix::io::write(&writer, b"x").unwrap();
+        for _ in 0..2 {
+            assert_eq!(reactor.wait(None), [Token::other(7)]);
+        }
+        reactor.remove(&reader);
+        assert_eq!(reactor.wait(Some(Duration::ZERO)), []);
+    }
+}

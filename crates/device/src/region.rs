@@ -1,0 +1,107 @@
+//! Memory regions: registering, and closing so that nobody touches the memory afterwards.
+
+use std::time::Duration;
+
+use rkey_core::{Change, Closing, Region, RegionId, RegionSpec};
+
+use crate::device::Device;
+use crate::error::DeviceError;
+
+/// Looks at a region that is not drained before the first pause, and the pauses after that.
+const SPINS: u32 = 1000;
+const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
+
+impl Device {
+    /// Registers memory.
+    ///
+    /// # Safety
+    /// Until [`Device::close_region`] (or [`Device::revoke_region`], or [`Device::reregister`])
+    /// has returned for this region, peers and the device read and write the memory as far as the
+    /// rights of the region go: nothing else in the process may rely on it not being read or written,
+    /// which in Rust means that no reference to it may be used, except for shared references to bytes
+    /// that no right of the region allows to write. Memory that is not mapped is no danger: touching
+    /// it is an error of the operation.
+    ///
+    /// # Errors
+    /// [`DeviceError::Core`]: a limit, a rule about rights, an empty or overflowing range, a key
+    /// that is taken. [`DeviceError::Forked`], [`DeviceError::Failed`].
+    #[allow(unsafe_code)]
+    // UNSAFETY: the function hands memory to peers; what its caller has to promise is stated above.
+    pub unsafe fn register(&self, spec: &RegionSpec<'_>) -> Result<Region, DeviceError> {
+        self.check()?;
+        Ok(self.protection().register(spec)?)
+    }
+
+    /// Changes rights, domain or memory of a region, which gets a new handle and new keys; the old
+    /// ones are dead, and nobody touches the old memory any more, when this returns.
+    ///
+    /// # Safety
+    /// As [`Device::register`], for the new memory and rights.
+    ///
+    /// # Errors
+    /// As [`Device::register`]; [`rkey_core::CoreError::RegionBusy`].
+    #[allow(unsafe_code)]
+    // UNSAFETY: as for `register`.
+    pub unsafe fn reregister(
+        &self,
+        region: RegionId,
+        change: &Change<'_>,
+    ) -> Result<Region, DeviceError> {
+        self.check()?;
+        let (region, closing) = self.protection().reregister(region, change)?;
+        wait_until_drained(closing);
+        Ok(region)
+    }
+
+    /// Closes a region: its keys refuse at once; when this returns nobody touches its memory.
+    ///
+    /// # Errors
+    /// [`rkey_core::CoreError::RegionBusy`] (windows or bindings hang on it: nothing changed), or it
+    /// does not exist. [`DeviceError::Forked`].
+    pub fn close_region(&self, region: RegionId) -> Result<(), DeviceError> {
+        self.end_region(|protection| protection.close_region(region))
+    }
+
+    /// As [`Device::close_region`], but first unbinds the windows and takes away the bindings that
+    /// hang on the region.
+    ///
+    /// # Errors
+    /// The region does not exist. [`DeviceError::Forked`].
+    pub fn revoke_region(&self, region: RegionId) -> Result<(), DeviceError> {
+        self.end_region(|protection| protection.revoke_region(region))
+    }
+
+    fn end_region<'a>(
+        &'a self,
+        close: impl FnOnce(&'a rkey_core::Protection) -> Result<Closing<'a>, rkey_core::CoreError>,
+    ) -> Result<(), DeviceError> {
+        // A failed device still gives memory back: nothing is touched any more.
+        if self.is_forked() {
+            return Err(DeviceError::Forked);
+        }
+        wait_until_drained(close(self.protection())?);
+        Ok(())
+    }
+}
+
+/// Waits until the last access that was under way has ended. Accesses last as long as one copy of one
+/// piece (the thread that makes it may have been descheduled), and never wait for anybody, so this
+/// ends. The calling thread holds no lock of the engine, as those never leave this crate.
+fn wait_until_drained(mut closing: Closing<'_>) {
+    for _ in 0..SPINS {
+        match closing.finish() {
+            Ok(()) => return,
+            Err(still) => closing = still,
+        }
+        rkey_base::hint::pause();
+    }
+    let mut nap = NAPS.0;
+    loop {
+        match closing.finish() {
+            Ok(()) => return,
+            Err(still) => closing = still,
+        }
+        std::thread::sleep(nap);
+        nap = (nap * 2).min(NAPS.1);
+    }
+}

@@ -1,0 +1,177 @@
+//! What the program's threads and the engine thread of one device have in common.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use rkey_base::lock::SpinLock;
+use rkey_base::memory::ProcessMemory;
+use rkey_base::process::ForkMark;
+use rkey_core::Protection;
+use rkey_engine::{CqId, Engine, LinkId, QpId};
+use rkey_link::{AnyLink, NodeId};
+
+use crate::blocks::Blocks;
+use crate::channel::EventQueue;
+use crate::config::Config;
+use crate::denials::DenialLog;
+use crate::error::DeviceError;
+use crate::event::AsyncEvent;
+use crate::names::Scope;
+use crate::progress::ProgressState;
+use crate::queue::CqNotify;
+use crate::reactor::{Reactor, Token};
+
+/// The engine as this crate uses it.
+pub(crate) type DeviceEngine = Engine<AnyLink, ProcessMemory>;
+
+/// The state of a device. The engine thread and every handle hold it.
+pub(crate) struct Shared {
+    pub(crate) node: NodeId,
+    pub(crate) config: Config,
+    pub(crate) scope: Scope,
+    pub(crate) protection: Arc<Protection>,
+    /// Held for the length of engine calls only; no system call is made under it, except the
+    /// bell that a link rings.
+    pub(crate) engine: SpinLock<DeviceEngine>,
+    pub(crate) memory: ProcessMemory,
+    pub(crate) progress: ProgressState,
+    pub(crate) blocks: Blocks,
+    pub(crate) reactor: Reactor,
+    /// The link to ourselves.
+    pub(crate) loopback: OnceLock<LinkId>,
+    /// Queue pairs that need a link, for the engine thread.
+    pub(crate) wanted: Mutex<Vec<(QpId, u32)>>,
+    /// Links that broke, to be taken apart by the engine thread.
+    pub(crate) lost: Mutex<Vec<LinkId>>,
+    /// Completion queues, to be told when they are ready.
+    pub(crate) notify: Mutex<HashMap<CqId, Arc<CqNotify>>>,
+    /// Queue pairs by number, for inspection.
+    pub(crate) qps: Mutex<BTreeMap<u32, QpId>>,
+    pub(crate) events: EventQueue<AsyncEvent>,
+    pub(crate) denials: DenialLog,
+    pub(crate) counters: Mutex<HashMap<u32, Counter>>,
+    /// How many completion queues are armed: somebody means to sleep.
+    pub(crate) armed: AtomicU32,
+    stopping: AtomicBool,
+    fork: ForkMark,
+    broken: AtomicBool,
+    failure: OnceLock<String>,
+}
+
+/// What peers did to the regions that one counter is bound to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counter {
+    /// Writes and atomics of peers.
+    pub writes: u64,
+    /// Reads of peers.
+    pub reads: u64,
+    /// Bytes of both.
+    pub bytes: u64,
+}
+
+impl Shared {
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn new(
+        node: NodeId,
+        config: Config,
+        protection: Arc<Protection>,
+        engine: DeviceEngine,
+        memory: ProcessMemory,
+        progress: ProgressState,
+        blocks: Blocks,
+        fork: ForkMark,
+    ) -> Result<Self, DeviceError> {
+        Ok(Self {
+            node,
+            scope: Scope::of(config.share),
+            config,
+            protection,
+            engine: SpinLock::new(engine),
+            memory,
+            progress,
+            blocks,
+            reactor: Reactor::new()?,
+            loopback: OnceLock::new(),
+            wanted: Mutex::new(Vec::new()),
+            lost: Mutex::new(Vec::new()),
+            notify: Mutex::new(HashMap::new()),
+            qps: Mutex::new(BTreeMap::new()),
+            events: EventQueue::new(4096)?,
+            denials: DenialLog::default(),
+            counters: Mutex::new(HashMap::new()),
+            armed: AtomicU32::new(0),
+            stopping: AtomicBool::new(false),
+            fork,
+            broken: AtomicBool::new(false),
+            failure: OnceLock::new(),
+        })
+    }
+
+    /// Whether the device may be used by this process, now.
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`].
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), DeviceError> {
+        if self.fork.is_child() || self.broken.load(Ordering::Relaxed) {
+            return Err(self.why_not());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn why_not(&self) -> DeviceError {
+        if self.fork.is_child() {
+            return DeviceError::Forked;
+        }
+        DeviceError::Failed(self.failure.get().cloned().unwrap_or_default())
+    }
+
+    /// Whether this process was forked from the one that opened the device.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.fork.is_child()
+    }
+
+    /// Marks the device as failed; calls answer with an error from now on.
+    pub(crate) fn fail(&self, why: String) {
+        tracing::error!(%why, "the device failed");
+        let _ = self.failure.set(why);
+        self.broken.store(true, Ordering::Release);
+        for notify in self.notify.lock().values() {
+            notify.wake_all();
+        }
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
+    /// A queue pair number that nobody has.
+    ///
+    /// # Errors
+    /// No further block of numbers can be claimed.
+    pub(crate) fn new_qpn(&self) -> Result<u32, DeviceError> {
+        self.blocks
+            .allocate(|block, fd| self.reactor.add(fd, Token::block(block)))
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.progress.ring();
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,94 @@
+//! Memory that peers can map: from the device's own allocator.
+//!
+//! It is a sealed memfd, so it cannot shrink under anybody's hands, and the engine has a mapping of its
+//! own, so the program cannot unmap it under the engine's. Peers get it by a lease only.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rkey_base::range::VaRange;
+use rkey_base::segment::{Arena, Sharing};
+use rkey_core::MemoryKind;
+
+use crate::device::Device;
+use crate::error::DeviceError;
+
+/// Numbers segments, over all devices of the process.
+static SEGMENTS: AtomicU32 = AtomicU32::new(1);
+
+/// A piece of memory that can be registered, and that peers can be allowed to map. Zeroed. Clones are
+/// the same memory; the last one frees it, so hold one as long as a region covers it.
+#[derive(Clone, Debug)]
+pub struct SharedMemory(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    arena: Arena,
+    segment: u32,
+}
+
+impl Device {
+    /// Allocates memory that peers can be allowed to map, in whole pages, zeroed. `writable` says
+    /// whether peers can be allowed to write it as well as to read it.
+    ///
+    /// # Errors
+    /// [`DeviceError::TooLarge`] above the limit for one region; the system refuses memory or
+    /// descriptors.
+    pub fn allocate_shared(&self, len: usize, writable: bool) -> Result<SharedMemory, DeviceError> {
+        self.check()?;
+        let limit = self.config().limits.max_region_bytes;
+        if len as u64 > limit {
+            return Err(DeviceError::TooLarge {
+                what: "bytes of shared memory",
+                wanted: len as u64,
+                limit,
+                variable: "RKEY_MAX_REGION_BYTES",
+            });
+        }
+        let sharing = if writable {
+            Sharing::ReadWrite
+        } else {
+            Sharing::ReadOnly
+        };
+        let arena = Arena::create("rkey-memory", len, sharing)
+            .map_err(DeviceError::io("allocating shared memory"))?;
+        let segment = SEGMENTS.fetch_add(1, Ordering::Relaxed);
+        Ok(SharedMemory(Arc::new(Inner { arena, segment })))
+    }
+}
+
+impl SharedMemory {
+    /// Where it begins in this process.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.0.arena.as_ptr()
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.arena.len()
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its addresses in this process.
+    #[must_use]
+    pub fn range(&self) -> Option<VaRange> {
+        VaRange::new(self.as_ptr() as u64, self.len() as u64)
+    }
+
+    /// What to write into a [`rkey_core::RegionSpec`] for a region that begins `offset` bytes after
+    /// the start of this memory.
+    #[must_use]
+    pub fn kind(&self, offset: u64) -> MemoryKind {
+        MemoryKind::Shared {
+            segment: self.0.segment,
+            offset,
+        }
+    }
+}

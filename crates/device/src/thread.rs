@@ -1,0 +1,265 @@
+//! The engine thread: it waits for sockets, bell and timer, makes and accepts links, and drives the
+//! engine while the program does not.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rkey_base::barrier;
+use rkey_link::shm::LocalNode;
+
+use crate::control::Control;
+use crate::discovery::Discovery;
+use crate::error::DeviceError;
+use crate::progress::{Mode, kick_peers, now_ns};
+use crate::reactor::Token;
+use crate::shared::Shared;
+
+/// So many empty polls during one spell of work mean that the program drives by itself.
+const POLLS_THAT_COUNT: u32 = 16;
+/// So many turns of the working loop lie between two looks at the clock, and at the sockets.
+const TURNS_PER_CLOCK: u32 = 64;
+const TURNS_PER_SOCKETS: u32 = 4096;
+/// How long a rung bell waits for a sign that the program polls.
+const GRACE: Duration = Duration::from_micros(5);
+
+/// Everything that the thread owns.
+pub(crate) struct EngineThread {
+    shared: Arc<Shared>,
+    control: Control,
+    discovery: Discovery,
+    last_stamp: u32,
+}
+
+/// What a wait brought.
+#[derive(Clone, Copy, Debug, Default)]
+struct Woken {
+    /// Somebody rang, or there is news about a link.
+    rung: bool,
+    /// The timer fired.
+    ticked: bool,
+}
+
+impl EngineThread {
+    /// Claims the first queue pair numbers, and starts the thread.
+    ///
+    /// # Errors
+    /// Descriptors, names or threads are used up.
+    pub(crate) fn start(
+        shared: Arc<Shared>,
+        local: LocalNode,
+    ) -> Result<JoinHandle<()>, DeviceError> {
+        let reactor = &shared.reactor;
+        reactor.add(shared.progress.bell_fd(), Token::BELL)?;
+        reactor.add(shared.progress.timer_fd(), Token::TIMER)?;
+        shared
+            .blocks
+            .claim_first(|number, fd| reactor.add(fd, Token::block(number)))?;
+        let mut thread = Self {
+            control: Control::new(local.clone()),
+            discovery: Discovery::new(local),
+            last_stamp: 0,
+            shared,
+        };
+        std::thread::Builder::new()
+            .name("rkey-engine".to_owned())
+            .spawn(move || thread.main())
+            .map_err(DeviceError::io("starting the engine thread"))
+    }
+
+    fn main(&mut self) {
+        rkey_base::copy::prepare_thread();
+        block_signals();
+        let run = std::panic::AssertUnwindSafe(|| self.run());
+        if let Err(panic) = std::panic::catch_unwind(run) {
+            let text = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied());
+            self.shared.fail(format!(
+                "a bug: the engine thread panicked: {}",
+                text.unwrap_or("?")
+            ));
+        }
+        self.close();
+    }
+
+    fn run(&mut self) {
+        while !self.shared.is_stopping() && !self.shared.has_failed() {
+            if self.shared.progress.mode() == Mode::Thread {
+                self.work();
+            }
+            let woken = self.wait(self.patience());
+            self.decide(woken);
+        }
+    }
+
+    /// How long nothing but events needs us.
+    fn patience(&self) -> Option<Duration> {
+        if self.shared.progress.mode() == Mode::Thread {
+            return Some(Duration::ZERO);
+        }
+        let next = [self.control.next_deadline(), self.discovery.next_deadline()];
+        let next = next.into_iter().flatten().min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    /// Waits, and handles everything except the engine.
+    fn wait(&mut self, timeout: Option<Duration>) -> Woken {
+        let mut woken = Woken::default();
+        let shared = &self.shared;
+        for token in shared.reactor.wait(timeout) {
+            match token {
+                Token::BELL => {
+                    shared.progress.quiet_bell();
+                    woken.rung = true;
+                }
+                Token::TIMER => {
+                    let engine = shared.engine.lock();
+                    shared.progress.quiet_timer();
+                    drop(engine);
+                    woken.ticked = true;
+                }
+                other => {
+                    woken.rung |= self.control.handle(shared, other)
+                        || self.discovery.handle(shared, &mut self.control, other);
+                }
+            }
+        }
+        let now = Instant::now();
+        self.control.tidy(shared, now);
+        woken.rung |= self.discovery.tidy(shared, &mut self.control, now);
+        woken
+    }
+
+    /// After a wait: who drives now?
+    fn decide(&mut self, woken: Woken) {
+        let shared = &self.shared;
+        let take_over = match shared.progress.mode() {
+            Mode::Thread => false,
+            Mode::Asleep => woken.rung || woken.ticked,
+            Mode::Lent => {
+                let stamp = shared.progress.stamp();
+                if woken.ticked {
+                    let moved = stamp != std::mem::replace(&mut self.last_stamp, stamp);
+                    if moved {
+                        shared.progress.refresh_clock();
+                        let engine = shared.engine.lock();
+                        shared.give_way(&engine);
+                    }
+                    !moved
+                } else {
+                    woken.rung && !polls_within(shared, stamp, GRACE)
+                }
+            }
+        };
+        if take_over {
+            let engine = shared.engine.lock();
+            shared.take_over(&engine);
+        }
+    }
+
+    /// Drives until there has been nothing to do for a while, or the program polls by itself.
+    fn work(&mut self) {
+        let first_stamp = self.shared.progress.stamp();
+        let spin = u64::try_from(self.shared.config.spin.as_nanos()).unwrap_or(u64::MAX);
+        let mut now = self.shared.progress.refresh_clock();
+        let mut quiet_since = now;
+        rkey_base::copy::check();
+        for turn in 1u32.. {
+            let progress = &self.shared.progress;
+            let due = progress.deadline().is_some_and(|d| d <= now);
+            if due || progress.is_restless() || self.shared.any_pending() {
+                if let Some(engine) = self.shared.engine.try_lock()
+                    && self.shared.drive(engine, now)
+                {
+                    quiet_since = now;
+                }
+            } else {
+                rkey_base::hint::pause();
+            }
+            if turn % TURNS_PER_CLOCK == 0 || due {
+                now = self.shared.progress.refresh_clock();
+                let polls = self.shared.progress.stamp().wrapping_sub(first_stamp);
+                if polls >= POLLS_THAT_COUNT {
+                    let engine = self.shared.engine.lock();
+                    self.last_stamp = self.shared.progress.stamp();
+                    self.shared.give_way(&engine);
+                    return;
+                }
+                if self.shared.is_stopping() || self.shared.has_failed() {
+                    return;
+                }
+                if now.saturating_sub(quiet_since) >= spin && self.fall_asleep() {
+                    return;
+                }
+            }
+            if turn % TURNS_PER_SOCKETS == 0 {
+                self.wait(Some(Duration::ZERO));
+            }
+        }
+    }
+
+    /// Goes to sleep, unless something arrived at the last moment.
+    fn fall_asleep(&self) -> bool {
+        let shared = &self.shared;
+        let engine = shared.engine.lock();
+        kick_peers(&engine);
+        shared.fall_asleep(&engine);
+        drop(engine);
+        barrier::heavy();
+        let due = shared.progress.deadline().is_some_and(|d| d <= now_ns());
+        if !due && !shared.progress.is_restless() && !shared.any_pending() {
+            return true;
+        }
+        let engine = shared.engine.lock();
+        // In the meantime the program may have taken the engine by polling.
+        if shared.progress.mode() == Mode::Asleep {
+            shared.take_over(&engine);
+            return false;
+        }
+        true
+    }
+
+    /// Lets go of everything, so that peers see the end of the device now.
+    fn close(&mut self) {
+        self.discovery.close(&self.shared);
+        self.control.close(&self.shared);
+        self.shared
+            .blocks
+            .close(|fd| self.shared.reactor.remove(fd));
+    }
+}
+
+/// Whether the program polls within some time.
+fn polls_within(shared: &Shared, stamp: u32, time: Duration) -> bool {
+    let until = Instant::now() + time;
+    loop {
+        if shared.progress.stamp() != stamp {
+            return true;
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+        rkey_base::hint::pause();
+    }
+}
+
+/// Signals are the program's business: none is handled in the engine thread, except those that a
+/// fault in user memory raises here.
+#[allow(unsafe_code)]
+// UNSAFETY: `pthread_sigmask` has no safe wrapper.
+fn block_signals() {
+    // SAFETY: the set lives on this stack and is initialised by sigfillset before it is used.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigfillset(&mut set);
+        libc::sigdelset(&mut set, libc::SIGSEGV);
+        libc::sigdelset(&mut set, libc::SIGBUS);
+        libc::sigdelset(&mut set, libc::SIGFPE);
+        libc::sigdelset(&mut set, libc::SIGILL);
+        libc::sigdelset(&mut set, libc::SIGABRT);
+        libc::sigdelset(&mut set, libc::SIGTRAP);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+    }
+}
