@@ -121,6 +121,15 @@ impl Operation {
             Self::Atomic => Access::REMOTE_ATOMIC,
         }
     }
+
+    /// The bits that have to be zero in the address of the memory it touches.
+    #[inline]
+    pub(crate) const fn alignment(self) -> u64 {
+        match self {
+            Self::Write | Self::Read => 0,
+            Self::Atomic => 7,
+        }
+    }
 }
 
 /// What this side's own request does with local memory.

@@ -5,7 +5,9 @@
 //! nothing about other people's memory: a key that is unknown or stale gets no address, length or right of whatever
 //! lives in its slot now. The sentence is [`Denial`]'s `Display`; the advice is `explain`.
 
-use crate::{Access, DomainId, Key, LocalKey, LocalUse, Operation, RegionId, WindowKind, WireKey};
+use crate::{
+    Access, Accessor, DomainId, Key, LocalKey, LocalUse, Operation, RegionId, WindowKind, WireKey,
+};
 use rkey_base::range::VaRange;
 use serde::{Deserialize, Serialize};
 
@@ -117,6 +119,18 @@ pub enum Reason {
     NotAWindow,
     /// Only type 2 windows can be invalidated; this is a window of another kind.
     WindowKind(WindowKind),
+    /// The queue pair at the target does not allow the operation to its peer, whatever the memory allows (VB-I06).
+    QueuePair {
+        /// The remote rights it allows.
+        granted: Access,
+        /// The right that was needed.
+        missing: Access,
+    },
+    /// The key was in order, but there was no usable memory behind it: not mapped, or not writable.
+    Fault {
+        /// The address in the owner's process at which it was noticed; 0 in what a peer gets to see.
+        at: u64,
+    },
     /// Something a newer peer knows and this version does not.
     Other(u8),
 }
@@ -138,6 +152,101 @@ pub struct Denial {
     pub qp: Option<u32>,
     /// Why not.
     pub reason: Reason,
+}
+
+impl Denial {
+    /// A peer's operation that the queue pair it came over does not allow.
+    #[must_use]
+    #[cold]
+    pub fn by_queue_pair(
+        who: &Accessor,
+        key: WireKey,
+        addr: u64,
+        len: u64,
+        want: Operation,
+        granted: Access,
+    ) -> Box<Self> {
+        let missing = want.needs().difference(granted);
+        Ask::remote(who, key, addr, len, want).refuse(Reason::QueuePair { granted, missing })
+    }
+
+    /// An access that was granted and then found no usable memory at `at`, an address of this process.
+    #[must_use]
+    #[cold]
+    pub fn fault(attempt: Attempt, key: NamedKey, addr: u64, len: u64, at: u64) -> Box<Self> {
+        let reason = Reason::Fault { at };
+        Box::new(Self {
+            attempt,
+            key,
+            addr,
+            len,
+            domain: None,
+            qp: None,
+            reason,
+        })
+    }
+}
+
+/// A request, as a check sees it.
+pub(crate) struct Ask {
+    pub(crate) attempt: Attempt,
+    pub(crate) key: NamedKey,
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    pub(crate) domain: DomainId,
+    pub(crate) qp: Option<u32>,
+}
+
+impl Ask {
+    #[inline]
+    pub(crate) fn remote(
+        who: &Accessor,
+        key: WireKey,
+        addr: u64,
+        len: u64,
+        want: Operation,
+    ) -> Self {
+        let (attempt, key) = (Attempt::Remote(want), NamedKey::Remote(key));
+        Self {
+            attempt,
+            key,
+            addr,
+            len,
+            domain: who.domain,
+            qp: Some(who.qp),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn local(
+        domain: DomainId,
+        key: NamedKey,
+        addr: u64,
+        len: u64,
+        want: LocalUse,
+    ) -> Self {
+        Self {
+            attempt: Attempt::Local(want),
+            key,
+            addr,
+            len,
+            domain,
+            qp: None,
+        }
+    }
+
+    #[cold]
+    pub(crate) fn refuse(&self, reason: Reason) -> Box<Denial> {
+        Box::new(Denial {
+            attempt: self.attempt,
+            key: self.key,
+            addr: self.addr,
+            len: self.len,
+            domain: Some(self.domain),
+            qp: self.qp,
+            reason,
+        })
+    }
 }
 
 /// Bytes of [`Denial::to_wire`].
@@ -278,6 +387,10 @@ impl Reason {
             Self::Misaligned => (16, 0, 0, 0, 0),
             Self::NotAWindow => (17, 0, 0, 0, 0),
             Self::WindowKind(kind) => (18, kind as u8, 0, 0, 0),
+            Self::QueuePair { granted, missing } => {
+                (19, 0, granted.bits() << 16 | missing.bits(), 0, 0)
+            }
+            Self::Fault { .. } => (20, 0, 0, 0, 0),
             Self::Other(code) => (code, 0, 0, 0, 0),
         }
     }
@@ -321,6 +434,11 @@ impl Reason {
                 Some(kind) => Self::WindowKind(*kind),
                 None => Self::Other(code),
             },
+            19 => Self::QueuePair {
+                granted: Access::from_bits_truncate(small >> 16),
+                missing: Access::from_bits_truncate(small & 0xffff),
+            },
+            20 => Self::Fault { at: 0 },
             _ => Self::Other(code),
         }
     }

@@ -1,24 +1,246 @@
 //! The words of a refusal: one sentence, and the longer form with advice.
+//!
+//! A sentence says what was tried, on which bytes, by which key, and why that was refused. The advice says what is to
+//! be done about it. Both are for the person at the keyboard, on either side of the connection.
 
-use crate::Denial;
+use crate::{Attempt, Denial, LocalUse, NamedKey, Operation, Reason, SlotNow, WindowKind};
 use std::fmt;
 
-impl fmt::Display for Denial {
+impl fmt::Display for Attempt {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            out,
-            "{:?} of {} B at {:#x} refused: {:?}",
-            self.attempt, self.len, self.addr, self.reason
-        )
+        out.write_str(match self {
+            Self::Remote(Operation::Write) => "RDMA write",
+            Self::Remote(Operation::Read) => "RDMA read",
+            Self::Remote(Operation::Atomic) => "atomic operation",
+            Self::Local(LocalUse::Send) => "send",
+            Self::Local(LocalUse::Recv) => "receive",
+            Self::Local(LocalUse::WriteSource) => "RDMA write from local memory",
+            Self::Local(LocalUse::ReadSink) => "RDMA read into local memory",
+            Self::Local(LocalUse::AtomicResult) => {
+                "atomic operation with its result into local memory"
+            }
+            Self::Local(LocalUse::Collective) => "collective operation",
+            Self::Invalidate { remote: false } => "invalidation",
+            Self::Invalidate { remote: true } => "invalidation by the peer",
+            Self::Other(code) => return write!(out, "operation {code}"),
+        })
     }
 }
 
-impl Denial {
-    /// The sentence, and what to do about it: several lines.
-    #[must_use]
-    pub fn explain(&self) -> String {
-        self.to_string()
+impl fmt::Display for NamedKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Remote(key) => key.fmt(out),
+            Self::Local(key) => key.fmt(out),
+            Self::Region(region) => region.fmt(out),
+        }
+    }
+}
+
+/// "RDMA write of 16 B at 0x1ff8 with rkey 0x5a03c17e refused: 8 B of it lie behind the end of the memory, ..."
+impl fmt::Display for Denial {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} ", self.attempt)?;
+        if !matches!(self.attempt, Attempt::Invalidate { .. }) {
+            write!(out, "of {} B at {:#x} ", self.len, self.addr)?;
+        }
+        match self.key {
+            NamedKey::Region(region) => write!(out, "in {region}")?,
+            key => write!(out, "with {key}")?,
+        }
+        if let Some(qp) = self.qp {
+            write!(out, " over queue pair {qp:#x}")?;
+        }
+        out.write_str(" refused: ")?;
+        self.why(out)
     }
 }
 
 impl std::error::Error for Denial {}
+
+impl Denial {
+    fn why(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.reason {
+            Reason::UnknownKey => out.write_str("no memory has this key, and none had it before"),
+            Reason::StaleKey { now } => {
+                out.write_str("the key is stale, its memory was closed or bound anew")?;
+                out.write_str(match now {
+                    SlotNow::Free => "",
+                    SlotNow::Reused => "; something else has taken its place",
+                    SlotNow::Rebound => "; the same window has another key now",
+                })
+            }
+            Reason::LocalKeyUsedRemotely => {
+                out.write_str("this is a local key (lkey), and a peer needs the remote one (rkey)")
+            }
+            Reason::RemoteKeyUsedLocally => out.write_str(
+                "this is a remote key (rkey), and local memory needs the local one (lkey)",
+            ),
+            Reason::OtherDomain { owner } => {
+                write!(out, "the memory belongs to {owner}")?;
+                match self.domain {
+                    Some(domain) => write!(out, ", the request to {domain}"),
+                    None => out.write_str(", the request to another one"),
+                }
+            }
+            Reason::Disabled => out.write_str("the region is disabled, nobody has enabled it yet"),
+            Reason::Unbound => out.write_str("the window is not bound to any memory"),
+            Reason::Closing => out.write_str("the region is being closed"),
+            Reason::Right { granted, missing } => {
+                write!(
+                    out,
+                    "it needs \"{missing}\", and the memory grants \"{granted}\""
+                )
+            }
+            Reason::OutOfRange {
+                memory,
+                before,
+                after,
+            } => {
+                match (before, after) {
+                    (0, after) => write!(out, "{after} B of it lie behind the end of the memory")?,
+                    (before, 0) => write!(out, "{before} B of it lie in front of the memory")?,
+                    (before, after) => {
+                        write!(
+                            out,
+                            "{before} B of it lie in front of the memory and {after} B behind"
+                        )?;
+                    }
+                }
+                write!(out, ", which is {memory} ({} B)", memory.len())
+            }
+            Reason::NotInOnePiece => {
+                out.write_str("it does not lie in one piece of the region's scatter list")
+            }
+            Reason::ZeroBased { len, .. } => {
+                write!(
+                    out,
+                    "the memory is addressed from 0 to {len:#x}, and this is a virtual address"
+                )
+            }
+            Reason::NotZeroBased { memory } => {
+                write!(
+                    out,
+                    "the memory is addressed by {memory}, and this looks like an offset into it"
+                )
+            }
+            Reason::Wraps => {
+                out.write_str("address plus length passes the end of the address space")
+            }
+            Reason::WrongEndpoint { bound: Some(qp) } => {
+                write!(out, "the memory serves queue pair {qp:#x} only")
+            }
+            Reason::WrongEndpoint { bound: None } => {
+                out.write_str("the memory serves one queue pair only, and that one is gone")
+            }
+            Reason::Misaligned => {
+                out.write_str("its 8 B do not lie on an 8-byte boundary of one piece of memory")
+            }
+            Reason::NotAWindow => out.write_str("the key names a region, not a window"),
+            Reason::WindowKind(kind) => write!(out, "a {kind} window cannot be invalidated"),
+            Reason::QueuePair { granted, missing } => {
+                write!(
+                    out,
+                    "it needs \"{missing}\", and the target's queue pair grants \"{granted}\""
+                )
+            }
+            Reason::Fault { at: 0 } => out.write_str("there is no usable memory behind the key"),
+            Reason::Fault { at } => {
+                write!(
+                    out,
+                    "there is no usable memory at {at:#x}: not mapped, or not writable"
+                )
+            }
+            Reason::Other(code) => write!(out, "reason {code}, which this version does not know"),
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn advice(&self) -> String {
+        match &self.reason {
+            Reason::UnknownKey => {
+                "Check that the key arrived whole and that the connection leads to the process that made it.".into()
+            }
+            Reason::StaleKey { .. } => {
+                "Ask the owner for the present key, and tell peers before closing or rebinding.".into()
+            }
+            Reason::LocalKeyUsedRemotely => "Hand the region's rkey to the peer.".into(),
+            Reason::RemoteKeyUsedLocally => "Use the region's lkey in scatter/gather entries.".into(),
+            Reason::OtherDomain { .. } => {
+                "Register the memory in the domain of the queue pair, or make the queue pair in its domain.".into()
+            }
+            Reason::Disabled => "The owner has to enable the region first.".into(),
+            Reason::Unbound => "The owner has to bind the window first, and to hand out the key of that bind.".into(),
+            Reason::Closing => "Tell peers to stop before closing a region.".into(),
+            Reason::Right { missing, .. } => format!("Register or bind the memory with \"{missing}\" as well."),
+            Reason::OutOfRange { memory, before, after } => self.in_range(memory.len(), *before, *after),
+            Reason::NotInOnePiece => "Split the request where the pieces end.".into(),
+            Reason::ZeroBased { offset, .. } => format!("Ask for offset {offset:#x}."),
+            Reason::NotZeroBased { memory } => {
+                format!("Ask for address {:#x}.", memory.start().wrapping_add(self.addr))
+            }
+            Reason::Wraps => "Check address and length; one of them is probably negative.".into(),
+            Reason::WrongEndpoint { .. } => "Send the request over that queue pair, or bind anew for this one.".into(),
+            Reason::Misaligned => "Use an address that is a multiple of 8.".into(),
+            Reason::NotAWindow => "Close the region to take its key back; only type 2 windows are invalidated.".into(),
+            Reason::WindowKind(WindowKind::Dat | WindowKind::Type1) => {
+                "Bind it to length 0 to unbind it; only type 2 windows are invalidated.".into()
+            }
+            Reason::WindowKind(_) => "Only type 2 windows are invalidated.".into(),
+            Reason::QueuePair { missing, .. } => {
+                format!("Give the target's queue pair \"{missing}\" in its access flags.")
+            }
+            Reason::Fault { .. } => {
+                "The owner has to keep the memory mapped, and writable where it is written to.".into()
+            }
+            Reason::Other(_) => "The peer runs a newer version; look at its own message.".into(),
+        }
+    }
+
+    /// The sentence and the advice, a line each.
+    #[must_use]
+    pub fn explain(&self) -> String {
+        format!("{self}\n  {}", self.advice())
+    }
+
+    fn in_range(&self, memory: u64, before: u64, after: u64) -> String {
+        match (before, after) {
+            (0, after) if after < self.len => {
+                let fits = self.len - after;
+                format!("Ask for at most {fits} B here, or register {after} B more.")
+            }
+            (before, 0) if before < self.len => {
+                format!("Begin {before} B later, or register from {before} B earlier on.")
+            }
+            _ => format!("Ask for addresses inside the {memory} B that were registered."),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::denial::WIRE_LEN;
+
+    /// Every byte string is some denial, can be printed, and what is printed does not change on a second trip.
+    #[test]
+    fn any_bytes_can_be_read_and_printed() {
+        let mut random = crate::key::Random([1, 2, 3, 4]);
+        for round in 0..20_000u32 {
+            let mut bytes = [0u8; WIRE_LEN];
+            for chunk in bytes.chunks_exact_mut(8) {
+                chunk.copy_from_slice(&random.next().to_le_bytes());
+            }
+            bytes[2] = (round % 30) as u8;
+            bytes[0] %= 16;
+            bytes[3] %= 8;
+            let denial = Denial::from_wire(&bytes);
+            let text = denial.explain();
+            assert!(text.contains(" refused: "), "{text}");
+            let again = Denial::from_wire(&denial.to_wire());
+            assert_eq!(again, denial);
+            assert_eq!(again.explain(), text);
+        }
+    }
+}

@@ -15,16 +15,25 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod binding;
+mod check;
 mod denial;
 mod domain;
+mod entry;
 mod error;
 mod explain;
 mod id;
+mod key;
+mod lease;
 mod limits;
 mod raw;
 mod region;
+mod registry;
+mod requested;
 mod rules;
+mod scatter;
 mod snapshot;
+mod state;
 mod table;
 mod window;
 
@@ -33,10 +42,12 @@ pub use denial::{Attempt, Denial, NamedKey, Reason, SlotNow, WIRE_LEN};
 pub use domain::DomainChildren;
 pub use error::{BindError, CoreError};
 pub use id::{Accessor, DomainId, Key, LocalKey, RegionId, WindowId, WireKey};
+pub use key::Secrets;
+pub use lease::{Closing, Lease, Spans};
 pub use limits::{Limit, Limits};
-pub use raw::RawKey;
+pub use raw::{RawKey, RawKeyMap};
 pub use region::{Addressing, Change, MemoryKind, Region, RegionSpec};
 pub use rules::Rules;
 pub use snapshot::{Binding, DomainInfo, RegionInfo, Snapshot, WindowInfo};
-pub use table::{Closing, Lease, Protection, Secrets, Spans};
+pub use table::Protection;
 pub use window::{BindRegion, BindRequest, Window, WindowKind};

@@ -26,9 +26,9 @@ pub struct Limits {
 
 impl Limits {
     /// The most key slots there can be: 20 bits of a key name a slot, and the last 32,768 belong to type 2 windows.
-    pub const KEY_SLOTS: u32 = (1 << 20) - Self::TYPE2_SLOTS;
+    pub const KEY_SLOTS: u32 = (1 << 20) - (1 << 15);
     /// The most live type 2 windows there can be.
-    pub const TYPE2_SLOTS: u32 = 1 << 15;
+    pub const TYPE2_SLOTS: u32 = (1 << 15) - 1;
 }
 
 impl Default for Limits {
@@ -37,7 +37,7 @@ impl Default for Limits {
             max_regions: 1_000_000,
             max_region_bytes: 1 << 47,
             max_total_bytes: 1 << 56,
-            max_windows: 65_536,
+            max_windows: 32_767,
             max_domains: 4_096,
             max_segments: 1_024,
             key_slots: Self::KEY_SLOTS,

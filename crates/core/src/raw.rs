@@ -1,16 +1,23 @@
-//! Raw keys: everything a peer needs to reach a region, as bytes, and the table that maps them to numbers.
-#![allow(clippy::unimplemented)]
+//! Raw keys: everything a peer needs to reach a region, as bytes, and the table in which a peer maps them to numbers.
+//!
+//! libfabric's raw keys go through here (FI-008 to FI-010), and so may any key: mapping gives a 64-bit number, which
+//! a request then carries in place of the key itself.
+
+use crate::{Key, WireKey};
+use rkey_base::lock::SpinLock;
+use std::fmt;
 
 /// A key with its surroundings.
+///
+/// As bytes, little endian: a mark (2 bytes), version 1, the kind of key (0 device, 1 requested), reserved (4), the
+/// key (8), base (8), length (8), node (8).
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RawKey {
-    /// The remote key: one of the device's, or a requested one.
-    pub key: u64,
-    /// True when `key` was asked for by the program.
-    pub requested: bool,
+    /// The remote key.
+    pub key: WireKey,
     /// First address by which requests name the region.
     pub base: u64,
-    /// Bytes of the region, up to 2^56.
+    /// Bytes of the region.
     pub len: u64,
     /// Random number of the device that owns it.
     pub node: u64,
@@ -18,17 +25,179 @@ pub struct RawKey {
 
 impl RawKey {
     /// Bytes of a raw key.
-    pub const LEN: usize = 32;
+    pub const LEN: usize = 40;
+
+    const MARK: [u8; 3] = [b'r', b'k', 1];
 
     /// The bytes to hand to a peer.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
-        unimplemented!()
+        let (kind, key) = match self.key {
+            WireKey::Device(key) => (0, u64::from(key.0)),
+            WireKey::Requested(key) => (1, key),
+        };
+        let mut bytes = [0; Self::LEN];
+        bytes[..3].copy_from_slice(&Self::MARK);
+        bytes[3] = kind;
+        let numbers = [key, self.base, self.len, self.node];
+        for (place, number) in bytes[8..].chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
     }
 
-    /// Reads the bytes; any bytes are accepted, and none when they are not a raw key.
+    /// Reads the bytes that a peer handed over. Any bytes are accepted; the answer is nothing when they are no raw
+    /// key, or one whose region would pass the end of the address space.
     #[must_use]
-    pub fn from_bytes(_bytes: &[u8]) -> Option<Self> {
-        unimplemented!()
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
+        let mut numbers = [0; 4];
+        for (number, place) in numbers.iter_mut().zip(bytes[8..].chunks_exact(8)) {
+            *number = u64::from_le_bytes(place.try_into().ok()?);
+        }
+        let [key, base, len, node] = numbers;
+        let key = match bytes[3] {
+            0 => WireKey::Device(Key(u32::try_from(key).ok()?)),
+            1 => WireKey::Requested(key),
+            _ => return None,
+        };
+        base.checked_add(len)?;
+        let reserved = bytes[4..8] == [0; 4];
+        (bytes[..3] == Self::MARK && reserved).then_some(Self {
+            key,
+            base,
+            len,
+            node,
+        })
+    }
+}
+
+/// Raw keys of peers, mapped to numbers that requests can carry. A number is used again only after 2^32 others of
+/// its place.
+#[derive(Default)]
+pub struct RawKeyMap {
+    places: SpinLock<Places>,
+}
+
+#[derive(Default)]
+struct Places {
+    places: Vec<(u32, Option<RawKey>)>,
+    free: Vec<u32>,
+}
+
+impl RawKeyMap {
+    /// Maps a key; the same key may be mapped several times, to different numbers.
+    #[must_use]
+    pub fn map(&self, key: RawKey) -> u64 {
+        let mut it = self.places.lock();
+        let place = it.free.pop().unwrap_or(it.places.len() as u32);
+        if place as usize == it.places.len() {
+            it.places.push((0, None));
+        }
+        let (generation, kept) = &mut it.places[place as usize];
+        *kept = Some(key);
+        u64::from(*generation) << 32 | u64::from(place)
+    }
+
+    /// The key behind a number.
+    #[must_use]
+    pub fn get(&self, number: u64) -> Option<RawKey> {
+        let it = self.places.lock();
+        let (generation, kept) = it.places.get(number as u32 as usize)?;
+        kept.filter(|_| u64::from(*generation) == number >> 32)
+    }
+
+    /// Forgets a number; the answer is the key it stood for, nothing when there was none (FI-174).
+    pub fn unmap(&self, number: u64) -> Option<RawKey> {
+        let mut it = self.places.lock();
+        let place = number as u32;
+        let (generation, kept) = it.places.get_mut(place as usize)?;
+        if u64::from(*generation) != number >> 32 {
+            return None;
+        }
+        let key = kept.take()?;
+        *generation = generation.wrapping_add(1);
+        it.free.push(place);
+        Some(key)
+    }
+
+    /// How many keys are mapped.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        let it = self.places.lock();
+        it.places.len() - it.free.len()
+    }
+
+    /// True when no key is mapped.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl fmt::Debug for RawKeyMap {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "RawKeyMap({} keys)", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RAW: RawKey = RawKey {
+        key: WireKey::Requested(u64::MAX - 7),
+        base: 4096,
+        len: 10,
+        node: 99,
+    };
+
+    #[test]
+    fn raw_keys_survive_the_trip() {
+        let device = RawKey {
+            key: WireKey::Device(Key(0xdead_beef)),
+            ..RAW
+        };
+        for key in [RAW, device] {
+            assert_eq!(RawKey::from_bytes(&key.to_bytes()), Some(key));
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_raw_key_are_refused() {
+        let good = RAW.to_bytes();
+        assert_eq!(RawKey::from_bytes(&good[..39]), None);
+        assert_eq!(RawKey::from_bytes(&[]), None);
+        for place in 0..8 {
+            let mut bytes = good;
+            bytes[place] ^= 0x80;
+            assert_eq!(RawKey::from_bytes(&bytes), None, "byte {place}");
+        }
+        let wrapping = RawKey {
+            base: u64::MAX,
+            len: 2,
+            ..RAW
+        };
+        assert_eq!(RawKey::from_bytes(&wrapping.to_bytes()), None);
+    }
+
+    /// A mapped number names the key until it is unmapped, and never again; a second unmap is an error; mapping over
+    /// and over does not grow the table.
+    #[test]
+    fn numbers_are_released_and_not_revived() {
+        let map = RawKeyMap::default();
+        let first = map.map(RAW);
+        let second = map.map(RAW);
+        assert_ne!(first, second);
+        assert_eq!(map.get(first), Some(RAW));
+        assert_eq!(map.unmap(first), Some(RAW));
+        assert_eq!(map.unmap(first), None);
+        assert_eq!(map.get(first), None);
+        for _ in 0..1_000 {
+            let number = map.map(RAW);
+            assert_ne!(number, first);
+            assert_eq!(map.unmap(number), Some(RAW));
+        }
+        assert_eq!((map.len(), map.places.lock().places.len()), (1, 2));
     }
 }

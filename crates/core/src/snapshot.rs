@@ -1,7 +1,12 @@
 //! The table as a value, for inspection.
 
-use crate::{Access, DomainChildren, DomainId, WindowKind};
+use crate::entry::{Entry, flag};
+use crate::state::RegionState;
+use crate::table::Protection;
+use crate::{Access, DomainChildren, DomainId, RegionId, WindowId, WindowKind};
+use rkey_base::slab::Pin;
 use serde::{Deserialize, Serialize};
+use std::sync::atomic::Ordering;
 
 /// Everything in the table at one moment.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -78,4 +83,103 @@ pub struct Binding {
     pub access: Access,
     /// Queue pair it belongs to (type 2).
     pub qp: Option<u32>,
+}
+
+impl Protection {
+    /// Everything in the table. Taken while the table is in use: each line is right by itself, but what happens
+    /// meanwhile may show in one and not in another.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let (domains, windows, requested, total_bytes) = {
+            let books = self.books.lock();
+            let domains = books
+                .open_domains()
+                .map(|(id, children)| DomainInfo { id, children });
+            let windows = books
+                .windows
+                .iter()
+                .zip(0..)
+                .filter(|(record, _)| record.open);
+            let windows: Vec<WindowInfo> = windows
+                .map(|(record, index)| {
+                    let slab = if record.kind.is_type2() {
+                        &self.type2
+                    } else {
+                        &self.slots
+                    };
+                    let entry = slab.get(record.slot.index);
+                    let bound = record.bound.zip(entry.and_then(Entry::binding));
+                    WindowInfo {
+                        id: WindowId {
+                            index,
+                            generation: record.generation,
+                        }
+                        .to_bits(),
+                        domain: record.domain,
+                        kind: record.kind,
+                        binding: bound.map(|(bound, (to, _))| Binding {
+                            region: bound.region.to_bits(),
+                            base: to.base,
+                            len: to.len,
+                            access: to.access,
+                            qp: bound.qp,
+                        }),
+                    }
+                })
+                .collect();
+            (
+                domains.collect(),
+                windows,
+                books.requested_of.clone(),
+                books.bytes,
+            )
+        };
+        let regions = self
+            .slots
+            .iter_live()
+            .filter(|pin| pin.rights() & flag::WINDOW == 0);
+        let regions = regions.map(|pin| {
+            let requested = requested.get(&pin.index()).copied();
+            RegionInfo {
+                requested,
+                ..self.region_info(&pin)
+            }
+        });
+        Snapshot {
+            domains,
+            regions: regions.collect(),
+            windows,
+            total_bytes,
+        }
+    }
+
+    fn region_info(&self, pin: &Pin<'_, Entry>) -> RegionInfo {
+        let scattered = pin.rights() & flag::SCATTER != 0;
+        let list = self
+            .scatter
+            .get(pin.start.load(Ordering::Relaxed))
+            .filter(|_| scattered);
+        let state = match crate::registry::state(pin) {
+            RegionState::Disabled => "disabled",
+            _ if pin.is_retired() => "closing",
+            _ => "live",
+        };
+        RegionInfo {
+            id: RegionId {
+                index: pin.index(),
+                generation: pin.generation(),
+            }
+            .to_bits(),
+            domain: pin.domain(),
+            base: pin.base.load(Ordering::Relaxed),
+            len: pin.len.load(Ordering::Relaxed),
+            pieces: list.map_or(1, |list| list.count() as u32),
+            access: pin.access(),
+            state: state.to_owned(),
+            windows: pin.link.load(Ordering::Relaxed),
+            endpoint: Entry::tied(&pin.endpoint),
+            counter: Entry::tied(&pin.counter),
+            requested: None,
+        }
+    }
 }

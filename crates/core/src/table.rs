@@ -1,175 +1,278 @@
-//! The protection table (being filled in).
-#![allow(clippy::unimplemented, missing_docs, unused_variables)]
+//! The protection table: one slab of slots for regions and device-chosen window keys, one for type 2 windows, and
+//! the books about them under one lock.
+//!
+//! Checks read slots and never lock. Everything that changes the table holds the lock for some tens of nanoseconds;
+//! nothing is called and nothing waits while it is held.
 
-use crate::*;
-use rkey_base::range::VaRange;
-use std::marker::PhantomData;
+use crate::entry::{Entry, flag};
+use crate::key::{GENERATIONS, KeySpace, Random, Secrets, TYPE2_GENERATIONS};
+use crate::requested::Requested;
+use crate::scatter::ScatterLists;
+use crate::window::WindowRecord;
+use crate::{CoreError, DomainChildren, DomainId, Limit, Limits, MemoryKind, RegionId};
+use rkey_base::lock::SpinLock;
+use rkey_base::slab::{Claimed, Retired, Slab};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 
-/// Random numbers from the device.
-#[derive(Clone)]
-pub struct Secrets(pub [u64; 4]);
-
+/// Domains, regions, windows and keys of one device, and the decision about every access.
+///
+/// All methods take `&self` and may be called from any thread.
 pub struct Protection {
-    limits: Limits,
+    pub(crate) limits: Limits,
+    pub(crate) keys: KeySpace,
+    /// Regions, and windows whose keys the device chooses.
+    pub(crate) slots: Slab<Entry>,
+    /// Type 2 windows.
+    pub(crate) type2: Slab<Entry>,
+    pub(crate) scatter: ScatterLists,
+    pub(crate) requested: Requested,
+    pub(crate) books: SpinLock<Books>,
 }
 
-pub struct Closing<'a>(PhantomData<&'a Protection>);
-impl Closing<'_> {
-    /// No access holds the region any more.
-    pub fn is_drained(&self) -> bool {
-        unimplemented!()
-    }
-    /// Ends the close; gives itself back when an access still holds the region.
-    pub fn finish(self) -> Result<(), Self> {
-        unimplemented!()
-    }
+/// What only the owner's requests need, under the lock.
+#[derive(Default)]
+pub(crate) struct Books {
+    domains: Vec<DomainRecord>,
+    free_domains: Vec<u32>,
+    open_domains: u32,
+    pub(crate) regions: u32,
+    pub(crate) bytes: u64,
+    pub(crate) windows: Vec<WindowRecord>,
+    pub(crate) free_windows: Vec<u32>,
+    pub(crate) live_windows: u32,
+    /// Type 2 windows that are bound.
+    pub(crate) bound_type2: u32,
+    /// Requested keys by slot.
+    pub(crate) requested_of: HashMap<u32, u64>,
+    /// Endpoints that regions are tied to.
+    pub(crate) endpoints: HashMap<RegionId, u32>,
+    /// Regions in shared segments, by slot.
+    pub(crate) shared: HashMap<u32, MemoryKind>,
+    /// Retired slots that were still in use when whoever retired them lost interest.
+    orphans: Vec<Orphan>,
 }
 
-pub struct Lease<'a>(PhantomData<&'a Protection>);
-pub struct Spans<'a>(PhantomData<&'a Protection>);
-impl Iterator for Spans<'_> {
-    type Item = VaRange;
-    fn next(&mut self) -> Option<VaRange> {
-        unimplemented!()
-    }
+#[derive(Default)]
+struct DomainRecord {
+    generation: u16,
+    open: bool,
+    children: DomainChildren,
 }
-impl Lease<'_> {
-    /// The one range, when it is one (always so for plain regions).
-    pub fn single(&self) -> Option<VaRange> {
-        unimplemented!()
-    }
-    pub fn spans(&self) -> Spans<'_> {
-        unimplemented!()
-    }
-    pub fn counter(&self) -> Option<u32> {
-        unimplemented!()
-    }
-    /// None for an access of no bytes.
-    pub fn region(&self) -> Option<RegionId> {
-        unimplemented!()
-    }
-    pub fn len(&self) -> u64 {
-        unimplemented!()
-    }
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
+
+/// A slot that waits for its last user.
+#[derive(Copy, Clone)]
+pub(crate) struct Orphan {
+    type2: bool,
+    index: u32,
+    generation: u32,
 }
 
 impl Protection {
+    /// An empty table. The secrets make its keys unguessable: random numbers that no other table has.
+    #[must_use]
     pub fn new(limits: Limits, secrets: Secrets) -> Self {
-        unimplemented!()
+        let mut random = Random(secrets.0);
+        random.next();
+        Self {
+            limits,
+            keys: KeySpace::new(&secrets),
+            slots: Slab::new(limits.key_slots.clamp(1, Limits::KEY_SLOTS)),
+            type2: Slab::new(Limits::TYPE2_SLOTS),
+            scatter: ScatterLists::default(),
+            requested: Requested::new(random.next()),
+            books: SpinLock::new(Books::default()),
+        }
     }
+
+    /// The limits it was made with.
+    #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
+
+    /// Opens a domain.
+    ///
+    /// # Errors
+    /// [`CoreError::LimitReached`].
     pub fn create_domain(&self) -> Result<DomainId, CoreError> {
-        unimplemented!()
+        let mut books = self.books.lock();
+        let max = self.limits.max_domains.min(u32::from(u16::MAX));
+        if books.open_domains >= max {
+            return Err(reached(Limit::Domains, u64::from(max)));
+        }
+        let place = match books.free_domains.pop() {
+            Some(place) => place,
+            None => {
+                books.domains.push(DomainRecord::default());
+                (books.domains.len() - 1) as u32
+            }
+        };
+        books.open_domains += 1;
+        let record = &mut books.domains[place as usize];
+        record.open = true;
+        Ok(DomainId(u32::from(record.generation) << 16 | (place + 1)))
     }
+
+    /// Closes a domain.
+    ///
+    /// # Errors
+    /// [`CoreError::DomainBusy`] while regions, windows or queue pairs are left in it.
     pub fn close_domain(&self, domain: DomainId) -> Result<(), CoreError> {
-        unimplemented!()
+        let mut books = self.books.lock();
+        let record = books.domain(domain)?;
+        if !record.children.is_empty() {
+            return Err(CoreError::DomainBusy {
+                domain,
+                children: record.children,
+            });
+        }
+        record.open = false;
+        record.generation = record.generation.wrapping_add(1);
+        books.open_domains -= 1;
+        books.free_domains.push((domain.0 & 0xffff) - 1);
+        Ok(())
     }
-    /// Counts a queue pair or another user of the domain.
+
+    /// Counts a queue pair, or another user, so that the domain cannot be closed under it.
+    ///
+    /// # Errors
+    /// [`CoreError::NoSuchDomain`].
     pub fn hold_domain(&self, domain: DomainId) -> Result<(), CoreError> {
-        unimplemented!()
+        self.books.lock().domain(domain)?.children.holders += 1;
+        Ok(())
     }
+
+    /// Takes one [`Self::hold_domain`] back.
+    ///
+    /// # Errors
+    /// [`CoreError::NoSuchDomain`], also when nobody holds it.
     pub fn release_domain(&self, domain: DomainId) -> Result<(), CoreError> {
-        unimplemented!()
+        let mut books = self.books.lock();
+        let children = &mut books.domain(domain)?.children;
+        match children.holders.checked_sub(1) {
+            Some(holders) => children.holders = holders,
+            None => return Err(CoreError::NoSuchDomain(domain)),
+        }
+        Ok(())
     }
 
-    pub fn register(&self, spec: &RegionSpec<'_>) -> Result<Region, CoreError> {
-        unimplemented!()
-    }
-    pub fn enable(&self, region: RegionId) -> Result<(), CoreError> {
-        unimplemented!()
-    }
-    pub fn bind_endpoint(&self, region: RegionId, endpoint: u32) -> Result<(), CoreError> {
-        unimplemented!()
-    }
-    pub fn unbind_endpoint(&self, region: RegionId) -> Result<(), CoreError> {
-        unimplemented!()
-    }
-    pub fn bind_counter(&self, region: RegionId, counter: u32) -> Result<(), CoreError> {
-        unimplemented!()
-    }
-    pub fn unbind_counter(&self, region: RegionId) -> Result<(), CoreError> {
-        unimplemented!()
-    }
-    /// The new region (other handle, other keys) and the end of the old one, which may still be in use.
-    pub fn reregister(
-        &self,
-        region: RegionId,
-        change: &Change<'_>,
-    ) -> Result<(Region, Closing<'_>), CoreError> {
-        unimplemented!()
-    }
-    pub fn close_region(&self, region: RegionId) -> Result<Closing<'_>, CoreError> {
-        unimplemented!()
-    }
-    /// Unbinds every window and takes away endpoint and counter, then closes.
-    pub fn revoke_region(&self, region: RegionId) -> Result<Closing<'_>, CoreError> {
-        unimplemented!()
-    }
-    pub fn region_memory(&self, region: RegionId) -> Result<MemoryKind, CoreError> {
-        unimplemented!()
+    /// A free slot for a region or a device-chosen window key.
+    pub(crate) fn claim(&self, books: &mut Books) -> Option<Claimed<'_, Entry>> {
+        self.sweep(books);
+        self.slots.claim()
     }
 
-    pub fn create_window(&self, domain: DomainId, kind: WindowKind) -> Result<Window, CoreError> {
-        unimplemented!()
-    }
-    pub fn close_window(&self, window: WindowId) -> Result<(), CoreError> {
-        unimplemented!()
-    }
-    pub fn bind_window(&self, request: &BindRequest) -> Result<Key, BindError> {
-        unimplemented!()
-    }
-    /// The key that a coming bind will give (type 1, DAT); of type 2: the present key.
-    pub fn next_window_key(&self, window: WindowId) -> Result<Key, BindError> {
-        unimplemented!()
-    }
-    /// Takes a promise back whose bind will not be executed.
-    pub fn forfeit_window_key(&self, window: WindowId, key: Key) {
-        unimplemented!()
-    }
-    pub fn invalidate(&self, key: Key, who: &Accessor, remote: bool) -> Result<(), Box<Denial>> {
-        unimplemented!()
-    }
-    /// Unbinds the type 2 windows of a queue pair that goes; returns how many.
-    pub fn forget_endpoint(&self, qp: u32) -> usize {
-        unimplemented!()
+    /// A free slot for a type 2 window.
+    pub(crate) fn claim_type2(&self, books: &mut Books) -> Option<Claimed<'_, Entry>> {
+        self.sweep(books);
+        self.type2.claim()
     }
 
-    pub fn check_remote(
+    /// Gives a retired slot free again, now or when its last user is gone.
+    pub(crate) fn put_back(&self, books: &mut Books, type2: bool, retired: Retired<'_, Entry>) {
+        if let Err(busy) = self.try_put_back(type2, retired) {
+            books.adopt(Orphan::left_by(type2, busy));
+        }
+    }
+
+    /// Gives a retired slot free again, unless it is still in use.
+    pub(crate) fn try_put_back<'a>(
         &self,
-        who: &Accessor,
-        key: WireKey,
-        addr: u64,
-        len: u64,
-        want: Operation,
-    ) -> Result<Lease<'_>, Box<Denial>> {
-        unimplemented!()
+        type2: bool,
+        retired: Retired<'a, Entry>,
+    ) -> Result<(), Retired<'a, Entry>> {
+        if !retired.is_drained() {
+            return Err(retired);
+        }
+        if retired.rights() & (flag::SCATTER | flag::WINDOW) == flag::SCATTER {
+            self.scatter
+                .remove(retired.start.load(Ordering::Relaxed) as u32);
+            retired.rights.store(0, Ordering::Relaxed);
+        }
+        let next = retired.generation() + 1;
+        if type2 {
+            return retired.release_last(next % TYPE2_GENERATIONS);
+        }
+        if next == GENERATIONS {
+            retired.release_last(0)
+        } else {
+            retired.release(next)
+        }
     }
-    pub fn check_local(
-        &self,
-        domain: DomainId,
-        key: LocalKey,
-        addr: u64,
-        len: u64,
-        want: LocalUse,
-    ) -> Result<Lease<'_>, Box<Denial>> {
-        unimplemented!()
+
+    /// Releases slots that were still in use when they were given up.
+    #[inline]
+    fn sweep(&self, books: &mut Books) {
+        if !books.orphans.is_empty() {
+            self.sweep_orphans(books);
+        }
     }
-    pub fn check_region(
-        &self,
-        domain: DomainId,
-        region: RegionId,
-        addr: u64,
-        len: u64,
-        want: LocalUse,
-    ) -> Result<Lease<'_>, Box<Denial>> {
-        unimplemented!()
+
+    #[cold]
+    fn sweep_orphans(&self, books: &mut Books) {
+        books.orphans.retain(|orphan| {
+            let slab = if orphan.type2 {
+                &self.type2
+            } else {
+                &self.slots
+            };
+            match slab.resume(orphan.index, orphan.generation) {
+                Some(retired) => self.try_put_back(orphan.type2, retired).is_err(),
+                None => false,
+            }
+        });
     }
-    pub fn snapshot(&self) -> Snapshot {
-        unimplemented!()
+}
+
+impl Orphan {
+    /// Lets go of a retired slot, so that it can be resumed by what is returned.
+    pub(crate) fn left_by(type2: bool, retired: Retired<'_, Entry>) -> Self {
+        Self {
+            type2,
+            index: retired.index(),
+            generation: retired.generation(),
+        }
     }
+}
+
+impl Books {
+    /// Remembers a retired slot that is still in use.
+    pub(crate) fn adopt(&mut self, orphan: Orphan) {
+        self.orphans.push(orphan);
+    }
+
+    fn domain(&mut self, domain: DomainId) -> Result<&mut DomainRecord, CoreError> {
+        let place = (domain.0 & 0xffff).wrapping_sub(1) as usize;
+        match self.domains.get_mut(place) {
+            Some(record) if record.open && u32::from(record.generation) == domain.0 >> 16 => {
+                Ok(record)
+            }
+            _ => Err(CoreError::NoSuchDomain(domain)),
+        }
+    }
+
+    /// What hangs on an open domain, to be counted up or down.
+    #[inline]
+    pub(crate) fn children(&mut self, domain: DomainId) -> Result<&mut DomainChildren, CoreError> {
+        Ok(&mut self.domain(domain)?.children)
+    }
+
+    /// The open domains.
+    pub(crate) fn open_domains(&self) -> impl Iterator<Item = (DomainId, DomainChildren)> {
+        self.domains
+            .iter()
+            .zip(1u32..)
+            .filter(|(record, _)| record.open)
+            .map(|(record, number)| {
+                (
+                    DomainId(u32::from(record.generation) << 16 | number),
+                    record.children,
+                )
+            })
+    }
+}
+
+pub(crate) fn reached(limit: Limit, value: u64) -> CoreError {
+    CoreError::LimitReached { limit, value }
 }

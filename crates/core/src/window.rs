@@ -87,3 +87,33 @@ pub struct BindRequest {
     /// The rules of the API that asks.
     pub rules: Rules,
 }
+
+/// The books about a window.
+#[derive(Debug)]
+pub(crate) struct WindowRecord {
+    pub(crate) generation: u32,
+    pub(crate) open: bool,
+    pub(crate) kind: WindowKind,
+    pub(crate) domain: DomainId,
+    /// The slot of its present key.
+    pub(crate) slot: KeySlot,
+    /// Slots of keys that were promised to coming binds.
+    pub(crate) promised: Vec<KeySlot>,
+    pub(crate) bound: Option<Bound>,
+}
+
+/// A window's key, and its slot.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct KeySlot {
+    pub(crate) key: Key,
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// What a window holds while it is bound.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Bound {
+    pub(crate) region: RegionId,
+    /// The queue pair it belongs to (type 2).
+    pub(crate) qp: Option<u32>,
+}

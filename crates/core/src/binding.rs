@@ -1,0 +1,557 @@
+//! The owner's requests about windows: create, bind, invalidate, close.
+//!
+//! A **type 1 or DAT window** gets a new key at each bind, that is, another slot of the table: its old key goes stale
+//! as that of a closed region does. A **type 2 window** keeps its slot, and its consumer varies the low byte of the
+//! key; it is rewritten in place. A bind that fails leaves the window as it was.
+
+use crate::denial::{Ask, Attempt, NamedKey};
+use crate::entry::{BoundTo, Entry, NONE, flag};
+use crate::key::Named;
+use crate::state::{RegionEvent, WindowEvent, WindowState};
+use crate::table::{Books, Protection, reached};
+use crate::window::{Bound, KeySlot, WindowRecord};
+use crate::{
+    Access, Accessor, BindError, BindRegion, BindRequest, CoreError, Denial, DomainId, Key, Limit,
+    Limits, Reason, RegionId, SlotNow, Window, WindowId, WindowKind, WireKey,
+};
+use rkey_base::range::VaRange;
+use rkey_base::slab::State;
+use std::sync::atomic::Ordering;
+
+impl Protection {
+    /// Makes a window, not bound to anything. Its key is refused until it is bound.
+    ///
+    /// # Errors
+    /// [`CoreError::NoSuchDomain`], [`CoreError::LimitReached`].
+    pub fn create_window(&self, domain: DomainId, kind: WindowKind) -> Result<Window, CoreError> {
+        let mut books = self.books.lock();
+        let max = self.limits.max_windows;
+        if books.live_windows >= max {
+            return Err(reached(Limit::Windows, u64::from(max)));
+        }
+        books.children(domain)?;
+        let index = books
+            .free_windows
+            .last()
+            .copied()
+            .unwrap_or(books.windows.len() as u32);
+        let slot = self
+            .window_slot(&mut books, domain, kind, index)
+            .ok_or_else(|| match kind {
+                _ if kind.is_type2() => {
+                    reached(Limit::Type2Windows, u64::from(Limits::TYPE2_SLOTS))
+                }
+                _ => reached(Limit::KeySlots, u64::from(self.slots.capacity())),
+            })?;
+        let record = WindowRecord {
+            open: true,
+            ..WindowRecord::new(kind, domain, slot)
+        };
+        let generation = match books.free_windows.pop() {
+            Some(place) => {
+                let old = &mut books.windows[place as usize];
+                let generation = old.generation;
+                *old = WindowRecord {
+                    generation,
+                    ..record
+                };
+                generation
+            }
+            None => {
+                books.windows.push(record);
+                0
+            }
+        };
+        books.live_windows += 1;
+        books.children(domain)?.windows += 1;
+        Ok(Window {
+            id: WindowId { index, generation },
+            key: slot.key,
+        })
+    }
+
+    /// Closes a window, unbinding it if it is bound (VB-I16, DA-I06). Its keys are refused from now on.
+    ///
+    /// # Errors
+    /// [`CoreError::NoSuchWindow`].
+    pub fn close_window(&self, window: WindowId) -> Result<(), CoreError> {
+        let mut books = self.books.lock();
+        let record = books
+            .window(window)
+            .ok_or(CoreError::NoSuchWindow(window))?;
+        let (kind, domain, slot) = (record.kind, record.domain, record.slot);
+        if record
+            .state()
+            .step(kind.is_type2(), WindowEvent::Close)
+            .is_none()
+        {
+            return Err(CoreError::NoSuchWindow(window));
+        }
+        record.open = false;
+        record.generation = record.generation.wrapping_add(1);
+        let bound = record.bound.take();
+        let promised = std::mem::take(&mut record.promised);
+        self.let_go(&mut books, kind, bound);
+        for slot in promised.into_iter().chain([slot]) {
+            self.retire_slot(&mut books, kind, slot);
+        }
+        books.free_windows.push(window.index);
+        books.live_windows -= 1;
+        books.children(domain)?.windows -= 1;
+        Ok(())
+    }
+
+    /// Promises the key of a coming bind (type 1 and DAT), so that it can be told before the bind is executed; the
+    /// bind then names it. A promise ends with the bind that names it, whether that succeeds or not, with
+    /// [`Self::forfeit_window_key`], or with the window. For type 2: the present key, which the consumer varies.
+    ///
+    /// # Errors
+    /// [`BindError::NoSuchWindow`], [`BindError::NoKeySlot`].
+    pub fn next_window_key(&self, window: WindowId) -> Result<Key, BindError> {
+        let mut books = self.books.lock();
+        let record = books
+            .window(window)
+            .ok_or(BindError::NoSuchWindow(window))?;
+        let (kind, domain, current) = (record.kind, record.domain, record.slot);
+        if kind.is_type2() {
+            return Ok(current.key);
+        }
+        let slot = self
+            .window_slot(&mut books, domain, kind, window.index)
+            .ok_or(BindError::NoKeySlot(self.slots.capacity()))?;
+        if let Some(record) = books.window(window) {
+            record.promised.push(slot);
+        }
+        Ok(slot.key)
+    }
+
+    /// Takes back a promise whose bind will not be executed. Does nothing when there is no such promise.
+    pub fn forfeit_window_key(&self, window: WindowId, key: Key) {
+        let mut books = self.books.lock();
+        if let Some(record) = books.window(window)
+            && let Some(slot) = record.take_promise(key)
+        {
+            let kind = record.kind;
+            self.retire_slot(&mut books, kind, slot);
+        }
+    }
+
+    /// Binds a window to part of a region, or to nothing; the answer is its key from now on. Earlier keys of a type 1
+    /// or DAT window are stale at that moment.
+    ///
+    /// # Errors
+    /// See [`BindError`]; they are looked for in this order: the window, its kind's rules, its key, the domains, the
+    /// region, rights, range. The window is as it was then.
+    pub fn bind_window(&self, request: &BindRequest) -> Result<Key, BindError> {
+        let mut books = self.books.lock();
+        let window = request.window;
+        let record = books
+            .window(window)
+            .ok_or(BindError::NoSuchWindow(window))?;
+        let (kind, domain, current) = (record.kind, record.domain, record.slot);
+        let promised = match request.new_key {
+            Some(key) if !kind.is_type2() => match record.take_promise(key) {
+                Some(slot) => Some(slot),
+                None => {
+                    return Err(BindError::ForeignKey {
+                        given: key,
+                        current: current.key,
+                    });
+                }
+            },
+            _ => None,
+        };
+        let decided = self.decide_bind(&mut books, request);
+        let bound = match decided {
+            Ok(bound) => bound,
+            Err(error) => {
+                if let Some(slot) = promised {
+                    self.retire_slot(&mut books, kind, slot);
+                }
+                return Err(error);
+            }
+        };
+        if kind.is_type2() {
+            self.rebind(&mut books, window, bound);
+            return Ok(request.new_key.unwrap_or(current.key));
+        }
+        if bound.is_none() && promised.is_none() {
+            self.rebind(&mut books, window, None);
+            return Ok(current.key);
+        }
+        let slot = match promised {
+            Some(slot) => slot,
+            None => self
+                .window_slot(&mut books, domain, kind, window.index)
+                .ok_or(BindError::NoKeySlot(self.slots.capacity()))?,
+        };
+        if let Some(record) = books.window(window) {
+            record.slot = slot;
+            let old = record.bound.take();
+            self.rebind(&mut books, window, bound);
+            self.let_go(&mut books, kind, old);
+            self.retire_slot(&mut books, kind, current);
+        }
+        Ok(slot.key)
+    }
+
+    /// Invalidates a type 2 window, for its owner or for the peer of its queue pair. Doing it twice is no error.
+    ///
+    /// # Errors
+    /// A denial when the key is not the present key of a type 2 window of the domain, or when the window belongs to
+    /// another queue pair.
+    pub fn invalidate(&self, key: Key, who: &Accessor, remote: bool) -> Result<(), Box<Denial>> {
+        let ask = Ask {
+            attempt: Attempt::Invalidate { remote },
+            key: NamedKey::Remote(WireKey::Device(key)),
+            addr: 0,
+            len: 0,
+            domain: who.domain,
+            qp: Some(who.qp),
+        };
+        let mut books = self.books.lock();
+        let window = self
+            .to_invalidate(&mut books, key, who)
+            .map_err(|why| ask.refuse(why))?;
+        self.rebind(&mut books, window, None);
+        Ok(())
+    }
+
+    /// Unbinds the type 2 windows of a queue pair that goes, and takes it away from the regions that are tied to it.
+    /// Returns how many windows and regions that were.
+    pub fn forget_endpoint(&self, qp: u32) -> usize {
+        let mut books = self.books.lock();
+        let mut count = 0;
+        if books.bound_type2 > 0 {
+            count += self.unbind_windows(&mut books, |bound| bound.qp == Some(qp));
+        }
+        let tied = |(region, endpoint): (&RegionId, &u32)| (*endpoint == qp).then_some(*region);
+        let regions: Vec<RegionId> = books.endpoints.iter().filter_map(tied).collect();
+        for region in regions {
+            books.endpoints.remove(&region);
+            if let Ok(entry) = self.region(region) {
+                entry.endpoint.store(NONE, Ordering::Release);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Unbinds every window whose binding is one of `which`; returns how many.
+    pub(crate) fn unbind_windows(
+        &self,
+        books: &mut Books,
+        which: impl Fn(&Bound) -> bool,
+    ) -> usize {
+        let mut count = 0;
+        for index in 0..books.windows.len() {
+            let record = &books.windows[index];
+            let type2 = record.kind.is_type2();
+            let may = record.state().step(type2, WindowEvent::Revoke).is_some();
+            if may && record.bound.as_ref().is_some_and(&which) {
+                let generation = record.generation;
+                self.rebind(
+                    books,
+                    WindowId {
+                        index: index as u32,
+                        generation,
+                    },
+                    None,
+                );
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Checks a bind; the answer is what the window would be bound to, nothing for an unbind.
+    fn decide_bind(
+        &self,
+        books: &mut Books,
+        request: &BindRequest,
+    ) -> Result<Option<(Bound, BoundTo)>, BindError> {
+        let record = books
+            .window(request.window)
+            .ok_or(BindError::NoSuchWindow(request.window))?;
+        let (kind, type2, state) = (record.kind, record.kind.is_type2(), record.state());
+        let current = record.slot.key;
+        let not_remote = request.access.difference(Access::REMOTE);
+        let unbind = request.range.is_empty();
+        if unbind && state.step(type2, WindowEvent::BindNothing).is_none() {
+            return Err(BindError::ZeroLength);
+        }
+        let other = |what, other| BindError::OtherDomain {
+            window: record.domain,
+            what,
+            other,
+        };
+        if !unbind {
+            if !not_remote.is_empty() {
+                return Err(BindError::NotRemote(not_remote));
+            }
+            if request.zero_based && !type2 {
+                return Err(BindError::ZeroBased(kind));
+            }
+            if type2 {
+                let (Some(key), Some(_)) = (request.new_key, request.qp) else {
+                    return Err(BindError::KeyAndQpNeeded);
+                };
+                if key.with_consumer_bits(0) != current.with_consumer_bits(0) {
+                    return Err(BindError::ForeignKey {
+                        given: key,
+                        current,
+                    });
+                }
+            }
+            if state.step(type2, WindowEvent::Bind).is_none() {
+                return Err(BindError::StillBound(current));
+            }
+        }
+        if request.domain != record.domain {
+            return Err(other("queue pair", request.domain));
+        }
+        if unbind {
+            return Ok(None);
+        }
+        let (id, region) = self.region_to_bind(request.region)?;
+        if region.domain() != record.domain {
+            return Err(other("region", region.domain()));
+        }
+        self.bind_to(request, type2, id, region).map(Some)
+    }
+
+    /// The part of the decision that is about the region.
+    fn bind_to(
+        &self,
+        request: &BindRequest,
+        type2: bool,
+        id: RegionId,
+        region: &Entry,
+    ) -> Result<(Bound, BoundTo), BindError> {
+        if crate::registry::state(region)
+            .step(RegionEvent::Bind)
+            .is_none()
+        {
+            return Err(BindError::Disabled);
+        }
+        let (asked, range, rules) = (request.access, request.range, request.rules);
+        rules
+            .check_window(asked, region.access())
+            .map_err(|missing| BindError::RegionLacks { asked, missing })?;
+        let base = region.base.load(Ordering::Relaxed);
+        if base == 0 && rules.contains(crate::Rules::NO_WINDOW_ON_ZERO_BASED) {
+            return Err(BindError::ZeroBasedRegion);
+        }
+        let offset =
+            self.offset_in(region, range.start(), range.len())
+                .map_err(|why| match why {
+                    Reason::NotInOnePiece => BindError::NotInOnePiece(range),
+                    _ => {
+                        let len = region.len.load(Ordering::Relaxed);
+                        let region = VaRange::new(base, len).unwrap_or(range);
+                        BindError::OutOfRange {
+                            asked: range,
+                            region,
+                        }
+                    }
+                })?;
+        let qp = request.qp.filter(|_| type2);
+        let to = BoundTo {
+            offset,
+            len: range.len(),
+            base: if request.zero_based { 0 } else { range.start() },
+            access: asked,
+            qp,
+            consumer_bits: request.new_key.map_or(0, Key::consumer_bits),
+            region: id.index,
+            region_generation: id.generation,
+        };
+        Ok((Bound { region: id, qp }, to))
+    }
+
+    fn region_to_bind(&self, region: BindRegion) -> Result<(RegionId, &Entry), BindError> {
+        let (id, error) = match region {
+            BindRegion::Id(id) => (id, BindError::RegionGone(id)),
+            BindRegion::Key(key) => match self.keys.open(key.0) {
+                Named::Local { index, generation } => {
+                    (RegionId { index, generation }, BindError::NoSuchRegion(key))
+                }
+                _ => return Err(BindError::NoSuchRegion(key)),
+            },
+        };
+        self.region(id).map(|entry| (id, entry)).map_err(|_| error)
+    }
+
+    /// Which window an invalidation means.
+    fn to_invalidate(
+        &self,
+        books: &mut Books,
+        key: Key,
+        who: &Accessor,
+    ) -> Result<WindowId, Reason> {
+        let named = self.keys.open(key.0);
+        let (Named::Type2 { index, generation }
+        | Named::Remote { index, generation }
+        | Named::Local { index, generation }) = named;
+        let slab = if matches!(named, Named::Type2 { .. }) {
+            &self.type2
+        } else {
+            &self.slots
+        };
+        let entry = match slab.get(index) {
+            Some(entry) if slab.peek(index) == Some((generation, State::Live)) => entry,
+            _ => return Err(self.no_such_key(named, true)),
+        };
+        if entry.domain() != who.domain {
+            return Err(Reason::OtherDomain {
+                owner: entry.domain(),
+            });
+        }
+        if entry.rights() & flag::WINDOW == 0 {
+            return Err(Reason::NotAWindow);
+        }
+        let place = entry.window.load(Ordering::Relaxed);
+        let record = books
+            .windows
+            .get(place as usize)
+            .ok_or(Reason::UnknownKey)?;
+        let window = WindowId {
+            index: place,
+            generation: record.generation,
+        };
+        if record
+            .state()
+            .step(record.kind.is_type2(), WindowEvent::Invalidate)
+            .is_none()
+        {
+            return Err(Reason::WindowKind(record.kind));
+        }
+        if record.slot.key != key {
+            return Err(Reason::StaleKey {
+                now: SlotNow::Rebound,
+            });
+        }
+        match record.bound {
+            Some(Bound { qp, .. }) if qp != Some(who.qp) => {
+                Err(Reason::WrongEndpoint { bound: qp })
+            }
+            _ => Ok(window),
+        }
+    }
+
+    /// Writes a binding into a window's slot, and keeps the books.
+    fn rebind(&self, books: &mut Books, window: WindowId, to: Option<(Bound, BoundTo)>) {
+        let Some(record) = books.window(window) else {
+            return;
+        };
+        let (kind, slot) = (record.kind, record.slot);
+        let slab = if kind.is_type2() {
+            &self.type2
+        } else {
+            &self.slots
+        };
+        let Some(entry) = slab.get(slot.index) else {
+            return;
+        };
+        let old = record.bound.take();
+        if let Some((bound, to)) = &to {
+            record.bound = Some(*bound);
+            if kind.is_type2() {
+                record.slot.key = slot.key.with_consumer_bits(to.consumer_bits);
+                books.bound_type2 += 1;
+            }
+            if let Some(region) = self.slots.get(to.region) {
+                region.link.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        entry.rebind(to.as_ref().map(|(_, to)| to));
+        self.let_go(books, kind, old);
+    }
+
+    /// A window does not hold its region any more.
+    fn let_go(&self, books: &mut Books, kind: WindowKind, bound: Option<Bound>) {
+        let Some(bound) = bound else { return };
+        if kind.is_type2() {
+            books.bound_type2 -= 1;
+        }
+        if let Some(region) = self.slots.get(bound.region.index) {
+            region.link.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A slot for an unbound window, with its key.
+    fn window_slot(
+        &self,
+        books: &mut Books,
+        domain: DomainId,
+        kind: WindowKind,
+        place: u32,
+    ) -> Option<KeySlot> {
+        let type2 = kind.is_type2();
+        let claimed = if type2 {
+            self.claim_type2(books)
+        } else {
+            self.claim(books)
+        }?;
+        let (index, generation) = (claimed.index(), claimed.generation());
+        claimed.rebind(None);
+        claimed.domain.store(domain.0, Ordering::Relaxed);
+        claimed.endpoint.store(NONE, Ordering::Relaxed);
+        claimed.window.store(place, Ordering::Relaxed);
+        claimed.publish();
+        let key = if type2 {
+            self.keys.type2(index, generation)
+        } else {
+            self.keys.remote(index, generation)
+        };
+        Some(KeySlot {
+            key,
+            index,
+            generation,
+        })
+    }
+
+    fn retire_slot(&self, books: &mut Books, kind: WindowKind, slot: KeySlot) {
+        let type2 = kind.is_type2();
+        let slab = if type2 { &self.type2 } else { &self.slots };
+        if let Some(retired) = slab.retire(slot.index, slot.generation) {
+            self.put_back(books, type2, retired);
+        }
+    }
+}
+
+impl WindowRecord {
+    fn new(kind: WindowKind, domain: DomainId, slot: KeySlot) -> Self {
+        let (open, promised) = (false, Vec::new());
+        Self {
+            generation: 0,
+            open,
+            kind,
+            domain,
+            slot,
+            promised,
+            bound: None,
+        }
+    }
+
+    pub(crate) fn state(&self) -> WindowState {
+        match self.bound {
+            _ if !self.open => WindowState::Closed,
+            Some(_) => WindowState::Bound,
+            None => WindowState::Unbound,
+        }
+    }
+
+    fn take_promise(&mut self, key: Key) -> Option<KeySlot> {
+        let place = self.promised.iter().position(|slot| slot.key == key)?;
+        Some(self.promised.swap_remove(place))
+    }
+}
+
+impl Books {
+    fn window(&mut self, window: WindowId) -> Option<&mut WindowRecord> {
+        self.windows
+            .get_mut(window.index as usize)
+            .filter(|record| record.open && record.generation == window.generation)
+    }
+}

@@ -1,0 +1,168 @@
+//! One slot of the table: a region, or a window, as 56 bytes of atomics beside the slab's own word.
+//!
+//! Checks read a slot without a lock. What they may rely on:
+//!
+//! * a region's slot does not change while it is pinned, except for its flags, its endpoint and its counter, which
+//!   are single words;
+//! * a window's slot changes at binds and invalidations. Its `version` is odd meanwhile, and differs afterwards. A
+//!   reader who sees either has met a moment at which the window was not bound, because every change begins or ends
+//!   there, and refuses: nobody ever waits for anybody.
+
+use crate::{Access, DomainId};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Flags that stand above the access rights in `Entry::rights`.
+pub(crate) mod flag {
+    /// The region is not enabled.
+    pub(crate) const DISABLED: u32 = 1 << 16;
+    /// The region is a scatter list; `start` is its number.
+    pub(crate) const SCATTER: u32 = 1 << 17;
+    /// Only the endpoint in `endpoint` may use it.
+    pub(crate) const ENDPOINT: u32 = 1 << 18;
+    /// The slot is a window.
+    pub(crate) const WINDOW: u32 = 1 << 19;
+    /// The window is bound.
+    pub(crate) const BOUND: u32 = 1 << 20;
+    /// Any of these makes a check leave its straight path.
+    pub(crate) const UNUSUAL: u32 = DISABLED | SCATTER | ENDPOINT | WINDOW;
+    /// The region was enabled by `enable`: nothing can be tied to it any more.
+    pub(crate) const ENABLED: u32 = 1 << 21;
+    /// The region has a key that the program asked for.
+    pub(crate) const REQUESTED: u32 = 1 << 22;
+    /// The region's memory is part of a shared segment.
+    pub(crate) const SHARED: u32 = 1 << 23;
+    /// The region's addresses are its virtual ones.
+    pub(crate) const VIRTUAL: u32 = 1 << 24;
+}
+
+/// No endpoint, no counter.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// A slot.
+#[derive(Default)]
+pub(crate) struct Entry {
+    /// Region: address of the first byte in the owner's process, or the number of the scatter list.
+    /// Window: where in its region it begins, in bytes.
+    pub(crate) start: AtomicU64,
+    /// Bytes.
+    pub(crate) len: AtomicU64,
+    /// By which address requests name the first byte.
+    pub(crate) base: AtomicU64,
+    /// Access rights and flags.
+    pub(crate) rights: AtomicU32,
+    /// The domain.
+    pub(crate) domain: AtomicU32,
+    /// Region: the endpoint it is tied to. Type 2 window: its queue pair.
+    pub(crate) endpoint: AtomicU32,
+    /// Region: the counter it is tied to. Window: the consumer's bits of its key.
+    pub(crate) counter: AtomicU32,
+    /// Region: number of windows bound to it. Window: slot of its region.
+    pub(crate) link: AtomicU32,
+    /// Window: generation of its region's slot.
+    pub(crate) link_generation: AtomicU32,
+    /// Window: changes with every bind and invalidation; odd in between.
+    pub(crate) version: AtomicU32,
+    /// Window: its place in the list of windows.
+    pub(crate) window: AtomicU32,
+}
+
+impl Entry {
+    #[inline]
+    pub(crate) fn rights(&self) -> u32 {
+        self.rights.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        Access::from_bits_truncate(self.rights() & 0xffff)
+    }
+
+    pub(crate) fn domain(&self) -> DomainId {
+        DomainId(self.domain.load(Ordering::Relaxed))
+    }
+
+    /// Changes flags; the caller holds the table's lock.
+    pub(crate) fn change_flags(&self, set: u32, clear: u32) {
+        let rights = self.rights.load(Ordering::Relaxed);
+        self.rights.store(rights & !clear | set, Ordering::Release);
+    }
+
+    /// The endpoint or counter in `place`.
+    pub(crate) fn tied(place: &AtomicU32) -> Option<u32> {
+        let value = place.load(Ordering::Relaxed);
+        (value != NONE).then_some(value)
+    }
+
+    /// Changes a window's binding; the caller holds the table's lock.
+    pub(crate) fn rebind(&self, binding: Option<&BoundTo>) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version
+            .store(version.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        match binding {
+            Some(to) => {
+                self.start.store(to.offset, Ordering::Relaxed);
+                self.len.store(to.len, Ordering::Relaxed);
+                self.base.store(to.base, Ordering::Relaxed);
+                self.endpoint
+                    .store(to.qp.unwrap_or(NONE), Ordering::Relaxed);
+                self.counter
+                    .store(u32::from(to.consumer_bits), Ordering::Relaxed);
+                self.link.store(to.region, Ordering::Relaxed);
+                self.link_generation
+                    .store(to.region_generation, Ordering::Relaxed);
+                let rights = to.access.bits() | flag::WINDOW | flag::BOUND;
+                self.rights.store(rights, Ordering::Relaxed);
+            }
+            None => self.rights.store(flag::WINDOW, Ordering::Relaxed),
+        }
+        self.version
+            .store(version.wrapping_add(2), Ordering::Release);
+    }
+
+    /// A window's binding as it is at one moment; none while it is unbound or changing.
+    pub(crate) fn binding(&self) -> Option<(BoundTo, u32)> {
+        let version = self.version.load(Ordering::Acquire);
+        let rights = self.rights.load(Ordering::Relaxed);
+        let binding = BoundTo {
+            offset: self.start.load(Ordering::Relaxed),
+            len: self.len.load(Ordering::Relaxed),
+            base: self.base.load(Ordering::Relaxed),
+            access: Access::from_bits_truncate(rights & 0xffff),
+            qp: Self::tied(&self.endpoint),
+            consumer_bits: self.counter.load(Ordering::Relaxed) as u8,
+            region: self.link.load(Ordering::Relaxed),
+            region_generation: self.link_generation.load(Ordering::Relaxed),
+        };
+        let bound = version & 1 == 0 && rights & flag::BOUND != 0 && self.unchanged(version);
+        bound.then_some((binding, version))
+    }
+
+    /// True when the binding read at `version` still holds.
+    pub(crate) fn unchanged(&self, version: u32) -> bool {
+        fence(Ordering::Acquire);
+        self.version.load(Ordering::Relaxed) == version
+    }
+}
+
+/// A window's binding.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct BoundTo {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) base: u64,
+    pub(crate) access: Access,
+    pub(crate) qp: Option<u32>,
+    pub(crate) consumer_bits: u8,
+    pub(crate) region: u32,
+    pub(crate) region_generation: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_and_its_word_fill_one_cache_line() {
+        assert_eq!(size_of::<Entry>(), 56);
+    }
+}

@@ -1,0 +1,507 @@
+//! The owner's requests about regions: register, enable, tie, re-register, close.
+
+use crate::entry::{Entry, NONE, flag};
+use crate::lease::Closing;
+use crate::scatter::Pieces;
+use crate::state::{RegionEvent, RegionState};
+use crate::table::{Books, Protection, reached};
+use crate::{
+    Access, Addressing, Change, CoreError, DomainId, Limit, MemoryKind, Region, RegionId,
+    RegionSpec, Rules,
+};
+use rkey_base::range::VaRange;
+use rkey_base::slab::State;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Where a region lies and how it is addressed, checked.
+struct Geometry {
+    start: u64,
+    len: u64,
+    base: u64,
+    flags: u32,
+    pieces: Option<Pieces>,
+}
+
+/// Everything that goes into a region's slot.
+struct Filling {
+    geometry: Geometry,
+    domain: DomainId,
+    rights: u32,
+    requested: Option<u64>,
+    endpoint: Option<u32>,
+    counter: Option<u32>,
+    memory: MemoryKind,
+}
+
+impl Protection {
+    /// Registers memory. What the ranges point to is the caller's affair; it need not be mapped (FI-030).
+    ///
+    /// # Errors
+    /// See [`CoreError`]; nothing is registered then.
+    #[inline]
+    pub fn register(&self, spec: &RegionSpec<'_>) -> Result<Region, CoreError> {
+        let geometry = self.geometry(spec.ranges, spec.addressing)?;
+        let access = allowed(spec.access, spec.rules)?;
+        let mut rights = access.bits() | geometry.flags;
+        if spec.needs_endpoint {
+            rights |= flag::ENDPOINT | flag::DISABLED;
+        } else if spec.disabled {
+            rights |= flag::DISABLED;
+        }
+        let filling = Filling {
+            geometry,
+            domain: spec.domain,
+            rights,
+            requested: spec.requested_key.filter(|_| access.is_remote()),
+            endpoint: None,
+            counter: None,
+            memory: spec.memory,
+        };
+        let mut books = self.books.lock();
+        let max = self.limits.max_regions;
+        if books.regions >= max {
+            return Err(reached(Limit::Regions, u64::from(max)));
+        }
+        books.children(spec.domain)?;
+        self.place(&mut books, filling, 0)
+    }
+
+    /// Makes a region usable that was created disabled. Nothing can be tied to it afterwards.
+    ///
+    /// # Errors
+    /// [`CoreError::AlreadyEnabled`]; [`CoreError::NeedsEndpoint`] when it is to serve one endpoint and has none.
+    pub fn enable(&self, region: RegionId) -> Result<(), CoreError> {
+        let _books = self.books.lock();
+        let entry = self.region(region)?;
+        if state(entry).step(RegionEvent::Enable).is_none() {
+            return Err(CoreError::AlreadyEnabled(region));
+        }
+        if entry.rights() & flag::ENDPOINT != 0 && Entry::tied(&entry.endpoint).is_none() {
+            return Err(CoreError::NeedsEndpoint(region));
+        }
+        entry.change_flags(flag::ENABLED, flag::DISABLED);
+        Ok(())
+    }
+
+    /// Ties a region to an endpoint, by queue pair number. A region made with `needs_endpoint` serves only that one.
+    ///
+    /// # Errors
+    /// [`CoreError::AlreadyEnabled`] after `enable`; [`CoreError::AlreadyTied`] to another endpoint.
+    pub fn bind_endpoint(&self, region: RegionId, endpoint: u32) -> Result<(), CoreError> {
+        let mut books = self.books.lock();
+        tie(
+            region,
+            self.region(region)?,
+            |entry| &entry.endpoint,
+            endpoint,
+        )?;
+        books.endpoints.insert(region, endpoint);
+        Ok(())
+    }
+
+    /// Takes the endpoint away again, also from an enabled region, which then serves nobody if it needs one.
+    ///
+    /// # Errors
+    /// [`CoreError::NoSuchRegion`].
+    pub fn unbind_endpoint(&self, region: RegionId) -> Result<(), CoreError> {
+        let mut books = self.books.lock();
+        self.region(region)?.endpoint.store(NONE, Ordering::Release);
+        books.endpoints.remove(&region);
+        Ok(())
+    }
+
+    /// Ties a region to a counter of accesses; leases name it.
+    ///
+    /// # Errors
+    /// As [`Self::bind_endpoint`].
+    pub fn bind_counter(&self, region: RegionId, counter: u32) -> Result<(), CoreError> {
+        let _books = self.books.lock();
+        tie(
+            region,
+            self.region(region)?,
+            |entry| &entry.counter,
+            counter,
+        )
+    }
+
+    /// Takes the counter away again.
+    ///
+    /// # Errors
+    /// [`CoreError::NoSuchRegion`].
+    pub fn unbind_counter(&self, region: RegionId) -> Result<(), CoreError> {
+        let _books = self.books.lock();
+        self.region(region)?.counter.store(NONE, Ordering::Release);
+        Ok(())
+    }
+
+    /// Changes a region's domain, memory or rights: it gets another handle and other keys, and the old ones end as if
+    /// closed. The memory of before is the owner's again when the second value is drained.
+    ///
+    /// # Errors
+    /// [`CoreError::RegionBusy`] while windows are bound to it, and all errors of [`Self::register`]. The region is
+    /// as it was then.
+    pub fn reregister(
+        &self,
+        region: RegionId,
+        change: &Change<'_>,
+    ) -> Result<(Region, Closing<'_>), CoreError> {
+        let geometry = match change.ranges {
+            Some((ranges, addressing)) => Some(self.geometry(ranges, addressing)?),
+            None => None,
+        };
+        let access = match change.access {
+            Some(access) => Some(allowed(access, change.rules)?),
+            None => None,
+        };
+        let mut books = self.books.lock();
+        let entry = self.region(region)?;
+        let windows = entry.link.load(Ordering::Relaxed);
+        if windows > 0 {
+            return Err(CoreError::RegionBusy {
+                region,
+                windows,
+                bindings: 0,
+            });
+        }
+        let domain = change.domain.unwrap_or(entry.domain());
+        books.children(domain)?;
+        let new_memory = geometry.is_some();
+        let geometry = match geometry {
+            Some(geometry) => geometry,
+            None => self.geometry_of(entry),
+        };
+        let access = access.unwrap_or(entry.access());
+        let kept = flag::DISABLED | flag::ENDPOINT | flag::ENABLED;
+        let filling = Filling {
+            domain,
+            rights: access.bits() | geometry.flags | entry.rights() & kept,
+            requested: books
+                .requested_of
+                .get(&region.index)
+                .copied()
+                .filter(|_| access.is_remote()),
+            endpoint: Entry::tied(&entry.endpoint),
+            counter: Entry::tied(&entry.counter),
+            memory: match books.shared.get(&region.index) {
+                Some(memory) if !new_memory => *memory,
+                _ => MemoryKind::User,
+            },
+            geometry,
+        };
+        // The old region leaves the table of requested keys first, so that its key is free for the new one.
+        let requested = self.forget_requested(&mut books, region, entry);
+        let placed = self.place(&mut books, filling, entry.len.load(Ordering::Relaxed));
+        if let (Err(_), Some(key)) = (&placed, requested) {
+            self.remember_requested(&mut books, entry.domain(), key, region);
+        }
+        let new = placed?;
+        if let Some(endpoint) = books.endpoints.remove(&region) {
+            books.endpoints.insert(new.id, endpoint);
+        }
+        Ok((new, self.end(&mut books, region, entry)))
+    }
+
+    /// Closes a region: from the moment this returns, every check refuses. What was granted before may still be under
+    /// way; the memory is the owner's when the answer is drained.
+    ///
+    /// # Errors
+    /// [`CoreError::RegionBusy`] while windows are bound or an endpoint or counter is tied to it; it stays as it was.
+    #[inline]
+    pub fn close_region(&self, region: RegionId) -> Result<Closing<'_>, CoreError> {
+        let mut books = self.books.lock();
+        let entry = self.region(region)?;
+        let windows = entry.link.load(Ordering::Relaxed);
+        let bindings = [&entry.endpoint, &entry.counter].map(|place| Entry::tied(place).is_some());
+        if windows > 0 || bindings != [false; 2] {
+            let bindings = bindings.into_iter().map(u32::from).sum();
+            return Err(CoreError::RegionBusy {
+                region,
+                windows,
+                bindings,
+            });
+        }
+        Ok(self.end(&mut books, region, entry))
+    }
+
+    /// Unbinds every window of a region, takes its endpoint and counter away, and closes it.
+    ///
+    /// # Errors
+    /// [`CoreError::NoSuchRegion`].
+    pub fn revoke_region(&self, region: RegionId) -> Result<Closing<'_>, CoreError> {
+        let mut books = self.books.lock();
+        let entry = self.region(region)?;
+        if entry.link.load(Ordering::Relaxed) > 0 {
+            self.unbind_windows(&mut books, |bound| bound.region == region);
+        }
+        entry.endpoint.store(NONE, Ordering::Release);
+        entry.counter.store(NONE, Ordering::Release);
+        books.endpoints.remove(&region);
+        Ok(self.end(&mut books, region, entry))
+    }
+
+    /// Where a region's memory comes from.
+    ///
+    /// # Errors
+    /// [`CoreError::NoSuchRegion`].
+    pub fn region_memory(&self, region: RegionId) -> Result<MemoryKind, CoreError> {
+        let books = self.books.lock();
+        self.region(region)?;
+        Ok(books.shared.get(&region.index).copied().unwrap_or_default())
+    }
+
+    /// The slot of a live region. It stays what it is while the caller holds the books: nobody retires it without.
+    #[inline]
+    pub(crate) fn region(&self, region: RegionId) -> Result<&Entry, CoreError> {
+        if self.slots.peek(region.index) == Some((region.generation, State::Live))
+            && let Some(entry) = self.slots.get(region.index)
+            && entry.rights() & flag::WINDOW == 0
+        {
+            return Ok(entry);
+        }
+        Err(CoreError::NoSuchRegion(region))
+    }
+
+    #[inline]
+    fn geometry(&self, ranges: &[VaRange], addressing: Addressing) -> Result<Geometry, CoreError> {
+        let [range] = ranges else {
+            return self.scattered(ranges, addressing);
+        };
+        let len = range.len();
+        if len == 0 {
+            return Err(CoreError::Empty);
+        }
+        self.bounded(len)?;
+        let (base, flags) = based(addressing, range.start(), len)?;
+        Ok(Geometry {
+            start: range.start(),
+            len,
+            base,
+            flags,
+            pieces: None,
+        })
+    }
+
+    #[cold]
+    fn scattered(&self, ranges: &[VaRange], addressing: Addressing) -> Result<Geometry, CoreError> {
+        if ranges.iter().any(VaRange::is_empty) {
+            return Err(CoreError::Empty);
+        }
+        let max = self.limits.max_segments;
+        if ranges.len() > max as usize {
+            return Err(reached(Limit::Segments, u64::from(max)));
+        }
+        let Some(pieces) = Pieces::new(ranges) else {
+            // No piece at all, or more bytes than a number holds.
+            return Err(match ranges {
+                [] => CoreError::Empty,
+                _ => reached(Limit::RegionBytes, self.limits.max_region_bytes),
+            });
+        };
+        self.bounded(pieces.len())?;
+        let (base, flags) = match addressing {
+            Addressing::Virtual => (pieces.hull().start(), flag::VIRTUAL),
+            other => based(other, 0, pieces.len())?,
+        };
+        let flags = flags | flag::SCATTER;
+        Ok(Geometry {
+            start: 0,
+            len: pieces.len(),
+            base,
+            flags,
+            pieces: Some(pieces),
+        })
+    }
+
+    /// The geometry that a live region has.
+    fn geometry_of(&self, entry: &Entry) -> Geometry {
+        let rights = entry.rights();
+        let start = entry.start.load(Ordering::Relaxed);
+        let scattered = rights & flag::SCATTER != 0;
+        Geometry {
+            start,
+            len: entry.len.load(Ordering::Relaxed),
+            base: entry.base.load(Ordering::Relaxed),
+            flags: rights & (flag::SCATTER | flag::VIRTUAL),
+            pieces: match self.scatter.get(start) {
+                Some(list) if scattered => Pieces::new(&list.ranges()),
+                _ => None,
+            },
+        }
+    }
+
+    fn bounded(&self, len: u64) -> Result<(), CoreError> {
+        let max = self.limits.max_region_bytes;
+        if len > max {
+            Err(reached(Limit::RegionBytes, max))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Gives a region its slot. `replaced` bytes are about to be given back. The domain is known to be open.
+    #[inline]
+    fn place(&self, books: &mut Books, it: Filling, replaced: u64) -> Result<Region, CoreError> {
+        let bytes = (books.bytes - replaced).checked_add(it.geometry.len);
+        let max = self.limits.max_total_bytes;
+        let bytes = bytes
+            .filter(|bytes| *bytes <= max)
+            .ok_or(reached(Limit::TotalBytes, max))?;
+        if let Some(key) = it.requested {
+            self.may_request(it.domain, key)?;
+        }
+        let claimed = self
+            .claim(books)
+            .ok_or_else(|| reached(Limit::KeySlots, u64::from(self.slots.capacity())))?;
+        let id = RegionId {
+            index: claimed.index(),
+            generation: claimed.generation(),
+        };
+        let mut rights = it.rights;
+        if let Some(key) = it.requested {
+            if !self.remember_requested(books, it.domain, key, id) {
+                return Err(reached(Limit::KeySlots, u64::from(self.slots.capacity())));
+            }
+            rights |= flag::REQUESTED;
+        }
+        if it.memory != MemoryKind::User {
+            books.shared.insert(id.index, it.memory);
+            rights |= flag::SHARED;
+        }
+        let start = match it.geometry.pieces {
+            Some(pieces) => u64::from(self.scatter.add(pieces)),
+            None => it.geometry.start,
+        };
+        claimed.start.store(start, Ordering::Relaxed);
+        claimed.len.store(it.geometry.len, Ordering::Relaxed);
+        claimed.base.store(it.geometry.base, Ordering::Relaxed);
+        claimed.rights.store(rights, Ordering::Relaxed);
+        claimed.domain.store(it.domain.0, Ordering::Relaxed);
+        claimed
+            .endpoint
+            .store(it.endpoint.unwrap_or(NONE), Ordering::Relaxed);
+        claimed
+            .counter
+            .store(it.counter.unwrap_or(NONE), Ordering::Relaxed);
+        claimed.link.store(0, Ordering::Relaxed);
+        claimed.publish();
+        books.bytes = bytes.wrapping_add(replaced); // `end` takes them away again
+        books.regions += 1;
+        books.children(it.domain)?.regions += 1;
+        Ok(Region {
+            id,
+            local_key: self.keys.local(id.index, id.generation),
+            key: self.keys.remote(id.index, id.generation),
+            requested: it.requested,
+        })
+    }
+
+    /// Ends a live region on which nothing hangs.
+    #[inline]
+    fn end(&self, books: &mut Books, region: RegionId, entry: &Entry) -> Closing<'_> {
+        debug_assert!(state(entry).step(RegionEvent::Close) == Some(RegionState::Closing));
+        if entry.rights() & (flag::REQUESTED | flag::SHARED) != 0 {
+            self.forget_requested(books, region, entry);
+            books.shared.remove(&region.index);
+        }
+        let retired = self.slots.retire(region.index, region.generation);
+        books.bytes = books.bytes.wrapping_sub(entry.len.load(Ordering::Relaxed));
+        books.regions -= 1;
+        if let Ok(children) = books.children(entry.domain()) {
+            children.regions -= 1;
+        }
+        Closing {
+            table: self,
+            retired,
+        }
+    }
+
+    #[cold]
+    fn may_request(&self, domain: DomainId, key: u64) -> Result<(), CoreError> {
+        if key == u64::MAX {
+            return Err(CoreError::KeyReserved(key));
+        }
+        match self.requested.find(domain, key) {
+            Some(_) => Err(CoreError::KeyTaken(key)),
+            None => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn remember_requested(
+        &self,
+        books: &mut Books,
+        domain: DomainId,
+        key: u64,
+        region: RegionId,
+    ) -> bool {
+        let kept = self
+            .requested
+            .insert(domain, key, region.index, region.generation);
+        if kept {
+            books.requested_of.insert(region.index, key);
+        }
+        kept
+    }
+
+    #[cold]
+    fn forget_requested(&self, books: &mut Books, region: RegionId, entry: &Entry) -> Option<u64> {
+        let key = books.requested_of.remove(&region.index)?;
+        self.requested.remove(entry.domain(), key);
+        Some(key)
+    }
+}
+
+/// The state of a live region's slot.
+#[inline]
+pub(crate) fn state(entry: &Entry) -> RegionState {
+    let rights = entry.rights();
+    if rights & flag::DISABLED != 0 {
+        RegionState::Disabled
+    } else if rights & flag::ENABLED != 0 {
+        RegionState::Enabled
+    } else {
+        RegionState::Live
+    }
+}
+
+#[inline]
+fn allowed(asked: Access, rules: Rules) -> Result<Access, CoreError> {
+    let unknown = asked.bits() & !Access::all().bits();
+    if unknown != 0 {
+        return Err(CoreError::UnknownAccess(unknown));
+    }
+    rules
+        .apply(asked)
+        .map_err(|missing| CoreError::AccessNeeds { asked, missing })
+}
+
+/// By which address the first byte is named.
+fn based(addressing: Addressing, start: u64, len: u64) -> Result<(u64, u32), CoreError> {
+    let (base, flags) = match addressing {
+        Addressing::Virtual => (start, flag::VIRTUAL),
+        Addressing::Zero => (0, 0),
+        Addressing::Iova(base) => (base, 0),
+    };
+    match VaRange::new(base, len) {
+        Some(_) => Ok((base, flags)),
+        None => Err(CoreError::Wraps { base, len }),
+    }
+}
+
+fn tie(
+    region: RegionId,
+    entry: &Entry,
+    place: impl Fn(&Entry) -> &AtomicU32,
+    to: u32,
+) -> Result<(), CoreError> {
+    if state(entry).step(RegionEvent::Tie).is_none() {
+        return Err(CoreError::AlreadyEnabled(region));
+    }
+    match Entry::tied(place(entry)) {
+        Some(other) if other != to => Err(CoreError::AlreadyTied { region, to: other }),
+        _ => {
+            place(entry).store(to, Ordering::Release);
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Scatter lists: regions made of several pieces of memory, and the side table that keeps them.
+//!
+//! Few regions have one, so the table's slots carry only a number, and whoever meets that number asks here.
+
+use rkey_base::lock::SpinLock;
+use rkey_base::range::VaRange;
+use std::sync::Arc;
+
+/// The pieces of a region, in order, each with its distance from the first byte of the region.
+#[derive(Debug)]
+pub(crate) struct Pieces {
+    pieces: Box<[(u64, VaRange)]>,
+    hull: VaRange,
+    len: u64,
+}
+
+impl Pieces {
+    /// None when there is no piece, or when the lengths add up to more than a number holds.
+    pub(crate) fn new(ranges: &[VaRange]) -> Option<Self> {
+        let mut len = 0u64;
+        let mut pieces = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            pieces.push((len, *range));
+            len = len.checked_add(range.len())?;
+        }
+        let start = ranges.iter().map(VaRange::start).min()?;
+        let end = ranges.iter().map(VaRange::end).max()?;
+        let hull = VaRange::new(start, end - start)?;
+        Some(Self {
+            pieces: pieces.into(),
+            hull,
+            len,
+        })
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.pieces.len()
+    }
+
+    pub(crate) fn ranges(&self) -> Vec<VaRange> {
+        self.pieces.iter().map(|(_, range)| *range).collect()
+    }
+
+    /// Everything from the lowest to the highest address of any piece.
+    pub(crate) fn hull(&self) -> VaRange {
+        self.hull
+    }
+
+    /// Bytes of all pieces together.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Where in the region the range of virtual addresses begins, when one piece holds all of it.
+    pub(crate) fn offset_of(&self, range: &VaRange) -> Option<u64> {
+        let (offset, piece) = self
+            .pieces
+            .iter()
+            .find(|(_, piece)| piece.contains(range))?;
+        offset.checked_add(range.start() - piece.start())
+    }
+
+    /// The memory of `len` bytes from `offset` on, in order; none when they are not all inside.
+    pub(crate) fn spans(&self, offset: u64, len: u64) -> Option<Vec<VaRange>> {
+        let end = offset.checked_add(len)?;
+        if end > self.len {
+            return None;
+        }
+        let first = self
+            .pieces
+            .partition_point(|(at, piece)| at + piece.len() <= offset);
+        let mut spans = Vec::new();
+        for (at, piece) in &self.pieces[first..] {
+            if *at >= end {
+                break;
+            }
+            let skip = offset.saturating_sub(*at);
+            let take = piece.len().min(end - at) - skip;
+            spans.push(piece.slice(skip, take)?);
+        }
+        Some(spans)
+    }
+}
+
+/// The scatter lists of a table.
+#[derive(Default)]
+pub(crate) struct ScatterLists {
+    lists: SpinLock<Lists>,
+}
+
+#[derive(Default)]
+struct Lists {
+    lists: Vec<Option<Arc<Pieces>>>,
+    free: Vec<u32>,
+}
+
+impl ScatterLists {
+    /// Keeps a list; the answer is its number.
+    pub(crate) fn add(&self, pieces: Pieces) -> u32 {
+        let pieces = Some(Arc::new(pieces));
+        let mut lists = self.lists.lock();
+        if let Some(number) = lists.free.pop() {
+            lists.lists[number as usize] = pieces;
+            return number;
+        }
+        lists.lists.push(pieces);
+        (lists.lists.len() - 1) as u32
+    }
+
+    /// The list with that number.
+    pub(crate) fn get(&self, number: u64) -> Option<Arc<Pieces>> {
+        let lists = self.lists.lock();
+        lists.lists.get(usize::try_from(number).ok()?)?.clone()
+    }
+
+    /// Forgets a list.
+    pub(crate) fn remove(&self, number: u32) {
+        let removed = {
+            let mut lists = self.lists.lock();
+            let removed = lists.lists.get_mut(number as usize).and_then(Option::take);
+            if removed.is_some() {
+                lists.free.push(number);
+            }
+            removed
+        };
+        drop(removed); // frees memory, outside the lock
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, len: u64) -> VaRange {
+        VaRange::new(start, len).unwrap()
+    }
+
+    fn pieces() -> Pieces {
+        Pieces::new(&[range(100, 10), range(50, 5), range(200, 1)]).unwrap()
+    }
+
+    #[test]
+    fn spans_run_through_the_pieces_in_order() {
+        let pieces = pieces();
+        assert_eq!(pieces.spans(0, 16).unwrap(), pieces.ranges());
+        assert_eq!(pieces.spans(8, 4).unwrap(), [range(108, 2), range(50, 2)]);
+        assert_eq!(pieces.spans(10, 5).unwrap(), [range(50, 5)]);
+        assert_eq!(pieces.spans(15, 1).unwrap(), [range(200, 1)]);
+        assert_eq!(pieces.spans(15, 2), None);
+        assert_eq!(pieces.spans(u64::MAX, 2), None);
+        assert_eq!(pieces.hull(), range(50, 151));
+    }
+
+    #[test]
+    fn a_virtual_range_lies_in_one_piece() {
+        let pieces = pieces();
+        assert_eq!(pieces.offset_of(&range(102, 8)), Some(2));
+        assert_eq!(pieces.offset_of(&range(52, 3)), Some(12));
+        assert_eq!(pieces.offset_of(&range(102, 9)), None);
+        assert_eq!(pieces.offset_of(&range(54, 2)), None);
+    }
+
+    #[test]
+    fn lengths_that_do_not_add_up_are_refused() {
+        assert!(Pieces::new(&[range(0, u64::MAX), range(0, 1)]).is_none());
+    }
+}

@@ -1,0 +1,202 @@
+//! The lives of regions and windows, as tables: in which state what may happen, and where it leads.
+//!
+//! The code asks these tables; the test below holds their drawing. Nothing happens in a state whose cell is empty.
+
+/// States of a region.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum RegionState {
+    /// Created disabled: refuses every access.
+    Disabled,
+    /// Usable from the start.
+    Live,
+    /// Created disabled, then enabled: usable, and nothing can be tied to it any more.
+    Enabled,
+    /// Refuses every access; gone as soon as the earlier ones that are under way have ended.
+    Closing,
+}
+
+/// What can happen to a region.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum RegionEvent {
+    /// `enable`.
+    Enable,
+    /// An endpoint or a counter is tied to it.
+    Tie,
+    /// An access is granted.
+    Access,
+    /// A window is bound to it.
+    Bind,
+    /// It is closed (with no window and nothing tied to it).
+    Close,
+}
+
+impl RegionState {
+    const TABLE: [(Self, [Option<Self>; 5]); 4] = {
+        use RegionState::{Closing, Disabled, Enabled, Live};
+        [
+            //          enable         tie             access         bind           close
+            (
+                Disabled,
+                [Some(Enabled), Some(Disabled), None, None, Some(Closing)],
+            ),
+            (
+                Live,
+                [None, Some(Live), Some(Live), Some(Live), Some(Closing)],
+            ),
+            (
+                Enabled,
+                [None, None, Some(Enabled), Some(Enabled), Some(Closing)],
+            ),
+            (Closing, [None, None, None, None, None]),
+        ]
+    };
+
+    /// Where `event` leads, if it may happen.
+    #[inline]
+    pub(crate) const fn step(self, event: RegionEvent) -> Option<Self> {
+        Self::TABLE[self as usize].1[event as usize]
+    }
+}
+
+/// States of a window.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum WindowState {
+    /// Names no memory.
+    Unbound,
+    /// Names part of a region.
+    Bound,
+    /// Does not exist any more.
+    Closed,
+}
+
+/// What can happen to a window.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum WindowEvent {
+    /// A bind to some bytes.
+    Bind,
+    /// A bind to no bytes.
+    BindNothing,
+    /// An invalidation, by its owner or a peer.
+    Invalidate,
+    /// Its queue pair or its region is taken away.
+    Revoke,
+    /// It is closed.
+    Close,
+}
+
+impl WindowState {
+    /// Windows whose keys the device chooses: type 1 and DAT.
+    const DEVICE_KEYS: [(Self, [Option<Self>; 5]); 3] = {
+        use WindowState::{Bound, Closed, Unbound};
+        [
+            //         bind         bind nothing   invalidate revoke       close
+            (
+                Unbound,
+                [
+                    Some(Bound),
+                    Some(Unbound),
+                    None,
+                    Some(Unbound),
+                    Some(Closed),
+                ],
+            ),
+            (
+                Bound,
+                [
+                    Some(Bound),
+                    Some(Unbound),
+                    None,
+                    Some(Unbound),
+                    Some(Closed),
+                ],
+            ),
+            (Closed, [None, None, None, None, None]),
+        ]
+    };
+
+    /// Type 2: has to be invalidated before the next bind. Invalidating twice is allowed.
+    const TYPE2: [(Self, [Option<Self>; 5]); 3] = {
+        use WindowState::{Bound, Closed, Unbound};
+        [
+            //         bind         nothing invalidate revoke      close
+            (
+                Unbound,
+                [
+                    Some(Bound),
+                    None,
+                    Some(Unbound),
+                    Some(Unbound),
+                    Some(Closed),
+                ],
+            ),
+            (
+                Bound,
+                [None, None, Some(Unbound), Some(Unbound), Some(Closed)],
+            ),
+            (Closed, [None, None, None, None, None]),
+        ]
+    };
+
+    /// Where `event` leads a window (of type 2 or not), if it may happen.
+    #[inline]
+    pub(crate) const fn step(self, type2: bool, event: WindowEvent) -> Option<Self> {
+        let table = if type2 {
+            &Self::TYPE2
+        } else {
+            &Self::DEVICE_KEYS
+        };
+        table[self as usize].1[event as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Debug;
+
+    fn draw<S: Debug + Copy + PartialEq, const N: usize>(
+        events: [&str; N],
+        table: &[(S, [Option<S>; N])],
+    ) -> String {
+        let mut text = format!("{:9}", "");
+        text.extend(events.map(|event| format!("{event:9}")));
+        for (state, row) in table {
+            text = text.trim_end().to_owned();
+            text.push_str(&format!("\n{:9}", format!("{state:?}")));
+            for cell in row {
+                let cell = cell.map_or("-".to_owned(), |to| format!("{to:?}"));
+                text.push_str(&format!("{cell:9}"));
+            }
+        }
+        text.trim_end().to_owned()
+    }
+
+    #[test]
+    fn the_life_of_a_region() {
+        let events = ["enable", "tie", "access", "bind", "close"];
+        let expected = "         enable   tie      access   bind     close
+Disabled Enabled  Disabled -        -        Closing
+Live     -        Live     Live     Live     Closing
+Enabled  -        -        Enabled  Enabled  Closing
+Closing  -        -        -        -        -";
+        assert_eq!(draw(events, &RegionState::TABLE), expected);
+        for (place, (state, _)) in RegionState::TABLE.iter().enumerate() {
+            assert_eq!(*state as usize, place);
+        }
+    }
+
+    #[test]
+    fn the_life_of_a_window() {
+        let events = ["bind", "nothing", "invalid.", "revoke", "close"];
+        let device = "         bind     nothing  invalid. revoke   close
+Unbound  Bound    Unbound  -        Unbound  Closed
+Bound    Bound    Unbound  -        Unbound  Closed
+Closed   -        -        -        -        -";
+        assert_eq!(draw(events, &WindowState::DEVICE_KEYS), device);
+        let type2 = "         bind     nothing  invalid. revoke   close
+Unbound  Bound    -        Unbound  Unbound  Closed
+Bound    -        -        Unbound  Unbound  Closed
+Closed   -        -        -        -        -";
+        assert_eq!(draw(events, &WindowState::TYPE2), type2);
+    }
+}
