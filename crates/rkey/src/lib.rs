@@ -1,1 +1,123 @@
-//! (being written)
+//! Safe RDMA for Rust, on any Linux machine: no NIC, no kernel module, no root.
+//!
+//! Remote direct memory access means: a program *registers* a piece of memory, hands a *key* for it
+//! to a peer, and the peer reads, writes or updates that memory by itself, with exactly the rights
+//! that were granted and not one byte more. The program that owns the memory may sleep meanwhile.
+//! `rkey` is a software device that does this between the processes of one host.
+//!
+//! # A first look
+//!
+//! ```
+//! use rkey::{Access, Device, RemoteKey};
+//!
+//! # fn main() -> rkey::Result<()> {
+//! // The owner.
+//! let device = Device::open()?;
+//! let region = device.domain()?.register(vec![0u8; 1 << 20], Access::REMOTE_READ | Access::REMOTE_WRITE)?;
+//! let listener = device.listen("127.0.0.1:0")?;
+//! let address = listener.address();
+//!
+//! // The peer. It would be another process; here it is a thread with a device of its own.
+//! let peer = std::thread::spawn(move || -> rkey::Result<()> {
+//!     let device = Device::open()?;
+//!     let local = device.domain()?.register(b"sixty-four bytes would fit".to_vec(), Access::empty())?;
+//!     let owner = device.connect(address)?;
+//!     let key: RemoteKey = owner.receive()?;
+//!     owner.write(&local, 0..10, &key, 128)?.wait()?; // 10 bytes of ours to offset 128 of theirs
+//!     owner.send("done")
+//! });
+//!
+//! let peer_connection = listener.accept()?;
+//! peer_connection.send(&region.key(0..4096)?)?; // a key for exactly these bytes, and no others
+//! let done: String = peer_connection.receive()?;
+//! assert_eq!(done, "done");
+//! peer.join().unwrap()?;
+//!
+//! let buffer: Vec<u8> = region.deregister()?; // the memory is ours again: no peer can touch it now
+//! assert_eq!(&buffer[128..138], b"sixty-four");
+//! # Ok(()) }
+//! ```
+//!
+//! # What is what
+//!
+//! | | |
+//! | --- | --- |
+//! | [`Device`] | the door; opening needs nothing but this process |
+//! | [`Domain`] | what belongs together: a connection reaches the regions of its own domain only |
+//! | [`Region`] | a registered buffer that it owns; [`Region::deregister`] gives the buffer back |
+//! | [`Published`] | a registered buffer that nobody may change, so that its bytes are a `&[u8]` |
+//! | [`Domain::scope`] | registering borrowed memory for the time of a closure |
+//! | [`MemoryRegion`] | what all registered memory can do: copy in and out, update, make keys |
+//! | [`RemoteKey`] | what a peer needs: address, length, key; a plain value to send around |
+//! | [`Window`] | a second, narrower key for a part of a region, that can be taken back |
+//! | [`Connection`] | one peer: write, read, atomics, messages |
+//! | [`QueuePair`], [`CompletionQueue`] | the same without comfort, for many operations in flight |
+//! | [`SharedMemory`] | memory that a peer may map and use with no help from the owner's CPU |
+//!
+//! # Why this is safe
+//!
+//! No safe function of this crate makes undefined behaviour possible, whatever a peer does:
+//!
+//! * Memory that a peer may write is never a `&[u8]`. It is read and written by copies and atomics
+//!   that the compiler does not see into, so that there is no data race in the sense of Rust.
+//! * A region owns its buffer, or the buffer is borrowed until a scope ends, and a scope cannot be
+//!   left before its regions are closed: not by a panic, not by `std::mem::forget`.
+//! * Closing makes keys refuse first, then waits until nobody touches the memory, then returns. An
+//!   operation in flight holds the memory for one step of its work at a time and has to ask again
+//!   for the next; after the close it gets a refusal. Dropping a [`Pending`] or a [`Region`] at any
+//!   moment is therefore safe.
+//! * All bytes that a peer sends are copied before they are looked at, and every access is checked
+//!   against the owner's own table.
+//!
+//! What it does not protect against: a process of the same user that means harm can read and
+//! write our memory by other means (`ptrace`, `/proc/PID/mem`) anyway.
+//!
+//! # When an access is refused
+//!
+//! [`Error::Denied`] carries a [`Denial`], which says in a sentence which rule was broken and by how
+//! much; [`Error::explain`] adds advice. Both sides log it (`RKEY_LOG=warn` with the `rkey` command).
+
+#![deny(unsafe_code)]
+
+mod completion;
+mod connection;
+mod device;
+mod domain;
+mod error;
+mod flight;
+mod key;
+mod listener;
+mod memory;
+mod message;
+mod options;
+mod owned;
+mod pending;
+mod queue_pair;
+mod region;
+mod scope;
+mod shared;
+mod window;
+
+pub use completion::CompletionQueue;
+pub use connection::{Connection, PeerInfo};
+pub use device::{DEFAULT_MAX_MESSAGE, DEFAULT_TIMEOUT, Device, DeviceBuilder};
+pub use domain::Domain;
+pub use error::{Error, Result};
+pub use key::{REMOTE_KEY_BYTES, RemoteKey};
+pub use listener::Listener;
+pub use memory::MemoryRegion;
+pub use options::RegionOptions;
+pub use owned::{Buffer, PrivateBuffer};
+pub use pending::Pending;
+pub use queue_pair::{QueuePair, QueuePairAddress, QueuePairBuilder};
+pub use region::{Published, Region};
+pub use scope::{Scope, ScopedRegion};
+pub use shared::SharedMemory;
+pub use window::Window;
+
+pub use rkey_core::{Access, Denial, Key, LocalKey, Reason, WindowKind};
+pub use rkey_device::Config;
+pub use rkey_engine::{
+    Completion, CompletionFlags, CompletionOp, DenialReport, QpState, SendFlags, SendRequest, Sge,
+    Status,
+};

@@ -1,0 +1,104 @@
+//! Completion queues, for programs that post operations and poll for their results themselves.
+
+use crate::device::Device;
+use crate::error::Result;
+use rkey_core::Denial;
+use rkey_engine::{Completion, Status};
+use std::time::Duration;
+
+/// A queue in which finished operations are reported. Clones are the same queue.
+#[derive(Clone, Debug)]
+pub struct CompletionQueue {
+    raw: rkey_device::Cq,
+}
+
+impl CompletionQueue {
+    pub(crate) fn create(device: &Device, depth: u32) -> Result<Self> {
+        Ok(Self {
+            raw: device.raw().create_cq(depth, None)?,
+        })
+    }
+
+    pub(crate) fn raw(&self) -> &rkey_device::Cq {
+        &self.raw
+    }
+
+    /// Takes finished operations, oldest first, and says how many it put into `into`. It never
+    /// waits. A program that polls drives the device on its own core, and the device's thread
+    /// sleeps meanwhile.
+    ///
+    /// # Errors
+    /// The device is broken, or this is a forked child.
+    #[inline]
+    pub fn poll(&self, into: &mut [Completion]) -> Result<usize> {
+        Ok(self.raw.poll(into)?)
+    }
+
+    /// Waits up to `timeout` until a completion can be polled: `false` if there is none by then.
+    /// It polls for some microseconds and then sleeps.
+    ///
+    /// # Errors
+    /// As [`CompletionQueue::poll`].
+    pub fn wait(&self, timeout: Duration) -> Result<bool> {
+        Ok(self.raw.wait(Some(timeout))?)
+    }
+
+    /// Waits for the next completion and takes it; `None` if there is none within `timeout`.
+    ///
+    /// # Errors
+    /// As [`CompletionQueue::poll`].
+    pub fn next(&self, timeout: Duration) -> Result<Option<Completion>> {
+        let mut one = [Completion::default()];
+        loop {
+            if self.poll(&mut one)? == 1 {
+                return Ok(Some(one[0]));
+            }
+            // Another thread may have been quicker; whoever gives a time limit can bear one more round.
+            if !self.wait(timeout)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Why the operation of a completion was refused, while the device remembers it (the last few
+    /// hundred refusals are kept).
+    #[must_use]
+    pub fn denial(&self, completion: &Completion) -> Option<Box<Denial>> {
+        self.raw
+            .device()
+            .denial(completion.vendor)
+            .map(|report| Box::new(report.denial))
+    }
+
+    /// What a completion says as an error, or nothing if the operation succeeded.
+    ///
+    /// # Errors
+    /// [`Error::Denied`](crate::Error::Denied) and its like, as `Pending::wait` gives them.
+    pub fn check(&self, completion: &Completion) -> Result<()> {
+        if completion.status.is_success() {
+            return Ok(());
+        }
+        Err(crate::flight::Cause::of(self, completion).to_error())
+    }
+}
+
+/// A status in words.
+pub(crate) fn in_words(status: Status) -> &'static str {
+    match status {
+        Status::Success => "success",
+        Status::LocalLength => "the message is longer than the receive",
+        Status::LocalQpOperation => "the queue pair cannot do this",
+        Status::LocalProtection => "local memory was refused, or could not be touched",
+        Status::Flushed => "flushed: the queue pair had failed before",
+        Status::WindowBind => "the window could not be bound",
+        Status::BadResponse => "the peer's answer makes no sense",
+        Status::LocalAccess => "a message that was being received ended in a refusal",
+        Status::RemoteInvalidRequest => "the peer found the request invalid",
+        Status::RemoteAccess => "the peer refused the access",
+        Status::RemoteOperation => "the peer could not carry it out",
+        Status::RetryExceeded => "the peer did not answer in time",
+        Status::RnrRetryExceeded => "the peer had no receive posted in time",
+        Status::RemoteAborted => "the sender gave the message up",
+        Status::Fatal => "the queue pair or its completion queue is broken",
+    }
+}

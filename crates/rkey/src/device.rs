@@ -1,0 +1,220 @@
+//! The device: the door to everything else.
+
+use crate::domain::{Domain, DomainInner};
+use crate::error::{Error, Result};
+use crate::{Connection, Listener, SharedMemory};
+use rkey_device::Config;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// How long blocking calls wait unless the builder says otherwise.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest control message unless the builder says otherwise, in bytes.
+pub const DEFAULT_MAX_MESSAGE: usize = 4096;
+
+/// An open software RDMA device.
+///
+/// Opening needs no hardware, no privilege and no daemon. The device belongs to this process; it
+/// has one thread of its own, which sleeps while there is nothing to do. `Device` is a handle:
+/// clones share the device, and it closes when the last handle, domain, region and connection made
+/// from it is gone.
+///
+/// After `fork` the child's handles answer an error for everything; the parent is not affected.
+#[derive(Clone)]
+pub struct Device {
+    pub(crate) inner: Arc<DeviceInner>,
+}
+
+pub(crate) struct DeviceInner {
+    pub(crate) raw: rkey_device::Device,
+    pub(crate) settings: Settings,
+    /// The domain of `Device::domain`, `listen` and `connect`.
+    default_domain: OnceLock<Arc<DomainInner>>,
+}
+
+/// What the builder sets, apart from the configuration of the device itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) timeout: Duration,
+    pub(crate) max_message: usize,
+    pub(crate) depth: u32,
+}
+
+impl Device {
+    /// Opens a device, configured by the `RKEY_*` environment variables (`rkey info` lists them).
+    ///
+    /// # Errors
+    /// A variable has a value that is not allowed, or the process may have no more threads or
+    /// file descriptors.
+    pub fn open() -> Result<Self> {
+        Self::builder().open()
+    }
+
+    /// A builder, to choose timeouts, depths and limits.
+    #[must_use]
+    pub fn builder() -> DeviceBuilder {
+        DeviceBuilder {
+            config: None,
+            settings: Settings {
+                timeout: DEFAULT_TIMEOUT,
+                max_message: DEFAULT_MAX_MESSAGE,
+                depth: 128,
+            },
+        }
+    }
+
+    /// The domain that [`Device::listen`] and [`Device::connect`] use too. Regions of one domain
+    /// can be reached through connections of the same domain and no others.
+    ///
+    /// # Errors
+    /// The limit of domains is reached.
+    pub fn domain(&self) -> Result<Domain> {
+        if let Some(inner) = self.inner.default_domain.get() {
+            return Ok(Domain::from_inner(self.clone(), Arc::clone(inner)));
+        }
+        let fresh = Arc::new(DomainInner::create(&self.inner.raw)?);
+        let inner = self.inner.default_domain.get_or_init(|| fresh);
+        Ok(Domain::from_inner(self.clone(), Arc::clone(inner)))
+    }
+
+    /// A protection domain of its own: its regions cannot be reached through connections of any
+    /// other domain, even by a peer that knows the key.
+    ///
+    /// # Errors
+    /// The limit of domains is reached.
+    pub fn new_domain(&self) -> Result<Domain> {
+        let inner = Arc::new(DomainInner::create(&self.inner.raw)?);
+        Ok(Domain::from_inner(self.clone(), inner))
+    }
+
+    /// Waits for peers at an address of this host, such as `"127.0.0.1:7471"`. No network socket
+    /// is opened: the address names a meeting point of this user on this host. Port 0 chooses one
+    /// ([`Listener::address`] tells).
+    ///
+    /// # Errors
+    /// The address is taken, not of this host, or no address.
+    pub fn listen(&self, address: impl ToSocketAddrs) -> Result<Listener> {
+        self.domain()?.listen(address)
+    }
+
+    /// Connects to a peer that listens, waiting for it up to the device's timeout.
+    ///
+    /// # Errors
+    /// Nobody listens there, the peer refused, or it speaks another protocol.
+    pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Connection> {
+        self.domain()?.connect(address)
+    }
+
+    /// Memory that peers on this host can map, once its owner grants them a key. It begins at a
+    /// page, holds zeroes, and is freed when dropped.
+    ///
+    /// # Errors
+    /// The length is 0, or the machine has no such amount of memory.
+    pub fn allocate(&self, bytes: usize) -> Result<SharedMemory> {
+        SharedMemory::allocate(self, bytes)
+    }
+
+    /// How long blocking calls of this device wait before they answer [`Error::Timeout`].
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.inner.settings.timeout
+    }
+
+    /// Everything there is to see about this device: domains, regions, windows, queue pairs,
+    /// counters and refused accesses, in a form that serialises.
+    #[must_use]
+    pub fn inspect(&self) -> rkey_device::Inspection {
+        self.inner.raw.inspect()
+    }
+
+    /// The accesses that were refused here or that peers refused us, oldest first; the last few
+    /// hundred are kept.
+    #[must_use]
+    pub fn denials(&self) -> Vec<rkey_engine::DenialReport> {
+        self.inner.raw.denials()
+    }
+
+    pub(crate) fn raw(&self) -> &rkey_device::Device {
+        &self.inner.raw
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device")
+            .field("node", &self.inner.raw.node())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Chooses what a [`Device`] is like before it opens.
+#[derive(Debug, Clone)]
+pub struct DeviceBuilder {
+    config: Option<Config>,
+    settings: Settings,
+}
+
+impl DeviceBuilder {
+    /// How long blocking calls wait (default [`DEFAULT_TIMEOUT`]).
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.settings.timeout = timeout;
+        self
+    }
+
+    /// The longest message of [`Connection::send`], in bytes when serialised (default
+    /// [`DEFAULT_MAX_MESSAGE`]). Each connection sets aside 16 times as much for each direction.
+    #[must_use]
+    pub fn max_message(mut self, bytes: usize) -> Self {
+        self.settings.max_message = bytes.clamp(64, 1 << 20);
+        self
+    }
+
+    /// How many operations of one connection may be in flight (default 128). Posting more waits
+    /// until one is done.
+    #[must_use]
+    pub fn depth(mut self, operations: u32) -> Self {
+        self.settings.depth = operations.clamp(1, 4096);
+        self
+    }
+
+    /// The configuration of the device beneath: limits, link sizes, thresholds. The environment is
+    /// not looked at then; start from `Config::from_env()` to keep it.
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = Some(config);
+        self
+    }
+
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    pub fn open(self) -> Result<Device> {
+        let config = match self.config {
+            Some(config) => config,
+            None => Config::from_env().map_err(rkey_device::DeviceError::from)?,
+        };
+        let raw = rkey_device::Device::open(config)?;
+        let inner = DeviceInner {
+            raw,
+            settings: self.settings,
+            default_domain: OnceLock::new(),
+        };
+        Ok(Device {
+            inner: Arc::new(inner),
+        })
+    }
+}
+
+/// The first address that a name stands for.
+pub(crate) fn resolve(address: impl ToSocketAddrs) -> Result<SocketAddr> {
+    address
+        .to_socket_addrs()
+        .map_err(|error| {
+            Error::Object(format!("this is no address: {error}; write 127.0.0.1:7471"))
+        })?
+        .next()
+        .ok_or_else(|| Error::Object("this name stands for no address".into()))
+}

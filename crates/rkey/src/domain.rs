@@ -1,0 +1,181 @@
+//! Protection domains: what belongs together.
+
+use crate::connection::Connection;
+use crate::device::{Device, resolve};
+use crate::error::{Error, Result};
+use crate::listener::Listener;
+use crate::options::RegionOptions;
+use crate::owned::{Buffer, PrivateBuffer};
+use crate::region::{Published, Region};
+use crate::scope::{Scope, run_scope};
+use crate::window::Window;
+use crate::{CompletionQueue, QueuePairBuilder};
+use rkey_core::{DomainId, WindowKind};
+use std::net::ToSocketAddrs;
+use std::sync::Arc;
+
+/// A protection domain. Regions, windows and queue pairs belong to one domain each, and a queue
+/// pair reaches only the memory of its own.
+///
+/// `Domain` is a handle; the domain itself closes when the last handle, region, window and queue
+/// pair of it is gone.
+#[derive(Clone)]
+pub struct Domain {
+    pub(crate) device: Device,
+    pub(crate) inner: Arc<DomainInner>,
+}
+
+pub(crate) struct DomainInner {
+    raw: rkey_device::Device,
+    pub(crate) id: DomainId,
+}
+
+impl DomainInner {
+    pub(crate) fn create(raw: &rkey_device::Device) -> Result<Self> {
+        Ok(Self {
+            raw: raw.clone(),
+            id: raw.create_domain()?,
+        })
+    }
+}
+
+impl Drop for DomainInner {
+    fn drop(&mut self) {
+        // Everything of the domain holds this Arc, so that nothing is left in it here. If the
+        // process was forked, the domain is the parent's.
+        let _ = self.raw.close_domain(self.id);
+    }
+}
+
+impl Domain {
+    pub(crate) fn from_inner(device: Device, inner: Arc<DomainInner>) -> Self {
+        Self { device, inner }
+    }
+
+    pub(crate) fn id(&self) -> DomainId {
+        self.inner.id
+    }
+
+    /// The device that the domain belongs to.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Registers a buffer: from now on peers of this domain's connections that get a key may use
+    /// it as `access` says, until the region is deregistered or dropped.
+    ///
+    /// The region owns the buffer. Its bytes are read and written through the region, because a
+    /// peer may change them at any moment; [`Region::deregister`] gives the buffer back.
+    /// `access` is an [`Access`](crate::Access) or, for everything else that can be chosen,
+    /// [`RegionOptions`].
+    ///
+    /// # Errors
+    /// [`Error::Rights`] if the rights do not go together, an error of the device if the buffer is
+    /// empty or a limit is reached. The buffer is dropped then.
+    pub fn register<B: Buffer>(
+        &self,
+        buffer: B,
+        access: impl Into<RegionOptions>,
+    ) -> Result<Region<B>> {
+        Region::register(self, buffer, &access.into())
+    }
+
+    /// Registers a buffer that peers may read and nobody may change while it is registered. Its
+    /// bytes can be looked at as a `&[u8]` all the time.
+    ///
+    /// # Errors
+    /// As [`Domain::register`].
+    pub fn publish<B: PrivateBuffer>(&self, buffer: B) -> Result<Published<B>> {
+        Published::register(self, buffer)
+    }
+
+    /// Registers memory that is only borrowed, for as long as `work` runs.
+    ///
+    /// Every region made in the scope is closed before `scope` returns, also when `work` panics and
+    /// also when the program forgets a region (`std::mem::forget`): the scope itself keeps the
+    /// list, as [`std::thread::scope`] does with its threads.
+    ///
+    /// ```
+    /// # use rkey::{Access, Device};
+    /// # fn main() -> rkey::Result<()> {
+    /// let domain = Device::open()?.domain()?;
+    /// let mut bytes = [0u8; 64];
+    /// let key = domain.scope(|scope| {
+    ///     let region = scope.register(&mut bytes, Access::REMOTE_READ)?;
+    ///     region.write(0, b"hello")?;
+    ///     region.key(..)
+    /// })?;
+    /// assert_eq!(&bytes[..5], b"hello"); // ours again; the key is refused from now on
+    /// # let _ = key; Ok(()) }
+    /// ```
+    ///
+    /// # Aborts
+    /// If a region cannot be closed (the device is broken), the process is ended: returning would
+    /// let the device write into memory that is no longer ours.
+    pub fn scope<'env, T>(&self, work: impl for<'scope> FnOnce(Scope<'scope, 'env>) -> T) -> T {
+        run_scope(self, work)
+    }
+
+    /// A window, not bound yet: a second, narrower key for a part of a region, that can be taken
+    /// back without touching the region. [`MemoryRegion::key`](crate::MemoryRegion::key) is
+    /// simpler where that is all that is wanted.
+    ///
+    /// # Errors
+    /// The limit of windows is reached.
+    pub fn window(&self) -> Result<Window> {
+        Window::create(self, WindowKind::Type1)
+    }
+
+    /// A window of a given type, for programs that bind and invalidate through a queue pair.
+    ///
+    /// # Errors
+    /// As [`Domain::window`].
+    pub fn window_of(&self, kind: WindowKind) -> Result<Window> {
+        Window::create(self, kind)
+    }
+
+    /// As [`Device::listen`], for connections of this domain.
+    ///
+    /// # Errors
+    /// As [`Device::listen`].
+    pub fn listen(&self, address: impl ToSocketAddrs) -> Result<Listener> {
+        Listener::bind(self, resolve(address)?)
+    }
+
+    /// As [`Device::connect`], for a connection of this domain.
+    ///
+    /// # Errors
+    /// As [`Device::connect`].
+    pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Connection> {
+        Connection::connect(self, resolve(address)?)
+    }
+
+    /// A completion queue for `depth` completions, for programs that post and poll themselves.
+    ///
+    /// # Errors
+    /// The limit of completion queues or of their depth is reached.
+    pub fn completion_queue(&self, depth: u32) -> Result<CompletionQueue> {
+        CompletionQueue::create(&self.device, depth)
+    }
+
+    /// A queue pair whose completions go to `queue`, for programs that post and poll themselves.
+    #[must_use]
+    pub fn queue_pair(&self, queue: &CompletionQueue) -> QueuePairBuilder {
+        QueuePairBuilder::new(self, queue)
+    }
+}
+
+impl std::fmt::Debug for Domain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Domain")
+            .field("id", &self.inner.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl From<rkey_core::CoreError> for Error {
+    fn from(error: rkey_core::CoreError) -> Self {
+        Self::Device(error.into())
+    }
+}

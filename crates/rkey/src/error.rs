@@ -1,0 +1,163 @@
+//! What can go wrong, in sentences that say what to do about it.
+
+use rkey_core::Denial;
+use std::time::Duration;
+
+/// The result of everything in this crate that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong. Every message is a sentence for people; match on the variant in programs.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The owner of the memory refused the access, or our own device refused the local memory of
+    /// the operation. The denial says which rule was broken and by how much;
+    /// [`Error::explain`] gives its advice too. The connection it happened on is broken.
+    #[error("{0}")]
+    Denied(Box<Denial>),
+
+    /// An access was refused, and the refusal came without its explanation: the owner's log has
+    /// it (`rkey explain` on its machine).
+    #[error(
+        "the {side} refused the operation ({status}) without saying why; `rkey explain` shows what its device noted"
+    )]
+    Refused {
+        /// Who refused: the "peer" or the "local device".
+        side: &'static str,
+        /// The status in words.
+        status: String,
+    },
+
+    /// The operation was not done, because an earlier one on this connection failed.
+    #[error(
+        "not done: an earlier operation of this connection failed ({first}); open a new connection"
+    )]
+    Flushed {
+        /// What happened to the first operation that failed.
+        first: String,
+    },
+
+    /// The peer closed the connection, ended, or stopped answering.
+    #[error("the peer is gone ({how}); connect again once it is back")]
+    PeerGone {
+        /// How we noticed.
+        how: String,
+    },
+
+    /// The peer answers, but its program did not post a receive for our message in time.
+    #[error(
+        "the peer is not receiving: its program has to call receive() more often, or post more receives"
+    )]
+    NotReceiving,
+
+    /// A blocking call took longer than it was allowed to.
+    #[error(
+        "{what} did not finish within {after:?}; set a longer timeout if that is to be expected"
+    )]
+    Timeout {
+        /// What was waited for.
+        what: &'static str,
+        /// How long it was waited for.
+        after: Duration,
+    },
+
+    /// A range does not lie inside a region, a key or a buffer. Nothing was sent.
+    #[error("{len} B at offset {offset} do not fit into this {what} of {available} B{}", fitting(*.offset, *.available))]
+    OutOfRange {
+        /// What the range should have been in.
+        what: &'static str,
+        /// Where the range begins, in bytes.
+        offset: u64,
+        /// How long the range is, in bytes.
+        len: u64,
+        /// How long the thing is, in bytes.
+        available: u64,
+    },
+
+    /// An atomic needs an address that is a multiple of 8.
+    #[error(
+        "atomics need an address that is a multiple of 8, and offset {offset} is at {address:#x}; register a Vec<u64> or shared memory, and use offsets that are multiples of 8"
+    )]
+    Misaligned {
+        /// The offset that was asked for, in bytes.
+        offset: u64,
+        /// The address it is at.
+        address: u64,
+    },
+
+    /// The rights asked for do not go together with each other or with the memory.
+    #[error("these rights cannot be granted: {0}")]
+    Rights(String),
+
+    /// Bytes that should have been a remote key are none.
+    #[error("this is not a remote key: {0}")]
+    BadKey(String),
+
+    /// A message does not fit into the buffers that both sides set aside for messages.
+    #[error(
+        "the message takes {len} B, and {limit} B is the limit; move large data with write(), or raise the builder's max_message on both sides"
+    )]
+    MessageTooLong {
+        /// Length of the message when serialised, in bytes.
+        len: usize,
+        /// The limit, in bytes.
+        limit: usize,
+    },
+
+    /// A message arrived that is not what the program expected.
+    #[error(
+        "the peer's message is not the type this program expects ({0}); do both sides run the same version?"
+    )]
+    BadMessage(String),
+
+    /// What stands at the other end does not speak as this version does.
+    #[error("the peer does not speak this version's protocol: {0}")]
+    Protocol(String),
+
+    /// Something is still in use and cannot be closed or changed now.
+    #[error("still in use: {0}")]
+    Busy(String),
+
+    /// A limit of the device or an operand that it cannot serve.
+    #[error("{0}")]
+    Device(#[from] rkey_device::DeviceError),
+
+    /// The device refused to create or change an object.
+    #[error("{0}")]
+    Object(String),
+}
+
+/// How many bytes would fit, when some would.
+fn fitting(offset: u64, available: u64) -> String {
+    match available.checked_sub(offset) {
+        None | Some(0) => String::new(),
+        Some(fits) => format!(": at most {fits} B fit there"),
+    }
+}
+
+impl Error {
+    /// The whole explanation: for a refused access several lines with advice, otherwise the
+    /// message.
+    #[must_use]
+    pub fn explain(&self) -> String {
+        match self {
+            Self::Denied(denial) => denial.explain(),
+            other => other.to_string(),
+        }
+    }
+
+    /// The denial, if an access was refused and explained.
+    #[must_use]
+    pub fn denial(&self) -> Option<&Denial> {
+        match self {
+            Self::Denied(denial) => Some(denial),
+            _ => None,
+        }
+    }
+
+    /// Whether the other side went away.
+    #[must_use]
+    pub fn is_peer_gone(&self) -> bool {
+        matches!(self, Self::PeerGone { .. })
+    }
+}

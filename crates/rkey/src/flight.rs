@@ -1,0 +1,257 @@
+//! Operations in flight on one queue: numbered as they are posted, finished in the same order.
+//!
+//! A queue pair completes its send queue (and its receive queue) in the order of posting, so that
+//! one number tells how far it is. The first failure ends it: everything posted later is flushed.
+
+use crate::completion::CompletionQueue;
+use crate::error::{Error, Result};
+use rkey_core::Denial;
+use rkey_engine::{Completion, Status};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The operations of one send or receive queue.
+pub(crate) struct Flight {
+    queue: CompletionQueue,
+    depth: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The number of the next operation.
+    posted: u64,
+    /// Operations below this number are finished.
+    finished: u64,
+    failure: Option<Failure>,
+    /// What completions said that somebody still wants to know, by number.
+    results: HashMap<u64, Completion>,
+}
+
+/// The first operation that failed, and why.
+#[derive(Clone)]
+struct Failure {
+    number: u64,
+    cause: Cause,
+    /// Whether the program has been told.
+    told: bool,
+}
+
+/// Why an operation failed, in a form that can be told more than once.
+#[derive(Clone, Debug)]
+pub(crate) enum Cause {
+    Denied(Box<Denial>),
+    Refused(&'static str, Status),
+    PeerGone(&'static str),
+    NotReceiving,
+    Flushed,
+    Other(Status),
+}
+
+impl Cause {
+    pub(crate) fn of(queue: &CompletionQueue, completion: &Completion) -> Self {
+        let denial = || queue.denial(completion);
+        match completion.status {
+            Status::RetryExceeded => Self::PeerGone("it did not answer in time"),
+            Status::RnrRetryExceeded => Self::NotReceiving,
+            Status::Flushed => Self::Flushed,
+            status @ (Status::RemoteAccess
+            | Status::RemoteInvalidRequest
+            | Status::RemoteOperation) => {
+                denial().map_or(Self::Refused("peer", status), Self::Denied)
+            }
+            status @ (Status::LocalProtection | Status::LocalAccess | Status::WindowBind) => {
+                denial().map_or(Self::Refused("local device", status), Self::Denied)
+            }
+            status => Self::Other(status),
+        }
+    }
+
+    pub(crate) fn to_error(&self) -> Error {
+        match self {
+            Self::Denied(denial) => Error::Denied(denial.clone()),
+            Self::Refused(side, status) => {
+                Error::Refused { side, status: crate::completion::in_words(*status).into() }
+            }
+            Self::PeerGone(how) => Error::PeerGone { how: (*how).into() },
+            Self::NotReceiving => Error::NotReceiving,
+            Self::Flushed => Error::PeerGone {
+                how: "the connection was broken off: the peer ended, closed it, or was refused an access here".into(),
+            },
+            Self::Other(status) => {
+                Error::Object(format!("the operation failed: {}", crate::completion::in_words(*status)))
+            }
+        }
+    }
+}
+
+impl Flight {
+    pub(crate) fn new(queue: CompletionQueue, depth: u32) -> Self {
+        Self {
+            queue,
+            depth,
+            state: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Posts one operation when there is room, and gives its number. `post` gets the number.
+    pub(crate) fn post(
+        &self,
+        timeout: Duration,
+        wants_result: bool,
+        post: impl FnOnce(u64) -> Result<()>,
+    ) -> Result<u64> {
+        let started = Instant::now();
+        loop {
+            let mut state = self.lock();
+            self.take_completions(&mut state)?;
+            if let Some(failure) = &mut state.failure {
+                // The first call after a failure that nobody waited for tells it.
+                let told = std::mem::replace(&mut failure.told, true);
+                let error = failure.cause.to_error();
+                return Err(if told {
+                    Error::Flushed {
+                        first: error.to_string(),
+                    }
+                } else {
+                    error
+                });
+            }
+            if state.posted - state.finished < u64::from(self.depth) {
+                let number = state.posted;
+                post(number)?;
+                state.posted += 1;
+                if wants_result {
+                    state.results.insert(number, Completion::default());
+                }
+                return Ok(number);
+            }
+            drop(state);
+            self.pause(started, timeout, "room in the queue")?;
+        }
+    }
+
+    /// How the operation ended, if it has.
+    pub(crate) fn outcome(&self, number: u64) -> Option<Result<Completion>> {
+        let mut state = self.lock();
+        if let Err(error) = self.take_completions(&mut state) {
+            return Some(Err(error));
+        }
+        if let Some(failure) = &mut state.failure {
+            if number == failure.number {
+                failure.told = true;
+                return Some(Err(failure.cause.to_error()));
+            }
+            if number > failure.number {
+                let first = failure.cause.to_error().to_string();
+                return Some(Err(Error::Flushed { first }));
+            }
+        }
+        (number < state.finished).then(|| Ok(state.results.remove(&number).unwrap_or_default()))
+    }
+
+    /// Waits for one operation.
+    pub(crate) fn wait(
+        &self,
+        number: u64,
+        timeout: Duration,
+        what: &'static str,
+    ) -> Result<Completion> {
+        let started = Instant::now();
+        loop {
+            if let Some(outcome) = self.outcome(number) {
+                return outcome;
+            }
+            self.pause(started, timeout, what)?;
+        }
+    }
+
+    /// Waits until nothing is in flight; tells a failure that nobody was told of yet.
+    pub(crate) fn drain(&self, timeout: Duration) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            let mut state = self.lock();
+            self.take_completions(&mut state)?;
+            if let Some(failure) = &mut state.failure {
+                let told = std::mem::replace(&mut failure.told, true);
+                return if told {
+                    Ok(())
+                } else {
+                    Err(failure.cause.to_error())
+                };
+            }
+            if state.finished == state.posted {
+                return Ok(());
+            }
+            drop(state);
+            self.pause(started, timeout, "the operations in flight")?;
+        }
+    }
+
+    /// Nobody will ask for this operation's result any more.
+    pub(crate) fn forget(&self, number: u64) {
+        self.lock().results.remove(&number);
+    }
+
+    /// Whether the operation is finished, well or not.
+    pub(crate) fn is_finished(&self, number: u64) -> bool {
+        let mut state = self.lock();
+        let broken = self.take_completions(&mut state).is_err();
+        broken || number < state.finished || state.failure.is_some()
+    }
+
+    fn take_completions(&self, state: &mut State) -> Result<()> {
+        let mut batch = [Completion::default(); 16];
+        loop {
+            let count = self.queue.poll(&mut batch)?;
+            for completion in &batch[..count] {
+                state.take(&self.queue, completion);
+            }
+            if count < batch.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sleeps until something completes or the time is up.
+    fn pause(&self, started: Instant, timeout: Duration, what: &'static str) -> Result<()> {
+        let left = timeout.saturating_sub(started.elapsed());
+        if left.is_zero() {
+            return Err(Error::Timeout {
+                what,
+                after: timeout,
+            });
+        }
+        // Another thread may take the completion that we sleep for: look again now and then.
+        self.queue
+            .wait(left.min(Duration::from_millis(20)))
+            .map(|_| ())
+    }
+}
+
+impl State {
+    fn take(&mut self, queue: &CompletionQueue, completion: &Completion) {
+        let number = completion.id;
+        if !completion.status.is_success() {
+            let failed_before = self.failure.as_ref().is_some_and(|f| f.number <= number);
+            if !failed_before {
+                let cause = Cause::of(queue, completion);
+                self.failure = Some(Failure {
+                    number,
+                    cause,
+                    told: false,
+                });
+            }
+            return;
+        }
+        self.finished = self.finished.max(number + 1);
+        if let Some(result) = self.results.get_mut(&number) {
+            *result = *completion;
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Waiting for peers.
+
+use crate::connection::Connection;
+use crate::domain::Domain;
+use crate::error::{Error, Result};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// A meeting point of this user on this host, at which peers can connect.
+pub struct Listener {
+    domain: Domain,
+    raw: rkey_device::Listener,
+}
+
+impl Listener {
+    pub(crate) fn bind(domain: &Domain, address: SocketAddr) -> Result<Self> {
+        let raw = domain.device.raw().listen(address)?;
+        Ok(Self {
+            domain: domain.clone(),
+            raw,
+        })
+    }
+
+    /// The address that peers have to connect to. If port 0 was asked for, this says which port it
+    /// became.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.raw.local_address()
+    }
+
+    /// Waits for the next peer, without a time limit. Programs that are not allowed or do not speak
+    /// the protocol are turned away without a word here.
+    ///
+    /// # Errors
+    /// The device is broken or a limit is reached.
+    pub fn accept(&self) -> Result<Connection> {
+        self.accept_within(None)
+    }
+
+    /// Waits for the next peer up to `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], and as [`Listener::accept`].
+    pub fn accept_timeout(&self, timeout: Duration) -> Result<Connection> {
+        self.accept_within(Some(timeout))
+    }
+
+    fn accept_within(&self, timeout: Option<Duration>) -> Result<Connection> {
+        let started = std::time::Instant::now();
+        loop {
+            let left = timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
+            let incoming = match self.raw.accept(left) {
+                Ok(incoming) => incoming,
+                Err(rkey_device::DeviceError::TimedOut { .. }) => {
+                    let after = timeout.unwrap_or_default();
+                    return Err(Error::Timeout {
+                        what: "waiting for a peer",
+                        after,
+                    });
+                }
+                Err(error) => return Err(error.into()),
+            };
+            match Connection::accept(&self.domain, incoming) {
+                // Whoever went away in the middle or is no peer must not stop a server.
+                Err(Error::Protocol(_) | Error::Device(rkey_device::DeviceError::Handshake(_))) => {
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Listener")
+            .field("address", &self.address())
+            .finish_non_exhaustive()
+    }
+}

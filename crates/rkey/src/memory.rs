@@ -1,0 +1,327 @@
+//! Registered memory: reading, writing and updating it while peers may do so too, and handing
+//! out keys for it.
+
+use crate::domain::Domain;
+use crate::error::{Error, Result};
+use crate::key::RemoteKey;
+use crate::options::RegionOptions;
+use crate::owned::{Registered, Wish};
+use crate::window::Window;
+use rkey_core::{Access, Addressing, LocalKey, WindowKind, WireKey};
+use rkey_engine::Sge;
+use std::collections::HashMap;
+use std::ops::{Bound, RangeBounds};
+use std::sync::{Mutex, PoisonError};
+
+/// Memory that is registered with the device: what [`Region`](crate::Region),
+/// [`ScopedRegion`](crate::ScopedRegion) and [`Published`](crate::Published) have in common.
+///
+/// All accessors copy. The bytes may change at any moment, by a peer's hand, so that no reference
+/// into them is ever given out. A copy of more than 8 bytes may see some bytes of a peer's write and
+/// not others; order between the two is made by messages, by completions, or by the atomics.
+///
+/// Offsets and lengths are in bytes, from the beginning of the region.
+pub struct MemoryRegion {
+    domain: Domain,
+    registered: Registered,
+    access: Access,
+    /// The address by which peers know the first byte.
+    base: u64,
+    /// The windows behind the keys of [`MemoryRegion::key`], by range and rights.
+    parts: Mutex<HashMap<PartName, (Window, RemoteKey)>>,
+}
+
+/// A part of a region as somebody got a key for it: offset, length, bits of the rights.
+type PartName = (u64, u64, u32);
+
+impl MemoryRegion {
+    /// What to register for these options.
+    pub(crate) fn wish(domain: &Domain, options: &RegionOptions) -> Result<Wish> {
+        Ok(Wish {
+            domain: domain.id(),
+            access: options.checked_access()?,
+            addressing: options.addressing,
+            requested_key: options.requested_key,
+        })
+    }
+
+    pub(crate) fn new(domain: &Domain, registered: Registered, wish: &Wish) -> Self {
+        let base = match wish.addressing {
+            Addressing::Virtual => registered.address(),
+            Addressing::Zero => 0,
+            Addressing::Iova(iova) => iova,
+        };
+        let parts = Mutex::new(HashMap::new());
+        Self {
+            domain: domain.clone(),
+            registered,
+            access: wish.access,
+            base,
+            parts,
+        }
+    }
+
+    pub(crate) fn registered(&self) -> &Registered {
+        &self.registered
+    }
+
+    /// How many bytes the region has.
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "an empty region cannot be registered"
+    )]
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.registered.len() as u64
+    }
+
+    /// The rights that the region was registered with.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// The address by which peers know the first byte: ours, 0, or the chosen one.
+    #[must_use]
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The key by which our own operations name the region. It is of no use to a peer.
+    #[must_use]
+    pub fn local_key(&self) -> LocalKey {
+        self.registered.region().local_key
+    }
+
+    /// Copies bytes out of the region.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.registered.load(offset, into)
+    }
+
+    /// Copies a part of the region into a new `Vec`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub fn read_vec(&self, range: impl RangeBounds<u64>) -> Result<Vec<u8>> {
+        let (offset, len) = self.resolve(&range)?;
+        // `resolve` says that the region has this many bytes, so it is a usize.
+        let mut bytes = vec![0; len as usize];
+        self.registered.load(offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Copies bytes into the region. The owner may do so whatever rights peers have.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; [`Error::Rights`] for published memory.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.registered.store(offset, bytes)
+    }
+
+    /// Reads an 8-byte word (little endian) in one piece. The offset must be a multiple of 8 from
+    /// an aligned address.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`].
+    pub fn load_u64(&self, offset: u64) -> Result<u64> {
+        self.registered.load_u64(offset)
+    }
+
+    /// Writes an 8-byte word (little endian) in one piece.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`]; [`Error::Rights`] for published memory.
+    pub fn store_u64(&self, offset: u64, value: u64) -> Result<()> {
+        self.registered.store_u64(offset, value)
+    }
+
+    /// Adds to an 8-byte word, atomically also towards the atomics of peers; gives the old value.
+    /// Adding wraps around.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`]; [`Error::Rights`] for published memory.
+    pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64> {
+        self.registered.fetch_add(offset, add)
+    }
+
+    /// Replaces an 8-byte word if it is `compare`, atomically also towards the atomics of peers;
+    /// gives the old value, so that it was replaced exactly if the result equals `compare`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`]; [`Error::Rights`] for published memory.
+    pub fn compare_and_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64> {
+        self.registered.compare_swap(offset, compare, swap)
+    }
+
+    /// A key for exactly these bytes, with all remote rights of the region. Send it to a peer.
+    ///
+    /// For the whole region (`..`) it is the region's own key. For a part it is the key of a memory
+    /// window that is bound to that part, so that it reaches not one byte more; asking again for the
+    /// same part gives the same key. Keys end when the region does, or with
+    /// [`MemoryRegion::revoke`].
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] or [`Error::Rights`] if the region grants peers nothing, and the limit
+    /// of windows.
+    pub fn key(&self, range: impl RangeBounds<u64>) -> Result<RemoteKey> {
+        self.key_with(range, self.access & Access::REMOTE)
+    }
+
+    /// A key for these bytes with only some of the region's remote rights.
+    ///
+    /// # Errors
+    /// As [`MemoryRegion::key`]; [`Error::Rights`] also if the region does not have the rights.
+    pub fn key_with(&self, range: impl RangeBounds<u64>, access: Access) -> Result<RemoteKey> {
+        let (offset, len) = self.resolve(&range)?;
+        let all = self.access & Access::REMOTE;
+        self.check_grant(access)?;
+        if offset == 0 && len == self.len() && access == all {
+            let region = self.registered.region();
+            let key = region
+                .requested
+                .map_or(WireKey::Device(region.key), WireKey::Requested);
+            return RemoteKey::from_wire(self.base, len, key, access);
+        }
+        let name = (offset, len, access.bits());
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, key)) = parts.get(&name) {
+            return Ok(*key);
+        }
+        let window = Window::create(&self.domain, WindowKind::Type1)?;
+        let key = window.bind(self, offset..offset + len, access)?;
+        parts.insert(name, (window, key));
+        Ok(key)
+    }
+
+    /// Takes back a key that [`MemoryRegion::key`] gave for a part. When this returns, every access
+    /// with it is refused, and none is under way. Gives `false` if the key is not one of those (the
+    /// region's own key ends with the region only).
+    ///
+    /// # Errors
+    /// The device is broken.
+    pub fn revoke(&self, key: &RemoteKey) -> Result<bool> {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(name) = parts
+            .iter()
+            .find(|(_, part)| part.1 == *key)
+            .map(|(name, _)| *name)
+        else {
+            return Ok(false);
+        };
+        match parts.remove(&name) {
+            Some((window, _)) => window.close().map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// A part of the region as local operand of a posted operation.
+    ///
+    /// The value is plain: it may outlive the region, and posting it then gives an error
+    /// completion, because the device looks up the key again at each step.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], also for parts of 4 GiB and more.
+    pub fn part(&self, range: impl RangeBounds<u64>) -> Result<Sge> {
+        let (offset, len) = self.resolve(&range)?;
+        let Ok(len) = u32::try_from(len) else {
+            return Err(Error::OutOfRange {
+                what: "single operation (less than 4 GiB)",
+                offset: 0,
+                len,
+                available: u64::from(u32::MAX),
+            });
+        };
+        Ok(Sge {
+            addr: self.base.wrapping_add(offset),
+            len,
+            key: self.local_key(),
+        })
+    }
+
+    /// Offset and length of a range of this region.
+    pub(crate) fn resolve(&self, range: &impl RangeBounds<u64>) -> Result<(u64, u64)> {
+        resolve("region", self.len(), range)
+    }
+
+    /// Whether the region may give these rights to peers.
+    pub(crate) fn check_grant(&self, access: Access) -> Result<()> {
+        let missing = access.difference(self.access & Access::REMOTE);
+        if access.is_empty() {
+            return Err(Error::Rights(
+                "a key without any right is of no use; register with Access::REMOTE_READ, for example".into(),
+            ));
+        }
+        if !missing.is_empty() {
+            return Err(Error::Rights(format!(
+                "the region was not registered with {missing}, so no key can have it"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Offset and length of a range within `available` bytes. Empty ranges are in range nowhere.
+pub(crate) fn resolve(
+    what: &'static str,
+    available: u64,
+    range: &impl RangeBounds<u64>,
+) -> Result<(u64, u64)> {
+    let start = match range.start_bound() {
+        Bound::Included(start) => Some(*start),
+        Bound::Excluded(before) => before.checked_add(1),
+        Bound::Unbounded => Some(0),
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => last.checked_add(1),
+        Bound::Excluded(end) => Some(*end),
+        Bound::Unbounded => Some(available),
+    };
+    let (start, end) = (start.unwrap_or(u64::MAX), end.unwrap_or(u64::MAX));
+    let len = end.saturating_sub(start);
+    if len == 0 || end > available {
+        return Err(Error::OutOfRange {
+            what,
+            offset: start,
+            len,
+            available,
+        });
+    }
+    Ok((start, len))
+}
+
+impl AsRef<Registered> for MemoryRegion {
+    fn as_ref(&self) -> &Registered {
+        &self.registered
+    }
+}
+
+impl std::fmt::Debug for MemoryRegion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryRegion")
+            .field("len", &self.len())
+            .field("base", &format_args!("{:#x}", self.base))
+            .field("access", &format_args!("{}", self.access))
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_inside_or_refused() {
+        assert_eq!(resolve("region", 10, &(..)).unwrap(), (0, 10));
+        assert_eq!(resolve("region", 10, &(2..=9)).unwrap(), (2, 8));
+        for bad in [3..3, 0..11, 10..11, u64::MAX..u64::MAX] {
+            assert!(resolve("region", 10, &bad).is_err(), "{bad:?}");
+        }
+        assert!(resolve("region", 10, &(0..=u64::MAX)).is_err());
+        #[expect(clippy::reversed_empty_ranges, reason = "that is what is tested")]
+        let reversed = 5..4;
+        assert!(resolve("region", 10, &reversed).is_err());
+    }
+}

@@ -1,0 +1,104 @@
+//! What can be chosen about a region when it is registered.
+
+use crate::error::{Error, Result};
+use rkey_core::{Access, Addressing};
+
+/// The local rights: what our own queue pairs may use a region for.
+const LOCAL: Access = Access::LOCAL_READ.union(Access::LOCAL_WRITE);
+
+/// How a region is registered. Made from an [`Access`], and narrowed from there.
+///
+/// The remote rights of the access are what peers may do. Local rights say what our own operations
+/// may use the memory for: source of sends and writes, destination of receives and reads. If the
+/// access names no local right, the owner gets all of them, because it is the owner's memory; if it
+/// names some, those are all.
+#[derive(Clone, Copy, Debug)]
+pub struct RegionOptions {
+    pub(crate) access: Access,
+    pub(crate) addressing: Addressing,
+    pub(crate) requested_key: Option<u64>,
+}
+
+impl RegionOptions {
+    /// Options for these rights; see the type for what it means to name no local right.
+    #[must_use]
+    pub fn new(access: Access) -> Self {
+        let local = if access.intersects(LOCAL) {
+            Access::empty()
+        } else {
+            LOCAL
+        };
+        Self {
+            access: access | local,
+            addressing: Addressing::Virtual,
+            requested_key: None,
+        }
+    }
+
+    /// Peers address the region from 0 instead of by our addresses, so that they learn nothing
+    /// about our address space.
+    #[must_use]
+    pub fn zero_based(mut self) -> Self {
+        self.addressing = Addressing::Zero;
+        self
+    }
+
+    /// Peers address the region from `iova` instead of by our addresses.
+    #[must_use]
+    pub fn iova(mut self, iova: u64) -> Self {
+        self.addressing = Addressing::Iova(iova);
+        self
+    }
+
+    /// The key is chosen by the program (64 bits, unique among the live regions of the domain). A
+    /// chosen key can be guessed; leave the choice to the device unless a protocol demands it.
+    #[must_use]
+    pub fn requested_key(mut self, key: u64) -> Self {
+        self.requested_key = Some(key);
+        self
+    }
+
+    /// The rights of the region as it will be registered.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// The rights to register, or why they cannot be granted.
+    pub(crate) fn checked_access(&self) -> Result<Access> {
+        let unknown = self.access.difference(Access::all());
+        if !unknown.is_empty() {
+            return Err(Error::Rights(format!(
+                "bits {:#x} are no rights",
+                unknown.bits()
+            )));
+        }
+        // Sub-range keys are windows, and those need the right to be bound.
+        Ok(self.access | Access::BIND)
+    }
+}
+
+impl From<Access> for RegionOptions {
+    fn from(access: Access) -> Self {
+        Self::new(access)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_gets_all_local_rights_unless_some_are_named() {
+        let open = RegionOptions::from(Access::REMOTE_READ).access();
+        assert!(open.contains(LOCAL | Access::REMOTE_READ));
+        let exact = RegionOptions::from(Access::REMOTE_READ | Access::SEND).access();
+        assert!(!exact.intersects(Access::LOCAL_WRITE) && exact.contains(Access::SEND));
+    }
+
+    #[test]
+    fn unknown_bits_are_refused() {
+        let odd = RegionOptions::new(Access::from_bits_retain(1 << 30));
+        assert!(matches!(odd.checked_access(), Err(Error::Rights(_))));
+    }
+}

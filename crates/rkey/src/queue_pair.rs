@@ -1,0 +1,475 @@
+//! Queue pairs, for programs that want to post many operations and poll for completions
+//! themselves, as with verbs.
+//!
+//! Everything here is safe without lifetimes: a posted operation names local memory by key, and the
+//! device looks that key up, with address and length, each time before it copies. An operation whose
+//! region was deregistered meanwhile fails; it cannot reach memory that is not registered.
+
+use crate::completion::CompletionQueue;
+use crate::domain::Domain;
+use crate::error::Result;
+use crate::key::RemoteKey;
+use crate::memory::{MemoryRegion, resolve};
+use crate::window::{BIND_RULES, Window};
+use rkey_core::{Access, Key, WireKey};
+use rkey_device::base::range::VaRange;
+use rkey_device::link::NodeId;
+use rkey_engine::{QpAttributes, QpState, RecvRequest, SendFlags, SendRequest, Sge, Target, Work};
+use serde::{Deserialize, Serialize};
+use std::ops::RangeBounds;
+
+/// What a peer has to know to connect a queue pair to ours; serialise it and send it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueuePairAddress {
+    node: NodeId,
+    number: u32,
+    first_message: u32,
+}
+
+/// Chooses what a queue pair is like. Made by [`Domain::queue_pair`].
+#[derive(Debug)]
+pub struct QueuePairBuilder {
+    domain: Domain,
+    options: rkey_device::QpOptions,
+    grant: Access,
+}
+
+impl QueuePairBuilder {
+    pub(crate) fn new(domain: &Domain, queue: &CompletionQueue) -> Self {
+        let mut options = rkey_device::QpOptions::new(domain.id(), queue.raw());
+        options.max_inline = crate::connection::INLINE;
+        Self {
+            domain: domain.clone(),
+            options,
+            grant: Access::REMOTE,
+        }
+    }
+
+    /// Reports receives in another queue than sends.
+    #[must_use]
+    pub fn receive_queue(mut self, queue: &CompletionQueue) -> Self {
+        self.options.recv_cq = queue.raw().clone();
+        self
+    }
+
+    /// How many sends and receives may be posted and unfinished (default 128 each).
+    #[must_use]
+    pub fn depth(mut self, sends: u32, receives: u32) -> Self {
+        self.options.max_send = sends;
+        self.options.max_recv = receives;
+        self
+    }
+
+    /// How many pieces of memory one operation may gather or scatter (default 4).
+    #[must_use]
+    pub fn pieces(mut self, pieces: u32) -> Self {
+        self.options.max_send_sge = pieces;
+        self.options.max_recv_sge = pieces;
+        self
+    }
+
+    /// How many bytes may travel inside a request (default 208).
+    #[must_use]
+    pub fn max_inline(mut self, bytes: u32) -> Self {
+        self.options.max_inline = bytes;
+        self
+    }
+
+    /// What the peer may do through this queue pair at most, whatever its keys say (default: all
+    /// remote rights).
+    #[must_use]
+    pub fn grant(mut self, access: Access) -> Self {
+        self.grant = access & Access::REMOTE;
+        self
+    }
+
+    /// A refused request fails alone and leaves both queue pairs working. The queue pair at the
+    /// other end has to be built with it too.
+    #[must_use]
+    pub fn survive_refusals(mut self) -> Self {
+        self.options.survive_remote_error = true;
+        self
+    }
+
+    /// Creates the queue pair: a reliable connection, not connected yet, that takes receives.
+    ///
+    /// # Errors
+    /// A limit of the device.
+    pub fn build(self) -> Result<QueuePair> {
+        let raw = self.domain.device.raw().create_qp(&self.options)?;
+        raw.modify(&QpAttributes::init(self.grant))?;
+        Ok(QueuePair {
+            domain: self.domain,
+            raw,
+        })
+    }
+}
+
+/// A reliable, connected queue pair. Clones are the same queue pair.
+///
+/// Operations take an id of the program's choice, which comes back in the [`Completion`]; flags say
+/// whether an operation that succeeds is reported at all ([`SendFlags::SIGNALED`]). Operations that
+/// fail always are. Send-queue operations complete in the order of posting.
+///
+/// [`Completion`]: crate::Completion
+#[derive(Clone, Debug)]
+pub struct QueuePair {
+    // The queue pair goes before the domain that it belongs to.
+    raw: rkey_device::Qp,
+    domain: Domain,
+}
+
+impl QueuePair {
+    pub(crate) fn raw(&self) -> &rkey_device::Qp {
+        &self.raw
+    }
+
+    /// The number of the queue pair.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.raw.qpn()
+    }
+
+    /// What a peer needs to connect to this queue pair.
+    #[must_use]
+    pub fn address(&self) -> QueuePairAddress {
+        let address = self.raw.address();
+        QueuePairAddress {
+            node: self.domain.device.raw().node(),
+            number: address.qpn,
+            first_message: address.msn,
+        }
+    }
+
+    /// Connects to a queue pair of a peer, which has to do the same towards ours.
+    ///
+    /// # Errors
+    /// The queue pair is connected already.
+    pub fn connect(&self, peer: &QueuePairAddress) -> Result<()> {
+        let address = rkey_device::QpAddress {
+            qpn: peer.number,
+            msn: peer.first_message,
+        };
+        Ok(self.raw.connect(peer.node, address)?)
+    }
+
+    /// The state that the queue pair is in.
+    ///
+    /// # Errors
+    /// The device is broken.
+    pub fn state(&self) -> Result<QpState> {
+        Ok(self.raw.query()?.state)
+    }
+
+    /// Puts the queue pair into the error state: everything posted is flushed.
+    ///
+    /// # Errors
+    /// The device is broken.
+    pub fn shut_down(&self) -> Result<()> {
+        Ok(self.raw.modify(&QpAttributes::to(QpState::Error))?)
+    }
+
+    /// Posts any request; the methods below are shorter.
+    ///
+    /// # Errors
+    /// The send queue is full or not connected, or does not take such a request. Nothing is posted.
+    #[inline]
+    pub fn post(&self, request: &SendRequest<'_>) -> Result<()> {
+        Ok(self.raw.post_send(request)?)
+    }
+
+    /// Posts requests in order until one is not taken, ringing the peer's bell once for all.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post`], with the number of requests that were taken.
+    pub fn post_many(
+        &self,
+        requests: &[SendRequest<'_>],
+    ) -> std::result::Result<(), (usize, crate::Error)> {
+        self.raw
+            .post_sends(requests)
+            .map_err(|(taken, error)| (taken, error.into()))
+    }
+
+    #[inline]
+    fn post_work(&self, id: u64, work: Work, sges: &[Sge], flags: SendFlags) -> Result<()> {
+        self.post(&SendRequest {
+            id,
+            work,
+            sges,
+            inline: None,
+            flags,
+            ud: None,
+        })
+    }
+
+    #[inline]
+    fn post_inline(&self, id: u64, work: Work, bytes: &[u8], flags: SendFlags) -> Result<()> {
+        self.post(&SendRequest {
+            id,
+            work,
+            sges: &[],
+            inline: Some(bytes),
+            flags,
+            ud: None,
+        })
+    }
+
+    /// Posts a send of these parts as one message.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post`].
+    #[inline]
+    pub fn post_send(&self, id: u64, parts: &[Sge], flags: SendFlags) -> Result<()> {
+        self.post_work(
+            id,
+            Work::Send {
+                imm: None,
+                invalidate: None,
+            },
+            parts,
+            flags,
+        )
+    }
+
+    /// Posts a send of bytes that need not be registered and are copied at once.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post`]; also for more bytes than the queue pair was built for.
+    #[inline]
+    pub fn post_send_inline(&self, id: u64, bytes: &[u8], flags: SendFlags) -> Result<()> {
+        self.post_inline(
+            id,
+            Work::Send {
+                imm: None,
+                invalidate: None,
+            },
+            bytes,
+            flags,
+        )
+    }
+
+    /// Posts a send that also invalidates a type 2 window of the peer when it has arrived.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post`].
+    pub fn post_send_and_invalidate(
+        &self,
+        id: u64,
+        parts: &[Sge],
+        window: Key,
+        flags: SendFlags,
+    ) -> Result<()> {
+        self.post_work(
+            id,
+            Work::Send {
+                imm: None,
+                invalidate: Some(window),
+            },
+            parts,
+            flags,
+        )
+    }
+
+    /// Posts a write of these parts to `offset` of the peer's memory.
+    ///
+    /// The offset is not checked against the length of the key here: the peer decides.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post`].
+    #[inline]
+    pub fn post_write(
+        &self,
+        id: u64,
+        parts: &[Sge],
+        key: &RemoteKey,
+        offset: u64,
+        flags: SendFlags,
+    ) -> Result<()> {
+        self.post_work(
+            id,
+            Work::Write {
+                remote: target(key, offset),
+                imm: None,
+            },
+            parts,
+            flags,
+        )
+    }
+
+    /// Posts a write that also completes a receive of the peer, which gets `immediate` with it.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post`].
+    #[inline]
+    pub fn post_write_with_immediate(
+        &self,
+        id: u64,
+        parts: &[Sge],
+        (key, offset): (&RemoteKey, u64),
+        immediate: u32,
+        flags: SendFlags,
+    ) -> Result<()> {
+        let work = Work::Write {
+            remote: target(key, offset),
+            imm: Some(immediate),
+        };
+        self.post_work(id, work, parts, flags)
+    }
+
+    /// Posts a write of bytes that need not be registered and are copied at once.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post_send_inline`].
+    #[inline]
+    pub fn post_write_inline(
+        &self,
+        id: u64,
+        bytes: &[u8],
+        key: &RemoteKey,
+        offset: u64,
+        flags: SendFlags,
+    ) -> Result<()> {
+        self.post_inline(
+            id,
+            Work::Write {
+                remote: target(key, offset),
+                imm: None,
+            },
+            bytes,
+            flags,
+        )
+    }
+
+    /// Posts a read from `offset` of the peer's memory into these parts.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post`].
+    #[inline]
+    pub fn post_read(
+        &self,
+        id: u64,
+        parts: &[Sge],
+        key: &RemoteKey,
+        offset: u64,
+        flags: SendFlags,
+    ) -> Result<()> {
+        self.post_work(
+            id,
+            Work::Read {
+                remote: target(key, offset),
+            },
+            parts,
+            flags,
+        )
+    }
+
+    /// Posts a compare-and-swap (`(compare, swap)`) of an 8-byte word of the peer. The old value
+    /// arrives in `result`, 8 bytes.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post`].
+    pub fn post_compare_and_swap(
+        &self,
+        id: u64,
+        result: Sge,
+        key: &RemoteKey,
+        offset: u64,
+        (compare, swap): (u64, u64),
+        flags: SendFlags,
+    ) -> Result<()> {
+        let work = Work::CompareSwap {
+            remote: target(key, offset),
+            compare,
+            swap,
+        };
+        self.post_work(id, work, &[result], flags)
+    }
+
+    /// Posts a fetch-and-add of an 8-byte word of the peer. The old value arrives in `result`.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post`].
+    pub fn post_fetch_and_add(
+        &self,
+        id: u64,
+        result: Sge,
+        key: &RemoteKey,
+        offset: u64,
+        add: u64,
+        flags: SendFlags,
+    ) -> Result<()> {
+        let work = Work::FetchAdd {
+            remote: target(key, offset),
+            add,
+        };
+        self.post_work(id, work, &[result], flags)
+    }
+
+    /// Posts the bind of a window to a part of a region, in order with the other operations of
+    /// this queue pair, and gives the key that the window will have.
+    ///
+    /// `bits` are the low 8 bits of the key of a type 2 window; use others at each bind. Windows of
+    /// type 1 do not look at them.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::Rights`](crate::Error::Rights),
+    /// and as [`QueuePair::post`].
+    pub fn post_bind(
+        &self,
+        id: u64,
+        (window, bits): (&Window, u8),
+        region: &MemoryRegion,
+        range: impl RangeBounds<u64>,
+        access: Access,
+    ) -> Result<RemoteKey> {
+        region.check_grant(access)?;
+        let (offset, len) = resolve("region", region.len(), &range)?;
+        let start = region.base().wrapping_add(offset);
+        let range = VaRange::new(start, len).ok_or_else(|| {
+            crate::Error::Rights("the range wraps around the address space".into())
+        })?;
+        let key = window.coming_key(bits)?;
+        let remote = RemoteKey::from_wire(start, len, WireKey::Device(key), access)?;
+        let work = Work::Bind {
+            window: window.id(),
+            region: region.local_key(),
+            range,
+            access,
+            zero_based: false,
+            key: Some(key),
+            rules: BIND_RULES,
+        };
+        let posted = self.post_work(id, work, &[], SendFlags::SIGNALED);
+        if posted.is_err() {
+            window.forfeit(key);
+        }
+        posted.map(|()| remote)
+    }
+
+    /// Posts the invalidation of a type 2 window of ours: its key is refused afterwards.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post`].
+    pub fn post_invalidate(&self, id: u64, key: Key) -> Result<()> {
+        self.post_work(id, Work::Invalidate { key }, &[], SendFlags::SIGNALED)
+    }
+
+    /// Makes these parts ready for the next message of the peer.
+    ///
+    /// # Errors
+    /// The receive queue is full, or the queue pair takes no receives in its state.
+    #[inline]
+    pub fn post_receive(&self, id: u64, parts: &[Sge]) -> Result<()> {
+        Ok(self.raw.post_recv(&RecvRequest { id, sges: parts })?)
+    }
+}
+
+/// Where an operation goes.
+#[inline]
+fn target(key: &RemoteKey, offset: u64) -> Target {
+    Target {
+        addr: key.address().wrapping_add(offset),
+        key: key.wire_key(),
+    }
+}

@@ -1,0 +1,105 @@
+//! Regions that own their buffer.
+
+use crate::domain::Domain;
+use crate::error::Result;
+use crate::memory::MemoryRegion;
+use crate::options::RegionOptions;
+use crate::owned::{Buffer, Owned, PrivateBuffer};
+use rkey_core::Access;
+use std::ops::Deref;
+
+/// A registered buffer. Everything that can be done with the memory is in [`MemoryRegion`], to
+/// which a region dereferences.
+///
+/// Dropping the region deregisters it: its keys are refused from then on, operations that touch it
+/// at that moment are waited for (each holds it only for one step), later steps of operations in
+/// flight fail, and the buffer is freed last.
+pub struct Region<B: Buffer = Vec<u8>> {
+    owned: Owned<B, MemoryRegion>,
+}
+
+impl<B: Buffer> Region<B> {
+    pub(crate) fn register(domain: &Domain, buffer: B, options: &RegionOptions) -> Result<Self> {
+        let wish = MemoryRegion::wish(domain, options)?;
+        let owned = Owned::register(domain.device.raw(), &wish, buffer, false, |registered| {
+            MemoryRegion::new(domain, registered, &wish)
+        })?;
+        Ok(Self { owned })
+    }
+
+    /// Ends the registration and gives the buffer back. When this returns, no peer and no operation
+    /// of ours can touch it any more: all keys and windows of the region are refused, and whatever
+    /// was being copied is finished.
+    ///
+    /// # Errors
+    /// The device is broken. The buffer is lost then (not freed), because the device might still
+    /// write to it.
+    pub fn deregister(self) -> Result<B> {
+        self.owned.take()
+    }
+}
+
+impl<B: Buffer> Deref for Region<B> {
+    type Target = MemoryRegion;
+
+    fn deref(&self) -> &MemoryRegion {
+        self.owned.memory()
+    }
+}
+
+impl<B: Buffer> std::fmt::Debug for Region<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.owned.memory().fmt(f)
+    }
+}
+
+/// The rights of published memory: nothing by which a byte could change.
+pub(crate) const PUBLISHED: Access = Access::REMOTE_READ.union(Access::LOCAL_READ);
+
+/// A registered buffer that peers may read and nobody may change, not even its owner. Therefore its
+/// bytes can be had as a slice.
+///
+/// It dereferences to [`MemoryRegion`], whose writing methods answer
+/// [`Error::Rights`](crate::Error::Rights) here.
+pub struct Published<B: PrivateBuffer = Vec<u8>> {
+    owned: Owned<B, MemoryRegion>,
+}
+
+impl<B: PrivateBuffer> Published<B> {
+    pub(crate) fn register(domain: &Domain, buffer: B) -> Result<Self> {
+        let options = RegionOptions::new(PUBLISHED);
+        let wish = MemoryRegion::wish(domain, &options)?;
+        let owned = Owned::register(domain.device.raw(), &wish, buffer, true, |registered| {
+            MemoryRegion::new(domain, registered, &wish)
+        })?;
+        Ok(Self { owned })
+    }
+
+    /// The bytes. They do not change while they are published.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        self.owned.constant_bytes().unwrap_or_default()
+    }
+
+    /// Ends the registration and gives the buffer back, as [`Region::deregister`] does.
+    ///
+    /// # Errors
+    /// As [`Region::deregister`].
+    pub fn withdraw(self) -> Result<B> {
+        self.owned.take()
+    }
+}
+
+impl<B: PrivateBuffer> Deref for Published<B> {
+    type Target = MemoryRegion;
+
+    fn deref(&self) -> &MemoryRegion {
+        self.owned.memory()
+    }
+}
+
+impl<B: PrivateBuffer> std::fmt::Debug for Published<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.owned.memory().fmt(f)
+    }
+}

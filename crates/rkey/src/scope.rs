@@ -1,0 +1,108 @@
+//! Registering memory that is only borrowed, for the time of a closure.
+
+use crate::domain::Domain;
+use crate::error::Result;
+use crate::memory::MemoryRegion;
+use crate::options::RegionOptions;
+use crate::owned::{Borrows, with_borrows};
+use crate::region::PUBLISHED;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// Where borrowed memory can be registered; made by [`Domain::scope`].
+///
+/// The scope keeps every region that is made in it and closes those that are left when it ends.
+/// That is why a borrowed region may be forgotten without harm, which a plain guard object could
+/// not promise.
+pub struct Scope<'scope, 'env: 'scope> {
+    domain: Domain,
+    borrows: &'scope Borrows<'scope, 'env, MemoryRegion>,
+}
+
+/// See [`Domain::scope`].
+pub(crate) fn run_scope<'env, T>(
+    domain: &Domain,
+    work: impl for<'scope> FnOnce(Scope<'scope, 'env>) -> T,
+) -> T {
+    with_borrows(|borrows| {
+        work(Scope {
+            domain: domain.clone(),
+            borrows,
+        })
+    })
+}
+
+impl<'scope, 'env> Scope<'scope, 'env> {
+    /// Registers bytes that are borrowed exclusively until the scope ends.
+    ///
+    /// # Errors
+    /// As [`Domain::register`].
+    pub fn register(
+        &self,
+        bytes: &'env mut [u8],
+        access: impl Into<RegionOptions>,
+    ) -> Result<ScopedRegion<'scope, 'env>> {
+        let wish = MemoryRegion::wish(&self.domain, &access.into())?;
+        let wrap = |registered| MemoryRegion::new(&self.domain, registered, &wish);
+        let memory = self
+            .borrows
+            .exclusive(self.domain.device.raw(), &wish, bytes, wrap)?;
+        Ok(ScopedRegion {
+            memory,
+            borrows: self.borrows,
+        })
+    }
+
+    /// Registers bytes for peers to read. They are borrowed as shared, so that the program may go
+    /// on reading them too, and nobody may change them.
+    ///
+    /// # Errors
+    /// As [`Domain::register`].
+    pub fn publish(&self, bytes: &'env [u8]) -> Result<ScopedRegion<'scope, 'env>> {
+        let options = RegionOptions::new(PUBLISHED);
+        let wish = MemoryRegion::wish(&self.domain, &options)?;
+        let wrap = |registered| MemoryRegion::new(&self.domain, registered, &wish);
+        let memory = self
+            .borrows
+            .shared(self.domain.device.raw(), &wish, bytes, wrap)?;
+        Ok(ScopedRegion {
+            memory,
+            borrows: self.borrows,
+        })
+    }
+}
+
+impl std::fmt::Debug for Scope<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scope")
+            .field("domain", &self.domain)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Borrowed memory that is registered until this value is dropped or its scope ends, whichever
+/// comes first. It dereferences to [`MemoryRegion`].
+pub struct ScopedRegion<'scope, 'env> {
+    memory: Arc<MemoryRegion>,
+    borrows: &'scope Borrows<'scope, 'env, MemoryRegion>,
+}
+
+impl Deref for ScopedRegion<'_, '_> {
+    type Target = MemoryRegion;
+
+    fn deref(&self) -> &MemoryRegion {
+        &self.memory
+    }
+}
+
+impl Drop for ScopedRegion<'_, '_> {
+    fn drop(&mut self) {
+        self.borrows.close(&self.memory);
+    }
+}
+
+impl std::fmt::Debug for ScopedRegion<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.memory.fmt(f)
+    }
+}

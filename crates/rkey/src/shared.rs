@@ -1,0 +1,44 @@
+//! Memory from rkey's own allocator, which peers on the host can map.
+
+use crate::device::Device;
+use crate::error::Result;
+use rkey_core::MemoryKind;
+use std::ptr::NonNull;
+
+/// Memory that peers may map and use directly, with no help from its owner's CPU, while its owner
+/// grants it. Register it as any other buffer.
+///
+/// It begins at a page and holds zeroes. Because a peer may have it mapped, it never gives out a
+/// `&[u8]`, registered or not; copy with [`SharedMemory::read`] and [`SharedMemory::write`].
+#[derive(Debug)]
+pub struct SharedMemory {
+    raw: rkey_device::SharedMemory,
+}
+
+impl SharedMemory {
+    pub(crate) fn allocate(device: &Device, bytes: usize) -> Result<Self> {
+        Ok(Self {
+            raw: device.raw().allocate_shared(bytes)?,
+        })
+    }
+
+    /// How many bytes there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.raw.len()
+    }
+
+    /// Never: empty memory cannot be allocated.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn raw_parts(&self) -> (NonNull<u8>, usize) {
+        self.raw.raw_parts()
+    }
+
+    pub(crate) fn segment(&self) -> MemoryKind {
+        self.raw.kind()
+    }
+}

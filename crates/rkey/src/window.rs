@@ -1,0 +1,166 @@
+//! Memory windows: a narrower key for a part of a region, which can be taken back at once.
+
+use crate::domain::Domain;
+use crate::error::{Error, Result};
+use crate::key::RemoteKey;
+use crate::memory::{MemoryRegion, resolve};
+use rkey_core::{Access, BindRegion, BindRequest, Key, Rules, WindowId, WindowKind, WireKey};
+use rkey_device::base::range::VaRange;
+use std::ops::RangeBounds;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The rules of binding: the region has to allow windows (all regions of this crate do), and a
+/// window that peers may write needs a region that we may write ourselves.
+pub(crate) const BIND_RULES: Rules =
+    Rules::WINDOW_NEEDS_BIND.union(Rules::WINDOW_WRITE_NEEDS_LOCAL_WRITE);
+
+/// A memory window. Bound, it is a key for a part of one region of the same domain; binding it
+/// again elsewhere, unbinding or dropping it ends the key, while the region lives on.
+///
+/// When a region is deregistered, the windows that are bound to it are unbound.
+pub struct Window {
+    domain: Domain,
+    id: WindowId,
+    kind: WindowKind,
+    /// The key after creation; type 2 binds derive theirs from it.
+    first_key: Key,
+    closed: AtomicBool,
+}
+
+impl Window {
+    pub(crate) fn create(domain: &Domain, kind: WindowKind) -> Result<Self> {
+        let window = domain.device.raw().create_window(domain.id(), kind)?;
+        let closed = AtomicBool::new(false);
+        Ok(Self {
+            domain: domain.clone(),
+            id: window.id,
+            kind,
+            first_key: window.key,
+            closed,
+        })
+    }
+
+    /// Binds the window to a part of a region with some of its remote rights, and gives the key.
+    /// The key of an earlier bind is refused from now on.
+    ///
+    /// Windows of type 2 belong to a queue pair and are bound by
+    /// [`QueuePair::post_bind`](crate::QueuePair::post_bind).
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; [`Error::Rights`] if the region lacks the rights, is of another
+    /// domain, or the window is of type 2.
+    pub fn bind(
+        &self,
+        region: &MemoryRegion,
+        range: impl RangeBounds<u64>,
+        access: Access,
+    ) -> Result<RemoteKey> {
+        region.check_grant(access)?;
+        let (offset, len) = resolve("region", region.len(), &range)?;
+        let start = region.base().wrapping_add(offset);
+        let key = self.request(region_name(region), start, len, access)?;
+        RemoteKey::from_wire(start, len, WireKey::Device(key), access)
+    }
+
+    /// Ends the key of the window. When this returns, every access with it is refused, and none is
+    /// under way. Unbinding an unbound window is fine.
+    ///
+    /// # Errors
+    /// The window is of type 2 (see [`QueuePair::post_invalidate`](crate::QueuePair::post_invalidate)).
+    pub fn unbind(&self) -> Result<()> {
+        let nothing = BindRegion::Key(rkey_core::LocalKey(0));
+        self.request(nothing, 0, 0, Access::empty()).map(|_| ())
+    }
+
+    fn request(&self, region: BindRegion, start: u64, len: u64, access: Access) -> Result<Key> {
+        let range = VaRange::new(start, len)
+            .ok_or_else(|| Error::Rights("the range wraps around the address space".into()))?;
+        let request = BindRequest {
+            window: self.id,
+            region,
+            range,
+            access,
+            zero_based: false,
+            new_key: None,
+            qp: None,
+            domain: self.domain.id(),
+            rules: BIND_RULES,
+        };
+        let bound = self.domain.device.raw().protection().bind_window(&request);
+        bound.map_err(|error| Error::Rights(error.to_string()))
+    }
+
+    /// The window's handle, for posted binds.
+    #[must_use]
+    pub fn id(&self) -> WindowId {
+        self.id
+    }
+
+    /// The type of the window.
+    #[must_use]
+    pub fn kind(&self) -> WindowKind {
+        self.kind
+    }
+
+    /// The key that the next posted bind will give.
+    pub(crate) fn coming_key(&self, bits: u8) -> Result<Key> {
+        if self.kind.is_type2() {
+            return Ok(self.key_with(bits));
+        }
+        Ok(self.domain.device.raw().next_window_key(self.id)?)
+    }
+
+    /// The bind for which a key was foretold will not happen.
+    pub(crate) fn forfeit(&self, key: Key) {
+        if !self.kind.is_type2() {
+            self.domain
+                .device
+                .raw()
+                .protection()
+                .forfeit_window_key(self.id, key);
+        }
+    }
+
+    /// For a type 2 window: the key that a bind with these low 8 bits will have. Use other bits at
+    /// each bind, so that a key from before is refused.
+    #[must_use]
+    pub fn key_with(&self, bits: u8) -> Key {
+        self.first_key.with_consumer_bits(bits)
+    }
+
+    /// Unbinds and closes the window, as dropping does, and says whether that worked.
+    ///
+    /// # Errors
+    /// The device is broken.
+    pub fn close(self) -> Result<()> {
+        self.destroy()
+    }
+
+    fn destroy(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        Ok(self.domain.device.raw().close_window(self.id)?)
+    }
+}
+
+/// How a bind names a region of ours.
+fn region_name(region: &MemoryRegion) -> BindRegion {
+    BindRegion::Id(region.registered().id())
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // Fails only in a forked child or on a broken device; nothing can be done about either.
+        let _ = self.destroy();
+    }
+}
+
+impl std::fmt::Debug for Window {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Window")
+            .field("id", &self.id)
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
+}
