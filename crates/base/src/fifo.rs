@@ -418,7 +418,7 @@ mod tests {
 }
 
 #[cfg(all(test, loom))]
-mod models {
+mod loom_models {
     use super::*;
     use loom::thread;
 

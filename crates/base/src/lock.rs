@@ -154,3 +154,80 @@ impl<T: fmt::Debug> fmt::Debug for Guard<'_, T> {
         (**self).fmt(f)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time() {
+        let lock = SpinLock::new(1);
+        let guard = lock.lock();
+        assert!(lock.is_locked());
+        assert!(lock.try_lock().is_none());
+        assert_eq!(format!("{lock:?}"), "SpinLock(<locked>)");
+        drop(guard);
+        *lock.try_lock().unwrap() += 1;
+        assert_eq!(format!("{lock:?}"), "SpinLock(2)");
+        let mut lock = lock;
+        assert_eq!(*lock.get_mut(), 2);
+    }
+
+    #[test]
+    fn threads_count_together() {
+        static COUNT: SpinLock<u64> = SpinLock::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..20_000).for_each(|_| *COUNT.lock() += 1));
+            }
+        });
+        assert_eq!(*COUNT.lock(), 80_000);
+    }
+
+    #[test]
+    fn a_panic_unlocks() {
+        let lock = SpinLock::new(0);
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _guard = lock.lock();
+            panic!("with the lock held");
+        }));
+        assert!(result.is_err());
+        assert!(lock.try_lock().is_some());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_models {
+    use super::*;
+    use crate::sync::Arc;
+    use loom::thread;
+
+    #[test]
+    fn increments_are_not_lost() {
+        loom::model(|| {
+            let lock = Arc::new(SpinLock::new(0));
+            let other = {
+                let lock = Arc::clone(&lock);
+                thread::spawn(move || *lock.lock() += 1)
+            };
+            *lock.lock() += 1;
+            other.join().unwrap();
+            assert_eq!(*lock.lock(), 2);
+        });
+    }
+
+    #[test]
+    fn trying_never_waits_and_never_shares() {
+        loom::model(|| {
+            let lock = Arc::new(SpinLock::new(0));
+            let other = {
+                let lock = Arc::clone(&lock);
+                thread::spawn(move || lock.try_lock().map(|mut guard| *guard += 1).is_some())
+            };
+            let mine = lock.try_lock().map(|mut guard| *guard += 1).is_some();
+            let theirs = other.join().unwrap();
+            assert!(mine || theirs);
+            assert_eq!(*lock.lock(), i32::from(mine) + i32::from(theirs));
+        });
+    }
+}

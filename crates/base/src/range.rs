@@ -117,3 +117,56 @@ impl fmt::Display for VaRange {
         write!(f, "{:#x}..{:#x}", self.start, self.end)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, len: u64) -> VaRange {
+        VaRange::new(start, len).unwrap()
+    }
+
+    #[test]
+    fn ranges_that_wrap_cannot_be_built() {
+        assert!(VaRange::new(u64::MAX, 1).is_none());
+        assert!(VaRange::new(1, u64::MAX).is_none());
+        assert!(VaRange::new(u64::MAX - 4095, 4096).is_none());
+        assert_eq!(VaRange::new(u64::MAX, 0).map(|r| r.len()), Some(0));
+        assert_eq!(VaRange::new(0, u64::MAX).map(|r| r.end()), Some(u64::MAX));
+    }
+
+    #[test]
+    fn parts() {
+        let whole = range(0x1000, 0x100);
+        assert_eq!(whole.to_string(), "0x1000..0x1100");
+        assert_eq!(whole.slice(0x10, 0xF0), Some(range(0x1010, 0xF0)));
+        assert_eq!(whole.slice(0x100, 0), Some(range(0x1100, 0)));
+        assert_eq!(whole.slice(0x10, 0xF1), None);
+        assert_eq!(whole.slice(0x101, 0), None);
+        assert_eq!(whole.slice(u64::MAX, 1), None);
+        assert_eq!(whole.slice(2, u64::MAX), None);
+        assert!(whole.contains_address(0x1000) && whole.contains_address(0x10FF));
+        assert!(!whole.contains_address(0x1100) && !whole.contains_address(0xFFF));
+    }
+
+    /// All pairs of small ranges, against sets of addresses.
+    #[test]
+    fn relations_agree_with_sets() {
+        let ranges = || (0..6).flat_map(|start| (0..6).map(move |len| range(start, len)));
+        for a in ranges() {
+            let in_a = |x: u64| (a.start()..a.end()).contains(&x);
+            assert_eq!(a.is_empty(), a.len() == 0);
+            for b in ranges() {
+                let in_b = |x: u64| (b.start()..b.end()).contains(&x);
+                let common: Vec<u64> = (0..12).filter(|&x| in_a(x) && in_b(x)).collect();
+                assert_eq!(a.overlaps(&b), !common.is_empty());
+                let both: Option<Vec<u64>> =
+                    a.intersection(&b).map(|r| (r.start()..r.end()).collect());
+                assert_eq!(both.unwrap_or_default(), common);
+                if !b.is_empty() {
+                    assert_eq!(a.contains(&b), (0..12).all(|x| !in_b(x) || in_a(x)));
+                }
+            }
+        }
+    }
+}

@@ -573,4 +573,4 @@ holds_a_slot!(Retired);
 mod tests;
 
 #[cfg(all(test, loom))]
-mod models;
+mod loom_models;

@@ -25,7 +25,7 @@ const LAYERS: usize = 4;
 const SIGNALS: [libc::c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// The eight bytes before the first instruction of a handler of this library (any copy and any version of it).
-const MARK: u64 = u64::from_le_bytes(*b"rkeyFLT1");
+pub(super) const MARK: u64 = u64::from_le_bytes(*b"rkeyFLT1");
 
 /// What each layer displaced, per signal. Set before the layer's handler is installed, leaked, never freed: a handler
 /// may be reading it.

@@ -30,7 +30,7 @@ mod handler;
 mod kernel;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod routine;
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64", not(miri), not(loom)))]
 mod tests;
 
 use crate::fault::Fault;

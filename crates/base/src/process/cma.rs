@@ -1,0 +1,292 @@
+//! Copies between our memory and that of another process, by the kernel.
+//!
+//! Whether the kernel allows it depends on both processes, may differ by direction, and may change at any time (see
+//! `ptrace(2)`, "Ptrace access mode checking"): there is no way to know but to try, each time.
+
+// UNSAFETY: the system calls write to addresses that the caller vouches for.
+#![allow(unsafe_code)]
+
+use std::io;
+use thiserror::Error;
+
+/// Why a copy from or to another process failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+pub enum CmaError {
+    /// The kernel does not allow it (`EPERM`), does not offer it (`ENOSYS`), or cannot do it now (`ENOMEM`).
+    #[error("the kernel refuses access to the memory of the process: {}", io::Error::from_raw_os_error(*.errno))]
+    Refused {
+        /// The error number.
+        errno: i32,
+    },
+    /// There is no such process any more (`ESRCH`).
+    #[error("the process is gone")]
+    Gone,
+    /// A byte of our own side cannot be accessed.
+    #[error("our memory at {address:#x} cannot be accessed")]
+    LocalFault {
+        /// The first byte that was not transferred.
+        address: u64,
+    },
+    /// A byte of the other side cannot be accessed.
+    #[error("the memory of the process at {address:#x} cannot be accessed")]
+    RemoteFault {
+        /// The first byte that was not transferred.
+        address: u64,
+    },
+}
+
+impl CmaError {
+    /// Whether another way of copying may work where this one does not.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Refused { .. })
+    }
+}
+
+/// Copies `len` bytes at address `remote` of process `pid` to `local`. On an error some bytes before the faulting one
+/// may have been copied. `local` need not be valid: that is an error, not a crash.
+///
+/// # Errors
+///
+/// See [`CmaError`].
+///
+/// # Safety
+///
+/// The bytes at `local` that can be written must be bytes that the caller may overwrite.
+pub unsafe fn cma_read(pid: u32, local: *mut u8, remote: u64, len: usize) -> Result<(), CmaError> {
+    let mut done = 0;
+    while done < len {
+        // SAFETY: a part of what the caller vouches for; validity of both sides is checked by the kernel.
+        let n = unsafe {
+            transfer(
+                libc::process_vm_readv,
+                pid,
+                local as u64,
+                remote,
+                done,
+                len - done,
+            )
+        };
+        match n {
+            Ok(n) => done += n,
+            Err(libc::EFAULT) => return Err(locate(pid, local as u64, remote, done, Side::Remote)),
+            Err(errno) => return Err(other(errno)),
+        }
+    }
+    Ok(())
+}
+
+/// Copies `len` bytes at `local` to address `remote` of process `pid`. On an error some bytes before the faulting one
+/// may have been copied. `local` need not be valid: that is an error, not a crash.
+///
+/// # Errors
+///
+/// See [`CmaError`].
+///
+/// # Safety
+///
+/// The caller must be entitled to overwrite those bytes of the other process, and must know that `pid` still means it.
+pub unsafe fn cma_write(
+    pid: u32,
+    local: *const u8,
+    remote: u64,
+    len: usize,
+) -> Result<(), CmaError> {
+    let mut done = 0;
+    while done < len {
+        // SAFETY: a part of what the caller vouches for; validity of both sides is checked by the kernel.
+        let n = unsafe {
+            transfer(
+                libc::process_vm_writev,
+                pid,
+                local as u64,
+                remote,
+                done,
+                len - done,
+            )
+        };
+        match n {
+            Ok(n) => done += n,
+            Err(libc::EFAULT) => return Err(locate(pid, local as u64, remote, done, Side::Local)),
+            Err(errno) => return Err(other(errno)),
+        }
+    }
+    Ok(())
+}
+
+type Call = unsafe extern "C" fn(
+    libc::pid_t,
+    *const libc::iovec,
+    libc::c_ulong,
+    *const libc::iovec,
+    libc::c_ulong,
+    libc::c_ulong,
+) -> libc::ssize_t;
+
+/// One system call for `len` bytes from `offset` on; returns how many were copied (not 0), or the error number.
+///
+/// # Safety
+///
+/// The caller must be entitled to what the call writes.
+unsafe fn transfer(
+    call: Call,
+    pid: u32,
+    local: u64,
+    remote: u64,
+    offset: usize,
+    len: usize,
+) -> Result<usize, i32> {
+    let part = |start: u64| libc::iovec {
+        iov_base: start.wrapping_add(offset as u64) as *mut libc::c_void,
+        iov_len: len,
+    };
+    let (local, remote) = (part(local), part(remote));
+    let pid = libc::pid_t::try_from(pid).map_err(|_| libc::ESRCH)?;
+    // SAFETY: both iovecs are valid for the call; the addresses in them are checked by the kernel.
+    let n = unsafe { call(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    match usize::try_from(n) {
+        Ok(0) => Err(libc::EFAULT), // `len` is not 0, so nothing was accessible
+        Ok(n) => Ok(n),
+        Err(_) => Err(io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or(libc::EIO)),
+    }
+}
+
+fn other(errno: i32) -> CmaError {
+    match errno {
+        libc::ESRCH => CmaError::Gone,
+        errno => CmaError::Refused { errno },
+    }
+}
+
+enum Side {
+    Local,
+    Remote,
+}
+
+/// `EFAULT` does not tell which side it was: reading one byte of the side that was read from does.
+fn locate(pid: u32, local: u64, remote: u64, done: usize, source: Side) -> CmaError {
+    let local = local.wrapping_add(done as u64);
+    let remote = remote.wrapping_add(done as u64);
+    let (source_pid, address) = match source {
+        Side::Local => (std::process::id(), local),
+        Side::Remote => (pid, remote),
+    };
+    let mut byte = 0u8;
+    // SAFETY: reads one byte, into a variable of ours.
+    let probe = unsafe {
+        transfer(
+            libc::process_vm_readv,
+            source_pid,
+            (&raw mut byte) as u64,
+            address,
+            0,
+            1,
+        )
+    };
+    match (source, probe) {
+        (Side::Local, Ok(_)) | (Side::Remote, Err(libc::EFAULT)) => {
+            CmaError::RemoteFault { address: remote }
+        }
+        (Side::Remote, Err(errno)) => other(errno),
+        (Side::Local, Err(_)) | (Side::Remote, Ok(_)) => CmaError::LocalFault { address: local },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::page_size;
+
+    /// The kernel treats our own process like any other one.
+    fn me() -> u32 {
+        std::process::id()
+    }
+
+    fn two_pages_of_which_one_is_there() -> *mut u8 {
+        let page = page_size();
+        // SAFETY: new pages at an address of the kernel's choice; the second one is removed again at once.
+        unsafe {
+            let start = libc::mmap(
+                std::ptr::null_mut(),
+                2 * page,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_ne!(start, libc::MAP_FAILED);
+            assert_eq!(
+                libc::mprotect(start.byte_add(page), page, libc::PROT_NONE),
+                0
+            );
+            start.cast()
+        }
+    }
+
+    #[test]
+    fn copies_both_ways() {
+        let source = vec![7u8; 100_000];
+        let mut target = vec![0u8; 100_000];
+        // SAFETY: `target` is ours, and as long as `source`.
+        unsafe {
+            cma_read(me(), target.as_mut_ptr(), source.as_ptr() as u64, 100_000).unwrap();
+            assert_eq!(source, target);
+            cma_write(me(), [9u8; 4].as_ptr(), target.as_mut_ptr() as u64, 4).unwrap();
+        }
+        assert_eq!(target[..5], [9, 9, 9, 9, 7]);
+    }
+
+    #[test]
+    fn tells_the_sides_apart() {
+        let page = page_size();
+        let bad = two_pages_of_which_one_is_there();
+        let edge = bad as u64 + page as u64;
+        let mut good = vec![0u8; 2 * page];
+        let g = good.as_mut_ptr();
+        // SAFETY: what can be written of these ranges is ours.
+        unsafe {
+            let from_bad = cma_read(me(), g, bad as u64, 2 * page);
+            assert_eq!(from_bad, Err(CmaError::RemoteFault { address: edge }));
+            let to_bad = cma_read(me(), bad, g as u64, 2 * page);
+            assert!(
+                matches!(to_bad, Err(CmaError::LocalFault { address }) if address <= edge),
+                "{to_bad:?}"
+            );
+            let from_bad = cma_write(me(), bad, g as u64, 2 * page);
+            assert!(
+                matches!(from_bad, Err(CmaError::LocalFault { address }) if address <= edge),
+                "{from_bad:?}"
+            );
+            let to_bad = cma_write(me(), g, bad as u64, 2 * page);
+            assert_eq!(to_bad, Err(CmaError::RemoteFault { address: edge }));
+            assert_eq!(
+                cma_read(me(), g, 0, 1),
+                Err(CmaError::RemoteFault { address: 0 })
+            );
+            assert_eq!(
+                cma_read(me(), g, 1 << 63, 8),
+                Err(CmaError::RemoteFault { address: 1 << 63 })
+            );
+            assert_eq!(cma_read(me(), g, 0, 0), Ok(()));
+            libc::munmap(bad.cast(), 2 * page);
+        }
+    }
+
+    #[test]
+    fn a_process_that_is_gone() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        let mut byte = 0u8;
+        // SAFETY: `byte` is ours.
+        unsafe {
+            assert_eq!(cma_read(pid, &raw mut byte, 0x1000, 1), Err(CmaError::Gone));
+            assert_eq!(
+                cma_read(u32::MAX, &raw mut byte, 0x1000, 1),
+                Err(CmaError::Gone)
+            );
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Whether this is still the process that made something, or a forked child of it.
+//!
+//! A child inherits copies of all objects, among them descriptors of connections and pointers into memory that the
+//! parent shares with its peers; using (or even dropping) them there would harm the parent. Comparing process numbers
+//! costs a system call each time. So one page of this process is marked `MADV_WIPEONFORK`: the kernel hands it to a
+//! child empty. The word in it is the *incarnation*, and the child gives itself a new one.
+
+// UNSAFETY: one word in a page that comes straight from the kernel.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The page, or the number of the error that kept us from having one.
+static PAGE: OnceLock<Result<&'static AtomicU64, i32>> = OnceLock::new();
+
+/// The last incarnation in the line of this process. Not wiped, so a child goes on counting where its parent was.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+fn page() -> Result<&'static AtomicU64, i32> {
+    *PAGE.get_or_init(|| {
+        let len = super::page_size();
+        let errno = || {
+            io::Error::last_os_error()
+                .raw_os_error()
+                .unwrap_or(libc::EIO)
+        };
+        // SAFETY: a new private page at an address of the kernel's choice, which belongs to nobody else. It is never
+        // unmapped, hence the reference may live forever; it is zeroed and aligned, so it holds a valid word. Wiping
+        // happens in the child, before any of its code runs.
+        unsafe {
+            let start = libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            if start == libc::MAP_FAILED {
+                return Err(errno());
+            }
+            if libc::madvise(start, len, libc::MADV_WIPEONFORK) != 0 {
+                let errno = errno();
+                libc::munmap(start, len);
+                return Err(errno);
+            }
+            Ok(&*start.cast::<AtomicU64>())
+        }
+    })
+}
+
+/// A number that is different in every process of a line of forks; never 0. Two loads, except the first time.
+///
+/// On a kernel that cannot tell (Linux before 4.14) it is the same everywhere.
+#[inline]
+#[must_use]
+pub fn incarnation() -> u64 {
+    match page() {
+        Ok(word) => match word.load(Ordering::Relaxed) {
+            0 => first_look(word),
+            incarnation => incarnation,
+        },
+        Err(_) => u64::MAX,
+    }
+}
+
+#[cold]
+fn first_look(word: &AtomicU64) -> u64 {
+    let mine = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+    // Another thread may have been quicker.
+    match word.compare_exchange(0, mine, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => mine,
+        Err(theirs) => theirs,
+    }
+}
+
+/// Tells a forked child from the process that made the mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForkMark {
+    incarnation: u64,
+}
+
+impl ForkMark {
+    /// Marks this process.
+    ///
+    /// # Errors
+    ///
+    /// On a kernel that cannot wipe pages at a fork (before Linux 4.14), or when there is no memory.
+    pub fn new() -> io::Result<Self> {
+        page().map_err(io::Error::from_raw_os_error)?;
+        Ok(Self {
+            incarnation: incarnation(),
+        })
+    }
+
+    /// Whether this process is not the one that made the mark, but forked from it. Two loads.
+    #[inline]
+    #[must_use]
+    pub fn is_child(&self) -> bool {
+        self.incarnation != incarnation()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_knows_that_it_is_one() {
+        let mark = ForkMark::new().unwrap();
+        assert!(!mark.is_child());
+        // SAFETY: the child calls nothing but async-signal-safe functions and plain loads: the page exists already.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0);
+        if pid == 0 {
+            let noticed = mark.is_child();
+            let own = ForkMark {
+                incarnation: incarnation(),
+            };
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(if noticed && !own.is_child() { 7 } else { 8 }) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child; `status` is ours.
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+        assert!(libc::WIFEXITED(status));
+        assert_eq!(libc::WEXITSTATUS(status), 7);
+        assert!(!mark.is_child());
+    }
+}

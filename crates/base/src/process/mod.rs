@@ -1,0 +1,20 @@
+//! Other processes, and forks of our own.
+//!
+//! * [`PidFd`]: a process by a descriptor that cannot come to mean another one.
+//! * [`cma_read`], [`cma_write`]: copies between our memory and another process's, by the kernel ("cross memory
+//!   attach", `process_vm_readv(2)`).
+//! * [`ForkMark`]: whether this is still the process that made the mark, or a forked child of it.
+
+mod cma;
+mod fork;
+mod pidfd;
+
+pub use cma::{CmaError, cma_read, cma_write};
+pub use fork::{ForkMark, incarnation};
+pub use pidfd::PidFd;
+
+/// The size of a page of memory, in bytes.
+#[must_use]
+pub fn page_size() -> usize {
+    rustix::param::page_size()
+}

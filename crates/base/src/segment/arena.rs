@@ -1,0 +1,171 @@
+//! Memory for programs that peers may map.
+
+use super::mapping::{Children, Mapping, Rights, create, inspect, seal};
+use rustix::fs::SealFlags;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// What a peer that is given the descriptor of an arena can do with its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sharing {
+    /// Read them. (A descriptor opened for reading would not be enough: it can be opened again, for writing, through
+    /// `/proc`. So such an arena is sealed against further writable mappings.)
+    ReadOnly,
+    /// Read and write them.
+    ReadWrite,
+}
+
+impl From<Sharing> for Rights {
+    fn from(sharing: Sharing) -> Self {
+        match sharing {
+            Sharing::ReadOnly => Self::Read,
+            Sharing::ReadWrite => Self::ReadWrite,
+        }
+    }
+}
+
+/// Memory for a program, in a memfd that can neither shrink nor grow.
+///
+/// It is mapped twice: once for the program, which a forked child inherits like all memory (and shares with its
+/// parent), and once for the engine, which goes on working when the program unmaps or protects its own mapping.
+#[derive(Debug)]
+pub struct Arena {
+    fd: OwnedFd,
+    program: Mapping,
+    engine: Mapping,
+    sharing: Sharing,
+}
+
+impl Arena {
+    /// An arena of at least `len` bytes, rounded up to whole pages, all zero. `name` appears in `/proc/*/maps`.
+    ///
+    /// # Errors
+    ///
+    /// When the process may not have more descriptors or memory; before Linux 5.1 if `sharing` is read-only.
+    pub fn create(name: &str, len: usize, sharing: Sharing) -> io::Result<Self> {
+        let (fd, size) = create(name, len)?;
+        let program = Mapping::new(&fd, 0, size, Rights::ReadWrite, Children::Inherit)?;
+        let engine = Mapping::new(&fd, 0, size, Rights::ReadWrite, Children::DoNot)?;
+        let mut seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        if sharing == Sharing::ReadOnly {
+            seals |= SealFlags::FUTURE_WRITE;
+        }
+        seal(&fd, seals)?;
+        Ok(Self {
+            fd,
+            program,
+            engine,
+            sharing,
+        })
+    }
+
+    /// The descriptor.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// A descriptor of its own for the same memory, for example to be passed to a peer.
+    ///
+    /// # Errors
+    ///
+    /// When the process may not have more descriptors.
+    pub fn duplicate_fd(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+
+    /// The size in bytes, a multiple of the page size.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.program.len()
+    }
+
+    /// Always false.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// What peers can do.
+    #[must_use]
+    pub fn sharing(&self) -> Sharing {
+        self.sharing
+    }
+
+    /// The program's mapping, at the start of a page.
+    #[must_use]
+    #[inline]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.program.as_ptr()
+    }
+
+    /// The engine's mapping of the same bytes. They are there for as long as the arena, whatever the program does.
+    #[must_use]
+    #[inline]
+    pub fn engine_ptr(&self) -> *mut u8 {
+        self.engine.as_ptr()
+    }
+}
+
+/// A window onto an arena of a peer.
+#[derive(Debug)]
+pub struct PeerArena {
+    mapping: Mapping,
+    sharing: Sharing,
+}
+
+impl PeerArena {
+    /// Maps `len` bytes, from `offset` on, of the arena behind a descriptor that came from a peer. Both must be
+    /// multiples of the page size.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidData` when it is not a memfd of ordinary pages, is not sealed against shrinking, or does not have those
+    /// bytes; `InvalidInput` when they are not whole pages; `PermissionDenied` when the arena may not be written.
+    pub fn map(fd: OwnedFd, offset: u64, len: u64, sharing: Sharing) -> io::Result<Self> {
+        let page = crate::process::page_size() as u64;
+        if len == 0 || len % page != 0 || offset % page != 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "only whole pages can be mapped",
+            ));
+        }
+        let size = inspect(&fd)?;
+        let inside = offset.checked_add(len).is_some_and(|end| end <= size);
+        let (true, Ok(len)) = (inside, usize::try_from(len)) else {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("the peer's arena has {size} bytes, so not {len} from {offset} on"),
+            ));
+        };
+        let mapping = Mapping::new(&fd, offset, len, sharing.into(), Children::DoNot)?;
+        Ok(Self { mapping, sharing })
+    }
+
+    /// The size of the window in bytes.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.mapping.len()
+    }
+
+    /// Always false.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// What may be done through [`as_ptr`](Self::as_ptr).
+    #[must_use]
+    pub fn sharing(&self) -> Sharing {
+        self.sharing
+    }
+
+    /// Where the window is mapped. A write crashes the process if it is mapped for reading only.
+    #[must_use]
+    #[inline]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.mapping.as_ptr()
+    }
+}

@@ -1,0 +1,233 @@
+//! What the seals keep, and what is refused.
+
+use super::*;
+use crate::fault::Fault;
+use crate::memory::{Memory, ProcessMemory};
+use crate::process::page_size;
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
+};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+fn map_writable(fd: impl AsFd) -> Result<(), Errno> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice; it is never used.
+    #[expect(unsafe_code, reason = "to show that it fails")]
+    unsafe {
+        mmap(
+            std::ptr::null_mut(),
+            page_size(),
+            protection,
+            MapFlags::SHARED,
+            fd,
+            0,
+        )
+        .map(|_| ())
+    }
+}
+
+fn memory() -> ProcessMemory {
+    #[expect(unsafe_code, reason = "tests write to mappings of their own")]
+    // SAFETY: the tests here give it addresses of segments that they made.
+    unsafe {
+        ProcessMemory::new()
+    }
+}
+
+fn bare(size: u64, seals: SealFlags) -> OwnedFd {
+    let fd = memfd_create("test", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&fd, size).unwrap();
+    fcntl_add_seals(&fd, seals).unwrap();
+    fd
+}
+
+#[test]
+fn a_peer_sees_what_is_written_and_can_change_nothing() {
+    let mut own = OwnSegment::create("rkey-test", 5000).unwrap();
+    assert_eq!(own.len(), 2 * page_size());
+    let fd = own.fd().try_clone_to_owned().unwrap();
+    let peer = PeerSegment::map(fd, 1, 1 << 20).unwrap();
+    assert_eq!(peer.len(), own.len());
+    own.place(100, 5).unwrap().put(0, b"hello");
+    own.word_u32(128).store(7, Ordering::Release);
+    own.word_u64(136).store(8, Ordering::Release);
+    assert_eq!(peer.load_u32(128), 7);
+    assert_eq!(peer.load_u64(136), 8);
+    assert_eq!(peer.foreign(100, 5).unwrap().to_vec(), b"hello");
+    assert!(own.place(peer.len() - 4, 5).is_none());
+    assert!(peer.foreign(usize::MAX, 2).is_none());
+    assert!(peer.foreign(peer.len(), 0).is_some());
+
+    // The descriptor is good for reading only, whatever its mode says.
+    let fd = own.fd();
+    assert_eq!(map_writable(fd), Err(Errno::PERM));
+    assert_eq!(ftruncate(fd, 0), Err(Errno::PERM));
+    assert_eq!(ftruncate(fd, 1 << 20), Err(Errno::PERM));
+    assert_eq!(rustix::io::pwrite(fd, b"x", 0), Err(Errno::PERM));
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    assert_eq!(fallocate(fd, punch, 0, 4096), Err(Errno::PERM));
+    assert_eq!(fcntl_add_seals(fd, SealFlags::WRITE), Err(Errno::PERM));
+    let reopened = std::fs::OpenOptions::new()
+        .write(true)
+        .read(true)
+        .open(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    assert_eq!(map_writable(reopened.unwrap()), Err(Errno::PERM));
+    // And the mapping cannot be written: a store faults.
+    let at = peer.as_ptr().expose_provenance() as u64;
+    assert_eq!(memory().store_bytes(at, b"x"), Err(Fault::at(at)));
+}
+
+#[test]
+fn a_segment_outlives_its_descriptor_and_its_creator() {
+    let own = OwnSegment::create("rkey-test", 1).unwrap();
+    own.word_u32(0).store(9, Ordering::Release);
+    let fd = own.fd().try_clone_to_owned().unwrap();
+    let peer = PeerSegment::map(fd, 0, usize::MAX).unwrap();
+    drop(own);
+    assert_eq!(peer.load_u32(0), 9);
+}
+
+#[test]
+fn segments_that_could_harm_the_receiver_are_refused() {
+    let refused = |fd: OwnedFd| {
+        let error = PeerSegment::map(fd, 4096, 8192).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
+        error.to_string()
+    };
+    assert!(refused(bare(4096, SealFlags::GROW)).contains("shrinking"));
+    assert!(refused(bare(4095, SealFlags::SHRINK)).contains("4095 bytes"));
+    assert!(refused(bare(8193, SealFlags::SHRINK)).contains("8193 bytes"));
+    assert!(refused(bare(0, SealFlags::SHRINK)).contains("0 bytes"));
+    assert!(refused(std::fs::File::open("/proc/self/exe").unwrap().into()).contains("not a memfd"));
+    assert!(refused(std::io::pipe().unwrap().0.into()).contains("not a memfd"));
+    assert!(PeerSegment::map(bare(0, SealFlags::SHRINK), 0, 10).is_err());
+    assert!(PeerSegment::map(bare(4096, SealFlags::SHRINK), 4096, 8192).is_ok());
+    let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+    match memfd_create("test", flags) {
+        Ok(huge) => {
+            ftruncate(&huge, 2 << 20).unwrap();
+            fcntl_add_seals(&huge, SealFlags::SHRINK).unwrap();
+            let error = PeerSegment::map(huge, 1, 1 << 30).unwrap_err();
+            assert!(error.to_string().contains("ordinary pages"), "{error}");
+        }
+        Err(error) => eprintln!("SKIP: no huge pages here ({error})"),
+    }
+}
+
+#[test]
+#[should_panic(expected = "no aligned word")]
+fn a_word_must_be_aligned() {
+    let _ = OwnSegment::create("rkey-test", 1).unwrap().word_u64(4);
+}
+
+#[test]
+#[should_panic(expected = "no aligned word")]
+fn a_word_must_lie_inside() {
+    let own = OwnSegment::create("rkey-test", 1).unwrap();
+    let _ = own.word_u32(own.len());
+}
+
+#[test]
+fn an_arena_is_one_memory_with_several_mappings() {
+    let page = page_size();
+    let arena = Arena::create("rkey-test", 3 * page, Sharing::ReadWrite).unwrap();
+    let peer = PeerArena::map(
+        arena.duplicate_fd().unwrap(),
+        page as u64,
+        page as u64,
+        Sharing::ReadWrite,
+    )
+    .unwrap();
+    assert_eq!((arena.len(), peer.len()), (3 * page, page));
+    let memory = memory();
+    let address = |p: *mut u8| p.expose_provenance() as u64;
+    memory
+        .store_bytes(address(peer.as_ptr()) + 8, b"from afar")
+        .unwrap();
+    let mut seen = [0; 9];
+    memory
+        .load_bytes(&mut seen, address(arena.as_ptr()) + page as u64 + 8)
+        .unwrap();
+    assert_eq!(&seen, b"from afar");
+    memory
+        .load_bytes(&mut seen, address(arena.engine_ptr()) + page as u64 + 8)
+        .unwrap();
+    assert_eq!(&seen, b"from afar");
+    assert_eq!(ftruncate(arena.fd(), 0), Err(Errno::PERM));
+    assert_eq!(
+        fcntl_add_seals(arena.fd(), SealFlags::FUTURE_WRITE),
+        Err(Errno::PERM)
+    );
+}
+
+#[test]
+fn an_arena_for_reading_cannot_be_written_by_peers() {
+    let page = page_size() as u64;
+    let arena = Arena::create("rkey-test", 1, Sharing::ReadOnly).unwrap();
+    assert_eq!(arena.sharing(), Sharing::ReadOnly);
+    let fd = || arena.duplicate_fd().unwrap();
+    let error = PeerArena::map(fd(), 0, page, Sharing::ReadWrite).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    let peer = PeerArena::map(fd(), 0, page, Sharing::ReadOnly).unwrap();
+    let memory = memory();
+    let at = |p: *mut u8| p.expose_provenance() as u64;
+    assert!(memory.store_bytes(at(peer.as_ptr()), b"x").is_err());
+    memory.store_bytes(at(arena.as_ptr()), b"x").unwrap();
+    memory
+        .store_bytes(at(arena.engine_ptr()) + 1, b"y")
+        .unwrap();
+    let mut seen = [0; 2];
+    memory.load_bytes(&mut seen, at(peer.as_ptr())).unwrap();
+    assert_eq!(&seen, b"xy");
+}
+
+#[test]
+fn windows_outside_an_arena_are_refused() {
+    let page = page_size() as u64;
+    let arena = Arena::create("rkey-test", 1, Sharing::ReadWrite).unwrap();
+    let kind = |offset, len| {
+        let fd = arena.duplicate_fd().unwrap();
+        PeerArena::map(fd, offset, len, Sharing::ReadWrite)
+            .unwrap_err()
+            .kind()
+    };
+    assert_eq!(kind(0, 2 * page), ErrorKind::InvalidData);
+    assert_eq!(kind(page, page), ErrorKind::InvalidData);
+    assert_eq!(kind(u64::MAX - page + 1, page), ErrorKind::InvalidData);
+    assert_eq!(kind(0, 0), ErrorKind::InvalidInput);
+    assert_eq!(kind(1, page), ErrorKind::InvalidInput);
+    assert_eq!(kind(0, page - 1), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn a_forked_child_has_no_mapping_and_its_drop_harms_nobody() {
+    let own = OwnSegment::create("rkey-test", 1).unwrap();
+    own.word_u32(0).store(1, Ordering::Relaxed);
+    let at = own.as_ptr().expose_provenance() as u64;
+    let memory = memory();
+    #[expect(unsafe_code, reason = "fork")]
+    // SAFETY: the child does nothing but copies, mapping calls and its exit.
+    unsafe {
+        let pid = libc::fork();
+        assert!(pid >= 0);
+        if pid == 0 {
+            let gone = memory.load_bytes(&mut [0], at) == Err(Fault::at(at));
+            // Something else takes the place, and must survive the drop.
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            let other = libc::mmap(at as *mut libc::c_void, page_size(), rights, flags, -1, 0);
+            let placed = other as u64 == at;
+            drop(own);
+            let survived = memory.load_bytes(&mut [0], at).is_ok();
+            libc::_exit(i32::from(!(gone && placed && survived)));
+        }
+        let mut status = -1;
+        assert_eq!(libc::waitpid(pid, &raw mut status, 0), pid);
+        assert_eq!(status, 0);
+    }
+    assert_eq!(own.word_u32(0).load(Ordering::Relaxed), 1);
+}
