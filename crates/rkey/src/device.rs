@@ -123,9 +123,11 @@ impl Device {
 
     /// Everything there is to see about this device: domains, regions, windows, queue pairs,
     /// counters and refused accesses, in a form that serialises.
-    #[must_use]
-    pub fn inspect(&self) -> rkey_device::Inspection {
-        self.inner.raw.inspect()
+    ///
+    /// # Errors
+    /// The device is broken, or this is a forked child.
+    pub fn inspect(&self) -> Result<rkey_device::Inspection> {
+        Ok(self.inner.raw.inspect()?)
     }
 
     /// The accesses that were refused here or that peers refused us, oldest first; the last few

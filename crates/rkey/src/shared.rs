@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 /// grants it. Register it as any other buffer.
 ///
 /// It begins at a page and holds zeroes. Because a peer may have it mapped, it never gives out a
-/// `&[u8]`, registered or not; copy with [`SharedMemory::read`] and [`SharedMemory::write`].
+/// `&[u8]`, registered or not: register it and copy with [`MemoryRegion`](crate::MemoryRegion)'s accessors.
 #[derive(Debug)]
 pub struct SharedMemory {
     raw: rkey_device::SharedMemory,
@@ -18,7 +18,7 @@ pub struct SharedMemory {
 impl SharedMemory {
     pub(crate) fn allocate(device: &Device, bytes: usize) -> Result<Self> {
         Ok(Self {
-            raw: device.raw().allocate_shared(bytes)?,
+            raw: device.raw().allocate_shared(bytes, true)?,
         })
     }
 
@@ -34,11 +34,13 @@ impl SharedMemory {
         self.len() == 0
     }
 
+    /// Where it is; a mapping is never at address 0.
     pub(crate) fn raw_parts(&self) -> (NonNull<u8>, usize) {
-        self.raw.raw_parts()
+        NonNull::new(self.raw.as_ptr())
+            .map_or((NonNull::dangling(), 0), |start| (start, self.raw.len()))
     }
 
     pub(crate) fn segment(&self) -> MemoryKind {
-        self.raw.kind()
+        self.raw.kind(0)
     }
 }

@@ -1,7 +1,7 @@
-//! What must not compile, and why: each file in `compile-fail/` is one mistake that the types catch.
+//! What must not compile, and why: each file in `ui/` is one mistake that the types catch.
 
 #[test]
 fn mistakes_that_the_compiler_catches() {
     let cases = trybuild::TestCases::new();
-    cases.compile_fail("tests/compile-fail/*.rs");
+    cases.compile_fail("tests/ui/*.rs");
 }
