@@ -1,9 +1,22 @@
-//! The engine as its owner sees it: commands, `drive` and `poll_event`.
-#![allow(clippy::unimplemented, unused_variables, dead_code, missing_docs)]
+//! The engine as its owner sees it: objects, links and events. Posting is in `post.rs`, changing
+//! a queue pair in `qp/modify.rs`, and the work itself behind `drive.rs`.
 
-use crate::*;
+use crate::context::{Context, Srq};
+use crate::cq::Cq;
+use crate::id::Table;
+use crate::numbers::Numbers;
+use crate::port::Port;
+use crate::qp::pair::{Qp, Settings};
+use crate::reach::Reach;
+use crate::recv_queue::RecvQueue;
+use crate::requester::{drop_datagram, pump};
+use crate::send_queue::{Detail, WqeFlags};
+use crate::{
+    CqId, CqShared, EngineError, Event, LinkId, Peer, QpAttributes, QpConfig, QpId, QpInfo,
+    QpState, QpType, SrqId, Status,
+};
 use rkey_base::memory::Memory;
-use rkey_core::Protection;
+use rkey_core::{CoreError, DomainId, LocalKey, Protection};
 use rkey_link::{DownReason, Link, NodeId};
 use std::sync::Arc;
 
@@ -53,128 +66,566 @@ pub struct Progress {
     pub did: bool,
     /// There is more to do at once: call again.
     pub more: bool,
-    /// Call again at this time (in the clock of `now_ns`) at the latest, even if no link asks for it.
+    /// Call again at this time (in the clock of `now_ns`) at the latest, even if no link asks
+    /// for it.
     pub next_deadline: Option<u64>,
 }
 
 /// The transport engine of one device.
 pub struct Engine<L: Link, M: Memory> {
-    _p: std::marker::PhantomData<(L, M)>,
+    pub(crate) x: Context<M>,
+    pub(crate) qps: Table<Qp>,
+    pub(crate) numbers: Numbers,
+    pub(crate) links: Table<Port<L>>,
+    pub(crate) detached: Vec<(LinkId, L)>,
+}
+
+fn limit(what: &'static str, given: u32, limit: u32) -> Result<(), EngineError> {
+    if given > limit {
+        return Err(EngineError::Limit {
+            what,
+            given: given.into(),
+            limit: limit.into(),
+        });
+    }
+    Ok(())
 }
 
 impl<L: Link, M: Memory> Engine<L, M> {
+    /// An engine without any object or link.
     pub fn new(config: EngineConfig, protection: Arc<Protection>, memory: M) -> Self {
-        unimplemented!()
+        Self {
+            x: Context::new(config, Reach { protection, memory }),
+            qps: Table::new(),
+            numbers: Numbers::new(),
+            links: Table::new(),
+            detached: Vec::new(),
+        }
     }
+
+    /// What it was made with.
     pub fn config(&self) -> &EngineConfig {
-        unimplemented!()
+        &self.x.config
     }
+
+    /// Creates a completion queue.
+    ///
+    /// # Errors
+    /// [`EngineError::Zero`], [`EngineError::Limit`].
     pub fn create_cq(&mut self, depth: u32) -> Result<Arc<CqShared>, EngineError> {
-        unimplemented!()
+        self.check_cq_depth(depth)?;
+        limit(
+            "the number of completion queues",
+            self.x.cqs.len() as u32 + 1,
+            self.x.config.max_cqs,
+        )?;
+        let id: CqId = self.x.cqs.insert(|id| Cq::new(id, depth));
+        self.x
+            .cqs
+            .get(id)
+            .map(|cq| Arc::clone(&cq.shared))
+            .ok_or(EngineError::NoSuch("completion queue"))
     }
+
+    fn check_cq_depth(&self, depth: u32) -> Result<(), EngineError> {
+        if depth == 0 {
+            return Err(EngineError::Zero("the depth of a completion queue"));
+        }
+        limit(
+            "the depth of the completion queue",
+            depth,
+            self.x.config.max_cq_depth,
+        )
+    }
+
+    /// Gives a completion queue another depth; what is in it stays.
+    ///
+    /// # Errors
+    /// [`EngineError::CqHolds`] if more entries wait than would fit; limits.
     pub fn resize_cq(&mut self, cq: CqId, depth: u32) -> Result<(), EngineError> {
-        unimplemented!()
+        self.check_cq_depth(depth)?;
+        let cq = self
+            .x
+            .cqs
+            .get_mut(cq)
+            .ok_or(EngineError::NoSuch("completion queue"))?;
+        cq.resize(depth).map_err(|_| EngineError::CqHolds {
+            held: cq.shared.len() as u32,
+            asked: depth,
+        })
     }
-    /// Next (solicited) entry raises one [`Event::CqReady`]. Entries that are already there do not count.
+
+    /// The next entry (or only the next solicited one or error) raises one [`Event::CqReady`].
+    /// Entries that are in the queue already do not count: look once more after arming.
+    ///
+    /// # Errors
+    /// The handle is stale.
     pub fn arm_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), EngineError> {
-        unimplemented!()
+        let cq = self
+            .x
+            .cqs
+            .get_mut(cq)
+            .ok_or(EngineError::NoSuch("completion queue"))?;
+        cq.arm(solicited_only);
+        Ok(())
     }
+
+    /// Destroys a completion queue.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`] while queue pairs use it.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), EngineError> {
-        unimplemented!()
+        let users = self
+            .x
+            .cqs
+            .get(cq)
+            .ok_or(EngineError::NoSuch("completion queue"))?
+            .users;
+        if users > 0 {
+            return Err(EngineError::Busy {
+                what: "completion queue",
+                users,
+            });
+        }
+        self.x.cqs.remove(cq);
+        Ok(())
     }
+
+    /// Creates a shared receive queue. Its receives use keys of `domain`.
+    ///
+    /// # Errors
+    /// Limits; the domain is not open.
     pub fn create_srq(
         &mut self,
-        domain: rkey_core::DomainId,
+        domain: DomainId,
         depth: u32,
         max_sge: u32,
     ) -> Result<SrqId, EngineError> {
-        unimplemented!()
+        if depth == 0 {
+            return Err(EngineError::Zero("the depth of a shared receive queue"));
+        }
+        let config = &self.x.config;
+        limit(
+            "the depth of the shared receive queue",
+            depth,
+            config.max_queue_depth,
+        )?;
+        limit("scatter/gather elements", max_sge, config.max_sge)?;
+        limit(
+            "the number of shared receive queues",
+            self.x.srqs.len() as u32 + 1,
+            config.max_srqs,
+        )?;
+        self.hold(domain)?;
+        let queue = RecvQueue::new(depth, max_sge);
+        Ok(self.x.srqs.insert(|id| Srq {
+            id,
+            domain,
+            queue,
+            max_sge,
+            limit: 0,
+            users: 0,
+        }))
     }
-    /// `limit` 0 disarms. [`Event::SrqLimit`] when fewer entries than this are left.
+
+    fn hold(&self, domain: DomainId) -> Result<(), EngineError> {
+        let held = self.x.reach.protection.hold_domain(domain);
+        held.map_err(|_: CoreError| EngineError::NoSuch("protection domain"))
+    }
+
+    fn release(&self, domain: DomainId) {
+        // It was held when the object was created, so it is still open.
+        let _ = self.x.reach.protection.release_domain(domain);
+    }
+
+    /// Changes a shared receive queue. [`Event::SrqLimit`] comes once when fewer receives than
+    /// `limit` are left; 0 disarms it.
+    ///
+    /// # Errors
+    /// A depth below what is posted, or a limit above the depth.
     pub fn modify_srq(
         &mut self,
         srq: SrqId,
-        limit: Option<u32>,
+        new_limit: Option<u32>,
         depth: Option<u32>,
     ) -> Result<(), EngineError> {
-        unimplemented!()
+        let max_depth = self.x.config.max_queue_depth;
+        let srq = self
+            .x
+            .srqs
+            .get_mut(srq)
+            .ok_or(EngineError::NoSuch("shared receive queue"))?;
+        if let Some(depth) = depth {
+            limit("the depth of the shared receive queue", depth, max_depth)?;
+            limit("the number of posted receives", srq.queue.len(), depth)?;
+        }
+        let depth_then = depth.unwrap_or(srq.queue.limit());
+        if let Some(new_limit) = new_limit {
+            limit(
+                "the limit of the shared receive queue",
+                new_limit,
+                depth_then,
+            )?;
+            srq.limit = new_limit;
+            if srq.queue.len() < new_limit {
+                srq.limit = 0;
+                self.x.events.push_back(Event::SrqLimit(srq.id));
+            }
+        }
+        if let Some(depth) = depth {
+            let queue = std::mem::replace(&mut srq.queue, RecvQueue::new(1, 0));
+            srq.queue = queue.resized(depth);
+        }
+        Ok(())
     }
+
+    /// Depth, limit and posted receives of a shared receive queue.
+    pub fn query_srq(&self, srq: SrqId) -> Option<(u32, u32, u32)> {
+        let srq = self.x.srqs.get(srq)?;
+        Some((srq.queue.limit(), srq.limit, srq.queue.len()))
+    }
+
+    /// Destroys a shared receive queue; the receives in it end without a completion.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`] while queue pairs use it.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), EngineError> {
-        unimplemented!()
+        let found = self
+            .x
+            .srqs
+            .get(srq)
+            .ok_or(EngineError::NoSuch("shared receive queue"))?;
+        let (users, domain) = (found.users, found.domain);
+        if users > 0 {
+            return Err(EngineError::Busy {
+                what: "shared receive queue",
+                users,
+            });
+        }
+        self.x.srqs.remove(srq);
+        self.release(domain);
+        Ok(())
     }
-    pub fn post_srq_recv(
-        &mut self,
-        srq: SrqId,
-        request: &RecvRequest<'_>,
-    ) -> Result<(), PostError> {
-        unimplemented!()
-    }
+
+    /// Creates a queue pair with a number that the device owns.
+    ///
+    /// # Errors
+    /// Limits, stale handles, or the number is taken.
     pub fn create_qp(&mut self, config: &QpConfig, qpn: u32) -> Result<QpId, EngineError> {
-        unimplemented!()
+        let most = &self.x.config;
+        limit(
+            "the number of queue pairs",
+            self.qps.len() as u32 + 1,
+            most.max_qps,
+        )?;
+        limit(
+            "the depth of the send queue",
+            config.max_send,
+            most.max_queue_depth,
+        )?;
+        limit(
+            "the depth of the receive queue",
+            config.max_recv,
+            most.max_queue_depth,
+        )?;
+        limit(
+            "scatter/gather elements of a send",
+            config.max_send_sge,
+            most.max_sge,
+        )?;
+        limit(
+            "scatter/gather elements of a receive",
+            config.max_recv_sge,
+            most.max_sge,
+        )?;
+        limit("bytes of inline data", config.max_inline, most.max_inline)?;
+        let queues = [config.send_cq, config.recv_cq];
+        if queues.iter().any(|cq| self.x.cqs.get(*cq).is_none()) {
+            return Err(EngineError::NoSuch("completion queue"));
+        }
+        if config.srq.is_some_and(|srq| self.x.srqs.get(srq).is_none()) {
+            return Err(EngineError::NoSuch("shared receive queue"));
+        }
+        if qpn >> 24 != 0 || self.numbers.get(qpn).is_some() {
+            return Err(EngineError::Number(qpn));
+        }
+        self.hold(config.domain)?;
+        let life = self.x.life();
+        let id: QpId = self.qps.insert(|id| Qp::new(id, qpn, *config, life));
+        if !self.numbers.insert(qpn, id.index) {
+            self.qps.remove(id);
+            self.release(config.domain);
+            return Err(EngineError::Number(qpn));
+        }
+        self.count_users(config, 1);
+        Ok(id)
     }
-    pub fn modify_qp(&mut self, qp: QpId, attributes: &QpAttributes) -> Result<(), ModifyError> {
-        unimplemented!()
+
+    fn count_users(&mut self, config: &QpConfig, by: i32) {
+        for cq in [config.send_cq, config.recv_cq] {
+            if let Some(cq) = self.x.cqs.get_mut(cq) {
+                cq.users = cq.users.saturating_add_signed(by);
+            }
+        }
+        if let Some(srq) = config.srq.and_then(|srq| self.x.srqs.get_mut(srq)) {
+            srq.users = srq.users.saturating_add_signed(by);
+        }
     }
-    pub fn query_qp(&self, qp: QpId) -> Option<QpInfo> {
-        unimplemented!()
-    }
+
+    /// Destroys a queue pair. Work that is posted ends without a completion.
+    ///
+    /// # Errors
+    /// The handle is stale.
     pub fn destroy_qp(&mut self, qp: QpId) -> Result<(), EngineError> {
-        unimplemented!()
+        let Some(qp) = self.qps.remove(qp) else {
+            return Err(EngineError::NoSuch("queue pair"));
+        };
+        for seq in qp.sq.head..qp.sq.tail {
+            self.x.forfeit(&qp, seq);
+        }
+        self.numbers.remove(qp.qpn);
+        self.count_users(&qp.config, -1);
+        self.x.reach.protection.forget_endpoint(qp.qpn);
+        self.release(qp.config.domain);
+        Ok(())
     }
-    pub fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), PostError> {
-        unimplemented!()
+
+    /// Everything about a queue pair.
+    pub fn query_qp(&self, qp: QpId) -> Option<QpInfo> {
+        let qp = self.qps.get(qp)?;
+        let Settings {
+            access,
+            timeout,
+            retry_count,
+            rnr_retry,
+            min_rnr_timer,
+            max_reads_out,
+            max_reads_in,
+            path_mtu,
+            qkey,
+        } = qp.settings;
+        Some(QpInfo {
+            qpn: qp.qpn,
+            config: qp.config,
+            state: qp.state,
+            draining: qp.draining,
+            attributes: QpAttributes {
+                state: Some(qp.state),
+                access: Some(access),
+                peer: qp.peer,
+                send_msn: Some(qp.req.msn),
+                recv_msn: Some(qp.resp.msn),
+                timeout: Some(timeout),
+                retry_count: Some(retry_count),
+                rnr_retry: Some(rnr_retry),
+                min_rnr_timer: Some(min_rnr_timer),
+                max_reads_out: Some(max_reads_out),
+                max_reads_in: Some(max_reads_in),
+                path_mtu: Some(path_mtu),
+                qkey: Some(qkey),
+            },
+            sends: qp.sq.len(),
+            receives: qp.rq.len() + u32::from(qp.resp.recv.held),
+        })
     }
-    pub fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), PostError> {
-        unimplemented!()
+
+    /// The queue pair with a number.
+    pub fn find_qp(&self, qpn: u32) -> Option<QpId> {
+        self.qps.at(self.numbers.get(qpn)?).map(|qp| qp.id)
     }
-    /// Adds a link (either role, or both for loopback). Inbound requests on it are served from the next `drive` on.
+
+    /// All queue pairs.
+    pub fn qps(&self) -> impl Iterator<Item = QpId> {
+        self.qps.iter().map(|qp| qp.id)
+    }
+
+    /// Adds a link, in whatever role it plays. Requests that arrive on it are served from the
+    /// next [`Self::drive`] on.
     pub fn attach(&mut self, link: L) -> LinkId {
-        unimplemented!()
+        self.links.insert(|id| Port::new(id, link))
     }
-    /// Takes a link out; what was outstanding on it fails (RetryExceeded). No [`Event::LinkDown`] is raised.
-    pub fn detach(&mut self, link: LinkId, reason: DownReason) -> Option<L> {
-        unimplemented!()
+
+    /// Takes a link out. Requests that are outstanding on it fail with
+    /// [`Status::RetryExceeded`]. No [`Event::LinkDown`] is raised.
+    pub fn detach(&mut self, link: LinkId, _reason: DownReason) -> Option<L> {
+        let port = self.links.remove(link)?;
+        for who in &port.meta.blocked {
+            if let Some(qp) = self.qps.get_mut(*who) {
+                qp.req.blocked = false;
+                self.x.ready.push(who.0);
+            }
+        }
+        self.forget_link(link);
+        self.send_ready(&mut Progress::default());
+        self.settle_broken();
+        Some(port.link)
     }
-    /// The link of an [`Event::LinkDown`].
+
+    /// The link of an [`Event::LinkDown`], which the engine has let go.
     pub fn take_detached(&mut self, link: LinkId) -> Option<L> {
-        unimplemented!()
+        let place = self.detached.iter().position(|(id, _)| *id == link)?;
+        Some(self.detached.swap_remove(place).1)
     }
+
+    /// A link.
     pub fn link(&self, link: LinkId) -> Option<&L> {
-        unimplemented!()
+        self.links.get(link).map(|port| &port.link)
     }
+
+    /// A link, to do with it what is not the engine's business (doorbells, control messages).
     pub fn link_mut(&mut self, link: LinkId) -> Option<&mut L> {
-        unimplemented!()
+        self.links.get_mut(link).map(|port| &mut port.link)
     }
+
+    /// All links.
     pub fn links(&self) -> impl Iterator<Item = (LinkId, &L)> {
-        std::iter::empty()
+        self.links.iter().map(|port| (port.meta.id, &port.link))
     }
-    /// Requests of a connected queue pair go over this link from now on (answer to [`Event::LinkNeeded`]).
-    /// Also tells the queue pair who its peer is, if that was not known.
+
+    /// Requests of a connected queue pair go over this link from now on: the answer to
+    /// [`Event::LinkNeeded`]. If the queue pair did not know its peer's device, now it does.
+    ///
+    /// # Errors
+    /// Stale handles, or a queue pair that has no peer.
     pub fn connect_qp(&mut self, qp: QpId, link: LinkId) -> Result<(), EngineError> {
-        unimplemented!()
+        let port = self.links.get(link).ok_or(EngineError::NoSuch("link"))?;
+        let node = port.meta.node;
+        let qp = self
+            .qps
+            .get_mut(qp)
+            .ok_or(EngineError::NoSuch("queue pair"))?;
+        let Some(peer) = qp.peer else {
+            return Err(EngineError::NoSuch("peer of the queue pair"));
+        };
+        qp.peer = Some(Peer {
+            node: Some(peer.node.unwrap_or(node)),
+            ..peer
+        });
+        qp.out = Some(link);
+        qp.req.asked = false;
+        pump(&mut self.x, &mut self.links, qp);
+        self.after_post(link);
+        Ok(())
     }
+
+    /// Tells a queue pair which device its peer is on, without giving it a link.
+    ///
+    /// # Errors
+    /// A stale handle, or a queue pair that has no peer.
+    pub fn identify_peer(&mut self, qp: QpId, node: NodeId) -> Result<(), EngineError> {
+        let qp = self
+            .qps
+            .get_mut(qp)
+            .ok_or(EngineError::NoSuch("queue pair"))?;
+        let Some(peer) = &mut qp.peer else {
+            return Err(EngineError::NoSuch("peer of the queue pair"));
+        };
+        peer.node = Some(node);
+        qp.inbound = None;
+        Ok(())
+    }
+
     /// Datagrams to this queue pair number go over this link from now on.
     pub fn connect_qpn(&mut self, qpn: u32, link: LinkId) {
-        unimplemented!()
+        self.x.routes.insert(qpn, link);
+        self.wake_datagrams(qpn, false);
+        self.after_post(link);
     }
-    /// There is no device with queue pair number `peer` (for now): the sends that wait for a link fail (RetryExceeded);
-    /// datagrams to it are dropped and complete, as on any network.
+
+    /// There is no device with queue pair number `peer` at present. A connected queue pair fails
+    /// the sends that wait for it ([`Status::RetryExceeded`]); datagrams to it are lost, which
+    /// nobody is told.
     pub fn unreachable(&mut self, qp: QpId, peer: u32) {
-        unimplemented!()
+        let Some(qp) = self.qps.get_mut(qp) else {
+            return;
+        };
+        qp.req.asked = false;
+        if qp.config.qp_type == QpType::Ud {
+            self.x.routes.remove(&peer);
+            self.wake_datagrams(peer, true);
+        } else if qp.out.is_none()
+            && qp.sq.head != qp.sq.tail
+            && matches!(qp.state, QpState::Rts | QpState::Sqd)
+        {
+            self.x.give_up(qp, Status::RetryExceeded);
+        }
+        self.settle_broken();
     }
-    /// Takes what links have to give, at most about `budget` pieces, and looks at the clock. `now_ns` never goes back.
-    pub fn drive(&mut self, now_ns: u64, budget: u32) -> Progress {
-        unimplemented!()
+
+    /// Lets go on, or drops, what waits for the link to a datagram queue pair.
+    fn wake_datagrams(&mut self, qpn: u32, lost: bool) {
+        for index in 0..self.qps.bound() {
+            let Some(qp) = self.qps.at_mut(index) else {
+                continue;
+            };
+            if qp.config.qp_type != QpType::Ud {
+                continue;
+            }
+            while qp.sq.next != qp.sq.tail
+                && matches!(qp.sq.detail(qp.sq.next), Detail::Datagram(to) if to.qpn == qpn)
+            {
+                qp.req.asked = false;
+                if !lost {
+                    break;
+                }
+                drop_datagram(&mut self.x, qp);
+            }
+            pump(&mut self.x, &mut self.links, qp);
+        }
+        self.settle_broken();
     }
-    /// Whether a link has something to take (a peek).
+
+    /// Rings the bell of a link after something was sent outside of `drive`.
+    pub(crate) fn after_post(&mut self, link: LinkId) {
+        if let Some(port) = self.links.get_mut(link) {
+            port.link.flush();
+        }
+        self.settle_broken();
+    }
+
+    /// Whether a link has something to take. A peek: cheap.
     pub fn pending(&self) -> bool {
-        unimplemented!()
+        self.links.iter().any(|port| port.link.pending())
     }
+
+    /// The next event, in order.
     pub fn poll_event(&mut self) -> Option<Event> {
-        unimplemented!()
+        self.x.poll_event()
     }
-    /// Whether a request that is outstanding names memory in this range by reference: a peer may still touch it.
-    pub fn references(&self, range: rkey_base::range::VaRange) -> bool {
-        unimplemented!()
+
+    /// Whether a request that is outstanding names this local key by reference, so that a peer
+    /// may still touch the memory.
+    pub fn references(&self, key: LocalKey) -> bool {
+        self.qps.iter().any(|qp| {
+            (qp.sq.head..qp.sq.next).any(|seq| {
+                qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE)
+                    && qp.sq.sges(seq).iter().any(|sge| sge.key == key)
+            })
+        })
+    }
+
+    /// Takes the queue pairs of completion queues that broke out of service.
+    #[inline]
+    pub(crate) fn settle_broken(&mut self) {
+        while let Some(cq) = self.x.broken.pop() {
+            self.break_users(cq);
+        }
+    }
+
+    #[cold]
+    fn break_users(&mut self, cq: CqId) {
+        for index in 0..self.qps.bound() {
+            let Some(qp) = self.qps.at_mut(index) else {
+                continue;
+            };
+            let uses = qp.config.send_cq == cq || qp.config.recv_cq == cq;
+            if uses && !matches!(qp.state, QpState::Reset | QpState::Error) {
+                self.x.events.push_back(Event::QpFatal {
+                    qp: qp.id,
+                    qpn: qp.qpn,
+                });
+                self.x.enter_error(qp);
+            }
+        }
     }
 }

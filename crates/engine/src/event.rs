@@ -1,6 +1,7 @@
 //! What an engine has to tell its device, apart from completions.
 
 use crate::{CqId, DenialReport, LinkId, QpId, SrqId};
+use rkey_core::BindError;
 use rkey_link::DownReason;
 
 /// Something happened. Taken with [`crate::Engine::poll_event`], in order.
@@ -83,6 +84,17 @@ pub enum Event {
     },
     /// An access was refused, here or at the peer.
     Denied(Box<DenialReport>),
+    /// A posted bind failed; its completion says [`crate::Status::WindowBind`], this says why.
+    BindFailed {
+        /// On which queue pair.
+        qp: QpId,
+        /// Its number.
+        qpn: u32,
+        /// The id of the work request.
+        work_id: u64,
+        /// Why.
+        error: Box<BindError>,
+    },
     /// A peer's operation completed on a region to which a counter is bound.
     CounterHit {
         /// The counter that was bound to the region.

@@ -20,14 +20,31 @@
 //! | [`event`], [`report`] | what else an engine tells |
 #![forbid(unsafe_code)]
 
+mod answer;
+mod bind;
+mod bulk;
+mod complete;
+mod context;
 pub mod cq;
+mod drive;
 mod engine;
 pub mod error;
 pub mod event;
 pub mod id;
+mod nak;
+mod numbers;
+mod port;
+mod post;
 pub mod qp;
+mod reach;
+mod recv_queue;
 pub mod report;
+mod requester;
+mod responder;
+mod send_queue;
 pub mod status;
+mod timer;
+pub mod ud;
 pub mod work;
 
 pub use cq::CqShared;

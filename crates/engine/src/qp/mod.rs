@@ -1,5 +1,7 @@
 //! Queue pairs: what they are made of and what can be changed about them.
 
+mod modify;
+pub(crate) mod pair;
 pub mod state;
 
 use crate::{CqId, SrqId};

@@ -1,0 +1,349 @@
+//! What comes back to a requester: acknowledgements, read data, results of atomics, refusals.
+//!
+//! Two promises make this simple. The link takes responses before it counts a request as
+//! acknowledged, and a responder answers every message that it did not execute. So an
+//! acknowledged send or write is executed, an acknowledged read has its data, and anything else
+//! is a peer that does not keep the rules.
+//!
+//! When a message has to be sent again, the ones behind it have been refused too. The requester
+//! *rewinds*: it sends nothing until every piece of the old attempt has been acknowledged. After
+//! that no answer to the old attempt can exist, and no numbering of attempts is needed.
+
+use crate::context::Context;
+use crate::id::Table;
+use crate::nak::{Nak, rnr_delay_ns};
+use crate::numbers::Numbers;
+use crate::port::Meta;
+use crate::qp::pair::{MSN_MASK, Qp};
+use crate::requester;
+use crate::send_queue::WqeFlags;
+use crate::{CompletionOp, LinkId, QpState, QpType, Side, Status};
+use rkey_base::memory::Memory;
+use rkey_base::shared::Foreign;
+use rkey_core::{Denial, LocalUse};
+use rkey_link::{HeadFlags, Incoming, Op, Payload, Ticket};
+
+/// The first and the last delay before asking again a peer that is not ready.
+const NOT_READY_FIRST_NS: u64 = 20_000;
+const NOT_READY_LAST_NS: u64 = 2_000_000;
+
+/// Finds a queue pair by number; a link mostly asks for the same one again.
+#[inline]
+pub(crate) fn find<'a>(
+    qps: &'a mut Table<Qp>,
+    numbers: &Numbers,
+    last: &mut (u32, u32),
+    qpn: u32,
+) -> Option<&'a mut Qp> {
+    if last.0 != qpn {
+        *last = (qpn, numbers.get(qpn)?);
+    }
+    let qp = qps.at_mut(last.1)?;
+    if qp.qpn != qpn {
+        // It was destroyed, and another one took its place.
+        *last = (u32::MAX, 0);
+        return None;
+    }
+    Some(qp)
+}
+
+/// Every request with a smaller ticket is executed.
+pub(crate) fn on_acked<M: Memory>(
+    x: &mut Context<M>,
+    qps: &mut Table<Qp>,
+    meta: &mut Meta,
+    ticket: Ticket,
+) {
+    let mut last = u32::MAX;
+    while meta.acked < ticket {
+        let Some(record) = meta.outstanding.pop_front() else {
+            break;
+        };
+        meta.acked += 1;
+        if record.qp != last {
+            settle(x, qps, last);
+            last = record.qp;
+        }
+        let Some(qp) = qps.at_mut(record.qp) else {
+            continue;
+        };
+        if qp.life != record.life {
+            continue;
+        }
+        qp.req.in_flight -= 1;
+        if qp.req.rewinding {
+            qp.req.rewinding = qp.req.in_flight > 0;
+        } else if record.seq_last & 1 == 1 {
+            qp.req.acked = (record.seq_last >> 1) + 1;
+            qp.req.not_ready_since = None;
+            qp.req.rnr_left = qp.settings.rnr_retry;
+        }
+    }
+    meta.progress += 1;
+    settle(x, qps, last);
+}
+
+/// Completes what an acknowledgement ended, and lets go on what it held up.
+#[inline]
+fn settle<M: Memory>(x: &mut Context<M>, qps: &mut Table<Qp>, index: u32) {
+    let Some(qp) = qps.at_mut(index) else { return };
+    x.retire(qp);
+    if qp.sq.next != qp.sq.tail && qp.may_send() {
+        x.ready.push(index);
+    }
+}
+
+/// Takes a response.
+pub(crate) fn on_response<M: Memory>(
+    x: &mut Context<M>,
+    qps: &mut Table<Qp>,
+    numbers: &Numbers,
+    meta: &mut Meta,
+    incoming: &Incoming<'_>,
+) {
+    meta.progress += 1;
+    let head = &incoming.head;
+    let (id, node) = (meta.id, meta.node);
+    let Some(qp) = find(qps, numbers, &mut meta.last, head.dst_qp) else {
+        return;
+    };
+    if !expects(qp, id, head.src_qp) {
+        return;
+    }
+    let bytes = match &incoming.payload {
+        Payload::Bytes(bytes) => *bytes,
+        // A responder has nothing to name by reference.
+        Payload::Reference(_) => return,
+    };
+    match head.op {
+        Op::ReadData => on_read_data(x, qp, incoming, bytes),
+        Op::AtomicResult => on_atomic_result(x, qp, head.msn, head.operands[0]),
+        Op::Nak => {
+            let mut wire = [0; rkey_core::WIRE_LEN];
+            let denial = (bytes.len() == wire.len()).then(|| {
+                bytes.get(0, &mut wire);
+                Denial::from_wire(&wire)
+            });
+            let Some(code) = Nak::from_wire(head.imm) else {
+                return;
+            };
+            if code == Nak::NoReference {
+                meta.no_reference = true;
+            }
+            let delay = (head.imm >> 8 & 31) as u8;
+            on_nak(x, qp, head.msn, code, delay, |x, qp, work| match denial {
+                Some(denial) => x.report(Side::Initiator, qp, node, Some(work), denial),
+                None => 0,
+            });
+        }
+        _ => return,
+    }
+    if qp.sq.next != qp.sq.tail && qp.may_send() {
+        x.ready.push(qp.id.index);
+    }
+}
+
+/// Whether a response from this link and queue pair concerns anything of this queue pair.
+#[inline]
+fn expects(qp: &Qp, link: LinkId, src_qp: u32) -> bool {
+    qp.config.qp_type == QpType::Rc
+        && qp.out == Some(link)
+        && qp.peer.is_some_and(|peer| peer.qpn == src_qp)
+        && matches!(qp.state, QpState::Rts | QpState::Sqd)
+        && !qp.req.rewinding
+}
+
+/// The read or atomic whose answer is due, if it has this message number.
+#[inline]
+fn due(qp: &Qp, msn: u32) -> Option<u64> {
+    let seq = *qp.req.reads.front()?;
+    (qp.sq.wqe(seq).msn == msn).then_some(seq)
+}
+
+fn on_read_data<M: Memory>(
+    x: &mut Context<M>,
+    qp: &mut Qp,
+    incoming: &Incoming<'_>,
+    bytes: Foreign<'_>,
+) {
+    let head = &incoming.head;
+    let Some(seq) = due(qp, head.msn) else { return };
+    let wqe = qp.sq.wqe(seq);
+    if wqe.op != CompletionOp::Read {
+        return;
+    }
+    let (received, total) = (wqe.received, wqe.total);
+    let last = head.flags.contains(HeadFlags::LAST);
+    let now_received = if head.flags.contains(HeadFlags::BY_REFERENCE) {
+        // It has been put where we said. Only if we did say.
+        if !wqe.flags.contains(WqeFlags::REFERENCE) || received != 0 || !last {
+            return;
+        }
+        total
+    } else {
+        let end = u64::from(received) + u64::from(head.len);
+        let in_order = head.addr == u64::from(received) && end <= u64::from(total);
+        if !in_order || (head.len == 0 && !last) || (last && end != u64::from(total)) {
+            return;
+        }
+        if head.len > 0 {
+            let stored = x.reach.scatter(
+                qp.config.domain,
+                qp.sq.sges(seq),
+                u64::from(received),
+                bytes,
+                LocalUse::ReadSink,
+            );
+            if let Err(trouble) = stored {
+                qp.req.reads.pop_front();
+                let vendor = x.report_local(qp, qp.sq.wqe(seq).id, trouble);
+                requester::fail(x, qp, seq, Status::LocalProtection, vendor);
+                return;
+            }
+        }
+        end as u32
+    };
+    qp.sq.wqe_mut(seq).received = now_received;
+    qp.req.seen = None;
+    if last {
+        answered(x, qp, seq);
+    }
+}
+
+fn on_atomic_result<M: Memory>(x: &mut Context<M>, qp: &mut Qp, msn: u32, old: u64) {
+    let Some(seq) = due(qp, msn) else { return };
+    let wqe = qp.sq.wqe(seq);
+    if !matches!(wqe.op, CompletionOp::CompareSwap | CompletionOp::FetchAdd) {
+        return;
+    }
+    let stored = x.reach.scatter(
+        qp.config.domain,
+        qp.sq.sges(seq),
+        0,
+        Foreign::from_slice(&old.to_ne_bytes()),
+        LocalUse::AtomicResult,
+    );
+    match stored {
+        Ok(()) => answered(x, qp, seq),
+        Err(trouble) => {
+            qp.req.reads.pop_front();
+            let vendor = x.report_local(qp, qp.sq.wqe(seq).id, trouble);
+            requester::fail(x, qp, seq, Status::LocalProtection, vendor);
+        }
+    }
+}
+
+/// The oldest read or atomic has its answer.
+fn answered<M: Memory>(x: &mut Context<M>, qp: &mut Qp, seq: u64) {
+    qp.req.reads.pop_front();
+    qp.sq.wqe_mut(seq).end(Status::Success, 0);
+    // The peer works in order: whatever was sent before has been executed.
+    advance(qp, seq);
+    x.retire(qp);
+}
+
+/// Everything before `seq` has been executed.
+fn advance(qp: &mut Qp, seq: u64) {
+    qp.req.acked = qp.req.acked.max(seq);
+    qp.req.not_ready_since = None;
+    qp.req.rnr_left = qp.settings.rnr_retry;
+}
+
+/// A message was refused.
+#[cold]
+fn on_nak<M: Memory>(
+    x: &mut Context<M>,
+    qp: &mut Qp,
+    msn: u32,
+    code: Nak,
+    delay: u8,
+    report: impl FnOnce(&mut Context<M>, &Qp, u64) -> u32,
+) {
+    let started = qp.sq.next + u64::from(qp.req.offset > 0);
+    let Some(seq) = qp.sq.find(msn, started) else {
+        return;
+    };
+    if seq < qp.req.acked || qp.sq.wqe(seq).flags.contains(WqeFlags::DONE) {
+        return;
+    }
+    if seq > qp.sq.head {
+        qp.req.not_ready_since = None;
+        qp.req.rnr_left = qp.settings.rnr_retry;
+    }
+    qp.req.acked = seq;
+    x.retire(qp);
+    if !matches!(qp.state, QpState::Rts | QpState::Sqd) {
+        return;
+    }
+    let status = match code {
+        Nak::ReceiverNotReady => {
+            if qp.settings.rnr_retry == 7 || qp.req.rnr_left > 0 {
+                qp.req.rnr_left = qp.req.rnr_left.saturating_sub(1);
+                rewind(qp, seq);
+                wait(x, qp, rnr_delay_ns(delay));
+                return;
+            }
+            x.give_up(qp, Status::RnrRetryExceeded);
+            return;
+        }
+        Nak::NotReady | Nak::Sequence => {
+            if !patience_is_over(x, qp) {
+                let delay = qp
+                    .req
+                    .not_ready_delay
+                    .clamp(NOT_READY_FIRST_NS, NOT_READY_LAST_NS);
+                qp.req.not_ready_delay = delay * 2;
+                rewind(qp, seq);
+                wait(x, qp, delay);
+                return;
+            }
+            x.give_up(qp, Status::RetryExceeded);
+            return;
+        }
+        Nak::NoReference => {
+            rewind(qp, seq);
+            return;
+        }
+        Nak::InvalidRequest => Status::RemoteInvalidRequest,
+        Nak::RemoteAccess => Status::RemoteAccess,
+        Nak::RemoteOperation => Status::RemoteOperation,
+        Nak::RequesterFault => Status::LocalProtection,
+    };
+    let work = qp.sq.wqe(seq).id;
+    let vendor = report(x, qp, work);
+    if qp.req.reads.front() == Some(&seq) {
+        qp.req.reads.pop_front();
+    }
+    requester::fail(x, qp, seq, status, vendor);
+}
+
+/// Whether a peer has been "not ready" for longer than this queue pair is patient.
+fn patience_is_over<M>(x: &Context<M>, qp: &mut Qp) -> bool {
+    let patience = qp.patience();
+    match qp.req.not_ready_since {
+        Some(since) => patience > 0 && x.now.saturating_sub(since) >= patience,
+        None => {
+            qp.req.not_ready_since = Some(x.now);
+            qp.req.not_ready_delay = NOT_READY_FIRST_NS;
+            false
+        }
+    }
+}
+
+/// The message at `seq`, and all behind it, are to be sent again.
+fn rewind(qp: &mut Qp, seq: u64) {
+    qp.req.msn = qp.sq.wqe(seq).msn & MSN_MASK;
+    qp.sq.next = seq;
+    qp.req.offset = 0;
+    while qp.req.reads.back().is_some_and(|read| *read >= seq) {
+        qp.req.reads.pop_back();
+    }
+    qp.req.rewinding = qp.req.in_flight > 0;
+}
+
+/// Sends nothing for a while.
+fn wait<M>(x: &mut Context<M>, qp: &mut Qp, delay: u64) {
+    let deadline = x.now + delay;
+    qp.req.wait = Some(deadline);
+    x.timers.at(deadline, (qp.id.index, qp.life));
+}

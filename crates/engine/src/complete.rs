@@ -1,0 +1,180 @@
+//! How work ends: completions in posting order, and what an error does to a queue pair.
+
+use crate::context::Context;
+use crate::qp::pair::Qp;
+use crate::send_queue::{Detail, Wqe, WqeFlags};
+use crate::{Completion, CompletionFlags, CompletionOp, Event, QpState, QpType, Status};
+
+impl<M> Context<M> {
+    /// Completes sends from the head as far as they have ended.
+    pub(crate) fn retire(&mut self, qp: &mut Qp) {
+        while qp.sq.head != qp.sq.next {
+            let seq = qp.sq.head;
+            let wqe = qp.sq.wqe_mut(seq);
+            if !wqe.flags.contains(WqeFlags::DONE) {
+                if seq >= qp.req.acked {
+                    break;
+                }
+                if wqe.needs_response() {
+                    // Executed, says the link, but the answer never came.
+                    wqe.end(Status::BadResponse, 0);
+                }
+            }
+            let wqe = *wqe;
+            qp.sq.head = seq + 1;
+            self.complete_send(qp, &wqe, wqe.status);
+            if !wqe.status.is_success() {
+                if qp.req.reads.front() == Some(&seq) {
+                    qp.req.reads.pop_front();
+                }
+                if !qp.config.survive_remote_error {
+                    self.send_error(qp);
+                    return;
+                }
+            }
+        }
+        if qp.draining && qp.sq.head == qp.sq.next && qp.req.offset == 0 {
+            self.drained(qp);
+        }
+    }
+
+    #[inline]
+    fn complete_send(&mut self, qp: &Qp, wqe: &Wqe, status: Status) {
+        if status.is_success() && !wqe.flags.contains(WqeFlags::SIGNALED) && !qp.config.signal_all {
+            return;
+        }
+        let entry = Completion {
+            id: wqe.id,
+            status,
+            opcode: wqe.op,
+            flags: CompletionFlags::empty(),
+            bytes: wqe.total,
+            imm: 0,
+            qpn: qp.qpn,
+            src_qpn: 0,
+            vendor: wqe.vendor,
+        };
+        self.complete(qp.config.send_cq, entry, false);
+    }
+
+    /// A send failed: the queue pair leaves service.
+    #[cold]
+    fn send_error(&mut self, qp: &mut Qp) {
+        if qp.config.qp_type == QpType::Rc {
+            self.enter_error(qp);
+        } else {
+            qp.state = QpState::Sqe;
+            self.flush_sends(qp);
+        }
+    }
+
+    /// The oldest send has failed and nothing after it can succeed, whatever the policy.
+    #[cold]
+    pub(crate) fn give_up(&mut self, qp: &mut Qp, status: Status) {
+        if qp.sq.head != qp.sq.tail {
+            let wqe = *qp.sq.wqe(qp.sq.head);
+            self.forfeit(qp, qp.sq.head);
+            qp.sq.head += 1;
+            qp.sq.next = qp.sq.next.max(qp.sq.head);
+            self.complete_send(qp, &wqe, status);
+        }
+        self.enter_error(qp);
+    }
+
+    /// To the error state: everything that is posted is flushed.
+    #[cold]
+    pub(crate) fn enter_error(&mut self, qp: &mut Qp) {
+        if qp.state == QpState::Error {
+            return;
+        }
+        qp.state = QpState::Error;
+        self.flush_sends(qp);
+        self.flush_receives(qp);
+        if qp.config.srq.is_some() {
+            self.events.push_back(Event::LastWqeReached {
+                qp: qp.id,
+                qpn: qp.qpn,
+            });
+        }
+    }
+
+    /// Ends all sends as flushed, and forgets what is on the link.
+    pub(crate) fn flush_sends(&mut self, qp: &mut Qp) {
+        while qp.sq.head != qp.sq.tail {
+            let seq = qp.sq.head;
+            let wqe = *qp.sq.wqe(seq);
+            self.forfeit(qp, seq);
+            qp.sq.head = seq + 1;
+            self.complete_send(qp, &wqe, Status::Flushed);
+        }
+        qp.sq.next = qp.sq.tail;
+        qp.draining = false;
+        self.forget_requests(qp);
+    }
+
+    /// What is on the link does not concern this queue pair any more.
+    pub(crate) fn forget_requests(&mut self, qp: &mut Qp) {
+        qp.life = self.life();
+        qp.req.acked = qp.sq.next;
+        qp.req.offset = 0;
+        qp.req.in_flight = 0;
+        qp.req.reads.clear();
+        qp.req.rewinding = false;
+        qp.req.stopped = false;
+        qp.req.wait = None;
+        qp.req.not_ready_since = None;
+        qp.req.seen = None;
+    }
+
+    /// A bind that will never be executed gives its promised key back.
+    pub(crate) fn forfeit(&mut self, qp: &Qp, seq: u64) {
+        if qp.sq.wqe(seq).op == CompletionOp::Bind
+            && seq >= qp.sq.next
+            && let Detail::Bind(bind) = qp.sq.detail(seq)
+            && let Some(key) = bind.key
+        {
+            self.reach.protection.forfeit_window_key(bind.window, key);
+        }
+    }
+
+    /// Ends the receive that is being filled and all that are posted as flushed.
+    fn flush_receives(&mut self, qp: &mut Qp) {
+        qp.resp.current = None;
+        if qp.resp.recv.held {
+            self.fail_receive(qp, Status::Flushed, 0);
+        }
+        if qp.config.srq.is_none() {
+            while qp.rq.take(&mut qp.resp.recv) {
+                self.fail_receive(qp, Status::Flushed, 0);
+            }
+        }
+    }
+
+    /// Ends the receive that is held with an error.
+    #[cold]
+    pub(crate) fn fail_receive(&mut self, qp: &mut Qp, status: Status, vendor: u32) {
+        if !qp.resp.recv.held {
+            return;
+        }
+        qp.resp.recv.held = false;
+        let entry = Completion {
+            id: qp.resp.recv.id,
+            status,
+            opcode: CompletionOp::Recv,
+            qpn: qp.qpn,
+            vendor,
+            ..Completion::default()
+        };
+        self.complete(qp.config.recv_cq, entry, true);
+    }
+
+    /// Everything that was started before Sqd is complete.
+    #[cold]
+    pub(crate) fn drained(&mut self, qp: &mut Qp) {
+        qp.draining = false;
+        self.events.push_back(Event::SqDrained {
+            qp: qp.id,
+            qpn: qp.qpn,
+        });
+    }
+}

@@ -1,0 +1,146 @@
+//! What requester and responder share: completion queues, events, reports, timers, the time.
+
+use crate::cq::{Cq, Pushed};
+use crate::id::Table;
+use crate::qp::pair::Qp;
+use crate::reach::{Reach, Trouble};
+use crate::recv_queue::RecvQueue;
+use crate::timer::Timers;
+use crate::{Completion, CqId, DenialReport, EngineConfig, Event, LinkId, Side, SrqId};
+use rkey_core::{Denial, DomainId};
+use rkey_link::NodeId;
+use std::collections::{HashMap, VecDeque};
+
+/// The most reports that wait to be polled. More are counted, not kept: a peer that is refused in
+/// a loop must not fill our memory.
+const REPORTS_MAX: usize = 1024;
+
+/// A shared receive queue.
+pub(crate) struct Srq {
+    pub(crate) id: SrqId,
+    pub(crate) domain: DomainId,
+    pub(crate) queue: RecvQueue,
+    pub(crate) max_sge: u32,
+    /// Raise an event when fewer are left; 0 is disarmed.
+    pub(crate) limit: u32,
+    pub(crate) users: u32,
+}
+
+pub(crate) struct Context<M> {
+    pub(crate) config: EngineConfig,
+    pub(crate) reach: Reach<M>,
+    pub(crate) cqs: Table<Cq>,
+    pub(crate) srqs: Table<Srq>,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) timers: Timers,
+    /// The time of the current (or last) `drive`.
+    pub(crate) now: u64,
+    /// Queue pairs that may be able to send again.
+    pub(crate) ready: Vec<u32>,
+    /// Completion queues that broke and whose queue pairs have not been told.
+    pub(crate) broken: Vec<CqId>,
+    /// Links to datagram queue pairs.
+    pub(crate) routes: HashMap<u32, LinkId>,
+    next_life: u32,
+    reports: u32,
+    reports_waiting: usize,
+}
+
+impl<M> Context<M> {
+    pub(crate) fn new(config: EngineConfig, reach: Reach<M>) -> Self {
+        Self {
+            config,
+            reach,
+            cqs: Table::new(),
+            srqs: Table::new(),
+            events: VecDeque::new(),
+            timers: Timers::new(),
+            now: 0,
+            ready: Vec::new(),
+            broken: Vec::new(),
+            routes: HashMap::new(),
+            next_life: 0,
+            reports: 0,
+            reports_waiting: 0,
+        }
+    }
+
+    /// A number that no queue pair had before (until 2^32 of them).
+    pub(crate) fn life(&mut self) -> u32 {
+        self.next_life = self.next_life.wrapping_add(1);
+        self.next_life
+    }
+
+    /// Puts an entry into a completion queue.
+    #[inline]
+    pub(crate) fn complete(&mut self, cq: CqId, entry: Completion, solicited: bool) {
+        // A completion queue is not destroyed while a queue pair uses it.
+        let Some(queue) = self.cqs.at_mut(cq.index) else {
+            return;
+        };
+        match queue.push(entry, solicited) {
+            Pushed::Quiet => {}
+            Pushed::Ready => self.events.push_back(Event::CqReady(cq)),
+            Pushed::Overrun => {
+                self.events.push_back(Event::CqOverrun(cq));
+                self.broken.push(cq);
+            }
+            Pushed::Broken => {}
+        }
+    }
+
+    /// Tells of a refusal; returns the report's id.
+    #[cold]
+    pub(crate) fn report(
+        &mut self,
+        side: Side,
+        qp: &Qp,
+        peer: NodeId,
+        work_id: Option<u64>,
+        denial: Denial,
+    ) -> u32 {
+        self.reports = self.reports.checked_add(1).unwrap_or(1);
+        if self.reports_waiting < REPORTS_MAX {
+            self.reports_waiting += 1;
+            let peer_qpn = qp.peer.map_or(0, |peer| peer.qpn);
+            self.events.push_back(Event::Denied(Box::new(DenialReport {
+                id: self.reports,
+                side,
+                qpn: qp.qpn,
+                peer_qpn,
+                peer,
+                work_id,
+                denial,
+            })));
+        }
+        self.reports
+    }
+
+    /// Tells of trouble with local memory; returns the report's id, 0 if there is nothing to tell.
+    pub(crate) fn report_local(&mut self, qp: &Qp, work_id: u64, trouble: Trouble) -> u32 {
+        match trouble {
+            Trouble::Denied(denial) => {
+                self.report(Side::Local, qp, self.config.node, Some(work_id), *denial)
+            }
+            Trouble::Fault(_) | Trouble::Pull(_) => 0,
+        }
+    }
+
+    /// A peer's operation moved bytes of a region with a counter.
+    #[cold]
+    pub(crate) fn count(&mut self, counter: u32, bytes: u32, write: bool) {
+        self.events.push_back(Event::CounterHit {
+            counter,
+            bytes,
+            write,
+        });
+    }
+
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        if matches!(event, Event::Denied(_)) {
+            self.reports_waiting -= 1;
+        }
+        Some(event)
+    }
+}

@@ -1,0 +1,330 @@
+//! One round of work: take what each link has to give, answer, send what can be sent, look at the
+//! clock.
+
+use crate::answer::{on_acked, on_response};
+use crate::bulk::{self, Stepped};
+use crate::context::Context;
+use crate::id::Table;
+use crate::numbers::Numbers;
+use crate::port::Port;
+use crate::qp::pair::Qp;
+use crate::requester::{drop_datagram, pump};
+use crate::responder::{Answer, Reply, on_request};
+use crate::{Engine, Event, LinkId, Progress, QpState, QpType, Status};
+use rkey_base::memory::Memory;
+use rkey_link::{DownReason, Link, Malformed, SendError};
+
+impl<L: Link, M: Memory> Engine<L, M> {
+    /// Takes what the links have to give, at most about `budget` pieces from each, sends what can
+    /// be sent, and lets timers run out. `now_ns` is any clock that does not go back.
+    pub fn drive(&mut self, now_ns: u64, budget: u32) -> Progress {
+        self.x.now = now_ns;
+        let mut progress = Progress::default();
+        for index in 0..self.links.bound() {
+            self.drive_link(index, budget, &mut progress);
+        }
+        self.run_timers(now_ns, &mut progress);
+        self.send_ready(&mut progress);
+        progress.next_deadline = self.x.timers.next_deadline();
+        progress
+    }
+
+    #[inline]
+    fn drive_link(&mut self, index: u32, budget: u32, progress: &mut Progress) {
+        let Some(port) = self.links.at_mut(index) else {
+            return;
+        };
+        let taken = take(&mut self.x, &mut self.qps, &self.numbers, port, budget);
+        match taken {
+            Ok(pieces) => {
+                progress.did |= pieces > 0;
+                progress.more |= pieces >= budget;
+            }
+            Err(malformed) => {
+                port.meta
+                    .down
+                    .get_or_insert(DownReason::Malformed(malformed));
+            }
+        }
+        if !port.meta.blocked.is_empty() {
+            self.unblock(index, progress);
+        }
+        self.send_ready(progress);
+        let Some(port) = self.links.at_mut(index) else {
+            return;
+        };
+        port.link.flush();
+        let down = port.meta.down.or_else(|| port.link.is_up().err());
+        if let Some(reason) = down {
+            let id = port.meta.id;
+            self.link_down(id, reason);
+            progress.did = true;
+        }
+        self.settle_broken();
+    }
+
+    /// Sends for the queue pairs that waited for room on a link, in turn.
+    fn unblock(&mut self, link: u32, progress: &mut Progress) {
+        let waiting = self
+            .links
+            .at(link)
+            .map_or(0, |port| port.meta.blocked.len());
+        for _ in 0..waiting {
+            let Some(port) = self.links.at_mut(link) else {
+                return;
+            };
+            let Some(who) = port.meta.blocked.pop_front() else {
+                return;
+            };
+            let Some(qp) = self.qps.get_mut(who) else {
+                continue;
+            };
+            qp.req.blocked = false;
+            let before = (qp.sq.next, qp.req.offset);
+            pump(&mut self.x, &mut self.links, qp);
+            progress.did |= before != (qp.sq.next, qp.req.offset);
+            if qp.req.blocked {
+                // Full again: it went to the end of the line.
+                return;
+            }
+        }
+    }
+
+    /// Sends for the queue pairs that an answer or a timer let go on.
+    pub(crate) fn send_ready(&mut self, progress: &mut Progress) {
+        while let Some(index) = self.x.ready.pop() {
+            if let Some(qp) = self.qps.at_mut(index) {
+                progress.did = true;
+                pump(&mut self.x, &mut self.links, qp);
+            }
+        }
+    }
+
+    fn run_timers(&mut self, now: u64, progress: &mut Progress) {
+        while let Some((deadline, (index, life))) = self.x.timers.due(now) {
+            let Some(qp) = self.qps.at_mut(index) else {
+                continue;
+            };
+            if qp.life == life && qp.req.wait == Some(deadline) {
+                qp.req.wait = None;
+                self.x.ready.push(index);
+            }
+        }
+        if self.x.timers.scan_due(now) {
+            self.look_for_silence(now, progress);
+        }
+    }
+
+    /// Fails the queue pairs whose peers have done nothing for too long.
+    fn look_for_silence(&mut self, now: u64, progress: &mut Progress) {
+        let mut watched = std::mem::take(&mut self.x.timers.watched);
+        watched.retain(|&index| {
+            let Some(qp) = self.qps.at_mut(index) else {
+                return false;
+            };
+            let idle = qp.sq.head == qp.sq.tail
+                || !matches!(qp.state, QpState::Rts | QpState::Sqd)
+                || (qp.state == QpState::Sqd && qp.sq.head == qp.sq.next);
+            if idle {
+                qp.req.watched = false;
+                return false;
+            }
+            let link = qp.out.and_then(|id| self.links.get(id));
+            let moved = link.map_or(0, |port| port.meta.progress);
+            match qp.req.seen {
+                Some((seen, since)) if seen == moved && qp.req.wait.is_none() => {
+                    let patience = qp.patience();
+                    if patience > 0 && now.saturating_sub(since) >= patience {
+                        self.x.give_up(qp, Status::RetryExceeded);
+                        progress.did = true;
+                    }
+                }
+                _ => qp.req.seen = Some((moved, now)),
+            }
+            true
+        });
+        // Nothing is added while a queue pair gives up.
+        self.x.timers.watched = watched;
+        self.settle_broken();
+    }
+
+    /// Takes a broken link out and tells everybody whom it concerns.
+    pub(crate) fn link_down(&mut self, id: LinkId, reason: DownReason) {
+        if let Some(link) = self.detach(id, reason) {
+            self.detached.push((id, link));
+            self.x
+                .events
+                .push_back(Event::LinkDown { link: id, reason });
+        }
+    }
+
+    /// Lets go of a link for all queue pairs.
+    pub(crate) fn forget_link(&mut self, id: LinkId) {
+        for index in 0..self.qps.bound() {
+            let Some(qp) = self.qps.at_mut(index) else {
+                continue;
+            };
+            let mut gone = false;
+            if qp.inbound == Some(id) {
+                qp.inbound = None;
+                qp.resp.current = None;
+                gone = true;
+            }
+            if qp.out == Some(id) {
+                qp.out = None;
+                qp.req.asked = false;
+                qp.req.blocked = false;
+                gone = true;
+                lose_requests(&mut self.x, qp);
+            }
+            if gone && qp.state.responds() {
+                self.x.events.push_back(Event::PeerGone {
+                    qp: qp.id,
+                    qpn: qp.qpn,
+                });
+            }
+        }
+        self.x.routes.retain(|_, link| *link != id);
+    }
+}
+
+/// The link of a connected queue pair is gone.
+fn lose_requests<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
+    if qp.sq.head == qp.sq.tail || !matches!(qp.state, QpState::Rts | QpState::Sqd) {
+        return;
+    }
+    if qp.config.qp_type == QpType::Rc {
+        x.give_up(qp, Status::RetryExceeded);
+        return;
+    }
+    // An unreliable connection does not know whether it arrived, and does not ask.
+    qp.req.acked = qp.sq.next;
+    x.retire(qp);
+    if qp.req.offset > 0 {
+        qp.req.offset = 0;
+        drop_datagram(x, qp);
+    }
+    x.forget_requests(qp);
+}
+
+/// Takes responses, acknowledgements and requests from a link; returns how many.
+#[inline]
+fn take<L: Link, M: Memory>(
+    x: &mut Context<M>,
+    qps: &mut Table<Qp>,
+    numbers: &Numbers,
+    port: &mut Port<L>,
+    budget: u32,
+) -> Result<u32, Malformed> {
+    let mut pieces = 0;
+    while pieces < budget {
+        match port.link.response()? {
+            Some(incoming) => on_response(x, qps, numbers, &mut port.meta, &incoming),
+            None => break,
+        }
+        port.link.response_done();
+        pieces += 1;
+    }
+    if pieces < budget || budget == 0 {
+        let ticket = port.link.acked()?;
+        if ticket > port.meta.acked {
+            pieces += 1;
+            on_acked(x, qps, &mut port.meta, ticket);
+        }
+    }
+    while pieces < budget {
+        if port.meta.unsent.is_some() || port.meta.bulk.is_some() {
+            match resume(x, qps, port) {
+                Resumed::Finished => {}
+                Resumed::Waits => break,
+                // Let others have the engine between two steps.
+                Resumed::More => return Ok(pieces.max(budget)),
+            }
+            pieces += 1;
+            continue;
+        }
+        if !port.link.room_to_respond() {
+            break;
+        }
+        let reply = match port.link.incoming()? {
+            Some(incoming) => on_request(x, qps, numbers, &mut port.meta, &incoming),
+            None => break,
+        };
+        pieces += 1;
+        conclude(port, reply);
+    }
+    Ok(pieces)
+}
+
+/// Acts on the decision about the request at the front.
+#[inline]
+fn conclude<L: Link>(port: &mut Port<L>, reply: Reply) {
+    match reply {
+        Reply::Done => port.link.incoming_done(),
+        Reply::Answer(answer) => send_answer(port, answer),
+        Reply::Bulk(bulk) => port.meta.bulk = Some(bulk),
+    }
+}
+
+fn send_answer<L: Link>(port: &mut Port<L>, answer: Answer) {
+    let sent = port.link.respond(&answer.head, |mut place| {
+        let len = place.len().min(answer.wire.len());
+        place.put(0, &answer.wire[..len]);
+        Ok(())
+    });
+    match sent {
+        Ok(()) => port.link.incoming_done(),
+        Err(SendError::Full) => port.meta.unsent = Some(answer),
+        Err(SendError::Down | SendError::Fault(_)) => {
+            let reason = port.link.is_up().err().unwrap_or(DownReason::Closed);
+            port.meta.down.get_or_insert(reason);
+        }
+    }
+}
+
+enum Resumed {
+    Finished,
+    More,
+    /// For room, or because the link is down.
+    Waits,
+}
+
+/// Goes on with the request at the front.
+fn resume<L: Link, M: Memory>(
+    x: &mut Context<M>,
+    qps: &mut Table<Qp>,
+    port: &mut Port<L>,
+) -> Resumed {
+    if port.meta.down.is_some() || !port.link.room_to_respond() {
+        return Resumed::Waits;
+    }
+    if let Some(answer) = port.meta.unsent.take() {
+        send_answer(port, answer);
+        return if port.meta.unsent.is_none() {
+            Resumed::Finished
+        } else {
+            Resumed::Waits
+        };
+    }
+    let Some(mut bulk) = port.meta.bulk.take() else {
+        return Resumed::Finished;
+    };
+    match bulk::step(x, qps, port, &mut bulk) {
+        Stepped::Finished(reply) => {
+            conclude(port, reply);
+            Resumed::Finished
+        }
+        Stepped::More => {
+            port.meta.bulk = Some(bulk);
+            Resumed::More
+        }
+        Stepped::Full => {
+            port.meta.bulk = Some(bulk);
+            Resumed::Waits
+        }
+        Stepped::Down(reason) => {
+            port.meta.down.get_or_insert(reason);
+            Resumed::Waits
+        }
+    }
+}

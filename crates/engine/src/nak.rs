@@ -1,0 +1,84 @@
+//! How a responder says no: the codes in [`rkey_link::Head::imm`] of a negative acknowledgement,
+//! and the table of receiver-not-ready delays.
+
+/// Why a message was not executed. Part of the protocol between devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Nak {
+    /// No receive is posted: try again after the delay (its code is in bits 8 to 12).
+    ReceiverNotReady = 1,
+    /// Another message number was expected.
+    Sequence = 2,
+    /// The request makes no sense for this queue pair.
+    InvalidRequest = 3,
+    /// Key, range or rights.
+    RemoteAccess = 4,
+    /// The responder could not carry it out.
+    RemoteOperation = 5,
+    /// The queue pair is not there, not ready to receive, or does not know its peer yet.
+    NotReady = 6,
+    /// The payload cannot be had by reference: send it in pieces.
+    NoReference = 7,
+    /// Memory of the requester could not be touched.
+    RequesterFault = 8,
+}
+
+impl Nak {
+    pub(crate) fn from_wire(imm: u32) -> Option<Self> {
+        Some(match imm as u8 {
+            1 => Self::ReceiverNotReady,
+            2 => Self::Sequence,
+            3 => Self::InvalidRequest,
+            4 => Self::RemoteAccess,
+            5 => Self::RemoteOperation,
+            6 => Self::NotReady,
+            7 => Self::NoReference,
+            8 => Self::RequesterFault,
+            _ => return None,
+        })
+    }
+}
+
+/// The receiver-not-ready delay for a 5-bit code, in nanoseconds (IBA table 45).
+pub(crate) const fn rnr_delay_ns(code: u8) -> u64 {
+    /// In units of 10 µs.
+    const TABLE: [u32; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    TABLE[(code & 31) as usize] as u64 * 10_000
+}
+
+/// The transport timeout for a 5-bit code, in nanoseconds; 0 is for ever.
+pub(crate) const fn timeout_ns(code: u8) -> u64 {
+    if code == 0 { 0 } else { 4096 << (code & 31) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_are_those_of_the_specification() {
+        assert_eq!(rnr_delay_ns(0), 655_360_000);
+        assert_eq!(rnr_delay_ns(1), 10_000);
+        assert_eq!(rnr_delay_ns(12), 640_000);
+        assert_eq!(rnr_delay_ns(31), 491_520_000);
+        assert_eq!(timeout_ns(0), 0);
+        assert_eq!(timeout_ns(14), 67_108_864);
+    }
+
+    #[test]
+    fn codes_survive_the_wire() {
+        for imm in 0..=u32::from(u8::MAX) {
+            if let Some(nak) = Nak::from_wire(imm) {
+                assert_eq!(nak as u32, imm);
+                assert_eq!(
+                    Nak::from_wire(imm | 0x1f00),
+                    Some(nak),
+                    "the delay does not disturb"
+                );
+            }
+        }
+    }
+}

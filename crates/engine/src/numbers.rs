@@ -1,0 +1,74 @@
+//! Which queue pair has which number: two array look-ups, no hashing.
+
+const NONE: u32 = u32::MAX;
+
+/// Maps 24-bit queue pair numbers to indices. Numbers come in blocks of 256, and only blocks that
+/// are in use have a table.
+pub(crate) struct Numbers {
+    /// Block to table, plus 1; 0 is none. Untouched pages of it cost nothing.
+    blocks: Vec<u16>,
+    tables: Vec<Box<[u32; 256]>>,
+}
+
+impl Numbers {
+    pub(crate) fn new() -> Self {
+        Self {
+            blocks: vec![0; 1 << 16],
+            tables: Vec::new(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, qpn: u32) -> Option<u32> {
+        let table = *self.blocks.get((qpn >> 8) as usize)?;
+        let table = self.tables.get((table as usize).checked_sub(1)?)?;
+        let index = table[(qpn & 0xff) as usize];
+        (index != NONE).then_some(index)
+    }
+
+    /// False if the number is taken or has more than 24 bits.
+    pub(crate) fn insert(&mut self, qpn: u32, index: u32) -> bool {
+        let Some(block) = self.blocks.get_mut((qpn >> 8) as usize) else {
+            return false;
+        };
+        if *block == 0 {
+            self.tables.push(Box::new([NONE; 256]));
+            let Ok(table) = u16::try_from(self.tables.len()) else {
+                return false;
+            };
+            *block = table;
+        }
+        let place = &mut self.tables[*block as usize - 1][(qpn & 0xff) as usize];
+        if *place != NONE {
+            return false;
+        }
+        *place = index;
+        true
+    }
+
+    pub(crate) fn remove(&mut self, qpn: u32) {
+        if let Some(&table @ 1..) = self.blocks.get((qpn >> 8) as usize) {
+            self.tables[table as usize - 1][(qpn & 0xff) as usize] = NONE;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_found_until_removed() {
+        let mut numbers = Numbers::new();
+        for qpn in [0, 1, 0x1234, 0xff_ffff] {
+            assert!(numbers.insert(qpn, qpn ^ 5));
+            assert!(!numbers.insert(qpn, 9));
+        }
+        assert!(!numbers.insert(1 << 24, 0));
+        assert_eq!(numbers.get(0x1234), Some(0x1234 ^ 5));
+        assert_eq!((numbers.get(0x1235), numbers.get(1 << 24)), (None, None));
+        numbers.remove(0x1234);
+        assert_eq!(numbers.get(0x1234), None);
+        assert!(numbers.insert(0x1234, 7));
+    }
+}

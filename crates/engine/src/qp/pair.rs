@@ -1,0 +1,227 @@
+//! A queue pair from the inside: everything that requester and responder keep about it.
+
+use super::QpConfig;
+use super::state::QpState;
+use crate::nak::timeout_ns;
+use crate::recv_queue::{Recv, RecvQueue};
+use crate::send_queue::SendQueue;
+use crate::{LinkId, Peer, QpId};
+use rkey_core::{Access, Accessor};
+use std::collections::VecDeque;
+
+/// Message numbers have 24 bits, as packet sequence numbers have.
+pub(crate) const MSN_MASK: u32 = 0xff_ffff;
+
+/// Attributes, as set or by default.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) access: Access,
+    pub(crate) timeout: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) min_rnr_timer: u8,
+    pub(crate) max_reads_out: u8,
+    pub(crate) max_reads_in: u8,
+    pub(crate) path_mtu: u32,
+    pub(crate) qkey: u32,
+}
+
+impl Settings {
+    pub(crate) const fn new() -> Self {
+        Self {
+            access: Access::empty(),
+            timeout: 0,
+            retry_count: 0,
+            rnr_retry: 0,
+            min_rnr_timer: 0,
+            max_reads_out: 0,
+            max_reads_in: 0,
+            path_mtu: 4096,
+            qkey: 0,
+        }
+    }
+}
+
+/// The requester's state besides the send queue.
+pub(crate) struct Requester {
+    /// Number of the next message.
+    pub(crate) msn: u32,
+    /// Bytes of the message at `next` that have been sent.
+    pub(crate) offset: u64,
+    /// Requests before this sequence number have been acknowledged.
+    pub(crate) acked: u64,
+    /// Pieces on the link that are not acknowledged.
+    pub(crate) in_flight: u32,
+    /// Sent reads and atomics without their answer, oldest first.
+    pub(crate) reads: VecDeque<u64>,
+    /// A message has to be sent again. Until everything that was sent after it has been
+    /// acknowledged (and dropped by the peer), nothing is sent and refusals are old news.
+    pub(crate) rewinding: bool,
+    /// A request failed here; nothing more is started.
+    pub(crate) stopped: bool,
+    /// Nothing is sent before this time.
+    pub(crate) wait: Option<u64>,
+    /// The queue pair is in its link's list of those that wait for room.
+    pub(crate) blocked: bool,
+    /// The device has been asked for a link.
+    pub(crate) asked: bool,
+    /// Receiver-not-ready retries that are left.
+    pub(crate) rnr_left: u8,
+    /// Since when the peer has been "not ready".
+    pub(crate) not_ready_since: Option<u64>,
+    /// The next delay for a peer that is not ready.
+    pub(crate) not_ready_delay: u64,
+    /// The queue pair is in the list of those that have a timeout running.
+    pub(crate) watched: bool,
+    /// The link's progress when it was last seen to move, and when that was.
+    pub(crate) seen: Option<(u64, u64)>,
+}
+
+impl Requester {
+    const fn new() -> Self {
+        Self {
+            msn: 0,
+            offset: 0,
+            acked: 0,
+            in_flight: 0,
+            reads: VecDeque::new(),
+            rewinding: false,
+            stopped: false,
+            wait: None,
+            blocked: false,
+            asked: false,
+            rnr_left: 0,
+            not_ready_since: None,
+            not_ready_delay: 0,
+            watched: false,
+            seen: None,
+        }
+    }
+}
+
+/// A message that is arriving.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inbound {
+    pub(crate) msn: u32,
+    pub(crate) op: rkey_link::Op,
+    pub(crate) total: u32,
+    pub(crate) received: u32,
+}
+
+/// The responder's state.
+pub(crate) struct Responder {
+    /// Number of the next message (reliable connections).
+    pub(crate) msn: u32,
+    pub(crate) current: Option<Inbound>,
+    /// The receive that the current message uses. It stays held when a message has to be sent
+    /// again or is abandoned, and the next one uses it.
+    pub(crate) recv: Recv,
+    /// The peer has been heard of.
+    pub(crate) established: bool,
+}
+
+/// A queue pair.
+pub(crate) struct Qp {
+    pub(crate) id: QpId,
+    pub(crate) qpn: u32,
+    pub(crate) config: QpConfig,
+    pub(crate) state: QpState,
+    /// In Sqd: sends that were started are not complete yet.
+    pub(crate) draining: bool,
+    pub(crate) settings: Settings,
+    pub(crate) peer: Option<Peer>,
+    /// The link that requests take.
+    pub(crate) out: Option<LinkId>,
+    /// A link that has been checked to come from the peer.
+    pub(crate) inbound: Option<LinkId>,
+    /// Unique in the engine; another one after a reset or an error, so that news about earlier
+    /// requests is recognised as old.
+    pub(crate) life: u32,
+    pub(crate) sq: SendQueue,
+    pub(crate) rq: RecvQueue,
+    pub(crate) req: Requester,
+    pub(crate) resp: Responder,
+}
+
+impl Qp {
+    pub(crate) fn new(id: QpId, qpn: u32, config: QpConfig, life: u32) -> Self {
+        let receives = if config.srq.is_some() {
+            (0, 0)
+        } else {
+            (config.max_recv, config.max_recv_sge)
+        };
+        Self {
+            id,
+            qpn,
+            config,
+            state: QpState::Reset,
+            draining: false,
+            settings: Settings::new(),
+            peer: None,
+            out: None,
+            inbound: None,
+            life,
+            sq: SendQueue::new(config.max_send, config.max_send_sge, config.max_inline),
+            rq: RecvQueue::new(receives.0, receives.1),
+            req: Requester::new(),
+            resp: Responder {
+                msn: 0,
+                current: None,
+                recv: Recv::none(),
+                established: false,
+            },
+        }
+    }
+
+    /// Back to how it was created, except for the identity.
+    pub(crate) fn reset(&mut self, life: u32) {
+        let (blocked, watched) = (self.req.blocked, self.req.watched);
+        let receives = self.rq.limit();
+        let stride = self.config.max_recv_sge;
+        self.state = QpState::Reset;
+        self.draining = false;
+        self.settings = Settings::new();
+        (self.peer, self.out, self.inbound) = (None, None, None);
+        self.life = life;
+        self.sq.clear();
+        self.rq = RecvQueue::new(receives, if self.config.srq.is_some() { 0 } else { stride });
+        self.req = Requester {
+            blocked,
+            watched,
+            acked: self.sq.tail,
+            ..Requester::new()
+        };
+        self.resp = Responder {
+            msn: 0,
+            current: None,
+            recv: Recv::none(),
+            established: false,
+        };
+    }
+
+    /// Who a request on this queue pair is, for the protection table.
+    #[inline]
+    pub(crate) fn accessor(&self) -> Accessor {
+        Accessor {
+            domain: self.config.domain,
+            qp: self.qpn,
+        }
+    }
+
+    /// How long a request may go without progress, in nanoseconds; 0 is for ever.
+    pub(crate) fn patience(&self) -> u64 {
+        timeout_ns(self.settings.timeout).saturating_mul(u64::from(self.settings.retry_count) + 1)
+    }
+
+    /// Whether a piece may be sent now.
+    #[inline]
+    pub(crate) fn may_send(&self) -> bool {
+        let started =
+            self.state == QpState::Rts || (self.state == QpState::Sqd && self.req.offset > 0);
+        started
+            && !self.req.rewinding
+            && !self.req.stopped
+            && !self.req.blocked
+            && self.req.wait.is_none()
+    }
+}

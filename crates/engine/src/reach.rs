@@ -1,0 +1,276 @@
+//! What an engine may touch: the protection table and the memory behind it.
+//!
+//! Everything here asks the table first, touches exactly the bytes of the lease, and gives the
+//! lease back before it returns. A payload that is spread over several scatter/gather elements,
+//! or a region that is spread over several pieces, is walked part by part.
+
+use crate::Sge;
+use rkey_base::fault::Fault;
+use rkey_base::memory::Memory;
+use rkey_base::range::VaRange;
+use rkey_base::shared::{Foreign, Place};
+use rkey_core::{Accessor, Denial, DomainId, Lease, LocalUse, Operation, Protection, WireKey};
+use rkey_link::PullError;
+use std::sync::Arc;
+
+/// Why bytes could not be moved.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// The table refused.
+    Denied(Box<Denial>),
+    /// The memory is not there.
+    Fault(Fault),
+    /// The peer's memory could not be reached.
+    Pull(PullError),
+}
+
+impl From<Box<Denial>> for Trouble {
+    fn from(denial: Box<Denial>) -> Self {
+        Self::Denied(denial)
+    }
+}
+
+impl From<Fault> for Trouble {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<PullError> for Trouble {
+    fn from(error: PullError) -> Self {
+        match error {
+            PullError::Local(fault) => Self::Fault(fault),
+            other => Self::Pull(other),
+        }
+    }
+}
+
+/// A part of somebody's memory, as a request of a queue pair names it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) who: Accessor,
+    pub(crate) key: WireKey,
+    pub(crate) addr: u64,
+}
+
+/// The counter of a region, if one is bound to it.
+pub(crate) type Counter = Option<u32>;
+
+pub(crate) struct Reach<M> {
+    pub(crate) protection: Arc<Protection>,
+    pub(crate) memory: M,
+}
+
+impl<M: Memory> Reach<M> {
+    /// Calls `touch` for each part of the bytes `offset .. offset + len` of `sges`, in order, with
+    /// how many bytes came before it.
+    fn walk(
+        &self,
+        domain: DomainId,
+        sges: &[Sge],
+        offset: u64,
+        len: u64,
+        want: LocalUse,
+        mut touch: impl FnMut(VaRange, u64) -> Result<(), Trouble>,
+    ) -> Result<(), Trouble> {
+        let (mut skip, mut done) = (offset, 0);
+        for sge in sges {
+            if done == len {
+                break;
+            }
+            let size = u64::from(sge.len);
+            if skip >= size {
+                skip -= size;
+                continue;
+            }
+            let part = (size - skip).min(len - done);
+            let lease = self.protection.check_local(
+                domain,
+                sge.key,
+                sge.addr.wrapping_add(skip),
+                part,
+                want,
+            )?;
+            for_spans(&lease, |span, before| touch(span, done + before))?;
+            done += part;
+            skip = 0;
+        }
+        Ok(())
+    }
+
+    /// Whether these bytes may be used.
+    pub(crate) fn check_sges(
+        &self,
+        domain: DomainId,
+        sges: &[Sge],
+        len: u64,
+        want: LocalUse,
+    ) -> Result<(), Trouble> {
+        self.walk(domain, sges, 0, len, want, |_, _| Ok(()))
+    }
+
+    /// Fills `place` from `sges`, starting `offset` bytes into them.
+    #[inline]
+    pub(crate) fn gather(
+        &self,
+        domain: DomainId,
+        sges: &[Sge],
+        offset: u64,
+        mut place: Place<'_>,
+        want: LocalUse,
+    ) -> Result<(), Trouble> {
+        let len = place.len() as u64;
+        if let [sge] = sges {
+            let addr = sge.addr.wrapping_add(offset);
+            let lease = self
+                .protection
+                .check_local(domain, sge.key, addr, len, want)?;
+            if let Some(span) = lease.single() {
+                return Ok(self.memory.load(place, span.start())?);
+            }
+        }
+        let all = &mut place;
+        self.walk(domain, sges, offset, len, want, |span, before| {
+            let (_, rest) = all.reborrow().split(before as usize);
+            let (part, _) = rest.split(span.len() as usize);
+            Ok(self.memory.load(part, span.start())?)
+        })
+    }
+
+    /// Stores `bytes` to `sges`, starting `offset` bytes into them.
+    #[inline]
+    pub(crate) fn scatter(
+        &self,
+        domain: DomainId,
+        sges: &[Sge],
+        offset: u64,
+        bytes: Foreign<'_>,
+        want: LocalUse,
+    ) -> Result<(), Trouble> {
+        let len = bytes.len() as u64;
+        if let [sge] = sges {
+            let addr = sge.addr.wrapping_add(offset);
+            let lease = self
+                .protection
+                .check_local(domain, sge.key, addr, len, want)?;
+            if let Some(span) = lease.single() {
+                return Ok(self.memory.store(span.start(), bytes)?);
+            }
+        }
+        self.walk(domain, sges, offset, len, want, |span, before| {
+            self.store_part(span, bytes, before)
+        })
+    }
+
+    /// Calls `touch` for each part of the bytes of `sges`; see [`Self::walk`].
+    pub(crate) fn each_local(
+        &self,
+        domain: DomainId,
+        sges: &[Sge],
+        offset: u64,
+        len: u64,
+        want: LocalUse,
+        touch: impl FnMut(VaRange, u64) -> Result<(), Trouble>,
+    ) -> Result<(), Trouble> {
+        self.walk(domain, sges, offset, len, want, touch)
+    }
+
+    /// Calls `touch` for each part of the `len` bytes that a peer asked for.
+    pub(crate) fn each_remote(
+        &self,
+        asked: &Asked,
+        len: u64,
+        want: Operation,
+        touch: impl FnMut(VaRange, u64) -> Result<(), Trouble>,
+    ) -> Result<Counter, Trouble> {
+        let lease = self.lease(asked, len, want)?;
+        for_spans(&lease, touch)?;
+        Ok(lease.counter())
+    }
+
+    /// Stores what a peer wrote.
+    #[inline]
+    pub(crate) fn store_remote(
+        &self,
+        asked: &Asked,
+        bytes: Foreign<'_>,
+    ) -> Result<Counter, Trouble> {
+        let lease = self.lease(asked, bytes.len() as u64, Operation::Write)?;
+        match lease.single() {
+            Some(span) => self.memory.store(span.start(), bytes)?,
+            None => for_spans(&lease, |span, before| self.store_part(span, bytes, before))?,
+        }
+        Ok(lease.counter())
+    }
+
+    /// Loads what a peer reads.
+    #[inline]
+    pub(crate) fn load_remote(
+        &self,
+        asked: &Asked,
+        mut place: Place<'_>,
+    ) -> Result<Counter, Trouble> {
+        let lease = self.lease(asked, place.len() as u64, Operation::Read)?;
+        if let Some(span) = lease.single() {
+            self.memory.load(place, span.start())?;
+        } else {
+            for_spans(&lease, |span, before| {
+                let (_, rest) = place.reborrow().split(before as usize);
+                let (part, _) = rest.split(span.len() as usize);
+                Ok(self.memory.load(part, span.start())?)
+            })?;
+        }
+        Ok(lease.counter())
+    }
+
+    /// Carries out an atomic; gives the old value.
+    pub(crate) fn atomic(
+        &self,
+        asked: &Asked,
+        run: impl FnOnce(&M, u64) -> Result<u64, Fault>,
+    ) -> Result<(u64, Counter), Trouble> {
+        let lease = self.lease(asked, 8, Operation::Atomic)?;
+        // The table refuses an atomic that is not in one piece.
+        let span = lease
+            .single()
+            .or_else(|| lease.spans().next())
+            .filter(|span| span.len() == 8);
+        let Some(span) = span else {
+            return Err(Fault::at(asked.addr).into());
+        };
+        Ok((run(&self.memory, span.start())?, lease.counter()))
+    }
+
+    #[inline]
+    pub(crate) fn lease(
+        &self,
+        asked: &Asked,
+        len: u64,
+        want: Operation,
+    ) -> Result<Lease<'_>, Box<Denial>> {
+        self.protection
+            .check_remote(&asked.who, asked.key, asked.addr, len, want)
+    }
+
+    fn store_part(&self, span: VaRange, bytes: Foreign<'_>, before: u64) -> Result<(), Trouble> {
+        let part = bytes.slice(before as usize, span.len() as usize);
+        // The spans of a lease add up to its length, which is that of `bytes`.
+        let part = part.ok_or(Fault::at(span.start()))?;
+        Ok(self.memory.store(span.start(), part)?)
+    }
+}
+
+fn for_spans(
+    lease: &Lease<'_>,
+    mut touch: impl FnMut(VaRange, u64) -> Result<(), Trouble>,
+) -> Result<(), Trouble> {
+    if let Some(span) = lease.single() {
+        return touch(span, 0);
+    }
+    let mut before = 0;
+    for span in lease.spans() {
+        touch(span, before)?;
+        before += span.len();
+    }
+    Ok(())
+}

@@ -1,0 +1,487 @@
+//! The requester: starts work requests in order, cuts them into pieces, hands them to the link.
+//!
+//! What comes back is handled in `answer.rs`. A queue pair is pumped when something was posted,
+//! when its link has room again, when a delay is over, and when an answer lets a request start
+//! that waited for it.
+
+use crate::bind;
+use crate::context::Context;
+use crate::id::Table;
+use crate::port::{Port, Record};
+use crate::qp::pair::{MSN_MASK, Qp};
+use crate::reach::{Reach, Trouble};
+use crate::send_queue::{Detail, Wqe, WqeFlags};
+use crate::{CompletionOp, Event, QpType, Status};
+use rkey_base::fault::Fault;
+use rkey_base::memory::Memory;
+use rkey_core::LocalUse;
+use rkey_link::link::REFERENCES_MAX;
+use rkey_link::{DownReason, Head, HeadFlags, Link, Op, SendError, Ticket};
+
+/// Sends what can be sent.
+pub(crate) fn pump<L: Link, M: Memory>(
+    x: &mut Context<M>,
+    links: &mut Table<Port<L>>,
+    qp: &mut Qp,
+) {
+    while qp.sq.next != qp.sq.tail && qp.may_send() {
+        if qp.req.offset == 0 {
+            match start(x, qp) {
+                Start::Send => {}
+                Start::Ended => continue,
+                Start::Wait => return,
+            }
+        }
+        let port = match path(x, links, qp) {
+            Path::Port(port) => port,
+            Path::Ended => continue,
+            Path::Wait => return,
+        };
+        match send_piece(x, port, qp) {
+            Ok(()) => {}
+            Err(SendError::Full) => {
+                qp.req.blocked = true;
+                port.meta.blocked.push_back((qp.id.index, qp.id.generation));
+                return;
+            }
+            Err(SendError::Down | SendError::Fault(_)) => {
+                let reason = port.link.is_up().err().unwrap_or(DownReason::Closed);
+                port.meta.down.get_or_insert(reason);
+                return;
+            }
+        }
+    }
+}
+
+enum Start {
+    /// It may be sent.
+    Send,
+    /// It has ended here.
+    Ended,
+    /// Not yet.
+    Wait,
+}
+
+/// Whether the request at `next` may start; executes it if it is a local one.
+#[inline]
+fn start<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
+    let seq = qp.sq.next;
+    let wqe = qp.sq.wqe(seq);
+    if wqe.flags.intersects(WqeFlags::FENCE.union(WqeFlags::DONE)) {
+        if wqe.flags.contains(WqeFlags::DONE) {
+            // It ended before the requests in front of it had to be sent again.
+            qp.sq.next = seq + 1;
+            return Start::Ended;
+        }
+        if !qp.req.reads.is_empty() {
+            return Start::Wait;
+        }
+    }
+    match wqe.op {
+        CompletionOp::Write => Start::Send,
+        CompletionOp::Send => {
+            if qp.config.qp_type == QpType::Ud && wqe.total > qp.settings.path_mtu {
+                fail(x, qp, seq, Status::LocalLength, 0);
+                return Start::Ended;
+            }
+            Start::Send
+        }
+        CompletionOp::Bind | CompletionOp::Invalidate => {
+            // Everything before it has to be complete: were an earlier request to fail, this one
+            // would have to be flushed, and it cannot be undone.
+            if qp.sq.head != seq {
+                return Start::Wait;
+            }
+            let (status, vendor) = bind::execute(x, qp, seq);
+            if !status.is_success() {
+                fail(x, qp, seq, status, vendor);
+                return Start::Ended;
+            }
+            qp.sq.wqe_mut(seq).end(Status::Success, 0);
+            qp.sq.next = seq + 1;
+            x.retire(qp);
+            Start::Ended
+        }
+        _ => {
+            let allowed = usize::from(qp.settings.max_reads_out);
+            if qp.req.reads.len() < allowed {
+                if wqe.op != CompletionOp::Read && wqe.total < 8 {
+                    fail(x, qp, seq, Status::LocalLength, 0);
+                    return Start::Ended;
+                }
+                return Start::Send;
+            }
+            if allowed == 0 {
+                fail(x, qp, seq, Status::LocalQpOperation, 0);
+                return Start::Ended;
+            }
+            Start::Wait
+        }
+    }
+}
+
+/// The request at `seq`, which is `next` or before it, failed on this side.
+#[cold]
+pub(crate) fn fail<M: Memory>(
+    x: &mut Context<M>,
+    qp: &mut Qp,
+    seq: u64,
+    status: Status,
+    vendor: u32,
+) {
+    qp.sq.wqe_mut(seq).end(status, vendor);
+    if seq == qp.sq.next {
+        qp.sq.next = seq + 1;
+        if qp.req.offset > 0 {
+            qp.req.msn = (qp.req.msn + 1) & MSN_MASK;
+        }
+        qp.req.offset = 0;
+    }
+    // Earlier requests complete first, then this one; nothing else is started.
+    qp.req.stopped = !qp.config.survive_remote_error;
+    x.retire(qp);
+}
+
+enum Path<'a, L> {
+    Port(&'a mut Port<L>),
+    /// It has ended here.
+    Ended,
+    /// There is no link yet.
+    Wait,
+}
+
+/// The link for the request at `next`.
+#[inline]
+fn path<'a, L: Link, M: Memory>(
+    x: &mut Context<M>,
+    links: &'a mut Table<Port<L>>,
+    qp: &mut Qp,
+) -> Path<'a, L> {
+    if qp.config.qp_type == QpType::Ud {
+        return datagram_path(x, links, qp);
+    }
+    let found = match qp.out {
+        Some(id) => links.get_mut(id).filter(|port| port.meta.down.is_none()),
+        None => None,
+    };
+    match found {
+        Some(port) => Path::Port(port),
+        None => {
+            ask_for_link(x, qp, qp.peer.map_or(0, |peer| peer.qpn));
+            Path::Wait
+        }
+    }
+}
+
+#[cold]
+pub(crate) fn ask_for_link<M>(x: &mut Context<M>, qp: &mut Qp, peer: u32) {
+    if !qp.req.asked {
+        qp.req.asked = true;
+        x.events.push_back(Event::LinkNeeded { qp: qp.id, peer });
+    }
+}
+
+fn datagram_path<'a, L: Link, M: Memory>(
+    x: &mut Context<M>,
+    links: &'a mut Table<Port<L>>,
+    qp: &mut Qp,
+) -> Path<'a, L> {
+    let seq = qp.sq.next;
+    let Detail::Datagram(to) = *qp.sq.detail(seq) else {
+        return Path::Wait;
+    };
+    let Some(id) = to.link.or_else(|| x.routes.get(&to.qpn).copied()) else {
+        ask_for_link(x, qp, to.qpn);
+        return Path::Wait;
+    };
+    if links.get(id).is_none_or(|port| port.meta.down.is_some()) {
+        // The network lost it.
+        drop_datagram(x, qp);
+        return Path::Ended;
+    }
+    match links.get_mut(id) {
+        Some(port) => Path::Port(port),
+        None => Path::Wait,
+    }
+}
+
+/// Ends the datagram at `next` as sent: nobody will ever know.
+pub(crate) fn drop_datagram<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
+    let seq = qp.sq.next;
+    qp.sq.wqe_mut(seq).end(Status::Success, 0);
+    qp.sq.next = seq + 1;
+    x.retire(qp);
+}
+
+/// The head of a piece of the request at `next`; `len` and the marks are still to be set.
+#[inline]
+fn head_of(qp: &Qp, wqe: &Wqe, msn: u32) -> Head {
+    let op = match wqe.op {
+        CompletionOp::Write => Op::Write,
+        CompletionOp::Read => Op::Read,
+        CompletionOp::CompareSwap => Op::CompareSwap,
+        CompletionOp::FetchAdd => Op::FetchAdd,
+        _ => Op::Send,
+    };
+    let mut flags = HeadFlags::empty();
+    flags.set(
+        HeadFlags::IMMEDIATE,
+        wqe.flags.contains(WqeFlags::IMMEDIATE),
+    );
+    flags.set(
+        HeadFlags::INVALIDATE,
+        wqe.flags.contains(WqeFlags::INVALIDATE),
+    );
+    flags.set(
+        HeadFlags::SOLICITED,
+        wqe.flags.contains(WqeFlags::SOLICITED),
+    );
+    flags.set(
+        HeadFlags::REQUESTED_KEY,
+        wqe.flags.contains(WqeFlags::REQUESTED_KEY),
+    );
+    Head {
+        op,
+        flags,
+        dst_qp: qp.peer.map_or(0, |peer| peer.qpn),
+        src_qp: qp.qpn,
+        msn,
+        len: 0,
+        total: wqe.total,
+        addr: wqe.addr,
+        key: wqe.key,
+        imm: wqe.imm,
+        operands: [0; 2],
+    }
+}
+
+/// Sends the next piece of the request at `next`, or fails the request.
+#[inline]
+fn send_piece<L: Link, M: Memory>(
+    x: &mut Context<M>,
+    port: &mut Port<L>,
+    qp: &mut Qp,
+) -> Result<(), SendError> {
+    let seq = qp.sq.next;
+    let wqe = *qp.sq.wqe(seq);
+    let offset = qp.req.offset;
+    let mut head = head_of(qp, &wqe, qp.req.msn);
+    let mut trouble = None;
+    let sent = if wqe.needs_response() {
+        head.flags |= HeadFlags::FIRST | HeadFlags::LAST;
+        ask(&x.reach, port, qp, &wqe, head, &mut trouble)
+    } else {
+        if qp.config.qp_type == QpType::Ud
+            && let Detail::Datagram(to) = qp.sq.detail(seq)
+        {
+            head.dst_qp = to.qpn;
+            // The highest bit asks for the queue pair's own key (IBA 10.2.5).
+            head.addr = u64::from(if to.qkey >> 31 == 1 {
+                qp.settings.qkey
+            } else {
+                to.qkey
+            });
+        }
+        tell(&x.reach, port, qp, &wqe, &mut head, offset, &mut trouble)
+    };
+    match sent {
+        Ok(ticket) => {
+            record(port, qp, ticket, &head);
+            if qp.config.qp_type == QpType::Ud {
+                // A datagram is complete when it has left: its bytes have been copied.
+                qp.sq.wqe_mut(seq).end(Status::Success, 0);
+                x.retire(qp);
+            }
+            Ok(())
+        }
+        Err(SendError::Fault(fault)) => {
+            let trouble = trouble.unwrap_or(Trouble::Fault(fault));
+            let vendor = x.report_local(qp, wqe.id, trouble);
+            fail(x, qp, seq, Status::LocalProtection, vendor);
+            Ok(())
+        }
+        Err(other) => Err(other),
+    }
+}
+
+/// Keeps account of a piece that the link took.
+#[inline]
+fn record<L: Link>(port: &mut Port<L>, qp: &mut Qp, ticket: Ticket, head: &Head) {
+    let seq = qp.sq.next;
+    let last = head.flags.contains(HeadFlags::LAST);
+    debug_assert_eq!(ticket, port.meta.acked + port.meta.outstanding.len() as u64);
+    port.meta.outstanding.push_back(Record {
+        qp: qp.id.index,
+        life: qp.life,
+        seq_last: seq << 1 | u64::from(last),
+    });
+    qp.req.in_flight += 1;
+    let wqe = qp.sq.wqe_mut(seq);
+    wqe.msn = head.msn;
+    if !last {
+        qp.req.offset += u64::from(head.len);
+        return;
+    }
+    if wqe.needs_response() {
+        wqe.received = 0;
+        qp.req.reads.push_back(seq);
+    }
+    qp.req.offset = 0;
+    qp.req.msn = (head.msn + 1) & MSN_MASK;
+    qp.sq.next = seq + 1;
+}
+
+const fn local_use(op: CompletionOp) -> LocalUse {
+    match op {
+        CompletionOp::Write => LocalUse::WriteSource,
+        CompletionOp::Read => LocalUse::ReadSink,
+        CompletionOp::CompareSwap | CompletionOp::FetchAdd => LocalUse::AtomicResult,
+        _ => LocalUse::Send,
+    }
+}
+
+/// A fault that stands for `trouble`, which is told in its place.
+fn keep(trouble: &mut Option<Trouble>, found: Trouble) -> Fault {
+    let fault = match &found {
+        Trouble::Fault(fault) => *fault,
+        _ => Fault::at(0),
+    };
+    *trouble = Some(found);
+    fault
+}
+
+/// Sends a piece of a send or a write.
+#[inline]
+fn tell<L: Link, M: Memory>(
+    reach: &Reach<M>,
+    port: &mut Port<L>,
+    qp: &mut Qp,
+    wqe: &Wqe,
+    head: &mut Head,
+    offset: u64,
+    trouble: &mut Option<Trouble>,
+) -> Result<Ticket, SendError> {
+    let seq = qp.sq.next;
+    let domain = qp.config.domain;
+    let want = local_use(wqe.op);
+    let rest = u64::from(wqe.total) - offset;
+    let inline = wqe.flags.contains(WqeFlags::INLINE);
+    if offset == 0 {
+        head.flags |= HeadFlags::FIRST;
+    }
+    if rest > u64::from(port.meta.caps.inline_max) && offset == 0 && !inline {
+        if wants_reference(port, qp, wqe)
+            && let Some(ticket) = by_reference(reach, port, qp, wqe, head, trouble)
+        {
+            return ticket;
+        }
+        if rest > u64::from(port.meta.caps.piece_max) {
+            // Rather refuse a message as a whole than in its middle.
+            reach
+                .check_sges(domain, qp.sq.sges(seq), rest, want)
+                .map_err(|found| SendError::Fault(keep(trouble, found)))?;
+        }
+    }
+    head.len = rest.min(u64::from(port.meta.caps.piece_max)) as u32;
+    if u64::from(head.len) == rest {
+        head.flags |= HeadFlags::LAST;
+    }
+    if head.op == Op::Write {
+        head.addr = head.addr.wrapping_add(offset);
+    }
+    port.link.request(head, |mut place| {
+        if inline {
+            let from = offset as usize;
+            place.put(0, &qp.sq.inline(seq)[from..from + place.len()]);
+            return Ok(());
+        }
+        reach
+            .gather(domain, qp.sq.sges(seq), offset, place, want)
+            .map_err(|found| keep(trouble, found))
+    })
+}
+
+fn wants_reference<L: Link>(port: &Port<L>, qp: &Qp, wqe: &Wqe) -> bool {
+    let meta = &port.meta;
+    meta.caps.by_reference
+        && wqe.total >= meta.caps.reference_min.max(1)
+        && qp.config.qp_type == QpType::Rc
+}
+
+/// Sends the whole message as a list of places. `None` if the list would be too long, or the
+/// peer cannot reach our memory.
+fn by_reference<L: Link, M: Memory>(
+    reach: &Reach<M>,
+    port: &mut Port<L>,
+    qp: &mut Qp,
+    wqe: &Wqe,
+    head: &mut Head,
+    trouble: &mut Option<Trouble>,
+) -> Option<Result<Ticket, SendError>> {
+    let reads = wqe.op == CompletionOp::Read;
+    if port.meta.no_reference && !reads {
+        return None;
+    }
+    let seq = qp.sq.next;
+    let mut list = [(0, 0); REFERENCES_MAX];
+    let mut count = 0;
+    let total = u64::from(wqe.total);
+    let walked = reach.each_local(
+        qp.config.domain,
+        qp.sq.sges(seq),
+        0,
+        total,
+        local_use(wqe.op),
+        |span, _| {
+            if let Some(place) = list.get_mut(count) {
+                *place = (span.start(), span.len());
+            }
+            count += 1;
+            Ok(())
+        },
+    );
+    if let Err(found) = walked {
+        return Some(Err(SendError::Fault(keep(trouble, found))));
+    }
+    let list = list.get(..count)?;
+    let mut whole = *head;
+    whole.flags |= HeadFlags::FIRST | HeadFlags::LAST;
+    whole.len = if reads { 0 } else { wqe.total };
+    let sent = port.link.request_by_reference(&whole, list);
+    if sent.is_ok() {
+        qp.sq.wqe_mut(seq).flags |= WqeFlags::REFERENCE;
+    }
+    *head = whole;
+    Some(sent)
+}
+
+/// Sends a read or an atomic.
+fn ask<L: Link, M: Memory>(
+    reach: &Reach<M>,
+    port: &mut Port<L>,
+    qp: &mut Qp,
+    wqe: &Wqe,
+    mut head: Head,
+    trouble: &mut Option<Trouble>,
+) -> Result<Ticket, SendError> {
+    let seq = qp.sq.next;
+    let mut len = u64::from(wqe.total);
+    if wqe.op == CompletionOp::Read {
+        if wants_reference(port, qp, wqe)
+            && let Some(ticket) = by_reference(reach, port, qp, wqe, &mut head, trouble)
+        {
+            return ticket;
+        }
+    } else {
+        len = 8;
+        head.total = 8;
+        if let Detail::Atomic(operands) = qp.sq.detail(seq) {
+            head.operands = *operands;
+        }
+    }
+    // Ask for nothing that could not be put down when it comes.
+    reach
+        .check_sges(qp.config.domain, qp.sq.sges(seq), len, local_use(wqe.op))
+        .map_err(|found| SendError::Fault(keep(trouble, found)))?;
+    port.link.request(&head, |_| Ok(()))
+}

@@ -1,0 +1,233 @@
+//! The send queue: a ring of work requests between three counters.
+//!
+//! `head` is the oldest request that is not complete, `next` the next one to start, `tail` where
+//! the next post goes. The counters only grow (sequence numbers of this queue, 64 bits), the ring
+//! wraps. Scatter/gather elements and inline data lie in arrays of their own with a fixed stride,
+//! so that a post allocates nothing.
+
+use crate::{CompletionOp, Sge, Status, UdAddress};
+use bitflags::bitflags;
+use rkey_base::range::VaRange;
+use rkey_core::{Access, Key, LocalKey, Rules, WindowId};
+
+bitflags! {
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct WqeFlags: u16 {
+        const SIGNALED = 1;
+        const FENCE = 1 << 1;
+        const SOLICITED = 1 << 2;
+        /// The payload is in the inline area.
+        const INLINE = 1 << 3;
+        const IMMEDIATE = 1 << 4;
+        const INVALIDATE = 1 << 5;
+        /// `key` is a requested one.
+        const REQUESTED_KEY = 1 << 6;
+        /// It was sent by reference: the peer may touch the memory.
+        const REFERENCE = 1 << 7;
+        /// It has ended, with `status`.
+        const DONE = 1 << 8;
+    }
+}
+
+/// One work request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wqe {
+    pub(crate) id: u64,
+    pub(crate) addr: u64,
+    pub(crate) key: u64,
+    pub(crate) op: CompletionOp,
+    pub(crate) status: Status,
+    pub(crate) flags: WqeFlags,
+    pub(crate) sges: u32,
+    /// Bytes of the message.
+    pub(crate) total: u32,
+    /// Immediate data or the key to invalidate.
+    pub(crate) imm: u32,
+    /// The message number, once it was started.
+    pub(crate) msn: u32,
+    /// Bytes of a read that have arrived.
+    pub(crate) received: u32,
+    /// The id of the report that explains the failure.
+    pub(crate) vendor: u32,
+}
+
+impl Wqe {
+    pub(crate) const EMPTY: Self = Self {
+        id: 0,
+        addr: 0,
+        key: 0,
+        op: CompletionOp::Send,
+        status: Status::Success,
+        flags: WqeFlags::empty(),
+        sges: 0,
+        total: 0,
+        imm: 0,
+        msn: 0,
+        received: 0,
+        vendor: 0,
+    };
+
+    /// Whether it ends with a response instead of an acknowledgement.
+    #[inline]
+    pub(crate) const fn needs_response(&self) -> bool {
+        matches!(
+            self.op,
+            CompletionOp::Read | CompletionOp::CompareSwap | CompletionOp::FetchAdd
+        )
+    }
+
+    /// Whether it is executed here and sends nothing.
+    #[inline]
+    pub(crate) const fn is_local(&self) -> bool {
+        matches!(self.op, CompletionOp::Bind | CompletionOp::Invalidate)
+    }
+
+    /// Ends it.
+    pub(crate) fn end(&mut self, status: Status, vendor: u32) {
+        self.flags |= WqeFlags::DONE;
+        self.status = status;
+        self.vendor = vendor;
+    }
+}
+
+/// What only some requests have; kept apart so that the others do not touch it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Detail {
+    None,
+    Atomic([u64; 2]),
+    Bind(BindWork),
+    Datagram(UdAddress),
+}
+
+/// A bind, as posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BindWork {
+    pub(crate) window: WindowId,
+    pub(crate) region: LocalKey,
+    pub(crate) range: VaRange,
+    pub(crate) access: Access,
+    pub(crate) zero_based: bool,
+    pub(crate) key: Option<Key>,
+    pub(crate) rules: Rules,
+}
+
+pub(crate) struct SendQueue {
+    wqes: Box<[Wqe]>,
+    details: Box<[Detail]>,
+    sges: Box<[Sge]>,
+    inline: Box<[u8]>,
+    mask: u64,
+    limit: u32,
+    sge_stride: usize,
+    inline_stride: usize,
+    pub(crate) head: u64,
+    pub(crate) next: u64,
+    pub(crate) tail: u64,
+}
+
+pub(crate) const NO_SGE: Sge = Sge {
+    addr: 0,
+    len: 0,
+    key: LocalKey(0),
+};
+
+impl SendQueue {
+    pub(crate) fn new(limit: u32, max_sge: u32, max_inline: u32) -> Self {
+        let ring = (limit.max(1) as usize).next_power_of_two();
+        let sge_stride = max_sge as usize;
+        let inline_stride = max_inline as usize;
+        Self {
+            wqes: vec![Wqe::EMPTY; ring].into(),
+            details: vec![Detail::None; ring].into(),
+            sges: vec![NO_SGE; ring * sge_stride].into(),
+            inline: vec![0; ring * inline_stride].into(),
+            mask: ring as u64 - 1,
+            limit,
+            sge_stride,
+            inline_stride,
+            head: 0,
+            next: 0,
+            tail: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.tail - self.head >= u64::from(self.limit)
+    }
+
+    /// Posted and not complete.
+    pub(crate) fn len(&self) -> u32 {
+        (self.tail - self.head) as u32
+    }
+
+    #[inline]
+    fn slot(&self, seq: u64) -> usize {
+        (seq & self.mask) as usize
+    }
+
+    #[inline]
+    pub(crate) fn wqe(&self, seq: u64) -> &Wqe {
+        &self.wqes[self.slot(seq)]
+    }
+
+    #[inline]
+    pub(crate) fn wqe_mut(&mut self, seq: u64) -> &mut Wqe {
+        let slot = self.slot(seq);
+        &mut self.wqes[slot]
+    }
+
+    pub(crate) fn detail(&self, seq: u64) -> &Detail {
+        &self.details[self.slot(seq)]
+    }
+
+    #[inline]
+    pub(crate) fn sges(&self, seq: u64) -> &[Sge] {
+        let from = self.slot(seq) * self.sge_stride;
+        &self.sges[from..from + self.wqe(seq).sges as usize]
+    }
+
+    #[inline]
+    pub(crate) fn inline(&self, seq: u64) -> &[u8] {
+        let from = self.slot(seq) * self.inline_stride;
+        &self.inline[from..from + self.wqe(seq).total as usize]
+    }
+
+    /// Places a request at the tail. The caller has checked lengths and room.
+    #[inline]
+    pub(crate) fn push(&mut self, wqe: Wqe, sges: &[Sge], inline: Option<&[u8]>) {
+        let slot = self.slot(self.tail);
+        self.wqes[slot] = wqe;
+        match inline {
+            None => {
+                let from = slot * self.sge_stride;
+                self.sges[from..from + sges.len()].copy_from_slice(sges);
+            }
+            Some(bytes) => {
+                let from = slot * self.inline_stride;
+                self.inline[from..from + bytes.len()].copy_from_slice(bytes);
+            }
+        }
+        self.tail += 1;
+    }
+
+    /// Adds the detail of the request that the next `push` will place.
+    pub(crate) fn set_next_detail(&mut self, detail: Detail) {
+        let slot = self.slot(self.tail);
+        self.details[slot] = detail;
+    }
+
+    /// The started request with this message number, oldest first.
+    pub(crate) fn find(&self, msn: u32, until: u64) -> Option<u64> {
+        (self.head..until).find(|&seq| {
+            let wqe = self.wqe(seq);
+            wqe.msn == msn && !wqe.is_local()
+        })
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.head = self.tail;
+        self.next = self.tail;
+    }
+}

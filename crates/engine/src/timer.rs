@@ -1,0 +1,116 @@
+//! Deadlines: exact ones for retries, coarse ones for peers that do nothing.
+//!
+//! A queue pair that waits before it tries again (receiver not ready, peer not ready) has an entry
+//! in a heap. A queue pair that waits for its peer has none: it is on a list that is looked
+//! through now and then, so that posting and completing cost nothing. The coarse clock is at most
+//! a quarter of the shortest patience, so a failure comes at most that much late.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+const SCAN_MIN_NS: u64 = 1_000_000;
+const SCAN_MAX_NS: u64 = 100_000_000;
+
+/// A queue pair by place, with the life it had when it was entered.
+pub(crate) type Who = (u32, u32);
+
+pub(crate) struct Timers {
+    exact: BinaryHeap<Reverse<(u64, Who)>>,
+    /// Queue pairs with a timeout running.
+    pub(crate) watched: Vec<u32>,
+    scan_every: u64,
+    next_scan: Option<u64>,
+}
+
+impl Timers {
+    pub(crate) const fn new() -> Self {
+        Self {
+            exact: BinaryHeap::new(),
+            watched: Vec::new(),
+            scan_every: SCAN_MAX_NS,
+            next_scan: None,
+        }
+    }
+
+    pub(crate) fn at(&mut self, deadline: u64, who: Who) {
+        self.exact.push(Reverse((deadline, who)));
+    }
+
+    /// The next queue pair whose exact deadline has passed, and that deadline.
+    pub(crate) fn due(&mut self, now: u64) -> Option<(u64, Who)> {
+        let Reverse((deadline, _)) = *self.exact.peek()?;
+        if deadline > now {
+            return None;
+        }
+        self.exact.pop().map(|Reverse(entry)| entry)
+    }
+
+    /// Adds a queue pair to the coarse list.
+    pub(crate) fn watch(&mut self, qp: u32, patience: u64) {
+        let every = (patience / 4).clamp(SCAN_MIN_NS, SCAN_MAX_NS);
+        if self.watched.is_empty() {
+            self.scan_every = every;
+            self.next_scan = None;
+        } else if every < self.scan_every {
+            self.scan_every = every;
+            self.next_scan = None;
+        }
+        self.watched.push(qp);
+    }
+
+    /// Whether the coarse list is to be looked through now.
+    #[inline]
+    pub(crate) fn scan_due(&mut self, now: u64) -> bool {
+        if self.watched.is_empty() {
+            return false;
+        }
+        // The first look after a while only reads the clock: nobody knew the time when the list
+        // was started.
+        let due = self.next_scan.is_none_or(|at| now >= at);
+        if due {
+            self.next_scan = Some(now + self.scan_every);
+        }
+        due
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        let exact = self.exact.peek().map(|Reverse((deadline, _))| *deadline);
+        let scan = if self.watched.is_empty() {
+            None
+        } else {
+            self.next_scan
+        };
+        match (exact, scan) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exact_deadlines_come_in_order_and_not_early() {
+        let mut timers = Timers::new();
+        timers.at(30, (3, 1));
+        timers.at(10, (1, 1));
+        assert_eq!(timers.next_deadline(), Some(10));
+        assert_eq!(timers.due(9), None);
+        assert_eq!(timers.due(20), Some((10, (1, 1))));
+        assert_eq!(timers.due(20), None);
+    }
+
+    #[test]
+    fn an_idle_engine_has_no_deadline() {
+        let mut timers = Timers::new();
+        assert!(!timers.scan_due(5) && timers.next_deadline().is_none());
+        timers.watch(1, 40_000_000);
+        assert!(timers.scan_due(5));
+        assert_eq!(timers.next_deadline(), Some(10_000_005));
+        assert!(!timers.scan_due(6));
+        timers.watched.clear();
+        assert_eq!(timers.next_deadline(), None);
+    }
+}
