@@ -79,7 +79,7 @@ pub fn light() {
     compiler_fence(Ordering::SeqCst);
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicU32};

@@ -101,10 +101,6 @@ pub struct Producer<T> {
 
 impl<T: Copy + Send> Fifo<T> {
     /// An empty queue for `capacity` entries (at least one).
-    #[expect(
-        clippy::new_ret_no_self,
-        reason = "a queue has two sides, and both are needed"
-    )]
     #[must_use]
     pub fn new(capacity: usize) -> (Producer<T>, Self) {
         let capacity = capacity.max(1);

@@ -107,7 +107,7 @@ impl ProcessMemory {
 
     #[inline(always)]
     fn word(va: u64) -> Result<*mut u64, Fault> {
-        if va % 8 == 0 {
+        if va.is_multiple_of(8) {
             Ok(pointer(va).cast())
         } else {
             Err(Fault::at(va))
@@ -286,7 +286,7 @@ impl ArenaMemory {
     }
 
     fn word(&self, va: u64, change: impl FnOnce(u64) -> Option<u64>) -> Result<u64, Fault> {
-        if va % 8 != 0 {
+        if !va.is_multiple_of(8) {
             return Err(Fault::at(va));
         }
         let mut inner = self.lock();
@@ -438,7 +438,7 @@ mod tests {
         // SAFETY: the only addresses given to it lie in `bytes`, or are not accessed.
         let memory = unsafe { ProcessMemory::new() };
         behaves(&memory, bytes.as_mut_ptr().expose_provenance() as u64);
-        assert!((&memory).process().is_some());
+        assert!(memory.process().is_some());
     }
 
     #[test]

@@ -155,7 +155,7 @@ mod tests {
         let ranges = || (0..6).flat_map(|start| (0..6).map(move |len| range(start, len)));
         for a in ranges() {
             let in_a = |x: u64| (a.start()..a.end()).contains(&x);
-            assert_eq!(a.is_empty(), a.len() == 0);
+            assert_eq!(a.is_empty(), a.start() == a.end());
             for b in ranges() {
                 let in_b = |x: u64| (b.start()..b.end()).contains(&x);
                 let common: Vec<u64> = (0..12).filter(|&x| in_a(x) && in_b(x)).collect();

@@ -105,7 +105,7 @@ macro_rules! get_word {
             // SAFETY: the word lies inside the view, by the check, and the constructor's caller vouched for the view.
             unsafe {
                 let at = self.ptr.add(offset);
-                if at.addr() % align_of::<$atomic>() == 0 {
+                if at.addr() % align_of::<$atomic>() == 0 && !cfg!(miri) {
                     (*at.cast::<$atomic>()).load(Ordering::Relaxed)
                 } else {
                     let mut bytes = [0; size_of::<$word>()];
@@ -225,18 +225,20 @@ impl<'a> Place<'a> {
     #[inline(always)]
     #[track_caller]
     pub fn put(&mut self, offset: usize, bytes: &[u8]) {
-        match *bytes {
-            // Frequent sizes become plain moves when the length is known where this is inlined.
-            [a, b, c, d, e, f, g, h] => {
-                self.put_u64(offset, u64::from_ne_bytes([a, b, c, d, e, f, g, h]));
-            }
-            _ => {
-                check(offset, bytes.len(), self.len);
-                // SAFETY: the destination lies inside the view, by the check, and `&mut self` and the constructor's
-                // promise exclude that `bytes` overlaps it.
-                unsafe { transfer(self.ptr.add(offset), bytes.as_ptr(), bytes.len()) };
-            }
+        // Frequent sizes become plain moves where the length is known when this is inlined.
+        if let Ok(word) = <[u8; 8]>::try_from(bytes) {
+            return self.put_u64(offset, u64::from_ne_bytes(word));
         }
+        check(offset, bytes.len(), self.len);
+        if let Some((low, high)) = bytes.split_first_chunk::<8>()
+            && let Ok(high) = <[u8; 8]>::try_from(high)
+        {
+            self.put_u64(offset, u64::from_ne_bytes(*low));
+            return self.put_u64(offset + 8, u64::from_ne_bytes(high));
+        }
+        // SAFETY: the destination lies inside the view, by the check, and `&mut self` and the constructor's promise
+        // exclude that `bytes` overlaps it.
+        unsafe { transfer(self.ptr.add(offset), bytes.as_ptr(), bytes.len()) };
     }
 
     /// Copies all of `from` to `offset`.

@@ -97,8 +97,8 @@ pub(super) fn install() -> io::Result<()> {
     let _one_at_a_time = INSTALLING
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
-    for signal in 0..SIGNALS.len() {
-        if INSTALLED[signal].load(Ordering::Acquire) == 0 {
+    for (signal, layers) in INSTALLED.iter().enumerate() {
+        if layers.load(Ordering::Acquire) == 0 {
             add_layer(signal)?;
         }
     }

@@ -329,6 +329,12 @@ mod direct {
     use crate::fault::Fault;
     use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+    /// Volatile, since whoever gave the source may have no right to write there, which an atomic would ask for.
+    unsafe fn load<T: Copy>(p: *const T) -> T {
+        // SAFETY: the caller checked place and alignment.
+        unsafe { p.read_volatile() }
+    }
+
     pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
         let mut at = 0;
         while at < len {
@@ -337,11 +343,11 @@ mod direct {
             unsafe {
                 let (d, s) = (dst.add(at), src.add(at));
                 if len - at >= 8 && d.addr() % 8 == 0 && s.addr() % 8 == 0 {
-                    let word = (*s.cast::<AtomicU64>()).load(Ordering::Relaxed);
+                    let word = load(s.cast::<u64>());
                     (*d.cast::<AtomicU64>()).store(word, Ordering::Release);
                     at += 8;
                 } else {
-                    let byte = (*s.cast::<AtomicU8>()).load(Ordering::Relaxed);
+                    let byte = load(s);
                     (*d.cast::<AtomicU8>()).store(byte, Ordering::Release);
                     at += 1;
                 }

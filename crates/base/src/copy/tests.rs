@@ -46,10 +46,8 @@ impl Island {
 
     fn protect(&self, rights: libc::c_int) {
         // SAFETY: pages of ours, to which there are no references.
-        assert_eq!(
-            unsafe { libc::mprotect(self.shore().cast(), page_size(), rights) },
-            0
-        );
+        let result = unsafe { libc::mprotect(self.shore().cast(), page_size(), rights) };
+        assert_eq!(result, 0);
     }
 }
 
@@ -429,6 +427,7 @@ fn in_a_child() {
             fault_elsewhere();
         }
         "sent" => {
+            set_handler(libc::SIG_DFL, 0);
             install().unwrap();
             // SAFETY: meant to end this process.
             unsafe { libc::raise(libc::SIGSEGV) };

@@ -194,7 +194,7 @@ fn locate(pid: u32, local: u64, remote: u64, done: usize, source: Side) -> CmaEr
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
     use crate::process::page_size;

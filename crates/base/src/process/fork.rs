@@ -103,7 +103,7 @@ impl ForkMark {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
 

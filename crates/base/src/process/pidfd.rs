@@ -56,7 +56,7 @@ impl AsFd for PidFd {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
     use std::process::{Command, Stdio};

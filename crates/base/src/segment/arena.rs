@@ -125,7 +125,7 @@ impl PeerArena {
     /// bytes; `InvalidInput` when they are not whole pages; `PermissionDenied` when the arena may not be written.
     pub fn map(fd: OwnedFd, offset: u64, len: u64, sharing: Sharing) -> io::Result<Self> {
         let page = crate::process::page_size() as u64;
-        if len == 0 || len % page != 0 || offset % page != 0 {
+        if len == 0 || !len.is_multiple_of(page) || !offset.is_multiple_of(page) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "only whole pages can be mapped",

@@ -110,7 +110,7 @@ impl Mapping {
     pub(super) fn word(&self, offset: usize, size: usize) -> *mut u8 {
         match self.at(offset, size) {
             // The mapping starts at a page, so the offset alone decides.
-            Some(at) if offset % size == 0 => at,
+            Some(at) if offset.is_multiple_of(size) => at,
             _ => panic!(
                 "there is no aligned word at offset {offset} of {} bytes",
                 self.len

@@ -21,5 +21,5 @@ pub use arena::{Arena, PeerArena, Sharing};
 pub use own::OwnSegment;
 pub use peer::PeerSegment;
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests;

@@ -114,13 +114,14 @@ fn claim_against_claim() {
         let claimed = slab.claim().unwrap();
         let mine = claimed.index();
         for index in 0..2 {
-            if index != mine {
-                if let Some(pin) = slab.pin(index, 0) {
-                    assert_eq!(pin.name.load(Ordering::Relaxed), 20 + u64::from(index));
-                }
+            if index != mine
+                && let Some(pin) = slab.pin(index, 0)
+            {
+                assert_eq!(pin.name.load(Ordering::Relaxed), 20 + u64::from(index));
             }
         }
-        drop(claimed);
         assert_ne!(mine, other.join().unwrap());
+        drop(claimed);
+        assert_eq!(slab.live(), 1);
     });
 }
