@@ -16,12 +16,14 @@
 //! | [`link`] | the [`Link`] trait that the engine is written against |
 //! | [`loopback`] | a device talking to itself, in memory |
 //! | [`shm`] | two processes of one host: sealed shared segments, rings, doorbells, handshake |
+//! | [`direct`] | leases: the initiator copies by itself, and the owner can take the right back |
 //! | [`any`] | one type for "whatever link this is" |
 //!
 //! Everything a peer can write is copied out once and then checked; a value that makes no sense
 //! is a [`Malformed`] and the link is dead from then on.
 
 pub mod any;
+pub mod direct;
 pub mod error;
 pub mod head;
 pub mod link;

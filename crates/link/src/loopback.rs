@@ -36,13 +36,13 @@ impl Loopback {
 
     fn with_geometry(node: NodeId, geometry: Geometry) -> Self {
         let ours = Arc::new((HeapHalf::new(geometry), HeapHalf::new(geometry)));
-        let keep: Keep = Arc::<(HeapHalf, HeapHalf)>::clone(&ours);
+        let keep = Keep::new(Arc::<(HeapHalf, HeapHalf)>::clone(&ours));
         // The geometry is a constant of this file (or of its tests) that passes the check.
         let half = |memory: &HeapHalf| memory.half(geometry).expect("a constant that is in bounds");
         let (a, b) = (half(&ours.0), half(&ours.1));
         Self {
             node,
-            requester: End::new(Role::Requester, a, b, Arc::clone(&keep)),
+            requester: End::new(Role::Requester, a, b, keep.clone()),
             responder: End::new(Role::Responder, b, a, keep),
             down: None,
         }

@@ -99,7 +99,7 @@ impl End {
             cursor: Arc::clone(self.receiver.cursor()),
             own: self.own,
             peer: self.peer,
-            _keep: Arc::clone(&self.keep),
+            _keep: self.keep.clone(),
         }
     }
 
@@ -323,11 +323,6 @@ impl End {
                 self.report();
             }
         }
-    }
-
-    /// The halves, for leases.
-    pub(crate) fn halves(&self) -> (Half, Half, &Keep) {
-        (self.own, self.peer, &self.keep)
     }
 }
 

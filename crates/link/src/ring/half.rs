@@ -2,6 +2,7 @@
 
 use crate::Malformed;
 use rkey_base::shared::{Foreign, Place};
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -73,8 +74,23 @@ impl Geometry {
     }
 }
 
-/// Whatever keeps the memory of the halves mapped.
-pub(crate) type Keep = Arc<dyn std::any::Any + Send + Sync>;
+/// Keeps the memory of the halves mapped, whatever it is.
+#[derive(Clone)]
+pub(crate) struct Keep {
+    _memory: Arc<dyn Any + Send + Sync>,
+}
+
+impl Keep {
+    pub(crate) fn new(memory: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { _memory: memory }
+    }
+}
+
+impl std::fmt::Debug for Keep {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Keep")
+    }
+}
 
 /// Pointers into one half.
 ///

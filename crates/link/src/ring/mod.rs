@@ -26,7 +26,7 @@ mod slot;
 
 pub use end::Peek;
 pub(crate) use end::{End, Role};
-pub(crate) use half::{Geometry, Half, HeapHalf, Keep};
+pub(crate) use half::{Geometry, Half, HeapHalf, Keep, LEASES};
 pub(crate) use slot::INLINE_MAX;
 pub use slot::fuzz_slot;
 

@@ -28,13 +28,13 @@ pub(super) struct Pair {
 
 pub(super) fn pair(geometry: Geometry) -> Pair {
     let memory = Arc::new((HeapHalf::new(geometry), HeapHalf::new(geometry)));
-    let keep: Keep = Arc::<(HeapHalf, HeapHalf)>::clone(&memory);
+    let keep = Keep::new(Arc::<(HeapHalf, HeapHalf)>::clone(&memory));
     let (requests, responses) = (
         memory.0.half(geometry).unwrap(),
         memory.1.half(geometry).unwrap(),
     );
     Pair {
-        requester: End::new(Role::Requester, requests, responses, Arc::clone(&keep)),
+        requester: End::new(Role::Requester, requests, responses, keep.clone()),
         responder: End::new(Role::Responder, responses, requests, keep),
         requests,
         responses,

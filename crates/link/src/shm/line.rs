@@ -7,7 +7,6 @@ use crate::Malformed;
 use rkey_base::process::ForkMark;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a control socket had to say.
@@ -119,6 +118,17 @@ impl Line {
         self.socket.send(packet, fds)
     }
 
+    /// Ends the connection.
+    pub(crate) fn close(&self) {
+        // A forked child of ours may hold a copy of the socket, and the peer is to know now that
+        // the link has ended: closing would not be enough. Only if we are that child ourselves,
+        // the link is our parent's.
+        if !self.fork.is_child() {
+            self.gone.store(true, Ordering::Relaxed);
+            self.socket.shutdown();
+        }
+    }
+
     /// Rings the peer's bell, whether it sleeps or not. Never blocks.
     pub fn ring(&self) {
         self.socket.ring();
@@ -127,11 +137,7 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        // A forked child of ours may hold a copy of the socket, and the peer is to know now that
-        // the link has ended. Only: if we are that child, the link is our parent's.
-        if !self.fork.is_child() {
-            self.socket.shutdown();
-        }
+        self.close();
     }
 }
 

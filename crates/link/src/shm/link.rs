@@ -6,6 +6,7 @@ use super::cma::PeerProcess;
 use super::connect::HandshakeError;
 use super::line::{Event, Line};
 use super::socket::{Credentials, Socket};
+use crate::direct::{Board, Client, LeaseBoard, LeaseClient};
 use crate::ring::{End, Geometry, Half, INLINE_MAX, Keep, Peek, Role};
 use crate::{
     Capabilities, DownReason, Head, Incoming, Link, Malformed, NodeId, PullError, SendError, Ticket,
@@ -82,6 +83,16 @@ pub struct ShmLink {
     rung: u64,
     process: Arc<PeerProcess>,
     line: Arc<Line>,
+    leases: Leases,
+}
+
+/// Leases over a link, according to the role.
+#[derive(Debug)]
+enum Leases {
+    /// The responder grants them.
+    Board(Arc<Board>),
+    /// The requester uses them.
+    Client(Arc<Client>),
 }
 
 impl ShmLink {
@@ -102,7 +113,20 @@ impl ShmLink {
             )?
         };
         peer.check_identity()?;
-        let keep: Keep = segments;
+        let keep = Keep::new(segments);
+        let process = Arc::new(parts.process);
+        let line = Arc::new(Line::new(parts.socket, parts.fork));
+        let leases = match parts.role {
+            Role::Responder => {
+                let board = Board::new(own, peer, keep.clone(), Arc::clone(&process));
+                Leases::Board(Arc::new(board))
+            }
+            Role::Requester => {
+                let keep = keep.clone();
+                let client = Client::new(own, peer, keep, parts.light, Arc::clone(&line));
+                Leases::Client(Arc::new(client))
+            }
+        };
         Ok(Self {
             node: parts.node,
             credentials: parts.credentials,
@@ -118,8 +142,9 @@ impl ShmLink {
             light: parts.light,
             reachable: parts.reachable,
             rung: 0,
-            process: Arc::new(parts.process),
-            line: Arc::new(Line::new(parts.socket, parts.fork)),
+            process,
+            line,
+            leases,
         })
     }
 
@@ -165,6 +190,22 @@ impl ShmLink {
     /// where the kernel gives none.
     pub fn peer_process(&self) -> Option<BorrowedFd<'_>> {
         self.process.descriptor()
+    }
+
+    /// The leases that this side has granted; `None` at the requester.
+    pub fn lease_board(&self) -> Option<LeaseBoard> {
+        match &self.leases {
+            Leases::Board(board) => Some(LeaseBoard::new(Arc::clone(board))),
+            Leases::Client(_) => None,
+        }
+    }
+
+    /// Opens leases that the peer has granted; `None` at the responder.
+    pub fn lease_client(&self) -> Option<LeaseClient> {
+        match &self.leases {
+            Leases::Client(client) => Some(LeaseClient::new(Arc::clone(client))),
+            Leases::Board(_) => None,
+        }
     }
 
     /// Takes the next event of the control socket; the link is down once it says so.
@@ -215,6 +256,16 @@ impl ShmLink {
             self.rung = epoch;
             self.line.ring();
         }
+    }
+}
+
+impl Drop for ShmLink {
+    fn drop(&mut self) {
+        if let Leases::Board(board) = &self.leases {
+            board.withdraw_all();
+        }
+        // Others may still hold the line; the peer is to know now.
+        self.line.close();
     }
 }
 

@@ -10,6 +10,8 @@ mod local;
 mod socket;
 
 pub use crate::ring::Peek;
+pub(crate) use cma::PeerProcess;
+
 pub use accept::{Acceptor, Greeting, LinkRequest, Listener, Stranger};
 pub use connect::{Connector, HandshakeError, Step};
 pub use hello::{CONTROL_MAX, PROTOCOL_VERSION, PURPOSE_MAX, fuzz_packet};

@@ -1,0 +1,181 @@
+//! The owner's side: granting leases and taking them back.
+
+use super::grant::{Grant, LeaseId};
+use crate::ring::{Half, Keep, LEASES};
+use crate::shm::PeerProcess;
+use rkey_base::{barrier, hint};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long to spin before sleeping while a copy of the peer ends: most last less.
+const SPIN: Duration = Duration::from_micros(2);
+/// The first sleep, and the longest one.
+const NAP: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
+
+/// The peer is still copying: it has been stopped, or it does not keep to the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the peer is still using lease {}", .0.index())]
+pub struct StillInUse(pub LeaseId);
+
+/// The leases that the responder of a link has granted over it. Cheap to clone; all clones are
+/// the same board. Usable from any thread.
+#[derive(Clone, Debug)]
+pub struct LeaseBoard(Arc<Board>);
+
+#[derive(Debug)]
+pub(crate) struct Board {
+    own: Half,
+    peer: Half,
+    process: Arc<PeerProcess>,
+    state: Mutex<State>,
+    _keep: Keep,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Used in turn, so that an index comes back as late as possible.
+    free: VecDeque<u16>,
+    /// The generation of each lease that is out (also if already withdrawn), 0 for the others.
+    out: [u64; LEASES],
+    last_generation: u64,
+}
+
+impl Board {
+    pub(crate) fn new(own: Half, peer: Half, keep: Keep, process: Arc<PeerProcess>) -> Self {
+        let state = State {
+            free: (0..LEASES as u16).collect(),
+            out: [0; LEASES],
+            last_generation: 0,
+        };
+        Self {
+            own,
+            peer,
+            process,
+            state: Mutex::new(state),
+            _keep: keep,
+        }
+    }
+
+    /// The link is closing and nobody can ask any more: let no new copy begin.
+    pub(crate) fn withdraw_all(&self) {
+        for index in 0..LEASES {
+            if let Some(word) = self.own.generation(index) {
+                word.store(0, Ordering::Release);
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics in the middle of a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LeaseBoard {
+    pub(crate) fn new(board: Arc<Board>) -> Self {
+        Self(board)
+    }
+
+    /// Grants a lease of `len` bytes at `offset` of a segment. `None` if all 256 of the link are
+    /// out, or the range is empty or wraps around.
+    pub fn grant(&self, offset: u64, len: u64, writable: bool) -> Option<Grant> {
+        if len == 0 || offset.checked_add(len).is_none() {
+            return None;
+        }
+        let mut state = self.0.state();
+        let index = state.free.pop_front()?;
+        state.last_generation += 1;
+        let generation = state.last_generation;
+        state.out[usize::from(index)] = generation;
+        self.0
+            .own
+            .generation(usize::from(index))?
+            .store(generation, Ordering::Release);
+        Some(Grant {
+            id: LeaseId { index, generation },
+            offset,
+            len,
+            writable,
+        })
+    }
+
+    /// First step of taking leases back: no copy that begins after the next heavy barrier will be
+    /// done. Leases that are not out (any more) are passed over.
+    pub fn withdraw(&self, leases: &[LeaseId]) {
+        let state = self.0.state();
+        for lease in leases {
+            if state.out.get(lease.index()) == Some(&lease.generation)
+                && let Some(word) = self.0.own.generation(lease.index())
+            {
+                word.store(0, Ordering::Release);
+            }
+        }
+    }
+
+    /// Last step, after [`withdraw`](Self::withdraw) and `rkey_base::barrier::heavy`: whether no
+    /// copy is under way. If so, the lease is back.
+    pub fn is_back(&self, lease: LeaseId) -> bool {
+        let mut state = self.0.state();
+        let index = lease.index();
+        if state.out.get(index) != Some(&lease.generation) {
+            return true;
+        }
+        let (Some(word), Some(in_use)) = (self.0.own.generation(index), self.0.peer.in_use(index))
+        else {
+            return true;
+        };
+        if word.load(Ordering::Relaxed) != 0 {
+            // Not withdrawn.
+            return false;
+        }
+        if in_use.load(Ordering::Acquire) != 0 && !self.0.process.is_dead() {
+            return false;
+        }
+        state.out[index] = 0;
+        state.free.push_back(lease.index);
+        true
+    }
+
+    /// Takes leases back: withdraws them, issues one barrier, and waits until the peer has
+    /// finished with them.
+    ///
+    /// Costs 0.2 to 20 microseconds plus the copy that is under way, if there is one.
+    ///
+    /// # Errors
+    /// One of them was still in use after `patience`. It stays withdrawn (no new copy begins);
+    /// calling again waits again.
+    pub fn revoke(&self, leases: &[LeaseId], patience: Duration) -> Result<(), StillInUse> {
+        self.withdraw(leases);
+        barrier::heavy();
+        let start = Instant::now();
+        let mut nap = NAP.0;
+        for &lease in leases {
+            while !self.is_back(lease) {
+                let waited = start.elapsed();
+                if waited > patience {
+                    return Err(StillInUse(lease));
+                }
+                if waited < SPIN {
+                    hint::pause();
+                } else {
+                    std::thread::sleep(nap);
+                    nap = (nap * 2).min(NAP.1);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many leases are out.
+    pub fn out(&self) -> usize {
+        LEASES - self.0.state().free.len()
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        self.withdraw_all();
+    }
+}

@@ -1,0 +1,409 @@
+//! The initiator's side: a peer's memory, mapped, and copies that respect its lease.
+// UNSAFETY: copies between the program's memory and a mapping, by address.
+#![allow(unsafe_code)]
+
+use super::grant::{Grant, LeaseId};
+use crate::ring::{Half, Keep, LEASES};
+use crate::shm::Line;
+use rkey_base::fault::Fault;
+use rkey_base::memory::Memory;
+use rkey_base::process::page_size;
+use rkey_base::segment::{PeerArena, Sharing};
+use rkey_base::shared::{Foreign, Place};
+use rkey_base::{barrier, copy};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Bytes per announcement: how long a revocation may have to wait.
+const CHUNK: usize = 256 << 10;
+
+/// Why a direct access was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectError {
+    /// The owner has taken the lease back. It never comes back; ask for a new one.
+    #[error("the owner has taken the lease back")]
+    Revoked,
+    /// The link to the owner is gone.
+    #[error("the owner is gone")]
+    Gone,
+    /// The range is not inside the lease.
+    #[error("{len} bytes at {offset} are not inside the {leased} leased bytes")]
+    OutOfRange {
+        /// Where the access was to begin.
+        offset: u64,
+        /// How long it was to be.
+        len: u64,
+        /// How many bytes are leased.
+        leased: u64,
+    },
+    /// The lease is for reading.
+    #[error("the lease is for reading only")]
+    ReadOnly,
+    /// Atomics need an offset that is a multiple of 8.
+    #[error("an atomic at offset {0}, which is not a multiple of 8")]
+    Misaligned(u64),
+    /// Local memory could not be touched.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// This process is a forked child; the lease belongs to its parent.
+    #[error("the lease belongs to the process that this one was forked from")]
+    Forked,
+    /// The lease could not be opened.
+    #[error("the lease could not be opened: {0}")]
+    Open(#[from] io::Error),
+}
+
+/// The requester of a link, as far as leases are concerned: opens what the owner grants. Cheap to
+/// clone; usable from any thread.
+#[derive(Clone, Debug)]
+pub struct LeaseClient(Arc<Client>);
+
+#[derive(Debug)]
+pub(crate) struct Client {
+    own: Half,
+    peer: Half,
+    /// Both processes take part in heavy barriers.
+    light: bool,
+    line: Arc<Line>,
+    /// In-use words that a [`DirectMap`] has. Two maps never share one, so that neither clears
+    /// what the other has announced.
+    taken: Box<[AtomicBool]>,
+    _keep: Keep,
+}
+
+impl Client {
+    pub(crate) fn new(own: Half, peer: Half, keep: Keep, light: bool, line: Arc<Line>) -> Self {
+        let taken = (0..LEASES).map(|_| AtomicBool::new(false)).collect();
+        Self {
+            own,
+            peer,
+            light,
+            line,
+            taken,
+            _keep: keep,
+        }
+    }
+}
+
+impl LeaseClient {
+    pub(crate) fn new(client: Arc<Client>) -> Self {
+        Self(client)
+    }
+
+    /// Maps what a grant is about. `fd` came with it.
+    ///
+    /// # Errors
+    /// [`DirectError::Open`] if the memory is not what the grant says, or not sealed as it must
+    /// be; with `ResourceBusy` if an older, revoked lease of the same index has not been dropped.
+    pub fn open(&self, grant: &Grant, fd: OwnedFd) -> Result<DirectMap, DirectError> {
+        let client = &self.0;
+        let index = grant.id.index();
+        let (Some(generation), Some(in_use)) =
+            (client.peer.generation(index), client.own.in_use(index))
+        else {
+            return Err(io::Error::from(io::ErrorKind::InvalidData).into());
+        };
+        let page = page_size() as u64;
+        let skip = grant.offset % page;
+        let whole = skip
+            .checked_add(grant.len)
+            .and_then(|len| len.checked_next_multiple_of(page))
+            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+        let sharing = if grant.writable {
+            Sharing::ReadWrite
+        } else {
+            Sharing::ReadOnly
+        };
+        let arena = PeerArena::map(fd, grant.offset - skip, whole, sharing)?;
+        let words = (NonNull::from(generation), NonNull::from(in_use));
+        if client.taken[index].swap(true, Ordering::Acquire) {
+            return Err(io::Error::from(io::ErrorKind::ResourceBusy).into());
+        }
+        Ok(DirectMap {
+            // `skip` is less than a page and `whole` fits in memory.
+            start: arena.as_ptr().wrapping_add(skip as usize),
+            len: grant.len,
+            writable: grant.writable,
+            light: client.light,
+            id: grant.id,
+            generation: words.0,
+            in_use: words.1,
+            lost: false,
+            _arena: arena,
+            client: Arc::clone(client),
+        })
+    }
+}
+
+/// Memory of a peer, mapped, with a lease.
+///
+/// All methods are synchronous: when they return, the bytes have been copied. They are ordered
+/// like plain loads and stores of this thread. The peer (and others it shares the memory with)
+/// may change the bytes at any time.
+#[derive(Debug)]
+pub struct DirectMap {
+    start: *mut u8,
+    len: u64,
+    writable: bool,
+    light: bool,
+    /// Found revoked; the in-use word may already belong to another map.
+    lost: bool,
+    id: LeaseId,
+    generation: NonNull<AtomicU64>,
+    in_use: NonNull<AtomicU64>,
+    client: Arc<Client>,
+    _arena: PeerArena,
+}
+
+// SAFETY: the pointers are to mappings that live as long as the value (`_arena`, and the halves
+// that `client` keeps); one thread uses it at a time.
+unsafe impl Send for DirectMap {}
+
+impl DirectMap {
+    /// How many bytes are leased.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Always false: a lease is of at least one byte.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Whether writes and atomics are allowed.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The lease.
+    pub fn id(&self) -> LeaseId {
+        self.id
+    }
+
+    /// Whether the lease was good a moment ago.
+    pub fn is_live(&self) -> bool {
+        !self.lost && self.current() && !self.client.line.is_gone()
+    }
+
+    #[inline(always)]
+    fn current(&self) -> bool {
+        // SAFETY: a word of the peer's half, which `client` keeps mapped.
+        unsafe { self.generation.as_ref() }.load(Ordering::Acquire) == self.id.generation
+    }
+
+    #[inline(always)]
+    fn in_use(&self) -> &AtomicU64 {
+        // SAFETY: a word of our own half, which `client` keeps mapped.
+        unsafe { self.in_use.as_ref() }
+    }
+
+    /// Announces a copy and looks whether the lease is good; does the copy; takes the
+    /// announcement back.
+    #[inline(always)]
+    fn with_lease<R>(
+        &mut self,
+        access: impl FnOnce(*mut u8) -> Result<R, Fault>,
+    ) -> Result<R, DirectError> {
+        if self.light {
+            self.in_use().store(self.id.generation, Ordering::Relaxed);
+            barrier::light();
+        } else {
+            self.in_use().swap(self.id.generation, Ordering::SeqCst);
+        }
+        if !self.current() {
+            self.lose();
+            return Err(DirectError::Revoked);
+        }
+        let result = access(self.start);
+        self.in_use().store(0, Ordering::Release);
+        Ok(result?)
+    }
+
+    /// The lease is gone: the index may be used by another map from now on, but not by us.
+    #[cold]
+    fn lose(&mut self) {
+        self.in_use().store(0, Ordering::Release);
+        self.lost = true;
+        self.give_index_back();
+    }
+
+    fn give_index_back(&self) {
+        if let Some(taken) = self.client.taken.get(self.id.index()) {
+            taken.store(false, Ordering::Release);
+        }
+    }
+
+    #[inline(always)]
+    fn check(&self, offset: u64, len: u64, write: bool) -> Result<(), DirectError> {
+        if len > self.len || offset > self.len - len {
+            return Err(DirectError::OutOfRange {
+                offset,
+                len,
+                leased: self.len,
+            });
+        }
+        if write && !self.writable {
+            return Err(DirectError::ReadOnly);
+        }
+        if self.lost || self.client.line.is_gone() || self.client.line.is_forked() {
+            return Err(self.why_not());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn why_not(&self) -> DirectError {
+        if self.client.line.is_forked() {
+            DirectError::Forked
+        } else if self.client.line.is_gone() {
+            DirectError::Gone
+        } else {
+            DirectError::Revoked
+        }
+    }
+
+    /// Does a copy in parts of 256 KiB, each under its own announcement.
+    #[inline(always)]
+    fn in_chunks(
+        &mut self,
+        offset: u64,
+        len: usize,
+        mut part: impl FnMut(*mut u8, usize, usize) -> Result<(), Fault>,
+    ) -> Result<(), DirectError> {
+        let mut done = 0;
+        loop {
+            let size = (len - done).min(CHUNK);
+            self.with_lease(|start| {
+                // Inside the mapping: the caller has checked offset and length.
+                part(start.wrapping_add(offset as usize + done), done, size)
+            })?;
+            done += size;
+            if done >= len {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes bytes to the peer's memory.
+    ///
+    /// # Errors
+    /// [`DirectError`]. If the lease is lost in the middle of a long write, a multiple of 256 KiB
+    /// has been written.
+    #[inline]
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), DirectError> {
+        self.check(offset, bytes.len() as u64, true)?;
+        self.in_chunks(offset, bytes.len(), |at, done, size| {
+            // SAFETY: `at` and `size` are inside the writable mapping (checked above), `done` and
+            // `size` inside `bytes`.
+            unsafe { copy::copy(at, bytes.as_ptr().add(done), size) }
+        })
+    }
+
+    /// Reads bytes of the peer's memory.
+    ///
+    /// # Errors
+    /// [`DirectError`].
+    #[inline]
+    pub fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), DirectError> {
+        self.check(offset, into.len() as u64, false)?;
+        self.in_chunks(offset, into.len(), |at, done, size| {
+            // SAFETY: `at` and `size` are inside the mapping (checked above), `done` and `size`
+            // inside `into`.
+            unsafe { copy::copy(into.as_mut_ptr().add(done), at, size) }
+        })
+    }
+
+    /// Writes `len` bytes at `src` of `mem` to the peer's memory.
+    ///
+    /// # Errors
+    /// [`DirectError`]; `Fault` if `mem` cannot be read there.
+    pub fn write_from<M: Memory>(
+        &mut self,
+        mem: &M,
+        offset: u64,
+        src: u64,
+        len: u64,
+    ) -> Result<(), DirectError> {
+        self.check(offset, len, true)?;
+        self.in_chunks(offset, len as usize, |at, done, size| {
+            // SAFETY: inside the writable mapping (checked above), which nobody in this process
+            // has a reference to.
+            mem.load(
+                unsafe { Place::new(at, size) },
+                src.wrapping_add(done as u64),
+            )
+        })
+    }
+
+    /// Reads `len` bytes of the peer's memory to `dst` of `mem`.
+    ///
+    /// # Errors
+    /// [`DirectError`]; `Fault` if `mem` cannot be written there.
+    pub fn read_to<M: Memory>(
+        &mut self,
+        mem: &M,
+        offset: u64,
+        dst: u64,
+        len: u64,
+    ) -> Result<(), DirectError> {
+        self.check(offset, len, false)?;
+        self.in_chunks(offset, len as usize, |at, done, size| {
+            // SAFETY: inside the mapping (checked above).
+            mem.store(dst.wrapping_add(done as u64), unsafe {
+                Foreign::new(at, size)
+            })
+        })
+    }
+
+    /// Writes `swap` to the 8 bytes at `offset` if they are `compare`; gives what was there.
+    /// Atomic for everybody who shares the memory.
+    ///
+    /// # Errors
+    /// [`DirectError`].
+    pub fn compare_swap(
+        &mut self,
+        offset: u64,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64, DirectError> {
+        self.check_atomic(offset)?;
+        self.with_lease(|start| {
+            // SAFETY: 8 bytes inside the writable mapping, aligned (checked above).
+            unsafe { copy::compare_swap(start.wrapping_add(offset as usize).cast(), compare, swap) }
+        })
+    }
+
+    /// Adds to the 8 bytes at `offset`; gives what was there. Atomic for everybody who shares the
+    /// memory.
+    ///
+    /// # Errors
+    /// [`DirectError`].
+    pub fn fetch_add(&mut self, offset: u64, add: u64) -> Result<u64, DirectError> {
+        self.check_atomic(offset)?;
+        self.with_lease(|start| {
+            // SAFETY: 8 bytes inside the writable mapping, aligned (checked above).
+            unsafe { copy::fetch_add(start.wrapping_add(offset as usize).cast(), add) }
+        })
+    }
+
+    #[inline]
+    fn check_atomic(&self, offset: u64) -> Result<(), DirectError> {
+        self.check(offset, 8, true)?;
+        if (self.start.addr() as u64).wrapping_add(offset) % 8 != 0 {
+            return Err(DirectError::Misaligned(offset));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for DirectMap {
+    fn drop(&mut self) {
+        if !self.lost {
+            // Between two calls the in-use word is clear already.
+            self.give_index_back();
+        }
+    }
+}

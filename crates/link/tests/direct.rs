@@ -1,0 +1,250 @@
+//! Direct leases between two sides in one process: copies, bounds, and taking leases back while
+//! another thread copies as fast as it can.
+
+mod common;
+
+use common::pair;
+use rkey_base::memory::ArenaMemory;
+use rkey_base::segment::{Arena, Sharing};
+use rkey_link::direct::{DirectError, DirectMap, Grant, LeaseBoard, LeaseClient};
+use rkey_link::shm::ShmLink;
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+struct Setup {
+    requester: ShmLink,
+    responder: ShmLink,
+    board: LeaseBoard,
+    client: LeaseClient,
+    arena: Arena,
+}
+
+fn setup(len: usize, sharing: Sharing) -> Setup {
+    let (requester, responder) = pair();
+    let board = responder.lease_board().unwrap();
+    let client = requester.lease_client().unwrap();
+    assert!(requester.lease_board().is_none() && responder.lease_client().is_none());
+    let arena = Arena::create("rkey-test", len, sharing).unwrap();
+    Setup {
+        requester,
+        responder,
+        board,
+        client,
+        arena,
+    }
+}
+
+impl Setup {
+    fn open(&self, grant: &Grant) -> Result<DirectMap, DirectError> {
+        self.client.open(grant, self.arena.duplicate_fd().unwrap())
+    }
+
+    fn lease(&self, offset: u64, len: u64, writable: bool) -> (Grant, DirectMap) {
+        let grant = self.board.grant(offset, len, writable).unwrap();
+        let map = self
+            .open(&Grant::from_bytes(&grant.to_bytes()).unwrap())
+            .unwrap();
+        (grant, map)
+    }
+
+    /// Byte of the owner's memory, as it is now.
+    fn byte(&self, offset: usize) -> u8 {
+        let mut byte = [0];
+        self.read(offset, &mut byte);
+        byte[0]
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) {
+        // A second lease for the owner's own eyes: the tests have no unsafe code.
+        let (grant, mut map) = self.lease(offset as u64, into.len() as u64, false);
+        map.read(0, into).unwrap();
+        drop(map);
+        self.board.revoke(&[grant.id], PATIENCE).unwrap();
+    }
+}
+
+#[test]
+fn copies_land_where_they_should() {
+    let s = setup(1 << 20, Sharing::ReadWrite);
+    let (_, mut map) = s.lease(5000, 700_000, true);
+    let bytes: Vec<u8> = (0..600_000u32).map(|i| (i / 3) as u8).collect();
+    map.write(3, &bytes).unwrap();
+    map.write(700_000 - 1, &[77]).unwrap();
+    let mut seen = vec![0; bytes.len()];
+    map.read(3, &mut seen).unwrap();
+    assert_eq!(seen, bytes);
+    s.read(5003, &mut seen);
+    assert_eq!(seen, bytes);
+    assert_eq!(s.byte(5000 + 700_000 - 1), 77);
+    assert_eq!((s.byte(5002), s.byte(705_000)), (0, 0));
+
+    let memory = ArenaMemory::new(0x1000, 1 << 20);
+    memory.write(0x1000, &bytes);
+    map.write_from(&memory, 100, 0x1000, bytes.len() as u64)
+        .unwrap();
+    map.read_to(&memory, 100, 0x1000 + 300_000, bytes.len() as u64)
+        .unwrap();
+    assert_eq!(memory.read(0x1000 + 300_000, bytes.len()), bytes);
+    assert!(matches!(
+        map.write_from(&memory, 0, 0, 8),
+        Err(DirectError::Fault(_))
+    ));
+}
+
+#[test]
+fn atomics_count() {
+    let s = setup(4096, Sharing::ReadWrite);
+    let (_, mut map) = s.lease(0, 4096, true);
+    assert_eq!(map.fetch_add(8, 5).unwrap(), 0);
+    assert_eq!(map.fetch_add(8, u64::MAX).unwrap(), 5);
+    assert_eq!(map.compare_swap(8, 3, 9).unwrap(), 4);
+    assert_eq!(map.compare_swap(8, 4, 9).unwrap(), 4);
+    assert_eq!(s.byte(8), 9);
+    assert!(matches!(
+        map.fetch_add(12, 1),
+        Err(DirectError::Misaligned(12))
+    ));
+    assert!(matches!(
+        map.fetch_add(4096, 1),
+        Err(DirectError::OutOfRange { .. })
+    ));
+}
+
+#[test]
+fn bounds_and_rights_hold() {
+    let s = setup(8192, Sharing::ReadWrite);
+    let (_, mut map) = s.lease(100, 200, true);
+    assert_eq!((map.len(), map.is_writable()), (200, true));
+    for (offset, len) in [(0, 201), (200, 1), (u64::MAX, 1), (199, 2), (1, 200)] {
+        let bytes = vec![1; len];
+        assert!(matches!(
+            map.write(offset, &bytes),
+            Err(DirectError::OutOfRange { .. })
+        ));
+    }
+    map.write(200, &[]).unwrap();
+    let (_, mut readable) = s.lease(0, 8192, false);
+    assert!(matches!(
+        readable.write(0, &[1]),
+        Err(DirectError::ReadOnly)
+    ));
+    assert!(matches!(
+        readable.fetch_add(0, 1),
+        Err(DirectError::ReadOnly)
+    ));
+
+    let sealed = setup(4096, Sharing::ReadOnly);
+    let (_, mut map) = sealed.lease(0, 4096, false);
+    map.read(0, &mut [0; 64]).unwrap();
+    let grant = sealed.board.grant(0, 4096, true).unwrap();
+    assert!(
+        matches!(sealed.open(&grant), Err(DirectError::Open(_))),
+        "sealed against writing"
+    );
+    // More than there is.
+    let grant = sealed.board.grant(0, 1 << 30, false).unwrap();
+    assert!(matches!(sealed.open(&grant), Err(DirectError::Open(_))));
+    assert!(sealed.board.grant(0, 0, false).is_none());
+    assert!(sealed.board.grant(u64::MAX, 2, false).is_none());
+}
+
+#[test]
+fn a_revoked_lease_stays_revoked() {
+    let s = setup(4096, Sharing::ReadWrite);
+    let (grant, mut map) = s.lease(0, 4096, true);
+    assert!(map.is_live());
+    s.board.revoke(&[grant.id], PATIENCE).unwrap();
+    s.board.revoke(&[grant.id], PATIENCE).unwrap();
+    assert!(matches!(map.write(0, &[1]), Err(DirectError::Revoked)));
+    assert!(matches!(map.fetch_add(0, 1), Err(DirectError::Revoked)));
+    assert!(!map.is_live());
+    assert_eq!(s.byte(0), 0);
+    assert_eq!(s.board.out(), 0);
+}
+
+#[test]
+fn leases_are_many_but_not_endless_and_come_back() {
+    let s = setup(4096, Sharing::ReadWrite);
+    let grants: Vec<Grant> = (0..256)
+        .map(|_| s.board.grant(0, 8, true).unwrap())
+        .collect();
+    assert!(s.board.grant(0, 8, true).is_none());
+    let mut old = s.open(&grants[0]).unwrap();
+    s.board.revoke(&[grants[0].id], PATIENCE).unwrap();
+    let again = s.board.grant(0, 8, true).unwrap();
+    assert_eq!(again.id.index(), grants[0].id.index());
+    // The old map might still clear the word that the new one would announce in.
+    assert!(
+        matches!(s.open(&again), Err(DirectError::Open(e)) if e.kind() == ErrorKind::ResourceBusy)
+    );
+    assert!(matches!(old.write(0, &[1]), Err(DirectError::Revoked)));
+    let mut new = s.open(&again).unwrap();
+    drop(old);
+    new.write(0, &[2]).unwrap();
+    assert!(
+        matches!(s.open(&again), Err(DirectError::Open(_))),
+        "opened once"
+    );
+}
+
+#[test]
+fn the_end_of_either_side_ends_the_lease() {
+    let s = setup(4096, Sharing::ReadWrite);
+    let (_, mut map) = s.lease(0, 4096, true);
+    drop(s.responder);
+    assert!(matches!(map.write(0, &[1]), Err(DirectError::Revoked)));
+
+    let s = setup(4096, Sharing::ReadWrite);
+    let (grant, mut map) = s.lease(0, 4096, true);
+    drop(s.requester);
+    assert!(matches!(map.write(0, &[1]), Err(DirectError::Gone)));
+    s.board.revoke(&[grant.id], PATIENCE).unwrap();
+}
+
+/// Nothing is written after `revoke` has returned, however busy the writer is.
+#[test]
+fn nothing_lands_after_a_revocation() {
+    const ROUNDS: usize = 300;
+    for size in [8, 64 << 10] {
+        let s = setup(64 << 10, Sharing::ReadWrite);
+        let wrote = AtomicBool::new(false);
+        for round in 0..ROUNDS {
+            let (grant, mut map) = s.lease(0, 64 << 10, true);
+            let bytes = vec![round as u8 | 1; size];
+            wrote.store(false, Ordering::Relaxed);
+            std::thread::scope(|scope| {
+                let writer = scope.spawn(|| {
+                    loop {
+                        match map.write(0, &bytes) {
+                            Ok(()) => wrote.store(true, Ordering::Relaxed),
+                            Err(DirectError::Revoked) => break,
+                            Err(other) => panic!("{other}"),
+                        }
+                    }
+                });
+                while !wrote.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+                s.board.revoke(&[grant.id], PATIENCE).unwrap();
+                // Ours again: clear it, wait a little, look.
+                let (mine, mut map) = s.lease(0, 64 << 10, true);
+                map.write(0, &vec![0; size]).unwrap();
+                for _ in 0..100 {
+                    std::hint::spin_loop();
+                }
+                let mut seen = vec![0; size];
+                map.read(0, &mut seen).unwrap();
+                assert!(
+                    seen.iter().all(|&byte| byte == 0),
+                    "a late write in round {round}"
+                );
+                drop(map);
+                s.board.revoke(&[mine.id], PATIENCE).unwrap();
+                writer.join().unwrap();
+            });
+        }
+    }
+}
