@@ -1,0 +1,96 @@
+//! Several processes count in one word of memory that none of them but its owner has.
+//!
+//! Each worker adds to the word with atomics, one by one. At the end the sum is exact, and each
+//! number was seen by exactly one worker.
+//!
+//! ```text
+//! cargo run --example shared_counter               three workers, 2000 steps each
+//! cargo run --example shared_counter 5 10000
+//! ```
+
+use rkey::{Access, Device, RemoteKey};
+use std::collections::HashSet;
+use std::process::Command;
+
+/// What a worker found: the values that its additions met.
+type Seen = Vec<u64>;
+
+fn main() -> anyhow::Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words
+        .iter()
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .as_slice()
+    {
+        ["worker", address] => work(address),
+        [] => own(3, 2000),
+        [workers, steps] => own(workers.parse()?, steps.parse()?),
+        _ => anyhow::bail!("usage: shared_counter [WORKERS STEPS]"),
+    }
+}
+
+fn own(workers: usize, steps: u64) -> anyhow::Result<()> {
+    // A message carries at most 400 kB of seen values here.
+    let device = Device::builder().max_message(1 << 20).open()?;
+    // A Vec<u64>, because atomics need an address that is a multiple of 8.
+    let counter = device
+        .domain()?
+        .register(vec![0u64; 1], Access::REMOTE_ATOMIC)?;
+    let listener = device.listen("127.0.0.1:0")?;
+
+    let mut children = Vec::new();
+    for _ in 0..workers {
+        let exe = std::env::current_exe()?;
+        let address = listener.address().to_string();
+        children.push(Command::new(exe).args(["worker", &address]).spawn()?);
+    }
+    let mut connections = Vec::new();
+    for _ in 0..workers {
+        connections.push(listener.accept()?);
+    }
+    for worker in &connections {
+        worker.send(&(counter.key(..)?, steps))?;
+    }
+    let mut seen = HashSet::new();
+    for worker in &connections {
+        let met: Seen = worker.receive()?;
+        println!("worker {} added {} times", worker.peer().pid, met.len());
+        for value in met {
+            anyhow::ensure!(seen.insert(value), "two workers met the value {value}");
+        }
+    }
+    drop(connections);
+    for mut child in children {
+        anyhow::ensure!(child.wait()?.success(), "a worker failed");
+    }
+    let sum = counter.load_u64(0)?;
+    println!("the counter says {sum}");
+    anyhow::ensure!(sum == workers as u64 * steps, "the sum is not exact");
+    Ok(())
+}
+
+fn work(address: &str) -> anyhow::Result<()> {
+    let device = Device::builder().max_message(1 << 20).open()?;
+    let owner = device.connect(address)?;
+    let (key, steps): (RemoteKey, u64) = owner.receive()?;
+    let mut seen: Seen = Vec::new();
+    for step in 0..steps {
+        // Every tenth step by compare-and-swap, as one would build anything else than a sum.
+        if step % 10 == 0 {
+            let mut guess = seen.last().map_or(0, |last| last + 1);
+            loop {
+                let old = owner.compare_and_swap(&key, 0, guess, guess + 1)?.wait()?;
+                if old == guess {
+                    break;
+                }
+                guess = old;
+            }
+            seen.push(guess);
+        } else {
+            seen.push(owner.fetch_and_add(&key, 0, 1)?.wait()?);
+        }
+    }
+    owner.send(&seen)?;
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! The examples do what they say: each runs by itself, as a newcomer would start it.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Where cargo puts the examples when it builds the tests of this crate.
+fn example(name: &str) -> PathBuf {
+    let mut path = std::env::current_exe().unwrap();
+    path.pop();
+    if path.ends_with("deps") {
+        path.pop();
+    }
+    path.join("examples").join(name)
+}
+
+fn run(name: &str, words: &[&str]) -> String {
+    let path = example(name);
+    let mut child = Command::new(&path)
+        .args(words)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let started = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if started.elapsed() > Duration::from_secs(120) {
+            child.kill().unwrap();
+            panic!("{name} hangs");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{name}: {} {text}", output.status);
+    text
+}
+
+#[test]
+fn two_process_write() {
+    let text = run("two_process_write", &[]);
+    assert!(text.contains("hello from the other process"), "{text}");
+    assert!(text.contains("at most 7 B fit there"), "{text}");
+}
+
+#[test]
+fn shared_counter() {
+    assert!(run("shared_counter", &["3", "300"]).contains("the counter says 900"));
+}
+
+#[test]
+fn kv_store() {
+    let text = run("kv_store", &[]);
+    assert!(text.contains("both clients are content"), "{text}");
+    assert!(text.contains("remote write"), "{text}");
+}
+
+#[test]
+fn send_file() {
+    assert!(run("send_file", &[]).contains("the copy is equal to the file"));
+}
