@@ -1,0 +1,83 @@
+//! The conditions of a run, for the head of its results: machine, kernel, cores.
+
+use serde::Serialize;
+
+/// What a figure cannot be read without.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Machine {
+    /// The processor as the kernel names it.
+    pub(crate) cpu: String,
+    /// Processors that are online.
+    pub(crate) processors: usize,
+    /// Kernel release.
+    pub(crate) kernel: String,
+    /// Whether this is a virtual machine, where interrupts between processors are dear.
+    pub(crate) virtual_machine: bool,
+    /// Cores of the initiator and of the target.
+    pub(crate) cores: (usize, usize),
+    /// How the program was built.
+    pub(crate) build: &'static str,
+}
+
+impl Machine {
+    /// Looks around.
+    pub(crate) fn look(cores: (usize, usize)) -> Self {
+        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let field = |name: &str| {
+            let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        };
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let numbers = [field("cpu family"), field("model\t"), field("stepping")]
+            .map(Option::unwrap_or_default);
+        let [family, model, stepping] = numbers;
+        let name = field("model name").unwrap_or_else(|| "unknown processor".into());
+        Self {
+            cpu: format!("{name} (family {family}, model {model}, stepping {stepping})"),
+            processors: cpuinfo
+                .lines()
+                .filter(|line| line.starts_with("processor"))
+                .count(),
+            kernel: kernel.trim().to_owned(),
+            virtual_machine: field("flags").is_some_and(|flags| flags.contains(" hypervisor")),
+            cores,
+            build: if cfg!(debug_assertions) {
+                "debug (figures mean nothing)"
+            } else {
+                "release"
+            },
+        }
+    }
+
+    /// The head of the printed results.
+    pub(crate) fn describe(&self) -> String {
+        let place = if self.virtual_machine {
+            "virtual machine"
+        } else {
+            "bare metal"
+        };
+        format!(
+            "{}, {} processors, {place}, Linux {}, {} build\n\
+             two processes pinned to cores {} and {}, both polling; median (best-worst) of the repetitions\n\
+             static: the same buffers again and again; touched: the initiator rewrites the source and the target reads the destination each time",
+            self.cpu, self.processors, self.kernel, self.build, self.cores.0, self.cores.1
+        )
+    }
+}
+
+/// Pins this thread, and what it starts, to one core. Says so when it cannot.
+pub(crate) fn pin(core: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core);
+    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+        eprintln!("rkey: cannot pin to core {core}: {error}; the figures will vary more");
+    }
+}
+
+/// Makes this process end when the one that started it does.
+pub(crate) fn end_with_parent() {
+    let signal = Some(rustix::process::Signal::KILL);
+    if let Err(error) = rustix::process::set_parent_process_death_signal(signal) {
+        eprintln!("rkey: this process may outlive the benchmark: {error}");
+    }
+}

@@ -1,0 +1,121 @@
+//! Page-aligned memory for the benchmarks, as the peers use it, that the program itself touches with
+//! plain volatile accesses while peers write to it.
+
+// UNSAFETY: hands mapped memory to the device (`Buffer` is an unsafe trait) and reads words of it
+// while the other process writes them, as the C programs of the peers do.
+#![allow(unsafe_code)]
+
+use anyhow::{Context, Result};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+/// A page.
+pub(crate) const PAGE: usize = 4096;
+
+/// Mapped pages that are never unmapped: a benchmark ends with its process.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: only an address and a length; the memory behind it belongs to this value alone.
+unsafe impl Send for Pages {}
+
+// SAFETY: initialised anonymous pages (zeroes at first) that stay mapped for ever. `Words` values
+// reach them by volatile and atomic accesses only, never by reference.
+unsafe impl rkey::Buffer for Pages {
+    fn expose(&mut self) -> (NonNull<u8>, usize) {
+        (self.start, self.length)
+    }
+}
+
+impl Pages {
+    /// Maps `length` bytes, rounded up to pages, and touches them if `populate` says so.
+    pub(crate) fn map(length: usize, populate: bool) -> Result<Self> {
+        let length = length.next_multiple_of(PAGE).max(PAGE);
+        let flags = MapFlags::PRIVATE
+            | if populate {
+                MapFlags::POPULATE
+            } else {
+                MapFlags::NORESERVE
+            };
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
+        let at = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                flags,
+            )
+        };
+        let at = at.with_context(|| format!("mapping {length} bytes"))?;
+        let start = NonNull::new(at.cast()).context("mmap gave the null page")?;
+        Ok(Self { start, length })
+    }
+
+    /// Cuts the pages into single ones.
+    pub(crate) fn split(self) -> impl Iterator<Item = Pages> {
+        let start = self.start;
+        (0..self.length / PAGE).map(move |index| {
+            // SAFETY: inside the mapping; each page goes into one value, and `self` is used up.
+            Pages {
+                start: unsafe { start.add(index * PAGE) },
+                length: PAGE,
+            }
+        })
+    }
+
+    /// Access to the words, also while the pages are registered.
+    pub(crate) fn words(&self) -> Words {
+        Words {
+            start: self.start.cast(),
+            count: self.length / 8,
+        }
+    }
+}
+
+/// The words of some pages, for a program that looks at memory which a peer is writing.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Words {
+    start: NonNull<AtomicU64>,
+    count: usize,
+}
+
+impl Words {
+    fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.count, "word {index} of {}", self.count);
+        // SAFETY: inside the mapping (checked), aligned, never unmapped; atomics may be shared with
+        // whoever else writes there.
+        unsafe { self.start.add(index).as_ref() }
+    }
+
+    /// The word at a byte offset.
+    pub(crate) fn load(&self, offset: u64) -> u64 {
+        self.word(offset as usize / 8).load(Ordering::Acquire)
+    }
+
+    /// Changes the word at a byte offset.
+    pub(crate) fn store(&self, offset: u64, value: u64) {
+        self.word(offset as usize / 8)
+            .store(value, Ordering::Release);
+    }
+
+    /// Reads one word of each cache line of the first `length` bytes.
+    pub(crate) fn touch_read(&self, length: u64) -> u64 {
+        (0..length as usize / 8)
+            .step_by(8)
+            .map(|i| self.word(i).load(Ordering::Relaxed))
+            .fold(0, u64::wrapping_add)
+    }
+
+    /// Rewrites the first `length` bytes.
+    pub(crate) fn touch_write(&self, length: u64, value: u64) {
+        for index in 0..length as usize / 8 {
+            self.word(index)
+                .store(value.wrapping_add(index as u64), Ordering::Relaxed);
+        }
+        compiler_fence(Ordering::SeqCst);
+    }
+}

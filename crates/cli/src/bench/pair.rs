@@ -1,0 +1,142 @@
+//! The two processes: this one initiates, a copy of this program is the target. The copy gets the
+//! control page as an inherited descriptor and ends when it is told to, or with us.
+
+use super::control::{Command, Control};
+use super::machine;
+use super::measure;
+use super::rig::Rig;
+use anyhow::{Context, Result};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// What the target has to know, as the value of the hidden option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TargetSpec {
+    descriptor: i32,
+    core: usize,
+    length: u64,
+}
+
+impl std::fmt::Display for TargetSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{},{},{}", self.descriptor, self.core, self.length)
+    }
+}
+
+impl std::str::FromStr for TargetSpec {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut numbers = text.split(',').map(str::parse::<u64>);
+        let mut next = || {
+            numbers
+                .next()
+                .context("a number is missing")?
+                .context("no number")
+        };
+        let (descriptor, core, length) = (next()?, next()?, next()?);
+        Ok(Self {
+            descriptor: i32::try_from(descriptor)?,
+            core: usize::try_from(core)?,
+            length,
+        })
+    }
+}
+
+/// The initiator's side with its target process.
+pub(crate) struct Pair {
+    pub(crate) rig: Rig,
+    target: Child,
+}
+
+impl Pair {
+    /// Starts the target and connects to it.
+    pub(crate) fn start(cores: (usize, usize), length: u64) -> Result<Self> {
+        machine::pin(cores.0);
+        let control = Control::create()?;
+        let spec = TargetSpec {
+            descriptor: control.number(),
+            core: cores.1,
+            length,
+        };
+        let program = std::env::current_exe().context("the path of this program")?;
+        let target = std::process::Command::new(&program)
+            .args(["bench", "--target", &spec.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        let mut target = Guard(Some(target));
+        let rig = Rig::open(control, 0, length)?;
+        let target = target.0.take().context("the target is running")?;
+        Ok(Self { rig, target })
+    }
+
+    /// Nanoseconds of processor time that the target has used since it started.
+    pub(crate) fn target_cpu_ns(&self) -> Result<u64> {
+        // The scheduler's own account, exact to the nanosecond, one file for each thread.
+        let mut total = 0;
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.target.id()))? {
+            let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
+            total += text
+                .split_whitespace()
+                .next()
+                .and_then(|word| word.parse::<u64>().ok())
+                .unwrap_or(0);
+        }
+        Ok(total)
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.rig.control.command(Command::Exit, 0, 0);
+        let end = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < end {
+            if !matches!(self.target.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.target.kill();
+        let _ = self.target.wait();
+    }
+}
+
+/// Kills the target if we fail before it is a part of a pair.
+struct Guard(Option<Child>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The target process: connects and serves until it is told to end.
+pub(crate) fn run_target(spec: TargetSpec) -> Result<()> {
+    machine::end_with_parent();
+    machine::pin(spec.core);
+    let control = Control::inherit(spec.descriptor)?;
+    let mut rig = Rig::open(control, 1, spec.length)?;
+    measure::serve(&mut rig)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_target_reads_what_it_is_told() {
+        let spec = TargetSpec {
+            descriptor: 7,
+            core: 1,
+            length: 1 << 20,
+        };
+        assert_eq!(spec.to_string().parse::<TargetSpec>().ok(), Some(spec));
+        assert!("7,x,1".parse::<TargetSpec>().is_err());
+        assert!("7".parse::<TargetSpec>().is_err());
+    }
+}

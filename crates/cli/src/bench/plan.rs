@@ -1,0 +1,354 @@
+//! What is measured: the operations by name, and for each the figures that it gives.
+
+use super::control::Command;
+use super::measure::{self, enough};
+use super::pages::{PAGE, Pages};
+use super::pair::Pair;
+use super::result::Measurement;
+use super::rig::Kind;
+use super::stats::Repetitions;
+use anyhow::{Context, Result};
+use rkey::Access;
+use std::time::{Duration, Instant};
+
+/// Operations and what they are.
+pub(crate) const OPERATIONS: &[(&str, &str)] = &[
+    ("write", "RDMA write: stream, one way, single"),
+    ("read", "RDMA read: stream, single"),
+    ("send", "messages: one way"),
+    ("atomic", "fetch-and-add: stream, single"),
+    (
+        "register",
+        "registration and close of memory, by size and by number of live regions",
+    ),
+    (
+        "sleep",
+        "writes to a target whose program sleeps, and what it costs when idle",
+    ),
+];
+
+/// Ways of measuring, as in `benches/README.md`.
+pub(crate) const MODES: &[&str] = &["stream", "oneway", "single"];
+
+/// How thorough to be.
+#[derive(Debug, Clone)]
+pub(crate) struct Effort {
+    pub(crate) repetitions: u32,
+    /// About how long one repetition runs.
+    pub(crate) seconds: f64,
+}
+
+/// One thing to measure.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Step {
+    Stream(Kind, u64),
+    OneWay(u64),
+    Single(Kind, u64, bool),
+    Messages(u64),
+    /// Bytes of the region, live regions.
+    Register(u64, u64),
+    /// The pause between two writes.
+    Sleeper(Duration),
+    Idle,
+}
+
+/// The steps for these operations, modes and sizes.
+pub(crate) fn steps(
+    operations: &[String],
+    modes: &[String],
+    sizes: &[u64],
+    live: &[u64],
+) -> Vec<Step> {
+    let wants = |mode: &str| modes.iter().any(|m| m == mode);
+    let mut steps = Vec::new();
+    for operation in operations {
+        match operation.as_str() {
+            "write" => moving(&mut steps, Kind::Write, sizes, &wants),
+            "read" => moving(&mut steps, Kind::Read, sizes, &wants),
+            "atomic" => moving(&mut steps, Kind::Atomic, &[8], &wants),
+            "send" if wants("oneway") => {
+                steps.extend(sizes.iter().map(|&size| Step::Messages(size)))
+            }
+            "register" => {
+                let sizes = [PAGE as u64, 1 << 20];
+                steps.extend(
+                    live.iter()
+                        .flat_map(|&live| sizes.map(|size| Step::Register(size, live))),
+                );
+            }
+            "sleep" => {
+                let pauses = [
+                    Duration::ZERO,
+                    Duration::from_millis(1),
+                    Duration::from_millis(20),
+                ];
+                steps.extend(pauses.map(Step::Sleeper));
+                steps.push(Step::Idle);
+            }
+            _ => {}
+        }
+    }
+    steps
+}
+
+fn moving(steps: &mut Vec<Step>, kind: Kind, sizes: &[u64], wants: &dyn Fn(&str) -> bool) {
+    for &size in sizes {
+        if wants("stream") {
+            steps.push(Step::Stream(kind, size));
+        }
+        if wants("oneway") && kind == Kind::Write {
+            steps.push(Step::OneWay(size));
+        }
+        if wants("single") {
+            steps.push(Step::Single(kind, size, false));
+            if size > 64 {
+                steps.push(Step::Single(kind, size, true));
+            }
+        }
+    }
+}
+
+impl Step {
+    /// For the progress bar.
+    pub(crate) fn name(&self) -> String {
+        let subject = self.subject();
+        format!(
+            "{} {} {}",
+            subject.0,
+            subject.1,
+            super::table::bytes(subject.2)
+        )
+    }
+
+    /// Operation, mode, size, condition, live regions.
+    fn subject(&self) -> (&'static str, String, u64, &'static str, u64) {
+        let op = |kind: &Kind| match kind {
+            Kind::Write => "write",
+            Kind::Read => "read",
+            Kind::Atomic => "atomic",
+        };
+        match self {
+            Self::Stream(kind, size) => (op(kind), "stream".into(), *size, "static", 0),
+            Self::OneWay(size) => ("write", "oneway".into(), *size, "static", 0),
+            Self::Single(kind, size, touched) => (
+                op(kind),
+                "single".into(),
+                *size,
+                if *touched { "touched" } else { "static" },
+                0,
+            ),
+            Self::Messages(size) => ("send", "oneway".into(), *size, "static", 0),
+            Self::Register(size, live) => ("register", "pair".into(), *size, "static", *live),
+            Self::Sleeper(pause) if pause.is_zero() => {
+                ("sleep", "write at once".into(), 8, "static", 0)
+            }
+            Self::Sleeper(pause) => (
+                "sleep",
+                format!("write after {} ms", pause.as_millis()),
+                8,
+                "static",
+                0,
+            ),
+            Self::Idle => (
+                "sleep",
+                "processor time per idle second".into(),
+                0,
+                "static",
+                0,
+            ),
+        }
+    }
+
+    /// Runs the step.
+    pub(crate) fn run(&self, pair: &mut Pair, effort: &Effort) -> Result<Measurement> {
+        let mut repetitions = Repetitions::default();
+        match self {
+            Self::Stream(kind, size) => {
+                let rig = &mut pair.rig;
+                let guess = measure::stream(rig, *kind, *size, 200)?;
+                let count = enough(guess, effort.seconds, 100);
+                measure::stream(rig, *kind, *size, count / 4 + 1)?;
+                for _ in 0..effort.repetitions {
+                    repetitions.push(measure::stream(rig, *kind, *size, count)?);
+                }
+            }
+            Self::OneWay(size) => {
+                let guess = measure::one_way(&mut pair.rig, *size, 200)?;
+                let count = enough(2.0 * guess, effort.seconds, 100);
+                for _ in 0..effort.repetitions {
+                    repetitions.push(measure::one_way(&mut pair.rig, *size, count)?);
+                }
+            }
+            Self::Single(kind, size, touched) => {
+                let guess = measure::single(&mut pair.rig, *kind, *size, 100, *touched)?
+                    .value_at_quantile(0.5);
+                let each = guess as f64 * if *touched { 3.0 } else { 1.0 };
+                let count = enough(each, effort.seconds, 100).min(20_001);
+                for _ in 0..effort.repetitions {
+                    repetitions.push_samples(&measure::single(
+                        &mut pair.rig,
+                        *kind,
+                        *size,
+                        count,
+                        *touched,
+                    )?);
+                }
+            }
+            Self::Messages(size) => messages(pair, *size, effort, &mut repetitions)?,
+            Self::Register(size, live) => register(pair, *size, *live, effort, &mut repetitions)?,
+            Self::Sleeper(pause) => sleeper(pair, *pause, effort, &mut repetitions)?,
+            Self::Idle => idle(pair, &mut repetitions)?,
+        }
+        Ok(self.figure(&repetitions))
+    }
+
+    fn figure(&self, repetitions: &Repetitions) -> Measurement {
+        let (op, mode, size, condition, live) = self.subject();
+        let (median_ns, min_ns, max_ns) = repetitions.summary();
+        Measurement {
+            peer: "rkey".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            provider: "shm".into(),
+            memory: "ordinary".into(),
+            completion: "delivery".into(),
+            op: op.into(),
+            mode,
+            size,
+            condition: condition.into(),
+            live,
+            median_ns,
+            min_ns,
+            max_ns,
+            reps: repetitions.count(),
+            p99_ns: repetitions.p99(),
+        }
+    }
+}
+
+fn messages(
+    pair: &mut Pair,
+    size: u64,
+    effort: &Effort,
+    repetitions: &mut Repetitions,
+) -> Result<()> {
+    let mut run = |count: u64| {
+        let number = pair.rig.control.command(Command::Messages, size, count);
+        let ns = measure::messages(&mut pair.rig, number, size, count)?;
+        pair.rig.await_done(number)?;
+        anyhow::Ok(ns)
+    };
+    let count = enough(2.0 * run(200)?, effort.seconds, 100);
+    for _ in 0..effort.repetitions {
+        repetitions.push(run(count)?);
+    }
+    Ok(())
+}
+
+/// Registers and closes one region again and again while `live` others are registered.
+fn register(
+    pair: &mut Pair,
+    size: u64,
+    live: u64,
+    effort: &Effort,
+    repetitions: &mut Repetitions,
+) -> Result<()> {
+    let access =
+        Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let domain = pair.rig.domain.clone();
+    let arena = Pages::map((live as usize).max(1) * PAGE, false)?;
+    let others = arena.split().take(live as usize);
+    let others = others
+        .map(|page| Ok(domain.register(page, access)?))
+        .collect::<Result<Vec<_>>>()?;
+    let mut spare = Some(Pages::map(size as usize, false)?);
+    let mut run = |count: u64| {
+        let start = Instant::now();
+        for _ in 0..count {
+            let pages = spare.take().context("the pages of the round before")?;
+            spare = Some(domain.register(pages, access)?.deregister()?);
+        }
+        anyhow::Ok(start.elapsed().as_nanos() as f64 / count as f64)
+    };
+    let count = enough(run(100)?, effort.seconds, 1000);
+    for _ in 0..effort.repetitions {
+        repetitions.push(run(count)?);
+    }
+    for region in others {
+        region.deregister()?;
+    }
+    Ok(())
+}
+
+fn sleeper(
+    pair: &mut Pair,
+    pause: Duration,
+    effort: &Effort,
+    repetitions: &mut Repetitions,
+) -> Result<()> {
+    let number = pair.rig.control.command(Command::Sleep, 0, 0);
+    pair.rig.await_done(number)?;
+    // The target stops polling now; its engine takes over within its tick.
+    std::thread::sleep(Duration::from_millis(50));
+    let each = pause.as_secs_f64() * 1e9 + 5_000.0;
+    let count = enough(each, effort.seconds.max(0.05), 20);
+    for _ in 0..effort.repetitions {
+        repetitions.push_samples(&measure::to_sleeper(&mut pair.rig, count, pause)?);
+    }
+    wake(pair)
+}
+
+/// Processor time that the whole target process uses in a second in which nothing happens.
+fn idle(pair: &mut Pair, repetitions: &mut Repetitions) -> Result<()> {
+    let number = pair.rig.control.command(Command::Sleep, 0, 0);
+    pair.rig.await_done(number)?;
+    std::thread::sleep(Duration::from_millis(500));
+    for _ in 0..3 {
+        let (before, start) = (pair.target_cpu_ns()?, Instant::now());
+        std::thread::sleep(Duration::from_secs(1));
+        let used = pair.target_cpu_ns()?.saturating_sub(before);
+        repetitions.push(used as f64 / start.elapsed().as_secs_f64());
+    }
+    wake(pair)
+}
+
+fn wake(pair: &mut Pair) -> Result<()> {
+    let number = pair.rig.control.command(Command::None, 0, 0);
+    pair.rig.await_done(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(list: &[&str]) -> Vec<String> {
+        list.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_plan_has_what_was_asked_for() {
+        let steps = steps(
+            &words(&["write", "register"]),
+            &words(&["single"]),
+            &[8, 4096],
+            &[0],
+        );
+        let expected = [
+            Step::Single(Kind::Write, 8, false),
+            Step::Single(Kind::Write, 4096, false),
+            Step::Single(Kind::Write, 4096, true),
+            Step::Register(4096, 0),
+            Step::Register(1 << 20, 0),
+        ];
+        assert_eq!(steps, expected);
+    }
+
+    #[test]
+    fn every_operation_has_steps() {
+        for (operation, _) in OPERATIONS {
+            assert!(
+                !steps(&words(&[operation]), &words(MODES), &[8], &[0]).is_empty(),
+                "{operation}"
+            );
+        }
+    }
+}

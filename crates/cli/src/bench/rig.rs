@@ -1,0 +1,286 @@
+//! One side of a benchmark: a device, a connected queue pair, a registered buffer and the key of the
+//! other side's. Posting and polling go through the queue pair API, as a program would do it.
+
+use super::control::Control;
+use super::pages::{Pages, Words};
+use anyhow::{Context, Result, bail, ensure};
+use rkey::{
+    Access, Completion, CompletionQueue, Device, Domain, QueuePair, QueuePairAddress, Region,
+    RemoteKey, SendFlags, Sge,
+};
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+
+/// Longest payload that travels inside a request.
+const INLINE: u64 = 64;
+/// Operations posted and unfinished at most.
+pub(crate) const DEPTH: u32 = 256;
+/// How long the other side may be silent.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What each side tells the other at the start.
+#[derive(Debug, Serialize, Deserialize)]
+struct Introduction {
+    address: QueuePairAddress,
+    key: RemoteKey,
+}
+
+/// Operations that a stream or a single measurement can be made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Write,
+    Read,
+    Atomic,
+}
+
+/// One side.
+pub(crate) struct Rig {
+    pub(crate) control: Control,
+    pub(crate) domain: Domain,
+    sends: CompletionQueue,
+    receives: CompletionQueue,
+    pair: QueuePair,
+    region: Region<Pages>,
+    remote: RemoteKey,
+    /// The registered memory as this program sees it.
+    pub(crate) words: Words,
+    side: usize,
+    completions: [Completion; 32],
+    pub(crate) posted: u64,
+    pub(crate) completed: u64,
+    pub(crate) received: u64,
+}
+
+impl Rig {
+    /// Opens the device and connects to the other side. Both sides call it; `side` is 0 for the
+    /// initiator.
+    pub(crate) fn open(control: Control, side: usize, length: u64) -> Result<Self> {
+        let device = Device::builder().timeout(PATIENCE).open()?;
+        let domain = device.domain()?;
+        let sends = domain.completion_queue(1024)?;
+        let receives = domain.completion_queue(1024)?;
+        let pair = domain
+            .queue_pair(&sends)
+            .receive_queue(&receives)
+            .depth(DEPTH, DEPTH)
+            .max_inline(INLINE as u32)
+            .build()?;
+        let pages = Pages::map(length as usize, true)?;
+        let words = pages.words();
+        let access = Access::all() - Access::BIND - Access::COLLECTIVE;
+        let region = domain.register(pages, access)?;
+        let introduction = Introduction {
+            address: pair.address(),
+            key: region.key(..)?,
+        };
+        control.leave(side, &serde_json::to_vec(&introduction)?)?;
+        control.arrive(side, 1);
+        wait_for(&control, 1 - side, 1)?;
+        let theirs: Introduction = serde_json::from_slice(&control.read(1 - side))
+            .context("the other side's introduction")?;
+        pair.connect(&theirs.address)?;
+        control.arrive(side, 2);
+        wait_for(&control, 1 - side, 2)?;
+        Ok(Self {
+            control,
+            domain,
+            sends,
+            receives,
+            pair,
+            region,
+            remote: theirs.key,
+            words,
+            side,
+            completions: [Completion::default(); 32],
+            posted: 0,
+            completed: 0,
+            received: 0,
+        })
+    }
+
+    /// A part of our memory as operand of a posted operation.
+    pub(crate) fn part(&self, offset: u64, size: u64) -> Result<Sge> {
+        Ok(self.region.part(offset..offset + size)?)
+    }
+
+    /// Posts one operation between the same offsets on both sides.
+    #[inline]
+    pub(crate) fn post(&mut self, kind: Kind, part: Sge, offset: u64) -> Result<()> {
+        let id = self.posted;
+        match kind {
+            Kind::Write if u64::from(part.len) <= INLINE => {
+                // Small payloads are gathered here, as inline sends of any RDMA library are.
+                let mut bytes = [0; INLINE as usize];
+                for (index, chunk) in bytes[..part.len as usize].chunks_mut(8).enumerate() {
+                    chunk.copy_from_slice(
+                        &self.words.load(offset + 8 * index as u64).to_le_bytes()[..chunk.len()],
+                    );
+                }
+                let bytes = &bytes[..part.len as usize];
+                self.pair.post_write_inline(
+                    id,
+                    bytes,
+                    &self.remote,
+                    offset,
+                    SendFlags::SIGNALED,
+                )?;
+            }
+            Kind::Write => {
+                self.pair
+                    .post_write(id, &[part], &self.remote, offset, SendFlags::SIGNALED)?
+            }
+            Kind::Read => {
+                self.pair
+                    .post_read(id, &[part], &self.remote, offset, SendFlags::SIGNALED)?
+            }
+            Kind::Atomic => self.pair.post_fetch_and_add(
+                id,
+                part,
+                &self.remote,
+                offset,
+                1,
+                SendFlags::SIGNALED,
+            )?,
+        }
+        self.posted += 1;
+        Ok(())
+    }
+
+    /// Posts a write of one word to `offset` of the other side.
+    #[inline]
+    pub(crate) fn post_word(&mut self, value: u64, offset: u64) -> Result<()> {
+        let bytes = value.to_le_bytes();
+        self.pair.post_write_inline(
+            self.posted,
+            &bytes,
+            &self.remote,
+            offset,
+            SendFlags::SIGNALED,
+        )?;
+        self.posted += 1;
+        Ok(())
+    }
+
+    /// Posts a message of `part`.
+    pub(crate) fn post_send(&mut self, part: Sge) -> Result<()> {
+        if u64::from(part.len) <= INLINE {
+            let value = self.words.load(0).to_le_bytes();
+            let mut bytes = [0; INLINE as usize];
+            bytes[..8].copy_from_slice(&value);
+            self.pair.post_send_inline(
+                self.posted,
+                &bytes[..part.len as usize],
+                SendFlags::SIGNALED,
+            )?;
+        } else {
+            self.pair
+                .post_send(self.posted, &[part], SendFlags::SIGNALED)?;
+        }
+        self.posted += 1;
+        Ok(())
+    }
+
+    /// Makes `part` ready for a message.
+    pub(crate) fn post_receive(&mut self, part: Sge) -> Result<()> {
+        Ok(self.pair.post_receive(0, &[part])?)
+    }
+
+    /// Polls once, which also drives the device.
+    #[inline]
+    pub(crate) fn poll(&mut self) -> Result<()> {
+        let count = self.sends.poll(&mut self.completions)?;
+        for completion in &self.completions[..count] {
+            if !completion.status.is_success() {
+                self.sends.check(completion)?;
+            }
+        }
+        self.completed += count as u64;
+        Ok(())
+    }
+
+    /// Polls for messages once.
+    pub(crate) fn poll_receives(&mut self) -> Result<()> {
+        let count = self.receives.poll(&mut self.completions)?;
+        for completion in &self.completions[..count] {
+            self.receives.check(completion)?;
+        }
+        self.received += count as u64;
+        Ok(())
+    }
+
+    /// Polls until `until` operations have completed since the start.
+    #[inline]
+    pub(crate) fn drain(&mut self, until: u64) -> Result<()> {
+        if self.completed < until {
+            let mut patience = Patience::new();
+            while self.completed < until {
+                self.poll()?;
+                patience.check("a completion")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Polls until `reached` says so.
+    pub(crate) fn poll_until(
+        &mut self,
+        what: &str,
+        mut reached: impl FnMut(&Self) -> bool,
+    ) -> Result<()> {
+        let mut patience = Patience::new();
+        while !reached(self) {
+            self.poll()?;
+            patience.check(what)?;
+        }
+        Ok(())
+    }
+
+    /// Polls until the other side has finished command `number`.
+    pub(crate) fn await_done(&mut self, number: u32) -> Result<()> {
+        self.poll_until("the target to finish", |rig| rig.control.is_done(number))
+    }
+
+    /// Which side this is.
+    pub(crate) fn side(&self) -> usize {
+        self.side
+    }
+}
+
+fn wait_for(control: &Control, side: usize, turn: u32) -> Result<()> {
+    let start = Instant::now();
+    while !control.has_arrived(side, turn) {
+        ensure!(
+            start.elapsed() < PATIENCE,
+            "the other process of the benchmark did not start"
+        );
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+/// Ends a wait that has no end, without reading the clock at every turn.
+struct Patience {
+    turns: u64,
+    start: Option<Instant>,
+}
+
+impl Patience {
+    fn new() -> Self {
+        Self {
+            turns: 0,
+            start: None,
+        }
+    }
+
+    #[inline]
+    fn check(&mut self, what: &str) -> Result<()> {
+        self.turns += 1;
+        if self.turns % (1 << 20) == 0 {
+            let start = *self.start.get_or_insert_with(Instant::now);
+            if start.elapsed() > PATIENCE {
+                bail!("waited {} s for {what}", PATIENCE.as_secs());
+            }
+        }
+        Ok(())
+    }
+}
