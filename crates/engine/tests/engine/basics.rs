@@ -1,0 +1,230 @@
+//! Every operation, once, over both kinds of link and all ways of moving bytes.
+
+use crate::support::*;
+use rkey_base::memory::ArenaMemory;
+use rkey_core::{Access, Protection, RegionSpec, Secrets, WireKey};
+use rkey_engine::*;
+use rkey_link::loopback::Loopback;
+use rkey_link::{Capabilities, NodeId};
+use std::sync::Arc;
+
+fn everything(pair: &mut Pair, len: u32) {
+    let [a, b] = pair.connect(|_, _| {});
+    let mine = pair.nodes[0].register(0, 1 << 20, ALL);
+    let theirs = pair.nodes[1].register(0, 1 << 20, ALL);
+    let data = pattern(u64::from(len), len as usize);
+    pair.nodes[0].fill(0, &data);
+    let sge = [pair.nodes[0].sge(&mine, 0, len)];
+    let remote = pair.nodes[1].target(&theirs, 4096);
+
+    pair.send(
+        0,
+        &a,
+        &SendRequest::new(1, Work::Write { remote, imm: None }, &sge),
+    );
+    pair.settle();
+    assert_eq!(pair.nodes[1].bytes(4096, len as usize), data);
+
+    let back = [pair.nodes[0].sge(&mine, 500_000, len)];
+    pair.send(0, &a, &SendRequest::new(2, Work::Read { remote }, &back));
+    pair.settle();
+    assert_eq!(pair.nodes[0].bytes(500_000, len as usize), data);
+
+    let room = [pair.nodes[1].sge(&theirs, 200_000, len)];
+    pair.recv(1, &b, 10, &room);
+    pair.send(
+        0,
+        &a,
+        &SendRequest::new(
+            3,
+            Work::Send {
+                imm: Some(7),
+                invalidate: None,
+            },
+            &sge,
+        ),
+    );
+    pair.settle();
+    assert_eq!(pair.nodes[1].bytes(200_000, len as usize), data);
+
+    pair.recv(1, &b, 11, &[]);
+    let remote = pair.nodes[1].target(&theirs, 300_000);
+    pair.send(
+        0,
+        &a,
+        &SendRequest::new(
+            4,
+            Work::Write {
+                remote,
+                imm: Some(8),
+            },
+            &sge,
+        ),
+    );
+    pair.settle();
+    assert_eq!(pair.nodes[1].bytes(300_000, len as usize), data);
+
+    let done = a.poll();
+    assert_eq!(
+        statuses(&done),
+        [1, 2, 3, 4].map(|id| (id, Status::Success))
+    );
+    use CompletionOp::{Read, Recv, RecvWriteImm, Send, Write};
+    assert_eq!(
+        done.iter().map(|c| c.opcode).collect::<Vec<_>>(),
+        [Write, Read, Send, Write]
+    );
+    let got = b.poll();
+    assert_eq!(statuses(&got), [10, 11].map(|id| (id, Status::Success)));
+    assert_eq!((got[0].opcode, got[0].imm, got[0].bytes), (Recv, 7, len));
+    assert_eq!(
+        (got[1].opcode, got[1].imm, got[1].bytes),
+        (RecvWriteImm, 8, len)
+    );
+    assert!(got[0].flags.contains(CompletionFlags::IMM));
+    assert_eq!(got[0].src_qpn, a.qpn);
+}
+
+#[test]
+fn all_transfers_in_pieces() {
+    for len in [0, 1, 8, 64, 65, 255, 256, 257, 5000, 100_000] {
+        everything(&mut Pair::new(), len);
+    }
+}
+
+#[test]
+fn all_transfers_by_reference() {
+    let caps = Capabilities {
+        by_reference: true,
+        ..CAPS
+    };
+    for len in [1023, 1024, 5000, 150_000] {
+        everything(&mut Pair::with(caps, EngineConfig::default()), len);
+    }
+}
+
+#[test]
+fn a_peer_that_cannot_reach_our_memory_gets_pieces() {
+    let caps = Capabilities {
+        by_reference: true,
+        ..CAPS
+    };
+    let mut pair = Pair::with(caps, EngineConfig::default());
+    pair.tail(1).refuse_reference = true;
+    everything(&mut pair, 5000);
+}
+
+#[test]
+fn atomics_work_on_eight_bytes() {
+    let mut pair = Pair::new();
+    let [a, _b] = pair.connect(|_, _| {});
+    let mine = pair.nodes[0].register(0, 64, ALL);
+    let theirs = pair.nodes[1].register(0, 64, ALL);
+    pair.nodes[1].fill(8, &41u64.to_ne_bytes());
+    let sge = [pair.nodes[0].sge(&mine, 0, 8)];
+    let remote = pair.nodes[1].target(&theirs, 8);
+    pair.send(
+        0,
+        &a,
+        &SendRequest::new(1, Work::FetchAdd { remote, add: 1 }, &sge),
+    );
+    pair.settle();
+    assert_eq!(pair.nodes[0].bytes(0, 8), 41u64.to_ne_bytes());
+    let swap = Work::CompareSwap {
+        remote,
+        compare: 42,
+        swap: 7,
+    };
+    pair.send(0, &a, &SendRequest::new(2, swap, &sge));
+    pair.settle();
+    assert_eq!(pair.nodes[0].bytes(0, 8), 42u64.to_ne_bytes());
+    assert_eq!(pair.nodes[1].bytes(8, 8), 7u64.to_ne_bytes());
+    // A second one does not match and changes nothing.
+    pair.send(0, &a, &SendRequest::new(3, swap, &sge));
+    pair.settle();
+    assert_eq!(pair.nodes[1].bytes(8, 8), 7u64.to_ne_bytes());
+    assert_eq!(
+        statuses(&a.poll()),
+        [1, 2, 3].map(|id| (id, Status::Success))
+    );
+}
+
+#[test]
+fn loopback_carries_everything() {
+    let node = NodeId { pid: 1, nonce: 9 };
+    let memory = Arc::new(ArenaMemory::new(1 << 32, 1 << 20));
+    let protection = Arc::new(Protection::new(limits(), Secrets([1, 2, 3, 4])));
+    let domain = protection.create_domain().unwrap();
+    let base = memory.range().start();
+    let spec = [memory.range()];
+    let region = protection
+        .register(&RegionSpec::new(domain, &spec, Access::all()))
+        .unwrap();
+    let config = EngineConfig {
+        node,
+        ..EngineConfig::default()
+    };
+    let mut engine = Engine::new(config, protection, Arc::clone(&memory));
+    let link = engine.attach(Loopback::new(node));
+    let cq = engine.create_cq(64).unwrap();
+    let config = QpConfig::new(QpType::Rc, domain, cq.id());
+    let (a, b) = (
+        engine.create_qp(&config, 256).unwrap(),
+        engine.create_qp(&config, 257).unwrap(),
+    );
+    for (qp, other, at) in [(a, 257, 0), (b, 256, 1)] {
+        let peer = Peer {
+            qpn: other,
+            node: Some(node),
+        };
+        for step in steps(QpType::Rc, peer, at) {
+            engine.modify_qp(qp, &step).unwrap();
+        }
+        engine.connect_qp(qp, link).unwrap();
+    }
+    let mut all = vec![Completion::default(); 16];
+    for len in [8u32, 500, 20_000, 300_000] {
+        let data = pattern(3, len as usize);
+        memory.write(base, &data);
+        let sge = [Sge {
+            addr: base,
+            len,
+            key: region.local_key,
+        }];
+        let remote = Target {
+            addr: base + 400_000,
+            key: WireKey::Device(region.key),
+        };
+        let room = [Sge {
+            addr: base + 720_000,
+            len,
+            key: region.local_key,
+        }];
+        engine
+            .post_recv(b, &RecvRequest { id: 9, sges: &room })
+            .unwrap();
+        let write = Work::Write { remote, imm: None };
+        engine
+            .post_send(a, &SendRequest::new(1, write, &sge))
+            .unwrap();
+        engine
+            .post_send(a, &SendRequest::new(2, send_work(), &sge))
+            .unwrap();
+        engine
+            .post_send(b, &SendRequest::new(3, Work::Read { remote }, &room))
+            .unwrap();
+        let mut ids = Vec::new();
+        for now in 0..10_000 {
+            engine.drive(now, 64);
+            let n = cq.pop(&mut all);
+            ids.extend(statuses(&all[..n]));
+            if ids.len() == 4 {
+                break;
+            }
+        }
+        ids.sort_by_key(|one| one.0);
+        assert_eq!(ids, [1, 2, 3, 9].map(|id| (id, Status::Success)));
+        assert_eq!(memory.read(base + 400_000, len as usize), data);
+        assert_eq!(memory.read(base + 720_000, len as usize), data);
+    }
+}
