@@ -418,12 +418,12 @@ impl Reason {
                 granted: Access::from_bits_truncate(small >> 16),
                 missing: Access::from_bits_truncate(small & 0xffff),
             },
-            10 => memory().map_or(Self::Other(code), |memory| {
+            10 => memory().map_or(Self::Other(0), |memory| {
                 Self::out_of_range(memory, addr, len)
             }),
             11 => Self::NotInOnePiece,
             12 => Self::ZeroBased { len: x, offset: y },
-            13 => memory().map_or(Self::Other(code), |memory| Self::NotZeroBased { memory }),
+            13 => memory().map_or(Self::Other(0), |memory| Self::NotZeroBased { memory }),
             14 => Self::Wraps,
             15 => Self::WrongEndpoint {
                 bound: (detail != 0).then_some(small),
@@ -432,7 +432,7 @@ impl Reason {
             17 => Self::NotAWindow,
             18 => match WindowKind::ALL.get(usize::from(detail)) {
                 Some(kind) => Self::WindowKind(*kind),
-                None => Self::Other(code),
+                None => Self::Other(0),
             },
             19 => Self::QueuePair {
                 granted: Access::from_bits_truncate(small >> 16),

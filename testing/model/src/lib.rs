@@ -1,1 +1,451 @@
-//! (being written)
+//! What registered memory must do, as simply as it can be said.
+//!
+//! The model is written from the clauses of the APIs, not from the device: no slots, no packed keys, no locks.
+//! Memory is a list of bytes, each with the address requests use for it, the address it has, and the piece it
+//! belongs to; an access is granted when each of its bytes is in the list. Things are never forgotten, only marked
+//! as closed, so a key that was valid once can be told from one that never was.
+//!
+//! A test runs the same requests through the model and through the device and compares every answer.
+
+use std::collections::HashSet;
+pub use words::*;
+
+#[rustfmt::skip]
+#[allow(missing_docs)]
+mod words {
+    use std::collections::HashSet;
+
+    /// Access rights, one bit each.
+    pub mod right {
+        pub const SEND: u32 = 1; pub const RECV: u32 = 2; pub const READ: u32 = 4; pub const WRITE: u32 = 8;
+        pub const REMOTE_READ: u32 = 16; pub const REMOTE_WRITE: u32 = 32; pub const REMOTE_ATOMIC: u32 = 64;
+        pub const BIND: u32 = 128; pub const REMOTE: u32 = 112; pub const CHANGING: u32 = 96; pub const LOCAL_WRITE: u32 = 6;
+    }
+
+    /// Everything that can be refused, requests of the owner and accesses alike.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    pub enum No {
+        NoSuchDomain, NoSuchRegion, NoSuchWindow, Busy, Limit, Empty, AddressWraps, AccessNeeds, KeyTaken, KeyReserved,
+        AlreadyEnabled, AlreadyTied, NeedsEndpoint, ForeignKey, StillBound, ZeroLength, NotRemote, ZeroBasedWindow,
+        ZeroBasedRegion, KeyAndQpNeeded, RegionLacks,
+        UnknownKey, Stale, LocalKey, RemoteKey, OtherDomain, Disabled, Unbound, WrongEndpoint, Right, Wraps, OutOfRange,
+        NotInOnePiece, Misaligned, NotAWindow, WindowKind,
+    }
+
+    /// How requests name bytes.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    pub enum Addressing { Virtual, Zero, Iova(u64) }
+
+    /// What a key names. Regions and windows are numbered in the order in which they were made.
+    #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+    pub enum Name {
+        /// Local and remote key of a region.
+        Local(usize), Remote(usize),
+        /// A key that a program asked for; one that was never given out.
+        Requested(u64), Never,
+        /// Key number `.1` that the device chose for window `.0` (type 1, DAT); that of a type 2 window with low bits.
+        Chosen(usize, usize), Type2(usize, u8),
+    }
+
+    /// A request to register.
+    #[derive(Clone, Debug)]
+    pub struct Ask {
+        pub domain: usize, pub ranges: Vec<(u64, u64)>, pub access: u32, pub addressing: Addressing, pub disabled: bool,
+        pub needs_endpoint: bool, pub requested: Option<u64>, pub verbs: bool,
+    }
+
+    /// A request to bind. `range` is in the region's addresses; no bytes: unbind.
+    #[derive(Clone, Debug)]
+    pub struct Bind {
+        pub window: usize, pub region: usize, pub range: (u64, u64), pub access: u32, pub zero_based: bool,
+        pub key: Option<Name>, pub qp: Option<u32>, pub domain: usize, pub verbs: bool,
+    }
+
+    /// Limits of the device.
+    #[derive(Copy, Clone, Debug)]
+    pub struct Limits { pub domains: usize, pub regions: usize, pub windows: usize, pub bytes: u64, pub pieces: usize }
+
+    /// A byte: the address in requests, the address in memory, the piece it is in.
+    #[derive(Copy, Clone, PartialEq, Debug)]
+    pub(crate) struct Byte { pub named: u64, pub real: u64, pub piece: usize }
+
+    #[derive(Clone, Debug)]
+    pub(crate) struct Region {
+        pub open: bool, pub domain: usize, pub access: u32, pub disabled: bool, pub was_enabled: bool, pub needs_endpoint: bool, pub bytes: Vec<Byte>,
+        pub one_piece_only: bool, pub endpoint: Option<u32>, pub counter: Option<u32>, pub requested: Option<u64>,
+    }
+
+    #[derive(Clone, Debug)]
+    pub(crate) struct Window {
+        pub open: bool, pub domain: usize, pub type2: bool, pub bound: Option<Binding>, pub bits: u8,
+        /// Keys given out (type 1, DAT), and which of them still mean something.
+        pub keys: usize, pub current: usize, pub promised: HashSet<usize>,
+    }
+
+    #[derive(Clone, Debug)]
+    pub(crate) struct Binding { pub region: usize, pub access: u32, pub qp: Option<u32>, pub bytes: Vec<Byte> }
+
+    /// The model.
+    #[derive(Debug)]
+    pub struct Model {
+        pub(crate) limits: Limits, pub(crate) domains: Vec<bool>, pub(crate) regions: Vec<Region>, pub(crate) windows: Vec<Window>,
+    }
+}
+
+fn need(condition: bool, no: No) -> Result<(), No> {
+    if condition { Ok(()) } else { Err(no) }
+}
+
+/// The memory addresses of the bytes asked for, if all of them are there.
+fn select(bytes: &[Byte], addr: u64, len: u64, one_piece_only: bool) -> Result<Vec<Byte>, No> {
+    need(u128::from(addr) + u128::from(len) <= u128::from(u64::MAX), No::Wraps)?;
+    let lowest = bytes.iter().map(|byte| byte.named).min().unwrap_or(0);
+    let highest = bytes.iter().map(|byte| byte.named).max().unwrap_or(0);
+    let near = addr >= lowest && addr + len - 1 <= highest;
+    let outside = if one_piece_only && near { No::NotInOnePiece } else { No::OutOfRange };
+    let pieces = bytes.iter().map(|byte| byte.piece).max().map_or(0, |last| last + 1);
+    // Where pieces are addressed one by one, each of them is tried; else they are one row of bytes.
+    let rows = if one_piece_only { pieces } else { 1 };
+    let found = (0..rows).find_map(|row| {
+        (addr..addr + len)
+            .map(|named| bytes.iter().find(|b| b.named == named && (!one_piece_only || b.piece == row)).copied())
+            .collect::<Option<Vec<Byte>>>()
+    });
+    found.ok_or(outside)
+}
+
+/// Atomic operations work on 8 bytes that are next to each other, from a multiple of 8 on.
+fn aligned(bytes: &[Byte], access: u32) -> Result<Vec<u64>, No> {
+    let one = bytes.iter().all(|byte| byte.piece == bytes[0].piece);
+    need(access != right::REMOTE_ATOMIC || one && bytes[0].real % 8 == 0, No::Misaligned)?;
+    Ok(bytes.iter().map(|byte| byte.real).collect())
+}
+
+/// Rights after the rules of verbs: local read is always on; changing remotely needs changing locally.
+fn allowed(access: u32, verbs: bool) -> Result<u32, No> {
+    let changes = access & right::CHANGING != 0;
+    need(!verbs || !changes || access & right::LOCAL_WRITE == right::LOCAL_WRITE, No::AccessNeeds)?;
+    Ok(if verbs { access | right::SEND | right::WRITE } else { access })
+}
+
+impl Model {
+    /// A device without anything in it.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, domains: vec![], regions: vec![], windows: vec![] }
+    }
+
+    fn domain(&self, domain: usize) -> Result<(), No> {
+        need(self.domains.get(domain) == Some(&true), No::NoSuchDomain)
+    }
+
+    fn region(&mut self, region: usize) -> Result<&mut Region, No> {
+        self.regions.get_mut(region).filter(|it| it.open).ok_or(No::NoSuchRegion)
+    }
+
+    fn bound_to(&self, region: usize) -> usize {
+        self.windows.iter().filter(|it| it.bound.as_ref().is_some_and(|b| b.region == region)).count()
+    }
+
+    /// The number of the new domain.
+    pub fn open_domain(&mut self) -> Result<usize, No> {
+        need(self.domains.iter().filter(|open| **open).count() < self.limits.domains, No::Limit)?;
+        self.domains.push(true);
+        Ok(self.domains.len() - 1)
+    }
+
+    /// Refused while anything is left in it.
+    pub fn close_domain(&mut self, domain: usize) -> Result<(), No> {
+        self.domain(domain)?;
+        let regions = self.regions.iter().any(|it| it.open && it.domain == domain);
+        let windows = self.windows.iter().any(|it| it.open && it.domain == domain);
+        need(!regions && !windows, No::Busy)?;
+        self.domains[domain] = false;
+        Ok(())
+    }
+
+    fn lay_out(&self, ranges: &[(u64, u64)], addressing: Addressing) -> Result<Vec<Byte>, No> {
+        need(!ranges.is_empty() && ranges.iter().all(|range| range.1 > 0), No::Empty)?;
+        need(ranges.len() <= self.limits.pieces, No::Limit)?;
+        let real = ranges.iter().zip(0..).flat_map(|(&(start, len), piece)| (0..len).map(move |i| (start + i, piece)));
+        let all: Vec<(u64, usize)> = real.collect();
+        let base = if let Addressing::Iova(base) = addressing { base } else { 0 };
+        need(u128::from(base) + all.len() as u128 <= u128::from(u64::MAX), No::AddressWraps)?;
+        let named = |real, at| if addressing == Addressing::Virtual { real } else { at };
+        let row = all.iter().zip(base..).map(|(&(real, piece), at)| Byte { named: named(real, at), real, piece });
+        Ok(row.collect())
+    }
+
+    /// Registers; the number of the new region. `instead` is a region that ends at the same moment.
+    fn admit(&mut self, new: Region, instead: Option<usize>) -> Result<usize, No> {
+        let stays = |(number, it): &(usize, &Region)| it.open && Some(*number) != instead;
+        let live: Vec<&Region> = self.regions.iter().enumerate().filter(stays).map(|(_, it)| it).collect();
+        let bytes = live.iter().chain([&&new]).map(|it| it.bytes.len() as u64).sum::<u64>();
+        need(bytes <= self.limits.bytes, No::Limit)?;
+        need(new.requested != Some(u64::MAX), No::KeyReserved)?;
+        let taken = live.iter().any(|it| it.domain == new.domain && it.requested == new.requested);
+        need(new.requested.is_none() || !taken, No::KeyTaken)?;
+        self.regions.push(new);
+        Ok(self.regions.len() - 1)
+    }
+
+    /// The number of the new region.
+    pub fn register(&mut self, ask: &Ask) -> Result<usize, No> {
+        let bytes = self.lay_out(&ask.ranges, ask.addressing)?;
+        let access = allowed(ask.access, ask.verbs)?;
+        need(self.regions.iter().filter(|it| it.open).count() < self.limits.regions, No::Limit)?;
+        self.domain(ask.domain)?;
+        let one_piece_only = ask.addressing == Addressing::Virtual;
+        let (one_piece_only, disabled) = (one_piece_only && ask.ranges.len() > 1, ask.disabled || ask.needs_endpoint);
+        let (domain, needs_endpoint, endpoint, counter) = (ask.domain, ask.needs_endpoint, None, None);
+        let (requested, was_enabled, open) = (ask.requested.filter(|_| access & right::REMOTE != 0), false, true);
+        #[rustfmt::skip]
+        let new = Region {
+            open, domain, access, disabled, was_enabled, needs_endpoint, bytes, one_piece_only, endpoint, counter, requested,
+        };
+        self.admit(new, None)
+    }
+
+    /// Changes a region; the number of the region that takes its place.
+    pub fn reregister(
+        &mut self, region: usize, domain: Option<usize>, ranges: Option<(&[(u64, u64)], Addressing)>, access: Option<(u32, bool)>,
+    ) -> Result<usize, No> {
+        let bytes = ranges.map(|(ranges, how)| self.lay_out(ranges, how)).transpose()?;
+        let access = access.map(|(access, verbs)| allowed(access, verbs)).transpose()?;
+        let mut new = self.region(region)?.clone();
+        need(self.bound_to(region) == 0, No::Busy)?;
+        new.domain = domain.unwrap_or(new.domain);
+        self.domain(new.domain)?;
+        new.access = access.unwrap_or(new.access);
+        new.bytes = bytes.unwrap_or(new.bytes);
+        new.one_piece_only = ranges.map_or(new.one_piece_only, |(r, how)| how == Addressing::Virtual && r.len() > 1);
+        new.requested = new.requested.filter(|_| new.access & right::REMOTE != 0);
+        let number = self.admit(new, Some(region))?;
+        self.regions[region].open = false;
+        Ok(number)
+    }
+
+    /// Makes a disabled region usable.
+    pub fn enable(&mut self, region: usize) -> Result<(), No> {
+        let it = self.region(region)?;
+        need(it.disabled, No::AlreadyEnabled)?;
+        need(!it.needs_endpoint || it.endpoint.is_some(), No::NeedsEndpoint)?;
+        (it.disabled, it.was_enabled) = (false, true);
+        Ok(())
+    }
+
+    /// Ties an endpoint (or a counter) to a region, or takes it away.
+    pub fn tie(&mut self, region: usize, endpoint: bool, to: Option<u32>) -> Result<(), No> {
+        let it = self.region(region)?;
+        let place = if endpoint { &mut it.endpoint } else { &mut it.counter };
+        if to.is_some() {
+            need(!it.was_enabled, No::AlreadyEnabled)?;
+            need(place.is_none() || *place == to, No::AlreadyTied)?;
+        }
+        *place = to;
+        Ok(())
+    }
+
+    /// Refused while windows, an endpoint or a counter hang on it, unless `revoke` takes them all away.
+    pub fn close_region(&mut self, region: usize, revoke: bool) -> Result<(), No> {
+        let windows = self.bound_to(region);
+        let it = self.region(region)?;
+        need(revoke || windows == 0 && it.endpoint.is_none() && it.counter.is_none(), No::Busy)?;
+        it.open = false;
+        self.unbind(|binding| binding.region == region);
+        Ok(())
+    }
+
+    fn unbind(&mut self, which: impl Fn(&Binding) -> bool) {
+        for window in &mut self.windows {
+            window.bound.take_if(|binding| which(binding));
+        }
+    }
+
+    /// The number of the new window.
+    pub fn create_window(&mut self, domain: usize, type2: bool) -> Result<usize, No> {
+        need(self.windows.iter().filter(|it| it.open).count() < self.limits.windows, No::Limit)?;
+        self.domain(domain)?;
+        let (bits, promised) = (0, HashSet::new());
+        self.windows.push(Window { open: true, domain, type2, bound: None, bits, keys: 1, current: 0, promised });
+        Ok(self.windows.len() - 1)
+    }
+
+    fn window(&mut self, window: usize) -> Result<&mut Window, No> {
+        self.windows.get_mut(window).filter(|it| it.open).ok_or(No::NoSuchWindow)
+    }
+
+    /// Unbinds and ends a window.
+    pub fn close_window(&mut self, window: usize) -> Result<(), No> {
+        let it = self.window(window)?;
+        (it.open, it.bound) = (false, None);
+        Ok(())
+    }
+
+    /// The key that a coming bind will give (type 1, DAT); the present one of a type 2 window.
+    pub fn promise(&mut self, window: usize) -> Result<Name, No> {
+        let it = self.window(window)?;
+        if it.type2 {
+            return Ok(Name::Type2(window, it.bits));
+        }
+        it.keys += 1;
+        it.promised.insert(it.keys - 1);
+        Ok(Name::Chosen(window, it.keys - 1))
+    }
+
+    /// The key of the window from now on. A bind that fails changes nothing but that its promise is gone.
+    pub fn bind(&mut self, ask: &Bind) -> Result<Name, No> {
+        let it = self.window(ask.window)?;
+        let mut promised = None;
+        if !it.type2
+            && let Some(key) = ask.key
+        {
+            let Name::Chosen(window, number) = key else { return Err(No::ForeignKey) };
+            need(window == ask.window && it.promised.remove(&number), No::ForeignKey)?;
+            promised = Some(number);
+        }
+        let bound = self.decide_bind(ask)?;
+        let it = self.window(ask.window)?;
+        if it.type2 {
+            if let Some(Name::Type2(_, bits)) = ask.key {
+                it.bits = bits
+            }
+            it.bound = bound;
+            return Ok(Name::Type2(ask.window, it.bits));
+        }
+        if bound.is_some() && promised.is_none() {
+            it.keys += 1;
+            promised = Some(it.keys - 1);
+        }
+        it.current = promised.unwrap_or(it.current);
+        it.bound = bound;
+        Ok(Name::Chosen(ask.window, it.current))
+    }
+
+    fn decide_bind(&mut self, ask: &Bind) -> Result<Option<Binding>, No> {
+        let window = self.window(ask.window)?.clone();
+        let unbind = ask.range.1 == 0;
+        need(!unbind || !window.type2, No::ZeroLength)?;
+        if !unbind {
+            need(ask.access & !right::REMOTE == 0, No::NotRemote)?;
+            need(!ask.zero_based || window.type2, No::ZeroBasedWindow)?;
+            if window.type2 {
+                need(ask.key.is_some() && ask.qp.is_some(), No::KeyAndQpNeeded)?;
+                need(matches!(ask.key, Some(Name::Type2(window, _)) if window == ask.window), No::ForeignKey)?;
+                need(window.bound.is_none(), No::StillBound)?;
+            }
+        }
+        need(ask.domain == window.domain, No::OtherDomain)?;
+        if unbind {
+            return Ok(None);
+        }
+        let region = self.region(ask.region)?.clone();
+        need(region.domain == window.domain, No::OtherDomain)?;
+        need(!region.disabled, No::Disabled)?;
+        if ask.verbs {
+            need(region.access & right::BIND != 0, No::RegionLacks)?;
+            let changes = ask.access & right::CHANGING != 0;
+            need(!changes || region.access & right::LOCAL_WRITE == right::LOCAL_WRITE, No::RegionLacks)?;
+            need(region.bytes[0].named != 0, No::ZeroBasedRegion)?;
+        }
+        let (addr, len) = ask.range;
+        let wraps_is_outside = |no| if no == No::Wraps { No::OutOfRange } else { no };
+        let mut bytes = select(&region.bytes, addr, len, region.one_piece_only).map_err(wraps_is_outside)?;
+        for (byte, number) in bytes.iter_mut().zip(0..) {
+            byte.named = if ask.zero_based { number } else { byte.named };
+        }
+        Ok(Some(Binding { region: ask.region, access: ask.access, qp: ask.qp.filter(|_| window.type2), bytes }))
+    }
+
+    /// Unbinds a type 2 window by its present key, for its queue pair.
+    pub fn invalidate(&mut self, key: Name, domain: usize, qp: u32) -> Result<(), No> {
+        let owner = match key {
+            Name::Local(region) | Name::Remote(region) if self.regions[region].open => {
+                need(self.regions[region].domain == domain, No::OtherDomain)?;
+                return Err(No::NotAWindow);
+            }
+            Name::Chosen(window, number) if self.windows[window].means(number) => window,
+            Name::Type2(window, _) if self.windows[window].open => window,
+            Name::Never | Name::Requested(_) => return Err(No::UnknownKey),
+            _ => return Err(No::Stale),
+        };
+        let it = &mut self.windows[owner];
+        need(it.domain == domain, No::OtherDomain)?;
+        need(it.type2, No::WindowKind)?;
+        need(key == Name::Type2(owner, it.bits), No::Stale)?;
+        need(it.bound.as_ref().is_none_or(|bound| bound.qp == Some(qp)), No::WrongEndpoint)?;
+        it.bound = None;
+        Ok(())
+    }
+
+    /// A queue pair goes: its windows are unbound, its regions serve nobody.
+    pub fn forget_endpoint(&mut self, qp: u32) {
+        self.unbind(|binding| binding.qp == Some(qp));
+        self.regions.iter_mut().filter(|it| it.open).for_each(|it| {
+            it.endpoint.take_if(|to| *to == qp);
+        });
+    }
+
+    /// A peer's access over queue pair `qp` of `domain`, which needs the right `access`: the addresses of the bytes.
+    pub fn check_remote(&self, domain: usize, qp: u32, key: Name, addr: u64, len: u64, access: u32) -> Result<Vec<u64>, No> {
+        if len == 0 {
+            return Ok(vec![]);
+        }
+        let window = match key {
+            Name::Never => return Err(No::UnknownKey),
+            Name::Requested(key) => {
+                let wanted = |it: &&Region| it.open && it.domain == domain && it.requested == Some(key);
+                let region = self.regions.iter().find(wanted).ok_or(No::UnknownKey)?;
+                return region.check(domain, Some(qp), addr, len, access);
+            }
+            Name::Local(region) if self.regions[region].open => return Err(No::LocalKey),
+            Name::Remote(region) if self.regions[region].open => {
+                return self.regions[region].check(domain, Some(qp), addr, len, access);
+            }
+            Name::Chosen(window, number) if self.windows[window].means(number) => window,
+            Name::Type2(window, _) if self.windows[window].open => window,
+            _ => return Err(No::Stale),
+        };
+        let it = &self.windows[window];
+        need(it.domain == domain, No::OtherDomain)?;
+        let unused = matches!(key, Name::Chosen(_, number) if number != it.current);
+        let bound = it.bound.as_ref().filter(|_| !unused).ok_or(No::Unbound)?;
+        need(!matches!(key, Name::Type2(_, bits) if bits != it.bits), No::Stale)?;
+        need(bound.qp.is_none_or(|owner| owner == qp), No::WrongEndpoint)?;
+        need(bound.access & access == access, No::Right)?;
+        let region = &self.regions[bound.region];
+        need(!region.needs_endpoint || region.endpoint == Some(qp), No::WrongEndpoint)?;
+        aligned(&select(&bound.bytes, addr, len, false)?, access)
+    }
+
+    /// Use of local memory by a request of this side.
+    pub fn check_local(&self, domain: usize, key: Name, addr: u64, len: u64, access: u32) -> Result<Vec<u64>, No> {
+        if len == 0 {
+            return Ok(vec![]);
+        }
+        match key {
+            Name::Local(region) if self.regions[region].open => self.regions[region].check(domain, None, addr, len, access),
+            Name::Remote(region) if self.regions[region].open => Err(No::RemoteKey),
+            Name::Chosen(window, number) if self.windows[window].means(number) => Err(No::RemoteKey),
+            Name::Type2(window, _) if self.windows[window].open => Err(No::RemoteKey),
+            Name::Never | Name::Requested(_) => Err(No::UnknownKey),
+            _ => Err(No::Stale),
+        }
+    }
+}
+
+impl Region {
+    fn check(&self, domain: usize, qp: Option<u32>, addr: u64, len: u64, access: u32) -> Result<Vec<u64>, No> {
+        need(self.domain == domain, No::OtherDomain)?;
+        need(!self.disabled, No::Disabled)?;
+        need(!self.needs_endpoint || qp.is_none() || self.endpoint == qp, No::WrongEndpoint)?;
+        need(self.access & access == access, No::Right)?;
+        aligned(&select(&self.bytes, addr, len, self.one_piece_only)?, access)
+    }
+}
+
+impl Window {
+    /// Whether that key still means the window.
+    fn means(&self, number: usize) -> bool {
+        self.open && (number == self.current || self.promised.contains(&number))
+    }
+}
