@@ -269,36 +269,36 @@ pub const VARIABLES: &[Variable] = &[
     number!(
         "RKEY_MAX_REGIONS",
         limits.max_regions,
-        1..=1048576,
-        "1M",
+        1..=1015808,
+        "1000000",
         "memory regions that may exist at once"
     ),
     number!(
         "RKEY_MAX_REGION_BYTES",
         limits.max_region_bytes,
         1..=9223372036854775807,
-        "unlimited",
+        "128T",
         "bytes of one memory region"
     ),
     number!(
         "RKEY_MAX_TOTAL_BYTES",
         limits.max_total_bytes,
         1..=9223372036854775807,
-        "unlimited",
+        "65536T",
         "bytes of all memory regions together"
     ),
     number!(
         "RKEY_MAX_WINDOWS",
         limits.max_windows,
         1..=1048576,
-        "1M",
+        "32767",
         "memory windows that may exist at once"
     ),
     number!(
         "RKEY_MAX_DOMAINS",
         limits.max_domains,
-        1..=1048576,
-        "64k",
+        1..=65535,
+        "4k",
         "protection domains that may exist at once"
     ),
     number!(

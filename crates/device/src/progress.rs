@@ -186,6 +186,18 @@ impl ProgressState {
         if self.timer_at.fetch_min(at, Ordering::Relaxed) <= at {
             return;
         }
+        self.arm_timer(at);
+    }
+
+    /// Forgets when the timer was to fire, and lets it fire at `at` instead (`None`: never).
+    fn reset_timer(&self, at: Option<u64>) {
+        let at = at.unwrap_or(u64::MAX);
+        if self.timer_at.swap(at, Ordering::Relaxed) != at {
+            self.arm_timer(at);
+        }
+    }
+
+    fn arm_timer(&self, at: u64) {
         let value = Timespec {
             tv_sec: (at / 1_000_000_000).try_into().unwrap_or(i64::MAX),
             // A value of zero would switch the timer off.
@@ -416,9 +428,7 @@ impl Shared {
     pub(crate) fn fall_asleep(&self, _locked: &DeviceEngine) {
         self.progress.set_mode(Mode::Asleep);
         self.set_asleep(true);
-        if let Some(deadline) = self.progress.deadline() {
-            self.progress.set_timer(deadline);
-        }
+        self.progress.reset_timer(self.progress.deadline());
     }
 
     /// The engine thread takes over.

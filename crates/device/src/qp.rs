@@ -308,7 +308,7 @@ impl Qp {
 impl Drop for QpInner {
     fn drop(&mut self) {
         let shared = self.device.shared();
-        if shared.is_forked() {
+        if !shared.is_usable() {
             return;
         }
         shared.qps.lock().remove(&self.qpn);

@@ -290,7 +290,7 @@ impl Cq {
 impl Drop for CqInner {
     fn drop(&mut self) {
         let shared = self.device.shared();
-        if shared.is_forked() {
+        if !shared.is_usable() {
             return;
         }
         let id = self.entries.id();
@@ -381,7 +381,7 @@ impl Srq {
 impl Drop for SrqInner {
     fn drop(&mut self) {
         let shared = self.device.shared();
-        if shared.is_forked() {
+        if !shared.is_usable() {
             return;
         }
         if let Err(error) = shared.command(|engine| engine.destroy_srq(self.id)) {

@@ -135,6 +135,12 @@ impl Shared {
         self.fork.is_child()
     }
 
+    /// Whether an object that is dropped has to be taken out of the engine. Not in a forked child, where
+    /// nothing may be touched, and not when the engine failed, where nothing can be trusted.
+    pub(crate) fn is_usable(&self) -> bool {
+        !self.is_forked() && !self.has_failed()
+    }
+
     /// Marks the device as failed; calls answer with an error from now on.
     pub(crate) fn fail(&self, why: String) {
         tracing::error!(%why, "the device failed");

@@ -68,8 +68,10 @@ impl EngineThread {
     }
 
     fn main(&mut self) {
-        rkey_base::copy::prepare_thread();
         block_signals();
+        if let Err(error) = rkey_base::copy::prepare_thread() {
+            tracing::warn!(%error, "faults in user memory may not be caught in the engine thread");
+        }
         let run = std::panic::AssertUnwindSafe(|| self.run());
         if let Err(panic) = std::panic::catch_unwind(run) {
             let text = panic
@@ -81,7 +83,10 @@ impl EngineThread {
                 text.unwrap_or("?")
             ));
         }
-        self.close();
+        let close = std::panic::AssertUnwindSafe(|| self.close());
+        if std::panic::catch_unwind(close).is_err() {
+            tracing::error!("a bug: the engine thread panicked while it closed the device");
+        }
     }
 
     fn run(&mut self) {

@@ -1,0 +1,264 @@
+//! Two processes from one test: a test starts its own binary again, for itself only, in another role.
+#![allow(dead_code, unsafe_code)]
+
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rkey_device::base::range::VaRange;
+use rkey_device::core::{Access, DomainId, Region, RegionSpec, WireKey};
+use rkey_device::engine::{Completion, RecvRequest, SendRequest, Sge, Status, Target, Work};
+use rkey_device::{Config, Cq, Device, Listener, Qp, QpOptions};
+
+/// The longest that anything in a test may take.
+pub const LONG: Duration = Duration::from_secs(20);
+
+const ROLE: &str = "RKEY_TEST_ROLE";
+const ADDRESS: &str = "RKEY_TEST_ADDRESS";
+
+/// Which role this process has been started in; `None` in the test itself.
+pub fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+/// The address that the test listens at.
+pub fn address() -> SocketAddr {
+    std::env::var(ADDRESS).unwrap().parse().unwrap()
+}
+
+/// This binary, running only `test`, in a role.
+pub fn command(test: &str, role: &str, address: SocketAddr) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args([
+            "--exact",
+            test,
+            "--nocapture",
+            "--test-threads=1",
+            "--include-ignored",
+        ])
+        .env(ROLE, role)
+        .env(ADDRESS, address.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null());
+    command
+}
+
+/// A child that does not outlive the test.
+pub struct Peer(pub Child);
+
+impl Peer {
+    pub fn start(test: &str, role: &str, address: SocketAddr) -> Self {
+        Self(command(test, role, address).spawn().unwrap())
+    }
+
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: kill touches no memory of ours; the process is our child and not yet waited for.
+        assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
+    }
+
+    pub fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    /// Closes its standard input and waits for its success.
+    pub fn finish(mut self) {
+        drop(self.0.stdin.take());
+        let status = self.0.wait().unwrap();
+        assert!(status.success(), "the peer failed: {status}");
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits as a program that has nothing to do with RDMA: until standard input ends.
+pub fn sleep_in_read() {
+    let mut line = String::new();
+    while std::io::stdin().read_line(&mut line).unwrap() > 0 {}
+}
+
+/// A device with a domain, a completion queue and memory that is registered with all rights.
+pub struct Side {
+    pub region: Region,
+    pub memory: Box<[AtomicU64]>,
+    pub cq: Cq,
+    pub domain: DomainId,
+    pub device: Device,
+}
+
+pub const WORDS: usize = 1 << 15;
+
+impl Side {
+    pub fn open() -> Self {
+        Self::with(Config::from_env().unwrap())
+    }
+
+    pub fn with(config: Config) -> Self {
+        let device = Device::open(config).unwrap();
+        let domain = device.create_domain().unwrap();
+        let memory: Box<[AtomicU64]> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
+        let cq = device.create_cq(4096, None).unwrap();
+        let range = VaRange::new(memory.as_ptr() as u64, WORDS as u64 * 8).unwrap();
+        let ranges = [range];
+        let access = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE | Access::BIND;
+        let spec = RegionSpec::new(domain, &ranges, access);
+        // SAFETY: the memory is only reached through atomics, and lives until the region is closed
+        // in `drop`.
+        let region = unsafe { device.register(&spec) }.unwrap();
+        Self {
+            region,
+            memory,
+            cq,
+            domain,
+            device,
+        }
+    }
+
+    pub fn qp(&self) -> Qp {
+        self.device
+            .create_qp(&QpOptions::new(self.domain, &self.cq))
+            .unwrap()
+    }
+
+    pub fn address_of(&self, word: usize) -> u64 {
+        &raw const self.memory[word] as u64
+    }
+
+    pub fn sge(&self, word: usize, len: u32) -> Sge {
+        Sge {
+            addr: self.address_of(word),
+            len,
+            key: self.region.local_key,
+        }
+    }
+
+    pub fn word(&self, word: usize) -> u64 {
+        self.memory[word].load(Ordering::Acquire)
+    }
+
+    pub fn set(&self, word: usize, value: u64) {
+        self.memory[word].store(value, Ordering::Release);
+    }
+
+    /// What a peer has to know to reach our memory.
+    pub fn invitation(&self) -> Vec<u8> {
+        let mut bytes = self.address_of(0).to_le_bytes().to_vec();
+        bytes.extend_from_slice(&self.region.key.0.to_le_bytes());
+        bytes
+    }
+
+    /// Polls until there is a completion.
+    pub fn next(&self) -> Completion {
+        self.next_within(LONG).expect("no completion came")
+    }
+
+    pub fn next_within(&self, time: Duration) -> Option<Completion> {
+        let until = Instant::now() + time;
+        let mut one = [Completion::default()];
+        while Instant::now() < until {
+            if self.cq.poll(&mut one).unwrap() == 1 {
+                return Some(one[0]);
+            }
+        }
+        None
+    }
+
+    /// Sleeps until there is a completion.
+    pub fn next_asleep(&self) -> Completion {
+        assert!(self.cq.wait(Some(LONG)).unwrap(), "no completion came");
+        let mut one = [Completion::default()];
+        assert_eq!(self.cq.poll(&mut one).unwrap(), 1);
+        one[0]
+    }
+
+    /// Posts, polls, and wants success.
+    pub fn run(&self, qp: &Qp, work: Work, sges: &[Sge]) -> Completion {
+        qp.post_send(&SendRequest::new(77, work, sges)).unwrap();
+        let completion = self.next();
+        assert_eq!(
+            (completion.id, completion.status),
+            (77, Status::Success),
+            "{completion:?}"
+        );
+        completion
+    }
+
+    pub fn receive(&self, qp: &Qp, id: u64, word: usize, len: u32) {
+        let sges = [self.sge(word, len)];
+        qp.post_recv(&RecvRequest { id, sges: &sges }).unwrap();
+    }
+
+    pub fn listen(&self) -> Listener {
+        self.device.listen("127.0.0.1:0".parse().unwrap()).unwrap()
+    }
+
+    /// Connects a new queue pair to the test that started this process.
+    pub fn connect(&self) -> (Qp, Remote) {
+        let qp = self.qp();
+        let peer = self
+            .device
+            .connect(address(), &[&qp], &self.invitation(), LONG)
+            .unwrap();
+        (qp, Remote::from(&peer.private_data[..]))
+    }
+
+    /// Accepts the connection of a peer with a new queue pair.
+    pub fn accept(&self, listener: &Listener) -> (Qp, Remote) {
+        let qp = self.qp();
+        let incoming = listener.accept(Some(LONG)).unwrap();
+        let peer = incoming.accept(&[&qp], &self.invitation()).unwrap();
+        (qp, Remote::from(&peer.private_data[..]))
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        match self.device.revoke_region(self.region.id) {
+            Ok(()) | Err(rkey_device::DeviceError::Forked) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// The memory of a peer.
+#[derive(Clone, Copy)]
+pub struct Remote {
+    pub base: u64,
+    pub key: WireKey,
+}
+
+impl From<&[u8]> for Remote {
+    fn from(bytes: &[u8]) -> Self {
+        let base = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+        let key = u32::from_le_bytes(bytes[8..12].try_into().unwrap());
+        Self {
+            base,
+            key: WireKey::Device(rkey_device::core::Key(key)),
+        }
+    }
+}
+
+impl Remote {
+    pub fn at(&self, word: usize) -> Target {
+        Target {
+            addr: self.base + 8 * word as u64,
+            key: self.key,
+        }
+    }
+}
+
+/// Waits until something is so.
+pub fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what} did not happen");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}

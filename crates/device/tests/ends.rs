@@ -1,0 +1,286 @@
+//! Peers that are killed, stopped, or close; and what is left of them.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{LONG, Peer, Side, role, sleep_in_read, until};
+use rkey_device::AsyncEvent;
+use rkey_device::engine::{QpState, SendRequest, Status, Work};
+
+fn target() {
+    let side = Side::open();
+    let (_qp, _) = side.connect();
+    sleep_in_read();
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn mappings() -> usize {
+    std::fs::read_to_string("/proc/self/maps")
+        .unwrap()
+        .lines()
+        .filter(|l| l.contains("rkey"))
+        .count()
+}
+
+/// A peer that is killed leaves nothing: its survivors get an error for what is outstanding, long
+/// before a time-out, also if they sleep; descriptors and mappings go.
+#[test]
+fn a_killed_peer() {
+    if role().is_some() {
+        return target();
+    }
+    let side = Side::open();
+    let listener = side.listen();
+    let mut before = None;
+    for round in 0..6 {
+        let mut peer = Peer::start("a_killed_peer", "target", listener.local_address());
+        let (qp, remote) = side.accept(&listener);
+        let write = Work::Write {
+            remote: remote.at(0),
+            imm: None,
+        };
+        side.run(&qp, write, &[side.sge(0, 8)]);
+        for id in 0..10 {
+            side.receive(&qp, id, 0, 8);
+        }
+        // So that something is outstanding when it dies.
+        peer.signal(libc::SIGSTOP);
+        for id in 100..110 {
+            qp.post_send(&SendRequest::new(id, write, &[side.sge(0, 8)]))
+                .unwrap();
+        }
+        let killed = Instant::now();
+        peer.kill();
+        for id in 100..110 {
+            let done = if round % 2 == 0 {
+                side.next()
+            } else {
+                side.next_asleep()
+            };
+            assert_eq!(done.id, id);
+            let expected = if id == 100 {
+                Status::RetryExceeded
+            } else {
+                Status::Flushed
+            };
+            assert_eq!(done.status, expected, "{id}");
+        }
+        for id in 0..10 {
+            let done = side.next();
+            assert_eq!((done.id, done.status), (id, Status::Flushed));
+        }
+        assert!(
+            killed.elapsed() < Duration::from_secs(1),
+            "{:?}",
+            killed.elapsed()
+        );
+        assert_eq!(qp.query().unwrap().state, QpState::Error);
+        drop(qp);
+        until("the end of the links", || {
+            side.device.inspect().unwrap().links.len() == 1
+        });
+        let now = (descriptors(), mappings());
+        assert_eq!(
+            *before.get_or_insert(now),
+            now,
+            "round {round} left something behind"
+        );
+    }
+}
+
+/// The same without anything outstanding: the program is told by an event.
+#[test]
+fn a_killed_peer_that_owed_nothing() {
+    if role().is_some() {
+        return target();
+    }
+    let side = Side::open();
+    let listener = side.listen();
+    let mut peer = Peer::start(
+        "a_killed_peer_that_owed_nothing",
+        "target",
+        listener.local_address(),
+    );
+    let (qp, remote) = side.accept(&listener);
+    side.run(
+        &qp,
+        Work::Write {
+            remote: remote.at(0),
+            imm: None,
+        },
+        &[side.sge(0, 8)],
+    );
+    peer.kill();
+    loop {
+        match side
+            .device
+            .next_event(Some(LONG))
+            .unwrap()
+            .expect("no event came")
+        {
+            AsyncEvent::PeerGone { qpn, .. } if qpn == qp.qpn() => break,
+            _ => {}
+        }
+    }
+    // Whoever uses it all the same gets an error, not a hang.
+    let write = Work::Write {
+        remote: remote.at(0),
+        imm: None,
+    };
+    qp.post_send(&SendRequest::new(1, write, &[side.sge(0, 8)]))
+        .unwrap();
+    assert_eq!(side.next_asleep().status, Status::RetryExceeded);
+}
+
+/// A peer that is stopped does not answer: the time-out of the queue pair decides.
+#[test]
+fn a_stopped_peer() {
+    if role().is_some() {
+        return target();
+    }
+    let side = Side::open();
+    let listener = side.listen();
+    for asleep in [false, true] {
+        let peer = Peer::start("a_stopped_peer", "target", listener.local_address());
+        let (qp, remote) = side.accept(&listener);
+        let write = Work::Write {
+            remote: remote.at(0),
+            imm: None,
+        };
+        side.run(&qp, write, &[side.sge(0, 8)]);
+        peer.signal(libc::SIGSTOP);
+        // Longer than a post takes to be seen, so that the device may have fallen asleep.
+        std::thread::sleep(Duration::from_millis(50));
+        let started = Instant::now();
+        qp.post_send(&SendRequest::new(1, write, &[side.sge(0, 8)]))
+            .unwrap();
+        let done = if asleep {
+            side.next_asleep()
+        } else {
+            side.next()
+        };
+        assert_eq!((done.id, done.status), (1, Status::RetryExceeded));
+        let waited = started.elapsed();
+        assert!(
+            waited > Duration::from_millis(300),
+            "gave up early: {waited:?}"
+        );
+        assert!(waited < Duration::from_secs(3), "gave up late: {waited:?}");
+        peer.signal(libc::SIGCONT);
+    }
+}
+
+/// A program that does not look at its device at all gets the event on the channel's descriptor.
+#[test]
+fn a_stopped_peer_and_a_program_that_waits_elsewhere() {
+    if role().is_some() {
+        return target();
+    }
+    let side = Side::open();
+    let channel = side.device.create_channel().unwrap();
+    let cq = side.device.create_cq(16, Some(&channel)).unwrap();
+    let listener = side.listen();
+    let peer = Peer::start(
+        "a_stopped_peer_and_a_program_that_waits_elsewhere",
+        "target",
+        listener.local_address(),
+    );
+    let qp = side
+        .device
+        .create_qp(&rkey_device::QpOptions::new(side.domain, &cq))
+        .unwrap();
+    let incoming = listener.accept(Some(LONG)).unwrap();
+    let remote = common::Remote::from(&incoming.peer().private_data[..]);
+    incoming.accept(&[&qp], &[]).unwrap();
+    let write = Work::Write {
+        remote: remote.at(0),
+        imm: None,
+    };
+    let wait = |expected: Status| {
+        cq.req_notify(false).unwrap();
+        qp.post_send(&SendRequest::new(1, write, &[side.sge(0, 8)]))
+            .unwrap();
+        let mut set = [rustix::event::PollFd::from_borrowed_fd(
+            channel.fd(),
+            rustix::event::PollFlags::IN,
+        )];
+        let limit = rustix::event::Timespec {
+            tv_sec: 20,
+            tv_nsec: 0,
+        };
+        assert_eq!(rustix::event::poll(&mut set, Some(&limit)).unwrap(), 1);
+        assert_eq!(channel.try_next_event().unwrap(), Some(cq.id()));
+        let mut one = [rkey_device::engine::Completion::default()];
+        assert_eq!(cq.poll(&mut one).unwrap(), 1);
+        assert_eq!(one[0].status, expected);
+    };
+    for _ in 0..20 {
+        wait(Status::Success);
+    }
+    peer.signal(libc::SIGSTOP);
+    wait(Status::RetryExceeded);
+    peer.signal(libc::SIGCONT);
+}
+
+/// Closing a device is seen by its peers at once.
+#[test]
+fn a_closed_device() {
+    let near = Side::open();
+    let far = Side::open();
+    let listener = far.listen();
+    let (near_qp, far_qp) = (near.qp(), far.qp());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let incoming = listener.accept(Some(LONG)).unwrap();
+            incoming.accept(&[&far_qp], &[]).unwrap();
+        });
+        near.device
+            .connect(listener.local_address(), &[&near_qp], &[], LONG)
+            .unwrap();
+    });
+    let remote = common::Remote::from(&far.invitation()[..]);
+    near.set(0, 4711);
+    near.run(
+        &near_qp,
+        Work::Write {
+            remote: remote.at(3),
+            imm: None,
+        },
+        &[near.sge(0, 8)],
+    );
+    assert_eq!(far.word(3), 4711);
+    drop((far_qp, listener));
+    drop(far);
+    let event = near.device.next_event(Some(LONG)).unwrap();
+    assert!(
+        matches!(event, Some(AsyncEvent::PeerGone { .. })),
+        "{event:?}"
+    );
+    until("the end of the links", || {
+        near.device.inspect().unwrap().links.len() == 1
+    });
+}
+
+/// Opening and closing leaves nothing behind.
+#[test]
+fn opening_and_closing() {
+    drop(Side::open());
+    let before = (descriptors(), mappings());
+    for _ in 0..20 {
+        let side = Side::open();
+        let _qp = side.qp();
+    }
+    let threads = std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .filter(|task| {
+            let name = std::fs::read_to_string(task.as_ref().unwrap().path().join("comm"));
+            name.unwrap_or_default().starts_with("rkey-engine")
+        });
+    // Other tests of this binary may have devices open; ours are gone.
+    let _ = threads.count();
+    assert!(descriptors() <= before.0 + 40 && mappings() <= before.1 + 40);
+}

@@ -1,0 +1,160 @@
+//! Programs that fork and exec while they have a device open.
+#![allow(unsafe_code)]
+
+mod common;
+
+use common::{LONG, Peer, Side, role, sleep_in_read};
+use rkey_device::DeviceError;
+use rkey_device::engine::{Completion, RecvRequest, SendRequest, Work};
+
+fn target() {
+    let side = Side::open();
+    let (_qp, _) = side.connect();
+    sleep_in_read();
+}
+
+/// Runs `child` in a forked child and gives its exit status.
+fn forked(child: impl FnOnce() -> bool) -> i32 {
+    // SAFETY: the child runs only code that needs no other thread of ours, and leaves by _exit.
+    match unsafe { libc::fork() } {
+        0 => {
+            let ok = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(if ok { 0 } else { 1 }) }
+        }
+        pid => {
+            assert!(pid > 0);
+            let mut status = 0;
+            // SAFETY: `status` is valid for writes.
+            assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+            status
+        }
+    }
+}
+
+fn is_forked<T>(result: Result<T, DeviceError>) -> bool {
+    matches!(result, Err(DeviceError::Forked))
+}
+
+/// A child's handles answer with an error and can be dropped; the parent does not notice.
+#[test]
+fn a_child_cannot_use_its_parents_device() {
+    if role().is_some() {
+        return target();
+    }
+    let side = Side::open();
+    let listener = side.listen();
+    let peer = Peer::start(
+        "a_child_cannot_use_its_parents_device",
+        "target",
+        listener.local_address(),
+    );
+    let (qp, remote) = side.accept(&listener);
+    let write = Work::Write {
+        remote: remote.at(0),
+        imm: None,
+    };
+    side.run(&qp, write, &[side.sge(0, 8)]);
+    for _ in 0..5 {
+        let handles = (qp.clone(), side.cq.clone(), side.device.clone());
+        let status = forked(|| {
+            let (qp, cq, device) = handles;
+            let sges = [side.sge(0, 8)];
+            let request = SendRequest::new(1, write, &sges);
+            let all = device.is_forked()
+                && is_forked(qp.post_send(&request))
+                && is_forked(qp.post_recv(&RecvRequest { id: 1, sges: &[] }))
+                && is_forked(qp.query())
+                && is_forked(cq.poll(&mut [Completion::default()]))
+                && is_forked(cq.wait(Some(LONG)))
+                && is_forked(device.create_cq(1, None))
+                && is_forked(device.create_domain())
+                && is_forked(device.listen("127.0.0.1:0".parse().unwrap()))
+                && is_forked(device.inspect())
+                && is_forked(device.close_region(side.region.id))
+                && device.denials().is_empty();
+            drop((qp, cq, device));
+            // A device of its own works, next to the handles of the parent's.
+            let own = Side::open();
+            let own_cq_works = own.cq.poll(&mut [Completion::default()]).is_ok();
+            all && own_cq_works
+        });
+        assert_eq!(status, 0);
+        side.set(0, 99);
+        side.run(&qp, write, &[side.sge(0, 8)]);
+    }
+    // Dropping everything in a child, the last handle too, does not hurt the parent either.
+    let everything = (qp, side, listener);
+    let child = &raw const everything;
+    let status = forked(|| {
+        // SAFETY: the child's own copy, which nobody else uses; the parent's stays where it is.
+        drop(unsafe { std::ptr::read(child) });
+        true
+    });
+    assert_eq!(status, 0);
+    let (qp, side, listener) = everything;
+    side.run(&qp, write, &[side.sge(0, 8)]);
+    drop((qp, side, listener));
+    peer.finish();
+}
+
+/// Nothing of a device survives an exec.
+#[test]
+fn exec_closes_everything() {
+    let side = Side::open();
+    let _channel = side.device.create_channel().unwrap();
+    let _memory = side.device.allocate_shared(4096, true).unwrap();
+    let _listener = side.listen();
+    let output = std::process::Command::new("ls")
+        .args(["-l", "/proc/self/fd"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    for word in ["memfd", "anon_inode", "socket"] {
+        assert!(!text.contains(word), "{text}");
+    }
+}
+
+/// A target that is killed while a child of it lives on: the child has copies of its sockets, and the
+/// end is seen all the same.
+#[test]
+fn a_killed_peer_whose_child_lives_on() {
+    if role().is_some() {
+        let side = Side::open();
+        let (_qp, _) = side.connect();
+        // SAFETY: the child does nothing but sleep.
+        if unsafe { libc::fork() } == 0 {
+            std::thread::sleep(std::time::Duration::from_secs(5));
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(0) };
+        }
+        side.set(1, 1);
+        return sleep_in_read();
+    }
+    let side = Side::open();
+    let listener = side.listen();
+    let mut peer = Peer::start(
+        "a_killed_peer_whose_child_lives_on",
+        "target",
+        listener.local_address(),
+    );
+    let (qp, remote) = side.accept(&listener);
+    loop {
+        side.run(
+            &qp,
+            Work::Read {
+                remote: remote.at(1),
+            },
+            &[side.sge(5, 8)],
+        );
+        if side.word(5) == 1 {
+            break;
+        }
+    }
+    peer.kill();
+    let event = side
+        .device
+        .next_event(Some(std::time::Duration::from_secs(2)))
+        .unwrap();
+    assert!(event.is_some(), "the end of the peer was not seen");
+}

@@ -1,0 +1,398 @@
+//! Limits that name themselves, addresses that cannot be, strangers at the door, other users.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::os::unix::process::CommandExt;
+use std::time::{Duration, Instant};
+
+use common::{LONG, Peer, Side, command, role, sleep_in_read};
+use rkey_device::engine::Work;
+use rkey_device::{Config, Device, DeviceError, QpOptions, list_devices};
+
+fn with(name: &str, value: &str) -> Config {
+    let mut config = Config::default();
+    config.set(name, value).unwrap();
+    config
+}
+
+/// Every limit that is reached says which it is and what raises it.
+#[test]
+fn limits_name_themselves() {
+    let device = Device::open(with("RKEY_MAX_QPS", "2")).unwrap();
+    let domain = device.create_domain().unwrap();
+    let cq = device.create_cq(16, None).unwrap();
+    let options = QpOptions::new(domain, &cq);
+    let first = device.create_qp(&options).unwrap();
+    let _second = device.create_qp(&options).unwrap();
+    let error = device.create_qp(&options).unwrap_err().to_string();
+    assert!(
+        error.contains("2 queue pairs") && error.contains("RKEY_MAX_QPS"),
+        "{error}"
+    );
+    drop(first);
+    device.create_qp(&options).unwrap();
+
+    let device = Device::open(with("RKEY_MAX_CQS", "1")).unwrap();
+    let _cq = device.create_cq(16, None).unwrap();
+    let error = device.create_cq(16, None).unwrap_err().to_string();
+    assert!(error.contains("RKEY_MAX_CQS"), "{error}");
+
+    let device = Device::open(with("RKEY_MAX_CQ_DEPTH", "10")).unwrap();
+    let error = device.create_cq(11, None).unwrap_err().to_string();
+    assert!(
+        error.contains("11") && error.contains("RKEY_MAX_CQ_DEPTH"),
+        "{error}"
+    );
+
+    let device = Device::open(with("RKEY_MAX_QUEUE_DEPTH", "10")).unwrap();
+    let domain = device.create_domain().unwrap();
+    let cq = device.create_cq(10, None).unwrap();
+    let options = QpOptions {
+        max_send: 11,
+        ..QpOptions::new(domain, &cq)
+    };
+    let error = device.create_qp(&options).unwrap_err().to_string();
+    assert!(
+        error.contains("11 sends") && error.contains("RKEY_MAX_QUEUE_DEPTH"),
+        "{error}"
+    );
+
+    let device = Device::open(with("RKEY_MAX_DOMAINS", "1")).unwrap();
+    device.create_domain().unwrap();
+    let error = device.create_domain().unwrap_err().to_string();
+    assert!(error.contains("RKEY_MAX_DOMAINS"), "{error}");
+
+    let device = Device::open(with("RKEY_MAX_REGION_BYTES", "4k")).unwrap();
+    let error = device.allocate_shared(8192, false).unwrap_err().to_string();
+    assert!(
+        error.contains("8192") && error.contains("RKEY_MAX_REGION_BYTES"),
+        "{error}"
+    );
+}
+
+/// A queue pair of one device cannot complete in a queue of another.
+#[test]
+fn objects_of_other_devices_are_refused() {
+    let (a, b) = (Side::open(), Side::open());
+    let options = QpOptions::new(a.domain, &b.cq);
+    let error = a.device.create_qp(&options).unwrap_err();
+    assert!(matches!(error, DeviceError::Unknown { .. }), "{error}");
+}
+
+/// Addresses of other hosts, addresses where nobody listens, addresses that are taken.
+#[test]
+fn addresses() {
+    let side = Side::open();
+    let elsewhere = "192.0.2.1:5000".parse().unwrap();
+    let error = side.device.listen(elsewhere).unwrap_err().to_string();
+    assert!(error.contains("only processes on this host"), "{error}");
+    let qp = side.qp();
+    let error = side
+        .device
+        .connect(elsewhere, &[&qp], &[], LONG)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("only processes on this host"), "{error}");
+
+    let listener = side.listen();
+    let error = side.device.listen(listener.local_address()).unwrap_err();
+    assert!(matches!(error, DeviceError::AddressInUse { .. }), "{error}");
+    let address = listener.local_address();
+    drop(listener);
+    let started = Instant::now();
+    let short = Duration::from_millis(50);
+    let error = side
+        .device
+        .connect(address, &[&qp], &[], short)
+        .unwrap_err();
+    assert!(
+        matches!(error, DeviceError::NobodyListens { .. }),
+        "{error}"
+    );
+    assert!(started.elapsed() >= short);
+
+    // A wildcard listener takes connections to every address of the host.
+    let listener = side
+        .device
+        .listen(([0, 0, 0, 0], address.port()).into())
+        .unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            listener
+                .accept(Some(LONG))
+                .unwrap()
+                .reject("not\u{7} today")
+        });
+        let error = side.device.connect(address, &[&qp], &[], LONG).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the peer refused the connection: not  today"
+        );
+    });
+
+    let long = vec![0; rkey_device::connect::PRIVATE_DATA_MAX + 1];
+    let error = side
+        .device
+        .connect(address, &[&qp], &long, LONG)
+        .unwrap_err();
+    assert!(matches!(error, DeviceError::TooLong { .. }), "{error}");
+}
+
+/// A listener that comes later than the one who connects.
+#[test]
+fn connecting_waits_for_the_listener() {
+    let side = Side::open();
+    let address = side.listen().local_address();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(30));
+            let listener = side.device.listen(address).unwrap();
+            let qp = side.qp();
+            listener
+                .accept(Some(LONG))
+                .unwrap()
+                .accept(&[&qp], b"welcome")
+                .unwrap();
+        });
+        let qp = side.qp();
+        let peer = side
+            .device
+            .connect(address, &[&qp], b"hello", LONG)
+            .unwrap();
+        assert_eq!(peer.private_data, b"welcome");
+        assert_eq!(peer.pid, std::process::id());
+    });
+}
+
+/// Clients that say nothing or talk nonsense do not hold up the others, at a listener and at the
+/// device's own sockets.
+#[test]
+fn garbage_at_the_door() {
+    let side = Side::open();
+    let listener = side.listen();
+    let uid = rustix::process::geteuid().as_raw();
+    let block = side.device.inspect().unwrap().blocks[0];
+    let mut sockets = Vec::new();
+    for name in [
+        format!("rkey/1/{uid}/listen/{}", listener.local_address()),
+        format!("rkey/1/{uid}/qp/{block:04x}"),
+    ] {
+        for n in 0..100usize {
+            let socket = rustix::net::socket(
+                rustix::net::AddressFamily::UNIX,
+                rustix::net::SocketType::SEQPACKET,
+                None,
+            )
+            .unwrap();
+            let address = rustix::net::SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+            rustix::net::connect(&socket, &address).unwrap();
+            if n % 2 == 0 {
+                let garbage: Vec<u8> = (0..=n * 3).map(|i| (i * 37 + n) as u8).collect();
+                let _ = rustix::net::send(&socket, &garbage, rustix::net::SendFlags::NOSIGNAL);
+            }
+            sockets.push(socket);
+        }
+    }
+    std::thread::scope(|scope| {
+        let accept = scope.spawn(|| {
+            let qp = side.qp();
+            listener
+                .accept(Some(LONG))
+                .unwrap()
+                .accept(&[&qp], &[])
+                .unwrap();
+            qp
+        });
+        let far = Side::open();
+        let qp = far.qp();
+        far.device
+            .connect(listener.local_address(), &[&qp], &[], LONG)
+            .unwrap();
+        let _other = accept.join().unwrap();
+        // This needs a link through the besieged socket.
+        let remote = common::Remote::from(&side.invitation()[..]);
+        far.run(
+            &qp,
+            Work::Write {
+                remote: remote.at(0),
+                imm: None,
+            },
+            &[far.sge(0, 8)],
+        );
+    });
+}
+
+/// Devices of this user are listed, with what hangs on them, also while their programs sleep; a
+/// stopped one is left out and does not hold up the list.
+#[test]
+fn listing_devices() {
+    if role().is_some() {
+        let side = Side::open();
+        let (_qp, _) = side.connect();
+        return sleep_in_read();
+    }
+    let side = Side::open();
+    let listener = side.listen();
+    let peers: Vec<Peer> = (0..2)
+        .map(|_| Peer::start("listing_devices", "target", listener.local_address()))
+        .collect();
+    let _qps = [side.accept(&listener), side.accept(&listener)];
+    let list = list_devices(&Config::default()).unwrap();
+    for peer in &peers {
+        let found = list
+            .iter()
+            .find(|i| i.pid == peer.0.id())
+            .expect("a device is missing");
+        assert_eq!((found.regions, found.qps.len(), found.cqs.len()), (1, 1, 1));
+        assert_eq!(found.qps[0].state, "Rts");
+        assert!(found.command.contains("listing_devices"));
+    }
+    assert!(list.iter().any(|i| i.pid == std::process::id()));
+    peers[0].signal(libc::SIGSTOP);
+    let list = list_devices(&Config::default()).unwrap();
+    assert!(!list.iter().any(|i| i.pid == peers[0].0.id()));
+    assert!(list.iter().any(|i| i.pid == peers[1].0.id()));
+    peers[0].signal(libc::SIGCONT);
+    peers.into_iter().for_each(Peer::finish);
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A program of nobody (uid 65534), without a home, works like any other.
+#[test]
+fn as_nobody() {
+    match role().as_deref() {
+        Some("nobody") => {
+            assert_eq!(rustix::process::geteuid().as_raw(), 65534);
+            let side = Side::open();
+            let listener = side.listen();
+            let peer = Peer::start("as_nobody", "target", listener.local_address());
+            let (qp, remote) = side.accept(&listener);
+            side.set(0, 7);
+            side.run(
+                &qp,
+                Work::Write {
+                    remote: remote.at(1),
+                    imm: None,
+                },
+                &[side.sge(0, 8)],
+            );
+            side.run(
+                &qp,
+                Work::Read {
+                    remote: remote.at(1),
+                },
+                &[side.sge(2, 8)],
+            );
+            assert_eq!(side.word(2), 7);
+            assert!(!list_devices(&Config::default()).unwrap().is_empty());
+            return peer.finish();
+        }
+        Some(_) => {
+            let side = Side::open();
+            let (_qp, _) = side.connect();
+            return sleep_in_read();
+        }
+        None => {}
+    }
+    if !is_root() {
+        eprintln!("SKIP: not root, so this test cannot become another user");
+        return;
+    }
+    let nowhere = "127.0.0.1:1".parse().unwrap();
+    let Some(mut nobody) = as_user(65534, "as_nobody", "nobody", nowhere) else {
+        return;
+    };
+    let status = nobody.env_remove("HOME").status().unwrap();
+    assert!(status.success(), "{status}");
+}
+
+/// The command for a role as another user, on a copy of this binary that the user may read.
+fn as_user(
+    uid: u32,
+    test: &str,
+    role: &str,
+    address: std::net::SocketAddr,
+) -> Option<std::process::Command> {
+    let own = std::env::current_exe().unwrap();
+    let copy = std::env::temp_dir().join(format!("rkey-test-{}-{test}", std::process::id()));
+    std::fs::copy(own, &copy).ok()?;
+    let mut permissions = std::fs::metadata(&copy).ok()?.permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
+    std::fs::set_permissions(&copy, permissions).ok()?;
+    let mut plain = command(test, role, address);
+    let mut other = std::process::Command::new(&copy);
+    other.args(plain.get_args());
+    for (name, value) in plain.get_envs() {
+        if let Some(value) = value {
+            other.env(name, value);
+        }
+    }
+    plain.env_clear();
+    other.uid(uid).gid(uid).current_dir("/");
+    Some(other)
+}
+
+/// Another user does not find our listener, unless both ends say that they are open to all.
+#[test]
+fn other_users() {
+    match role().as_deref() {
+        Some("stranger") => {
+            let side = Side::open();
+            let qp = side.qp();
+            let time = Duration::from_millis(100);
+            let error = side
+                .device
+                .connect(common::address(), &[&qp], &[], time)
+                .unwrap_err();
+            assert!(
+                matches!(error, DeviceError::NobodyListens { .. }),
+                "{error}"
+            );
+            assert!(
+                list_devices(&Config::default())
+                    .unwrap()
+                    .iter()
+                    .all(|i| i.uid == 65534)
+            );
+            return;
+        }
+        Some("guest") => {
+            let side = Side::with(with("RKEY_SHARE", "all"));
+            let (qp, remote) = side.connect();
+            side.run(
+                &qp,
+                Work::Write {
+                    remote: remote.at(0),
+                    imm: None,
+                },
+                &[side.sge(0, 8)],
+            );
+            return;
+        }
+        _ => {}
+    }
+    if !is_root() {
+        eprintln!("SKIP: not root, so this test cannot become another user");
+        return;
+    }
+    let side = Side::open();
+    let listener = side.listen();
+    let Some(mut stranger) = as_user(65534, "other_users", "stranger", listener.local_address())
+    else {
+        return;
+    };
+    assert!(stranger.status().unwrap().success());
+
+    let side = Side::with(with("RKEY_SHARE", "all"));
+    let listener = side.listen();
+    let Some(mut guest) = as_user(65534, "other_users", "guest", listener.local_address()) else {
+        return;
+    };
+    let mut guest = guest.spawn().unwrap();
+    let (_qp, _) = side.accept(&listener);
+    assert!(guest.wait().unwrap().success());
+}
