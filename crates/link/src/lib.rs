@@ -25,6 +25,8 @@
 pub mod any;
 pub mod direct;
 pub mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod head;
 pub mod link;
 pub mod loopback;
@@ -35,4 +37,4 @@ pub use any::AnyLink;
 pub use error::{DownReason, Malformed, PullError, SendError};
 pub use head::{Head, HeadFlags, Op};
 pub use link::{Capabilities, Incoming, Link, NodeId, Payload, References, Ticket};
-pub use ring::{Peek, fuzz_slot};
+pub use ring::Peek;

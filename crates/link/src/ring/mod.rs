@@ -27,8 +27,7 @@ mod slot;
 pub use end::Peek;
 pub(crate) use end::{End, Role};
 pub(crate) use half::{Geometry, Half, HeapHalf, Keep, LEASES};
-pub(crate) use slot::INLINE_MAX;
-pub use slot::fuzz_slot;
+pub(crate) use slot::{INLINE_MAX, read_bytes};
 
 #[cfg(test)]
 mod tests;

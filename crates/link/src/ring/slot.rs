@@ -211,31 +211,27 @@ fn read_references(
     }
 }
 
-/// Reads 256 arbitrary bytes as a slot, exactly as a link does with a stranger's: for fuzzing.
-///
-/// Gives the checked head and the number of payload bytes or references that a link would hand on.
-///
-/// # Errors
-/// The bytes are not a slot.
-pub fn fuzz_slot(bytes: &[u8; SLOT], responses: bool) -> Result<(Head, usize), Malformed> {
-    #[repr(align(64))]
-    struct Aligned([u8; SLOT]);
-    let copy = Aligned(*bytes);
+/// Reads 256 arbitrary bytes as a slot, exactly as a link does with a stranger's: the checked head
+/// and the number of payload bytes or references that a link would hand on.
+pub(crate) fn read_bytes(bytes: &[u8; SLOT], responses: bool) -> Result<(Head, usize), Malformed> {
+    let words: [AtomicU64; SLOT / 8] = std::array::from_fn(|i| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&bytes[8 * i..8 * i + 8]);
+        AtomicU64::new(u64::from_le_bytes(word))
+    });
     let rules = Rules {
         responses,
         payload: 1 << 18,
         piece_max: 1 << 14,
     };
-    let first = u64::from_le_bytes([
-        bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7],
-    ]);
-    // SAFETY: an aligned local array of 256 bytes.
-    let (head, body) = unsafe { read(copy.0.as_ptr(), first, &rules)? };
+    let first = words[0].load(Ordering::Relaxed);
+    // SAFETY: 32 words of our own.
+    let (head, body) = unsafe { read(words.as_ptr().cast(), first, &rules)? };
     let amount = match body {
         Body::Inline => head.len as usize,
         Body::Bounced(offset) => {
             assert!(
-                offset + head.len <= rules.payload,
+                offset <= rules.payload && head.len <= rules.payload - offset,
                 "payload outside its ring"
             );
             head.len as usize
@@ -243,4 +239,149 @@ pub fn fuzz_slot(bytes: &[u8; SLOT], responses: bool) -> Result<(Head, usize), M
         Body::References(list) => list.as_slice().len(),
     };
     Ok((head, amount))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Words of a slot that is good, as (op, flags, extension, len).
+    fn slot(op: u8, flags: HeadFlags, extension: u16, len: u32) -> [u8; SLOT] {
+        let mut bytes = [0; SLOT];
+        bytes[4] = op;
+        bytes[5] = flags.bits();
+        bytes[6..8].copy_from_slice(&extension.to_le_bytes());
+        bytes[20..24].copy_from_slice(&len.to_le_bytes());
+        bytes
+    }
+
+    fn put(bytes: &mut [u8; SLOT], at: usize, value: u64) {
+        bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    }
+
+    fn why_not(bytes: &[u8; SLOT], responses: bool) -> &'static str {
+        read_bytes(bytes, responses).unwrap_err().reason
+    }
+
+    #[test]
+    fn each_rule_is_kept() {
+        let none = HeadFlags::empty();
+        let by_reference = HeadFlags::BY_REFERENCE;
+        let (write, read, swap) = (Op::Write as u8, Op::Read as u8, Op::CompareSwap as u8);
+        let data = Op::ReadData as u8;
+        assert!(read_bytes(&slot(write, none, 208, 208), false).is_ok());
+        assert_eq!(
+            why_not(&slot(write, none, 209, 209), false),
+            "lengths that do not agree"
+        );
+        assert_eq!(
+            why_not(&slot(write, none, 8, 9), false),
+            "lengths that do not agree"
+        );
+        assert_eq!(
+            why_not(&slot(write, none, 8, 8), true),
+            "the operation flows the wrong way"
+        );
+        assert_eq!(
+            why_not(&slot(data, none, 8, 8), false),
+            "the operation flows the wrong way"
+        );
+        assert_eq!(why_not(&slot(0, none, 0, 0), false), "unknown operation");
+        assert_eq!(
+            why_not(&slot(read, none, 8, 8), false),
+            "payload where none belongs"
+        );
+        assert_eq!(
+            why_not(&slot(swap, none, 0, 0), false),
+            "an atomic with payload"
+        );
+        assert_eq!(
+            why_not(&slot(swap, by_reference, 16, 0), false),
+            "an atomic with payload"
+        );
+        let both = HeadFlags::IMMEDIATE | HeadFlags::INVALIDATE;
+        assert!(read_bytes(&slot(write, both, 0, 0), false).is_err());
+
+        let mut bounced = slot(write, none, BOUNCED, 1 << 14);
+        put(&mut bounced, 48, (1 << 18) - (1 << 14));
+        assert!(read_bytes(&bounced, false).is_ok());
+        for offset in [
+            (1 << 18) - (1 << 14) + 1,
+            1 << 18,
+            (1 << 18) + 1,
+            u64::MAX,
+            1 << 32,
+        ] {
+            put(&mut bounced, 48, offset);
+            assert_eq!(why_not(&bounced, false), "payload outside its ring");
+        }
+        for len in [0, (1 << 14) + 1, u32::MAX] {
+            let bytes = slot(write, none, BOUNCED, len);
+            assert_eq!(why_not(&bytes, false), "a piece that is too long");
+        }
+        assert!(read_bytes(&slot(data, by_reference, 0, 0), true).is_ok());
+        assert!(read_bytes(&slot(data, by_reference, 16, 0), true).is_err());
+    }
+
+    #[test]
+    fn references_must_add_up() {
+        let with = |entries: &[(u64, u64)], extension: usize, len: u32| {
+            let mut bytes = slot(
+                Op::Write as u8,
+                HeadFlags::BY_REFERENCE,
+                extension as u16,
+                len,
+            );
+            for (i, &(addr, size)) in entries.iter().enumerate() {
+                put(&mut bytes, 48 + 16 * i, addr);
+                put(&mut bytes, 56 + 16 * i, size);
+            }
+            read_bytes(&bytes, false).map(|(_, count)| count)
+        };
+        assert_eq!(with(&[(1, 2), (3, 4)], 32, 6), Ok(2));
+        assert_eq!(with(&[(0, 1); 13], 208, 13), Ok(13));
+        assert!(with(&[(1, 2), (3, 4)], 32, 7).is_err());
+        assert!(with(&[(1, 2), (3, 4)], 31, 6).is_err());
+        assert!(with(&[], 0, 0).is_err());
+        assert!(with(&[(0, 1); 13], 224, 13).is_err());
+        assert!(with(&[(u64::MAX, 2)], 16, 2).is_err());
+        // Lengths whose sum wraps around.
+        assert!(with(&[(0, u64::MAX), (0, 7)], 32, 6).is_err());
+    }
+
+    #[test]
+    fn random_bytes_are_refused_or_make_sense() {
+        let mut random = 0x0123_4567_89ab_cdef_u64;
+        let mut next = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random
+        };
+        let mut good = 0;
+        for _ in 0..200_000 {
+            let mut bytes = [0; SLOT];
+            for at in (0..SLOT).step_by(8) {
+                put(&mut bytes, at, next());
+            }
+            // Often something that looks right at the first glance.
+            if next() % 4 != 0 {
+                bytes[4] = [1, 2, 3, 4, 5, 6, 64, 65, 66][next() as usize % 9];
+                bytes[5] &= 0xb7;
+                let extension = [0, 8, 16, 32, 208, u16::MAX][next() as usize % 6];
+                bytes[6..8].copy_from_slice(&extension.to_le_bytes());
+                let len = u32::from(extension).min(next() as u32 % 20_000);
+                bytes[20..24].copy_from_slice(&len.to_le_bytes());
+                put(&mut bytes, 48, next() % (1 << 19));
+            }
+            for responses in [false, true] {
+                if let Ok((head, amount)) = read_bytes(&bytes, responses) {
+                    assert!(amount <= 1 << 14);
+                    assert_eq!(head.op.is_response(), responses);
+                    good += 1;
+                }
+            }
+        }
+        assert!(good > 1000, "only {good} were good: the test tests little");
+    }
 }

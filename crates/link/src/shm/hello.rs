@@ -168,19 +168,19 @@ pub(crate) fn refusal_text(body: &[u8]) -> String {
         .collect()
 }
 
-/// Reads arbitrary bytes as a packet, exactly as a link does with a stranger's: for fuzzing.
-pub fn fuzz_packet(bytes: &[u8]) {
-    if let Ok(Frame::Known(kind, body)) = parse(bytes) {
-        match kind {
-            Kind::Hello => {
-                let _ = decode::<Hello>(body).map(|hello| Geometry::try_from(hello.sizes));
-            }
-            Kind::Welcome => {
-                let _ = decode::<Welcome>(body).map(|welcome| Geometry::try_from(welcome.sizes));
-            }
-            Kind::Refusal => drop(refusal_text(body)),
-            Kind::Other | Kind::Control => {}
+/// Reads arbitrary bytes as a packet, exactly as a link does with a stranger's; whether it is one.
+pub(crate) fn accepts(bytes: &[u8]) -> bool {
+    let sizes_fit = |sizes: Sizes| Geometry::try_from(sizes).is_ok();
+    match parse(bytes) {
+        Ok(Frame::Known(Kind::Hello, body)) => {
+            decode::<Hello>(body).is_ok_and(|hello| sizes_fit(hello.sizes))
         }
+        Ok(Frame::Known(Kind::Welcome, body)) => {
+            decode::<Welcome>(body).is_ok_and(|welcome| sizes_fit(welcome.sizes))
+        }
+        Ok(Frame::Known(Kind::Refusal, body)) => !refusal_text(body).contains(char::is_control),
+        Ok(Frame::Known(Kind::Other | Kind::Control, _)) => true,
+        Ok(Frame::OtherVersion(_)) | Err(_) => false,
     }
 }
 
@@ -203,6 +203,68 @@ mod tests {
         let mut unknown = frame(Kind::Hello, b"");
         unknown[6] = 77;
         assert!(parse(&unknown).is_err());
+    }
+
+    #[test]
+    fn introductions_survive_and_cut_off_ones_do_not() {
+        let geometry = Geometry {
+            slots: 256,
+            payload: 1 << 18,
+            piece_max: 1 << 14,
+        };
+        let hello = Hello {
+            node: NodeId { pid: 1, nonce: 2 },
+            sizes: geometry.into(),
+            membarrier: true,
+            probe: Probe {
+                address: 3,
+                nonce: [4; 16],
+            },
+            purpose: vec![5; PURPOSE_MAX],
+        };
+        let packet = encode(Kind::Hello, &hello).unwrap();
+        assert!(packet.len() <= PACKET_MAX && accepts(&packet));
+        for cut in 0..packet.len() {
+            assert!(!accepts(&packet[..cut]));
+        }
+        let Ok(Frame::Known(Kind::Hello, body)) = parse(&packet) else {
+            panic!()
+        };
+        let again: Hello = decode(body).unwrap();
+        assert_eq!(
+            (again.node, again.probe, again.purpose.clone()),
+            (hello.node, hello.probe, hello.purpose)
+        );
+        for broken in [
+            Geometry {
+                slots: 100,
+                ..geometry
+            },
+            Geometry {
+                slots: 1 << 31,
+                ..geometry
+            },
+            Geometry {
+                payload: 1 << 31,
+                ..geometry
+            },
+            Geometry {
+                piece_max: 1 << 18,
+                ..geometry
+            },
+        ] {
+            let sizes = Sizes::from(broken);
+            assert!(!accepts(
+                &encode(
+                    Kind::Hello,
+                    &Hello {
+                        sizes,
+                        ..again.clone()
+                    }
+                )
+                .unwrap()
+            ));
+        }
     }
 
     #[test]

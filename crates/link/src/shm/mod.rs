@@ -11,10 +11,11 @@ mod socket;
 
 pub use crate::ring::Peek;
 pub(crate) use cma::PeerProcess;
+pub(crate) use hello::accepts;
 
 pub use accept::{Acceptor, Greeting, LinkRequest, Listener, Stranger};
 pub use connect::{Connector, HandshakeError, Step};
-pub use hello::{CONTROL_MAX, PROTOCOL_VERSION, PURPOSE_MAX, fuzz_packet};
+pub use hello::{CONTROL_MAX, PROTOCOL_VERSION, PURPOSE_MAX};
 pub use line::{Control, Event, Line};
 pub use link::ShmLink;
 pub use local::{LinkConfig, LocalNode};

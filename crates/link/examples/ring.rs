@@ -1,0 +1,381 @@
+//! How fast is the shared-memory link by itself? Two processes, pinned to two processors, that
+//! do nothing but poll: streaming and one-way time for 8 bytes, throughput for 64 KiB in pieces
+//! and by reference, and writes through a direct lease.
+//!
+//! ```text
+//! cargo run --release -p rkey-link --example ring
+//! ```
+//!
+//! No key is checked and no completion written here: this is the floor under everything else.
+//! Buffers are not touched between operations, which flatters the large ones.
+
+use rkey_base::hint;
+use rkey_base::memory::ArenaMemory;
+use rkey_base::segment::{Arena, Sharing};
+use rkey_base::shared::Place;
+use rkey_link::direct::Grant;
+use rkey_link::shm::{
+    Acceptor, Connector, Event, Greeting, LinkConfig, Listener, LocalNode, ShmLink, Step,
+};
+use rkey_link::{Head, HeadFlags, Link, NodeId, Op, Payload, SendError};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+/// Where the target's made-up memory lies, and how much there is.
+const BASE: u64 = 0x10_0000;
+const SIZE: usize = 1 << 20;
+
+fn main() -> Outcome {
+    let mut args = std::env::args().skip(1);
+    match args.next().as_deref() {
+        Some("target") => target(&args.next().ok_or("no name")?),
+        _ => initiator(),
+    }
+}
+
+/// Pins this thread to the `n`-th of the processors that it may use.
+fn pin(n: usize) -> Outcome {
+    let allowed = sched_getaffinity(None)?;
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU)
+        .filter(|&cpu| allowed.is_set(cpu))
+        .collect();
+    let mut one = CpuSet::new();
+    one.set(cpus[n % cpus.len()]);
+    Ok(sched_setaffinity(None, &one)?)
+}
+
+fn node(number: u32) -> std::io::Result<LocalNode> {
+    LocalNode::new(
+        NodeId {
+            pid: number,
+            nonce: 0,
+        },
+        LinkConfig::default(),
+    )
+}
+
+fn accept(listener: &Listener, local: &LocalNode) -> Result<ShmLink, Box<dyn Error>> {
+    let mut acceptor: Acceptor = loop {
+        match listener.accept(local)? {
+            Some(acceptor) => break acceptor,
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    loop {
+        match acceptor.advance()? {
+            Step::Done(Greeting::Link(request)) => return Ok(request.accept()?),
+            Step::Done(Greeting::Other(_)) => return Err("not a link".into()),
+            Step::Pending => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+/// Executes writes, answers reads, until the initiator is gone.
+fn target(name: &str) -> Outcome {
+    pin(1)?;
+    let local = node(2)?;
+    let listener = Listener::bind(name.as_bytes())?;
+    let mut link = accept(&listener, &local)?;
+    let memory = ArenaMemory::new(BASE, SIZE);
+    // What the initiator may write by itself.
+    let arena = Arena::create("ring-example", SIZE, Sharing::ReadWrite)?;
+    let board = link.lease_board().ok_or("not the responder")?;
+    let grant = board.grant(0, SIZE as u64, true).ok_or("no lease")?;
+    link.send_control(&grant.to_bytes(), &[arena.fd()])?;
+    let mut idle = 0u32;
+    let mut words = vec![0u64; SIZE / 8];
+    loop {
+        if let Some(incoming) = link.incoming()? {
+            idle = 0;
+            let head = incoming.head;
+            match (head.op, incoming.payload) {
+                (Op::Write, Payload::Bytes(bytes)) => {
+                    // The floor: a plain copy into memory of ours.
+                    store(&mut words, head.addr, bytes);
+                }
+                (Op::Write, Payload::Reference(list)) => {
+                    let mut at = head.addr;
+                    for &(va, len) in list.as_slice() {
+                        link.pull(&memory, at, va, len)?;
+                        at += len;
+                    }
+                }
+                (Op::Read, _) => {
+                    let answer = Head {
+                        len: head.total,
+                        ..Head::new(Op::ReadData)
+                    };
+                    let value = words[0].to_le_bytes();
+                    link.respond(&answer, |mut place| {
+                        place.put(0, &value);
+                        Ok(())
+                    })?;
+                }
+                _ => return Err("unexpected request".into()),
+            }
+            link.incoming_done();
+        } else {
+            link.flush();
+            hint::pause();
+            idle += 1;
+            if idle.is_multiple_of(1 << 16) && matches!(link.on_socket(), Some(Event::Gone)) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn store(words: &mut [u64], addr: u64, bytes: rkey_base::shared::Foreign<'_>) {
+    let at = (addr - BASE) as usize / 8;
+    if bytes.len() == 8 {
+        words[at] = bytes.get_u64(0);
+        return;
+    }
+    for (i, word) in words[at..].iter_mut().take(bytes.len() / 8).enumerate() {
+        *word = bytes.get_u64(8 * i);
+    }
+}
+
+struct Initiator {
+    link: ShmLink,
+}
+
+impl Initiator {
+    /// Sends `count` writes of `len` bytes as fast as acknowledgements allow.
+    fn stream(&mut self, count: u64, len: usize) -> Result<Duration, Box<dyn Error>> {
+        let piece = (self.link.capabilities().piece_max as usize).min(len);
+        let bytes = vec![1; piece];
+        let start = Instant::now();
+        let mut last = 0;
+        for _ in 0..count {
+            for offset in (0..len).step_by(piece) {
+                let head = Head {
+                    len: piece as u32,
+                    addr: BASE + offset as u64,
+                    ..Head::new(Op::Write)
+                };
+                last = self.request(&head, |mut place| {
+                    place.put(0, &bytes);
+                })?;
+            }
+        }
+        self.wait_for(last)?;
+        Ok(start.elapsed())
+    }
+
+    #[inline(always)]
+    fn request(&mut self, head: &Head, fill: impl Fn(Place<'_>)) -> Result<u64, Box<dyn Error>> {
+        loop {
+            let sent = self.link.request(head, |place| {
+                fill(place);
+                Ok(())
+            });
+            match sent {
+                Ok(ticket) => {
+                    self.link.flush();
+                    return Ok(ticket);
+                }
+                Err(SendError::Full) => hint::pause(),
+                Err(e) => return Err(e.into()),
+            }
+            self.link.acked()?;
+        }
+    }
+
+    fn wait_for(&mut self, ticket: u64) -> Outcome {
+        while self.link.acked()? <= ticket {
+            if self.link.response()?.is_some() {
+                self.link.response_done();
+            }
+            self.link.flush();
+            hint::pause();
+        }
+        Ok(())
+    }
+
+    /// One 8-byte request and its 8-byte response at a time.
+    fn ping_pong(&mut self, count: u64) -> Result<Duration, Box<dyn Error>> {
+        let head = Head {
+            total: 8,
+            addr: BASE,
+            ..Head::new(Op::Read)
+        };
+        let start = Instant::now();
+        for _ in 0..count {
+            self.request(&head, |_| ())?;
+            while self.link.response()?.is_none() {
+                hint::pause();
+            }
+            self.link.response_done();
+            self.link.acked()?;
+        }
+        Ok(start.elapsed())
+    }
+
+    /// One write at a time, acknowledged at once.
+    fn write_and_wait(&mut self, count: u64) -> Result<Duration, Box<dyn Error>> {
+        let mut head = Head {
+            len: 8,
+            addr: BASE,
+            ..Head::new(Op::Write)
+        };
+        head.flags |= HeadFlags::ACK_NOW;
+        let start = Instant::now();
+        for i in 0..count {
+            let ticket = self.request(&head, |mut place| place.put(0, &i.to_le_bytes()))?;
+            while self.link.acked()? <= ticket {
+                hint::pause();
+            }
+        }
+        Ok(start.elapsed())
+    }
+
+    fn by_reference(&mut self, count: u64, len: usize) -> Result<Duration, Box<dyn Error>> {
+        let bytes = vec![1u8; len];
+        let head = Head {
+            len: len as u32,
+            addr: BASE,
+            ..Head::new(Op::Write)
+        };
+        let refs = [(bytes.as_ptr() as u64, len as u64)];
+        let start = Instant::now();
+        let mut last = 0;
+        for _ in 0..count {
+            last = loop {
+                match self.link.request_by_reference(&head, &refs) {
+                    Ok(ticket) => break ticket,
+                    Err(SendError::Full) => drop(self.link.acked()?),
+                    Err(e) => return Err(e.into()),
+                }
+            };
+            self.link.flush();
+        }
+        self.wait_for(last)?;
+        Ok(start.elapsed())
+    }
+}
+
+fn initiator() -> Outcome {
+    let name = format!("rkey-ring-example/{}", std::process::id());
+    let mut child = std::process::Command::new(std::env::current_exe()?)
+        .args(["target", &name])
+        .spawn()?;
+    pin(0)?;
+    let local = node(1)?;
+    let start = Instant::now();
+    let mut connector = loop {
+        match Connector::start(name.as_bytes(), &local, b"") {
+            Ok(connector) => break connector,
+            Err(e) if start.elapsed() > Duration::from_secs(5) => return Err(e.into()),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let link = loop {
+        match connector.advance()? {
+            Step::Done(link) => break link,
+            Step::Pending => std::thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    let mut initiator = Initiator { link };
+    let result = measure(&mut initiator);
+    drop(initiator);
+    child.wait()?;
+    result
+}
+
+/// The best of several runs of `count` operations, in nanoseconds per operation.
+fn best(
+    runs: u32,
+    count: u64,
+    mut run: impl FnMut(u64) -> Result<Duration, Box<dyn Error>>,
+) -> Result<(f64, f64), Box<dyn Error>> {
+    let mut times = Vec::new();
+    for _ in 0..runs {
+        times.push(run(count)?.as_nanos() as f64 / count as f64);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok((times[0], times[times.len() / 2]))
+}
+
+fn measure(it: &mut Initiator) -> Outcome {
+    let show = |what: &str, (best, median): (f64, f64)| {
+        println!("{what:<44} best {best:>9.1} ns   median {median:>9.1} ns");
+    };
+    let gigabytes = |what: &str, len: usize, (best, median): (f64, f64)| {
+        let rate = |ns: f64| len as f64 / ns;
+        println!(
+            "{what:<44} best {:>9.2} GB/s median {:>9.2} GB/s",
+            rate(best),
+            rate(median)
+        );
+    };
+    show(
+        "8 B write, streaming",
+        best(9, 500_000, |n| it.stream(n, 8))?,
+    );
+    show(
+        "64 B write, streaming",
+        best(5, 200_000, |n| it.stream(n, 64))?,
+    );
+    show(
+        "200 B write, streaming",
+        best(5, 200_000, |n| it.stream(n, 200))?,
+    );
+    show(
+        "4 KiB write, streaming",
+        best(5, 50_000, |n| it.stream(n, 4096))?,
+    );
+    let (round, median) = best(9, 50_000, |n| it.ping_pong(n))?;
+    show(
+        "8 B request and response, one way",
+        (round / 2.0, median / 2.0),
+    );
+    show(
+        "8 B write until acknowledged",
+        best(9, 50_000, |n| it.write_and_wait(n))?,
+    );
+    let len = 64 << 10;
+    gigabytes(
+        "64 KiB write in pieces",
+        len,
+        best(5, 5000, |n| it.stream(n, len))?,
+    );
+    if it.link.capabilities().by_reference {
+        let what = "64 KiB write by reference (through a buffer)";
+        gigabytes(what, len, best(5, 5000, |n| it.by_reference(n, len))?);
+    }
+    let Some(Event::Control(control)) = it.link.on_socket() else {
+        return Err("no lease arrived".into());
+    };
+    let grant = Grant::from_bytes(&control.bytes)?;
+    let fd = control.fds.into_iter().next().ok_or("no descriptor")?;
+    let mut map = it
+        .link
+        .lease_client()
+        .ok_or("not the requester")?
+        .open(&grant, fd)?;
+    let mut direct = |count: u64, len: usize| -> Result<Duration, Box<dyn Error>> {
+        let bytes = vec![1u8; len];
+        let start = Instant::now();
+        for i in 0..count {
+            map.write(
+                (i * 64) % (SIZE - len + 1) as u64 & !63,
+                std::hint::black_box(&bytes),
+            )?;
+        }
+        Ok(start.elapsed())
+    };
+    show(
+        "8 B write through a lease",
+        best(9, 1_000_000, |n| direct(n, 8))?,
+    );
+    gigabytes(
+        "64 KiB write through a lease",
+        len,
+        best(5, 10_000, |n| direct(n, len))?,
+    );
+    Ok(())
+}

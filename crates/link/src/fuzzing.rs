@@ -1,0 +1,53 @@
+//! Everything in this crate that reads a peer's bytes, as functions for a fuzzer: arbitrary bytes
+//! in, "would it be believed" out. None may ever panic.
+
+use crate::direct::Grant;
+use crate::ring::{Geometry, HeapHalf, read_bytes};
+
+/// A slot of a request ring (shorter input is filled up with zeroes).
+pub fn request_slot(bytes: &[u8]) -> bool {
+    read_bytes(&fill_up(bytes), false).is_ok()
+}
+
+/// A slot of a response ring (shorter input is filled up with zeroes).
+pub fn response_slot(bytes: &[u8]) -> bool {
+    read_bytes(&fill_up(bytes), true).is_ok()
+}
+
+/// A packet of the handshake.
+pub fn hello(bytes: &[u8]) -> bool {
+    crate::shm::accepts(bytes)
+}
+
+/// A packet after the handshake: the header only; the body belongs to the device.
+pub fn control(bytes: &[u8]) -> bool {
+    bytes.len() == 1 || crate::shm::accepts(bytes)
+}
+
+/// The identity page of a segment.
+pub fn identity(bytes: &[u8]) -> bool {
+    let geometry = Geometry {
+        slots: 16,
+        payload: 4096,
+        piece_max: 256,
+    };
+    let memory = HeapHalf::new(geometry);
+    // The sizes are constants that are in bounds.
+    let Ok(half) = memory.half(geometry) else {
+        return false;
+    };
+    half.pretend_identity(bytes);
+    half.check_identity().is_ok()
+}
+
+/// A direct lease.
+pub fn grant(bytes: &[u8]) -> bool {
+    Grant::from_bytes(bytes).is_ok_and(|grant| grant.to_bytes() == bytes)
+}
+
+fn fill_up(bytes: &[u8]) -> [u8; 256] {
+    let mut slot = [0; 256];
+    let len = bytes.len().min(256);
+    slot[..len].copy_from_slice(&bytes[..len]);
+    slot
+}
