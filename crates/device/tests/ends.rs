@@ -48,7 +48,7 @@ fn a_killed_peer() {
             side.receive(&qp, id, 0, 8);
         }
         // So that something is outstanding when it dies.
-        peer.signal(libc::SIGSTOP);
+        peer.stop();
         for id in 100..110 {
             qp.post_send(&SendRequest::new(id, write, &[side.sge(0, 8)]))
                 .unwrap();
@@ -152,7 +152,7 @@ fn a_stopped_peer() {
             imm: None,
         };
         side.run(&qp, write, &[side.sge(0, 8)]);
-        peer.signal(libc::SIGSTOP);
+        peer.stop();
         // Longer than a post takes to be seen, so that the device may have fallen asleep.
         std::thread::sleep(Duration::from_millis(50));
         let started = Instant::now();
@@ -195,7 +195,7 @@ fn a_stopped_peer_and_a_program_that_waits_elsewhere() {
         .unwrap();
     let incoming = listener.accept(Some(LONG)).unwrap();
     let remote = common::Remote::from(&incoming.peer().private_data[..]);
-    incoming.accept(&[&qp], &[]).unwrap();
+    incoming.accept(&[&qp], &side.invitation()).unwrap();
     let write = Work::Write {
         remote: remote.at(0),
         imm: None,
@@ -221,7 +221,7 @@ fn a_stopped_peer_and_a_program_that_waits_elsewhere() {
     for _ in 0..20 {
         wait(Status::Success);
     }
-    peer.signal(libc::SIGSTOP);
+    peer.stop();
     wait(Status::RetryExceeded);
     peer.signal(libc::SIGCONT);
 }

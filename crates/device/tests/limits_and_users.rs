@@ -249,7 +249,7 @@ fn listing_devices() {
         assert!(found.command.contains("listing_devices"));
     }
     assert!(list.iter().any(|i| i.pid == std::process::id()));
-    peers[0].signal(libc::SIGSTOP);
+    peers[0].stop();
     let list = list_devices(&Config::default()).unwrap();
     assert!(!list.iter().any(|i| i.pid == peers[0].0.id()));
     assert!(list.iter().any(|i| i.pid == peers[1].0.id()));

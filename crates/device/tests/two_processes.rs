@@ -4,7 +4,7 @@ mod common;
 
 use common::{Peer, Remote, Side, role, sleep_in_read, until};
 use rkey_device::Qp;
-use rkey_device::engine::{CompletionFlags, CompletionOp, SendFlags, SendRequest, Status, Work};
+use rkey_device::engine::{CompletionFlags, CompletionOp, SendRequest, Status, Work};
 
 /// The target: connects, then sleeps in a read that has nothing to do with us.
 fn sleeping_target() {
@@ -131,35 +131,28 @@ fn echo() {
     for id in 0..64 {
         side.receive(&qp, id, id as usize * 64, 512);
     }
+    let mut last = None;
     loop {
         let done = side.next();
         assert_eq!(done.status, Status::Success, "{done:?}");
-        if done.opcode != CompletionOp::Recv {
-            continue;
-        }
-        let word = done.id as usize * 64;
-        assert!(done.flags.contains(CompletionFlags::IMM));
-        let reply = Work::Send {
-            imm: Some(done.imm + 1),
-            invalidate: None,
-        };
-        let sges = [side.sge(word, done.bytes)];
-        let mut request = SendRequest::new(999, reply, &sges);
-        request.flags = SendFlags::SIGNALED;
-        qp.post_send(&request).unwrap();
-        if done.imm == u32::MAX - 1 {
-            // Wait until the reply is out before the buffer goes.
-            while side.next().opcode == CompletionOp::Recv {}
+        if done.opcode == CompletionOp::Recv {
+            assert!(done.flags.contains(CompletionFlags::IMM));
+            let sges = [side.sge(done.id as usize * 64, done.bytes)];
+            let reply = Work::Send {
+                imm: Some(done.imm + 1),
+                invalidate: None,
+            };
+            qp.post_send(&SendRequest::new(done.id, reply, &sges))
+                .unwrap();
+            if done.imm == u32::MAX - 1 {
+                last = Some(done.id);
+            }
+        } else if last == Some(done.id) {
             return;
+        } else {
+            side.receive(&qp, done.id, done.id as usize * 64, 512);
         }
-        until_sent(&side);
-        side.receive(&qp, done.id, word, 512);
     }
-}
-
-fn until_sent(side: &Side) {
-    let done = side.next();
-    assert_eq!((done.id, done.status), (999, Status::Success));
 }
 
 /// Messages both ways, with immediate data, one at a time.

@@ -58,6 +58,18 @@ impl Peer {
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
     }
 
+    /// Stops it, and waits until all its threads have stopped.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let tasks = format!("/proc/{}/task", self.0.id());
+        until("the stop", || {
+            std::fs::read_dir(&tasks).unwrap().all(|task| {
+                let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+                stat.rsplit(')').next().unwrap().trim_start().starts_with('T')
+            })
+        });
+    }
+
     pub fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
