@@ -17,6 +17,7 @@
 //! | [`loopback`] | a device talking to itself, in memory |
 //! | [`shm`] | two processes of one host: sealed shared segments, rings, doorbells, handshake |
 //! | [`direct`] | leases: the initiator copies by itself, and the owner can take the right back |
+//! | [`fault`] | a wrapper that is slow, lies and goes down, for tests |
 //! | [`any`] | one type for "whatever link this is" |
 //!
 //! Everything a peer can write is copied out once and then checked; a value that makes no sense
@@ -25,6 +26,7 @@
 pub mod any;
 pub mod direct;
 pub mod error;
+pub mod fault;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod head;

@@ -406,3 +406,81 @@ fn sleep_epochs_go_on() {
         peek.awake();
     }
 }
+
+/// A peer that writes random words all over its half, while we look at it.
+#[test]
+#[cfg_attr(miri, ignore = "long")]
+fn a_scribbling_peer_does_no_harm() {
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+    struct Scribble<'a>(&'a Half);
+    let scribbled = pair(SMALL);
+    let stop = AtomicBool::new(false);
+    let words = SMALL.bytes() / 8;
+    let word = |half: &Scribble<'_>, at: usize, value: u64| {
+        assert!(at < words);
+        // SAFETY: a word of memory that both ends of this test keep alive, used as an atomic.
+        unsafe {
+            (*half.0.slot(0).sub(20480).cast::<AtomicU64>().add(at)).store(value, Ordering::Relaxed)
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = 88_172_645_463_325_252_u64;
+            while !stop.load(Ordering::Relaxed) {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                let at = random as usize % words;
+                let ops = [1, 2, 3, 4, 5, 6, 64, 65, 66, 200];
+                // Half of the words look like the beginning of a slot, or like small numbers.
+                let value = match random >> 61 {
+                    0..3 => {
+                        let op: u64 = ops[(random >> 20) as usize % ops.len()];
+                        (random & 15) | op << 32 | (random >> 30 & 0xff) << 40 | (random >> 5) << 48
+                    }
+                    3 => random % 3000,
+                    4 => random % 3000 | (random >> 40) % 20 << 32,
+                    _ => random,
+                };
+                word(&Scribble(&scribbled.requests), at, value);
+                word(&Scribble(&scribbled.responses), at, value.rotate_left(3));
+            }
+        });
+        let (mut taken, mut broken) = (0u64, 0u64);
+        while taken < 2_000 || broken < 2_000 {
+            // Both ends read a half that the other thread writes. Their own writes go there too,
+            // which only adds to the mess.
+            let keep = Keep::new(Arc::new(()));
+            let (a, b) = (scribbled.requests, scribbled.responses);
+            let mut requester = End::new(Role::Requester, a, b, keep.clone());
+            let mut responder = End::new(Role::Responder, b, a, keep);
+            for _ in 0..50 {
+                let _ = send(&mut requester, &Head::new(Op::Send), &[7; 300]);
+                for end in [&mut requester, &mut responder] {
+                    match end.next() {
+                        Ok(Some(incoming)) => {
+                            taken += 1;
+                            match incoming.payload {
+                                Payload::Bytes(bytes) => {
+                                    assert_eq!(bytes.len(), incoming.head.len as usize);
+                                    assert!(bytes.len() <= 2048);
+                                    let mut copy = vec![0; bytes.len()];
+                                    bytes.get(0, &mut copy);
+                                }
+                                Payload::Reference(list) => assert!(list.as_slice().len() <= 13),
+                            }
+                        }
+                        Ok(None) => {}
+                        Err(_) => broken += 1,
+                    }
+                    end.done();
+                    if end.refresh().is_ok_and(|acked| acked > 100) {
+                        panic!("more acknowledged than was ever sent");
+                    }
+                    let _ = (end.pending(), end.has_room(), end.peer_epoch());
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}

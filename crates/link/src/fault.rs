@@ -1,0 +1,353 @@
+//! A wrapper around any link that makes it misbehave, for tests.
+//!
+//! What it does is decided by a [`FaultPlan`] and a seed, so a run that failed can be repeated. A
+//! link promises that every piece arrives once and in order, so the wrapper never drops or
+//! reorders a piece: it is slow (nothing seems to have arrived, nothing seems to be acknowledged,
+//! the ring seems full), it changes heads as a hostile peer would, and it goes down.
+
+use crate::{
+    Capabilities, DownReason, Head, HeadFlags, Incoming, Link, Malformed, NodeId, PullError,
+    SendError, Ticket,
+};
+use rkey_base::fault::Fault;
+use rkey_base::memory::Memory;
+use rkey_base::shared::Place;
+use std::cell::Cell;
+
+/// The two directions, as indexes.
+const REQUESTS: usize = 0;
+const RESPONSES: usize = 1;
+
+/// How a [`Faulty`] link misbehaves. Chances are in 256ths; the default does nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultPlan {
+    /// Chance that a piece that has arrived is not shown this time.
+    pub hide: u8,
+    /// Chance that a send finds no room.
+    pub full: u8,
+    /// Chance that acknowledgements are not seen this time.
+    pub deaf: u8,
+    /// Chance that a head that arrives has a random field changed. A changed head is one that a
+    /// hostile peer could have sent: the link has let it through.
+    pub garble: u8,
+    /// Chance that a pull or push is refused.
+    pub refuse: u8,
+    /// The link goes down after so many pieces have been taken. `None`: never.
+    pub down_after: Option<u64>,
+}
+
+/// A link that misbehaves.
+#[derive(Debug)]
+pub struct Faulty<L> {
+    inner: L,
+    plan: FaultPlan,
+    random: Cell<u64>,
+    taken: u64,
+    down: Option<DownReason>,
+    /// The changes of the request and of the response that are being looked at: looking again
+    /// shows the same.
+    changes: [Cell<Option<Change>>; 2],
+    acked: Ticket,
+}
+
+/// How a head is changed: which field, with what.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    field: u8,
+    with: u64,
+}
+
+impl Change {
+    fn apply(self, head: &mut Head) {
+        let with = self.with;
+        match self.field {
+            0 => head.dst_qp = with as u32,
+            1 => head.src_qp = with as u32,
+            2 => head.msn = with as u32,
+            3 => head.addr = with,
+            4 => head.key = with,
+            5 => head.imm = with as u32,
+            6 => head.total = with as u32,
+            7 => head.operands[0] = with,
+            8 => {
+                // The link itself has looked at the other flags.
+                let free = HeadFlags::FIRST | HeadFlags::LAST | HeadFlags::SOLICITED;
+                head.flags = head.flags.difference(free)
+                    | HeadFlags::from_bits_truncate(with as u8).intersection(free);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl<L> Faulty<L> {
+    /// Wraps a link.
+    pub fn new(inner: L, plan: FaultPlan, seed: u64) -> Self {
+        Self {
+            inner,
+            plan,
+            random: Cell::new(seed | 1),
+            taken: 0,
+            down: None,
+            changes: [const { Cell::new(None) }; 2],
+            acked: 0,
+        }
+    }
+
+    /// Changes how it misbehaves from now on.
+    pub fn set_plan(&mut self, plan: FaultPlan) {
+        self.plan = plan;
+    }
+
+    /// Takes the link down.
+    pub fn go_down(&mut self, reason: DownReason) {
+        self.down = Some(reason);
+    }
+
+    /// The wrapped link.
+    pub fn inner(&self) -> &L {
+        &self.inner
+    }
+
+    /// The wrapped link.
+    pub fn inner_mut(&mut self) -> &mut L {
+        &mut self.inner
+    }
+
+    fn next(&self) -> u64 {
+        let mut x = self.random.get();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.random.set(x);
+        x.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    fn happens(&self, chance: u8) -> bool {
+        chance != 0 && (self.next() >> 56) < u64::from(chance)
+    }
+
+    fn count_taken(&mut self, direction: usize) {
+        self.taken += 1;
+        self.changes[direction].set(None);
+        if self
+            .plan
+            .down_after
+            .is_some_and(|limit| self.taken >= limit)
+        {
+            self.down.get_or_insert(DownReason::PeerGone);
+        }
+    }
+
+    fn look<'a>(&self, direction: usize, piece: Option<Incoming<'a>>) -> Option<Incoming<'a>> {
+        let kept = &self.changes[direction];
+        if self.down.is_some() || self.happens(self.plan.hide) {
+            return None;
+        }
+        let mut incoming = piece?;
+        if kept.get().is_none() {
+            // A field that does not exist: stays as it is.
+            let field = if self.happens(self.plan.garble) {
+                (self.next() % 9) as u8
+            } else {
+                u8::MAX
+            };
+            let with = self.next() >> (self.next() % 64);
+            kept.set(Some(Change { field, with }));
+        }
+        if let Some(change) = kept.get() {
+            change.apply(&mut incoming.head);
+        }
+        Some(incoming)
+    }
+
+    fn may_send(&self) -> Result<(), SendError> {
+        if self.down.is_some() {
+            return Err(SendError::Down);
+        }
+        if self.happens(self.plan.full) {
+            Err(SendError::Full)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl<L: Link> Link for Faulty<L> {
+    fn node(&self) -> NodeId {
+        self.inner.node()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn is_up(&self) -> Result<(), DownReason> {
+        self.down.map_or_else(|| self.inner.is_up(), Err)
+    }
+
+    fn request(
+        &mut self,
+        head: &Head,
+        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+    ) -> Result<Ticket, SendError> {
+        self.may_send()?;
+        self.inner.request(head, fill)
+    }
+
+    fn request_by_reference(
+        &mut self,
+        head: &Head,
+        refs: &[(u64, u64)],
+    ) -> Result<Ticket, SendError> {
+        self.may_send()?;
+        self.inner.request_by_reference(head, refs)
+    }
+
+    fn response(&self) -> Result<Option<Incoming<'_>>, Malformed> {
+        Ok(self.look(RESPONSES, self.inner.response()?))
+    }
+
+    fn response_done(&mut self) {
+        self.inner.response_done();
+        self.count_taken(RESPONSES);
+    }
+
+    fn acked(&mut self) -> Result<Ticket, Malformed> {
+        if self.down.is_none() && !self.happens(self.plan.deaf) {
+            self.acked = self.inner.acked()?;
+        }
+        Ok(self.acked)
+    }
+
+    fn incoming(&self) -> Result<Option<Incoming<'_>>, Malformed> {
+        Ok(self.look(REQUESTS, self.inner.incoming()?))
+    }
+
+    fn incoming_done(&mut self) {
+        self.inner.incoming_done();
+        self.count_taken(REQUESTS);
+    }
+
+    fn room_to_respond(&self) -> bool {
+        self.down.is_none() && !self.happens(self.plan.full) && self.inner.room_to_respond()
+    }
+
+    fn respond(
+        &mut self,
+        head: &Head,
+        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+    ) -> Result<(), SendError> {
+        // After `room_to_respond` a response goes through: that is a promise.
+        if self.down.is_some() {
+            return Err(SendError::Down);
+        }
+        self.inner.respond(head, fill)
+    }
+
+    fn pull<M: Memory>(&self, mem: &M, dst: u64, src: u64, len: u64) -> Result<(), PullError> {
+        if self.happens(self.plan.refuse) {
+            return Err(PullError::Refused);
+        }
+        self.inner.pull(mem, dst, src, len)
+    }
+
+    fn push<M: Memory>(
+        &self,
+        mem: &M,
+        dst_remote: u64,
+        src_local: u64,
+        len: u64,
+    ) -> Result<(), PullError> {
+        if self.happens(self.plan.refuse) {
+            return Err(PullError::Refused);
+        }
+        self.inner.push(mem, dst_remote, src_local, len)
+    }
+
+    fn pending(&self) -> bool {
+        self.inner.pending()
+    }
+
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Op;
+    use crate::loopback::Loopback;
+
+    fn run(plan: FaultPlan, seed: u64) -> (Vec<Head>, Result<(), DownReason>) {
+        let mut link = Faulty::new(Loopback::new(NodeId::default()), plan, seed);
+        let mut seen = Vec::new();
+        let (mut sent, mut looks) = (0, 0);
+        while (seen.len() < 200 || link.acked() != Ok(200)) && looks < 100_000 {
+            looks += 1;
+            if sent < 200 {
+                let head = Head {
+                    msn: sent,
+                    ..Head::new(Op::Probe)
+                };
+                match link.request(&head, |_| Ok(())) {
+                    Ok(_) => sent += 1,
+                    Err(SendError::Full) => {}
+                    Err(_) => break,
+                }
+            }
+            if let Some(incoming) = link.incoming().unwrap() {
+                let again = link.incoming().unwrap();
+                assert!(again.is_none_or(|again| again.head == incoming.head));
+                seen.push(incoming.head);
+                link.incoming_done();
+            }
+            link.flush();
+        }
+        (seen, link.is_up())
+    }
+
+    #[test]
+    fn slow_links_lose_nothing() {
+        let plan = FaultPlan {
+            hide: 128,
+            full: 100,
+            deaf: 200,
+            ..FaultPlan::default()
+        };
+        let (seen, up) = run(plan, 7);
+        assert_eq!(up, Ok(()));
+        assert!(seen.iter().map(|head| head.msn).eq(0..200));
+    }
+
+    #[test]
+    fn garbling_is_seen_and_repeatable() {
+        let plan = FaultPlan {
+            garble: 128,
+            ..FaultPlan::default()
+        };
+        let (seen, _) = run(plan, 9);
+        let clean = |i: usize| Head {
+            msn: i as u32,
+            ..Head::new(Op::Probe)
+        };
+        let changed = seen
+            .iter()
+            .enumerate()
+            .filter(|&(i, head)| *head != clean(i))
+            .count();
+        assert!((50..150).contains(&changed), "{changed}");
+        assert_eq!(run(plan, 9).0, seen);
+    }
+
+    #[test]
+    fn links_go_down_in_the_middle() {
+        let plan = FaultPlan {
+            down_after: Some(50),
+            ..FaultPlan::default()
+        };
+        let (seen, up) = run(plan, 1);
+        assert_eq!((seen.len(), up), (50, Err(DownReason::PeerGone)));
+    }
+}
