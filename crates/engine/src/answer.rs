@@ -35,16 +35,11 @@ pub(crate) fn find<'a>(
     last: &mut (u32, u32),
     qpn: u32,
 ) -> Option<&'a mut Qp> {
-    if last.0 != qpn {
+    let cached = last.0 == qpn && qps.at(last.1).is_some_and(|qp| qp.qpn == qpn);
+    if !cached {
         *last = (qpn, numbers.get(qpn)?);
     }
-    let qp = qps.at_mut(last.1)?;
-    if qp.qpn != qpn {
-        // It was destroyed, and another one took its place.
-        *last = (u32::MAX, 0);
-        return None;
-    }
-    Some(qp)
+    qps.at_mut(last.1)
 }
 
 /// Every request with a smaller ticket is executed.

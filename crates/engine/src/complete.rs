@@ -72,6 +72,7 @@ impl<M> Context<M> {
     #[cold]
     pub(crate) fn give_up(&mut self, qp: &mut Qp, status: Status) {
         if qp.sq.head != qp.sq.tail {
+            self.haunt(qp);
             let wqe = *qp.sq.wqe(qp.sq.head);
             self.forfeit(qp, qp.sq.head);
             qp.sq.head += 1;
@@ -100,6 +101,7 @@ impl<M> Context<M> {
 
     /// Ends all sends as flushed, and forgets what is on the link.
     pub(crate) fn flush_sends(&mut self, qp: &mut Qp) {
+        self.haunt(qp);
         while qp.sq.head != qp.sq.tail {
             let seq = qp.sq.head;
             let wqe = *qp.sq.wqe(seq);

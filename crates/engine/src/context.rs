@@ -5,8 +5,9 @@ use crate::id::Table;
 use crate::qp::pair::Qp;
 use crate::reach::{Reach, Trouble};
 use crate::recv_queue::RecvQueue;
+use crate::send_queue::WqeFlags;
 use crate::timer::Timers;
-use crate::{Completion, CqId, DenialReport, EngineConfig, Event, LinkId, Side, SrqId};
+use crate::{Completion, CqId, DenialReport, EngineConfig, Event, LinkId, Sge, Side, SrqId};
 use rkey_core::{Denial, DomainId};
 use rkey_link::NodeId;
 use std::collections::{HashMap, VecDeque};
@@ -26,6 +27,13 @@ pub(crate) struct Srq {
     pub(crate) users: u32,
 }
 
+/// Requests by reference that have ended here and not at the peer.
+pub(crate) struct Ghost {
+    pub(crate) link: LinkId,
+    pub(crate) life: u32,
+    pub(crate) sges: Vec<Sge>,
+}
+
 pub(crate) struct Context<M> {
     pub(crate) config: EngineConfig,
     pub(crate) reach: Reach<M>,
@@ -41,6 +49,7 @@ pub(crate) struct Context<M> {
     pub(crate) broken: Vec<CqId>,
     /// Links to datagram queue pairs.
     pub(crate) routes: HashMap<u32, LinkId>,
+    pub(crate) ghosts: Vec<Ghost>,
     next_life: u32,
     reports: u32,
     reports_waiting: usize,
@@ -59,6 +68,7 @@ impl<M> Context<M> {
             ready: Vec::new(),
             broken: Vec::new(),
             routes: HashMap::new(),
+            ghosts: Vec::new(),
             next_life: 0,
             reports: 0,
             reports_waiting: 0,
@@ -123,6 +133,24 @@ impl<M> Context<M> {
                 self.report(Side::Local, qp, self.config.node, Some(work_id), *denial)
             }
             Trouble::Fault(_) | Trouble::Pull(_) => 0,
+        }
+    }
+
+    /// Remembers what a peer may still touch for a queue pair that forgets its requests.
+    pub(crate) fn haunt(&mut self, qp: &Qp) {
+        let Some(link) = qp.out else { return };
+        let mut sges = Vec::new();
+        for seq in qp.sq.head..qp.sq.next {
+            if qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) {
+                sges.extend_from_slice(qp.sq.sges(seq));
+            }
+        }
+        if !sges.is_empty() {
+            self.ghosts.push(Ghost {
+                link,
+                life: qp.life,
+                sges,
+            });
         }
     }
 

@@ -16,10 +16,15 @@ use rkey_link::{DownReason, Link, Malformed, SendError};
 
 impl<L: Link, M: Memory> Engine<L, M> {
     /// Takes what the links have to give, at most about `budget` pieces from each, sends what can
-    /// be sent, and lets timers run out. `now_ns` is any clock that does not go back.
+    /// be sent, and lets timers run out. `now_ns` is any clock that does not go back. A budget of
+    /// 0 only tells the time.
     pub fn drive(&mut self, now_ns: u64, budget: u32) -> Progress {
         self.x.now = now_ns;
         let mut progress = Progress::default();
+        if budget == 0 {
+            progress.next_deadline = self.x.timers.next_deadline();
+            return progress;
+        }
         for index in 0..self.links.bound() {
             self.drive_link(index, budget, &mut progress);
         }
@@ -54,6 +59,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
             return;
         };
         port.link.flush();
+        // An acknowledgement that is held back for company is work, too.
+        progress.did |= !port.meta.stuck && port.link.pending();
         let down = port.meta.down.or_else(|| port.link.is_up().err());
         if let Some(reason) = down {
             let id = port.meta.id;
@@ -185,6 +192,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             }
         }
         self.x.routes.retain(|_, link| *link != id);
+        self.lay_ghosts();
     }
 }
 
@@ -217,6 +225,7 @@ fn take<L: Link, M: Memory>(
     budget: u32,
 ) -> Result<u32, Malformed> {
     let mut pieces = 0;
+    port.meta.stuck = false;
     while pieces < budget {
         match port.link.response()? {
             Some(incoming) => on_response(x, qps, numbers, &mut port.meta, &incoming),
@@ -225,7 +234,7 @@ fn take<L: Link, M: Memory>(
         port.link.response_done();
         pieces += 1;
     }
-    if pieces < budget || budget == 0 {
+    if pieces < budget {
         let ticket = port.link.acked()?;
         if ticket > port.meta.acked {
             pieces += 1;
@@ -236,7 +245,10 @@ fn take<L: Link, M: Memory>(
         if port.meta.unsent.is_some() || port.meta.bulk.is_some() {
             match resume(x, qps, port) {
                 Resumed::Finished => {}
-                Resumed::Waits => break,
+                Resumed::Waits => {
+                    port.meta.stuck = true;
+                    break;
+                }
                 // Let others have the engine between two steps.
                 Resumed::More => return Ok(pieces.max(budget)),
             }
@@ -244,6 +256,7 @@ fn take<L: Link, M: Memory>(
             continue;
         }
         if !port.link.room_to_respond() {
+            port.meta.stuck = port.link.incoming()?.is_some();
             break;
         }
         let reply = match port.link.incoming()? {

@@ -13,7 +13,7 @@ use crate::requester::{drop_datagram, pump};
 use crate::send_queue::{Detail, WqeFlags};
 use crate::{
     CqId, CqShared, EngineError, Event, LinkId, Peer, QpAttributes, QpConfig, QpId, QpInfo,
-    QpState, QpType, SrqId, Status,
+    QpState, QpType, Sge, SrqId, Status,
 };
 use rkey_base::memory::Memory;
 use rkey_core::{CoreError, DomainId, LocalKey, Protection};
@@ -383,6 +383,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         for seq in qp.sq.head..qp.sq.tail {
             self.x.forfeit(&qp, seq);
         }
+        self.x.haunt(&qp);
+        self.lay_ghosts();
         self.numbers.remove(qp.qpn);
         self.count_users(&qp.config, -1);
         self.x.reach.protection.forget_endpoint(qp.qpn);
@@ -588,20 +590,58 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.links.iter().any(|port| port.link.pending())
     }
 
+    /// All links, to do with them what is not the engine's business.
+    pub fn links_mut(&mut self) -> impl Iterator<Item = (LinkId, &mut L)> {
+        self.links
+            .iter_mut()
+            .map(|port| (port.meta.id, &mut port.link))
+    }
+
+    /// Whether an event waits.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.x.events.is_empty()
+    }
+
     /// The next event, in order.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.x.poll_event()
     }
 
-    /// Whether a request that is outstanding names this local key by reference, so that a peer
-    /// may still touch the memory.
+    /// Whether a peer may still touch the region with this local key, because a request named it by
+    /// reference and the peer has not acknowledged it. That stays so when the request has ended
+    /// here by a timeout or a flush, until the link says otherwise or is detached.
     pub fn references(&self, key: LocalKey) -> bool {
-        self.qps.iter().any(|qp| {
+        let names = |sges: &[Sge]| sges.iter().any(|sge| sge.key == key);
+        let posted = self.qps.iter().any(|qp| {
             (qp.sq.head..qp.sq.next).any(|seq| {
-                qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE)
-                    && qp.sq.sges(seq).iter().any(|sge| sge.key == key)
+                qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) && names(qp.sq.sges(seq))
             })
-        })
+        });
+        posted
+            || self.x.ghosts.iter().any(|ghost| {
+                let port = self.links.get(ghost.link);
+                names(&ghost.sges)
+                    && port.is_some_and(|port| {
+                        port.meta
+                            .outstanding
+                            .iter()
+                            .any(|record| record.life == ghost.life)
+                    })
+            })
+    }
+
+    /// Forgets what peers have acknowledged since.
+    pub(crate) fn lay_ghosts(&mut self) {
+        let links = &self.links;
+        self.x.ghosts.retain(|ghost| {
+            links.get(ghost.link).is_some_and(|port| {
+                port.meta
+                    .outstanding
+                    .iter()
+                    .any(|record| record.life == ghost.life)
+            })
+        });
     }
 
     /// Takes the queue pairs of completion queues that broke out of service.

@@ -18,6 +18,7 @@
 //! | [`qp`] | queue pairs: configuration, attributes and the [state table](qp::state) |
 //! | [`cq`] | completion queues |
 //! | [`event`], [`report`] | what else an engine tells |
+//! | [`inspect`] | everything an engine has, as plain data |
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -31,6 +32,7 @@ mod engine;
 pub mod error;
 pub mod event;
 pub mod id;
+pub mod inspect;
 mod nak;
 mod numbers;
 mod port;

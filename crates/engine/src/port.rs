@@ -38,6 +38,9 @@ pub(crate) struct Meta {
     pub(crate) unsent: Option<Answer>,
     /// The last queue pair that was looked up by number: (number, index).
     pub(crate) last: (u32, u32),
+    /// The request at the front waits for room: nothing can be done before the peer takes
+    /// responses.
+    pub(crate) stuck: bool,
     /// It was found broken and is to be detached.
     pub(crate) down: Option<DownReason>,
 }
@@ -62,6 +65,7 @@ impl<L: Link> Port<L> {
             bulk: None,
             unsent: None,
             last: (u32::MAX, 0),
+            stuck: false,
             down: None,
         };
         Self { link, meta }

@@ -9,7 +9,9 @@ use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_base::range::VaRange;
 use rkey_base::shared::{Foreign, Place};
-use rkey_core::{Accessor, Denial, DomainId, Lease, LocalUse, Operation, Protection, WireKey};
+use rkey_core::{
+    Accessor, Attempt, Denial, DomainId, Lease, LocalUse, NamedKey, Operation, Protection, WireKey,
+};
 use rkey_link::PullError;
 use std::sync::Arc;
 
@@ -84,14 +86,12 @@ impl<M: Memory> Reach<M> {
                 continue;
             }
             let part = (size - skip).min(len - done);
-            let lease = self.protection.check_local(
-                domain,
-                sge.key,
-                sge.addr.wrapping_add(skip),
-                part,
-                want,
-            )?;
-            for_spans(&lease, |span, before| touch(span, done + before))?;
+            let addr = sge.addr.wrapping_add(skip);
+            let lease = self
+                .protection
+                .check_local(domain, sge.key, addr, part, want)?;
+            for_spans(&lease, |span, before| touch(span, done + before))
+                .map_err(|trouble| explain(trouble, sge, addr, part, want))?;
             done += part;
             skip = 0;
         }
@@ -126,7 +126,10 @@ impl<M: Memory> Reach<M> {
                 .protection
                 .check_local(domain, sge.key, addr, len, want)?;
             if let Some(span) = lease.single() {
-                return Ok(self.memory.load(place, span.start())?);
+                return self
+                    .memory
+                    .load(place, span.start())
+                    .map_err(|fault| explain(fault.into(), sge, addr, len, want));
             }
         }
         let all = &mut place;
@@ -154,7 +157,10 @@ impl<M: Memory> Reach<M> {
                 .protection
                 .check_local(domain, sge.key, addr, len, want)?;
             if let Some(span) = lease.single() {
-                return Ok(self.memory.store(span.start(), bytes)?);
+                return self
+                    .memory
+                    .store(span.start(), bytes)
+                    .map_err(|fault| explain(fault.into(), sge, addr, len, want));
             }
         }
         self.walk(domain, sges, offset, len, want, |span, before| {
@@ -257,6 +263,21 @@ impl<M: Memory> Reach<M> {
         // The spans of a lease add up to its length, which is that of `bytes`.
         let part = part.ok_or(Fault::at(span.start()))?;
         Ok(self.memory.store(span.start(), part)?)
+    }
+}
+
+/// A fault of local memory, told like a refusal.
+#[cold]
+fn explain(trouble: Trouble, sge: &Sge, addr: u64, len: u64, want: LocalUse) -> Trouble {
+    match trouble {
+        Trouble::Fault(fault) => Trouble::Denied(Denial::fault(
+            Attempt::Local(want),
+            NamedKey::Local(sge.key),
+            addr,
+            len,
+            fault.address,
+        )),
+        other => other,
     }
 }
 

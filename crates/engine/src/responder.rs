@@ -257,18 +257,10 @@ fn allow<M: Memory>(
     if qp.settings.access.contains(want.needs()) {
         return Ok(());
     }
-    let denial = Box::new(Denial {
-        attempt: Attempt::Remote(want),
-        key: NamedKey::Remote(wire_key(head)),
-        addr: head.addr,
-        len: u64::from(head.total),
-        domain: Some(qp.config.domain),
-        qp: Some(qp.qpn),
-        reason: Reason::Right {
-            granted: qp.settings.access & Access::REMOTE,
-            missing: want.needs(),
-        },
-    });
+    let len = u64::from(head.total);
+    let granted = qp.settings.access & Access::REMOTE;
+    let (who, key) = (qp.accessor(), wire_key(head));
+    let denial = Denial::by_queue_pair(&who, key, head.addr, len, want, granted);
     Err(refuse(x, qp, node, head, Nak::RemoteAccess, Some(denial)))
 }
 
@@ -509,12 +501,19 @@ pub(crate) fn failed<M: Memory>(
             };
             refuse(x, qp, node, head, code, Some(denial))
         }
-        Trouble::Fault(_) | Trouble::Pull(_) => {
-            if head.op == Op::Send {
-                x.fail_receive(qp, Status::LocalProtection, 0);
-            }
-            refuse(x, qp, node, head, Nak::RemoteOperation, None)
+        Trouble::Fault(fault) => {
+            let attempt = Attempt::Remote(match head.op {
+                Op::Read => Operation::Read,
+                Op::Write | Op::Send => Operation::Write,
+                _ => Operation::Atomic,
+            });
+            let key = NamedKey::Remote(wire_key(head));
+            let len = u64::from(head.total);
+            let denial = Denial::fault(attempt, key, head.addr, len, fault.address);
+            refuse(x, qp, node, head, Nak::RemoteOperation, Some(denial))
         }
+        // What a pull could not reach has been dealt with by whoever pulled.
+        Trouble::Pull(_) => refuse(x, qp, node, head, Nak::RemoteOperation, None),
     }
 }
 

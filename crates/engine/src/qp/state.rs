@@ -6,10 +6,10 @@
 //! port (P_Key, port number, alternate path), which a front end checks by itself.
 
 use bitflags::bitflags;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The transport service of a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum QpType {
     /// Reliable connection: everything, in order, with errors told.
@@ -21,7 +21,7 @@ pub enum QpType {
 }
 
 /// Where a queue pair is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum QpState {
     /// Fresh or reset; takes nothing.

@@ -17,35 +17,35 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 #[derive(Clone, Debug)]
-pub enum Load {
+pub(crate) enum Load {
     Bytes(Vec<u8>),
     List(References),
 }
 
 #[derive(Clone, Debug)]
-pub enum Passing {
+pub(crate) enum Passing {
     Piece(Head, Load),
     /// Requests with smaller tickets are executed.
     Ack(Ticket),
 }
 
 /// One end of a wire, in one role. Nothing passes until the world carries it.
-pub struct WireEnd {
-    pub node: NodeId,
-    pub peer_memory: Option<Arc<ArenaMemory>>,
-    pub caps: Capabilities,
-    pub window: usize,
-    pub refuse_reference: bool,
-    pub outbox: VecDeque<Passing>,
-    pub inbox: VecDeque<Passing>,
+pub(crate) struct WireEnd {
+    pub(crate) node: NodeId,
+    pub(crate) peer_memory: Option<Arc<ArenaMemory>>,
+    pub(crate) caps: Capabilities,
+    pub(crate) window: usize,
+    pub(crate) refuse_reference: bool,
+    pub(crate) outbox: VecDeque<Passing>,
+    pub(crate) inbox: VecDeque<Passing>,
     sent: Ticket,
     acked: Ticket,
     done: Ticket,
     told: Ticket,
     requester: bool,
-    pub down: Option<DownReason>,
+    pub(crate) down: Option<DownReason>,
     /// Responses that may wait in `outbox`.
-    pub response_room: usize,
+    pub(crate) response_room: usize,
 }
 
 impl WireEnd {
@@ -247,7 +247,7 @@ impl Link for WireEnd {
     }
 }
 
-pub const CAPS: Capabilities = Capabilities {
+pub(crate) const CAPS: Capabilities = Capabilities {
     inline_max: 64,
     piece_max: 256,
     by_reference: false,
@@ -256,30 +256,30 @@ pub const CAPS: Capabilities = Capabilities {
 };
 
 /// A device: engine, memory and protection table.
-pub struct Node {
-    pub engine: Engine<WireEnd, Arc<ArenaMemory>>,
-    pub memory: Arc<ArenaMemory>,
-    pub protection: Arc<Protection>,
-    pub domain: DomainId,
-    pub node: NodeId,
+pub(crate) struct Node {
+    pub(crate) engine: Engine<WireEnd, Arc<ArenaMemory>>,
+    pub(crate) memory: Arc<ArenaMemory>,
+    pub(crate) protection: Arc<Protection>,
+    pub(crate) domain: DomainId,
+    pub(crate) node: NodeId,
     next_qpn: u32,
 }
 
-pub fn limits() -> Limits {
+pub(crate) fn limits() -> Limits {
     Limits {
         key_slots: 4096,
         ..Limits::default()
     }
 }
 
-pub const ALL: Access = Access::all();
+pub(crate) const ALL: Access = Access::all();
 
 impl Node {
-    pub fn new(pid: u32) -> Self {
+    pub(crate) fn new(pid: u32) -> Self {
         Self::with(pid, EngineConfig::default())
     }
 
-    pub fn with(pid: u32, config: EngineConfig) -> Self {
+    pub(crate) fn with(pid: u32, config: EngineConfig) -> Self {
         let node = NodeId {
             pid,
             nonce: u64::from(pid),
@@ -300,26 +300,26 @@ impl Node {
         }
     }
 
-    pub fn base(&self) -> u64 {
+    pub(crate) fn base(&self) -> u64 {
         self.memory.range().start()
     }
 
-    pub fn register(&self, offset: u64, len: u64, access: Access) -> Region {
+    pub(crate) fn register(&self, offset: u64, len: u64, access: Access) -> Region {
         let range = VaRange::new(self.base() + offset, len).unwrap();
         self.protection
             .register(&RegionSpec::new(self.domain, &[range], access))
             .unwrap()
     }
 
-    pub fn fill(&self, offset: u64, bytes: &[u8]) {
+    pub(crate) fn fill(&self, offset: u64, bytes: &[u8]) {
         self.memory.write(self.base() + offset, bytes);
     }
 
-    pub fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
         self.memory.read(self.base() + offset, len)
     }
 
-    pub fn sge(&self, region: &Region, offset: u64, len: u32) -> Sge {
+    pub(crate) fn sge(&self, region: &Region, offset: u64, len: u32) -> Sge {
         Sge {
             addr: self.base() + offset,
             len,
@@ -327,7 +327,7 @@ impl Node {
         }
     }
 
-    pub fn target(&self, region: &Region, offset: u64) -> Target {
+    pub(crate) fn target(&self, region: &Region, offset: u64) -> Target {
         Target {
             addr: self.base() + offset,
             key: WireKey::Device(region.key),
@@ -335,7 +335,7 @@ impl Node {
     }
 
     /// A queue pair with a completion queue of its own.
-    pub fn qp(&mut self, change: impl FnOnce(&mut QpConfig)) -> Qp {
+    pub(crate) fn qp(&mut self, change: impl FnOnce(&mut QpConfig)) -> Qp {
         let cq = self.engine.create_cq(1024).unwrap();
         let mut config = QpConfig::new(QpType::Rc, self.domain, cq.id());
         change(&mut config);
@@ -345,24 +345,24 @@ impl Node {
         Qp { id, qpn, cq }
     }
 
-    pub fn events(&mut self) -> Vec<Event> {
+    pub(crate) fn events(&mut self) -> Vec<Event> {
         std::iter::from_fn(|| self.engine.poll_event()).collect()
     }
 
-    pub fn state(&self, qp: &Qp) -> QpState {
+    pub(crate) fn state(&self, qp: &Qp) -> QpState {
         self.engine.query_qp(qp.id).unwrap().state
     }
 }
 
 #[derive(Clone, Debug)]
-pub struct Qp {
-    pub id: QpId,
-    pub qpn: u32,
-    pub cq: Arc<CqShared>,
+pub(crate) struct Qp {
+    pub(crate) id: QpId,
+    pub(crate) qpn: u32,
+    pub(crate) cq: Arc<CqShared>,
 }
 
 impl Qp {
-    pub fn poll(&self) -> Vec<Completion> {
+    pub(crate) fn poll(&self) -> Vec<Completion> {
         let mut all = vec![Completion::default(); 256];
         let n = self.cq.pop(&mut all);
         all.truncate(n);
@@ -371,21 +371,21 @@ impl Qp {
 }
 
 /// Two nodes and the wires between them.
-pub struct Pair {
-    pub nodes: [Node; 2],
+pub(crate) struct Pair {
+    pub(crate) nodes: [Node; 2],
     /// Requester ends: `[0]` is at node 0.
-    pub ends: [LinkId; 2],
+    pub(crate) ends: [LinkId; 2],
     /// Responder ends.
-    pub tails: [LinkId; 2],
-    pub now: u64,
+    pub(crate) tails: [LinkId; 2],
+    pub(crate) now: u64,
 }
 
 impl Pair {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(CAPS, EngineConfig::default())
     }
 
-    pub fn with(caps: Capabilities, config: EngineConfig) -> Self {
+    pub(crate) fn with(caps: Capabilities, config: EngineConfig) -> Self {
         let mut nodes = [Node::with(1, config), Node::with(2, config)];
         let memories = [Arc::clone(&nodes[0].memory), Arc::clone(&nodes[1].memory)];
         let ids = [nodes[0].node, nodes[1].node];
@@ -405,16 +405,16 @@ impl Pair {
     }
 
     /// The wire end of a node.
-    pub fn end(&mut self, at: usize) -> &mut WireEnd {
+    pub(crate) fn end(&mut self, at: usize) -> &mut WireEnd {
         self.nodes[at].engine.link_mut(self.ends[at]).unwrap()
     }
 
-    pub fn tail(&mut self, at: usize) -> &mut WireEnd {
+    pub(crate) fn tail(&mut self, at: usize) -> &mut WireEnd {
         self.nodes[at].engine.link_mut(self.tails[at]).unwrap()
     }
 
     /// Carries at most `count` things from requester `at` to its responder.
-    pub fn carry_requests(&mut self, at: usize, count: usize) -> usize {
+    pub(crate) fn carry_requests(&mut self, at: usize, count: usize) -> usize {
         let Some(end) = self.nodes[at].engine.link_mut(self.ends[at]) else {
             return 0;
         };
@@ -427,7 +427,7 @@ impl Pair {
     }
 
     /// Carries at most `count` things back to requester `at`.
-    pub fn carry_responses(&mut self, at: usize, count: usize) -> usize {
+    pub(crate) fn carry_responses(&mut self, at: usize, count: usize) -> usize {
         let Some(tail) = self.nodes[1 - at].engine.link_mut(self.tails[1 - at]) else {
             return 0;
         };
@@ -439,18 +439,18 @@ impl Pair {
         count
     }
 
-    pub fn carry_all(&mut self) -> usize {
+    pub(crate) fn carry_all(&mut self) -> usize {
         (0..2)
             .map(|at| self.carry_requests(at, usize::MAX) + self.carry_responses(at, usize::MAX))
             .sum()
     }
 
-    pub fn drive(&mut self, at: usize, budget: u32) -> Progress {
+    pub(crate) fn drive(&mut self, at: usize, budget: u32) -> Progress {
         self.nodes[at].engine.drive(self.now, budget)
     }
 
     /// Until nothing moves, without letting time pass.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         for _ in 0..100_000 {
             let did = self.drive(0, 64).did | self.drive(1, 64).did;
             if self.carry_all() == 0 && !did {
@@ -461,7 +461,7 @@ impl Pair {
     }
 
     /// Until nothing moves and no deadline is left before `limit`.
-    pub fn run(&mut self, limit: u64) {
+    pub(crate) fn run(&mut self, limit: u64) {
         loop {
             self.settle();
             let next = [0, 1].map(|at| self.drive(at, 64).next_deadline);
@@ -473,13 +473,13 @@ impl Pair {
     }
 
     /// Two connected reliable queue pairs, ready to send.
-    pub fn connect(&mut self, change: impl Fn(usize, &mut QpConfig)) -> [Qp; 2] {
+    pub(crate) fn connect(&mut self, change: impl Fn(usize, &mut QpConfig)) -> [Qp; 2] {
         let qps = [0, 1].map(|at| self.nodes[at].qp(|config| change(at, config)));
         self.ready(&qps, |_, _| {});
         qps
     }
 
-    pub fn ready(&mut self, qps: &[Qp; 2], change: impl Fn(usize, &mut QpAttributes)) {
+    pub(crate) fn ready(&mut self, qps: &[Qp; 2], change: impl Fn(usize, &mut QpAttributes)) {
         for at in 0..2 {
             self.up(at, &qps[at], &qps[1 - at], &change);
         }
@@ -488,7 +488,7 @@ impl Pair {
     }
 
     /// Brings one side up to ready-to-send. `change` sees the attributes of each step.
-    pub fn up(
+    pub(crate) fn up(
         &mut self,
         at: usize,
         own: &Qp,
@@ -517,11 +517,11 @@ impl Pair {
         }
     }
 
-    pub fn send(&mut self, at: usize, qp: &Qp, request: &SendRequest<'_>) {
+    pub(crate) fn send(&mut self, at: usize, qp: &Qp, request: &SendRequest<'_>) {
         self.nodes[at].engine.post_send(qp.id, request).unwrap();
     }
 
-    pub fn recv(&mut self, at: usize, qp: &Qp, id: u64, sges: &[Sge]) {
+    pub(crate) fn recv(&mut self, at: usize, qp: &Qp, id: u64, sges: &[Sge]) {
         self.nodes[at]
             .engine
             .post_recv(qp.id, &RecvRequest { id, sges })
@@ -530,7 +530,7 @@ impl Pair {
 }
 
 /// The steps to ready-to-send of a queue pair at node `at`.
-pub fn steps(kind: QpType, peer: Peer, at: u32) -> Vec<QpAttributes> {
+pub(crate) fn steps(kind: QpType, peer: Peer, at: u32) -> Vec<QpAttributes> {
     let (send, recv) = (0xff_fff0 + at, 0xff_fff0 + 1 - at);
     match kind {
         QpType::Rc => vec![
@@ -566,7 +566,7 @@ pub fn steps(kind: QpType, peer: Peer, at: u32) -> Vec<QpAttributes> {
     }
 }
 
-pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..len)
         .map(|_| {
@@ -578,16 +578,16 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
         .collect()
 }
 
-pub fn send_work() -> Work {
+pub(crate) fn send_work() -> Work {
     Work::Send {
         imm: None,
         invalidate: None,
     }
 }
 
-pub fn statuses(all: &[Completion]) -> Vec<(u64, Status)> {
+pub(crate) fn statuses(all: &[Completion]) -> Vec<(u64, Status)> {
     all.iter().map(|c| (c.id, c.status)).collect()
 }
 
-pub const NO_KEY: LocalKey = LocalKey(0);
-pub const NO_RKEY: Key = Key(0);
+pub(crate) const NO_KEY: LocalKey = LocalKey(0);
+pub(crate) const NO_RKEY: Key = Key(0);

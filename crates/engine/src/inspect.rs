@@ -1,0 +1,189 @@
+//! Everything an engine has, as plain data for people and tools.
+
+use crate::{Engine, LinkId, QpState, QpType};
+use rkey_base::memory::Memory;
+use rkey_core::{Access, DomainId};
+use rkey_link::{Capabilities, Link, NodeId};
+use serde::{Deserialize, Serialize};
+
+/// An engine at one moment.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct EngineSnapshot {
+    /// Queue pairs, by place.
+    pub qps: Vec<QpSnapshot>,
+    /// Completion queues, by place.
+    pub cqs: Vec<CqSnapshot>,
+    /// Shared receive queues, by place.
+    pub srqs: Vec<SrqSnapshot>,
+    /// Links, by place.
+    pub links: Vec<LinkSnapshot>,
+}
+
+/// A queue pair.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct QpSnapshot {
+    /// Its number.
+    pub qpn: u32,
+    /// Its transport service.
+    pub qp_type: QpType,
+    /// Its state.
+    pub state: QpState,
+    /// Its protection domain.
+    pub domain: DomainId,
+    /// What it allows its peer.
+    pub access: Access,
+    /// The number of the connected queue pair.
+    pub peer_qpn: Option<u32>,
+    /// The device of the connected queue pair, once it is known.
+    pub peer: Option<NodeId>,
+    /// The place of the link that its requests take.
+    pub link: Option<u32>,
+    /// Sends that are posted and not complete.
+    pub sends: u32,
+    /// Those of them that have been started.
+    pub sends_started: u32,
+    /// Receives that are posted and not complete (0 with a shared receive queue).
+    pub receives: u32,
+    /// Why nothing is sent although something is posted.
+    pub waits_for: Option<Waiting>,
+}
+
+/// Why a queue pair sends nothing at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Waiting {
+    /// There is no link to the peer yet.
+    Link,
+    /// The link is full.
+    Room,
+    /// The peer was not ready, or had no receive posted; the next attempt is due later.
+    Delay,
+    /// Requests that were refused have to drain from the link before they are sent again.
+    Rewind,
+    /// A fence, a bind, or the limit of outstanding reads: earlier requests first.
+    Order,
+}
+
+/// A completion queue.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct CqSnapshot {
+    /// Its place.
+    pub index: u32,
+    /// Entries it can hold.
+    pub depth: u32,
+    /// Entries in it.
+    pub used: u32,
+    /// Queue pair halves (send, receive) that complete here.
+    pub users: u32,
+    /// It was full when an entry came.
+    pub overrun: bool,
+}
+
+/// A shared receive queue.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct SrqSnapshot {
+    /// Its place.
+    pub index: u32,
+    /// Its protection domain.
+    pub domain: DomainId,
+    /// Receives it can hold.
+    pub depth: u32,
+    /// Receives in it.
+    pub used: u32,
+    /// Below this an event is raised; 0 is none.
+    pub limit: u32,
+    /// Queue pairs that use it.
+    pub users: u32,
+}
+
+/// A link.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LinkSnapshot {
+    /// Its place.
+    pub index: u32,
+    /// The device at the other end.
+    pub node: NodeId,
+    /// What it can do.
+    pub capabilities: Capabilities,
+    /// Why it no longer works, if so.
+    pub down: Option<String>,
+    /// Pieces sent and not acknowledged.
+    pub outstanding: u32,
+    /// Queue pairs that wait for room.
+    pub blocked: u32,
+    /// Payload is not sent by reference, because the peer could not reach it.
+    pub no_reference: bool,
+    /// Read data is not pushed, because this process could not.
+    pub no_push: bool,
+}
+
+impl<L: Link, M: Memory> Engine<L, M> {
+    /// Everything this engine has.
+    pub fn snapshot(&self) -> EngineSnapshot {
+        let qps = self.qps.iter().map(snapshot_qp).collect();
+        let cqs = self.x.cqs.iter().map(|cq| CqSnapshot {
+            index: cq.shared.id().index,
+            depth: cq.shared.depth() as u32,
+            used: cq.shared.len() as u32,
+            users: cq.users,
+            overrun: cq.shared.is_overrun(),
+        });
+        let srqs = self.x.srqs.iter().map(|srq| SrqSnapshot {
+            index: srq.id.index,
+            domain: srq.domain,
+            depth: srq.queue.limit(),
+            used: srq.queue.len(),
+            limit: srq.limit,
+            users: srq.users,
+        });
+        let links = self.links.iter().map(|port| {
+            let LinkId { index, .. } = port.meta.id;
+            let down = port.meta.down.or_else(|| port.link.is_up().err());
+            LinkSnapshot {
+                index,
+                node: port.meta.node,
+                capabilities: port.meta.caps,
+                down: down.map(|reason| reason.to_string()),
+                outstanding: port.meta.outstanding.len() as u32,
+                blocked: port.meta.blocked.len() as u32,
+                no_reference: port.meta.no_reference,
+                no_push: port.meta.no_push,
+            }
+        });
+        EngineSnapshot {
+            qps,
+            cqs: cqs.collect(),
+            srqs: srqs.collect(),
+            links: links.collect(),
+        }
+    }
+}
+
+fn snapshot_qp(qp: &crate::qp::pair::Qp) -> QpSnapshot {
+    let waits_for = if qp.sq.next == qp.sq.tail {
+        None
+    } else if qp.req.asked {
+        Some(Waiting::Link)
+    } else if qp.req.blocked {
+        Some(Waiting::Room)
+    } else if qp.req.rewinding {
+        Some(Waiting::Rewind)
+    } else if qp.req.wait.is_some() {
+        Some(Waiting::Delay)
+    } else {
+        Some(Waiting::Order)
+    };
+    QpSnapshot {
+        qpn: qp.qpn,
+        qp_type: qp.config.qp_type,
+        state: qp.state,
+        domain: qp.config.domain,
+        access: qp.settings.access,
+        peer_qpn: qp.peer.map(|peer| peer.qpn),
+        peer: qp.peer.and_then(|peer| peer.node),
+        link: qp.out.map(|link| link.index),
+        sends: qp.sq.len(),
+        sends_started: (qp.sq.next - qp.sq.head) as u32 + u32::from(qp.req.offset > 0),
+        receives: qp.rq.len() + u32::from(qp.resp.recv.held),
+        waits_for,
+    }
+}
