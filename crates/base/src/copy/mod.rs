@@ -36,6 +36,7 @@ mod tests;
 use crate::fault::Fault;
 use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// The way in which copies are done at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,8 +53,8 @@ pub enum Mode {
 
 static MODE: AtomicU8 = AtomicU8::new(Mode::Unguarded as u8);
 
-/// How often [`check`] found the handlers displaced.
-static DISPLACED: AtomicU8 = AtomicU8::new(0);
+/// Whether [`check`] has found the handlers displaced before.
+static DISPLACED: Mutex<bool> = Mutex::new(false);
 
 /// Installs the handlers for `SIGSEGV` and `SIGBUS`, once; further calls do nothing.
 ///
@@ -116,11 +117,13 @@ pub fn check() -> Mode {
         let _ = install();
         return mode();
     }
-    let before = DISPLACED.fetch_add(1, Ordering::Relaxed);
-    if before > 0 && kernel::works() {
-        set_mode(Mode::ByKernel);
-        // Another copy of the handlers' predecessor must not be fought over again.
-    } else if handlers::reinstall().is_err() && kernel::works() {
+    // One thread at a time: a second one must not take the same displacement for another.
+    let mut displaced_before = DISPLACED.lock().unwrap_or_else(PoisonError::into_inner);
+    if still_installed() {
+        return mode();
+    }
+    let insists = std::mem::replace(&mut *displaced_before, true);
+    if (insists && kernel::works()) || (handlers::reinstall().is_err() && kernel::works()) {
         set_mode(Mode::ByKernel);
     }
     mode()
