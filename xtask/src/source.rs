@@ -2,6 +2,7 @@
 //! test modules blanked out, so that a rule about code does not stumble over prose.
 
 use anyhow::{Context, Result};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// One file of the repository.
@@ -41,6 +42,30 @@ impl Tree {
     /// The file at `path`, if it is there.
     pub(crate) fn get(&self, path: &str) -> Option<&File> {
         self.files.iter().find(|file| file.path == path)
+    }
+
+    /// Files that are compiled for tests only: `mod name;` under `#[cfg(test)]`, and tests/ folders.
+    pub(crate) fn test_files(&self) -> BTreeSet<String> {
+        let in_folder = |file: &&File| file.path.contains("/tests/");
+        let mut found: BTreeSet<String> = self
+            .files
+            .iter()
+            .filter(in_folder)
+            .map(|file| file.path.clone())
+            .collect();
+        for file in self.files.iter().filter(|file| file.is_rust()) {
+            for name in test_modules(&code_only(&file.text)) {
+                let (folder, stem) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
+                let stem = stem.trim_end_matches(".rs");
+                let folder = match stem {
+                    "lib" | "main" | "mod" => folder.to_owned(),
+                    stem => format!("{folder}/{stem}"),
+                };
+                found.insert(format!("{folder}/{name}.rs"));
+                found.insert(format!("{folder}/{name}/mod.rs"));
+            }
+        }
+        found
     }
 
     /// A tree of made-up files, for the tests of the rules.
@@ -197,6 +222,32 @@ pub(crate) fn without_tests(code: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
+/// Names of modules that live in files of their own and are declared for tests only.
+fn test_modules(code: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for (start, _) in code.match_indices("#[cfg(") {
+        let Some(end) = code[start..].find(']') else {
+            continue;
+        };
+        let (condition, rest) = (&code[start..start + end], &code[start + end + 1..]);
+        let item = rest.trim_start();
+        let item = item.strip_prefix("pub(crate) ").unwrap_or(item);
+        if let Some(rest) = item
+            .strip_prefix("mod ")
+            .filter(|_| has_word(condition, "test"))
+        {
+            let name: String = rest
+                .chars()
+                .take_while(|c| c.is_alphanumeric() || *c == '_')
+                .collect();
+            if rest[name.len()..].trim_start().starts_with(';') {
+                names.push(name);
+            }
+        }
+    }
+    names
+}
+
 /// The end of the item that starts at `at`: its `;` or its closing brace.
 fn item_end(bytes: &[u8], at: usize) -> usize {
     let mut depth = 0usize;
@@ -262,6 +313,32 @@ mod tests {
             code_only("fn a() {}\n#[cfg(test)]\nmod tests { fn b() { x.unwrap(); } }\nfn c() {}");
         let kept = without_tests(&code);
         assert!(kept.contains("fn a()") && kept.contains("fn c()") && !kept.contains("unwrap"));
+    }
+
+    #[test]
+    fn modules_of_tests_are_known_by_their_declaration() {
+        let tree = Tree::of(&[
+            (
+                "crates/a/src/lib.rs",
+                "mod slab;\n#[cfg(test)]\nmod tests;\n#[cfg(test)]\nmod inner { }\n",
+            ),
+            (
+                "crates/a/src/slab.rs",
+                "#[cfg(all(test, loom))]\nmod models;",
+            ),
+            ("crates/a/tests/whole.rs", ""),
+        ]);
+        let files = tree.test_files();
+        for path in [
+            "crates/a/src/tests.rs",
+            "crates/a/src/slab/models.rs",
+            "crates/a/tests/whole.rs",
+        ] {
+            assert!(files.contains(path), "{path} in {files:?}");
+        }
+        assert!(
+            !files.contains("crates/a/src/slab.rs") && !files.contains("crates/a/src/inner.rs")
+        );
     }
 
     #[test]

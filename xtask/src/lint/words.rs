@@ -22,10 +22,11 @@ const HEART_WORDS: &[&str] = &[
 /// The heart takes time and memory as arguments and gives values: it does not go and fetch them.
 pub(super) fn heart(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
+    let tests = tree.test_files();
     for file in tree
         .files
         .iter()
-        .filter(|file| file.is_rust() && in_heart(&file.path))
+        .filter(|file| file.is_rust() && in_heart(&file.path) && !tests.contains(&file.path))
     {
         let code = without_tests(&code_only(&file.text));
         for (number, line) in lines(&code) {
@@ -84,10 +85,11 @@ pub(super) fn leftovers(tree: &Tree) -> Vec<Finding> {
 /// and `expect` a message.
 pub(super) fn unwrap(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
+    let tests = tree.test_files();
     let sources = tree
         .files
         .iter()
-        .filter(|file| file.is_rust() && is_library(file));
+        .filter(|file| file.is_rust() && is_library(file) && !tests.contains(&file.path));
     for file in sources {
         let code = without_tests(&code_only(&file.text));
         let original: Vec<&str> = file.text.lines().collect();

@@ -109,10 +109,8 @@ impl Control {
         let at = at.context("mmap of the control page")?;
         // SAFETY: page aligned, as long as the file (checked above), never unmapped, and made of
         // atomics only, for which every bit pattern is valid.
-        Ok(Self {
-            page: unsafe { &*at.cast::<Page>() },
-            fd,
-        })
+        let page = unsafe { &*at.cast::<Page>() };
+        Ok(Self { page, fd })
     }
 
     /// The number under which the other process finds the page.

@@ -60,8 +60,9 @@ impl Pages {
         let start = self.start;
         (0..self.length / PAGE).map(move |index| {
             // SAFETY: inside the mapping; each page goes into one value, and `self` is used up.
+            let start = unsafe { start.add(index * PAGE) };
             Pages {
-                start: unsafe { start.add(index * PAGE) },
+                start,
                 length: PAGE,
             }
         })
