@@ -1,0 +1,469 @@
+//! The shared-memory link between two real processes: this test binary starts itself again as the
+//! other side. What the child does is named by an environment variable.
+
+mod common;
+
+use common::{accept_link, bytes_of, local, unique_name, wait_readable};
+use rkey_base::barrier;
+use rkey_base::segment::{Arena, Sharing};
+use rkey_link::direct::{DirectError, Grant};
+use rkey_link::shm::{Connector, Event, LinkConfig, Listener, ShmLink, Step};
+use rkey_link::{DownReason, Head, HeadFlags, Link as _, Op, Payload, SendError};
+use std::os::fd::AsFd as _;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+const ROLE: &str = "RKEY_LINK_TEST_ROLE";
+const NAME: &str = "RKEY_LINK_TEST_NAME";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Starts this binary again, to run only `child` in the given role.
+fn start(role: &str, name: &[u8]) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .env(NAME, std::str::from_utf8(name).unwrap())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// What runs in the other process; nothing when the suite runs it.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let name = std::env::var(NAME).unwrap();
+    let mut connector = Connector::start(
+        name.as_bytes(),
+        &local(1, LinkConfig::default()),
+        role.as_bytes(),
+    )
+    .unwrap();
+    let link = loop {
+        wait_readable(connector.socket().unwrap());
+        if let Step::Done(link) = connector.advance().unwrap() {
+            break link;
+        }
+    };
+    match role.as_str() {
+        "ask" => child_asks(link),
+        "gaps" => child_sends_with_gaps(link),
+        "stream" => child_streams(link),
+        "direct" => child_writes_directly(link),
+        other => panic!("no such role: {other}"),
+    }
+}
+
+/// The responder of a child in this role.
+fn with_child(role: &str) -> (ShmLink, Child) {
+    let name = unique_name();
+    let listener = Listener::bind(&name).unwrap();
+    let mut child = start(role, &name);
+    if !wait_readable(listener.as_fd()) {
+        let _ = child.kill();
+        panic!("the child did not connect");
+    }
+    let node = local(2, LinkConfig::default());
+    let mut acceptor = listener.accept(&node).unwrap().unwrap();
+    assert!(wait_readable(acceptor.socket().unwrap()));
+    let Step::Done(rkey_link::shm::Greeting::Link(request)) = acceptor.advance().unwrap() else {
+        panic!("no hello")
+    };
+    assert_eq!(request.credentials().pid, Some(child.id()));
+    assert_eq!(request.purpose(), role.as_bytes());
+    (request.accept().unwrap(), child)
+}
+
+fn finish(mut child: Child) {
+    assert!(child.wait().unwrap().success());
+}
+
+/// The bytes of the `n`-th message; its length varies over all ways of travelling.
+fn message(n: u32) -> Vec<u8> {
+    let len = match n % 5 {
+        0 => n % 17,
+        1 => n % 209,
+        2 => 209 + n % 3000,
+        3 => 16384 - n % 3,
+        _ => 8,
+    };
+    (0..len).map(|i| (i ^ n.wrapping_mul(167)) as u8).collect()
+}
+
+const MESSAGES: u32 = 20_000;
+
+fn child_asks(mut link: ShmLink) {
+    let (mut sent, mut answered) = (0, 0);
+    let start = Instant::now();
+    while answered < MESSAGES {
+        assert!(
+            start.elapsed() < PATIENCE,
+            "stuck after {sent} and {answered}"
+        );
+        if sent < MESSAGES {
+            let bytes = message(sent);
+            let head = Head {
+                len: bytes.len() as u32,
+                msn: sent,
+                ..Head::new(Op::Send)
+            };
+            let filled = link.request(&head, |mut place| {
+                place.put(0, &bytes);
+                Ok(())
+            });
+            match filled {
+                Ok(ticket) => {
+                    assert_eq!(ticket, u64::from(sent));
+                    sent += 1;
+                }
+                Err(SendError::Full) => std::thread::yield_now(),
+                Err(e) => panic!("{e}"),
+            }
+        }
+        while let Some(incoming) = link.response().unwrap() {
+            // Every third message is answered with itself.
+            assert_eq!(incoming.head.msn, answered);
+            assert_eq!(bytes_of(&incoming), message(answered));
+            answered += 3;
+            link.response_done();
+        }
+        let acked = link.acked().unwrap();
+        assert!(
+            acked <= u64::from(answered),
+            "an acknowledgement overtook an answer"
+        );
+        link.flush();
+    }
+    while link.acked().unwrap() < u64::from(MESSAGES) {
+        link.flush();
+        std::thread::yield_now();
+        assert!(start.elapsed() < PATIENCE);
+    }
+}
+
+#[test]
+fn messages_of_all_lengths_travel_both_ways() {
+    let (mut link, child) = with_child("ask");
+    let mut taken = 0;
+    let start = Instant::now();
+    while taken < MESSAGES {
+        assert!(start.elapsed() < PATIENCE, "stuck after {taken}");
+        if !link.room_to_respond() {
+            link.flush();
+            std::thread::yield_now();
+            continue;
+        }
+        let Some(incoming) = link.incoming().unwrap() else {
+            link.flush();
+            std::thread::yield_now();
+            continue;
+        };
+        assert_eq!(incoming.head.msn, taken);
+        let bytes = bytes_of(&incoming);
+        assert_eq!(bytes, message(taken));
+        if taken.is_multiple_of(3) {
+            let head = Head {
+                len: bytes.len() as u32,
+                msn: taken,
+                ..Head::new(Op::ReadData)
+            };
+            link.respond(&head, |mut place| {
+                place.put(0, &bytes);
+                Ok(())
+            })
+            .unwrap();
+        }
+        link.incoming_done();
+        link.flush();
+        taken += 1;
+    }
+    // Keep answering until the child has all acknowledgements.
+    while link
+        .on_socket()
+        .is_none_or(|event| !matches!(event, Event::Gone))
+    {
+        let _ = link.incoming();
+        link.flush();
+        std::thread::yield_now();
+    }
+    finish(child);
+}
+
+const GAPS: u32 = 3_000;
+
+fn child_sends_with_gaps(mut link: ShmLink) {
+    let mut random = 1u64;
+    for msn in 0..GAPS {
+        let head = Head {
+            msn,
+            flags: HeadFlags::ACK_NOW,
+            ..Head::new(Op::Probe)
+        };
+        link.request(&head, |_| Ok(())).unwrap();
+        link.flush();
+        // One message at a time: a lost wake-up is never repaired by the next one.
+        let start = Instant::now();
+        while link.acked().unwrap() <= u64::from(msn) {
+            assert!(start.elapsed() < PATIENCE, "message {msn} was not heard");
+            std::hint::spin_loop();
+        }
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        for _ in 0..(random >> 54) {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// The responder sleeps whenever there is nothing, however short the gap; no wake-up is lost.
+#[test]
+fn a_sleeper_hears_everything() {
+    let (mut link, child) = with_child("gaps");
+    let peek = link.peek();
+    let mut taken = 0;
+    let mut slept = 0;
+    loop {
+        while let Some(incoming) = link.incoming().unwrap() {
+            assert_eq!(incoming.head.msn, taken);
+            link.incoming_done();
+            taken += 1;
+        }
+        link.flush();
+        peek.announce_sleep();
+        barrier::heavy();
+        if !peek.pending() {
+            assert!(
+                wait_readable(link.line().as_fd()),
+                "nobody rang after {taken}"
+            );
+            slept += 1;
+        }
+        peek.awake();
+        let mut gone = false;
+        while let Some(event) = link.on_socket() {
+            match event {
+                Event::Wake => {}
+                Event::Gone => {
+                    gone = true;
+                    break;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        if gone {
+            break;
+        }
+    }
+    assert_eq!(taken, GAPS);
+    eprintln!("slept {slept} times for {GAPS} messages");
+    finish(child);
+}
+
+fn child_streams(mut link: ShmLink) {
+    // Payload of all kinds for ever: the parent kills us.
+    let source = vec![5u8; 100_000];
+    let refs = [(source.as_ptr() as u64, source.len() as u64)];
+    let references = link.capabilities().by_reference;
+    for n in 0u32.. {
+        let bytes = message(n);
+        let head = Head {
+            len: bytes.len() as u32,
+            ..Head::new(Op::Send)
+        };
+        let _ = link.request(&head, |mut place| {
+            place.put(0, &bytes);
+            Ok(())
+        });
+        if references && n.is_multiple_of(7) {
+            let head = Head {
+                len: source.len() as u32,
+                ..Head::new(Op::Write)
+            };
+            let _ = link.request_by_reference(&head, &refs);
+        }
+        while link.response().unwrap().is_some() {
+            link.response_done();
+        }
+        let _ = link.acked().unwrap();
+        link.flush();
+    }
+}
+
+#[test]
+fn a_killed_peer_is_noticed_and_nothing_is_left() {
+    let fds = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    // Other tests of this binary open files at the same time: run this one in its own process.
+    if std::env::var_os("RKEY_TEST_ALONE").is_none() {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "a_killed_peer_is_noticed_and_nothing_is_left",
+                "--nocapture",
+            ])
+            .env("RKEY_TEST_ALONE", "1")
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        return;
+    }
+    let memory = rkey_base::memory::ArenaMemory::new(0x1000, 1 << 17);
+    let mut before = None;
+    for round in 0..20u64 {
+        let (mut link, mut child) = with_child("stream");
+        let start = Instant::now();
+        let until = Duration::from_micros(300 + round * 1700);
+        let mut killed = None;
+        let gone = loop {
+            if killed.is_none() && start.elapsed() > until {
+                child.kill().unwrap();
+                killed = Some(Instant::now());
+            }
+            assert!(start.elapsed() < PATIENCE);
+            if link.room_to_respond()
+                && let Some(incoming) = link.incoming().unwrap()
+            {
+                if let Payload::Reference(list) = incoming.payload {
+                    for &(va, len) in list.as_slice() {
+                        let pulled = link.pull(&memory, 0x1000, va, len);
+                        assert!(pulled.is_ok() || killed.is_some(), "{pulled:?}");
+                    }
+                }
+                let _ = link.respond(&Head::new(Op::Nak), |_| Ok(()));
+                link.incoming_done();
+            }
+            link.flush();
+            if let Some(Event::Gone) = link.on_socket() {
+                break Instant::now();
+            }
+        };
+        assert_eq!(link.is_up(), Err(DownReason::PeerGone));
+        assert!(gone - killed.unwrap() < Duration::from_secs(1));
+        assert_eq!(
+            link.respond(&Head::new(Op::Nak), |_| Ok(())),
+            Err(SendError::Down)
+        );
+        drop(link);
+        child.wait().unwrap();
+        let now = fds();
+        assert_eq!(*before.get_or_insert(now), now);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(!maps.contains("rkey-link"), "a mapping was left");
+    }
+}
+
+fn child_writes_directly(mut link: ShmLink) {
+    let client = link.lease_client().unwrap();
+    let start = Instant::now();
+    loop {
+        assert!(wait_readable(link.line().as_fd()));
+        match link.on_socket() {
+            Some(Event::Control(control)) => {
+                let grant = Grant::from_bytes(&control.bytes).unwrap();
+                let fd = control.fds.into_iter().next().unwrap();
+                let mut map = client.open(&grant, fd).unwrap();
+                let bytes = vec![0xee; 64 << 10];
+                let why = loop {
+                    assert!(start.elapsed() < PATIENCE);
+                    let size = if grant.id.index() % 2 == 0 {
+                        8
+                    } else {
+                        bytes.len()
+                    };
+                    if let Err(e) = map.write(0, &bytes[..size]) {
+                        break e;
+                    }
+                };
+                assert!(matches!(why, DirectError::Revoked), "{why}");
+            }
+            Some(Event::Gone) => return,
+            _ => {}
+        }
+    }
+}
+
+/// The owner takes leases back from another process that writes as fast as it can: nothing is
+/// written after `revoke` has returned.
+#[test]
+fn leases_come_back_from_another_process() {
+    let (link, child) = with_child("direct");
+    let board = link.lease_board().unwrap();
+    // The owner's own view of the memory, without unsafe code: a second link to ourselves.
+    let (mine, theirs) = common::pair();
+    let own_board = theirs.lease_board().unwrap();
+    let arena = Arena::create("rkey-test", 64 << 10, Sharing::ReadWrite).unwrap();
+    let own = own_board.grant(0, 64 << 10, true).unwrap();
+    let mut view = mine
+        .lease_client()
+        .unwrap()
+        .open(&own, arena.duplicate_fd().unwrap())
+        .unwrap();
+    let mut seen = vec![0; 64 << 10];
+    for round in 0..100 {
+        let grant = board.grant(0, 64 << 10, true).unwrap();
+        link.send_control(&grant.to_bytes(), &[arena.fd()]).unwrap();
+        let start = Instant::now();
+        while seen[0] == 0 {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "nothing was written in round {round}"
+            );
+            view.read(0, &mut seen).unwrap();
+            std::thread::yield_now();
+        }
+        board.revoke(&[grant.id], PATIENCE).unwrap();
+        view.write(0, &vec![0; 64 << 10]).unwrap();
+        for _ in 0..50 {
+            std::hint::spin_loop();
+        }
+        view.read(0, &mut seen).unwrap();
+        assert!(
+            seen.iter().all(|&byte| byte == 0),
+            "a late write in round {round}"
+        );
+    }
+    drop(link);
+    finish(child);
+}
+
+/// A peer that is killed in the middle of a direct copy does not keep its lease.
+#[test]
+fn a_dead_peer_gives_its_leases_back() {
+    let (link, mut child) = with_child("direct");
+    let board = link.lease_board().unwrap();
+    let arena = Arena::create("rkey-test", 64 << 10, Sharing::ReadWrite).unwrap();
+    let grants: Vec<Grant> = (0..2)
+        .map(|_| board.grant(0, 64 << 10, true).unwrap())
+        .collect();
+    // The second one, so that the copies are long.
+    link.send_control(&grants[1].to_bytes(), &[arena.fd()])
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    // Stopped in the middle of a copy, most probably: then revoking runs into its limit.
+    let stop = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(stop, rustix::process::Signal::STOP).unwrap();
+    let stopped = board.revoke(&[grants[1].id], Duration::from_millis(50));
+    eprintln!("while the peer is stopped: {stopped:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    board
+        .revoke(&[grants[0].id, grants[1].id], PATIENCE)
+        .unwrap();
+    assert_eq!(board.out(), 0);
+}
+
+/// A lease request of the suite itself, to keep the helper used in one place honest.
+#[test]
+fn accepting_twice_needs_two_connections() {
+    let (listener, name) = common::listen();
+    let _first = common::connect(&name, 1, b"");
+    let node = local(2, LinkConfig::default());
+    drop(accept_link(&listener, &node));
+    assert!(listener.accept(&node).unwrap().is_none());
+}
