@@ -1,0 +1,153 @@
+//! What the visitor asks the owner, and the answers: small messages over their first connection.
+
+use anyhow::Context;
+use rkey::{Connection, RemoteKey};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+/// Bytes of the owner's memory that most steps use.
+pub(super) const MEMORY: u64 = 1 << 20;
+/// Where in it the shared counter is.
+pub(super) const COUNTER: u64 = MEMORY - 64;
+
+/// What the owner says first.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Hello {
+    /// Where it takes further connections.
+    pub(super) address: SocketAddr,
+}
+
+/// What the visitor asks for.
+#[derive(Serialize, Deserialize, Debug)]
+pub(super) enum Ask {
+    /// A key for the whole memory.
+    Key,
+    /// Fill the memory with the pattern of this seed, up to the counter.
+    Fill(u64),
+    /// The check sum of a part of the memory.
+    Sum { offset: u64, len: u64 },
+    /// Add 1 to the counter this many times, then answer.
+    Add(u64),
+    /// The value of the counter.
+    Counter,
+    /// Make a receive for a message of this length ready on the data connection, answer, and when
+    /// the message has come, answer with its check sum.
+    Receive(u64),
+    /// Bind the window to a part of the memory.
+    Bind { offset: u64, len: u64 },
+    /// Unbind the window.
+    Unbind,
+    /// Go into the trap of one of the ten mistakes.
+    Bait(Bait),
+    /// How many accesses the owner's device has refused.
+    Refused,
+    /// Deregister the memory; answer with the check sum of the buffer that came back.
+    Deregister,
+    /// End.
+    Goodbye,
+}
+
+/// How the owner gets ready for a mistake. It answers with the key that the mistaken program would
+/// use.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bait {
+    /// 4096 bytes with all remote rights.
+    Plain,
+    /// 4096 bytes that peers may only read.
+    ReadOnly,
+    /// A region that is deregistered again.
+    Freed,
+    /// A region that is deregistered, with another in its place.
+    Replaced,
+    /// A region of another protection domain.
+    OtherDomain,
+    /// A region of another device of the owner.
+    OtherDevice,
+    /// The local key instead of the remote one.
+    LocalKey,
+    /// A window that was bound anew since.
+    Rebound,
+    /// A zero-based region, with the address it has in the owner's process.
+    ZeroBased,
+}
+
+/// What the owner answers.
+#[derive(Serialize, Deserialize, Debug)]
+pub(super) enum Answer {
+    Done,
+    Key(RemoteKey),
+    Number(u64),
+    Failed(String),
+}
+
+/// The owner, as the visitor sees it.
+pub(super) struct Owner {
+    pub(super) connection: Connection,
+    pub(super) address: SocketAddr,
+}
+
+impl Owner {
+    /// Takes the owner's greeting.
+    pub(super) fn greet(connection: Connection) -> anyhow::Result<Self> {
+        let hello: Hello = connection.receive().context("the owner does not greet")?;
+        Ok(Self {
+            connection,
+            address: hello.address,
+        })
+    }
+
+    pub(super) fn ask(&self, ask: &Ask) -> anyhow::Result<Answer> {
+        self.connection.send(ask)?;
+        self.answer()
+    }
+
+    /// The next answer, for questions that are answered twice.
+    pub(super) fn answer(&self) -> anyhow::Result<Answer> {
+        match self.connection.receive()? {
+            Answer::Failed(why) => anyhow::bail!("the owner could not do it: {why}"),
+            answer => Ok(answer),
+        }
+    }
+
+    pub(super) fn key(&self, ask: &Ask) -> anyhow::Result<RemoteKey> {
+        match self.ask(ask)? {
+            Answer::Key(key) => Ok(key),
+            other => anyhow::bail!("the owner answered {other:?} instead of a key"),
+        }
+    }
+
+    pub(super) fn number(&self, ask: &Ask) -> anyhow::Result<u64> {
+        match self.ask(ask)? {
+            Answer::Number(number) => Ok(number),
+            other => anyhow::bail!("the owner answered {other:?} instead of a number"),
+        }
+    }
+
+    pub(super) fn done(&self, ask: &Ask) -> anyhow::Result<()> {
+        match self.ask(ask)? {
+            Answer::Done => Ok(()),
+            other => anyhow::bail!("the owner answered {other:?}"),
+        }
+    }
+}
+
+/// Bytes that look random and can be made again from their seed.
+pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// The check sum by which both sides compare what they see (FNV-1a).
+pub(super) fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

@@ -1,0 +1,156 @@
+//! Ten classic mistakes. Each is made over a connection of its own, because a refused access breaks
+//! a reliable connection, and each has to be refused with the reason that names the mistake.
+
+use super::ask::{Ask, Bait, Owner};
+use super::report::Report;
+use anyhow::ensure;
+use rkey::{Access, Device, Error, Reason, RemoteKey};
+
+struct Mistake {
+    /// What the program did wrong.
+    title: &'static str,
+    bait: Bait,
+    /// How the mistaken program spoils the key it was given.
+    spoil: fn(RemoteKey) -> rkey::Result<RemoteKey>,
+    attempt: Attempt,
+    /// Whether a reason names the mistake.
+    names_it: fn(&Reason) -> bool,
+}
+
+#[derive(Clone, Copy)]
+enum Attempt {
+    /// Write all the bytes that the key (as spoilt) covers.
+    Write,
+    Read,
+    Add,
+}
+
+const MISTAKES: [Mistake; 10] = [
+    Mistake {
+        title: "a key that was mistyped",
+        bait: Bait::Plain,
+        spoil: |key| {
+            RemoteKey::from_parts(key.address(), key.len(), key.key() as u32 ^ 0x0f0f_f000)
+        },
+        attempt: Attempt::Write,
+        names_it: |reason| matches!(reason, Reason::UnknownKey | Reason::StaleKey { .. }),
+    },
+    Mistake {
+        title: "a key of memory that was deregistered",
+        bait: Bait::Freed,
+        spoil: Ok,
+        attempt: Attempt::Read,
+        names_it: |reason| matches!(reason, Reason::StaleKey { .. }),
+    },
+    Mistake {
+        title: "an old key, with other memory in its place now",
+        bait: Bait::Replaced,
+        spoil: Ok,
+        attempt: Attempt::Write,
+        names_it: |reason| matches!(reason, Reason::StaleKey { .. }),
+    },
+    Mistake {
+        title: "the key of a window that was bound anew",
+        bait: Bait::Rebound,
+        spoil: Ok,
+        attempt: Attempt::Read,
+        names_it: |reason| matches!(reason, Reason::StaleKey { .. }),
+    },
+    Mistake {
+        title: "memory of another protection domain",
+        bait: Bait::OtherDomain,
+        spoil: Ok,
+        attempt: Attempt::Write,
+        names_it: |reason| matches!(reason, Reason::OtherDomain { .. }),
+    },
+    Mistake {
+        title: "a key of another device of the owner",
+        bait: Bait::OtherDevice,
+        spoil: Ok,
+        attempt: Attempt::Read,
+        names_it: |reason| matches!(reason, Reason::UnknownKey | Reason::StaleKey { .. }),
+    },
+    Mistake {
+        title: "the local key sent instead of the remote one",
+        bait: Bait::LocalKey,
+        spoil: Ok,
+        attempt: Attempt::Write,
+        names_it: |reason| matches!(reason, Reason::LocalKeyUsedRemotely),
+    },
+    Mistake {
+        title: "one byte too far",
+        bait: Bait::Plain,
+        spoil: |key| RemoteKey::from_parts(key.address(), key.len() + 1, key.key() as u32),
+        attempt: Attempt::Write,
+        names_it: |reason| {
+            matches!(
+                reason,
+                Reason::OutOfRange {
+                    before: 0,
+                    after: 1,
+                    ..
+                }
+            )
+        },
+    },
+    Mistake {
+        title: "an atomic on memory that may only be read",
+        bait: Bait::ReadOnly,
+        spoil: Ok,
+        attempt: Attempt::Add,
+        names_it: |reason| matches!(reason, Reason::Right { missing, .. } if missing.contains(Access::REMOTE_ATOMIC)),
+    },
+    Mistake {
+        title: "a virtual address for zero-based memory",
+        bait: Bait::ZeroBased,
+        spoil: Ok,
+        attempt: Attempt::Read,
+        names_it: |reason| matches!(reason, Reason::ZeroBased { .. } | Reason::OutOfRange { .. }),
+    },
+];
+
+/// Makes all ten, then asks whether the owner's device noticed all ten too.
+pub(super) fn make_all(device: &Device, owner: &Owner, report: &mut Report) {
+    report.say("\nNow ten classic mistakes. Each has to be refused, and to say why.\n");
+    let before = owner.number(&Ask::Refused);
+    for (mistake, number) in MISTAKES.iter().zip(1..) {
+        report.row(&format!("mistake {number}: {}", mistake.title), "", || {
+            mistake.make(device, owner)
+        });
+    }
+    report.row("the owner's device noted all ten refusals too", "", || {
+        let noted = owner.number(&Ask::Refused)?.saturating_sub(before?);
+        ensure!(noted == MISTAKES.len() as u64, "it noted {noted}");
+        Ok(format!("{noted} of {}", MISTAKES.len()))
+    });
+}
+
+impl Mistake {
+    /// Makes the mistake; the result is the explanation that came back.
+    fn make(&self, device: &Device, owner: &Owner) -> anyhow::Result<String> {
+        let key = (self.spoil)(owner.key(&Ask::Bait(self.bait))?)?;
+        let connection = device.connect(owner.address)?;
+        // Larger than any key here, so that it is never the local side that refuses.
+        let local = device
+            .domain()?
+            .register(vec![0xeeu8; 8192], Access::empty())?;
+        let outcome = match self.attempt {
+            Attempt::Write => connection.write(&local, ..key.len(), &key, 0)?.wait(),
+            Attempt::Read => connection.read(&local, ..key.len(), &key, 0)?.wait(),
+            Attempt::Add => connection.fetch_and_add(&key, 0, 1)?.wait().map(|_| ()),
+        };
+        let untouched = local.read_vec(..)?.iter().all(|byte| *byte == 0xee);
+        match outcome {
+            Ok(()) => anyhow::bail!("it was allowed"),
+            Err(Error::Denied(denial)) => {
+                ensure!(
+                    (self.names_it)(&denial.reason),
+                    "the reason does not name it: {denial}"
+                );
+                ensure!(untouched, "bytes came back although it was refused");
+                Ok(denial.explain())
+            }
+            Err(other) => anyhow::bail!("it was refused without its reason: {other}"),
+        }
+    }
+}

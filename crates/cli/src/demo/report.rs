@@ -1,0 +1,139 @@
+//! The rows of the demo: told one by one as they happen, and once more as a table.
+
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table};
+use serde::Serialize;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// What has been done so far.
+pub(super) struct Report {
+    rows: Vec<Row>,
+    talkative: bool,
+}
+
+#[derive(Serialize)]
+struct Row {
+    step: String,
+    green: bool,
+    result: String,
+    #[serde(rename = "milliseconds", serialize_with = "as_milliseconds")]
+    time: Duration,
+}
+
+fn as_milliseconds<S: serde::Serializer>(time: &Duration, out: S) -> Result<S::Ok, S::Error> {
+    out.serialize_f64(time.as_secs_f64() * 1e3)
+}
+
+impl Report {
+    pub(super) fn new(talkative: bool) -> Self {
+        Self {
+            rows: Vec::new(),
+            talkative,
+        }
+    }
+
+    /// A remark between the steps.
+    pub(super) fn say(&self, text: &str) {
+        if self.talkative {
+            println!("{text}");
+        }
+    }
+
+    /// Does a step. It is green if it succeeds; what it returns is shown as its result, and
+    /// `detail` in the running text.
+    pub(super) fn row(
+        &mut self,
+        step: &str,
+        detail: &str,
+        work: impl FnOnce() -> anyhow::Result<String>,
+    ) -> bool {
+        let started = Instant::now();
+        let outcome = work();
+        let time = started.elapsed();
+        let green = outcome.is_ok();
+        let result = outcome.unwrap_or_else(|error| format!("{error:#}"));
+        if self.talkative {
+            println!("{} {step}", if green { "[ok]    " } else { "[FAILED]" });
+            for line in detail.lines().chain(result.lines()) {
+                println!("             {line}");
+            }
+        }
+        let result = result.lines().next().unwrap_or_default().to_owned();
+        self.rows.push(Row {
+            step: step.to_owned(),
+            green,
+            result,
+            time,
+        });
+        green
+    }
+
+    /// Whether every step went as it should.
+    pub(super) fn all_green(&self) -> bool {
+        !self.rows.is_empty() && self.rows.iter().all(|row| row.green)
+    }
+
+    /// The rows as JSON.
+    pub(super) fn json(&self) -> anyhow::Result<String> {
+        Ok(serde_json::to_string_pretty(&self.rows)?)
+    }
+
+    /// Prints the table. Colour is for terminals, and for those who did not set `NO_COLOR`.
+    pub(super) fn print(&self) {
+        let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        println!("{}", self.table(colour));
+        let green = self.rows.iter().filter(|row| row.green).count();
+        println!("{green} of {} rows are green.", self.rows.len());
+    }
+
+    fn table(&self, colour: bool) -> Table {
+        let mut table = Table::new();
+        table
+            .load_style(UTF8_FULL_CONDENSED)
+            .set_content_arrangement(ContentArrangement::Dynamic);
+        if colour {
+            table.enforce_styling();
+        } else {
+            table.force_no_tty().set_width(118);
+        }
+        table.set_header(["", "step", "ms", "result"]);
+        for (number, row) in self.rows.iter().enumerate() {
+            let (word, paint) = if row.green {
+                ("ok", Color::Green)
+            } else {
+                ("FAILED", Color::Red)
+            };
+            let mut verdict = Cell::new(word);
+            if colour {
+                verdict = verdict.fg(paint).add_attribute(Attribute::Bold);
+            }
+            table.add_row([
+                verdict,
+                Cell::new(format!("{:2} {}", number + 1, row.step)),
+                Cell::new(format!("{:.2}", row.time.as_secs_f64() * 1e3))
+                    .set_alignment(CellAlignment::Right),
+                Cell::new(&row.result),
+            ]);
+        }
+        table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_red_row_is_enough_to_fail() {
+        let mut report = Report::new(false);
+        assert!(!report.all_green());
+        report.row("good", "", || Ok("fine".into()));
+        assert!(report.all_green());
+        report.row("bad", "", || anyhow::bail!("broken"));
+        assert!(!report.all_green());
+        let table = report.table(false).to_string();
+        assert!(table.contains("FAILED") && table.contains("broken") && !table.contains('\u{1b}'));
+        assert!(report.table(true).to_string().contains('\u{1b}'));
+    }
+}
