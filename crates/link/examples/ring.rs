@@ -362,7 +362,7 @@ fn measure(it: &mut Initiator) -> Outcome {
         let start = Instant::now();
         for i in 0..count {
             map.write(
-                (i * 64) % (SIZE - len + 1) as u64 & !63,
+                ((i * 64) % (SIZE - len + 1) as u64) & !63,
                 std::hint::black_box(&bytes),
             )?;
         }

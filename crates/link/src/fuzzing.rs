@@ -1,6 +1,7 @@
 //! Everything in this crate that reads a peer's bytes, as functions for a fuzzer: arbitrary bytes
 //! in, "would it be believed" out. None may ever panic.
 
+use crate::Head;
 use crate::direct::Grant;
 use crate::ring::{Geometry, HeapHalf, read_bytes};
 
@@ -12,6 +13,11 @@ pub fn request_slot(bytes: &[u8]) -> bool {
 /// A slot of a response ring (shorter input is filled up with zeroes).
 pub fn response_slot(bytes: &[u8]) -> bool {
     read_bytes(&fill_up(bytes), true).is_ok()
+}
+
+/// The head of a slot, if a link would let it through.
+pub fn head(bytes: &[u8; 256], responses: bool) -> Option<Head> {
+    read_bytes(bytes, responses).ok().map(|(head, _)| head)
 }
 
 /// A packet of the handshake.

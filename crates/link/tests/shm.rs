@@ -128,10 +128,7 @@ fn payload_by_reference_is_pulled_and_pushed() {
         responder.push(&target, 8, 0x10_0000, 64),
         Err(PullError::Remote(_))
     ));
-    assert!(matches!(
-        responder.pull(&target, u64::MAX, address, 64),
-        Err(_)
-    ));
+    assert!(responder.pull(&target, u64::MAX, address, 64).is_err());
     // Only the responder may.
     assert_eq!(
         requester.pull(&target, 0x10_0000, address, 64),
@@ -139,6 +136,38 @@ fn payload_by_reference_is_pulled_and_pushed() {
     );
     let mut byte = [0];
     target.load_bytes(&mut byte, 0x10_0000).unwrap();
+}
+
+#[test]
+fn a_requester_that_gave_up_is_not_reached_any_more() {
+    for how in 0..3 {
+        let (mut requester, responder) = pair();
+        let source = vec![1u8; 1000];
+        let target = rkey_base::memory::ArenaMemory::new(0x1000, 1000);
+        if !responder.capabilities().by_reference {
+            eprintln!("SKIP: the kernel does not permit process_vm_readv here");
+            return;
+        }
+        let address = source.as_ptr() as u64;
+        responder.pull(&target, 0x1000, address, 1000).unwrap();
+        let reach = requester.reach().unwrap();
+        assert!(responder.reach().is_none());
+        match how {
+            0 => reach.forbid(),
+            1 => requester.go_down(DownReason::Closed),
+            _ => drop(requester),
+        }
+        assert!(reach.is_at_rest());
+        assert_eq!(
+            responder.pull(&target, 0x1000, address, 1000),
+            Err(PullError::Gone)
+        );
+        assert_eq!(
+            responder.push(&target, address, 0x1000, 1000),
+            Err(PullError::Gone)
+        );
+        assert_eq!(source, vec![1u8; 1000]);
+    }
 }
 
 #[test]
@@ -282,7 +311,7 @@ fn strangers_can_say_other_things() {
     };
     assert_eq!(asked.first(), b"who are you?");
     asked.send(b"a test", &[]).unwrap();
-    assert!(matches!(asking.receive(), Ok(Step::Done((bytes, _))) if bytes == b"a test"));
+    assert!(matches!(asking.receive(), Ok(Step::Done(got)) if got.bytes == b"a test"));
     assert!(matches!(asking.receive(), Ok(Step::Pending)));
     drop(asked);
     assert!(matches!(asking.receive(), Err(HandshakeError::Closed)));

@@ -392,7 +392,10 @@ impl DirectMap {
     #[inline]
     fn check_atomic(&self, offset: u64) -> Result<(), DirectError> {
         self.check(offset, 8, true)?;
-        if (self.start.addr() as u64).wrapping_add(offset) % 8 != 0 {
+        if !(self.start.addr() as u64)
+            .wrapping_add(offset)
+            .is_multiple_of(8)
+        {
             return Err(DirectError::Misaligned(offset));
         }
         Ok(())

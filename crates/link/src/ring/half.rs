@@ -18,6 +18,8 @@ pub(crate) const LEASES: usize = 256;
 
 const ACK: usize = 256;
 const SLEEP: usize = 384;
+const NO_MORE: usize = 512;
+const AT_IT: usize = 640;
 const GENERATIONS: usize = 2048;
 const IN_USE: usize = 4096;
 const IN_USE_STRIDE: usize = 64;
@@ -185,6 +187,16 @@ impl Half {
     #[inline]
     pub(crate) fn sleep(&self) -> &AtomicU64 {
         self.word(SLEEP)
+    }
+
+    /// Requester: whether nobody may reach into the owner's memory any more.
+    pub(crate) fn no_more(&self) -> &AtomicU64 {
+        self.word(NO_MORE)
+    }
+
+    /// Responder: whether the owner is reaching into the other side's memory.
+    pub(crate) fn at_it(&self) -> &AtomicU64 {
+        self.word(AT_IT)
     }
 
     /// The generation word of a lease; `None` if there is no such lease.

@@ -10,6 +10,8 @@
 //! | 0 | identity: magic, version, sizes (read once, when the link is made) |
 //! | 256 | ack word: `consumed: u32` in the low half, `responses: u32` in the high half |
 //! | 384 | sleep word: an epoch, odd while the owner sleeps |
+//! | 512 | no-more word: not 0 once nobody may reach into the owner's memory (requester's half) |
+//! | 640 | at-it word: not 0 while the owner reaches into the other's memory (responder's half) |
 //! | 2048 | 256 lease generation words of 8 bytes (responder's half) |
 //! | 4096 | 256 in-use words, 64 bytes apart (requester's half) |
 //! | 20480 | slots of 256 bytes |

@@ -102,9 +102,11 @@ impl Receiver {
         let (head, body) = unsafe { slot::read(slot, first, &self.rules)? };
         let mut bytes = 0;
         let payload = match body {
-            // SAFETY: the reader has checked that the length is at most 208, the rest of a slot.
             Body::Inline => {
-                Payload::Bytes(unsafe { Foreign::new(slot.add(PAYLOAD), head.len as usize) })
+                // SAFETY: the reader has checked that the length is at most 208, which is what a
+                // slot has after its head.
+                let bytes = unsafe { Foreign::new(slot.add(PAYLOAD), head.len as usize) };
+                Payload::Bytes(bytes)
             }
             Body::Bounced(offset) => {
                 bytes = head.len;

@@ -29,6 +29,8 @@ pub(crate) const INLINE_MAX: u32 = (SLOT - PAYLOAD) as u32;
 pub(crate) const BOUNCED: u16 = u16::MAX;
 
 /// What follows the head.
+// Made in place and looked at once: its size does no harm.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Body {
     /// `head.len` bytes at offset 48.

@@ -439,7 +439,7 @@ fn a_scribbling_peer_does_no_harm() {
                         (random & 15) | op << 32 | (random >> 30 & 0xff) << 40 | (random >> 5) << 48
                     }
                     3 => random % 3000,
-                    4 => random % 3000 | (random >> 40) % 20 << 32,
+                    4 => (random % 3000) | (((random >> 40) % 20) << 32),
                     _ => random,
                 };
                 word(&Scribble(&scribbled.requests), at, value);

@@ -4,6 +4,7 @@
 use super::cma::PeerProcess;
 use super::connect::{HandshakeError, Step, check_user, expect_packet, map_segment};
 use super::hello::{self, CONTROL_MAX, Frame, Hello, Kind, PURPOSE_MAX, Welcome};
+use super::line::Control;
 use super::link::{Parts, ShmLink, create_segment};
 use super::local::LocalNode;
 use super::socket::{self, Credentials, Socket};
@@ -302,12 +303,15 @@ impl Stranger {
     /// # Errors
     /// `Closed` when the other side is gone; anything that is not a packet of this protocol; a
     /// refusal.
-    pub fn receive(&self) -> Result<Step<(Vec<u8>, Vec<OwnedFd>)>, HandshakeError> {
+    pub fn receive(&self) -> Result<Step<Control>, HandshakeError> {
         let Some(packet) = expect_packet(&self.socket)? else {
             return Ok(Step::Pending);
         };
         match hello::parse(&packet.bytes)? {
-            Frame::Known(Kind::Other, body) => Ok(Step::Done((body.to_vec(), packet.fds))),
+            Frame::Known(Kind::Other, body) => Ok(Step::Done(Control {
+                bytes: body.to_vec(),
+                fds: packet.fds,
+            })),
             Frame::Known(Kind::Refusal, body) => {
                 Err(HandshakeError::Refused(hello::refusal_text(body)))
             }

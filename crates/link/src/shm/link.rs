@@ -5,6 +5,7 @@
 use super::cma::PeerProcess;
 use super::connect::HandshakeError;
 use super::line::{Event, Line};
+use super::reach::Reach;
 use super::socket::{Credentials, Socket};
 use crate::direct::{Board, Client, LeaseBoard, LeaseClient};
 use crate::ring::{End, Geometry, Half, INLINE_MAX, Keep, Peek, Role};
@@ -84,6 +85,7 @@ pub struct ShmLink {
     process: Arc<PeerProcess>,
     line: Arc<Line>,
     leases: Leases,
+    reach: Reach,
 }
 
 /// Leases over a link, according to the role.
@@ -116,6 +118,7 @@ impl ShmLink {
         let keep = Keep::new(segments);
         let process = Arc::new(parts.process);
         let line = Arc::new(Line::new(parts.socket, parts.fork));
+        let reach = Reach::new(own, peer, keep.clone(), Arc::clone(&process));
         let leases = match parts.role {
             Role::Responder => {
                 let board = Board::new(own, peer, keep.clone(), Arc::clone(&process));
@@ -145,6 +148,7 @@ impl ShmLink {
             process,
             line,
             leases,
+            reach,
         })
     }
 
@@ -192,6 +196,12 @@ impl ShmLink {
         self.process.descriptor()
     }
 
+    /// Ends all reaching into this process's memory over the link; `None` at the responder. Going
+    /// down or dropping the link forbids it as well.
+    pub fn reach(&self) -> Option<Reach> {
+        self.is_requester().then(|| self.reach.clone())
+    }
+
     /// The leases that this side has granted; `None` at the requester.
     pub fn lease_board(&self) -> Option<LeaseBoard> {
         match &self.leases {
@@ -233,6 +243,9 @@ impl ShmLink {
         if self.down.get().is_none() {
             self.down.set(Some(reason));
         }
+        if self.is_requester() {
+            self.reach.forbid();
+        }
         self.end.stop();
     }
 
@@ -263,6 +276,8 @@ impl Drop for ShmLink {
     fn drop(&mut self) {
         if let Leases::Board(board) = &self.leases {
             board.withdraw_all();
+        } else {
+            self.reach.forbid();
         }
         // Others may still hold the line; the peer is to know now.
         self.line.close();
@@ -363,7 +378,7 @@ impl Link for ShmLink {
         if !self.capabilities.by_reference || self.is_requester() {
             return Err(PullError::Refused);
         }
-        self.process.pull(mem, dst, src, len)
+        self.process.pull(&self.reach, mem, dst, src, len)
     }
 
     fn push<M: Memory>(
@@ -376,7 +391,8 @@ impl Link for ShmLink {
         if !self.capabilities.by_reference || self.is_requester() {
             return Err(PullError::Refused);
         }
-        self.process.push(mem, dst_remote, src_local, len)
+        self.process
+            .push(&self.reach, mem, dst_remote, src_local, len)
     }
 
     #[inline]

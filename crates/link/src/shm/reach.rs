@@ -1,0 +1,72 @@
+//! Reaching into a requester's memory ends when the requester says so.
+//!
+//! A responder that pulls or pushes payload by reference may be stopped (by a debugger, by
+//! `SIGSTOP`) at any point, and go on much later, when the requester has long given up and uses
+//! the memory for something else. So the requester has a word that says "no more", and the
+//! responder one that says "I am at it":
+//!
+//! * responder, for each system call: "at it" = 1, full fence, look at "no more", copy, "at it" = 0;
+//! * requester: "no more" = 1, full fence, look at "at it".
+//!
+//! At least one sees the other. Beside a system call two fences cost nothing.
+
+use super::cma::PeerProcess;
+use crate::PullError;
+use crate::ring::{Half, Keep};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+/// The requester's right to end all reaching into its memory over a link. Cheap to clone; usable
+/// from any thread, and after the link itself has gone.
+#[derive(Clone, Debug)]
+pub struct Reach {
+    own: Half,
+    peer: Half,
+    process: Arc<PeerProcess>,
+    _keep: Keep,
+}
+
+impl Reach {
+    pub(crate) fn new(own: Half, peer: Half, keep: Keep, process: Arc<PeerProcess>) -> Self {
+        Self {
+            own,
+            peer,
+            process,
+            _keep: keep,
+        }
+    }
+
+    /// Requester: no pull and no push begins from now on. Requests by reference that are still on
+    /// their way will be refused by the responder.
+    pub fn forbid(&self) {
+        self.own.no_more().store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Requester, after [`forbid`](Self::forbid): whether none is under way any more, so that the
+    /// memory may be used for something else. A dead peer does not reach anywhere.
+    pub fn is_at_rest(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.peer.at_it().load(Ordering::Acquire) == 0 || self.process.is_dead()
+    }
+
+    /// Responder: announces that the requester's memory is about to be touched.
+    pub(crate) fn enter(&self) -> Result<Inside<'_>, PullError> {
+        self.own.at_it().store(1, Ordering::Relaxed);
+        let inside = Inside(self);
+        fence(Ordering::SeqCst);
+        if self.peer.no_more().load(Ordering::Acquire) != 0 {
+            return Err(PullError::Gone);
+        }
+        Ok(inside)
+    }
+}
+
+/// While it lives, the responder is reaching into the requester's memory.
+pub(crate) struct Inside<'a>(&'a Reach);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.own.at_it().store(0, Ordering::Release);
+    }
+}
