@@ -23,7 +23,7 @@ mod words {
     }
 
     /// Everything that can be refused, requests of the owner and accesses alike.
-    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
     pub enum No {
         NoSuchDomain, NoSuchRegion, NoSuchWindow, Busy, Limit, Empty, AddressWraps, AccessNeeds, KeyTaken, KeyReserved,
         AlreadyEnabled, AlreadyTied, NeedsEndpoint, ForeignKey, StillBound, ZeroLength, NotRemote, ZeroBasedWindow,

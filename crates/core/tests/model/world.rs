@@ -1,8 +1,6 @@
-//! The table against the reference model: random requests, every answer compared.
-//!
-//! `RKEY_MODEL_SEQUENCES` sets how many sequences are run, `RKEY_MODEL_SEED` where they begin; a failure prints the
-//! seed of its sequence and the requests that led to it.
+//! Device and model side by side, and the random requests that both get.
 
+use crate::answers::{bind_no, core_no, denial_no};
 use rkey_base::range::VaRange;
 use rkey_core::*;
 use rkey_model as model;
@@ -14,7 +12,7 @@ const DOMAINS: u64 = 3;
 const QPS: u64 = 3;
 
 /// A small generator (splitmix64).
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -23,7 +21,7 @@ impl Random {
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
-    fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
     fn one_in(&mut self, n: u64) -> bool {
@@ -35,20 +33,26 @@ impl Random {
 }
 
 /// Device and model side by side.
-struct World {
-    random: Random,
+pub(crate) struct World {
+    pub(crate) random: Random,
     core: Protection,
     model: Model,
     domains: Vec<DomainId>,
     regions: Vec<Region>,
     /// Ranges and first request address of each region, to aim at it.
     aims: Vec<(Vec<(u64, u64)>, u64)>,
+    /// Domain of each region and each window, to ask where it can be granted.
+    region_domains: Vec<usize>,
+    window_domains: Vec<usize>,
+    /// Where each window was bound last: region, first address of the window, bytes, queue pair,
+    /// and by which key.
+    bound: HashMap<usize, (usize, u64, u64, Option<u32>, Name)>,
     windows: Vec<(WindowId, Key, bool)>,
     chosen: HashMap<(usize, usize), Key>,
     names: Vec<Name>,
-    log: Vec<String>,
-    granted: u64,
-    refused: u64,
+    pub(crate) log: Vec<String>,
+    /// How often each kind of request got each kind of answer.
+    pub(crate) seen: HashMap<(&'static str, Option<No>), u64>,
 }
 
 fn range((start, len): (u64, u64)) -> VaRange {
@@ -56,7 +60,7 @@ fn range((start, len): (u64, u64)) -> VaRange {
 }
 
 impl World {
-    fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let mut random = Random(seed);
         let limits = Limits {
             max_domains: DOMAINS as u32,
@@ -80,12 +84,14 @@ impl World {
             domains: vec![],
             regions: vec![],
             aims: vec![],
+            region_domains: vec![],
+            window_domains: vec![],
+            bound: HashMap::new(),
             windows: vec![],
             chosen: HashMap::new(),
             names: vec![Name::Never, Name::Requested(1), Name::Requested(2)],
             log: vec![],
-            granted: 0,
-            refused: 0,
+            seen: HashMap::new(),
         }
     }
 
@@ -93,6 +99,7 @@ impl World {
     #[track_caller]
     fn same<T, E: Debug, M>(
         &mut self,
+        kind: &'static str,
         what: impl Debug,
         core: Result<T, E>,
         no: fn(&E) -> No,
@@ -102,14 +109,14 @@ impl World {
             Ok(_) => "done".to_owned(),
             Err(error) => format!("{error:?}"),
         };
-        self.log.push(format!("{what:?} -> {answer}"));
+        self.log.push(format!("{kind} {what:?} -> {answer}"));
         match (core, model) {
             (Ok(core), Ok(model)) => {
-                self.granted += 1;
+                *self.seen.entry((kind, None)).or_default() += 1;
                 Some((core, model))
             }
             (Err(core), Err(model)) if no(&core) == model => {
-                self.refused += 1;
+                *self.seen.entry((kind, Some(model))).or_default() += 1;
                 None
             }
             (core, model) => {
@@ -119,11 +126,11 @@ impl World {
         }
     }
 
-    fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         match self.random.below(32) {
-            0 | 1 => self.open_domain(),
-            2 => self.close_domain(),
-            3..=6 => self.register(),
+            0 | 1 if self.random.one_in(2) => self.open_domain(),
+            2 if self.random.one_in(3) => self.close_domain(),
+            0..=6 => self.register(),
             7 => self.enable(),
             8 => self.tie(),
             9 => self.reregister(),
@@ -141,7 +148,25 @@ impl World {
 
     fn some_domain(&mut self) -> Option<(usize, DomainId)> {
         let number = self.random.below(self.domains.len().max(1) as u64) as usize;
+        let number = if self.random.one_in(3) { number } else { 0 };
         Some((number, *self.domains.get(number)?))
+    }
+
+    /// Mostly the domain of what is asked for.
+    fn domain_for(&mut self, number: Option<usize>) -> Option<(usize, DomainId)> {
+        match number {
+            Some(number) if !self.random.one_in(6) => Some((number, self.domains[number])),
+            _ => self.some_domain(),
+        }
+    }
+
+    /// The domain of what a key names.
+    fn domain_of(&self, name: Name) -> Option<usize> {
+        match name {
+            Name::Local(region) | Name::Remote(region) => Some(self.region_domains[region]),
+            Name::Chosen(window, _) | Name::Type2(window, _) => Some(self.window_domains[window]),
+            Name::Requested(_) | Name::Never => None,
+        }
     }
 
     /// Any region, more often one of the last ones.
@@ -167,6 +192,18 @@ impl World {
 
     fn some_qp(&mut self) -> u32 {
         7 + self.random.below(QPS) as u32
+    }
+
+    /// Mostly the queue pair that a window belongs to.
+    fn qp_for(&mut self, name: Name) -> u32 {
+        match name {
+            Name::Type2(window, _) | Name::Chosen(window, _) if !self.random.one_in(4) => self
+                .bound
+                .get(&window)
+                .and_then(|bound| bound.3)
+                .unwrap_or(7),
+            _ => self.some_qp(),
+        }
     }
 
     fn some_name(&mut self) -> Name {
@@ -212,9 +249,9 @@ impl World {
         self.names.push(name);
     }
 
-    fn open_domain(&mut self) {
+    pub(crate) fn open_domain(&mut self) {
         let (core, model) = (self.core.create_domain(), self.model.open_domain());
-        if let Some((id, _)) = self.same("open domain", core, core_no, model) {
+        if let Some((id, _)) = self.same("open domain", (), core, core_no, model) {
             self.domains.push(id);
         }
     }
@@ -224,14 +261,20 @@ impl World {
             return;
         };
         let (core, model) = (self.core.close_domain(id), self.model.close_domain(number));
-        self.same(("close domain", number), core, core_no, model);
+        self.same("close domain", number, core, core_no, model);
     }
 
     fn some_ranges(&mut self) -> Vec<(u64, u64)> {
-        let pieces = self.random.pick(&[1, 1, 1, 1, 2, 3, 3, 4, 0]);
+        let pieces = match self.random.below(40) {
+            0 => 0,
+            1 => 4,
+            2..=6 => 2,
+            7..=14 => 3,
+            _ => 1,
+        };
         let mut ranges = Vec::new();
         for _ in 0..pieces {
-            let len = if self.random.one_in(20) {
+            let len = if self.random.one_in(50) {
                 0
             } else {
                 1 + self.random.below(20)
@@ -301,8 +344,8 @@ impl World {
             rules: Self::rules(ask.verbs),
         });
         let model = self.model.register(&ask);
-        if let Some((region, number)) = self.same(&ask, core, core_no, model) {
-            self.admit(region, number, ask.ranges, addressing);
+        if let Some((region, number)) = self.same("register", &ask, core, core_no, model) {
+            self.admit(region, number, domain, ask.ranges, addressing);
         }
     }
 
@@ -310,6 +353,7 @@ impl World {
         &mut self,
         region: Region,
         number: usize,
+        domain: usize,
         ranges: Vec<(u64, u64)>,
         addressing: model::Addressing,
     ) {
@@ -321,6 +365,7 @@ impl World {
             model::Addressing::Iova(base) => base,
         };
         self.regions.push(region);
+        self.region_domains.push(domain);
         self.aims.push((ranges, base));
         self.learn(Name::Local(number));
         self.learn(Name::Remote(number));
@@ -365,13 +410,14 @@ impl World {
             model_ranges,
             access,
         );
-        let what = ("reregister", number, domains, model_ranges, access);
-        if let Some((region, new)) = self.same(what, core, core_no, model) {
+        let what = (number, domains, model_ranges, access);
+        if let Some((region, new)) = self.same("reregister", what, core, core_no, model) {
+            let domain = domains.map_or(self.region_domains[number], |(domain, _)| domain);
             if new_ranges {
-                self.admit(region, new, ranges, addressing);
+                self.admit(region, new, domain, ranges, addressing);
             } else {
                 let (ranges, base) = self.aims[number].clone();
-                self.admit(region, new, ranges, model::Addressing::Iova(base));
+                self.admit(region, new, domain, ranges, model::Addressing::Iova(base));
             }
         }
     }
@@ -382,7 +428,7 @@ impl World {
         };
         let core = self.core.enable(self.regions[number].id);
         let model = self.model.enable(number);
-        self.same(("enable", number), core, core_no, model);
+        self.same("enable", number, core, core_no, model);
     }
 
     fn tie(&mut self) {
@@ -398,7 +444,7 @@ impl World {
             (false, None) => self.core.unbind_counter(id),
         };
         let model = self.model.tie(number, endpoint, to);
-        self.same(("tie", number, endpoint, to), core, core_no, model);
+        self.same("tie", (number, endpoint, to), core, core_no, model);
     }
 
     fn close_region(&mut self) {
@@ -413,7 +459,7 @@ impl World {
         };
         let core = core.map(|closing| closing.finish().unwrap());
         let model = self.model.close_region(number, revoke);
-        self.same(("close", number, revoke), core, core_no, model);
+        self.same("close", (number, revoke), core, core_no, model);
     }
 
     fn create_window(&mut self) {
@@ -423,8 +469,11 @@ impl World {
         let kind = self.random.pick(&WindowKind::ALL);
         let core = self.core.create_window(id, kind);
         let model = self.model.create_window(domain, kind.is_type2());
-        if let Some((window, number)) = self.same(("window", domain, kind), core, core_no, model) {
+        if let Some((window, number)) =
+            self.same("create window", (domain, kind), core, core_no, model)
+        {
             assert_eq!(number, self.windows.len());
+            self.window_domains.push(domain);
             self.windows.push((window.id, window.key, kind.is_type2()));
             self.chosen.insert((number, 0), window.key);
             let name = Name::Type2(number, window.key.consumer_bits());
@@ -442,7 +491,7 @@ impl World {
         };
         let core = self.core.close_window(self.windows[number].0);
         let model = self.model.close_window(number);
-        self.same(("close window", number), core, core_no, model);
+        self.same("close window", number, core, core_no, model);
     }
 
     fn promise(&mut self) {
@@ -451,7 +500,7 @@ impl World {
         };
         let core = self.core.next_window_key(self.windows[number].0);
         let model = self.model.promise(number);
-        if let Some((key, name)) = self.same(("promise", number), core, bind_no, model) {
+        if let Some((key, name)) = self.same("promise", number, core, bind_no, model) {
             self.agree_on(name, key);
         }
     }
@@ -484,12 +533,20 @@ impl World {
         let (Some(window), Some(region)) = (self.some_window(), self.some_region()) else {
             return;
         };
-        let Some((mut domain, mut domain_id)) = self.some_domain() else {
+        let owner = self.window_domains[window];
+        let near = (0..self.regions.len())
+            .rev()
+            .filter(|it| self.region_domains[*it] == owner)
+            .take(3);
+        let near: Vec<usize> = near.collect();
+        let region = if near.is_empty() || self.random.one_in(6) {
+            region
+        } else {
+            self.random.pick(&near)
+        };
+        let Some((domain, domain_id)) = self.domain_for(Some(owner)) else {
             return;
         };
-        if self.domains.len() > 1 && !self.random.one_in(3) {
-            (domain, domain_id) = (self.domains.len() - 1, *self.domains.last().unwrap());
-        }
         let (id, window_key, type2) = self.windows[window];
         let key = match self.random.below(8) {
             0 => None,
@@ -511,6 +568,7 @@ impl World {
         let access = match self.random.below(6) {
             0 => self.random.below(256) as u32,
             1 => 0,
+            2 | 3 => right::REMOTE,
             _ => self.random.below(8) as u32 * right::REMOTE_READ,
         };
         let ask = model::Bind {
@@ -542,23 +600,26 @@ impl World {
             rules: Self::rules(ask.verbs),
         });
         let model = self.model.bind(&ask);
-        if let Some((key, name)) = self.same((&ask, window_key), core, bind_no, model) {
+        if let Some((key, name)) = self.same("bind", (&ask, window_key), core, bind_no, model) {
+            let base = if ask.zero_based { 0 } else { asked.0 };
+            self.bound
+                .insert(window, (region, base, asked.1, ask.qp, name));
             self.agree_on(name, key);
         }
     }
 
     fn invalidate(&mut self) {
-        let Some((domain, id)) = self.some_domain() else {
+        let name = self.some_name();
+        let Some((domain, id)) = self.domain_for(self.domain_of(name)) else {
             return;
         };
-        let name = self.some_name();
         let (name, key) = self.device_key(name);
-        let (qp, remote) = (self.some_qp(), self.random.one_in(2));
+        let (qp, remote) = (self.qp_for(name), self.random.one_in(2));
         let core = self
             .core
             .invalidate(key, &Accessor { domain: id, qp }, remote);
         let model = self.model.invalidate(name, domain, qp);
-        self.same(("invalidate", name, domain, qp), core, denial_no, model);
+        self.same("invalidate", (name, domain, qp), core, denial_no, model);
     }
 
     fn forget_endpoint(&mut self) {
@@ -598,45 +659,61 @@ impl World {
     }
 
     fn check_remote(&mut self) {
-        let Some((domain, id)) = self.some_domain() else {
-            return;
-        };
         let Some(region) = self.some_region() else {
             return;
         };
         let name = self.some_name();
+        let name = match self
+            .some_window()
+            .and_then(|window| self.bound.get(&window))
+        {
+            Some(bound) if self.random.one_in(3) => bound.4,
+            _ => name,
+        };
         let region = match name {
             Name::Local(region) | Name::Remote(region) => region,
             _ => region,
         };
+        let Some((domain, id)) = self.domain_for(self.domain_of(name)) else {
+            return;
+        };
         let (mut addr, mut len) = self.aim(region);
+        if let Name::Chosen(window, _) | Name::Type2(window, _) = name
+            && let Some(&(_, base, size, ..)) = self.bound.get(&window)
+            && !self.random.one_in(5)
+        {
+            let offset = self.random.below(size + 1);
+            addr = base.wrapping_add(offset);
+            len = 1 + self.random.below((size - offset).max(1) + 1);
+        }
         let (want, access) = self.random.pick(&[
             (Operation::Write, right::REMOTE_WRITE),
             (Operation::Read, right::REMOTE_READ),
             (Operation::Atomic, right::REMOTE_ATOMIC),
         ]);
-        if matches!(name, Name::Type2(..)) && self.random.one_in(2) {
-            (addr, len) = (self.random.below(6), self.random.below(6));
-        }
         if want == Operation::Atomic {
             len = 8;
         }
-        let (key, qp) = (self.key(name), self.some_qp());
+        let (key, qp) = (self.key(name), self.qp_for(name));
         let core = self
             .core
             .check_remote(&Accessor { domain: id, qp }, key, addr, len, want);
         let core = core.map(|lease| bytes(&lease));
         let model = self.model.check_remote(domain, qp, name, addr, len, access);
         let what = (want, name, domain, qp, addr, len);
-        if let Some((core, model)) = self.same(what, core, denial_no, model) {
+        let kind = match name {
+            _ if len == 0 => "access of nothing",
+            Name::Requested(_) => "access by requested key",
+            Name::Chosen(..) => "access by window",
+            Name::Type2(..) => "access by type 2 window",
+            _ => "access by key",
+        };
+        if let Some((core, model)) = self.same(kind, what, core, denial_no, model) {
             assert_eq!(core, model, "other bytes were granted");
         }
     }
 
     fn check_local(&mut self) {
-        let Some((domain, id)) = self.some_domain() else {
-            return;
-        };
         let Some(region) = self.some_region() else {
             return;
         };
@@ -644,6 +721,9 @@ impl World {
             self.some_name()
         } else {
             Name::Local(region)
+        };
+        let Some((domain, id)) = self.domain_for(self.domain_of(name)) else {
+            return;
         };
         let (name, key) = self.device_key(name);
         let (addr, len) = self.aim(region);
@@ -664,7 +744,7 @@ impl World {
         let core = core.map(|lease| bytes(&lease));
         let model = self.model.check_local(domain, name, addr, len, access);
         let what = (want, name, domain, addr, len);
-        if let Some((core, model)) = self.same(what, core, denial_no, model) {
+        if let Some((core, model)) = self.same("local access", what, core, denial_no, model) {
             assert_eq!(core, model, "other bytes were granted");
         }
     }
@@ -676,108 +756,4 @@ fn bytes(lease: &Lease<'_>) -> Vec<u64> {
         .spans()
         .flat_map(|span| span.start()..span.end())
         .collect()
-}
-
-fn core_no(error: &CoreError) -> No {
-    match error {
-        CoreError::NoSuchDomain(_) => No::NoSuchDomain,
-        CoreError::NoSuchRegion(_) => No::NoSuchRegion,
-        CoreError::NoSuchWindow(_) => No::NoSuchWindow,
-        CoreError::LimitReached { .. } => No::Limit,
-        CoreError::Empty => No::Empty,
-        CoreError::Wraps { .. } => No::AddressWraps,
-        CoreError::AccessNeeds { .. } => No::AccessNeeds,
-        CoreError::UnknownAccess(_) => unreachable!("the generator knows all rights"),
-        CoreError::KeyTaken(_) => No::KeyTaken,
-        CoreError::KeyReserved(_) => No::KeyReserved,
-        CoreError::DomainBusy { .. } | CoreError::RegionBusy { .. } => No::Busy,
-        CoreError::AlreadyEnabled(_) => No::AlreadyEnabled,
-        CoreError::AlreadyTied { .. } => No::AlreadyTied,
-        CoreError::NeedsEndpoint(_) => No::NeedsEndpoint,
-    }
-}
-
-fn bind_no(error: &BindError) -> No {
-    match error {
-        BindError::NoSuchWindow(_) => No::NoSuchWindow,
-        BindError::NoSuchRegion(_) | BindError::RegionGone(_) => No::NoSuchRegion,
-        BindError::OtherDomain { .. } => No::OtherDomain,
-        BindError::Disabled => No::Disabled,
-        BindError::RegionLacks { .. } => No::RegionLacks,
-        BindError::NotRemote(_) => No::NotRemote,
-        BindError::OutOfRange { .. } => No::OutOfRange,
-        BindError::NotInOnePiece(_) => No::NotInOnePiece,
-        BindError::StillBound(_) => No::StillBound,
-        BindError::ZeroLength => No::ZeroLength,
-        BindError::ForeignKey { .. } => No::ForeignKey,
-        BindError::KeyAndQpNeeded => No::KeyAndQpNeeded,
-        BindError::ZeroBased(_) => No::ZeroBasedWindow,
-        BindError::ZeroBasedRegion => No::ZeroBasedRegion,
-        BindError::NoKeySlot(_) => No::Limit,
-    }
-}
-
-fn denial_no(denial: &Box<Denial>) -> No {
-    // What a peer gets to read is the same refusal.
-    let peer = Denial::from_wire(&denial.to_wire());
-    assert_eq!(peer.reason, denial.reason);
-    match denial.reason {
-        Reason::UnknownKey => No::UnknownKey,
-        Reason::StaleKey { .. } => No::Stale,
-        Reason::LocalKeyUsedRemotely => No::LocalKey,
-        Reason::RemoteKeyUsedLocally => No::RemoteKey,
-        Reason::OtherDomain { .. } => No::OtherDomain,
-        Reason::Disabled => No::Disabled,
-        Reason::Unbound => No::Unbound,
-        Reason::Right { .. } => No::Right,
-        Reason::OutOfRange { .. } | Reason::ZeroBased { .. } | Reason::NotZeroBased { .. } => {
-            No::OutOfRange
-        }
-        Reason::NotInOnePiece => No::NotInOnePiece,
-        Reason::Wraps => No::Wraps,
-        Reason::WrongEndpoint { .. } => No::WrongEndpoint,
-        Reason::Misaligned => No::Misaligned,
-        Reason::NotAWindow => No::NotAWindow,
-        Reason::WindowKind(_) => No::WindowKind,
-        Reason::Closing | Reason::QueuePair { .. } | Reason::Fault { .. } | Reason::Other(_) => {
-            panic!("nothing of the kind was asked for: {denial}")
-        }
-    }
-}
-
-fn setting(name: &str, default: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text
-            .parse()
-            .unwrap_or_else(|_| panic!("{name}={text} is not a number")),
-        Err(_) => default,
-    }
-}
-
-#[test]
-fn the_table_agrees_with_the_model() {
-    let sequences = setting("RKEY_MODEL_SEQUENCES", if cfg!(miri) { 5 } else { 20_000 });
-    let first = setting("RKEY_MODEL_SEED", 1);
-    let (mut granted, mut refused) = (0, 0);
-    for seed in first..first + sequences {
-        let mut world = World::new(seed);
-        world.open_domain();
-        let steps = 20 + world.random.below(60);
-        for _ in 0..steps {
-            let step = std::panic::AssertUnwindSafe(|| world.step());
-            if let Err(panic) = std::panic::catch_unwind(step) {
-                let mut world = world;
-                let last = world.log.split_off(world.log.len().saturating_sub(40));
-                println!("RKEY_MODEL_SEED={seed}:\n{}", last.join("\n"));
-                std::panic::resume_unwind(panic);
-            }
-        }
-        granted += world.granted;
-        refused += world.refused;
-    }
-    println!("{sequences} sequences: {granted} requests done, {refused} refused, all alike");
-    assert!(
-        granted * 10 > refused,
-        "the generator asks for too little that can be done"
-    );
 }

@@ -1,0 +1,71 @@
+//! The device's answers in the words of the model.
+
+use rkey_core::{BindError, CoreError, Denial, Reason};
+use rkey_model::No;
+
+pub(crate) fn core_no(error: &CoreError) -> No {
+    match error {
+        CoreError::NoSuchDomain(_) => No::NoSuchDomain,
+        CoreError::NoSuchRegion(_) => No::NoSuchRegion,
+        CoreError::NoSuchWindow(_) => No::NoSuchWindow,
+        CoreError::LimitReached { .. } => No::Limit,
+        CoreError::Empty => No::Empty,
+        CoreError::Wraps { .. } => No::AddressWraps,
+        CoreError::AccessNeeds { .. } => No::AccessNeeds,
+        CoreError::UnknownAccess(_) => unreachable!("the generator knows all rights"),
+        CoreError::KeyTaken(_) => No::KeyTaken,
+        CoreError::KeyReserved(_) => No::KeyReserved,
+        CoreError::DomainBusy { .. } | CoreError::RegionBusy { .. } => No::Busy,
+        CoreError::AlreadyEnabled(_) => No::AlreadyEnabled,
+        CoreError::AlreadyTied { .. } => No::AlreadyTied,
+        CoreError::NeedsEndpoint(_) => No::NeedsEndpoint,
+    }
+}
+
+pub(crate) fn bind_no(error: &BindError) -> No {
+    match error {
+        BindError::NoSuchWindow(_) => No::NoSuchWindow,
+        BindError::NoSuchRegion(_) | BindError::RegionGone(_) => No::NoSuchRegion,
+        BindError::OtherDomain { .. } => No::OtherDomain,
+        BindError::Disabled => No::Disabled,
+        BindError::RegionLacks { .. } => No::RegionLacks,
+        BindError::NotRemote(_) => No::NotRemote,
+        BindError::OutOfRange { .. } => No::OutOfRange,
+        BindError::NotInOnePiece(_) => No::NotInOnePiece,
+        BindError::StillBound(_) => No::StillBound,
+        BindError::ZeroLength => No::ZeroLength,
+        BindError::ForeignKey { .. } => No::ForeignKey,
+        BindError::KeyAndQpNeeded => No::KeyAndQpNeeded,
+        BindError::ZeroBased(_) => No::ZeroBasedWindow,
+        BindError::ZeroBasedRegion => No::ZeroBasedRegion,
+        BindError::NoKeySlot(_) => No::Limit,
+    }
+}
+
+pub(crate) fn denial_no(denial: &Box<Denial>) -> No {
+    // What a peer gets to read is the same refusal.
+    let peer = Denial::from_wire(&denial.to_wire());
+    assert_eq!(peer.reason, denial.reason);
+    match denial.reason {
+        Reason::UnknownKey => No::UnknownKey,
+        Reason::StaleKey { .. } => No::Stale,
+        Reason::LocalKeyUsedRemotely => No::LocalKey,
+        Reason::RemoteKeyUsedLocally => No::RemoteKey,
+        Reason::OtherDomain { .. } => No::OtherDomain,
+        Reason::Disabled => No::Disabled,
+        Reason::Unbound => No::Unbound,
+        Reason::Right { .. } => No::Right,
+        Reason::OutOfRange { .. } | Reason::ZeroBased { .. } | Reason::NotZeroBased { .. } => {
+            No::OutOfRange
+        }
+        Reason::NotInOnePiece => No::NotInOnePiece,
+        Reason::Wraps => No::Wraps,
+        Reason::WrongEndpoint { .. } => No::WrongEndpoint,
+        Reason::Misaligned => No::Misaligned,
+        Reason::NotAWindow => No::NotAWindow,
+        Reason::WindowKind(_) => No::WindowKind,
+        Reason::Closing | Reason::QueuePair { .. } | Reason::Fault { .. } | Reason::Other(_) => {
+            panic!("nothing of the kind was asked for: {denial}")
+        }
+    }
+}
