@@ -504,10 +504,8 @@ fn printable(text: &str) -> String {
         .collect()
 }
 
-/// Bytes of a client, as the listener would see them: for fuzzing.
-#[doc(hidden)]
-#[must_use]
-pub fn decodes(bytes: &[u8]) -> bool {
+/// Whether bytes are a packet of the protocol; for fuzzing.
+pub(crate) fn decodes(bytes: &[u8]) -> bool {
     decode(bytes).is_some()
 }
 

@@ -241,7 +241,8 @@ impl Control {
             match line.next_event() {
                 None => break,
                 Some(Event::Wake) => rung = true,
-                Some(Event::Control(_)) => {
+                Some(Event::Control(control)) => {
+                    shared.on_control(link, control);
                     rung = true;
                 }
                 Some(Event::Gone) => {
@@ -278,6 +279,7 @@ impl Control {
     }
 
     fn forget(&mut self, shared: &Shared, id: LinkId) {
+        shared.leases.forget_link(id);
         shared.renew_peeks();
         if let Some(watched) = self.links.remove(&id) {
             shared.reactor.remove(&*watched.line);
@@ -295,6 +297,10 @@ impl Control {
             // Dropped here, after the lock is given back: unmapping takes its time.
             let _link = shared.command(|engine| engine.take_detached(id));
             self.forget(shared, id);
+        }
+        let cut = std::mem::take(&mut *shared.cut.lock());
+        for id in cut {
+            self.lose(shared, id, DownReason::Closed);
         }
         while let Some(index) = self.half_open.iter().position(|h| h.until <= now) {
             tracing::debug!("dropped a client that said nothing");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rkey_base::memory::ProcessMemory;
 use rkey_base::process::ForkMark;
-use rkey_core::{DomainId, Key, Protection, Secrets, Window, WindowId, WindowKind};
+use rkey_core::{Protection, Secrets};
 use rkey_engine::{DenialReport, Engine, EngineConfig, EngineError};
 use rkey_link::loopback::Loopback;
 use rkey_link::shm::{LinkConfig, LocalNode, Policy};
@@ -126,13 +126,6 @@ impl Device {
         &self.shared().config
     }
 
-    /// Its protection table, for what needs no device: enabling regions, binding windows at once,
-    /// checking local accesses, snapshots.
-    #[must_use]
-    pub fn protection(&self) -> &Protection {
-        &self.shared().protection
-    }
-
     /// The memory of this process, as the device touches it: a fault is an error, never a signal.
     ///
     /// # Safety
@@ -143,51 +136,6 @@ impl Device {
     // UNSAFETY: a memory by address is as safe as the addresses.
     pub unsafe fn memory(&self) -> &ProcessMemory {
         &self.shared().memory
-    }
-
-    /// Creates a protection domain.
-    ///
-    /// # Errors
-    /// [`DeviceError::Core`]: the limit is reached.
-    pub fn create_domain(&self) -> Result<DomainId, DeviceError> {
-        self.check()?;
-        Ok(self.protection().create_domain()?)
-    }
-
-    /// Closes a protection domain.
-    ///
-    /// # Errors
-    /// [`DeviceError::Core`]: it still has regions, windows or queue pairs, or is not open.
-    pub fn close_domain(&self, domain: DomainId) -> Result<(), DeviceError> {
-        self.check()?;
-        Ok(self.protection().close_domain(domain)?)
-    }
-
-    /// Creates a memory window, unbound.
-    ///
-    /// # Errors
-    /// [`DeviceError::Core`].
-    pub fn create_window(&self, domain: DomainId, kind: WindowKind) -> Result<Window, DeviceError> {
-        self.check()?;
-        Ok(self.protection().create_window(domain, kind)?)
-    }
-
-    /// Closes a memory window; a binding ends.
-    ///
-    /// # Errors
-    /// [`DeviceError::Core`].
-    pub fn close_window(&self, window: WindowId) -> Result<(), DeviceError> {
-        self.check()?;
-        Ok(self.protection().close_window(window)?)
-    }
-
-    /// The key that the next bind of a type 1 window will give.
-    ///
-    /// # Errors
-    /// The window is closed, or no key is left.
-    pub fn next_window_key(&self, window: WindowId) -> Result<Key, DeviceError> {
-        self.check()?;
-        Ok(self.protection().next_window_key(window)?)
     }
 
     /// The report that explains a completion with this vendor code, while it is kept (the last
@@ -280,11 +228,13 @@ impl Device {
         variable: &'static str,
     ) -> DeviceError {
         match error {
-            EngineError::Limit { what, limit, .. } if what == objects => DeviceError::Limit {
-                what: objects,
-                limit,
-                variable,
-            },
+            EngineError::Limit { what, limit, .. } if what.ends_with(objects) => {
+                DeviceError::Limit {
+                    what: objects,
+                    limit,
+                    variable,
+                }
+            }
             other => other.into(),
         }
     }

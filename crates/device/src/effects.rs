@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use rkey_engine::{CqId, Event};
+use rkey_engine::{CqId, Event, QpAttributes, QpId, QpState};
 
 use crate::event::AsyncEvent;
 use crate::names;
@@ -38,7 +38,7 @@ impl Shared {
                 Event::CommEstablished { qp, qpn } => {
                     self.events.push(AsyncEvent::CommEstablished { qp, qpn });
                 }
-                Event::PeerGone { qp, qpn } => self.events.push(AsyncEvent::PeerGone { qp, qpn }),
+                Event::PeerGone { qp, qpn } => self.peer_is_gone(qp, qpn),
                 Event::LinkNeeded { qp, peer } => self.link_needed(qp, peer),
                 Event::LinkDown { link, reason } => {
                     tracing::debug!(?link, %reason, "a link broke");
@@ -60,6 +60,9 @@ impl Shared {
                     }) += 1;
                     entry.bytes += u64::from(bytes);
                 }
+                Event::BindFailed { qpn, error, .. } => {
+                    tracing::warn!(qpn, %error, "a posted bind of a window failed");
+                }
                 // Later engines may have more to tell than this device understands.
                 other => tracing::debug!(?other, "an event that nobody handles"),
             }
@@ -75,8 +78,23 @@ impl Shared {
         notify.ready(cq);
     }
 
+    fn peer_is_gone(&self, qp: QpId, qpn: u32) {
+        let fails = self
+            .qps
+            .lock()
+            .get(&qpn)
+            .is_some_and(|&(id, fails)| id == qp && fails);
+        if fails {
+            let to_error = QpAttributes::to(QpState::Error);
+            if let Err(error) = self.command(|engine| engine.modify_qp(qp, &to_error)) {
+                tracing::debug!(%error, "a queue pair without a peer");
+            }
+        }
+        self.events.push(AsyncEvent::PeerGone { qp, qpn });
+    }
+
     /// A queue pair needs a link: the one to ourselves at once, others by the engine thread.
-    fn link_needed(&self, qp: rkey_engine::QpId, peer: u32) {
+    fn link_needed(&self, qp: QpId, peer: u32) {
         let ours = self.blocks.owns(names::block_of(peer));
         match self.loopback.get() {
             Some(&link) if ours => self.command(|engine| {

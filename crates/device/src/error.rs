@@ -105,6 +105,18 @@ pub enum DeviceError {
         /// What the peer said.
         reason: String,
     },
+    /// The key does not allow what was asked for.
+    #[error("{0}")]
+    Denied(Box<rkey_core::Denial>),
+    /// The queue pair has no link to its peer (yet, or any more).
+    #[error("queue pair {qpn:#x} is not connected to another process (yet, or any more)")]
+    NotConnected {
+        /// Its number.
+        qpn: u32,
+    },
+    /// A lease could not be opened.
+    #[error(transparent)]
+    Direct(#[from] rkey_link::direct::DirectError),
     /// A process of another user is at the other end, and sharing is off.
     #[error(
         "the process at the other end belongs to user {uid}; both ends need RKEY_SHARE=all for that"

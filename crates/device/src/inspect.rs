@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rkey_core::Snapshot;
 use rkey_engine::{Peer, QpInfo};
-use rkey_link::shm::{LocalNode, Step, Stranger};
+use rkey_link::shm::{Control, LocalNode, Step, Stranger};
 use rkey_link::{AnyLink, Link, NodeId};
 use serde::{Deserialize, Serialize};
 
@@ -182,7 +182,7 @@ fn receive(stranger: &Stranger, until: Instant) -> Option<Inspection> {
                     return None;
                 }
             }
-            Step::Done((bytes, mut fds)) => {
+            Step::Done(Control { bytes, mut fds }) => {
                 if bytes != ANSWER {
                     return None;
                 }
@@ -191,10 +191,15 @@ fn receive(stranger: &Stranger, until: Instant) -> Option<Inspection> {
                     .take(LONGEST)
                     .read_to_end(&mut text)
                     .ok()?;
-                return serde_json::from_slice(&text).ok();
+                return decode(&text);
             }
         }
     }
+}
+
+/// An inspection that another process wrote.
+pub(crate) fn decode(text: &[u8]) -> Option<Inspection> {
+    serde_json::from_slice(text).ok()
 }
 
 /// Answers a client that wants to look. Never waits.
@@ -212,7 +217,7 @@ fn inspect(shared: &Shared) -> Inspection {
     let (regions, windows) = (protection.regions.len(), protection.windows.len());
     protection.regions.truncate(LISTED);
     protection.windows.truncate(LISTED);
-    let ids: Vec<_> = shared.qps.lock().values().copied().collect();
+    let ids: Vec<_> = shared.qps.lock().values().map(|&(id, _)| id).collect();
     let mut qps = Vec::with_capacity(ids.len());
     for id in ids {
         // The lock for each by itself: posters should not wait for a long list.

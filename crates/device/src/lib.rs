@@ -10,7 +10,8 @@
 //! | [`device`] | [`Device`]: opening, limits, domains, windows, end of life |
 //! | [`config`] | what can be set, and the `RKEY_*` variables |
 //! | [`queue`], [`qp`] | completion queues, channels, shared receive queues, queue pairs |
-//! | [`region`], [`shared_memory`] | registering and closing regions; memory that peers can map |
+//! | [`region`], [`window`] | registering and closing regions; windows |
+//! | [`shared_memory`], [`lease`] | memory that peers can map; mapping a peer's |
 //! | [`connect`] | listen, accept and connect by address |
 //! | [`names`] | how devices of one host find each other |
 //! | `progress`, `thread` | who drives the engine: pollers, posters, or the engine thread |
@@ -34,17 +35,21 @@ pub mod error;
 pub mod event;
 pub mod fork;
 pub mod inspect;
+pub mod lease;
 pub mod names;
 pub mod paths;
 pub mod qp;
 pub mod queue;
 pub mod region;
 pub mod shared_memory;
+pub mod window;
 
 mod blocks;
 mod control;
 mod discovery;
 mod effects;
+#[doc(hidden)]
+pub mod fuzzing;
 mod progress;
 mod reactor;
 mod shared;

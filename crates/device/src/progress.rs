@@ -26,7 +26,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rkey_base::barrier;
 use rkey_base::lock::{Guard, SpinLock};
-use rkey_engine::Event;
+use rkey_core::LocalKey;
+use rkey_engine::{Event, LinkId};
 use rkey_link::AnyLink;
 use rkey_link::shm::Peek;
 use rustix::event::{EventfdFlags, eventfd};
@@ -424,6 +425,26 @@ impl Shared {
         self.settle();
     }
 
+    /// Drives once at the real time, on behalf of a caller that waits for something to end.
+    pub(crate) fn drive_now(&self) {
+        let now = self.progress.refresh_clock();
+        self.drive(self.engine.lock(), now);
+    }
+
+    /// Gives up the links over which a peer may still reach into a region that is being closed: it has
+    /// not answered for a long time.
+    pub(crate) fn cut_off(&self, key: LocalKey) {
+        let links = referencing_links(&self.engine.lock(), key);
+        if !links.is_empty() {
+            tracing::warn!(
+                ?links,
+                "closing a region cuts the link to a peer that does not answer"
+            );
+            self.cut.lock().extend(links);
+            self.progress.ring();
+        }
+    }
+
     /// Makes all sleep words odd. The caller issues a heavy barrier and then looks once more.
     pub(crate) fn fall_asleep(&self, _locked: &DeviceEngine) {
         self.progress.set_mode(Mode::Asleep);
@@ -497,6 +518,20 @@ pub(crate) fn kick_peers(engine: &DeviceEngine) {
             link.kick();
         }
     }
+}
+
+/// The links over which a peer may still reach into a region: those with requests that it has not
+/// acknowledged.
+fn referencing_links(engine: &DeviceEngine, key: LocalKey) -> Vec<LinkId> {
+    if !engine.references(key) {
+        return Vec::new();
+    }
+    let stuck = |link: &AnyLink| matches!(link, AnyLink::Shm(link) if link.has_unacked());
+    engine
+        .links()
+        .filter(|(_, link)| stuck(link))
+        .map(|(id, _)| id)
+        .collect()
 }
 
 /// Marks the device as failed when a panic passes by.

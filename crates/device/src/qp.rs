@@ -38,6 +38,9 @@ pub struct QpOptions {
     pub max_inline: u32,
     /// Complete all sends with an entry, whether flagged or not.
     pub signal_all: bool,
+    /// Goes to the error state when the process of its peer ends, so that its receives are flushed
+    /// (also when no send is outstanding, which would fail anyway).
+    pub fail_with_peer: bool,
     /// A refused request fails by itself and leaves both queue pairs in service. Both ends have to
     /// agree on it.
     pub survive_remote_error: bool,
@@ -59,6 +62,7 @@ impl QpOptions {
             max_recv_sge: 4,
             max_inline: 128,
             signal_all: false,
+            fail_with_peer: true,
             survive_remote_error: false,
         }
     }
@@ -136,7 +140,10 @@ impl Device {
             .command(|engine| engine.create_qp(&options.config(), qpn))
         {
             Ok(id) => {
-                self.shared().qps.lock().insert(qpn, id);
+                self.shared()
+                    .qps
+                    .lock()
+                    .insert(qpn, (id, options.fail_with_peer));
                 let (device, options) = (self.clone(), options.clone());
                 Ok(Qp(Arc::new(QpInner {
                     device,

@@ -180,6 +180,7 @@ impl Cq {
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool, DeviceError> {
+        self.0.device.check()?;
         let started = Instant::now();
         let deadline = timeout.and_then(|t| started.checked_add(t));
         if self.spin_until(started + self.0.device.config().spin)? {

@@ -1,14 +1,17 @@
 //! Memory regions: registering, and closing so that nobody touches the memory afterwards.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rkey_core::{Change, Closing, Region, RegionId, RegionSpec};
+use rkey_core::{Change, Closing, MemoryKind, Region, RegionSpec};
 
 use crate::device::Device;
 use crate::error::DeviceError;
 
 /// Looks at a region that is not drained before the first pause, and the pauses after that.
 const SPINS: u32 = 1000;
+/// So long a peer may have our permission to reach into memory that is being closed; then the link to
+/// it is cut.
+const STUCK: Duration = Duration::from_secs(2);
 const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
 impl Device {
@@ -29,7 +32,9 @@ impl Device {
     // UNSAFETY: the function hands memory to peers; what its caller has to promise is stated above.
     pub unsafe fn register(&self, spec: &RegionSpec<'_>) -> Result<Region, DeviceError> {
         self.check()?;
-        Ok(self.protection().register(spec)?)
+        let region = self.table().register(spec)?;
+        self.add_leasable(spec.memory, &region);
+        Ok(region)
     }
 
     /// Changes rights, domain or memory of a region, which gets a new handle and new keys; the old
@@ -44,13 +49,14 @@ impl Device {
     // UNSAFETY: as for `register`.
     pub unsafe fn reregister(
         &self,
-        region: RegionId,
+        region: Region,
         change: &Change<'_>,
     ) -> Result<Region, DeviceError> {
         self.check()?;
-        let (region, closing) = self.protection().reregister(region, change)?;
-        wait_until_drained(closing);
-        Ok(region)
+        let (new, closing) = self.table().reregister(region.id, change)?;
+        self.wait_until_unused(region, closing);
+        self.add_leasable(self.table().region_memory(new.id)?, &new);
+        Ok(new)
     }
 
     /// Closes a region: its keys refuse at once; when this returns nobody touches its memory.
@@ -58,8 +64,13 @@ impl Device {
     /// # Errors
     /// [`rkey_core::CoreError::RegionBusy`] (windows or bindings hang on it: nothing changed), or it
     /// does not exist. [`DeviceError::Forked`].
-    pub fn close_region(&self, region: RegionId) -> Result<(), DeviceError> {
-        self.end_region(|protection| protection.close_region(region))
+    pub fn close_region(&self, region: Region) -> Result<(), DeviceError> {
+        if self.is_forked() {
+            return Err(DeviceError::Forked);
+        }
+        let closing = self.table().close_region(region.id)?;
+        self.wait_until_unused(region, closing);
+        Ok(())
     }
 
     /// As [`Device::close_region`], but first unbinds the windows and takes away the bindings that
@@ -67,20 +78,41 @@ impl Device {
     ///
     /// # Errors
     /// The region does not exist. [`DeviceError::Forked`].
-    pub fn revoke_region(&self, region: RegionId) -> Result<(), DeviceError> {
-        self.end_region(|protection| protection.revoke_region(region))
-    }
-
-    fn end_region<'a>(
-        &'a self,
-        close: impl FnOnce(&'a rkey_core::Protection) -> Result<Closing<'a>, rkey_core::CoreError>,
-    ) -> Result<(), DeviceError> {
-        // A failed device still gives memory back: nothing is touched any more.
+    pub fn revoke_region(&self, region: Region) -> Result<(), DeviceError> {
         if self.is_forked() {
             return Err(DeviceError::Forked);
         }
-        wait_until_drained(close(self.protection())?);
+        let closing = self.table().revoke_region(region.id)?;
+        self.wait_until_unused(region, closing);
         Ok(())
+    }
+
+    fn add_leasable(&self, memory: MemoryKind, region: &Region) {
+        if memory != MemoryKind::User {
+            self.shared().leases.add_region(region);
+        }
+    }
+
+    /// Waits for accesses of the engine, for peers that have a lease, and for peers that we told to
+    /// reach into the memory by themselves.
+    fn wait_until_unused(&self, region: Region, closing: Closing<'_>) {
+        wait_until_drained(closing);
+        let shared = self.shared();
+        shared.leases.revoke(region.id);
+        // A device that failed makes no request any more, and its engine cannot be asked.
+        if shared.has_failed() {
+            return;
+        }
+        let started = Instant::now();
+        let mut nap = NAPS.0;
+        while shared.engine.lock().references(region.local_key) {
+            if started.elapsed() > STUCK {
+                shared.cut_off(region.local_key);
+            }
+            shared.drive_now();
+            std::thread::sleep(nap);
+            nap = (nap * 2).min(NAPS.1);
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::denials::DenialLog;
 use crate::error::DeviceError;
 use crate::event::AsyncEvent;
+use crate::lease::Leases;
 use crate::names::Scope;
 use crate::progress::ProgressState;
 use crate::queue::CqNotify;
@@ -45,12 +46,15 @@ pub(crate) struct Shared {
     pub(crate) wanted: Mutex<Vec<(QpId, u32)>>,
     /// Links that broke, to be taken apart by the engine thread.
     pub(crate) lost: Mutex<Vec<LinkId>>,
+    /// Links to give up, for the engine thread.
+    pub(crate) cut: Mutex<Vec<LinkId>>,
     /// Completion queues, to be told when they are ready.
     pub(crate) notify: Mutex<HashMap<CqId, Arc<CqNotify>>>,
-    /// Queue pairs by number, for inspection.
-    pub(crate) qps: Mutex<BTreeMap<u32, QpId>>,
+    /// Queue pairs by number, and whether they fail with their peer.
+    pub(crate) qps: Mutex<BTreeMap<u32, (QpId, bool)>>,
     pub(crate) events: EventQueue<AsyncEvent>,
     pub(crate) denials: DenialLog,
+    pub(crate) leases: Leases,
     pub(crate) counters: Mutex<HashMap<u32, Counter>>,
     /// How many completion queues are armed: somebody means to sleep.
     pub(crate) armed: AtomicU32,
@@ -96,10 +100,12 @@ impl Shared {
             loopback: OnceLock::new(),
             wanted: Mutex::new(Vec::new()),
             lost: Mutex::new(Vec::new()),
+            cut: Mutex::new(Vec::new()),
             notify: Mutex::new(HashMap::new()),
             qps: Mutex::new(BTreeMap::new()),
             events: EventQueue::new(4096)?,
             denials: DenialLog::default(),
+            leases: Leases::default(),
             counters: Mutex::new(HashMap::new()),
             armed: AtomicU32::new(0),
             stopping: AtomicBool::new(false),

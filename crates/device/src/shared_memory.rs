@@ -23,7 +23,7 @@ pub struct SharedMemory(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    arena: Arena,
+    arena: Arc<Arena>,
     segment: u32,
 }
 
@@ -53,6 +53,8 @@ impl Device {
         let arena = Arena::create("rkey-memory", len, sharing)
             .map_err(DeviceError::io("allocating shared memory"))?;
         let segment = SEGMENTS.fetch_add(1, Ordering::Relaxed);
+        let arena = Arc::new(arena);
+        self.shared().leases.add_segment(segment, &arena);
         Ok(SharedMemory(Arc::new(Inner { arena, segment })))
     }
 }

@@ -287,7 +287,7 @@ impl Registered {
         if self.closed.load(Ordering::Acquire) {
             return Ok(());
         }
-        match self.device.revoke_region(self.region.id) {
+        match self.device.revoke_region(self.region) {
             // In a forked child nobody works on our copy of the memory.
             Ok(()) | Err(rkey_device::DeviceError::Forked) => {
                 self.closed.store(true, Ordering::Release);

@@ -86,7 +86,7 @@ impl Window {
             domain: self.domain.id(),
             rules: BIND_RULES,
         };
-        let bound = self.domain.device.raw().protection().bind_window(&request);
+        let bound = self.domain.device.raw().bind_window(&request);
         bound.map_err(|error| Error::Rights(error.to_string()))
     }
 
@@ -116,7 +116,6 @@ impl Window {
             self.domain
                 .device
                 .raw()
-                .protection()
                 .forfeit_window_key(self.id, key);
         }
     }

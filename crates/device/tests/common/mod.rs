@@ -1,5 +1,5 @@
 //! Two processes from one test: a test starts its own binary again, for itself only, in another role.
-#![allow(dead_code, unsafe_code)]
+#![allow(dead_code, unreachable_pub, unsafe_code)]
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -65,7 +65,11 @@ impl Peer {
         until("the stop", || {
             std::fs::read_dir(&tasks).unwrap().all(|task| {
                 let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-                stat.rsplit(')').next().unwrap().trim_start().starts_with('T')
+                stat.rsplit(')')
+                    .next()
+                    .unwrap()
+                    .trim_start()
+                    .starts_with('T')
             })
         });
     }
@@ -232,7 +236,7 @@ impl Side {
 
 impl Drop for Side {
     fn drop(&mut self) {
-        match self.device.revoke_region(self.region.id) {
+        match self.device.revoke_region(self.region) {
             Ok(()) | Err(rkey_device::DeviceError::Forked) => {}
             Err(error) => panic!("{error}"),
         }

@@ -1,0 +1,554 @@
+//! Direct leases: reading and writing a peer's memory without its help.
+//!
+//! Memory that was allocated with [`Device::allocate_shared`] and registered can be leased to a peer.
+//! The peer's program asks with [`Qp::lease`]; the owner's engine thread checks the key exactly as it
+//! would check a request, and answers with a grant and the descriptor of the memory, which the peer maps.
+//! From then on each access is a copy by the peer itself, until the owner closes the region: the
+//! lease is taken back, and a copy that is under way is waited for.
+//!
+//! Leases are given for the keys of regions only. A window may be bound elsewhere at any moment by a
+//! posted request, which could not wait for a peer.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rkey_base::segment::{Arena, Sharing};
+use rkey_core::{
+    Accessor, Denial, Key, MemoryKind, Operation, Region, RegionId, WIRE_LEN, WireKey,
+};
+use rkey_engine::{DenialReport, LinkId, Side};
+use rkey_link::direct::{DirectMap, Grant, LeaseBoard, LeaseId};
+use rkey_link::shm::Control;
+use rkey_link::{AnyLink, Link, NodeId};
+use serde::{Deserialize, Serialize};
+
+use crate::error::DeviceError;
+use crate::qp::Qp;
+use crate::shared::Shared;
+
+/// How long a copy that is under way is waited for before it is worth a word in the log.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What devices say to each other about leases.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Message {
+    /// The requester asks.
+    Ask {
+        /// Comes back in the answer.
+        id: u64,
+        /// The queue pair of the owner, whose domain counts.
+        qpn: u32,
+        /// The queue pair of the asker.
+        src_qpn: u32,
+        /// The key is one that the program chose.
+        requested: bool,
+        key: u64,
+        addr: u64,
+        len: u64,
+        write: bool,
+    },
+    /// The owner grants; the descriptor comes along.
+    Granted { id: u64, grant: Vec<u8> },
+    /// The key does not allow it.
+    Denied { id: u64, denial: Vec<u8> },
+    /// The key allows it, but there is no lease to be had.
+    Refused { id: u64, why: String },
+}
+
+/// The answer to a question.
+#[derive(Debug)]
+enum Answer {
+    Granted(Grant, OwnedFd),
+    Denied(Denial),
+    Refused(String),
+}
+
+/// The leases of a device: those that it gave, and those that it asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Leases {
+    segments: Mutex<HashMap<u32, Weak<Arena>>>,
+    /// The regions of such memory, by their own keys: a window of one has others.
+    regions: Mutex<HashMap<RegionId, Leasable>>,
+    /// Whether there ever was one, so that closing other regions need not look.
+    any_region: AtomicBool,
+    given: Mutex<HashMap<RegionId, Vec<Given>>>,
+    asked: Mutex<Asked>,
+    answered: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Asked {
+    last: u64,
+    waiting: HashMap<u64, Option<Answer>>,
+}
+
+/// The keys of a region.
+#[derive(Clone, Copy, Debug)]
+struct Leasable {
+    key: Key,
+    requested: Option<u64>,
+}
+
+impl Leasable {
+    fn is_named_by(&self, key: WireKey) -> bool {
+        match key {
+            WireKey::Device(key) => self.key == key,
+            WireKey::Requested(key) => self.requested == Some(key),
+        }
+    }
+}
+
+/// A lease that a peer has.
+#[derive(Debug)]
+struct Given {
+    board: LeaseBoard,
+    lease: LeaseId,
+    link: LinkId,
+}
+
+impl Leases {
+    /// Memory that can be leased from now on, until it is freed.
+    pub(crate) fn add_segment(&self, segment: u32, arena: &Arc<Arena>) {
+        let mut segments = self.segments.lock();
+        segments.retain(|_, arena| arena.strong_count() > 0);
+        segments.insert(segment, Arc::downgrade(arena));
+    }
+
+    /// A region of such memory.
+    pub(crate) fn add_region(&self, region: &Region) {
+        let keys = Leasable {
+            key: region.key,
+            requested: region.requested,
+        };
+        self.regions.lock().insert(region.id, keys);
+        self.any_region.store(true, Ordering::Release);
+    }
+
+    /// Takes back all leases of a region, which refuses new ones already. Returns when no peer
+    /// touches its memory any more.
+    pub(crate) fn revoke(&self, region: RegionId) {
+        if !self.any_region.load(Ordering::Acquire) {
+            return;
+        }
+        self.regions.lock().remove(&region);
+        let given = self.given.lock().remove(&region);
+        for Given { board, lease, .. } in given.into_iter().flatten() {
+            while board.revoke(&[lease], PATIENCE).is_err() {
+                // The peer has been stopped in the middle of a copy. Its end counts as the end of
+                // the copy, and so does its going on.
+                tracing::warn!(
+                    ?region,
+                    "waiting for a peer that stopped in the middle of a copy"
+                );
+            }
+        }
+    }
+
+    /// The leases of a link that is gone have gone with it.
+    pub(crate) fn forget_link(&self, link: LinkId) {
+        let mut given = self.given.lock();
+        given.retain(|_, leases| {
+            leases.retain(|lease| lease.link != link);
+            !leases.is_empty()
+        });
+    }
+
+    fn answer(&self, id: u64, answer: Answer) {
+        let mut asked = self.asked.lock();
+        // Nobody waits for an answer that comes too late, or that nobody asked for.
+        if let Some(waiting) = asked.waiting.get_mut(&id) {
+            *waiting = Some(answer);
+            self.answered.notify_all();
+        }
+    }
+}
+
+impl Qp {
+    /// Asks the peer of this connected queue pair for a lease of `len` bytes at `addr` of the memory
+    /// that `key` names, for reading, or for reading and writing (and atomics).
+    ///
+    /// The memory has to be from the owner's [`Device::allocate_shared`](crate::Device::allocate_shared)
+    /// and the key one of a region. The lease ends when the owner closes the region; accesses answer
+    /// with an error from then on. They are not ordered with requests of the queue pair: wait for the
+    /// completions of those first.
+    ///
+    /// # Errors
+    /// [`DeviceError::Denied`]: the key does not allow it. [`DeviceError::Refused`]: no lease can be
+    /// had of this memory. [`DeviceError::TimedOut`], [`DeviceError::NotConnected`].
+    pub fn lease(
+        &self,
+        key: WireKey,
+        addr: u64,
+        len: u64,
+        write: bool,
+        timeout: Duration,
+    ) -> Result<DirectMap, DeviceError> {
+        let shared = self.device().shared();
+        let peer = self.query()?.attributes.peer;
+        let (qpn, node) = peer
+            .and_then(|p| Some((p.qpn, p.node?)))
+            .ok_or(DeviceError::NotConnected { qpn: self.qpn() })?;
+        let (line, client) =
+            requester_link(shared, node).ok_or(DeviceError::NotConnected { qpn: self.qpn() })?;
+        let id = {
+            let mut asked = shared.leases.asked.lock();
+            asked.last += 1;
+            let id = asked.last;
+            asked.waiting.insert(id, None);
+            id
+        };
+        let (requested, number) = match key {
+            WireKey::Device(key) => (false, key.0.into()),
+            WireKey::Requested(key) => (true, key),
+        };
+        let src_qpn = self.qpn();
+        let ask = Message::Ask {
+            id,
+            qpn,
+            src_qpn,
+            requested,
+            key: number,
+            addr,
+            len,
+            write,
+        };
+        let sent = line
+            .send_control(&encode(&ask), &[])
+            .map_err(DeviceError::io("asking for a lease"));
+        let answer = sent.and_then(|()| wait_for_answer(shared, id, timeout));
+        shared.leases.asked.lock().waiting.remove(&id);
+        match answer? {
+            Answer::Granted(grant, fd) => Ok(client.open(&grant, fd)?),
+            Answer::Refused(reason) => Err(DeviceError::Refused { reason }),
+            Answer::Denied(denial) => {
+                let report = DenialReport {
+                    id: 0,
+                    side: Side::Initiator,
+                    qpn: self.qpn(),
+                    peer_qpn: qpn,
+                    peer: node,
+                    work_id: None,
+                    denial: denial.clone(),
+                };
+                shared.denials.add(report);
+                Err(DeviceError::Denied(Box::new(denial)))
+            }
+        }
+    }
+}
+
+fn wait_for_answer(shared: &Shared, id: u64, timeout: Duration) -> Result<Answer, DeviceError> {
+    let until = Instant::now() + timeout;
+    let mut asked = shared.leases.asked.lock();
+    loop {
+        if let Some(answer) = asked.waiting.get_mut(&id).and_then(Option::take) {
+            return Ok(answer);
+        }
+        shared.check()?;
+        if shared
+            .leases
+            .answered
+            .wait_until(&mut asked, until)
+            .timed_out()
+        {
+            return Err(DeviceError::TimedOut {
+                what: "the answer about a lease",
+                after: timeout,
+            });
+        }
+    }
+}
+
+/// The link by which we ask a device.
+fn requester_link(
+    shared: &Shared,
+    node: NodeId,
+) -> Option<(Arc<rkey_link::shm::Line>, rkey_link::direct::LeaseClient)> {
+    let engine = shared.engine.lock();
+    engine.links().find_map(|(_, link)| match link {
+        AnyLink::Shm(link) if link.node() == node => {
+            Some((Arc::clone(link.line()), link.lease_client()?))
+        }
+        _ => None,
+    })
+}
+
+impl Shared {
+    /// A device at the other end of a link said something. Runs in the engine thread.
+    pub(crate) fn on_control(&self, link: LinkId, control: Control) {
+        let message = decode(&control.bytes);
+        let mut fds = control.fds;
+        match message {
+            Some(Message::Ask {
+                id,
+                qpn,
+                src_qpn,
+                requested,
+                key,
+                addr,
+                len,
+                write,
+            }) => {
+                let key = if requested {
+                    WireKey::Requested(key)
+                } else {
+                    WireKey::Device(Key(key as u32))
+                };
+                self.asked_for_lease(link, id, (qpn, src_qpn), key, addr, len, write);
+            }
+            Some(Message::Granted { id, grant }) => {
+                let grant = Grant::from_bytes(&grant);
+                if let (Ok(grant), Some(fd)) = (grant, fds.pop()) {
+                    self.leases.answer(id, Answer::Granted(grant, fd));
+                }
+            }
+            Some(Message::Denied { id, denial }) => {
+                if let Ok(bytes) = <&[u8; WIRE_LEN]>::try_from(&denial[..]) {
+                    self.leases
+                        .answer(id, Answer::Denied(Denial::from_wire(bytes)));
+                }
+            }
+            Some(Message::Refused { id, why }) => {
+                let why = why.chars().take(200).filter(|c| !c.is_control()).collect();
+                self.leases.answer(id, Answer::Refused(why));
+            }
+            None => tracing::debug!(?link, "a device said something unknown"),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn asked_for_lease(
+        &self,
+        link: LinkId,
+        id: u64,
+        qpns: (u32, u32),
+        key: WireKey,
+        addr: u64,
+        len: u64,
+        write: bool,
+    ) {
+        let found = {
+            let engine = self.engine.lock();
+            match engine.link(link) {
+                Some(AnyLink::Shm(shm)) => shm
+                    .lease_board()
+                    .map(|board| (board, Arc::clone(shm.line()), shm.node())),
+                _ => None,
+            }
+        };
+        let Some((board, line, node)) = found else {
+            return;
+        };
+        let result = self.grant(link, &board, node, qpns, key, addr, len, write);
+        let sent = match result {
+            Ok((grant, fd)) => {
+                let message = Message::Granted {
+                    id,
+                    grant: grant.to_bytes(),
+                };
+                line.send_control(&encode(&message), &[fd.as_fd()])
+            }
+            Err(No::Denied(denial)) => {
+                let message = Message::Denied {
+                    id,
+                    denial: denial.to_wire().to_vec(),
+                };
+                let (qpn, peer_qpn) = qpns;
+                let (side, peer) = (Side::Target, node);
+                let (work_id, denial) = (None, *denial);
+                self.denials.add(DenialReport {
+                    id: 0,
+                    side,
+                    qpn,
+                    peer_qpn,
+                    peer,
+                    work_id,
+                    denial,
+                });
+                line.send_control(&encode(&message), &[])
+            }
+            Err(No::Refused(why)) => line.send_control(
+                &encode(&Message::Refused {
+                    id,
+                    why: why.to_owned(),
+                }),
+                &[],
+            ),
+        };
+        if let Err(error) = sent {
+            // The lease stays out until the region or the link goes; the peer asks again.
+            tracing::debug!(%error, "an answer about a lease did not get through");
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn grant(
+        &self,
+        link: LinkId,
+        board: &LeaseBoard,
+        node: NodeId,
+        (qpn, src_qpn): (u32, u32),
+        key: WireKey,
+        addr: u64,
+        len: u64,
+        write: bool,
+    ) -> Result<(Grant, OwnedFd), No> {
+        let qp = self.qps.lock().get(&qpn).map(|&(id, _)| id);
+        let info = qp.and_then(|id| self.engine.lock().query_qp(id));
+        let info = info.ok_or(No::Refused("there is no such queue pair"))?;
+        let ours = info
+            .attributes
+            .peer
+            .is_some_and(|p| p.qpn == src_qpn && p.node == Some(node));
+        if !ours || !info.state.responds() {
+            return Err(No::Refused("the queue pair is not connected to yours"));
+        }
+        let who = Accessor {
+            domain: info.config.domain,
+            qp: qpn,
+        };
+        let allowed = info.attributes.access.unwrap_or_default();
+        let wanted: &[Operation] = if write {
+            &[Operation::Write, Operation::Read]
+        } else {
+            &[Operation::Read]
+        };
+        if wanted.iter().any(|w| !allowed.contains(w.needs())) {
+            return Err(No::Refused("the queue pair does not allow this"));
+        }
+        // The list is locked over check and grant: a close that comes in between finds the lease.
+        let mut given = self.leases.given.lock();
+        // Leases of a second right end with this function; the rights were there at one moment.
+        let mut held = Vec::with_capacity(2);
+        for &operation in wanted {
+            held.push(
+                self.protection
+                    .check_remote(&who, key, addr, len, operation)
+                    .map_err(No::Denied)?,
+            );
+        }
+        let lease = held.first().ok_or(No::Refused("nothing was asked for"))?;
+        let region = lease
+            .region()
+            .ok_or(No::Refused("a lease needs at least one byte"))?;
+        if !self
+            .leases
+            .regions
+            .lock()
+            .get(&region)
+            .is_some_and(|r| r.is_named_by(key))
+        {
+            return Err(No::Refused(
+                "leases are for keys of regions of allocated memory",
+            ));
+        }
+        let span = lease
+            .single()
+            .ok_or(No::Refused("the region is made of several pieces"))?;
+        let memory = self.protection.region_memory(region);
+        let Ok(MemoryKind::Shared { segment, .. }) = memory else {
+            return Err(No::Refused("the memory is not from the device's allocator"));
+        };
+        let arena = self
+            .leases
+            .segments
+            .lock()
+            .get(&segment)
+            .and_then(Weak::upgrade);
+        let arena = arena.ok_or(No::Refused("the memory is gone"))?;
+        // Where the span lies is computed from its address, whatever the registration said.
+        let offset = span.start().checked_sub(arena.as_ptr() as u64);
+        let offset = offset
+            .filter(|o| {
+                o.checked_add(span.len())
+                    .is_some_and(|end| end <= arena.len() as u64)
+            })
+            .ok_or(No::Refused(
+                "the region is not inside of the memory that it names",
+            ))?;
+        if write && arena.sharing() == Sharing::ReadOnly {
+            return Err(No::Refused("the memory was allocated for reading only"));
+        }
+        if !write && arena.sharing() == Sharing::ReadWrite {
+            tracing::debug!("a lease for reading of memory that the peer could also write");
+        }
+        let fd = arena
+            .duplicate_fd()
+            .map_err(|_| No::Refused("no descriptor is left"))?;
+        let grant = board
+            .grant(offset, span.len(), write)
+            .ok_or(No::Refused("all leases of this link are out"))?;
+        let entry = Given {
+            board: board.clone(),
+            lease: grant.id,
+            link,
+        };
+        given.entry(region).or_default().push(entry);
+        Ok((grant, fd))
+    }
+}
+
+/// Why there is no lease.
+enum No {
+    Denied(Box<Denial>),
+    Refused(&'static str),
+}
+
+fn encode(message: &Message) -> Vec<u8> {
+    // Writing plain data into a Vec cannot fail.
+    postcard::to_stdvec(message).unwrap_or_default()
+}
+
+fn decode(bytes: &[u8]) -> Option<Message> {
+    let (message, rest) = postcard::take_from_bytes(bytes).ok()?;
+    rest.is_empty().then_some(message)
+}
+
+/// Whether bytes are a message about leases; for fuzzing.
+pub(crate) fn decodes(bytes: &[u8]) -> bool {
+    decode(bytes).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_the_way_and_nonsense_does_not() {
+        for message in [
+            Message::Ask {
+                id: 1,
+                qpn: 2,
+                src_qpn: 3,
+                requested: true,
+                key: u64::MAX,
+                addr: 5,
+                len: 6,
+                write: true,
+            },
+            Message::Granted {
+                id: 1,
+                grant: vec![1; 27],
+            },
+            Message::Denied {
+                id: 1,
+                denial: vec![2; WIRE_LEN],
+            },
+            Message::Refused {
+                id: 1,
+                why: "no".into(),
+            },
+        ] {
+            let mut bytes = encode(&message);
+            assert_eq!(decode(&bytes), Some(message));
+            bytes.push(0);
+            assert_eq!(decode(&bytes), None);
+        }
+        assert_eq!(decode(&[]), None);
+        assert_eq!(decode(&[9]), None);
+    }
+}

@@ -1,0 +1,141 @@
+//! Memory windows, and the other things of the protection table that a program changes directly.
+//!
+//! Rights that are taken away here are gone when the call returns: nobody is in the middle of using
+//! them either.
+
+use rkey_core::{
+    BindRequest, DomainId, Key, Limits, Protection, RegionId, Snapshot, Window, WindowId,
+    WindowKind,
+};
+
+use crate::device::Device;
+use crate::error::DeviceError;
+
+impl Device {
+    /// The protection table itself.
+    ///
+    /// # Safety
+    /// Registering memory through it, or re-registering, asks for what [`Device::register`] asks
+    /// for. Closing through it does not wait as [`Device::close_region`] does.
+    #[allow(unsafe_code)]
+    // UNSAFETY: what is registered in the table is handed to peers.
+    #[must_use]
+    pub unsafe fn protection(&self) -> &Protection {
+        self.table()
+    }
+
+    pub(crate) fn table(&self) -> &Protection {
+        &self.shared().protection
+    }
+
+    /// The limits of regions, windows and domains.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        self.table().limits()
+    }
+
+    /// All domains, regions and windows, as they are now.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.table().snapshot()
+    }
+
+    /// Creates a protection domain.
+    ///
+    /// # Errors
+    /// [`DeviceError::Core`]: the limit is reached.
+    pub fn create_domain(&self) -> Result<DomainId, DeviceError> {
+        self.check()?;
+        Ok(self.table().create_domain()?)
+    }
+
+    /// Closes a protection domain.
+    ///
+    /// # Errors
+    /// [`DeviceError::Core`]: it still has regions, windows or queue pairs, or is not open.
+    pub fn close_domain(&self, domain: DomainId) -> Result<(), DeviceError> {
+        self.check()?;
+        Ok(self.table().close_domain(domain)?)
+    }
+
+    /// Enables a region that was registered disabled.
+    ///
+    /// # Errors
+    /// [`DeviceError::Core`].
+    pub fn enable_region(&self, region: RegionId) -> Result<(), DeviceError> {
+        self.check()?;
+        Ok(self.table().enable(region)?)
+    }
+
+    /// Ties a region to a queue pair: it serves no other.
+    ///
+    /// # Errors
+    /// [`DeviceError::Core`].
+    pub fn bind_endpoint(&self, region: RegionId, qpn: u32) -> Result<(), DeviceError> {
+        self.check()?;
+        Ok(self.table().bind_endpoint(region, qpn)?)
+    }
+
+    /// Lets a counter count what peers do to a region ([`Device::counter`]).
+    ///
+    /// # Errors
+    /// [`DeviceError::Core`].
+    pub fn bind_counter(&self, region: RegionId, counter: u32) -> Result<(), DeviceError> {
+        self.check()?;
+        Ok(self.table().bind_counter(region, counter)?)
+    }
+
+    /// Creates a memory window, unbound.
+    ///
+    /// # Errors
+    /// [`DeviceError::Core`].
+    pub fn create_window(&self, domain: DomainId, kind: WindowKind) -> Result<Window, DeviceError> {
+        self.check()?;
+        Ok(self.table().create_window(domain, kind)?)
+    }
+
+    /// Closes a memory window. A binding ends; nobody uses it any more when this returns.
+    ///
+    /// # Errors
+    /// [`DeviceError::Core`].
+    pub fn close_window(&self, window: WindowId) -> Result<(), DeviceError> {
+        self.check()?;
+        self.table().close_window(window)?;
+        self.drain();
+        Ok(())
+    }
+
+    /// Binds a window now, without a queue pair. Nobody uses what it was bound to before when this
+    /// returns.
+    ///
+    /// # Errors
+    /// [`DeviceError::Bind`]: nothing changed.
+    pub fn bind_window(&self, request: &BindRequest) -> Result<Key, DeviceError> {
+        self.check()?;
+        let key = self.table().bind_window(request)?;
+        self.drain();
+        Ok(key)
+    }
+
+    /// The key that the next bind of a type 1 window will give.
+    ///
+    /// # Errors
+    /// The window is closed, or no key is left.
+    pub fn next_window_key(&self, window: WindowId) -> Result<Key, DeviceError> {
+        self.check()?;
+        Ok(self.table().next_window_key(window)?)
+    }
+
+    /// The bind for which [`Device::next_window_key`] foretold this key will not happen.
+    pub fn forfeit_window_key(&self, window: WindowId, key: Key) {
+        if !self.is_forked() {
+            self.table().forfeit_window_key(window, key);
+        }
+    }
+
+    /// Waits until accesses that were allowed before this call are over. The engine holds a lease only
+    /// inside of one call, and so under its lock.
+    fn drain(&self) {
+        drop(self.shared().engine.lock());
+    }
+}
