@@ -2,4 +2,6 @@
 //! a wire that the test moves by hand, or one engine and the loopback link.
 
 mod basics;
+mod flow;
+mod rights;
 mod support;

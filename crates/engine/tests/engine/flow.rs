@@ -1,0 +1,615 @@
+//! Order, fences, retries, timeouts and links that break.
+
+use crate::support::*;
+use rkey_engine::*;
+use rkey_link::{Capabilities, DownReason};
+
+const MS: u64 = 1_000_000;
+
+fn transfer(pair: &mut Pair) -> ([Qp; 2], [rkey_core::Region; 2]) {
+    let qps = pair.connect(|_, _| {});
+    let regions = [0, 1].map(|at| pair.nodes[at].register(0, 1 << 20, ALL));
+    (qps, regions)
+}
+
+#[test]
+fn a_sender_waits_for_the_receiver() {
+    let mut pair = Pair::new();
+    let ([a, b], [mine, theirs]) = transfer(&mut pair);
+    pair.nodes[0].fill(0, &pattern(1, 2048));
+    for id in 0..8u64 {
+        let sge = [pair.nodes[0].sge(&mine, id * 256, 256)];
+        pair.send(0, &a, &SendRequest::new(id, send_work(), &sge));
+    }
+    pair.settle();
+    assert!(a.poll().is_empty());
+    // The delay is the one that the receiver asks for: 0.64 ms.
+    let deadline = pair.drive(0, 64).next_deadline.unwrap();
+    assert!(deadline <= pair.now + 640_000);
+    for id in 0..8u64 {
+        let room = [pair.nodes[1].sge(&theirs, id * 256, 256)];
+        pair.recv(1, &b, 100 + id, &room);
+    }
+    pair.settle();
+    assert!(
+        a.poll().is_empty(),
+        "nothing is tried before the delay is over"
+    );
+    pair.run(5 * MS);
+    let want: Vec<_> = (0..8).map(|id| (id, Status::Success)).collect();
+    assert_eq!(statuses(&a.poll()), want);
+    let want: Vec<_> = (100..108).map(|id| (id, Status::Success)).collect();
+    assert_eq!(statuses(&b.poll()), want);
+    assert_eq!(pair.nodes[1].bytes(0, 2048), pattern(1, 2048));
+}
+
+#[test]
+fn receiver_not_ready_retries_are_counted() {
+    for retries in [0u8, 2, 7] {
+        let mut pair = Pair::new();
+        let qps = [0, 1].map(|at| pair.nodes[at].qp(|_| {}));
+        pair.ready(&qps, |_, step| {
+            if step.rnr_retry.is_some() {
+                step.rnr_retry = Some(retries);
+            }
+        });
+        let mine = pair.nodes[0].register(0, 64, ALL);
+        let sge = [pair.nodes[0].sge(&mine, 0, 8)];
+        pair.send(0, &qps[0], &SendRequest::new(1, send_work(), &sge));
+        pair.send(0, &qps[0], &SendRequest::new(2, send_work(), &sge));
+        let start = pair.now;
+        pair.run(start + 20 * MS);
+        let done = statuses(&qps[0].poll());
+        if retries == 7 {
+            assert!(done.is_empty(), "7 is for ever");
+            continue;
+        }
+        assert_eq!(done, [(1, Status::RnrRetryExceeded), (2, Status::Flushed)]);
+        assert_eq!(pair.nodes[0].state(&qps[0]), QpState::Error);
+        assert_eq!(
+            pair.nodes[1].state(&qps[1]),
+            QpState::Rts,
+            "the receiver did nothing wrong"
+        );
+    }
+}
+
+#[test]
+fn a_receive_that_is_too_small_is_an_error_on_both_sides() {
+    for len in [9u32, 5000] {
+        let mut pair = Pair::new();
+        let ([a, b], [mine, theirs]) = transfer(&mut pair);
+        let room = [pair.nodes[1].sge(&theirs, 0, 8)];
+        pair.recv(1, &b, 5, &room);
+        let sge = [pair.nodes[0].sge(&mine, 0, len)];
+        pair.send(0, &a, &SendRequest::new(1, send_work(), &sge));
+        pair.settle();
+        assert_eq!(statuses(&a.poll()), [(1, Status::RemoteInvalidRequest)]);
+        assert_eq!(statuses(&b.poll()), [(5, Status::LocalLength)]);
+        assert_eq!(
+            [0, 1].map(|at| pair.nodes[at].state([&a, &b][at])),
+            [QpState::Error; 2]
+        );
+    }
+}
+
+/// A message is scattered over the buffers of the receive in order, and gathered from those of
+/// the send.
+#[test]
+fn scatter_and_gather() {
+    for by_reference in [false, true] {
+        let caps = Capabilities {
+            by_reference,
+            reference_min: 100,
+            ..CAPS
+        };
+        let mut pair = Pair::with(caps, EngineConfig::default());
+        let ([a, b], [mine, theirs]) = transfer(&mut pair);
+        pair.nodes[0].fill(0, &pattern(3, 4096));
+        let parts = [(0, 100), (200, 0), (300, 777), (2000, 1000)];
+        let from = parts.map(|(at, len)| pair.nodes[0].sge(&mine, at, len));
+        let whole: Vec<u8> = parts
+            .iter()
+            .flat_map(|&(at, len)| pair.nodes[0].bytes(at, len as usize))
+            .collect();
+        let into = [(10_000u64, 1u32), (20_000, 999), (30_000, 5000)];
+        let room = into.map(|(at, len)| pair.nodes[1].sge(&theirs, at, len));
+        pair.recv(1, &b, 5, &room);
+        pair.send(0, &a, &SendRequest::new(1, send_work(), &from));
+        pair.settle();
+        assert_eq!(statuses(&a.poll()), [(1, Status::Success)]);
+        let got = b.poll();
+        assert_eq!(
+            (got[0].status, got[0].bytes as usize),
+            (Status::Success, whole.len())
+        );
+        let placed: Vec<u8> = into
+            .iter()
+            .flat_map(|&(at, len)| pair.nodes[1].bytes(at, len as usize))
+            .collect();
+        assert_eq!(placed[..whole.len()], whole);
+        // And back with a read.
+        let back = [(50_000u64, 1u32), (60_000, 1875), (70_000, 1)];
+        let sges = back.map(|(at, len)| pair.nodes[0].sge(&mine, at, len));
+        pair.nodes[1].fill(100_000, &whole);
+        let remote = pair.nodes[1].target(&theirs, 100_000);
+        pair.send(0, &a, &SendRequest::new(2, Work::Read { remote }, &sges));
+        pair.settle();
+        assert_eq!(statuses(&a.poll()), [(2, Status::Success)]);
+        let got: Vec<u8> = back
+            .iter()
+            .flat_map(|&(at, len)| pair.nodes[0].bytes(at, len as usize))
+            .collect();
+        assert_eq!(got, whole);
+    }
+}
+
+#[test]
+fn unsignalled_work_completes_without_a_word() {
+    for signal_all in [false, true] {
+        let mut pair = Pair::new();
+        let [a, _] = pair.connect(|_, config| config.signal_all = signal_all);
+        let mine = pair.nodes[0].register(0, 64, ALL);
+        let theirs = pair.nodes[1].register(0, 64, ALL);
+        let sge = [pair.nodes[0].sge(&mine, 0, 8)];
+        let remote = pair.nodes[1].target(&theirs, 0);
+        for id in 0..300 {
+            let mut request = SendRequest::new(id, Work::Write { remote, imm: None }, &sge);
+            request.flags.set(SendFlags::SIGNALED, id % 100 == 99);
+            pair.send(0, &a, &request);
+            pair.settle();
+        }
+        let want = if signal_all { 256 } else { 3 }; // one poll of 256
+        assert_eq!(a.poll().len(), want);
+    }
+}
+
+/// A fenced request waits for earlier reads and atomics; others may overtake their answers.
+#[test]
+fn a_fence_waits_for_reads() {
+    for fence in [false, true] {
+        let mut pair = Pair::new();
+        let ([a, _], [mine, theirs]) = transfer(&mut pair);
+        let sge = [pair.nodes[0].sge(&mine, 0, 8)];
+        let remote = pair.nodes[1].target(&theirs, 0);
+        pair.send(0, &a, &SendRequest::new(1, Work::Read { remote }, &sge));
+        let mut request = SendRequest::new(2, Work::Write { remote, imm: None }, &sge);
+        request.flags.set(SendFlags::FENCE, fence);
+        pair.send(0, &a, &request);
+        assert_eq!(pair.end(0).outbox.len(), if fence { 1 } else { 2 });
+        pair.settle();
+        assert_eq!(
+            statuses(&a.poll()),
+            [(1, Status::Success), (2, Status::Success)]
+        );
+    }
+}
+
+#[test]
+fn outstanding_reads_are_limited() {
+    for limit in [0u8, 1, 3] {
+        let mut pair = Pair::new();
+        let qps = [0, 1].map(|at| pair.nodes[at].qp(|_| {}));
+        pair.ready(&qps, |_, step| {
+            if step.max_reads_out.is_some() {
+                step.max_reads_out = Some(limit);
+            }
+        });
+        let [a, _] = &qps;
+        let regions = [0, 1].map(|at| pair.nodes[at].register(0, 64, ALL));
+        let sge = [pair.nodes[0].sge(&regions[0], 0, 8)];
+        let remote = pair.nodes[1].target(&regions[1], 0);
+        for id in 0..7 {
+            let work = if id % 2 == 0 {
+                Work::Read { remote }
+            } else {
+                Work::FetchAdd { remote, add: 1 }
+            };
+            pair.send(0, a, &SendRequest::new(id, work, &sge));
+        }
+        assert_eq!(pair.end(0).outbox.len(), usize::from(limit));
+        pair.settle();
+        let done = a.poll();
+        assert_eq!(done.len(), 7);
+        if limit == 0 {
+            assert_eq!(done[0].status, Status::LocalQpOperation);
+        } else {
+            assert!(done.iter().all(|c| c.status.is_success()));
+            assert_eq!(pair.nodes[1].bytes(0, 8), 3u64.to_ne_bytes());
+        }
+    }
+}
+
+/// A peer that comes up later is waited for; requests reach it in order.
+#[test]
+fn a_peer_that_is_not_ready_yet_is_asked_again() {
+    let mut pair = Pair::new();
+    let [a, b] = [0, 1].map(|at| pair.nodes[at].qp(|_| {}));
+    let regions = [0, 1].map(|at| pair.nodes[at].register(0, 1 << 16, ALL));
+    pair.up(0, &a, &b, |_, _| {});
+    pair.nodes[0].fill(0, &pattern(9, 4096));
+    for id in 0..4u64 {
+        let sge = [pair.nodes[0].sge(&regions[0], id * 1024, 1024)];
+        let remote = pair.nodes[1].target(&regions[1], id * 1024);
+        pair.send(
+            0,
+            &a,
+            &SendRequest::new(id, Work::Write { remote, imm: None }, &sge),
+        );
+    }
+    pair.run(100 * MS);
+    assert!(a.poll().is_empty());
+    pair.up(1, &b, &a, |_, _| {});
+    pair.now += MS;
+    pair.run(pair.now + 10 * MS);
+    assert_eq!(
+        statuses(&a.poll()),
+        (0..4).map(|id| (id, Status::Success)).collect::<Vec<_>>()
+    );
+    assert_eq!(pair.nodes[1].bytes(0, 4096), pattern(9, 4096));
+}
+
+/// One that never comes up costs the transport timeout, no more and not much less.
+#[test]
+fn a_peer_that_never_is_ready_fails_the_request_in_time() {
+    for exists in [false, true] {
+        let mut pair = Pair::new();
+        let [a, b] = [0, 1].map(|at| pair.nodes[at].qp(|_| {}));
+        if !exists {
+            pair.nodes[1].engine.destroy_qp(b.id).unwrap();
+        }
+        pair.up(0, &a, &b, |_, _| {});
+        let mine = pair.nodes[0].register(0, 64, ALL);
+        let sge = [pair.nodes[0].sge(&mine, 0, 8)];
+        pair.send(0, &a, &SendRequest::new(1, send_work(), &sge));
+        pair.send(0, &a, &SendRequest::new(2, send_work(), &sge));
+        pair.run(700 * MS);
+        assert!(a.poll().is_empty());
+        pair.run(1100 * MS);
+        let want = [(1, Status::RetryExceeded), (2, Status::Flushed)];
+        assert_eq!(statuses(&a.poll()), want);
+        assert_eq!(pair.nodes[0].state(&a), QpState::Error);
+    }
+}
+
+/// Different ideas about the first message number never look like success.
+#[test]
+fn message_numbers_that_do_not_match_fail() {
+    let mut pair = Pair::new();
+    let qps = [0, 1].map(|at| pair.nodes[at].qp(|_| {}));
+    pair.ready(&qps, |at, step| {
+        if at == 1 && step.recv_msn.is_some() {
+            step.recv_msn = Some(17);
+        }
+    });
+    let mine = pair.nodes[0].register(0, 64, ALL);
+    let theirs = pair.nodes[1].register(0, 64, ALL);
+    pair.nodes[0].fill(0, &[1; 8]);
+    let sge = [pair.nodes[0].sge(&mine, 0, 8)];
+    let remote = pair.nodes[1].target(&theirs, 0);
+    pair.send(
+        0,
+        &qps[0],
+        &SendRequest::new(1, Work::Write { remote, imm: None }, &sge),
+    );
+    pair.run(2000 * MS);
+    assert_eq!(statuses(&qps[0].poll()), [(1, Status::RetryExceeded)]);
+    assert_eq!(pair.nodes[1].bytes(0, 8), [0; 8]);
+}
+
+/// A peer that takes requests and does nothing fails them after the timeout; one that is slow
+/// does not, as long as something moves.
+#[test]
+fn silence_fails_and_slowness_does_not() {
+    for moves in [false, true] {
+        let mut pair = Pair::new();
+        let ([a, _], [mine, theirs]) = transfer(&mut pair);
+        let sge = [pair.nodes[0].sge(&mine, 0, 4096)];
+        let remote = pair.nodes[1].target(&theirs, 0);
+        pair.send(
+            0,
+            &a,
+            &SendRequest::new(1, Work::Write { remote, imm: None }, &sge),
+        );
+        for _ in 0..16 {
+            pair.now += 300 * MS;
+            pair.drive(0, 64);
+            if moves {
+                pair.carry_requests(0, 1);
+                pair.drive(1, 64);
+                pair.carry_responses(0, usize::MAX);
+            }
+        }
+        let want = if moves {
+            vec![]
+        } else {
+            vec![(1, Status::RetryExceeded)]
+        };
+        assert_eq!(statuses(&a.poll()), want);
+        if moves {
+            pair.settle();
+            assert_eq!(statuses(&a.poll()), [(1, Status::Success)]);
+        }
+    }
+}
+
+#[test]
+fn an_idle_engine_asks_for_no_attention() {
+    let mut pair = Pair::new();
+    let ([a, b], [mine, theirs]) = transfer(&mut pair);
+    let sge = [pair.nodes[0].sge(&mine, 0, 8)];
+    pair.recv(1, &b, 5, &[pair.nodes[1].sge(&theirs, 0, 8)]);
+    pair.send(0, &a, &SendRequest::new(1, send_work(), &sge));
+    pair.run(1000 * MS);
+    for at in 0..2 {
+        let progress = pair.drive(at, 64);
+        assert_eq!(progress, Progress::default());
+    }
+}
+
+/// A broken link fails what is outstanding at once, and leaves the rest alone.
+#[test]
+fn a_broken_link_fails_what_is_outstanding() {
+    let mut pair = Pair::new();
+    let ([a, b], [mine, _]) = transfer(&mut pair);
+    let [c, d] = pair.connect(|_, _| {});
+    let sge = [pair.nodes[0].sge(&mine, 0, 8)];
+    pair.recv(0, &a, 50, &sge);
+    pair.recv(0, &c, 51, &sge);
+    for id in 1..=3 {
+        pair.send(0, &a, &SendRequest::new(id, send_work(), &sge));
+    }
+    pair.end(0).down = Some(DownReason::PeerGone);
+    pair.drive(0, 64);
+    use Status::{Flushed, RetryExceeded};
+    let want = [
+        (1, RetryExceeded),
+        (2, Flushed),
+        (3, Flushed),
+        (50, Flushed),
+    ];
+    assert_eq!(statuses(&a.poll()), want);
+    assert_eq!(pair.nodes[0].state(&a), QpState::Error);
+    assert!(c.poll().is_empty());
+    assert_eq!(pair.nodes[0].state(&c), QpState::Rts);
+    let events = pair.nodes[0].events();
+    let gone: Vec<_> = events
+        .iter()
+        .filter_map(|e| {
+            if let Event::PeerGone { qp, .. } = e {
+                Some(*qp)
+            } else {
+                None
+            }
+        })
+        .collect();
+    assert_eq!(gone, [c.id]);
+    let link = events.iter().find_map(|e| match e {
+        Event::LinkDown {
+            link,
+            reason: DownReason::PeerGone,
+        } => Some(*link),
+        _ => None,
+    });
+    assert!(pair.nodes[0].engine.take_detached(link.unwrap()).is_some());
+    // The next post asks for a link, and hears that there is none.
+    pair.send(0, &c, &SendRequest::new(9, send_work(), &sge));
+    let events = pair.nodes[0].events();
+    assert!(
+        matches!(events[..], [Event::LinkNeeded { qp, peer }] if qp == c.id && peer == d.qpn),
+        "{events:?}"
+    );
+    pair.nodes[0].engine.unreachable(c.id, d.qpn);
+    assert_eq!(statuses(&c.poll()), [(9, RetryExceeded), (51, Flushed)]);
+    drop(b);
+}
+
+/// Requests posted before there is a link wait for it.
+#[test]
+fn requests_wait_for_a_link() {
+    let mut pair = Pair::new();
+    let [a, b] = [0, 1].map(|at| pair.nodes[at].qp(|_| {}));
+    let mine = pair.nodes[0].register(0, 64, ALL);
+    let sge = [pair.nodes[0].sge(&mine, 0, 8)];
+    for step in steps(
+        QpType::Rc,
+        Peer {
+            qpn: b.qpn,
+            node: None,
+        },
+        0,
+    ) {
+        pair.nodes[0].engine.modify_qp(a.id, &step).unwrap();
+    }
+    pair.send(0, &a, &SendRequest::new(1, send_work(), &sge));
+    let events = pair.nodes[0].events();
+    assert!(
+        matches!(events[..], [Event::LinkNeeded { .. }]),
+        "asked once: {events:?}"
+    );
+    pair.run(500 * MS);
+    pair.up(1, &b, &a, |_, _| {});
+    pair.recv(1, &b, 5, &[]);
+    pair.recv(1, &b, 5, &[]);
+    pair.nodes[0].engine.connect_qp(a.id, pair.ends[0]).unwrap();
+    let room = [pair.nodes[1].sge(&pair.nodes[1].register(0, 64, ALL), 0, 64)];
+    drop(room);
+    pair.settle();
+    // The receive without a buffer is too small for it.
+    assert_eq!(statuses(&a.poll()), [(1, Status::RemoteInvalidRequest)]);
+
+    // And without a link, the timeout ends the waiting.
+    let [c, d] = [0, 1].map(|at| pair.nodes[at].qp(|_| {}));
+    for step in steps(
+        QpType::Rc,
+        Peer {
+            qpn: d.qpn,
+            node: None,
+        },
+        0,
+    ) {
+        pair.nodes[0].engine.modify_qp(c.id, &step).unwrap();
+    }
+    pair.send(0, &c, &SendRequest::new(2, send_work(), &sge));
+    pair.run(pair.now + 2000 * MS);
+    assert_eq!(statuses(&c.poll()), [(2, Status::RetryExceeded)]);
+}
+
+/// Only the connected queue pair of the connected device is listened to.
+#[test]
+fn strangers_are_not_listened_to() {
+    let mut pair = Pair::new();
+    let [a, b] = pair.connect(|_, _| {});
+    let [c, _d] = pair.connect(|_, _| {});
+    // c claims to be connected to b, which is connected to a.
+    pair.nodes[0]
+        .engine
+        .modify_qp(c.id, &QpAttributes::to(QpState::Reset))
+        .unwrap();
+    pair.up(0, &c, &b, |_, _| {});
+    let regions = [0, 1].map(|at| pair.nodes[at].register(0, 64, ALL));
+    pair.nodes[0].fill(0, &[1; 8]);
+    let sge = [pair.nodes[0].sge(&regions[0], 0, 8)];
+    let remote = pair.nodes[1].target(&regions[1], 0);
+    pair.send(
+        0,
+        &c,
+        &SendRequest::new(1, Work::Write { remote, imm: None }, &sge),
+    );
+    pair.run(2000 * MS);
+    assert_eq!(statuses(&c.poll()), [(1, Status::RetryExceeded)]);
+    assert_eq!(pair.nodes[1].bytes(0, 8), [0; 8]);
+    pair.send(
+        0,
+        &a,
+        &SendRequest::new(2, Work::Write { remote, imm: None }, &sge),
+    );
+    pair.settle();
+    assert_eq!(statuses(&a.poll()), [(2, Status::Success)]);
+}
+
+#[test]
+fn draining_lets_started_work_end_and_holds_back_the_rest() {
+    let mut pair = Pair::new();
+    let ([a, _], [mine, theirs]) = transfer(&mut pair);
+    let sge = [pair.nodes[0].sge(&mine, 0, 8192)]; // more than the window: stops in the middle
+    let remote = pair.nodes[1].target(&theirs, 0);
+    for id in 1..=2 {
+        pair.send(
+            0,
+            &a,
+            &SendRequest::new(id, Work::Write { remote, imm: None }, &sge),
+        );
+    }
+    pair.nodes[0]
+        .engine
+        .modify_qp(a.id, &QpAttributes::to(QpState::Sqd))
+        .unwrap();
+    pair.settle();
+    assert_eq!(statuses(&a.poll()), [(1, Status::Success)]);
+    let events = pair.nodes[0].events();
+    assert!(
+        matches!(events[..], [Event::SqDrained { .. }]),
+        "{events:?}"
+    );
+    pair.nodes[0]
+        .engine
+        .modify_qp(a.id, &QpAttributes::to(QpState::Rts))
+        .unwrap();
+    pair.settle();
+    assert_eq!(statuses(&a.poll()), [(2, Status::Success)]);
+}
+
+/// An unreliable connection tells its sender nothing about the receiver.
+#[test]
+fn unreliable_connections_lose_in_silence() {
+    let mut pair = Pair::new();
+    let [a, b] = pair.connect(|_, config| config.qp_type = QpType::Uc);
+    let mine = pair.nodes[0].register(0, 4096, ALL);
+    let theirs = pair.nodes[1].register(0, 4096, ALL);
+    pair.nodes[0].fill(0, &pattern(1, 4096));
+    let sge = [pair.nodes[0].sge(&mine, 0, 1000)];
+    // No receive, then one; a bad key; and what works still works.
+    pair.send(0, &a, &SendRequest::new(1, send_work(), &sge));
+    pair.settle();
+    pair.recv(1, &b, 50, &[pair.nodes[1].sge(&theirs, 0, 1000)]);
+    let mut bad = pair.nodes[1].target(&theirs, 0);
+    bad.addr -= 1;
+    pair.send(
+        0,
+        &a,
+        &SendRequest::new(
+            2,
+            Work::Write {
+                remote: bad,
+                imm: None,
+            },
+            &sge,
+        ),
+    );
+    pair.send(0, &a, &SendRequest::new(3, send_work(), &sge));
+    let good = pair.nodes[1].target(&theirs, 2000);
+    pair.send(
+        0,
+        &a,
+        &SendRequest::new(
+            4,
+            Work::Write {
+                remote: good,
+                imm: None,
+            },
+            &sge,
+        ),
+    );
+    pair.settle();
+    let want: Vec<_> = (1..=4).map(|id| (id, Status::Success)).collect();
+    assert_eq!(statuses(&a.poll()), want);
+    assert_eq!(statuses(&b.poll()), [(50, Status::Success)]);
+    assert_eq!(pair.nodes[1].bytes(0, 1000), pattern(1, 4096)[..1000]);
+    assert_eq!(pair.nodes[1].bytes(2000, 1000), pattern(1, 4096)[..1000]);
+    assert_eq!(pair.nodes[1].state(&b), QpState::Rts);
+}
+
+/// A message that is larger than the window, on a wire that carries one piece at a time, with
+/// both directions busy and little room for answers.
+#[test]
+fn many_at_once_through_a_narrow_wire() {
+    let mut pair = Pair::new();
+    for at in 0..2 {
+        pair.end(at).window = 2;
+        pair.tail(at).response_room = 1;
+    }
+    let mut jobs = Vec::new();
+    for which in 0..5u64 {
+        let qps = pair.connect(|_, _| {});
+        let regions = [0, 1].map(|at| pair.nodes[at].register(0, 1 << 20, ALL));
+        for at in 0..2 {
+            let data = pattern(which * 2 + at as u64, 3000);
+            pair.nodes[at].fill(which * 4096, &data);
+            let sge = [pair.nodes[at].sge(&regions[at], which * 4096, 3000)];
+            let remote = pair.nodes[1 - at].target(&regions[1 - at], 100_000 + which * 4096);
+            pair.send(
+                at,
+                &qps[at],
+                &SendRequest::new(1, Work::Write { remote, imm: None }, &sge),
+            );
+            let back = [pair.nodes[at].sge(&regions[at], 200_000 + which * 4096, 3000)];
+            let mut read = SendRequest::new(2, Work::Read { remote }, &back);
+            read.flags |= SendFlags::FENCE;
+            pair.send(at, &qps[at], &read);
+        }
+        jobs.push(qps);
+    }
+    pair.settle();
+    for (which, qps) in jobs.iter().enumerate() {
+        for at in 0..2 {
+            let want = [(1, Status::Success), (2, Status::Success)];
+            assert_eq!(statuses(&qps[at].poll()), want);
+            let data = pattern(which as u64 * 2 + at as u64, 3000);
+            assert_eq!(
+                pair.nodes[at].bytes(200_000 + which as u64 * 4096, 3000),
+                data
+            );
+        }
+    }
+}
