@@ -3,5 +3,7 @@
 
 mod basics;
 mod flow;
+mod queues;
 mod rights;
 mod support;
+mod windows;

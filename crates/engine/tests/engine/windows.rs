@@ -1,0 +1,344 @@
+//! Windows bound and invalidated as work of a send queue.
+
+use crate::support::*;
+use rkey_base::range::VaRange;
+use rkey_core::{Access, Key, Region, Rules, Window, WindowKind, WireKey};
+use rkey_engine::*;
+
+struct Bound {
+    pair: Pair,
+    a: Qp,
+    b: Qp,
+    mine: Region,
+    theirs: Region,
+    window: Window,
+}
+
+const RW: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+
+fn world(kind: WindowKind) -> Bound {
+    let mut pair = Pair::new();
+    let [a, b] = pair.connect(|_, _| {});
+    let mine = pair.nodes[0].register(0, 1 << 16, ALL);
+    let theirs = pair.nodes[1].register(0, 1 << 16, ALL);
+    let window = pair.nodes[1]
+        .protection
+        .create_window(pair.nodes[1].domain, kind)
+        .unwrap();
+    Bound {
+        pair,
+        a,
+        b,
+        mine,
+        theirs,
+        window,
+    }
+}
+
+impl Bound {
+    fn bind(&self, range: (u64, u64), access: Access, key: Option<Key>) -> Work {
+        let start = self.pair.nodes[1].base() + range.0;
+        Work::Bind {
+            window: self.window.id,
+            region: self.theirs.local_key,
+            range: VaRange::new(start, range.1).unwrap(),
+            access,
+            zero_based: false,
+            key,
+            rules: Rules::VERBS,
+        }
+    }
+
+    fn post_b(&mut self, id: u64, work: Work) {
+        let b = self.b.clone();
+        self.pair.send(1, &b, &SendRequest::new(id, work, &[]));
+    }
+
+    /// Node 0 writes 8 bytes through a key; the status.
+    fn write(&mut self, key: Key, offset: u64) -> Status {
+        let sge = [self.pair.nodes[0].sge(&self.mine, 0, 8)];
+        let remote = Target {
+            addr: self.pair.nodes[1].base() + offset,
+            key: WireKey::Device(key),
+        };
+        let a = self.a.clone();
+        self.pair.send(
+            0,
+            &a,
+            &SendRequest::new(7, Work::Write { remote, imm: None }, &sge),
+        );
+        self.pair.settle();
+        self.a.poll()[0].status
+    }
+
+    fn next_key(&self) -> Key {
+        self.pair.nodes[1]
+            .protection
+            .next_window_key(self.window.id)
+            .unwrap()
+    }
+}
+
+/// A bind is work of the send queue; the window then gives exactly its part with exactly its
+/// rights.
+///
+/// Proves: DA-003
+#[test]
+fn a_window_covers_exactly_its_part() {
+    for (offset, ok) in [(4096, true), (8184, true), (8185, false), (4095, false)] {
+        let mut world = world(WindowKind::Type1);
+        let key = world.next_key();
+        world.post_b(1, world.bind((4096, 4096), RW, Some(key)));
+        world.pair.settle();
+        let done = world.b.poll();
+        assert_eq!(statuses(&done), [(1, Status::Success)]);
+        assert_eq!(done[0].opcode, CompletionOp::Bind);
+        let want = if ok {
+            Status::Success
+        } else {
+            Status::RemoteAccess
+        };
+        assert_eq!(world.write(key, offset), want, "{offset}");
+    }
+}
+
+/// The new key may be sent right behind the bind on the same queue pair: the bind is done before
+/// the send starts, over many rounds.
+///
+/// Proves: DA-024, DA-034, DA-035, DA-036, VB-I14
+#[test]
+fn a_key_may_be_sent_right_after_its_bind() {
+    let mut world = world(WindowKind::Type1);
+    for round in 0..200u32 {
+        let key = world.next_key();
+        world.pair.recv(0, &world.a.clone(), 50, &[]);
+        let bind = world.bind((0, 4096), RW, Some(key));
+        world.post_b(1, bind);
+        world.post_b(
+            2,
+            Work::Send {
+                imm: Some(key.0),
+                invalidate: None,
+            },
+        );
+        // Only as far as the key has arrived, then use it at once.
+        while world.a.cq.is_empty() {
+            world.pair.carry_requests(1, 1);
+            world.pair.drive(0, 1);
+        }
+        let got = world.a.poll();
+        assert_eq!(got[0].imm, key.0);
+        world.pair.nodes[0].fill(0, &u64::from(round).to_ne_bytes());
+        assert_eq!(world.write(Key(got[0].imm), 8), Status::Success);
+        assert_eq!(
+            world.pair.nodes[1].bytes(8, 8),
+            u64::from(round).to_ne_bytes()
+        );
+        world.pair.settle();
+        assert_eq!(world.b.poll().len(), 2);
+    }
+}
+
+/// A rebind makes the key before it useless, and changes nothing through it.
+///
+/// Proves: DA-025, VB-I17
+#[test]
+fn a_rebind_ends_the_old_key() {
+    let mut world = world(WindowKind::Type1);
+    let old = world.next_key();
+    world.post_b(1, world.bind((0, 4096), RW, Some(old)));
+    world.pair.nodes[0].fill(0, &[1; 8]);
+    assert_eq!(world.write(old, 0), Status::Success);
+    let new = world.next_key();
+    assert_ne!(old, new);
+    world.post_b(2, world.bind((0, 4096), RW, Some(new)));
+    world.pair.settle();
+    world.pair.nodes[0].fill(0, &[2; 8]);
+    assert_eq!(world.write(old, 0), Status::RemoteAccess);
+    assert_eq!(world.pair.nodes[1].bytes(0, 8), [1; 8]);
+}
+
+/// A bind of no bytes takes the memory away from the window.
+#[test]
+fn a_bind_of_no_bytes_unbinds() {
+    let mut world = world(WindowKind::Type1);
+    let key = world.next_key();
+    world.post_b(1, world.bind((0, 4096), RW, Some(key)));
+    assert!(
+        world.pair.nodes[1]
+            .protection
+            .close_region(world.theirs.id)
+            .is_err()
+    );
+    let next = world.next_key();
+    world.post_b(2, world.bind((0, 0), RW, Some(next)));
+    world.pair.settle();
+    assert_eq!(
+        statuses(&world.b.poll()),
+        [(1, Status::Success), (2, Status::Success)]
+    );
+    assert_eq!(world.write(key, 0), Status::RemoteAccess);
+    let closing = world.pair.nodes[1].protection.close_region(world.theirs.id);
+    assert!(closing.is_ok_and(|closing| closing.finish().is_ok()));
+}
+
+/// A type 2 window: the program chooses the key, and has to invalidate before it binds again.
+///
+/// Proves: VB-I18
+#[test]
+fn type_two_windows_are_invalidated_before_they_are_bound_again() {
+    let mut world = world(WindowKind::Type2B);
+    let first = world.window.key.with_consumer_bits(1);
+    let second = world.window.key.with_consumer_bits(2);
+    world.post_b(1, world.bind((0, 4096), RW, Some(first)));
+    world.pair.settle();
+    assert_eq!(world.write(first, 0), Status::Success);
+    world.post_b(2, Work::Invalidate { key: first });
+    world.post_b(3, world.bind((0, 4096), RW, Some(second)));
+    world.pair.settle();
+    let done = world.b.poll();
+    assert_eq!(statuses(&done), [1, 2, 3].map(|id| (id, Status::Success)));
+    assert_eq!(done[1].opcode, CompletionOp::Invalidate);
+    assert_eq!(world.write(second, 0), Status::Success);
+    // Once more without invalidating.
+    world.post_b(4, world.bind((0, 4096), RW, Some(first)));
+    world.post_b(5, send_work());
+    world.pair.settle();
+    let want = [(4, Status::WindowBind), (5, Status::Flushed)];
+    assert_eq!(statuses(&world.b.poll()), want);
+    let events = world.pair.nodes[1].events();
+    assert!(
+        events
+            .iter()
+            .any(|e| matches!(e, Event::BindFailed { work_id: 4, .. }))
+    );
+}
+
+/// A send can take the key away that its sender was given.
+#[test]
+fn a_peer_invalidates_with_a_send() {
+    let mut world = world(WindowKind::Type2B);
+    let key = world.window.key.with_consumer_bits(9);
+    world.post_b(1, world.bind((0, 4096), RW, Some(key)));
+    world.pair.settle();
+    let (a, b) = (world.a.clone(), world.b.clone());
+    world.pair.recv(1, &b, 50, &[]);
+    let work = Work::Send {
+        imm: None,
+        invalidate: Some(key),
+    };
+    world.pair.send(0, &a, &SendRequest::new(2, work, &[]));
+    world.pair.settle();
+    let got = world.b.poll();
+    assert_eq!(
+        statuses(&got),
+        [(1, Status::Success), (50, Status::Success)]
+    );
+    assert_eq!(
+        (got[1].flags, got[1].imm),
+        (CompletionFlags::INVALIDATED, key.0)
+    );
+    assert_eq!(statuses(&world.a.poll()), [(2, Status::Success)]);
+    assert_eq!(world.write(key, 0), Status::RemoteAccess);
+
+    // A key that is no window's: refused, and the receive ends with an error.
+    let mut world = self::world(WindowKind::Type2B);
+    let (a, b) = (world.a.clone(), world.b.clone());
+    world.pair.recv(1, &b, 50, &[]);
+    let work = Work::Send {
+        imm: None,
+        invalidate: Some(world.theirs.key),
+    };
+    world.pair.send(0, &a, &SendRequest::new(2, work, &[]));
+    world.pair.settle();
+    assert_eq!(statuses(&world.b.poll()), [(50, Status::LocalAccess)]);
+    assert_eq!(statuses(&world.a.poll()), [(2, Status::RemoteAccess)]);
+}
+
+/// Rights the region does not have, memory it does not cover, a region without the right to bind.
+///
+/// Proves: VB-I13
+#[test]
+fn binds_that_ask_too_much_fail() {
+    for which in 0..3 {
+        let mut world = world(WindowKind::Type1);
+        let access = match which {
+            0 => Access::LOCAL_READ | Access::REMOTE_WRITE | Access::BIND, // no local write
+            1 => ALL.difference(Access::BIND),
+            _ => ALL,
+        };
+        world.theirs = world.pair.nodes[1].register(0, 4096, access);
+        let range = if which == 2 { (1, 4096) } else { (0, 4096) };
+        let key = world.next_key();
+        world.post_b(1, world.bind(range, Access::REMOTE_WRITE, Some(key)));
+        world.pair.settle();
+        assert_eq!(
+            statuses(&world.b.poll()),
+            [(1, Status::WindowBind)],
+            "{which}"
+        );
+        assert_eq!(world.pair.nodes[1].state(&world.b), QpState::Error);
+        let closing = world.pair.nodes[1].protection.close_region(world.theirs.id);
+        assert!(
+            closing.is_ok_and(|closing| closing.finish().is_ok()),
+            "nothing is bound"
+        );
+    }
+}
+
+/// A fenced bind starts only when the reads before it are complete.
+///
+/// Proves: DA-014, DA-I14
+#[test]
+fn a_fenced_bind_waits_for_reads() {
+    let mut world = world(WindowKind::Type1);
+    let b = world.b.clone();
+    let sge = [world.pair.nodes[1].sge(&world.theirs, 0, 8)];
+    let remote = world.pair.nodes[0].target(&world.mine, 0);
+    world
+        .pair
+        .send(1, &b, &SendRequest::new(1, Work::Read { remote }, &sge));
+    let key = world.next_key();
+    let mut request = SendRequest::new(2, world.bind((0, 4096), RW, Some(key)), &[]);
+    request.flags |= SendFlags::FENCE;
+    world.pair.send(1, &b, &request);
+    world.pair.drive(1, 64);
+    let who = rkey_core::Accessor {
+        domain: world.pair.nodes[1].domain,
+        qp: b.qpn,
+    };
+    let bound = |world: &Bound| {
+        let base = world.pair.nodes[1].base();
+        let key = WireKey::Device(key);
+        let table = &world.pair.nodes[1].protection;
+        table
+            .check_remote(&who, key, base, 8, rkey_core::Operation::Read)
+            .is_ok()
+    };
+    assert!(!bound(&world));
+    world.pair.settle();
+    assert!(bound(&world));
+    assert_eq!(
+        statuses(&b.poll()),
+        [(1, Status::Success), (2, Status::Success)]
+    );
+}
+
+/// A bind that is flushed was not executed, and gives its promised key back.
+#[test]
+fn a_flushed_bind_does_not_bind() {
+    let mut world = world(WindowKind::Type1);
+    let b = world.b.clone();
+    world.pair.nodes[1]
+        .engine
+        .modify_qp(b.id, &QpAttributes::to(QpState::Error))
+        .unwrap();
+    let key = world.next_key();
+    world.post_b(1, world.bind((0, 4096), RW, Some(key)));
+    assert_eq!(statuses(&b.poll()), [(1, Status::Flushed)]);
+    let closing = world.pair.nodes[1].protection.close_region(world.theirs.id);
+    assert!(
+        closing.is_ok_and(|closing| closing.finish().is_ok()),
+        "nothing is bound"
+    );
+}
