@@ -187,6 +187,8 @@ impl Protection {
         };
         if let Some(record) = books.window(window) {
             record.slot = slot;
+            record.recent.rotate_right(1);
+            record.recent[0] = Some((current.index, current.generation));
             let old = record.bound.take();
             self.rebind(&mut books, window, bound);
             self.let_go(&mut books, kind, old);
@@ -531,6 +533,7 @@ impl WindowRecord {
             slot,
             promised,
             bound: None,
+            recent: [None; 4],
         }
     }
 

@@ -39,10 +39,7 @@ impl Protection {
     ) -> Result<Lease<'_>, Box<Denial>> {
         let ask = Ask::remote(who, key, addr, len, want);
         if len == 0 {
-            return Ok(Lease {
-                region: None,
-                memory: Lease::NOTHING,
-            });
+            return Ok(Lease::NOTHING);
         }
         if let WireKey::Device(device) = key
             && let Named::Remote { index, generation } = self.keys.open(device.0)
@@ -68,10 +65,7 @@ impl Protection {
     ) -> Result<Lease<'_>, Box<Denial>> {
         let ask = Ask::local(domain, NamedKey::Local(key), addr, len, want);
         if len == 0 {
-            return Ok(Lease {
-                region: None,
-                memory: Lease::NOTHING,
-            });
+            return Ok(Lease::NOTHING);
         }
         let named = self.keys.open(key.0);
         if let Named::Local { index, generation } = named
@@ -96,10 +90,7 @@ impl Protection {
     ) -> Result<Lease<'_>, Box<Denial>> {
         let ask = Ask::local(domain, NamedKey::Region(region), addr, len, want);
         if len == 0 {
-            return Ok(Lease {
-                region: None,
-                memory: Lease::NOTHING,
-            });
+            return Ok(Lease::NOTHING);
         }
         match self.slots.pin(region.index, region.generation) {
             Some(pin) if pin.rights() & flag::WINDOW == 0 => {
@@ -130,6 +121,7 @@ impl Protection {
                 return Ok(Lease {
                     region: Some(pin),
                     memory: Granted::One(range),
+                    through_window: false,
                 });
             }
         }
@@ -174,6 +166,7 @@ impl Protection {
             Ok(memory) => Ok(Lease {
                 region: Some(pin),
                 memory,
+                through_window: false,
             }),
             Err(reason) => Err(ask.refuse(reason)),
         }
@@ -222,6 +215,7 @@ impl Protection {
             Ok(Lease {
                 region: Some(region),
                 memory,
+                through_window: true,
             })
         };
         decide().map_err(|reason| ask.refuse(reason))
@@ -273,8 +267,29 @@ impl Protection {
                     (false, _) => Reason::RemoteKeyUsedLocally,
                 }
             }
-            _ => slot_reason(slab, index, generation),
+            _ => match (slot_reason(slab, index, generation), named) {
+                (Reason::StaleKey { now }, Named::Remote { .. }) => {
+                    let rebound = self.rebound_since(index, generation);
+                    Reason::StaleKey {
+                        now: if rebound { SlotNow::Rebound } else { now },
+                    }
+                }
+                (reason, _) => reason,
+            },
         }
+    }
+
+    /// Whether this was one of the last keys of a window that has another key now. Not worth waiting for the books.
+    fn rebound_since(&self, index: u32, generation: u32) -> bool {
+        let Some(books) = self.books.try_lock() else {
+            return false;
+        };
+        let Some(entry) = self.slots.get(index) else {
+            return false;
+        };
+        let place = entry.window.load(Ordering::Relaxed) as usize;
+        let record = books.windows.get(place).filter(|record| record.open);
+        record.is_some_and(|record| record.recent.contains(&Some((index, generation))))
     }
 
     /// Where in a region `len` bytes at `addr` begin.

@@ -3,7 +3,7 @@
 //! A sentence says what was tried, on which bytes, by which key, and why that was refused. The advice says what is to
 //! be done about it. Both are for the person at the keyboard, on either side of the connection.
 
-use crate::{Attempt, Denial, LocalUse, NamedKey, Operation, Reason, SlotNow, WindowKind};
+use crate::{Access, Attempt, Denial, LocalUse, NamedKey, Operation, Reason, SlotNow, WindowKind};
 use std::fmt;
 
 impl fmt::Display for Attempt {
@@ -86,12 +86,16 @@ impl Denial {
             Reason::Disabled => out.write_str("the region is disabled, nobody has enabled it yet"),
             Reason::Unbound => out.write_str("the window is not bound to any memory"),
             Reason::Closing => out.write_str("the region is being closed"),
-            Reason::Right { granted, missing } => {
-                write!(
+            Reason::Right { granted, missing } => match self.attempt {
+                Attempt::Remote(_) => {
+                    write!(out, "it needs \"{missing}\", and the memory grants peers ")?;
+                    peers(out, *granted)
+                }
+                _ => write!(
                     out,
                     "it needs \"{missing}\", and the memory grants \"{granted}\""
-                )
-            }
+                ),
+            },
             Reason::OutOfRange {
                 memory,
                 before,
@@ -141,8 +145,9 @@ impl Denial {
             Reason::QueuePair { granted, missing } => {
                 write!(
                     out,
-                    "it needs \"{missing}\", and the target's queue pair grants \"{granted}\""
-                )
+                    "it needs \"{missing}\", and the target's queue pair grants peers "
+                )?;
+                peers(out, *granted)
             }
             Reason::Fault { at: 0 } => out.write_str("there is no usable memory behind the key"),
             Reason::Fault { at } => {
@@ -215,6 +220,14 @@ impl Denial {
             }
             _ => format!("Ask for addresses inside the {memory} B that were registered."),
         }
+    }
+}
+
+/// The rights that concern a peer.
+fn peers(out: &mut fmt::Formatter<'_>, granted: Access) -> fmt::Result {
+    match granted & Access::REMOTE {
+        nothing if nothing.is_empty() => out.write_str("nothing"),
+        remote => write!(out, "\"{remote}\""),
     }
 }
 

@@ -14,6 +14,7 @@ use rkey_base::slab::{Pin, Retired};
 pub struct Lease<'a> {
     pub(crate) region: Option<Pin<'a, Entry>>,
     pub(crate) memory: Granted,
+    pub(crate) through_window: bool,
 }
 
 /// The memory of a lease.
@@ -24,9 +25,13 @@ pub(crate) enum Granted {
 
 impl Lease<'_> {
     /// The answer to a request of no bytes: nothing to touch.
-    pub(crate) const NOTHING: Granted = match VaRange::new(0, 0) {
-        Some(nothing) => Granted::One(nothing),
-        None => unreachable!(),
+    pub(crate) const NOTHING: Self = Self {
+        region: None,
+        memory: match VaRange::new(0, 0) {
+            Some(nothing) => Granted::One(nothing),
+            None => unreachable!(),
+        },
+        through_window: false,
     };
 
     /// The memory, when it is one range, as it always is for a plain region. Addresses are those of this process.
@@ -68,6 +73,12 @@ impl Lease<'_> {
         self.region
             .as_ref()
             .and_then(|region| Entry::tied(&region.counter))
+    }
+
+    /// True when the key named a window of the region and not the region itself.
+    #[must_use]
+    pub fn through_window(&self) -> bool {
+        self.through_window
     }
 
     /// The region; none for a request of no bytes, which needs none.

@@ -249,25 +249,6 @@ impl Protection {
         Ok(books.shared.get(&region.index).copied().unwrap_or_default())
     }
 
-    /// Where a region's memory lies in this process, whatever may be done with it.
-    ///
-    /// # Errors
-    /// [`CoreError::NoSuchRegion`], also once its close began: ask before closing.
-    pub fn region_ranges(&self, region: RegionId) -> Result<Vec<VaRange>, CoreError> {
-        let _books = self.books.lock();
-        let entry = self.region(region)?;
-        let start = entry.start.load(Ordering::Relaxed);
-        if entry.rights() & flag::SCATTER != 0 {
-            return Ok(self
-                .scatter
-                .get(start)
-                .map_or(Vec::new(), |list| list.ranges()));
-        }
-        Ok(VaRange::new(start, entry.len.load(Ordering::Relaxed))
-            .into_iter()
-            .collect())
-    }
-
     /// The slot of a live region. It stays what it is while the caller holds the books: nobody retires it without.
     #[inline]
     pub(crate) fn region(&self, region: RegionId) -> Result<&Entry, CoreError> {

@@ -100,6 +100,8 @@ pub(crate) struct WindowRecord {
     /// Slots of keys that were promised to coming binds.
     pub(crate) promised: Vec<KeySlot>,
     pub(crate) bound: Option<Bound>,
+    /// Slot and generation of its last keys that a bind replaced, for the words of a refusal.
+    pub(crate) recent: [Option<(u32, u32)>; 4],
 }
 
 /// A window's key, and its slot.

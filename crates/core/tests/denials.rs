@@ -51,7 +51,7 @@ fn says(denial: &Denial, sentence: &str, advice: &str) {
     assert_eq!(peer.advice(), advice);
 }
 
-/// Proves: FI-104, VB-006
+/// Proves: FI-104
 #[test]
 fn a_key_that_never_was() {
     let it = Fixture::new();
@@ -63,7 +63,7 @@ fn a_key_that_never_was() {
     );
 }
 
-/// Proves: VB-019, FI-156
+/// Proves: FI-156
 #[test]
 fn a_region_that_was_closed() {
     let it = Fixture::new();
@@ -195,11 +195,47 @@ fn a_right_that_was_not_granted() {
         &it.write(region.key.0, 0x7000, 8),
         &format!(
             "RDMA write of 8 B at 0x7000 with {} over queue pair 0x12 refused: \
-             it needs \"remote write\", and the memory grants \"remote read, receive\"",
+             it needs \"remote write\", and the memory grants peers \"remote read\"",
             region.key
         ),
         "Register or bind the memory with \"remote write\" as well.",
     );
+}
+
+/// Proves: DA-025
+#[test]
+fn a_device_key_window_that_was_bound_anew() {
+    let it = Fixture::new();
+    let region = it.register(Access::all(), Addressing::Virtual);
+    let window = it
+        .table
+        .create_window(it.domain, WindowKind::Type1)
+        .unwrap();
+    let mut old = vec![window.key];
+    for _ in 0..4 {
+        let key = it.table.bind_window(&BindRequest {
+            window: window.id,
+            region: BindRegion::Id(region.id),
+            range: VaRange::new(0x7100, 16).unwrap(),
+            access: Access::REMOTE_WRITE,
+            zero_based: false,
+            new_key: None,
+            qp: None,
+            domain: it.domain,
+            rules: Rules::VERBS,
+        });
+        old.push(key.unwrap());
+    }
+    old.pop();
+    for key in old {
+        let denial = it.write(key.0, 0x7100, 8);
+        assert_eq!(
+            denial.reason,
+            Reason::StaleKey {
+                now: SlotNow::Rebound
+            }
+        );
+    }
 }
 
 #[test]
@@ -303,7 +339,7 @@ fn what_the_engine_finds_out_by_itself() {
     says(
         &denial,
         "RDMA read of 8 B at 0x0 with requested key 0x7 over queue pair 0x12 refused: \
-         it needs \"remote read\", and the target's queue pair grants \"remote write\"",
+         it needs \"remote read\", and the target's queue pair grants peers \"remote write\"",
         "Give the target's queue pair \"remote read\" in its access flags.",
     );
     let attempt = Attempt::Remote(Operation::Write);

@@ -73,7 +73,7 @@ fn each_right_grants_its_own_kind_of_access_only() {
 
 /// One rule at a time, and none by default.
 ///
-/// Proves, VB-014, VB-015, VB-016, VB-017
+/// Proves: X-01, VB-014, VB-015, VB-016, VB-017
 #[test]
 fn rules_of_one_api_do_not_bind_another() {
     let (table, domain) = table();
@@ -115,7 +115,7 @@ fn rules_of_one_api_do_not_bind_another() {
     assert!(!atomic(register(writable, Rules::VERBS).unwrap()));
 }
 
-/// Proves: FI-033, FI-053, FI-054, FI-060, VB-002, VB-I03, VB-I04, X-03
+/// Proves: FI-033, FI-053, FI-054, FI-060, VB-002, VB-I03, VB-I04
 #[test]
 fn first_and_last_byte_by_each_addressing() {
     let (table, domain) = table();
@@ -177,7 +177,7 @@ fn nothing_wraps() {
     ));
 }
 
-/// Proves: FI-002, FI-109, FI-I38
+/// Proves: FI-109, FI-I38
 #[test]
 fn several_pieces_make_one_region() {
     let (table, domain) = table();
@@ -208,7 +208,6 @@ fn several_pieces_make_one_region() {
         ask(0x900a, 1).unwrap_err(),
         Reason::OutOfRange { .. }
     ));
-    assert_eq!(table.region_ranges(apart.id).unwrap(), ranges);
 }
 
 /// Proves: FI-I40
@@ -259,7 +258,7 @@ fn atomics_need_eight_aligned_bytes_of_memory() {
     }
 }
 
-/// Proves: FI-017, FI-034, FI-113, FI-225, FI-I33, FI-I41
+/// Proves: FI-034, FI-113, FI-I33, FI-I41
 #[test]
 fn requested_keys_are_unique_among_the_live_regions_of_a_domain() {
     let (table, domain) = table();
@@ -305,7 +304,7 @@ fn requested_keys_are_unique_among_the_live_regions_of_a_domain() {
     assert_eq!(local.requested, None);
 }
 
-/// Proves: FI-013, FI-072, FI-073, FI-074, FI-075, FI-161, FI-198, FI-199
+/// Proves: FI-072, FI-073, FI-075, FI-198, FI-199
 #[test]
 fn a_disabled_region_is_tied_then_enabled() {
     let (table, domain) = table();
@@ -421,7 +420,6 @@ fn a_close_that_nobody_waits_for_ends_later() {
     assert!(table.register(&spec).is_ok());
 }
 
-/// Proves: FI-I05
 #[test]
 fn a_domain_with_children_stays() {
     let (table, domain) = table();
@@ -455,7 +453,6 @@ fn a_domain_with_children_stays() {
     assert_ne!(table.create_domain().unwrap(), domain);
 }
 
-/// Proves: VB-I22
 #[test]
 fn a_reregistration_changes_keys_or_nothing() {
     let (table, domain) = table();

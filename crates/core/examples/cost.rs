@@ -1,0 +1,114 @@
+//! What the table costs: nanoseconds for a check, for registering and closing, and bytes per live region.
+//!
+//! `cargo run --release -p rkey-core --example cost`. Run it on a machine that does nothing else.
+
+use rkey_base::range::VaRange;
+use rkey_core::*;
+use std::hint::black_box;
+use std::time::Instant;
+
+const SIZE: u64 = 4096;
+
+/// The best of several runs, in nanoseconds per operation.
+fn measure(operations: u64, mut run: impl FnMut(u64)) -> f64 {
+    let once = |run: &mut dyn FnMut(u64)| {
+        let start = Instant::now();
+        run(operations);
+        start.elapsed().as_nanos() as f64 / operations as f64
+    };
+    (0..7).map(|_| once(&mut run)).fold(f64::MAX, f64::min)
+}
+
+fn memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    text.split_whitespace()
+        .nth(1)
+        .and_then(|pages| pages.parse::<u64>().ok())
+        .unwrap_or(0)
+        * 4096
+}
+
+fn main() {
+    println!(
+        "{:>9} {:>10} {:>12} {:>11} {:>11} {:>12} {:>9}",
+        "live", "check hot", "check random", "local hot", "requested", "reg + close", "B/region"
+    );
+    for live in [1u32, 1_000, 100_000, 1_000_000] {
+        let limits = Limits {
+            max_regions: Limits::KEY_SLOTS,
+            ..Limits::default()
+        };
+        let table = Protection::new(limits, Secrets([1, 2, 3, 4]));
+        let domain = match table.create_domain() {
+            Ok(domain) => domain,
+            Err(error) => return eprintln!("{error}"),
+        };
+        let range = |number: u32| VaRange::new(0x7f00_0000_0000 + u64::from(number) * SIZE, SIZE);
+        let register = |number: u32, requested_key: Option<u64>| {
+            let ranges = [range(number)?];
+            let spec = RegionSpec::new(domain, &ranges, Access::all());
+            table
+                .register(&RegionSpec {
+                    requested_key,
+                    ..spec
+                })
+                .ok()
+        };
+        let before = memory();
+        let regions: Vec<(Region, u64)> = (0..live)
+            .filter_map(|number| Some((register(number, None)?, range(number)?.start())))
+            .collect();
+        let list = regions.len() as u64 * size_of::<(Region, u64)>() as u64;
+        let bytes = (memory() - before).saturating_sub(list) / u64::from(live);
+
+        let who = Accessor { domain, qp: 1 };
+        let check = |(region, start): &(Region, u64)| {
+            let key = WireKey::Device(black_box(region.key));
+            let lease = table.check_remote(&who, key, black_box(start + 64), 8, Operation::Write);
+            black_box(lease.is_ok_and(|lease| black_box(lease.single()).is_some()));
+        };
+        let hot = regions[regions.len() / 2];
+        let hot_check = measure(2_000_000, |count| (0..count).for_each(|_| check(&hot)));
+        let random_check = measure(1_000_000, |count| {
+            let mut place = 1u64;
+            for _ in 0..count {
+                place = place
+                    .wrapping_mul(0x5851_f42d_4c95_7f2d)
+                    .wrapping_add(0x1405_7b7e_f767_814f);
+                check(&regions[((place >> 33) % regions.len() as u64) as usize]);
+            }
+        });
+        let local = measure(2_000_000, |count| {
+            for _ in 0..count {
+                let key = black_box(hot.0.local_key);
+                let lease = table.check_local(domain, key, hot.1, 8, LocalUse::Send);
+                black_box(lease.is_ok());
+            }
+        });
+        let asked = register(live, Some(77)).map_or(0, |_| 77);
+        let requested = measure(2_000_000, |count| {
+            for _ in 0..count {
+                let key = WireKey::Requested(black_box(asked));
+                let addr = 0x7f00_0000_0000 + u64::from(live) * SIZE;
+                black_box(
+                    table
+                        .check_remote(&who, key, addr, 8, Operation::Write)
+                        .is_ok(),
+                );
+            }
+        });
+        // The last few slots are left for this.
+        let cycle = measure(1_000_000, |count| {
+            for _ in 0..count {
+                if let Some(region) = black_box(register(7, None))
+                    && let Ok(closing) = table.close_region(region.id)
+                {
+                    black_box(closing.finish().is_ok());
+                }
+            }
+        });
+        println!(
+            "{live:>9} {hot_check:>8.1}ns {random_check:>10.1}ns {local:>9.1}ns {requested:>9.1}ns {cycle:>10.1}ns {bytes:>9}"
+        );
+    }
+}

@@ -1,0 +1,185 @@
+//! Many threads at once: registering, closing, binding and checking, and no byte is granted that was taken back.
+
+use rkey_base::range::VaRange;
+use rkey_core::*;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread;
+
+const ROUNDS: u32 = if cfg!(miri) { 20 } else { 20_000 };
+const SLOTS: usize = 8;
+const FREE: u64 = 0;
+
+/// Pieces of imaginary memory. The owner writes a round's number into one before it registers it, and zero as soon as
+/// its close is drained: whoever holds a lease must not see zero.
+struct Arena {
+    used: [AtomicU64; SLOTS],
+    keys: [AtomicU32; SLOTS],
+}
+
+fn address(slot: usize) -> u64 {
+    0x10_0000 + slot as u64 * 0x1000
+}
+
+fn visit(arena: &Arena, lease: &Lease<'_>, asked: usize) {
+    let span = lease.single().unwrap();
+    assert_eq!(span.start(), address(asked) + 8, "bytes of somebody else");
+    let before = arena.used[asked].load(Ordering::Acquire);
+    assert_ne!(before, FREE, "the memory was taken back under a lease");
+    thread::yield_now();
+    assert_eq!(arena.used[asked].load(Ordering::Acquire), before);
+}
+
+fn check_all_the_time(table: &Protection, arena: &Arena, who: Accessor, stop: &AtomicBool) -> u64 {
+    let mut granted = 0;
+    while !stop.load(Ordering::Relaxed) {
+        for slot in 0..SLOTS {
+            let key = WireKey::Device(Key(arena.keys[slot].load(Ordering::Relaxed)));
+            let addr = address(slot) + 8;
+            if let Ok(lease) = table.check_remote(&who, key, addr, 64, Operation::Write) {
+                visit(arena, &lease, slot);
+                granted += 1;
+            }
+        }
+        thread::yield_now();
+    }
+    granted
+}
+
+fn arena() -> Arena {
+    Arena {
+        used: Default::default(),
+        keys: Default::default(),
+    }
+}
+
+#[test]
+fn memory_is_the_owners_when_its_close_is_drained() {
+    let table = Protection::new(Limits::default(), Secrets([1, 2, 3, 4]));
+    let domain = table.create_domain().unwrap();
+    let (arena, stop) = (arena(), AtomicBool::new(false));
+    let who = Accessor { domain, qp: 1 };
+    let granted = thread::scope(|scope| {
+        let checkers =
+            [(); 2].map(|()| scope.spawn(|| check_all_the_time(&table, &arena, who, &stop)));
+        let owners = [0, 1].map(|owner| {
+            let (table, arena) = (&table, &arena);
+            scope.spawn(move || {
+                for round in 1..=ROUNDS {
+                    let slot = owner + 2 * (round as usize % (SLOTS / 2));
+                    arena.used[slot].store(u64::from(round), Ordering::Release);
+                    let ranges = [VaRange::new(address(slot), 256).unwrap()];
+                    let spec = RegionSpec::new(domain, &ranges, Access::all());
+                    let region = table.register(&spec).unwrap();
+                    arena.keys[slot].store(region.key.0, Ordering::Relaxed);
+                    if round % 4 == 0 {
+                        thread::yield_now();
+                    }
+                    let mut closing = table.close_region(region.id).unwrap();
+                    while let Err(busy) = closing.finish() {
+                        closing = busy;
+                        thread::yield_now();
+                    }
+                    arena.used[slot].store(FREE, Ordering::Release);
+                }
+            })
+        });
+        owners.into_iter().for_each(|owner| owner.join().unwrap());
+        stop.store(true, Ordering::Relaxed);
+        checkers
+            .map(|checker| checker.join().unwrap())
+            .iter()
+            .sum::<u64>()
+    });
+    let snapshot = table.snapshot();
+    assert_eq!((snapshot.regions.len(), snapshot.total_bytes), (0, 0));
+    table.close_domain(domain).unwrap();
+    println!("{granted} accesses granted");
+}
+
+#[test]
+fn windows_are_rebound_under_fire() {
+    for kind in [WindowKind::Type1, WindowKind::Type2B] {
+        let table = Protection::new(Limits::default(), Secrets([1, 2, 3, 4]));
+        let domain = table.create_domain().unwrap();
+        let (arena, stop) = (arena(), AtomicBool::new(false));
+        let who = Accessor { domain, qp: 1 };
+        thread::scope(|scope| {
+            let checkers =
+                [(); 2].map(|()| scope.spawn(|| check_all_the_time(&table, &arena, who, &stop)));
+            let window = table.create_window(domain, kind).unwrap();
+            for round in 1..=ROUNDS / 4 {
+                let slot = round as usize % SLOTS;
+                arena.used[slot].store(u64::from(round), Ordering::Release);
+                let ranges = [VaRange::new(address(slot), 256).unwrap()];
+                let spec = RegionSpec::new(domain, &ranges, Access::all());
+                let region = table.register(&spec).unwrap();
+                let new_key = window.key.with_consumer_bits(slot as u8);
+                let key = table
+                    .bind_window(&BindRequest {
+                        window: window.id,
+                        region: BindRegion::Id(region.id),
+                        range: VaRange::new(address(slot) + 8, 64).unwrap(),
+                        access: Access::REMOTE_WRITE,
+                        zero_based: false,
+                        new_key: Some(new_key).filter(|_| kind.is_type2()),
+                        qp: Some(1),
+                        domain,
+                        rules: Rules::VERBS,
+                    })
+                    .unwrap();
+                arena.keys[slot].store(key.0, Ordering::Relaxed);
+                if round % 4 == 0 {
+                    thread::yield_now();
+                }
+                let mut closing = table.revoke_region(region.id).unwrap();
+                while let Err(busy) = closing.finish() {
+                    closing = busy;
+                    thread::yield_now();
+                }
+                arena.used[slot].store(FREE, Ordering::Release);
+            }
+            stop.store(true, Ordering::Relaxed);
+            checkers
+                .into_iter()
+                .for_each(|checker| drop(checker.join().unwrap()));
+        });
+    }
+}
+
+#[test]
+fn requested_keys_come_and_go_under_fire() {
+    let table = Protection::new(Limits::default(), Secrets([1, 2, 3, 4]));
+    let domain = table.create_domain().unwrap();
+    let who = Accessor { domain, qp: 1 };
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let checker = scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                for key in 0..SLOTS {
+                    let asked = WireKey::Requested(key as u64);
+                    let addr = address(key) + 8;
+                    if let Ok(lease) = table.check_remote(&who, asked, addr, 8, Operation::Read) {
+                        assert_eq!(lease.single().unwrap().start(), addr);
+                    }
+                }
+            }
+        });
+        for round in 0..ROUNDS as usize {
+            let key = round % SLOTS;
+            let ranges = [VaRange::new(address(key), 256).unwrap()];
+            let spec = RegionSpec::new(domain, &ranges, Access::all());
+            let spec = RegionSpec {
+                requested_key: Some(key as u64),
+                ..spec
+            };
+            let region = table.register(&spec).unwrap();
+            let mut closing = table.close_region(region.id).unwrap();
+            while let Err(busy) = closing.finish() {
+                closing = busy;
+                thread::yield_now();
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        checker.join().unwrap();
+    });
+}
