@@ -85,6 +85,8 @@ pub(crate) struct Cq {
     pub(crate) shared: std::sync::Arc<CqShared>,
     producer: Producer<Completion>,
     armed: Armed,
+    /// An entry was lost; nothing comes after it.
+    broken: bool,
     /// Queue pairs that complete here, counted once for sends and once for receives.
     pub(crate) users: u32,
 }
@@ -101,6 +103,7 @@ impl Cq {
             shared: std::sync::Arc::new(shared),
             producer,
             armed: Armed::No,
+            broken: false,
             users: 0,
         }
     }
@@ -122,7 +125,7 @@ impl Cq {
 
     #[inline]
     pub(crate) fn push(&mut self, entry: Completion, solicited: bool) -> Pushed {
-        if self.producer.push(entry).is_err() {
+        if self.broken || self.producer.push(entry).is_err() {
             return self.push_failed();
         }
         if self.armed == Armed::No {
@@ -137,10 +140,10 @@ impl Cq {
 
     #[cold]
     fn push_failed(&mut self) -> Pushed {
-        if self.shared.overrun.swap(true, Ordering::AcqRel) {
-            Pushed::Broken
-        } else {
-            Pushed::Overrun
+        if std::mem::replace(&mut self.broken, true) {
+            return Pushed::Broken;
         }
+        self.shared.overrun.store(true, Ordering::Release);
+        Pushed::Overrun
     }
 }

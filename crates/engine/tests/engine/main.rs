@@ -2,6 +2,7 @@
 //! a wire that the test moves by hand, or one engine and the loopback link.
 
 mod basics;
+mod exactly_once;
 mod flow;
 mod queues;
 mod rights;
