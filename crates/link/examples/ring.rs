@@ -3,7 +3,7 @@
 //! and by reference, and writes through a direct lease.
 //!
 //! ```text
-//! cargo run --release -p rkey-link --example ring
+//! cargo run --release -p rkey-link --example ring [FILTER]
 //! ```
 //!
 //! No key is checked and no completion written here: this is the floor under everything else.
@@ -32,7 +32,7 @@ fn main() -> Outcome {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some("target") => target(&args.next().ok_or("no name")?),
-        _ => initiator(),
+        filter => initiator(filter.unwrap_or_default()),
     }
 }
 
@@ -258,7 +258,7 @@ impl Initiator {
     }
 }
 
-fn initiator() -> Outcome {
+fn initiator(filter: &str) -> Outcome {
     let name = format!("rkey-ring-example/{}", std::process::id());
     let mut child = std::process::Command::new(std::env::current_exe()?)
         .args(["target", &name])
@@ -280,7 +280,12 @@ fn initiator() -> Outcome {
         }
     };
     let mut initiator = Initiator { link };
-    let result = measure(&mut initiator);
+    let result = measure(
+        &mut initiator,
+        &Report {
+            filter: filter.to_owned(),
+        },
+    );
     drop(initiator);
     child.wait()?;
     result
@@ -300,52 +305,65 @@ fn best(
     Ok((times[0], times[times.len() / 2]))
 }
 
-fn measure(it: &mut Initiator) -> Outcome {
-    let show = |what: &str, (best, median): (f64, f64)| {
-        println!("{what:<44} best {best:>9.1} ns   median {median:>9.1} ns");
-    };
-    let gigabytes = |what: &str, len: usize, (best, median): (f64, f64)| {
-        let rate = |ns: f64| len as f64 / ns;
-        println!(
-            "{what:<44} best {:>9.2} GB/s median {:>9.2} GB/s",
-            rate(best),
-            rate(median)
-        );
-    };
-    show(
-        "8 B write, streaming",
-        best(9, 500_000, |n| it.stream(n, 8))?,
-    );
-    show(
-        "64 B write, streaming",
-        best(5, 200_000, |n| it.stream(n, 64))?,
-    );
-    show(
-        "200 B write, streaming",
-        best(5, 200_000, |n| it.stream(n, 200))?,
-    );
-    show(
-        "4 KiB write, streaming",
-        best(5, 50_000, |n| it.stream(n, 4096))?,
-    );
-    let (round, median) = best(9, 50_000, |n| it.ping_pong(n))?;
-    show(
-        "8 B request and response, one way",
-        (round / 2.0, median / 2.0),
-    );
-    show(
-        "8 B write until acknowledged",
-        best(9, 50_000, |n| it.write_and_wait(n))?,
-    );
+/// Runs what matches the filter and prints a line for each.
+struct Report {
+    filter: String,
+}
+
+impl Report {
+    fn times(
+        &self,
+        what: &str,
+        scale: f64,
+        run: impl FnOnce() -> Result<(f64, f64), Box<dyn Error>>,
+    ) -> Outcome {
+        if what.contains(&self.filter) {
+            let (best, median) = run()?;
+            let (best, median) = (best * scale, median * scale);
+            println!("{what:<44} best {best:>9.1} ns   median {median:>9.1} ns");
+        }
+        Ok(())
+    }
+
+    fn rate(
+        &self,
+        what: &str,
+        len: usize,
+        run: impl FnOnce() -> Result<(f64, f64), Box<dyn Error>>,
+    ) -> Outcome {
+        if what.contains(&self.filter) {
+            let (best, median) = run()?;
+            let (best, median) = (len as f64 / best, len as f64 / median);
+            println!("{what:<44} best {best:>9.2} GB/s median {median:>9.2} GB/s");
+        }
+        Ok(())
+    }
+}
+
+fn measure(it: &mut Initiator, report: &Report) -> Outcome {
+    for (len, runs, count) in [
+        (8, 99, 50_000),
+        (64, 49, 20_000),
+        (200, 49, 20_000),
+        (4096, 49, 5000),
+    ] {
+        let what = format!("{len} B write, streaming");
+        report.times(&what, 1.0, || best(runs, count, |n| it.stream(n, len)))?;
+    }
+    report.times("8 B request and response, one way", 0.5, || {
+        best(49, 10_000, |n| it.ping_pong(n))
+    })?;
+    report.times("8 B write until acknowledged", 1.0, || {
+        best(49, 10_000, |n| it.write_and_wait(n))
+    })?;
     let len = 64 << 10;
-    gigabytes(
-        "64 KiB write in pieces",
-        len,
-        best(5, 5000, |n| it.stream(n, len))?,
-    );
+    report.rate("64 KiB write in pieces", len, || {
+        best(19, 1000, |n| it.stream(n, len))
+    })?;
     if it.link.capabilities().by_reference {
-        let what = "64 KiB write by reference (through a buffer)";
-        gigabytes(what, len, best(5, 5000, |n| it.by_reference(n, len))?);
+        report.rate("64 KiB write by reference (through a buffer)", len, || {
+            best(19, 1000, |n| it.by_reference(n, len))
+        })?;
     }
     let Some(Event::Control(control)) = it.link.on_socket() else {
         return Err("no lease arrived".into());
@@ -361,21 +379,16 @@ fn measure(it: &mut Initiator) -> Outcome {
         let bytes = vec![1u8; len];
         let start = Instant::now();
         for i in 0..count {
-            map.write(
-                ((i * 64) % (SIZE - len + 1) as u64) & !63,
-                std::hint::black_box(&bytes),
-            )?;
+            let offset = ((i * 64) % (SIZE - len + 1) as u64) & !63;
+            map.write(offset, std::hint::black_box(&bytes))?;
         }
         Ok(start.elapsed())
     };
-    show(
-        "8 B write through a lease",
-        best(9, 1_000_000, |n| direct(n, 8))?,
-    );
-    gigabytes(
-        "64 KiB write through a lease",
-        len,
-        best(5, 10_000, |n| direct(n, len))?,
-    );
+    report.times("8 B write through a lease", 1.0, || {
+        best(99, 100_000, |n| direct(n, 8))
+    })?;
+    report.rate("64 KiB write through a lease", len, || {
+        best(19, 2000, |n| direct(n, len))
+    })?;
     Ok(())
 }
