@@ -5,8 +5,8 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{LONG, Peer, Side, role, sleep_in_read, until};
-use rkey_device::AsyncEvent;
 use rkey_device::engine::{QpState, SendRequest, Status, Work};
+use rkey_device::{AsyncEvent, QpOptions};
 
 fn target() {
     let side = Side::open();
@@ -92,7 +92,8 @@ fn a_killed_peer() {
     }
 }
 
-/// The same without anything outstanding: the program is told by an event.
+/// The same without anything outstanding: the program is told by an event, and by its receives unless
+/// it does not want that.
 #[test]
 fn a_killed_peer_that_owed_nothing() {
     if role().is_some() {
@@ -100,40 +101,54 @@ fn a_killed_peer_that_owed_nothing() {
     }
     let side = Side::open();
     let listener = side.listen();
-    let mut peer = Peer::start(
-        "a_killed_peer_that_owed_nothing",
-        "target",
-        listener.local_address(),
-    );
-    let (qp, remote) = side.accept(&listener);
-    side.run(
-        &qp,
-        Work::Write {
+    for fail_with_peer in [true, false] {
+        let mut peer = Peer::start(
+            "a_killed_peer_that_owed_nothing",
+            "target",
+            listener.local_address(),
+        );
+        let options = QpOptions {
+            fail_with_peer,
+            ..QpOptions::new(side.domain, &side.cq)
+        };
+        let qp = side.device.create_qp(&options).unwrap();
+        let incoming = listener.accept(Some(LONG)).unwrap();
+        let remote = common::Remote::from(&incoming.peer().private_data[..]);
+        incoming.accept(&[&qp], &side.invitation()).unwrap();
+        let write = Work::Write {
             remote: remote.at(0),
             imm: None,
-        },
-        &[side.sge(0, 8)],
-    );
-    peer.kill();
-    loop {
-        match side
-            .device
-            .next_event(Some(LONG))
-            .unwrap()
-            .expect("no event came")
-        {
-            AsyncEvent::PeerGone { qpn, .. } if qpn == qp.qpn() => break,
-            _ => {}
+        };
+        side.run(&qp, write, &[side.sge(0, 8)]);
+        side.receive(&qp, 5, 0, 8);
+        peer.kill();
+        loop {
+            match side
+                .device
+                .next_event(Some(LONG))
+                .unwrap()
+                .expect("no event came")
+            {
+                AsyncEvent::PeerGone { qpn, .. } if qpn == qp.qpn() => break,
+                _ => {}
+            }
         }
+        if fail_with_peer {
+            let done = side.next_asleep();
+            assert_eq!((done.id, done.status), (5, Status::Flushed));
+        }
+        // Whoever uses it all the same gets an error, not a hang.
+        qp.post_send(&SendRequest::new(1, write, &[side.sge(0, 8)]))
+            .unwrap();
+        let done = side.next_asleep();
+        let expected = if fail_with_peer {
+            Status::Flushed
+        } else {
+            Status::RetryExceeded
+        };
+        assert_eq!((done.id, done.status), (1, expected));
+        while side.next_within(Duration::from_millis(20)).is_some() {}
     }
-    // Whoever uses it all the same gets an error, not a hang.
-    let write = Work::Write {
-        remote: remote.at(0),
-        imm: None,
-    };
-    qp.post_send(&SendRequest::new(1, write, &[side.sge(0, 8)]))
-        .unwrap();
-    assert_eq!(side.next_asleep().status, Status::RetryExceeded);
 }
 
 /// A peer that is stopped does not answer: the time-out of the queue pair decides.
@@ -191,7 +206,7 @@ fn a_stopped_peer_and_a_program_that_waits_elsewhere() {
     );
     let qp = side
         .device
-        .create_qp(&rkey_device::QpOptions::new(side.domain, &cq))
+        .create_qp(&QpOptions::new(side.domain, &cq))
         .unwrap();
     let incoming = listener.accept(Some(LONG)).unwrap();
     let remote = common::Remote::from(&incoming.peer().private_data[..]);

@@ -1,0 +1,256 @@
+//! Finding peers by queue pair number alone, as programs do that exchange numbers by themselves.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use common::{Peer, Side, command, role, sleep_in_read};
+use rkey_device::engine::{
+    CompletionFlags, QpAttributes, QpState, QpType, SendRequest, Status, UdAddress, Work,
+};
+use rkey_device::{Device, Qp, QpOptions};
+
+const NOWHERE: &str = "127.0.0.1:1";
+
+/// INIT, RTR and RTS, knowing only the number of the peer.
+fn bring_up(qp: &Qp, peer: u32) {
+    to_init(qp);
+    go_on(qp, peer);
+}
+
+fn to_init(qp: &Qp) {
+    let rights = rkey_device::core::Access::REMOTE;
+    qp.modify(&QpAttributes::init(rights)).unwrap();
+}
+
+fn go_on(qp: &Qp, peer: u32) {
+    let peer = rkey_device::engine::Peer {
+        qpn: peer,
+        node: None,
+    };
+    qp.modify(&QpAttributes::rtr(peer, 7)).unwrap();
+    qp.modify(&QpAttributes::rts(7)).unwrap();
+}
+
+/// Starts a peer that tells its number and key on standard output; gives them and the peer.
+fn start(test: &str, role: &str) -> (Peer, u32, common::Remote) {
+    let mut command = command(test, role, NOWHERE.parse().unwrap());
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let line = lines
+        .find_map(|l| l.unwrap().strip_prefix("QP ").map(str::to_owned))
+        .unwrap();
+    std::thread::spawn(move || lines.for_each(drop));
+    let words: Vec<u64> = line.split(' ').map(|w| w.parse().unwrap()).collect();
+    let remote = common::Remote {
+        base: words[1],
+        key: rkey_device::core::WireKey::Device(rkey_device::core::Key(words[2] as u32)),
+    };
+    (Peer(child), words[0] as u32, remote)
+}
+
+fn tell(side: &Side, qp: &Qp) {
+    println!(
+        "\nQP {} {} {}",
+        qp.qpn(),
+        side.address_of(0),
+        side.region.key.0
+    );
+}
+
+fn hear() -> u32 {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    line.trim().parse().unwrap()
+}
+
+fn say(peer: &mut Peer, number: u32) {
+    writeln!(peer.0.stdin.as_mut().unwrap(), "{number}").unwrap();
+}
+
+/// The initiator posts while the target is not even ready to receive: it is tried again until it is.
+#[test]
+fn the_peer_is_not_ready_yet() {
+    if role().is_some() {
+        let side = Side::open();
+        let qp = side.qp();
+        to_init(&qp);
+        tell(&side, &qp);
+        let peer = hear();
+        std::thread::sleep(Duration::from_millis(100));
+        go_on(&qp, peer);
+        return sleep_in_read();
+    }
+    let side = Side::open();
+    let qp = side.qp();
+    let (mut peer, number, remote) = start("the_peer_is_not_ready_yet", "target");
+    bring_up(&qp, number);
+    say(&mut peer, qp.qpn());
+    side.set(0, 55);
+    side.run(
+        &qp,
+        Work::Write {
+            remote: remote.at(1),
+            imm: None,
+        },
+        &[side.sge(0, 8)],
+    );
+    side.run(
+        &qp,
+        Work::Read {
+            remote: remote.at(1),
+        },
+        &[side.sge(2, 8)],
+    );
+    assert_eq!(side.word(2), 55);
+    peer.finish();
+}
+
+/// A number that nobody has: the time-out of the queue pair decides, and the search ends with it.
+#[test]
+fn the_peer_never_appears() {
+    let side = Side::open();
+    let qp = side.qp();
+    // A number in a block that nobody has (or, once in 65,000 runs, somebody has).
+    bring_up(&qp, (qp.qpn() ^ 0x55_5500) & 0xff_ffff);
+    let started = Instant::now();
+    let remote = common::Remote::from(&side.invitation()[..]);
+    let write = Work::Write {
+        remote: remote.at(0),
+        imm: None,
+    };
+    qp.post_send(&SendRequest::new(1, write, &[side.sge(0, 8)]))
+        .unwrap();
+    assert_eq!(side.next_asleep().status, Status::RetryExceeded);
+    assert!(
+        started.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        started.elapsed()
+    );
+    assert_eq!(qp.query().unwrap().state, QpState::Error);
+}
+
+/// Two queue pairs of one device, and of two devices of one process.
+#[test]
+fn peers_in_one_process() {
+    let near = Side::open();
+    let other = Side::open();
+    for far in [&near, &other] {
+        let (a, b) = (near.qp(), far.qp());
+        bring_up(&a, b.qpn());
+        bring_up(&b, a.qpn());
+        let remote = common::Remote::from(&far.invitation()[..]);
+        for round in 1..500u64 {
+            near.set(0, round);
+            near.run(
+                &a,
+                Work::Write {
+                    remote: remote.at(9),
+                    imm: None,
+                },
+                &[near.sge(0, 8)],
+            );
+            assert_eq!(far.word(9), round);
+        }
+        near.run(
+            &a,
+            Work::FetchAdd {
+                remote: remote.at(9),
+                add: 1,
+            },
+            &[near.sge(1, 8)],
+        );
+        assert_eq!((near.word(1), far.word(9)), (499, 500));
+        // And asleep.
+        let write = Work::Write {
+            remote: remote.at(9),
+            imm: None,
+        };
+        std::thread::sleep(Duration::from_millis(30));
+        for id in 0..50 {
+            a.post_send(&SendRequest::new(id, write, &[near.sge(0, 8)]))
+                .unwrap();
+            assert_eq!(near.next_asleep().id, id);
+        }
+    }
+}
+
+fn datagram_qp(device: &Device, side: &Side) -> Qp {
+    let options = QpOptions {
+        qp_type: QpType::Ud,
+        ..QpOptions::new(side.domain, &side.cq)
+    };
+    let qp = device.create_qp(&options).unwrap();
+    let qkey = Some(0x1234);
+    qp.modify(&QpAttributes {
+        state: Some(QpState::Init),
+        qkey,
+        ..QpAttributes::default()
+    })
+    .unwrap();
+    qp.modify(&QpAttributes::to(QpState::Rtr)).unwrap();
+    let rts = QpAttributes {
+        state: Some(QpState::Rts),
+        send_msn: Some(0),
+        ..Default::default()
+    };
+    qp.modify(&rts).unwrap();
+    qp
+}
+
+/// Datagrams find their way by number, and those to nobody complete and are gone.
+#[test]
+fn datagrams() {
+    if role().is_some() {
+        let side = Side::open();
+        let qp = datagram_qp(&side.device, &side);
+        for id in 0..16 {
+            side.receive(&qp, id, id as usize * 64, 512);
+        }
+        tell(&side, &qp);
+        // Answer the first.
+        let done = side.next();
+        assert!(done.flags.contains(CompletionFlags::GRH));
+        assert_eq!(done.bytes, 48);
+        side.set(1000, side.word(done.id as usize * 64 + 5) + 1);
+        send(&side, &qp, done.src_qpn, 1000);
+        assert_eq!(side.next().status, Status::Success);
+        return sleep_in_read();
+    }
+    fn send(side: &Side, qp: &Qp, to: u32, word: usize) {
+        let sges = [side.sge(word, 8)];
+        let work = Work::Send {
+            imm: None,
+            invalidate: None,
+        };
+        let mut request = SendRequest::new(1, work, &sges);
+        request.ud = Some(UdAddress {
+            link: None,
+            qpn: to,
+            qkey: 0x1234,
+        });
+        qp.post_send(&request).unwrap();
+    }
+    let side = Side::open();
+    let qp = datagram_qp(&side.device, &side);
+    // To nobody.
+    send(&side, &qp, qp.qpn() ^ 0x55_5500, 0);
+    assert_eq!(side.next_asleep().status, Status::Success);
+    let (peer, number, _) = start("datagrams", "target");
+    side.receive(&qp, 2, 100, 512);
+    side.set(0, 41);
+    send(&side, &qp, number, 0);
+    let (mut sent, mut received) = (false, false);
+    while !(sent && received) {
+        let done = side.next_asleep();
+        assert_eq!(done.status, Status::Success, "{done:?}");
+        sent |= done.id == 1;
+        if done.id == 2 {
+            assert_eq!((done.bytes, done.src_qpn, side.word(105)), (48, number, 42));
+            received = true;
+        }
+    }
+    peer.finish();
+}
