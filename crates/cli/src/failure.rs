@@ -1,5 +1,6 @@
 //! How the command fails: one line that says what went wrong, one that says what to do.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 /// An error of ours with the advice that belongs to it.
@@ -46,6 +47,7 @@ pub(crate) fn start_logging() {
         Ok(filter) => tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_writer(std::io::stderr)
+            .with_ansi(std::io::stderr().is_terminal() && crate::style::wanted())
             .init(),
         Err(error) => eprintln!("rkey: RKEY_LOG is ignored: {error} (try RKEY_LOG=debug)"),
     }

@@ -1,6 +1,12 @@
-//! `rkey info`.
+//! `rkey info`: what the device offers on this machine, and why.
 
+use crate::failure::hinted;
+use crate::style;
 use clap::Args;
+use comfy_table::{Cell, Color};
+use rkey_device::config::VARIABLES;
+use rkey_device::{CopyPaths, copy_paths};
+use serde::Serialize;
 
 /// Arguments of `rkey info`.
 #[derive(Args, Debug, Clone)]
@@ -10,7 +16,203 @@ pub(crate) struct InfoArgs {
     json: bool,
 }
 
+/// Everything that is known about the device here.
+#[derive(Serialize)]
+struct Info {
+    version: &'static str,
+    identity: Identity,
+    /// Ways of copying and waking that the kernel allows, and why (not).
+    copy_paths: CopyPaths,
+    settings: Vec<Setting>,
+    /// What the device can do, whatever the machine.
+    offers: Vec<Offer>,
+}
+
+#[derive(Serialize)]
+struct Identity {
+    /// The process id and the random number by which a device that is opened now is known.
+    node: String,
+    user: u32,
+    /// Who can reach it.
+    reachable_by: String,
+    kernel: String,
+    processors: usize,
+    page_bytes: usize,
+}
+
+#[derive(Serialize)]
+struct Setting {
+    variable: &'static str,
+    value: String,
+    /// Whether the environment sets it.
+    set: bool,
+    allowed: &'static str,
+    meaning: &'static str,
+}
+
+#[derive(Serialize)]
+struct Offer {
+    what: &'static str,
+    how: &'static str,
+}
+
+/// What the device can do on every machine.
+const OFFERS: [Offer; 7] = [
+    Offer {
+        what: "transports",
+        how: "reliable connection (RC), unreliable connection (UC), datagram (UD)",
+    },
+    Offer {
+        what: "operations",
+        how: "send, receive, RDMA write and read (with immediate data), 8-byte compare-and-swap and fetch-and-add",
+    },
+    Offer {
+        what: "regions",
+        how: "plain or scattered; virtual, zero-based or own addresses; memory of any kind and alignment",
+    },
+    Offer {
+        what: "windows",
+        how: "type 1, 2A, 2B and DAT; bind, rebind, local and remote invalidation",
+    },
+    Offer {
+        what: "keys",
+        how: "32 bits, not guessable, never valid again; or 64 bits of the program's choice",
+    },
+    Offer {
+        what: "links",
+        how: "inside one process; between processes of this host by shared memory",
+    },
+    Offer {
+        what: "pinned memory",
+        how: "none: no limit of locked memory is needed, and fork is safe",
+    },
+];
+
 /// Runs `rkey info`.
 pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<()> {
-    anyhow::bail!("nothing to show yet (json: {})", args.json)
+    let info = gather()?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&info)?);
+        return Ok(());
+    }
+    print(&info);
+    Ok(())
+}
+
+fn gather() -> anyhow::Result<Info> {
+    let config = rkey::Config::from_env().map_err(|error| {
+        hinted(
+            error,
+            "unset the variable, or give it one of the values above",
+        )
+    })?;
+    let reachable_by = match config.share {
+        rkey_device::Share::User => "processes of this user on this host (RKEY_SHARE=user)",
+        rkey_device::Share::All => "processes of all users on this host (RKEY_SHARE=all)",
+    };
+    let device = rkey::Device::builder()
+        .config(config)
+        .open()
+        .map_err(|error| {
+            hinted(
+                error,
+                "does the process have threads, memory and file descriptors left? (ulimit -a)",
+            )
+        })?;
+    let inspection = device.inspect()?;
+    let settings = VARIABLES
+        .iter()
+        .map(|variable| {
+            let value = std::env::var(variable.name).ok();
+            Setting {
+                variable: variable.name,
+                set: value.is_some(),
+                value: value.unwrap_or_else(|| variable.default.to_owned()),
+                allowed: variable.allowed,
+                meaning: variable.meaning,
+            }
+        })
+        .collect();
+    Ok(Info {
+        version: env!("CARGO_PKG_VERSION"),
+        identity: Identity {
+            node: inspection.node.to_string(),
+            user: inspection.uid,
+            reachable_by: reachable_by.to_owned(),
+            kernel: kernel(),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            page_bytes: rustix::param::page_size(),
+        },
+        copy_paths: copy_paths(),
+        settings,
+        offers: OFFERS.into_iter().collect(),
+    })
+}
+
+fn kernel() -> String {
+    let name = rustix::system::uname();
+    let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
+    format!(
+        "{} {} {}",
+        text(name.sysname()),
+        text(name.release()),
+        text(name.machine())
+    )
+}
+
+fn print(info: &Info) {
+    let colour = style::colour();
+    let identity = &info.identity;
+    println!(
+        "rkey {}: a software RDMA device. Nothing has to be installed or allowed for it.\n",
+        info.version
+    );
+    println!(
+        "device      {} (a new one each time it is opened)",
+        identity.node
+    );
+    println!("user        {}", identity.user);
+    println!("reachable   by {}", identity.reachable_by);
+    println!(
+        "machine     {}, {} processors, pages of {}",
+        identity.kernel,
+        identity.processors,
+        style::bytes(identity.page_bytes as u64)
+    );
+
+    println!("\nWhat the kernel allows here, found out by trying:");
+    let mut table = style::table(colour, ["", "way", "why"]);
+    for path in &info.copy_paths.paths {
+        let (word, paint) = if path.works {
+            ("yes", Color::Green)
+        } else {
+            ("no", Color::Yellow)
+        };
+        let verdict = if colour {
+            Cell::new(word).fg(paint)
+        } else {
+            Cell::new(word)
+        };
+        table.add_row([verdict, Cell::new(&path.name), Cell::new(&path.why)]);
+    }
+    println!("{table}");
+
+    println!("\nWhat the device offers:");
+    let mut table = style::table(colour, ["what", "how"]);
+    for offer in &info.offers {
+        table.add_row([offer.what, offer.how]);
+    }
+    println!("{table}");
+
+    println!("\nLimits and settings (environment variables; those marked * are set):");
+    let mut table = style::table(colour, ["variable", "value", "meaning"]);
+    for setting in &info.settings {
+        let mark = if setting.set { " *" } else { "" };
+        table.add_row([
+            format!("{}{mark}", setting.variable),
+            setting.value.clone(),
+            setting.meaning.to_owned(),
+        ]);
+    }
+    println!("{table}");
 }

@@ -1,16 +1,247 @@
-//! `rkey ls`.
+//! `rkey ls`: the live processes of this user that have a device open.
 
+use crate::failure::hinted;
+use crate::style;
+use anyhow::Context;
 use clap::Args;
+use comfy_table::Table;
+use rkey_device::{Inspection, list_devices};
 
 /// Arguments of `rkey ls`.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct LsArgs {
-    /// Print JSON instead of text.
+    /// Show all that one process has: domains, regions, windows, queue pairs, links, counters.
+    #[arg(value_name = "PID")]
+    pid: Option<u32>,
+    /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
 }
 
+/// Rows of one kind that are printed at most; JSON has them all.
+const SHOWN: usize = 50;
+
 /// Runs `rkey ls`.
 pub(crate) fn run(args: &LsArgs) -> anyhow::Result<()> {
-    anyhow::bail!("nothing to show yet (json: {})", args.json)
+    let devices = find(args.pid)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&devices)?);
+        return Ok(());
+    }
+    match args.pid {
+        Some(_) => devices.iter().for_each(print_one),
+        None => print_all(&devices),
+    }
+    Ok(())
+}
+
+/// The devices of this user, or of one process.
+pub(crate) fn find(pid: Option<u32>) -> anyhow::Result<Vec<Inspection>> {
+    let config = rkey::Config::from_env().map_err(|error| {
+        hinted(
+            error,
+            "unset the variable, or give it one of the values above",
+        )
+    })?;
+    let mut devices = list_devices(&config).context("the devices of this host cannot be listed")?;
+    if let Some(pid) = pid {
+        devices.retain(|device| device.pid == pid);
+        if devices.is_empty() {
+            let error = anyhow::anyhow!("process {pid} has no device open, or does not answer");
+            return Err(hinted(
+                error,
+                "`rkey ls` without a number lists those that do",
+            ));
+        }
+    }
+    Ok(devices)
+}
+
+fn print_all(devices: &[Inspection]) {
+    if devices.is_empty() {
+        println!("No process of this user has a device open (in this network namespace).");
+        println!("Try `rkey demo` in another terminal.");
+        return;
+    }
+    let header = [
+        "pid",
+        "command",
+        "domains",
+        "regions",
+        "bytes",
+        "windows",
+        "queue pairs",
+        "links",
+        "counters",
+        "refused",
+    ];
+    let mut table = style::table(style::colour(), header);
+    for device in devices {
+        table.add_row([
+            device.pid.to_string(),
+            device.command.clone(),
+            device.protection.domains.len().to_string(),
+            device.regions.to_string(),
+            style::bytes(device.protection.total_bytes),
+            device.windows.to_string(),
+            device.qps.len().to_string(),
+            peers(device),
+            device.counters.len().to_string(),
+            device.denied.to_string(),
+        ]);
+    }
+    println!("{table}");
+    println!(
+        "`rkey ls PID` shows one of them in detail, `rkey explain PID` why accesses were refused."
+    );
+}
+
+/// How many other devices a device is linked with.
+fn peers(device: &Inspection) -> String {
+    let mut nodes: Vec<_> = device
+        .links
+        .iter()
+        .filter(|l| l.role != "loopback")
+        .map(|l| l.node)
+        .collect();
+    nodes.sort();
+    nodes.dedup();
+    nodes.len().to_string()
+}
+
+fn print_one(device: &Inspection) {
+    println!(
+        "process {} (user {}): {}",
+        device.pid, device.uid, device.command
+    );
+    println!("device {}, driven by: {}\n", device.node, device.driver);
+    let colour = style::colour();
+
+    let mut table = style::table(colour, ["domain", "regions, windows, queue pairs"]);
+    let domains = &device.protection.domains;
+    add(&mut table, domains, |domain| {
+        vec![domain.id.0.to_string(), domain.children.to_string()]
+    });
+    show("Domains", &table, domains.len());
+
+    let header = [
+        "region", "domain", "address", "bytes", "rights", "state", "windows",
+    ];
+    let mut table = style::table(colour, header);
+    let regions = &device.protection.regions;
+    add(&mut table, regions, |region| {
+        vec![
+            format!("{:#x}", region.id),
+            region.domain.0.to_string(),
+            format!("{:#x}", region.base),
+            style::bytes(region.len),
+            region.access.to_string(),
+            region.state.clone(),
+            region.windows.to_string(),
+        ]
+    });
+    show("Regions", &table, device.regions);
+
+    let mut table = style::table(colour, ["window", "domain", "kind", "bound to"]);
+    let windows = &device.protection.windows;
+    add(&mut table, windows, |window| {
+        let bound = window.binding.as_ref().map_or_else(
+            || "nothing".to_owned(),
+            |b| {
+                format!(
+                    "{} at {:#x} of region {:#x}: {}",
+                    style::bytes(b.len),
+                    b.base,
+                    b.region,
+                    b.access
+                )
+            },
+        );
+        vec![
+            format!("{:#x}", window.id),
+            window.domain.0.to_string(),
+            window.kind.to_string(),
+            bound,
+        ]
+    });
+    show("Windows", &table, device.windows);
+
+    let header = [
+        "queue pair",
+        "type",
+        "state",
+        "domain",
+        "peer",
+        "sends",
+        "receives",
+    ];
+    let mut table = style::table(colour, header);
+    add(&mut table, &device.qps, |qp| {
+        let peer = match (qp.peer_qpn, qp.peer) {
+            (Some(qpn), Some(node)) => format!("{qpn:#x} of pid {}", node.pid),
+            (Some(qpn), None) => format!("{qpn:#x}"),
+            (None, _) => "none".to_owned(),
+        };
+        vec![
+            format!("{:#x}", qp.qpn),
+            qp.qp_type.clone(),
+            qp.state.clone(),
+            qp.domain.to_string(),
+            peer,
+            qp.sends.to_string(),
+            qp.receives.to_string(),
+        ]
+    });
+    show("Queue pairs", &table, device.qps.len());
+
+    let mut table = style::table(colour, ["link to", "role", "works", "copies straight"]);
+    add(&mut table, &device.links, |link| {
+        let yes = |value| if value { "yes" } else { "no" }.to_owned();
+        vec![
+            format!("pid {}", link.node.pid),
+            link.role.clone(),
+            yes(link.up),
+            yes(link.by_reference),
+        ]
+    });
+    show("Links", &table, device.links.len());
+
+    let mut table = style::table(colour, ["counter", "writes", "reads", "bytes"]);
+    add(&mut table, &device.counters, |counter| {
+        [
+            u64::from(counter.number),
+            counter.writes,
+            counter.reads,
+            counter.bytes,
+        ]
+        .iter()
+        .map(ToString::to_string)
+        .collect()
+    });
+    show("Counters", &table, device.counters.len());
+    println!(
+        "Refused accesses: {} (`rkey explain {}`)\n",
+        device.denied, device.pid
+    );
+}
+
+/// Adds the first rows of a kind.
+fn add<T>(table: &mut Table, things: &[T], row: impl Fn(&T) -> Vec<String>) {
+    for thing in things.iter().take(SHOWN) {
+        table.add_row(row(thing));
+    }
+}
+
+fn show(title: &str, table: &Table, total: usize) {
+    if total == 0 {
+        println!("{title}: none\n");
+        return;
+    }
+    println!("{title}: {total}");
+    println!("{table}");
+    let hidden = total.saturating_sub(table.row_iter().count());
+    if hidden > 0 {
+        println!("... and {hidden} more (--json has them)");
+    }
+    println!();
 }

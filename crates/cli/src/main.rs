@@ -11,6 +11,7 @@ mod explain;
 mod failure;
 mod info;
 mod ls;
+mod style;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

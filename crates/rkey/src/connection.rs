@@ -88,6 +88,7 @@ pub(crate) struct Halves {
     data_receives: CompletionQueue,
     control_sends: CompletionQueue,
     control_receives: CompletionQueue,
+    scratch: Region<Vec<u64>>,
     hello: Vec<u8>,
 }
 
@@ -116,9 +117,11 @@ impl Halves {
             max_message,
         })
         .map_err(|error| Error::Protocol(error.to_string()))?;
+        let scratch = domain.register(vec![0u64; settings.depth as usize], Access::LOCAL_WRITE)?;
         Ok(Self {
             data,
             control,
+            scratch,
             data_sends,
             data_receives,
             control_sends,
@@ -140,7 +143,6 @@ impl Halves {
         peer: &rkey_device::Peer,
     ) -> Result<Connection> {
         let depth = domain.device.inner.settings.depth;
-        let scratch = domain.register(vec![0u64; depth as usize], Access::LOCAL_WRITE)?;
         let free_slots = Mutex::new(Slots {
             free: (0..depth).collect(),
             abandoned: Vec::new(),
@@ -151,7 +153,7 @@ impl Halves {
             domain: domain.clone(),
             sends: Flight::new(self.data_sends, depth),
             receives: Flight::new(self.data_receives, depth),
-            scratch,
+            scratch: self.scratch,
             free_slots,
             peer: PeerInfo {
                 pid: peer.pid,

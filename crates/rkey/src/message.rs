@@ -192,10 +192,14 @@ impl Mailbox {
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        // Tell the peer that this is the end, if it is still there; if not, nothing is lost.
-        let gone = {
-            let inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-            inbox.bye || inbox.ended.is_some()
+        // Tell the peer that this is the end, unless it told us already or is gone. Messages that
+        // nobody asked for are dropped here.
+        let gone = loop {
+            match self.take() {
+                Ok(Some(_)) | Err(Error::BadMessage(_)) => {}
+                Ok(None) => break false,
+                Err(_) => break true,
+            }
         };
         if !gone && !std::thread::panicking() {
             let _ = self.send_bytes(&[BYE], BYE_TIME);

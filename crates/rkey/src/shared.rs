@@ -1,7 +1,7 @@
 //! Memory from rkey's own allocator, which peers on the host can map.
 
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use rkey_core::MemoryKind;
 use std::ptr::NonNull;
 
@@ -17,6 +17,9 @@ pub struct SharedMemory {
 
 impl SharedMemory {
     pub(crate) fn allocate(device: &Device, bytes: usize) -> Result<Self> {
+        if bytes == 0 {
+            return Err(Error::Rights("memory of 0 B cannot be allocated".into()));
+        }
         Ok(Self {
             raw: device.raw().allocate_shared(bytes, true)?,
         })

@@ -113,10 +113,7 @@ impl Window {
     /// The bind for which a key was foretold will not happen.
     pub(crate) fn forfeit(&self, key: Key) {
         if !self.kind.is_type2() {
-            self.domain
-                .device
-                .raw()
-                .forfeit_window_key(self.id, key);
+            self.domain.device.raw().forfeit_window_key(self.id, key);
         }
     }
 

@@ -1,9 +1,8 @@
 //! The rows of the demo: told one by one as they happen, and once more as a table.
 
-use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table};
+use crate::style;
+use comfy_table::{Attribute, Cell, CellAlignment, Color, Table};
 use serde::Serialize;
-use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 /// What has been done so far.
@@ -59,7 +58,7 @@ impl Report {
                 println!("             {line}");
             }
         }
-        let result = result.lines().next().unwrap_or_default().to_owned();
+        let result = shorten(&result);
         self.rows.push(Row {
             step: step.to_owned(),
             green,
@@ -79,25 +78,15 @@ impl Report {
         Ok(serde_json::to_string_pretty(&self.rows)?)
     }
 
-    /// Prints the table. Colour is for terminals, and for those who did not set `NO_COLOR`.
+    /// Prints the table.
     pub(super) fn print(&self) {
-        let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        println!("{}", self.table(colour));
+        println!("{}", self.table(style::colour()));
         let green = self.rows.iter().filter(|row| row.green).count();
         println!("{green} of {} rows are green.", self.rows.len());
     }
 
     fn table(&self, colour: bool) -> Table {
-        let mut table = Table::new();
-        table
-            .load_style(UTF8_FULL_CONDENSED)
-            .set_content_arrangement(ContentArrangement::Dynamic);
-        if colour {
-            table.enforce_styling();
-        } else {
-            table.force_no_tty().set_width(118);
-        }
-        table.set_header(["", "step", "ms", "result"]);
+        let mut table = style::table(colour, ["", "step", "ms", "result"]);
         for (number, row) in self.rows.iter().enumerate() {
             let (word, paint) = if row.green {
                 ("ok", Color::Green)
@@ -117,6 +106,15 @@ impl Report {
             ]);
         }
         table
+    }
+}
+
+/// The first line; of a refusal only its reason, because the row says what was tried.
+fn shorten(result: &str) -> String {
+    let line = result.lines().next().unwrap_or_default();
+    match line.split_once(" refused: ") {
+        Some((_, reason)) => format!("refused: {reason}"),
+        None => line.to_owned(),
     }
 }
 
