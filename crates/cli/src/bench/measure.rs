@@ -140,8 +140,8 @@ pub(crate) fn messages(rig: &mut Rig, number: u32, size: u64, count: u64) -> Res
         if !first {
             rig.post_send(out)?;
         }
-        // A look at the send queue now and then keeps it from filling.
-        if round % 64 == 63 {
+        // A look at the send queue now and then keeps it from filling: a poll takes up to 32.
+        if round % 16 == 15 {
             rig.poll()?;
         }
     }

@@ -4,6 +4,7 @@
 //! target. Every figure carries its condition (static or touched buffers), because a copy between
 //! buffers that nobody touches measures the cache, not the device.
 
+mod check;
 mod control;
 mod machine;
 mod measure;
@@ -30,7 +31,7 @@ use std::path::PathBuf;
 /// What to measure and how to show it.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct BenchArgs {
-    /// Operations to measure: write, read, send, atomic, register, sleep; all when none is named.
+    /// Operations to measure: check, write, read, send, atomic, register, sleep; all when none is named.
     #[arg(value_name = "OPERATION")]
     operations: Vec<String>,
     /// Sizes in bytes, multiples of 8; k and m are accepted (8,4k,1m).
@@ -93,6 +94,7 @@ struct Report<'a> {
     machine: &'a Machine,
     figures: &'a [Measurement],
     ratios: Vec<table::Ratio>,
+    notes: &'a [String],
     missing_peers: &'a [String],
 }
 
@@ -117,13 +119,13 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
 
     let bar = progress(request.steps.len() + runs.len());
     let mut figures = Vec::new();
-    let mut trouble = Vec::new();
+    let (mut notes, mut trouble) = (Vec::new(), Vec::new());
     {
         let mut pair = Pair::start(request.cores, request.longest())?;
         for step in &request.steps {
             bar.set_message(step.name());
             figures.push(
-                step.run(&mut pair, &request.effort)
+                step.run(&mut pair, &request.effort, &mut notes)
                     .with_context(|| step.name())?,
             );
             bar.inc(1);
@@ -144,6 +146,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if let Some(peers) = &peers {
         trouble.extend(peers.missing.iter().cloned());
     }
+    for line in &notes {
+        println!("{line}");
+    }
     for line in &trouble {
         println!("not measured: {line}");
     }
@@ -152,6 +157,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             machine: &machine,
             figures: &figures,
             ratios: table::ratios(&figures),
+            notes: &notes,
             missing_peers: &trouble,
         };
         let text = serde_json::to_string_pretty(&report)?;

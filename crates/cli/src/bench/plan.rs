@@ -1,5 +1,6 @@
 //! What is measured: the operations by name, and for each the figures that it gives.
 
+use super::check;
 use super::control::Command;
 use super::measure::{self, enough};
 use super::pages::{PAGE, Pages};
@@ -13,6 +14,11 @@ use std::time::{Duration, Instant};
 
 /// Operations and what they are.
 pub(crate) const OPERATIONS: &[(&str, &str)] = &[
+    // First: its memory per region is the growth of a process that has freed nothing yet.
+    (
+        "check",
+        "the key check by itself, by number of live regions",
+    ),
     ("write", "RDMA write: stream, one way, single"),
     ("read", "RDMA read: stream, single"),
     ("send", "messages: one way"),
@@ -47,6 +53,10 @@ pub(crate) enum Step {
     Messages(u64),
     /// Bytes of the region, live regions.
     Register(u64, u64),
+    /// The protection table alone: live regions.
+    TablePair(u64),
+    /// Live regions; whether keys far apart are used in turn.
+    Check(u64, bool),
     /// The pause between two writes.
     Sleeper(Duration),
     Idle,
@@ -75,6 +85,13 @@ pub(crate) fn steps(
                     live.iter()
                         .flat_map(|&live| sizes.map(|size| Step::Register(size, live))),
                 );
+            }
+            "check" => {
+                for live in [1_000_000, 1_000, 1] {
+                    steps.push(Step::Check(live, false));
+                    steps.push(Step::Check(live, true));
+                }
+                steps.extend([0, 100_000].map(Step::TablePair));
             }
             "sleep" => {
                 let pauses = [
@@ -139,6 +156,21 @@ impl Step {
             ),
             Self::Messages(size) => ("send", "oneway".into(), *size, "static", 0),
             Self::Register(size, live) => ("register", "pair".into(), *size, "static", *live),
+            Self::TablePair(live) => (
+                "check",
+                "table alone: register and close".into(),
+                PAGE as u64,
+                "static",
+                *live,
+            ),
+            Self::Check(live, scattered) => {
+                let mode = if *scattered {
+                    "keys far apart"
+                } else {
+                    "one key"
+                };
+                ("check", mode.into(), 8, "static", *live)
+            }
             Self::Sleeper(pause) if pause.is_zero() => {
                 ("sleep", "write at once".into(), 8, "static", 0)
             }
@@ -159,8 +191,13 @@ impl Step {
         }
     }
 
-    /// Runs the step.
-    pub(crate) fn run(&self, pair: &mut Pair, effort: &Effort) -> Result<Measurement> {
+    /// Runs the step. Figures that are no times become sentences in `notes`.
+    pub(crate) fn run(
+        &self,
+        pair: &mut Pair,
+        effort: &Effort,
+        notes: &mut Vec<String>,
+    ) -> Result<Measurement> {
         let mut repetitions = Repetitions::default();
         match self {
             Self::Stream(kind, size) => {
@@ -196,6 +233,15 @@ impl Step {
             }
             Self::Messages(size) => messages(pair, *size, effort, &mut repetitions)?,
             Self::Register(size, live) => register(pair, *size, *live, effort, &mut repetitions)?,
+            Self::TablePair(live) => check::pair(*live, effort, &mut repetitions)?,
+            Self::Check(live, scattered) => {
+                let bytes = check::check(*live, *scattered, effort, &mut repetitions)?;
+                if *live >= 100_000 && !*scattered {
+                    notes.push(format!(
+                        "{live} live regions take {bytes:.0} B of memory each in the table"
+                    ));
+                }
+            }
             Self::Sleeper(pause) => sleeper(pair, *pause, effort, &mut repetitions)?,
             Self::Idle => idle(pair, &mut repetitions)?,
         }

@@ -1,0 +1,183 @@
+//! Everything that reads bytes of a peer. Each entry takes any bytes and must come back: no panic, no
+//! hang. Where bytes are accepted, an entry checks that what came out says the same when it is written again.
+
+use rkey_core::{Denial, RawKey, WIRE_LEN, WireKey};
+
+/// One reader of foreign bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    /// Name of the fuzz target.
+    pub name: &'static str,
+    /// Feeds it.
+    pub run: fn(&[u8]),
+    /// Valid bytes to start from.
+    pub samples: fn() -> Vec<Vec<u8>>,
+}
+
+/// All of them.
+pub const ALL: &[Entry] = &[
+    Entry {
+        name: "slot",
+        run: slot,
+        samples: slot_samples,
+    },
+    Entry {
+        name: "packet",
+        run: packet,
+        samples: packet_samples,
+    },
+    Entry {
+        name: "connect",
+        run: connect,
+        samples: connect_samples,
+    },
+    Entry {
+        name: "denial",
+        run: denial,
+        samples: denial_samples,
+    },
+    Entry {
+        name: "raw_key",
+        run: raw_key,
+        samples: raw_key_samples,
+    },
+    Entry {
+        name: "remote_key",
+        run: remote_key,
+        samples: remote_key_samples,
+    },
+    Entry {
+        name: "engine",
+        run: engine,
+        samples: engine_samples,
+    },
+];
+
+/// The entry of this name.
+#[must_use]
+pub fn named(name: &str) -> Option<&'static Entry> {
+    ALL.iter().find(|entry| entry.name == name)
+}
+
+/// A slot of a ring, as request and as response.
+pub fn slot(bytes: &[u8]) {
+    let both = rkey_link::fuzzing::request_slot(bytes) && rkey_link::fuzzing::response_slot(bytes);
+    assert!(!both, "a slot that flows both ways was accepted");
+}
+
+fn slot_samples() -> Vec<Vec<u8>> {
+    let sample = |op: u8, flags: u8, inline: u16, len: u32| {
+        let mut slot = vec![0_u8; 256];
+        slot[..4].copy_from_slice(&1_u32.to_le_bytes());
+        slot[4] = op;
+        slot[5] = flags;
+        slot[6..8].copy_from_slice(&inline.to_le_bytes());
+        slot[20..24].copy_from_slice(&len.to_le_bytes());
+        slot[44..48].copy_from_slice(&len.to_le_bytes());
+        slot
+    };
+    let ops = [1, 2, 3, 4, 5, 6, 64, 65, 66];
+    ops.iter()
+        .flat_map(|&op| {
+            [
+                sample(op, 3, 8, 8),
+                sample(op, 3, 0, 4096),
+                sample(op, 0x23, 0, 64),
+            ]
+        })
+        .collect()
+}
+
+/// A packet on the control socket of a link, the identity page of a segment, a direct lease.
+pub fn packet(bytes: &[u8]) {
+    let _ = rkey_link::fuzzing::hello(bytes);
+    let _ = rkey_link::fuzzing::control(bytes);
+    let _ = rkey_link::fuzzing::identity(bytes);
+    let _ = rkey_link::fuzzing::grant(bytes);
+}
+
+fn packet_samples() -> Vec<Vec<u8>> {
+    vec![b"rkey".to_vec()]
+}
+
+/// A packet of a client that connects by address.
+pub fn connect(bytes: &[u8]) {
+    let _ = rkey_device::fuzzing::connect(bytes);
+    let _ = rkey_device::fuzzing::inspection(bytes);
+    let _ = rkey_device::fuzzing::lease(bytes);
+}
+
+fn connect_samples() -> Vec<Vec<u8>> {
+    Vec::new()
+}
+
+/// A denial as it travels in a negative acknowledgement.
+pub fn denial(bytes: &[u8]) {
+    let mut wire = [0; WIRE_LEN];
+    let len = bytes.len().min(WIRE_LEN);
+    wire[..len].copy_from_slice(&bytes[..len]);
+    let denial = Denial::from_wire(&wire);
+    assert!(!denial.to_string().is_empty() && !denial.explain().is_empty());
+    let again = Denial::from_wire(&denial.to_wire());
+    assert_eq!(
+        again.to_string(),
+        denial.to_string(),
+        "a denial changes on its way"
+    );
+}
+
+fn denial_samples() -> Vec<Vec<u8>> {
+    (0..32)
+        .map(|reason| vec![1, 0, reason, 0, 9, 9, 9, 9, 1, 2, 3, 4, 5, 6, 7, 8])
+        .collect()
+}
+
+/// A raw key that a program hands over.
+pub fn raw_key(bytes: &[u8]) {
+    if let Some(key) = RawKey::from_bytes(bytes) {
+        assert_eq!(RawKey::from_bytes(&key.to_bytes()), Some(key));
+    }
+}
+
+fn raw_key_samples() -> Vec<Vec<u8>> {
+    let key = RawKey {
+        key: WireKey::Requested(0x5a_03c1),
+        base: 0x7f12_a000,
+        len: 4096,
+        node: 7,
+    };
+    vec![key.to_bytes().to_vec()]
+}
+
+/// A remote key that a program hands over.
+pub fn remote_key(bytes: &[u8]) {
+    if let Ok(key) = rkey::RemoteKey::from_bytes(bytes) {
+        let again = rkey::RemoteKey::from_bytes(&key.to_bytes());
+        assert!(
+            again.is_ok_and(|again| again == key),
+            "a key changes on its way"
+        );
+        assert!(
+            key.address().checked_add(key.len()).is_some(),
+            "a key wraps around"
+        );
+    }
+}
+
+fn remote_key_samples() -> Vec<Vec<u8>> {
+    let key = rkey::RemoteKey::from_parts(0x7f12_a000, 4096, 0x5a_03c1);
+    key.map(|key| key.to_bytes().to_vec()).into_iter().collect()
+}
+
+/// An engine with a hostile peer: requests, responses and acknowledgements in any order.
+pub fn engine(bytes: &[u8]) {
+    crate::world::run(bytes);
+}
+
+fn engine_samples() -> Vec<Vec<u8>> {
+    // Long scripts of anything; the script language makes most of it meaningful.
+    let mut random = crate::mutate::Random::new(1);
+    (0..8)
+        .map(|_| (0..400).map(|_| random.next() as u8).collect())
+        .collect()
+}

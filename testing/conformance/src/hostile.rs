@@ -1,0 +1,222 @@
+//! A link whose other end is a script of bytes: it delivers whatever a link would let through, in any
+//! order, acknowledges what it likes, and keeps what it is answered.
+
+use rkey_base::fault::Fault;
+use rkey_base::memory::Memory;
+use rkey_base::shared::{Foreign, Place};
+use rkey_link::{
+    Capabilities, DownReason, Head, HeadFlags, Incoming, Link, Malformed, NodeId, Payload,
+    PullError, References, SendError, Ticket,
+};
+use std::cell::Cell;
+use std::collections::VecDeque;
+
+/// The device that the hostile end claims to be.
+pub const HOSTILE: NodeId = NodeId {
+    pid: 666,
+    nonce: 666,
+};
+const PIECE_MAX: usize = 512;
+
+/// A piece on its way to the engine.
+#[derive(Debug)]
+struct Piece {
+    head: Head,
+    bytes: Vec<u8>,
+    references: Option<References>,
+}
+
+impl Piece {
+    fn incoming(&self) -> Incoming<'_> {
+        let payload = match self.references {
+            Some(list) => Payload::Reference(list),
+            None => Payload::Bytes(Foreign::from_slice(&self.bytes)),
+        };
+        Incoming {
+            head: self.head,
+            payload,
+        }
+    }
+}
+
+/// The link.
+#[derive(Debug, Default)]
+pub struct HostileLink {
+    requests: VecDeque<Piece>,
+    responses: VecDeque<Piece>,
+    sent: Ticket,
+    acked: Ticket,
+    /// How the next pull or push ends: 0 well, then the ways to fail.
+    pub pull_fails: Cell<u8>,
+    /// Payloads of the answers that the engine gave.
+    pub answers: Vec<Vec<u8>>,
+}
+
+impl HostileLink {
+    /// Puts 256 bytes into the way of the engine, if a link would let them through as a slot.
+    pub fn deliver(&mut self, slot: &[u8; 256], response: bool) -> bool {
+        let Some(head) = rkey_link::fuzzing::head(slot, response) else {
+            return false;
+        };
+        let by_reference = head.flags.contains(HeadFlags::BY_REFERENCE) && !response;
+        if head.len as usize > PIECE_MAX && !by_reference {
+            return false;
+        }
+        let references = by_reference.then(|| references_of(slot));
+        let bytes = slot[48..].iter().copied().cycle().take(if by_reference {
+            0
+        } else {
+            head.len as usize
+        });
+        let piece = Piece {
+            head,
+            bytes: bytes.collect(),
+            references: references.flatten(),
+        };
+        let queue = if response {
+            &mut self.responses
+        } else {
+            &mut self.requests
+        };
+        if queue.len() < 64 {
+            queue.push_back(piece);
+        }
+        true
+    }
+
+    /// Acknowledges up to `count` more of the engine's requests.
+    pub fn acknowledge(&mut self, count: u64) {
+        self.acked = self.acked.saturating_add(count).min(self.sent);
+    }
+
+    fn pull_result(&self, len: u64) -> Result<(), PullError> {
+        match self.pull_fails.get() % 4 {
+            0 if len <= 1 << 16 => Ok(()),
+            1 => Err(PullError::Refused),
+            2 => Err(PullError::Gone),
+            _ => Err(PullError::Remote(7)),
+        }
+    }
+}
+
+/// The list of a slot by reference; the slot has passed the link's own check.
+fn references_of(slot: &[u8; 256]) -> Option<References> {
+    let count = usize::from(u16::from_le_bytes([slot[6], slot[7]]) / 16);
+    let word = |at: usize| {
+        slot.get(at..at + 8)
+            .and_then(|b| b.try_into().ok())
+            .map_or(0, u64::from_le_bytes)
+    };
+    let list: Vec<(u64, u64)> = (0..count)
+        .map(|i| (word(48 + 16 * i), word(56 + 16 * i)))
+        .collect();
+    References::new(&list)
+}
+
+impl Link for HostileLink {
+    fn node(&self) -> NodeId {
+        HOSTILE
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            inline_max: 208,
+            piece_max: PIECE_MAX as u32,
+            by_reference: true,
+            reference_min: 4096,
+            direct: false,
+        }
+    }
+
+    fn is_up(&self) -> Result<(), DownReason> {
+        Ok(())
+    }
+
+    fn request(
+        &mut self,
+        head: &Head,
+        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+    ) -> Result<Ticket, SendError> {
+        if self.sent - self.acked >= 128 || head.len as usize > PIECE_MAX {
+            return Err(SendError::Full);
+        }
+        let mut bytes = vec![0; head.len as usize];
+        if !bytes.is_empty() {
+            fill(Place::from_slice(&mut bytes)).map_err(SendError::Fault)?;
+        }
+        self.sent += 1;
+        Ok(self.sent - 1)
+    }
+
+    fn request_by_reference(
+        &mut self,
+        head: &Head,
+        _refs: &[(u64, u64)],
+    ) -> Result<Ticket, SendError> {
+        self.request(&Head { len: 0, ..*head }, |_| Ok(()))
+    }
+
+    fn response(&self) -> Result<Option<Incoming<'_>>, Malformed> {
+        Ok(self.responses.front().map(Piece::incoming))
+    }
+
+    fn response_done(&mut self) {
+        self.responses.pop_front();
+    }
+
+    fn acked(&mut self) -> Result<Ticket, Malformed> {
+        Ok(self.acked)
+    }
+
+    fn incoming(&self) -> Result<Option<Incoming<'_>>, Malformed> {
+        Ok(self.requests.front().map(Piece::incoming))
+    }
+
+    fn incoming_done(&mut self) {
+        self.requests.pop_front();
+    }
+
+    fn room_to_respond(&self) -> bool {
+        true
+    }
+
+    fn respond(
+        &mut self,
+        head: &Head,
+        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+    ) -> Result<(), SendError> {
+        if head.len as usize > PIECE_MAX {
+            return Err(SendError::Full);
+        }
+        let mut bytes = vec![0; head.len as usize];
+        if !bytes.is_empty() {
+            fill(Place::from_slice(&mut bytes)).map_err(SendError::Fault)?;
+        }
+        self.answers.push(bytes);
+        Ok(())
+    }
+
+    fn pull<M: Memory>(&self, mem: &M, dst: u64, _src: u64, len: u64) -> Result<(), PullError> {
+        self.pull_result(len)?;
+        mem.store_bytes(dst, &vec![0x77; len as usize])
+            .map_err(PullError::Local)
+    }
+
+    fn push<M: Memory>(
+        &self,
+        mem: &M,
+        _dst_remote: u64,
+        src_local: u64,
+        len: u64,
+    ) -> Result<(), PullError> {
+        self.pull_result(len)?;
+        mem.load_bytes(&mut vec![0; len as usize], src_local)
+            .map_err(PullError::Local)
+    }
+
+    fn pending(&self) -> bool {
+        !self.requests.is_empty() || !self.responses.is_empty()
+    }
+
+    fn flush(&mut self) {}
+}

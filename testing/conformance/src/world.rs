@@ -1,0 +1,392 @@
+//! An engine with a stranger at the other end: whatever the stranger sends, only granted bytes
+//! change, private bytes never leave, and the engine comes back.
+
+use crate::hostile::{HOSTILE, HostileLink};
+use rkey_base::memory::ArenaMemory;
+use rkey_base::range::VaRange;
+use rkey_core::{Access, Limits, Protection, Region, RegionSpec, Secrets, WireKey};
+use rkey_engine::{
+    Completion, CqShared, Engine, EngineConfig, LinkId, Peer, QpAttributes, QpConfig, QpId,
+    QpState, QpType, RecvRequest, SendFlags, SendRequest, Sge, Target, Work,
+};
+use rkey_link::NodeId;
+use std::sync::Arc;
+
+const BASE: u64 = 0x1000_0000;
+const PART: u64 = 4096;
+/// What lies where, in parts of 4 KiB.
+const GUARD: u64 = 0;
+const OPEN: u64 = 1;
+const READABLE: u64 = 2;
+const SECRET: u64 = 3;
+const LOCAL: u64 = 4;
+const PARTS: u64 = 6;
+const SECRET_BYTE: u8 = 0xee;
+const QPN: u32 = 0x123;
+const PEER_QPN: u32 = 0x456;
+
+struct World {
+    engine: Engine<HostileLink, Arc<ArenaMemory>>,
+    memory: Arc<ArenaMemory>,
+    qp: QpId,
+    cq: Arc<CqShared>,
+    link: LinkId,
+    open: Region,
+    readable: Region,
+    local: Region,
+    now: u64,
+    posted: u64,
+}
+
+/// Runs a script: each step reads an action and its arguments from `bytes`.
+///
+/// # Panics
+/// When a byte changed that was not granted, or a secret left.
+pub fn run(bytes: &[u8]) {
+    let Some(mut world) = World::new() else {
+        return;
+    };
+    let mut script = Script { bytes };
+    while !script.bytes.is_empty() {
+        world.step(&mut script);
+    }
+    for _ in 0..8 {
+        world.drive();
+    }
+    world.check();
+}
+
+impl World {
+    /// None when the engine refuses the set-up, which the engine's own tests cover.
+    fn new() -> Option<Self> {
+        let memory = Arc::new(ArenaMemory::new(BASE, (PARTS * PART) as usize));
+        for part in 0..PARTS {
+            let byte = if part == SECRET {
+                SECRET_BYTE
+            } else {
+                part as u8
+            };
+            memory.write(BASE + part * PART, &[byte; PART as usize]);
+        }
+        let limits = Limits {
+            key_slots: 64,
+            ..Limits::default()
+        };
+        let protection = Arc::new(Protection::new(limits, Secrets([1, 2, 3, 4])));
+        let domain = protection.create_domain().ok()?;
+        let register = |part: u64, access| {
+            let range = VaRange::new(BASE + part * PART, PART)?;
+            protection
+                .register(&RegionSpec::new(domain, &[range], access))
+                .ok()
+        };
+        let open = register(OPEN, Access::all())?;
+        let readable = register(READABLE, Access::REMOTE_READ)?;
+        let local = register(LOCAL, Access::all() - Access::REMOTE)?;
+        let config = EngineConfig {
+            node: NodeId { pid: 1, nonce: 1 },
+            ..EngineConfig::default()
+        };
+        let mut engine = Engine::new(config, protection, Arc::clone(&memory));
+        let cq = engine.create_cq(64).ok()?;
+        let qp = engine
+            .create_qp(&QpConfig::new(QpType::Rc, domain, cq.id()), QPN)
+            .ok()?;
+        let link = engine.attach(HostileLink::default());
+        let mut world = Self {
+            engine,
+            memory,
+            qp,
+            cq,
+            link,
+            open,
+            readable,
+            local,
+            now: 0,
+            posted: 0,
+        };
+        world.connect()?;
+        Some(world)
+    }
+
+    fn connect(&mut self) -> Option<()> {
+        let peer = Peer {
+            qpn: PEER_QPN,
+            node: Some(HOSTILE),
+        };
+        let steps = [
+            QpAttributes::init(Access::all()),
+            QpAttributes::rtr(peer, 0),
+            QpAttributes::rts(0),
+        ];
+        for step in steps {
+            self.engine.modify_qp(self.qp, &step).ok()?;
+        }
+        self.engine.connect_qp(self.qp, self.link).ok()?;
+        for id in 0..8 {
+            let _ = self.engine.post_recv(
+                self.qp,
+                &RecvRequest {
+                    id,
+                    sges: &[self.sge(0, 512)],
+                },
+            );
+        }
+        Some(())
+    }
+
+    fn sge(&self, offset: u64, len: u32) -> Sge {
+        Sge {
+            addr: BASE + LOCAL * PART + offset,
+            len,
+            key: self.local.local_key,
+        }
+    }
+
+    fn step(&mut self, script: &mut Script<'_>) {
+        match script.byte() % 12 {
+            0..=4 => self.deliver(script, false),
+            5..=6 => self.deliver(script, true),
+            7 => self.post(script),
+            8 => {
+                let count = u64::from(script.byte() % 8);
+                if let Some(link) = self.engine.link_mut(self.link) {
+                    link.acknowledge(count);
+                }
+            }
+            9 => {
+                let how = script.byte();
+                if let Some(link) = self.engine.link_mut(self.link) {
+                    link.pull_fails.set(how);
+                }
+            }
+            10 => {
+                // A refusal ends the queue pair; bring it back, so that the script goes on.
+                let _ = self
+                    .engine
+                    .modify_qp(self.qp, &QpAttributes::to(QpState::Error));
+                self.drive();
+                let _ = self
+                    .engine
+                    .modify_qp(self.qp, &QpAttributes::to(QpState::Reset));
+                let _ = self.connect();
+            }
+            _ => self.drive(),
+        }
+    }
+
+    /// A slot with fields that are often right, so that it gets past the first checks.
+    fn deliver(&mut self, script: &mut Script<'_>, response: bool) {
+        let mut slot = [0_u8; 256];
+        let mut put = |at: usize, bytes: &[u8]| slot[at..at + bytes.len()].copy_from_slice(bytes);
+        let op = if response {
+            64 + script.byte() % 3
+        } else {
+            1 + script.byte() % 6
+        };
+        let flags = match script.byte() % 4 {
+            0 => script.byte(),
+            1 => 1,
+            2 => 2,
+            _ => 3,
+        };
+        let len = [0, 8, u32::from(script.byte()) % 209, 512][usize::from(script.byte() % 4)];
+        let inline = if matches!(op, 4 | 5 | 65) {
+            16
+        } else {
+            len.min(208) as u16
+        };
+        let len = if matches!(op, 3..=6 | 65) { 0 } else { len };
+        put(0, &1_u32.to_le_bytes());
+        put(4, &[op, flags]);
+        put(
+            6,
+            &(if len > 208 {
+                u16::MAX
+            } else {
+                inline.min(len.max(u32::from(inline)) as u16)
+            })
+            .to_le_bytes(),
+        );
+        put(8, &script.pick32(QPN).to_le_bytes());
+        put(12, &script.pick32(PEER_QPN).to_le_bytes());
+        put(16, &(u32::from(script.byte()) % 12).to_le_bytes());
+        put(20, &len.to_le_bytes());
+        let places = [
+            BASE + OPEN * PART,
+            BASE + READABLE * PART,
+            BASE + SECRET * PART,
+            BASE + GUARD * PART + PART - 4,
+        ];
+        let place = places[usize::from(script.byte() % 4)].wrapping_add(script.offset());
+        put(24, &script.pick64(place).to_le_bytes());
+        let key = if script.byte() % 3 == 0 {
+            self.readable.key.0
+        } else {
+            self.open.key.0
+        };
+        put(32, &script.pick64(u64::from(key)).to_le_bytes());
+        put(40, &script.pick32(0).to_le_bytes());
+        put(
+            44,
+            &script.pick32(if op == 3 { 64 } else { len }).to_le_bytes(),
+        );
+        for at in (48..256).step_by(64) {
+            put(at, &[script.byte(); 8]);
+        }
+        if op == 6 || op == 3 {
+            put(6, &0_u16.to_le_bytes());
+        }
+        if let Some(link) = self.engine.link_mut(self.link) {
+            link.deliver(&slot, response);
+        }
+        if script.byte() % 2 == 0 {
+            self.drive();
+        }
+    }
+
+    fn post(&mut self, script: &mut Script<'_>) {
+        let remote = Target {
+            addr: 0x5000,
+            key: WireKey::Requested(7),
+        };
+        let work = match script.byte() % 5 {
+            0 => Work::Send {
+                imm: None,
+                invalidate: None,
+            },
+            1 => Work::Write {
+                remote,
+                imm: Some(1),
+            },
+            2 => Work::FetchAdd { remote, add: 1 },
+            3 => Work::CompareSwap {
+                remote,
+                compare: 0,
+                swap: 1,
+            },
+            _ => Work::Read { remote },
+        };
+        let len = if matches!(work, Work::FetchAdd { .. } | Work::CompareSwap { .. }) {
+            8
+        } else {
+            1024
+        };
+        let sges = [self.sge(1024, len)];
+        let request = SendRequest {
+            flags: SendFlags::SIGNALED,
+            ..SendRequest::new(self.posted, work, &sges)
+        };
+        if self.engine.post_send(self.qp, &request).is_ok() {
+            self.posted += 1;
+        }
+    }
+
+    fn drive(&mut self) {
+        self.now += 1_000_000;
+        self.engine.drive(self.now, 64);
+        let mut completions = [Completion::default(); 16];
+        self.cq.pop(&mut completions);
+        while self.engine.poll_event().is_some() {}
+    }
+
+    fn check(&self) {
+        for part in [GUARD, READABLE, SECRET, PARTS - 1] {
+            let byte = if part == SECRET {
+                SECRET_BYTE
+            } else {
+                part as u8
+            };
+            let bytes = self.memory.read(BASE + part * PART, PART as usize);
+            assert!(
+                bytes.iter().all(|b| *b == byte),
+                "part {part} of the memory changed without a grant"
+            );
+        }
+        let link = self.engine.link(self.link);
+        let mut answers = link.iter().flat_map(|link| &link.answers);
+        let leaked = answers.any(|answer| answer.windows(4).any(|w| w == [SECRET_BYTE; 4]));
+        assert!(!leaked, "private bytes left");
+    }
+}
+
+/// Bytes that decide.
+struct Script<'a> {
+    bytes: &'a [u8],
+}
+
+impl Script<'_> {
+    fn byte(&mut self) -> u8 {
+        match self.bytes {
+            [first, rest @ ..] => {
+                let first = *first;
+                self.bytes = rest;
+                first
+            }
+            [] => 0,
+        }
+    }
+
+    fn word(&mut self) -> u64 {
+        (0..8).fold(0, |word, _| word << 8 | u64::from(self.byte()))
+    }
+
+    /// Mostly a small way forward, sometimes back.
+    fn offset(&mut self) -> u64 {
+        match self.byte() % 4 {
+            0 => u64::from(self.byte()),
+            1 => PART - u64::from(self.byte()),
+            2 => 0u64.wrapping_sub(u64::from(self.byte())),
+            _ => 0,
+        }
+    }
+
+    /// Mostly `usual`, sometimes anything.
+    fn pick64(&mut self, usual: u64) -> u64 {
+        match self.byte() % 8 {
+            0 => self.word(),
+            1 => usual ^ u64::from(self.byte()),
+            _ => usual,
+        }
+    }
+
+    fn pick32(&mut self, usual: u32) -> u32 {
+        self.pick64(u64::from(usual)) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The script engine is of use only if its usual choices get through to the memory.
+    #[test]
+    fn a_plain_write_arrives() {
+        let mut world = World::new().expect("the engine takes the set-up");
+        let mut slot = [0_u8; 256];
+        let mut put = |at: usize, bytes: &[u8]| slot[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &1_u32.to_le_bytes());
+        put(4, &[2, 3]);
+        put(6, &8_u16.to_le_bytes());
+        put(8, &QPN.to_le_bytes());
+        put(12, &PEER_QPN.to_le_bytes());
+        put(20, &8_u32.to_le_bytes());
+        put(24, &(BASE + OPEN * PART).to_le_bytes());
+        put(32, &u64::from(world.open.key.0).to_le_bytes());
+        put(44, &8_u32.to_le_bytes());
+        put(48, b"arrived!");
+        let link = world.engine.link_mut(world.link).expect("attached");
+        assert!(link.deliver(&slot, false));
+        world.drive();
+        assert_eq!(world.memory.read(BASE + OPEN * PART, 8), b"arrived!");
+        world.check();
+    }
+
+    #[test]
+    #[should_panic(expected = "without a grant")]
+    fn the_check_sees_a_change() {
+        let world = World::new().expect("the engine takes the set-up");
+        world.memory.write(BASE + GUARD * PART + 100, &[9]);
+        world.check();
+    }
+}

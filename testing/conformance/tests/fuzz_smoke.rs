@@ -1,0 +1,96 @@
+//! Hostile bytes into everything that reads a peer, on stable Rust and from fixed seeds. How long is set by
+//! `RKEY_FUZZ_SECONDS` (for each entry; half a second without it). A failure prints the bytes; they become a
+//! test of their own where the bug is.
+
+use rkey_conformance::entries::{self, Entry};
+use rkey_conformance::mutate::{Random, input};
+use std::time::{Duration, Instant};
+
+fn seconds() -> f64 {
+    std::env::var("RKEY_FUZZ_SECONDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0.5)
+}
+
+/// Prints the input under way when the entry panics.
+struct Witness<'a>(&'a str, &'a [u8]);
+
+impl Drop for Witness<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!(
+                "entry {} failed on {} bytes: {:02x?}",
+                self.0,
+                self.1.len(),
+                self.1
+            );
+        }
+    }
+}
+
+fn soak(name: &str) {
+    let entry: &Entry = entries::named(name).expect("the entry exists");
+    let samples = (entry.samples)();
+    let mut random = Random::new(0x726b_6579);
+    let end = Instant::now() + Duration::from_secs_f64(seconds());
+    let mut tries = 0_u64;
+    for sample in &samples {
+        (entry.run)(sample);
+    }
+    // At least some, however slow the machine is.
+    while tries < 1000 || Instant::now() < end {
+        let bytes = input(&mut random, &samples);
+        let _witness = Witness(name, &bytes);
+        (entry.run)(&bytes);
+        tries += 1;
+    }
+    println!("{name}: {tries} inputs");
+}
+
+#[test]
+fn slots() {
+    soak("slot");
+}
+
+#[test]
+fn packets_of_links() {
+    soak("packet");
+}
+
+#[test]
+fn packets_of_connections() {
+    soak("connect");
+}
+
+#[test]
+fn denials() {
+    soak("denial");
+}
+
+#[test]
+fn raw_keys() {
+    soak("raw_key");
+}
+
+#[test]
+fn remote_keys() {
+    soak("remote_key");
+}
+
+#[test]
+fn engines() {
+    soak("engine");
+}
+
+#[test]
+fn every_entry_has_a_fuzz_target() {
+    let manifest = include_str!("../../../fuzz/Cargo.toml");
+    for entry in entries::ALL {
+        assert!(
+            manifest.contains(&format!("name = \"{}\"", entry.name)),
+            "no target {}",
+            entry.name
+        );
+    }
+}
