@@ -96,7 +96,6 @@ pub(crate) fn on_response<M: Memory>(
     meta: &mut Meta,
     incoming: &Incoming<'_>,
 ) {
-    meta.progress += 1;
     let head = &incoming.head;
     let (id, node) = (meta.id, meta.node);
     let Some(qp) = find(qps, numbers, &mut meta.last, head.dst_qp) else {
@@ -171,10 +170,12 @@ fn on_read_data<M: Memory>(
     let last = head.flags.contains(HeadFlags::LAST);
     let now_received = if head.flags.contains(HeadFlags::BY_REFERENCE) {
         // It has been put where we said. Only if we did say.
-        if !wqe.flags.contains(WqeFlags::REFERENCE) || received != 0 || !last {
+        let so_far = if last { u64::from(total) } else { head.addr };
+        let forward = so_far > u64::from(received) && so_far <= u64::from(total);
+        if !wqe.flags.contains(WqeFlags::REFERENCE) || !forward {
             return;
         }
-        total
+        so_far as u32
     } else {
         let end = u64::from(received) + u64::from(head.len);
         let in_order = head.addr == u64::from(received) && end <= u64::from(total);
@@ -199,7 +200,7 @@ fn on_read_data<M: Memory>(
         end as u32
     };
     qp.sq.wqe_mut(seq).received = now_received;
-    qp.req.seen = None;
+    qp.req.seen = None; // the clock of the timeout starts again
     if last {
         answered(x, qp, seq);
     }
@@ -295,10 +296,11 @@ fn on_nak<M: Memory>(
             x.give_up(qp, Status::RetryExceeded);
             return;
         }
-        Nak::NoReference => {
+        Nak::NoReference if qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) => {
             rewind(qp, seq);
             return;
         }
+        Nak::NoReference => Status::BadResponse,
         Nak::InvalidRequest => Status::RemoteInvalidRequest,
         Nak::RemoteAccess => Status::RemoteAccess,
         Nak::RemoteOperation => Status::RemoteOperation,

@@ -29,7 +29,13 @@ pub(crate) struct Bulk {
     list: Option<Box<References>>,
     /// Bytes of this piece that have been moved.
     done: u64,
+    /// Bytes of a read that the requester knows to be in place.
+    told: u64,
 }
+
+/// A push tells the requester each time it has passed a multiple of this, so that a long read
+/// shows that it is alive.
+const TELL: u64 = 16 << 20;
 
 /// What became of a step.
 pub(crate) enum Stepped {
@@ -52,6 +58,7 @@ impl Bulk {
             head: *head,
             list,
             done: 0,
+            told: 0,
         }
     }
 
@@ -66,6 +73,7 @@ impl Bulk {
             head: *head,
             list,
             done: 0,
+            told: 0,
         }
     }
 }
@@ -83,11 +91,14 @@ pub(crate) fn step<L: Link, M: Memory>(
     if !qp.state.responds() {
         return Stepped::Finished(Reply::nak(&bulk.head, Nak::NotReady));
     }
+    if let Err(reason) = port.link.is_up() {
+        return Stepped::Down(reason);
+    }
     if bulk.head.op != Op::Read {
         return pull_step(x, qp, port, bulk);
     }
-    if port.meta.no_push {
-        bulk.list = None;
+    if port.meta.no_push && bulk.list.take().is_some() {
+        bulk.done = bulk.told;
     }
     if bulk.list.is_some() {
         push_step(x, qp, port, bulk)
@@ -122,7 +133,7 @@ fn pull_step<L: Link, M: Memory>(
         let sges = &qp.resp.recv.sges;
         let want = LocalUse::Recv;
         x.reach
-            .each_local(qp.config.domain, sges, received + from, len, want, touch)
+            .each_local(qp.resp.recv.domain, sges, received + from, len, want, touch)
             .map(|()| None)
     };
     match moved {
@@ -187,13 +198,21 @@ fn push_step<L: Link, M: Memory>(
     match moved {
         Ok(counter) => {
             bulk.done += len;
-            if bulk.done < u64::from(head.total) {
-                return Stepped::More;
-            }
-            hit(x, counter, head.total, false);
             let mut answer = back(head, Op::ReadData);
             answer.flags |= HeadFlags::BY_REFERENCE;
             answer.total = head.total;
+            if bulk.done < u64::from(head.total) {
+                if bulk.done.is_multiple_of(TELL) {
+                    answer.flags -= HeadFlags::LAST;
+                    answer.addr = bulk.done;
+                    // Only a sign of life: if there is no room for it, the peer is slow itself.
+                    if port.link.respond(&answer, |_| Ok(())).is_ok() {
+                        bulk.told = bulk.done;
+                    }
+                }
+                return Stepped::More;
+            }
+            hit(x, counter, head.total, false);
             qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
             Stepped::Finished(Reply::Answer(Answer {
                 head: answer,
@@ -201,10 +220,10 @@ fn push_step<L: Link, M: Memory>(
             }))
         }
         Err(Trouble::Pull(PullError::Refused)) => {
-            // From the beginning, through the ring: the requester has not been told anything.
+            // On through the ring, from where the requester knows.
             port.meta.no_push = true;
             bulk.list = None;
-            bulk.done = 0;
+            bulk.done = bulk.told;
             Stepped::More
         }
         Err(trouble) => unmoved(x, qp, port, head, trouble),

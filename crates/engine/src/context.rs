@@ -140,7 +140,7 @@ impl<M> Context<M> {
     pub(crate) fn haunt(&mut self, qp: &Qp) {
         let Some(link) = qp.out else { return };
         let mut sges = Vec::new();
-        for seq in qp.sq.head..qp.sq.next {
+        for seq in qp.sq.head..qp.sq.next + u64::from(qp.req.offset > 0) {
             if qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) {
                 sges.extend_from_slice(qp.sq.sges(seq));
             }

@@ -1,7 +1,7 @@
 //! The engine as its owner sees it: objects, links and events. Posting is in `post.rs`, changing
 //! a queue pair in `qp/modify.rs`, and the work itself behind `drive.rs`.
 
-use crate::context::{Context, Srq};
+use crate::context::{Context, Ghost, Srq};
 use crate::cq::Cq;
 use crate::id::Table;
 use crate::numbers::Numbers;
@@ -612,36 +612,44 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// reference and the peer has not acknowledged it. That stays so when the request has ended
     /// here by a timeout or a flush, until the link says otherwise or is detached.
     pub fn references(&self, key: LocalKey) -> bool {
+        !self.referencing_links(key).is_empty()
+    }
+
+    /// The links over which a peer may still touch the region; see [`Self::references`].
+    pub fn referencing_links(&self, key: LocalKey) -> Vec<LinkId> {
         let names = |sges: &[Sge]| sges.iter().any(|sge| sge.key == key);
-        let posted = self.qps.iter().any(|qp| {
-            (qp.sq.head..qp.sq.next).any(|seq| {
+        let posted = self.qps.iter().filter(|qp| {
+            (qp.sq.head..qp.sq.next + u64::from(qp.req.offset > 0)).any(|seq| {
                 qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) && names(qp.sq.sges(seq))
             })
         });
-        posted
-            || self.x.ghosts.iter().any(|ghost| {
-                let port = self.links.get(ghost.link);
-                names(&ghost.sges)
-                    && port.is_some_and(|port| {
-                        port.meta
-                            .outstanding
-                            .iter()
-                            .any(|record| record.life == ghost.life)
-                    })
-            })
+        let mut links: Vec<_> = posted.filter_map(|qp| qp.out).collect();
+        let ghosts = self
+            .x
+            .ghosts
+            .iter()
+            .filter(|ghost| names(&ghost.sges) && self.is_alive(ghost));
+        links.extend(ghosts.map(|ghost| ghost.link));
+        links.sort_unstable();
+        links.dedup();
+        links
+    }
+
+    /// Whether the peer has not acknowledged all of it.
+    fn is_alive(&self, ghost: &Ghost) -> bool {
+        self.links.get(ghost.link).is_some_and(|port| {
+            port.meta
+                .outstanding
+                .iter()
+                .any(|record| record.life == ghost.life)
+        })
     }
 
     /// Forgets what peers have acknowledged since.
     pub(crate) fn lay_ghosts(&mut self) {
-        let links = &self.links;
-        self.x.ghosts.retain(|ghost| {
-            links.get(ghost.link).is_some_and(|port| {
-                port.meta
-                    .outstanding
-                    .iter()
-                    .any(|record| record.life == ghost.life)
-            })
-        });
+        let mut ghosts = std::mem::take(&mut self.x.ghosts);
+        ghosts.retain(|ghost| self.is_alive(ghost));
+        self.x.ghosts = ghosts;
     }
 
     /// Takes the queue pairs of completion queues that broke out of service.

@@ -2,6 +2,7 @@
 
 use crate::send_queue::NO_SGE;
 use crate::{RecvRequest, Sge};
+use rkey_core::DomainId;
 
 /// A ring of posted receives.
 pub(crate) struct RecvQueue {
@@ -25,6 +26,8 @@ pub(crate) struct Recv {
     /// Whether there is one.
     pub(crate) held: bool,
     pub(crate) id: u64,
+    /// The domain of the keys in `sges`.
+    pub(crate) domain: DomainId,
     pub(crate) sges: Vec<Sge>,
     /// Bytes that fit.
     pub(crate) capacity: u64,
@@ -35,6 +38,7 @@ impl Recv {
         Self {
             held: false,
             id: 0,
+            domain: DomainId(0),
             sges: Vec::new(),
             capacity: 0,
         }

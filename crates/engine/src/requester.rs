@@ -18,6 +18,10 @@ use rkey_core::LocalUse;
 use rkey_link::link::REFERENCES_MAX;
 use rkey_link::{DownReason, Head, HeadFlags, Link, Op, SendError, Ticket};
 
+/// The most bytes that one piece by reference moves. The peer acknowledges pieces, and so shows
+/// that it is alive, in the middle of a long message.
+const REFERENCE_PIECE: u64 = 16 << 20;
+
 /// Sends what can be sent.
 pub(crate) fn pump<L: Link, M: Memory>(
     x: &mut Context<M>,
@@ -369,25 +373,28 @@ fn tell<L: Link, M: Memory>(
     if offset == 0 {
         head.flags |= HeadFlags::FIRST;
     }
-    if rest > u64::from(port.meta.caps.inline_max) && offset == 0 && !inline {
-        if wants_reference(port, qp, wqe)
-            && let Some(ticket) = by_reference(reach, port, qp, wqe, head, trouble)
-        {
-            return ticket;
-        }
-        if rest > u64::from(port.meta.caps.piece_max) {
+    if head.op == Op::Write {
+        head.addr = head.addr.wrapping_add(offset);
+    }
+    if rest > u64::from(port.meta.caps.inline_max) && !inline {
+        if offset == 0 && rest > u64::from(port.meta.caps.piece_max) {
             // Rather refuse a message as a whole than in its middle.
             reach
                 .check_sges(domain, qp.sq.sges(seq), rest, want)
                 .map_err(|found| SendError::Fault(keep(trouble, found)))?;
         }
+        if wants_reference(port, qp, rest)
+            && let Some(ticket) = by_reference(reach, port, qp, wqe, head, offset, trouble)
+        {
+            return ticket;
+        }
+    }
+    if offset == 0 {
+        qp.sq.wqe_mut(seq).flags -= WqeFlags::REFERENCE;
     }
     head.len = rest.min(u64::from(port.meta.caps.piece_max)) as u32;
     if u64::from(head.len) == rest {
         head.flags |= HeadFlags::LAST;
-    }
-    if head.op == Op::Write {
-        head.addr = head.addr.wrapping_add(offset);
     }
     port.link.request(head, |mut place| {
         if inline {
@@ -401,21 +408,22 @@ fn tell<L: Link, M: Memory>(
     })
 }
 
-fn wants_reference<L: Link>(port: &Port<L>, qp: &Qp, wqe: &Wqe) -> bool {
+fn wants_reference<L: Link>(port: &Port<L>, qp: &Qp, rest: u64) -> bool {
     let meta = &port.meta;
     meta.caps.by_reference
-        && wqe.total >= meta.caps.reference_min.max(1)
+        && rest >= u64::from(meta.caps.reference_min.max(1))
         && qp.config.qp_type == QpType::Rc
 }
 
-/// Sends the whole message as a list of places. `None` if the list would be too long, or the
-/// peer cannot reach our memory.
+/// Sends the rest of the message, or a good part of it, as a list of places. `None` if the list
+/// would be too long, or the peer cannot reach our memory.
 fn by_reference<L: Link, M: Memory>(
     reach: &Reach<M>,
     port: &mut Port<L>,
     qp: &mut Qp,
     wqe: &Wqe,
     head: &mut Head,
+    offset: u64,
     trouble: &mut Option<Trouble>,
 ) -> Option<Result<Ticket, SendError>> {
     let reads = wqe.op == CompletionOp::Read;
@@ -425,12 +433,18 @@ fn by_reference<L: Link, M: Memory>(
     let seq = qp.sq.next;
     let mut list = [(0, 0); REFERENCES_MAX];
     let mut count = 0;
-    let total = u64::from(wqe.total);
+    let rest = u64::from(wqe.total) - offset;
+    let len = if reads {
+        rest
+    } else {
+        rest.min(REFERENCE_PIECE)
+    };
+    let sges = qp.sq.sges(seq);
     let walked = reach.each_local(
         qp.config.domain,
-        qp.sq.sges(seq),
-        0,
-        total,
+        sges,
+        offset,
+        len,
         local_use(wqe.op),
         |span, _| {
             if let Some(place) = list.get_mut(count) {
@@ -444,14 +458,14 @@ fn by_reference<L: Link, M: Memory>(
         return Some(Err(SendError::Fault(keep(trouble, found))));
     }
     let list = list.get(..count)?;
-    let mut whole = *head;
-    whole.flags |= HeadFlags::FIRST | HeadFlags::LAST;
-    whole.len = if reads { 0 } else { wqe.total };
-    let sent = port.link.request_by_reference(&whole, list);
+    head.len = if reads { 0 } else { len as u32 };
+    if len == rest {
+        head.flags |= HeadFlags::LAST;
+    }
+    let sent = port.link.request_by_reference(head, list);
     if sent.is_ok() {
         qp.sq.wqe_mut(seq).flags |= WqeFlags::REFERENCE;
     }
-    *head = whole;
     Some(sent)
 }
 
@@ -467,11 +481,12 @@ fn ask<L: Link, M: Memory>(
     let seq = qp.sq.next;
     let mut len = u64::from(wqe.total);
     if wqe.op == CompletionOp::Read {
-        if wants_reference(port, qp, wqe)
-            && let Some(ticket) = by_reference(reach, port, qp, wqe, &mut head, trouble)
+        if wants_reference(port, qp, len)
+            && let Some(ticket) = by_reference(reach, port, qp, wqe, &mut head, 0, trouble)
         {
             return ticket;
         }
+        qp.sq.wqe_mut(seq).flags -= WqeFlags::REFERENCE;
     } else {
         len = 8;
         head.total = 8;

@@ -78,7 +78,6 @@ pub(crate) fn on_request<M: Memory>(
     meta: &mut Meta,
     incoming: &Incoming<'_>,
 ) -> Reply {
-    meta.progress += 1;
     let head = &incoming.head;
     let Some(qp) = find(qps, numbers, &mut meta.last, head.dst_qp) else {
         return not_ready(head);
@@ -222,12 +221,15 @@ fn begin<M: Memory>(
 /// Takes a receive from the queue pair's own queue or the shared one.
 #[inline]
 pub(crate) fn take_receive<M>(x: &mut Context<M>, qp: &mut Qp) -> bool {
+    qp.resp.recv.domain = qp.config.domain;
     let Some(srq) = qp.config.srq else {
         return qp.rq.take(&mut qp.resp.recv);
     };
     let Some(srq) = x.srqs.get_mut(srq) else {
         return false;
     };
+    // Keys in a shared receive queue are those of its own domain (IBA 10.2.9.3).
+    qp.resp.recv.domain = srq.domain;
     let taken = srq.queue.take(&mut qp.resp.recv);
     if taken && srq.queue.len() < srq.limit {
         srq.limit = 0;
@@ -330,7 +332,7 @@ fn place_send<M: Memory>(
 ) -> Result<Counter, Trouble> {
     let sges = &qp.resp.recv.sges;
     x.reach.scatter(
-        qp.config.domain,
+        qp.resp.recv.domain,
         sges,
         u64::from(offset),
         bytes,

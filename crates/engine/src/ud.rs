@@ -34,7 +34,7 @@ pub(crate) fn on_datagram<M: Memory>(x: &mut Context<M>, qp: &mut Qp, incoming: 
     if len > qp.resp.recv.capacity {
         return; // the receive stays held for the next one
     }
-    let domain = qp.config.domain;
+    let domain = qp.resp.recv.domain;
     let sges = &qp.resp.recv.sges;
     let grh = x.config.grh;
     let mut placed = x

@@ -228,3 +228,83 @@ fn loopback_carries_everything() {
         assert_eq!(memory.read(base + 720_000, len as usize), data);
     }
 }
+
+/// A message by reference that is longer than a piece goes in several, and a long read tells that
+/// it goes on; also when the way by reference is closed in the middle.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn long_messages_by_reference_show_that_they_are_alive() {
+    let caps = Capabilities {
+        by_reference: true,
+        ..CAPS
+    };
+    let len = 40 << 20;
+    for refuse in [false, true] {
+        for read in [false, true] {
+            let mut pair = Pair::large(caps, 64 << 20);
+            let [a, _b] = pair.connect(|_, _| {});
+            let mine = pair.nodes[0].register(0, 64 << 20, ALL);
+            let theirs = pair.nodes[1].register(0, 64 << 20, ALL);
+            let (from, into) = if read { (1, 0) } else { (0, 1) };
+            let data = pattern(8, len as usize);
+            pair.nodes[from].fill(0, &data);
+            let sge = [pair.nodes[0].sge(&mine, 0, len)];
+            let remote = pair.nodes[1].target(&theirs, 0);
+            let work = if read {
+                Work::Read { remote }
+            } else {
+                Work::Write { remote, imm: None }
+            };
+            pair.send(0, &a, &SendRequest::new(1, work, &sge));
+            assert!(pair.nodes[0].engine.references(mine.local_key));
+            pair.carry_all();
+            for _ in 0..100 {
+                pair.drive(1, 64); // 256 KiB
+            }
+            assert!(
+                pair.carry_responses(0, usize::MAX) >= 1,
+                "something is heard of it"
+            );
+            pair.tail(1).refuse_reference = refuse;
+            pair.settle();
+            assert_eq!(
+                statuses(&a.poll()),
+                [(1, Status::Success)],
+                "{refuse} {read}"
+            );
+            assert!(
+                pair.nodes[into].bytes(0, len as usize) == data,
+                "{refuse} {read}"
+            );
+            assert!(!pair.nodes[0].engine.references(mine.local_key));
+        }
+    }
+}
+
+/// What a peer may still touch is known also after the request has ended here.
+#[test]
+fn references_outlive_their_requests() {
+    let caps = Capabilities {
+        by_reference: true,
+        ..CAPS
+    };
+    let mut pair = Pair::with(caps, EngineConfig::default());
+    let [a, _] = pair.connect(|_, _| {});
+    let [mine, other] = [0, 0].map(|at| pair.nodes[0].register(at, 1 << 16, ALL));
+    let theirs = pair.nodes[1].register(0, 1 << 16, ALL);
+    let sge = [pair.nodes[0].sge(&mine, 0, 1 << 16)];
+    let remote = pair.nodes[1].target(&theirs, 0);
+    pair.send(0, &a, &SendRequest::new(1, Work::Read { remote }, &sge));
+    pair.nodes[0]
+        .engine
+        .modify_qp(a.id, &QpAttributes::to(QpState::Error))
+        .unwrap();
+    assert_eq!(statuses(&a.poll()), [(1, Status::Flushed)]);
+    let links = pair.nodes[0].engine.referencing_links(mine.local_key);
+    assert_eq!(links, [pair.ends[0]]);
+    assert!(!pair.nodes[0].engine.references(other.local_key));
+    pair.nodes[0].engine.destroy_qp(a.id).unwrap();
+    assert!(pair.nodes[0].engine.references(mine.local_key));
+    pair.settle();
+    assert!(!pair.nodes[0].engine.references(mine.local_key));
+}

@@ -591,3 +591,33 @@ fn bound_counters_are_told() {
         .collect();
     assert_eq!(hits, [(42, 8, true), (42, 8, false)]);
 }
+
+/// Receives in a shared queue use keys of the queue's domain, whatever the queue pair's is.
+#[test]
+fn shared_receives_have_the_domain_of_their_queue() {
+    let mut pair = Pair::new();
+    let node = &mut pair.nodes[1];
+    let other = node.protection.create_domain().unwrap();
+    let range = [node.memory.range()];
+    let region = node
+        .protection
+        .register(&rkey_core::RegionSpec::new(other, &range, ALL))
+        .unwrap();
+    let srq = node.engine.create_srq(other, 8, 1).unwrap();
+    let [a, b] = pair.connect(|at, config| {
+        if at == 1 {
+            config.srq = Some(srq);
+        }
+    });
+    let room = [pair.nodes[1].sge(&region, 0, 8)];
+    pair.nodes[1]
+        .engine
+        .post_srq_recv(srq, &RecvRequest { id: 5, sges: &room })
+        .unwrap();
+    let mut request = SendRequest::new(1, send_work(), &[]);
+    request.inline = Some(&[3; 8]);
+    pair.send(0, &a, &request);
+    pair.settle();
+    assert_eq!(statuses(&b.poll()), [(5, Status::Success)]);
+    assert_eq!(pair.nodes[1].bytes(0, 8), [3; 8]);
+}

@@ -280,11 +280,15 @@ impl Node {
     }
 
     pub(crate) fn with(pid: u32, config: EngineConfig) -> Self {
+        Self::with_memory(pid, config, 1 << 22)
+    }
+
+    fn with_memory(pid: u32, config: EngineConfig, len: usize) -> Self {
         let node = NodeId {
             pid,
             nonce: u64::from(pid),
         };
-        let memory = Arc::new(ArenaMemory::new(u64::from(pid) << 32, 1 << 22));
+        let memory = Arc::new(ArenaMemory::new(u64::from(pid) << 32, len));
         let seed = u64::from(pid) * 0x9e37_79b9;
         let protection = Arc::new(Protection::new(limits(), Secrets([seed, 2, 3, 4])));
         let domain = protection.create_domain().unwrap();
@@ -386,7 +390,18 @@ impl Pair {
     }
 
     pub(crate) fn with(caps: Capabilities, config: EngineConfig) -> Self {
-        let mut nodes = [Node::with(1, config), Node::with(2, config)];
+        Self::of([Node::with(1, config), Node::with(2, config)], caps)
+    }
+
+    pub(crate) fn large(caps: Capabilities, memory: usize) -> Self {
+        let config = EngineConfig::default();
+        Self::of(
+            [1, 2].map(|pid| Node::with_memory(pid, config, memory)),
+            caps,
+        )
+    }
+
+    fn of(mut nodes: [Node; 2], caps: Capabilities) -> Self {
         let memories = [Arc::clone(&nodes[0].memory), Arc::clone(&nodes[1].memory)];
         let ids = [nodes[0].node, nodes[1].node];
         let mut end = |at: usize, requester: bool| {
