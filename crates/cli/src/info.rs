@@ -76,7 +76,7 @@ const OFFERS: [Offer; 7] = [
     },
     Offer {
         what: "keys",
-        how: "32 bits, not guessable, never valid again; or 64 bits of the program's choice",
+        how: "32 bits, not guessable, a stale one is refused; or 64 bits of the program's choice",
     },
     Offer {
         what: "links",
