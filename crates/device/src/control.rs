@@ -158,6 +158,7 @@ impl Control {
             shared.reactor.remove(fd);
         }
         let step = acceptor.advance();
+        let mut linked = false;
         match step {
             Ok(Step::Pending) => {
                 let half_open = &self.half_open[index];
@@ -166,15 +167,16 @@ impl Control {
                 }
                 return false;
             }
-            Ok(Step::Done(Greeting::Link(request))) => self.accept_link(shared, request),
+            Ok(Step::Done(Greeting::Link(request))) => linked = self.accept_link(shared, request),
             Ok(Step::Done(Greeting::Other(stranger))) => answer(shared, stranger),
             Err(error) => tracing::debug!(%error, "dropped a client"),
         }
         self.half_open.remove(index);
-        false
+        // The engine thread takes over for a moment, and so tells the new peer when it sleeps.
+        linked
     }
 
-    fn accept_link(&mut self, shared: &Shared, request: LinkRequest) {
+    fn accept_link(&mut self, shared: &Shared, request: LinkRequest) -> bool {
         let limit = shared.config.max_links as usize;
         if self.links.len() >= limit {
             tracing::warn!(
@@ -184,13 +186,14 @@ impl Control {
             request.refuse(&format!(
                 "the limit of {limit} links is reached (RKEY_MAX_LINKS raises it)"
             ));
-            return;
+            return false;
         }
         match request.accept() {
-            Ok(link) => {
-                self.adopt(shared, link);
+            Ok(link) => self.adopt(shared, link).is_some(),
+            Err(error) => {
+                tracing::debug!(%error, "a link was not made");
+                false
             }
-            Err(error) => tracing::debug!(%error, "a link was not made"),
         }
     }
 

@@ -3,15 +3,16 @@
 //! A device answers an inspection from its engine thread, so it also works while its program sleeps or
 //! computes. Keys are never part of it.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rkey_core::Snapshot;
-use rkey_engine::{Peer, QpInfo};
+use rkey_engine::inspect::{CqSnapshot, LinkSnapshot, QpSnapshot};
 use rkey_link::shm::{Control, LocalNode, Step, Stranger};
-use rkey_link::{AnyLink, Link, NodeId};
+use rkey_link::{AnyLink, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::channel::wait_readable;
@@ -84,8 +85,12 @@ pub struct QpView {
     pub peer: Option<NodeId>,
     /// Sends that are posted and not complete.
     pub sends: u32,
+    /// Those of them that have been started.
+    pub started: u32,
     /// Receives that are posted and not complete.
     pub receives: u32,
+    /// Why nothing is sent although something is posted: "Link", "Room", "Delay", "Rewind" or "Order".
+    pub waits_for: Option<String>,
 }
 
 /// A completion queue.
@@ -112,6 +117,8 @@ pub struct LinkView {
     pub up: bool,
     /// Whether payloads are copied straight between the processes.
     pub by_reference: bool,
+    /// Pieces that were sent and not acknowledged.
+    pub outstanding: u32,
 }
 
 /// A counter.
@@ -217,29 +224,14 @@ fn inspect(shared: &Shared) -> Inspection {
     let (regions, windows) = (protection.regions.len(), protection.windows.len());
     protection.regions.truncate(LISTED);
     protection.windows.truncate(LISTED);
-    let ids: Vec<_> = shared.qps.lock().values().map(|&(id, _)| id).collect();
-    let mut qps = Vec::with_capacity(ids.len());
-    for id in ids {
-        // The lock for each by itself: posters should not wait for a long list.
-        qps.extend(shared.engine.lock().query_qp(id).map(|info| view_qp(&info)));
-    }
-    let links = shared
-        .engine
-        .lock()
-        .links()
-        .map(|(_, link)| view_link(link))
-        .collect();
-    let cqs = shared
-        .notify
-        .lock()
-        .values()
-        .map(|notify| CqView {
-            number: notify.entries.id().index,
-            depth: notify.entries.depth(),
-            used: notify.entries.len(),
-            overrun: notify.entries.is_overrun(),
-        })
-        .collect();
+    let (engine, roles) = {
+        let engine = shared.engine.lock();
+        let roles: BTreeMap<u32, &str> = engine
+            .links()
+            .map(|(id, link)| (id.index, role_of(link)))
+            .collect();
+        (engine.snapshot(), roles)
+    };
     let counters = shared.counters.lock();
     Inspection {
         node: shared.node,
@@ -251,9 +243,13 @@ fn inspect(shared: &Shared) -> Inspection {
         protection,
         regions,
         windows,
-        qps,
-        cqs,
-        links,
+        qps: engine.qps.iter().map(view_qp).collect(),
+        cqs: engine.cqs.iter().map(view_cq).collect(),
+        links: engine
+            .links
+            .iter()
+            .map(|link| view_link(link, &roles))
+            .collect(),
         counters: counters
             .iter()
             .map(|(&number, c)| CounterView {
@@ -273,31 +269,49 @@ fn inspect(shared: &Shared) -> Inspection {
     }
 }
 
-fn view_qp(info: &QpInfo) -> QpView {
-    let peer: Option<Peer> = info.attributes.peer;
+fn view_qp(qp: &QpSnapshot) -> QpView {
     QpView {
-        qpn: info.qpn,
-        qp_type: format!("{:?}", info.config.qp_type),
-        state: format!("{:?}", info.state),
-        domain: info.config.domain.0,
-        peer_qpn: peer.map(|p| p.qpn),
-        peer: peer.and_then(|p| p.node),
-        sends: info.sends,
-        receives: info.receives,
+        qpn: qp.qpn,
+        qp_type: format!("{:?}", qp.qp_type),
+        state: format!("{:?}", qp.state),
+        domain: qp.domain.0,
+        peer_qpn: qp.peer_qpn,
+        peer: qp.peer,
+        sends: qp.sends,
+        started: qp.sends_started,
+        receives: qp.receives,
+        waits_for: qp.waits_for.map(|what| format!("{what:?}")),
     }
 }
 
-fn view_link(link: &AnyLink) -> LinkView {
-    let role = match link {
+fn view_cq(cq: &CqSnapshot) -> CqView {
+    CqView {
+        number: cq.index,
+        depth: cq.depth as usize,
+        used: cq.used as usize,
+        overrun: cq.overrun,
+    }
+}
+
+fn view_link(link: &LinkSnapshot, roles: &BTreeMap<u32, &str>) -> LinkView {
+    LinkView {
+        node: link.node,
+        role: roles
+            .get(&link.index)
+            .copied()
+            .unwrap_or_default()
+            .to_owned(),
+        up: link.down.is_none(),
+        by_reference: link.capabilities.by_reference && !link.no_reference,
+        outstanding: link.outstanding,
+    }
+}
+
+fn role_of(link: &AnyLink) -> &'static str {
+    match link {
         AnyLink::Loopback(_) => "loopback",
         AnyLink::Shm(link) if link.is_requester() => "requester",
         AnyLink::Shm(_) => "responder",
-    };
-    LinkView {
-        node: link.node(),
-        role: role.to_owned(),
-        up: link.is_up().is_ok(),
-        by_reference: link.capabilities().by_reference,
     }
 }
 

@@ -333,6 +333,8 @@ impl Shared {
         let mut engine = self.engine.lock();
         let alarm = PanicAlarm(self);
         let result = run(&mut engine);
+        // It may have given the engine something to do, of which no ring knows.
+        self.progress.restless.store(true, Ordering::Relaxed);
         let first = engine.poll_event();
         std::mem::forget(alarm);
         if let Some(first) = first {

@@ -179,7 +179,9 @@ fn a_lease_ends_with_its_region() {
     // The other lease is not affected, and ends with its owner.
     reader.read(0, &mut bytes).unwrap();
     peer.finish();
-    common::until("the end of the link", || side.device.inspect().unwrap().links.len() == 1);
+    common::until("the end of the link", || {
+        side.device.inspect().unwrap().links.len() == 1
+    });
     assert!(reader.read(0, &mut bytes).is_err());
 }
 
