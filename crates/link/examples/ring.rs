@@ -86,7 +86,7 @@ fn target(name: &str) -> Outcome {
     let grant = board.grant(0, SIZE as u64, true).ok_or("no lease")?;
     link.send_control(&grant.to_bytes(), &[arena.fd()])?;
     let mut idle = 0u32;
-    let mut words = vec![0u64; SIZE / 8];
+    let mut words = vec![0; SIZE];
     loop {
         if let Some(incoming) = link.incoming()? {
             idle = 0;
@@ -94,7 +94,8 @@ fn target(name: &str) -> Outcome {
             match (head.op, incoming.payload) {
                 (Op::Write, Payload::Bytes(bytes)) => {
                     // The floor: a plain copy into memory of ours.
-                    store(&mut words, head.addr, bytes);
+                    let at = (head.addr - BASE) as usize;
+                    bytes.get(0, &mut words[at..at + bytes.len()]);
                 }
                 (Op::Write, Payload::Reference(list)) => {
                     let mut at = head.addr;
@@ -108,9 +109,9 @@ fn target(name: &str) -> Outcome {
                         len: head.total,
                         ..Head::new(Op::ReadData)
                     };
-                    let value = words[0].to_le_bytes();
+                    let value = &words[..8];
                     link.respond(&answer, |mut place| {
-                        place.put(0, &value);
+                        place.put(0, value);
                         Ok(())
                     })?;
                 }
@@ -125,17 +126,6 @@ fn target(name: &str) -> Outcome {
                 return Ok(());
             }
         }
-    }
-}
-
-fn store(words: &mut [u64], addr: u64, bytes: rkey_base::shared::Foreign<'_>) {
-    let at = (addr - BASE) as usize / 8;
-    if bytes.len() == 8 {
-        words[at] = bytes.get_u64(0);
-        return;
-    }
-    for (i, word) in words[at..].iter_mut().take(bytes.len() / 8).enumerate() {
-        *word = bytes.get_u64(8 * i);
     }
 }
 
@@ -204,13 +194,17 @@ impl Initiator {
             ..Head::new(Op::Read)
         };
         let start = Instant::now();
-        for _ in 0..count {
+        for i in 0..count {
             self.request(&head, |_| ())?;
             while self.link.response()?.is_none() {
                 hint::pause();
             }
             self.link.response_done();
-            self.link.acked()?;
+            // Looking at acknowledgements as seldom as the window allows: their line is written
+            // by the other side and costs a hop of its own.
+            if i.is_multiple_of(8) {
+                self.link.acked()?;
+            }
         }
         Ok(start.elapsed())
     }

@@ -227,7 +227,7 @@ fn a_sleeping_requester_hears_its_acknowledgement() {
     peek.announce_sleep();
     responder.incoming().unwrap().unwrap();
     responder.incoming_done();
-    for _ in 0..20 {
+    for _ in 0..50 {
         let _ = responder.incoming().unwrap();
         responder.flush();
     }

@@ -6,6 +6,7 @@
 use super::half::Half;
 use super::slot::{self, Body, PAYLOAD, Rules};
 use crate::{HeadFlags, Incoming, Malformed, Payload};
+use rkey_base::hint::prefetch_read;
 use rkey_base::shared::Foreign;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -13,8 +14,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Acknowledge at the latest when this many pieces are unreported.
 const ACK_EVERY: u64 = 16;
-/// Or when we have looked this often and found nothing.
-const ACK_AFTER_EMPTY: u32 = 8;
+/// After so many pieces without waiting, the peer is ahead of us and slots may be prefetched. (If
+/// it is not, prefetching takes lines away from it that it is about to write.)
+const BEHIND: u64 = 8;
+/// How far ahead.
+const AHEAD: u64 = 4;
+/// Or when we have looked this often and found nothing. Long enough that an answer which comes by
+/// return (some 300 ns) is not delayed by our own write.
+const ACK_AFTER_EMPTY: u32 = 24;
 
 /// What the owner of the link writes and a peeking thread reads.
 #[derive(Debug, Default)]
@@ -42,6 +49,8 @@ pub(crate) struct Receiver {
     taken_bytes: Cell<u32>,
     /// Payload ring bytes consumed since the last report.
     unreported_bytes: u32,
+    /// The index at which there was nothing last.
+    waited_at: Cell<u64>,
     /// How often in a row there was nothing.
     empties: Cell<u32>,
 }
@@ -61,6 +70,7 @@ impl Receiver {
             ack_now: Cell::new(false),
             taken_bytes: Cell::new(0),
             unreported_bytes: 0,
+            waited_at: Cell::new(0),
             empties: Cell::new(0),
         }
     }
@@ -95,14 +105,25 @@ impl Receiver {
         let index = self.consumed();
         let first = self.peer.slot_word(index).load(Ordering::Acquire);
         if !slot::is_current(first, index) {
+            self.waited_at.set(index);
             return Ok(None);
         }
         let slot = self.peer.slot(index);
+        let behind = index.wrapping_sub(self.waited_at.get()) >= BEHIND;
+        if behind {
+            prefetch_read(self.peer.slot(index + AHEAD));
+        }
         // SAFETY: a slot of the peer's half, readable for 256 bytes and aligned (`Half`).
         let (head, body) = unsafe { slot::read(slot, first, &self.rules)? };
         let mut bytes = 0;
         let payload = match body {
             Body::Inline => {
+                if behind && head.len > 16 {
+                    let ahead = self.peer.slot(index + AHEAD);
+                    for line in (64..PAYLOAD + head.len as usize).step_by(64) {
+                        prefetch_read(ahead.wrapping_add(line));
+                    }
+                }
                 // SAFETY: the reader has checked that the length is at most 208, which is what a
                 // slot has after its head.
                 let bytes = unsafe { Foreign::new(slot.add(PAYLOAD), head.len as usize) };

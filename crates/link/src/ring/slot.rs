@@ -149,7 +149,17 @@ pub(crate) unsafe fn read(
         return Ok((head, Body::Inline));
     }
     if flags.contains(HeadFlags::BY_REFERENCE) {
-        return read_references(&head, extension, get).map(|body| (head, body));
+        let wanted = match op {
+            Op::Send | Op::Write => Some(head.len),
+            Op::Read if head.len == 0 => Some(head.total),
+            // "Your read has been pushed."
+            Op::ReadData if head.len == 0 && extension == 0 => return Ok((head, Body::Inline)),
+            _ => None,
+        };
+        return match wanted {
+            Some(wanted) => read_references(wanted, extension, get).map(|body| (head, body)),
+            None => Err(Malformed::new("references where none belong")),
+        };
     }
     if matches!(op, Op::Read | Op::Probe) && head.len != 0 {
         return Err(Malformed::new("payload where none belongs"));
@@ -172,28 +182,17 @@ pub(crate) unsafe fn read(
     Ok((head, Body::Inline))
 }
 
-/// The list of a piece by reference; the answer "your read has been pushed" has none.
+/// The list of a piece by reference.
 #[cold]
 fn read_references(
-    head: &Head,
+    wanted: u32,
     extension: u16,
     get: impl Fn(usize) -> u64,
 ) -> Result<Body, Malformed> {
-    if head.op == Op::ReadData {
-        if extension != 0 || head.len != 0 {
-            return Err(Malformed::new("pushed data with payload"));
-        }
-        return Ok(Body::Inline);
-    }
     let count = usize::from(extension / 16);
     if !extension.is_multiple_of(16) || count == 0 || count > REFERENCES_MAX {
         return Err(Malformed::new("a list of references of impossible length"));
     }
-    let wanted = match head.op {
-        Op::Send | Op::Write => head.len,
-        Op::Read if head.len == 0 => head.total,
-        _ => return Err(Malformed::new("references where none belong")),
-    };
     let mut list = [(0, 0); REFERENCES_MAX];
     let mut sum = 0u64;
     for (i, entry) in list.iter_mut().take(count).enumerate() {

@@ -49,7 +49,7 @@
 //! of the ring is skipped. It is freed by the acknowledgement of its slot.
 //!
 //! **Acknowledgements.** The ack word is written when 16 pieces or a quarter of the payload ring
-//! are unreported, when the reader has looked in vain 8 times, when a piece asks for it
+//! are unreported, when the reader has looked in vain 24 times, when a piece asks for it
 //! (`ACK_NOW`), and before sleeping. A requester uses the count only after it has taken all the
 //! responses that the same word announces.
 //!
