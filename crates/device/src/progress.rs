@@ -258,13 +258,14 @@ impl Shared {
         let stamp = state.stamp.0.load(Ordering::Relaxed).wrapping_add(1);
         state.stamp.0.store(stamp, Ordering::Relaxed);
         if state.restless.load(Ordering::Relaxed) || cache.any_pending(state) {
-            if let Some(engine) = self.engine.try_lock() {
-                self.drive(engine, state.clock.load(Ordering::Relaxed));
-                if state.quiet_since.load(Ordering::Relaxed) != 0 {
-                    state.quiet_since.store(0, Ordering::Relaxed);
-                }
+            if let Some(engine) = self.engine.try_lock()
+                && self.drive(engine, state.clock.load(Ordering::Relaxed))
+                && state.quiet_since.load(Ordering::Relaxed) != 0
+            {
+                state.quiet_since.store(0, Ordering::Relaxed);
             }
-        } else if stamp % POLLS_PER_LOOK == 0 {
+        }
+        if stamp.is_multiple_of(POLLS_PER_LOOK) {
             self.poll_slowly();
         }
     }
@@ -388,19 +389,19 @@ impl Shared {
 
     /// Drives until there is nothing to do at the moment; what is still left is the engine thread's.
     fn settle(&self) {
+        let mut busy = true;
         for _ in 0..SETTLE {
-            if !self.progress.is_restless() && !self.any_pending() {
+            busy = self.drive_now();
+            if !busy {
                 break;
             }
-            let now = self.progress.refresh_clock();
-            self.drive(self.engine.lock(), now);
         }
         let engine = self.engine.lock();
         if let Some(deadline) = self.progress.deadline() {
             self.progress.set_timer(deadline);
         }
         drop(engine);
-        if self.progress.is_restless() || self.any_pending() {
+        if busy {
             self.progress.ring();
         }
     }
@@ -427,10 +428,13 @@ impl Shared {
         self.settle();
     }
 
-    /// Drives once at the real time, on behalf of a caller that waits for something to end.
-    pub(crate) fn drive_now(&self) {
+    /// Drives once, at the real time. Says whether anything was done.
+    ///
+    /// This, and not a look at the rings, decides whether to sleep: a ring may hold a request that
+    /// cannot be executed before its peer has taken earlier answers.
+    pub(crate) fn drive_now(&self) -> bool {
         let now = self.progress.refresh_clock();
-        self.drive(self.engine.lock(), now);
+        self.drive(self.engine.lock(), now)
     }
 
     /// Gives up the links over which a peer may still reach into a region that is being closed: it has

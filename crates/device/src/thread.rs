@@ -11,7 +11,7 @@ use rkey_link::shm::LocalNode;
 use crate::control::Control;
 use crate::discovery::Discovery;
 use crate::error::DeviceError;
-use crate::progress::{Mode, kick_peers, now_ns};
+use crate::progress::{Mode, kick_peers};
 use crate::reactor::Token;
 use crate::shared::Shared;
 
@@ -213,8 +213,11 @@ impl EngineThread {
         shared.fall_asleep(&engine);
         drop(engine);
         barrier::heavy();
-        let due = shared.progress.deadline().is_some_and(|d| d <= now_ns());
-        if !due && !shared.progress.is_restless() && !shared.any_pending() {
+        if !shared.drive_now() {
+            let _locked = shared.engine.lock();
+            if let Some(deadline) = shared.progress.deadline() {
+                shared.progress.set_timer(deadline);
+            }
             return true;
         }
         let engine = shared.engine.lock();

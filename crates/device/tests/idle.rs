@@ -8,29 +8,40 @@ use common::{Peer, Remote, Side, role, sleep_in_read};
 use rkey_device::Qp;
 use rkey_device::engine::{SendRequest, Status, Work};
 
-/// How often the engine threads of this process have been scheduled so far.
-fn wake_ups() -> u64 {
-    std::fs::read_dir("/proc/self/task")
-        .unwrap()
-        .filter_map(|task| {
-            let path = task.ok()?.path();
-            let name = std::fs::read_to_string(path.join("comm")).ok()?;
-            let status = std::fs::read_to_string(path.join("status")).ok()?;
-            let line = status
-                .lines()
-                .find(|l| l.starts_with("voluntary_ctxt_switches"))?;
-            let count = line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()?;
-            name.starts_with("rkey-engine").then_some(count)
-        })
-        .sum()
+/// How often the engine threads of this process have gone to sleep so far, and the nanoseconds that
+/// they have run.
+fn activity() -> (u64, u64) {
+    let mut sum = (0, 0);
+    for task in std::fs::read_dir("/proc/self/task").unwrap() {
+        let path = task.unwrap().path();
+        let read = |file: &str| std::fs::read_to_string(path.join(file)).unwrap_or_default();
+        if !read("comm").starts_with("rkey-engine") {
+            continue;
+        }
+        let status = read("status");
+        let sleeps = status
+            .lines()
+            .find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"));
+        sum.0 += sleeps.unwrap().trim().parse::<u64>().unwrap();
+        let schedule = read("schedstat");
+        sum.1 += schedule
+            .split_ascii_whitespace()
+            .next()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap();
+    }
+    sum
 }
 
 /// How often the engine thread wakes in 300 ms, once everything has settled.
 fn wake_ups_while_idle() -> u64 {
     std::thread::sleep(Duration::from_millis(150));
-    let before = wake_ups();
+    let before = activity();
     std::thread::sleep(Duration::from_millis(300));
-    wake_ups() - before
+    let after = activity();
+    assert!(after.1 - before.1 < 100_000_000, "the engine thread spins");
+    after.0 - before.0
 }
 
 fn write(side: &Side, qp: &Qp, remote: Remote) {
@@ -47,21 +58,27 @@ fn write(side: &Side, qp: &Qp, remote: Remote) {
 /// No periodic work: not after opening, not after polling, not after waiting, not with links.
 #[test]
 fn an_idle_device_does_nothing() {
-    if role().is_some() {
-        let side = Side::open();
-        let (_qp, _) = side.connect();
-        // What the initiator reads: how often our engine thread woke while nothing happened.
-        side.set(1, 1000 + wake_ups_while_idle());
-        return sleep_in_read();
+    match role().as_deref() {
+        Some("target") => {
+            let side = Side::open();
+            let (_qp, _) = side.connect();
+            // What the initiator reads: how often our engine thread woke while nothing happened.
+            side.set(1, 1000 + wake_ups_while_idle());
+            sleep_in_read();
+        }
+        Some(_) => idle_after_everything(),
+        // In a process of its own, without the engine threads of other tests.
+        None => Peer::start(IDLE, "alone", "127.0.0.1:1".parse().unwrap()).finish(),
     }
+}
+
+const IDLE: &str = "an_idle_device_does_nothing";
+
+fn idle_after_everything() {
     let side = Side::open();
     assert_eq!(wake_ups_while_idle(), 0, "after opening");
     let listener = side.listen();
-    let peer = Peer::start(
-        "an_idle_device_does_nothing",
-        "target",
-        listener.local_address(),
-    );
+    let peer = Peer::start(IDLE, "target", listener.local_address());
     let (qp, remote) = side.accept(&listener);
     write(&side, &qp, remote);
     assert_eq!(wake_ups_while_idle(), 0, "after polling");
@@ -89,6 +106,22 @@ fn an_idle_device_does_nothing() {
         side.word(5) - 1000
     );
     peer.finish();
+    // A device that talked to itself, with every kind of answer.
+    let (a, b) = (side.qp(), side.qp());
+    a.connect(side.device.node(), b.address()).unwrap();
+    b.connect(side.device.node(), a.address()).unwrap();
+    let own = Remote::from(&side.invitation()[..]);
+    write(&side, &a, own);
+    side.run(&a, Work::Read { remote: own.at(1) }, &[side.sge(5, 8)]);
+    side.run(
+        &a,
+        Work::FetchAdd {
+            remote: own.at(1),
+            add: 1,
+        },
+        &[side.sge(5, 8)],
+    );
+    assert_eq!(wake_ups_while_idle(), 0, "after talking to itself");
 }
 
 /// Operations at random distances, so that both devices are caught in every stage of falling asleep.

@@ -125,6 +125,8 @@ impl Link for Loopback {
 
     #[inline]
     fn acked(&mut self) -> Result<Ticket, Malformed> {
+        // Also what the other end has heard of our answers, or it would seem to be news for ever.
+        self.responder.refresh()?;
         self.requester.refresh()
     }
 
