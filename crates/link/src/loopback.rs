@@ -182,5 +182,40 @@ impl Link for Loopback {
         // There is no cache line to save between us and ourselves: tell everything at once.
         self.requester.report_all();
         self.responder.report_all();
+        self.responder.tidy();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HeadFlags, Op};
+
+    #[test]
+    fn nothing_is_pending_once_all_is_done() {
+        let mut link = Loopback::new(NodeId::default());
+        let peeks = link.peek();
+        for round in 0..40 {
+            let read = Head {
+                flags: HeadFlags::ACK_NOW,
+                ..Head::new(Op::Read)
+            };
+            assert_eq!(link.request(&read, |_| Ok(())), Ok(round));
+            assert!(link.incoming().unwrap().is_some());
+            assert!(link.room_to_respond());
+            link.respond(&Head::new(Op::ReadData), |_| Ok(())).unwrap();
+            link.incoming_done();
+            assert!(link.pending());
+            assert!(link.response().unwrap().is_some());
+            link.response_done();
+            link.flush();
+            assert_eq!(link.acked(), Ok(round + 1));
+            assert!(!link.pending() && peeks.iter().all(|peek| !peek.pending()));
+        }
+        link.close();
+        assert_eq!(
+            link.request(&Head::new(Op::Probe), |_| Ok(())),
+            Err(SendError::Down)
+        );
     }
 }

@@ -282,11 +282,17 @@ impl End {
                 != self.receiver.cursor().ack_seen.load(Ordering::Relaxed)
     }
 
-    /// Counts as a look that found nothing, if nothing was published since the last flush.
+    /// What is to be done at the end of each step: counts as a look that found nothing (and
+    /// reports if it is time), and takes note of the responses that the peer has taken, which
+    /// nobody asks a responder about.
     #[inline]
-    pub(crate) fn count_empty(&self) {
+    pub(crate) fn tidy(&self) {
         if self.receiver.count_empty() {
             self.report();
+        }
+        if self.role == Role::Responder {
+            // An acknowledgement that makes no sense breaks the link; the next call says so.
+            let _ = self.refresh();
         }
     }
 

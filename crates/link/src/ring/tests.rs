@@ -303,7 +303,7 @@ fn a_long_stream_wraps_every_ring_and_every_counter() {
                 p.responder.done();
                 taken += 1;
             }
-            p.responder.count_empty();
+            p.responder.tidy();
             let acked = p.requester.refresh().unwrap();
             assert!(acked <= start + taken);
         }

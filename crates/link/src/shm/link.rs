@@ -402,7 +402,7 @@ impl Link for ShmLink {
 
     #[inline]
     fn flush(&mut self) {
-        self.end.count_empty();
+        self.end.tidy();
         if self.end.take_dirty() {
             if self.light {
                 barrier::light();
