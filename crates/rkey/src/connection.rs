@@ -1,6 +1,7 @@
 //! A connection to one peer: one-sided operations on its memory, and messages.
 
 use crate::completion::CompletionQueue;
+use crate::direct::DirectMemory;
 use crate::domain::Domain;
 use crate::error::{Error, Result};
 use crate::flight::Flight;
@@ -394,6 +395,26 @@ impl Connection {
         let post = |id| self.data.post_receive(id, &[part]);
         let number = self.receives.post(self.timeout(), true, post)?;
         Ok(Pending::receive(self, number))
+    }
+
+    /// Maps memory of the peer, to read and write it with no help of the peer's processor. For
+    /// reading and writing if the key says remote write, otherwise for reading.
+    ///
+    /// The owner must have registered memory of [`Device::allocate`](crate::Device::allocate), and
+    /// the key must be that of a whole region. The peer's program need not do anything.
+    ///
+    /// # Errors
+    /// [`Error::Denied`] if the key does not allow it, [`Error::NotMappable`] with the reason.
+    pub fn map(&self, key: &RemoteKey) -> Result<DirectMemory> {
+        DirectMemory::open(&self.data, key, key.access(), self.timeout())
+    }
+
+    /// Maps memory of the peer for reading, whatever else the key would allow.
+    ///
+    /// # Errors
+    /// As [`Connection::map`].
+    pub fn map_for_reading(&self, key: &RemoteKey) -> Result<DirectMemory> {
+        DirectMemory::open(&self.data, key, Access::REMOTE_READ, self.timeout())
     }
 
     /// Sends a value to the peer's program. Everything that was posted on this connection before is

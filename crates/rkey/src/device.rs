@@ -106,8 +106,11 @@ impl Device {
         self.domain()?.connect(address)
     }
 
-    /// Memory that peers on this host can map, once its owner grants them a key. It begins at a
-    /// page, holds zeroes, and is freed when dropped.
+    /// Memory that peers on this host can map ([`Connection::map`]), once it is registered and they
+    /// have a key. It begins at a page, holds zeroes, and is freed when dropped.
+    ///
+    /// Its length is rounded up to whole pages. A peer that has mapped a part of it could, with bad
+    /// intentions, reach all of it: allocate separately what peers shall not share.
     ///
     /// # Errors
     /// The length is 0, or the machine has no such amount of memory.

@@ -61,6 +61,16 @@ pub enum Error {
         after: Duration,
     },
 
+    /// The owner took back the memory that we had mapped. It never comes back under this lease.
+    #[error("the owner has deregistered the memory that was mapped; ask it for a new key")]
+    Revoked,
+
+    /// The memory behind a key cannot be mapped; it can still be used through the connection.
+    #[error(
+        "this memory cannot be mapped ({0}); its owner has to allocate it with Device::allocate and hand out the key of a whole region. Reads and writes work without mapping"
+    )]
+    NotMappable(String),
+
     /// A range does not lie inside a region, a key or a buffer. Nothing was sent.
     #[error("{len} B at offset {offset} do not fit into this {what} of {available} B{}", fitting(*.offset, *.available))]
     OutOfRange {

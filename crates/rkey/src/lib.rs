@@ -52,7 +52,7 @@
 //! | [`Window`] | a second, narrower key for a part of a region, that can be taken back |
 //! | [`Connection`] | one peer: write, read, atomics, messages |
 //! | [`QueuePair`], [`CompletionQueue`] | the same without comfort, for many operations in flight |
-//! | [`SharedMemory`] | memory that a peer may map and use with no help from the owner's CPU |
+//! | [`SharedMemory`], [`DirectMemory`] | memory that a peer may map and use with no help from the owner's CPU |
 //!
 //! # Why this is safe
 //!
@@ -82,6 +82,7 @@
 mod completion;
 mod connection;
 mod device;
+mod direct;
 mod domain;
 mod error;
 mod flight;
@@ -101,6 +102,7 @@ mod window;
 pub use completion::CompletionQueue;
 pub use connection::{Connection, PeerInfo};
 pub use device::{DEFAULT_MAX_MESSAGE, DEFAULT_TIMEOUT, Device, DeviceBuilder};
+pub use direct::DirectMemory;
 pub use domain::Domain;
 pub use error::{Error, Result};
 pub use key::{REMOTE_KEY_BYTES, RemoteKey};

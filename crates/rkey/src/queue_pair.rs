@@ -6,6 +6,7 @@
 //! region was deregistered meanwhile fails; it cannot reach memory that is not registered.
 
 use crate::completion::CompletionQueue;
+use crate::direct::DirectMemory;
 use crate::domain::Domain;
 use crate::error::Result;
 use crate::key::RemoteKey;
@@ -124,6 +125,12 @@ impl QueuePair {
         &self.raw
     }
 
+    /// Whether the peer is a queue pair of the same device, or there is none.
+    pub(crate) fn is_to_itself(&self) -> Result<bool> {
+        let node = self.raw.query()?.attributes.peer.and_then(|peer| peer.node);
+        Ok(node.is_none_or(|node| node == self.domain.device.raw().node()))
+    }
+
     /// The number of the queue pair.
     #[must_use]
     pub fn number(&self) -> u32 {
@@ -151,6 +158,14 @@ impl QueuePair {
             msn: peer.first_message,
         };
         Ok(self.raw.connect(peer.node, address)?)
+    }
+
+    /// Maps memory of the connected peer, as [`Connection::map`](crate::Connection::map) does.
+    ///
+    /// # Errors
+    /// As [`Connection::map`](crate::Connection::map).
+    pub fn map(&self, key: &RemoteKey) -> Result<DirectMemory> {
+        DirectMemory::open(self, key, key.access(), self.domain.device.timeout())
     }
 
     /// The state that the queue pair is in.

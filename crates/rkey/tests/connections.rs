@@ -463,3 +463,107 @@ fn what_may_be_shared_between_threads_is() {
     shared::<Error>();
     shared::<rkey::Pending<'_>>();
 }
+
+#[test]
+fn allocated_memory_can_be_mapped_by_the_peer_until_it_is_deregistered() {
+    let pair = Pair::new();
+    let memory = pair.owner.device().allocate(100_000).unwrap();
+    let region = pair.owner.register(memory, ALL).unwrap();
+    let key = region.key(..).unwrap();
+    let mut direct = pair.outer.map(&key).unwrap();
+    assert!(direct.is_live() && direct.is_writable() && direct.len() == region.len());
+    direct.write(5, b"straight into it").unwrap();
+    assert_eq!(region.read_vec(5..21).unwrap(), b"straight into it");
+    region.write(50_000, &pattern(4, 40_000)).unwrap();
+    let mut back = vec![0; 40_000];
+    direct.read(50_000, &mut back).unwrap();
+    assert_eq!(back, pattern(4, 40_000));
+    assert_eq!(direct.fetch_and_add(40, 3).unwrap(), 0);
+    assert_eq!(direct.compare_and_swap(40, 3, 9).unwrap(), 3);
+    assert_eq!(region.fetch_add(40, 1).unwrap(), 9);
+    assert!(matches!(
+        direct.fetch_and_add(41, 1),
+        Err(Error::Misaligned { .. })
+    ));
+    assert!(matches!(
+        direct.write(key.len(), b"x"),
+        Err(Error::OutOfRange { .. })
+    ));
+
+    // Another lease of the same memory, for reading.
+    let mut reader = pair.outer.map_for_reading(&key).unwrap();
+    reader.read(5, &mut back[..16]).unwrap();
+    assert_eq!(&back[..16], b"straight into it");
+    assert!(matches!(reader.write(0, b"x"), Err(Error::Rights(_))));
+
+    let memory = region.deregister().unwrap();
+    assert!(matches!(direct.write(5, b"late"), Err(Error::Revoked)));
+    assert!(matches!(
+        reader.read(5, &mut back[..1]),
+        Err(Error::Revoked)
+    ));
+    assert!(!direct.is_live());
+    // Registered anew, the old lease stays dead and a new one can be had.
+    let region = pair.owner.register(memory, Access::REMOTE_READ).unwrap();
+    assert!(matches!(direct.write(5, b"late"), Err(Error::Revoked)));
+    assert_eq!(region.read_vec(5..21).unwrap(), b"straight into it");
+    let mut again = pair.outer.map(&region.key(..).unwrap()).unwrap();
+    assert!(!again.is_writable());
+    again.read(5, &mut back[..16]).unwrap();
+    assert!(
+        matches!(pair.outer.map(&key), Err(Error::Denied(_))),
+        "the old key"
+    );
+}
+
+#[test]
+fn other_memory_cannot_be_mapped() {
+    let pair = Pair::new();
+    let (ordinary, key) = pair.region(4096, ALL);
+    assert!(matches!(pair.outer.map(&key), Err(Error::NotMappable(_))));
+    let shared = pair
+        .owner
+        .register(pair.owner.device().allocate(8192).unwrap(), ALL)
+        .unwrap();
+    let part = shared.key(0..4096).unwrap();
+    assert!(
+        matches!(pair.outer.map(&part), Err(Error::NotMappable(_))),
+        "the key of a window"
+    );
+    let longer =
+        RemoteKey::from_parts(shared.base(), 8193, shared.key(..).unwrap().key() as u32).unwrap();
+    assert!(matches!(pair.outer.map(&longer), Err(Error::Denied(_))));
+    drop(ordinary);
+}
+
+#[test]
+fn revoking_a_mapping_waits_for_the_copy_that_is_under_way() {
+    let pair = Pair::new();
+    for round in 1..20u8 {
+        let region = pair
+            .owner
+            .register(pair.owner.device().allocate(1 << 20).unwrap(), ALL)
+            .unwrap();
+        let mut direct = pair.outer.map(&region.key(..).unwrap()).unwrap();
+        let memory = std::thread::scope(|scope| {
+            let writer = scope.spawn(move || {
+                let bytes = vec![round; 200_000];
+                while direct.write(0, &bytes).is_ok() {}
+            });
+            std::thread::sleep(Duration::from_micros(300));
+            let memory = region.deregister().unwrap();
+            let memory = pair.owner.register(memory, Access::empty()).unwrap();
+            memory.write(0, &[0; 200_000]).unwrap();
+            writer.join().unwrap();
+            memory
+        });
+        assert!(
+            memory
+                .read_vec(..200_000)
+                .unwrap()
+                .iter()
+                .all(|byte| *byte == 0),
+            "round {round}"
+        );
+    }
+}

@@ -1,0 +1,161 @@
+//! A peer's memory, mapped: reading and writing it without any help of its owner.
+
+use crate::error::{Error, Result};
+use crate::key::RemoteKey;
+use crate::queue_pair::QueuePair;
+use rkey_core::Access;
+use rkey_device::DeviceError;
+use rkey_device::link::direct::{DirectError, DirectMap};
+use std::time::{Duration, Instant};
+
+/// Memory of a peer that this process has mapped under a lease. Made by
+/// [`Connection::map`](crate::Connection::map) or [`QueuePair::map`].
+///
+/// Each call copies at the speed of memory, with no system call, no message and nothing for the
+/// owner's processor to do: when it returns, it is done. The lease ends when the owner deregisters
+/// the region (which waits for a copy that is under way); every later call answers
+/// [`Error::Revoked`].
+///
+/// **Order.** Calls take effect in the order in which this thread makes them. They are *not* ordered
+/// with operations posted on a connection: wait for those first. A copy of more than 8 bytes is not
+/// atomic towards others, words at multiples of 8 are.
+///
+/// One thread uses it at a time (`Send`, and the methods take `&mut self`); map the key once more for
+/// another thread.
+#[derive(Debug)]
+pub struct DirectMemory {
+    map: DirectMap,
+    key: RemoteKey,
+}
+
+impl DirectMemory {
+    pub(crate) fn open(
+        pair: &QueuePair,
+        key: &RemoteKey,
+        access: Access,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let write = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        let started = Instant::now();
+        let map = loop {
+            let left = timeout.saturating_sub(started.elapsed());
+            let lease = pair
+                .raw()
+                .lease(key.wire_key(), key.address(), key.len(), write, left);
+            match lease {
+                Ok(map) => break map,
+                // The link to a peer is made in the background after connecting.
+                Err(DeviceError::NotConnected { .. })
+                    if !left.is_zero() && !pair.is_to_itself()? =>
+                {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(DeviceError::NotConnected { .. }) => {
+                    let why = "the peer is this very device, or the connection is gone";
+                    return Err(Error::NotMappable(why.into()));
+                }
+                Err(DeviceError::Denied(denial)) => return Err(Error::Denied(denial)),
+                Err(DeviceError::Refused { reason }) => return Err(Error::NotMappable(reason)),
+                Err(other) => return Err(other.into()),
+            }
+        };
+        Ok(Self { map, key: *key })
+    }
+
+    /// How many bytes are mapped: those of the key.
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "a key covers at least one byte"
+    )]
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.map.len()
+    }
+
+    /// Whether writing and atomics are allowed.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.map.is_writable()
+    }
+
+    /// Whether the lease held a moment ago.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.map.is_live()
+    }
+
+    /// The key that was mapped.
+    #[must_use]
+    pub fn key(&self) -> &RemoteKey {
+        &self.key
+    }
+
+    /// Copies bytes into the peer's memory.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Rights`] if the memory was mapped for reading,
+    /// [`Error::Revoked`] (some of the bytes may have been written then), [`Error::PeerGone`].
+    #[inline]
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.map.write(offset, bytes).map_err(Error::from)
+    }
+
+    /// Copies bytes out of the peer's memory.
+    ///
+    /// # Errors
+    /// As [`DirectMemory::write`]; what is in `into` after an error means nothing.
+    #[inline]
+    pub fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.map.read(offset, into).map_err(Error::from)
+    }
+
+    /// Adds to an 8-byte word, atomically towards everybody; gives the old value.
+    ///
+    /// # Errors
+    /// As [`DirectMemory::write`]; [`Error::Misaligned`].
+    #[inline]
+    pub fn fetch_and_add(&mut self, offset: u64, add: u64) -> Result<u64> {
+        self.map.fetch_add(offset, add).map_err(Error::from)
+    }
+
+    /// Replaces an 8-byte word if it is `compare`, atomically towards everybody; gives the old value.
+    ///
+    /// # Errors
+    /// As [`DirectMemory::fetch_and_add`].
+    #[inline]
+    pub fn compare_and_swap(&mut self, offset: u64, compare: u64, swap: u64) -> Result<u64> {
+        self.map
+            .compare_swap(offset, compare, swap)
+            .map_err(Error::from)
+    }
+}
+
+impl From<DirectError> for Error {
+    #[cold]
+    fn from(error: DirectError) -> Self {
+        match error {
+            DirectError::Revoked => Self::Revoked,
+            DirectError::Gone => Self::PeerGone {
+                how: "its process ended".into(),
+            },
+            DirectError::OutOfRange {
+                offset,
+                len,
+                leased,
+            } => Self::OutOfRange {
+                what: "mapped memory",
+                offset,
+                len,
+                available: leased,
+            },
+            DirectError::ReadOnly => {
+                Self::Rights("the memory was mapped for reading; the key has no write right".into())
+            }
+            DirectError::Misaligned(offset) => Self::Misaligned {
+                offset,
+                address: offset,
+            },
+            other => Self::Device(other.into()),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! A peer that is killed in the middle of traffic leaves an error, and nothing else.
+
+mod common;
+
+use common::{ALL, device, pattern};
+use rkey::{Device, Error, RemoteKey};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+/// Set in the process that is going to be killed.
+const ADDRESS: &str = "RKEY_TEST_VICTIM_OF";
+
+/// Not a test of its own: the other process of the tests below.
+#[test]
+fn victim() {
+    let Ok(address) = std::env::var(ADDRESS) else {
+        return;
+    };
+    let device = device();
+    let region = device
+        .domain()
+        .unwrap()
+        .register(vec![0u8; 1 << 20], ALL)
+        .unwrap();
+    let peer = device.connect(address.as_str()).unwrap();
+    peer.send(&region.key(..).unwrap()).unwrap();
+    let theirs: RemoteKey = peer.receive().unwrap();
+    region.write(0, &pattern(1, 1 << 20)).unwrap();
+    loop {
+        peer.write(&region, .., &theirs, 0).unwrap().wait().unwrap();
+        peer.read(&region, .., &theirs, 0).unwrap().wait().unwrap();
+    }
+}
+
+fn start(device: &Device) -> (Child, rkey::Connection) {
+    let listener = device.listen("127.0.0.1:0").unwrap();
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "victim", "--quiet"])
+        .env(ADDRESS, listener.address().to_string())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    (
+        child,
+        listener.accept_timeout(Duration::from_secs(20)).unwrap(),
+    )
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn the_survivor_gets_an_error_soon_and_keeps_nothing() {
+    let device = device();
+    let domain = device.domain().unwrap();
+    let ours = domain.register(vec![0u8; 1 << 20], ALL).unwrap();
+    let local = domain
+        .register(vec![0u8; 1 << 20], rkey::Access::empty())
+        .unwrap();
+    let mut before = 0;
+    for round in 0..8u64 {
+        let (mut child, peer) = start(&device);
+        let theirs: RemoteKey = peer.receive().unwrap();
+        peer.send(&ours.key(..).unwrap()).unwrap();
+        let pid = child.id();
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(5 + round * 7));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            Instant::now()
+        });
+        let error = loop {
+            if let Err(error) = peer
+                .write(&local, .., &theirs, 0)
+                .and_then(rkey::Pending::wait)
+            {
+                break error;
+            }
+            if let Err(error) = peer
+                .read(&local, .., &theirs, 0)
+                .and_then(rkey::Pending::wait)
+            {
+                break error;
+            }
+        };
+        let killed = killer.join().unwrap();
+        assert!(error.is_peer_gone(), "{error}");
+        assert!(
+            killed.elapsed() < Duration::from_secs(5),
+            "pid {pid}: it took {:?}",
+            killed.elapsed()
+        );
+        let gone = peer
+            .receive_timeout::<u8>(Duration::from_secs(10))
+            .unwrap_err();
+        assert!(gone.is_peer_gone(), "{gone}");
+        drop(peer);
+        // The device closes what belonged to the link in its own time.
+        let settled = Instant::now() + Duration::from_secs(5);
+        while round > 0 && descriptors() > before && Instant::now() < settled {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if round == 0 {
+            std::thread::sleep(Duration::from_millis(200));
+            before = descriptors();
+        }
+        assert!(
+            descriptors() <= before,
+            "{} descriptors, {before} before",
+            descriptors()
+        );
+    }
+    // The memory that the dead were using is as good as new.
+    drop(ours.deregister().unwrap());
+    drop(local.deregister().unwrap());
+    let inspection = device.inspect().unwrap();
+    assert_eq!((inspection.regions, inspection.qps.len()), (0, 0));
+}
+
+#[test]
+fn a_mapping_of_a_dead_owner_answers_an_error() {
+    let Ok(address) = std::env::var("RKEY_TEST_LENDER_OF") else {
+        let device = device();
+        let listener = device.listen("127.0.0.1:0").unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "a_mapping_of_a_dead_owner_answers_an_error",
+                "--quiet",
+            ])
+            .env("RKEY_TEST_LENDER_OF", listener.address().to_string())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let peer = listener.accept_timeout(Duration::from_secs(20)).unwrap();
+        let key: RemoteKey = peer.receive().unwrap();
+        let mut direct = peer.map(&key).unwrap();
+        direct.write(0, b"alive").unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let error = loop {
+            match direct.write(0, b"dead") {
+                Ok(()) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+                outcome => break outcome,
+            }
+        };
+        assert!(
+            matches!(error, Err(Error::PeerGone { .. } | Error::Revoked)),
+            "{error:?}"
+        );
+        return;
+    };
+    let device = device();
+    let memory = device.allocate(4096).unwrap();
+    let region = device.domain().unwrap().register(memory, ALL).unwrap();
+    let peer = device.connect(address.as_str()).unwrap();
+    peer.send(&region.key(..).unwrap()).unwrap();
+    std::thread::sleep(Duration::from_secs(60));
+}
