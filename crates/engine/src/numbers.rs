@@ -7,7 +7,7 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct Numbers {
     /// Block to table, plus 1; 0 is none. Untouched pages of it cost nothing.
     blocks: Vec<u16>,
-    tables: Vec<Box<[u32; 256]>>,
+    tables: Vec<[u32; 256]>,
 }
 
 impl Numbers {
@@ -32,7 +32,7 @@ impl Numbers {
             return false;
         };
         if *block == 0 {
-            self.tables.push(Box::new([NONE; 256]));
+            self.tables.push([NONE; 256]);
             let Ok(table) = u16::try_from(self.tables.len()) else {
                 return false;
             };

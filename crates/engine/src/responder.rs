@@ -100,10 +100,10 @@ pub(crate) fn on_request<M: Memory>(
         establish(x, qp);
     }
     if head.flags.contains(HeadFlags::FIRST) {
-        if qp.resp.current.is_some() || head.msn != qp.resp.msn {
-            if let Err(reply) = resynchronise(x, qp, meta.node, head) {
-                return reply;
-            }
+        if (qp.resp.current.is_some() || head.msn != qp.resp.msn)
+            && let Err(reply) = resynchronise(x, qp, meta.node, head)
+        {
+            return reply;
         }
         match head.op {
             Op::Send | Op::Write => {
@@ -448,7 +448,7 @@ fn read<M: Memory>(
 
 fn atomic<M: Memory>(x: &mut Context<M>, qp: &mut Qp, node: NodeId, head: &Head) -> Reply {
     let valid = qp.config.qp_type == QpType::Rc && qp.settings.max_reads_in > 0;
-    if !valid || head.addr % 8 != 0 {
+    if !valid || !head.addr.is_multiple_of(8) {
         return refuse(x, qp, node, head, Nak::InvalidRequest, None);
     }
     if let Err(reply) = allow(x, qp, node, head, Operation::Atomic) {

@@ -48,10 +48,7 @@ impl Timers {
     /// Adds a queue pair to the coarse list.
     pub(crate) fn watch(&mut self, qp: u32, patience: u64) {
         let every = (patience / 4).clamp(SCAN_MIN_NS, SCAN_MAX_NS);
-        if self.watched.is_empty() {
-            self.scan_every = every;
-            self.next_scan = None;
-        } else if every < self.scan_every {
+        if self.watched.is_empty() || every < self.scan_every {
             self.scan_every = every;
             self.next_scan = None;
         }

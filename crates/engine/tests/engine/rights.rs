@@ -26,9 +26,12 @@ fn attempt(pair: &mut Pair, qps: &[Qp; 2], work: Work, sges: &[Sge]) -> Outcome 
 }
 
 fn denied(events: &[Event]) -> Vec<&DenialReport> {
-    let report = |event| match event {
-        &Event::Denied(ref report) => Some(&**report),
-        _ => None,
+    let report = |event| {
+        if let Event::Denied(report) = event {
+            Some(report)
+        } else {
+            None
+        }
     };
     events.iter().filter_map(report).collect()
 }
