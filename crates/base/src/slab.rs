@@ -118,7 +118,8 @@ impl<T> Slot<T> {
             match self.word.compare_exchange_weak(
                 seen.0,
                 wanted.0,
-                Ordering::AcqRel,
+                // Sequentially consistent for `Look::is_live`; elsewhere acquire and release would do.
+                Ordering::SeqCst,
                 Ordering::Acquire,
             ) {
                 Ok(_) => return Some(seen),
@@ -137,8 +138,13 @@ pub struct Slab<T> {
     free: SpinLock<FreeList>,
 }
 
-/// Which slots are free. The slots themselves are chained through their words, so the lists take no memory.
-struct FreeList {
+/// Which slots of a slab are free. The slots themselves are chained through their words, so the lists take no memory.
+///
+/// A slab has one inside, under a lock of its own. Whoever holds a lock anyway whenever slots are claimed and released
+/// can keep the list under that lock instead, and spare the slab's: [`Slab::claim_from`], [`Retired::release_to`].
+/// A slab is used with one list all its life; with two, slots would be handed out twice.
+#[derive(Debug)]
+pub struct FreeList {
     /// The slot that was freed last.
     top: u32,
     /// The lowest slot that was never used.
@@ -148,6 +154,32 @@ struct FreeList {
     newest_aside: u32,
     /// How many slots are not free.
     used: u32,
+}
+
+impl FreeList {
+    /// The list of a slab of which no slot was used yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            top: NONE,
+            fresh: 0,
+            oldest_aside: NONE,
+            newest_aside: NONE,
+            used: 0,
+        }
+    }
+
+    /// How many slots are in use: claimed, live or retired.
+    #[must_use]
+    pub const fn used(&self) -> u32 {
+        self.used
+    }
+}
+
+impl Default for FreeList {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl<T: Default> Slab<T> {
@@ -163,17 +195,10 @@ impl<T: Default> Slab<T> {
             "a slab of {capacity} slots is too large"
         );
         let chunks = (capacity as usize).div_ceil(CHUNK);
-        let free = FreeList {
-            top: NONE,
-            fresh: 0,
-            oldest_aside: NONE,
-            newest_aside: NONE,
-            used: 0,
-        };
         Self {
             chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
             capacity,
-            free: SpinLock::new(free),
+            free: SpinLock::new(FreeList::new()),
         }
     }
 
@@ -184,6 +209,33 @@ impl<T: Default> Slab<T> {
     #[inline]
     pub fn claim(&self) -> Option<Claimed<'_, T>> {
         let mut free = self.free.lock();
+        let (slot, index, generation) = self.take(&mut free)?;
+        Some(Claimed {
+            slab: self,
+            slot,
+            index,
+            generation,
+            own_list: true,
+        })
+    }
+
+    /// Claims a free slot like [`claim`](Self::claim), from a list that the caller keeps.
+    ///
+    /// If the claim is dropped and not published, the slot is lost.
+    #[inline]
+    pub fn claim_from(&self, free: &mut FreeList) -> Option<Claimed<'_, T>> {
+        let (slot, index, generation) = self.take(free)?;
+        Some(Claimed {
+            slab: self,
+            slot,
+            index,
+            generation,
+            own_list: false,
+        })
+    }
+
+    #[inline]
+    fn take(&self, free: &mut FreeList) -> Option<(&Slot<T>, u32, u32)> {
         let (index, slot, word);
         if free.top != NONE {
             index = free.top;
@@ -211,13 +263,7 @@ impl<T: Default> Slab<T> {
         let generation = word.generation();
         slot.word
             .store(Word::new(generation, Word::CLAIMED, 0).0, Ordering::Relaxed);
-        drop(free);
-        Some(Claimed {
-            slab: self,
-            slot,
-            index,
-            generation,
-        })
+        Some((slot, index, generation))
     }
 
     /// The slot, with its chunk allocated if it is the first of it that is used.
@@ -308,6 +354,13 @@ impl<T> Slab<T> {
         self.slot(index).map(|slot| &slot.value)
     }
 
+    /// Looks at a slot without holding it, whatever its state and generation. `None` as for [`get`](Self::get).
+    #[must_use]
+    #[inline]
+    pub fn look(&self, index: u32) -> Option<Look<'_, T>> {
+        self.slot(index).map(|slot| Look { slot })
+    }
+
     /// The generation and the state of a slot at this moment. `None` as for [`get`](Self::get).
     #[must_use]
     pub fn peek(&self, index: u32) -> Option<(u32, State)> {
@@ -326,7 +379,7 @@ impl<T> Slab<T> {
             })
     }
 
-    /// How many slots are in use: claimed, live or retired.
+    /// How many slots are in use: claimed, live or retired. (Where the caller keeps the free list: [`FreeList::used`].)
     #[must_use]
     pub fn live(&self) -> usize {
         self.free.lock().used as usize
@@ -340,9 +393,10 @@ impl<T> Slab<T> {
 
     /// Pins one after the other all slots that are live when their turn comes.
     pub fn iter_live(&self) -> impl Iterator<Item = Pin<'_, T>> {
-        let end = self.free.lock().fresh;
-        (0..end).filter_map(|index| match self.peek(index)? {
-            (generation, State::Live) => self.pin(index, generation),
+        let allocated = (0..self.chunks.len()).filter(|chunk| self.chunks[*chunk].get().is_some());
+        let indices = allocated.flat_map(|chunk| chunk * CHUNK..(chunk + 1) * CHUNK);
+        indices.filter_map(|index| match self.peek(index as u32)? {
+            (generation, State::Live) => self.pin(index as u32, generation),
             _ => None,
         })
     }
@@ -350,8 +404,14 @@ impl<T> Slab<T> {
     /// Gives a slot back, to the end of the queue or to its front. The caller owns the slot: it is claimed, or retired
     /// and drained.
     #[inline]
-    fn put_back(&self, slot: &Slot<T>, index: u32, generation: u32, last: bool) {
-        let mut free = self.free.lock();
+    fn put_back(
+        &self,
+        free: &mut FreeList,
+        slot: &Slot<T>,
+        index: u32,
+        generation: u32,
+        last: bool,
+    ) {
         free.used -= 1;
         let next = if last { NONE } else { free.top };
         // Nobody else changes this word: see the caller. Release: whoever claims the slot next and pins it sees all.
@@ -389,6 +449,8 @@ pub struct Claimed<'a, T> {
     slot: &'a Slot<T>,
     index: u32,
     generation: u32,
+    /// Claimed from the slab's own list.
+    own_list: bool,
 }
 
 impl<T> Claimed<'_, T> {
@@ -426,8 +488,39 @@ impl<T> Claimed<'_, T> {
 
 impl<T> Drop for Claimed<'_, T> {
     fn drop(&mut self) {
-        self.slab
-            .put_back(self.slot, self.index, self.generation, false);
+        if self.own_list {
+            let mut free = self.slab.free.lock();
+            self.slab
+                .put_back(&mut free, self.slot, self.index, self.generation, false);
+        }
+    }
+}
+
+/// A slot that is looked at and not held: it may be retired, released and reused at the same moment.
+#[derive(Clone, Copy)]
+pub struct Look<'a, T> {
+    slot: &'a Slot<T>,
+}
+
+impl<'a, T> Look<'a, T> {
+    /// What the slot holds.
+    #[must_use]
+    #[inline(always)]
+    pub fn value(&self) -> &'a T {
+        &self.slot.value
+    }
+
+    /// Whether the slot is live under this generation, at this moment of the one order of all sequentially consistent
+    /// operations, to which [`Slab::retire`] belongs as well.
+    ///
+    /// A reader who takes no pin can announce himself in a word that he shares with whoever retires: he stores into it,
+    /// then calls this; the other one retires, then loads it. If the operations on that word are sequentially
+    /// consistent, too, the reader finds the slot retired or the other one finds the reader announced.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_live(&self, generation: u32) -> bool {
+        let word = Word(self.slot.word.load(Ordering::SeqCst));
+        word.is(Word::LIVE) && word.generation() == generation
     }
 }
 
@@ -511,7 +604,8 @@ impl<T> Retired<'_, T> {
     /// The slot itself, when it is not drained.
     #[inline]
     pub fn release(self, next_generation: u32) -> Result<(), Self> {
-        self.finish(next_generation, false)
+        let slab = self.slab;
+        self.release_to(&mut slab.free.lock(), next_generation)
     }
 
     /// Frees the slot like [`release`](Self::release), but it is claimed only when every other slot is in use; of
@@ -521,17 +615,37 @@ impl<T> Retired<'_, T> {
     ///
     /// The slot itself, when it is not drained.
     pub fn release_last(self, next_generation: u32) -> Result<(), Self> {
-        self.finish(next_generation, true)
+        let slab = self.slab;
+        self.release_last_to(&mut slab.free.lock(), next_generation)
+    }
+
+    /// Frees the slot like [`release`](Self::release), to a list that the caller keeps.
+    ///
+    /// # Errors
+    ///
+    /// The slot itself, when it is not drained.
+    #[inline]
+    pub fn release_to(self, free: &mut FreeList, next_generation: u32) -> Result<(), Self> {
+        self.finish(free, next_generation, false)
+    }
+
+    /// Frees the slot like [`release_last`](Self::release_last), to a list that the caller keeps.
+    ///
+    /// # Errors
+    ///
+    /// The slot itself, when it is not drained.
+    pub fn release_last_to(self, free: &mut FreeList, next_generation: u32) -> Result<(), Self> {
+        self.finish(free, next_generation, true)
     }
 
     #[inline]
-    fn finish(self, next_generation: u32, last: bool) -> Result<(), Self> {
+    fn finish(self, free: &mut FreeList, next_generation: u32, last: bool) -> Result<(), Self> {
         if !self.is_drained() {
             return Err(self);
         }
         let this = ManuallyDrop::new(self);
         this.slab
-            .put_back(this.slot, this.index, next_generation, last);
+            .put_back(free, this.slot, this.index, next_generation, last);
         Ok(())
     }
 }

@@ -182,3 +182,35 @@ fn threads_never_see_a_slot_under_a_wrong_name() {
     });
     assert_eq!(slab.live(), 0);
 }
+
+/// The same order of reuse, with the list in the caller's hands.
+#[test]
+fn a_slab_whose_free_list_the_caller_keeps() {
+    let slab = Slab::<Value>::new(3);
+    let mut free = FreeList::new();
+    let publish = |free: &mut FreeList| {
+        let claimed = slab.claim_from(free)?;
+        let name = (claimed.index(), claimed.generation());
+        claimed.publish();
+        Some(name)
+    };
+    for index in 0..3 {
+        assert_eq!(publish(&mut free), Some((index, 0)));
+    }
+    assert_eq!((publish(&mut free), free.used()), (None, 3));
+    let look = slab.look(1).unwrap();
+    assert!(look.is_live(0) && !look.is_live(1) && slab.look(999).is_none());
+    slab.retire(0, 0)
+        .unwrap()
+        .release_last_to(&mut free, 7)
+        .unwrap();
+    let retired = slab.retire(1, 0).unwrap();
+    assert!(!look.is_live(0));
+    retired.release_to(&mut free, 4).unwrap();
+    assert_eq!(
+        slab.iter_live().map(|pin| pin.index()).collect::<Vec<_>>(),
+        [2]
+    );
+    assert_eq!(publish(&mut free), Some((1, 4)));
+    assert_eq!(publish(&mut free), Some((0, 7)));
+}
