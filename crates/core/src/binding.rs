@@ -490,11 +490,7 @@ impl Protection {
         place: u32,
     ) -> Option<KeySlot> {
         let type2 = kind.is_type2();
-        let claimed = if type2 {
-            self.claim_type2(books)
-        } else {
-            self.claim(books)
-        }?;
+        let claimed = self.claim(books, type2)?;
         let (index, generation) = (claimed.index(), claimed.generation());
         claimed.rebind(None);
         claimed.domain.store(domain.0, Ordering::Relaxed);

@@ -12,7 +12,7 @@
 use crate::denial::{Ask, NamedKey};
 use crate::entry::{BoundTo, Entry, flag};
 use crate::key::Named;
-use crate::lease::{Granted, Lease};
+use crate::lease::{Granted, Held, Lease};
 use crate::state::RegionEvent;
 use crate::table::Protection;
 use crate::{
@@ -109,21 +109,12 @@ impl Protection {
         needs: Access,
         alignment: u64,
     ) -> Result<Lease<'a>, Box<Denial>> {
-        let usual = pin.rights() & (needs.bits() | flag::UNUSUAL) == needs.bits();
-        if usual && pin.domain() == ask.domain {
-            // `slice` refuses what is not inside; offsets before the base do not exist.
-            let start = pin.start.load(Ordering::Relaxed);
-            if let Some(offset) = ask.addr.checked_sub(pin.base.load(Ordering::Relaxed))
-                && let Some(memory) = VaRange::new(start, pin.len.load(Ordering::Relaxed))
-                && let Some(range) = memory.slice(offset, ask.len)
-                && range.start() & alignment == 0
-            {
-                return Ok(Lease {
-                    region: Some(pin),
-                    memory: Granted::One(range),
-                    through_window: false,
-                });
-            }
+        if let Some(range) = usual(&pin, ask, needs, alignment) {
+            return Ok(Lease {
+                held: Held::Pinned(pin),
+                memory: Granted::One(range),
+                through_window: false,
+            });
         }
         self.check_unusual(pin, ask, needs, alignment)
     }
@@ -164,7 +155,7 @@ impl Protection {
         };
         match decide() {
             Ok(memory) => Ok(Lease {
-                region: Some(pin),
+                held: Held::Pinned(pin),
                 memory,
                 through_window: false,
             }),
@@ -213,7 +204,7 @@ impl Protection {
             let offset = self.offset_in_window(&to, &region, ask.addr, ask.len)?;
             let memory = self.memory_of(&region, offset, ask.len, alignment)?;
             Ok(Lease {
-                region: Some(region),
+                held: Held::Pinned(region),
                 memory,
                 through_window: true,
             })
@@ -368,6 +359,23 @@ impl Protection {
             _ => Ok(memory),
         }
     }
+}
+
+/// The straight path: the memory asked for, if the slot is a usual region that grants it.
+#[inline(always)]
+pub(crate) fn usual(entry: &Entry, ask: &Ask, needs: Access, alignment: u64) -> Option<VaRange> {
+    let plain = entry.rights() & (needs.bits() | flag::UNUSUAL) == needs.bits();
+    if !plain || entry.domain() != ask.domain {
+        return None;
+    }
+    // `slice` refuses what is not inside; offsets before the base do not exist.
+    let offset = ask.addr.checked_sub(entry.base.load(Ordering::Relaxed))?;
+    let memory = VaRange::new(
+        entry.start.load(Ordering::Relaxed),
+        entry.len.load(Ordering::Relaxed),
+    )?;
+    let range = memory.slice(offset, ask.len)?;
+    (range.start() & alignment == 0).then_some(range)
 }
 
 /// Where in `len` bytes that requests name from `base` on the range `asked` begins. `virtual_start` is where these

@@ -3,6 +3,7 @@
 use crate::RegionId;
 use crate::entry::Entry;
 use crate::table::{Orphan, Protection};
+use crate::visit::Visits;
 use rkey_base::range::VaRange;
 use rkey_base::slab::{Pin, Retired};
 
@@ -12,9 +13,19 @@ use rkey_base::slab::{Pin, Retired};
 /// never across anything that waits.
 #[must_use]
 pub struct Lease<'a> {
-    pub(crate) region: Option<Pin<'a, Entry>>,
+    pub(crate) held: Held<'a>,
     pub(crate) memory: Granted,
     pub(crate) through_window: bool,
+}
+
+/// What keeps the region of a lease from ending.
+pub(crate) enum Held<'a> {
+    /// There is none: a request of no bytes.
+    Nothing,
+    /// A pin of its slot.
+    Pinned(Pin<'a, Entry>),
+    /// The visit that the lease was given in.
+    Visited(&'a Entry, RegionId),
 }
 
 /// The memory of a lease.
@@ -26,7 +37,7 @@ pub(crate) enum Granted {
 impl Lease<'_> {
     /// The answer to a request of no bytes: nothing to touch.
     pub(crate) const NOTHING: Self = Self {
-        region: None,
+        held: Held::Nothing,
         memory: match VaRange::new(0, 0) {
             Some(nothing) => Granted::One(nothing),
             None => unreachable!(),
@@ -70,9 +81,11 @@ impl Lease<'_> {
     #[inline]
     #[must_use]
     pub fn counter(&self) -> Option<u32> {
-        self.region
-            .as_ref()
-            .and_then(|region| Entry::tied(&region.counter))
+        match &self.held {
+            Held::Nothing => None,
+            Held::Pinned(region) => Entry::tied(&region.counter),
+            Held::Visited(region, _) => Entry::tied(&region.counter),
+        }
     }
 
     /// True when the key named a window of the region and not the region itself.
@@ -84,11 +97,14 @@ impl Lease<'_> {
     /// The region; none for a request of no bytes, which needs none.
     #[must_use]
     pub fn region(&self) -> Option<RegionId> {
-        let region = self.region.as_ref()?;
-        Some(RegionId {
-            index: region.index(),
-            generation: region.generation(),
-        })
+        match &self.held {
+            Held::Nothing => None,
+            Held::Pinned(region) => Some(RegionId {
+                index: region.index(),
+                generation: region.generation(),
+            }),
+            Held::Visited(_, region) => Some(*region),
+        }
     }
 }
 
@@ -123,16 +139,39 @@ impl ExactSizeIterator for Spans<'_> {}
 /// the memory is free of accesses.
 #[must_use = "the memory is in use until the close is drained"]
 pub struct Closing<'a> {
-    pub(crate) table: &'a Protection,
-    pub(crate) retired: Option<Retired<'a, Entry>>,
+    table: &'a Protection,
+    /// The slot and the visits that were under way, unless all was over at once.
+    waiting: Option<(Retired<'a, Entry>, Visits)>,
 }
 
-impl Closing<'_> {
+impl<'a> Closing<'a> {
+    #[inline]
+    pub(crate) fn over(table: &'a Protection) -> Self {
+        Self {
+            table,
+            waiting: None,
+        }
+    }
+
+    pub(crate) fn waiting(
+        table: &'a Protection,
+        retired: Retired<'a, Entry>,
+        visits: Visits,
+    ) -> Self {
+        Self {
+            table,
+            waiting: Some((retired, visits)),
+        }
+    }
+
     /// True when no access holds the region any more. It stays so.
     #[inline]
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.retired.as_ref().is_none_or(Retired::is_drained)
+        match &self.waiting {
+            None => true,
+            Some((retired, visits)) => retired.is_drained() && visits.are_over(),
+        }
     }
 
     /// Ends the close: the memory is the owner's.
@@ -140,25 +179,22 @@ impl Closing<'_> {
     /// # Errors
     /// Itself, while an access still holds the region.
     #[inline]
-    pub fn finish(mut self) -> Result<(), Self> {
-        if let Some(retired) = self.retired.take()
-            && let Err(busy) = self.table.try_put_back(false, retired)
-        {
-            self.retired = Some(busy);
-            return Err(self);
-        }
-        Ok(())
+    pub fn finish(self) -> Result<(), Self> {
+        // What is over needs nothing more; what is drained is put back when it is dropped.
+        if self.is_drained() { Ok(()) } else { Err(self) }
     }
 }
 
 impl Drop for Closing<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(retired) = self.retired.take()
-            && let Err(busy) = self.table.try_put_back(false, retired)
-        {
-            let orphan = Orphan::left_by(false, busy);
-            self.table.books.lock().adopt(orphan);
+        if let Some((retired, visits)) = self.waiting.take() {
+            let mut books = self.table.books.lock();
+            if visits.are_over() {
+                self.table.put_back(&mut books, false, retired);
+            } else {
+                books.adopt(Orphan::left_by(false, retired, visits));
+            }
         }
     }
 }

@@ -35,6 +35,7 @@ mod scatter;
 mod snapshot;
 mod state;
 mod table;
+mod visit;
 mod window;
 
 pub use access::{Access, LocalUse, Operation};
@@ -50,4 +51,5 @@ pub use region::{Addressing, Change, MemoryKind, Region, RegionSpec};
 pub use rules::Rules;
 pub use snapshot::{Binding, DomainInfo, RegionInfo, Snapshot, WindowInfo};
 pub use table::Protection;
+pub use visit::{Visit, Visitor};
 pub use window::{BindRegion, BindRequest, Window, WindowKind};

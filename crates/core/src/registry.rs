@@ -5,6 +5,7 @@ use crate::lease::Closing;
 use crate::scatter::Pieces;
 use crate::state::{RegionEvent, RegionState};
 use crate::table::{Books, Protection, reached};
+use crate::visit::Visits;
 use crate::{
     Access, Addressing, Change, CoreError, DomainId, Limit, MemoryKind, Region, RegionId,
     RegionSpec, Rules,
@@ -350,7 +351,7 @@ impl Protection {
             self.may_request(it.domain, key)?;
         }
         let claimed = self
-            .claim(books)
+            .claim(books, false)
             .ok_or_else(|| reached(Limit::KeySlots, u64::from(self.slots.capacity())))?;
         let id = RegionId {
             index: claimed.index(),
@@ -359,6 +360,12 @@ impl Protection {
         let mut rights = it.rights;
         if let Some(key) = it.requested {
             if !self.remember_requested(books, it.domain, key, id) {
+                // A claim cannot be given back: the slot becomes a region for a moment, and ends at once.
+                claimed.rights.store(flag::DISABLED, Ordering::Relaxed);
+                claimed.publish();
+                if let Some(retired) = self.slots.retire(id.index, id.generation) {
+                    self.put_back(books, false, retired);
+                }
                 return Err(reached(Limit::KeySlots, u64::from(self.slots.capacity())));
             }
             rights |= flag::REQUESTED;
@@ -403,15 +410,22 @@ impl Protection {
             self.forget_requested(books, region, entry);
             books.shared.remove(&region.index);
         }
-        let retired = self.slots.retire(region.index, region.generation);
         books.bytes = books.bytes.wrapping_sub(entry.len.load(Ordering::Relaxed));
         books.regions -= 1;
         if let Ok(children) = books.children(entry.domain()) {
             children.regions -= 1;
         }
-        Closing {
-            table: self,
-            retired,
+        let Some(retired) = self.slots.retire(region.index, region.generation) else {
+            return Closing::over(self); // cannot be: it is live, and nobody else retires without the books
+        };
+        let visits = Visits::under_way(&books.visitors);
+        if visits.are_over() {
+            match self.try_put_back(books, false, retired) {
+                Ok(()) => Closing::over(self),
+                Err(busy) => Closing::waiting(self, busy, visits),
+            }
+        } else {
+            Closing::waiting(self, retired, visits)
         }
     }
 

@@ -104,8 +104,8 @@ impl Requested {
     fn bucket<'a>(&self, level: &'a [Cell], domain: DomainId, key: u64) -> &'a [Cell] {
         let mixed = (key ^ u64::from(domain.0).rotate_left(40)).wrapping_mul(self.factor);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(self.factor);
-        let buckets = level.len() / BUCKET;
-        let start = (mixed >> 40) as usize % buckets * BUCKET;
+        // Levels have 64 times a power of four cells.
+        let start = (mixed >> 36) as usize & (level.len() - 1) & !(BUCKET - 1);
         &level[start..start + BUCKET]
     }
 }

@@ -8,12 +8,14 @@ use crate::entry::{Entry, flag};
 use crate::key::{GENERATIONS, KeySpace, Random, Secrets, TYPE2_GENERATIONS};
 use crate::requested::Requested;
 use crate::scatter::ScatterLists;
+use crate::visit::{Phase, Visits};
 use crate::window::WindowRecord;
 use crate::{CoreError, DomainChildren, DomainId, Limit, Limits, MemoryKind, RegionId};
 use rkey_base::lock::SpinLock;
-use rkey_base::slab::{Claimed, Retired, Slab};
+use rkey_base::slab::{Claimed, FreeList, Retired, Slab};
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 /// Domains, regions, windows and keys of one device, and the decision about every access.
 ///
@@ -30,9 +32,25 @@ pub struct Protection {
     pub(crate) books: SpinLock<Books>,
 }
 
+impl std::fmt::Debug for Protection {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let books = self.books.lock();
+        write!(
+            out,
+            "Protection({} regions, {} windows)",
+            books.regions, books.live_windows
+        )
+    }
+}
+
 /// What only the owner's requests need, under the lock.
 #[derive(Default)]
 pub(crate) struct Books {
+    /// Free slots of both slabs.
+    free: FreeList,
+    free_type2: FreeList,
+    /// Who may be checking without a pin.
+    pub(crate) visitors: Vec<Arc<Phase>>,
     domains: Vec<DomainRecord>,
     free_domains: Vec<u32>,
     open_domains: u32,
@@ -60,12 +78,12 @@ struct DomainRecord {
     children: DomainChildren,
 }
 
-/// A slot that waits for its last user.
-#[derive(Copy, Clone)]
+/// A retired slot that waits for its last user.
 pub(crate) struct Orphan {
     type2: bool,
     index: u32,
     generation: u32,
+    visits: Visits,
 }
 
 impl Protection {
@@ -157,28 +175,35 @@ impl Protection {
         Ok(())
     }
 
-    /// A free slot for a region or a device-chosen window key.
-    pub(crate) fn claim(&self, books: &mut Books) -> Option<Claimed<'_, Entry>> {
-        self.sweep(books);
-        self.slots.claim()
-    }
-
-    /// A free slot for a type 2 window.
-    pub(crate) fn claim_type2(&self, books: &mut Books) -> Option<Claimed<'_, Entry>> {
-        self.sweep(books);
-        self.type2.claim()
+    /// A free slot for a region or a window.
+    #[inline]
+    pub(crate) fn claim(&self, books: &mut Books, type2: bool) -> Option<Claimed<'_, Entry>> {
+        if !books.orphans.is_empty() {
+            self.sweep(books);
+        }
+        let claimed = if type2 {
+            self.type2.claim_from(&mut books.free_type2)
+        } else {
+            self.slots.claim_from(&mut books.free)
+        };
+        // Whoever looks at the slot without a pin and sees anything of what is stored into it from now on, sees after
+        // that that it is not what it was.
+        fence(Ordering::Release);
+        claimed
     }
 
     /// Gives a retired slot free again, now or when its last user is gone.
     pub(crate) fn put_back(&self, books: &mut Books, type2: bool, retired: Retired<'_, Entry>) {
-        if let Err(busy) = self.try_put_back(type2, retired) {
-            books.adopt(Orphan::left_by(type2, busy));
+        if let Err(busy) = self.try_put_back(books, type2, retired) {
+            books.adopt(Orphan::left_by(type2, busy, Visits::default()));
         }
     }
 
-    /// Gives a retired slot free again, unless it is still in use.
+    /// Gives a retired slot free again, unless it is pinned.
+    #[inline]
     pub(crate) fn try_put_back<'a>(
         &self,
+        books: &mut Books,
         type2: bool,
         retired: Retired<'a, Entry>,
     ) -> Result<(), Retired<'a, Entry>> {
@@ -192,46 +217,41 @@ impl Protection {
         }
         let next = retired.generation() + 1;
         if type2 {
-            return retired.release_last(next % TYPE2_GENERATIONS);
+            return retired.release_last_to(&mut books.free_type2, next % TYPE2_GENERATIONS);
         }
-        if next == GENERATIONS {
-            retired.release_last(0)
-        } else {
-            retired.release(next)
+        match next {
+            GENERATIONS => retired.release_last_to(&mut books.free, 0),
+            next => retired.release_to(&mut books.free, next),
         }
     }
 
     /// Releases slots that were still in use when they were given up.
-    #[inline]
-    fn sweep(&self, books: &mut Books) {
-        if !books.orphans.is_empty() {
-            self.sweep_orphans(books);
-        }
-    }
-
     #[cold]
-    fn sweep_orphans(&self, books: &mut Books) {
-        books.orphans.retain(|orphan| {
+    fn sweep(&self, books: &mut Books) {
+        let orphans = std::mem::take(&mut books.orphans);
+        for orphan in orphans {
             let slab = if orphan.type2 {
                 &self.type2
             } else {
                 &self.slots
             };
-            match slab.resume(orphan.index, orphan.generation) {
-                Some(retired) => self.try_put_back(orphan.type2, retired).is_err(),
-                None => false,
+            if !orphan.visits.are_over() {
+                books.orphans.push(orphan);
+            } else if let Some(retired) = slab.resume(orphan.index, orphan.generation) {
+                self.put_back(books, orphan.type2, retired);
             }
-        });
+        }
     }
 }
 
 impl Orphan {
     /// Lets go of a retired slot, so that it can be resumed by what is returned.
-    pub(crate) fn left_by(type2: bool, retired: Retired<'_, Entry>) -> Self {
+    pub(crate) fn left_by(type2: bool, retired: Retired<'_, Entry>, visits: Visits) -> Self {
         Self {
             type2,
             index: retired.index(),
             generation: retired.generation(),
+            visits,
         }
     }
 }

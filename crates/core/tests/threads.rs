@@ -2,6 +2,7 @@
 
 use rkey_base::range::VaRange;
 use rkey_core::*;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 
@@ -20,7 +21,7 @@ fn address(slot: usize) -> u64 {
     0x10_0000 + slot as u64 * 0x1000
 }
 
-fn visit(arena: &Arena, lease: &Lease<'_>, asked: usize) {
+fn look_at(arena: &Arena, lease: &Lease<'_>, asked: usize) {
     let span = lease.single().unwrap();
     assert_eq!(span.start(), address(asked) + 8, "bytes of somebody else");
     let before = arena.used[asked].load(Ordering::Acquire);
@@ -29,17 +30,31 @@ fn visit(arena: &Arena, lease: &Lease<'_>, asked: usize) {
     assert_eq!(arena.used[asked].load(Ordering::Acquire), before);
 }
 
-fn check_all_the_time(table: &Protection, arena: &Arena, who: Accessor, stop: &AtomicBool) -> u64 {
+/// Checks all keys over and over: with pins, or in visits of one round each.
+fn check_all_the_time(
+    table: &Arc<Protection>,
+    arena: &Arena,
+    who: Accessor,
+    stop: &AtomicBool,
+    visits: bool,
+) -> u64 {
     let mut granted = 0;
+    let mut visitor = table.visitor();
     while !stop.load(Ordering::Relaxed) {
+        let visit = visits.then(|| visitor.enter());
         for slot in 0..SLOTS {
             let key = WireKey::Device(Key(arena.keys[slot].load(Ordering::Relaxed)));
             let addr = address(slot) + 8;
-            if let Ok(lease) = table.check_remote(&who, key, addr, 64, Operation::Write) {
-                visit(arena, &lease, slot);
+            let lease = match &visit {
+                Some(visit) => visit.check_remote(&who, key, addr, 64, Operation::Write),
+                None => table.check_remote(&who, key, addr, 64, Operation::Write),
+            };
+            if let Ok(lease) = lease {
+                look_at(arena, &lease, slot);
                 granted += 1;
             }
         }
+        drop(visit);
         thread::yield_now();
     }
     granted
@@ -54,13 +69,15 @@ fn arena() -> Arena {
 
 #[test]
 fn memory_is_the_owners_when_its_close_is_drained() {
-    let table = Protection::new(Limits::default(), Secrets([1, 2, 3, 4]));
+    let table = Arc::new(Protection::new(Limits::default(), Secrets([1, 2, 3, 4])));
     let domain = table.create_domain().unwrap();
     let (arena, stop) = (arena(), AtomicBool::new(false));
     let who = Accessor { domain, qp: 1 };
     let granted = thread::scope(|scope| {
-        let checkers =
-            [(); 2].map(|()| scope.spawn(|| check_all_the_time(&table, &arena, who, &stop)));
+        let checkers = [false, true].map(|visits| {
+            let (table, arena, stop) = (&table, &arena, &stop);
+            scope.spawn(move || check_all_the_time(table, arena, who, stop, visits))
+        });
         let owners = [0, 1].map(|owner| {
             let (table, arena) = (&table, &arena);
             scope.spawn(move || {
@@ -99,13 +116,15 @@ fn memory_is_the_owners_when_its_close_is_drained() {
 #[test]
 fn windows_are_rebound_under_fire() {
     for kind in [WindowKind::Type1, WindowKind::Type2B] {
-        let table = Protection::new(Limits::default(), Secrets([1, 2, 3, 4]));
+        let table = Arc::new(Protection::new(Limits::default(), Secrets([1, 2, 3, 4])));
         let domain = table.create_domain().unwrap();
         let (arena, stop) = (arena(), AtomicBool::new(false));
         let who = Accessor { domain, qp: 1 };
         thread::scope(|scope| {
-            let checkers =
-                [(); 2].map(|()| scope.spawn(|| check_all_the_time(&table, &arena, who, &stop)));
+            let checkers = [false, true].map(|visits| {
+                let (table, arena, stop) = (&table, &arena, &stop);
+                scope.spawn(move || check_all_the_time(table, arena, who, stop, visits))
+            });
             let window = table.create_window(domain, kind).unwrap();
             for round in 1..=ROUNDS / 4 {
                 let slot = round as usize % SLOTS;
@@ -139,16 +158,16 @@ fn windows_are_rebound_under_fire() {
                 arena.used[slot].store(FREE, Ordering::Release);
             }
             stop.store(true, Ordering::Relaxed);
-            checkers
-                .into_iter()
-                .for_each(|checker| drop(checker.join().unwrap()));
+            for checker in checkers {
+                checker.join().unwrap();
+            }
         });
     }
 }
 
 #[test]
 fn requested_keys_come_and_go_under_fire() {
-    let table = Protection::new(Limits::default(), Secrets([1, 2, 3, 4]));
+    let table = Arc::new(Protection::new(Limits::default(), Secrets([1, 2, 3, 4])));
     let domain = table.create_domain().unwrap();
     let who = Accessor { domain, qp: 1 };
     let stop = AtomicBool::new(false);

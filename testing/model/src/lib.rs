@@ -117,7 +117,7 @@ fn select(bytes: &[Byte], addr: u64, len: u64, one_piece_only: bool) -> Result<V
 /// Atomic operations work on 8 bytes that are next to each other, from a multiple of 8 on.
 fn aligned(bytes: &[Byte], access: u32) -> Result<Vec<u64>, No> {
     let one = bytes.iter().all(|byte| byte.piece == bytes[0].piece);
-    need(access != right::REMOTE_ATOMIC || one && bytes[0].real % 8 == 0, No::Misaligned)?;
+    need(access != right::REMOTE_ATOMIC || one && bytes[0].real.is_multiple_of(8), No::Misaligned)?;
     Ok(bytes.iter().map(|byte| byte.real).collect())
 }
 

@@ -7,6 +7,7 @@ use rkey_model as model;
 use rkey_model::{Model, Name, No, right};
 use std::collections::HashMap;
 use std::fmt::Debug;
+use std::sync::Arc;
 
 const DOMAINS: u64 = 3;
 const QPS: u64 = 3;
@@ -35,7 +36,8 @@ impl Random {
 /// Device and model side by side.
 pub(crate) struct World {
     pub(crate) random: Random,
-    core: Protection,
+    core: Arc<Protection>,
+    visitor: Visitor,
     model: Model,
     domains: Vec<DomainId>,
     regions: Vec<Region>,
@@ -77,8 +79,13 @@ impl World {
             bytes: 120,
             pieces: 3,
         };
+        let core = Arc::new(Protection::new(
+            limits,
+            Secrets([0; 4].map(|_: i32| random.next())),
+        ));
         Self {
-            core: Protection::new(limits, Secrets([0; 4].map(|_: i32| random.next()))),
+            visitor: core.visitor(),
+            core,
             random,
             model: Model::new(model),
             domains: vec![],
@@ -619,7 +626,13 @@ impl World {
             .core
             .invalidate(key, &Accessor { domain: id, qp }, remote);
         let model = self.model.invalidate(name, domain, qp);
-        self.same("invalidate", (name, domain, qp), core, denial_no, model);
+        self.same(
+            "invalidate",
+            (name, domain, qp),
+            core,
+            |denial| denial_no(denial),
+            model,
+        );
     }
 
     fn forget_endpoint(&mut self) {
@@ -695,10 +708,17 @@ impl World {
             len = 8;
         }
         let (key, qp) = (self.key(name), self.qp_for(name));
-        let core = self
-            .core
-            .check_remote(&Accessor { domain: id, qp }, key, addr, len, want);
-        let core = core.map(|lease| bytes(&lease));
+        let who = Accessor { domain: id, qp };
+        let core = if self.random.one_in(2) {
+            let visit = self.visitor.enter();
+            visit
+                .check_remote(&who, key, addr, len, want)
+                .map(|lease| bytes(&lease))
+        } else {
+            self.core
+                .check_remote(&who, key, addr, len, want)
+                .map(|lease| bytes(&lease))
+        };
         let model = self.model.check_remote(domain, qp, name, addr, len, access);
         let what = (want, name, domain, qp, addr, len);
         let kind = match name {
@@ -708,7 +728,8 @@ impl World {
             Name::Type2(..) => "access by type 2 window",
             _ => "access by key",
         };
-        if let Some((core, model)) = self.same(kind, what, core, denial_no, model) {
+        if let Some((core, model)) = self.same(kind, what, core, |denial| denial_no(denial), model)
+        {
             assert_eq!(core, model, "other bytes were granted");
         }
     }
@@ -735,16 +756,31 @@ impl World {
             (LocalUse::AtomicResult, right::READ),
         ]);
         let by_handle = name == Name::Local(region) && self.random.one_in(2);
+        let visited = self.random.one_in(2);
         let core = if by_handle {
+            let region = self.regions[region].id;
             self.core
-                .check_region(id, self.regions[region].id, addr, len, want)
+                .check_region(id, region, addr, len, want)
+                .map(|lease| bytes(&lease))
+        } else if visited {
+            let visit = self.visitor.enter();
+            visit
+                .check_local(id, LocalKey(key.0), addr, len, want)
+                .map(|lease| bytes(&lease))
         } else {
-            self.core.check_local(id, LocalKey(key.0), addr, len, want)
+            self.core
+                .check_local(id, LocalKey(key.0), addr, len, want)
+                .map(|lease| bytes(&lease))
         };
-        let core = core.map(|lease| bytes(&lease));
         let model = self.model.check_local(domain, name, addr, len, access);
         let what = (want, name, domain, addr, len);
-        if let Some((core, model)) = self.same("local access", what, core, denial_no, model) {
+        if let Some((core, model)) = self.same(
+            "local access",
+            what,
+            core,
+            |denial| denial_no(denial),
+            model,
+        ) {
             assert_eq!(core, model, "other bytes were granted");
         }
     }
