@@ -118,8 +118,7 @@ impl<T> Slot<T> {
             match self.word.compare_exchange_weak(
                 seen.0,
                 wanted.0,
-                // Sequentially consistent for `Look::is_live`; elsewhere acquire and release would do.
-                Ordering::SeqCst,
+                Ordering::AcqRel,
                 Ordering::Acquire,
             ) {
                 Ok(_) => return Some(seen),
@@ -510,16 +509,12 @@ impl<'a, T> Look<'a, T> {
         &self.slot.value
     }
 
-    /// Whether the slot is live under this generation, at this moment of the one order of all sequentially consistent
-    /// operations, to which [`Slab::retire`] belongs as well.
-    ///
-    /// A reader who takes no pin can announce himself in a word that he shares with whoever retires: he stores into it,
-    /// then calls this; the other one retires, then loads it. If the operations on that word are sequentially
-    /// consistent, too, the reader finds the slot retired or the other one finds the reader announced.
+    /// Whether the slot is live under this generation at this moment. Nothing keeps it so: whoever relies on it has to
+    /// be sure by other means, a lock for instance, that what is retired from now on is not taken apart under his eyes.
     #[must_use]
     #[inline(always)]
     pub fn is_live(&self, generation: u32) -> bool {
-        let word = Word(self.slot.word.load(Ordering::SeqCst));
+        let word = self.slot.load();
         word.is(Word::LIVE) && word.generation() == generation
     }
 }

@@ -5,7 +5,6 @@
 use rkey_base::range::VaRange;
 use rkey_core::*;
 use std::hint::black_box;
-use std::sync::Arc;
 use std::time::Instant;
 
 const SIZE: u64 = 4096;
@@ -31,16 +30,16 @@ fn memory() -> u64 {
 }
 
 fn main() {
-    println!("nanoseconds; \"visit\" is a check without a pin, \"enter\" what a visit costs once");
     println!(
-        "     live    check   random    visit   random    enter    local requested reg+close B/region"
+        "nanoseconds; the third and fourth are checks in a section, without a pin; so is the one by requested key"
     );
+    println!("     live    check   random  section   random    local requested reg+close B/region");
     for live in [1u32, 1_000, 100_000, 1_000_000] {
         let limits = Limits {
             max_regions: Limits::KEY_SLOTS,
             ..Limits::default()
         };
-        let table = Arc::new(Protection::new(limits, Secrets([1, 2, 3, 4])));
+        let table = Protection::new(limits, Secrets([1, 2, 3, 4]));
         let domain = match table.create_domain() {
             Ok(domain) => domain,
             Err(error) => return eprintln!("{error}"),
@@ -80,27 +79,27 @@ fn main() {
                 check(&regions[((place >> 33) % regions.len() as u64) as usize]);
             }
         });
-        let mut visitor = table.visitor();
-        let visit = visitor.enter();
-        let check_visiting = |(region, start): &(Region, u64)| {
+        let section = table.section();
+        let check_in_section = |(region, start): &(Region, u64)| {
             let key = WireKey::Device(black_box(region.key));
-            let lease = visit.check_remote(&who, key, black_box(start + 64), 8, Operation::Write);
+            let lease = table.check_remote_in(
+                &section,
+                &who,
+                key,
+                black_box(start + 64),
+                8,
+                Operation::Write,
+            );
             black_box(lease.is_ok_and(|lease| black_box(lease.single()).is_some()));
         };
-        let hot_visit = measure(|count| (0..count).for_each(|_| check_visiting(&hot)));
-        let random_visit = measure(|count| {
+        let hot_section = measure(|count| (0..count).for_each(|_| check_in_section(&hot)));
+        let random_section = measure(|count| {
             let mut place = 1u64;
             for _ in 0..count {
                 place = place
                     .wrapping_mul(0x5851_f42d_4c95_7f2d)
                     .wrapping_add(0x1405_7b7e_f767_814f);
-                check_visiting(&regions[((place >> 33) % regions.len() as u64) as usize]);
-            }
-        });
-        drop(visit);
-        let enter = measure(|count| {
-            for _ in 0..count {
-                drop(black_box(visitor.enter()));
+                check_in_section(&regions[((place >> 33) % regions.len() as u64) as usize]);
             }
         });
         let local = measure(|count| {
@@ -111,7 +110,6 @@ fn main() {
             }
         });
         let asked = register(live, Some(77)).map_or(0, |_| 77);
-        let visit = visitor.enter();
         let requested = measure(|count| {
             for _ in 0..count {
                 let key = WireKey::Requested(black_box(asked));
@@ -123,7 +121,6 @@ fn main() {
                 );
             }
         });
-        drop(visit);
         // The last few slots are left for this.
         let cycle = measure(|count| {
             for _ in 0..count {
@@ -138,9 +135,8 @@ fn main() {
         let numbers = [
             hot_check,
             random_check,
-            hot_visit,
-            random_visit,
-            enter,
+            hot_section,
+            random_section,
             local,
             requested,
             cycle,

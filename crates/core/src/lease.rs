@@ -2,8 +2,7 @@
 
 use crate::RegionId;
 use crate::entry::Entry;
-use crate::table::{Orphan, Protection};
-use crate::visit::Visits;
+use crate::table::Protection;
 use rkey_base::range::VaRange;
 use rkey_base::slab::{Pin, Retired};
 
@@ -24,8 +23,11 @@ pub(crate) enum Held<'a> {
     Nothing,
     /// A pin of its slot.
     Pinned(Pin<'a, Entry>),
-    /// The visit that the lease was given in.
-    Visited(&'a Entry, RegionId),
+    /// The section that the lease was given in.
+    Section {
+        region: RegionId,
+        counter: Option<u32>,
+    },
 }
 
 /// The memory of a lease.
@@ -84,7 +86,7 @@ impl Lease<'_> {
         match &self.held {
             Held::Nothing => None,
             Held::Pinned(region) => Entry::tied(&region.counter),
-            Held::Visited(region, _) => Entry::tied(&region.counter),
+            Held::Section { counter, .. } => *counter,
         }
     }
 
@@ -103,7 +105,7 @@ impl Lease<'_> {
                 index: region.index(),
                 generation: region.generation(),
             }),
-            Held::Visited(_, region) => Some(*region),
+            Held::Section { region, .. } => Some(*region),
         }
     }
 }
@@ -140,8 +142,8 @@ impl ExactSizeIterator for Spans<'_> {}
 #[must_use = "the memory is in use until the close is drained"]
 pub struct Closing<'a> {
     table: &'a Protection,
-    /// The slot and the visits that were under way, unless all was over at once.
-    waiting: Option<(Retired<'a, Entry>, Visits)>,
+    /// The slot, unless all was over at once.
+    waiting: Option<Retired<'a, Entry>>,
 }
 
 impl<'a> Closing<'a> {
@@ -153,31 +155,24 @@ impl<'a> Closing<'a> {
         }
     }
 
-    pub(crate) fn waiting(
-        table: &'a Protection,
-        retired: Retired<'a, Entry>,
-        visits: Visits,
-    ) -> Self {
+    pub(crate) fn waiting(table: &'a Protection, retired: Retired<'a, Entry>) -> Self {
         Self {
             table,
-            waiting: Some((retired, visits)),
+            waiting: Some(retired),
         }
     }
 
-    /// True when no access holds the region any more. It stays so.
+    /// True when no lease holds the region any more. It stays so.
     #[inline]
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        match &self.waiting {
-            None => true,
-            Some((retired, visits)) => retired.is_drained() && visits.are_over(),
-        }
+        self.waiting.as_ref().is_none_or(Retired::is_drained)
     }
 
     /// Ends the close: the memory is the owner's.
     ///
     /// # Errors
-    /// Itself, while an access still holds the region.
+    /// Itself, while a lease still holds the region.
     #[inline]
     pub fn finish(self) -> Result<(), Self> {
         // What is over needs nothing more; what is drained is put back when it is dropped.
@@ -188,13 +183,9 @@ impl<'a> Closing<'a> {
 impl Drop for Closing<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some((retired, visits)) = self.waiting.take() {
+        if let Some(retired) = self.waiting.take() {
             let mut books = self.table.books.lock();
-            if visits.are_over() {
-                self.table.put_back(&mut books, false, retired);
-            } else {
-                books.adopt(Orphan::left_by(false, retired, visits));
-            }
+            self.table.put_back(&mut books, false, retired);
         }
     }
 }

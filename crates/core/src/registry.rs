@@ -5,7 +5,6 @@ use crate::lease::Closing;
 use crate::scatter::Pieces;
 use crate::state::{RegionEvent, RegionState};
 use crate::table::{Books, Protection, reached};
-use crate::visit::Visits;
 use crate::{
     Access, Addressing, Change, CoreError, DomainId, Limit, MemoryKind, Region, RegionId,
     RegionSpec, Rules,
@@ -418,14 +417,9 @@ impl Protection {
         let Some(retired) = self.slots.retire(region.index, region.generation) else {
             return Closing::over(self); // cannot be: it is live, and nobody else retires without the books
         };
-        let visits = Visits::under_way(&books.visitors);
-        if visits.are_over() {
-            match self.try_put_back(books, false, retired) {
-                Ok(()) => Closing::over(self),
-                Err(busy) => Closing::waiting(self, busy, visits),
-            }
-        } else {
-            Closing::waiting(self, retired, visits)
+        match self.try_put_back(books, false, retired) {
+            Ok(()) => Closing::over(self),
+            Err(busy) => Closing::waiting(self, busy),
         }
     }
 

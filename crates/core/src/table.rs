@@ -8,13 +8,11 @@ use crate::entry::{Entry, flag};
 use crate::key::{GENERATIONS, KeySpace, Random, Secrets, TYPE2_GENERATIONS};
 use crate::requested::Requested;
 use crate::scatter::ScatterLists;
-use crate::visit::{Phase, Visits};
 use crate::window::WindowRecord;
 use crate::{CoreError, DomainChildren, DomainId, Limit, Limits, MemoryKind, RegionId};
 use rkey_base::lock::SpinLock;
 use rkey_base::slab::{Claimed, FreeList, Retired, Slab};
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 /// Domains, regions, windows and keys of one device, and the decision about every access.
@@ -49,8 +47,6 @@ pub(crate) struct Books {
     /// Free slots of both slabs.
     free: FreeList,
     free_type2: FreeList,
-    /// Who may be checking without a pin.
-    pub(crate) visitors: Vec<Arc<Phase>>,
     domains: Vec<DomainRecord>,
     free_domains: Vec<u32>,
     open_domains: u32,
@@ -79,11 +75,10 @@ struct DomainRecord {
 }
 
 /// A retired slot that waits for its last user.
-pub(crate) struct Orphan {
+struct Orphan {
     type2: bool,
     index: u32,
     generation: u32,
-    visits: Visits,
 }
 
 impl Protection {
@@ -195,7 +190,11 @@ impl Protection {
     /// Gives a retired slot free again, now or when its last user is gone.
     pub(crate) fn put_back(&self, books: &mut Books, type2: bool, retired: Retired<'_, Entry>) {
         if let Err(busy) = self.try_put_back(books, type2, retired) {
-            books.adopt(Orphan::left_by(type2, busy, Visits::default()));
+            books.orphans.push(Orphan {
+                type2,
+                index: busy.index(),
+                generation: busy.generation(),
+            });
         }
     }
 
@@ -228,40 +227,20 @@ impl Protection {
     /// Releases slots that were still in use when they were given up.
     #[cold]
     fn sweep(&self, books: &mut Books) {
-        let orphans = std::mem::take(&mut books.orphans);
-        for orphan in orphans {
+        for orphan in std::mem::take(&mut books.orphans) {
             let slab = if orphan.type2 {
                 &self.type2
             } else {
                 &self.slots
             };
-            if !orphan.visits.are_over() {
-                books.orphans.push(orphan);
-            } else if let Some(retired) = slab.resume(orphan.index, orphan.generation) {
+            if let Some(retired) = slab.resume(orphan.index, orphan.generation) {
                 self.put_back(books, orphan.type2, retired);
             }
         }
     }
 }
 
-impl Orphan {
-    /// Lets go of a retired slot, so that it can be resumed by what is returned.
-    pub(crate) fn left_by(type2: bool, retired: Retired<'_, Entry>, visits: Visits) -> Self {
-        Self {
-            type2,
-            index: retired.index(),
-            generation: retired.generation(),
-            visits,
-        }
-    }
-}
-
 impl Books {
-    /// Remembers a retired slot that is still in use.
-    pub(crate) fn adopt(&mut self, orphan: Orphan) {
-        self.orphans.push(orphan);
-    }
-
     fn domain(&mut self, domain: DomainId) -> Result<&mut DomainRecord, CoreError> {
         let place = (domain.0 & 0xffff).wrapping_sub(1) as usize;
         match self.domains.get_mut(place) {

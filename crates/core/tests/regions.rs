@@ -399,65 +399,39 @@ fn a_close_waits_for_the_lease() {
 }
 
 #[test]
-fn a_close_waits_for_the_visit() {
+fn checks_in_a_section_hold_up_nothing() {
     let (table, domain) = table();
-    let table = std::sync::Arc::new(table);
-    let (mut visitor, mut other) = (table.visitor(), table.visitor());
+    let section = table.section();
     let ranges = [range(0x1000, 64)];
     let spec = RegionSpec {
         requested_key: Some(9),
         ..RegionSpec::new(domain, &ranges, ALL)
     };
     let who = Accessor { domain, qp: 1 };
-    for round in 0..3 {
-        let region = table.register(&spec).unwrap();
-        table.bind_counter(region.id, 5).unwrap();
-        let visit = visitor.enter();
-        let key = WireKey::Device(region.key);
-        let ask = |key| visit.check_remote(&who, key, 0x1000, 8, Operation::Write);
-        let lease = ask(key).unwrap();
-        assert_eq!(lease.single(), Some(range(0x1000, 8)));
-        assert_eq!(
-            (lease.region(), lease.counter()),
-            (Some(region.id), Some(5))
-        );
-        assert!(ask(WireKey::Requested(9)).is_ok());
-        assert!(
-            visit
-                .check_local(domain, region.local_key, 0x1000, 8, LocalUse::Send)
-                .is_ok()
-        );
-        table.unbind_counter(region.id).unwrap();
-        let closing = table.close_region(region.id).unwrap();
-        assert!(!closing.is_drained());
-        assert_eq!(ask(key).unwrap_err().reason, Reason::Closing);
-        drop(lease);
-        assert!(!closing.is_drained(), "the visit has not ended");
-        let later = other.enter();
-        match round {
-            0 => drop(visit),
-            1 => std::mem::forget(visit),
-            _ => {
-                drop(closing);
-                drop(visit);
-                drop(later);
-                assert_eq!(
-                    table.register(&spec).map(|region| region.requested),
-                    Ok(Some(9))
-                );
-                break;
-            }
-        }
-        if round == 1 {
-            assert!(!closing.is_drained());
-            drop(visitor.enter());
-        }
-        assert!(
-            closing.is_drained(),
-            "visits that began later do not matter"
-        );
-        closing.finish().unwrap();
-    }
+    let region = table.register(&spec).unwrap();
+    table.bind_counter(region.id, 5).unwrap();
+    let write = Operation::Write;
+    let ask = |key| table.check_remote_in(&section, &who, key, 0x1000, 8, write);
+    let key = WireKey::Device(region.key);
+    let lease = ask(key).unwrap();
+    assert_eq!(lease.single(), Some(range(0x1000, 8)));
+    assert_eq!(
+        (lease.region(), lease.counter()),
+        (Some(region.id), Some(5))
+    );
+    assert!(ask(WireKey::Requested(9)).is_ok());
+    let local = region.local_key;
+    assert!(
+        table
+            .check_local_in(&section, domain, local, 0x1000, 8, LocalUse::Send)
+            .is_ok()
+    );
+    table.unbind_counter(region.id).unwrap();
+    table.close_region(region.id).unwrap().finish().unwrap();
+    assert!(matches!(
+        ask(key).unwrap_err().reason,
+        Reason::StaleKey { .. }
+    ));
 }
 
 #[test]

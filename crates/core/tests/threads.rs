@@ -1,8 +1,8 @@
 //! Many threads at once: registering, closing, binding and checking, and no byte is granted that was taken back.
 
+use rkey_base::lock::SpinLock;
 use rkey_base::range::VaRange;
 use rkey_core::*;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 
@@ -30,23 +30,22 @@ fn look_at(arena: &Arena, lease: &Lease<'_>, asked: usize) {
     assert_eq!(arena.used[asked].load(Ordering::Acquire), before);
 }
 
-/// Checks all keys over and over: with pins, or in visits of one round each.
+/// Checks all keys over and over: with pins, or in a section behind a lock.
 fn check_all_the_time(
-    table: &Arc<Protection>,
+    table: &Protection,
     arena: &Arena,
     who: Accessor,
     stop: &AtomicBool,
-    visits: bool,
+    section: Option<&SpinLock<Section>>,
 ) -> u64 {
     let mut granted = 0;
-    let mut visitor = table.visitor();
     while !stop.load(Ordering::Relaxed) {
-        let visit = visits.then(|| visitor.enter());
         for slot in 0..SLOTS {
             let key = WireKey::Device(Key(arena.keys[slot].load(Ordering::Relaxed)));
             let addr = address(slot) + 8;
-            let lease = match &visit {
-                Some(visit) => visit.check_remote(&who, key, addr, 64, Operation::Write),
+            let guard = section.map(SpinLock::lock);
+            let lease = match &guard {
+                Some(in_it) => table.check_remote_in(in_it, &who, key, addr, 64, Operation::Write),
                 None => table.check_remote(&who, key, addr, 64, Operation::Write),
             };
             if let Ok(lease) = lease {
@@ -54,10 +53,18 @@ fn check_all_the_time(
                 granted += 1;
             }
         }
-        drop(visit);
         thread::yield_now();
     }
     granted
+}
+
+/// What an owner does before the memory is its own again.
+fn wait_for(mut closing: Closing<'_>, section: &SpinLock<Section>) {
+    drop(section.lock());
+    while let Err(busy) = closing.finish() {
+        closing = busy;
+        thread::yield_now();
+    }
 }
 
 fn arena() -> Arena {
@@ -69,17 +76,18 @@ fn arena() -> Arena {
 
 #[test]
 fn memory_is_the_owners_when_its_close_is_drained() {
-    let table = Arc::new(Protection::new(Limits::default(), Secrets([1, 2, 3, 4])));
+    let table = Protection::new(Limits::default(), Secrets([1, 2, 3, 4]));
     let domain = table.create_domain().unwrap();
+    let section = SpinLock::new(table.section());
     let (arena, stop) = (arena(), AtomicBool::new(false));
     let who = Accessor { domain, qp: 1 };
     let granted = thread::scope(|scope| {
-        let checkers = [false, true].map(|visits| {
+        let checkers = [None, Some(&section)].map(|section| {
             let (table, arena, stop) = (&table, &arena, &stop);
-            scope.spawn(move || check_all_the_time(table, arena, who, stop, visits))
+            scope.spawn(move || check_all_the_time(table, arena, who, stop, section))
         });
         let owners = [0, 1].map(|owner| {
-            let (table, arena) = (&table, &arena);
+            let (table, arena, section) = (&table, &arena, &section);
             scope.spawn(move || {
                 for round in 1..=ROUNDS {
                     let slot = owner + 2 * (round as usize % (SLOTS / 2));
@@ -91,11 +99,7 @@ fn memory_is_the_owners_when_its_close_is_drained() {
                     if round % 4 == 0 {
                         thread::yield_now();
                     }
-                    let mut closing = table.close_region(region.id).unwrap();
-                    while let Err(busy) = closing.finish() {
-                        closing = busy;
-                        thread::yield_now();
-                    }
+                    wait_for(table.close_region(region.id).unwrap(), section);
                     arena.used[slot].store(FREE, Ordering::Release);
                 }
             })
@@ -116,14 +120,15 @@ fn memory_is_the_owners_when_its_close_is_drained() {
 #[test]
 fn windows_are_rebound_under_fire() {
     for kind in [WindowKind::Type1, WindowKind::Type2B] {
-        let table = Arc::new(Protection::new(Limits::default(), Secrets([1, 2, 3, 4])));
+        let table = Protection::new(Limits::default(), Secrets([1, 2, 3, 4]));
         let domain = table.create_domain().unwrap();
+        let section = SpinLock::new(table.section());
         let (arena, stop) = (arena(), AtomicBool::new(false));
         let who = Accessor { domain, qp: 1 };
         thread::scope(|scope| {
-            let checkers = [false, true].map(|visits| {
+            let checkers = [None, Some(&section)].map(|section| {
                 let (table, arena, stop) = (&table, &arena, &stop);
-                scope.spawn(move || check_all_the_time(table, arena, who, stop, visits))
+                scope.spawn(move || check_all_the_time(table, arena, who, stop, section))
             });
             let window = table.create_window(domain, kind).unwrap();
             for round in 1..=ROUNDS / 4 {
@@ -150,11 +155,7 @@ fn windows_are_rebound_under_fire() {
                 if round % 4 == 0 {
                     thread::yield_now();
                 }
-                let mut closing = table.revoke_region(region.id).unwrap();
-                while let Err(busy) = closing.finish() {
-                    closing = busy;
-                    thread::yield_now();
-                }
+                wait_for(table.revoke_region(region.id).unwrap(), &section);
                 arena.used[slot].store(FREE, Ordering::Release);
             }
             stop.store(true, Ordering::Relaxed);
@@ -167,8 +168,9 @@ fn windows_are_rebound_under_fire() {
 
 #[test]
 fn requested_keys_come_and_go_under_fire() {
-    let table = Arc::new(Protection::new(Limits::default(), Secrets([1, 2, 3, 4])));
+    let table = Protection::new(Limits::default(), Secrets([1, 2, 3, 4]));
     let domain = table.create_domain().unwrap();
+    let section = SpinLock::new(table.section());
     let who = Accessor { domain, qp: 1 };
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -192,11 +194,7 @@ fn requested_keys_come_and_go_under_fire() {
                 ..spec
             };
             let region = table.register(&spec).unwrap();
-            let mut closing = table.close_region(region.id).unwrap();
-            while let Err(busy) = closing.finish() {
-                closing = busy;
-                thread::yield_now();
-            }
+            wait_for(table.close_region(region.id).unwrap(), &section);
         }
         stop.store(true, Ordering::Relaxed);
         checker.join().unwrap();

@@ -7,7 +7,6 @@ use rkey_model as model;
 use rkey_model::{Model, Name, No, right};
 use std::collections::HashMap;
 use std::fmt::Debug;
-use std::sync::Arc;
 
 const DOMAINS: u64 = 3;
 const QPS: u64 = 3;
@@ -36,8 +35,8 @@ impl Random {
 /// Device and model side by side.
 pub(crate) struct World {
     pub(crate) random: Random,
-    core: Arc<Protection>,
-    visitor: Visitor,
+    core: Protection,
+    section: Section,
     model: Model,
     domains: Vec<DomainId>,
     regions: Vec<Region>,
@@ -79,12 +78,9 @@ impl World {
             bytes: 120,
             pieces: 3,
         };
-        let core = Arc::new(Protection::new(
-            limits,
-            Secrets([0; 4].map(|_: i32| random.next())),
-        ));
+        let core = Protection::new(limits, Secrets([0; 4].map(|_: i32| random.next())));
         Self {
-            visitor: core.visitor(),
+            section: core.section(),
             core,
             random,
             model: Model::new(model),
@@ -710,9 +706,8 @@ impl World {
         let (key, qp) = (self.key(name), self.qp_for(name));
         let who = Accessor { domain: id, qp };
         let core = if self.random.one_in(2) {
-            let visit = self.visitor.enter();
-            visit
-                .check_remote(&who, key, addr, len, want)
+            self.core
+                .check_remote_in(&self.section, &who, key, addr, len, want)
                 .map(|lease| bytes(&lease))
         } else {
             self.core
@@ -763,9 +758,8 @@ impl World {
                 .check_region(id, region, addr, len, want)
                 .map(|lease| bytes(&lease))
         } else if visited {
-            let visit = self.visitor.enter();
-            visit
-                .check_local(id, LocalKey(key.0), addr, len, want)
+            self.core
+                .check_local_in(&self.section, id, LocalKey(key.0), addr, len, want)
                 .map(|lease| bytes(&lease))
         } else {
             self.core
