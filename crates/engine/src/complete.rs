@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::qp::pair::Qp;
-use crate::send_queue::{Detail, Wqe, WqeFlags};
+use crate::send_queue::{Detail, WqeFlags};
 use crate::{Completion, CompletionFlags, CompletionOp, Event, QpState, QpType, Status};
 
 impl<M> Context<M> {
@@ -20,10 +20,10 @@ impl<M> Context<M> {
                     wqe.end(Status::BadResponse, 0);
                 }
             }
-            let wqe = *wqe;
+            let status = wqe.status;
             qp.sq.head = seq + 1;
-            self.complete_send(qp, &wqe, wqe.status);
-            if !wqe.status.is_success() {
+            self.complete_send(qp, seq, status);
+            if !status.is_success() {
                 if qp.req.reads.front() == Some(&seq) {
                     qp.req.reads.pop_front();
                 }
@@ -38,8 +38,9 @@ impl<M> Context<M> {
         }
     }
 
-    #[inline]
-    fn complete_send(&mut self, qp: &Qp, wqe: &Wqe, status: Status) {
+    #[inline(always)]
+    fn complete_send(&mut self, qp: &Qp, seq: u64, status: Status) {
+        let wqe = qp.sq.wqe(seq);
         if status.is_success() && !wqe.flags.contains(WqeFlags::SIGNALED) && !qp.config.signal_all {
             return;
         }
@@ -73,11 +74,11 @@ impl<M> Context<M> {
     pub(crate) fn give_up(&mut self, qp: &mut Qp, status: Status) {
         if qp.sq.head != qp.sq.tail {
             self.haunt(qp);
-            let wqe = *qp.sq.wqe(qp.sq.head);
-            self.forfeit(qp, qp.sq.head);
-            qp.sq.head += 1;
+            let seq = qp.sq.head;
+            self.forfeit(qp, seq);
+            qp.sq.head = seq + 1;
             qp.sq.next = qp.sq.next.max(qp.sq.head);
-            self.complete_send(qp, &wqe, status);
+            self.complete_send(qp, seq, status);
         }
         self.enter_error(qp);
     }
@@ -104,10 +105,9 @@ impl<M> Context<M> {
         self.haunt(qp);
         while qp.sq.head != qp.sq.tail {
             let seq = qp.sq.head;
-            let wqe = *qp.sq.wqe(seq);
             self.forfeit(qp, seq);
             qp.sq.head = seq + 1;
-            self.complete_send(qp, &wqe, Status::Flushed);
+            self.complete_send(qp, seq, Status::Flushed);
         }
         qp.sq.next = qp.sq.tail;
         qp.draining = false;

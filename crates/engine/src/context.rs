@@ -82,13 +82,22 @@ impl<M> Context<M> {
     }
 
     /// Puts an entry into a completion queue.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn complete(&mut self, cq: CqId, entry: Completion, solicited: bool) {
         // A completion queue is not destroyed while a queue pair uses it.
         let Some(queue) = self.cqs.at_mut(cq.index) else {
             return;
         };
-        match queue.push(entry, solicited) {
+        let pushed = queue.push(entry, solicited);
+        if pushed != Pushed::Quiet {
+            self.tell(cq, pushed);
+        }
+    }
+
+    /// The entry did more than lie down in its queue.
+    #[cold]
+    fn tell(&mut self, cq: CqId, pushed: Pushed) {
+        match pushed {
             Pushed::Quiet => {}
             Pushed::Ready => self.events.push_back(Event::CqReady(cq)),
             Pushed::Overrun => {

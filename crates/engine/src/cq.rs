@@ -123,7 +123,7 @@ impl Cq {
         self.producer.resize(depth as usize)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, entry: Completion, solicited: bool) -> Pushed {
         if self.broken || self.producer.push(entry).is_err() {
             return self.push_failed();

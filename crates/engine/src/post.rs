@@ -1,7 +1,8 @@
 //! Posting work requests: checks that need no peer, then into the queue, then out if possible.
 
+use crate::context::Context;
 use crate::qp::pair::Qp;
-use crate::requester::pump;
+use crate::requester::{pump, pump_connected};
 use crate::send_queue::{BindWork, Detail, Wqe, WqeFlags};
 use crate::work::MESSAGE_MAX;
 use crate::{
@@ -20,33 +21,44 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// flushed.
     pub fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qp).ok_or(PostError::NoSuchQp)?;
-        let wqe = accept(qp, request)?;
-        qp.sq.push(wqe, request.sges, request.inline);
-        if !qp.req.watched && qp.config.qp_type == QpType::Rc {
-            let patience = qp.patience();
-            if patience > 0 {
-                qp.req.watched = true;
-                qp.req.seen = None;
-                self.x.timers.watch(qp.id.index, patience);
-            }
+        accept(qp, request)?;
+        if !qp.req.watched {
+            watch(&mut self.x, qp);
         }
-        if matches!(qp.state, QpState::Error | QpState::Sqe) {
-            self.x.flush_sends(qp);
-        } else {
-            pump(&mut self.x, &mut self.links, qp);
+        if qp.state == QpState::Rts
+            && qp.config.qp_type != QpType::Ud
+            && let Some(port) = qp.out.and_then(|link| self.links.get_mut(link))
+        {
+            pump_connected(&mut self.x, Some(port), qp);
             if !request.flags.contains(SendFlags::MORE) {
-                let link = match (qp.out, request.ud) {
-                    (Some(link), _) => Some(link),
-                    (None, Some(to)) => to.link.or_else(|| self.x.routes.get(&to.qpn).copied()),
-                    (None, None) => None,
-                };
-                if let Some(port) = link.and_then(|link| self.links.get_mut(link)) {
-                    port.link.flush();
-                }
+                port.link.flush();
             }
+        } else {
+            let id = qp.id;
+            self.send_otherwise(id, request);
         }
         self.settle_broken();
         Ok(())
+    }
+
+    /// What becomes of a post that does not simply go to its link.
+    #[cold]
+    fn send_otherwise(&mut self, qp: QpId, request: &SendRequest<'_>) {
+        let Some(qp) = self.qps.get_mut(qp) else {
+            return;
+        };
+        if matches!(qp.state, QpState::Error | QpState::Sqe) {
+            self.x.flush_sends(qp);
+            return;
+        }
+        pump(&mut self.x, &mut self.links, qp);
+        let Some(to) = request.ud else { return };
+        let link = to.link.or_else(|| self.x.routes.get(&to.qpn).copied());
+        if !request.flags.contains(SendFlags::MORE)
+            && let Some(port) = link.and_then(|link| self.links.get_mut(link))
+        {
+            port.link.flush();
+        }
     }
 
     /// Posts to the receive queue.
@@ -93,6 +105,21 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 }
 
+/// Starts the timeout of a queue pair that was idle.
+#[cold]
+fn watch<M>(x: &mut Context<M>, qp: &mut Qp) {
+    if qp.config.qp_type != QpType::Rc {
+        return;
+    }
+    let patience = qp.patience();
+    if patience > 0 {
+        qp.req.watched = true;
+        qp.req.seen = None;
+        x.timers.watch(qp.id.index, patience);
+    }
+}
+
+#[inline]
 fn check_sges(given: usize, max: u32) -> Result<(), PostError> {
     if given > max as usize {
         Err(PostError::TooManySges { given, max })
@@ -101,16 +128,18 @@ fn check_sges(given: usize, max: u32) -> Result<(), PostError> {
     }
 }
 
-/// Checks a request and makes the entry for it; its detail, if any, is put in place.
+/// Checks a request and places it at the tail of the send queue, field by field: an entry that is
+/// built elsewhere and copied costs as much as everything else together.
 #[inline]
-fn accept(qp: &mut Qp, request: &SendRequest<'_>) -> Result<Wqe, PostError> {
+fn accept(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
     if qp.state != QpState::Rts && !qp.state.takes_sends() {
         return Err(PostError::WrongState(qp.state));
     }
     check_sges(request.sges.len(), qp.config.max_send_sge)?;
-    let total = match request.inline {
-        None => request.sges.iter().map(|sge| u64::from(sge.len)).sum(),
-        Some(bytes) => {
+    let total = match (request.inline, request.sges) {
+        (None, [one]) => u64::from(one.len),
+        (None, all) => all.iter().map(|sge| u64::from(sge.len)).sum(),
+        (Some(bytes), _) => {
             if bytes.len() > qp.config.max_inline as usize {
                 let (given, max) = (bytes.len(), qp.config.max_inline);
                 return Err(PostError::InlineTooLong { given, max });
@@ -124,74 +153,76 @@ fn accept(qp: &mut Qp, request: &SendRequest<'_>) -> Result<Wqe, PostError> {
     if qp.sq.is_full() {
         return Err(PostError::QueueFull(qp.config.max_send));
     }
-    let mut flags = WqeFlags::empty();
-    flags.set(
-        WqeFlags::SIGNALED,
-        request.flags.contains(SendFlags::SIGNALED),
-    );
-    flags.set(WqeFlags::FENCE, request.flags.contains(SendFlags::FENCE));
-    flags.set(
-        WqeFlags::SOLICITED,
-        request.flags.contains(SendFlags::SOLICITED),
-    );
+    // The first three flags are the same in both.
+    let mut flags = WqeFlags::from_bits_truncate(u16::from(request.flags.bits() & 7));
     flags.set(WqeFlags::INLINE, request.inline.is_some());
-    let mut wqe = Wqe {
-        id: request.id,
-        flags,
-        total: total as u32,
-        sges: if request.inline.is_some() {
-            0
-        } else {
-            request.sges.len() as u32
-        },
-        ..Wqe::EMPTY
-    };
+    let qp_type = qp.config.qp_type;
     match request.work {
-        Work::Write { remote, imm } if qp.config.qp_type != QpType::Ud => {
+        Work::Write { remote, imm } if qp_type != QpType::Ud => {
+            let wqe = qp.sq.tail_mut();
             wqe.op = CompletionOp::Write;
-            aim(&mut wqe, &remote);
-            immediate(&mut wqe, imm);
+            aim(wqe, &mut flags, &remote);
+            immediate(wqe, &mut flags, imm);
         }
         Work::Send {
             imm,
             invalidate: None,
         } => {
-            wqe.op = CompletionOp::Send;
-            immediate(&mut wqe, imm);
-            if qp.config.qp_type == QpType::Ud {
+            if qp_type == QpType::Ud {
                 let to = request.ud.ok_or(PostError::NoAddress)?;
                 qp.sq.set_next_detail(Detail::Datagram(to));
             }
+            let wqe = qp.sq.tail_mut();
+            wqe.op = CompletionOp::Send;
+            immediate(wqe, &mut flags, imm);
         }
-        _ => accept_rare(qp, request, &mut wqe)?,
+        _ => accept_rare(qp, request, &mut flags)?,
     }
-    Ok(wqe)
+    let wqe = qp.sq.tail_mut();
+    wqe.id = request.id;
+    wqe.status = Status::Success;
+    wqe.flags = flags;
+    wqe.total = total as u32;
+    wqe.vendor = 0;
+    wqe.sges = if request.inline.is_some() {
+        0
+    } else {
+        request.sges.len() as u32
+    };
+    qp.sq.push(request.sges, request.inline);
+    Ok(())
 }
 
 #[inline]
-fn aim(wqe: &mut Wqe, remote: &Target) {
+fn aim(wqe: &mut Wqe, flags: &mut WqeFlags, remote: &Target) {
     wqe.addr = remote.addr;
     match remote.key {
         WireKey::Device(key) => wqe.key = u64::from(key.0),
         WireKey::Requested(key) => {
             wqe.key = key;
-            wqe.flags |= WqeFlags::REQUESTED_KEY;
+            *flags |= WqeFlags::REQUESTED_KEY;
         }
     }
 }
 
 #[inline]
-fn immediate(wqe: &mut Wqe, imm: Option<u32>) {
-    if let Some(imm) = imm {
-        wqe.imm = imm;
-        wqe.flags |= WqeFlags::IMMEDIATE;
+fn immediate(wqe: &mut Wqe, flags: &mut WqeFlags, imm: Option<u32>) {
+    wqe.imm = imm.unwrap_or(0);
+    if imm.is_some() {
+        *flags |= WqeFlags::IMMEDIATE;
     }
 }
 
 /// Everything but sends and writes (VB-I07).
-fn accept_rare(qp: &mut Qp, request: &SendRequest<'_>, wqe: &mut Wqe) -> Result<(), PostError> {
+#[cold]
+fn accept_rare(
+    qp: &mut Qp,
+    request: &SendRequest<'_>,
+    flags: &mut WqeFlags,
+) -> Result<(), PostError> {
     let not = |what| Err(PostError::NotSupported(what));
     let kind = qp.config.qp_type;
+    let sq = &mut qp.sq;
     match request.work {
         Work::Send { imm, invalidate } => {
             if kind == QpType::Ud {
@@ -200,9 +231,10 @@ fn accept_rare(qp: &mut Qp, request: &SendRequest<'_>, wqe: &mut Wqe) -> Result<
             if imm.is_some() {
                 return not("immediate data together with an invalidation");
             }
+            let wqe = sq.tail_mut();
             wqe.op = CompletionOp::Send;
             wqe.imm = invalidate.map_or(0, |key| key.0);
-            wqe.flags |= WqeFlags::INVALIDATE;
+            *flags |= WqeFlags::INVALIDATE;
             return Ok(());
         }
         Work::Write { .. } => return not("RDMA write of datagrams"),
@@ -216,22 +248,25 @@ fn accept_rare(qp: &mut Qp, request: &SendRequest<'_>, wqe: &mut Wqe) -> Result<
             return not("windows are for connections");
         }
         Work::Read { remote } => {
+            let wqe = sq.tail_mut();
             wqe.op = CompletionOp::Read;
-            aim(wqe, &remote);
+            aim(wqe, flags, &remote);
         }
         Work::CompareSwap {
             remote,
             compare,
             swap,
         } => {
+            let wqe = sq.tail_mut();
             wqe.op = CompletionOp::CompareSwap;
-            aim(wqe, &remote);
-            qp.sq.set_next_detail(Detail::Atomic([compare, swap]));
+            aim(wqe, flags, &remote);
+            sq.set_next_detail(Detail::Atomic([compare, swap]));
         }
         Work::FetchAdd { remote, add } => {
+            let wqe = sq.tail_mut();
             wqe.op = CompletionOp::FetchAdd;
-            aim(wqe, &remote);
-            qp.sq.set_next_detail(Detail::Atomic([add, 0]));
+            aim(wqe, flags, &remote);
+            sq.set_next_detail(Detail::Atomic([add, 0]));
         }
         Work::Bind {
             window,
@@ -242,6 +277,7 @@ fn accept_rare(qp: &mut Qp, request: &SendRequest<'_>, wqe: &mut Wqe) -> Result<
             key,
             rules,
         } => {
+            let wqe = sq.tail_mut();
             wqe.op = CompletionOp::Bind;
             let bind = BindWork {
                 window,
@@ -252,9 +288,10 @@ fn accept_rare(qp: &mut Qp, request: &SendRequest<'_>, wqe: &mut Wqe) -> Result<
                 key,
                 rules,
             };
-            qp.sq.set_next_detail(Detail::Bind(bind));
+            sq.set_next_detail(Detail::Bind(bind));
         }
         Work::Invalidate { key } => {
+            let wqe = sq.tail_mut();
             wqe.op = CompletionOp::Invalidate;
             wqe.imm = key.0;
         }

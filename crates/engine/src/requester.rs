@@ -10,7 +10,7 @@ use crate::id::Table;
 use crate::port::{Port, Record};
 use crate::qp::pair::{MSN_MASK, Qp};
 use crate::reach::{Reach, Trouble};
-use crate::send_queue::{Detail, Wqe, WqeFlags};
+use crate::send_queue::{Detail, WqeFlags};
 use crate::{CompletionOp, Event, QpType, Status};
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
@@ -28,6 +28,21 @@ pub(crate) fn pump<L: Link, M: Memory>(
     links: &mut Table<Port<L>>,
     qp: &mut Qp,
 ) {
+    if qp.config.qp_type == QpType::Ud {
+        pump_datagrams(x, links, qp);
+    } else {
+        let port = qp.out.and_then(|id| links.get_mut(id));
+        pump_connected(x, port, qp);
+    }
+}
+
+/// Sends what can be sent over the link of a connected queue pair, which may not have one yet.
+#[inline]
+pub(crate) fn pump_connected<L: Link, M: Memory>(
+    x: &mut Context<M>,
+    mut port: Option<&mut Port<L>>,
+    qp: &mut Qp,
+) {
     while qp.sq.next != qp.sq.tail && qp.may_send() {
         if qp.req.offset == 0 {
             match start(x, qp) {
@@ -36,24 +51,45 @@ pub(crate) fn pump<L: Link, M: Memory>(
                 Start::Wait => return,
             }
         }
-        let port = match path(x, links, qp) {
+        let Some(port) = port.as_deref_mut().filter(|port| port.meta.down.is_none()) else {
+            ask_for_link(x, qp, qp.peer.map_or(0, |peer| peer.qpn));
+            return;
+        };
+        if let Err(error) = send_piece(x, port, qp) {
+            hold(port, qp, error);
+            return;
+        }
+    }
+}
+
+fn pump_datagrams<L: Link, M: Memory>(x: &mut Context<M>, links: &mut Table<Port<L>>, qp: &mut Qp) {
+    while qp.sq.next != qp.sq.tail && qp.may_send() {
+        match start(x, qp) {
+            Start::Send => {}
+            Start::Ended => continue,
+            Start::Wait => return,
+        }
+        let port = match datagram_path(x, links, qp) {
             Path::Port(port) => port,
             Path::Ended => continue,
             Path::Wait => return,
         };
-        match send_piece(x, port, qp) {
-            Ok(()) => {}
-            Err(SendError::Full) => {
-                qp.req.blocked = true;
-                port.meta.blocked.push_back((qp.id.index, qp.id.generation));
-                return;
-            }
-            Err(SendError::Down | SendError::Fault(_)) => {
-                let reason = port.link.is_up().err().unwrap_or(DownReason::Closed);
-                port.meta.down.get_or_insert(reason);
-                return;
-            }
+        if let Err(error) = send_piece(x, port, qp) {
+            hold(port, qp, error);
+            return;
         }
+    }
+}
+
+/// The link did not take a piece.
+#[cold]
+fn hold<L: Link>(port: &mut Port<L>, qp: &mut Qp, error: SendError) {
+    if error == SendError::Full {
+        qp.req.blocked = true;
+        port.meta.blocked.push_back((qp.id.index, qp.id.generation));
+    } else {
+        let reason = port.link.is_up().err().unwrap_or(DownReason::Closed);
+        port.meta.down.get_or_insert(reason);
     }
 }
 
@@ -154,29 +190,6 @@ enum Path<'a, L> {
     Wait,
 }
 
-/// The link for the request at `next`.
-#[inline]
-fn path<'a, L: Link, M: Memory>(
-    x: &mut Context<M>,
-    links: &'a mut Table<Port<L>>,
-    qp: &mut Qp,
-) -> Path<'a, L> {
-    if qp.config.qp_type == QpType::Ud {
-        return datagram_path(x, links, qp);
-    }
-    let found = match qp.out {
-        Some(id) => links.get_mut(id).filter(|port| port.meta.down.is_none()),
-        None => None,
-    };
-    match found {
-        Some(port) => Path::Port(port),
-        None => {
-            ask_for_link(x, qp, qp.peer.map_or(0, |peer| peer.qpn));
-            Path::Wait
-        }
-    }
-}
-
 #[cold]
 pub(crate) fn ask_for_link<M>(x: &mut Context<M>, qp: &mut Qp, peer: u32) {
     if !qp.req.asked {
@@ -217,9 +230,16 @@ pub(crate) fn drop_datagram<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     x.retire(qp);
 }
 
+/// What a head says of a request besides the operation.
+const EXTRAS: WqeFlags = WqeFlags::IMMEDIATE
+    .union(WqeFlags::INVALIDATE)
+    .union(WqeFlags::SOLICITED)
+    .union(WqeFlags::REQUESTED_KEY);
+
 /// The head of a piece of the request at `next`; `len` and the marks are still to be set.
 #[inline]
-fn head_of(qp: &Qp, wqe: &Wqe, msn: u32) -> Head {
+fn head_of(qp: &Qp, seq: u64) -> Head {
+    let wqe = qp.sq.wqe(seq);
     let op = match wqe.op {
         CompletionOp::Write => Op::Write,
         CompletionOp::Read => Op::Read,
@@ -228,28 +248,30 @@ fn head_of(qp: &Qp, wqe: &Wqe, msn: u32) -> Head {
         _ => Op::Send,
     };
     let mut flags = HeadFlags::empty();
-    flags.set(
-        HeadFlags::IMMEDIATE,
-        wqe.flags.contains(WqeFlags::IMMEDIATE),
-    );
-    flags.set(
-        HeadFlags::INVALIDATE,
-        wqe.flags.contains(WqeFlags::INVALIDATE),
-    );
-    flags.set(
-        HeadFlags::SOLICITED,
-        wqe.flags.contains(WqeFlags::SOLICITED),
-    );
-    flags.set(
-        HeadFlags::REQUESTED_KEY,
-        wqe.flags.contains(WqeFlags::REQUESTED_KEY),
-    );
+    if wqe.flags.intersects(EXTRAS) {
+        flags.set(
+            HeadFlags::IMMEDIATE,
+            wqe.flags.contains(WqeFlags::IMMEDIATE),
+        );
+        flags.set(
+            HeadFlags::INVALIDATE,
+            wqe.flags.contains(WqeFlags::INVALIDATE),
+        );
+        flags.set(
+            HeadFlags::SOLICITED,
+            wqe.flags.contains(WqeFlags::SOLICITED),
+        );
+        flags.set(
+            HeadFlags::REQUESTED_KEY,
+            wqe.flags.contains(WqeFlags::REQUESTED_KEY),
+        );
+    }
     Head {
         op,
         flags,
         dst_qp: qp.peer.map_or(0, |peer| peer.qpn),
         src_qp: qp.qpn,
-        msn,
+        msn: qp.req.msn,
         len: 0,
         total: wqe.total,
         addr: wqe.addr,
@@ -267,13 +289,10 @@ fn send_piece<L: Link, M: Memory>(
     qp: &mut Qp,
 ) -> Result<(), SendError> {
     let seq = qp.sq.next;
-    let wqe = *qp.sq.wqe(seq);
-    let offset = qp.req.offset;
-    let mut head = head_of(qp, &wqe, qp.req.msn);
+    let mut head = head_of(qp, seq);
     let mut trouble = None;
-    let sent = if wqe.needs_response() {
-        head.flags |= HeadFlags::FIRST | HeadFlags::LAST;
-        ask(&x.reach, port, qp, &wqe, head, &mut trouble)
+    let sent = if qp.sq.wqe(seq).needs_response() {
+        ask(&x.reach, port, qp, &mut head, &mut trouble)
     } else {
         if qp.config.qp_type == QpType::Ud
             && let Detail::Datagram(to) = qp.sq.detail(seq)
@@ -286,7 +305,7 @@ fn send_piece<L: Link, M: Memory>(
                 to.qkey
             });
         }
-        tell(&x.reach, port, qp, &wqe, &mut head, offset, &mut trouble)
+        tell(&x.reach, port, qp, &mut head, &mut trouble)
     };
     match sent {
         Ok(ticket) => {
@@ -300,7 +319,7 @@ fn send_piece<L: Link, M: Memory>(
         }
         Err(SendError::Fault(fault)) => {
             let trouble = trouble.unwrap_or(Trouble::Fault(fault));
-            let vendor = x.report_local(qp, wqe.id, trouble);
+            let vendor = x.report_local(qp, qp.sq.wqe(seq).id, trouble);
             fail(x, qp, seq, Status::LocalProtection, vendor);
             Ok(())
         }
@@ -360,52 +379,83 @@ fn tell<L: Link, M: Memory>(
     reach: &Reach<M>,
     port: &mut Port<L>,
     qp: &mut Qp,
-    wqe: &Wqe,
     head: &mut Head,
-    offset: u64,
     trouble: &mut Option<Trouble>,
 ) -> Result<Ticket, SendError> {
     let seq = qp.sq.next;
-    let domain = qp.config.domain;
-    let want = local_use(wqe.op);
-    let rest = u64::from(wqe.total) - offset;
-    let inline = wqe.flags.contains(WqeFlags::INLINE);
-    if offset == 0 {
-        head.flags |= HeadFlags::FIRST;
-    }
-    if head.op == Op::Write {
-        head.addr = head.addr.wrapping_add(offset);
-    }
-    if rest > u64::from(port.meta.caps.inline_max) && !inline {
-        if offset == 0 && rest > u64::from(port.meta.caps.piece_max) {
-            // Rather refuse a message as a whole than in its middle.
-            reach
-                .check_sges(domain, qp.sq.sges(seq), rest, want)
-                .map_err(|found| SendError::Fault(keep(trouble, found)))?;
+    let offset = qp.req.offset;
+    let inline = qp.sq.wqe(seq).flags.contains(WqeFlags::INLINE);
+    let want = if head.op == Op::Write {
+        LocalUse::WriteSource
+    } else {
+        LocalUse::Send
+    };
+    if head.total <= port.meta.caps.inline_max {
+        head.flags |= HeadFlags::FIRST | HeadFlags::LAST;
+        head.len = head.total;
+    } else {
+        if offset == 0 {
+            head.flags |= HeadFlags::FIRST;
         }
-        if wants_reference(port, qp, rest)
-            && let Some(ticket) = by_reference(reach, port, qp, wqe, head, offset, trouble)
-        {
-            return ticket;
+        if head.op == Op::Write {
+            head.addr = head.addr.wrapping_add(offset);
+        }
+        if !inline && let Some(sent) = tell_large(reach, port, qp, head, trouble) {
+            return sent;
+        }
+        let rest = u64::from(head.total) - offset;
+        head.len = rest.min(u64::from(port.meta.caps.piece_max)) as u32;
+        if u64::from(head.len) == rest {
+            head.flags |= HeadFlags::LAST;
         }
     }
-    if offset == 0 {
-        qp.sq.wqe_mut(seq).flags -= WqeFlags::REFERENCE;
-    }
-    head.len = rest.min(u64::from(port.meta.caps.piece_max)) as u32;
-    if u64::from(head.len) == rest {
-        head.flags |= HeadFlags::LAST;
-    }
-    port.link.request(head, |mut place| {
-        if inline {
+    let queue = &qp.sq;
+    if inline {
+        return port.link.request(head, |mut place| {
             let from = offset as usize;
-            place.put(0, &qp.sq.inline(seq)[from..from + place.len()]);
-            return Ok(());
-        }
+            let bytes = &queue.inline(seq)[from..from + place.len()];
+            match <[u8; 8]>::try_from(bytes) {
+                Ok(eight) => place.put_u64(0, u64::from_le_bytes(eight)),
+                Err(_) => place.put(0, bytes),
+            }
+            Ok(())
+        });
+    }
+    let domain = qp.config.domain;
+    port.link.request(head, |place| {
         reach
-            .gather(domain, qp.sq.sges(seq), offset, place, want)
+            .gather(domain, queue.sges(seq), offset, place, want)
             .map_err(|found| keep(trouble, found))
     })
+}
+
+/// What a message that does not fit into a slot needs first: a check of the whole, and a try to
+/// send it by reference. `None`: send a piece.
+fn tell_large<L: Link, M: Memory>(
+    reach: &Reach<M>,
+    port: &mut Port<L>,
+    qp: &mut Qp,
+    head: &mut Head,
+    trouble: &mut Option<Trouble>,
+) -> Option<Result<Ticket, SendError>> {
+    let seq = qp.sq.next;
+    let offset = qp.req.offset;
+    let rest = u64::from(head.total) - offset;
+    if offset == 0 {
+        qp.sq.wqe_mut(seq).flags -= WqeFlags::REFERENCE;
+        if head.total > port.meta.caps.piece_max {
+            // Rather refuse a message as a whole than in its middle.
+            let want = local_use(qp.sq.wqe(seq).op);
+            let whole = reach.check_sges(qp.config.domain, qp.sq.sges(seq), rest, want);
+            if let Err(found) = whole {
+                return Some(Err(SendError::Fault(keep(trouble, found))));
+            }
+        }
+    }
+    if wants_reference(port, qp, rest) {
+        return by_reference(reach, port, qp, head, offset, trouble);
+    }
+    None
 }
 
 fn wants_reference<L: Link>(port: &Port<L>, qp: &Qp, rest: u64) -> bool {
@@ -421,39 +471,32 @@ fn by_reference<L: Link, M: Memory>(
     reach: &Reach<M>,
     port: &mut Port<L>,
     qp: &mut Qp,
-    wqe: &Wqe,
     head: &mut Head,
     offset: u64,
     trouble: &mut Option<Trouble>,
 ) -> Option<Result<Ticket, SendError>> {
-    let reads = wqe.op == CompletionOp::Read;
+    let reads = head.op == Op::Read;
     if port.meta.no_reference && !reads {
         return None;
     }
     let seq = qp.sq.next;
     let mut list = [(0, 0); REFERENCES_MAX];
     let mut count = 0;
-    let rest = u64::from(wqe.total) - offset;
+    let rest = u64::from(head.total) - offset;
+    let want = local_use(qp.sq.wqe(seq).op);
     let len = if reads {
         rest
     } else {
         rest.min(REFERENCE_PIECE)
     };
     let sges = qp.sq.sges(seq);
-    let walked = reach.each_local(
-        qp.config.domain,
-        sges,
-        offset,
-        len,
-        local_use(wqe.op),
-        |span, _| {
-            if let Some(place) = list.get_mut(count) {
-                *place = (span.start(), span.len());
-            }
-            count += 1;
-            Ok(())
-        },
-    );
+    let walked = reach.each_local(qp.config.domain, sges, offset, len, want, |span, _| {
+        if let Some(place) = list.get_mut(count) {
+            *place = (span.start(), span.len());
+        }
+        count += 1;
+        Ok(())
+    });
     if let Err(found) = walked {
         return Some(Err(SendError::Fault(keep(trouble, found))));
     }
@@ -470,33 +513,38 @@ fn by_reference<L: Link, M: Memory>(
 }
 
 /// Sends a read or an atomic.
+#[inline]
 fn ask<L: Link, M: Memory>(
     reach: &Reach<M>,
     port: &mut Port<L>,
     qp: &mut Qp,
-    wqe: &Wqe,
-    mut head: Head,
+    head: &mut Head,
     trouble: &mut Option<Trouble>,
 ) -> Result<Ticket, SendError> {
     let seq = qp.sq.next;
-    let mut len = u64::from(wqe.total);
-    if wqe.op == CompletionOp::Read {
-        if wants_reference(port, qp, len)
-            && let Some(ticket) = by_reference(reach, port, qp, wqe, &mut head, 0, trouble)
+    head.flags |= HeadFlags::FIRST | HeadFlags::LAST;
+    if head.op == Op::Read {
+        qp.sq.wqe_mut(seq).flags -= WqeFlags::REFERENCE;
+        if wants_reference(port, qp, u64::from(head.total))
+            && let Some(ticket) = by_reference(reach, port, qp, head, 0, trouble)
         {
             return ticket;
         }
-        qp.sq.wqe_mut(seq).flags -= WqeFlags::REFERENCE;
     } else {
-        len = 8;
         head.total = 8;
         if let Detail::Atomic(operands) = qp.sq.detail(seq) {
             head.operands = *operands;
         }
     }
     // Ask for nothing that could not be put down when it comes.
+    let want = local_use(qp.sq.wqe(seq).op);
     reach
-        .check_sges(qp.config.domain, qp.sq.sges(seq), len, local_use(wqe.op))
+        .check_sges(
+            qp.config.domain,
+            qp.sq.sges(seq),
+            u64::from(head.total),
+            want,
+        )
         .map_err(|found| SendError::Fault(keep(trouble, found)))?;
-    port.link.request(&head, |_| Ok(()))
+    port.link.request(head, |_| Ok(()))
 }

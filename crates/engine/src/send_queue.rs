@@ -52,7 +52,7 @@ pub(crate) struct Wqe {
 }
 
 impl Wqe {
-    pub(crate) const EMPTY: Self = Self {
+    const EMPTY: Self = Self {
         id: 0,
         addr: 0,
         key: 0,
@@ -193,19 +193,34 @@ impl SendQueue {
         &self.inline[from..from + self.wqe(seq).total as usize]
     }
 
-    /// Places a request at the tail. The caller has checked lengths and room.
+    /// The entry that the next `push` makes part of the queue.
     #[inline]
-    pub(crate) fn push(&mut self, wqe: Wqe, sges: &[Sge], inline: Option<&[u8]>) {
+    pub(crate) fn tail_mut(&mut self) -> &mut Wqe {
+        self.wqe_mut(self.tail)
+    }
+
+    /// Takes the entry at the tail into the queue, with these elements or these bytes. The caller
+    /// has checked lengths and room, and has filled in the entry.
+    #[inline]
+    pub(crate) fn push(&mut self, sges: &[Sge], inline: Option<&[u8]>) {
         let slot = self.slot(self.tail);
-        self.wqes[slot] = wqe;
-        match inline {
-            None => {
+        match (inline, sges) {
+            (None, []) => {}
+            (None, [one]) => self.sges[slot * self.sge_stride] = *one,
+            (None, all) => {
                 let from = slot * self.sge_stride;
-                self.sges[from..from + sges.len()].copy_from_slice(sges);
+                self.sges[from..from + all.len()].copy_from_slice(all);
             }
-            Some(bytes) => {
+            (Some(bytes), _) => {
                 let from = slot * self.inline_stride;
-                self.inline[from..from + bytes.len()].copy_from_slice(bytes);
+                let place = &mut self.inline[from..from + bytes.len()];
+                match (
+                    <&mut [u8; 8]>::try_from(&mut *place),
+                    <&[u8; 8]>::try_from(bytes),
+                ) {
+                    (Ok(place), Ok(bytes)) => *place = *bytes,
+                    _ => place.copy_from_slice(bytes),
+                }
             }
         }
         self.tail += 1;

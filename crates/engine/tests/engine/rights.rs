@@ -26,14 +26,13 @@ fn attempt(pair: &mut Pair, qps: &[Qp; 2], work: Work, sges: &[Sge]) -> Outcome 
 }
 
 fn denied(events: &[Event]) -> Vec<&DenialReport> {
-    let report = |event| {
-        if let Event::Denied(report) = event {
-            Some(report)
-        } else {
-            None
-        }
-    };
-    events.iter().filter_map(report).collect()
+    let report = |event: &'_ Event| matches!(event, Event::Denied(_));
+    let all = events.iter().filter(|event| report(event));
+    all.map(|event| match event {
+        Event::Denied(report) => &**report,
+        _ => unreachable!("filtered"),
+    })
+    .collect()
 }
 
 fn works(remote: Target) -> [(Work, Access); 4] {
