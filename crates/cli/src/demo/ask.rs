@@ -37,6 +37,12 @@ pub(super) enum Ask {
     Bind { offset: u64, len: u64 },
     /// Unbind the window.
     Unbind,
+    /// Allocate memory that peers can map, register it, and lend it.
+    Lend(u64),
+    /// The check sum of the first bytes of the lent memory.
+    LentSum(u64),
+    /// Deregister the lent memory.
+    TakeBack,
     /// Go into the trap of one of the ten mistakes.
     Bait(Bait),
     /// How many accesses the owner's device has refused.

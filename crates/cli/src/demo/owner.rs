@@ -2,8 +2,10 @@
 //! while the visitor works on its memory.
 
 use super::ask::{Answer, Ask, Bait, COUNTER, Hello, MEMORY, checksum, pattern};
+use anyhow::Context;
 use rkey::{
-    Access, Connection, Device, Domain, MemoryRegion, Region, RegionOptions, RemoteKey, Window,
+    Access, Connection, Device, Domain, MemoryRegion, Region, RegionOptions, RemoteKey,
+    SharedMemory, Window,
 };
 use std::any::Any;
 use std::net::SocketAddr;
@@ -45,6 +47,7 @@ pub(super) fn run(visitor: SocketAddr) -> anyhow::Result<()> {
         domain,
         memory: Some(memory),
         window,
+        lent: None,
         others,
         kept: Vec::new(),
     };
@@ -66,6 +69,7 @@ struct OwnerState {
     domain: Domain,
     memory: Option<Region<Vec<u64>>>,
     window: Window,
+    lent: Option<Region<SharedMemory>>,
     others: Arc<Mutex<Vec<Arc<Connection>>>>,
     /// What has to live on so that a mistake is the one it should be.
     kept: Vec<Box<dyn Any>>,
@@ -108,6 +112,21 @@ impl OwnerState {
                 self.window.unbind()?;
                 Answer::Done
             }
+            Ask::Lend(len) => {
+                let memory = self.device.allocate(usize::try_from(*len)?)?;
+                let lent = self.domain.register(memory, ALL)?;
+                let key = lent.key(..)?;
+                self.lent = Some(lent);
+                Answer::Key(key)
+            }
+            Ask::LentSum(len) => {
+                let lent = self.lent.as_ref().context("nothing is lent")?;
+                Answer::Number(checksum(&lent.read_vec(..*len)?))
+            }
+            Ask::TakeBack => {
+                self.lent.take().context("nothing is lent")?.deregister()?;
+                Answer::Done
+            }
             Ask::Bait(bait) => Answer::Key(self.bait(*bait)?),
             Ask::Refused => Answer::Number(self.device.inspect()?.denied),
             Ask::Deregister => {
@@ -131,7 +150,7 @@ impl OwnerState {
             .unwrap_or_else(PoisonError::into_inner)
             .last()
             .cloned();
-        let connection = newest.ok_or_else(|| anyhow::anyhow!("there is no data connection"))?;
+        let connection = newest.context("there is no data connection")?;
         let target = self
             .domain
             .register(vec![0u8; len as usize], Access::empty())?;

@@ -58,6 +58,11 @@ pub(super) fn walk(device: &Device, owner: &Owner, report: &mut Report) {
     report.row("lend borrowed memory for the time of a scope", "", || {
         visit.borrow(device)
     });
+    report.row(
+        "map memory of the owner's allocator: no help of its CPU",
+        "",
+        || visit.map(),
+    );
     let mut window = None;
     report.row(
         "the owner binds a window to 4 KiB, and we use it",
@@ -220,6 +225,27 @@ impl Visit<'_> {
         })?;
         ensure!(bytes == pattern(6, 4096), "the bytes differ");
         Ok("4096 B read into a plain Vec, which is ours again".into())
+    }
+
+    fn map(&self) -> anyhow::Result<String> {
+        let key = self.owner.key(&Ask::Lend(MESSAGE))?;
+        let mut direct = self.connection.map(&key)?;
+        let bytes = pattern(9, MESSAGE as usize);
+        direct.write(0, &bytes)?;
+        let (ours, theirs) = (checksum(&bytes), self.owner.number(&Ask::LentSum(MESSAGE))?);
+        ensure!(
+            ours == theirs,
+            "the owner sees {theirs:016x}, we wrote {ours:016x}"
+        );
+        self.owner.done(&Ask::TakeBack)?;
+        let late = direct.write(0, b"late");
+        ensure!(
+            matches!(late, Err(Error::Revoked)),
+            "after the end of the lease: {late:?}"
+        );
+        Ok(format!(
+            "{MESSAGE} B, check sum {ours:016x} on both sides; then taken back"
+        ))
     }
 
     fn use_window(&self, key: &RemoteKey) -> anyhow::Result<String> {

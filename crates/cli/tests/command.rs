@@ -1,0 +1,284 @@
+//! The `rkey` command as a person meets it: what it prints, and how it ends.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// The program under test; `RKEY_BIN` names another copy of it.
+fn program() -> Command {
+    let path = std::env::var_os("RKEY_BIN")
+        .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_rkey")), PathBuf::from);
+    let mut command = Command::new(path);
+    command
+        .env_remove("RKEY_LOG")
+        .env_remove("NO_COLOR")
+        .stdin(Stdio::null());
+    command
+}
+
+fn run(words: &[&str]) -> Output {
+    program().args(words).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_demo_is_green_from_end_to_end() {
+    let output = run(&["demo"]);
+    let out = text(&output.stdout);
+    assert!(output.status.success(), "{out}{}", text(&output.stderr));
+    assert!(!out.contains("FAILED") && !out.contains('\u{1b}'), "{out}");
+    assert_eq!(
+        out.lines()
+            .filter(|line| line.starts_with("[ok]     mistake"))
+            .count(),
+        10,
+        "{out}"
+    );
+    // The explanations of mistakes that cannot be told apart by anything else.
+    for words in [
+        "no memory has this key",
+        "the key is stale",
+        "lkey",
+        "1 B of it",
+        "remote atomic",
+        "addressed from 0",
+    ] {
+        assert!(out.contains(words), "{words} is missing in {out}");
+    }
+    assert!(text(&output.stderr).is_empty(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn the_demo_speaks_json() {
+    let output = run(&["demo", "--json"]);
+    assert!(output.status.success());
+    let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = rows.as_array().unwrap();
+    assert!(
+        rows.len() >= 20 && rows.iter().all(|row| row["green"] == true),
+        "{rows:?}"
+    );
+}
+
+#[test]
+fn the_demo_fails_when_its_second_process_cannot_work() {
+    // A limit that the owner runs into: rows turn red, and the exit code says so.
+    let output = program()
+        .args(["demo", "-q"])
+        .env("RKEY_MAX_REGIONS", "4")
+        .output()
+        .unwrap();
+    assert!(!output.status.success(), "{}", text(&output.stdout));
+    let all = text(&output.stdout) + &text(&output.stderr);
+    assert!(all.contains("RKEY_MAX_REGIONS"), "{all}");
+}
+
+#[test]
+fn info_says_what_and_why() {
+    let output = run(&["info"]);
+    let out = text(&output.stdout);
+    assert!(output.status.success());
+    for words in [
+        "direct copy between processes",
+        "RKEY_MAX_REGIONS",
+        "RKEY_SHARE",
+        "memfd",
+    ] {
+        assert!(out.contains(words), "{words} is missing in {out}");
+    }
+    let output = program()
+        .args(["info", "--json"])
+        .env("RKEY_TICK_MS", "20")
+        .output()
+        .unwrap();
+    let info: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let tick = info["settings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|s| s["variable"] == "RKEY_TICK_MS")
+        .unwrap();
+    assert_eq!(
+        (tick["value"].as_str(), tick["set"].as_bool()),
+        (Some("20"), Some(true))
+    );
+    assert!(info["copy_paths"]["paths"].as_array().unwrap().len() >= 3);
+}
+
+#[test]
+fn ls_and_explain_show_live_processes() {
+    // This process opens a device, with a region, a window and a connection to itself that is
+    // refused something.
+    let device = rkey::Device::open().unwrap();
+    let domain = device.domain().unwrap();
+    let region = domain
+        .register(vec![0u8; 12_345], rkey::Access::REMOTE_READ)
+        .unwrap();
+    let part = region.key(0..100).unwrap();
+    let listener = device.listen("127.0.0.1:0").unwrap();
+    let (address, peer) = (listener.address(), device.clone());
+    let connecting = std::thread::spawn(move || peer.connect(address).unwrap());
+    let inner = listener.accept_timeout(Duration::from_secs(10)).unwrap();
+    let outer = connecting.join().unwrap();
+    outer
+        .write_bytes(b"refused", &part, 0)
+        .unwrap()
+        .wait()
+        .unwrap_err();
+
+    let pid = std::process::id().to_string();
+    let mine = |output: &Output| -> serde_json::Value {
+        let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        all.as_array()
+            .unwrap()
+            .iter()
+            .find(|d| d["pid"].to_string() == pid)
+            .cloned()
+            .unwrap_or_default()
+    };
+    let device = mine(&run(&["ls", "--json"]));
+    assert!(device["regions"].as_u64().unwrap() >= 1, "{device}");
+    assert_eq!(device["windows"], 1);
+    assert_eq!(device["qps"].as_array().unwrap().len(), 4);
+    let table = text(&run(&["ls"]).stdout);
+    assert!(
+        table.contains(&pid) && table.contains("queue pairs"),
+        "{table}"
+    );
+    let detail = text(&run(&["ls", &pid]).stdout);
+    for words in [
+        "Regions",
+        "Windows: 1",
+        "12.1 KiB",
+        "remote read",
+        "type 1",
+        "Rc",
+    ] {
+        assert!(detail.contains(words), "{words} is missing in {detail}");
+    }
+    let why = text(&run(&["explain", &pid]).stdout);
+    assert!(
+        why.contains("remote write") && why.contains("refused"),
+        "{why}"
+    );
+    let json = mine(&run(&["explain", "--json", &pid]));
+    assert!(json["total"].as_u64().unwrap() >= 1, "{json}");
+    drop((inner, outer));
+}
+
+#[test]
+fn explain_knows_every_reason() {
+    let output = run(&["explain", "--reasons"]);
+    assert!(output.status.success());
+    let out = text(&output.stdout);
+    for words in [
+        "stale",
+        "lkey",
+        "domain",
+        "disabled",
+        "not bound",
+        "8 B of it",
+        "addressed from 0",
+    ] {
+        assert!(out.contains(words), "{words} is missing in {out}");
+    }
+}
+
+#[test]
+fn wrong_use_is_an_error_with_a_hint() {
+    for (words, hint) in [
+        (&["dmo"][..], "demo"),
+        (&["demo", "--bogus"], "--help"),
+        (&["ls", "not-a-number"], "invalid"),
+        (&[], "Usage"),
+    ] {
+        let output = run(words);
+        let err = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {err}");
+        assert!(err.contains(hint), "{words:?}: {err}");
+    }
+    let output = run(&["ls", "4194304"]);
+    let err = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        err.contains("has no device open") && err.contains("hint: "),
+        "{err}"
+    );
+
+    let output = program()
+        .arg("info")
+        .env("RKEY_SHARE", "everyone")
+        .output()
+        .unwrap();
+    let err = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        err.contains("RKEY_SHARE") && err.contains("user or all") && err.contains("hint: "),
+        "{err}"
+    );
+    assert_eq!(err.matches("RKEY_SHARE").count(), 1, "said once: {err}");
+}
+
+#[test]
+fn logging_is_asked_for_by_variable() {
+    let output = program()
+        .args(["demo", "-q"])
+        .env("RKEY_LOG", "warn")
+        .output()
+        .unwrap();
+    let err = text(&output.stderr);
+    assert!(output.status.success());
+    assert!(
+        err.contains("WARN") && err.contains("refused") && !err.contains('\u{1b}'),
+        "{err}"
+    );
+    let output = program()
+        .args(["ls"])
+        .env("RKEY_LOG", "!!")
+        .output()
+        .unwrap();
+    assert!(text(&output.stderr).contains("RKEY_LOG"));
+}
+
+#[test]
+fn the_demo_leaves_no_process_behind_when_it_is_killed() {
+    let mut child = program()
+        .args(["demo"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(30));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The owner notices that the visitor is gone and ends.
+    let needle = format!("{}", child.id());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let left = text(&run(&["ls", "--json"]).stdout);
+        let devices: serde_json::Value = serde_json::from_str(&left).unwrap();
+        let orphan = devices.as_array().unwrap().iter().any(|device| {
+            let command = device["command"].as_str().unwrap_or_default();
+            command.contains("--owner") && parent_is_gone(&device["pid"].to_string())
+        });
+        if !orphan {
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "an owner lives on after {needle}: {left}"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Whether a process has been given to init, because its parent ended.
+fn parent_is_gone(pid: &str) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else {
+        return false;
+    };
+    status.lines().any(|line| line.trim_end() == "PPid:\t1")
+}
