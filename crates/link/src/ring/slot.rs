@@ -351,6 +351,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "long")]
     fn random_bytes_are_refused_or_make_sense() {
         let mut random = 0x0123_4567_89ab_cdef_u64;
         let mut next = || {

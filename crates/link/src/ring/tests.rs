@@ -270,6 +270,7 @@ fn an_old_announcement_is_met_although_newer_ones_run_ahead() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "long")]
 fn a_long_stream_wraps_every_ring_and_every_counter() {
     for start in [0, u64::from(u32::MAX) - 200] {
         let mut p = pair(SMALL);
