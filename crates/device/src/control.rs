@@ -25,6 +25,8 @@ const HALF_OPEN_MAX: usize = 64;
 const HALF_OPEN_TIME: Duration = Duration::from_secs(1);
 /// Packets of one control socket that are taken in one go.
 const PATIENCE: usize = 64;
+/// How often the engine is driven before a link goes: acknowledgements are held back for a while.
+const LAST_DRIVES: u32 = 64;
 /// How long we do not accept when descriptors are used up.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -269,8 +271,14 @@ impl Control {
     /// A link is of no use any more: what is outstanding on it fails, and its memory goes.
     pub(crate) fn lose(&mut self, shared: &Shared, id: LinkId, reason: DownReason) {
         let link = shared.command(|engine| {
-            // What the peer had sent before it went is still worth taking.
-            engine.drive(shared.progress.refresh_clock(), u32::MAX);
+            // What the peer had sent before it went is still worth taking, and a peer that is there
+            // is told what has been executed.
+            let now = shared.progress.refresh_clock();
+            for _ in 0..LAST_DRIVES {
+                if !engine.drive(now, u32::MAX).did {
+                    break;
+                }
+            }
             engine
                 .detach(id, reason)
                 .or_else(|| engine.take_detached(id))

@@ -68,7 +68,7 @@ impl Device {
             max_queue_depth: config.max_queue_depth,
             max_sge: config.max_sge,
             max_inline: config.max_inline,
-            ..EngineConfig::default()
+            grh: config.datagram_header,
         };
         let engine = Engine::new(engine_config, Arc::clone(&protection), process_memory());
         let scope = Scope::of(config.share);
@@ -86,7 +86,6 @@ impl Device {
         let loopback = AnyLink::Loopback(Box::new(Loopback::new(node)));
         let loopback = shared.command(|engine| engine.attach(loopback));
         let _ = shared.loopback.set(loopback);
-        shared.renew_peeks();
         let thread = EngineThread::start(Arc::clone(&shared), local)?;
         Ok(Self(Arc::new(Handle {
             shared,
@@ -106,6 +105,17 @@ impl Device {
 
     pub(crate) fn scope(&self) -> Scope {
         self.shared().scope
+    }
+
+    /// Tells peers about everything that has been executed, as far as that can be done at once. A
+    /// program that ends without closing its device does well to call it before it exits.
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`].
+    pub fn settle(&self) -> Result<(), DeviceError> {
+        self.check()?;
+        self.shared().settle();
+        Ok(())
     }
 
     /// Whether both are the same device.

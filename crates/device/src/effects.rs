@@ -97,11 +97,14 @@ impl Shared {
     fn link_needed(&self, qp: QpId, peer: u32) {
         let ours = self.blocks.owns(names::block_of(peer));
         match self.loopback.get() {
-            Some(&link) if ours => self.command(|engine| {
-                engine.connect_qpn(peer, link);
-                // Datagram queue pairs have no link of their own, and that is no error.
-                let _ = engine.connect_qp(qp, link);
-            }),
+            Some(&link) if ours => {
+                self.talks_to_itself();
+                self.command(|engine| {
+                    engine.connect_qpn(peer, link);
+                    // Datagram queue pairs have no link of their own, and that is no error.
+                    let _ = engine.connect_qp(qp, link);
+                });
+            }
             _ => {
                 self.wanted.lock().push((qp, peer));
                 self.progress.ring();

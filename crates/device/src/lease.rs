@@ -21,8 +21,8 @@ use rkey_core::{
     Accessor, Denial, Key, MemoryKind, Operation, Region, RegionId, WIRE_LEN, WireKey,
 };
 use rkey_engine::{DenialReport, LinkId, Side};
-use rkey_link::direct::{DirectMap, Grant, LeaseBoard, LeaseId};
-use rkey_link::shm::Control;
+use rkey_link::direct::{DirectMap, Grant, LeaseBoard, LeaseClient, LeaseId};
+use rkey_link::shm::{Control, Line};
 use rkey_link::{AnyLink, Link, NodeId};
 use serde::{Deserialize, Serialize};
 
@@ -188,12 +188,7 @@ impl Qp {
         timeout: Duration,
     ) -> Result<DirectMap, DeviceError> {
         let shared = self.device().shared();
-        let peer = self.query()?.attributes.peer;
-        let (qpn, node) = peer
-            .and_then(|p| Some((p.qpn, p.node?)))
-            .ok_or(DeviceError::NotConnected { qpn: self.qpn() })?;
-        let (line, client) =
-            requester_link(shared, node).ok_or(DeviceError::NotConnected { qpn: self.qpn() })?;
+        let (qpn, node, (line, client)) = self.way_to_owner(timeout)?;
         let id = {
             let mut asked = shared.leases.asked.lock();
             asked.last += 1;
@@ -241,6 +236,34 @@ impl Qp {
     }
 }
 
+impl Qp {
+    /// The queue pair and device of the owner, and the way to ask it. Waits for the link, which is
+    /// made when the queue pair is connected.
+    fn way_to_owner(&self, timeout: Duration) -> Result<(u32, NodeId, Way), DeviceError> {
+        let shared = self.device().shared();
+        let until = Instant::now() + timeout;
+        loop {
+            let info = self.query()?;
+            if let Some((qpn, node)) = info.attributes.peer.and_then(|p| Some((p.qpn, p.node?))) {
+                if node == shared.node {
+                    let reason = "the peer is this device itself: its memory is at hand".to_owned();
+                    return Err(DeviceError::Refused { reason });
+                }
+                if let Some(way) = requester_link(shared, node) {
+                    return Ok((qpn, node, way));
+                }
+            }
+            if !info.state.responds() || Instant::now() >= until {
+                return Err(DeviceError::NotConnected { qpn: self.qpn() });
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+/// A control socket to ask over, and what opens the answer.
+type Way = (Arc<Line>, LeaseClient);
+
 fn wait_for_answer(shared: &Shared, id: u64, timeout: Duration) -> Result<Answer, DeviceError> {
     let until = Instant::now() + timeout;
     let mut asked = shared.leases.asked.lock();
@@ -264,10 +287,7 @@ fn wait_for_answer(shared: &Shared, id: u64, timeout: Duration) -> Result<Answer
 }
 
 /// The link by which we ask a device.
-fn requester_link(
-    shared: &Shared,
-    node: NodeId,
-) -> Option<(Arc<rkey_link::shm::Line>, rkey_link::direct::LeaseClient)> {
+fn requester_link(shared: &Shared, node: NodeId) -> Option<Way> {
     let engine = shared.engine.lock();
     engine.links().find_map(|(_, link)| match link {
         AnyLink::Shm(link) if link.node() == node => {

@@ -50,6 +50,7 @@ mod discovery;
 mod effects;
 #[doc(hidden)]
 pub mod fuzzing;
+mod peeks;
 mod progress;
 mod reactor;
 mod shared;

@@ -20,16 +20,13 @@
 //! refresh: reading the real one costs as much as a whole operation.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use rkey_base::barrier;
-use rkey_base::lock::{Guard, SpinLock};
+use rkey_base::lock::Guard;
 use rkey_core::LocalKey;
-use rkey_engine::{Event, LinkId};
+use rkey_engine::LinkId;
 use rkey_link::AnyLink;
-use rkey_link::shm::Peek;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
@@ -37,6 +34,7 @@ use rustix::time::{
 };
 
 use crate::error::DeviceError;
+use crate::peeks::Peeks;
 use crate::shared::{DeviceEngine, Shared};
 
 /// The most pieces that one call of `drive` takes, so that posters get their turn.
@@ -94,8 +92,9 @@ pub(crate) struct ProgressState {
     timer_at: AtomicU64,
     timer: OwnedFd,
     bell: OwnedFd,
-    peeks: Mutex<Arc<[Peek]>>,
-    version: AtomicU64,
+    peeks: Peeks,
+    /// The device talks to itself: a post may have to be driven, and no peek shows it.
+    loops: AtomicBool,
 }
 
 impl ProgressState {
@@ -119,8 +118,8 @@ impl ProgressState {
             timer_at: AtomicU64::new(u64::MAX),
             timer,
             bell,
-            peeks: Mutex::new(Arc::new([])),
-            version: AtomicU64::new(0),
+            peeks: Peeks::default(),
+            loops: AtomicBool::new(false),
         })
     }
 
@@ -213,51 +212,16 @@ impl ProgressState {
         };
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec);
     }
-
-    /// The looks at all links, for a cache.
-    fn peeks(&self) -> (u64, Arc<[Peek]>) {
-        let peeks = self.peeks.lock();
-        (self.version.load(Ordering::Relaxed), Arc::clone(&peeks))
-    }
-}
-
-/// One poller's own copy of the list of links to look at, so that looking needs no shared lock.
-#[derive(Debug)]
-pub(crate) struct PeekCache(SpinLock<(u64, Arc<[Peek]>)>);
-
-impl Default for PeekCache {
-    fn default() -> Self {
-        Self(SpinLock::new((0, Arc::new([]))))
-    }
-}
-
-impl PeekCache {
-    /// Whether a link has something. When another thread is just looking, no.
-    #[inline]
-    fn any_pending(&self, state: &ProgressState) -> bool {
-        let Some(mut cache) = self.0.try_lock() else {
-            return false;
-        };
-        if cache.0 != state.version.load(Ordering::Relaxed) {
-            *cache = state.peeks();
-        }
-        cache.1.iter().any(Peek::pending)
-    }
-
-    /// Forgets links that are gone, so that their memory can go.
-    pub(crate) fn refresh(&self, state: &ProgressState) {
-        *self.0.lock() = state.peeks();
-    }
 }
 
 impl Shared {
     /// One look on behalf of a poller that found its completion queue empty.
     #[inline]
-    pub(crate) fn poll(&self, cache: &PeekCache) {
+    pub(crate) fn poll(&self) {
         let state = &self.progress;
         let stamp = state.stamp.0.load(Ordering::Relaxed).wrapping_add(1);
         state.stamp.0.store(stamp, Ordering::Relaxed);
-        if state.restless.load(Ordering::Relaxed) || cache.any_pending(state) {
+        if state.restless.load(Ordering::Relaxed) || state.peeks.any_pending() {
             if let Some(engine) = self.engine.try_lock()
                 && self.drive(engine, state.clock.load(Ordering::Relaxed))
                 && state.quiet_since.load(Ordering::Relaxed) != 0
@@ -274,7 +238,6 @@ impl Shared {
     #[cold]
     fn poll_slowly(&self) {
         let now = self.progress.refresh_clock();
-        let due = self.progress.deadline.load(Ordering::Relaxed) <= now;
         let Some(engine) = self.engine.try_lock() else {
             return;
         };
@@ -286,13 +249,11 @@ impl Shared {
             self.progress.quiet_since.store(now, Ordering::Relaxed);
         } else if now >= quiet_since.saturating_add(KICK_AFTER) {
             kick_peers(&engine);
-            self.progress
-                .quiet_since
-                .store(now.saturating_add(KICK_AGAIN), Ordering::Relaxed);
+            let again = now.saturating_add(KICK_AGAIN);
+            self.progress.quiet_since.store(again, Ordering::Relaxed);
         }
-        if due {
-            self.drive(engine, now);
-        }
+        // Also to hear about deadlines of what was posted since.
+        self.drive(engine, now);
     }
 
     /// Drives once, then does what came of it, without the lock. Says whether anything was done.
@@ -309,18 +270,17 @@ impl Shared {
         if state.restless.load(Ordering::Relaxed) != restless {
             state.restless.store(restless, Ordering::Relaxed);
         }
-        let first = engine.poll_event();
         std::mem::forget(alarm);
-        if let Some(first) = first {
-            self.drain_events(engine, first);
+        if engine.has_events() {
+            self.drain_events(engine);
         }
         restless
     }
 
     /// Takes the events of the engine and acts on them after giving the lock back.
     #[cold]
-    fn drain_events(&self, mut engine: Guard<'_, DeviceEngine>, first: Event) {
-        let mut events = vec![first];
+    fn drain_events(&self, mut engine: Guard<'_, DeviceEngine>) {
+        let mut events = Vec::new();
         while let Some(event) = engine.poll_event() {
             events.push(event);
         }
@@ -336,10 +296,9 @@ impl Shared {
         let result = run(&mut engine);
         // It may have given the engine something to do, of which no ring knows.
         self.progress.restless.store(true, Ordering::Relaxed);
-        let first = engine.poll_event();
         std::mem::forget(alarm);
-        if let Some(first) = first {
-            self.drain_events(engine, first);
+        if engine.has_events() {
+            self.drain_events(engine);
         }
         result
     }
@@ -354,11 +313,12 @@ impl Shared {
             self.before_post_asleep(&mut engine);
         }
         let result = run(&mut engine);
-        self.progress.restless.store(true, Ordering::Relaxed);
-        let first = engine.poll_event();
+        if self.progress.loops.load(Ordering::Relaxed) {
+            self.progress.restless.store(true, Ordering::Relaxed);
+        }
         std::mem::forget(alarm);
-        if let Some(first) = first {
-            self.drain_events(engine, first);
+        if engine.has_events() {
+            self.drain_events(engine);
         } else {
             drop(engine);
         }
@@ -388,7 +348,7 @@ impl Shared {
     }
 
     /// Drives until there is nothing to do at the moment; what is still left is the engine thread's.
-    fn settle(&self) {
+    pub(crate) fn settle(&self) {
         let mut busy = true;
         for _ in 0..SETTLE {
             busy = self.drive_now();
@@ -472,13 +432,13 @@ impl Shared {
 
     /// Writes the sleep words of all links. Only with the engine's lock.
     fn set_asleep(&self, asleep: bool) {
-        for peek in self.progress.peeks.lock().iter() {
+        self.progress.peeks.for_each(|peek| {
             if asleep {
                 peek.announce_sleep();
             } else {
                 peek.awake();
             }
-        }
+        });
     }
 
     pub(crate) fn tick_ns(&self) -> u64 {
@@ -489,28 +449,26 @@ impl Shared {
             .unwrap_or(u64::MAX / 2)
     }
 
-    /// Whether a link has something, for callers without a cache.
+    /// Whether a link has something.
     pub(crate) fn any_pending(&self) -> bool {
-        self.progress.peeks.lock().iter().any(Peek::pending)
+        self.progress.peeks.any_pending()
     }
 
-    /// Makes the list of links to look at anew, after a link came or went.
+    /// From now on posts may be to this device itself.
+    pub(crate) fn talks_to_itself(&self) {
+        self.progress.loops.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes the list of links to look at anew, after a link came or went. Only the engine thread does.
+    ///
+    /// The link to ourselves is not in it: what goes over that is of our own making, and posts say so.
     pub(crate) fn renew_peeks(&self) {
-        let peeks: Arc<[Peek]> = {
-            let engine = self.engine.lock();
-            engine
-                .links()
-                .flat_map(|(_, link)| match link {
-                    AnyLink::Shm(link) => vec![link.peek()],
-                    AnyLink::Loopback(link) => link.peek().to_vec(),
-                })
-                .collect()
+        let peek = |(_, link): (LinkId, &AnyLink)| match link {
+            AnyLink::Shm(link) => Some(link.peek()),
+            AnyLink::Loopback(_) => None,
         };
-        *self.progress.peeks.lock() = peeks;
-        self.progress.version.fetch_add(1, Ordering::Relaxed);
-        for notify in self.notify.lock().values() {
-            notify.peeks.refresh(&self.progress);
-        }
+        let list = self.engine.lock().links().filter_map(peek).collect();
+        self.progress.peeks.replace(list);
     }
 }
 

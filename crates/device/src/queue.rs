@@ -12,14 +12,11 @@ use rkey_engine::{Completion, CqId, CqShared, RecvRequest, SrqId};
 use crate::channel::{Channel, EventQueue};
 use crate::device::Device;
 use crate::error::DeviceError;
-use crate::progress::PeekCache;
 
 /// What the engine's side needs to know about a completion queue. It holds no device, so that the
 /// engine thread never has the last handle of one.
 #[derive(Debug)]
 pub(crate) struct CqNotify {
-    pub(crate) peeks: PeekCache,
-    pub(crate) entries: Arc<CqShared>,
     channel: Option<Arc<EventQueue<CqId>>>,
     /// The program asked for an event on the channel.
     wants_event: AtomicBool,
@@ -79,8 +76,6 @@ impl Device {
             .command(|engine| engine.create_cq(depth))
             .map_err(|e| self.limit_of(e, "completion queues", "RKEY_MAX_CQS"))?;
         let notify = Arc::new(CqNotify {
-            peeks: PeekCache::default(),
-            entries: Arc::clone(&entries),
             channel: channel.map(|c| Arc::clone(c.queue())),
             wants_event: AtomicBool::new(false),
             armed: AtomicBool::new(false),
@@ -169,8 +164,9 @@ impl Cq {
         let shared = inner.device.shared();
         shared.check()?;
         if inner.entries.is_empty() {
-            shared.poll(&inner.notify.peeks);
+            shared.poll();
         }
+        // Looks before it locks, so that a poll in vain costs little.
         Ok(inner.entries.pop(into))
     }
 
@@ -201,7 +197,7 @@ impl Cq {
                 if !inner.entries.is_empty() {
                     return Ok(true);
                 }
-                shared.poll(&inner.notify.peeks);
+                shared.poll();
                 rkey_base::hint::pause();
             }
             shared.check()?;
@@ -360,6 +356,21 @@ impl Srq {
         shared.check()?;
         shared.post(|engine| engine.post_srq_recv(self.0.id, request))?;
         Ok(())
+    }
+
+    /// Its depth, the limit below which an event is raised (0: none), and the receives in it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`].
+    pub fn query(&self) -> Result<(u32, u32, u32), DeviceError> {
+        let device = &self.0.device;
+        device.check()?;
+        device
+            .shared()
+            .command(|engine| engine.query_srq(self.0.id))
+            .ok_or(DeviceError::Unknown {
+                what: "shared receive queue",
+            })
     }
 
     /// Sets the number of receives below which one event is raised (0: none), or the depth.

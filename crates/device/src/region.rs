@@ -6,6 +6,7 @@ use rkey_core::{Change, Closing, MemoryKind, Region, RegionSpec};
 
 use crate::device::Device;
 use crate::error::DeviceError;
+use crate::shared::Shared;
 
 /// Looks at a region that is not drained before the first pause, and the pauses after that.
 const SPINS: u32 = 1000;
@@ -96,23 +97,32 @@ impl Device {
     /// Waits for accesses of the engine, for peers that have a lease, and for peers that we told to
     /// reach into the memory by themselves.
     fn wait_until_unused(&self, region: Region, closing: Closing<'_>) {
-        wait_until_drained(closing);
         let shared = self.shared();
+        // The engine uses what it has looked up only under its lock: once we have had the lock, it
+        // knows that the region is closed. Only then may the place in the table be used again.
+        let referenced = shared.engine.lock().references(region.local_key);
+        wait_until_drained(closing);
         shared.leases.revoke(region.id);
-        // A device that failed makes no request any more, and its engine cannot be asked.
-        if shared.has_failed() {
-            return;
+        // A device that failed sends nothing any more.
+        if referenced && !shared.has_failed() {
+            wait_for_peers(shared, region);
         }
-        let started = Instant::now();
-        let mut nap = NAPS.0;
-        while shared.engine.lock().references(region.local_key) {
-            if started.elapsed() > STUCK {
-                shared.cut_off(region.local_key);
-            }
-            shared.drive_now();
-            std::thread::sleep(nap);
-            nap = (nap * 2).min(NAPS.1);
+    }
+}
+
+/// Waits for peers that may still reach into the memory because a request of ours told them where it
+/// is. A peer that does not answer is cut off after a while.
+#[cold]
+fn wait_for_peers(shared: &Shared, region: Region) {
+    let started = Instant::now();
+    let mut nap = NAPS.0;
+    while shared.engine.lock().references(region.local_key) {
+        if started.elapsed() > STUCK {
+            shared.cut_off(region.local_key);
         }
+        shared.drive_now();
+        std::thread::sleep(nap);
+        nap = (nap * 2).min(NAPS.1);
     }
 }
 

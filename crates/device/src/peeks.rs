@@ -1,0 +1,159 @@
+//! The list of links that pollers look at, without a lock.
+//!
+//! Pollers look at the rings of all links many million times a second; links come and go a few times in
+//! the life of a program. So a look costs two plain stores and a load, and whoever changes the list pays:
+//! he publishes a new list, issues a barrier on all processors, and waits until every thread that was
+//! looking at that moment has finished, before the old list (and the memory of links that are gone) goes.
+//!
+//! A thread announces that it looks in a flag of its own. Order: announce (plain store), compiler fence,
+//! load the list. The changer: store the list, heavy barrier, look at the flags. Either the barrier
+//! comes after the announcement, and the changer waits for it, or the load comes after the barrier, and
+//! finds the new list.
+// UNSAFETY: the list is read through a raw pointer; what keeps it alive is argued above.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use rkey_base::barrier;
+use rkey_link::shm::Peek;
+
+/// The flags of all threads of the process that ever looked.
+static LOOKERS: Mutex<Vec<Weak<Flag>>> = Mutex::new(Vec::new());
+
+/// Set while its thread looks at a list, of whichever device. On a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Flag(AtomicBool);
+
+thread_local! {
+    static FLAG: Arc<Flag> = {
+        let flag = Arc::new(Flag::default());
+        let mut lookers = LOOKERS.lock();
+        lookers.retain(|flag| flag.strong_count() > 0);
+        lookers.push(Arc::downgrade(&flag));
+        flag
+    };
+}
+
+/// A list of links to look at.
+#[derive(Debug)]
+pub(crate) struct Peeks {
+    /// From `Box::into_raw`; never null.
+    current: AtomicPtr<Box<[Peek]>>,
+    /// Held while the list is changed, and to read it at leisure.
+    changing: Mutex<()>,
+}
+
+impl Default for Peeks {
+    fn default() -> Self {
+        let empty: Box<[Peek]> = Box::new([]);
+        Self {
+            current: AtomicPtr::new(Box::into_raw(Box::new(empty))),
+            changing: Mutex::new(()),
+        }
+    }
+}
+
+impl Peeks {
+    /// Whether a link has something, for pollers.
+    #[inline]
+    pub(crate) fn any_pending(&self) -> bool {
+        // A thread that is being torn down has no flag any more: it shall look with the lock.
+        FLAG.try_with(|flag| self.look(flag)).unwrap_or(true)
+    }
+
+    #[inline]
+    fn look(&self, flag: &Flag) -> bool {
+        flag.0.store(true, Ordering::Relaxed);
+        if barrier::available() {
+            barrier::light();
+        } else {
+            fence(Ordering::SeqCst);
+        }
+        let list = self.current.load(Ordering::Acquire);
+        // SAFETY: the pointer came from `Box::into_raw`, and `replace` frees it only after it has
+        // seen our flag down once after it took the pointer away (see the head of this file).
+        let list = unsafe { &*list };
+        let pending = list.iter().any(Peek::pending);
+        flag.0.store(false, Ordering::Release);
+        pending
+    }
+
+    /// Does something with each, while the list cannot change.
+    pub(crate) fn for_each(&self, act: impl FnMut(&Peek)) {
+        let _changing = self.changing.lock();
+        // SAFETY: only `replace` frees the list, and it needs the lock that we hold.
+        let list = unsafe { &*self.current.load(Ordering::Acquire) };
+        list.iter().for_each(act);
+    }
+
+    /// Makes `list` the list, and frees the old one once nobody looks at it any more.
+    pub(crate) fn replace(&self, list: Box<[Peek]>) {
+        let changing = self.changing.lock();
+        let new = Box::into_raw(Box::new(list));
+        let old = self.current.swap(new, Ordering::AcqRel);
+        drop(changing);
+        barrier::heavy();
+        let lookers: Vec<Arc<Flag>> = LOOKERS.lock().iter().filter_map(Weak::upgrade).collect();
+        for looker in lookers {
+            // A look takes nanoseconds, but its thread may not be running.
+            let mut turns = 0u32;
+            while looker.0.load(Ordering::Acquire) {
+                turns += 1;
+                if turns > 100 {
+                    std::thread::yield_now();
+                } else {
+                    rkey_base::hint::pause();
+                }
+            }
+        }
+        // SAFETY: `old` came from `Box::into_raw`, was taken out of `current` by us alone, and nobody
+        // looks at it any more: whoever looked when we took it has finished, and all others find the
+        // new list.
+        drop(unsafe { Box::from_raw(old) });
+    }
+}
+
+impl Drop for Peeks {
+    fn drop(&mut self) {
+        // SAFETY: from `Box::into_raw`, and nobody else has a reference to us.
+        drop(unsafe { Box::from_raw(*self.current.get_mut()) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rkey_link::NodeId;
+    use rkey_link::loopback::Loopback;
+
+    /// Lists change under many looking threads; the sanitizers and Miri would see a use after free.
+    #[test]
+    fn lists_change_under_lookers() {
+        barrier::register();
+        let peeks = Peeks::default();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        assert!(!peeks.any_pending());
+                    }
+                });
+            }
+            for n in 0..200 {
+                let links: Vec<Loopback> = (0..n % 5)
+                    .map(|_| Loopback::new(NodeId::default()))
+                    .collect();
+                peeks.replace(links.iter().flat_map(Loopback::peek).collect());
+                drop(links);
+            }
+            let mut left = 0;
+            peeks.for_each(|_| left += 1);
+            assert_eq!(left, 8);
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}
