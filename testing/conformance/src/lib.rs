@@ -10,3 +10,8 @@ pub mod entries;
 pub mod hostile;
 pub mod mutate;
 pub mod world;
+
+/// The program in README.md compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;

@@ -18,8 +18,12 @@ pub(crate) enum Command {
     None,
     /// Read the buffer of `size` bytes, or rewrite it with `count` when that is not zero.
     Touch,
+    /// The same with the memory from rkey's allocator.
+    TouchShared,
     /// Answer `count` pings of `size` bytes.
     PingPong,
+    /// The same by direct copies.
+    PingPongDirect,
     /// Receive `count` messages of `size` bytes and answer each.
     Messages,
     /// Sleep in the kernel without polling, until the next command.
@@ -33,7 +37,9 @@ impl Command {
         let all = [
             Self::None,
             Self::Touch,
+            Self::TouchShared,
             Self::PingPong,
+            Self::PingPongDirect,
             Self::Messages,
             Self::Sleep,
             Self::Exit,

@@ -2,6 +2,7 @@
 //! is measured how is the same as in `benches/peers`.
 
 use super::control::Command;
+use super::direct;
 use super::rig::{Kind, Rig};
 use super::stats::histogram;
 use anyhow::Result;
@@ -85,7 +86,7 @@ pub(crate) fn one_way(rig: &mut Rig, size: u64, count: u64) -> Result<f64> {
     rig.words.store(size - 8, 0);
     let number = rig.control.command(Command::PingPong, size, count);
     rig.poll_until("the target to be ready", |rig| {
-        rig.control.has_arrived(1, number + READY)
+        rig.control.has_arrived(1, ready(number))
     })?;
     let base = rig.completed;
     let start = Instant::now();
@@ -101,6 +102,11 @@ pub(crate) fn one_way(rig: &mut Rig, size: u64, count: u64) -> Result<f64> {
 
 /// Marks of readiness for a ping-pong, above the marks of the start.
 const READY: u32 = 1_000;
+
+/// The mark with which the target says that it is ready for command `number`.
+pub(super) fn ready(number: u32) -> u32 {
+    number + READY
+}
 
 /// The last word of the message is its number. A message of 8 bytes is only that word, and leaves
 /// without touching the memory in which the answer arrives.
@@ -121,10 +127,10 @@ pub(crate) fn messages(rig: &mut Rig, number: u32, size: u64, count: u64) -> Res
     rig.post_receive(into)?;
     if first {
         rig.poll_until("the target to be ready", |rig| {
-            rig.control.has_arrived(1, number + READY)
+            rig.control.has_arrived(1, ready(number))
         })?;
     } else {
-        rig.control.arrive(1, number + READY);
+        rig.control.arrive(1, ready(number));
     }
     let start = Instant::now();
     for round in 0..count {
@@ -182,6 +188,13 @@ pub(crate) fn serve(rig: &mut Rig) -> Result<()> {
             Command::Touch => {
                 std::hint::black_box(rig.words.touch_read(size));
             }
+            Command::TouchShared if count > 0 => rig.shared_words.touch_write(size, count),
+            Command::TouchShared => {
+                std::hint::black_box(rig.shared_words.touch_read(size));
+            }
+            Command::PingPongDirect => {
+                direct::one_way(rig, number, size, count)?;
+            }
             Command::PingPong => answer_pings(rig, number, size, count)?,
             Command::Messages => {
                 messages(rig, number, size, count)?;
@@ -198,7 +211,7 @@ pub(crate) fn serve(rig: &mut Rig) -> Result<()> {
 
 fn answer_pings(rig: &mut Rig, number: u32, size: u64, count: u64) -> Result<()> {
     rig.words.store(size - 8, 0);
-    rig.control.arrive(1, number + READY);
+    rig.control.arrive(1, ready(number));
     let base = rig.completed;
     for round in 1..=count {
         rig.poll_until("a ping", |rig| rig.words.load(size - 8) == 2 * round)?;
@@ -219,10 +232,10 @@ pub(crate) fn enough(ns: f64, seconds: f64, least: u64) -> u64 {
     ((seconds * 1e9 / ns.max(1.0)) as u64).max(least)
 }
 
-fn each(elapsed: Duration, count: u64) -> f64 {
+pub(super) fn each(elapsed: Duration, count: u64) -> f64 {
     elapsed.as_nanos() as f64 / count as f64
 }
 
-fn nanoseconds(elapsed: Duration) -> u64 {
+pub(super) fn nanoseconds(elapsed: Duration) -> u64 {
     u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -6,6 +6,7 @@
 
 mod check;
 mod control;
+mod direct;
 mod machine;
 mod measure;
 mod pages;
@@ -31,7 +32,7 @@ use std::path::PathBuf;
 /// What to measure and how to show it.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct BenchArgs {
-    /// Operations to measure: check, write, read, send, atomic, register, sleep; all when none is named.
+    /// Operations to measure: check, write, read, send, atomic, direct, register, sleep; all when none is named.
     #[arg(value_name = "OPERATION")]
     operations: Vec<String>,
     /// Sizes in bytes, multiples of 8; k and m are accepted (8,4k,1m).

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use anyhow::{Context, Result};
+use rkey::{Region, SharedMemory};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
@@ -77,6 +78,13 @@ impl Pages {
     }
 }
 
+/// The words of memory from rkey's allocator. The region must outlive them; a rig keeps both.
+pub(crate) fn words_of(region: &Region<SharedMemory>) -> Result<Words> {
+    // SAFETY: a region with virtual addressing begins at its address (`base`), is mapped while it is
+    // registered, begins at a page, and its type never gives a reference to its bytes.
+    unsafe { Words::over(region.base(), region.len()) }
+}
+
 /// The words of some pages, for a program that looks at memory which a peer is writing.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Words {
@@ -85,6 +93,19 @@ pub(crate) struct Words {
 }
 
 impl Words {
+    /// The words of a region that is registered elsewhere.
+    ///
+    /// # Safety
+    /// `length` bytes at `address` (a multiple of 8) are mapped, readable and writable, as long as
+    /// the value is used, and nobody has a reference to them.
+    pub(crate) unsafe fn over(address: u64, length: u64) -> Result<Self> {
+        let start = NonNull::new(address as *mut AtomicU64).context("a region at address 0")?;
+        Ok(Self {
+            start,
+            count: length as usize / 8,
+        })
+    }
+
     fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.count, "word {index} of {}", self.count);
         // SAFETY: inside the mapping (checked), aligned, never unmapped; atomics may be shared with

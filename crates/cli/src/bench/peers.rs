@@ -24,6 +24,24 @@ pub(crate) struct Order {
     pub(crate) seconds: f64,
 }
 
+impl Order {
+    /// Arguments that the peer programs have in common.
+    fn arguments(&self, operations: &[&str]) -> Vec<String> {
+        let pairs = [
+            ("--ops", operations.join(",")),
+            ("--modes", self.modes.join(",")),
+            ("--sizes", list(&self.sizes)),
+            ("--cores", format!("{},{}", self.cores.0, self.cores.1)),
+            ("--reps", self.repetitions.to_string()),
+            ("--seconds", self.seconds.to_string()),
+        ];
+        pairs
+            .into_iter()
+            .flat_map(|(name, value)| [name.to_owned(), value])
+            .collect()
+    }
+}
+
 /// One run of one peer.
 #[derive(Debug, Clone)]
 pub(crate) struct Run {
@@ -106,105 +124,86 @@ impl Peers {
 
     /// The runs that `order` asks for: every peer in every variant that might be its best.
     pub(crate) fn runs(&self, order: &Order, tcp: bool) -> Vec<Run> {
-        let mut runs = Vec::new();
-        let operations: Vec<&str> = order
-            .operations
-            .iter()
-            .map(String::as_str)
-            .filter(|op| is_peers(op))
-            .collect();
-        if operations.is_empty() {
-            return runs;
-        }
-        let common = |operations: &[&str]| {
-            vec![
-                "--ops".to_owned(),
-                operations.join(","),
-                "--modes".to_owned(),
-                order.modes.join(","),
-                "--sizes".to_owned(),
-                list(&order.sizes),
-                "--cores".to_owned(),
-                format!("{},{}", order.cores.0, order.cores.1),
-                "--reps".to_owned(),
-                order.repetitions.to_string(),
-                "--seconds".to_owned(),
-                order.seconds.to_string(),
-            ]
+        let asked = |known: &[&'static str]| -> Vec<&'static str> {
+            let wanted = |op: &&str| order.operations.iter().any(|o| o == op);
+            known.iter().copied().filter(wanted).collect()
         };
-        let mut add = |name: &str, program: Program, arguments: Vec<String>, extra: &[&str]| {
-            if self.has.contains(&program) {
+        let all = asked(&["write", "read", "send", "atomic", "register"]);
+        let moving = asked(&["write", "read", "send", "atomic"]);
+        let over_tcp = if tcp {
+            asked(&["write", "read", "send"])
+        } else {
+            Vec::new()
+        };
+        let direct = asked(&["direct"])
+            .first()
+            .map_or(Vec::new(), |_| vec!["write", "read", "atomic"]);
+        let shm = ["--provider", "shm"];
+        let variants: [(&str, Program, &[&str], &[&str]); 6] = [
+            ("libfabric shm", Program::Fabric, &all, &shm),
+            (
+                "libfabric shm, ordered",
+                Program::Fabric,
+                &moving,
+                &[shm[0], shm[1], "--ordered"],
+            ),
+            (
+                "libfabric shm, delivery",
+                Program::Fabric,
+                &moving,
+                &[shm[0], shm[1], "--completion", "delivery"],
+            ),
+            (
+                "libfabric tcp",
+                Program::Fabric,
+                &over_tcp,
+                &["--provider", "tcp"],
+            ),
+            (
+                "UCX, ordinary memory",
+                Program::Ucx,
+                &all,
+                &["--memory", "ordinary"],
+            ),
+            (
+                "UCX, its own memory",
+                Program::Ucx,
+                &direct,
+                &["--memory", "own"],
+            ),
+        ];
+        let mut runs = Vec::new();
+        for (name, program, operations, extra) in variants {
+            if !operations.is_empty() && self.has.contains(&program) {
                 let extra = extra.iter().map(|word| (*word).to_owned());
+                let arguments = order
+                    .arguments(operations)
+                    .into_iter()
+                    .chain(extra)
+                    .collect();
                 runs.push(Run {
                     name: name.into(),
                     program,
-                    arguments: arguments.into_iter().chain(extra).collect(),
+                    arguments,
                 });
             }
-        };
-        let moving: Vec<&str> = operations
-            .iter()
-            .copied()
-            .filter(|op| *op != "register")
-            .collect();
-        add(
-            "libfabric shm",
-            Program::Fabric,
-            common(&operations),
-            &["--provider", "shm"],
-        );
-        if !moving.is_empty() {
-            let shm = ["--provider", "shm"];
-            add(
-                "libfabric shm, ordered",
-                Program::Fabric,
-                common(&moving),
-                &[shm[0], shm[1], "--ordered"],
-            );
-            let delivery = [shm[0], shm[1], "--completion", "delivery"];
-            add(
-                "libfabric shm, delivery",
-                Program::Fabric,
-                common(&moving),
-                &delivery,
-            );
-            if tcp {
-                let moving: Vec<&str> = moving
-                    .iter()
-                    .copied()
-                    .filter(|op| *op != "atomic")
-                    .collect();
-                add(
-                    "libfabric tcp",
-                    Program::Fabric,
-                    common(&moving),
-                    &["--provider", "tcp"],
-                );
-            }
-            add(
-                "UCX, its own memory",
-                Program::Ucx,
-                common(&moving),
-                &["--memory", "own"],
-            );
         }
-        add(
-            "UCX, ordinary memory",
-            Program::Ucx,
-            common(&operations),
-            &["--memory", "ordinary"],
-        );
         for (test, op, mode) in PERFTESTS {
-            if moving.contains(op) && order.modes.iter().any(|m| m == mode) {
-                for size in &order.sizes {
-                    let arguments = vec![(*test).to_owned(), size.to_string()];
-                    add(
-                        &format!("ucx_perftest {test} {size}"),
-                        Program::Perftest,
-                        arguments,
-                        &[],
-                    );
-                }
+            // Puts and gets go into UCX's own memory, so they are asked for by `direct`.
+            let wanted = if *op == "send" {
+                moving.contains(op)
+            } else {
+                direct.contains(op)
+            };
+            if wanted
+                && order.modes.iter().any(|m| m == mode)
+                && self.has.contains(&Program::Perftest)
+            {
+                runs.extend(order.sizes.iter().map(|size| Run {
+                    name: format!("ucx_perftest {test} {size}"),
+                    program: Program::Perftest,
+                    arguments: vec![(*test).to_owned(), size.to_string()],
+                }));
             }
         }
         runs
@@ -239,10 +238,6 @@ impl Peers {
             .map(|line| serde_json::from_str(line).with_context(|| line.to_owned()))
             .collect()
     }
-}
-
-fn is_peers(op: &str) -> bool {
-    matches!(op, "write" | "read" | "send" | "atomic" | "register")
 }
 
 fn list(sizes: &[u64]) -> String {
@@ -401,6 +396,41 @@ fn free_port() -> Result<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn peers_run_what_was_asked_for() {
+        let order = |operations: &[&str]| Order {
+            operations: operations.iter().map(|op| (*op).to_owned()).collect(),
+            modes: vec!["stream".into()],
+            sizes: vec![8],
+            cores: (0, 1),
+            repetitions: 1,
+            seconds: 0.1,
+        };
+        let peers = Peers {
+            directory: std::env::temp_dir().join("rkey-peers-of-a-test"),
+            missing: Vec::new(),
+            has: vec![Program::Fabric, Program::Ucx, Program::Perftest],
+        };
+        let names = |operations: &[&str]| -> Vec<String> {
+            peers
+                .runs(&order(operations), false)
+                .into_iter()
+                .map(|run| run.name)
+                .collect()
+        };
+        assert_eq!(names(&["check", "sleep"]), Vec::<String>::new());
+        assert_eq!(
+            names(&["register"]),
+            ["libfabric shm", "UCX, ordinary memory"]
+        );
+        let own = [
+            "UCX, its own memory",
+            "ucx_perftest ucp_put_bw 8",
+            "ucx_perftest ucp_get 8",
+        ];
+        assert_eq!(names(&["direct"]), own);
+    }
 
     #[test]
     fn the_output_of_perftest_is_read() {

@@ -2,6 +2,7 @@
 
 use super::check;
 use super::control::Command;
+use super::direct;
 use super::measure::{self, enough};
 use super::pages::{PAGE, Pages};
 use super::pair::Pair;
@@ -23,6 +24,10 @@ pub(crate) const OPERATIONS: &[(&str, &str)] = &[
     ("read", "RDMA read: stream, single"),
     ("send", "messages: one way"),
     ("atomic", "fetch-and-add: stream, single"),
+    (
+        "direct",
+        "writes, reads and atomics on memory from rkey's allocator, mapped under a lease",
+    ),
     (
         "register",
         "registration and close of memory, by size and by number of live regions",
@@ -51,6 +56,9 @@ pub(crate) enum Step {
     OneWay(u64),
     Single(Kind, u64, bool),
     Messages(u64),
+    DirectStream(Kind, u64),
+    DirectOneWay(u64),
+    DirectSingle(Kind, u64, bool),
     /// Bytes of the region, live regions.
     Register(u64, u64),
     /// The protection table alone: live regions.
@@ -79,6 +87,7 @@ pub(crate) fn steps(
             "send" if wants("oneway") => {
                 steps.extend(sizes.iter().map(|&size| Step::Messages(size)))
             }
+            "direct" => direct_steps(&mut steps, sizes, &wants),
             "register" => {
                 let sizes = [PAGE as u64, 1 << 20];
                 steps.extend(
@@ -106,6 +115,28 @@ pub(crate) fn steps(
         }
     }
     steps
+}
+
+/// Copies under a lease; the modes are those of posted operations.
+fn direct_steps(steps: &mut Vec<Step>, sizes: &[u64], wants: &dyn Fn(&str) -> bool) {
+    for kind in [Kind::Write, Kind::Read, Kind::Atomic] {
+        for &size in if kind == Kind::Atomic {
+            &[8][..]
+        } else {
+            sizes
+        } {
+            if wants("stream") {
+                steps.push(Step::DirectStream(kind, size));
+            }
+            if wants("oneway") && kind == Kind::Write {
+                steps.push(Step::DirectOneWay(size));
+            }
+            if wants("single") && size > 64 {
+                steps.push(Step::DirectSingle(kind, size, false));
+                steps.push(Step::DirectSingle(kind, size, true));
+            }
+        }
+    }
 }
 
 fn moving(steps: &mut Vec<Step>, kind: Kind, sizes: &[u64], wants: &dyn Fn(&str) -> bool) {
@@ -154,6 +185,15 @@ impl Step {
                 if *touched { "touched" } else { "static" },
                 0,
             ),
+            Self::DirectStream(kind, size) => (op(kind), "stream".into(), *size, "static", 0),
+            Self::DirectOneWay(size) => ("write", "oneway".into(), *size, "static", 0),
+            Self::DirectSingle(kind, size, touched) => (
+                op(kind),
+                "single".into(),
+                *size,
+                if *touched { "touched" } else { "static" },
+                0,
+            ),
             Self::Messages(size) => ("send", "oneway".into(), *size, "static", 0),
             Self::Register(size, live) => ("register", "pair".into(), *size, "static", *live),
             Self::TablePair(live) => (
@@ -189,6 +229,13 @@ impl Step {
                 0,
             ),
         }
+    }
+
+    fn is_direct(&self) -> bool {
+        matches!(
+            self,
+            Self::DirectStream(..) | Self::DirectOneWay(_) | Self::DirectSingle(..)
+        )
     }
 
     /// Runs the step. Figures that are no times become sentences in `notes`.
@@ -231,6 +278,25 @@ impl Step {
                     )?);
                 }
             }
+            Self::DirectStream(kind, size) => {
+                let rig = &mut pair.rig;
+                let count = enough(direct::stream(rig, *kind, *size, 200)?, effort.seconds, 100);
+                direct::stream(rig, *kind, *size, count / 4 + 1)?;
+                for _ in 0..effort.repetitions {
+                    repetitions.push(direct::stream(rig, *kind, *size, count)?);
+                }
+            }
+            Self::DirectOneWay(size) => direct_one_way(pair, *size, effort, &mut repetitions)?,
+            Self::DirectSingle(kind, size, touched) => {
+                let rig = &mut pair.rig;
+                let guess =
+                    direct::single(rig, *kind, *size, 100, *touched)?.value_at_quantile(0.5);
+                let each = guess as f64 * if *touched { 3.0 } else { 1.0 };
+                let count = enough(each, effort.seconds, 100).min(20_001);
+                for _ in 0..effort.repetitions {
+                    repetitions.push_samples(&direct::single(rig, *kind, *size, count, *touched)?);
+                }
+            }
             Self::Messages(size) => messages(pair, *size, effort, &mut repetitions)?,
             Self::Register(size, live) => register(pair, *size, *live, effort, &mut repetitions)?,
             Self::TablePair(live) => check::pair(*live, effort, &mut repetitions)?,
@@ -254,8 +320,8 @@ impl Step {
         Measurement {
             peer: "rkey".into(),
             version: env!("CARGO_PKG_VERSION").into(),
-            provider: "shm".into(),
-            memory: "ordinary".into(),
+            provider: if self.is_direct() { "lease" } else { "shm" }.into(),
+            memory: if self.is_direct() { "own" } else { "ordinary" }.into(),
             completion: "delivery".into(),
             op: op.into(),
             mode,
@@ -280,6 +346,29 @@ fn messages(
     let mut run = |count: u64| {
         let number = pair.rig.control.command(Command::Messages, size, count);
         let ns = measure::messages(&mut pair.rig, number, size, count)?;
+        pair.rig.await_done(number)?;
+        anyhow::Ok(ns)
+    };
+    let count = enough(2.0 * run(200)?, effort.seconds, 100);
+    for _ in 0..effort.repetitions {
+        repetitions.push(run(count)?);
+    }
+    Ok(())
+}
+
+fn direct_one_way(
+    pair: &mut Pair,
+    size: u64,
+    effort: &Effort,
+    repetitions: &mut Repetitions,
+) -> Result<()> {
+    pair.rig.direct()?;
+    let mut run = |count: u64| {
+        let number = pair
+            .rig
+            .control
+            .command(Command::PingPongDirect, size, count);
+        let ns = direct::one_way(&mut pair.rig, number, size, count)?;
         pair.rig.await_done(number)?;
         anyhow::Ok(ns)
     };

@@ -2,11 +2,11 @@
 //! other side's. Posting and polling go through the queue pair API, as a program would do it.
 
 use super::control::Control;
-use super::pages::{Pages, Words};
+use super::pages::{self, Pages, Words};
 use anyhow::{Context, Result, bail, ensure};
 use rkey::{
-    Access, Completion, CompletionQueue, Device, Domain, QueuePair, QueuePairAddress, Region,
-    RemoteKey, SendFlags, Sge,
+    Access, Completion, CompletionQueue, Device, DirectMemory, Domain, QueuePair, QueuePairAddress,
+    Region, RemoteKey, SendFlags, Sge, SharedMemory,
 };
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
@@ -23,6 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Introduction {
     address: QueuePairAddress,
     key: RemoteKey,
+    shared: RemoteKey,
 }
 
 /// Operations that a stream or a single measurement can be made of.
@@ -44,6 +45,11 @@ pub(crate) struct Rig {
     remote: RemoteKey,
     /// The registered memory as this program sees it.
     pub(crate) words: Words,
+    /// Memory from rkey's allocator, which the other side maps.
+    pub(crate) shared_words: Words,
+    _shared: Region<SharedMemory>,
+    /// The other side's, mapped, or why it is not.
+    direct: Result<DirectMemory, rkey::Error>,
     side: usize,
     completions: [Completion; 32],
     pub(crate) posted: u64,
@@ -69,9 +75,12 @@ impl Rig {
         let words = pages.words();
         let access = Access::all() - Access::BIND - Access::COLLECTIVE;
         let region = domain.register(pages, access)?;
+        let shared = domain.register(device.allocate(length as usize)?, access)?;
+        let shared_words = pages::words_of(&shared)?;
         let introduction = Introduction {
             address: pair.address(),
             key: region.key(..)?,
+            shared: shared.key(..)?,
         };
         control.leave(side, &serde_json::to_vec(&introduction)?)?;
         control.arrive(side, 1);
@@ -79,6 +88,7 @@ impl Rig {
         let theirs: Introduction = serde_json::from_slice(&control.read(1 - side))
             .context("the other side's introduction")?;
         pair.connect(&theirs.address)?;
+        let direct = pair.map(&theirs.shared);
         control.arrive(side, 2);
         wait_for(&control, 1 - side, 2)?;
         Ok(Self {
@@ -90,6 +100,9 @@ impl Rig {
             region,
             remote: theirs.key,
             words,
+            shared_words,
+            _shared: shared,
+            direct,
             side,
             completions: [Completion::default(); 32],
             posted: 0,
@@ -238,6 +251,28 @@ impl Rig {
     /// Polls until the other side has finished command `number`.
     pub(crate) fn await_done(&mut self, number: u32) -> Result<()> {
         self.poll_until("the target to finish", |rig| rig.control.is_done(number))
+    }
+
+    /// The other side's memory, mapped.
+    ///
+    /// # Errors
+    /// Why it could not be mapped.
+    #[inline]
+    pub(crate) fn direct(&mut self) -> Result<&mut DirectMemory> {
+        match &mut self.direct {
+            Ok(direct) => Ok(direct),
+            Err(error) => bail!("the other side's memory is not mapped: {error}"),
+        }
+    }
+
+    /// Looks at a word of our shared memory until it has a value. Nothing else has to be driven.
+    pub(crate) fn wait_for_word(&self, offset: u64, value: u64) -> Result<()> {
+        let mut patience = Patience::new();
+        while self.shared_words.load(offset) != value {
+            std::hint::spin_loop();
+            patience.check("a word of the other side")?;
+        }
+        Ok(())
     }
 
     /// Which side this is.

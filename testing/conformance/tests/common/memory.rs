@@ -1,0 +1,146 @@
+//! Memory that is mapped by hand, so that a test can take its pages away, protect them or cut the file
+//! behind them, while it is registered.
+#![allow(unsafe_code)] // UNSAFETY: mmap and its kin; loads and stores of words in what they gave.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rkey_device::base::range::VaRange;
+
+pub const PAGE: usize = 4096;
+
+/// A mapping of our own. Words are only reached through atomics.
+pub struct Mapped {
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the memory is reached through atomics and system calls only.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    /// Zeroed memory, or the file.
+    pub fn new(len: usize, file: Option<&OwnedFd>) -> Self {
+        let mut mapped = Self {
+            start: std::ptr::null_mut(),
+            len,
+        };
+        mapped.start = map(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, file, 0);
+        mapped
+    }
+
+    /// Addresses that nothing else gets, without pages behind them.
+    pub fn reserved(len: usize) -> Self {
+        Self {
+            start: map(std::ptr::null_mut(), len, libc::PROT_NONE, None, 0),
+            len,
+        }
+    }
+
+    pub fn base(&self) -> u64 {
+        self.start as u64
+    }
+
+    pub fn range(&self) -> VaRange {
+        VaRange::new(self.base(), self.len as u64).unwrap()
+    }
+
+    /// Takes the pages away: nothing is mapped there any more.
+    ///
+    /// The addresses stay free as long as nobody maps anything without saying where, so no other thread
+    /// may do that meanwhile; with [`Mapped::forbid`] they stay reserved.
+    pub fn unmap(&self, at: usize, len: usize) {
+        assert!(at + len <= self.len);
+        // SAFETY: a part of our mapping, to which there are no references.
+        assert_eq!(unsafe { libc::munmap(self.start.add(at).cast(), len) }, 0);
+    }
+
+    /// Changes the protection to none, read-only or all.
+    pub fn protect(&self, at: usize, len: usize, protection: i32) {
+        assert!(at + len <= self.len);
+        // SAFETY: a part of our mapping, to which there are no references.
+        let done = unsafe { libc::mprotect(self.start.add(at).cast(), len, protection) };
+        assert_eq!(done, 0);
+    }
+
+    pub fn forbid(&self, at: usize, len: usize) {
+        self.protect(at, len, libc::PROT_NONE);
+    }
+
+    pub fn allow(&self, at: usize, len: usize) {
+        self.protect(at, len, libc::PROT_READ | libc::PROT_WRITE);
+    }
+
+    /// Fresh pages at the same addresses.
+    pub fn map_again(&self, at: usize, len: usize) {
+        assert!(at + len <= self.len);
+        // SAFETY: inside of our own range of addresses.
+        let start = unsafe { self.start.add(at) };
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        assert_eq!(map(start, len, rights, None, libc::MAP_FIXED), start);
+    }
+
+    fn at(&self, word: usize) -> &AtomicU64 {
+        assert!((word + 1) * 8 <= self.len);
+        // SAFETY: aligned, inside of the mapping; the caller says that a page is there now.
+        unsafe { AtomicU64::from_ptr(self.start.cast::<u64>().add(word)) }
+    }
+
+    /// A word. There must be a page.
+    pub fn word(&self, word: usize) -> u64 {
+        self.at(word).load(Ordering::Relaxed)
+    }
+
+    /// Writes a word. There must be a page that may be written.
+    pub fn set(&self, word: usize, value: u64) {
+        self.at(word).store(value, Ordering::Relaxed);
+    }
+
+    pub fn words(&self) -> usize {
+        self.len / 8
+    }
+
+    /// Fills words from `from` on.
+    pub fn fill(&self, from: usize, count: usize, value: impl Fn(usize) -> u64) {
+        for word in from..from + count {
+            self.set(word, value(word));
+        }
+    }
+
+    /// The first word that is not as it should be.
+    pub fn first_other(
+        &self,
+        from: usize,
+        count: usize,
+        is_right: impl Fn(usize, u64) -> bool,
+    ) -> Option<usize> {
+        (from..from + count).find(|&word| !is_right(word, self.word(word)))
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: our own addresses; parts may be unmapped already, which is no error.
+        unsafe { libc::munmap(self.start.cast(), self.len) };
+    }
+}
+
+fn map(at: *mut u8, len: usize, rights: i32, file: Option<&OwnedFd>, flags: i32) -> *mut u8 {
+    let (kind, fd) = match file {
+        Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
+        None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
+    };
+    // SAFETY: new addresses, or (with MAP_FIXED) ones that the caller owns and nobody refers to.
+    let start = unsafe { libc::mmap(at.cast(), len, rights, kind | flags, fd, 0) };
+    assert_ne!(start, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+    start.cast()
+}
+
+/// A file in memory that can be cut.
+pub fn file(len: usize) -> OwnedFd {
+    let file = rustix::fs::memfd_create("a file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, len as u64).unwrap();
+    file
+}

@@ -1,0 +1,84 @@
+//! What the process tests share: peers that are this test binary once more in another role, a device
+//! with memory, random numbers from a printed seed, and the books about what a process holds.
+// UNSAFETY: registering memory, mapping it by hand, and signals to child processes.
+#![allow(unsafe_code)]
+#![allow(dead_code, missing_docs, unreachable_pub)]
+
+pub mod memory;
+pub mod process;
+pub mod side;
+pub mod traffic;
+
+use std::time::{Duration, Instant};
+
+/// The longest that anything may take on a busy machine. Only a hang takes longer.
+pub const LONG: Duration = Duration::from_secs(20);
+
+/// Waits until something is so.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what} did not happen");
+        std::thread::sleep(Duration::from_micros(300));
+    }
+}
+
+/// A number from the environment, or a default.
+pub fn setting(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|_| panic!("{name}={text:?} is no number")),
+        Err(_) => default,
+    }
+}
+
+/// Random numbers (splitmix64). The seed is printed, so that a failure can be looked at again.
+#[derive(Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// From `RKEY_SEED`, or from the clock.
+    pub fn seeded(test: &str) -> Self {
+        let clock = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap();
+        let seed = setting("RKEY_SEED", clock.as_nanos() as u64);
+        eprintln!("{test}: RKEY_SEED={seed}");
+        Self(seed)
+    }
+
+    pub fn from(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// Less than `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub fn bytes(&mut self, into: &mut [u8]) {
+        for chunk in into.chunks_mut(8) {
+            let word = self.next().to_le_bytes();
+            chunk.copy_from_slice(&word[..chunk.len()]);
+        }
+    }
+}
+
+/// A word that looks random, from a number.
+pub fn mix(number: u64) -> u64 {
+    let mut z = number;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The pattern that a side with this seed has at a word of its memory.
+pub fn pattern(seed: u64, word: usize) -> u64 {
+    mix(seed ^ (word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}

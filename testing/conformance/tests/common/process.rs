@@ -1,0 +1,261 @@
+//! Child processes, and what a process holds: descriptors, mappings, memory, names, processor time.
+#![allow(unsafe_code)] // UNSAFETY: kill(2) and sysconf(3) have no safe face in the standard library.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use super::{LONG, until};
+
+const ROLE: &str = "RKEY_TEST_ROLE";
+const ADDRESS: &str = "RKEY_TEST_ADDRESS";
+
+/// Which role this process has been started in; `None` in the test itself.
+pub fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+/// The address that the test listens at, or that this process shall listen at.
+pub fn address() -> SocketAddr {
+    std::env::var(ADDRESS).unwrap().parse().unwrap()
+}
+
+/// This binary, running only `test`, in a role.
+pub fn command(test: &str, role: &str, address: SocketAddr) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .env(ADDRESS, address.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null());
+    command
+}
+
+/// Whether this is a process in which nothing but `test` runs, so that descriptors, threads and memory are
+/// all its own. If it is not, the test is run in one, and nothing is left to do here.
+pub fn alone(test: &str) -> bool {
+    if role().as_deref() == Some("alone") {
+        return true;
+    }
+    let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+    let output = command(test, "alone", nowhere)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    eprint!("{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}", output.status);
+    false
+}
+
+/// A child that does not outlive the test.
+pub struct Peer(pub Child);
+
+impl Peer {
+    pub fn start(test: &str, role: &str, address: SocketAddr) -> Self {
+        Self(command(test, role, address).spawn().unwrap())
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Sends a signal. The child has not been waited for, so the number is still its own.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: kill touches no memory of ours.
+        assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
+    }
+
+    /// Stops it, and waits until all its threads have stopped.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        until("the stop", || states(self.pid()).iter().all(|s| *s == 'T'));
+    }
+
+    pub fn go_on(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
+    /// Closes its standard input and waits for its success.
+    pub fn finish(mut self) {
+        drop(self.0.stdin.take());
+        let status = self.wait();
+        assert!(status.success(), "the peer failed: {status}");
+    }
+
+    /// Waits for its end, but not for ever.
+    pub fn wait(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + LONG;
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "the peer does not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits as a program that has nothing to do with RDMA: until standard input ends.
+pub fn sleep_in_read() {
+    let mut line = String::new();
+    while std::io::stdin().read_line(&mut line).unwrap() > 0 {}
+}
+
+/// The states of the threads of a process, as letters.
+pub fn states(pid: u32) -> Vec<char> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    tasks
+        .filter_map(|task| {
+            let stat = std::fs::read_to_string(task.ok()?.path().join("stat")).ok()?;
+            stat.rsplit(')').next()?.trim_start().chars().next()
+        })
+        .collect()
+}
+
+/// Processor time of a process so far, of all its threads.
+pub fn cpu_time(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_ascii_whitespace()
+        .collect();
+    // utime and stime are fields 14 and 15; the state, field 3, is the first here.
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    // SAFETY: sysconf touches no memory of ours.
+    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as u64;
+    Duration::from_millis(ticks * 1000 / per_second)
+}
+
+/// What this process holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holdings {
+    pub descriptors: usize,
+    /// Mappings of shared segments and of memory from the device's allocator.
+    pub mappings: usize,
+    pub threads: usize,
+}
+
+impl Holdings {
+    pub fn now() -> Self {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        Self {
+            descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count(),
+            mappings: maps.lines().filter(|l| l.contains("memfd:rkey")).count(),
+            threads: std::fs::read_dir("/proc/self/task").unwrap().count(),
+        }
+    }
+
+    /// Waits until it is again what it was.
+    pub fn wait_for(self, when: &str) {
+        let deadline = Instant::now() + LONG;
+        loop {
+            let now = Self::now();
+            if now == self {
+                return;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{when}: {now:?} is held instead of {self:?}; {:?}",
+                open_files(std::process::id())
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Resident memory of this process in bytes.
+pub fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|l| l.starts_with("VmRSS")).unwrap();
+    let kib = line.split_ascii_whitespace().nth(1).unwrap();
+    kib.parse::<u64>().unwrap() * 1024
+}
+
+/// Where the descriptors of a process lead.
+pub fn open_files(pid: u32) -> Vec<PathBuf> {
+    let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return Vec::new();
+    };
+    files
+        .filter_map(|file| std::fs::read_link(file.ok()?.path()).ok())
+        .collect()
+}
+
+/// Whether the abstract name (without the leading zero) is taken in our network namespace.
+pub fn name_is_taken(name: &str) -> bool {
+    let table = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let name = format!("@{name}");
+    table.lines().any(|l| l.split_ascii_whitespace().last() == Some(&name))
+}
+
+/// What lies in a directory. Others come and go there; only what could be ours is looked at.
+pub fn litter(directory: &Path) -> BTreeSet<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(directory) else {
+        return BTreeSet::new();
+    };
+    entries
+        .filter_map(|e| Some(e.ok()?.path()))
+        .filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            // Copies of test programs, made by tests that run beside us.
+            name.contains("rkey") && !name.starts_with("rkey-test-")
+        })
+        .collect()
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The command for a role as another user, on a copy of this binary that everybody may read. The copy
+/// goes with the value.
+pub struct OtherUser {
+    pub command: Command,
+    copy: PathBuf,
+}
+
+impl OtherUser {
+    pub fn new(uid: u32, test: &str, role: &str, address: SocketAddr) -> Option<Self> {
+        use std::os::unix::fs::PermissionsExt;
+        use std::os::unix::process::CommandExt;
+        let own = std::env::current_exe().unwrap();
+        let name = format!("rkey-test-{}-{test}-{role}", std::process::id());
+        let copy = std::env::temp_dir().join(name);
+        std::fs::copy(own, &copy).ok()?;
+        std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).ok()?;
+        let plain = super::process::command(test, role, address);
+        let mut command = Command::new(&copy);
+        command.args(plain.get_args());
+        for (name, value) in plain.get_envs() {
+            if let Some(value) = value {
+                command.env(name, value);
+            }
+        }
+        command
+            .env_remove("HOME")
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .uid(uid)
+            .gid(uid);
+        Some(Self { command, copy })
+    }
+}
+
+impl Drop for OtherUser {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.copy);
+    }
+}

@@ -1,0 +1,323 @@
+//! Kill -9 in the middle of everything: the survivor gets its errors, loses nothing and goes on.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use common::process::{
+    Holdings, Peer, address, alone, command, litter, name_is_taken, open_files, role,
+};
+use common::side::{Remote, Side, seed_of};
+use common::traffic::{HANG, Traffic};
+use common::{LONG, Random, setting, until};
+use rkey_device::engine::{QpState, SendRequest, Status, Work};
+use rkey_device::names::{Scope, block_name, block_of, listen_name};
+use rkey_device::{Cq, Qp, Share};
+
+const TEST: &str = "killed_in_the_middle_of_traffic";
+/// More resident memory than this after many rounds is a leak.
+const GROWTH: u64 = 24 << 20;
+/// Rounds until everything that is kept for good has been made.
+const WARM_UP: u64 = 8;
+
+/// What a round is like, as the role of the victim tells.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    /// The victim listens and the survivor connects, not the other way round.
+    victim_listens: bool,
+    /// Who sends.
+    victim_sends: bool,
+    survivor_sends: bool,
+    /// The survivor waits for completions instead of polling.
+    asleep: bool,
+}
+
+impl Plan {
+    fn of(round: u64) -> Self {
+        let senders = round / 2 % 4;
+        Self {
+            victim_listens: round % 2 == 1,
+            victim_sends: senders != 1,
+            survivor_sends: senders != 2,
+            asleep: round / 8 % 2 == 1,
+        }
+    }
+}
+
+/// The victim: sends and receives until it is killed.
+fn victim(role: &str) {
+    let mut words = role.split(' ');
+    let round: u64 = words.next().unwrap().parse().unwrap();
+    let plan = Plan::of(round);
+    let side = Side::open(seed_of(round));
+    let offer = side.offer();
+    let qp = side.qp();
+    let remote = if plan.victim_listens {
+        let listener = side.device.listen(address()).unwrap();
+        side.accept(&listener, &qp, &offer)
+    } else {
+        side.connect_to_test(&qp, &offer)
+    };
+    let mut traffic = Traffic::new(&side, &qp, &offer, remote, Random::from(round));
+    let born = Instant::now();
+    while born.elapsed() < LONG && traffic.first_failure.is_none() {
+        if plan.victim_sends {
+            traffic.fill();
+        }
+        traffic.step(false);
+    }
+}
+
+/// The bystander: nothing that happens to others may touch it.
+fn bystander() {
+    let side = Side::open(seed_of(1 << 40));
+    let offer = side.offer();
+    let qp = side.qp();
+    side.connect_to_test(&qp, &offer);
+    common::process::sleep_in_read();
+}
+
+struct Bystander {
+    qp: Qp,
+    remote: Remote,
+    cq: Cq,
+    peer: Peer,
+}
+
+/// An address of this host that nobody listens at just now.
+fn free_address(side: &Side) -> SocketAddr {
+    side.listen().local_address()
+}
+
+/// One round; gives how long it took until the last error came.
+fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> Duration {
+    let plan = Plan::of(number);
+    side.empty_inbox();
+    let offer = side.offer();
+    let qp = side.qp();
+    let listener = (!plan.victim_listens).then(|| side.listen());
+    let place = match &listener {
+        Some(listener) => listener.local_address(),
+        None => free_address(side),
+    };
+    let mut peer = Peer(
+        command(TEST, &number.to_string(), place)
+            .spawn()
+            .unwrap(),
+    );
+    let remote = match &listener {
+        Some(listener) => side.accept(listener, &qp, &offer),
+        None => side.connect(place, &qp, &offer),
+    };
+    let victim_qpn = qp.query().unwrap().attributes.peer.unwrap().qpn;
+    // A fresh peer, after all that happened to the ones before: everything is in order.
+    if !plan.victim_sends {
+        side.verify(&qp, &remote, when);
+    }
+    check_files(&peer);
+    let mut traffic = Traffic::new(side, &qp, &offer, remote, random.clone());
+    let patience = Duration::from_micros(5_000 + random.below(35_000));
+    let (mut last_error, mut killed) = (None, None);
+    std::thread::scope(|scope| {
+        let killer = scope.spawn(|| {
+            std::thread::sleep(patience);
+            let now = Instant::now();
+            peer.signal(libc::SIGKILL);
+            now
+        });
+        let started = Instant::now();
+        while traffic.first_failure.is_none() {
+            if plan.survivor_sends {
+                traffic.fill();
+            }
+            traffic.step(plan.asleep);
+            assert!(
+                started.elapsed() < HANG,
+                "{when}: no error came; {} outstanding",
+                traffic.outstanding()
+            );
+        }
+        traffic.drain();
+        last_error = Some(Instant::now());
+        killed = Some(killer.join().unwrap());
+    });
+    let took = last_error
+        .zip(killed)
+        .map(|(error, killed)| error.saturating_duration_since(killed))
+        .unwrap();
+    check_end(side, &qp, &remote, &traffic, plan, when);
+    traffic.close();
+    drop((qp, listener));
+    side.withdraw(&offer);
+    side.check_memory(remote.seed, when);
+    peer.wait();
+    check_names(place, victim_qpn, when);
+    took
+}
+
+/// How the traffic ended.
+fn check_end(side: &Side, qp: &Qp, remote: &Remote, traffic: &Traffic, plan: Plan, when: &str) {
+    let (opcode, status) = traffic.first_failure.unwrap();
+    let expected = if opcode.is_recv() {
+        status == Status::Flushed
+    } else {
+        // The first send that failed is the one that had no answer, unless the queue pair went down
+        // on the news of the peer's end.
+        matches!(status, Status::RetryExceeded | Status::Flushed)
+    };
+    assert!(
+        expected || status == Status::RemoteAborted,
+        "{when}: {plan:?}: {opcode:?} {status:?}"
+    );
+    assert_eq!(qp.query().unwrap().state, QpState::Error, "{when}");
+    // Whoever goes on to use it gets an error, not a hang.
+    let write = Work::Write {
+        remote: remote.inbox(0),
+        imm: None,
+    };
+    let late = side.finish(qp, write, &[side.sge(0, 1)]);
+    assert_eq!(late.status, Status::Flushed, "{when}");
+    assert!(side.cq.is_empty(), "{when}: something completed twice");
+}
+
+/// The victim has no file anywhere: nothing that it could leave behind.
+fn check_files(peer: &Peer) {
+    for file in open_files(peer.pid()) {
+        for place in ["/dev/shm", "/tmp", "/run", "/var"] {
+            // Standard error may be a file of whoever runs the tests.
+            let inherited = std::fs::read_link("/proc/self/fd/2").ok();
+            assert!(
+                !file.starts_with(place) || Some(&file) == inherited.as_ref(),
+                "the victim has {}",
+                file.display()
+            );
+        }
+    }
+}
+
+/// The names of the dead are free again.
+fn check_names(place: SocketAddr, qpn: u32, when: &str) {
+    let scope = Scope::of(Share::User);
+    for name in [
+        block_name(scope, block_of(qpn)),
+        listen_name(scope, place),
+    ] {
+        until(&format!("{when}: the end of {name}"), || {
+            !name_is_taken(&name)
+        });
+    }
+}
+
+/// Two hundred times, a process is killed at a random moment of writes, reads, atomics, messages and
+/// window binds in both directions. The survivor gets a completion for everything that it has
+/// outstanding, each once and in order; it keeps no descriptor, mapping, thread, name, file or memory of
+/// the dead; another peer notices nothing; the next peer is served, and data arrive unchanged.
+#[test]
+fn killed_in_the_middle_of_traffic() {
+    match role().as_deref() {
+        Some("bystander") => return bystander(),
+        None | Some("alone") => {}
+        Some(role) => return victim(role),
+    }
+    if !alone(TEST) {
+        return;
+    }
+    let kills = setting("RKEY_KILLS", 200);
+    let mut random = Random::seeded(TEST);
+    let side = Side::open(seed_of(1 << 41));
+    let bystander = {
+        let listener = side.listen();
+        let peer = Peer::start(TEST, "bystander", listener.local_address());
+        let cq = side.device.create_cq(64, None).unwrap();
+        let qp = side.qp_on(&cq);
+        let offer = side.offer();
+        let remote = side.accept(&listener, &qp, &offer);
+        side.withdraw(&offer);
+        Bystander {
+            qp,
+            remote,
+            cq,
+            peer,
+        }
+    };
+    side.verify(&bystander.qp, &bystander.remote, "at first");
+    let links = side.device.inspect().unwrap().links.len();
+    let dirs = ["/dev/shm".into(), "/tmp".into(), std::env::temp_dir()];
+    let files: Vec<_> = dirs.iter().map(|d| litter(d)).collect();
+    let (mut holdings, mut memory) = (None, 0);
+    let mut slowest = Duration::ZERO;
+    let started = Instant::now();
+    for number in 0..kills {
+        let when = format!("round {number}");
+        slowest = slowest.max(round(&side, number, &mut random, &when));
+        side.verify(&bystander.qp, &bystander.remote, &when);
+        assert!(bystander.cq.is_empty());
+        until("the end of the links", || {
+            side.device.inspect().unwrap().links.len() == links
+        });
+        holdings
+            .get_or_insert_with(Holdings::now)
+            .wait_for(&when);
+        if number == WARM_UP {
+            memory = common::process::resident();
+        }
+    }
+    let grown = common::process::resident().saturating_sub(memory);
+    if kills > WARM_UP {
+        assert!(grown < GROWTH, "{grown} B more than after {WARM_UP} rounds");
+    }
+    for (dir, before) in dirs.iter().zip(files) {
+        let new: Vec<_> = litter(dir).difference(&before).cloned().collect();
+        assert!(new.is_empty(), "left behind: {new:?}");
+    }
+    let snapshot = side.device.inspect().unwrap();
+    assert_eq!((snapshot.regions, snapshot.qps.len()), (1, 1));
+    eprintln!(
+        "{TEST}: {kills} kills in {:.1?}; the last error came at most {slowest:.1?} after a kill; \
+         {} KiB grown",
+        started.elapsed(),
+        grown / 1024
+    );
+    bystander.peer.finish();
+}
+
+/// A survivor that has sent one request and sleeps for its completion is woken by the end of its peer.
+#[test]
+fn killed_while_the_survivor_sleeps() {
+    const TEST: &str = "killed_while_the_survivor_sleeps";
+    if role().is_some() {
+        let side = Side::open(1);
+        let (offer, qp) = (side.offer(), side.qp());
+        side.connect_to_test(&qp, &offer);
+        return common::process::sleep_in_read();
+    }
+    let side = Side::open(2);
+    let offer = side.offer();
+    let listener = side.listen();
+    for _ in 0..10 {
+        let mut peer = Peer::start(TEST, "target", listener.local_address());
+        let qp = side.qp();
+        let remote = side.accept(&listener, &qp, &offer);
+        peer.stop();
+        let write = Work::Write {
+            remote: remote.inbox(0),
+            imm: None,
+        };
+        let killed = std::thread::scope(|scope| {
+            let killer = scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                let now = Instant::now();
+                peer.signal(libc::SIGKILL);
+                now
+            });
+            qp.post_send(&SendRequest::new(1, write, &[side.sge(0, 1)]))
+                .unwrap();
+            let done = side.next_within(LONG).expect("a completion");
+            assert_eq!((done.id, done.status), (1, Status::RetryExceeded));
+            killer.join().unwrap()
+        });
+        eprintln!("woken {:.1?} after the kill", killed.elapsed());
+        peer.wait();
+    }
+}
