@@ -10,6 +10,7 @@ use crate::timer::Timers;
 use crate::{Completion, CqId, DenialReport, EngineConfig, Event, LinkId, Sge, Side, SrqId};
 use rkey_core::{Denial, DomainId};
 use rkey_link::NodeId;
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 
 /// The most reports that wait to be polled. More are counted, not kept: a peer that is refused in
@@ -50,6 +51,8 @@ pub(crate) struct Context<M> {
     /// Links to datagram queue pairs.
     pub(crate) routes: HashMap<u32, LinkId>,
     pub(crate) ghosts: Vec<Ghost>,
+    /// Something may be outstanding by reference.
+    pub(crate) referenced: Cell<bool>,
     next_life: u32,
     reports: u32,
     reports_waiting: usize,
@@ -69,6 +72,7 @@ impl<M> Context<M> {
             broken: Vec::new(),
             routes: HashMap::new(),
             ghosts: Vec::new(),
+            referenced: Cell::new(false),
             next_life: 0,
             reports: 0,
             reports_waiting: 0,

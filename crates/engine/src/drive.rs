@@ -155,6 +155,30 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.settle_broken();
     }
 
+    /// Takes the news that a link still holds: what the peer executed before it went away did
+    /// happen.
+    pub(crate) fn take_last_news(&mut self, id: LinkId) {
+        let Some(port) = self.links.get_mut(id) else {
+            return;
+        };
+        while let Ok(Some(incoming)) = port.link.response() {
+            on_response(
+                &mut self.x,
+                &mut self.qps,
+                &self.numbers,
+                &mut port.meta,
+                &incoming,
+            );
+            port.link.response_done();
+        }
+        if let Ok(None) = port.link.response()
+            && let Ok(ticket) = port.link.acked()
+            && ticket > port.meta.acked
+        {
+            on_acked(&mut self.x, &mut self.qps, &mut port.meta, ticket);
+        }
+    }
+
     /// Takes a broken link out and tells everybody whom it concerns.
     pub(crate) fn link_down(&mut self, id: LinkId, reason: DownReason) {
         if let Some(link) = self.detach(id, reason) {

@@ -71,6 +71,9 @@ pub struct Progress {
     pub next_deadline: Option<u64>,
 }
 
+/// More flushes in vain than any link holds an acknowledgement back for.
+const FLUSHES: u32 = 32;
+
 /// The transport engine of one device.
 pub struct Engine<L: Link, M: Memory> {
     pub(crate) x: Context<M>,
@@ -95,7 +98,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// An engine without any object or link.
     pub fn new(config: EngineConfig, protection: Arc<Protection>, memory: M) -> Self {
         Self {
-            x: Context::new(config, Reach { protection, memory }),
+            x: Context::new(config, Reach::new(protection, memory)),
             qps: Table::new(),
             numbers: Numbers::new(),
             links: Table::new(),
@@ -386,6 +389,17 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.x.haunt(&qp);
         self.lay_ghosts();
         self.numbers.remove(qp.qpn);
+        // The peer may wait for the last acknowledgement, which the link holds back for company.
+        for link in [qp.inbound, qp.out].into_iter().flatten() {
+            let Some(port) = self.links.get_mut(link) else {
+                continue;
+            };
+            for _ in 0..FLUSHES {
+                if port.link.pending() {
+                    port.link.flush();
+                }
+            }
+        }
         self.count_users(&qp.config, -1);
         self.x.reach.protection.forget_endpoint(qp.qpn);
         self.release(qp.config.domain);
@@ -450,6 +464,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// Takes a link out. Requests that are outstanding on it fail with
     /// [`Status::RetryExceeded`]. No [`Event::LinkDown`] is raised.
     pub fn detach(&mut self, link: LinkId, _reason: DownReason) -> Option<L> {
+        self.take_last_news(link);
         let port = self.links.remove(link)?;
         for who in &port.meta.blocked {
             if let Some(qp) = self.qps.get_mut(*who) {
@@ -617,13 +632,24 @@ impl<L: Link, M: Memory> Engine<L, M> {
 
     /// The links over which a peer may still touch the region; see [`Self::references`].
     pub fn referencing_links(&self, key: LocalKey) -> Vec<LinkId> {
+        if !self.x.referenced.get() {
+            return Vec::new();
+        }
+        let mut any = !self.x.ghosts.is_empty();
         let names = |sges: &[Sge]| sges.iter().any(|sge| sge.key == key);
-        let posted = self.qps.iter().filter(|qp| {
-            (qp.sq.head..qp.sq.next + u64::from(qp.req.offset > 0)).any(|seq| {
-                qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) && names(qp.sq.sges(seq))
-            })
-        });
-        let mut links: Vec<_> = posted.filter_map(|qp| qp.out).collect();
+        let mut links = Vec::new();
+        for qp in self.qps.iter() {
+            for seq in qp.sq.head..qp.sq.next + u64::from(qp.req.offset > 0) {
+                if qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) {
+                    any = true;
+                    if names(qp.sq.sges(seq)) {
+                        links.extend(qp.out);
+                    }
+                }
+            }
+        }
+        // As long as nothing is, nobody has to look.
+        self.x.referenced.set(any);
         let ghosts = self
             .x
             .ghosts

@@ -14,6 +14,13 @@ use rkey_core::WireKey;
 use rkey_link::Link;
 
 impl<L: Link, M: Memory> Engine<L, M> {
+    /// How many more requests the send queue takes now.
+    pub fn send_room(&self, qp: QpId) -> u32 {
+        self.qps
+            .get(qp)
+            .map_or(0, |qp| qp.config.max_send - qp.sq.len())
+    }
+
     /// Posts to the send queue. What can be sent at once is sent before this returns.
     ///
     /// # Errors
@@ -174,11 +181,17 @@ fn accept(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
             }
             let wqe = qp.sq.tail_mut();
             wqe.op = CompletionOp::Send;
+            (wqe.addr, wqe.key) = (0, 0);
             immediate(wqe, &mut flags, imm);
         }
         _ => accept_rare(qp, request, &mut flags)?,
     }
     let wqe = qp.sq.tail_mut();
+    let total = if wqe.op == CompletionOp::AtomicWrite {
+        8
+    } else {
+        total
+    };
     wqe.id = request.id;
     wqe.status = Status::Success;
     wqe.flags = flags;
@@ -223,6 +236,8 @@ fn accept_rare(
     let not = |what| Err(PostError::NotSupported(what));
     let kind = qp.config.qp_type;
     let sq = &mut qp.sq;
+    let wqe = sq.tail_mut();
+    (wqe.addr, wqe.key, wqe.imm) = (0, 0, 0);
     match request.work {
         Work::Send { imm, invalidate } => {
             if kind == QpType::Ud {
@@ -239,7 +254,10 @@ fn accept_rare(
         }
         Work::Write { .. } => return not("RDMA write of datagrams"),
         _ if request.inline.is_some() => return not("inline data"),
-        Work::Read { .. } | Work::CompareSwap { .. } | Work::FetchAdd { .. }
+        Work::Read { .. }
+        | Work::CompareSwap { .. }
+        | Work::FetchAdd { .. }
+        | Work::AtomicWrite { .. }
             if kind != QpType::Rc =>
         {
             return not("reads and atomics need a reliable connection");
@@ -267,6 +285,12 @@ fn accept_rare(
             wqe.op = CompletionOp::FetchAdd;
             aim(wqe, flags, &remote);
             sq.set_next_detail(Detail::Atomic([add, 0]));
+        }
+        Work::AtomicWrite { remote, value } => {
+            let wqe = sq.tail_mut();
+            wqe.op = CompletionOp::AtomicWrite;
+            aim(wqe, flags, &remote);
+            sq.set_next_detail(Detail::Atomic([value, 0]));
         }
         Work::Bind {
             window,

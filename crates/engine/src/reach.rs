@@ -10,7 +10,8 @@ use rkey_base::memory::Memory;
 use rkey_base::range::VaRange;
 use rkey_base::shared::{Foreign, Place};
 use rkey_core::{
-    Accessor, Attempt, Denial, DomainId, Lease, LocalUse, NamedKey, Operation, Protection, WireKey,
+    Accessor, Attempt, Denial, DomainId, Lease, LocalUse, NamedKey, Operation, Protection, Section,
+    WireKey,
 };
 use rkey_link::PullError;
 use std::sync::Arc;
@@ -58,9 +59,23 @@ pub(crate) struct Asked {
 /// The counter of a region, if one is bound to it.
 pub(crate) type Counter = Option<u32>;
 
+/// Its checks are made in a section: whoever ends a region passes through the lock of the engine
+/// before the memory is anybody else's (see [`Section`]).
 pub(crate) struct Reach<M> {
     pub(crate) protection: Arc<Protection>,
+    section: Section,
     pub(crate) memory: M,
+}
+
+impl<M> Reach<M> {
+    pub(crate) fn new(protection: Arc<Protection>, memory: M) -> Self {
+        let section = protection.section();
+        Self {
+            protection,
+            section,
+            memory,
+        }
+    }
 }
 
 impl<M: Memory> Reach<M> {
@@ -87,9 +102,9 @@ impl<M: Memory> Reach<M> {
             }
             let part = (size - skip).min(len - done);
             let addr = sge.addr.wrapping_add(skip);
-            let lease = self
-                .protection
-                .check_local(domain, sge.key, addr, part, want)?;
+            let lease =
+                self.protection
+                    .check_local_in(&self.section, domain, sge.key, addr, part, want)?;
             for_spans(&lease, |span, before| touch(span, done + before))
                 .map_err(|trouble| explain(trouble, sge, addr, part, want))?;
             done += part;
@@ -122,9 +137,9 @@ impl<M: Memory> Reach<M> {
         let len = place.len() as u64;
         if let [sge] = sges {
             let addr = sge.addr.wrapping_add(offset);
-            let lease = self
-                .protection
-                .check_local(domain, sge.key, addr, len, want)?;
+            let lease =
+                self.protection
+                    .check_local_in(&self.section, domain, sge.key, addr, len, want)?;
             if let Some(span) = lease.single() {
                 return self
                     .memory
@@ -153,9 +168,9 @@ impl<M: Memory> Reach<M> {
         let len = bytes.len() as u64;
         if let [sge] = sges {
             let addr = sge.addr.wrapping_add(offset);
-            let lease = self
-                .protection
-                .check_local(domain, sge.key, addr, len, want)?;
+            let lease =
+                self.protection
+                    .check_local_in(&self.section, domain, sge.key, addr, len, want)?;
             if let Some(span) = lease.single() {
                 return self
                     .memory
@@ -255,7 +270,7 @@ impl<M: Memory> Reach<M> {
         want: Operation,
     ) -> Result<Lease<'_>, Box<Denial>> {
         self.protection
-            .check_remote(&asked.who, asked.key, asked.addr, len, want)
+            .check_remote_in(&self.section, &asked.who, asked.key, asked.addr, len, want)
     }
 
     fn store_part(&self, span: VaRange, bytes: Foreign<'_>, before: u64) -> Result<(), Trouble> {

@@ -119,6 +119,14 @@ fn start<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
     }
     match wqe.op {
         CompletionOp::Write => Start::Send,
+        CompletionOp::AtomicWrite => {
+            // A write of 8 aligned bytes is one store at the target.
+            if !wqe.addr.is_multiple_of(8) {
+                fail(x, qp, seq, Status::RemoteInvalidRequest, 0);
+                return Start::Ended;
+            }
+            Start::Send
+        }
         CompletionOp::Send => {
             if qp.config.qp_type == QpType::Ud && wqe.total > qp.settings.path_mtu {
                 fail(x, qp, seq, Status::LocalLength, 0);
@@ -241,7 +249,7 @@ const EXTRAS: WqeFlags = WqeFlags::IMMEDIATE
 fn head_of(qp: &Qp, seq: u64) -> Head {
     let wqe = qp.sq.wqe(seq);
     let op = match wqe.op {
-        CompletionOp::Write => Op::Write,
+        CompletionOp::Write | CompletionOp::AtomicWrite => Op::Write,
         CompletionOp::Read => Op::Read,
         CompletionOp::CompareSwap => Op::CompareSwap,
         CompletionOp::FetchAdd => Op::FetchAdd,
@@ -309,6 +317,9 @@ fn send_piece<L: Link, M: Memory>(
     };
     match sent {
         Ok(ticket) => {
+            if qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) {
+                x.referenced.set(true);
+            }
             record(port, qp, ticket, &head);
             if qp.config.qp_type == QpType::Ud {
                 // A datagram is complete when it has left: its bytes have been copied.
@@ -410,6 +421,14 @@ fn tell<L: Link, M: Memory>(
         }
     }
     let queue = &qp.sq;
+    if queue.wqe(seq).op == CompletionOp::AtomicWrite
+        && let Detail::Atomic([value, _]) = *queue.detail(seq)
+    {
+        return port.link.request(head, |mut place| {
+            place.put(0, &value.to_ne_bytes());
+            Ok(())
+        });
+    }
     if inline {
         return port.link.request(head, |mut place| {
             let from = offset as usize;

@@ -66,6 +66,8 @@ pub enum CompletionOp {
     CompareSwap,
     /// A fetch-and-add.
     FetchAdd,
+    /// An atomic write of 8 bytes.
+    AtomicWrite,
     /// A window bind.
     Bind,
     /// A local invalidation.

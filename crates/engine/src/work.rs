@@ -10,6 +10,7 @@ pub const MESSAGE_MAX: u64 = 1 << 31;
 
 /// A piece of local memory: scatter/gather element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct Sge {
     /// Where it starts, as the region `key` addresses it.
     pub addr: u64,
@@ -66,6 +67,14 @@ pub enum Work {
         remote: Target,
         /// What to add.
         add: u64,
+    },
+    /// Writes 8 bytes so that nobody sees a part of them; needs the right to write. Takes no local
+    /// memory.
+    AtomicWrite {
+        /// Which word; aligned to 8.
+        remote: Target,
+        /// Its new value.
+        value: u64,
     },
     /// Binds a window of this device.
     Bind {

@@ -308,3 +308,24 @@ fn references_outlive_their_requests() {
     pair.settle();
     assert!(!pair.nodes[0].engine.references(mine.local_key));
 }
+
+#[test]
+fn atomic_writes_are_of_eight_aligned_bytes() {
+    for aligned in [true, false] {
+        let mut pair = Pair::new();
+        let [a, _] = pair.connect(|_, _| {});
+        let theirs = pair.nodes[1].register(0, 64, Access::REMOTE_WRITE);
+        let remote = pair.nodes[1].target(&theirs, if aligned { 8 } else { 4 });
+        let work = Work::AtomicWrite { remote, value: 77 };
+        pair.send(0, &a, &SendRequest::new(1, work, &[]));
+        pair.settle();
+        let done = a.poll();
+        assert_eq!(done[0].opcode, CompletionOp::AtomicWrite);
+        if aligned {
+            assert_eq!((done[0].status, done[0].bytes), (Status::Success, 8));
+            assert_eq!(pair.nodes[1].bytes(8, 8), 77u64.to_ne_bytes());
+        } else {
+            assert_eq!(done[0].status, Status::RemoteInvalidRequest);
+        }
+    }
+}

@@ -609,3 +609,40 @@ fn many_at_once_through_a_narrow_wire() {
         }
     }
 }
+
+/// What the peer executed before it went away did happen, also if its acknowledgement is the last
+/// thing that was heard of it.
+#[test]
+fn the_last_news_of_a_link_counts() {
+    let mut pair = Pair::new();
+    let ([a, _], [mine, theirs]) = transfer(&mut pair);
+    let sge = [pair.nodes[0].sge(&mine, 0, 8)];
+    let remote = pair.nodes[1].target(&theirs, 0);
+    pair.send(0, &a, &SendRequest::new(1, Work::Read { remote }, &sge));
+    pair.send(
+        0,
+        &a,
+        &SendRequest::new(2, Work::Write { remote, imm: None }, &sge),
+    );
+    pair.carry_all();
+    pair.drive(1, 64);
+    pair.carry_all();
+    pair.send(
+        0,
+        &a,
+        &SendRequest::new(3, Work::Write { remote, imm: None }, &sge),
+    );
+    let end = pair.ends[0];
+    assert!(
+        pair.nodes[0]
+            .engine
+            .detach(end, DownReason::PeerGone)
+            .is_some()
+    );
+    let want = [
+        (1, Status::Success),
+        (2, Status::Success),
+        (3, Status::RetryExceeded),
+    ];
+    assert_eq!(statuses(&a.poll()), want);
+}
