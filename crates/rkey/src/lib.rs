@@ -121,5 +121,5 @@ pub use rkey_core::{Access, Denial, Key, LocalKey, Reason, WindowKind};
 pub use rkey_device::Config;
 pub use rkey_engine::{
     Completion, CompletionFlags, CompletionOp, DenialReport, QpState, SendFlags, SendRequest, Sge,
-    Status,
+    Status, Target, Work,
 };

@@ -123,7 +123,8 @@ pub(crate) struct Wish {
 /// A live registration: the raw bytes, and the device that may touch them.
 ///
 /// Whoever holds one must keep the bytes valid until [`Registered::close`] has said that they are
-/// ours again. The holders are [`Owned`] and the scope, both in this crate.
+/// ours again. The holders are [`Owned`] and [`Borrows`], both in this file. Dropping it closes it,
+/// in case that a panic keeps a holder from doing so.
 pub(crate) struct Registered {
     device: rkey_device::Device,
     region: rkey_core::Region,
@@ -131,6 +132,8 @@ pub(crate) struct Registered {
     len: usize,
     /// Whether nobody, not even the owner, may change the bytes.
     constant: bool,
+    /// Whether the bytes go back to somebody else, whatever happens.
+    borrowed: bool,
     closed: AtomicBool,
 }
 
@@ -174,6 +177,7 @@ impl Registered {
             start,
             len,
             constant,
+            borrowed: false,
             closed: AtomicBool::new(false),
         })
     }
@@ -294,6 +298,28 @@ impl Registered {
                 Ok(())
             }
             Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Registered {
+    /// Closes the registration of borrowed bytes. If that is not possible, the process ends: the
+    /// bytes go back to their owner now, and the device might still write to them.
+    fn close_or_end(&self) {
+        if let Err(error) = self.close() {
+            eprintln!("rkey: borrowed memory cannot be deregistered ({error}); ending the process");
+            std::process::abort();
+        }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if self.borrowed {
+            self.close_or_end();
+        } else {
+            // Owned bytes are freed only after a close that succeeded, see `Owned`.
+            let _ = self.close();
         }
     }
 }
@@ -420,8 +446,9 @@ impl<'scope, 'env, M: AsRef<Registered>> Borrows<'scope, 'env, M> {
     ) -> Result<Arc<M>> {
         // SAFETY: the exclusive reference is given up here; dropping `Live` closes the registration (or
         // ends the process) before 'env, for which the bytes are borrowed, can end.
-        let registered =
+        let mut registered =
             unsafe { Registered::register(device, wish, bytes_of(bytes), USER, false) }?;
+        registered.borrowed = true;
         Ok(self.keep(wrap(registered)))
     }
 
@@ -441,7 +468,8 @@ impl<'scope, 'env, M: AsRef<Registered>> Borrows<'scope, 'env, M> {
         let place = (NonNull::from(bytes).cast(), bytes.len());
         // SAFETY: as above; the registration is constant and has no right by which a byte could
         // change (checked above), so that other shared references to the bytes may be used.
-        let registered = unsafe { Registered::register(device, wish, place, USER, true) }?;
+        let mut registered = unsafe { Registered::register(device, wish, place, USER, true) }?;
+        registered.borrowed = true;
         Ok(self.keep(wrap(registered)))
     }
 
@@ -465,13 +493,7 @@ impl<M: AsRef<Registered>> Drop for Live<M> {
     fn drop(&mut self) {
         let live = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         for memory in live.drain(..) {
-            if let Err(error) = memory.as_ref().as_ref().close() {
-                // The bytes go back to their owner now, and the device might still write to them.
-                eprintln!(
-                    "rkey: borrowed memory cannot be deregistered ({error}); ending the process"
-                );
-                std::process::abort();
-            }
+            memory.as_ref().as_ref().close_or_end();
         }
     }
 }

@@ -8,7 +8,7 @@
 use crate::completion::CompletionQueue;
 use crate::direct::DirectMemory;
 use crate::domain::Domain;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::key::RemoteKey;
 use crate::memory::{MemoryRegion, resolve};
 use crate::window::{BIND_RULES, Window};
@@ -184,12 +184,15 @@ impl QueuePair {
         Ok(self.raw.modify(&QpAttributes::to(QpState::Error))?)
     }
 
-    /// Posts any request; the methods below are shorter.
+    /// Posts any request but the bind of a window; the methods below are shorter.
     ///
     /// # Errors
     /// The send queue is full or not connected, or does not take such a request. Nothing is posted.
     #[inline]
     pub fn post(&self, request: &SendRequest<'_>) -> Result<()> {
+        if matches!(request.work, Work::Bind { .. }) {
+            return Err(bind_by_hand());
+        }
         Ok(self.raw.post_send(request)?)
     }
 
@@ -200,7 +203,13 @@ impl QueuePair {
     pub fn post_many(
         &self,
         requests: &[SendRequest<'_>],
-    ) -> std::result::Result<(), (usize, crate::Error)> {
+    ) -> std::result::Result<(), (usize, Error)> {
+        if requests
+            .iter()
+            .any(|request| matches!(request.work, Work::Bind { .. }))
+        {
+            return Err((0, bind_by_hand()));
+        }
         self.raw
             .post_sends(requests)
             .map_err(|(taken, error)| (taken, error.into()))
@@ -441,9 +450,8 @@ impl QueuePair {
         region.check_grant(access)?;
         let (offset, len) = resolve("region", region.len(), &range)?;
         let start = region.base().wrapping_add(offset);
-        let range = VaRange::new(start, len).ok_or_else(|| {
-            crate::Error::Rights("the range wraps around the address space".into())
-        })?;
+        let range = VaRange::new(start, len)
+            .ok_or_else(|| Error::Rights("the range wraps around the address space".into()))?;
         let key = window.coming_key(bits)?;
         let remote = RemoteKey::from_wire(start, len, WireKey::Device(key), access)?;
         let work = Work::Bind {
@@ -455,7 +463,15 @@ impl QueuePair {
             key: Some(key),
             rules: BIND_RULES,
         };
-        let posted = self.post_work(id, work, &[], SendFlags::SIGNALED);
+        let request = SendRequest {
+            id,
+            work,
+            sges: &[],
+            inline: None,
+            flags: SendFlags::SIGNALED,
+            ud: None,
+        };
+        let posted = self.raw.post_send(&request).map_err(Error::from);
         if posted.is_err() {
             window.forfeit(key);
         }
@@ -478,6 +494,12 @@ impl QueuePair {
     pub fn post_receive(&self, id: u64, parts: &[Sge]) -> Result<()> {
         Ok(self.raw.post_recv(&RecvRequest { id, sges: parts })?)
     }
+}
+
+/// A bind carries the rules by which it is checked, and published memory relies on ours.
+#[cold]
+fn bind_by_hand() -> Error {
+    Error::Rights("binds are posted with post_bind, which checks the rights of the region".into())
 }
 
 /// Where an operation goes.

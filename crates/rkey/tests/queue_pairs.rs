@@ -324,3 +324,30 @@ fn refusals_can_be_survived_where_both_ends_want_it() {
     assert_eq!(one.next().status, Status::Success);
     assert_eq!(good.read_vec(..7).unwrap(), b"granted");
 }
+
+#[test]
+fn a_bind_cannot_bring_rules_of_its_own() {
+    use rkey::{SendRequest, Work};
+    let (one, _two) = ends();
+    let published = one.domain.publish(vec![1u8; 64]).unwrap();
+    let window = one.domain.window().unwrap();
+    let refused = one
+        .pair
+        .post_bind(1, (&window, 0), &published, .., Access::REMOTE_WRITE);
+    assert!(matches!(refused, Err(Error::Rights(_))));
+    let bind = Work::Bind {
+        window: window.id(),
+        region: published.local_key(),
+        range: rkey_device::base::range::VaRange::new(published.base(), 64).unwrap(),
+        access: Access::REMOTE_WRITE,
+        zero_based: false,
+        key: None,
+        rules: rkey_core::Rules::empty(),
+    };
+    let request = SendRequest::new(2, bind, &[]);
+    assert!(matches!(one.pair.post(&request), Err(Error::Rights(_))));
+    assert!(matches!(
+        one.pair.post_many(&[request]),
+        Err((0, Error::Rights(_)))
+    ));
+}
