@@ -211,6 +211,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "many thousand steps")]
     fn keys_open_to_what_they_were_made_of() {
         let keys = space(1);
         for index in (0..TYPE2).step_by(997).chain([TYPE2 - 1]) {
@@ -233,6 +234,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "many thousand steps")]
     fn every_number_below_256_names_nobody() {
         for seed in 0..50 {
             let keys = space(seed);
@@ -246,6 +248,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "16 million steps")]
     fn the_permutation_is_one() {
         let keys = space(7);
         let mut seen = vec![false; 1 << 24];

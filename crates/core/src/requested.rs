@@ -7,7 +7,7 @@
 
 use crate::DomainId;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 const BUCKET: usize = 8;
 const FIRST_LEVEL: usize = 64;
@@ -25,6 +25,8 @@ struct Cell {
 /// The table of requested keys. Changes are made by one caller at a time, who holds the protection table's lock.
 pub(crate) struct Requested {
     levels: [OnceLock<Box<[Cell]>>; LEVELS],
+    /// How many levels there are.
+    grown: AtomicUsize,
     factor: u64,
 }
 
@@ -32,13 +34,15 @@ impl Requested {
     pub(crate) fn new(random: u64) -> Self {
         Self {
             levels: [const { OnceLock::new() }; LEVELS],
+            grown: AtomicUsize::new(0),
             factor: random | 1,
         }
     }
 
     /// The slot index and generation that `key` names in `domain`.
+    #[inline]
     pub(crate) fn find(&self, domain: DomainId, key: u64) -> Option<(u32, u32)> {
-        for level in self.levels.iter().rev().filter_map(OnceLock::get) {
+        for level in self.levels() {
             for cell in self.bucket(level, domain, key) {
                 let target = cell.target.load(Ordering::Acquire);
                 if target == EMPTY
@@ -58,11 +62,7 @@ impl Requested {
 
     /// Adds a key that is not there; false when there is no room.
     pub(crate) fn insert(&self, domain: DomainId, key: u64, index: u32, generation: u32) -> bool {
-        let grown = self
-            .levels
-            .iter()
-            .take_while(|level| level.get().is_some())
-            .count();
+        let grown = self.grown.load(Ordering::Relaxed);
         // The largest level first: it is the one that lookups try first.
         for number in (0..grown)
             .rev()
@@ -70,6 +70,7 @@ impl Requested {
             .take_while(|number| *number < LEVELS)
         {
             let level = self.levels[number].get_or_init(|| new_level(number));
+            self.grown.store(grown.max(number + 1), Ordering::Release);
             for cell in self.bucket(level, domain, key) {
                 if cell.target.load(Ordering::Relaxed) == EMPTY {
                     // Nobody believes the cell before its target is there again; the fence keeps these stores
@@ -88,7 +89,7 @@ impl Requested {
 
     /// Takes a key away.
     pub(crate) fn remove(&self, domain: DomainId, key: u64) {
-        for level in self.levels.iter().rev().filter_map(OnceLock::get) {
+        for level in self.levels() {
             for cell in self.bucket(level, domain, key) {
                 if cell.target.load(Ordering::Relaxed) != EMPTY
                     && cell.key.load(Ordering::Relaxed) == key
@@ -101,6 +102,17 @@ impl Requested {
         }
     }
 
+    /// The levels, the largest and usually fullest first.
+    #[inline]
+    fn levels(&self) -> impl Iterator<Item = &[Cell]> {
+        let grown = self.grown.load(Ordering::Acquire).min(LEVELS);
+        self.levels[..grown]
+            .iter()
+            .rev()
+            .filter_map(|level| level.get().map(|level| &level[..]))
+    }
+
+    #[inline]
     fn bucket<'a>(&self, level: &'a [Cell], domain: DomainId, key: u64) -> &'a [Cell] {
         let mixed = (key ^ u64::from(domain.0).rotate_left(40)).wrapping_mul(self.factor);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(self.factor);
@@ -125,6 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "many thousand steps")]
     fn ten_thousand_keys_are_found_and_removed() {
         let table = Requested::new(0x1234_5678_9abc_def1);
         let (one, two) = (DomainId(1), DomainId(2));
