@@ -178,9 +178,12 @@ mod tests {
     fn numbers_are_unique_and_come_back_late() {
         let blocks = Blocks::new(Scope::of(crate::Share::User));
         let mut claimed = Vec::new();
-        let mut add = |number: u16| claimed.push(number);
+        let mut add = |number: u16| {
+            claimed.push(number);
+            Ok(())
+        };
         let mut numbers: Vec<u32> = (0..300)
-            .map(|_| blocks.allocate(|n, _| Ok(add(n))).unwrap())
+            .map(|_| blocks.allocate(|n, _| add(n)).unwrap())
             .collect();
         let first = numbers[0];
         blocks.free(first);

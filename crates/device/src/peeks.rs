@@ -5,35 +5,35 @@
 //! he publishes a new list, issues a barrier on all processors, and waits until every thread that was
 //! looking at that moment has finished, before the old list (and the memory of links that are gone) goes.
 //!
-//! A thread announces that it looks in a flag of its own. Order: announce (plain store), compiler fence,
-//! load the list. The changer: store the list, heavy barrier, look at the flags. Either the barrier
-//! comes after the announcement, and the changer waits for it, or the load comes after the barrier, and
-//! finds the new list.
+//! A thread announces that it looks in a count of its own, which is odd meanwhile. Order: announce (plain
+//! store), compiler fence, load the list. The changer: store the list, heavy barrier, look at the counts.
+//! Either the barrier comes after the announcement, and the changer waits until the count moves on, or the
+//! load comes after the barrier, and finds the new list.
 // UNSAFETY: the list is read through a raw pointer; what keeps it alive is argued above.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use rkey_base::barrier;
 use rkey_link::shm::Peek;
 
-/// The flags of all threads of the process that ever looked.
-static LOOKERS: Mutex<Vec<Weak<Flag>>> = Mutex::new(Vec::new());
+/// The counts of all threads of the process that ever looked.
+static LOOKERS: Mutex<Vec<Weak<Looks>>> = Mutex::new(Vec::new());
 
-/// Set while its thread looks at a list, of whichever device. On a cache line of its own.
+/// Odd while its thread looks at a list, of whichever device. On a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Flag(AtomicBool);
+struct Looks(AtomicU32);
 
 thread_local! {
-    static FLAG: Arc<Flag> = {
-        let flag = Arc::new(Flag::default());
+    static LOOKS: Arc<Looks> = {
+        let looks = Arc::new(Looks::default());
         let mut lookers = LOOKERS.lock();
-        lookers.retain(|flag| flag.strong_count() > 0);
-        lookers.push(Arc::downgrade(&flag));
-        flag
+        lookers.retain(|looks| looks.strong_count() > 0);
+        lookers.push(Arc::downgrade(&looks));
+        looks
     };
 }
 
@@ -60,13 +60,15 @@ impl Peeks {
     /// Whether a link has something, for pollers.
     #[inline]
     pub(crate) fn any_pending(&self) -> bool {
-        // A thread that is being torn down has no flag any more: it shall look with the lock.
-        FLAG.try_with(|flag| self.look(flag)).unwrap_or(true)
+        // A thread that is being torn down has no count any more: it shall look with the lock.
+        LOOKS.try_with(|looks| self.look(looks)).unwrap_or(true)
     }
 
     #[inline]
-    fn look(&self, flag: &Flag) -> bool {
-        flag.0.store(true, Ordering::Relaxed);
+    fn look(&self, looks: &Looks) -> bool {
+        // Only this thread writes it.
+        let count = looks.0.load(Ordering::Relaxed);
+        looks.0.store(count.wrapping_add(1), Ordering::Relaxed);
         if barrier::available() {
             barrier::light();
         } else {
@@ -74,10 +76,10 @@ impl Peeks {
         }
         let list = self.current.load(Ordering::Acquire);
         // SAFETY: the pointer came from `Box::into_raw`, and `replace` frees it only after it has
-        // seen our flag down once after it took the pointer away (see the head of this file).
+        // seen our count move on after it took the pointer away (see the head of this file).
         let list = unsafe { &*list };
         let pending = list.iter().any(Peek::pending);
-        flag.0.store(false, Ordering::Release);
+        looks.0.store(count.wrapping_add(2), Ordering::Release);
         pending
     }
 
@@ -96,11 +98,12 @@ impl Peeks {
         let old = self.current.swap(new, Ordering::AcqRel);
         drop(changing);
         barrier::heavy();
-        let lookers: Vec<Arc<Flag>> = LOOKERS.lock().iter().filter_map(Weak::upgrade).collect();
+        let lookers: Vec<Arc<Looks>> = LOOKERS.lock().iter().filter_map(Weak::upgrade).collect();
         for looker in lookers {
+            let seen = looker.0.load(Ordering::Acquire);
             // A look takes nanoseconds, but its thread may not be running.
             let mut turns = 0u32;
-            while looker.0.load(Ordering::Acquire) {
+            while seen % 2 == 1 && looker.0.load(Ordering::Acquire) == seen {
                 turns += 1;
                 if turns > 100 {
                     std::thread::yield_now();
@@ -126,6 +129,8 @@ impl Drop for Peeks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
+
     use rkey_link::NodeId;
     use rkey_link::loopback::Loopback;
 

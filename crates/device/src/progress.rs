@@ -221,13 +221,13 @@ impl Shared {
         let state = &self.progress;
         let stamp = state.stamp.0.load(Ordering::Relaxed).wrapping_add(1);
         state.stamp.0.store(stamp, Ordering::Relaxed);
-        if state.restless.load(Ordering::Relaxed) || state.peeks.any_pending() {
-            if let Some(engine) = self.engine.try_lock()
-                && self.drive(engine, state.clock.load(Ordering::Relaxed))
-                && state.quiet_since.load(Ordering::Relaxed) != 0
-            {
-                state.quiet_since.store(0, Ordering::Relaxed);
-            }
+        let wanted = state.restless.load(Ordering::Relaxed) || state.peeks.any_pending();
+        if wanted
+            && let Some(engine) = self.engine.try_lock()
+            && self.drive(engine, state.clock.load(Ordering::Relaxed))
+            && state.quiet_since.load(Ordering::Relaxed) != 0
+        {
+            state.quiet_since.store(0, Ordering::Relaxed);
         }
         if stamp.is_multiple_of(POLLS_PER_LOOK) {
             self.poll_slowly();
