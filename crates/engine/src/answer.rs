@@ -50,11 +50,7 @@ pub(crate) fn on_acked<M: Memory>(
     ticket: Ticket,
 ) {
     let mut last = u32::MAX;
-    while meta.acked < ticket {
-        let Some(record) = meta.outstanding.pop_front() else {
-            break;
-        };
-        meta.acked += 1;
+    while let Some(record) = meta.outstanding.pop_before(ticket) {
         if record.qp != last {
             settle(x, qps, last);
             last = record.qp;

@@ -64,7 +64,7 @@ impl Bulk {
 
     pub(crate) fn read(qp: &Qp, head: &Head, payload: &Payload<'_>) -> Self {
         let list = match payload {
-            Payload::Reference(list) => Some(Box::new(*list)),
+            Payload::Reference(list) => Some(list.clone()),
             Payload::Bytes(_) => None,
         };
         Self {

@@ -173,7 +173,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
         if let Ok(None) = port.link.response()
             && let Ok(ticket) = port.link.acked()
-            && ticket > port.meta.acked
+            && ticket > port.meta.outstanding.acked
         {
             on_acked(&mut self.x, &mut self.qps, &mut port.meta, ticket);
         }
@@ -260,7 +260,7 @@ fn take<L: Link, M: Memory>(
     }
     if pieces < budget {
         let ticket = port.link.acked()?;
-        if ticket > port.meta.acked {
+        if ticket > port.meta.outstanding.acked {
             pieces += 1;
             on_acked(x, qps, &mut port.meta, ticket);
         }

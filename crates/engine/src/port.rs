@@ -16,14 +16,74 @@ pub(crate) struct Record {
     pub(crate) seq_last: u64,
 }
 
+/// The pieces on the link that are not acknowledged, by ticket: a ring that grows.
+pub(crate) struct Records {
+    ring: Box<[Record]>,
+    /// The ticket of the oldest.
+    pub(crate) acked: Ticket,
+    /// The next ticket.
+    sent: Ticket,
+}
+
+impl Records {
+    fn new() -> Self {
+        Self {
+            ring: vec![Record::NONE; 256].into(),
+            acked: 0,
+            sent: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        (self.sent - self.acked) as u32
+    }
+
+    #[inline]
+    fn place(&self, ticket: Ticket) -> usize {
+        (ticket & (self.ring.len() as u64 - 1)) as usize
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, record: Record) {
+        if self.sent - self.acked == self.ring.len() as u64 {
+            self.grow();
+        }
+        let place = self.place(self.sent);
+        self.ring[place] = record;
+        self.sent += 1;
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let mut ring = vec![Record::NONE; self.ring.len() * 2].into_boxed_slice();
+        for ticket in self.acked..self.sent {
+            ring[(ticket & (ring.len() as u64 - 1)) as usize] = self.ring[self.place(ticket)];
+        }
+        self.ring = ring;
+    }
+
+    /// The oldest, if it has a smaller ticket.
+    #[inline]
+    pub(crate) fn pop_before(&mut self, ticket: Ticket) -> Option<Record> {
+        if self.acked >= ticket.min(self.sent) {
+            return None;
+        }
+        let record = self.ring[self.place(self.acked)];
+        self.acked += 1;
+        Some(record)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Record> {
+        (self.acked..self.sent).map(|ticket| &self.ring[self.place(ticket)])
+    }
+}
+
 /// Everything about a link except the link.
 pub(crate) struct Meta {
     pub(crate) id: LinkId,
     pub(crate) node: NodeId,
     pub(crate) caps: Capabilities,
-    pub(crate) outstanding: VecDeque<Record>,
-    /// The ticket of the first of `outstanding`.
-    pub(crate) acked: Ticket,
+    pub(crate) outstanding: Records,
     /// Queue pairs that wait for room, in turn.
     pub(crate) blocked: VecDeque<(u32, u32)>,
     /// Counts what the peer did; a clock that stands still means that it does nothing.
@@ -50,14 +110,21 @@ pub(crate) struct Port<L> {
     pub(crate) meta: Meta,
 }
 
+impl Record {
+    const NONE: Self = Self {
+        qp: 0,
+        life: 0,
+        seq_last: 0,
+    };
+}
+
 impl<L: Link> Port<L> {
     pub(crate) fn new(id: LinkId, link: L) -> Self {
         let meta = Meta {
             id,
             node: link.node(),
             caps: link.capabilities(),
-            outstanding: VecDeque::with_capacity(256),
-            acked: 0,
+            outstanding: Records::new(),
             blocked: VecDeque::new(),
             progress: 0,
             no_reference: false,
@@ -69,5 +136,35 @@ impl<L: Link> Port<L> {
             down: None,
         };
         Self { link, meta }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_back_in_order_also_when_the_ring_grows() {
+        let mut records = Records::new();
+        let mut next = 0;
+        for seq in 0..2000u64 {
+            records.push(Record {
+                qp: 1,
+                life: 2,
+                seq_last: seq,
+            });
+            if seq % 3 == 0 {
+                let record = records.pop_before(u64::MAX).unwrap();
+                assert_eq!(record.seq_last, next);
+                next += 1;
+            }
+        }
+        assert_eq!(records.iter().count() as u32, records.len());
+        assert!(records.pop_before(next).is_none());
+        while let Some(record) = records.pop_before(1500) {
+            assert_eq!(record.seq_last, next);
+            next += 1;
+        }
+        assert_eq!((next, records.acked), (1500, 1500));
     }
 }

@@ -210,7 +210,7 @@ impl<M: Memory> Reach<M> {
     }
 
     /// Stores what a peer wrote.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn store_remote(
         &self,
         asked: &Asked,
@@ -262,7 +262,7 @@ impl<M: Memory> Reach<M> {
         Ok((run(&self.memory, span.start())?, lease.counter()))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lease(
         &self,
         asked: &Asked,

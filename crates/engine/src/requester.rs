@@ -14,6 +14,7 @@ use crate::send_queue::{Detail, WqeFlags};
 use crate::{CompletionOp, Event, QpType, Status};
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
+use rkey_base::shared::Place;
 use rkey_core::LocalUse;
 use rkey_link::link::REFERENCES_MAX;
 use rkey_link::{DownReason, Head, HeadFlags, Link, Op, SendError, Ticket};
@@ -52,7 +53,7 @@ pub(crate) fn pump_connected<L: Link, M: Memory>(
             }
         }
         let Some(port) = port.as_deref_mut().filter(|port| port.meta.down.is_none()) else {
-            ask_for_link(x, qp, qp.peer.map_or(0, |peer| peer.qpn));
+            ask_for_link(x, qp, qp.peer_qpn());
             return;
         };
         if let Err(error) = send_piece(x, port, qp) {
@@ -244,6 +245,18 @@ const EXTRAS: WqeFlags = WqeFlags::IMMEDIATE
     .union(WqeFlags::SOLICITED)
     .union(WqeFlags::REQUESTED_KEY);
 
+fn extras(from: WqeFlags) -> HeadFlags {
+    let mut flags = HeadFlags::empty();
+    flags.set(HeadFlags::IMMEDIATE, from.contains(WqeFlags::IMMEDIATE));
+    flags.set(HeadFlags::INVALIDATE, from.contains(WqeFlags::INVALIDATE));
+    flags.set(HeadFlags::SOLICITED, from.contains(WqeFlags::SOLICITED));
+    flags.set(
+        HeadFlags::REQUESTED_KEY,
+        from.contains(WqeFlags::REQUESTED_KEY),
+    );
+    flags
+}
+
 /// The head of a piece of the request at `next`; `len` and the marks are still to be set.
 #[inline]
 fn head_of(qp: &Qp, seq: u64) -> Head {
@@ -255,29 +268,11 @@ fn head_of(qp: &Qp, seq: u64) -> Head {
         CompletionOp::FetchAdd => Op::FetchAdd,
         _ => Op::Send,
     };
-    let mut flags = HeadFlags::empty();
-    if wqe.flags.intersects(EXTRAS) {
-        flags.set(
-            HeadFlags::IMMEDIATE,
-            wqe.flags.contains(WqeFlags::IMMEDIATE),
-        );
-        flags.set(
-            HeadFlags::INVALIDATE,
-            wqe.flags.contains(WqeFlags::INVALIDATE),
-        );
-        flags.set(
-            HeadFlags::SOLICITED,
-            wqe.flags.contains(WqeFlags::SOLICITED),
-        );
-        flags.set(
-            HeadFlags::REQUESTED_KEY,
-            wqe.flags.contains(WqeFlags::REQUESTED_KEY),
-        );
-    }
+    let flags = extras(wqe.flags);
     Head {
         op,
         flags,
-        dst_qp: qp.peer.map_or(0, |peer| peer.qpn),
+        dst_qp: qp.peer_qpn(),
         src_qp: qp.qpn,
         msn: qp.req.msn,
         len: 0,
@@ -292,6 +287,109 @@ fn head_of(qp: &Qp, seq: u64) -> Head {
 /// Sends the next piece of the request at `next`, or fails the request.
 #[inline]
 fn send_piece<L: Link, M: Memory>(
+    x: &mut Context<M>,
+    port: &mut Port<L>,
+    qp: &mut Qp,
+) -> Result<(), SendError> {
+    let wqe = qp.sq.wqe(qp.sq.next);
+    let small = wqe.total <= port.meta.caps.inline_max
+        && matches!(wqe.op, CompletionOp::Write | CompletionOp::Send)
+        && qp.config.qp_type != QpType::Ud;
+    if small {
+        send_small(x, port, qp)
+    } else {
+        send_any(x, port, qp)
+    }
+}
+
+/// Sends a write or send that fits into one slot. The head is made here and goes nowhere else, so
+/// that it can stay in registers.
+#[inline(always)]
+fn send_small<L: Link, M: Memory>(
+    x: &mut Context<M>,
+    port: &mut Port<L>,
+    qp: &mut Qp,
+) -> Result<(), SendError> {
+    let seq = qp.sq.next;
+    let wqe = qp.sq.wqe(seq);
+    let write = wqe.op == CompletionOp::Write;
+    let mut flags = HeadFlags::FIRST.union(HeadFlags::LAST);
+    if wqe.flags.intersects(EXTRAS) {
+        flags |= extras(wqe.flags);
+    }
+    let head = Head {
+        op: if write { Op::Write } else { Op::Send },
+        flags,
+        dst_qp: qp.peer_qpn(),
+        src_qp: qp.qpn,
+        msn: qp.req.msn,
+        len: wqe.total,
+        total: wqe.total,
+        addr: wqe.addr,
+        key: wqe.key,
+        imm: wqe.imm,
+        operands: [0; 2],
+    };
+    let mut trouble = None;
+    let queue = &qp.sq;
+    let sent = if wqe.flags.contains(WqeFlags::INLINE) {
+        port.link.request(&head, |place| {
+            put(place, queue.inline(seq));
+            Ok(())
+        })
+    } else {
+        let want = if write {
+            LocalUse::WriteSource
+        } else {
+            LocalUse::Send
+        };
+        let domain = qp.config.domain;
+        port.link.request(&head, |place| {
+            let gathered = x.reach.gather(domain, queue.sges(seq), 0, place, want);
+            gathered.map_err(|found| keep(&mut trouble, found))
+        })
+    };
+    match sent {
+        Ok(_) => {
+            record(port, qp, seq, true);
+            qp.sq.wqe_mut(seq).msn = qp.req.msn;
+            qp.req.msn = (qp.req.msn + 1) & MSN_MASK;
+            qp.sq.next = seq + 1;
+            Ok(())
+        }
+        Err(error) => refused_here(x, qp, error, trouble),
+    }
+}
+
+/// Puts inline data into its place; 8 bytes are what most of it is.
+#[inline]
+fn put(mut place: Place<'_>, bytes: &[u8]) {
+    match <[u8; 8]>::try_from(bytes) {
+        Ok(eight) => place.put_u64(0, u64::from_le_bytes(eight)),
+        Err(_) => place.put(0, bytes),
+    }
+}
+
+/// The link did not take it, or local memory stood in the way, and then the request has failed.
+#[cold]
+fn refused_here<M: Memory>(
+    x: &mut Context<M>,
+    qp: &mut Qp,
+    error: SendError,
+    trouble: Option<Trouble>,
+) -> Result<(), SendError> {
+    let SendError::Fault(fault) = error else {
+        return Err(error);
+    };
+    let seq = qp.sq.next;
+    let trouble = trouble.unwrap_or(Trouble::Fault(fault));
+    let vendor = x.report_local(qp, qp.sq.wqe(seq).id, trouble);
+    fail(x, qp, seq, Status::LocalProtection, vendor);
+    Ok(())
+}
+
+/// Sends the next piece of any request.
+fn send_any<L: Link, M: Memory>(
     x: &mut Context<M>,
     port: &mut Port<L>,
     qp: &mut Qp,
@@ -315,46 +413,19 @@ fn send_piece<L: Link, M: Memory>(
         }
         tell(&x.reach, port, qp, &mut head, &mut trouble)
     };
-    match sent {
-        Ok(ticket) => {
-            if qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) {
-                x.referenced.set(true);
-            }
-            record(port, qp, ticket, &head);
-            if qp.config.qp_type == QpType::Ud {
-                // A datagram is complete when it has left: its bytes have been copied.
-                qp.sq.wqe_mut(seq).end(Status::Success, 0);
-                x.retire(qp);
-            }
-            Ok(())
-        }
-        Err(SendError::Fault(fault)) => {
-            let trouble = trouble.unwrap_or(Trouble::Fault(fault));
-            let vendor = x.report_local(qp, qp.sq.wqe(seq).id, trouble);
-            fail(x, qp, seq, Status::LocalProtection, vendor);
-            Ok(())
-        }
-        Err(other) => Err(other),
+    if let Err(error) = sent {
+        return refused_here(x, qp, error, trouble);
     }
-}
-
-/// Keeps account of a piece that the link took.
-#[inline]
-fn record<L: Link>(port: &mut Port<L>, qp: &mut Qp, ticket: Ticket, head: &Head) {
-    let seq = qp.sq.next;
+    if qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) {
+        x.referenced.set(true);
+    }
     let last = head.flags.contains(HeadFlags::LAST);
-    debug_assert_eq!(ticket, port.meta.acked + port.meta.outstanding.len() as u64);
-    port.meta.outstanding.push_back(Record {
-        qp: qp.id.index,
-        life: qp.life,
-        seq_last: seq << 1 | u64::from(last),
-    });
-    qp.req.in_flight += 1;
+    record(port, qp, seq, last);
     let wqe = qp.sq.wqe_mut(seq);
     wqe.msn = head.msn;
     if !last {
         qp.req.offset += u64::from(head.len);
-        return;
+        return Ok(());
     }
     if wqe.needs_response() {
         wqe.received = 0;
@@ -363,6 +434,23 @@ fn record<L: Link>(port: &mut Port<L>, qp: &mut Qp, ticket: Ticket, head: &Head)
     qp.req.offset = 0;
     qp.req.msn = (head.msn + 1) & MSN_MASK;
     qp.sq.next = seq + 1;
+    if qp.config.qp_type == QpType::Ud {
+        // A datagram is complete when it has left: its bytes have been copied.
+        qp.sq.wqe_mut(seq).end(Status::Success, 0);
+        x.retire(qp);
+    }
+    Ok(())
+}
+
+/// Keeps account of a piece that the link took.
+#[inline(always)]
+fn record<L: Link>(port: &mut Port<L>, qp: &mut Qp, seq: u64, last: bool) {
+    port.meta.outstanding.push(Record {
+        qp: qp.id.index,
+        life: qp.life,
+        seq_last: seq << 1 | u64::from(last),
+    });
+    qp.req.in_flight += 1;
 }
 
 const fn local_use(op: CompletionOp) -> LocalUse {
@@ -385,7 +473,6 @@ fn keep(trouble: &mut Option<Trouble>, found: Trouble) -> Fault {
 }
 
 /// Sends a piece of a send or a write.
-#[inline]
 fn tell<L: Link, M: Memory>(
     reach: &Reach<M>,
     port: &mut Port<L>,
@@ -432,11 +519,7 @@ fn tell<L: Link, M: Memory>(
     if inline {
         return port.link.request(head, |mut place| {
             let from = offset as usize;
-            let bytes = &queue.inline(seq)[from..from + place.len()];
-            match <[u8; 8]>::try_from(bytes) {
-                Ok(eight) => place.put_u64(0, u64::from_le_bytes(eight)),
-                Err(_) => place.put(0, bytes),
-            }
+            place.put(0, &queue.inline(seq)[from..from + place.len()]);
             Ok(())
         });
     }
@@ -532,7 +615,6 @@ fn by_reference<L: Link, M: Memory>(
 }
 
 /// Sends a read or an atomic.
-#[inline]
 fn ask<L: Link, M: Memory>(
     reach: &Reach<M>,
     port: &mut Port<L>,

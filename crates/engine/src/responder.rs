@@ -70,7 +70,7 @@ pub(crate) fn back(head: &Head, op: Op) -> Head {
 }
 
 /// Takes a request.
-#[inline]
+#[inline(always)]
 pub(crate) fn on_request<M: Memory>(
     x: &mut Context<M>,
     qps: &mut Table<Qp>,
@@ -99,20 +99,65 @@ pub(crate) fn on_request<M: Memory>(
     if !qp.resp.established {
         establish(x, qp);
     }
+    const HOW: HeadFlags = HeadFlags::FIRST
+        .union(HeadFlags::LAST)
+        .union(HeadFlags::IMMEDIATE)
+        .union(HeadFlags::BY_REFERENCE);
+    if head.op == Op::Write
+        && head.flags.intersection(HOW) == HeadFlags::FIRST.union(HeadFlags::LAST)
+        && head.msn == qp.resp.msn
+        && head.len == head.total
+        && head.len > 0
+        && qp.resp.current.is_none()
+        && qp.settings.access.contains(Access::REMOTE_WRITE)
+        && let Payload::Bytes(bytes) = &incoming.payload
+    {
+        return small_write(x, qp, meta.node, head, *bytes);
+    }
+    request_of_peer(x, qp, meta.node, incoming)
+}
+
+/// A write of one piece: most of what arrives.
+#[inline(always)]
+fn small_write<M: Memory>(
+    x: &mut Context<M>,
+    qp: &mut Qp,
+    node: NodeId,
+    head: &Head,
+    bytes: Foreign<'_>,
+) -> Reply {
+    match x.reach.store_remote(&asked(qp, head), bytes) {
+        Ok(counter) => {
+            hit(x, counter, head.len, true);
+            qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
+            Reply::Done
+        }
+        Err(trouble) => failed(x, qp, node, head, trouble),
+    }
+}
+
+/// Any other request of the connected peer.
+fn request_of_peer<M: Memory>(
+    x: &mut Context<M>,
+    qp: &mut Qp,
+    node: NodeId,
+    incoming: &Incoming<'_>,
+) -> Reply {
+    let head = &incoming.head;
     if head.flags.contains(HeadFlags::FIRST) {
         if (qp.resp.current.is_some() || head.msn != qp.resp.msn)
-            && let Err(reply) = resynchronise(x, qp, meta.node, head)
+            && let Err(reply) = resynchronise(x, qp, node, head)
         {
             return reply;
         }
         match head.op {
             Op::Send | Op::Write => {
-                if let Err(reply) = begin(x, qp, meta.node, head) {
+                if let Err(reply) = begin(x, qp, node, head) {
                     return reply;
                 }
             }
-            Op::Read => return read(x, qp, meta.node, incoming),
-            Op::CompareSwap | Op::FetchAdd => return atomic(x, qp, meta.node, head),
+            Op::Read => return read(x, qp, node, incoming),
+            Op::CompareSwap | Op::FetchAdd => return atomic(x, qp, node, head),
             _ => return Reply::Done,
         }
     } else if qp
@@ -122,7 +167,7 @@ pub(crate) fn on_request<M: Memory>(
     {
         return Reply::Done;
     }
-    piece(x, qp, meta.node, incoming)
+    piece(x, qp, node, incoming)
 }
 
 #[cold]

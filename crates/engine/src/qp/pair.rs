@@ -208,6 +208,15 @@ impl Qp {
         }
     }
 
+    /// The number of the peer; 0 if there is none.
+    #[inline]
+    pub(crate) fn peer_qpn(&self) -> u32 {
+        match &self.peer {
+            Some(peer) => peer.qpn,
+            None => 0,
+        }
+    }
+
     /// How long a request may go without progress, in nanoseconds; 0 is for ever.
     pub(crate) fn patience(&self) -> u64 {
         timeout_ns(self.settings.timeout).saturating_mul(u64::from(self.settings.retry_count) + 1)

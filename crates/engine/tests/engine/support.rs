@@ -82,7 +82,7 @@ impl WireEnd {
             }),
             Passing::Piece(head, Load::List(list)) => Some(Incoming {
                 head: *head,
-                payload: Payload::Reference(*list),
+                payload: Payload::Reference(Box::new(*list)),
             }),
         }
     }
