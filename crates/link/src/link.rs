@@ -71,18 +71,18 @@ impl References {
 }
 
 /// The payload of a piece that arrived.
-// The list is copied in place and never moved on the hot path, so its size does no harm.
-#[allow(clippy::large_enum_variant)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Payload<'a> {
     /// Bytes that the peer may still change: copy them once. Exactly `head.len` bytes.
     Bytes(Foreign<'a>),
-    /// Places in the requester's memory; their lengths add up to `head.len`.
-    Reference(References),
+    /// Places in the requester's memory; their lengths add up to `head.len` (for a read, to
+    /// `head.total`). In a box of its own, because a list is large and rare, and pieces are passed
+    /// around by value.
+    Reference(Box<References>),
 }
 
 /// One piece that arrived: head copied out and checked, payload still in place.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Incoming<'a> {
     /// The checked head.
     pub head: Head,

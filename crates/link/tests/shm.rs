@@ -274,6 +274,27 @@ fn the_end_of_a_peer_is_seen_and_what_it_sent_can_still_be_taken() {
 }
 
 #[test]
+fn the_last_acknowledgements_of_a_closed_link_arrive() {
+    for drops in [true, false] {
+        let (mut requester, mut responder) = pair();
+        for _ in 0..3 {
+            requester
+                .request(&Head::new(Op::Probe), |_| Ok(()))
+                .unwrap();
+            assert!(responder.incoming().unwrap().is_some());
+            responder.incoming_done();
+        }
+        assert_eq!(requester.acked(), Ok(0), "too few to be told yet");
+        if drops {
+            drop(responder);
+        } else {
+            responder.go_down(DownReason::Closed);
+        }
+        assert_eq!(requester.acked(), Ok(3));
+    }
+}
+
+#[test]
 fn refusals_carry_their_reason() {
     let (listener, name) = listen();
     let mut connector = Connector::start(&name, &local(1, LinkConfig::default()), b"").unwrap();

@@ -29,7 +29,7 @@ struct Piece {
 impl Piece {
     fn incoming(&self) -> Incoming<'_> {
         let payload = match self.references {
-            Some(list) => Payload::Reference(list),
+            Some(list) => Payload::Reference(Box::new(list)),
             None => Payload::Bytes(Foreign::from_slice(&self.bytes)),
         };
         Incoming {

@@ -29,16 +29,14 @@ pub(crate) const INLINE_MAX: u32 = (SLOT - PAYLOAD) as u32;
 pub(crate) const BOUNCED: u16 = u16::MAX;
 
 /// What follows the head.
-// Made in place and looked at once: its size does no harm.
-#[allow(clippy::large_enum_variant)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Body {
     /// `head.len` bytes at offset 48.
     Inline,
     /// `head.len` bytes at this offset of the payload ring.
     Bounced(u32),
     /// A list of places.
-    References(References),
+    References(Box<References>),
 }
 
 /// What a reader expects of the slots of one ring.
@@ -207,7 +205,7 @@ fn read_references(
         return Err(Malformed::new("references that do not add up"));
     }
     match References::new(&list[..count]) {
-        Some(list) => Ok(Body::References(list)),
+        Some(list) => Ok(Body::References(Box::new(list))),
         None => Err(Malformed::new("a list of references of impossible length")),
     }
 }

@@ -246,6 +246,7 @@ impl ShmLink {
         if self.is_requester() {
             self.reach.forbid();
         }
+        self.end.report_all();
         self.end.stop();
     }
 
@@ -274,6 +275,8 @@ impl ShmLink {
 
 impl Drop for ShmLink {
     fn drop(&mut self) {
+        // The last acknowledgements: what has been executed is not to look lost.
+        self.end.report_all();
         if let Leases::Board(board) = &self.leases {
             board.withdraw_all();
         } else {
