@@ -633,6 +633,24 @@ impl<T> Retired<'_, T> {
         self.finish(free, next_generation, true)
     }
 
+    /// Makes the slot live again, under the generation it had: what it holds may have been changed meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The slot itself, when it is not drained.
+    pub fn revive(self) -> Result<(), Self> {
+        if !self.is_drained() {
+            return Err(self);
+        }
+        let this = ManuallyDrop::new(self);
+        // A drained slot's word is changed by its owner only. Release: whoever pins it sees the change.
+        this.slot.word.store(
+            Word::new(this.generation, Word::LIVE, 0).0,
+            Ordering::Release,
+        );
+        Ok(())
+    }
+
     #[inline]
     fn finish(self, free: &mut FreeList, next_generation: u32, last: bool) -> Result<(), Self> {
         if !self.is_drained() {

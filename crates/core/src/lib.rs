@@ -16,6 +16,7 @@
 
 mod access;
 mod binding;
+mod change;
 mod check;
 mod denial;
 mod domain;
@@ -39,6 +40,7 @@ mod table;
 mod window;
 
 pub use access::{Access, LocalUse, Operation};
+pub use change::Changing;
 pub use denial::{Attempt, Denial, NamedKey, Reason, SlotNow, WIRE_LEN};
 pub use domain::DomainChildren;
 pub use error::{BindError, CoreError};

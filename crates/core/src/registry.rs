@@ -6,31 +6,30 @@ use crate::scatter::Pieces;
 use crate::state::{RegionEvent, RegionState};
 use crate::table::{Books, Protection, reached};
 use crate::{
-    Access, Addressing, Change, CoreError, DomainId, Limit, MemoryKind, Region, RegionId,
-    RegionSpec, Rules,
+    Access, Addressing, CoreError, DomainId, Limit, MemoryKind, Region, RegionId, RegionSpec, Rules,
 };
 use rkey_base::range::VaRange;
 use rkey_base::slab::State;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Where a region lies and how it is addressed, checked.
-struct Geometry {
-    start: u64,
-    len: u64,
-    base: u64,
-    flags: u32,
-    pieces: Option<Pieces>,
+pub(crate) struct Geometry {
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    pub(crate) base: u64,
+    pub(crate) flags: u32,
+    pub(crate) pieces: Option<Pieces>,
 }
 
 /// Everything that goes into a region's slot.
-struct Filling {
-    geometry: Geometry,
-    domain: DomainId,
-    rights: u32,
-    requested: Option<u64>,
-    endpoint: Option<u32>,
-    counter: Option<u32>,
-    memory: MemoryKind,
+pub(crate) struct Filling {
+    pub(crate) geometry: Geometry,
+    pub(crate) domain: DomainId,
+    pub(crate) rights: u32,
+    pub(crate) requested: Option<u64>,
+    pub(crate) endpoint: Option<u32>,
+    pub(crate) counter: Option<u32>,
+    pub(crate) memory: MemoryKind,
 }
 
 impl Protection {
@@ -134,73 +133,6 @@ impl Protection {
         Ok(())
     }
 
-    /// Changes a region's domain, memory or rights: it gets another handle and other keys, and the old ones end as if
-    /// closed. The memory of before is the owner's again when the second value is drained.
-    ///
-    /// # Errors
-    /// [`CoreError::RegionBusy`] while windows are bound to it, and all errors of [`Self::register`]. The region is
-    /// as it was then.
-    pub fn reregister(
-        &self,
-        region: RegionId,
-        change: &Change<'_>,
-    ) -> Result<(Region, Closing<'_>), CoreError> {
-        let geometry = match change.ranges {
-            Some((ranges, addressing)) => Some(self.geometry(ranges, addressing)?),
-            None => None,
-        };
-        let access = match change.access {
-            Some(access) => Some(allowed(access, change.rules)?),
-            None => None,
-        };
-        let mut books = self.books.lock();
-        let entry = self.region(region)?;
-        let windows = entry.link.load(Ordering::Relaxed);
-        if windows > 0 {
-            return Err(CoreError::RegionBusy {
-                region,
-                windows,
-                bindings: 0,
-            });
-        }
-        let domain = change.domain.unwrap_or(entry.domain());
-        books.children(domain)?;
-        let new_memory = geometry.is_some();
-        let geometry = match geometry {
-            Some(geometry) => geometry,
-            None => self.geometry_of(entry),
-        };
-        let access = access.unwrap_or(entry.access());
-        let kept = flag::DISABLED | flag::ENDPOINT | flag::ENABLED;
-        let filling = Filling {
-            domain,
-            rights: access.bits() | geometry.flags | entry.rights() & kept,
-            requested: books
-                .requested_of
-                .get(&region.index)
-                .copied()
-                .filter(|_| access.is_remote()),
-            endpoint: Entry::tied(&entry.endpoint),
-            counter: Entry::tied(&entry.counter),
-            memory: match books.shared.get(&region.index) {
-                Some(memory) if !new_memory => *memory,
-                _ => MemoryKind::User,
-            },
-            geometry,
-        };
-        // The old region leaves the table of requested keys first, so that its key is free for the new one.
-        let requested = self.forget_requested(&mut books, region, entry);
-        let placed = self.place(&mut books, filling, entry.len.load(Ordering::Relaxed));
-        if let (Err(_), Some(key)) = (&placed, requested) {
-            self.remember_requested(&mut books, entry.domain(), key, region);
-        }
-        let new = placed?;
-        if let Some(endpoint) = books.endpoints.remove(&region) {
-            books.endpoints.insert(new.id, endpoint);
-        }
-        Ok((new, self.end(&mut books, region, entry)))
-    }
-
     /// Closes a region: from the moment this returns, every check refuses. What was granted before may still be under
     /// way; the memory is the owner's when the answer is drained.
     ///
@@ -262,7 +194,11 @@ impl Protection {
     }
 
     #[inline]
-    fn geometry(&self, ranges: &[VaRange], addressing: Addressing) -> Result<Geometry, CoreError> {
+    pub(crate) fn geometry(
+        &self,
+        ranges: &[VaRange],
+        addressing: Addressing,
+    ) -> Result<Geometry, CoreError> {
         let [range] = ranges else {
             return self.scattered(ranges, addressing);
         };
@@ -313,7 +249,7 @@ impl Protection {
     }
 
     /// The geometry that a live region has.
-    fn geometry_of(&self, entry: &Entry) -> Geometry {
+    pub(crate) fn geometry_of(&self, entry: &Entry) -> Geometry {
         let rights = entry.rights();
         let start = entry.start.load(Ordering::Relaxed);
         let scattered = rights & flag::SCATTER != 0;
@@ -340,7 +276,12 @@ impl Protection {
 
     /// Gives a region its slot. `replaced` bytes are about to be given back. The domain is known to be open.
     #[inline]
-    fn place(&self, books: &mut Books, it: Filling, replaced: u64) -> Result<Region, CoreError> {
+    pub(crate) fn place(
+        &self,
+        books: &mut Books,
+        it: Filling,
+        replaced: u64,
+    ) -> Result<Region, CoreError> {
         let bytes = (books.bytes - replaced).checked_add(it.geometry.len);
         let max = self.limits.max_total_bytes;
         let bytes = bytes
@@ -373,37 +314,42 @@ impl Protection {
             books.shared.insert(id.index, it.memory);
             rights |= flag::SHARED;
         }
-        let start = match it.geometry.pieces {
-            Some(pieces) => u64::from(self.scatter.add(pieces)),
-            None => it.geometry.start,
-        };
-        claimed.start.store(start, Ordering::Relaxed);
-        claimed.len.store(it.geometry.len, Ordering::Relaxed);
-        claimed.base.store(it.geometry.base, Ordering::Relaxed);
-        claimed.rights.store(rights, Ordering::Relaxed);
-        claimed.domain.store(it.domain.0, Ordering::Relaxed);
-        claimed
-            .endpoint
-            .store(it.endpoint.unwrap_or(NONE), Ordering::Relaxed);
-        claimed
-            .counter
-            .store(it.counter.unwrap_or(NONE), Ordering::Relaxed);
-        claimed.link.store(0, Ordering::Relaxed);
+        let (domain, requested) = (it.domain, it.requested);
+        self.fill(&claimed, Filling { rights, ..it });
         claimed.publish();
         books.bytes = bytes.wrapping_add(replaced); // `end` takes them away again
         books.regions += 1;
-        books.children(it.domain)?.regions += 1;
+        books.children(domain)?.regions += 1;
         Ok(Region {
             id,
             local_key: self.keys.local(id.index, id.generation),
             key: self.keys.remote(id.index, id.generation),
-            requested: it.requested,
+            requested,
         })
+    }
+
+    /// Writes a region into its slot, which nobody looks at.
+    #[inline]
+    pub(crate) fn fill(&self, slot: &Entry, it: Filling) {
+        let start = match it.geometry.pieces {
+            Some(pieces) => u64::from(self.scatter.add(pieces)),
+            None => it.geometry.start,
+        };
+        slot.start.store(start, Ordering::Relaxed);
+        slot.len.store(it.geometry.len, Ordering::Relaxed);
+        slot.base.store(it.geometry.base, Ordering::Relaxed);
+        slot.rights.store(it.rights, Ordering::Relaxed);
+        slot.domain.store(it.domain.0, Ordering::Relaxed);
+        slot.endpoint
+            .store(it.endpoint.unwrap_or(NONE), Ordering::Relaxed);
+        slot.counter
+            .store(it.counter.unwrap_or(NONE), Ordering::Relaxed);
+        slot.link.store(0, Ordering::Relaxed);
     }
 
     /// Ends a live region on which nothing hangs.
     #[inline]
-    fn end(&self, books: &mut Books, region: RegionId, entry: &Entry) -> Closing<'_> {
+    pub(crate) fn end(&self, books: &mut Books, region: RegionId, entry: &Entry) -> Closing<'_> {
         debug_assert!(state(entry).step(RegionEvent::Close) == Some(RegionState::Closing));
         if entry.rights() & (flag::REQUESTED | flag::SHARED) != 0 {
             self.forget_requested(books, region, entry);
@@ -424,7 +370,7 @@ impl Protection {
     }
 
     #[cold]
-    fn may_request(&self, domain: DomainId, key: u64) -> Result<(), CoreError> {
+    pub(crate) fn may_request(&self, domain: DomainId, key: u64) -> Result<(), CoreError> {
         if key == u64::MAX {
             return Err(CoreError::KeyReserved(key));
         }
@@ -435,7 +381,7 @@ impl Protection {
     }
 
     #[cold]
-    fn remember_requested(
+    pub(crate) fn remember_requested(
         &self,
         books: &mut Books,
         domain: DomainId,
@@ -452,7 +398,12 @@ impl Protection {
     }
 
     #[cold]
-    fn forget_requested(&self, books: &mut Books, region: RegionId, entry: &Entry) -> Option<u64> {
+    pub(crate) fn forget_requested(
+        &self,
+        books: &mut Books,
+        region: RegionId,
+        entry: &Entry,
+    ) -> Option<u64> {
         let key = books.requested_of.remove(&region.index)?;
         self.requested.remove(entry.domain(), key);
         Some(key)
@@ -473,7 +424,7 @@ pub(crate) fn state(entry: &Entry) -> RegionState {
 }
 
 #[inline]
-fn allowed(asked: Access, rules: Rules) -> Result<Access, CoreError> {
+pub(crate) fn allowed(asked: Access, rules: Rules) -> Result<Access, CoreError> {
     let unknown = asked.bits() & !Access::all().bits();
     if unknown != 0 {
         return Err(CoreError::UnknownAccess(unknown));

@@ -4,7 +4,8 @@
 //! all its checks and all its copies under its own lock, so it can do without: it keeps a [`Section`] behind that lock.
 //!
 //! **The contract.** Whoever closes or re-registers a region has to pass through that lock once (lock it and unlock it)
-//! after the request that ended the region returned and before the memory goes back to its owner. What was granted in
+//! after the request that ended the region returned and before the memory goes back to its owner (and, where a region
+//! is changed in place, before [`crate::Changing::finish`]). What was granted in
 //! the section before has ended by then, and what is asked in it later sees that the region has ended.
 //! [`crate::Closing::is_drained`] speaks of pinned leases only.
 

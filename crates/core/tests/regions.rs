@@ -525,6 +525,62 @@ fn a_reregistration_changes_keys_or_nothing() {
     assert_eq!(table.snapshot().total_bytes, 32);
 }
 
+#[test]
+fn a_change_in_place_keeps_keys_and_handle() {
+    let (table, domain) = table();
+    let other = table.create_domain().unwrap();
+    let ranges = [range(0x1000, 64)];
+    let spec = RegionSpec::new(domain, &ranges, Access::REMOTE_READ);
+    let region = table
+        .register(&RegionSpec {
+            requested_key: Some(3),
+            ..spec
+        })
+        .unwrap();
+    let moved = [range(0x8000, 16), range(0x9000, 16)];
+    let change = Change {
+        domain: Some(other),
+        ranges: Some((&moved, Addressing::Zero)),
+        access: Some(Access::REMOTE_WRITE),
+        rules: Rules::empty(),
+    };
+    let wrong = Change {
+        ranges: Some((&[], Addressing::Zero)),
+        ..change
+    };
+    assert_eq!(
+        table.change_region(region.id, &wrong).unwrap_err(),
+        CoreError::Empty
+    );
+    let lease = remote(&table, domain, region.key, 0x1000, 8, Operation::Read).unwrap();
+    let changing = table.change_region(region.id, &change).unwrap();
+    let refused = remote(&table, domain, region.key, 0x1000, 8, Operation::Read).unwrap_err();
+    assert_eq!(refused, Reason::Closing);
+    let changing = changing.finish().unwrap_err();
+    drop(lease);
+    assert!(changing.is_drained());
+    assert_eq!(changing.finish().unwrap(), region);
+    let granted = remote(&table, other, region.key, 12, 8, Operation::Write).unwrap();
+    assert_eq!(
+        granted.spans().collect::<Vec<_>>(),
+        [range(0x800c, 4), range(0x9000, 4)]
+    );
+    drop(granted);
+    table.close_domain(domain).unwrap();
+    // Once more, and given up half way: the region is gone and nothing is left of it.
+    let change = Change {
+        access: Some(Access::REMOTE_READ),
+        ..Change::default()
+    };
+    drop(table.change_region(region.id, &change).unwrap());
+    assert_eq!(
+        table.enable(region.id),
+        Err(CoreError::NoSuchRegion(region.id))
+    );
+    assert_eq!(table.snapshot().total_bytes, 0);
+    table.close_domain(other).unwrap();
+}
+
 /// Each limit says its name, its value and how to raise it.
 #[test]
 fn limits_name_themselves() {

@@ -214,3 +214,19 @@ fn a_slab_whose_free_list_the_caller_keeps() {
     assert_eq!(publish(&mut free), Some((1, 4)));
     assert_eq!(publish(&mut free), Some((0, 7)));
 }
+
+#[test]
+fn a_retired_slot_can_live_again_under_its_old_name() {
+    let slab = Slab::<Value>::new(1);
+    let (index, generation) = publish(&slab, 1);
+    let pin = slab.pin(index, generation).unwrap();
+    let retired = slab.retire(index, generation).unwrap();
+    let retired = retired.revive().unwrap_err();
+    drop(pin);
+    retired.store(2, Ordering::Relaxed);
+    retired.revive().unwrap();
+    assert_eq!(
+        slab.pin(index, generation).unwrap().load(Ordering::Relaxed),
+        2
+    );
+}

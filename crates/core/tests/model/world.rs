@@ -393,16 +393,13 @@ impl World {
             .then(|| (self.some_access(), self.random.one_in(3)));
         let core_ranges: Vec<VaRange> = ranges.iter().copied().map(range).collect();
         let id = self.regions[number].id;
-        let core = self.core.reregister(
-            id,
-            &Change {
-                domain: domains.map(|(_, id)| id),
-                ranges: new_ranges.then_some((&core_ranges[..], core_addressing)),
-                access: access.map(|(access, _)| Access::from_bits_retain(access)),
-                rules: Self::rules(access.is_some_and(|(_, verbs)| verbs)),
-            },
-        );
-        let core = core.map(|(region, closing)| {
+        let change = Change {
+            domain: domains.map(|(_, id)| id),
+            ranges: new_ranges.then_some((&core_ranges[..], core_addressing)),
+            access: access.map(|(access, _)| Access::from_bits_retain(access)),
+            rules: Self::rules(access.is_some_and(|(_, verbs)| verbs)),
+        };
+        let core = self.core.reregister(id, &change).map(|(region, closing)| {
             closing.finish().unwrap();
             region
         });

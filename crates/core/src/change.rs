@@ -1,0 +1,238 @@
+//! Re-registration: a region gets another domain, other memory or other rights.
+//!
+//! Either under new keys ([`Protection::reregister`]), as a registration and a close in one; or under the keys it has
+//! ([`Protection::change_region`]), as drivers of verbs devices do it: all checks refuse until the leases of before
+//! are back, then the region lives again, changed.
+
+use crate::entry::{Entry, flag};
+use crate::lease::Closing;
+use crate::registry::{Filling, Geometry, allowed};
+use crate::table::{Books, Protection, reached};
+use crate::{Access, Change, CoreError, Limit, MemoryKind, Region, RegionId};
+use rkey_base::slab::Retired;
+use std::sync::atomic::Ordering;
+
+impl Protection {
+    /// Changes a region's domain, memory or rights: it gets another handle and other keys, and the old ones end as if
+    /// closed. The memory of before is the owner's again when the second value is drained.
+    ///
+    /// # Errors
+    /// [`CoreError::RegionBusy`] while windows are bound to it, and all errors of [`Self::register`]. The region is
+    /// as it was then.
+    pub fn reregister(
+        &self,
+        region: RegionId,
+        change: &Change<'_>,
+    ) -> Result<(Region, Closing<'_>), CoreError> {
+        let (geometry, access) = self.changed(change)?;
+        let mut books = self.books.lock();
+        let entry = self.region(region)?;
+        let filling = self.refill(&mut books, region, entry, change, geometry, access)?;
+        // The old region leaves the table of requested keys first, so that its key is free for the new one.
+        let requested = self.forget_requested(&mut books, region, entry);
+        let placed = self.place(&mut books, filling, entry.len.load(Ordering::Relaxed));
+        if let (Err(_), Some(key)) = (&placed, requested) {
+            self.remember_requested(&mut books, entry.domain(), key, region);
+        }
+        let new = placed?;
+        if let Some(endpoint) = books.endpoints.remove(&region) {
+            books.endpoints.insert(new.id, endpoint);
+        }
+        Ok((new, self.end(&mut books, region, entry)))
+    }
+
+    /// Changes a region's domain, memory or rights under the handle and the keys that it has. From the moment this
+    /// returns every check refuses; when the answer is drained, [`Changing::finish`] makes the region live again.
+    ///
+    /// # Errors
+    /// As [`Self::reregister`].
+    pub fn change_region(
+        &self,
+        region: RegionId,
+        change: &Change<'_>,
+    ) -> Result<Changing<'_>, CoreError> {
+        let (geometry, access) = self.changed(change)?;
+        let mut books = self.books.lock();
+        let entry = self.region(region)?;
+        let mut new = self.refill(&mut books, region, entry, change, geometry, access)?;
+        let old_len = entry.len.load(Ordering::Relaxed);
+        let bytes = books
+            .bytes
+            .wrapping_sub(old_len)
+            .checked_add(new.geometry.len);
+        let max = self.limits.max_total_bytes;
+        let bytes = bytes
+            .filter(|bytes| *bytes <= max)
+            .ok_or(reached(Limit::TotalBytes, max))?;
+        let requested = self.forget_requested(&mut books, region, entry);
+        if let Some(key) = new.requested {
+            let kept = self.may_request(new.domain, key).and_then(|()| {
+                match self.remember_requested(&mut books, new.domain, key, region) {
+                    true => Ok(()),
+                    false => Err(reached(Limit::KeySlots, u64::from(self.slots.capacity()))),
+                }
+            });
+            if let Err(error) = kept {
+                if let Some(key) = requested {
+                    self.remember_requested(&mut books, entry.domain(), key, region);
+                }
+                return Err(error);
+            }
+            new.rights |= flag::REQUESTED;
+        }
+        let Some(retired) = self.slots.retire(region.index, region.generation) else {
+            return Err(CoreError::NoSuchRegion(region)); // cannot be: it is live, and the books are locked
+        };
+        if new.memory == MemoryKind::User {
+            books.shared.remove(&region.index);
+        } else {
+            new.rights |= flag::SHARED;
+        }
+        books.bytes = bytes;
+        books.children(entry.domain())?.regions -= 1;
+        books.children(new.domain)?.regions += 1;
+        Ok(Changing {
+            table: self,
+            region,
+            waiting: Some((retired, new)),
+        })
+    }
+
+    /// What a change asks for, checked by itself.
+    fn changed(
+        &self,
+        change: &Change<'_>,
+    ) -> Result<(Option<Geometry>, Option<Access>), CoreError> {
+        let geometry = match change.ranges {
+            Some((ranges, addressing)) => Some(self.geometry(ranges, addressing)?),
+            None => None,
+        };
+        let access = match change.access {
+            Some(access) => Some(allowed(access, change.rules)?),
+            None => None,
+        };
+        Ok((geometry, access))
+    }
+
+    /// What is in the region's slot after the change.
+    fn refill(
+        &self,
+        books: &mut Books,
+        region: RegionId,
+        entry: &Entry,
+        change: &Change<'_>,
+        geometry: Option<Geometry>,
+        access: Option<Access>,
+    ) -> Result<Filling, CoreError> {
+        let windows = entry.link.load(Ordering::Relaxed);
+        if windows > 0 {
+            return Err(CoreError::RegionBusy {
+                region,
+                windows,
+                bindings: 0,
+            });
+        }
+        let domain = change.domain.unwrap_or(entry.domain());
+        books.children(domain)?;
+        let memory = match books.shared.get(&region.index) {
+            Some(memory) if geometry.is_none() => *memory,
+            _ => MemoryKind::User,
+        };
+        let geometry = geometry.unwrap_or_else(|| self.geometry_of(entry));
+        let access = access.unwrap_or(entry.access());
+        let kept = flag::DISABLED | flag::ENDPOINT | flag::ENABLED;
+        let requested = books.requested_of.get(&region.index).copied();
+        Ok(Filling {
+            domain,
+            rights: access.bits() | geometry.flags | entry.rights() & kept,
+            requested: requested.filter(|_| access.is_remote()),
+            endpoint: Entry::tied(&entry.endpoint),
+            counter: Entry::tied(&entry.counter),
+            memory,
+            geometry,
+        })
+    }
+}
+
+/// A region that is being changed: it refuses everything until the change is finished.
+///
+/// Dropping it before that closes the region.
+#[must_use = "the region is closed if the change is not finished"]
+pub struct Changing<'a> {
+    table: &'a Protection,
+    region: RegionId,
+    waiting: Option<(Retired<'a, Entry>, Filling)>,
+}
+
+impl Changing<'_> {
+    /// True when no lease holds the region any more. It stays so.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.waiting
+            .as_ref()
+            .is_none_or(|(retired, _)| retired.is_drained())
+    }
+
+    /// Makes the region live again, changed. The memory of before is the owner's now. Where sections are in use, their
+    /// lock has to be passed through before this (see [`Protection::section`]).
+    ///
+    /// # Errors
+    /// Itself, while a lease still holds the region.
+    pub fn finish(mut self) -> Result<Region, Self> {
+        if !self.is_drained() {
+            return Err(self);
+        }
+        let RegionId { index, generation } = self.region;
+        let keys = &self.table.keys;
+        let mut region = Region {
+            id: self.region,
+            local_key: keys.local(index, generation),
+            key: keys.remote(index, generation),
+            requested: None,
+        };
+        if let Some((retired, new)) = self.waiting.take() {
+            let _books = self.table.books.lock();
+            region.requested = new.requested;
+            if retired.rights() & flag::SCATTER != 0 {
+                self.table
+                    .scatter
+                    .remove(retired.start.load(Ordering::Relaxed) as u32);
+            }
+            self.table.fill(&retired, new);
+            let revived = retired.revive();
+            debug_assert!(revived.is_ok(), "it is drained, and that does not change");
+        }
+        Ok(region)
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        let Some((retired, new)) = self.waiting.take() else {
+            return;
+        };
+        let mut books = self.table.books.lock();
+        if let Some(key) = books.requested_of.remove(&self.region.index) {
+            self.table.requested.remove(new.domain, key);
+        }
+        books.shared.remove(&self.region.index);
+        books.endpoints.remove(&self.region);
+        books.bytes = books.bytes.wrapping_sub(new.geometry.len);
+        books.regions -= 1;
+        if let Ok(children) = books.children(new.domain) {
+            children.regions -= 1;
+        }
+        self.table.put_back(&mut books, false, retired);
+    }
+}
+
+impl std::fmt::Debug for Changing<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            out,
+            "Changing({}, drained: {})",
+            self.region,
+            self.is_drained()
+        )
+    }
+}
