@@ -124,7 +124,7 @@ static void touch_write(void *p, size_t length, uint64_t value)
 
 /* In flight while streaming: enough to hide the latency, few enough to stay in cache. */
 static unsigned window_of(uint64_t size) { return size >= 1 << 20 ? 2 : size >= 1 << 14 ? 16 : 128; }
-/* Distinct buffers a stream goes round in. */
+/* Distinct buffers that a rotating stream goes round in. */
 static unsigned slots_of(uint64_t size) { return size >= 1 << 20 ? 2 : 16; }
 
 static void barrier(int side)

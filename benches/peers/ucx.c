@@ -146,9 +146,9 @@ static void flush(void)
 	drain();
 }
 
-static double stream(enum kind kind, uint64_t size, uint64_t count)
+static double stream(enum kind kind, uint64_t size, uint64_t count, unsigned slots)
 {
-	unsigned window = window_of(size), slots = size <= 64 ? 1 : slots_of(size);
+	unsigned window = window_of(size);
 	uint64_t start = now_ns();
 	for (uint64_t i = 0; i < count; i++) {
 		while (started >= completed + window)
@@ -299,12 +299,14 @@ static void measure(void)
 			continue;
 		const char *sizes = kind == ATOMIC ? "8" : options.sizes;
 		for (uint64_t size; (size = next_size(&sizes));) {
-			if (listed(options.modes, "stream")) {
-				uint64_t count = enough(stream(kind, size, 200), 100);
-				stream(kind, size, count / 4 + 1);
+			for (unsigned rotating = 0; listed(options.modes, "stream") && rotating <= (size > 64); rotating++) {
+				unsigned slots = rotating ? slots_of(size) : 1;
+				uint64_t count = enough(stream(kind, size, 200, slots), 100);
+				stream(kind, size, count / 4 + 1, slots);
 				for (int r = 0; r < options.reps; r++)
-					values[r] = stream(kind, size, count);
-				report("ucx", version, kinds[kind], "stream", size, "static", values, (unsigned)options.reps, 0);
+					values[r] = stream(kind, size, count, slots);
+				report("ucx", version, kinds[kind], "stream", size, rotating ? "rotating" : "static", values,
+				       (unsigned)options.reps, 0);
 			}
 			if (listed(options.modes, "oneway") && kind == WRITE) {
 				uint64_t count = enough(2 * one_way(size, 200), 100);

@@ -2,7 +2,7 @@
 //! peer's processor. A call of [`DirectMemory`](rkey::DirectMemory) is complete when it returns.
 
 use super::control::Command;
-use super::measure::{self, each, nanoseconds, slots_of};
+use super::measure::{self, each, nanoseconds};
 use super::rig::{Kind, Rig};
 use super::stats::histogram;
 use anyhow::Result;
@@ -10,8 +10,8 @@ use hdrhistogram::Histogram;
 use std::time::Instant;
 
 /// Copies one after the other; nanoseconds each.
-pub(super) fn stream(rig: &mut Rig, kind: Kind, size: u64, count: u64) -> Result<f64> {
-    let (slots, size) = (slots_of(size) as usize, size as usize);
+pub(super) fn stream(rig: &mut Rig, kind: Kind, size: u64, count: u64, slots: u64) -> Result<f64> {
+    let (slots, size) = (slots as usize, size as usize);
     let mut buffer = vec![1_u8; slots * size];
     let direct = rig.direct()?;
     let mut slot = 0;

@@ -59,7 +59,7 @@ impl Machine {
         format!(
             "{}, {} processors, {place}, Linux {}, {} build\n\
              two processes pinned to cores {} and {}, both polling; median (best-worst) of the repetitions\n\
-             static: the same buffers again and again; touched: the initiator rewrites the source and the target reads the destination each time",
+             static: the same buffer again and again; rotating: several in turn; touched: the initiator rewrites the source and the target reads the destination each time",
             self.cpu, self.processors, self.kernel, self.build, self.cores.0, self.cores.1
         )
     }

@@ -18,18 +18,17 @@ fn window_of(size: u64) -> u64 {
     }
 }
 
-/// Distinct buffers that a stream goes round in.
+/// Distinct buffers that a rotating stream goes round in.
 pub(crate) fn slots_of(size: u64) -> u64 {
     match size {
         size if size >= 1 << 20 => 2,
-        size if size <= 64 => 1,
         _ => 16,
     }
 }
 
 /// Many operations in flight; nanoseconds each, until the last one has completed.
-pub(crate) fn stream(rig: &mut Rig, kind: Kind, size: u64, count: u64) -> Result<f64> {
-    let (window, slots) = (window_of(size), slots_of(size));
+pub(crate) fn stream(rig: &mut Rig, kind: Kind, size: u64, count: u64, slots: u64) -> Result<f64> {
+    let window = window_of(size);
     let parts = (0..slots)
         .map(|slot| rig.part(slot * size, size))
         .collect::<Result<Vec<_>>>()?;

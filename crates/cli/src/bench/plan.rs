@@ -52,11 +52,12 @@ pub(crate) struct Effort {
 /// One thing to measure.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Step {
-    Stream(Kind, u64),
+    /// Rotating over several buffers or not.
+    Stream(Kind, u64, bool),
     OneWay(u64),
     Single(Kind, u64, bool),
     Messages(u64),
-    DirectStream(Kind, u64),
+    DirectStream(Kind, u64, bool),
     DirectOneWay(u64),
     DirectSingle(Kind, u64, bool),
     /// Bytes of the region, live regions.
@@ -126,7 +127,10 @@ fn direct_steps(steps: &mut Vec<Step>, sizes: &[u64], wants: &dyn Fn(&str) -> bo
             sizes
         } {
             if wants("stream") {
-                steps.push(Step::DirectStream(kind, size));
+                steps.push(Step::DirectStream(kind, size, false));
+                if size > 64 {
+                    steps.push(Step::DirectStream(kind, size, true));
+                }
             }
             if wants("oneway") && kind == Kind::Write {
                 steps.push(Step::DirectOneWay(size));
@@ -142,7 +146,10 @@ fn direct_steps(steps: &mut Vec<Step>, sizes: &[u64], wants: &dyn Fn(&str) -> bo
 fn moving(steps: &mut Vec<Step>, kind: Kind, sizes: &[u64], wants: &dyn Fn(&str) -> bool) {
     for &size in sizes {
         if wants("stream") {
-            steps.push(Step::Stream(kind, size));
+            steps.push(Step::Stream(kind, size, false));
+            if size > 64 {
+                steps.push(Step::Stream(kind, size, true));
+            }
         }
         if wants("oneway") && kind == Kind::Write {
             steps.push(Step::OneWay(size));
@@ -176,7 +183,10 @@ impl Step {
             Kind::Atomic => "atomic",
         };
         match self {
-            Self::Stream(kind, size) => (op(kind), "stream".into(), *size, "static", 0),
+            Self::Stream(kind, size, rotating) | Self::DirectStream(kind, size, rotating) => {
+                let condition = if *rotating { "rotating" } else { "static" };
+                (op(kind), "stream".into(), *size, condition, 0)
+            }
             Self::OneWay(size) => ("write", "oneway".into(), *size, "static", 0),
             Self::Single(kind, size, touched) => (
                 op(kind),
@@ -185,7 +195,6 @@ impl Step {
                 if *touched { "touched" } else { "static" },
                 0,
             ),
-            Self::DirectStream(kind, size) => (op(kind), "stream".into(), *size, "static", 0),
             Self::DirectOneWay(size) => ("write", "oneway".into(), *size, "static", 0),
             Self::DirectSingle(kind, size, touched) => (
                 op(kind),
@@ -247,14 +256,15 @@ impl Step {
     ) -> Result<Measurement> {
         let mut repetitions = Repetitions::default();
         match self {
-            Self::Stream(kind, size) => {
-                let rig = &mut pair.rig;
-                let guess = measure::stream(rig, *kind, *size, 200)?;
-                let count = enough(guess, effort.seconds, 100);
-                measure::stream(rig, *kind, *size, count / 4 + 1)?;
-                for _ in 0..effort.repetitions {
-                    repetitions.push(measure::stream(rig, *kind, *size, count)?);
-                }
+            Self::Stream(kind, size, rotating) => {
+                let slots = if *rotating {
+                    measure::slots_of(*size)
+                } else {
+                    1
+                };
+                stream(effort, &mut repetitions, |count| {
+                    measure::stream(&mut pair.rig, *kind, *size, count, slots)
+                })?;
             }
             Self::OneWay(size) => {
                 let guess = measure::one_way(&mut pair.rig, *size, 200)?;
@@ -278,13 +288,15 @@ impl Step {
                     )?);
                 }
             }
-            Self::DirectStream(kind, size) => {
-                let rig = &mut pair.rig;
-                let count = enough(direct::stream(rig, *kind, *size, 200)?, effort.seconds, 100);
-                direct::stream(rig, *kind, *size, count / 4 + 1)?;
-                for _ in 0..effort.repetitions {
-                    repetitions.push(direct::stream(rig, *kind, *size, count)?);
-                }
+            Self::DirectStream(kind, size, rotating) => {
+                let slots = if *rotating {
+                    measure::slots_of(*size)
+                } else {
+                    1
+                };
+                stream(effort, &mut repetitions, |count| {
+                    direct::stream(&mut pair.rig, *kind, *size, count, slots)
+                })?;
             }
             Self::DirectOneWay(size) => direct_one_way(pair, *size, effort, &mut repetitions)?,
             Self::DirectSingle(kind, size, touched) => {
@@ -335,6 +347,20 @@ impl Step {
             p99_ns: repetitions.p99(),
         }
     }
+}
+
+/// A guess, a warm-up, then the repetitions of a stream of `count` operations.
+fn stream(
+    effort: &Effort,
+    repetitions: &mut Repetitions,
+    mut run: impl FnMut(u64) -> Result<f64>,
+) -> Result<()> {
+    let count = enough(run(200)?, effort.seconds, 100);
+    run(count / 4 + 1)?;
+    for _ in 0..effort.repetitions {
+        repetitions.push(run(count)?);
+    }
+    Ok(())
 }
 
 fn messages(
