@@ -94,7 +94,7 @@ impl Protection {
         Ok(Changing {
             table: self,
             region,
-            waiting: Some((retired, new)),
+            waiting: Some((retired, Box::new(new))),
         })
     }
 
@@ -161,7 +161,7 @@ impl Protection {
 pub struct Changing<'a> {
     table: &'a Protection,
     region: RegionId,
-    waiting: Option<(Retired<'a, Entry>, Filling)>,
+    waiting: Option<(Retired<'a, Entry>, Box<Filling>)>,
 }
 
 impl Changing<'_> {
@@ -198,7 +198,8 @@ impl Changing<'_> {
                     .scatter
                     .remove(retired.start.load(Ordering::Relaxed) as u32);
             }
-            self.table.fill(&retired, new);
+            let rights = new.rights;
+            self.table.fill(&retired, *new, rights);
             let revived = retired.revive();
             debug_assert!(revived.is_ok(), "it is drained, and that does not change");
         }

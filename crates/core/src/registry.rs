@@ -315,7 +315,7 @@ impl Protection {
             rights |= flag::SHARED;
         }
         let (domain, requested) = (it.domain, it.requested);
-        self.fill(&claimed, Filling { rights, ..it });
+        self.fill(&claimed, it, rights);
         claimed.publish();
         books.bytes = bytes.wrapping_add(replaced); // `end` takes them away again
         books.regions += 1;
@@ -329,8 +329,8 @@ impl Protection {
     }
 
     /// Writes a region into its slot, which nobody looks at.
-    #[inline]
-    pub(crate) fn fill(&self, slot: &Entry, it: Filling) {
+    #[inline(always)]
+    pub(crate) fn fill(&self, slot: &Entry, it: Filling, rights: u32) {
         let start = match it.geometry.pieces {
             Some(pieces) => u64::from(self.scatter.add(pieces)),
             None => it.geometry.start,
@@ -338,7 +338,7 @@ impl Protection {
         slot.start.store(start, Ordering::Relaxed);
         slot.len.store(it.geometry.len, Ordering::Relaxed);
         slot.base.store(it.geometry.base, Ordering::Relaxed);
-        slot.rights.store(it.rights, Ordering::Relaxed);
+        slot.rights.store(rights, Ordering::Relaxed);
         slot.domain.store(it.domain.0, Ordering::Relaxed);
         slot.endpoint
             .store(it.endpoint.unwrap_or(NONE), Ordering::Relaxed);
