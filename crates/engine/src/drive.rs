@@ -251,9 +251,10 @@ fn take<L: Link, M: Memory>(
     let mut pieces = 0;
     port.meta.stuck = false;
     while pieces < budget {
-        match port.link.response()? {
-            Some(incoming) => on_response(x, qps, numbers, &mut port.meta, &incoming),
-            None => break,
+        match &port.link.response() {
+            Ok(Some(incoming)) => on_response(x, qps, numbers, &mut port.meta, incoming),
+            Ok(None) => break,
+            Err(malformed) => return Err(*malformed),
         }
         port.link.response_done();
         pieces += 1;
@@ -283,9 +284,12 @@ fn take<L: Link, M: Memory>(
             port.meta.stuck = port.link.incoming()?.is_some();
             break;
         }
-        let reply = match port.link.incoming()? {
-            Some(incoming) => on_request(x, qps, numbers, &mut port.meta, &incoming),
-            None => break,
+        // Looked at where it lies: moving it costs as much as executing it.
+        let next = port.link.incoming();
+        let reply = match &next {
+            Ok(Some(incoming)) => on_request(x, qps, numbers, &mut port.meta, incoming),
+            Ok(None) => break,
+            Err(malformed) => return Err(*malformed),
         };
         pieces += 1;
         conclude(port, reply);

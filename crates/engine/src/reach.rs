@@ -139,7 +139,8 @@ impl<M: Memory> Reach<M> {
             let addr = sge.addr.wrapping_add(offset);
             let lease =
                 self.protection
-                    .check_local_in(&self.section, domain, sge.key, addr, len, want)?;
+                    .check_local_in(&self.section, domain, sge.key, addr, len, want);
+            let lease = held(&lease)?;
             if let Some(span) = lease.single() {
                 return self
                     .memory
@@ -170,7 +171,8 @@ impl<M: Memory> Reach<M> {
             let addr = sge.addr.wrapping_add(offset);
             let lease =
                 self.protection
-                    .check_local_in(&self.section, domain, sge.key, addr, len, want)?;
+                    .check_local_in(&self.section, domain, sge.key, addr, len, want);
+            let lease = held(&lease)?;
             if let Some(span) = lease.single() {
                 return self
                     .memory
@@ -216,10 +218,11 @@ impl<M: Memory> Reach<M> {
         asked: &Asked,
         bytes: Foreign<'_>,
     ) -> Result<Counter, Trouble> {
-        let lease = self.lease(asked, bytes.len() as u64, Operation::Write)?;
+        let lease = self.lease(asked, bytes.len() as u64, Operation::Write);
+        let lease = held(&lease)?;
         match lease.single() {
             Some(span) => self.memory.store(span.start(), bytes)?,
-            None => for_spans(&lease, |span, before| self.store_part(span, bytes, before))?,
+            None => for_spans(lease, |span, before| self.store_part(span, bytes, before))?,
         }
         Ok(lease.counter())
     }
@@ -231,11 +234,12 @@ impl<M: Memory> Reach<M> {
         asked: &Asked,
         mut place: Place<'_>,
     ) -> Result<Counter, Trouble> {
-        let lease = self.lease(asked, place.len() as u64, Operation::Read)?;
+        let lease = self.lease(asked, place.len() as u64, Operation::Read);
+        let lease = held(&lease)?;
         if let Some(span) = lease.single() {
             self.memory.load(place, span.start())?;
         } else {
-            for_spans(&lease, |span, before| {
+            for_spans(lease, |span, before| {
                 let (_, rest) = place.reborrow().split(before as usize);
                 let (part, _) = rest.split(span.len() as usize);
                 Ok(self.memory.load(part, span.start())?)
@@ -250,7 +254,8 @@ impl<M: Memory> Reach<M> {
         asked: &Asked,
         run: impl FnOnce(&M, u64) -> Result<u64, Fault>,
     ) -> Result<(u64, Counter), Trouble> {
-        let lease = self.lease(asked, 8, Operation::Atomic)?;
+        let lease = self.lease(asked, 8, Operation::Atomic);
+        let lease = held(&lease)?;
         // The table refuses an atomic that is not in one piece.
         let span = lease
             .single()
@@ -278,6 +283,15 @@ impl<M: Memory> Reach<M> {
         // The spans of a lease add up to its length, which is that of `bytes`.
         let part = part.ok_or(Fault::at(span.start()))?;
         Ok(self.memory.store(span.start(), part)?)
+    }
+}
+
+/// The lease of an answer, where it lies: moving one costs more than asking for it.
+#[inline(always)]
+fn held<'a, 'l>(answer: &'a Result<Lease<'l>, Box<Denial>>) -> Result<&'a Lease<'l>, Trouble> {
+    match answer {
+        Ok(lease) => Ok(lease),
+        Err(denial) => Err(Trouble::Denied(denial.clone())),
     }
 }
 
