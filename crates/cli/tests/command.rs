@@ -135,7 +135,7 @@ fn ls_and_explain_show_live_processes() {
         all.as_array()
             .unwrap()
             .iter()
-            .find(|d| d["pid"].to_string() == pid)
+            .find(|d| d["pid"].as_u64() == pid.parse().ok())
             .cloned()
             .unwrap_or_default()
     };

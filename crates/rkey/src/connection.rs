@@ -1,6 +1,5 @@
 //! A connection to one peer: one-sided operations on its memory, and messages.
 
-use crate::completion::CompletionQueue;
 use crate::direct::DirectMemory;
 use crate::domain::Domain;
 use crate::error::{Error, Result};
@@ -9,21 +8,14 @@ use crate::key::RemoteKey;
 use crate::memory::MemoryRegion;
 use crate::message::Mailbox;
 use crate::pending::{Kind, Pending};
-use crate::queue_pair::QueuePair;
-use crate::region::Region;
+use crate::queue_pair::{INLINE, QueuePair};
+use crate::results::ResultPlaces;
 use rkey_core::Access;
 use rkey_engine::SendFlags;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
 use std::ops::RangeBounds;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-
-/// Version of what two connections say to each other when they meet.
-const PROTOCOL: u16 = 1;
-/// Payloads of up to this many bytes travel inside the request.
-pub(crate) const INLINE: u32 = 208;
 
 /// A connection to one peer.
 ///
@@ -43,25 +35,16 @@ pub(crate) const INLINE: u32 = 208;
 /// A connection can be shared by threads.
 pub struct Connection {
     /// The mailbox first: it says goodbye.
-    mailbox: Mailbox,
+    pub(crate) mailbox: Mailbox,
     /// Then the queue pair, before the memory that it uses.
-    data: QueuePair,
-    domain: Domain,
+    pub(crate) data: QueuePair,
+    pub(crate) domain: Domain,
     /// Writes, reads, atomics and `send_from`.
-    sends: Flight,
+    pub(crate) sends: Flight,
     /// `receive_into`.
-    receives: Flight,
-    /// 8-byte places for the results of atomics, and small payloads.
-    scratch: Region<Vec<u64>>,
-    free_slots: Mutex<Slots>,
-    peer: PeerInfo,
-}
-
-/// The places for results of atomics: free ones, and those whose operation is still under way but
-/// whose result nobody wants.
-struct Slots {
-    free: Vec<u32>,
-    abandoned: Vec<(u64, u32)>,
+    pub(crate) receives: Flight,
+    pub(crate) results: ResultPlaces,
+    pub(crate) peer: PeerInfo,
 }
 
 /// Who is at the other end.
@@ -73,150 +56,7 @@ pub struct PeerInfo {
     pub uid: u32,
 }
 
-/// What each side tells the other as private data.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct Hello {
-    protocol: u16,
-    /// The longest message this side takes.
-    max_message: u32,
-}
-
-/// The two queue pairs of a connection, before it is known who is at the other end.
-pub(crate) struct Halves {
-    pub(crate) data: QueuePair,
-    pub(crate) control: QueuePair,
-    data_sends: CompletionQueue,
-    data_receives: CompletionQueue,
-    control_sends: CompletionQueue,
-    control_receives: CompletionQueue,
-    scratch: Region<Vec<u64>>,
-    hello: Vec<u8>,
-}
-
-impl Halves {
-    pub(crate) fn new(domain: &Domain) -> Result<Self> {
-        let settings = &domain.device.inner.settings;
-        let queue = |depth| CompletionQueue::create(&domain.device, depth);
-        let (data_sends, data_receives) = (queue(settings.depth)?, queue(settings.depth)?);
-        let slots = crate::message::SLOTS;
-        let (control_sends, control_receives) = (queue(slots)?, queue(slots)?);
-        let data = domain
-            .queue_pair(&data_sends)
-            .receive_queue(&data_receives)
-            .depth(settings.depth, settings.depth)
-            .max_inline(INLINE)
-            .build()?;
-        let control = domain
-            .queue_pair(&control_sends)
-            .receive_queue(&control_receives)
-            .depth(slots, slots)
-            .grant(Access::empty())
-            .build()?;
-        let max_message = u32::try_from(settings.max_message).unwrap_or(u32::MAX);
-        let hello = postcard::to_stdvec(&Hello {
-            protocol: PROTOCOL,
-            max_message,
-        })
-        .map_err(|error| Error::Protocol(error.to_string()))?;
-        let scratch = domain.register(vec![0u64; settings.depth as usize], Access::LOCAL_WRITE)?;
-        Ok(Self {
-            data,
-            control,
-            scratch,
-            data_sends,
-            data_receives,
-            control_sends,
-            control_receives,
-            hello,
-        })
-    }
-
-    pub(crate) fn hello(&self) -> &[u8] {
-        &self.hello
-    }
-
-    /// Makes a connection of the halves, which are connected by now. The receives for messages
-    /// have to be posted before, see `Mailbox::prepare`.
-    fn join(
-        self,
-        domain: &Domain,
-        mailbox: Mailbox,
-        peer: &rkey_device::Peer,
-    ) -> Result<Connection> {
-        let depth = domain.device.inner.settings.depth;
-        let free_slots = Mutex::new(Slots {
-            free: (0..depth).collect(),
-            abandoned: Vec::new(),
-        });
-        Ok(Connection {
-            mailbox,
-            data: self.data,
-            domain: domain.clone(),
-            sends: Flight::new(self.data_sends, depth),
-            receives: Flight::new(self.data_receives, depth),
-            scratch: self.scratch,
-            free_slots,
-            peer: PeerInfo {
-                pid: peer.pid,
-                uid: peer.uid,
-            },
-        })
-    }
-}
-
-/// Reads the private data of a peer: how long a message it takes.
-fn peer_limit(private_data: &[u8]) -> Result<usize> {
-    let hello: Hello = postcard::from_bytes(private_data).map_err(|_| {
-        Error::Protocol("its greeting is not that of a Connection; is it another program?".into())
-    })?;
-    if hello.protocol != PROTOCOL {
-        return Err(Error::Protocol(format!(
-            "it speaks version {}, and we speak version {PROTOCOL}",
-            hello.protocol
-        )));
-    }
-    Ok(hello.max_message as usize)
-}
-
 impl Connection {
-    pub(crate) fn connect(domain: &Domain, address: SocketAddr) -> Result<Self> {
-        let halves = Halves::new(domain)?;
-        let mut mailbox = Self::mailbox(domain, &halves)?;
-        let qps = [halves.data.raw(), halves.control.raw()];
-        let timeout = domain.device.timeout();
-        let peer = domain
-            .device
-            .raw()
-            .connect(address, &qps, halves.hello(), timeout)?;
-        mailbox.set_peer_limit(peer_limit(&peer.private_data)?);
-        halves.join(domain, mailbox, &peer)
-    }
-
-    pub(crate) fn accept(domain: &Domain, incoming: rkey_device::Incoming) -> Result<Self> {
-        let limit = match peer_limit(&incoming.peer().private_data) {
-            Ok(limit) => limit,
-            Err(error) => {
-                incoming.reject("this listener takes connections of rkey's Rust API");
-                return Err(error);
-            }
-        };
-        let halves = Halves::new(domain)?;
-        let mut mailbox = Self::mailbox(domain, &halves)?;
-        mailbox.set_peer_limit(limit);
-        let qps = [halves.data.raw(), halves.control.raw()];
-        let peer = incoming.accept(&qps, halves.hello())?;
-        halves.join(domain, mailbox, &peer)
-    }
-
-    fn mailbox(domain: &Domain, halves: &Halves) -> Result<Mailbox> {
-        Mailbox::prepare(
-            domain,
-            halves.control.clone(),
-            halves.control_sends.clone(),
-            halves.control_receives.clone(),
-        )
-    }
-
     /// Who is at the other end.
     #[must_use]
     pub fn peer(&self) -> &PeerInfo {
@@ -350,16 +190,12 @@ impl Connection {
         post: impl FnOnce(u64, rkey_engine::Sge) -> Result<()>,
     ) -> Result<Pending<'_, u64>> {
         key.at(offset, 8)?;
-        let slot = self.take_slot()?;
-        let at = u64::from(slot) * 8;
-        let posted = self
-            .scratch
-            .part(at..at + 8)
-            .and_then(|place| self.post(|id| post(id, place)));
-        match posted {
-            Ok(number) => Ok(Pending::atomic(self, number, slot)),
+        let place = self.results.take(&self.sends, self.timeout())?;
+        let operand = self.results.operand(place);
+        match operand.and_then(|operand| self.post(|id| post(id, operand))) {
+            Ok(number) => Ok(Pending::atomic(self, number, place)),
             Err(error) => {
-                self.slots().free.push(slot);
+                self.results.give_back(place);
                 Err(error)
             }
         }
@@ -477,14 +313,10 @@ impl Connection {
         }
     }
 
-    pub(crate) fn atomic_result(&self, slot: u32) -> Result<u64> {
-        self.scratch.load_u64(u64::from(slot) * 8)
-    }
-
     /// The result of an operation has been taken.
     pub(crate) fn finish(&self, kind: Kind) {
-        if let Kind::Atomic(slot) = kind {
-            self.slots().free.push(slot);
+        if let Kind::Atomic(place) = kind {
+            self.results.give_back(place);
         }
     }
 
@@ -493,34 +325,7 @@ impl Connection {
         match kind {
             Kind::Plain => {}
             Kind::Receive => self.receives.forget(number),
-            Kind::Atomic(slot) => self.slots().abandoned.push((number, slot)),
-        }
-    }
-
-    fn slots(&self) -> std::sync::MutexGuard<'_, Slots> {
-        self.free_slots
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A place for the result of an atomic. There are as many as operations in flight; if all are
-    /// taken by results that nobody fetched, those that nobody wants are waited for.
-    fn take_slot(&self) -> Result<u32> {
-        let mut slots = self.slots();
-        if let Some(slot) = slots.free.pop() {
-            return Ok(slot);
-        }
-        let (number, slot) = slots.abandoned.first().copied().ok_or_else(|| {
-            Error::Busy("as many atomics as the connection is deep have not been waited for".into())
-        })?;
-        slots.abandoned.remove(0);
-        drop(slots);
-        match self.sends.wait(number, self.timeout(), "an earlier atomic") {
-            Ok(_) => Ok(slot),
-            Err(error) => {
-                self.slots().abandoned.push((number, slot));
-                Err(error)
-            }
+            Kind::Atomic(place) => self.results.abandon(number, place),
         }
     }
 }

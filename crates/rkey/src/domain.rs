@@ -3,6 +3,7 @@
 use crate::connection::Connection;
 use crate::device::{Device, resolve};
 use crate::error::{Error, Result};
+use crate::greeting;
 use crate::listener::Listener;
 use crate::options::RegionOptions;
 use crate::owned::{Buffer, PrivateBuffer};
@@ -148,7 +149,7 @@ impl Domain {
     /// # Errors
     /// As [`Device::connect`].
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Connection> {
-        Connection::connect(self, resolve(address)?)
+        greeting::connect(self, resolve(address)?)
     }
 
     /// A completion queue for `depth` completions, for programs that post and poll themselves.

@@ -3,6 +3,7 @@
 use crate::connection::Connection;
 use crate::domain::Domain;
 use crate::error::{Error, Result};
+use crate::greeting;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -60,7 +61,7 @@ impl Listener {
                 }
                 Err(error) => return Err(error.into()),
             };
-            match Connection::accept(&self.domain, incoming) {
+            match greeting::accept(&self.domain, incoming) {
                 // Whoever went away in the middle or is no peer must not stop a server.
                 Err(Error::Protocol(_) | Error::Device(rkey_device::DeviceError::Handshake(_))) => {
                 }

@@ -29,7 +29,7 @@ pub struct Pending<'a, T = ()> {
 pub(crate) enum Kind {
     /// Send, write, read.
     Plain,
-    /// An atomic, whose old value arrives in this slot.
+    /// An atomic, whose old value arrives in this place.
     Atomic(u32),
     /// A receive.
     Receive,
@@ -42,13 +42,13 @@ impl<'a> Pending<'a> {
 }
 
 impl<'a> Pending<'a, u64> {
-    pub(crate) fn atomic(connection: &'a Connection, number: u64, slot: u32) -> Self {
+    pub(crate) fn atomic(connection: &'a Connection, number: u64, place: u32) -> Self {
         Self::new(
             connection,
             number,
-            Kind::Atomic(slot),
+            Kind::Atomic(place),
             |this, _| match this.kind {
-                Kind::Atomic(slot) => this.connection.atomic_result(slot),
+                Kind::Atomic(place) => this.connection.results.value(place),
                 _ => Ok(0),
             },
         )

@@ -1,0 +1,153 @@
+//! How two connections meet: what each side brings, and what they tell each other first.
+//!
+//! A connection is two queue pairs, so that a refused access breaks the one for data and leaves the
+//! one for messages. Both are paired at once by the device; the greeting travels with its request and
+//! reply.
+
+use crate::completion::CompletionQueue;
+use crate::connection::{Connection, PeerInfo};
+use crate::domain::Domain;
+use crate::error::{Error, Result};
+use crate::flight::Flight;
+use crate::message::{Mailbox, SLOTS};
+use crate::queue_pair::{INLINE, QueuePair};
+use crate::results::ResultPlaces;
+use rkey_core::Access;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+/// Version of what two connections say to each other when they meet.
+const PROTOCOL: u16 = 1;
+
+/// What each side tells the other.
+#[derive(Serialize, Deserialize)]
+struct Hello {
+    protocol: u16,
+    /// The longest message this side takes.
+    max_message: u32,
+}
+
+/// Everything of a connection but the peer.
+struct Parts {
+    data: QueuePair,
+    sends: Flight,
+    receives: Flight,
+    results: ResultPlaces,
+    control: QueuePair,
+    mailbox: Mailbox,
+    hello: Vec<u8>,
+}
+
+/// Connects to a peer that listens.
+pub(crate) fn connect(domain: &Domain, address: SocketAddr) -> Result<Connection> {
+    let parts = Parts::new(domain)?;
+    let qps = [parts.data.raw(), parts.control.raw()];
+    let (device, timeout) = (domain.device.raw(), domain.device.timeout());
+    let peer = device.connect(address, &qps, &parts.hello, timeout)?;
+    parts.join(domain, &peer)
+}
+
+/// Connects to a peer that asked.
+pub(crate) fn accept(domain: &Domain, incoming: rkey_device::Incoming) -> Result<Connection> {
+    if let Err(error) = peer_limit(&incoming.peer().private_data) {
+        incoming.reject("this listener takes connections of rkey's Rust API");
+        return Err(error);
+    }
+    let parts = Parts::new(domain)?;
+    let qps = [parts.data.raw(), parts.control.raw()];
+    let peer = incoming.accept(&qps, &parts.hello)?;
+    parts.join(domain, &peer)
+}
+
+impl Parts {
+    /// Makes the queue pairs and all memory of a connection, and posts the receives for messages:
+    /// nothing can fail for lack of memory once the peer is there.
+    fn new(domain: &Domain) -> Result<Self> {
+        let settings = &domain.device.inner.settings;
+        let queue = |depth| CompletionQueue::create(&domain.device, depth);
+        let (sends, receives) = (queue(settings.depth)?, queue(settings.depth)?);
+        let data = domain
+            .queue_pair(&sends)
+            .receive_queue(&receives)
+            .depth(settings.depth, settings.depth)
+            .max_inline(INLINE)
+            .build()?;
+        let (control_sends, control_receives) = (queue(SLOTS)?, queue(SLOTS)?);
+        let control = domain
+            .queue_pair(&control_sends)
+            .receive_queue(&control_receives)
+            .depth(SLOTS, SLOTS)
+            .grant(Access::empty())
+            .build()?;
+        let max_message = u32::try_from(settings.max_message).unwrap_or(u32::MAX);
+        let hello = Hello {
+            protocol: PROTOCOL,
+            max_message,
+        };
+        Ok(Self {
+            data,
+            sends: Flight::new(sends, settings.depth),
+            receives: Flight::new(receives, settings.depth),
+            results: ResultPlaces::new(domain, settings.depth)?,
+            mailbox: Mailbox::prepare(domain, control.clone(), control_sends, control_receives)?,
+            control,
+            hello: postcard::to_stdvec(&hello).map_err(|e| Error::Protocol(e.to_string()))?,
+        })
+    }
+
+    /// The connection, now that the queue pairs are connected.
+    fn join(self, domain: &Domain, peer: &rkey_device::Peer) -> Result<Connection> {
+        let mut mailbox = self.mailbox;
+        mailbox.set_peer_limit(peer_limit(&peer.private_data)?);
+        let info = PeerInfo {
+            pid: peer.pid,
+            uid: peer.uid,
+        };
+        Ok(Connection {
+            mailbox,
+            data: self.data,
+            domain: domain.clone(),
+            sends: self.sends,
+            receives: self.receives,
+            results: self.results,
+            peer: info,
+        })
+    }
+}
+
+/// Reads the greeting of a peer: how long a message it takes.
+fn peer_limit(greeting: &[u8]) -> Result<usize> {
+    let hello: Hello = postcard::from_bytes(greeting).map_err(|_| {
+        Error::Protocol("its greeting is not that of a Connection; is it another program?".into())
+    })?;
+    if hello.protocol != PROTOCOL {
+        return Err(Error::Protocol(format!(
+            "it speaks version {}, and we speak version {PROTOCOL}",
+            hello.protocol
+        )));
+    }
+    Ok(hello.max_message as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_greeting_of_another_kind_is_an_error() {
+        assert!(matches!(peer_limit(b""), Err(Error::Protocol(_))));
+        assert!(matches!(peer_limit(&[0xff; 40]), Err(Error::Protocol(_))));
+        let hello = |protocol| {
+            postcard::to_stdvec(&Hello {
+                protocol,
+                max_message: 77,
+            })
+            .unwrap()
+        };
+        assert!(matches!(
+            peer_limit(&hello(PROTOCOL + 1)),
+            Err(Error::Protocol(_))
+        ));
+        assert_eq!(peer_limit(&hello(PROTOCOL)).unwrap(), 77);
+    }
+}

@@ -1,0 +1,104 @@
+//! Registered bytes that are borrowed: closed before the borrow ends, whatever happens.
+
+use super::buffer::bytes_of;
+use super::registered::{CHANGING, Registered, Wish};
+use crate::error::{Error, Result};
+use rkey_core::MemoryKind;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The registrations of one scope over borrowed bytes. Dropping it closes them all.
+struct Live<M: AsRef<Registered>>(Mutex<Vec<Arc<M>>>);
+
+/// Where borrowed bytes can be registered.
+///
+/// The lifetimes are as in `std::thread::Scope`: `'scope` is the time in which the regions can be
+/// used, `'env` outlives it and is the time for which the bytes are borrowed.
+pub(crate) struct Borrows<'scope, 'env: 'scope, M: AsRef<Registered>> {
+    live: &'scope Live<M>,
+    /// Invariant: neither lifetime may be stretched or shrunk.
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+/// Runs `work` with a place for borrowed registrations, and closes them all before it returns or
+/// unwinds. `work` gets only a reference, so it cannot keep the closing from happening.
+pub(crate) fn with_borrows<'env, M: AsRef<Registered>, T>(
+    work: impl for<'scope> FnOnce(&'scope Borrows<'scope, 'env, M>) -> T,
+) -> T {
+    let live = Live(Mutex::new(Vec::new()));
+    let borrows = Borrows {
+        live: &live,
+        scope: PhantomData,
+        env: PhantomData,
+    };
+    work(&borrows)
+    // `live` is dropped here, and also when `work` unwinds.
+}
+
+impl<'scope, 'env, M: AsRef<Registered>> Borrows<'scope, 'env, M> {
+    /// Registers bytes that are borrowed exclusively.
+    pub(crate) fn exclusive(
+        &'scope self,
+        device: &rkey_device::Device,
+        wish: &Wish,
+        bytes: &'env mut [u8],
+        wrap: impl FnOnce(Registered) -> M,
+    ) -> Result<Arc<M>> {
+        // SAFETY: the exclusive reference is given up here; dropping `Live` closes the registration (or
+        // ends the process) before 'env, for which the bytes are borrowed, can end.
+        let mut registered =
+            unsafe { Registered::register(device, wish, bytes_of(bytes), USER, false) }?;
+        registered.borrowed = true;
+        Ok(self.keep(wrap(registered)))
+    }
+
+    /// Registers bytes that are borrowed as shared, for reading.
+    pub(crate) fn shared(
+        &'scope self,
+        device: &rkey_device::Device,
+        wish: &Wish,
+        bytes: &'env [u8],
+        wrap: impl FnOnce(Registered) -> M,
+    ) -> Result<Arc<M>> {
+        if wish.access.intersects(CHANGING) {
+            return Err(Error::Rights(
+                "memory that is borrowed as shared can only be read".into(),
+            ));
+        }
+        let place = (NonNull::from(bytes).cast(), bytes.len());
+        // SAFETY: as above; the registration is constant and has no right by which a byte could
+        // change (checked above), so that other shared references to the bytes may be used.
+        let mut registered = unsafe { Registered::register(device, wish, place, USER, true) }?;
+        registered.borrowed = true;
+        Ok(self.keep(wrap(registered)))
+    }
+
+    fn keep(&self, memory: M) -> Arc<M> {
+        let memory = Arc::new(memory);
+        let mut live = self.live.0.lock().unwrap_or_else(PoisonError::into_inner);
+        live.push(Arc::clone(&memory));
+        memory
+    }
+
+    /// Closes one registration before the scope ends.
+    pub(crate) fn close(&self, memory: &Arc<M>) {
+        if memory.as_ref().as_ref().close().is_ok() {
+            let mut live = self.live.0.lock().unwrap_or_else(PoisonError::into_inner);
+            live.retain(|other| !Arc::ptr_eq(other, memory));
+        }
+    }
+}
+
+impl<M: AsRef<Registered>> Drop for Live<M> {
+    fn drop(&mut self) {
+        let live = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for memory in live.drain(..) {
+            memory.as_ref().as_ref().close_or_end();
+        }
+    }
+}
+
+/// Memory of the program's own.
+const USER: MemoryKind = MemoryKind::User;

@@ -1,0 +1,84 @@
+//! What can be chosen about a queue pair.
+
+use crate::completion::CompletionQueue;
+use crate::domain::Domain;
+use crate::error::Result;
+use crate::queue_pair::{INLINE, QueuePair};
+use rkey_core::Access;
+use rkey_engine::QpAttributes;
+
+/// Chooses what a queue pair is like. Made by [`Domain::queue_pair`].
+#[derive(Debug)]
+pub struct QueuePairBuilder {
+    domain: Domain,
+    options: rkey_device::QpOptions,
+    grant: Access,
+}
+
+impl QueuePairBuilder {
+    pub(crate) fn new(domain: &Domain, queue: &CompletionQueue) -> Self {
+        let mut options = rkey_device::QpOptions::new(domain.id(), queue.raw());
+        options.max_inline = INLINE;
+        Self {
+            domain: domain.clone(),
+            options,
+            grant: Access::REMOTE,
+        }
+    }
+
+    /// Reports receives in another queue than sends.
+    #[must_use]
+    pub fn receive_queue(mut self, queue: &CompletionQueue) -> Self {
+        self.options.recv_cq = queue.raw().clone();
+        self
+    }
+
+    /// How many sends and receives may be posted and unfinished (default 128 each).
+    #[must_use]
+    pub fn depth(mut self, sends: u32, receives: u32) -> Self {
+        self.options.max_send = sends;
+        self.options.max_recv = receives;
+        self
+    }
+
+    /// How many pieces of memory one operation may gather or scatter (default 4).
+    #[must_use]
+    pub fn pieces(mut self, pieces: u32) -> Self {
+        self.options.max_send_sge = pieces;
+        self.options.max_recv_sge = pieces;
+        self
+    }
+
+    /// How many bytes may travel inside a request (default 208).
+    #[must_use]
+    pub fn max_inline(mut self, bytes: u32) -> Self {
+        self.options.max_inline = bytes;
+        self
+    }
+
+    /// What the peer may do through this queue pair at most, whatever its keys say (default: all
+    /// remote rights).
+    #[must_use]
+    pub fn grant(mut self, access: Access) -> Self {
+        self.grant = access & Access::REMOTE;
+        self
+    }
+
+    /// A refused request fails alone and leaves both queue pairs working. The queue pair at the
+    /// other end has to be built with it too.
+    #[must_use]
+    pub fn survive_refusals(mut self) -> Self {
+        self.options.survive_remote_error = true;
+        self
+    }
+
+    /// Creates the queue pair: a reliable connection, not connected yet, that takes receives.
+    ///
+    /// # Errors
+    /// A limit of the device.
+    pub fn build(self) -> Result<QueuePair> {
+        let raw = self.domain.device.raw().create_qp(&self.options)?;
+        raw.modify(&QpAttributes::init(self.grant))?;
+        Ok(QueuePair::new(raw, self.domain))
+    }
+}

@@ -1,0 +1,82 @@
+//! Places for the results of atomics: eight registered bytes for each operation in flight.
+
+use crate::domain::Domain;
+use crate::error::{Error, Result};
+use crate::flight::Flight;
+use crate::region::Region;
+use rkey_core::Access;
+use rkey_engine::Sge;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The places of one connection.
+pub(crate) struct ResultPlaces {
+    memory: Region<Vec<u64>>,
+    places: Mutex<Places>,
+}
+
+struct Places {
+    free: Vec<u32>,
+    /// Places whose operation (by number) may be under way and whose result nobody wants.
+    abandoned: Vec<(u64, u32)>,
+}
+
+impl ResultPlaces {
+    /// As many places as operations can be in flight.
+    pub(crate) fn new(domain: &Domain, depth: u32) -> Result<Self> {
+        let memory = domain.register(vec![0u64; depth as usize], Access::LOCAL_WRITE)?;
+        let places = Places {
+            free: (0..depth).collect(),
+            abandoned: Vec::new(),
+        };
+        Ok(Self {
+            memory,
+            places: Mutex::new(places),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a place. When all are taken, operations whose result nobody wants are waited for.
+    pub(crate) fn take(&self, flight: &Flight, timeout: Duration) -> Result<u32> {
+        let mut places = self.lock();
+        if let Some(place) = places.free.pop() {
+            return Ok(place);
+        }
+        let (number, place) = places.abandoned.first().copied().ok_or_else(|| {
+            Error::Busy("as many atomics as the connection is deep have not been waited for".into())
+        })?;
+        places.abandoned.remove(0);
+        drop(places);
+        match flight.wait(number, timeout, "an earlier atomic") {
+            Ok(_) => Ok(place),
+            Err(error) => {
+                self.abandon(number, place);
+                Err(error)
+            }
+        }
+    }
+
+    /// The place as local operand.
+    pub(crate) fn operand(&self, place: u32) -> Result<Sge> {
+        let at = u64::from(place) * 8;
+        self.memory.part(at..at + 8)
+    }
+
+    /// The value that arrived.
+    pub(crate) fn value(&self, place: u32) -> Result<u64> {
+        self.memory.load_u64(u64::from(place) * 8)
+    }
+
+    /// The operation is finished and its result taken, or it was never posted.
+    pub(crate) fn give_back(&self, place: u32) {
+        self.lock().free.push(place);
+    }
+
+    /// Nobody will fetch the result of this operation, which may still be under way.
+    pub(crate) fn abandon(&self, number: u64, place: u32) {
+        self.lock().abandoned.push((number, place));
+    }
+}
