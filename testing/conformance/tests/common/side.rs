@@ -64,12 +64,7 @@ impl Side {
         memory.fill(0, WORDS, |_| CANARY);
         memory.fill(PATTERN, AREA, |word| pattern(seed, word));
         let cq = device.create_cq(4096, None).unwrap();
-        let ranges = [memory.range()];
-        let access = Access::LOCAL_READ | Access::LOCAL_WRITE;
-        let spec = RegionSpec::new(domain, &ranges, access);
-        // SAFETY: the memory is only reached through atomics, and lives until the region is closed
-        // in `drop`.
-        let local = unsafe { device.register(&spec) }.unwrap();
+        let local = register_all(&device, domain, &memory);
         let side = Self {
             local,
             memory,
@@ -80,6 +75,16 @@ impl Side {
         };
         side.empty_inbox();
         side
+    }
+
+    /// Closes the region of all the memory: from now on nobody but us touches it.
+    pub fn close_local(&self) {
+        self.device.close_region(self.local).unwrap();
+    }
+
+    /// Registers all the memory again.
+    pub fn open_local(&mut self) {
+        self.local = register_all(&self.device, self.domain, &self.memory);
     }
 
     /// Makes the areas that peers may write as they are before any peer has written.
@@ -277,6 +282,15 @@ impl Drop for Side {
             Err(error) => panic!("{error}"),
         }
     }
+}
+
+fn register_all(device: &Device, domain: DomainId, memory: &Mapped) -> Region {
+    let ranges = [memory.range()];
+    let access = Access::LOCAL_READ | Access::LOCAL_WRITE;
+    let spec = RegionSpec::new(domain, &ranges, access);
+    // SAFETY: the memory is only reached through atomics, and lives until the region is closed, at the
+    // latest when the side is dropped.
+    unsafe { device.register(&spec) }.unwrap()
 }
 
 /// The memory of a peer.

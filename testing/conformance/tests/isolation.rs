@@ -1,0 +1,232 @@
+//! Who can reach whom: other users and other network namespaces cannot, unless both ends say so.
+#![allow(unsafe_code)] // UNSAFETY: a child enters another network namespace before it runs the test.
+
+mod common;
+
+use std::os::unix::process::CommandExt;
+use std::time::Duration;
+
+use common::process::{OtherUser, Peer, address, command, is_root, role, sleep_in_read};
+use common::side::{Side, seed_of};
+use rkey_device::engine::{QpState, RecvRequest, Status, Work};
+use rkey_device::link::shm::{Connector, HandshakeError, LinkConfig, LocalNode, Policy, Step};
+use rkey_device::link::{Link, NodeId};
+use rkey_device::names::{Scope, block_name, block_of};
+use rkey_device::{Config, DeviceError, Share, list_devices};
+
+const NOBODY: u32 = 65534;
+
+fn shared() -> Config {
+    let mut config = Config::default();
+    config.set("RKEY_SHARE", "all").unwrap();
+    config
+}
+
+/// One who is not let in: he finds no listener and no device.
+fn stranger() {
+    let side = Side::with(Config::default(), seed_of(9));
+    let (offer, qp) = (side.offer(), side.qp());
+    let invitation = side.invitation(&offer);
+    let error = side
+        .device
+        .connect(address(), &[&qp], &invitation, Duration::from_millis(200))
+        .unwrap_err();
+    assert!(matches!(error, DeviceError::NobodyListens { .. }), "{error}");
+    let own = std::process::id();
+    let all = list_devices(&Config::default()).unwrap();
+    assert!(all.iter().all(|device| device.pid == own), "{all:?}");
+}
+
+/// One who does not keep to the names of his own user, but knocks at the door of the other's device, whose
+/// block of queue pair numbers he was told.
+fn intruder() {
+    let config = LinkConfig {
+        policy: Policy::Any,
+        ..LinkConfig::default()
+    };
+    let id = NodeId { pid: 1, nonce: 1 };
+    let local = LocalNode::new(id, config).unwrap();
+    let name = std::env::var("RKEY_TEST_NAME").unwrap();
+    let Ok(mut connector) = Connector::start(name.as_bytes(), &local, b"") else {
+        return;
+    };
+    let deadline = std::time::Instant::now() + common::LONG;
+    loop {
+        match connector.advance() {
+            Ok(Step::Done(link)) => panic!("let in: {}", link.node()),
+            Ok(Step::Pending) => std::thread::sleep(Duration::from_millis(1)),
+            Err(HandshakeError::Closed | HandshakeError::Io(_)) => return,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(std::time::Instant::now() < deadline, "no answer");
+    }
+}
+
+/// One who is open to all, as the test is.
+fn guest() {
+    let side = Side::with(shared(), seed_of(10));
+    let (offer, qp) = (side.offer(), side.qp());
+    let remote = side.connect_to_test(&qp, &offer);
+    side.verify(&qp, &remote, "as a guest");
+    sleep_in_read();
+}
+
+fn run_role() -> bool {
+    match role().as_deref() {
+        Some("stranger") => stranger(),
+        Some("intruder") => intruder(),
+        Some("guest") => guest(),
+        _ => return false,
+    }
+    true
+}
+
+/// Another user finds neither listener nor device of ours; if he knows the name all the same, the device
+/// hangs up on him. With `RKEY_SHARE=all` at both ends the two work together.
+#[test]
+fn other_users() {
+    const TEST: &str = "other_users";
+    if run_role() {
+        return;
+    }
+    if !is_root() {
+        eprintln!("SKIP: not root, so this test cannot become another user");
+        return;
+    }
+    let side = Side::with(Config::default(), seed_of(11));
+    let (offer, qp) = (side.offer(), side.qp());
+    let listener = side.listen();
+    let place = listener.local_address();
+    for role in ["stranger", "intruder"] {
+        let mut other = OtherUser::new(NOBODY, TEST, role, place).expect("a copy of this program");
+        let name = block_name(Scope::of(Share::User), block_of(qp.qpn()));
+        let status = other.command.env("RKEY_TEST_NAME", name).status().unwrap();
+        assert!(status.success(), "{role}: {status}");
+    }
+    // Nobody got anywhere.
+    assert!(listener.accept(Some(Duration::from_millis(1))).is_err());
+    assert_eq!(side.device.inspect().unwrap().links.len(), 1);
+    assert_eq!(qp.query().unwrap().state, QpState::Reset);
+    drop((qp, listener));
+    side.withdraw(&offer);
+
+    let side = Side::with(shared(), seed_of(12));
+    let (offer, qp) = (side.offer(), side.qp());
+    let listener = side.listen();
+    let mut guest = OtherUser::new(NOBODY, TEST, "guest", listener.local_address()).unwrap();
+    let peer = Peer(guest.command.spawn().unwrap());
+    let remote = side.accept(&listener, &qp, &offer);
+    side.verify(&qp, &remote, "with a guest");
+    peer.finish();
+    drop(qp);
+    side.withdraw(&offer);
+}
+
+/// The command for a role in a network namespace of its own; `None` where that is not permitted.
+fn elsewhere(test: &str, role: &str, place: std::net::SocketAddr) -> Option<std::process::Command> {
+    let unshare = || {
+        // SAFETY: unshare touches no memory.
+        let mut done = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+        if done != 0 {
+            // SAFETY: as above.
+            done = unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET) };
+        }
+        match done {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    let mut probe = std::process::Command::new("/proc/self/exe");
+    probe.arg("--list").stdout(std::process::Stdio::null());
+    // SAFETY: the closure makes system calls only.
+    unsafe { probe.pre_exec(unshare) };
+    match probe.status() {
+        Ok(status) if status.success() => {}
+        outcome => {
+            eprintln!("SKIP: no network namespace of its own is permitted here: {outcome:?}");
+            return None;
+        }
+    }
+    let mut command = command(test, role, place);
+    // SAFETY: as above.
+    unsafe { command.pre_exec(unshare) };
+    Some(command)
+}
+
+/// The same user in another network namespace is another world, also with `RKEY_SHARE=all`.
+#[test]
+fn other_network_namespaces() {
+    const TEST: &str = "other_network_namespaces";
+    match role().as_deref() {
+        Some("shared") => {
+            let side = Side::with(shared(), seed_of(13));
+            let qp = side.qp();
+            let time = Duration::from_millis(200);
+            let error = side
+                .device
+                .connect(address(), &[&qp], &[], time)
+                .unwrap_err();
+            assert!(matches!(error, DeviceError::NobodyListens { .. }), "{error}");
+            return;
+        }
+        _ if run_role() => return,
+        _ => {}
+    }
+    for (config, role) in [(Config::default(), "stranger"), (shared(), "shared")] {
+        let side = Side::with(config, seed_of(14));
+        let listener = side.listen();
+        let Some(mut command) = elsewhere(TEST, role, listener.local_address()) else {
+            return;
+        };
+        let status = command.status().unwrap();
+        assert!(status.success(), "{role}: {status}");
+        assert!(listener.accept(Some(Duration::from_millis(1))).is_err());
+        assert_eq!(side.device.inspect().unwrap().links.len(), 1);
+    }
+}
+
+/// A queue pair whose number another user knows is not his to reach either: requests that name it from
+/// there end in a time-out, and our receive stays where it is.
+#[test]
+fn other_users_by_number() {
+    const TEST: &str = "other_users_by_number";
+    if role().is_some() {
+        let side = Side::with(Config::default(), seed_of(15));
+        let qp = side.qp();
+        let number = std::env::var("RKEY_TEST_NAME").unwrap().parse().unwrap();
+        let nobody = NodeId { pid: 1, nonce: 2 };
+        qp.connect(nobody, rkey_device::QpAddress { qpn: number, msn: 0 })
+            .unwrap();
+        let send = Work::Send {
+            imm: None,
+            invalidate: None,
+        };
+        let done = side.finish(&qp, send, &[side.sge(0, 1)]);
+        assert_eq!(done.status, Status::RetryExceeded);
+        return;
+    }
+    if !is_root() {
+        eprintln!("SKIP: not root, so this test cannot become another user");
+        return;
+    }
+    let side = Side::with(Config::default(), seed_of(16));
+    let qp = side.qp();
+    let nobody = NodeId { pid: 1, nonce: 3 };
+    qp.connect(nobody, rkey_device::QpAddress { qpn: 0x77_0001, msn: 0 })
+        .unwrap();
+    let sges = [side.sge(common::side::RECEIVES, 8)];
+    qp.post_recv(&RecvRequest { id: 1, sges: &sges }).unwrap();
+    let place = "127.0.0.1:1".parse().unwrap();
+    let mut other = OtherUser::new(NOBODY, TEST, "sender", place).unwrap();
+    let status = other
+        .command
+        .env("RKEY_TEST_NAME", qp.qpn().to_string())
+        .status()
+        .unwrap();
+    assert!(status.success(), "{status}");
+    if let Some(done) = side.next_within(Duration::from_millis(10)) {
+        // The peer that we named does not exist, which we may be told; but nothing has arrived.
+        assert_eq!(done.status, Status::Flushed, "{done:?}");
+    }
+    side.check_memory(0, "after the stranger");
+}
