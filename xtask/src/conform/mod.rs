@@ -59,7 +59,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
     let total: usize = sections.iter().map(|s| s.clauses.len()).sum();
     let shown = shown_ids(&sections, &proofs);
     println!(
-        "conform: {total} clauses, {} shown by {} tests, {} open",
+        "conform: {total} clauses, {} cited by {} tests, {} open",
         shown,
         proofs.len(),
         total - shown
@@ -160,11 +160,22 @@ mod tests {
         let (sections, proofs) = sample("/// Proves: VB-001\n#[test]\nfn keys_differ() {}\n");
         let table = render::table(&sections, &proofs);
         assert!(
-            table.contains("| VB-001 | MUST | A \\| B | shown by `rkey-core`: `keys_differ` |"),
+            table.contains("| VB-001 | MUST | A \\| B | rule: `rkey-core`: `keys_differ` |"),
             "{table}"
         );
         assert!(table.contains("| VB-002 | MAY | C | open |"), "{table}");
         assert_eq!(shown_ids(&sections, &proofs), 1);
+    }
+
+    #[test]
+    fn only_a_test_of_the_front_end_shows_a_clause() {
+        let test = "/// Proves: VB-001\n#[test]\nfn a() {}\n";
+        let tree = Tree::of(&[
+            ("abi/verbs/tests/a.rs", test),
+            ("abi/verbs/Cargo.toml", "name = \"rkey-verbs\"\n"),
+        ]);
+        let table = render::table(&clauses::parse(CLAUSES), &proofs::find(&tree));
+        assert!(table.contains("shown: `rkey-verbs`: `a`"), "{table}");
     }
 
     #[test]

@@ -15,6 +15,14 @@ pub(super) struct Proof {
     pub(super) ids: Vec<String>,
 }
 
+impl Proof {
+    /// Whether the test goes through the API that its clauses are about. Front ends live in abi/;
+    /// a test of any other crate shows the rule, not the call.
+    pub(super) fn through_api(&self) -> bool {
+        self.place.starts_with("abi/")
+    }
+}
+
 /// How far below the comment the function may stand: attributes and more comments lie between.
 const REACH: usize = 25;
 

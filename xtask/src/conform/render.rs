@@ -5,7 +5,7 @@ use super::proofs::Proof;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Why a clause that no test shows is open, by the start of its section's title.
+/// Why clauses are open, or shown as rules only, by the start of their section's title.
 const REASONS: &[(&str, &str)] = &[
     ("FI 19.", "the registration cache is not built yet"),
     (
@@ -45,17 +45,18 @@ pub(super) fn table(sections: &[Section], proofs: &[Proof]) -> String {
     let mut out = String::from(HEAD);
     totals(&mut out, sections, &by_id);
     for section in sections {
-        let open = section
+        let states: Vec<State> = section
             .clauses
             .iter()
-            .filter(|c| !by_id.contains_key(c.id.as_str()))
-            .count();
+            .map(|c| State::of(by_id.get(c.id.as_str())))
+            .collect();
+        let count = |state| states.iter().filter(|s| **s == state).count();
         let _ = write!(out, "\n## {}\n\n", section.title);
-        if open > 0 {
+        if count(State::Shown) < states.len() {
+            let (all, rules, open) = (states.len(), count(State::Rule), count(State::Open));
             let _ = writeln!(
                 out,
-                "{open} of {} open: {}.\n",
-                section.clauses.len(),
+                "{all} clauses: {rules} rules, {open} open: {}.\n",
                 reason(&section.title)
             );
         }
@@ -74,11 +75,34 @@ pub(super) fn table(sections: &[Section], proofs: &[Proof]) -> String {
     out
 }
 
+/// How far a clause is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Through the API that it is about.
+    Shown,
+    /// The rule that it states, below the API.
+    Rule,
+    /// Not at all.
+    Open,
+}
+
+impl State {
+    fn of(proofs: Option<&Vec<&Proof>>) -> Self {
+        match proofs {
+            Some(proofs) if proofs.iter().any(|proof| proof.through_api()) => Self::Shown,
+            Some(_) => Self::Rule,
+            None => Self::Open,
+        }
+    }
+}
+
 const HEAD: &str = "# Conformance\n\n\
     Written by `cargo xtask conform`; do not edit. The clauses are those of [the list](spec/clauses.md): what the manual pages of\n\
-    `fi_mr`, `ibv_reg_mr` and `dat_rmr_bind` require, in our words. A clause is *shown* when a test that runs in `cargo xtask test`\n\
-    cites it (`/// Proves: ID`), and *open* otherwise. A test of the core shows the rule that a clause states; a clause about a C call\n\
-    stays open until that call exists.\n\n";
+    `fi_mr`, `ibv_reg_mr` and `dat_rmr_bind` require, in our words. Tests that run in `cargo xtask test` cite clauses (`/// Proves: ID`).\n\n\
+    * **shown**: a test shows it through the API that the clause is about.\n\
+    * **rule**: tests of the core, the engine or the device show the rule that the clause states. The call, its flags and its error codes\n\
+      are not shown; they wait for the front end.\n\
+    * **open**: nothing shows it.\n\n";
 
 fn shown(proofs: &[&Proof]) -> String {
     let mut tests: Vec<String> = proofs
@@ -87,11 +111,18 @@ fn shown(proofs: &[&Proof]) -> String {
         .collect();
     tests.sort();
     tests.dedup();
-    format!("shown by {}", tests.join(", "))
+    let word = if proofs.iter().any(|proof| proof.through_api()) {
+        "shown"
+    } else {
+        "rule"
+    };
+    format!("{word}: {}", tests.join(", "))
 }
 
 fn totals(out: &mut String, sections: &[Section], by_id: &BTreeMap<&str, Vec<&Proof>>) {
-    out.push_str("| documents | clauses | shown | open |\n| --- | ---: | ---: | ---: |\n");
+    out.push_str(
+        "| documents | clauses | shown | rule | open |\n| --- | ---: | ---: | ---: | ---: |\n",
+    );
     let families = [
         ("libfabric `fi_mr`", "FI-"),
         ("verbs `ibv_reg_mr`", "VB-"),
@@ -104,13 +135,16 @@ fn totals(out: &mut String, sections: &[Section], by_id: &BTreeMap<&str, Vec<&Pr
             .iter()
             .flat_map(|s| &s.clauses)
             .map(|c| c.id.as_str());
-        let ids: Vec<&str> = ids.filter(|id| id.starts_with(prefix)).collect();
-        let shown = ids.iter().filter(|id| by_id.contains_key(**id)).count();
+        let states: Vec<State> = ids
+            .filter(|id| id.starts_with(prefix))
+            .map(|id| State::of(by_id.get(id)))
+            .collect();
+        let count = |state| states.iter().filter(|s| **s == state).count();
+        let (shown, rules, open) = (count(State::Shown), count(State::Rule), count(State::Open));
         let _ = writeln!(
             out,
-            "| {name} | {} | {shown} | {} |",
-            ids.len(),
-            ids.len() - shown
+            "| {name} | {} | {shown} | {rules} | {open} |",
+            states.len()
         );
     }
 }
