@@ -14,6 +14,10 @@ use crate::{Engine, Event, LinkId, Progress, QpState, QpType, Status};
 use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link, Malformed, SendError};
 
+/// More than any link holds: pieces at a time, and how often.
+const LAST_BUDGET: u32 = 256;
+const LAST_ROUNDS: u32 = 64;
+
 impl<L: Link, M: Memory> Engine<L, M> {
     /// Takes what the links have to give, at most about `budget` pieces from each, sends what can
     /// be sent, and lets timers run out. `now_ns` is any clock that does not go back. A budget of
@@ -155,27 +159,25 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.settle_broken();
     }
 
-    /// Takes the news that a link still holds: what the peer executed before it went away did
-    /// happen.
+    /// Takes all that has arrived from a device, over whichever link, before one of its links is
+    /// let go: what the peer executed did happen, and what it sent did arrive.
     pub(crate) fn take_last_news(&mut self, id: LinkId) {
-        let Some(port) = self.links.get_mut(id) else {
+        let Some(node) = self.links.get(id).map(|port| port.meta.node) else {
             return;
         };
-        while let Ok(Some(incoming)) = port.link.response() {
-            on_response(
-                &mut self.x,
-                &mut self.qps,
-                &self.numbers,
-                &mut port.meta,
-                &incoming,
-            );
-            port.link.response_done();
-        }
-        if let Ok(None) = port.link.response()
-            && let Ok(ticket) = port.link.acked()
-            && ticket > port.meta.outstanding.acked
-        {
-            on_acked(&mut self.x, &mut self.qps, &mut port.meta, ticket);
+        for index in 0..self.links.bound() {
+            let Some(port) = self.links.at_mut(index) else {
+                continue;
+            };
+            if port.meta.node != node {
+                continue;
+            }
+            for _ in 0..LAST_ROUNDS {
+                let taken = take(&mut self.x, &mut self.qps, &self.numbers, port, LAST_BUDGET);
+                if !taken.is_ok_and(|pieces| pieces > 0) {
+                    break;
+                }
+            }
         }
     }
 

@@ -646,3 +646,31 @@ fn the_last_news_of_a_link_counts() {
     ];
     assert_eq!(statuses(&a.poll()), want);
 }
+
+/// A message that arrived before its sender went away is received, whichever of the links between
+/// the two is found broken first.
+#[test]
+fn the_last_message_of_a_peer_is_received() {
+    for first in 0..2 {
+        let mut pair = Pair::new();
+        let ([a, b], _) = transfer(&mut pair);
+        pair.recv(0, &a, 50, &[]);
+        pair.recv(0, &a, 51, &[]);
+        pair.send(0, &a, &SendRequest::new(1, send_work(), &[]));
+        pair.send(1, &b, &SendRequest::new(2, send_work(), &[]));
+        pair.carry_requests(1, 1);
+        let links = [pair.ends[0], pair.tails[0]];
+        let engine = &mut pair.nodes[0].engine;
+        assert!(engine.detach(links[first], DownReason::PeerGone).is_some());
+        assert!(
+            engine
+                .detach(links[1 - first], DownReason::PeerGone)
+                .is_some()
+        );
+        use Status::{Flushed, RetryExceeded, Success};
+        assert_eq!(
+            statuses(&a.poll()),
+            [(50, Success), (1, RetryExceeded), (51, Flushed)]
+        );
+    }
+}
