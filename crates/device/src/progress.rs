@@ -84,6 +84,8 @@ pub(crate) struct ProgressState {
     restless: AtomicBool,
     /// Since when pollers have found nothing; 0: they have just found something.
     quiet_since: AtomicU64,
+    /// When a poller last looked at the clock.
+    polled_at: AtomicU64,
     /// Coarse time in nanoseconds of the monotonic clock.
     clock: AtomicU64,
     /// When the engine wants to be driven at the latest; `u64::MAX` for never.
@@ -113,6 +115,7 @@ impl ProgressState {
             mode: AtomicU8::new(Mode::Thread as u8),
             restless: AtomicBool::new(false),
             quiet_since: AtomicU64::new(0),
+            polled_at: AtomicU64::new(0),
             clock: AtomicU64::new(now_ns()),
             deadline: AtomicU64::new(u64::MAX),
             timer_at: AtomicU64::new(u64::MAX),
@@ -139,6 +142,10 @@ impl ProgressState {
 
     pub(crate) fn stamp(&self) -> u32 {
         self.stamp.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn polled_at(&self) -> u64 {
+        self.polled_at.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_restless(&self) -> bool {
@@ -238,6 +245,7 @@ impl Shared {
     #[cold]
     fn poll_slowly(&self) {
         let now = self.progress.refresh_clock();
+        self.progress.polled_at.store(now, Ordering::Relaxed);
         let Some(engine) = self.engine.try_lock() else {
             return;
         };
@@ -424,10 +432,11 @@ impl Shared {
         self.set_asleep(false);
     }
 
-    /// The engine thread gives way to a program that polls.
-    pub(crate) fn give_way(&self, _locked: &DeviceEngine) {
+    /// The engine thread gives way to a program that polls, and looks again after some nanoseconds.
+    pub(crate) fn give_way(&self, _locked: &DeviceEngine, look_after: u64) {
         self.progress.set_mode(Mode::Lent);
-        self.progress.set_timer(now_ns() + self.tick_ns());
+        let now = self.progress.refresh_clock();
+        self.progress.set_timer(now + look_after);
     }
 
     /// Writes the sleep words of all links. Only with the engine's lock.

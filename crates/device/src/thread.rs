@@ -11,7 +11,7 @@ use rkey_link::shm::LocalNode;
 use crate::control::Control;
 use crate::discovery::Discovery;
 use crate::error::DeviceError;
-use crate::progress::{Mode, kick_peers};
+use crate::progress::{Mode, kick_peers, now_ns};
 use crate::reactor::Token;
 use crate::shared::Shared;
 
@@ -20,8 +20,8 @@ const POLLS_THAT_COUNT: u32 = 16;
 /// So many turns of the working loop lie between two looks at the clock, and at the sockets.
 const TURNS_PER_CLOCK: u32 = 64;
 const TURNS_PER_SOCKETS: u32 = 4096;
-/// How long a rung bell waits for a sign that the program polls.
-const GRACE: Duration = Duration::from_micros(5);
+/// A program that has polled in so many nanoseconds before a bell rang is polling still.
+const RECENTLY: u64 = 200_000;
 
 /// Everything that the thread owns.
 pub(crate) struct EngineThread {
@@ -139,29 +139,44 @@ impl EngineThread {
 
     /// After a wait: who drives now?
     fn decide(&mut self, woken: Woken) {
-        let shared = &self.shared;
-        let take_over = match shared.progress.mode() {
+        let take_over = match self.shared.progress.mode() {
             Mode::Thread => false,
             Mode::Asleep => woken.rung || woken.ticked,
-            Mode::Lent => {
-                let stamp = shared.progress.stamp();
-                if woken.ticked {
-                    let moved = stamp != std::mem::replace(&mut self.last_stamp, stamp);
-                    if moved {
-                        shared.progress.refresh_clock();
-                        let engine = shared.engine.lock();
-                        shared.give_way(&engine);
-                    }
-                    !moved
-                } else {
-                    woken.rung && !polls_within(shared, stamp, GRACE)
-                }
-            }
+            Mode::Lent => self.program_has_stopped(woken),
         };
         if take_over {
-            let engine = shared.engine.lock();
-            shared.take_over(&engine);
+            let engine = self.shared.engine.lock();
+            self.shared.take_over(&engine);
         }
+    }
+
+    /// While the program has the engine: whether it no longer looks after it.
+    ///
+    /// This thread may share its processor with the thread that polls, which then cannot poll while
+    /// we look. So what counts is what happened before we were woken.
+    fn program_has_stopped(&mut self, woken: Woken) -> bool {
+        let shared = &self.shared;
+        let now = now_ns();
+        let stamp = shared.progress.stamp();
+        if woken.ticked {
+            let moved = stamp != std::mem::replace(&mut self.last_stamp, stamp);
+            if moved {
+                let engine = shared.engine.lock();
+                shared.give_way(&engine, shared.tick_ns());
+            }
+            return !moved;
+        }
+        if !woken.rung {
+            return false;
+        }
+        let polls = now.saturating_sub(shared.progress.polled_at()) < RECENTLY;
+        if polls {
+            // It may have stopped just now: look again soon.
+            self.last_stamp = stamp;
+            let engine = shared.engine.lock();
+            shared.give_way(&engine, RECENTLY);
+        }
+        !polls
     }
 
     /// Drives until there has been nothing to do for a while, or the program polls by itself.
@@ -189,7 +204,7 @@ impl EngineThread {
                 if polls >= POLLS_THAT_COUNT {
                     let engine = self.shared.engine.lock();
                     self.last_stamp = self.shared.progress.stamp();
-                    self.shared.give_way(&engine);
+                    self.shared.give_way(&engine, self.shared.tick_ns());
                     return;
                 }
                 if self.shared.is_stopping() || self.shared.has_failed() {
@@ -236,20 +251,6 @@ impl EngineThread {
         self.shared
             .blocks
             .close(|fd| self.shared.reactor.remove(fd));
-    }
-}
-
-/// Whether the program polls within some time.
-fn polls_within(shared: &Shared, stamp: u32, time: Duration) -> bool {
-    let until = Instant::now() + time;
-    loop {
-        if shared.progress.stamp() != stamp {
-            return true;
-        }
-        if Instant::now() >= until {
-            return false;
-        }
-        rkey_base::hint::pause();
     }
 }
 
