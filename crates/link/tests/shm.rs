@@ -68,6 +68,8 @@ fn requests_and_responses_travel() {
         assert_eq!(bytes_of(&requester.response().unwrap().unwrap()), bytes);
         requester.response_done();
         assert_eq!(requester.acked(), Ok(ticket + 1));
+        requester.flush();
+        assert_eq!(responder.acked(), Ok(0), "it has sent no request");
         assert!(requester.incoming().unwrap().is_none());
         assert!(responder.response().unwrap().is_none());
     }

@@ -1,0 +1,104 @@
+//! A target whose program sleeps: everything one-sided completes, and an idle device costs nothing.
+
+mod common;
+
+use std::time::Duration;
+
+use common::process::{Peer, alone, cpu_time, role, sleep_in_read, states};
+use common::side::{Side, seed_of};
+use common::{Random, until};
+use rkey_device::engine::{SendRequest, Status, Work};
+
+/// Processor time that an idle process may use within [`IDLE`]: two ticks of the kernel's clock.
+const NOTHING: Duration = Duration::from_millis(20);
+const IDLE: Duration = Duration::from_secs(2);
+
+fn target() {
+    let side = Side::open(seed_of(7));
+    let (offer, qp) = (side.offer(), side.qp());
+    side.connect_to_test(&qp, &offer);
+    sleep_in_read();
+}
+
+/// Whether the program of a process is in read(2), which has nothing to do with us: one of its threads, as the
+/// test harness runs a test in a thread of its own.
+fn is_in_read(pid: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let mut calls = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("syscall")));
+    // Number 0 on x86-64 is read, and descriptor 0 standard input; not everybody may look.
+    calls.any(|call| match call {
+        Ok(call) if cfg!(target_arch = "x86_64") => call.starts_with("0 0x0 "),
+        _ => states(pid).iter().all(|state| *state == 'S'),
+    })
+}
+
+/// Writes, reads and atomics of every size complete while the program of the target sleeps in a blocking
+/// read(2), also when the initiator sleeps for each completion; afterwards, both devices being open and
+/// connected, two seconds cost neither process any processor time.
+#[test]
+fn the_target_sleeps() {
+    const TEST: &str = "the_target_sleeps";
+    match role().as_deref() {
+        None | Some("alone") => {}
+        Some(_) => return target(),
+    }
+    if !alone(TEST) {
+        return;
+    }
+    let side = Side::open(seed_of(8));
+    let listener = side.listen();
+    let peer = Peer::start(TEST, "target", listener.local_address());
+    let (offer, qp) = (side.offer(), side.qp());
+    let remote = side.accept(&listener, &qp, &offer);
+    until("the target's read", || is_in_read(peer.pid()));
+    side.verify(&qp, &remote, "polling");
+    let mut random = Random::seeded(TEST);
+    let mut sum = 0u64;
+    for id in 0..300 {
+        if id % 50 == 0 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let add = random.below(1000);
+        let place = common::side::SINK;
+        let work = match id % 3 {
+            0 => Work::Write {
+                remote: remote.inbox(0),
+                imm: None,
+            },
+            1 => Work::Read {
+                remote: remote.pattern(3),
+            },
+            _ => Work::FetchAdd {
+                remote: remote.atomic(0),
+                add,
+            },
+        };
+        let from = if id % 3 == 0 { 0 } else { place };
+        qp.post_send(&SendRequest::new(id, work, &[side.sge(from, 1)]))
+            .unwrap();
+        let done = side
+            .next_within(common::LONG)
+            .unwrap_or_else(|| panic!("{id} never completed"));
+        assert_eq!((done.id, done.status), (id, Status::Success));
+        if id % 3 == 2 {
+            assert_eq!(side.memory.word(place), sum);
+            sum += add;
+        }
+        assert!(is_in_read(peer.pid()), "the target's program woke");
+    }
+    // Let both fall asleep.
+    std::thread::sleep(Duration::from_millis(300));
+    let ours = std::process::id();
+    let before = (cpu_time(ours), cpu_time(peer.pid()));
+    std::thread::sleep(IDLE);
+    let used = (
+        cpu_time(ours) - before.0,
+        cpu_time(peer.pid()) - before.1,
+    );
+    eprintln!("{TEST}: idle for {IDLE:?}: {used:?} of processor time here and there");
+    assert!(used.0 <= NOTHING, "the initiator used {:?}", used.0);
+    assert!(used.1 <= NOTHING, "the target used {:?}", used.1);
+    drop(qp);
+    side.withdraw(&offer);
+    peer.finish();
+}
