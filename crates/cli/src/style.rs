@@ -6,6 +6,8 @@ use std::io::IsTerminal;
 
 /// Width of tables that do not go to a terminal, in columns.
 const WIDTH: u16 = 118;
+/// Narrower tables cannot be read; a narrower terminal wraps their lines.
+const NARROW: u16 = 60;
 
 /// Whether standard output shows colours: a terminal does, unless the person set `NO_COLOR`.
 pub(crate) fn colour() -> bool {
@@ -28,9 +30,16 @@ pub(crate) fn table<const N: usize>(colour: bool, header: [&str; N]) -> Table {
     } else {
         table.force_no_tty();
     }
-    if !std::io::stdout().is_terminal() {
-        table.set_width(WIDTH);
-    }
+    // Neither a pipe nor a terminal that does not know its size says how wide it is.
+    let known = std::io::stdout()
+        .is_terminal()
+        .then(|| table.width())
+        .flatten();
+    table.set_width(
+        known
+            .filter(|width| *width > 0)
+            .map_or(WIDTH, |width| width.max(NARROW)),
+    );
     table.set_header(header);
     table
 }
