@@ -3,14 +3,16 @@
 //! A queue pair that is given a peer makes the engine ask for a link ([`rkey_engine::Event::LinkNeeded`]).
 //! The device that owns the number listens on the socket of its block. It may not be there yet: two
 //! programs that exchange numbers come up in any order. So finding is tried again, at growing
-//! distances, as long as a queue pair that waits is in a state to wait.
+//! distances, as long as a queue pair that waits is in a state to wait. A queue pair that was told
+//! *which* device its peer is on does not wait for one: that device was there when it told its numbers,
+//! so if nobody has its block any more, or another device has, it is gone.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use rkey_engine::{LinkId, QpId, QpState, QpType};
-use rkey_link::Link;
+use rkey_link::{Link, NodeId};
 use rkey_link::shm::{Connector, HandshakeError, LocalNode, ShmLink, Step};
 
 use crate::control::Control;
@@ -218,10 +220,15 @@ impl Discovery {
             return false;
         };
         let passing = match error {
-            HandshakeError::Io(e) => !matches!(
-                e.kind(),
-                ErrorKind::PermissionDenied | ErrorKind::InvalidInput
-            ),
+            HandshakeError::Io(e) => {
+                if e.kind() == ErrorKind::ConnectionRefused {
+                    attempt.give_up_known_devices(shared);
+                }
+                !matches!(
+                    e.kind(),
+                    ErrorKind::PermissionDenied | ErrorKind::InvalidInput
+                )
+            }
             // It may have been closed the moment before.
             HandshakeError::Closed => true,
             HandshakeError::NotAllowed(_)
@@ -255,6 +262,15 @@ impl Discovery {
 }
 
 impl Attempt {
+    /// Nobody has the block: the devices that had it, and told us so, are gone.
+    fn give_up_known_devices(&mut self, shared: &Shared) {
+        let known = |waiting: &mut Waiting| node_of_peer(shared, waiting.qp).is_some();
+        let gone: Vec<Waiting> = self.waiting.extract_if(.., known).collect();
+        for waiting in gone {
+            shared.peer_was_never_reached(waiting.qp, waiting.peer);
+        }
+    }
+
     fn later(&mut self, now: Instant) {
         self.state = State::Idle(now + self.pause);
         self.pause = (self.pause * 2).min(PAUSES.1);
@@ -283,16 +299,34 @@ fn still_waits(shared: &Shared, waiting: Waiting, now: Instant) -> bool {
     state_waits && same_peer
 }
 
+/// The device that a queue pair's peer is on, if the queue pair was told.
+fn node_of_peer(shared: &Shared, qp: QpId) -> Option<NodeId> {
+    let info = shared.command(|engine| engine.query_qp(qp))?;
+    info.attributes.peer?.node
+}
+
 /// Tells the engine the link of a queue pair. One that is gone in the meantime does not mind.
 fn connect(shared: &Shared, waiting: Waiting, link: LinkId) {
-    shared.command(|engine| {
-        let datagram = engine
-            .query_qp(waiting.qp)
-            .is_some_and(|q| q.config.qp_type == QpType::Ud);
-        if datagram {
+    let known = node_of_peer(shared, waiting.qp);
+    let is_other = shared.command(|engine| {
+        let Some(qp) = engine.query_qp(waiting.qp) else {
+            return false;
+        };
+        if qp.config.qp_type == QpType::Ud {
             engine.connect_qpn(waiting.peer, link);
-        } else if let Err(error) = engine.connect_qp(waiting.qp, link) {
+            return false;
+        }
+        let found = engine.link(link).map(Link::node);
+        if known.is_some() && found.is_some() && known != found {
+            return true;
+        }
+        if let Err(error) = engine.connect_qp(waiting.qp, link) {
             tracing::debug!(%error, "a queue pair that waited for its link is gone");
         }
+        false
     });
+    if is_other {
+        tracing::debug!(qpn = waiting.peer, "another device has the number now");
+        shared.peer_was_never_reached(waiting.qp, waiting.peer);
+    }
 }

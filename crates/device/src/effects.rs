@@ -78,6 +78,18 @@ impl Shared {
         notify.ready(cq);
     }
 
+    /// The device of a connected queue pair ended before there was a link to it: what waits fails, and the
+    /// program is told as if the link had been there.
+    pub(crate) fn peer_was_never_reached(&self, qp: QpId, peer: u32) {
+        let own = self.command(|engine| {
+            engine.unreachable(qp, peer);
+            engine.query_qp(qp).map(|info| info.qpn)
+        });
+        if let Some(qpn) = own {
+            self.peer_is_gone(qp, qpn);
+        }
+    }
+
     fn peer_is_gone(&self, qp: QpId, qpn: u32) {
         let fails = self
             .qps

@@ -37,6 +37,17 @@ thread_local! {
     };
 }
 
+/// What a look at all links found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Nothing.
+    Nothing,
+    /// Nothing but acknowledgements of ours that are held back, to be told together with others.
+    Owed,
+    /// Something of a peer's.
+    Arrived,
+}
+
 /// A list of links to look at.
 #[derive(Debug)]
 pub(crate) struct Peeks {
@@ -57,15 +68,17 @@ impl Default for Peeks {
 }
 
 impl Peeks {
-    /// Whether a link has something, for pollers.
+    /// What the links have, for pollers.
     #[inline]
-    pub(crate) fn any_pending(&self) -> bool {
+    pub(crate) fn look(&self) -> Look {
         // A thread that is being torn down has no count any more: it shall look with the lock.
-        LOOKS.try_with(|looks| self.look(looks)).unwrap_or(true)
+        LOOKS
+            .try_with(|looks| self.look_as(looks))
+            .unwrap_or(Look::Arrived)
     }
 
     #[inline]
-    fn look(&self, looks: &Looks) -> bool {
+    fn look_as(&self, looks: &Looks) -> Look {
         // Only this thread writes it.
         let count = looks.0.load(Ordering::Relaxed);
         looks.0.store(count.wrapping_add(1), Ordering::Relaxed);
@@ -78,9 +91,18 @@ impl Peeks {
         // SAFETY: the pointer came from `Box::into_raw`, and `replace` frees it only after it has
         // seen our count move on after it took the pointer away (see the head of this file).
         let list = unsafe { &*list };
-        let pending = list.iter().any(Peek::pending);
+        let mut look = Look::Nothing;
+        for peek in list {
+            if peek.has_arrived() {
+                look = Look::Arrived;
+                break;
+            }
+            if peek.owes() {
+                look = Look::Owed;
+            }
+        }
         looks.0.store(count.wrapping_add(2), Ordering::Release);
-        pending
+        look
     }
 
     /// Does something with each, while the list cannot change.
@@ -144,7 +166,7 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
-                        assert!(!peeks.any_pending());
+                        assert_eq!(peeks.look(), Look::Nothing);
                     }
                 });
             }

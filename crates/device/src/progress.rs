@@ -34,7 +34,7 @@ use rustix::time::{
 };
 
 use crate::error::DeviceError;
-use crate::peeks::Peeks;
+use crate::peeks::{Look, Peeks};
 use crate::shared::{DeviceEngine, Shared};
 
 /// The most pieces that one call of `drive` takes, so that posters get their turn.
@@ -44,6 +44,8 @@ const BUDGET: u32 = 256;
 const SETTLE: u32 = 32;
 /// Every so many empty polls the clock is read.
 const POLLS_PER_LOOK: u32 = 64;
+/// Every so many empty polls an acknowledgement that is held back is told.
+const POLLS_PER_ACK: u32 = 8;
 /// So long a request may be unacknowledged before the peer is woken whatever its sleep word says.
 const KICK_AFTER: u64 = 50_000;
 /// And so long it has to be quiet before it is woken once more.
@@ -228,16 +230,31 @@ impl Shared {
         let state = &self.progress;
         let stamp = state.stamp.0.load(Ordering::Relaxed).wrapping_add(1);
         state.stamp.0.store(stamp, Ordering::Relaxed);
-        let wanted = state.restless.load(Ordering::Relaxed) || state.peeks.any_pending();
-        if wanted
-            && let Some(engine) = self.engine.try_lock()
-            && self.drive(engine, state.clock.load(Ordering::Relaxed))
-            && state.quiet_since.load(Ordering::Relaxed) != 0
-        {
-            state.quiet_since.store(0, Ordering::Relaxed);
+        let look = state.peeks.look();
+        if look == Look::Arrived || state.restless.load(Ordering::Relaxed) {
+            if let Some(engine) = self.engine.try_lock()
+                && self.drive(engine, state.clock.load(Ordering::Relaxed))
+                && state.quiet_since.load(Ordering::Relaxed) != 0
+            {
+                state.quiet_since.store(0, Ordering::Relaxed);
+            }
+        } else if look == Look::Owed && stamp.is_multiple_of(POLLS_PER_ACK) {
+            self.publish();
         }
         if stamp.is_multiple_of(POLLS_PER_LOOK) {
             self.poll_slowly();
+        }
+    }
+
+    /// Tells peers what has been executed: nothing more came that could have been told with it.
+    #[cold]
+    fn publish(&self) {
+        if let Some(mut engine) = self.engine.try_lock() {
+            for (_, link) in engine.links_mut() {
+                if let AnyLink::Shm(link) = link {
+                    link.publish();
+                }
+            }
         }
     }
 
@@ -274,7 +291,8 @@ impl Shared {
         if state.deadline.load(Ordering::Relaxed) != deadline {
             state.deadline.store(deadline, Ordering::Relaxed);
         }
-        let restless = progress.did || progress.more;
+        // What only held-back acknowledgements need, pollers do without driving.
+        let restless = progress.more || (progress.did && state.loops.load(Ordering::Relaxed));
         if state.restless.load(Ordering::Relaxed) != restless {
             state.restless.store(restless, Ordering::Relaxed);
         }
@@ -282,7 +300,7 @@ impl Shared {
         if engine.has_events() {
             self.drain_events(engine);
         }
-        restless
+        progress.did || progress.more
     }
 
     /// Takes the events of the engine and acts on them after giving the lock back.
@@ -460,7 +478,7 @@ impl Shared {
 
     /// Whether a link has something.
     pub(crate) fn any_pending(&self) -> bool {
-        self.progress.peeks.any_pending()
+        self.progress.peeks.look() != Look::Nothing
     }
 
     /// From now on posts may be to this device itself.

@@ -370,11 +370,23 @@ impl Peek {
     /// Whether a piece has arrived, an acknowledgement has changed, or one of ours is due.
     #[inline]
     pub fn pending(&self) -> bool {
+        self.has_arrived() || self.owes()
+    }
+
+    /// Whether a piece has arrived, or an acknowledgement has changed.
+    #[inline]
+    pub fn has_arrived(&self) -> bool {
         let next = self.cursor.consumed.load(Ordering::Relaxed);
         super::slot::is_current(self.peer.slot_word(next).load(Ordering::Relaxed), next)
             || self.peer.ack().load(Ordering::Relaxed)
                 != self.cursor.ack_seen.load(Ordering::Relaxed)
-            || next != self.cursor.reported.load(Ordering::Relaxed)
+    }
+
+    /// Whether an acknowledgement of ours is held back. Somebody who polls without holding the link
+    /// publishes it after a few looks in vain ([`crate::shm::ShmLink::publish`]).
+    #[inline]
+    pub fn owes(&self) -> bool {
+        self.cursor.consumed.load(Ordering::Relaxed) != self.cursor.reported.load(Ordering::Relaxed)
     }
 }
 

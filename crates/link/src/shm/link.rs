@@ -179,6 +179,13 @@ impl ShmLink {
         self.reachable
     }
 
+    /// Publishes an acknowledgement that is held back, and wakes the peer if it sleeps.
+    #[inline]
+    pub fn publish(&mut self) {
+        self.end.report_all();
+        self.flush();
+    }
+
     /// Rings the peer's bell, whether it sleeps or not. Never blocks.
     pub fn kick(&self) {
         self.line.ring();
