@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 /// Bytes per announcement: how long a revocation may have to wait.
 const CHUNK: usize = 256 << 10;
@@ -207,11 +207,11 @@ impl DirectMap {
         &mut self,
         access: impl FnOnce(*mut u8) -> Result<R, Fault>,
     ) -> Result<R, DirectError> {
+        self.in_use().store(self.id.generation, Ordering::Relaxed);
         if self.light {
-            self.in_use().store(self.id.generation, Ordering::Relaxed);
             barrier::light();
         } else {
-            self.in_use().swap(self.id.generation, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
         }
         if !self.current() {
             self.lose();

@@ -14,8 +14,8 @@
 //!   copy either has been announced visibly, or will see that the lease is gone.
 //!
 //! The barrier makes the announcement a plain store (7.5 ns less than an atomic exchange per
-//! operation). If one of the two processes could not register for it, the initiator uses an
-//! exchange instead. A process that has ended does not copy any more: it counts as idle. One that
+//! operation). If one of the two processes could not register for it, the initiator issues a full
+//! fence instead. A process that has ended does not copy any more: it counts as idle. One that
 //! is stopped in the middle of a copy does not, and revoking runs into its time limit.
 //!
 //! A lease is over shared memory of the owner that cannot shrink; a lease for reading only needs

@@ -202,7 +202,8 @@ impl LinkRequest {
         let own_geometry = local.config.responses();
         let own = create_segment(own_geometry)?;
         let process = PeerProcess::of(&socket);
-        let by_reference = local.config.by_reference && process.probe(&hello.probe);
+        let by_reference =
+            local.config.by_reference && who.is_our_user() && process.probe(&hello.probe);
         let welcome = Welcome {
             node: local.id,
             sizes: own_geometry.into(),

@@ -150,11 +150,13 @@ impl Connector {
             return Err(HandshakeError::Closed);
         };
         let process = PeerProcess::of(&socket);
-        let reachable = self.local.config.by_reference && process.probe(&welcome.probe);
+        let credentials = socket.credentials()?;
+        let by_reference = self.local.config.by_reference && credentials.is_our_user();
+        let reachable = by_reference && process.probe(&welcome.probe);
         let link = ShmLink::new(Parts {
             role: Role::Requester,
             node: welcome.node,
-            credentials: socket.credentials()?,
+            credentials,
             socket,
             process,
             own,
@@ -163,7 +165,7 @@ impl Connector {
             peer_geometry,
             light: self.local.membarrier && welcome.membarrier,
             fork: self.local.fork_mark(),
-            by_reference: self.local.config.by_reference && welcome.by_reference,
+            by_reference: by_reference && welcome.by_reference,
             reference_min: self.local.config.reference_min.max(welcome.reference_min),
             reachable,
         })?;

@@ -61,7 +61,9 @@
 //! **By reference.** The responder sets its at-it word, issues a full fence, looks at the
 //! requester's no-more word, and only then pulls or pushes; then it clears its word. The requester
 //! that wants its memory for itself again sets no-more, issues a full fence, and waits until at-it
-//! is clear.
+//! is clear. Between two users nothing goes by reference, whatever the kernel permits: a privileged
+//! responder would write where a process of less privilege tells it to, which may run another
+//! program by then.
 //!
 //! **Strangers.** Every word of the peer's segment is copied out once, then checked. What makes no
 //! sense (unknown operation, lengths that do not agree, offsets outside, acknowledgements of what
@@ -89,4 +91,4 @@ pub use line::{Control, Event, Line};
 pub use link::ShmLink;
 pub use local::{LinkConfig, LocalNode};
 pub use reach::Reach;
-pub use socket::{Credentials, FDS_MAX, PACKET_MAX, Policy};
+pub use socket::{Credentials, FDS_MAX, PACKET_MAX, Policy, peer_credentials};

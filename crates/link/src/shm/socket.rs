@@ -36,6 +36,13 @@ pub struct Credentials {
     pub gid: u32,
 }
 
+impl Credentials {
+    /// Whether it is a process of our own effective user.
+    pub(crate) fn is_our_user(&self) -> bool {
+        self.uid == rustix::process::geteuid().as_raw()
+    }
+}
+
 /// Whom we talk to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
@@ -50,7 +57,7 @@ impl Policy {
     /// Whether a process with these credentials may be talked to.
     pub fn allows(self, who: &Credentials) -> bool {
         match self {
-            Self::SameUser => who.uid == rustix::process::geteuid().as_raw(),
+            Self::SameUser => who.is_our_user(),
             Self::Any => true,
         }
     }
@@ -227,31 +234,7 @@ impl Socket {
     /// # Errors
     /// Whatever the kernel says.
     pub(crate) fn credentials(&self) -> io::Result<Credentials> {
-        let mut ucred = libc::ucred {
-            pid: 0,
-            uid: u32::MAX,
-            gid: u32::MAX,
-        };
-        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-        // SAFETY: both pointers are to locals, and `len` is the size of the first.
-        let rc = unsafe {
-            libc::getsockopt(
-                self.0.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_PEERCRED,
-                (&raw mut ucred).cast(),
-                &raw mut len,
-            )
-        };
-        if rc != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let pid = u32::try_from(ucred.pid).ok().filter(|&pid| pid != 0);
-        Ok(Credentials {
-            pid,
-            uid: ucred.uid,
-            gid: ucred.gid,
-        })
+        peer_credentials(&self.0)
     }
 
     /// A descriptor of the other process, which cannot be confused with a later one of the same
@@ -278,6 +261,38 @@ impl Socket {
         // the probe would show.
         PidFd::open(self.credentials().ok()?.pid?).ok()
     }
+}
+
+/// Who is at the other end of a connected Unix socket.
+///
+/// # Errors
+/// Whatever the kernel says.
+pub fn peer_credentials(socket: impl AsFd) -> io::Result<Credentials> {
+    let mut ucred = libc::ucred {
+        pid: 0,
+        uid: u32::MAX,
+        gid: u32::MAX,
+    };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: both pointers are to locals, and `len` is the size of the first.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut ucred).cast(),
+            &raw mut len,
+        )
+    };
+    if rc != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let pid = u32::try_from(ucred.pid).ok().filter(|&pid| pid != 0);
+    Ok(Credentials {
+        pid,
+        uid: ucred.uid,
+        gid: ucred.gid,
+    })
 }
 
 impl AsFd for Socket {
