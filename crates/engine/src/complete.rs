@@ -73,7 +73,7 @@ impl<M> Context<M> {
     #[cold]
     pub(crate) fn give_up(&mut self, qp: &mut Qp, status: Status) {
         if qp.sq.head != qp.sq.tail {
-            self.haunt(qp);
+            self.haunt(qp, qp.sq.head..qp.sq.head + 1);
             let seq = qp.sq.head;
             self.forfeit(qp, seq);
             qp.sq.head = seq + 1;
@@ -102,7 +102,7 @@ impl<M> Context<M> {
 
     /// Ends all sends as flushed, and forgets what is on the link.
     pub(crate) fn flush_sends(&mut self, qp: &mut Qp) {
-        self.haunt(qp);
+        self.haunt(qp, qp.sq.head..qp.sq.next + u64::from(qp.req.offset > 0));
         while qp.sq.head != qp.sq.tail {
             let seq = qp.sq.head;
             self.forfeit(qp, seq);

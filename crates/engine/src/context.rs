@@ -12,6 +12,7 @@ use rkey_core::{Denial, DomainId};
 use rkey_link::NodeId;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 
 /// The most reports that wait to be polled. More are counted, not kept: a peer that is refused in
 /// a loop must not fill our memory.
@@ -150,10 +151,10 @@ impl<M> Context<M> {
     }
 
     /// Remembers what a peer may still touch for a queue pair that forgets its requests.
-    pub(crate) fn haunt(&mut self, qp: &Qp) {
+    pub(crate) fn haunt(&mut self, qp: &Qp, seqs: Range<u64>) {
         let Some(link) = qp.out else { return };
         let mut sges = Vec::new();
-        for seq in qp.sq.head..qp.sq.next + u64::from(qp.req.offset > 0) {
+        for seq in seqs {
             if qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) {
                 sges.extend_from_slice(qp.sq.sges(seq));
             }

@@ -143,7 +143,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 node: port.meta.node,
                 capabilities: port.meta.caps,
                 down: down.map(|reason| reason.to_string()),
-                outstanding: port.meta.outstanding.len() as u32,
+                outstanding: port.meta.outstanding.len(),
                 blocked: port.meta.blocked.len() as u32,
                 no_reference: port.meta.no_reference,
                 no_push: port.meta.no_push,

@@ -34,6 +34,7 @@ pub mod event;
 pub mod id;
 pub mod inspect;
 mod nak;
+mod network;
 mod numbers;
 mod port;
 mod post;

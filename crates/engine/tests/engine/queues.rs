@@ -82,8 +82,6 @@ fn a_step_needs_its_attributes_and_takes_no_others() {
 }
 
 /// What a queue pair was not made for is refused when it is posted, and nothing of it is posted.
-///
-/// Proves: VB-I07
 #[test]
 fn work_that_does_not_fit_is_refused() {
     let remote = Target {

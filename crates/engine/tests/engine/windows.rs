@@ -288,7 +288,7 @@ fn binds_that_ask_too_much_fail() {
 
 /// A fenced bind starts only when the reads before it are complete.
 ///
-/// Proves: DA-014, DA-I14
+/// Proves: DA-I14
 #[test]
 fn a_fenced_bind_waits_for_reads() {
     let mut world = world(WindowKind::Type1);

@@ -1,0 +1,225 @@
+//! Links: attached, given to queue pairs, found broken, taken out; and what a peer can still reach
+//! over them.
+
+use crate::context::Ghost;
+use crate::port::Port;
+use crate::requester::{drop_datagram, pump};
+use crate::send_queue::{Detail, WqeFlags};
+use crate::{Engine, EngineError, LinkId, Peer, Progress, QpId, QpState, QpType, Sge, Status};
+use rkey_base::memory::Memory;
+use rkey_core::LocalKey;
+use rkey_link::{DownReason, Link, NodeId};
+
+impl<L: Link, M: Memory> Engine<L, M> {
+    /// Adds a link, in whatever role it plays. Requests that arrive on it are served from the
+    /// next [`Self::drive`] on.
+    pub fn attach(&mut self, link: L) -> LinkId {
+        self.links.insert(|id| Port::new(id, link))
+    }
+
+    /// Takes a link out. Requests that are outstanding on it fail with
+    /// [`Status::RetryExceeded`]. No [`Event::LinkDown`] is raised.
+    pub fn detach(&mut self, link: LinkId, _reason: DownReason) -> Option<L> {
+        self.take_last_news(link);
+        let port = self.links.remove(link)?;
+        for who in &port.meta.blocked {
+            if let Some(qp) = self.qps.get_mut(*who) {
+                qp.req.blocked = false;
+                self.x.ready.push(who.0);
+            }
+        }
+        self.forget_link(link);
+        self.send_ready(&mut Progress::default());
+        self.settle_broken();
+        Some(port.link)
+    }
+
+    /// The link of an [`Event::LinkDown`], which the engine has let go.
+    pub fn take_detached(&mut self, link: LinkId) -> Option<L> {
+        let place = self.detached.iter().position(|(id, _)| *id == link)?;
+        Some(self.detached.swap_remove(place).1)
+    }
+
+    /// A link.
+    pub fn link(&self, link: LinkId) -> Option<&L> {
+        self.links.get(link).map(|port| &port.link)
+    }
+
+    /// A link, to do with it what is not the engine's business (doorbells, control messages).
+    pub fn link_mut(&mut self, link: LinkId) -> Option<&mut L> {
+        self.links.get_mut(link).map(|port| &mut port.link)
+    }
+
+    /// All links.
+    pub fn links(&self) -> impl Iterator<Item = (LinkId, &L)> {
+        self.links.iter().map(|port| (port.meta.id, &port.link))
+    }
+
+    /// Requests of a connected queue pair go over this link from now on: the answer to
+    /// [`Event::LinkNeeded`]. If the queue pair did not know its peer's device, now it does.
+    ///
+    /// # Errors
+    /// Stale handles, or a queue pair that has no peer.
+    pub fn connect_qp(&mut self, qp: QpId, link: LinkId) -> Result<(), EngineError> {
+        let port = self.links.get(link).ok_or(EngineError::NoSuch("link"))?;
+        let node = port.meta.node;
+        let qp = self
+            .qps
+            .get_mut(qp)
+            .ok_or(EngineError::NoSuch("queue pair"))?;
+        let Some(peer) = qp.peer else {
+            return Err(EngineError::NoSuch("peer of the queue pair"));
+        };
+        qp.peer = Some(Peer {
+            node: Some(peer.node.unwrap_or(node)),
+            ..peer
+        });
+        qp.out = Some(link);
+        qp.req.asked = false;
+        pump(&mut self.x, &mut self.links, qp);
+        self.after_post(link);
+        Ok(())
+    }
+
+    /// Tells a queue pair which device its peer is on, without giving it a link.
+    ///
+    /// # Errors
+    /// A stale handle, or a queue pair that has no peer.
+    pub fn identify_peer(&mut self, qp: QpId, node: NodeId) -> Result<(), EngineError> {
+        let qp = self
+            .qps
+            .get_mut(qp)
+            .ok_or(EngineError::NoSuch("queue pair"))?;
+        let Some(peer) = &mut qp.peer else {
+            return Err(EngineError::NoSuch("peer of the queue pair"));
+        };
+        peer.node = Some(node);
+        qp.inbound = None;
+        Ok(())
+    }
+
+    /// Datagrams to this queue pair number go over this link from now on.
+    pub fn connect_qpn(&mut self, qpn: u32, link: LinkId) {
+        self.x.routes.insert(qpn, link);
+        self.wake_datagrams(qpn, false);
+        self.after_post(link);
+    }
+
+    /// There is no device with queue pair number `peer` at present. A connected queue pair fails
+    /// the sends that wait for it ([`Status::RetryExceeded`]); datagrams to it are lost, which
+    /// nobody is told.
+    pub fn unreachable(&mut self, qp: QpId, peer: u32) {
+        let Some(qp) = self.qps.get_mut(qp) else {
+            return;
+        };
+        qp.req.asked = false;
+        if qp.config.qp_type == QpType::Ud {
+            self.x.routes.remove(&peer);
+            self.wake_datagrams(peer, true);
+        } else if qp.out.is_none()
+            && qp.sq.head != qp.sq.tail
+            && matches!(qp.state, QpState::Rts | QpState::Sqd)
+        {
+            self.x.give_up(qp, Status::RetryExceeded);
+        }
+        self.settle_broken();
+    }
+
+    /// Lets go on, or drops, what waits for the link to a datagram queue pair.
+    fn wake_datagrams(&mut self, qpn: u32, lost: bool) {
+        for index in 0..self.qps.bound() {
+            let Some(qp) = self.qps.at_mut(index) else {
+                continue;
+            };
+            if qp.config.qp_type != QpType::Ud {
+                continue;
+            }
+            while qp.sq.next != qp.sq.tail
+                && matches!(qp.sq.detail(qp.sq.next), Detail::Datagram(to) if to.qpn == qpn)
+            {
+                qp.req.asked = false;
+                if !lost {
+                    break;
+                }
+                drop_datagram(&mut self.x, qp);
+            }
+            pump(&mut self.x, &mut self.links, qp);
+        }
+        self.settle_broken();
+    }
+
+    /// Rings the bell of a link after something was sent outside of `drive`.
+    pub(crate) fn after_post(&mut self, link: LinkId) {
+        if let Some(port) = self.links.get_mut(link) {
+            port.link.flush();
+        }
+        self.settle_broken();
+    }
+
+    /// Whether a link has something to take. A peek: cheap.
+    pub fn pending(&self) -> bool {
+        self.links.iter().any(|port| port.link.pending())
+    }
+
+    /// All links, to do with them what is not the engine's business.
+    pub fn links_mut(&mut self) -> impl Iterator<Item = (LinkId, &mut L)> {
+        self.links
+            .iter_mut()
+            .map(|port| (port.meta.id, &mut port.link))
+    }
+
+    /// Whether a peer may still touch the region with this local key, because a request named it by
+    /// reference and the peer has not acknowledged it. That stays so when the request has ended
+    /// here by a timeout or a flush, until the link says otherwise or is detached.
+    pub fn references(&self, key: LocalKey) -> bool {
+        !self.referencing_links(key).is_empty()
+    }
+
+    /// The links over which a peer may still touch the region; see [`Self::references`].
+    pub fn referencing_links(&self, key: LocalKey) -> Vec<LinkId> {
+        if !self.x.referenced.get() {
+            return Vec::new();
+        }
+        let mut any = !self.x.ghosts.is_empty();
+        let names = |sges: &[Sge]| sges.iter().any(|sge| sge.key == key);
+        let mut links = Vec::new();
+        for qp in self.qps.iter() {
+            for seq in qp.sq.head..qp.sq.next + u64::from(qp.req.offset > 0) {
+                if qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) {
+                    any = true;
+                    if names(qp.sq.sges(seq)) {
+                        links.extend(qp.out);
+                    }
+                }
+            }
+        }
+        // As long as nothing is, nobody has to look.
+        self.x.referenced.set(any);
+        let ghosts = self
+            .x
+            .ghosts
+            .iter()
+            .filter(|ghost| names(&ghost.sges) && self.is_alive(ghost));
+        links.extend(ghosts.map(|ghost| ghost.link));
+        links.sort_unstable();
+        links.dedup();
+        links
+    }
+
+    /// Whether the peer has not acknowledged all of it.
+    fn is_alive(&self, ghost: &Ghost) -> bool {
+        self.links.get(ghost.link).is_some_and(|port| {
+            port.meta
+                .outstanding
+                .iter()
+                .any(|record| record.life == ghost.life)
+        })
+    }
+
+    /// Forgets what peers have acknowledged since.
+    pub(crate) fn lay_ghosts(&mut self) {
+        let mut ghosts = std::mem::take(&mut self.x.ghosts);
+        ghosts.retain(|ghost| self.is_alive(ghost));
+        self.x.ghosts = ghosts;
+    }
+}
