@@ -18,7 +18,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 
     /// Takes a link out. Requests that are outstanding on it fail with
-    /// [`Status::RetryExceeded`]. No [`Event::LinkDown`] is raised.
+    /// [`Status::RetryExceeded`]. No [`crate::Event::LinkDown`] is raised.
     pub fn detach(&mut self, link: LinkId, _reason: DownReason) -> Option<L> {
         self.take_last_news(link);
         let port = self.links.remove(link)?;
@@ -34,7 +34,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Some(port.link)
     }
 
-    /// The link of an [`Event::LinkDown`], which the engine has let go.
+    /// The link of an [`crate::Event::LinkDown`], which the engine has let go.
     pub fn take_detached(&mut self, link: LinkId) -> Option<L> {
         let place = self.detached.iter().position(|(id, _)| *id == link)?;
         Some(self.detached.swap_remove(place).1)
@@ -56,7 +56,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 
     /// Requests of a connected queue pair go over this link from now on: the answer to
-    /// [`Event::LinkNeeded`]. If the queue pair did not know its peer's device, now it does.
+    /// [`crate::Event::LinkNeeded`]. If the queue pair did not know its peer's device, now it does.
     ///
     /// # Errors
     /// Stale handles, or a queue pair that has no peer.
