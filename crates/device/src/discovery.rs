@@ -12,8 +12,8 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use rkey_engine::{LinkId, QpId, QpState, QpType};
-use rkey_link::{Link, NodeId};
 use rkey_link::shm::{Connector, HandshakeError, LocalNode, ShmLink, Step};
+use rkey_link::{Link, NodeId};
 
 use crate::control::Control;
 use crate::names;

@@ -31,7 +31,10 @@ fn stranger() {
         .device
         .connect(address(), &[&qp], &invitation, Duration::from_millis(200))
         .unwrap_err();
-    assert!(matches!(error, DeviceError::NobodyListens { .. }), "{error}");
+    assert!(
+        matches!(error, DeviceError::NobodyListens { .. }),
+        "{error}"
+    );
     let own = std::process::id();
     let all = list_devices(&Config::default()).unwrap();
     assert!(all.iter().all(|device| device.pid == own), "{all:?}");
@@ -166,7 +169,10 @@ fn other_network_namespaces() {
                 .device
                 .connect(address(), &[&qp], &[], time)
                 .unwrap_err();
-            assert!(matches!(error, DeviceError::NobodyListens { .. }), "{error}");
+            assert!(
+                matches!(error, DeviceError::NobodyListens { .. }),
+                "{error}"
+            );
             return;
         }
         _ if run_role() => return,
@@ -195,8 +201,14 @@ fn other_users_by_number() {
         let qp = side.qp();
         let number = std::env::var("RKEY_TEST_NAME").unwrap().parse().unwrap();
         let nobody = NodeId { pid: 1, nonce: 2 };
-        qp.connect(nobody, rkey_device::QpAddress { qpn: number, msn: 0 })
-            .unwrap();
+        qp.connect(
+            nobody,
+            rkey_device::QpAddress {
+                qpn: number,
+                msn: 0,
+            },
+        )
+        .unwrap();
         let send = Work::Send {
             imm: None,
             invalidate: None,
@@ -212,8 +224,14 @@ fn other_users_by_number() {
     let side = Side::with(Config::default(), seed_of(16));
     let qp = side.qp();
     let nobody = NodeId { pid: 1, nonce: 3 };
-    qp.connect(nobody, rkey_device::QpAddress { qpn: 0x77_0001, msn: 0 })
-        .unwrap();
+    qp.connect(
+        nobody,
+        rkey_device::QpAddress {
+            qpn: 0x77_0001,
+            msn: 0,
+        },
+    )
+    .unwrap();
     let sges = [side.sge(common::side::RECEIVES, 8)];
     qp.post_recv(&RecvRequest { id: 1, sges: &sges }).unwrap();
     let place = "127.0.0.1:1".parse().unwrap();

@@ -1,4 +1,5 @@
 //! Kill -9 in the middle of everything: the survivor gets its errors, loses nothing and goes on.
+#![allow(unsafe_code)] // UNSAFETY: a process that kills itself.
 
 mod common;
 
@@ -11,7 +12,8 @@ use common::process::{
 use common::side::{Remote, Side, seed_of};
 use common::traffic::{HANG, Traffic};
 use common::{LONG, Random, setting, until};
-use rkey_device::engine::{QpState, SendRequest, Status, Work};
+use rkey_device::engine::{QpState, RecvRequest, SendRequest, Status, Work};
+use rkey_device::link::NodeId;
 use rkey_device::names::{Scope, block_name, block_of, listen_name};
 use rkey_device::{Cq, Qp, Share};
 
@@ -101,11 +103,7 @@ fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> Duration 
         Some(listener) => listener.local_address(),
         None => free_address(side),
     };
-    let mut peer = Peer(
-        command(TEST, &number.to_string(), place)
-            .spawn()
-            .unwrap(),
-    );
+    let mut peer = Peer(command(TEST, &number.to_string(), place).spawn().unwrap());
     let remote = match &listener {
         Some(listener) => side.accept(listener, &qp, &offer),
         None => side.connect(place, &qp, &offer),
@@ -168,7 +166,8 @@ fn check_end(side: &Side, qp: &Qp, remote: &Remote, traffic: &Traffic, plan: Pla
     };
     assert!(
         expected || status == Status::RemoteAborted,
-        "{when}: {plan:?}: {opcode:?} {status:?}"
+        "{when}: {plan:?}: {opcode:?} {status:?}; {:?}",
+        side.device.denials().last()
     );
     assert_eq!(qp.query().unwrap().state, QpState::Error, "{when}");
     // Whoever goes on to use it gets an error, not a hang.
@@ -199,10 +198,7 @@ fn check_files(peer: &Peer) {
 /// The names of the dead are free again.
 fn check_names(place: SocketAddr, qpn: u32, when: &str) {
     let scope = Scope::of(Share::User);
-    for name in [
-        block_name(scope, block_of(qpn)),
-        listen_name(scope, place),
-    ] {
+    for name in [block_name(scope, block_of(qpn)), listen_name(scope, place)] {
         until(&format!("{when}: the end of {name}"), || {
             !name_is_taken(&name)
         });
@@ -256,9 +252,7 @@ fn killed_in_the_middle_of_traffic() {
         until("the end of the links", || {
             side.device.inspect().unwrap().links.len() == links
         });
-        holdings
-            .get_or_insert_with(Holdings::now)
-            .wait_for(&when);
+        holdings.get_or_insert_with(Holdings::now).wait_for(&when);
         if number == WARM_UP {
             memory = common::process::resident();
         }
@@ -320,4 +314,73 @@ fn killed_while_the_survivor_sleeps() {
         eprintln!("woken {:.1?} after the kill", killed.elapsed());
         peer.wait();
     }
+}
+
+/// A peer that dies in the moment in which the connection is made, before a single request: what was
+/// posted for it comes back all the same.
+#[test]
+fn killed_before_the_links_are_up() {
+    const TEST: &str = "killed_before_the_links_are_up";
+    if role().is_some() {
+        let side = Side::open(1);
+        let (offer, qp) = (side.offer(), side.qp());
+        side.connect_to_test(&qp, &offer);
+        // SAFETY: ends the process without anything else.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+    let side = Side::open(2);
+    let offer = side.offer();
+    let listener = side.listen();
+    for round in 0..20 {
+        let mut peer = Peer::start(TEST, "target", listener.local_address());
+        let qp = side.qp();
+        let remote = side.accept(&listener, &qp, &offer);
+        let sges = [side.sge(common::side::RECEIVES, 8)];
+        qp.post_recv(&RecvRequest { id: 1, sges: &sges }).unwrap();
+        if round % 2 == 0 {
+            let write = Work::Write {
+                remote: remote.inbox(0),
+                imm: None,
+            };
+            qp.post_send(&SendRequest::new(2, write, &[side.sge(0, 1)]))
+                .unwrap();
+        }
+        let mut left: Vec<u64> = if round % 2 == 0 { vec![1, 2] } else { vec![1] };
+        while let Some(last) = left.len().checked_sub(1) {
+            let done = side
+                .next_within(HANG)
+                .unwrap_or_else(|| panic!("round {round}: {left:?} never completed"));
+            // A write may have arrived before the end came.
+            assert!(done.status != Status::Success || done.id == 2, "{done:?}");
+            let place = left.iter().position(|id| *id == done.id);
+            left.swap_remove(place.unwrap_or_else(|| panic!("{done:?} after {last}")));
+        }
+        assert!(side.cq.is_empty());
+        peer.wait();
+    }
+}
+
+/// A queue pair that was told which device its peer is on does not take another for it, which has claimed
+/// the same numbers since: the peer is gone.
+#[test]
+fn numbers_that_another_device_has_now() {
+    let (near, far) = (Side::open(1), Side::open(2));
+    let (near_qp, far_qp) = (near.qp(), far.qp());
+    let before = NodeId {
+        nonce: far.device.node().nonce ^ 1,
+        ..far.device.node()
+    };
+    let sges = [near.sge(common::side::RECEIVES, 8)];
+    near_qp.connect(before, far_qp.address()).unwrap();
+    near_qp
+        .post_recv(&RecvRequest { id: 1, sges: &sges })
+        .unwrap();
+    let done = near.next_within(HANG).expect("a completion");
+    assert_eq!((done.id, done.status), (1, Status::Flushed));
+    let late = Work::Send {
+        imm: None,
+        invalidate: None,
+    };
+    let done = near.finish(&near_qp, late, &[near.sge(0, 1)]);
+    assert_eq!(done.status, Status::Flushed);
 }

@@ -91,10 +91,7 @@ fn the_target_sleeps() {
     let ours = std::process::id();
     let before = (cpu_time(ours), cpu_time(peer.pid()));
     std::thread::sleep(IDLE);
-    let used = (
-        cpu_time(ours) - before.0,
-        cpu_time(peer.pid()) - before.1,
-    );
+    let used = (cpu_time(ours) - before.0, cpu_time(peer.pid()) - before.1);
     eprintln!("{TEST}: idle for {IDLE:?}: {used:?} of processor time here and there");
     assert!(used.0 <= NOTHING, "the initiator used {:?}", used.0);
     assert!(used.1 <= NOTHING, "the target used {:?}", used.1);

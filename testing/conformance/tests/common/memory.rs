@@ -27,7 +27,13 @@ impl Mapped {
             start: std::ptr::null_mut(),
             len,
         };
-        mapped.start = map(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, file, 0);
+        mapped.start = map(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            file,
+            0,
+        );
         mapped
     }
 
@@ -134,7 +140,12 @@ fn map(at: *mut u8, len: usize, rights: i32, file: Option<&OwnedFd>, flags: i32)
     };
     // SAFETY: new addresses, or (with MAP_FIXED) ones that the caller owns and nobody refers to.
     let start = unsafe { libc::mmap(at.cast(), len, rights, kind | flags, fd, 0) };
-    assert_ne!(start, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+    assert_ne!(
+        start,
+        libc::MAP_FAILED,
+        "{}",
+        std::io::Error::last_os_error()
+    );
     start.cast()
 }
 

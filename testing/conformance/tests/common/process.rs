@@ -197,7 +197,9 @@ pub fn open_files(pid: u32) -> Vec<PathBuf> {
 pub fn name_is_taken(name: &str) -> bool {
     let table = std::fs::read_to_string("/proc/net/unix").unwrap();
     let name = format!("@{name}");
-    table.lines().any(|l| l.split_ascii_whitespace().last() == Some(&name))
+    table
+        .lines()
+        .any(|l| l.split_ascii_whitespace().last() == Some(&name))
 }
 
 /// What lies in a directory. Others come and go there; only what could be ours is looked at.

@@ -134,14 +134,22 @@ impl Side {
             (SINK - GUARD, GUARD),
             (WORDS - GUARD, GUARD),
         ] {
-            let other = self.memory.first_other(start, words, |_, value| value == CANARY);
-            assert_eq!(other, None, "{when}: memory outside the granted regions was changed");
+            let other = self
+                .memory
+                .first_other(start, words, |_, value| value == CANARY);
+            assert_eq!(
+                other, None,
+                "{when}: memory outside the granted regions was changed"
+            );
         }
         let theirs = |word: usize, value| {
             value == EMPTY || value == pattern(peer_seed, word - INBOX + PATTERN)
         };
         let other = self.memory.first_other(INBOX, AREA, theirs);
-        assert_eq!(other, None, "{when}: the inbox holds what the peer never wrote");
+        assert_eq!(
+            other, None,
+            "{when}: the inbox holds what the peer never wrote"
+        );
     }
 
     pub fn address_of(&self, word: usize) -> u64 {

@@ -50,6 +50,8 @@ pub struct Traffic<'a> {
     sends: VecDeque<Sent>,
     receives: VecDeque<(u64, usize)>,
     next_id: u64,
+    /// Sends posted so far.
+    posted: usize,
     window: Window,
     sum: u64,
     swapped: u64,
@@ -74,6 +76,7 @@ impl<'a> Traffic<'a> {
             sends: VecDeque::new(),
             receives: VecDeque::new(),
             next_id: 1,
+            posted: 0,
             window: Window {
                 id: window.id,
                 key: window.key,
@@ -186,7 +189,7 @@ impl<'a> Traffic<'a> {
 
     /// A place for what is read that no other outstanding request uses.
     fn sink(&self) -> usize {
-        SINK + (self.next_id as usize + 1) % SINK_COUNT * SINK_WORDS
+        SINK + self.posted % SINK_COUNT * SINK_WORDS
     }
 
     fn post_window(&mut self) {
@@ -242,6 +245,7 @@ impl<'a> Traffic<'a> {
             request.flags |= SendFlags::FENCE;
         }
         self.qp.post_send(&request).unwrap();
+        self.posted += 1;
         self.sends.push_back(Sent {
             id,
             opcode,
@@ -301,8 +305,13 @@ impl<'a> Traffic<'a> {
         match sent.opcode {
             CompletionOp::Read => {
                 assert_eq!(done.bytes as usize, 8 * sent.words, "{done:?}");
-                self.side
-                    .expect(sent.place, sent.words, self.remote.seed, sent.from, "a read");
+                self.side.expect(
+                    sent.place,
+                    sent.words,
+                    self.remote.seed,
+                    sent.from,
+                    "a read",
+                );
             }
             CompletionOp::FetchAdd | CompletionOp::CompareSwap => {
                 let old = self.side.memory.word(sent.place);
@@ -318,7 +327,8 @@ impl<'a> Traffic<'a> {
             CompletionOp::Recv => RECEIVES + place * RECEIVE_WORDS,
             _ => INBOX + from,
         };
-        self.side.expect(at, words, self.remote.seed, from, "a receive");
+        self.side
+            .expect(at, words, self.remote.seed, from, "a receive");
     }
 
     /// After the first failure: waits until everything has completed, and nothing more comes.
