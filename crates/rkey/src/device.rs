@@ -109,13 +109,23 @@ impl Device {
     /// Memory that peers on this host can map ([`Connection::map`]), once it is registered and they
     /// have a key. It begins at a page, holds zeroes, and is freed when dropped.
     ///
-    /// Its length is rounded up to whole pages. A peer that has mapped a part of it could, with bad
-    /// intentions, reach all of it: allocate separately what peers shall not share.
+    /// Its length is rounded up to whole pages. A peer that has mapped a part of it, be it for
+    /// reading, could with bad intentions read and write all of it: allocate separately what peers
+    /// shall not share, and with [`Device::allocate_for_reading`] what no peer shall write.
     ///
     /// # Errors
     /// The length is 0, or the machine has no such amount of memory.
     pub fn allocate(&self, bytes: usize) -> Result<SharedMemory> {
-        SharedMemory::allocate(self, bytes)
+        SharedMemory::allocate(self, bytes, true)
+    }
+
+    /// As [`Device::allocate`], but peers can map it for reading only, whatever they try. They can
+    /// still write to it through the device, with a key that grants it.
+    ///
+    /// # Errors
+    /// As [`Device::allocate`].
+    pub fn allocate_for_reading(&self, bytes: usize) -> Result<SharedMemory> {
+        SharedMemory::allocate(self, bytes, false)
     }
 
     /// How long blocking calls of this device wait before they answer [`Error::Timeout`].

@@ -246,6 +246,17 @@ impl MemoryRegion {
         resolve("region", self.len(), range)
     }
 
+    /// Whether a window or queue pair of `domain` can mean this region: handles are small numbers,
+    /// and those of two devices coincide.
+    pub(crate) fn check_device(&self, domain: &Domain) -> Result<()> {
+        if self.domain.device.raw().is(domain.device.raw()) {
+            return Ok(());
+        }
+        Err(Error::Rights(
+            "the region belongs to another device; register the memory with this one, too".into(),
+        ))
+    }
+
     /// Whether the region may give these rights to peers.
     pub(crate) fn check_grant(&self, access: Access) -> Result<()> {
         let missing = access.difference(self.access & Access::REMOTE);

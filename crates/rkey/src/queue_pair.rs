@@ -374,6 +374,8 @@ impl QueuePair {
         range: impl RangeBounds<u64>,
         access: Access,
     ) -> Result<RemoteKey> {
+        window.check_device(&self.domain)?;
+        region.check_device(&self.domain)?;
         region.check_grant(access)?;
         let (offset, len) = resolve("region", region.len(), &range)?;
         let start = region.base().wrapping_add(offset);

@@ -16,12 +16,12 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    pub(crate) fn allocate(device: &Device, bytes: usize) -> Result<Self> {
+    pub(crate) fn allocate(device: &Device, bytes: usize, writable: bool) -> Result<Self> {
         if bytes == 0 {
             return Err(Error::Rights("memory of 0 B cannot be allocated".into()));
         }
         Ok(Self {
-            raw: device.raw().allocate_shared(bytes, true)?,
+            raw: device.raw().allocate_shared(bytes, writable)?,
         })
     }
 

@@ -48,13 +48,14 @@ impl Window {
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; [`Error::Rights`] if the region lacks the rights, is of another
-    /// domain, or the window is of type 2.
+    /// domain or device, or the window is of type 2.
     pub fn bind(
         &self,
         region: &MemoryRegion,
         range: impl RangeBounds<u64>,
         access: Access,
     ) -> Result<RemoteKey> {
+        region.check_device(&self.domain)?;
         region.check_grant(access)?;
         let (offset, len) = resolve("region", region.len(), &range)?;
         let start = region.base().wrapping_add(offset);
@@ -88,6 +89,16 @@ impl Window {
         };
         let bound = self.domain.device.raw().bind_window(&request);
         bound.map_err(|error| Error::Rights(error.to_string()))
+    }
+
+    /// Whether a queue pair of `domain` can mean this window.
+    pub(crate) fn check_device(&self, domain: &Domain) -> Result<()> {
+        if self.domain.device.raw().is(domain.device.raw()) {
+            return Ok(());
+        }
+        Err(Error::Rights(
+            "the window belongs to another device than the queue pair".into(),
+        ))
     }
 
     /// The window's handle, for posted binds.

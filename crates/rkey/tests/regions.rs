@@ -438,3 +438,31 @@ fn regions_can_be_addressed_from_zero_or_by_a_chosen_address_and_key() {
         .unwrap();
     assert_eq!(zero.read_vec(9..14).unwrap(), b"local");
 }
+
+#[test]
+fn regions_and_windows_of_two_devices_do_not_mix() {
+    let pair = Pair::new();
+    let (other, mine) = (device(), &pair.owner);
+    let elsewhere = other.domain().unwrap();
+    let here = mine.register(vec![0u8; 64], ALL).unwrap();
+    let there = elsewhere.register(vec![0u8; 64], ALL).unwrap();
+    let window = mine.window().unwrap();
+    let refused = window.bind(&there, .., Access::REMOTE_WRITE);
+    assert!(matches!(refused, Err(Error::Rights(_))), "{refused:?}");
+    window.bind(&here, .., Access::REMOTE_WRITE).unwrap();
+}
+
+#[test]
+fn memory_allocated_for_reading_cannot_be_mapped_for_writing() {
+    let owner = device();
+    let pair = Pair::between(&owner, &device());
+    let memory = owner.allocate_for_reading(4096).unwrap();
+    let region = pair.owner.register(memory, ALL).unwrap();
+    let key = region.key(..).unwrap();
+    assert!(pair.outer.map(&key).is_err());
+    let mut reader = pair.outer.map_for_reading(&key).unwrap();
+    region.store_u64(8, 7).unwrap();
+    let mut word = [0; 8];
+    reader.read(8, &mut word).unwrap();
+    assert_eq!(u64::from_le_bytes(word), 7);
+}
