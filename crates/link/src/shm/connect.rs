@@ -151,7 +151,10 @@ impl Connector {
         };
         let process = PeerProcess::of(&socket);
         let credentials = socket.credentials()?;
-        let by_reference = self.local.config.by_reference && credentials.is_our_user();
+        // A peer whose end we could not see might seem to be in the middle of a copy for ever.
+        let by_reference = self.local.config.by_reference
+            && credentials.is_our_user()
+            && process.descriptor().is_some();
         let reachable = by_reference && process.probe(&welcome.probe);
         let link = ShmLink::new(Parts {
             role: Role::Requester,
