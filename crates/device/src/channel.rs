@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -23,6 +24,7 @@ pub(crate) struct EventQueue<T> {
     fd: OwnedFd,
     waiting: Mutex<VecDeque<T>>,
     capacity: usize,
+    closed: AtomicBool,
 }
 
 impl<T> EventQueue<T> {
@@ -37,6 +39,7 @@ impl<T> EventQueue<T> {
             fd,
             waiting: Mutex::new(VecDeque::new()),
             capacity,
+            closed: AtomicBool::new(false),
         })
     }
 
@@ -74,10 +77,16 @@ impl<T> EventQueue<T> {
             if let Some(event) = self.try_next() {
                 return Ok(Some(event));
             }
-            if !wait_readable(self.fd.as_fd(), deadline)? {
+            if self.closed.load(Ordering::Acquire) || !wait_readable(self.fd.as_fd(), deadline)? {
                 return Ok(self.try_next());
             }
         }
+    }
+
+    /// No event will come any more: whoever waits, now or later, gets none.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }
 
     /// Forgets the events for which `gone` says so.
@@ -121,9 +130,14 @@ impl Device {
     pub fn create_channel(&self) -> Result<Channel, DeviceError> {
         self.check()?;
         // One event per arming of a queue can wait, and a queue is armed by a call: no limit needed.
+        let queue = Arc::new(EventQueue::new(usize::MAX)?);
+        let mut channels = self.shared().channels.lock();
+        channels.retain(|channel| channel.strong_count() > 0);
+        channels.push(Arc::downgrade(&queue));
+        drop(channels);
         Ok(Channel {
             device: self.clone(),
-            queue: Arc::new(EventQueue::new(usize::MAX)?),
+            queue,
         })
     }
 }
@@ -173,6 +187,16 @@ mod tests {
         queue.push(3);
         queue.forget(|&e| e == 3);
         assert!(!readable(&queue));
+    }
+
+    #[test]
+    fn waiting_ends_when_the_queue_is_closed() {
+        let queue = EventQueue::<u32>::new(8).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| queue.close());
+            assert_eq!(queue.next(None).unwrap(), None);
+        });
+        assert_eq!(queue.next(None).unwrap(), None);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rkey_link::NodeId;
+use rkey_link::shm::peer_credentials;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
@@ -243,8 +244,8 @@ impl Listener {
 
     /// Checks who asks.
     fn admit(&self, socket: OwnedFd, side: Side) -> Option<Incoming> {
-        let credentials = rustix::net::sockopt::socket_peercred(&socket).ok()?;
-        let uid = credentials.uid.as_raw();
+        let credentials = peer_credentials(&socket).ok()?;
+        let uid = credentials.uid;
         if !self.device.scope().admits(uid) {
             tracing::debug!(uid, "dropped a client of another user");
             return None;
@@ -256,7 +257,7 @@ impl Listener {
             peer: Peer {
                 node: side.node,
                 uid,
-                pid: credentials.pid.as_raw_nonzero().get().unsigned_abs(),
+                pid: credentials.pid.unwrap_or(0),
                 qps: side.qps,
                 private_data: side.private_data,
             },
@@ -403,14 +404,13 @@ fn dial(
             let socket = new_socket()?;
             match rustix::net::connect(&socket, &name) {
                 Ok(()) => {
-                    let credentials = rustix::net::sockopt::socket_peercred(&socket)
-                        .map_err(DeviceError::io("asking who listens"))?;
-                    let uid = credentials.uid.as_raw();
+                    let credentials =
+                        peer_credentials(&socket).map_err(DeviceError::io("asking who listens"))?;
+                    let uid = credentials.uid;
                     if !scope.admits(uid) {
                         return Err(DeviceError::OtherUser { uid });
                     }
-                    let pid = credentials.pid.as_raw_nonzero().get().unsigned_abs();
-                    return Ok((socket, uid, pid));
+                    return Ok((socket, uid, credentials.pid.unwrap_or(0)));
                 }
                 // Not there, or (AGAIN) more clients wait than it takes.
                 Err(Errno::CONNREFUSED | Errno::AGAIN | Errno::INTR) => {}

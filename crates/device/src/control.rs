@@ -103,7 +103,8 @@ impl Control {
 
     /// Takes new clients of a block's socket.
     fn accept(&mut self, shared: &Shared, block: u16) {
-        loop {
+        // Those who come later wait until the next turn.
+        for _ in 0..HALF_OPEN_MAX {
             match shared.blocks.accept(block, &self.local) {
                 Ok(None) => return,
                 Ok(Some(acceptor)) => self.admit(shared, acceptor),
@@ -207,7 +208,12 @@ impl Control {
             .peer_process()
             .and_then(|fd| fd.try_clone_to_owned().ok())
             .map(PidFd::from_fd);
-        let id = shared.command(|engine| engine.attach(AnyLink::Shm(Box::new(link))));
+        let reach = link.reach();
+        let id = shared.command(|engine| {
+            let id = engine.attach(AnyLink::Shm(Box::new(link)));
+            shared.reaches.add(id, reach);
+            id
+        });
         shared.renew_peeks();
         let (token, process_token) = (self.new_token(), self.new_token());
         self.tokens.insert(token, id);
@@ -270,15 +276,14 @@ impl Control {
 
     /// A link is of no use any more: what is outstanding on it fails, and its memory goes.
     pub(crate) fn lose(&mut self, shared: &Shared, id: LinkId, reason: DownReason) {
-        let link = shared.command(|engine| {
-            // What the peer had sent before it went is still worth taking, and a peer that is there
-            // is told what has been executed.
-            let now = shared.progress.refresh_clock();
-            for _ in 0..LAST_DRIVES {
-                if !engine.drive(now, u32::MAX).did {
-                    break;
-                }
+        // What the peer had sent before it went is still worth taking, and a peer that is there is told
+        // what has been executed. The lock is given back in between: other links may be busy for ever.
+        for _ in 0..LAST_DRIVES {
+            if shared.has_failed() || !shared.drive_now() {
+                break;
             }
+        }
+        let link = shared.command(|engine| {
             engine
                 .detach(id, reason)
                 .or_else(|| engine.take_detached(id))
@@ -290,6 +295,7 @@ impl Control {
     }
 
     fn forget(&mut self, shared: &Shared, id: LinkId) {
+        shared.settle_reaches();
         shared.leases.forget_link(id);
         shared.renew_peeks();
         if let Some(watched) = self.links.remove(&id) {

@@ -187,7 +187,9 @@ impl Device {
     /// [`DeviceError::Forked`], or waiting failed.
     pub fn next_event(&self, timeout: Option<Duration>) -> Result<Option<AsyncEvent>, DeviceError> {
         self.check()?;
-        self.events().next(timeout)
+        let event = self.events().next(timeout)?;
+        self.check()?;
+        Ok(event)
     }
 
     /// A descriptor that is readable exactly while asynchronous events wait.

@@ -193,11 +193,16 @@ fn receive(stranger: &Stranger, until: Instant) -> Option<Inspection> {
                 if bytes != ANSWER {
                     return None;
                 }
+                let file = File::from(fds.pop()?);
+                // Only a file of bounded length: reading a pipe of a stranger could wait for ever.
+                if !file
+                    .metadata()
+                    .is_ok_and(|m| m.is_file() && m.len() <= LONGEST)
+                {
+                    return None;
+                }
                 let mut text = Vec::new();
-                File::from(fds.pop()?)
-                    .take(LONGEST)
-                    .read_to_end(&mut text)
-                    .ok()?;
+                file.take(LONGEST).read_to_end(&mut text).ok()?;
                 return decode(&text);
             }
         }

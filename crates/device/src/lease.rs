@@ -16,6 +16,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use rkey_base::barrier;
 use rkey_base::segment::{Arena, Sharing};
 use rkey_core::{
     Accessor, Denial, Key, MemoryKind, Operation, Region, RegionId, WIRE_LEN, WireKey,
@@ -83,7 +84,15 @@ pub(crate) struct Leases {
 #[derive(Debug, Default)]
 struct Asked {
     last: u64,
-    waiting: HashMap<u64, Option<Answer>>,
+    waiting: HashMap<u64, Waiting>,
+}
+
+/// A question that has been asked.
+#[derive(Debug)]
+struct Waiting {
+    /// Whom: the answer has to come from there.
+    link: LinkId,
+    answer: Option<Answer>,
 }
 
 /// The keys of a region.
@@ -148,20 +157,40 @@ impl Leases {
         }
     }
 
-    /// The leases of a link that is gone have gone with it.
+    /// The leases of a link that is gone go with it, except those with a copy under way: a close waits
+    /// for these.
     pub(crate) fn forget_link(&self, link: LinkId) {
         let mut given = self.given.lock();
+        let of_link = |lease: &&Given| lease.link == link;
+        let mut any = false;
+        for lease in given.values().flatten().filter(of_link) {
+            lease.board.withdraw(&[lease.lease]);
+            any = true;
+        }
+        if !any {
+            return;
+        }
+        barrier::heavy();
         given.retain(|_, leases| {
-            leases.retain(|lease| lease.link != link);
+            leases.retain(|lease| lease.link != link || !lease.board.is_back(lease.lease));
             !leases.is_empty()
         });
     }
 
-    fn answer(&self, id: u64, answer: Answer) {
+    /// Wakes whoever waits for an answer, to look around.
+    pub(crate) fn wake_all(&self) {
+        let _asked = self.asked.lock();
+        self.answered.notify_all();
+    }
+
+    fn answer(&self, link: LinkId, id: u64, answer: Answer) {
         let mut asked = self.asked.lock();
-        // Nobody waits for an answer that comes too late, or that nobody asked for.
-        if let Some(waiting) = asked.waiting.get_mut(&id) {
-            *waiting = Some(answer);
+        // Nobody waits for an answer that comes too late, or that nobody asked for, or that is
+        // somebody else's to give.
+        if let Some(waiting) = asked.waiting.get_mut(&id)
+            && waiting.link == link
+        {
+            waiting.answer = Some(answer);
             self.answered.notify_all();
         }
     }
@@ -188,12 +217,13 @@ impl Qp {
         timeout: Duration,
     ) -> Result<DirectMap, DeviceError> {
         let shared = self.device().shared();
-        let (qpn, node, (line, client)) = self.way_to_owner(timeout)?;
+        let (qpn, node, (link, line, client)) = self.way_to_owner(timeout)?;
         let id = {
             let mut asked = shared.leases.asked.lock();
             asked.last += 1;
             let id = asked.last;
-            asked.waiting.insert(id, None);
+            let answer = None;
+            asked.waiting.insert(id, Waiting { link, answer });
             id
         };
         let (requested, number) = match key {
@@ -261,14 +291,15 @@ impl Qp {
     }
 }
 
-/// A control socket to ask over, and what opens the answer.
-type Way = (Arc<Line>, LeaseClient);
+/// A link and its control socket to ask over, and what opens the answer.
+type Way = (LinkId, Arc<Line>, LeaseClient);
 
 fn wait_for_answer(shared: &Shared, id: u64, timeout: Duration) -> Result<Answer, DeviceError> {
     let until = Instant::now() + timeout;
     let mut asked = shared.leases.asked.lock();
     loop {
-        if let Some(answer) = asked.waiting.get_mut(&id).and_then(Option::take) {
+        let waiting = asked.waiting.get_mut(&id);
+        if let Some(answer) = waiting.and_then(|waiting| waiting.answer.take()) {
             return Ok(answer);
         }
         shared.check()?;
@@ -289,9 +320,9 @@ fn wait_for_answer(shared: &Shared, id: u64, timeout: Duration) -> Result<Answer
 /// The link by which we ask a device.
 fn requester_link(shared: &Shared, node: NodeId) -> Option<Way> {
     let engine = shared.engine.lock();
-    engine.links().find_map(|(_, link)| match link {
+    engine.links().find_map(|(id, link)| match link {
         AnyLink::Shm(link) if link.node() == node => {
-            Some((Arc::clone(link.line()), link.lease_client()?))
+            Some((id, Arc::clone(link.line()), link.lease_client()?))
         }
         _ => None,
     })
@@ -323,18 +354,18 @@ impl Shared {
             Some(Message::Granted { id, grant }) => {
                 let grant = Grant::from_bytes(&grant);
                 if let (Ok(grant), Some(fd)) = (grant, fds.pop()) {
-                    self.leases.answer(id, Answer::Granted(grant, fd));
+                    self.leases.answer(link, id, Answer::Granted(grant, fd));
                 }
             }
             Some(Message::Denied { id, denial }) => {
                 if let Ok(bytes) = <&[u8; WIRE_LEN]>::try_from(&denial[..]) {
                     self.leases
-                        .answer(id, Answer::Denied(Denial::from_wire(bytes)));
+                        .answer(link, id, Answer::Denied(Denial::from_wire(bytes)));
                 }
             }
             Some(Message::Refused { id, why }) => {
                 let why = why.chars().take(200).filter(|c| !c.is_control()).collect();
-                self.leases.answer(id, Answer::Refused(why));
+                self.leases.answer(link, id, Answer::Refused(why));
             }
             None => tracing::debug!(?link, "a device said something unknown"),
         }

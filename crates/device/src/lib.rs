@@ -52,6 +52,7 @@ mod effects;
 pub mod fuzzing;
 mod peeks;
 mod progress;
+mod reaches;
 mod reactor;
 mod shared;
 mod thread;

@@ -395,6 +395,8 @@ impl Shared {
     /// From asleep to lent: the program drives from now on.
     fn lend(&self, _locked: &DeviceEngine) {
         self.progress.set_mode(Mode::Lent);
+        // The program may have set signal handlers of its own since it polled last.
+        rkey_base::copy::check();
         self.set_asleep(false);
         let now = self.progress.refresh_clock();
         self.progress.set_timer(now + self.tick_ns());

@@ -131,6 +131,15 @@ impl Device {
                 what: "completion queue",
             });
         }
+        if options
+            .srq
+            .as_ref()
+            .is_some_and(|srq| !self.is(srq.device()))
+        {
+            return Err(DeviceError::Unknown {
+                what: "shared receive queue",
+            });
+        }
         let first_msn = getrandom::u32()
             .map_err(|e| DeviceError::io("choosing a message number")(std::io::Error::other(e)))?
             & 0x00ff_ffff;

@@ -341,6 +341,12 @@ impl Device {
 }
 
 impl Srq {
+    /// The device that it belongs to.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
     /// The engine's name of it.
     #[must_use]
     pub fn id(&self) -> SrqId {
@@ -415,7 +421,9 @@ impl Channel {
             return Ok(Some(event));
         }
         shared.hand_over();
-        self.queue().next(timeout)
+        let event = self.queue().next(timeout)?;
+        shared.check()?;
+        Ok(event)
     }
 
     /// The next completion queue that is ready, if there is one now.

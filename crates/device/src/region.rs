@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rkey_core::{Change, Closing, MemoryKind, Region, RegionSpec};
+use rkey_core::{Change, Changing, Closing, MemoryKind, Region, RegionSpec};
 
 use crate::device::Device;
 use crate::error::DeviceError;
@@ -55,9 +55,31 @@ impl Device {
     ) -> Result<Region, DeviceError> {
         self.check()?;
         let (new, closing) = self.table().reregister(region.id, change)?;
-        self.wait_until_unused(region, closing);
+        self.wait_until_unused(region, closing, Closing::finish);
         self.add_leasable(self.table().region_memory(new.id)?, &new);
         Ok(new)
+    }
+
+    /// Changes rights, domain or memory of a region under the handle and the keys that it has. While
+    /// it changes, every access is refused; nobody touches the old memory any more when this returns.
+    ///
+    /// # Safety
+    /// As [`Device::register`], for the new memory and rights.
+    ///
+    /// # Errors
+    /// As [`Device::register`]; [`rkey_core::CoreError::RegionBusy`].
+    #[allow(unsafe_code)]
+    // UNSAFETY: as for `register`.
+    pub unsafe fn change_region(
+        &self,
+        region: Region,
+        change: &Change<'_>,
+    ) -> Result<Region, DeviceError> {
+        self.check()?;
+        let changing = self.table().change_region(region.id, change)?;
+        let changed = self.wait_until_unused(region, changing, Changing::finish);
+        self.add_leasable(self.table().region_memory(changed.id)?, &changed);
+        Ok(changed)
     }
 
     /// Closes a region: its keys refuse at once; when this returns nobody touches its memory.
@@ -70,7 +92,7 @@ impl Device {
             return Err(DeviceError::Forked);
         }
         let closing = self.table().close_region(region.id)?;
-        self.wait_until_unused(region, closing);
+        self.wait_until_unused(region, closing, Closing::finish);
         Ok(())
     }
 
@@ -84,7 +106,7 @@ impl Device {
             return Err(DeviceError::Forked);
         }
         let closing = self.table().revoke_region(region.id)?;
-        self.wait_until_unused(region, closing);
+        self.wait_until_unused(region, closing, Closing::finish);
         Ok(())
     }
 
@@ -96,17 +118,28 @@ impl Device {
 
     /// Waits for accesses of the engine, for peers that have a lease, and for peers that we told to
     /// reach into the memory by themselves.
-    fn wait_until_unused(&self, region: Region, closing: Closing<'_>) {
+    fn wait_until_unused<P, R>(
+        &self,
+        region: Region,
+        pending: P,
+        finish: fn(P) -> Result<R, P>,
+    ) -> R {
         let shared = self.shared();
         // The engine uses what it has looked up only under its lock: once we have had the lock, it
         // knows that the region is closed. Only then may the place in the table be used again.
-        let referenced = shared.engine.lock().references(region.local_key);
-        wait_until_drained(closing);
+        let (referenced, strays) = {
+            let engine = shared.engine.lock();
+            let strays = shared.reaches.has_strays(&engine);
+            (engine.references(region.local_key), strays)
+        };
         shared.leases.revoke(region.id);
-        // A device that failed sends nothing any more.
-        if referenced && !shared.has_failed() {
+        if referenced {
             wait_for_peers(shared, region);
         }
+        if referenced || strays || shared.has_failed() {
+            shared.wait_for_strays();
+        }
+        wait_until_drained(pending, finish)
     }
 }
 
@@ -116,7 +149,7 @@ impl Device {
 fn wait_for_peers(shared: &Shared, region: Region) {
     let started = Instant::now();
     let mut nap = NAPS.0;
-    while shared.engine.lock().references(region.local_key) {
+    while !shared.has_failed() && shared.engine.lock().references(region.local_key) {
         if started.elapsed() > STUCK {
             shared.cut_off(region.local_key);
         }
@@ -129,19 +162,19 @@ fn wait_for_peers(shared: &Shared, region: Region) {
 /// Waits until the last access that was under way has ended. Accesses last as long as one copy of one
 /// piece (the thread that makes it may have been descheduled), and never wait for anybody, so this
 /// ends. The calling thread holds no lock of the engine, as those never leave this crate.
-fn wait_until_drained(mut closing: Closing<'_>) {
+fn wait_until_drained<P, R>(mut pending: P, finish: fn(P) -> Result<R, P>) -> R {
     for _ in 0..SPINS {
-        match closing.finish() {
-            Ok(()) => return,
-            Err(still) => closing = still,
+        match finish(pending) {
+            Ok(done) => return done,
+            Err(still) => pending = still,
         }
         rkey_base::hint::pause();
     }
     let mut nap = NAPS.0;
     loop {
-        match closing.finish() {
-            Ok(()) => return,
-            Err(still) => closing = still,
+        match finish(pending) {
+            Ok(done) => return done,
+            Err(still) => pending = still,
         }
         std::thread::sleep(nap);
         nap = (nap * 2).min(NAPS.1);

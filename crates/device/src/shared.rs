@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use rkey_base::lock::SpinLock;
@@ -22,6 +22,7 @@ use crate::lease::Leases;
 use crate::names::Scope;
 use crate::progress::ProgressState;
 use crate::queue::CqNotify;
+use crate::reaches::Reaches;
 use crate::reactor::{Reactor, Token};
 
 /// The engine as this crate uses it.
@@ -33,8 +34,9 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) scope: Scope,
     pub(crate) protection: Arc<Protection>,
-    /// Held for the length of engine calls only; no system call is made under it, except the
-    /// bell that a link rings.
+    /// Held for the length of engine calls only. The system calls under it are the bell that a link
+    /// rings and, for payload by reference, the kernel's copy of one piece between two processes:
+    /// memory that is backed by a slow file system makes that wait, and with it the device.
     pub(crate) engine: SpinLock<DeviceEngine>,
     pub(crate) memory: ProcessMemory,
     pub(crate) progress: ProgressState,
@@ -55,6 +57,10 @@ pub(crate) struct Shared {
     pub(crate) events: EventQueue<AsyncEvent>,
     pub(crate) denials: DenialLog,
     pub(crate) leases: Leases,
+    /// Peers that reach into our memory by themselves.
+    pub(crate) reaches: Reaches,
+    /// Channels, to be woken when the device fails.
+    pub(crate) channels: Mutex<Vec<Weak<EventQueue<CqId>>>>,
     pub(crate) counters: Mutex<HashMap<u32, Counter>>,
     /// How many completion queues are armed: somebody means to sleep.
     pub(crate) armed: AtomicU32,
@@ -106,6 +112,8 @@ impl Shared {
             events: EventQueue::new(4096)?,
             denials: DenialLog::default(),
             leases: Leases::default(),
+            reaches: Reaches::default(),
+            channels: Mutex::new(Vec::new()),
             counters: Mutex::new(HashMap::new()),
             armed: AtomicU32::new(0),
             stopping: AtomicBool::new(false),
@@ -155,6 +163,13 @@ impl Shared {
         for notify in self.notify.lock().values() {
             notify.wake_all();
         }
+        self.events.close();
+        self.channels
+            .lock()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|c| c.close());
+        self.leases.wake_all();
     }
 
     pub(crate) fn has_failed(&self) -> bool {
