@@ -21,6 +21,7 @@ fn measure(what: &str, count: u32, mut each: impl FnMut()) {
 }
 
 #[allow(unsafe_code)]
+// UNSAFETY: registering memory is unsafe by nature; nobody uses this memory.
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (near, far) = (
         Device::open(Config::default())?,

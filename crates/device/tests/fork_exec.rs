@@ -1,4 +1,5 @@
 //! Programs that fork and exec while they have a device open.
+// UNSAFETY: forks, and drops a copy of the parent's handles in the child.
 #![allow(unsafe_code)]
 
 mod common;

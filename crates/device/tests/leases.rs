@@ -1,4 +1,5 @@
 //! Memory of the device's allocator, leased to another process; and closing memory that is in use.
+// UNSAFETY: registers memory that is reached through atomics and volatile reads only.
 #![allow(unsafe_code)]
 
 mod common;

@@ -1,5 +1,4 @@
 //! Limits that name themselves, addresses that cannot be, strangers at the door, other users.
-#![allow(unsafe_code)]
 
 mod common;
 
@@ -395,4 +394,17 @@ fn other_users() {
     let mut guest = guest.spawn().unwrap();
     let (_qp, _) = side.accept(&listener);
     assert!(guest.wait().unwrap().success());
+}
+
+/// A shared receive queue of another device is refused like a completion queue.
+#[test]
+fn a_shared_receive_queue_of_another_device_is_refused() {
+    let (a, b) = (Side::open(), Side::open());
+    let srq = b.device.create_srq(b.domain, 8, 1).unwrap();
+    let options = QpOptions {
+        srq: Some(srq),
+        ..QpOptions::new(a.domain, &a.cq)
+    };
+    let error = a.device.create_qp(&options).unwrap_err();
+    assert!(matches!(error, DeviceError::Unknown { .. }), "{error}");
 }
