@@ -366,6 +366,8 @@ fn resume<L: Link, M: Memory>(
             Resumed::Waits
         }
         Stepped::Down(reason) => {
+            // It stays in progress: the request is still at the front, and must not begin anew.
+            port.meta.bulk = Some(bulk);
             port.meta.down.get_or_insert(reason);
             Resumed::Waits
         }

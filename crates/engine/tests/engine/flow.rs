@@ -347,6 +347,50 @@ fn an_idle_engine_asks_for_no_attention() {
     }
 }
 
+/// A requester that dies while its payload is being fetched has not made a mistake: its message is not looked
+/// at twice, and the receive that it had taken is flushed with the others.
+#[test]
+fn a_requester_that_dies_in_the_middle_of_its_message() {
+    let caps = Capabilities {
+        by_reference: true,
+        reference_min: 100,
+        ..CAPS
+    };
+    let mut pair = Pair::with(caps, EngineConfig::default());
+    let ([a, b], [mine, theirs]) = transfer(&mut pair);
+    pair.recv(1, &b, 50, &[pair.nodes[1].sge(&theirs, 0, 8)]);
+    pair.recv(1, &b, 51, &[pair.nodes[1].sge(&theirs, 0, 8)]);
+    let write = Work::Write {
+        remote: pair.nodes[1].target(&theirs, 64),
+        imm: Some(7),
+    };
+    let sge = [pair.nodes[0].sge(&mine, 0, 4096)];
+    pair.send(0, &a, &SendRequest::new(1, write, &sge));
+    pair.carry_requests(0, usize::MAX);
+    pair.tail(1).peer_memory = None;
+    for _ in 0..3 {
+        pair.drive(1, 64);
+    }
+    let events = pair.nodes[1].events();
+    let blamed =
+        |event: &Event| matches!(event, Event::RequestError { .. } | Event::QpFatal { .. });
+    assert!(!events.iter().any(blamed), "{events:?}");
+    assert!(
+        events
+            .iter()
+            .any(|event| matches!(event, Event::PeerGone { qp, .. } if *qp == b.id))
+    );
+    assert!(b.poll().is_empty());
+    pair.nodes[1]
+        .engine
+        .modify_qp(b.id, &QpAttributes::to(QpState::Error))
+        .unwrap();
+    assert_eq!(
+        statuses(&b.poll()),
+        [(50, Status::Flushed), (51, Status::Flushed)]
+    );
+}
+
 /// A broken link fails what is outstanding at once, and leaves the rest alone.
 #[test]
 fn a_broken_link_fails_what_is_outstanding() {
