@@ -45,7 +45,7 @@ const SETTLE: u32 = 32;
 /// Every so many empty polls the clock is read.
 const POLLS_PER_LOOK: u32 = 64;
 /// Every so many empty polls an acknowledgement that is held back is told.
-const POLLS_PER_ACK: u32 = 8;
+const POLLS_PER_ACK: u32 = 64;
 /// So long a request may be unacknowledged before the peer is woken whatever its sleep word says.
 const KICK_AFTER: u64 = 50_000;
 /// And so long it has to be quiet before it is woken once more.

@@ -321,6 +321,10 @@ fn send_small<L: Link, M: Memory>(
     if wqe.flags.intersects(EXTRAS) {
         flags |= extras(wqe.flags);
     }
+    // A program that has nothing else outstanding waits for this one.
+    if seq == qp.sq.head {
+        flags |= HeadFlags::ACK_NOW;
+    }
     let head = Head {
         op: if write { Op::Write } else { Op::Send },
         flags,
@@ -514,6 +518,11 @@ fn tell<L: Link, M: Memory>(
             head.flags |= HeadFlags::LAST;
         }
     }
+    // A program that has nothing else outstanding waits for this one. Others can hear of it later,
+    // together with what comes behind it.
+    if seq == qp.sq.head && head.flags.contains(HeadFlags::LAST) {
+        head.flags |= HeadFlags::ACK_NOW;
+    }
     let queue = &qp.sq;
     if queue.wqe(seq).op == CompletionOp::AtomicWrite
         && let Detail::Atomic([value, _]) = *queue.detail(seq)
@@ -613,6 +622,9 @@ fn by_reference<L: Link, M: Memory>(
     head.len = if reads { 0 } else { len as u32 };
     if len == rest {
         head.flags |= HeadFlags::LAST;
+        if seq == qp.sq.head && !reads {
+            head.flags |= HeadFlags::ACK_NOW;
+        }
     }
     let sent = port.link.request_by_reference(head, list);
     if sent.is_ok() {
