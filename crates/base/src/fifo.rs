@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn every_entry_is_taken_once_and_in_order() {
-        const COUNT: u64 = 100_000;
+        const COUNT: u64 = if cfg!(miri) { 300 } else { 100_000 };
         let (mut producer, fifo) = Fifo::new(64);
         let done = AtomicBool::new(false);
         let mut taken: Vec<Vec<u64>> = std::thread::scope(|scope| {
@@ -393,7 +393,7 @@ mod tests {
                 while producer.push(i).is_err() {
                     std::thread::yield_now();
                 }
-                if i % 1000 == 0 {
+                if i % (COUNT / 100) == 0 {
                     let _ = producer.resize(16 + (i as usize / 1000) % 100);
                 }
             }

@@ -33,19 +33,24 @@ pub(super) fn print(rows: &[Row], took: Duration) -> bool {
     failed == 0
 }
 
-/// Passed and failed tests in the output of `cargo test` or `cargo nextest run`.
+/// Passed and failed tests in the output of `cargo test` or `cargo nextest run`. nextest repeats the
+/// output of failed test programs, so where it has a summary of its own only that counts.
 pub(super) fn count(output: &str) -> (usize, usize) {
-    let mut total = (0, 0);
-    for line in output.lines().map(str::trim) {
-        let words = line.strip_prefix("test result:").or_else(|| {
-            let summary = line.strip_prefix("Summary [")?;
-            summary.split_once("run:").map(|(_, rest)| rest)
-        });
-        let Some(words) = words else { continue };
-        total.0 += number_before(words, "passed");
-        total.1 += number_before(words, "failed") + number_before(words, "timed out");
-    }
-    total
+    let lines = || output.lines().map(str::trim);
+    let nextest: Vec<&str> = lines()
+        .filter_map(|line| line.strip_prefix("Summary [")?.split_once("run:"))
+        .map(|(_, counts)| counts)
+        .collect();
+    let counts: Vec<&str> = match nextest.is_empty() {
+        false => nextest,
+        true => lines()
+            .filter_map(|line| line.strip_prefix("test result:"))
+            .collect(),
+    };
+    counts.into_iter().fold((0, 0), |(passed, failed), words| {
+        let failures = number_before(words, "failed") + number_before(words, "timed out");
+        (passed + number_before(words, "passed"), failed + failures)
+    })
 }
 
 /// The number that stands before `word`, 0 when it does not occur.
@@ -69,6 +74,8 @@ mod tests {
         assert_eq!(count(cargo), (15, 2));
         let nextest = "     Summary [   1.234s] 20 tests run: 17 passed (1 slow), 2 failed, 1 timed out, 4 skipped";
         assert_eq!(count(nextest), (17, 3));
+        let repeated = format!("test result: FAILED. 0 passed; 1 failed; 0 ignored\n{nextest}");
+        assert_eq!(count(&repeated), (17, 3));
         assert_eq!(count("nothing was run"), (0, 0));
     }
 }
