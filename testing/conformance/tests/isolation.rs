@@ -192,7 +192,7 @@ fn other_network_namespaces() {
 }
 
 /// A queue pair whose number another user knows is not his to reach either: requests that name it from
-/// there end in a time-out, and our receive stays where it is.
+/// there end in an error, and our receive stays where it is.
 #[test]
 fn other_users_by_number() {
     const TEST: &str = "other_users_by_number";
@@ -201,20 +201,16 @@ fn other_users_by_number() {
         let qp = side.qp();
         let number = std::env::var("RKEY_TEST_NAME").unwrap().parse().unwrap();
         let nobody = NodeId { pid: 1, nonce: 2 };
-        qp.connect(
-            nobody,
-            rkey_device::QpAddress {
-                qpn: number,
-                msn: 0,
-            },
-        )
-        .unwrap();
+        connect_in_vain(&qp, nobody, number);
         let send = Work::Send {
             imm: None,
             invalidate: None,
         };
         let done = side.finish(&qp, send, &[side.sge(0, 1)]);
-        assert_eq!(done.status, Status::RetryExceeded);
+        assert!(
+            matches!(done.status, Status::RetryExceeded | Status::Flushed),
+            "{done:?}"
+        );
         return;
     }
     if !is_root() {
@@ -224,14 +220,7 @@ fn other_users_by_number() {
     let side = Side::with(Config::default(), seed_of(16));
     let qp = side.qp();
     let nobody = NodeId { pid: 1, nonce: 3 };
-    qp.connect(
-        nobody,
-        rkey_device::QpAddress {
-            qpn: 0x77_0001,
-            msn: 0,
-        },
-    )
-    .unwrap();
+    connect_in_vain(&qp, nobody, 0x77_0001);
     let sges = [side.sge(common::side::RECEIVES, 8)];
     qp.post_recv(&RecvRequest { id: 1, sges: &sges }).unwrap();
     let place = "127.0.0.1:1".parse().unwrap();
@@ -247,4 +236,11 @@ fn other_users_by_number() {
         assert_eq!(done.status, Status::Flushed, "{done:?}");
     }
     side.check_memory(0, "after the stranger");
+}
+
+/// Connects to a number behind which there is nobody for us, of which the queue pair may hear at once.
+fn connect_in_vain(qp: &rkey_device::Qp, node: NodeId, qpn: u32) {
+    if let Err(error) = qp.connect(node, rkey_device::QpAddress { qpn, msn: 0 }) {
+        assert!(matches!(error, DeviceError::Modify(_)), "{error}");
+    }
 }
