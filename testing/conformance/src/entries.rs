@@ -178,6 +178,6 @@ fn engine_samples() -> Vec<Vec<u8>> {
     // Long scripts of anything; the script language makes most of it meaningful.
     let mut random = crate::mutate::Random::new(1);
     (0..8)
-        .map(|_| (0..400).map(|_| random.next() as u8).collect())
+        .map(|_| (0..400).map(|_| random.draw() as u8).collect())
         .collect()
 }

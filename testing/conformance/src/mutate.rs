@@ -12,7 +12,7 @@ impl Random {
     }
 
     /// The next 64 bits (splitmix64).
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -25,7 +25,7 @@ impl Random {
         if end == 0 {
             0
         } else {
-            (self.next() % end as u64) as usize
+            (self.draw() % end as u64) as usize
         }
     }
 }
@@ -57,7 +57,7 @@ const EDGES: &[u64] = &[
 pub fn input(random: &mut Random, samples: &[Vec<u8>]) -> Vec<u8> {
     if samples.is_empty() || random.below(8) == 0 {
         let len = random.below(600);
-        return (0..len).map(|_| random.next() as u8).collect();
+        return (0..len).map(|_| random.draw() as u8).collect();
     }
     let mut bytes = samples[random.below(samples.len())].clone();
     for _ in 0..random.below(8) {
@@ -69,11 +69,11 @@ pub fn input(random: &mut Random, samples: &[Vec<u8>]) -> Vec<u8> {
 fn change(random: &mut Random, bytes: &mut Vec<u8>) {
     let at = random.below(bytes.len());
     match random.below(6) {
-        _ if bytes.is_empty() => bytes.push(random.next() as u8),
+        _ if bytes.is_empty() => bytes.push(random.draw() as u8),
         0 => bytes[at] ^= 1 << random.below(8),
-        1 => bytes[at] = random.next() as u8,
+        1 => bytes[at] = random.draw() as u8,
         2 => bytes.truncate(at),
-        3 => bytes.insert(at, random.next() as u8),
+        3 => bytes.insert(at, random.draw() as u8),
         // A number at the edge, aligned as fields are.
         4 => {
             let width = [1, 2, 4, 8][random.below(4)];

@@ -220,7 +220,7 @@ impl World {
         ];
         let place = places[usize::from(script.byte() % 4)].wrapping_add(script.offset());
         put(24, &script.pick64(place).to_le_bytes());
-        let key = if script.byte() % 3 == 0 {
+        let key = if script.byte().is_multiple_of(3) {
             self.readable.key.0
         } else {
             self.open.key.0
@@ -240,7 +240,7 @@ impl World {
         if let Some(link) = self.engine.link_mut(self.link) {
             link.deliver(&slot, response);
         }
-        if script.byte() % 2 == 0 {
+        if script.byte().is_multiple_of(2) {
             self.drive();
         }
     }

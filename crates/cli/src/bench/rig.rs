@@ -310,7 +310,7 @@ impl Patience {
     #[inline]
     fn check(&mut self, what: &str) -> Result<()> {
         self.turns += 1;
-        if self.turns % (1 << 20) == 0 {
+        if self.turns.is_multiple_of(1 << 20) {
             let start = *self.start.get_or_insert_with(Instant::now);
             if start.elapsed() > PATIENCE {
                 bail!("waited {} s for {what}", PATIENCE.as_secs());
