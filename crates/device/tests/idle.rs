@@ -34,14 +34,23 @@ fn activity() -> (u64, u64) {
     sum
 }
 
-/// How often the engine thread wakes in 300 ms, once everything has settled.
+/// How often the engine thread wakes in 300 ms, once everything has settled. How long settling takes
+/// depends on how busy the machine is, so the quietest of several looks counts; periodic work would show
+/// in each of them.
 fn wake_ups_while_idle() -> u64 {
-    std::thread::sleep(Duration::from_millis(150));
-    let before = activity();
-    std::thread::sleep(Duration::from_millis(300));
-    let after = activity();
-    assert!(after.1 - before.1 < 100_000_000, "the engine thread spins");
-    after.0 - before.0
+    let mut fewest = u64::MAX;
+    for _ in 0..10 {
+        std::thread::sleep(Duration::from_millis(150));
+        let before = activity();
+        std::thread::sleep(Duration::from_millis(300));
+        let after = activity();
+        assert!(after.1 - before.1 < 100_000_000, "the engine thread spins");
+        fewest = fewest.min(after.0 - before.0);
+        if fewest == 0 {
+            break;
+        }
+    }
+    fewest
 }
 
 fn write(side: &Side, qp: &Qp, remote: Remote) {

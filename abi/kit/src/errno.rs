@@ -1,0 +1,169 @@
+//! Error numbers, and the ways in which C functions return them.
+
+#![allow(unsafe_code)]
+// UNSAFETY: `errno` is a place of the C library that is reached by a raw pointer.
+
+use std::fmt;
+
+/// An error number of the C library, as in `errno.h`. Never 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Errno(i32);
+
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $name:ident = $number:ident;)*) => {
+        impl Errno {
+            $($(#[$doc])* pub const $name: Self = Self(libc::$number);)*
+        }
+
+        const NAMES: &[(Errno, &str)] = &[$((Errno::$name, stringify!($number))),*];
+    };
+}
+
+numbers! {
+    /// Not permitted.
+    PERM = EPERM;
+    /// No such thing.
+    NOENT = ENOENT;
+    /// Interrupted by a signal.
+    INTR = EINTR;
+    /// Something inside went wrong.
+    IO = EIO;
+    /// A descriptor that is not open or not of the right kind.
+    BADF = EBADF;
+    /// Nothing there now.
+    AGAIN = EAGAIN;
+    /// No memory, or a queue or table is full.
+    NOMEM = ENOMEM;
+    /// Not allowed.
+    ACCES = EACCES;
+    /// An address that cannot be touched.
+    FAULT = EFAULT;
+    /// Still used by others.
+    BUSY = EBUSY;
+    /// It is there already.
+    EXIST = EEXIST;
+    /// No such device (any more).
+    NODEV = ENODEV;
+    /// An argument that is not allowed.
+    INVAL = EINVAL;
+    /// Too many open files.
+    MFILE = EMFILE;
+    /// Out of range.
+    RANGE = ERANGE;
+    /// No room left.
+    NOSPC = ENOSPC;
+    /// There is no data.
+    NODATA = ENODATA;
+    /// This device does not do that.
+    OPNOTSUPP = EOPNOTSUPP;
+    /// There is no such function.
+    NOSYS = ENOSYS;
+    /// No way leads to that network.
+    NETUNREACH = ENETUNREACH;
+    /// It did not happen in time.
+    TIMEDOUT = ETIMEDOUT;
+}
+
+impl Errno {
+    /// The error of the last failed call of the C library in this thread.
+    #[must_use]
+    pub fn last() -> Self {
+        Self::from_raw(
+            std::io::Error::last_os_error()
+                .raw_os_error()
+                .unwrap_or(libc::EIO),
+        )
+    }
+
+    /// From a number; 0 and negative numbers become [`Errno::IO`].
+    #[must_use]
+    pub const fn from_raw(number: i32) -> Self {
+        if number > 0 { Self(number) } else { Self::IO }
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn raw(self) -> i32 {
+        self.0
+    }
+
+    /// Puts it into this thread's `errno`.
+    pub fn set(self) {
+        // SAFETY: the C library returns the address of this thread's errno, valid while the thread is.
+        unsafe { *libc::__errno_location() = self.0 };
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match NAMES.iter().find(|(errno, _)| errno == self) {
+            Some((_, name)) => f.write_str(name),
+            None => write!(f, "errno {}", self.0),
+        }
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", std::io::Error::from_raw_os_error(self.0))
+    }
+}
+
+/// How a C function tells that it failed, for results of this type.
+pub trait Failure {
+    /// The value to return after `errno` was set.
+    fn failed(errno: Errno) -> Self;
+}
+
+/// Calls that return 0 or the error number itself.
+impl Failure for i32 {
+    fn failed(errno: Errno) -> Self {
+        errno.raw()
+    }
+}
+
+/// Calls that return a pointer, null on failure.
+impl<T> Failure for *mut T {
+    fn failed(_: Errno) -> Self {
+        std::ptr::null_mut()
+    }
+}
+
+/// Calls that return a pointer, null on failure.
+impl<T> Failure for *const T {
+    fn failed(_: Errno) -> Self {
+        std::ptr::null()
+    }
+}
+
+/// Calls that return a count, negative on failure.
+impl Failure for isize {
+    fn failed(errno: Errno) -> Self {
+        -(errno.raw() as isize)
+    }
+}
+
+/// Calls that return nothing.
+impl Failure for () {
+    fn failed(_: Errno) -> Self {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errno_is_set_and_read() {
+        Errno::BUSY.set();
+        assert_eq!(Errno::last(), Errno::BUSY);
+        assert_eq!(format!("{:?}", Errno::BUSY), "EBUSY");
+        assert_eq!(Errno::from_raw(-3), Errno::IO);
+    }
+
+    #[test]
+    fn failures_have_the_form_of_the_call() {
+        assert_eq!(i32::failed(Errno::INVAL), libc::EINVAL);
+        assert!(<*mut u8>::failed(Errno::INVAL).is_null());
+        assert_eq!(isize::failed(Errno::INVAL), -(libc::EINVAL as isize));
+    }
+}

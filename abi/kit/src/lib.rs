@@ -1,0 +1,15 @@
+//! What every C front end of rkey needs, and nothing about any API.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`fence`] | a panic ends at the border and becomes an error of the call |
+//! | [`errno`] | error numbers as values, and the ways C functions return them |
+//! | [`pool`] | objects whose addresses a C program holds, checked before each use |
+
+pub mod errno;
+pub mod fence;
+pub mod pool;
+
+pub use errno::Errno;
+pub use fence::fence;
+pub use pool::Pool;

@@ -1,0 +1,268 @@
+//! Objects whose addresses a C program holds as handles.
+//!
+//! A program may pass anything as a handle: null, an object that it freed, an object of another kind,
+//! a number. A pool therefore keeps the objects of one type in one stretch of address space, at a
+//! fixed distance from each other, and never gives that space back. Whether an address is a live
+//! object can then be told without touching it: it lies in the stretch, on a slot, and the slot says
+//! that it is live. That costs about a nanosecond.
+//!
+//! What a pool cannot tell is that a slot was freed and given out again in between: then the handle
+//! names the new object, as it would with `malloc`.
+
+#![allow(unsafe_code)]
+// UNSAFETY: reserves address space, places objects there, and checks addresses that C passes.
+
+use parking_lot::Mutex;
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+/// Bytes that are made usable at a time.
+const STEP: usize = 256 * 1024;
+
+const FREE: u32 = 0;
+const LIVE: u32 = 0x6b65_7921;
+
+/// One place. The object comes first, so that its address is the address of the place.
+#[repr(C, align(64))]
+struct Slot<T> {
+    value: UnsafeCell<MaybeUninit<T>>,
+    state: AtomicU32,
+}
+
+/// Places for objects of type `T`.
+pub struct Pool<T> {
+    /// Where the stretch starts; 0 until the first object.
+    base: AtomicUsize,
+    /// Bytes from `base` on that may be touched.
+    usable: AtomicUsize,
+    capacity: usize,
+    books: Mutex<Books>,
+    objects: std::marker::PhantomData<T>,
+}
+
+struct Books {
+    free: Vec<u32>,
+    fresh: u32,
+    reserved: u32,
+}
+
+// SAFETY: objects are placed and removed under the lock or by whoever won the state word; shared access
+// to them is as for a plain `&T`.
+unsafe impl<T: Send + Sync> Sync for Pool<T> {}
+
+impl<T> Pool<T> {
+    /// Distance between two objects.
+    const STRIDE: usize = size_of::<Slot<T>>().next_power_of_two();
+
+    /// An empty pool for up to `capacity` objects. Takes no memory yet.
+    #[must_use]
+    pub const fn new(capacity: u32) -> Self {
+        Self {
+            base: AtomicUsize::new(0),
+            usable: AtomicUsize::new(0),
+            capacity: capacity as usize,
+            books: Mutex::new(Books {
+                free: Vec::new(),
+                fresh: 0,
+                reserved: 0,
+            }),
+            objects: std::marker::PhantomData,
+        }
+    }
+
+    fn slot(&self, index: u32) -> *const Slot<T> {
+        (self.base.load(Ordering::Acquire) + index as usize * Self::STRIDE) as *const Slot<T>
+    }
+
+    /// Places an object. `None`: the pool is full, or there is no memory.
+    pub fn put(&self, value: T) -> Option<NonNull<T>> {
+        let index = self.claim()?;
+        let slot = self.slot(index);
+        // SAFETY: `claim` gave this place to us alone, and it is usable.
+        let slot = unsafe { &*slot };
+        // SAFETY: nobody else touches the value of a place that is not live.
+        unsafe { (*slot.value.get()).write(value) };
+        slot.state.store(LIVE, Ordering::Release);
+        NonNull::new(slot.value.get().cast())
+    }
+
+    fn claim(&self) -> Option<u32> {
+        let mut books = self.books.lock();
+        if let Some(index) = books.free.pop() {
+            return Some(index);
+        }
+        if books.reserved == 0 {
+            self.reserve(&mut books);
+        }
+        if books.fresh >= books.reserved {
+            return None;
+        }
+        let end = (books.fresh as usize + 1) * Self::STRIDE;
+        while self.usable.load(Ordering::Relaxed) < end {
+            self.extend(&books)?;
+        }
+        books.fresh += 1;
+        Some(books.fresh - 1)
+    }
+
+    /// Reserves address space, less than wished for where a limit is in the way.
+    fn reserve(&self, books: &mut Books) {
+        let mut places = self.capacity;
+        while places > 0 {
+            let len = places * Self::STRIDE;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            // SAFETY: a new mapping where the kernel likes; it replaces nothing.
+            let start =
+                unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
+            if start != libc::MAP_FAILED {
+                self.base.store(start as usize, Ordering::Release);
+                books.reserved = u32::try_from(places).unwrap_or(u32::MAX);
+                return;
+            }
+            places /= 2;
+        }
+    }
+
+    fn extend(&self, books: &Books) -> Option<()> {
+        let usable = self.usable.load(Ordering::Relaxed);
+        let len = STEP.min(books.reserved as usize * Self::STRIDE - usable);
+        let start = self.base.load(Ordering::Relaxed) + usable;
+        // SAFETY: these bytes are part of our own reservation, and nothing lies in them yet.
+        let failed = unsafe {
+            libc::mprotect(
+                start as *mut libc::c_void,
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+            )
+        };
+        if failed != 0 {
+            return None;
+        }
+        self.usable.store(usable + len, Ordering::Release);
+        Some(())
+    }
+
+    /// The place that begins at an address, if one does.
+    #[inline]
+    fn at(&self, address: usize) -> Option<&Slot<T>> {
+        let offset = address.wrapping_sub(self.base.load(Ordering::Relaxed));
+        if offset >= self.usable.load(Ordering::Acquire) || !offset.is_multiple_of(Self::STRIDE) {
+            return None;
+        }
+        // SAFETY: the address is a whole number of strides into the usable part of the reservation,
+        // which is never given back; a place of zeroes is a free one.
+        Some(unsafe { &*(address as *const Slot<T>) })
+    }
+
+    /// The object at an address that C passed, if there is one.
+    ///
+    /// # Safety
+    /// No other thread frees the object while the reference is used. (C programs are told so: an
+    /// object must not be destroyed while another thread uses it.)
+    #[inline]
+    #[must_use]
+    pub unsafe fn get<'a>(&self, address: *const T) -> Option<&'a T> {
+        let slot = self.at(address as usize)?;
+        if slot.state.load(Ordering::Acquire) != LIVE {
+            return None;
+        }
+        // SAFETY: a live place holds an object, and the caller promises that it stays.
+        Some(unsafe { &*slot.value.get().cast::<T>() })
+    }
+
+    /// Whether a live object is at the address.
+    #[must_use]
+    pub fn contains(&self, address: *const T) -> bool {
+        self.at(address as usize)
+            .is_some_and(|slot| slot.state.load(Ordering::Acquire) == LIVE)
+    }
+
+    /// Takes the object at an address out; exactly one caller gets it.
+    ///
+    /// # Safety
+    /// No reference to the object is used any more.
+    pub unsafe fn take(&self, address: *const T) -> Option<T> {
+        let slot = self.at(address as usize)?;
+        slot.state
+            .compare_exchange(LIVE, FREE, Ordering::AcqRel, Ordering::Relaxed)
+            .ok()?;
+        // SAFETY: the place was live until now, and we alone took it; it is not in the free list yet.
+        let value = unsafe { (*slot.value.get()).assume_init_read() };
+        let index = (address as usize - self.base.load(Ordering::Relaxed)) / Self::STRIDE;
+        self.books.lock().free.push(index as u32);
+        Some(value)
+    }
+
+    /// The addresses of the objects that are live now and for which `wanted` says so.
+    ///
+    /// # Safety
+    /// No other thread frees objects meanwhile.
+    #[must_use]
+    pub unsafe fn live(&self, wanted: impl Fn(&T) -> bool) -> Vec<*const T> {
+        let fresh = self.books.lock().fresh;
+        (0..fresh)
+            .map(|index| self.slot(index).cast::<T>())
+            // SAFETY: the caller promises that objects stay.
+            .filter(|&address| unsafe { self.get(address) }.is_some_and(&wanted))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static STRINGS: Pool<String> = Pool::new(4);
+
+    #[test]
+    fn only_live_objects_are_found() {
+        let a = STRINGS.put("a".to_owned()).unwrap().as_ptr().cast_const();
+        let b = STRINGS.put("b".to_owned()).unwrap().as_ptr().cast_const();
+        // SAFETY: nothing is freed while the references live.
+        unsafe {
+            assert_eq!(STRINGS.get(a).unwrap(), "a");
+            assert_eq!(STRINGS.live(|s| s == "b"), vec![b]);
+            assert_eq!(STRINGS.take(a).as_deref(), Some("a"));
+            assert!(STRINGS.get(a).is_none() && STRINGS.take(a).is_none());
+            for wild in [
+                0usize,
+                1,
+                64,
+                a as usize + 8,
+                usize::MAX,
+                &raw const STRINGS as usize,
+            ] {
+                assert!(STRINGS.get(wild as *const String).is_none(), "{wild:#x}");
+                assert!(STRINGS.take(wild as *const String).is_none(), "{wild:#x}");
+            }
+            assert_eq!(STRINGS.get(b).unwrap(), "b");
+        }
+    }
+
+    #[test]
+    fn a_full_pool_says_so_and_has_room_again_later() {
+        static NUMBERS: Pool<u64> = Pool::new(2);
+        let first = NUMBERS.put(1).unwrap().as_ptr().cast_const();
+        assert!(NUMBERS.put(2).is_some());
+        assert!(NUMBERS.put(3).is_none());
+        // SAFETY: no reference is in use.
+        assert_eq!(unsafe { NUMBERS.take(first) }, Some(1));
+        assert!(NUMBERS.put(4).is_some());
+    }
+
+    #[test]
+    fn many_objects_cross_the_steps() {
+        static BLOCKS: Pool<[u64; 16]> = Pool::new(10_000);
+        let all: Vec<_> = (0..10_000)
+            .map(|n| BLOCKS.put([n; 16]).unwrap().as_ptr())
+            .collect();
+        for (n, block) in all.iter().enumerate() {
+            // SAFETY: nothing is freed.
+            let found = unsafe { BLOCKS.get(block.cast_const()) }.unwrap();
+            assert_eq!(found[7], n as u64);
+        }
+        assert!(BLOCKS.put([0; 16]).is_none());
+    }
+}

@@ -1,0 +1,231 @@
+//! Address handles: where datagrams go.
+//!
+//! A queue pair number is unique on a host, so an address only has to be one of this host, or of a
+//! multicast group. The rest of it (hops, flow labels, rates) is kept and has no effect.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::context::ContextObject;
+use crate::gid;
+use crate::object::{Object, find, input, output, place, remove};
+use crate::pd::PdObject;
+use crate::port::PORT;
+use crate::sys::consts::WC_GRH;
+use crate::sys::{Ah, AhAttr, Context, Gid, GlobalRoute, Grh, Pd, Wc};
+use rkey_kit::{Errno, Pool, fence};
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+
+/// Address handles that there may be.
+pub const MAX: u32 = 1 << 18;
+
+/// An address handle, as a program sees it.
+#[repr(C)]
+pub struct AhObject {
+    c: UnsafeCell<Ah>,
+    /// To whom.
+    pub dgid: Gid,
+}
+
+// SAFETY: the structure is written only while it is made.
+unsafe impl Sync for AhObject {}
+// SAFETY: holds addresses of objects, which are checked before use.
+unsafe impl Send for AhObject {}
+
+static AHS: Pool<AhObject> = Pool::new(MAX);
+
+// SAFETY: the structure is at the start.
+unsafe impl Object for AhObject {
+    type C = Ah;
+    fn pool() -> &'static Pool<Self> {
+        &AHS
+    }
+}
+
+/// Checks the address of a peer, as the kernel does for a RoCE port: it needs a global route from a GID
+/// of ours. A peer on another host cannot be reached.
+///
+/// # Errors
+/// `EINVAL`, `ENETUNREACH`; the reason is in the log.
+pub fn check(attr: &AhAttr) -> Result<(), Errno> {
+    if u32::from(attr.port_num) != PORT {
+        return Err(Errno::INVAL);
+    }
+    if attr.is_global == 0 {
+        tracing::warn!(
+            "an address without a global route: this is an Ethernet port, and peers have GIDs (set is_global; most programs take an option such as -g 0)"
+        );
+        return Err(Errno::INVAL);
+    }
+    if gid::get(attr.grh.sgid_index.into()).is_none() {
+        tracing::warn!(
+            "there is no GID with index {} to send from",
+            attr.grh.sgid_index
+        );
+        return Err(Errno::INVAL);
+    }
+    if !gid::is_multicast(attr.grh.dgid) && !gid::is_ours(attr.grh.dgid) {
+        let there = std::net::Ipv6Addr::from(attr.grh.dgid.0);
+        tracing::warn!(
+            "GID {there} is not one of this host; only processes on this host can be reached for now"
+        );
+        return Err(Errno::NETUNREACH);
+    }
+    Ok(())
+}
+
+/// `ibv_create_ah`.
+///
+/// # Safety
+/// A protection domain, and an address.
+pub unsafe extern "C" fn create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        let (object, attr) = unsafe { (find::<PdObject>(pd)?, input(attr)?) };
+        check(attr)?;
+        let c = UnsafeCell::new(Ah {
+            context: object.context,
+            pd,
+            handle: 0,
+        });
+        let handle = place(AhObject {
+            c,
+            dgid: attr.grh.dgid,
+        })?;
+        object.users.add();
+        Ok(handle)
+    })
+}
+
+/// `ibv_destroy_ah`.
+///
+/// # Safety
+/// No other thread uses it.
+pub unsafe extern "C" fn destroy_ah(ah: *mut Ah) -> c_int {
+    fence(|| {
+        // SAFETY: an address handle as the caller promises, or something that is refused; it holds its
+        // protection domain.
+        unsafe {
+            let object = remove::<AhObject>(ah)?;
+            if let Ok(pd) = find::<PdObject>((*object.c.get()).pd) {
+                pd.users.remove();
+            }
+        }
+        Ok(0)
+    })
+}
+
+/// The address of the sender of a datagram.
+fn sender(wc: &Wc, grh: Option<&Grh>) -> AhAttr {
+    let mut dgid = grh.map_or(Gid([0; 16]), |grh| grh.sgid);
+    // The header of a datagram from this host may be empty: it is from us.
+    if dgid == Gid([0; 16]) {
+        dgid = gid::table().first().map_or(dgid, |entry| entry.gid);
+    }
+    let sgid_index = grh
+        .and_then(|grh| gid::table().iter().position(|entry| entry.gid == grh.dgid))
+        .unwrap_or(0);
+    AhAttr {
+        grh: GlobalRoute {
+            dgid,
+            sgid_index: sgid_index as u8,
+            hop_limit: 0xff,
+            ..GlobalRoute::default()
+        },
+        dlid: wc.slid,
+        sl: wc.sl,
+        is_global: 1,
+        port_num: PORT as u8,
+        ..AhAttr::default()
+    }
+}
+
+/// `ibv_init_ah_from_wc`.
+///
+/// # Safety
+/// A context, a completion, its header, and room for an address.
+pub unsafe extern "C" fn init_ah_from_wc(
+    context: *mut Context,
+    port: u8,
+    wc: *mut Wc,
+    grh: *mut Grh,
+    attr: *mut AhAttr,
+) -> c_int {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused; the header need not be aligned.
+        let (wc, attr) = unsafe {
+            find::<ContextObject>(context)?;
+            (input(wc)?, output(attr)?)
+        };
+        if u32::from(port) != PORT {
+            return Err(Errno::INVAL);
+        }
+        let with_grh = wc.wc_flags & WC_GRH != 0 && !grh.is_null();
+        // SAFETY: not null, and valid as the completion says.
+        let grh = with_grh.then(|| unsafe { grh.read_unaligned() });
+        *attr = sender(wc, grh.as_ref());
+        Ok(0)
+    })
+}
+
+/// `ibv_create_ah_from_wc`.
+///
+/// # Safety
+/// A protection domain, a completion and its header.
+pub unsafe extern "C" fn create_ah_from_wc(
+    pd: *mut Pd,
+    wc: *mut Wc,
+    grh: *mut Grh,
+    port: u8,
+) -> *mut Ah {
+    // SAFETY: a protection domain as the caller promises, or something that is refused.
+    let context = unsafe { find::<PdObject>(pd) }.map_or(std::ptr::null_mut(), |pd| pd.context);
+    let mut attr = AhAttr::default();
+    // SAFETY: as the caller promises.
+    unsafe {
+        if init_ah_from_wc(context, port, wc, grh, &raw mut attr) != 0 {
+            return std::ptr::null_mut();
+        }
+        create_ah(pd, &raw mut attr)
+    }
+}
+
+/// `ibv_resolve_eth_l2_from_gid`: frames never leave this host, so any address will do.
+///
+/// # Safety
+/// A context, an address, and room for an Ethernet address.
+pub unsafe extern "C" fn resolve_eth_l2_from_gid(
+    context: *mut Context,
+    attr: *mut AhAttr,
+    mac: *mut [u8; 6],
+    vlan: *mut u16,
+) -> c_int {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        let mac = unsafe {
+            find::<ContextObject>(context)?;
+            check(input(attr)?)?;
+            output(mac)?
+        };
+        *mac = [2, 0, 0, 0, 0, 1];
+        if !vlan.is_null() {
+            // SAFETY: not null; room as the caller promises.
+            unsafe { *vlan = u16::MAX };
+        }
+        Ok(0)
+    })
+}
+
+/// Ends what a context that is closed leaves.
+///
+/// # Safety
+/// Nobody uses anything of the context.
+pub unsafe fn sweep(context: *mut Context) {
+    // SAFETY: nobody uses the objects, as the caller promises.
+    unsafe {
+        for object in AHS.live(|ah| (*ah.c.get()).context == context) {
+            drop(remove::<AhObject>(object.cast()));
+        }
+    }
+}

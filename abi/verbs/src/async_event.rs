@@ -1,0 +1,226 @@
+//! Asynchronous events: getting and acknowledging them, and objects that wait for that before they go.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::context::ContextObject;
+use crate::cq::CqObject;
+use crate::errno;
+use crate::object::{find, input, output};
+use crate::qp::QpObject;
+use crate::srq::SrqObject;
+use crate::sys::consts::*;
+use crate::sys::{AsyncEvent, Context, Cq, Qp, Srq};
+use parking_lot::{Condvar, Mutex};
+use rkey_device::AsyncEvent as Event;
+use rkey_device::engine::{CqId, QpId, SrqId};
+use rkey_kit::{Errno, fence};
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::time::Duration;
+
+/// How many events of an object were given to the program, and how many it has acknowledged.
+#[derive(Debug, Default)]
+pub struct Acks {
+    open: Mutex<u32>,
+    less: Condvar,
+}
+
+impl Acks {
+    /// One more was given out.
+    pub fn give(&self) {
+        *self.open.lock() += 1;
+    }
+
+    /// The program is done with so many.
+    pub fn acknowledge(&self, count: u32) {
+        let mut open = self.open.lock();
+        *open = open.saturating_sub(count);
+        self.less.notify_all();
+    }
+
+    /// Waits until the program is done with all.
+    pub fn wait(&self) {
+        let mut open = self.open.lock();
+        while *open > 0 {
+            self.less.wait(&mut open);
+        }
+    }
+}
+
+/// Which handles the objects of a device have, for events that name them.
+#[derive(Debug, Default)]
+pub struct Events {
+    cqs: Mutex<HashMap<CqId, usize>>,
+    qps: Mutex<HashMap<QpId, usize>>,
+    srqs: Mutex<HashMap<SrqId, usize>>,
+}
+
+impl Events {
+    /// Events of this completion queue are those of this handle.
+    pub fn add_cq(&self, id: CqId, handle: *mut Cq) {
+        self.cqs.lock().insert(id, handle as usize);
+    }
+
+    /// No events of it any more.
+    pub fn remove_cq(&self, id: CqId) {
+        self.cqs.lock().remove(&id);
+    }
+
+    /// The handle of a completion queue.
+    #[must_use]
+    pub fn cq(&self, id: CqId) -> Option<*mut Cq> {
+        self.cqs.lock().get(&id).map(|&handle| handle as *mut Cq)
+    }
+
+    /// Events of this queue pair are those of this handle.
+    pub fn add_qp(&self, id: QpId, handle: *mut Qp) {
+        self.qps.lock().insert(id, handle as usize);
+    }
+
+    /// No events of it any more.
+    pub fn remove_qp(&self, id: QpId) {
+        self.qps.lock().remove(&id);
+    }
+
+    /// Events of this shared receive queue are those of this handle.
+    pub fn add_srq(&self, id: SrqId, handle: *mut Srq) {
+        self.srqs.lock().insert(id, handle as usize);
+    }
+
+    /// No events of it any more.
+    pub fn remove_srq(&self, id: SrqId) {
+        self.srqs.lock().remove(&id);
+    }
+
+    /// The event as a program gets it; none if its object is gone or the program did not ask for it.
+    fn translate(&self, event: Event) -> Option<AsyncEvent> {
+        let (element, event_type) = match event {
+            Event::CqOverrun(cq) => {
+                // The book stays locked until the event is counted, so that the object stays.
+                let cqs = self.cqs.lock();
+                let handle = *cqs.get(&cq)?;
+                // SAFETY: objects leave the book before they go.
+                unsafe { find::<CqObject>(handle as *const Cq) }
+                    .ok()?
+                    .async_acks
+                    .give();
+                (handle, EVENT_CQ_ERR)
+            }
+            Event::SrqLimit(srq) => {
+                let srqs = self.srqs.lock();
+                let handle = *srqs.get(&srq)?;
+                // SAFETY: objects leave the book before they go.
+                unsafe { find::<SrqObject>(handle as *const Srq) }
+                    .ok()?
+                    .acks
+                    .give();
+                (handle, EVENT_SRQ_LIMIT_REACHED)
+            }
+            Event::QpFatal { qp, .. } => self.of_qp(qp, EVENT_QP_FATAL)?,
+            Event::AccessError { qp, .. } => self.of_qp(qp, EVENT_QP_ACCESS_ERR)?,
+            Event::RequestError { qp, .. } => self.of_qp(qp, EVENT_QP_REQ_ERR)?,
+            Event::SqDrained { qp, .. } => self.of_qp(qp, EVENT_SQ_DRAINED)?,
+            Event::LastWqeReached { qp, .. } => self.of_qp(qp, EVENT_QP_LAST_WQE_REACHED)?,
+            Event::CommEstablished { qp, .. } => self.of_qp(qp, EVENT_COMM_EST)?,
+            // Verbs has no event for the end of a peer: requests to it fail, and that tells.
+            _ => return None,
+        };
+        Some(AsyncEvent {
+            element,
+            event_type,
+        })
+    }
+
+    fn of_qp(&self, qp: QpId, event_type: c_int) -> Option<(usize, c_int)> {
+        let qps = self.qps.lock();
+        let handle = *qps.get(&qp)?;
+        // SAFETY: objects leave the book before they go.
+        let object = unsafe { find::<QpObject>(handle as *const Qp) }.ok()?;
+        if event_type == EVENT_SQ_DRAINED && !object.wants_drained_event() {
+            return None;
+        }
+        object.acks.give();
+        Some((handle, event_type))
+    }
+}
+
+/// Makes waiting on a descriptor the default, as it is for the descriptors of verbs; programs that do
+/// not want to wait set `O_NONBLOCK`.
+pub fn make_blocking(fd: c_int) {
+    // SAFETY: only reads and writes flags of a descriptor of ours.
+    unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        libc::fcntl(fd, libc::F_SETFL, flags & !libc::O_NONBLOCK);
+    }
+}
+
+/// Whether the program set `O_NONBLOCK`.
+#[must_use]
+pub fn is_nonblocking(fd: c_int) -> bool {
+    // SAFETY: only reads flags.
+    unsafe { libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
+}
+
+/// `ibv_get_async_event`.
+///
+/// # Safety
+/// A context, and room for an event.
+pub unsafe extern "C" fn get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int {
+    let body = || {
+        // SAFETY: a context as the caller promises, or something that is refused.
+        let object = unsafe { find::<ContextObject>(context)? };
+        // SAFETY: room as the caller promises.
+        let event = unsafe { output(event)? };
+        let device = object.device();
+        // SAFETY: the context is live.
+        let fd = unsafe { (*context).async_fd };
+        let mut wait = Some(Duration::ZERO);
+        loop {
+            match device.next_event(wait).map_err(errno::from)? {
+                Some(found) => {
+                    if let Some(found) = object.open.events.translate(found) {
+                        *event = found;
+                        return Ok(0);
+                    }
+                }
+                None if is_nonblocking(fd) => return Err(Errno::AGAIN),
+                None => wait = None,
+            }
+        }
+    };
+    if fence(body) == 0 { 0 } else { -1 }
+}
+
+/// `ibv_ack_async_event`.
+///
+/// # Safety
+/// An event of [`get_async_event`].
+pub unsafe extern "C" fn ack_async_event(event: *mut AsyncEvent) {
+    fence(|| {
+        // SAFETY: an event as the caller promises.
+        let event = unsafe { input(event)? };
+        // SAFETY: objects wait for this call before they go, so the handles are live or nonsense.
+        unsafe {
+            match event.event_type {
+                EVENT_CQ_ERR => {
+                    let cq = find::<CqObject>(event.element as *const Cq)?;
+                    (*cq.c()).async_events_completed += 1;
+                    cq.async_acks.acknowledge(1);
+                }
+                EVENT_SRQ_ERR | EVENT_SRQ_LIMIT_REACHED => {
+                    let srq = find::<SrqObject>(event.element as *const Srq)?;
+                    (*srq.c()).events_completed += 1;
+                    srq.acks.acknowledge(1);
+                }
+                EVENT_QP_FATAL..=EVENT_PATH_MIG_ERR | EVENT_QP_LAST_WQE_REACHED => {
+                    let qp = find::<QpObject>(event.element as *const Qp)?;
+                    (*qp.c()).events_completed += 1;
+                    qp.acks.acknowledge(1);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    });
+}

@@ -1,0 +1,331 @@
+//! Completion queues.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::async_event::Acks;
+use crate::channel::ChannelObject;
+use crate::context::ContextObject;
+use crate::cq_ex::Polling;
+use crate::object::{Object, Users, find, find_or_null, place, remove};
+use crate::pd::PdObject;
+use crate::sys::{CompChannel, Context, Cq, CqEx, Pd, Wc};
+use crate::{errno, status};
+use rkey_device::engine::Completion;
+use rkey_kit::{Errno, Pool, fence};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::time::Duration;
+
+/// Completions that are taken from the device at a time.
+const BATCH: usize = 16;
+
+/// A completion queue, as a program sees it: always the extended form, whose head is the plain one.
+#[repr(C)]
+pub struct CqObject {
+    c: UnsafeCell<CqEx>,
+    context: *mut Context,
+    /// The completion queue of the device.
+    pub cq: rkey_device::Cq,
+    channel: *mut CompChannel,
+    parent: *mut Pd,
+    /// Queue pairs that complete here.
+    pub users: Users,
+    /// Completion events.
+    pub comp_acks: Acks,
+    /// Asynchronous events.
+    pub async_acks: Acks,
+    /// For the extended calls.
+    pub polling: Polling,
+}
+
+// SAFETY: the structure is written by the calls that poll, under a lock of theirs or by a program that
+// promised to use one thread.
+unsafe impl Sync for CqObject {}
+// SAFETY: holds addresses of objects, which are checked before use.
+unsafe impl Send for CqObject {}
+
+static CQS: Pool<CqObject> = Pool::new(1 << 16);
+
+// SAFETY: the structure is at the start, and begins with a `Cq`.
+unsafe impl Object for CqObject {
+    type C = Cq;
+    fn pool() -> &'static Pool<Self> {
+        &CQS
+    }
+}
+
+impl CqObject {
+    /// The structure that programs read.
+    #[inline]
+    #[must_use]
+    pub fn c(&self) -> *mut Cq {
+        self.c.get().cast()
+    }
+
+    /// The extended structure.
+    #[inline]
+    #[must_use]
+    pub fn ex(&self) -> *mut CqEx {
+        self.c.get()
+    }
+
+    /// Whether it was made from this context.
+    #[must_use]
+    pub fn is_of(&self, context: *mut Context) -> bool {
+        self.context == context
+    }
+}
+
+/// What a completion queue is made of.
+pub struct CqWanted {
+    /// How many completions it has to hold.
+    pub depth: u32,
+    /// The program's own.
+    pub cq_context: *mut c_void,
+    /// Where events go, or null.
+    pub channel: *mut CompChannel,
+    /// Completion vector.
+    pub vector: u32,
+    /// The parent domain, or null.
+    pub parent: *mut Pd,
+    /// Readers of the extended form.
+    pub wc_flags: u64,
+    /// Whether the program promised to use one thread.
+    pub single_threaded: bool,
+}
+
+/// Makes a completion queue.
+///
+/// # Errors
+/// `EINVAL`: depth, vector, channel; `ENOMEM`: there are too many.
+///
+/// # Safety
+/// A context, channel and parent domain, or anything else.
+pub unsafe fn create(context: *mut Context, wanted: &CqWanted) -> Result<*mut Cq, Errno> {
+    // SAFETY: as the caller promises, or refused.
+    let (object, channel, parent) = unsafe {
+        (
+            find::<ContextObject>(context)?,
+            find_or_null::<ChannelObject>(wanted.channel)?,
+            find_or_null::<PdObject>(wanted.parent)?,
+        )
+    };
+    // SAFETY: a live context.
+    let vectors = unsafe { (*context).num_comp_vectors };
+    if wanted.depth == 0 || i64::from(wanted.vector) >= i64::from(vectors) {
+        return Err(Errno::INVAL);
+    }
+    let channel_of_device = channel.map(|c| &c.channel);
+    let cq = object
+        .device()
+        .create_cq(wanted.depth, channel_of_device)
+        .map_err(errno::from)?;
+    let id = cq.id();
+    let head = Cq {
+        context,
+        channel: wanted.channel,
+        cq_context: wanted.cq_context,
+        handle: id.index,
+        cqe: c_int::try_from(cq.depth()).unwrap_or(c_int::MAX),
+        mutex: [0; 5],
+        cond: [0; 6],
+        comp_events_completed: 0,
+        async_events_completed: 0,
+    };
+    let c = crate::cq_ex::structure(head, wanted.wc_flags);
+    let handle = place(CqObject {
+        c: UnsafeCell::new(c),
+        context,
+        cq,
+        channel: wanted.channel,
+        parent: wanted.parent,
+        users: Users::default(),
+        comp_acks: Acks::default(),
+        async_acks: Acks::default(),
+        polling: Polling::new(wanted.single_threaded),
+    })?;
+    object.open.events.add_cq(id, handle);
+    if let Some(channel) = channel {
+        channel.users.add();
+    }
+    if let Some(parent) = parent {
+        parent.users.add();
+    }
+    Ok(handle)
+}
+
+/// `ibv_create_cq`.
+///
+/// # Safety
+/// A context, and a channel or null.
+pub unsafe extern "C" fn create_cq(
+    context: *mut Context,
+    depth: c_int,
+    cq_context: *mut c_void,
+    channel: *mut CompChannel,
+    vector: c_int,
+) -> *mut Cq {
+    fence(|| {
+        let wanted = CqWanted {
+            depth: u32::try_from(depth).map_err(|_| Errno::INVAL)?,
+            cq_context,
+            channel,
+            vector: u32::try_from(vector).map_err(|_| Errno::INVAL)?,
+            parent: std::ptr::null_mut(),
+            wc_flags: 0,
+            single_threaded: false,
+        };
+        // SAFETY: as the caller promises.
+        unsafe { create(context, &wanted) }
+    })
+}
+
+/// `ibv_resize_cq`.
+///
+/// # Safety
+/// A completion queue, or anything else.
+pub unsafe extern "C" fn resize_cq(cq: *mut Cq, depth: c_int) -> c_int {
+    fence(|| {
+        // SAFETY: a completion queue as the caller promises, or something that is refused.
+        let object = unsafe { find::<CqObject>(cq)? };
+        let depth = u32::try_from(depth)
+            .ok()
+            .filter(|&d| d > 0)
+            .ok_or(Errno::INVAL)?;
+        if (depth as usize) < object.cq.depth() {
+            settle(object, depth as usize);
+        }
+        object.cq.resize(depth).map_err(errno::from)?;
+        // SAFETY: a live completion queue; programs resize from one thread at a time.
+        unsafe { (*cq).cqe = c_int::try_from(object.cq.depth()).unwrap_or(c_int::MAX) };
+        Ok(0)
+    })
+}
+
+/// Lets work come to its end that a device of hardware would be done with by now, so that a queue is not
+/// made too small for it: until no completion has come for a moment, or there are too many already.
+fn settle(object: &CqObject, depth: usize) {
+    const LOOKS: u32 = 20;
+    const MOMENT: Duration = Duration::from_millis(1);
+    let mut quiet = 0;
+    let mut seen = object.cq.len();
+    while quiet < LOOKS && seen <= depth {
+        std::thread::sleep(MOMENT);
+        let now = object.cq.len();
+        quiet = if now == seen { quiet + 1 } else { 0 };
+        seen = now;
+    }
+}
+
+/// `ibv_destroy_cq`: waits until all of its events are acknowledged.
+///
+/// # Safety
+/// No other thread uses it, except to acknowledge events.
+pub unsafe extern "C" fn destroy_cq(cq: *mut Cq) -> c_int {
+    fence(|| {
+        // SAFETY: a completion queue as the caller promises, or something that is refused.
+        let object = unsafe { find::<CqObject>(cq)? };
+        object.users.none()?;
+        // SAFETY: a live completion queue belongs to a live context.
+        let context = unsafe { find::<ContextObject>(object.context)? };
+        context.open.events.remove_cq(object.cq.id());
+        object.comp_acks.wait();
+        object.async_acks.wait();
+        // SAFETY: held by this completion queue until now.
+        unsafe {
+            if let Ok(Some(channel)) = find_or_null::<ChannelObject>(object.channel) {
+                channel.users.remove();
+            }
+            if let Ok(Some(parent)) = find_or_null::<PdObject>(object.parent) {
+                parent.users.remove();
+            }
+        }
+        // SAFETY: nobody uses it.
+        drop(unsafe { remove::<CqObject>(cq)? });
+        Ok(0)
+    })
+}
+
+/// `ibv_poll_cq`: how many completions there were, or a negative error number.
+///
+/// # Safety
+/// A completion queue, and room for so many completions.
+pub unsafe extern "C" fn poll_cq(cq: *mut Cq, count: c_int, into: *mut Wc) -> c_int {
+    let Ok(wanted) = usize::try_from(count) else {
+        return -Errno::INVAL.raw();
+    };
+    // SAFETY: a completion queue as the caller promises, or something that is refused.
+    let Ok(object) = (unsafe { find::<CqObject>(cq) }) else {
+        return -Errno::INVAL.raw();
+    };
+    if into.is_null() && wanted > 0 {
+        return -Errno::INVAL.raw();
+    }
+    let mut done = 0;
+    let mut batch = [Completion::default(); BATCH];
+    while done < wanted {
+        let room = BATCH.min(wanted - done);
+        let got = match poll(object, &mut batch[..room]) {
+            Ok(got) => got,
+            Err(errno) if done == 0 => return -errno.raw(),
+            Err(_) => break,
+        };
+        for (index, completion) in batch[..got].iter().enumerate() {
+            // SAFETY: the program has room for `wanted` completions.
+            unsafe { into.add(done + index).write(status::wc(completion)) };
+        }
+        done += got;
+        if got < room {
+            break;
+        }
+    }
+    done as c_int
+}
+
+/// Takes completions; a panic below becomes an error.
+#[inline]
+pub fn poll(object: &CqObject, into: &mut [Completion]) -> Result<usize, Errno> {
+    let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| object.cq.poll(into)));
+    match polled {
+        Ok(Ok(got)) => Ok(got),
+        Ok(Err(error)) => Err(errno::of(&error)),
+        Err(_) => Err(Errno::IO),
+    }
+}
+
+/// `ibv_req_notify_cq`.
+///
+/// # Safety
+/// A completion queue, or anything else.
+pub unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_int {
+    fence(|| {
+        // SAFETY: a completion queue as the caller promises, or something that is refused.
+        let object = unsafe { find::<CqObject>(cq)? };
+        if object.channel.is_null() {
+            return Ok(0); // nobody listens, and that is no error of the kernel's either
+        }
+        object
+            .cq
+            .req_notify(solicited_only != 0)
+            .map_err(errno::from)?;
+        Ok(0)
+    })
+}
+
+/// Ends what a context that is closed leaves.
+///
+/// # Safety
+/// Nobody uses anything of the context.
+pub unsafe fn sweep(context: *mut Context) {
+    // SAFETY: nobody uses the objects, as the caller promises.
+    unsafe {
+        for object in CQS.live(|cq| cq.context == context) {
+            if let Ok(cq) = remove::<CqObject>(object.cast())
+                && let Ok(context) = find::<ContextObject>(cq.context)
+            {
+                context.open.events.remove_cq(cq.cq.id());
+            }
+        }
+    }
+}

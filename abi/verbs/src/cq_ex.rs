@@ -1,0 +1,300 @@
+//! Extended completion queues: one completion at a time, read field by field.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::cq::{self, CqObject, CqWanted};
+use crate::object::{find, input};
+use crate::status;
+use crate::sys::consts::*;
+use crate::sys::{Context, Cq, CqEx, CqInitAttrEx, ModifyCqAttr, PollCqAttr, TmInfo};
+use rkey_device::engine::Completion;
+use rkey_kit::{Errno, fence};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a program may ask to read.
+const READABLE: u64 = WC_EX_WITH_BYTE_LEN
+    | WC_EX_WITH_IMM
+    | WC_EX_WITH_QP_NUM
+    | WC_EX_WITH_SRC_QP
+    | WC_EX_WITH_SLID
+    | WC_EX_WITH_SL
+    | WC_EX_WITH_DLID_PATH_BITS
+    | WC_EX_WITH_COMPLETION_TIMESTAMP
+    | WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+
+/// The completion that is being read, between `ibv_start_poll` and `ibv_end_poll`.
+pub struct Polling {
+    /// A program that promised to use one thread.
+    single_threaded: bool,
+    held: AtomicBool,
+    current: UnsafeCell<Current>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Current {
+    completion: Completion,
+    taken_at: u64,
+    wallclock: u64,
+}
+
+// SAFETY: `current` is used by whoever holds `held`, or by the only thread.
+unsafe impl Sync for Polling {}
+
+impl Polling {
+    /// Nothing is being read.
+    #[must_use]
+    pub fn new(single_threaded: bool) -> Self {
+        let current = UnsafeCell::new(Current::default());
+        Self {
+            single_threaded,
+            held: AtomicBool::new(false),
+            current,
+        }
+    }
+
+    fn hold(&self) {
+        if self.single_threaded {
+            return;
+        }
+        while self.held.swap(true, Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    }
+
+    fn release(&self) {
+        self.held.store(false, Ordering::Release);
+    }
+}
+
+/// The clock of completion timestamps: nanoseconds of the raw monotonic clock. Completions are stamped
+/// when they are taken from the queue.
+#[must_use]
+pub fn timestamp() -> u64 {
+    clock(libc::CLOCK_MONOTONIC_RAW)
+}
+
+fn clock(which: libc::clockid_t) -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: room for a time.
+    unsafe { libc::clock_gettime(which, &raw mut now) };
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+/// The structure for a new completion queue. Readers that were not asked for are there all the same.
+#[must_use]
+pub fn structure(head: Cq, wc_flags: u64) -> CqEx {
+    let stamped = wc_flags
+        & (WC_EX_WITH_COMPLETION_TIMESTAMP | WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+        != 0;
+    CqEx {
+        cq: head,
+        comp_mask: 0,
+        status: 0,
+        wr_id: 0,
+        start_poll: Some(if stamped {
+            start_poll_stamped
+        } else {
+            start_poll
+        }),
+        next_poll: Some(if stamped {
+            next_poll_stamped
+        } else {
+            next_poll
+        }),
+        end_poll: Some(end_poll),
+        read_opcode: Some(read_opcode),
+        read_vendor_err: Some(read_vendor_err),
+        read_byte_len: Some(read_byte_len),
+        read_imm_data: Some(read_imm_data),
+        read_qp_num: Some(read_qp_num),
+        read_src_qp: Some(read_src_qp),
+        read_wc_flags: Some(read_wc_flags),
+        read_slid: Some(read_slid),
+        read_sl: Some(read_byte_zero),
+        read_dlid_path_bits: Some(read_byte_zero),
+        read_completion_ts: Some(read_completion_ts),
+        read_cvlan: Some(read_cvlan),
+        read_flow_tag: Some(read_slid),
+        read_tm_info: Some(read_tm_info),
+        read_completion_wallclock_ns: Some(read_completion_wallclock_ns),
+    }
+}
+
+/// `ibv_create_cq_ex`.
+///
+/// # Safety
+/// A context, and attributes.
+pub unsafe extern "C" fn create_cq_ex(context: *mut Context, attr: *mut CqInitAttrEx) -> *mut CqEx {
+    fence(|| {
+        // SAFETY: attributes as the caller promises, or refused.
+        let attr = unsafe { input(attr)? };
+        let known = CQ_INIT_ATTR_MASK_FLAGS | CQ_INIT_ATTR_MASK_PD;
+        if attr.comp_mask & !known != 0 || attr.wc_flags & !READABLE != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let flags = if attr.comp_mask & CQ_INIT_ATTR_MASK_FLAGS != 0 {
+            attr.flags
+        } else {
+            0
+        };
+        // A queue that is overrun loses completions, and this device does not pretend otherwise.
+        if flags & !CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let with_pd = attr.comp_mask & CQ_INIT_ATTR_MASK_PD != 0;
+        let wanted = CqWanted {
+            depth: attr.cqe,
+            cq_context: attr.cq_context,
+            channel: attr.channel,
+            vector: attr.comp_vector,
+            parent: if with_pd {
+                attr.parent_domain
+            } else {
+                std::ptr::null_mut()
+            },
+            wc_flags: attr.wc_flags,
+            single_threaded: flags & CREATE_CQ_ATTR_SINGLE_THREADED != 0,
+        };
+        // SAFETY: as the caller promises.
+        unsafe { cq::create(context, &wanted) }.map(<*mut Cq>::cast)
+    })
+}
+
+/// `ibv_modify_cq`: events are not held back here.
+///
+/// # Safety
+/// A completion queue, and attributes.
+pub unsafe extern "C" fn modify_cq(_cq: *mut Cq, _attr: *mut ModifyCqAttr) -> c_int {
+    fence(|| Err(Errno::OPNOTSUPP))
+}
+
+/// The queue behind an extended handle.
+///
+/// # Safety
+/// As [`find`].
+#[inline]
+unsafe fn object<'a>(cq: *mut CqEx) -> Option<&'a CqObject> {
+    // SAFETY: as promised by the caller.
+    unsafe { find::<CqObject>(cq.cast()) }.ok()
+}
+
+/// Takes the next completion, with the queue held.
+///
+/// # Safety
+/// The caller holds the queue.
+unsafe fn take(object: &CqObject, stamped: bool) -> c_int {
+    // SAFETY: the queue is held.
+    let current = unsafe { &mut *object.polling.current.get() };
+    match cq::poll(object, std::slice::from_mut(&mut current.completion)) {
+        Ok(0) => Errno::NOENT.raw(),
+        Ok(_) => {
+            if stamped {
+                current.taken_at = timestamp();
+                current.wallclock = clock(libc::CLOCK_REALTIME);
+            }
+            // SAFETY: the queue is held, and programs read only between start and end.
+            unsafe {
+                (*object.ex()).wr_id = current.completion.id;
+                (*object.ex()).status = status::wc_status(current.completion.status);
+            }
+            0
+        }
+        Err(errno) => errno.raw(),
+    }
+}
+
+/// # Safety
+/// As the two functions below.
+unsafe fn start(cq: *mut CqEx, attr: *mut PollCqAttr, stamped: bool) -> c_int {
+    // SAFETY: a completion queue as the caller promises, or something that is refused.
+    let Some(object) = (unsafe { object(cq) }) else {
+        return Errno::INVAL.raw();
+    };
+    // SAFETY: attributes as the caller promises, or null.
+    if unsafe { input(attr) }.is_ok_and(|attr| attr.comp_mask != 0) {
+        return Errno::INVAL.raw();
+    }
+    object.polling.hold();
+    // SAFETY: held now.
+    let code = unsafe { take(object, stamped) };
+    if code != 0 {
+        object.polling.release();
+    }
+    code
+}
+
+unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { start(cq, attr, false) }
+}
+
+unsafe extern "C" fn start_poll_stamped(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { start(cq, attr, true) }
+}
+
+unsafe extern "C" fn next_poll(cq: *mut CqEx) -> c_int {
+    // SAFETY: called between start and end, so the queue is held.
+    unsafe { object(cq).map_or(Errno::INVAL.raw(), |object| take(object, false)) }
+}
+
+unsafe extern "C" fn next_poll_stamped(cq: *mut CqEx) -> c_int {
+    // SAFETY: called between start and end, so the queue is held.
+    unsafe { object(cq).map_or(Errno::INVAL.raw(), |object| take(object, true)) }
+}
+
+unsafe extern "C" fn end_poll(cq: *mut CqEx) {
+    // SAFETY: a completion queue as the caller promises, or something that is refused.
+    if let Some(object) = unsafe { object(cq) } {
+        object.polling.release();
+    }
+}
+
+/// The completion that is being read.
+///
+/// # Safety
+/// Called between start and end.
+#[inline]
+unsafe fn current(cq: *mut CqEx) -> Current {
+    // SAFETY: called between start and end, so the queue is held.
+    unsafe { object(cq).map_or_else(Current::default, |object| *object.polling.current.get()) }
+}
+
+/// Readers: name, type, and what they take from the current completion.
+macro_rules! readers {
+    ($($name:ident -> $type:ty { |$current:ident| $value:expr })*) => {$(
+        unsafe extern "C" fn $name(cq: *mut CqEx) -> $type {
+            // SAFETY: programs read between start and end.
+            let $current = unsafe { current(cq) };
+            $value
+        }
+    )*};
+}
+
+readers! {
+    read_opcode -> c_int { |c| status::wc_opcode(c.completion.opcode) }
+    read_vendor_err -> u32 { |c| c.completion.vendor }
+    read_byte_len -> u32 { |c| c.completion.bytes }
+    read_imm_data -> u32 { |c| status::wc_imm(&c.completion) }
+    read_qp_num -> u32 { |c| c.completion.qpn }
+    read_src_qp -> u32 { |c| c.completion.src_qpn }
+    read_wc_flags -> c_uint { |c| status::wc_flags(c.completion.flags) }
+    read_completion_ts -> u64 { |c| c.taken_at }
+    read_completion_wallclock_ns -> u64 { |c| c.wallclock }
+    read_slid -> u32 { |_c| 0 }
+    read_byte_zero -> u8 { |_c| 0 }
+    read_cvlan -> u16 { |_c| 0 }
+}
+
+unsafe extern "C" fn read_tm_info(_cq: *mut CqEx, info: *mut TmInfo) {
+    if !info.is_null() {
+        // SAFETY: room as the caller promises.
+        unsafe { info.write(TmInfo { tag: 0, private: 0 }) };
+    }
+}

@@ -1,0 +1,208 @@
+//! The list of devices: always exactly one, `rkey0`.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions, and a list that C code frees.
+
+use crate::gid;
+use crate::object::input;
+use crate::sys::consts::*;
+use crate::sys::{Device, VerbsDevice};
+use parking_lot::Mutex;
+use rkey_kit::{Errno, fence};
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::OnceLock;
+
+/// The name of the device.
+pub const NAME: &CStr = c"rkey0";
+/// The name that its character device would have, if there was one. [`crate::interpose`] pretends that
+/// there is.
+pub const DEV_NAME: &CStr = c"uverbs-rkey0";
+/// The number of the device.
+const INDEX: c_int = 0;
+
+/// The address of a structure that lives for ever.
+struct Forever(*mut VerbsDevice);
+// SAFETY: the structure is never written after it was made.
+unsafe impl Send for Forever {}
+// SAFETY: as above.
+unsafe impl Sync for Forever {}
+
+/// The device that programs see.
+pub fn the_device() -> *mut Device {
+    static DEVICE: OnceLock<Forever> = OnceLock::new();
+    let device = DEVICE.get_or_init(|| {
+        Forever(Box::into_raw(Box::new(VerbsDevice {
+            device: Device {
+                ops: [0; 2],
+                node_type: NODE_CA,
+                transport_type: TRANSPORT_IB,
+                name: text(NAME.to_bytes()),
+                dev_name: text(DEV_NAME.to_bytes()),
+                dev_path: text(b"/sys/class/infiniband_verbs/uverbs-rkey0"),
+                ibdev_path: text(b"/sys/class/infiniband/rkey0"),
+            },
+            ops: 0,
+            reserved: [0; 16],
+        })))
+    });
+    device.0.cast()
+}
+
+/// A text in a field, with zeroes behind it.
+fn text<const N: usize>(bytes: &[u8]) -> [c_char; N] {
+    let mut field = [0; N];
+    for (place, &byte) in field.iter_mut().zip(bytes).take(N - 1) {
+        *place = byte as c_char;
+    }
+    field
+}
+
+/// Checks that a program means our device.
+///
+/// # Errors
+/// `EINVAL`.
+pub fn check(device: *const Device) -> Result<(), Errno> {
+    if device == the_device().cast_const() {
+        Ok(())
+    } else {
+        Err(Errno::INVAL)
+    }
+}
+
+/// Lists that were given out and not freed.
+static LISTS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+fn new_list(devices: &[*mut Device]) -> *mut *mut Device {
+    let mut list = devices.to_vec();
+    list.push(std::ptr::null_mut());
+    let list = Box::into_raw(list.into_boxed_slice()).cast::<*mut Device>();
+    LISTS.lock().push(list as usize);
+    list
+}
+
+/// `ibv_get_device_list`.
+///
+/// # Safety
+/// `count` is null or room for a number.
+pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut Device {
+    fence(|| {
+        crate::log::start();
+        if !count.is_null() {
+            // SAFETY: not null, so it is room for a number.
+            unsafe { *count = 1 };
+        }
+        Ok(new_list(&[the_device()]))
+    })
+}
+
+/// `ibv_get_device_list` for programs of 2006, whose structures were others: there is no device for them.
+///
+/// # Safety
+/// `count` is null or room for a number.
+pub unsafe extern "C" fn get_device_list_1_0(count: *mut c_int) -> *mut *mut Device {
+    fence(|| {
+        if !count.is_null() {
+            // SAFETY: not null, so it is room for a number.
+            unsafe { *count = 0 };
+        }
+        Ok(new_list(&[]))
+    })
+}
+
+/// `ibv_free_device_list`.
+///
+/// # Safety
+/// The list is not used any more.
+pub unsafe extern "C" fn free_device_list(list: *mut *mut Device) {
+    fence(|| {
+        let mut lists = LISTS.lock();
+        let Some(place) = lists.iter().position(|&known| known == list as usize) else {
+            return Ok(()); // not ours, or freed before
+        };
+        lists.swap_remove(place);
+        drop(lists);
+        let mut len = 1;
+        // SAFETY: a list of ours ends with a null pointer, which belongs to it.
+        while unsafe { !(*list.add(len - 1)).is_null() } {
+            len += 1;
+        }
+        // SAFETY: made by `new_list` from a boxed slice of this length, and taken out of the books.
+        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(list, len)) });
+        Ok(())
+    });
+}
+
+/// `ibv_get_device_name`.
+///
+/// # Safety
+/// A device, or anything else.
+pub unsafe extern "C" fn get_device_name(device: *mut Device) -> *const c_char {
+    fence(|| check(device).map(|()| NAME.as_ptr()))
+}
+
+/// `ibv_get_device_index`: -1 for what is no device.
+///
+/// # Safety
+/// A device, or anything else.
+pub unsafe extern "C" fn get_device_index(device: *mut Device) -> c_int {
+    if check(device).is_ok() { INDEX } else { -1 }
+}
+
+/// `ibv_get_device_guid`: in network byte order, 0 for what is no device.
+///
+/// # Safety
+/// A device, or anything else.
+pub unsafe extern "C" fn get_device_guid(device: *mut Device) -> u64 {
+    if check(device).is_ok() {
+        gid::guid().to_be()
+    } else {
+        0
+    }
+}
+
+/// `ibv_get_sysfs_path`: where sysfs would be mounted.
+pub extern "C" fn get_sysfs_path() -> *const c_char {
+    c"/sys".as_ptr()
+}
+
+/// `ibv_read_sysfs_file`: reads a small file; a newline at the end is cut off.
+///
+/// # Safety
+/// Folder and file are C strings, and the buffer has the size.
+pub unsafe extern "C" fn read_sysfs_file(
+    folder: *const c_char,
+    file: *const c_char,
+    buffer: *mut c_char,
+    size: usize,
+) -> c_int {
+    let read = || {
+        if buffer.is_null() || size == 0 {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: C strings, checked for null.
+        let (folder, file) =
+            unsafe { (CStr::from_ptr(input(folder)?), CStr::from_ptr(input(file)?)) };
+        let path = [folder.to_bytes(), b"/", file.to_bytes()].concat();
+        let path = std::ffi::OsString::from(String::from_utf8_lossy(&path).into_owned());
+        let error = |e: std::io::Error| Errno::from_raw(e.raw_os_error().unwrap_or(0));
+        let mut bytes = std::fs::read(path).map_err(error)?;
+        if bytes.last() == Some(&b'\n') {
+            bytes.pop();
+        }
+        bytes.truncate(size - 1);
+        // SAFETY: the buffer has room for `size` bytes, and these are at least one fewer.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), bytes.len());
+            *buffer.add(bytes.len()) = 0;
+        }
+        Ok(bytes.len() as c_int)
+    };
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)) {
+        Ok(Ok(len)) => len,
+        Ok(Err(errno)) => {
+            errno.set();
+            -1
+        }
+        Err(_) => -1,
+    }
+}

@@ -1,0 +1,210 @@
+//! Flags of verbs and what they are here, and the other way round. The only place that knows both.
+
+use crate::sys::consts::*;
+use rkey_device::core::Access;
+use rkey_device::engine::SendFlags;
+use rkey_kit::Errno;
+
+/// Each right of verbs beside the rights of the core that it stands for. Local read has no flag: it
+/// is always on (VB-016), which is a rule of the core's for verbs.
+const RIGHTS: [(u32, Access); 5] = [
+    (ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE),
+    (ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
+    (ACCESS_REMOTE_READ, Access::REMOTE_READ),
+    (ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+    (ACCESS_MW_BIND, Access::BIND),
+];
+
+/// What a program asked for at a registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionFlags {
+    /// The rights.
+    pub access: Access,
+    /// Addresses are offsets.
+    pub zero_based: bool,
+    /// Pages need not be there yet.
+    pub on_demand: bool,
+}
+
+/// The flags of a registration. Optional flags are ignored, as by a device that has none of them;
+/// memory is ordered here anyway, and its page size does not matter.
+///
+/// # Errors
+/// `EINVAL`: a flag that nobody knows.
+pub fn region_flags(flags: u32) -> Result<RegionFlags, Errno> {
+    let flags = flags & !ACCESS_OPTIONAL_RANGE;
+    let known = ACCESS_ZERO_BASED | ACCESS_ON_DEMAND | ACCESS_HUGETLB;
+    Ok(RegionFlags {
+        access: rights(flags & !known)?,
+        zero_based: flags & ACCESS_ZERO_BASED != 0,
+        on_demand: flags & ACCESS_ON_DEMAND != 0,
+    })
+}
+
+/// The rights of a window, and whether it is addressed from zero. Local write may be given, and means
+/// nothing: a window has no local key.
+///
+/// # Errors
+/// `EINVAL`: a flag that nobody knows.
+pub fn window_flags(flags: u32) -> Result<(Access, bool), Errno> {
+    let access = rights(flags & !ACCESS_ZERO_BASED & !ACCESS_OPTIONAL_RANGE)?;
+    Ok((
+        access & (Access::REMOTE | Access::BIND),
+        flags & ACCESS_ZERO_BASED != 0,
+    ))
+}
+
+/// The rights that a queue pair grants. Local write may be given, and means nothing.
+///
+/// # Errors
+/// `EINVAL`: a flag that nobody knows.
+pub fn qp_access(flags: u32) -> Result<Access, Errno> {
+    let known = ACCESS_MW_BIND | ACCESS_ZERO_BASED | ACCESS_ON_DEMAND | ACCESS_HUGETLB;
+    Ok(rights(flags & !known & !ACCESS_OPTIONAL_RANGE)? & Access::REMOTE)
+}
+
+fn rights(flags: u32) -> Result<Access, Errno> {
+    let mut access = Access::empty();
+    let mut left = flags;
+    for (flag, right) in RIGHTS {
+        if flags & flag != 0 {
+            access |= right;
+            left &= !flag;
+        }
+    }
+    if left == 0 {
+        Ok(access)
+    } else {
+        Err(Errno::INVAL)
+    }
+}
+
+/// The flags of verbs for rights of the core.
+#[must_use]
+pub fn access_flags(access: Access) -> u32 {
+    RIGHTS
+        .iter()
+        .filter(|(_, right)| access.contains(*right))
+        .fold(0, |flags, (flag, _)| flags | flag)
+}
+
+/// The flags of a send. `SEND_INLINE` is about how the payload is given and not among them.
+///
+/// # Errors
+/// `EINVAL`: a flag that nobody knows, or checksums of IP packets, which there are none of.
+#[inline]
+pub fn send_flags(flags: u32) -> Result<SendFlags, Errno> {
+    const KNOWN: u32 = SEND_FENCE | SEND_SIGNALED | SEND_SOLICITED | SEND_INLINE;
+    if flags & !KNOWN != 0 {
+        return Err(Errno::INVAL);
+    }
+    let mut out = SendFlags::empty();
+    out.set(SendFlags::FENCE, flags & SEND_FENCE != 0);
+    out.set(SendFlags::SIGNALED, flags & SEND_SIGNALED != 0);
+    out.set(SendFlags::SOLICITED, flags & SEND_SOLICITED != 0);
+    Ok(out)
+}
+
+/// Bytes of an MTU of the enumeration.
+///
+/// # Errors
+/// `EINVAL`: no such MTU.
+pub fn mtu_bytes(mtu: i32) -> Result<u32, Errno> {
+    if (MTU_256..=MTU_4096).contains(&mtu) {
+        Ok(128 << mtu)
+    } else {
+        Err(Errno::INVAL)
+    }
+}
+
+/// The MTU of the enumeration for so many bytes: the largest that is not larger.
+#[must_use]
+pub fn mtu_number(bytes: u32) -> i32 {
+    (MTU_256..=MTU_4096)
+        .rev()
+        .find(|&mtu| 128 << mtu <= bytes)
+        .unwrap_or(MTU_256)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: u32 = 0x1f;
+
+    /// Every combination of the five rights goes to the core and back unchanged, and a right of verbs
+    /// gives exactly its own rights.
+    ///
+    /// Proves: VB-003, VB-018
+    #[test]
+    fn all_rights_both_ways() {
+        for flags in 0..=PLAIN {
+            let access = region_flags(flags).unwrap().access;
+            assert_eq!(access_flags(access), flags);
+            for (flag, right) in RIGHTS {
+                assert_eq!(access.contains(right), flags & flag != 0);
+                assert_eq!(access.intersects(right), flags & flag != 0);
+            }
+        }
+    }
+
+    /// Proves: VB-I02
+    #[test]
+    fn every_single_bit() {
+        for bit in 0..32 {
+            let flag = 1u32 << bit;
+            let taken = region_flags(flag).is_ok();
+            let optional = (20..30).contains(&bit);
+            assert_eq!(taken, bit < 8 || optional, "bit {bit}");
+            if optional {
+                assert_eq!(region_flags(flag), region_flags(0));
+            }
+        }
+        assert!(region_flags(ACCESS_ZERO_BASED).unwrap().zero_based);
+        assert!(region_flags(ACCESS_ON_DEMAND).unwrap().on_demand);
+        assert_eq!(window_flags(ACCESS_HUGETLB), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn queue_pairs_have_remote_rights_only() {
+        let access = qp_access(ACCESS_LOCAL_WRITE | ACCESS_REMOTE_READ | ACCESS_MW_BIND).unwrap();
+        assert_eq!(access, Access::REMOTE_READ);
+        assert_eq!(qp_access(1 << 12), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn all_send_flags() {
+        for flags in 0..64u32 {
+            match send_flags(flags) {
+                Ok(out) => {
+                    assert!(flags < 16);
+                    assert_eq!(out.contains(SendFlags::FENCE), flags & SEND_FENCE != 0);
+                    assert_eq!(
+                        out.contains(SendFlags::SIGNALED),
+                        flags & SEND_SIGNALED != 0
+                    );
+                    assert_eq!(
+                        out.contains(SendFlags::SOLICITED),
+                        flags & SEND_SOLICITED != 0
+                    );
+                    assert!(!out.contains(SendFlags::MORE));
+                }
+                Err(errno) => assert!(flags >= 16 && errno == Errno::INVAL),
+            }
+        }
+    }
+
+    #[test]
+    fn mtus() {
+        let bytes: Vec<_> = (0..7).map(mtu_bytes).collect();
+        let no = Err(Errno::INVAL);
+        assert_eq!(
+            bytes,
+            [no, Ok(256), Ok(512), Ok(1024), Ok(2048), Ok(4096), no]
+        );
+        for mtu in MTU_256..=MTU_4096 {
+            assert_eq!(mtu_number(mtu_bytes(mtu).unwrap()), mtu);
+        }
+        assert_eq!((mtu_number(1500), mtu_number(0)), (MTU_1024, MTU_256));
+    }
+}

@@ -1,0 +1,295 @@
+//! The GID table: the addresses of this host, as a RoCE device with all of its interfaces has them.
+//!
+//! Entry 0 is the link-local address made of the device's GUID, which every RoCE port has. Then come
+//! the IPv4 addresses of the interfaces (in the IPv6 form `::ffff:a.b.c.d`) and their IPv6 addresses. A
+//! host without any gets the addresses of its loopback interface, so that programs find something.
+
+#![allow(unsafe_code)]
+// UNSAFETY: walks the list of `getifaddrs`.
+
+use crate::sys::Gid;
+use parking_lot::Mutex;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::OnceLock;
+
+/// Places in the table.
+pub const TABLE_LEN: usize = 64;
+
+/// One GID of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The GID.
+    pub gid: Gid,
+    /// The interface it belongs to.
+    pub interface: u32,
+}
+
+/// An address of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Address {
+    ip: IpAddr,
+    interface: u32,
+    loopback: bool,
+}
+
+static TABLE: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+
+/// The table as it was when a device was opened last.
+#[must_use]
+pub fn table() -> Vec<Entry> {
+    let mut table = TABLE.lock();
+    if table.is_empty() {
+        *table = read();
+    }
+    table.clone()
+}
+
+/// Looks at the addresses of the host anew.
+pub fn refresh() {
+    *TABLE.lock() = read();
+}
+
+/// The entry at an index.
+#[must_use]
+pub fn get(index: usize) -> Option<Entry> {
+    table().get(index).copied()
+}
+
+/// Whether a GID names this host. The addresses of a host are all of its ports' GIDs, and loopback
+/// addresses are those of every host.
+#[must_use]
+pub fn is_ours(gid: Gid) -> bool {
+    let ip = Ipv6Addr::from(gid.0);
+    let ip = ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4);
+    table().iter().any(|entry| entry.gid == gid) || rkey_device::names::is_of_this_host(ip)
+}
+
+/// Whether a GID is that of a multicast group.
+#[must_use]
+pub fn is_multicast(gid: Gid) -> bool {
+    let ip = Ipv6Addr::from(gid.0);
+    ip.is_multicast() || ip.to_ipv4_mapped().is_some_and(|ip| ip.is_multicast())
+}
+
+fn read() -> Vec<Entry> {
+    arrange(&addresses(), guid())
+}
+
+/// The table for some addresses.
+fn arrange(addresses: &[Address], guid: u64) -> Vec<Entry> {
+    let outside: Vec<_> = addresses
+        .iter()
+        .filter(|a| !a.loopback && !is_link_local(a.ip))
+        .collect();
+    let first = outside.first().copied().or(addresses.first());
+    let mut link_local = [0; 16];
+    link_local[..2].copy_from_slice(&[0xfe, 0x80]);
+    link_local[8..].copy_from_slice(&guid.to_be_bytes());
+    let mut table = vec![Entry {
+        gid: Gid(link_local),
+        interface: first.map_or(0, |a| a.interface),
+    }];
+    let chosen: Vec<&Address> = if outside.is_empty() {
+        addresses.iter().filter(|a| a.loopback).collect()
+    } else {
+        outside
+    };
+    for v4 in [true, false] {
+        for address in chosen.iter().filter(|a| a.ip.is_ipv4() == v4) {
+            let entry = Entry {
+                gid: of(address.ip),
+                interface: address.interface,
+            };
+            if !table.contains(&entry) {
+                table.push(entry);
+            }
+        }
+    }
+    table.truncate(TABLE_LEN);
+    table
+}
+
+/// The GID of an address.
+fn of(ip: IpAddr) -> Gid {
+    Gid(match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    })
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(ip) => ip.segments()[0] & 0xffc0 == 0xfe80,
+    }
+}
+
+/// The GUID of the device: the same for all processes of a host, made of a hardware address, or of the
+/// host's id or name where there is none.
+#[must_use]
+pub fn guid() -> u64 {
+    static GUID: OnceLock<u64> = OnceLock::new();
+    *GUID.get_or_init(|| hardware_address().map_or_else(guid_of_host, eui64))
+}
+
+/// The 64-bit form of a hardware address (RFC 4291, appendix A).
+fn eui64(mac: [u8; 6]) -> u64 {
+    let [a, b, c, d, e, f] = mac;
+    u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}
+
+fn hardware_address() -> Option<[u8; 6]> {
+    let mut names: Vec<_> = std::fs::read_dir("/sys/class/net")
+        .ok()?
+        .flatten()
+        .collect();
+    names.sort_by_key(std::fs::DirEntry::file_name);
+    names.iter().find_map(|entry| {
+        let text = std::fs::read_to_string(entry.path().join("address")).ok()?;
+        let mac = parse_mac(text.trim())?;
+        (mac != [0; 6]).then_some(mac)
+    })
+}
+
+fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut mac {
+        *byte = u8::from_str_radix(parts.next()?, 16).ok()?;
+    }
+    parts.next().is_none().then_some(mac)
+}
+
+fn guid_of_host() -> u64 {
+    let text = ["/etc/machine-id", "/proc/sys/kernel/hostname"]
+        .iter()
+        .find_map(|path| {
+            std::fs::read_to_string(path)
+                .ok()
+                .filter(|t| !t.trim().is_empty())
+        })
+        .unwrap_or_default();
+    // FNV-1a, so that all processes come to the same number; the bit says "not a vendor's number".
+    let hash = text
+        .trim()
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    hash | 2 << 56
+}
+
+/// The addresses of the interfaces that are up, in the kernel's order.
+fn addresses() -> Vec<Address> {
+    let mut head: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: gives a list that is ours until it is freed below.
+    if unsafe { libc::getifaddrs(&raw mut head) } != 0 {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    let mut next = head;
+    // SAFETY: each element is valid until the list is freed, and the last one links to null.
+    while let Some(element) = unsafe { next.as_ref() } {
+        next = element.ifa_next;
+        if element.ifa_flags & libc::IFF_UP as u32 == 0 || element.ifa_addr.is_null() {
+            continue;
+        }
+        // SAFETY: not null; every address has a family.
+        let family = i32::from(unsafe { (*element.ifa_addr).sa_family });
+        let ip = match family {
+            libc::AF_INET => {
+                // SAFETY: an address of this family is a `sockaddr_in`.
+                let address = unsafe { &*element.ifa_addr.cast::<libc::sockaddr_in>() };
+                IpAddr::V4(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)))
+            }
+            libc::AF_INET6 => {
+                // SAFETY: an address of this family is a `sockaddr_in6`.
+                let address = unsafe { &*element.ifa_addr.cast::<libc::sockaddr_in6>() };
+                IpAddr::V6(Ipv6Addr::from(address.sin6_addr.s6_addr))
+            }
+            _ => continue,
+        };
+        // SAFETY: the name is a C string of the list.
+        let interface = unsafe { libc::if_nametoindex(element.ifa_name) };
+        let loopback = element.ifa_flags & libc::IFF_LOOPBACK as u32 != 0;
+        found.push(Address {
+            ip,
+            interface,
+            loopback,
+        });
+    }
+    // SAFETY: the list came from getifaddrs and is not used any more.
+    unsafe { libc::freeifaddrs(head) };
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str, interface: u32) -> Address {
+        let ip: IpAddr = text.parse().unwrap();
+        Address {
+            ip,
+            interface,
+            loopback: ip.is_loopback(),
+        }
+    }
+
+    fn texts(table: &[Entry]) -> Vec<String> {
+        table
+            .iter()
+            .map(|e| Ipv6Addr::from(e.gid.0).to_string())
+            .collect()
+    }
+
+    #[test]
+    fn addresses_of_interfaces_come_after_the_link_local_one() {
+        let host = [
+            address("127.0.0.1", 1),
+            address("fe80::1", 2),
+            address("2001:db8::7", 2),
+            address("10.0.0.1", 2),
+            address("::1", 1),
+        ];
+        let table = arrange(&host, 0x0200_0bff_fe00_0001);
+        assert_eq!(
+            texts(&table),
+            ["fe80::200:bff:fe00:1", "::ffff:10.0.0.1", "2001:db8::7"]
+        );
+        assert_eq!(table[0].interface, 2);
+    }
+
+    #[test]
+    fn a_host_without_a_network_has_its_loopback_addresses() {
+        let host = [address("127.0.0.1", 1), address("::1", 1)];
+        let table = arrange(&host, 1);
+        assert_eq!(texts(&table), ["fe80::1", "::ffff:127.0.0.1", "::1"]);
+    }
+
+    #[test]
+    fn a_host_with_many_addresses() {
+        let many: Vec<_> = (0..200)
+            .map(|n| address(&format!("10.0.1.{n}"), 3))
+            .collect();
+        assert_eq!(arrange(&many, 1).len(), TABLE_LEN);
+    }
+
+    #[test]
+    fn hardware_addresses() {
+        let mac = parse_mac("52:54:00:12:34:56").unwrap();
+        assert_eq!(eui64(mac), 0x5054_00ff_fe12_3456);
+        for bad in ["", "52:54", "52:54:00:12:34:zz", "52:54:00:12:34:56:78"] {
+            assert_eq!(parse_mac(bad), None);
+        }
+    }
+
+    #[test]
+    fn this_host_and_groups() {
+        assert!(is_ours(of("127.0.0.1".parse().unwrap())) && is_ours(table()[0].gid));
+        assert!(!is_ours(of("203.0.113.9".parse().unwrap())));
+        assert!(is_multicast(of("ff0e::1".parse().unwrap())));
+        assert!(is_multicast(of("239.1.1.1".parse().unwrap())));
+        assert!(!is_multicast(of("10.1.1.1".parse().unwrap())));
+    }
+}

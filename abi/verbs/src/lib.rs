@@ -1,0 +1,53 @@
+//! A drop-in `libibverbs.so.1` on the rkey software device.
+//!
+//! The library translates: flags in, error numbers and statuses out. What an access may do, and whether
+//! a request is carried out, is decided below, in the device.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`sys`] | the structures and numbers of `infiniband/verbs.h` |
+//! | `export`, [`private`] | the exported symbols and their versions |
+//! | [`object`] | from handles to objects, with checks |
+//! | [`device`], [`context`], [`port`], [`gid`] | the device, opening it, what it says about itself |
+//! | [`pd`], [`mr`], [`mw`], [`dm`] | protection domains, regions, windows, device memory |
+//! | [`cq`], [`cq_ex`], [`channel`], [`async_event`] | completions and events |
+//! | [`qp`], [`qp_ex`], [`modify`], [`post`], [`srq`], [`xrc`], [`ah`], [`mcast`] | queue pairs and what they need |
+//! | [`flags`], [`status`], [`errno`], [`strings`], [`convert`] | translation tables |
+//! | [`fork`], [`interpose`], [`log`], [`delivery`] | the surroundings |
+
+pub mod ah;
+pub mod async_event;
+pub mod channel;
+pub mod context;
+pub mod convert;
+pub mod cq;
+pub mod cq_ex;
+pub mod delivery;
+pub mod device;
+pub mod dm;
+pub mod errno;
+pub mod flags;
+pub mod fork;
+pub mod gid;
+pub mod interpose;
+pub mod log;
+pub mod mcast;
+pub mod modify;
+pub mod mr;
+pub mod mw;
+pub mod object;
+pub mod pd;
+pub mod port;
+pub mod post;
+pub mod private;
+pub mod qp;
+pub mod qp_ex;
+pub mod srq;
+pub mod status;
+pub mod strings;
+pub mod sys;
+pub mod xrc;
+
+#[allow(unsafe_code)]
+// UNSAFETY: assembly that makes the exported symbols.
+mod export;

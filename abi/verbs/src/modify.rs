@@ -1,0 +1,382 @@
+//! What `ibv_modify_qp` checks, and what the engine is told.
+//!
+//! The table is the kernel's (`ib_modify_qp_is_ok`), which is the InfiniBand specification's (11.2.5.3),
+//! with the attributes that belong to a port and that the engine does not know. What passes here is
+//! translated; the engine checks values and its own, equal table once more.
+
+use crate::flags;
+use crate::sys::QpAttr;
+use crate::sys::consts::*;
+use rkey_device::engine::{Peer, QpAttributes, QpState, QpType};
+use rkey_kit::Errno;
+
+/// The transport services of verbs that this device has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+impl Service {
+    /// From `enum ibv_qp_type`.
+    #[must_use]
+    pub const fn from_number(number: i32) -> Option<Self> {
+        match number {
+            QPT_RC => Some(Self::Rc),
+            QPT_UC => Some(Self::Uc),
+            QPT_UD => Some(Self::Ud),
+            _ => None,
+        }
+    }
+
+    /// The engine's name of it.
+    #[must_use]
+    pub const fn engine(self) -> QpType {
+        match self {
+            Self::Rc => QpType::Rc,
+            Self::Uc => QpType::Uc,
+            Self::Ud => QpType::Ud,
+        }
+    }
+}
+
+/// States by number: `enum ibv_qp_state`.
+const STATES: [(i32, QpState); 7] = [
+    (QPS_RESET, QpState::Reset),
+    (QPS_INIT, QpState::Init),
+    (QPS_RTR, QpState::Rtr),
+    (QPS_RTS, QpState::Rts),
+    (QPS_SQD, QpState::Sqd),
+    (QPS_SQE, QpState::Sqe),
+    (QPS_ERR, QpState::Error),
+];
+
+/// The state with this number.
+///
+/// # Errors
+/// `EINVAL`: there is none.
+pub fn state(number: i32) -> Result<QpState, Errno> {
+    let state = STATES
+        .iter()
+        .find(|(n, _)| *n == number)
+        .map(|(_, state)| *state);
+    state.ok_or(Errno::INVAL)
+}
+
+/// The number of a state.
+#[must_use]
+pub fn state_number(state: QpState) -> i32 {
+    STATES
+        .iter()
+        .find(|(_, s)| *s == state)
+        .map_or(QPS_UNKNOWN, |(number, _)| *number)
+}
+
+const CONNECT: u32 = QP_AV | QP_PATH_MTU | QP_DEST_QPN | QP_RQ_PSN;
+const MIGRATION: u32 = QP_ALT_PATH | QP_PATH_MIG_STATE;
+const PORT_RC: u32 = QP_PKEY_INDEX | QP_PORT | QP_ACCESS_FLAGS;
+const PORT_UD: u32 = QP_PKEY_INDEX | QP_PORT | QP_QKEY;
+/// What may change from RTR to RTS and while a queue pair is in service.
+const IN_SERVICE: [u32; 3] = [
+    QP_CUR_STATE | QP_ACCESS_FLAGS | QP_MIN_RNR_TIMER | MIGRATION,
+    QP_CUR_STATE | QP_ACCESS_FLAGS | MIGRATION,
+    QP_CUR_STATE | QP_QKEY,
+];
+
+/// One legal step: which attributes must be given and which may be, for RC, UC and UD.
+struct Step(QpState, QpState, [u32; 3], [u32; 3]);
+
+const STEPS: &[Step] = &{
+    use QpState::{Init, Reset, Rtr, Rts, Sqd, Sqe};
+    [
+        Step(Reset, Init, [PORT_RC, PORT_RC, PORT_UD], [0; 3]),
+        Step(Init, Init, [0; 3], [PORT_RC, PORT_RC, PORT_UD]),
+        Step(
+            Init,
+            Rtr,
+            [
+                CONNECT | QP_MAX_DEST_RD_ATOMIC | QP_MIN_RNR_TIMER,
+                CONNECT,
+                0,
+            ],
+            [
+                QP_ALT_PATH | QP_ACCESS_FLAGS | QP_PKEY_INDEX,
+                QP_ALT_PATH | QP_ACCESS_FLAGS | QP_PKEY_INDEX,
+                QP_PKEY_INDEX | QP_QKEY,
+            ],
+        ),
+        Step(
+            Rtr,
+            Rts,
+            [
+                QP_SQ_PSN | QP_TIMEOUT | QP_RETRY_CNT | QP_RNR_RETRY | QP_MAX_QP_RD_ATOMIC,
+                QP_SQ_PSN,
+                QP_SQ_PSN,
+            ],
+            IN_SERVICE,
+        ),
+        Step(Rts, Rts, [0; 3], IN_SERVICE),
+        Step(Rts, Sqd, [0; 3], [QP_EN_SQD_ASYNC_NOTIFY; 3]),
+        Step(Sqd, Rts, [0; 3], IN_SERVICE),
+        Step(
+            Sqd,
+            Sqd,
+            [0; 3],
+            [
+                QP_PORT
+                    | QP_AV
+                    | QP_TIMEOUT
+                    | QP_RETRY_CNT
+                    | QP_RNR_RETRY
+                    | QP_MAX_QP_RD_ATOMIC
+                    | QP_MAX_DEST_RD_ATOMIC
+                    | QP_ACCESS_FLAGS
+                    | QP_PKEY_INDEX
+                    | QP_MIN_RNR_TIMER
+                    | MIGRATION,
+                QP_AV | QP_ACCESS_FLAGS | QP_PKEY_INDEX | MIGRATION,
+                QP_PKEY_INDEX | QP_QKEY,
+            ],
+        ),
+        Step(
+            Sqe,
+            Rts,
+            [0; 3],
+            [0, QP_CUR_STATE | QP_ACCESS_FLAGS, QP_CUR_STATE | QP_QKEY],
+        ),
+    ]
+};
+
+/// Which attributes a step takes: those it needs and those it allows. `None`: no such step.
+#[must_use]
+pub fn rule(service: Service, from: QpState, to: QpState) -> Option<(u32, u32)> {
+    if matches!(to, QpState::Reset | QpState::Error) {
+        return Some((0, 0));
+    }
+    if from == QpState::Sqe && service == Service::Rc {
+        return None;
+    }
+    let step = STEPS.iter().find(|step| step.0 == from && step.1 == to)?;
+    Some((step.2[service as usize], step.3[service as usize]))
+}
+
+/// Checks which attributes are given for a step.
+///
+/// # Errors
+/// `EINVAL`, with the reason in the log.
+pub fn check(service: Service, from: QpState, to: QpState, mask: u32) -> Result<(), Errno> {
+    let Some((required, optional)) = rule(service, from, to) else {
+        tracing::info!("ibv_modify_qp: a {service:?} queue pair cannot go from {from:?} to {to:?}");
+        return Err(Errno::INVAL);
+    };
+    let missing = required & !mask;
+    let extra = mask & !(required | optional | QP_STATE);
+    if missing != 0 || extra != 0 {
+        tracing::info!(
+            missing = names(missing),
+            not_allowed = names(extra),
+            "ibv_modify_qp: wrong attributes for the step of a {service:?} queue pair from {from:?} to {to:?}"
+        );
+        return Err(Errno::INVAL);
+    }
+    Ok(())
+}
+
+/// The names of attributes, for messages.
+fn names(mask: u32) -> String {
+    let known = QP_ATTR_MASK.iter().filter(|(bit, _)| mask & bit != 0);
+    let mut names: Vec<_> = known.map(|(_, name)| format!("IBV_{name}")).collect();
+    let unknown = QP_ATTR_MASK.iter().fold(mask, |left, (bit, _)| left & !bit);
+    if unknown != 0 {
+        names.push(format!("{unknown:#x}"));
+    }
+    names.join(" | ")
+}
+
+/// What the engine is told: those of the given attributes that it knows.
+///
+/// # Errors
+/// `EINVAL`: a value that means nothing.
+pub fn attributes(
+    service: Service,
+    to: QpState,
+    mask: u32,
+    attr: &QpAttr,
+) -> Result<QpAttributes, Errno> {
+    let state = (mask & QP_STATE != 0).then_some(to);
+    let mut out = QpAttributes {
+        state,
+        ..QpAttributes::default()
+    };
+    if out.state == Some(QpState::Reset) || out.state == Some(QpState::Error) {
+        return Ok(out);
+    }
+    let given = |bit| mask & bit != 0;
+    if given(QP_ACCESS_FLAGS) {
+        out.access = Some(flags::qp_access(attr.qp_access_flags)?);
+    }
+    if given(QP_DEST_QPN) && service != Service::Ud {
+        if attr.dest_qp_num >= 1 << 24 {
+            return Err(Errno::INVAL);
+        }
+        out.peer = Some(Peer {
+            qpn: attr.dest_qp_num,
+            node: None,
+        });
+    }
+    if given(QP_PATH_MTU) {
+        out.path_mtu = Some(flags::mtu_bytes(attr.path_mtu)?);
+    }
+    // Packet sequence numbers have 24 bits; the kernel takes the low ones.
+    out.send_msn = given(QP_SQ_PSN).then_some(attr.sq_psn & 0xff_ffff);
+    out.recv_msn = given(QP_RQ_PSN).then_some(attr.rq_psn & 0xff_ffff);
+    out.timeout = given(QP_TIMEOUT).then_some(attr.timeout);
+    out.retry_count = given(QP_RETRY_CNT).then_some(attr.retry_cnt);
+    out.rnr_retry = given(QP_RNR_RETRY).then_some(attr.rnr_retry);
+    out.min_rnr_timer = given(QP_MIN_RNR_TIMER).then_some(attr.min_rnr_timer);
+    out.max_reads_out = given(QP_MAX_QP_RD_ATOMIC).then_some(attr.max_rd_atomic);
+    out.max_reads_in = given(QP_MAX_DEST_RD_ATOMIC).then_some(attr.max_dest_rd_atomic);
+    out.qkey = (given(QP_QKEY) && service == Service::Ud).then_some(attr.qkey);
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rkey_device::engine::qp::state::rule as qp_rule;
+
+    const SERVICES: [Service; 3] = [Service::Rc, Service::Uc, Service::Ud];
+
+    /// As `ibv_rc_pingpong`, `ibv_uc_pingpong` and `ibv_ud_pingpong` call it.
+    #[test]
+    fn the_masks_of_the_pingpong_programs() {
+        use QpState::{Init, Reset, Rtr, Rts};
+        let init = QP_STATE | QP_PKEY_INDEX | QP_PORT;
+        let uc_rtr = QP_STATE | QP_AV | QP_PATH_MTU | QP_DEST_QPN | QP_RQ_PSN;
+        let rc_rts =
+            QP_STATE | QP_TIMEOUT | QP_RETRY_CNT | QP_RNR_RETRY | QP_SQ_PSN | QP_MAX_QP_RD_ATOMIC;
+        for (service, from, to, mask) in [
+            (Service::Rc, Reset, Init, init | QP_ACCESS_FLAGS),
+            (
+                Service::Rc,
+                Init,
+                Rtr,
+                uc_rtr | QP_MAX_DEST_RD_ATOMIC | QP_MIN_RNR_TIMER,
+            ),
+            (Service::Rc, Rtr, Rts, rc_rts),
+            (Service::Uc, Reset, Init, init | QP_ACCESS_FLAGS),
+            (Service::Uc, Init, Rtr, uc_rtr),
+            (Service::Uc, Rtr, Rts, QP_STATE | QP_SQ_PSN),
+            (Service::Ud, Reset, Init, init | QP_QKEY),
+            (Service::Ud, Init, Rtr, QP_STATE),
+            (Service::Ud, Rtr, Rts, QP_STATE | QP_SQ_PSN),
+        ] {
+            assert_eq!(
+                check(service, from, to, mask),
+                Ok(()),
+                "{service:?} {from:?} {to:?}"
+            );
+            // Each attribute that a step needs is needed, and an attribute that it does not take is refused.
+            for (bit, _) in QP_ATTR_MASK {
+                if mask & bit != 0 && *bit != QP_STATE {
+                    assert_eq!(check(service, from, to, mask & !bit), Err(Errno::INVAL));
+                }
+            }
+            assert_eq!(check(service, from, to, mask | QP_CAP), Err(Errno::INVAL));
+            assert_eq!(check(service, from, to, mask | 1 << 21), Err(Errno::INVAL));
+        }
+    }
+
+    /// Steps that are legal here are legal in the engine, and the other way round.
+    #[test]
+    fn the_steps_are_those_of_the_engine() {
+        for service in SERVICES {
+            for (_, from) in STATES {
+                for (_, to) in STATES {
+                    let engine = qp_rule(service.engine(), from, to).is_some();
+                    assert_eq!(
+                        rule(service, from, to).is_some(),
+                        engine,
+                        "{service:?} {from:?} {to:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Whatever passes the check, the engine gets what its step needs and nothing that it does not take.
+    #[test]
+    fn every_legal_call_satisfies_the_engine() {
+        let attr = QpAttr {
+            path_mtu: MTU_1024,
+            qp_access_flags: 0xf,
+            ..QpAttr::default()
+        };
+        for service in SERVICES {
+            for (_, from) in STATES {
+                for (_, to) in STATES {
+                    let Some((required, optional)) = rule(service, from, to) else {
+                        continue;
+                    };
+                    let step = qp_rule(service.engine(), from, to).unwrap();
+                    for mask in [required, required | optional] {
+                        let mask = mask | QP_STATE;
+                        let out = attributes(service, to, mask, &attr).unwrap().given();
+                        assert!(out.contains(step.required), "{service:?} {from:?} {to:?}");
+                        let taken = step.required | step.optional;
+                        assert!(
+                            taken.contains(out),
+                            "{service:?} {from:?} {to:?} {:?}",
+                            out.difference(taken)
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nonsense_values() {
+        use QpState::Rtr;
+        let bad = |mask, attr| attributes(Service::Rc, Rtr, mask, &attr).err();
+        let attr = QpAttr::default();
+        assert_eq!(
+            bad(
+                QP_PATH_MTU,
+                QpAttr {
+                    path_mtu: 9,
+                    ..attr
+                }
+            ),
+            Some(Errno::INVAL)
+        );
+        assert_eq!(
+            bad(
+                QP_DEST_QPN,
+                QpAttr {
+                    dest_qp_num: 1 << 24,
+                    ..attr
+                }
+            ),
+            Some(Errno::INVAL)
+        );
+        assert_eq!(
+            bad(
+                QP_ACCESS_FLAGS,
+                QpAttr {
+                    qp_access_flags: 1 << 15,
+                    ..attr
+                }
+            ),
+            Some(Errno::INVAL)
+        );
+        assert_eq!(
+            (state(7), state(-1)),
+            (Err(Errno::INVAL), Err(Errno::INVAL))
+        );
+    }
+}

@@ -1,0 +1,581 @@
+//! Memory regions.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::context::ContextObject;
+use crate::dm::Hold;
+use crate::object::{Object, find, input, place, remove};
+use crate::pd::PdObject;
+use crate::sys::consts::*;
+use crate::sys::{Context, Mr, Pd, Sge};
+use crate::{errno, flags};
+use rkey_device::base::range::VaRange;
+use rkey_device::core::{Addressing, Change, Region, RegionSpec, Rules};
+use rkey_kit::{Errno, Pool, fence};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint, c_void};
+
+/// The end of the address space of a program: the length of an implicit on-demand region.
+const USER_SPACE: u64 = 1 << 47;
+
+/// A region, as a program sees it.
+#[repr(C)]
+pub struct MrObject {
+    c: UnsafeCell<Mr>,
+    region: UnsafeCell<Region>,
+    /// First address by which requests name it, and the program's flags.
+    base: UnsafeCell<(u64, u32)>,
+    /// What has to stay as long as the region.
+    keep: Option<Box<Keep>>,
+    /// Only a name for the region of another context.
+    imported: bool,
+}
+
+// SAFETY: the cells are written by `rereg_mr` only, which the program does not call while it uses the
+// region otherwise.
+unsafe impl Sync for MrObject {}
+// SAFETY: holds addresses of objects, which are checked before use.
+unsafe impl Send for MrObject {}
+
+static MRS: Pool<MrObject> = Pool::new(1 << 20);
+
+// SAFETY: the structure is at the start.
+unsafe impl Object for MrObject {
+    type C = Mr;
+    fn pool() -> &'static Pool<Self> {
+        &MRS
+    }
+}
+
+impl MrObject {
+    /// The region of the device.
+    #[inline]
+    #[must_use]
+    pub fn region(&self) -> Region {
+        // SAFETY: written only while nobody uses the region.
+        unsafe { *self.region.get() }
+    }
+
+    /// The structure that programs read.
+    #[inline]
+    #[must_use]
+    pub fn c(&self) -> *mut Mr {
+        self.c.get()
+    }
+
+    fn context(&self) -> Result<&ContextObject, Errno> {
+        // SAFETY: regions go with their context.
+        unsafe { find((*self.c()).context) }
+    }
+}
+
+/// What has to stay as long as a region.
+enum Keep {
+    /// A mapping of a dma-buf.
+    Mapping(#[allow(dead_code, reason = "kept for its end")] Mapping),
+    /// Device memory.
+    Dm(#[allow(dead_code, reason = "kept for its end")] Hold),
+}
+
+/// A mapping of ours that is taken away with the region.
+struct Mapping {
+    start: *mut c_void,
+    len: usize,
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: a mapping that was made for one region, which is closed.
+        unsafe { libc::munmap(self.start, self.len) };
+    }
+}
+
+/// What is to be registered.
+pub struct Wanted {
+    /// First byte.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// How requests name it; `Virtual` unless the flags say "zero-based".
+    pub addressing: Addressing,
+    /// Flags of the program.
+    pub flags: u32,
+    /// The address that the structure shows.
+    pub shown: *mut c_void,
+}
+
+/// Registers memory and makes the structure for it.
+///
+/// # Errors
+/// `EINVAL`: flags, range; `ENOMEM`: a limit.
+///
+/// # Safety
+/// The program owns the memory until the region is closed.
+#[inline]
+pub unsafe fn register(
+    pd: &PdObject,
+    pd_handle: *mut Pd,
+    wanted: &Wanted,
+) -> Result<*mut Mr, Errno> {
+    // SAFETY: as promised by the caller.
+    unsafe { register_with(pd, pd_handle, wanted, None) }
+}
+
+/// As [`register`], on device memory.
+///
+/// # Errors
+/// As [`register`].
+///
+/// # Safety
+/// As [`register`].
+pub unsafe fn register_dm(
+    pd: &PdObject,
+    pd_handle: *mut Pd,
+    wanted: &Wanted,
+    hold: Hold,
+) -> Result<*mut Mr, Errno> {
+    // SAFETY: as promised by the caller.
+    unsafe { register_with(pd, pd_handle, wanted, Some(Keep::Dm(hold))) }
+}
+
+unsafe fn register_with(
+    pd: &PdObject,
+    pd_handle: *mut Pd,
+    wanted: &Wanted,
+    keep: Option<Keep>,
+) -> Result<*mut Mr, Errno> {
+    let device = pd.context()?.device();
+    let asked = flags::region_flags(wanted.flags)?;
+    // Device memory may be registered with a length of 0: a region that refuses everything.
+    let nothing = wanted.len == 0 && matches!(keep, Some(Keep::Dm(_)));
+    let len = if nothing { 1 } else { wanted.len };
+    let ranges = [VaRange::new(wanted.start, len).ok_or(Errno::INVAL)?];
+    let spec = RegionSpec {
+        disabled: nothing,
+        addressing: if asked.zero_based {
+            Addressing::Zero
+        } else {
+            wanted.addressing
+        },
+        rules: Rules::VERBS,
+        ..RegionSpec::new(pd.domain, &ranges, asked.access)
+    };
+    // SAFETY: the program that registers memory promises what `register` asks for.
+    let region = unsafe { device.register(&spec) }.map_err(|error| {
+        tracing::info!("ibv_reg_mr: {error}");
+        errno::of(&error)
+    })?;
+    let c = Mr {
+        context: pd.context,
+        pd: pd_handle,
+        addr: wanted.shown,
+        length: wanted.len as usize,
+        handle: region.local_key.0,
+        lkey: region.local_key.0,
+        rkey: region.key.0,
+    };
+    let base = match spec.addressing {
+        Addressing::Virtual => wanted.start,
+        Addressing::Zero => 0,
+        Addressing::Iova(iova) => iova,
+    };
+    place(MrObject {
+        c: UnsafeCell::new(c),
+        region: UnsafeCell::new(region),
+        base: UnsafeCell::new((base, wanted.flags)),
+        keep: keep.map(Box::new),
+        imported: false,
+    })
+}
+
+/// `ibv_reg_mr_iova2`.
+///
+/// # Safety
+/// The program owns the memory until the region is closed.
+pub unsafe extern "C" fn reg_mr_iova2(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut Mr {
+    fence(|| {
+        // SAFETY: a protection domain as the caller promises, or something that is refused.
+        let object = unsafe { find::<PdObject>(pd)? };
+        let implicit = access & ACCESS_ON_DEMAND != 0 && addr.is_null() && length == usize::MAX;
+        let wanted = Wanted {
+            start: addr as u64,
+            len: if implicit { USER_SPACE } else { length as u64 },
+            addressing: if iova == addr as u64 {
+                Addressing::Virtual
+            } else {
+                Addressing::Iova(iova)
+            },
+            flags: access,
+            shown: addr,
+        };
+        // SAFETY: as promised by the caller.
+        unsafe { register(object, pd, &wanted) }
+    })
+}
+
+/// `ibv_reg_mr`.
+///
+/// # Safety
+/// The program owns the memory until the region is closed.
+pub unsafe extern "C" fn reg_mr(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut Mr {
+    // SAFETY: as promised by the caller.
+    unsafe { reg_mr_iova2(pd, addr, length, addr as u64, access as c_uint) }
+}
+
+/// `ibv_reg_mr_iova`.
+///
+/// # Safety
+/// The program owns the memory until the region is closed.
+pub unsafe extern "C" fn reg_mr_iova(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut Mr {
+    // SAFETY: as promised by the caller.
+    unsafe { reg_mr_iova2(pd, addr, length, iova, access as c_uint) }
+}
+
+/// `ibv_reg_dmabuf_mr`: works with files that can be mapped.
+///
+/// # Safety
+/// The program owns the memory until the region is closed.
+pub unsafe extern "C" fn reg_dmabuf_mr(
+    pd: *mut Pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut Mr {
+    fence(|| {
+        // SAFETY: a protection domain as the caller promises, or something that is refused.
+        let object = unsafe { find::<PdObject>(pd)? };
+        if length == 0 || offset.checked_add(length as u64).is_none() {
+            return Err(Errno::INVAL);
+        }
+        let writes = ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC;
+        let writable = access as u32 & writes != 0;
+        let inside = (offset % 4096) as usize;
+        let mapping = map(fd, offset - inside as u64, inside + length, writable)?;
+        let wanted = Wanted {
+            start: mapping.start as u64 + inside as u64,
+            len: length as u64,
+            addressing: Addressing::Iova(iova),
+            flags: access as u32,
+            shown: offset as *mut c_void,
+        };
+        // SAFETY: as promised by the caller; the mapping lives as long as the region.
+        unsafe { register_with(object, pd, &wanted, Some(Keep::Mapping(mapping))) }
+    })
+}
+
+fn map(fd: c_int, offset: u64, len: usize, writable: bool) -> Result<Mapping, Errno> {
+    let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+    let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
+    // SAFETY: a new mapping where the kernel likes; it replaces nothing.
+    let start = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            protection,
+            libc::MAP_SHARED,
+            fd,
+            offset,
+        )
+    };
+    if start == libc::MAP_FAILED {
+        let errno = Errno::last();
+        // A file without a mapping is a dma-buf that only its exporter reaches.
+        return Err(if errno == Errno::NODEV {
+            Errno::OPNOTSUPP
+        } else {
+            errno
+        });
+    }
+    Ok(Mapping { start, len })
+}
+
+/// `ibv_dereg_mr`. When it returns 0, nobody touches the memory any more.
+///
+/// # Safety
+/// No other thread uses the region.
+pub unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
+    fence(|| {
+        // SAFETY: a region as the caller promises, or something that is refused.
+        let object = unsafe { find::<MrObject>(mr)? };
+        if object.imported {
+            return Err(Errno::INVAL);
+        }
+        object
+            .context()?
+            .device()
+            .close_region(object.region())
+            .map_err(errno::from)?;
+        // SAFETY: nobody uses it.
+        drop(unsafe { remove::<MrObject>(mr)? });
+        Ok(0)
+    })
+}
+
+/// `ibv_rereg_mr`: 0, or -1 while the old region is as it was.
+///
+/// # Safety
+/// As [`reg_mr`]; no other thread uses the region.
+pub unsafe extern "C" fn rereg_mr(
+    mr: *mut Mr,
+    what: c_int,
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    let body = || {
+        const KNOWN: u32 =
+            REREG_MR_CHANGE_TRANSLATION | REREG_MR_CHANGE_PD | REREG_MR_CHANGE_ACCESS;
+        // SAFETY: a region as the caller promises, or something that is refused.
+        let object = unsafe { find::<MrObject>(mr)? };
+        let what = what as u32;
+        if what & !KNOWN != 0 || what == 0 || object.imported || object.keep.is_some() {
+            return Err(Errno::INVAL);
+        }
+        let context = object.context()?;
+        let mut change = Change {
+            rules: Rules::VERBS,
+            ..Change::default()
+        };
+        if what & REREG_MR_CHANGE_PD != 0 {
+            // SAFETY: a protection domain as the caller promises, or something that is refused.
+            let pd = unsafe { find::<PdObject>(pd)? };
+            if !pd.context()?.device().is(context.device()) {
+                return Err(Errno::INVAL);
+            }
+            change.domain = Some(pd.domain);
+        }
+        let mut zero_based = false;
+        if what & REREG_MR_CHANGE_ACCESS != 0 {
+            let asked = flags::region_flags(access as u32)?;
+            change.access = Some(asked.access);
+            zero_based = asked.zero_based;
+        }
+        let ranges;
+        if what & REREG_MR_CHANGE_TRANSLATION != 0 {
+            ranges = [VaRange::new(addr as u64, length as u64).ok_or(Errno::INVAL)?];
+            let addressing = if zero_based {
+                Addressing::Zero
+            } else {
+                Addressing::Virtual
+            };
+            change.ranges = Some((&ranges, addressing));
+        }
+        // SAFETY: the program promises what `reregister` asks for.
+        let region = unsafe { context.device().reregister(object.region(), &change) }
+            .map_err(errno::from)?;
+        // SAFETY: nobody else uses the region.
+        unsafe {
+            *object.region.get() = region;
+            let base = &mut *object.base.get();
+            if what & REREG_MR_CHANGE_ACCESS != 0 {
+                base.1 = access as u32;
+            }
+            if what & REREG_MR_CHANGE_TRANSLATION != 0 {
+                base.0 = if zero_based { 0 } else { addr as u64 };
+            }
+            let c = &mut *object.c();
+            (c.handle, c.lkey, c.rkey) = (region.local_key.0, region.local_key.0, region.key.0);
+            if what & REREG_MR_CHANGE_PD != 0 {
+                c.pd = pd;
+            }
+            if what & REREG_MR_CHANGE_TRANSLATION != 0 {
+                (c.addr, c.length) = (addr, length);
+            }
+        }
+        Ok(0)
+    };
+    if fence(body) == 0 {
+        0
+    } else {
+        REREG_MR_ERR_INPUT
+    }
+}
+
+/// `ibv_advise_mr`: brings pages in, where the keys allow the program to ask for it.
+///
+/// # Safety
+/// A protection domain, and a list of so many pieces.
+pub unsafe extern "C" fn advise_mr(
+    pd: *mut Pd,
+    advice: c_int,
+    advise_flags: u32,
+    list: *mut Sge,
+    count: u32,
+) -> c_int {
+    const PREFETCH: c_int = 0;
+    const PREFETCH_WRITE: c_int = 1;
+    const PREFETCH_NO_FAULT: c_int = 2;
+    const FLUSH: u32 = 1;
+    fence(|| {
+        // SAFETY: a protection domain as the caller promises, or something that is refused.
+        let pd = unsafe { find::<PdObject>(pd)? };
+        if !(PREFETCH..=PREFETCH_NO_FAULT).contains(&advice) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if advise_flags & !FLUSH != 0 || count == 0 {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: not null, and a list of so many pieces as the caller promises.
+        let list = unsafe { std::slice::from_raw_parts(input(list)?, count as usize) };
+        for piece in list {
+            let region = find_by_key(pd, piece.lkey)?;
+            let inside = VaRange::new(piece.addr, piece.length.into())
+                .is_some_and(|asked| region.0 <= asked.start() && asked.end() <= region.1);
+            if !inside {
+                return Err(Errno::FAULT);
+            }
+            if advice == PREFETCH_WRITE && !region.2 {
+                return Err(Errno::PERM);
+            }
+            bring_in(piece, advice);
+        }
+        Ok(0)
+    })
+}
+
+/// Start, end and "may be written" of the region of a domain with this local key.
+fn find_by_key(pd: &PdObject, lkey: u32) -> Result<(u64, u64, bool), Errno> {
+    let same = |mr: &MrObject| {
+        // SAFETY: a live region; its protection domain is live or refused.
+        unsafe {
+            let c = &*mr.c();
+            c.lkey == lkey && find::<PdObject>(c.pd).is_ok_and(|of| of.domain == pd.domain)
+        }
+    };
+    // SAFETY: nothing is freed meanwhile, as the caller of advise_mr promises.
+    unsafe {
+        let Some(&first) = MRS.live(same).first() else {
+            return Err(Errno::NOENT);
+        };
+        let mr = MRS.get(first).ok_or(Errno::NOENT)?;
+        let (base, flags) = *mr.base.get();
+        let end = base.saturating_add((*mr.c()).length as u64);
+        Ok((base, end, flags & ACCESS_LOCAL_WRITE != 0))
+    }
+}
+
+/// Asks the kernel for the pages. It is advice: a kernel that does not know it, or pages that are not
+/// there, are no error.
+fn bring_in(piece: &Sge, advice: c_int) {
+    const POPULATE_READ: c_int = 22;
+    const POPULATE_WRITE: c_int = 23;
+    let start = piece.addr & !4095;
+    let len = piece.addr + u64::from(piece.length) - start;
+    let how = match advice {
+        0 => POPULATE_READ,
+        1 => POPULATE_WRITE,
+        _ => libc::MADV_WILLNEED,
+    };
+    // SAFETY: none of the three changes what the pages hold.
+    unsafe { libc::madvise(start as *mut c_void, len as usize, how) };
+}
+
+/// `ibv_alloc_null_mr`: not offered yet.
+///
+/// # Safety
+/// A protection domain, or anything else.
+pub unsafe extern "C" fn alloc_null_mr(_pd: *mut Pd) -> *mut Mr {
+    fence(|| Err(Errno::OPNOTSUPP))
+}
+
+/// `ibv_import_mr`: the same region under another context of the device.
+///
+/// # Safety
+/// A protection domain, or anything else.
+pub unsafe extern "C" fn import_mr(pd: *mut Pd, handle: u32) -> *mut Mr {
+    fence(|| {
+        // SAFETY: a protection domain as the caller promises, or something that is refused.
+        let object = unsafe { find::<PdObject>(pd)? };
+        let device = object.context()?.device();
+        let same = |mr: &MrObject| {
+            !mr.imported
+                // SAFETY: a live region.
+                && unsafe { (*mr.c()).handle } == handle
+                && mr.context().is_ok_and(|c| c.device().is(device))
+        };
+        // SAFETY: nothing is freed meanwhile, as the caller promises.
+        let found = unsafe { MRS.live(same) };
+        let Some(&first) = found.first() else {
+            return Err(Errno::NOENT);
+        };
+        // SAFETY: as above.
+        let first = unsafe { MRS.get(first) }.ok_or(Errno::NOENT)?;
+        // SAFETY: a live region.
+        let original = unsafe { &*first.c() };
+        let c = Mr {
+            context: object.context,
+            pd,
+            // The importer does not learn where the memory is.
+            addr: std::ptr::null_mut(),
+            length: 0,
+            handle,
+            lkey: original.lkey,
+            rkey: original.rkey,
+        };
+        place(MrObject {
+            c: UnsafeCell::new(c),
+            region: UnsafeCell::new(first.region()),
+            base: UnsafeCell::new((0, 0)),
+            keep: None,
+            imported: true,
+        })
+    })
+}
+
+/// `ibv_unimport_mr`.
+///
+/// # Safety
+/// No other thread uses it.
+pub unsafe extern "C" fn unimport_mr(mr: *mut Mr) {
+    fence(|| {
+        // SAFETY: a region as the caller promises, or something that is refused.
+        if unsafe { find::<MrObject>(mr)? }.imported {
+            // SAFETY: nobody uses it.
+            drop(unsafe { remove::<MrObject>(mr)? });
+        }
+        Ok(())
+    });
+}
+
+/// Ends what a context that is closed leaves.
+///
+/// # Safety
+/// Nobody uses anything of the context.
+pub unsafe fn sweep(context: *mut Context) {
+    // SAFETY: nobody uses the objects, as the caller promises.
+    unsafe {
+        for object in MRS.live(|mr| (*mr.c()).context == context) {
+            if let Ok(mr) = remove::<MrObject>(object.cast())
+                && !mr.imported
+                && let Ok(context) = mr.context()
+                && let Err(error) = context.device().revoke_region(mr.region())
+            {
+                tracing::debug!(%error, "closing a region with its context");
+            }
+        }
+    }
+}
+
+// A place of the pool is a power of two; a region should not need more than 128 bytes.
+const _: () = assert!(size_of::<MrObject>() <= 120);

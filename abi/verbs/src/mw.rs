@@ -1,0 +1,203 @@
+//! Memory windows.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::context::ContextObject;
+use crate::object::{Object, find, input, place, remove};
+use crate::pd::PdObject;
+use crate::qp::QpObject;
+use crate::sys::consts::*;
+use crate::sys::{Context, Mr, Mw, MwBind, MwBindInfo, Pd, Qp};
+use crate::{errno, flags};
+use rkey_device::base::range::VaRange;
+use rkey_device::core::{Key, LocalKey, Rules, WindowId, WindowKind};
+use rkey_device::engine::{SendRequest, Work};
+use rkey_kit::{Errno, Pool, fence};
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+
+/// A window, as a program sees it.
+#[repr(C)]
+pub struct MwObject {
+    c: UnsafeCell<Mw>,
+    /// The window of the device.
+    pub window: WindowId,
+}
+
+// SAFETY: the structure is read and written by the program, and by us in calls that the program makes
+// one after the other for one window.
+unsafe impl Sync for MwObject {}
+// SAFETY: holds addresses of objects, which are checked before use.
+unsafe impl Send for MwObject {}
+
+static MWS: Pool<MwObject> = Pool::new(1 << 16);
+
+// SAFETY: the structure is at the start.
+unsafe impl Object for MwObject {
+    type C = Mw;
+    fn pool() -> &'static Pool<Self> {
+        &MWS
+    }
+}
+
+impl MwObject {
+    /// The structure that programs read.
+    #[must_use]
+    pub fn c(&self) -> *mut Mw {
+        self.c.get()
+    }
+
+    fn context(&self) -> Result<&ContextObject, Errno> {
+        // SAFETY: windows go with their context.
+        unsafe { find((*self.c()).context) }
+    }
+}
+
+/// `ibv_alloc_mw`.
+///
+/// # Safety
+/// A protection domain, or anything else.
+pub unsafe extern "C" fn alloc_mw(pd: *mut Pd, mw_type: c_int) -> *mut Mw {
+    fence(|| {
+        // SAFETY: a protection domain as the caller promises, or something that is refused.
+        let object = unsafe { find::<PdObject>(pd)? };
+        let kind = match mw_type {
+            MW_TYPE_1 => WindowKind::Type1,
+            MW_TYPE_2 => WindowKind::Type2B,
+            _ => return Err(Errno::INVAL),
+        };
+        let device = object.context()?.device();
+        let window = device
+            .create_window(object.domain, kind)
+            .map_err(errno::from)?;
+        let c = Mw {
+            context: object.context,
+            pd,
+            rkey: window.key.0,
+            handle: window.key.0,
+            mw_type,
+        };
+        place(MwObject {
+            c: UnsafeCell::new(c),
+            window: window.id,
+        })
+    })
+}
+
+/// `ibv_dealloc_mw`: a binding ends.
+///
+/// # Safety
+/// No other thread uses the window.
+pub unsafe extern "C" fn dealloc_mw(mw: *mut Mw) -> c_int {
+    fence(|| {
+        // SAFETY: a window as the caller promises, or something that is refused.
+        let object = unsafe { find::<MwObject>(mw)? };
+        object
+            .context()?
+            .device()
+            .close_window(object.window)
+            .map_err(errno::from)?;
+        // SAFETY: nobody uses it.
+        unsafe { remove::<MwObject>(mw)? };
+        Ok(0)
+    })
+}
+
+/// The work request for a bind. `key`: the program's choice, for windows of type 2.
+///
+/// # Errors
+/// `EINVAL`: no such window or region, flags, range.
+///
+/// # Safety
+/// The region is not closed by another thread meanwhile.
+pub unsafe fn bind_work(
+    window: &MwObject,
+    info: &MwBindInfo,
+    key: Option<u32>,
+) -> Result<Work, Errno> {
+    let (access, zero_based) = flags::window_flags(info.mw_access_flags)?;
+    let range = VaRange::new(info.addr, info.length).ok_or(Errno::INVAL)?;
+    let region = if info.mr.is_null() {
+        if info.length != 0 {
+            return Err(Errno::INVAL);
+        }
+        LocalKey(0)
+    } else {
+        // SAFETY: a region as the caller promises, or something that is refused.
+        let mr = unsafe { find::<crate::mr::MrObject>(info.mr.cast_const().cast::<Mr>())? };
+        // SAFETY: a live region.
+        LocalKey(unsafe { (*mr.c()).lkey })
+    };
+    Ok(Work::Bind {
+        window: window.window,
+        region,
+        range,
+        access,
+        zero_based,
+        key: key.map(Key),
+        rules: Rules::VERBS,
+    })
+}
+
+/// `ibv_bind_mw`: for windows of type 1. The new key is in the structure when this returns, and good
+/// once the bind is complete.
+///
+/// # Safety
+/// A queue pair, a window that no other thread uses, and a bind.
+pub unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwBind) -> c_int {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        let (qp, window, bind) =
+            unsafe { (find::<QpObject>(qp)?, find::<MwObject>(mw)?, input(bind)?) };
+        // SAFETY: a live window.
+        if unsafe { (*window.c()).mw_type } != MW_TYPE_1 {
+            return Err(Errno::INVAL);
+        }
+        let device = window.context()?.device();
+        let flags = flags::send_flags(bind.send_flags & !SEND_INLINE)?;
+        // A bind of no bytes ends the binding, and needs no key.
+        let binds = bind.bind_info.length != 0;
+        let key = if binds {
+            Some(device.next_window_key(window.window).map_err(errno::from)?)
+        } else {
+            None
+        };
+        // SAFETY: as promised by the caller.
+        let posted =
+            unsafe { bind_work(window, &bind.bind_info, key.map(|key| key.0)) }.and_then(|work| {
+                let request = SendRequest {
+                    flags,
+                    ..SendRequest::new(bind.wr_id, work, &[])
+                };
+                qp.qp.post_send(&request).map_err(errno::from)
+            });
+        if let Some(key) = key {
+            if let Err(errno) = posted {
+                device.forfeit_window_key(window.window, key);
+                return Err(errno);
+            }
+            // SAFETY: only this thread uses the window.
+            unsafe { (*window.c()).rkey = key.0 };
+        }
+        posted.map(|()| 0)
+    })
+}
+
+/// Ends what a context that is closed leaves.
+///
+/// # Safety
+/// Nobody uses anything of the context.
+pub unsafe fn sweep(context: *mut Context) {
+    // SAFETY: nobody uses the objects, as the caller promises.
+    unsafe {
+        for object in MWS.live(|mw| (*mw.c()).context == context) {
+            if let Ok(mw) = remove::<MwObject>(object.cast())
+                && let Ok(context) = mw.context()
+                && let Err(error) = context.device().close_window(mw.window)
+            {
+                tracing::debug!(%error, "closing a window with its context");
+            }
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The one port of the device: its attributes and partition keys.
+
+use crate::gid;
+use crate::sys::PortAttr;
+use crate::sys::consts::*;
+
+/// The number of the port.
+pub const PORT: u32 = 1;
+/// The only partition key, in host byte order: full membership of the default partition.
+pub const PKEY: u16 = 0xffff;
+/// Length of the structure that programs had before it grew.
+pub const COMPAT_LEN: usize = 48;
+
+/// Link width "4X".
+const WIDTH_4X: u8 = 2;
+/// Link speed "EDR", 25 Gbit/s per lane.
+const SPEED_EDR: u8 = 32;
+/// Physical state "link up".
+const LINK_UP: u8 = 5;
+
+/// The attributes of the port.
+///
+/// Width and speed are those of a 100 Gbit/s port. Programs take them for estimates; the memory of the
+/// host is what really limits.
+#[must_use]
+pub fn attributes() -> PortAttr {
+    PortAttr {
+        state: PORT_ACTIVE,
+        max_mtu: MTU_4096,
+        active_mtu: MTU_4096,
+        gid_tbl_len: gid::TABLE_LEN as i32,
+        port_cap_flags: PORT_CAP_FLAGS,
+        max_msg_sz: 1 << 31,
+        pkey_tbl_len: 1,
+        max_vl_num: 1,
+        active_width: WIDTH_4X,
+        active_speed: SPEED_EDR,
+        phys_state: LINK_UP,
+        link_layer: LINK_LAYER_ETHERNET,
+        flags: QPF_GRH_REQUIRED,
+        active_speed_ex: SPEED_EDR.into(),
+        ..PortAttr::default()
+    }
+}

@@ -1,0 +1,482 @@
+//! Queue pairs: creating, changing, asking, destroying.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::async_event::Acks;
+use crate::context::{ContextObject, MAX_READS};
+use crate::cq::CqObject;
+use crate::modify::{self, Service};
+use crate::object::{Object, find, find_or_null, input, output, place, remove};
+use crate::pd::PdObject;
+use crate::port::PORT;
+use crate::qp_ex::{self, Builder};
+use crate::srq::SrqObject;
+use crate::sys::consts::*;
+use crate::sys::{Context, Ece, Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx};
+use crate::{ah, errno, flags};
+use parking_lot::Mutex;
+use rkey_device::QpOptions;
+use rkey_device::engine::QpState;
+use rkey_kit::{Errno, Pool, fence};
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+
+/// A queue pair, as a program sees it.
+#[repr(C)]
+pub struct QpObject {
+    c: UnsafeCell<QpEx>,
+    /// The queue pair of the device.
+    pub qp: rkey_device::Qp,
+    /// The transport service.
+    pub service: Service,
+    /// What the program set last.
+    settings: Mutex<QpAttr>,
+    granted: QpCap,
+    signal_all: bool,
+    /// Asynchronous events.
+    pub acks: Acks,
+    /// Requests of the extended interface that are being put together.
+    pub builder: Option<Box<Builder>>,
+}
+
+// SAFETY: the structure is written while it is made, by modify and query (one thread at a time, says
+// the contract of verbs), and by the program.
+unsafe impl Sync for QpObject {}
+// SAFETY: holds addresses of objects, which are checked before use.
+unsafe impl Send for QpObject {}
+
+static QPS: Pool<QpObject> = Pool::new(1 << 17);
+
+// SAFETY: the structure is at the start, and begins with a `Qp`.
+unsafe impl Object for QpObject {
+    type C = Qp;
+    fn pool() -> &'static Pool<Self> {
+        &QPS
+    }
+}
+
+impl QpObject {
+    /// The structure that programs read.
+    #[inline]
+    #[must_use]
+    pub fn c(&self) -> *mut Qp {
+        self.c.get().cast()
+    }
+
+    /// The extended structure.
+    #[inline]
+    #[must_use]
+    pub fn ex(&self) -> *mut QpEx {
+        self.c.get()
+    }
+
+    /// Whether the program asked for the event that the send queue is drained.
+    #[must_use]
+    pub fn wants_drained_event(&self) -> bool {
+        self.settings.lock().en_sqd_async_notify != 0
+    }
+
+    fn context(&self) -> Result<&ContextObject, Errno> {
+        // SAFETY: queue pairs go with their context.
+        unsafe { find((*self.c()).context) }
+    }
+}
+
+/// What only the extended call can ask for.
+#[derive(Clone, Copy, Default)]
+struct Extra {
+    send_ops: Option<u64>,
+}
+
+/// Makes a queue pair and fills in the granted sizes.
+///
+/// # Safety
+/// Completion queues and the shared receive queue are live, or anything else.
+unsafe fn create(
+    pd_handle: *mut Pd,
+    attr: &QpInitAttr,
+    extra: Extra,
+) -> Result<(*mut Qp, QpCap), Errno> {
+    let service = Service::from_number(attr.qp_type).ok_or(Errno::OPNOTSUPP)?;
+    // SAFETY: as the caller promises, or refused.
+    let (pd, send_cq, recv_cq, srq) = unsafe {
+        (
+            find::<PdObject>(pd_handle)?,
+            find::<CqObject>(attr.send_cq)?,
+            find::<CqObject>(attr.recv_cq)?,
+            find_or_null::<SrqObject>(attr.srq)?,
+        )
+    };
+    let context = pd.context()?;
+    let builder = match extra.send_ops {
+        Some(ops) => Some(Box::new(Builder::new(service, ops)?)),
+        None => None,
+    };
+    let cap = attr.cap;
+    let granted = QpCap {
+        max_send_wr: cap.max_send_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_wr: if srq.is_some() { 0 } else { cap.max_recv_wr },
+        max_recv_sge: if srq.is_some() { 0 } else { cap.max_recv_sge },
+        max_inline_data: cap.max_inline_data,
+    };
+    let options = QpOptions {
+        qp_type: service.engine(),
+        domain: pd.domain,
+        srq: srq.map(|srq| srq.srq.clone()),
+        recv_cq: recv_cq.cq.clone(),
+        // A queue of no requests is legal in verbs; here it has room for one that nobody posts.
+        max_send: granted.max_send_wr.max(1),
+        max_recv: granted.max_recv_wr.max(1),
+        max_send_sge: granted.max_send_sge.max(1),
+        max_recv_sge: granted.max_recv_sge.max(1),
+        max_inline: granted.max_inline_data,
+        signal_all: attr.sq_sig_all != 0,
+        // A connection of hardware does not notice that its peer is gone until it sends.
+        fail_with_peer: false,
+        ..QpOptions::new(pd.domain, &send_cq.cq)
+    };
+    let qp = context.device().create_qp(&options).map_err(|error| {
+        tracing::info!("ibv_create_qp: {error}");
+        errno::of(&error)
+    })?;
+    let (id, qpn) = (qp.id(), qp.qpn());
+    let head = Qp {
+        context: pd.context,
+        qp_context: attr.qp_context,
+        pd: pd_handle,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        handle: id.index,
+        qp_num: qpn,
+        state: QPS_RESET,
+        qp_type: attr.qp_type,
+        mutex: [0; 5],
+        cond: [0; 6],
+        events_completed: 0,
+    };
+    let handle = place(QpObject {
+        c: UnsafeCell::new(qp_ex::structure(head)),
+        qp,
+        service,
+        settings: Mutex::new(QpAttr::default()),
+        granted,
+        signal_all: attr.sq_sig_all != 0,
+        acks: Acks::default(),
+        builder,
+    })?;
+    context.open.events.add_qp(id, handle);
+    pd.users.add();
+    send_cq.users.add();
+    recv_cq.users.add();
+    if let Some(srq) = srq {
+        srq.users.add();
+    }
+    Ok((handle, granted))
+}
+
+/// `ibv_create_qp`.
+///
+/// # Safety
+/// A protection domain, and attributes.
+pub unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        unsafe {
+            let attr = output(attr)?;
+            let (handle, granted) = create(pd, attr, Extra::default())?;
+            attr.cap = granted;
+            Ok(handle)
+        }
+    })
+}
+
+/// `ibv_create_qp_ex`.
+///
+/// # Safety
+/// A context, and attributes.
+pub unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAttrEx) -> *mut Qp {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        let attr = unsafe {
+            find::<ContextObject>(context)?;
+            output(attr)?
+        };
+        let known = QP_INIT_ATTR_PD | QP_INIT_ATTR_SEND_OPS_FLAGS | QP_INIT_ATTR_CREATE_FLAGS;
+        if attr.comp_mask & !known != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if attr.comp_mask & QP_INIT_ATTR_PD == 0 {
+            return Err(Errno::INVAL);
+        }
+        if attr.comp_mask & QP_INIT_ATTR_CREATE_FLAGS != 0 && attr.create_flags != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let base = QpInitAttr {
+            qp_context: attr.qp_context,
+            send_cq: attr.send_cq,
+            recv_cq: attr.recv_cq,
+            srq: attr.srq,
+            cap: attr.cap,
+            qp_type: attr.qp_type,
+            sq_sig_all: attr.sq_sig_all,
+        };
+        let with_ops = attr.comp_mask & QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+        let extra = Extra {
+            send_ops: with_ops.then_some(attr.send_ops_flags),
+        };
+        // SAFETY: as the caller promises.
+        let (handle, granted) = unsafe { create(attr.pd, &base, extra)? };
+        attr.cap = granted;
+        Ok(handle)
+    })
+}
+
+/// Checks values that belong to a port, and that the engine does not know.
+fn check_port_values(mask: u32, attr: &QpAttr) -> Result<(), Errno> {
+    let wrong = mask & QP_PORT != 0 && u32::from(attr.port_num) != PORT
+        || mask & QP_PKEY_INDEX != 0 && attr.pkey_index != 0
+        || mask & QP_MAX_QP_RD_ATOMIC != 0 && i32::from(attr.max_rd_atomic) > MAX_READS
+        || mask & QP_MAX_DEST_RD_ATOMIC != 0 && i32::from(attr.max_dest_rd_atomic) > MAX_READS;
+    if wrong {
+        return Err(Errno::INVAL);
+    }
+    // There is no second path.
+    if mask & QP_ALT_PATH != 0
+        || mask & QP_PATH_MIG_STATE != 0 && attr.path_mig_state != MIG_MIGRATED
+    {
+        return Err(Errno::OPNOTSUPP);
+    }
+    if mask & QP_AV != 0 {
+        ah::check(&attr.ah_attr)
+    } else {
+        Ok(())
+    }
+}
+
+/// `ibv_modify_qp`.
+///
+/// # Safety
+/// A queue pair that no other thread changes, and attributes.
+pub unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        let (object, attr) = unsafe { (find::<QpObject>(qp)?, input(attr)?) };
+        let mask = mask as u32;
+        let mut settings = object.settings.lock();
+        let from = object.qp.query().map_err(errno::from)?.state;
+        if mask & QP_CUR_STATE != 0 {
+            let claimed = modify::state(attr.cur_qp_state)?;
+            let may = matches!(
+                claimed,
+                QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
+            );
+            if !may || claimed != from {
+                return Err(Errno::INVAL);
+            }
+        }
+        let to = if mask & QP_STATE != 0 {
+            modify::state(attr.qp_state)?
+        } else {
+            from
+        };
+        modify::check(object.service, from, to, mask)?;
+        check_port_values(mask, attr)?;
+        let change = modify::attributes(object.service, to, mask, attr)?;
+        object.qp.modify(&change).map_err(|error| {
+            tracing::info!("ibv_modify_qp: {error}");
+            errno::of(&error)
+        })?;
+        remember(&mut settings, attr, mask, to);
+        if mask & QP_STATE != 0 {
+            // SAFETY: a live queue pair that no other thread changes.
+            unsafe { (*qp).state = attr.qp_state };
+        }
+        Ok(0)
+    })
+}
+
+/// Keeps what the engine does not keep.
+fn remember(settings: &mut QpAttr, attr: &QpAttr, mask: u32, to: QpState) {
+    if to == QpState::Reset {
+        *settings = QpAttr::default();
+        return;
+    }
+    let given = |bit| mask & bit != 0;
+    if given(QP_PORT) {
+        settings.port_num = attr.port_num;
+    }
+    if given(QP_AV) {
+        settings.ah_attr = attr.ah_attr;
+    }
+    if given(QP_ACCESS_FLAGS) {
+        settings.qp_access_flags = attr.qp_access_flags;
+    }
+    if given(QP_EN_SQD_ASYNC_NOTIFY) {
+        settings.en_sqd_async_notify = attr.en_sqd_async_notify;
+    }
+    if given(QP_SQ_PSN) {
+        settings.sq_psn = attr.sq_psn & 0xff_ffff;
+    }
+    if given(QP_RQ_PSN) {
+        settings.rq_psn = attr.rq_psn & 0xff_ffff;
+    }
+}
+
+/// `ibv_query_qp`.
+///
+/// # Safety
+/// A queue pair, and room for both kinds of attributes.
+pub unsafe extern "C" fn query_qp(
+    qp: *mut Qp,
+    attr: *mut QpAttr,
+    _mask: c_int,
+    init_attr: *mut QpInitAttr,
+) -> c_int {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        let (object, attr, init_attr) =
+            unsafe { (find::<QpObject>(qp)?, output(attr)?, output(init_attr)?) };
+        let info = object.qp.query().map_err(errno::from)?;
+        let now = &info.attributes;
+        let kept = *object.settings.lock();
+        let state = modify::state_number(info.state);
+        *attr = QpAttr {
+            qp_state: state,
+            cur_qp_state: state,
+            path_mtu: flags::mtu_number(now.path_mtu.unwrap_or(0)),
+            path_mig_state: MIG_MIGRATED,
+            qkey: now.qkey.unwrap_or(0),
+            dest_qp_num: now.peer.map_or(0, |peer| peer.qpn),
+            cap: object.granted,
+            sq_draining: u8::from(info.draining),
+            max_rd_atomic: now.max_reads_out.unwrap_or(0),
+            max_dest_rd_atomic: now.max_reads_in.unwrap_or(0),
+            min_rnr_timer: now.min_rnr_timer.unwrap_or(0),
+            timeout: now.timeout.unwrap_or(0),
+            retry_cnt: now.retry_count.unwrap_or(0),
+            rnr_retry: now.rnr_retry.unwrap_or(0),
+            ..kept
+        };
+        // SAFETY: a live queue pair.
+        let c = unsafe { &mut *qp };
+        *init_attr = QpInitAttr {
+            qp_context: c.qp_context,
+            send_cq: c.send_cq,
+            recv_cq: c.recv_cq,
+            srq: c.srq,
+            cap: object.granted,
+            qp_type: c.qp_type,
+            sq_sig_all: c_int::from(object.signal_all),
+        };
+        c.state = state;
+        Ok(0)
+    })
+}
+
+/// `ibv_destroy_qp`: waits until all of its events are acknowledged.
+///
+/// # Safety
+/// No other thread uses it, except to acknowledge events.
+pub unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
+    fence(|| {
+        // SAFETY: a queue pair as the caller promises, or something that is refused.
+        let object = unsafe { find::<QpObject>(qp)? };
+        object.context()?.open.events.remove_qp(object.qp.id());
+        object.acks.wait();
+        // SAFETY: nobody uses it; what it holds is live.
+        unsafe {
+            let object = remove::<QpObject>(qp)?;
+            let c = &*object.c();
+            let (pd, send_cq, recv_cq, srq) = (c.pd, c.send_cq, c.recv_cq, c.srq);
+            drop(object);
+            // An imported protection domain may have been given back before.
+            if let Ok(pd) = find::<PdObject>(pd) {
+                pd.users.remove();
+            }
+            for cq in [send_cq, recv_cq] {
+                if let Ok(cq) = find::<CqObject>(cq) {
+                    cq.users.remove();
+                }
+            }
+            if let Ok(Some(srq)) = find_or_null::<SrqObject>(srq) {
+                srq.users.remove();
+            }
+        }
+        Ok(0)
+    })
+}
+
+/// `ibv_qp_to_qp_ex`: null for a queue pair that was made without work request functions.
+///
+/// # Safety
+/// A queue pair, or anything else.
+pub unsafe extern "C" fn qp_to_qp_ex(qp: *mut Qp) -> *mut QpEx {
+    fence(|| {
+        // SAFETY: a queue pair as the caller promises, or something that is refused.
+        let object = unsafe { find::<QpObject>(qp)? };
+        Ok(if object.builder.is_some() {
+            object.ex()
+        } else {
+            std::ptr::null_mut()
+        })
+    })
+}
+
+/// `ibv_query_ece`: this device has no options that peers have to agree on.
+///
+/// # Safety
+/// A queue pair, or anything else.
+pub unsafe extern "C" fn query_ece(_qp: *mut Qp, _ece: *mut Ece) -> c_int {
+    fence(|| Err(Errno::OPNOTSUPP))
+}
+
+/// `ibv_set_ece`.
+///
+/// # Safety
+/// A queue pair, and options.
+pub unsafe extern "C" fn set_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        let ece = unsafe {
+            find::<QpObject>(qp)?;
+            input(ece)?
+        };
+        if ece.comp_mask != 0 {
+            return Err(Errno::INVAL);
+        }
+        // No vendor means no options, and that is what we have.
+        if ece.vendor_id == 0 {
+            Ok(0)
+        } else {
+            Err(Errno::OPNOTSUPP)
+        }
+    })
+}
+
+/// `ibv_query_qp_data_in_order`: no promise.
+///
+/// # Safety
+/// A queue pair, or anything else.
+pub unsafe extern "C" fn query_qp_data_in_order(_qp: *mut Qp, _op: c_int, _flags: u32) -> c_int {
+    0
+}
+
+/// Ends what a context that is closed leaves.
+///
+/// # Safety
+/// Nobody uses anything of the context.
+pub unsafe fn sweep(context: *mut Context) {
+    // SAFETY: nobody uses the objects, as the caller promises.
+    unsafe {
+        for object in QPS.live(|qp| (*qp.c()).context == context) {
+            if let Ok(qp) = remove::<QpObject>(object.cast())
+                && let Ok(context) = qp.context()
+            {
+                context.open.events.remove_qp(qp.qp.id());
+            }
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! Work requests of the extended interface: put together call by call between `ibv_wr_start` and
+//! `ibv_wr_complete`, and posted all at once or not at all.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::modify::Service;
+use crate::mw::{self, MwObject};
+use crate::object::{find, input};
+use crate::post::{INLINE_MAX, address, target};
+use crate::qp::QpObject;
+use crate::sys::consts::*;
+use crate::sys::{Ah, DataBuf, Mw, MwBindInfo, Qp, QpEx};
+use crate::{errno, flags};
+use rkey_device::core::{Key, LocalKey};
+use rkey_device::engine::{SendFlags, SendRequest, Sge, UdAddress, Work};
+use rkey_kit::{Errno, fence};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What each service can be asked for.
+const SENDS: u64 = QP_EX_WITH_SEND | QP_EX_WITH_SEND_WITH_IMM;
+const WRITES: u64 = QP_EX_WITH_RDMA_WRITE | QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+const WINDOWS: u64 = QP_EX_WITH_LOCAL_INV | QP_EX_WITH_BIND_MW | QP_EX_WITH_SEND_WITH_INV;
+const READS: u64 = QP_EX_WITH_RDMA_READ
+    | QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | QP_EX_WITH_ATOMIC_WRITE;
+
+/// The requests that are being put together on one queue pair.
+pub struct Builder {
+    held: AtomicBool,
+    batch: UnsafeCell<Batch>,
+}
+
+// SAFETY: the batch is used by whoever holds the builder.
+unsafe impl Sync for Builder {}
+
+#[derive(Default)]
+struct Batch {
+    requests: Vec<Pending>,
+    sges: Vec<Sge>,
+    inline: Vec<u8>,
+    failed: Option<Errno>,
+}
+
+/// One request, with its memory and payload as places in the batch.
+struct Pending {
+    id: u64,
+    work: Work,
+    flags: SendFlags,
+    wants_inline: bool,
+    ud: Option<UdAddress>,
+    sges: Range<usize>,
+    inline: Option<Range<usize>>,
+}
+
+impl Builder {
+    /// For a queue pair of a service that was asked for some operations.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`: one that the service does not have.
+    pub fn new(service: Service, operations: u64) -> Result<Self, Errno> {
+        let known = match service {
+            Service::Rc => SENDS | WRITES | WINDOWS | READS,
+            Service::Uc => SENDS | WRITES | WINDOWS,
+            Service::Ud => SENDS,
+        };
+        if operations & !known != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        Ok(Self {
+            held: AtomicBool::new(false),
+            batch: UnsafeCell::default(),
+        })
+    }
+
+    fn hold(&self) {
+        while self.held.swap(true, Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    }
+
+    fn release(&self) {
+        self.held.store(false, Ordering::Release);
+    }
+}
+
+/// The structure for a new queue pair.
+#[must_use]
+pub fn structure(head: Qp) -> QpEx {
+    QpEx {
+        qp: head,
+        comp_mask: 0,
+        wr_id: 0,
+        wr_flags: 0,
+        wr_atomic_cmp_swp: Some(atomic_cmp_swp),
+        wr_atomic_fetch_add: Some(atomic_fetch_add),
+        wr_bind_mw: Some(bind_mw),
+        wr_local_inv: Some(local_inv),
+        wr_rdma_read: Some(rdma_read),
+        wr_rdma_write: Some(rdma_write),
+        wr_rdma_write_imm: Some(rdma_write_imm),
+        wr_send: Some(send),
+        wr_send_imm: Some(send_imm),
+        wr_send_inv: Some(send_inv),
+        wr_send_tso: Some(send_tso),
+        wr_set_ud_addr: Some(set_ud_addr),
+        wr_set_xrc_srqn: Some(set_xrc_srqn),
+        wr_set_inline_data: Some(set_inline_data),
+        wr_set_inline_data_list: Some(set_inline_data_list),
+        wr_set_sge: Some(set_sge),
+        wr_set_sge_list: Some(set_sge_list),
+        wr_start: Some(start),
+        wr_complete: Some(complete),
+        wr_abort: Some(abort),
+        wr_atomic_write: Some(atomic_write),
+        wr_flush: Some(flush),
+    }
+}
+
+/// The queue pair behind an extended handle, and its builder.
+///
+/// # Safety
+/// As [`find`].
+#[inline]
+unsafe fn object<'a>(qp: *mut QpEx) -> Option<(&'a QpObject, &'a Builder)> {
+    // SAFETY: as promised by the caller.
+    let object = unsafe { find::<QpObject>(qp.cast()) }.ok()?;
+    Some((object, object.builder.as_deref()?))
+}
+
+/// Works on the batch of a queue pair between start and complete. An error is kept until then.
+///
+/// # Safety
+/// Called between start and complete, by the thread that called start.
+#[inline]
+unsafe fn with_batch(qp: *mut QpEx, body: impl FnOnce(&mut Batch) -> Result<(), Errno>) {
+    // SAFETY: as promised by the caller.
+    let Some((_, builder)) = (unsafe { object(qp) }) else {
+        return;
+    };
+    if !builder.held.load(Ordering::Relaxed) {
+        return; // nothing was started
+    }
+    // SAFETY: the caller holds the builder.
+    let batch = unsafe { &mut *builder.batch.get() };
+    let code: c_int = fence(|| body(batch).map(|()| 0));
+    if code != 0 && batch.failed.is_none() {
+        batch.failed = Some(Errno::from_raw(code));
+    }
+}
+
+/// Begins a request.
+///
+/// # Safety
+/// As [`with_batch`].
+#[inline]
+unsafe fn begin(qp: *mut QpEx, work: impl FnOnce() -> Result<Work, Errno>) {
+    // SAFETY: as promised by the caller; id and flags belong to the program, which set them before.
+    unsafe {
+        with_batch(qp, |batch| {
+            let (id, raw) = ((*qp).wr_id, (*qp).wr_flags);
+            let sges = batch.sges.len();
+            batch.requests.push(Pending {
+                id,
+                work: work()?,
+                flags: flags::send_flags(raw)?,
+                wants_inline: raw & SEND_INLINE != 0,
+                ud: None,
+                sges: sges..sges,
+                inline: None,
+            });
+            Ok(())
+        });
+    }
+}
+
+/// Functions that begin a request: name, further arguments, and the work.
+macro_rules! requests {
+    ($($name:ident($($arg:ident: $type:ty),*) { $work:expr })*) => {$(
+        unsafe extern "C" fn $name(qp: *mut QpEx $(, $arg: $type)*) {
+            // SAFETY: called between start and complete, says the contract of ibv_wr_start.
+            unsafe { begin(qp, || $work) };
+        }
+    )*};
+}
+
+requests! {
+    atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) {
+        Ok(Work::CompareSwap { remote: target(addr, rkey), compare, swap })
+    }
+    atomic_fetch_add(rkey: u32, addr: u64, add: u64) {
+        Ok(Work::FetchAdd { remote: target(addr, rkey), add })
+    }
+    bind_mw(window: *mut Mw, rkey: u32, info: *const MwBindInfo) { bind(window, rkey, info) }
+    local_inv(rkey: u32) { Ok(Work::Invalidate { key: Key(rkey) }) }
+    rdma_read(rkey: u32, addr: u64) { Ok(Work::Read { remote: target(addr, rkey) }) }
+    rdma_write(rkey: u32, addr: u64) { Ok(Work::Write { remote: target(addr, rkey), imm: None }) }
+    rdma_write_imm(rkey: u32, addr: u64, imm: u32) {
+        Ok(Work::Write { remote: target(addr, rkey), imm: Some(u32::from_be(imm)) })
+    }
+    send() { Ok(Work::Send { imm: None, invalidate: None }) }
+    send_imm(imm: u32) { Ok(Work::Send { imm: Some(u32::from_be(imm)), invalidate: None }) }
+    send_inv(rkey: u32) { Ok(Work::Send { imm: None, invalidate: Some(Key(rkey)) }) }
+    send_tso(_header: *mut c_void, _len: u16, _mss: u16) { Err(Errno::OPNOTSUPP) }
+    atomic_write(rkey: u32, addr: u64, value: *const c_void) { write_atomically(rkey, addr, value) }
+    flush(_rkey: u32, _addr: u64, _len: usize, _kind: u8, _level: u8) { Err(Errno::OPNOTSUPP) }
+}
+
+fn write_atomically(rkey: u32, addr: u64, value: *const c_void) -> Result<Work, Errno> {
+    if value.is_null() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: the program passes the address of 8 bytes, aligned or not.
+    let value = unsafe { value.cast::<u64>().read_unaligned() };
+    Ok(Work::AtomicWrite {
+        remote: target(addr, rkey),
+        value,
+    })
+}
+
+fn bind(window: *mut Mw, rkey: u32, info: *const MwBindInfo) -> Result<Work, Errno> {
+    // SAFETY: a window, a bind and a region as the program says, or something that is refused.
+    unsafe {
+        let window = find::<MwObject>(window)?;
+        if (*window.c()).mw_type != MW_TYPE_2 {
+            return Err(Errno::INVAL);
+        }
+        mw::bind_work(window, input(info)?, Some(rkey))
+    }
+}
+
+unsafe extern "C" fn set_ud_addr(qp: *mut QpEx, ah: *mut Ah, qpn: u32, qkey: u32) {
+    // SAFETY: called between start and complete.
+    unsafe {
+        with_batch(qp, |batch| {
+            let ud = address(ah, qpn, qkey)?;
+            batch.requests.last_mut().ok_or(Errno::INVAL)?.ud = Some(ud);
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn set_xrc_srqn(qp: *mut QpEx, _srqn: u32) {
+    // SAFETY: called between start and complete.
+    unsafe { with_batch(qp, |_| Err(Errno::OPNOTSUPP)) };
+}
+
+unsafe extern "C" fn set_sge(qp: *mut QpEx, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: called between start and complete.
+    unsafe {
+        with_batch(qp, |batch| {
+            let start = batch.sges.len();
+            batch.sges.push(Sge {
+                addr,
+                len: length,
+                key: LocalKey(lkey),
+            });
+            batch.requests.last_mut().ok_or(Errno::INVAL)?.sges = start..start + 1;
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn set_sge_list(qp: *mut QpEx, count: usize, list: *const crate::sys::Sge) {
+    // SAFETY: called between start and complete, with a list of so many elements.
+    unsafe {
+        with_batch(qp, |batch| {
+            let start = batch.sges.len();
+            if count > 0 {
+                for element in std::slice::from_raw_parts(input(list)?, count) {
+                    let key = LocalKey(element.lkey);
+                    batch.sges.push(Sge {
+                        addr: element.addr,
+                        len: element.length,
+                        key,
+                    });
+                }
+            }
+            batch.requests.last_mut().ok_or(Errno::INVAL)?.sges = start..start + count;
+            Ok(())
+        });
+    }
+}
+
+/// Adds payload to the batch.
+fn add_inline(batch: &mut Batch, pieces: &[DataBuf]) -> Result<(), Errno> {
+    let start = batch.inline.len();
+    for piece in pieces {
+        let at = batch.inline.len();
+        if piece.length > INLINE_MAX - (at - start) {
+            return Err(Errno::INVAL);
+        }
+        batch.inline.resize(at + piece.length, 0);
+        let target = batch.inline[at..].as_mut_ptr();
+        // SAFETY: the target has room; a source that cannot be read is an error.
+        unsafe { rkey_device::base::copy::copy(target, piece.addr.cast(), piece.length) }
+            .map_err(|_| Errno::FAULT)?;
+    }
+    let end = batch.inline.len();
+    batch.requests.last_mut().ok_or(Errno::INVAL)?.inline = Some(start..end);
+    Ok(())
+}
+
+unsafe extern "C" fn set_inline_data(qp: *mut QpEx, addr: *mut c_void, length: usize) {
+    // SAFETY: called between start and complete.
+    unsafe { with_batch(qp, |batch| add_inline(batch, &[DataBuf { addr, length }])) };
+}
+
+unsafe extern "C" fn set_inline_data_list(qp: *mut QpEx, count: usize, list: *const DataBuf) {
+    // SAFETY: called between start and complete, with a list of so many elements.
+    unsafe {
+        with_batch(qp, |batch| {
+            let pieces = if count == 0 {
+                &[]
+            } else {
+                std::slice::from_raw_parts(input(list)?, count)
+            };
+            add_inline(batch, pieces)
+        });
+    }
+}
+
+unsafe extern "C" fn start(qp: *mut QpEx) {
+    // SAFETY: a queue pair as the caller promises, or something that is refused.
+    if let Some((_, builder)) = unsafe { object(qp) } {
+        builder.hold();
+        // SAFETY: held now.
+        unsafe { (*builder.batch.get()).clear() };
+    }
+}
+
+unsafe extern "C" fn abort(qp: *mut QpEx) {
+    // SAFETY: a queue pair as the caller promises, or something that is refused.
+    if let Some((_, builder)) = unsafe { object(qp) } {
+        builder.release();
+    }
+}
+
+unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
+    // SAFETY: a queue pair as the caller promises, or something that is refused.
+    let Some((object, builder)) = (unsafe { object(qp) }) else {
+        return Errno::INVAL.raw();
+    };
+    if !builder.held.load(Ordering::Relaxed) {
+        return Errno::INVAL.raw();
+    }
+    let code = fence(|| {
+        // SAFETY: held since start.
+        unsafe { (*builder.batch.get()).post(object) }.map(|()| 0)
+    });
+    builder.release();
+    code
+}
+
+impl Batch {
+    fn clear(&mut self) {
+        self.requests.clear();
+        self.sges.clear();
+        self.inline.clear();
+        self.failed = None;
+    }
+
+    /// Posts all requests, or none.
+    fn post(&mut self, qp: &QpObject) -> Result<(), Errno> {
+        if let Some(errno) = self.failed {
+            return Err(errno);
+        }
+        let count = self.requests.len();
+        if count > 1 {
+            let info = qp.qp.query().map_err(errno::from)?;
+            if count > (info.config.max_send - info.sends.min(info.config.max_send)) as usize {
+                return Err(Errno::NOMEM);
+            }
+        }
+        for (index, pending) in self.requests.iter().enumerate() {
+            let mut flags = pending.flags;
+            flags.set(SendFlags::MORE, index + 1 < count);
+            let inline = pending.inline.clone().map(|range| &self.inline[range]);
+            let request = SendRequest {
+                id: pending.id,
+                work: pending.work,
+                sges: if inline.is_some() {
+                    &[]
+                } else {
+                    &self.sges[pending.sges.clone()]
+                },
+                // A request that is flagged inline and was given no data has none.
+                inline: if inline.is_none() && pending.wants_inline && pending.sges.is_empty() {
+                    Some(&[])
+                } else {
+                    inline
+                },
+                flags,
+                ud: pending.ud,
+            };
+            qp.qp.post_send(&request).map_err(|error| {
+                tracing::info!("ibv_wr_complete: {error}");
+                errno::of(&error)
+            })?;
+        }
+        Ok(())
+    }
+}

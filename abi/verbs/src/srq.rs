@@ -1,0 +1,222 @@
+//! Shared receive queues.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::async_event::Acks;
+use crate::context::ContextObject;
+use crate::errno;
+use crate::object::{Object, Users, find, input, output, place, remove};
+use crate::pd::PdObject;
+use crate::sys::consts::*;
+use crate::sys::{Context, Pd, Srq, SrqAttr, SrqInitAttr, SrqInitAttrEx};
+use parking_lot::Mutex;
+use rkey_kit::{Errno, Pool, fence};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+
+/// A shared receive queue, as a program sees it.
+#[repr(C)]
+pub struct SrqObject {
+    c: UnsafeCell<Srq>,
+    /// The shared receive queue of the device.
+    pub srq: rkey_device::Srq,
+    attr: Mutex<SrqAttr>,
+    /// Queue pairs that take from it.
+    pub users: Users,
+    /// Asynchronous events.
+    pub acks: Acks,
+}
+
+// SAFETY: the structure is written only while it is made and by acknowledgements.
+unsafe impl Sync for SrqObject {}
+// SAFETY: holds addresses of objects, which are checked before use.
+unsafe impl Send for SrqObject {}
+
+static SRQS: Pool<SrqObject> = Pool::new(1 << 16);
+
+// SAFETY: the structure is at the start.
+unsafe impl Object for SrqObject {
+    type C = Srq;
+    fn pool() -> &'static Pool<Self> {
+        &SRQS
+    }
+}
+
+impl SrqObject {
+    /// The structure that programs read.
+    #[must_use]
+    pub fn c(&self) -> *mut Srq {
+        self.c.get()
+    }
+
+    fn context(&self) -> Result<&ContextObject, Errno> {
+        // SAFETY: shared receive queues go with their context.
+        unsafe { find((*self.c()).context) }
+    }
+}
+
+fn create(
+    pd: &PdObject,
+    pd_handle: *mut Pd,
+    srq_context: *mut c_void,
+    attr: &mut SrqAttr,
+) -> Result<*mut Srq, Errno> {
+    let context = pd.context()?;
+    if attr.max_wr == 0 {
+        return Err(Errno::INVAL);
+    }
+    // The limit is not looked at when the queue is made (ibv_create_srq(3)).
+    let granted = SrqAttr {
+        max_sge: attr.max_sge.max(1),
+        srq_limit: 0,
+        ..*attr
+    };
+    let srq = context
+        .device()
+        .create_srq(pd.domain, granted.max_wr, granted.max_sge)
+        .map_err(errno::from)?;
+    let id = srq.id();
+    let c = Srq {
+        context: pd.context,
+        srq_context,
+        pd: pd_handle,
+        handle: id.index,
+        mutex: [0; 5],
+        cond: [0; 6],
+        events_completed: 0,
+    };
+    let handle = place(SrqObject {
+        c: UnsafeCell::new(c),
+        srq,
+        attr: Mutex::new(granted),
+        users: Users::default(),
+        acks: Acks::default(),
+    })?;
+    context.open.events.add_srq(id, handle);
+    pd.users.add();
+    (attr.max_wr, attr.max_sge) = (granted.max_wr, granted.max_sge);
+    Ok(handle)
+}
+
+/// `ibv_create_srq`.
+///
+/// # Safety
+/// A protection domain, and attributes.
+pub unsafe extern "C" fn create_srq(pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        let (object, attr) = unsafe { (find::<PdObject>(pd)?, output(attr)?) };
+        create(object, pd, attr.srq_context, &mut attr.attr)
+    })
+}
+
+/// `ibv_create_srq_ex`.
+///
+/// # Safety
+/// A context, and attributes.
+pub unsafe extern "C" fn create_srq_ex(
+    context: *mut Context,
+    attr: *mut SrqInitAttrEx,
+) -> *mut Srq {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        let attr = unsafe {
+            find::<ContextObject>(context)?;
+            output(attr)?
+        };
+        let kind = if attr.comp_mask & SRQ_INIT_ATTR_TYPE != 0 {
+            attr.srq_type
+        } else {
+            SRQT_BASIC
+        };
+        if kind != SRQT_BASIC {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if attr.comp_mask & !(SRQ_INIT_ATTR_TYPE | SRQ_INIT_ATTR_PD) != 0
+            || attr.comp_mask & SRQ_INIT_ATTR_PD == 0
+        {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: as the caller promises, or refused.
+        let object = unsafe { find::<PdObject>(attr.pd)? };
+        create(object, attr.pd, attr.srq_context, &mut attr.attr)
+    })
+}
+
+/// `ibv_modify_srq`.
+///
+/// # Safety
+/// A shared receive queue, and attributes.
+pub unsafe extern "C" fn modify_srq(srq: *mut Srq, attr: *mut SrqAttr, mask: c_int) -> c_int {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        let (object, attr) = unsafe { (find::<SrqObject>(srq)?, input(attr)?) };
+        let mask = mask as u32;
+        if mask & !(SRQ_MAX_WR | SRQ_LIMIT) != 0 {
+            return Err(Errno::INVAL);
+        }
+        let mut current = object.attr.lock();
+        let depth = (mask & SRQ_MAX_WR != 0).then_some(attr.max_wr);
+        let limit = (mask & SRQ_LIMIT != 0).then_some(attr.srq_limit);
+        if depth == Some(0) || limit.is_some_and(|l| l > depth.unwrap_or(current.max_wr)) {
+            return Err(Errno::INVAL);
+        }
+        object.srq.modify(limit, depth).map_err(errno::from)?;
+        current.max_wr = depth.unwrap_or(current.max_wr);
+        current.srq_limit = limit.unwrap_or(current.srq_limit);
+        Ok(0)
+    })
+}
+
+/// `ibv_query_srq`.
+///
+/// # Safety
+/// A shared receive queue, and room for attributes.
+pub unsafe extern "C" fn query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_int {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        let (object, attr) = unsafe { (find::<SrqObject>(srq)?, output(attr)?) };
+        *attr = *object.attr.lock();
+        Ok(0)
+    })
+}
+
+/// `ibv_destroy_srq`: waits until all of its events are acknowledged.
+///
+/// # Safety
+/// No other thread uses it, except to acknowledge events.
+pub unsafe extern "C" fn destroy_srq(srq: *mut Srq) -> c_int {
+    fence(|| {
+        // SAFETY: a shared receive queue as the caller promises, or something that is refused.
+        let object = unsafe { find::<SrqObject>(srq)? };
+        object.users.none()?;
+        object.context()?.open.events.remove_srq(object.srq.id());
+        object.acks.wait();
+        // SAFETY: held by this queue until now; nobody uses the queue.
+        unsafe {
+            if let Ok(pd) = find::<PdObject>((*object.c()).pd) {
+                pd.users.remove();
+            }
+            drop(remove::<SrqObject>(srq)?);
+        }
+        Ok(0)
+    })
+}
+
+/// Ends what a context that is closed leaves.
+///
+/// # Safety
+/// Nobody uses anything of the context.
+pub unsafe fn sweep(context: *mut Context) {
+    // SAFETY: nobody uses the objects, as the caller promises.
+    unsafe {
+        for object in SRQS.live(|srq| (*srq.c()).context == context) {
+            if let Ok(srq) = remove::<SrqObject>(object.cast())
+                && let Ok(context) = srq.context()
+            {
+                context.open.events.remove_srq(srq.srq.id());
+            }
+        }
+    }
+}

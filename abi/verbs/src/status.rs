@@ -1,0 +1,158 @@
+//! Completions of the engine as `struct ibv_wc` has them.
+
+use crate::sys::Wc;
+use crate::sys::consts::*;
+use rkey_device::engine::{Completion, CompletionFlags, CompletionOp, Status};
+
+/// The status of a completion.
+#[inline]
+#[must_use]
+pub const fn wc_status(status: Status) -> i32 {
+    match status {
+        Status::Success => WC_SUCCESS,
+        Status::LocalLength => WC_LOC_LEN_ERR,
+        Status::LocalQpOperation => WC_LOC_QP_OP_ERR,
+        Status::LocalProtection => WC_LOC_PROT_ERR,
+        Status::Flushed => WC_WR_FLUSH_ERR,
+        Status::WindowBind => WC_MW_BIND_ERR,
+        Status::BadResponse => WC_BAD_RESP_ERR,
+        Status::LocalAccess => WC_LOC_ACCESS_ERR,
+        Status::RemoteInvalidRequest => WC_REM_INV_REQ_ERR,
+        Status::RemoteAccess => WC_REM_ACCESS_ERR,
+        Status::RemoteOperation => WC_REM_OP_ERR,
+        Status::RetryExceeded => WC_RETRY_EXC_ERR,
+        Status::RnrRetryExceeded => WC_RNR_RETRY_EXC_ERR,
+        Status::RemoteAborted => WC_REM_ABORT_ERR,
+        Status::Fatal => WC_FATAL_ERR,
+    }
+}
+
+/// What kind of work request completed.
+#[inline]
+#[must_use]
+pub const fn wc_opcode(opcode: CompletionOp) -> i32 {
+    match opcode {
+        CompletionOp::Send => WC_SEND,
+        CompletionOp::Write => WC_RDMA_WRITE,
+        CompletionOp::Read => WC_RDMA_READ,
+        CompletionOp::CompareSwap => WC_COMP_SWAP,
+        CompletionOp::FetchAdd => WC_FETCH_ADD,
+        CompletionOp::AtomicWrite => WC_ATOMIC_WRITE,
+        CompletionOp::Bind => WC_BIND_MW,
+        CompletionOp::Invalidate => WC_LOCAL_INV,
+        CompletionOp::Recv => WC_RECV,
+        CompletionOp::RecvWriteImm => WC_RECV_RDMA_WITH_IMM,
+    }
+}
+
+/// What else a completion says.
+#[inline]
+#[must_use]
+pub fn wc_flags(flags: CompletionFlags) -> u32 {
+    let mut out = 0;
+    if flags.contains(CompletionFlags::GRH) {
+        out |= WC_GRH;
+    }
+    if flags.contains(CompletionFlags::IMM) {
+        out |= WC_WITH_IMM;
+    }
+    if flags.contains(CompletionFlags::INVALIDATED) {
+        out |= WC_WITH_INV;
+    }
+    out
+}
+
+/// Immediate data in network byte order, or the key that was invalidated.
+#[inline]
+#[must_use]
+pub const fn wc_imm(completion: &Completion) -> u32 {
+    if completion.flags.contains(CompletionFlags::INVALIDATED) {
+        completion.imm
+    } else {
+        completion.imm.to_be()
+    }
+}
+
+/// A whole completion.
+#[inline]
+#[must_use]
+pub fn wc(completion: &Completion) -> Wc {
+    Wc {
+        wr_id: completion.id,
+        status: wc_status(completion.status),
+        opcode: wc_opcode(completion.opcode),
+        vendor_err: completion.vendor,
+        byte_len: completion.bytes,
+        imm_data: wc_imm(completion),
+        qp_num: completion.qpn,
+        src_qp: completion.src_qpn,
+        wc_flags: wc_flags(completion.flags),
+        ..Wc::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATUSES: [Status; 15] = [
+        Status::Success,
+        Status::LocalLength,
+        Status::LocalQpOperation,
+        Status::LocalProtection,
+        Status::Flushed,
+        Status::WindowBind,
+        Status::BadResponse,
+        Status::LocalAccess,
+        Status::RemoteInvalidRequest,
+        Status::RemoteAccess,
+        Status::RemoteOperation,
+        Status::RetryExceeded,
+        Status::RnrRetryExceeded,
+        Status::RemoteAborted,
+        Status::Fatal,
+    ];
+
+    #[test]
+    fn statuses_stay_apart() {
+        let mut numbers: Vec<_> = STATUSES.iter().map(|&s| wc_status(s)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), STATUSES.len());
+        assert_eq!(wc_status(Status::Success), 0);
+    }
+
+    #[test]
+    fn receives_are_told_by_their_bit() {
+        for (opcode, recv) in [
+            (CompletionOp::Send, false),
+            (CompletionOp::Write, false),
+            (CompletionOp::Read, false),
+            (CompletionOp::CompareSwap, false),
+            (CompletionOp::FetchAdd, false),
+            (CompletionOp::AtomicWrite, false),
+            (CompletionOp::Bind, false),
+            (CompletionOp::Invalidate, false),
+            (CompletionOp::Recv, true),
+            (CompletionOp::RecvWriteImm, true),
+        ] {
+            assert_eq!(wc_opcode(opcode) & WC_RECV != 0, recv);
+        }
+    }
+
+    #[test]
+    fn immediate_data_is_in_network_order_and_keys_are_not() {
+        let mut completion = Completion {
+            imm: 0x0102_0304,
+            flags: CompletionFlags::IMM,
+            ..Completion::default()
+        };
+        assert_eq!(wc(&completion).imm_data.to_ne_bytes(), [1, 2, 3, 4]);
+        completion.flags = CompletionFlags::INVALIDATED | CompletionFlags::GRH;
+        let out = wc(&completion);
+        assert_eq!(
+            (out.imm_data, out.wc_flags),
+            (0x0102_0304, WC_WITH_INV | WC_GRH)
+        );
+    }
+}

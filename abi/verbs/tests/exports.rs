@@ -1,0 +1,57 @@
+//! The symbol table of the library is Debian's: the same names under the same versions, and besides
+//! them only the two functions that are interposed.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The library as cargo built it beside this test.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let deps = test.parent().expect("in the folder deps");
+    let candidates = [deps.join("../libibverbs.so"), deps.join("libibverbs.so")];
+    candidates
+        .into_iter()
+        .find(|path| path.exists())
+        .expect("cargo builds the library for its tests")
+}
+
+#[test]
+fn names_and_versions_are_those_of_rdma_core_44() {
+    let table = Command::new("nm")
+        .args(["-D", "--defined-only"])
+        .arg(library())
+        .output();
+    let Ok(table) = table else {
+        println!("skipped: there is no nm here");
+        return;
+    };
+    let table = String::from_utf8(table.stdout).expect("symbols are text");
+    let mut ours: Vec<&str> = table
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            let (kind, name) = (words.next()?, words.next()?);
+            (kind != "A").then_some(name)
+        })
+        .filter(|name| !["stat", "access"].contains(name))
+        .collect();
+    ours.sort_unstable();
+    let mut theirs: Vec<&str> = include_str!("debian-exports.txt").lines().collect();
+    theirs.sort_unstable();
+    assert_eq!(ours, theirs);
+}
+
+#[test]
+fn the_library_is_found_by_the_name_that_programs_ask_for() {
+    let head = Command::new("objdump").arg("-p").arg(library()).output();
+    let Ok(head) = head else {
+        println!("skipped: there is no objdump here");
+        return;
+    };
+    let head = String::from_utf8_lossy(&head.stdout).into_owned();
+    let name = head
+        .lines()
+        .find(|line| line.contains("SONAME"))
+        .expect("it has a name");
+    assert!(name.ends_with("libibverbs.so.1"), "{name}");
+}
