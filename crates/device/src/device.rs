@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rkey_base::memory::ProcessMemory;
@@ -23,6 +23,9 @@ use crate::names::Scope;
 use crate::progress::ProgressState;
 use crate::shared::{Counter, Shared};
 use crate::thread::EngineThread;
+
+/// How long a look for the reason of a refusal waits for the thread that is noting it.
+const DENIAL_NOTED_WITHIN: Duration = Duration::from_millis(20);
 
 /// A software RDMA device of this process. Clones are the same device; it is closed when the last
 /// clone and the last object made from it are dropped, and peers see its end at once.
@@ -149,13 +152,22 @@ impl Device {
     }
 
     /// The report that explains a completion with this vendor code, while it is kept (the last
-    /// [`crate::denials::KEPT`] are).
+    /// [`crate::denials::KEPT`] are). When it is not known, the call waits for 20 ms: the thread that
+    /// drives the engine may be about to note it.
     #[must_use]
     pub fn denial(&self, vendor: u32) -> Option<DenialReport> {
         if vendor == 0 || self.is_forked() {
             return None;
         }
-        self.shared().denials.find(vendor)
+        // The completion can be seen a moment before the thread that drives the engine has noted why.
+        let until = Instant::now() + DENIAL_NOTED_WITHIN;
+        loop {
+            let found = self.shared().denials.find(vendor);
+            if found.is_some() || Instant::now() >= until {
+                return found;
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// The last refused accesses, oldest first.

@@ -30,7 +30,7 @@ use std::time::Duration;
 ///
 /// **Failure.** The first operation that fails breaks the one-sided half of the connection, as it
 /// does with all reliable RDMA connections: later operations answer
-/// [`Error::Flushed`](crate::Error::Flushed). Messages still work. Connect again to go on.
+/// [`Error::Flushed`]. Messages still work. Connect again to go on.
 ///
 /// A connection can be shared by threads.
 pub struct Connection {

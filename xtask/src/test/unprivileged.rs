@@ -53,6 +53,12 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
         .get("rkey")
         .map(|path| copy(session, path))
         .transpose()?;
+    for example in programs.values().filter(|path| {
+        path.parent()
+            .is_some_and(|folder| folder.ends_with("examples"))
+    }) {
+        copy_to(session, example, "bin/examples")?;
+    }
     for binary in built.tests.iter().filter(wanted) {
         let mut command = command(session, &binary.executable)?;
         command.args(["--test-threads", "2"]);
@@ -84,7 +90,11 @@ pub(super) fn command(session: &Session<'_>, program: &Path) -> Result<Command> 
 
 /// Copies `program` to where everybody may read and run it.
 fn copy(session: &Session<'_>, program: &Path) -> Result<PathBuf> {
-    let programs = session.scratch.join("bin");
+    copy_to(session, program, "bin")
+}
+
+fn copy_to(session: &Session<'_>, program: &Path, folder: &str) -> Result<PathBuf> {
+    let programs = session.scratch.join(folder);
     fs::create_dir_all(&programs)?;
     for folder in [&session.scratch, &programs] {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;

@@ -17,7 +17,7 @@ pub(crate) struct Wish {
 /// A live registration: the raw bytes, and the device that may touch them.
 ///
 /// Whoever holds one must keep the bytes valid until [`Registered::close`] has said that they are
-/// ours again. The holders are [`Owned`] and [`Borrows`] of this module. Dropping it closes it,
+/// ours again. The holders are `Owned` and `Borrows` of this module. Dropping it closes it,
 /// in case that a panic keeps a holder from doing so.
 pub(crate) struct Registered {
     device: rkey_device::Device,
