@@ -2,7 +2,7 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`fence`] | a panic ends at the border and becomes an error of the call |
+//! | [`mod@fence`] | a panic ends at the border and becomes an error of the call |
 //! | [`errno`] | error numbers as values, and the ways C functions return them |
 //! | [`pool`] | objects whose addresses a C program holds, checked before each use |
 

@@ -1,6 +1,6 @@
 //! Direct leases: reading and writing a peer's memory without its help.
 //!
-//! Memory that was allocated with [`Device::allocate_shared`] and registered can be leased to a peer.
+//! Memory that was allocated with `Device::allocate_shared` and registered can be leased to a peer.
 //! The peer's program asks with [`Qp::lease`]; the owner's engine thread checks the key exactly as it
 //! would check a request, and answers with a grant and the descriptor of the memory, which the peer maps.
 //! From then on each access is a copy by the peer itself, until the owner closes the region: the

@@ -364,7 +364,7 @@ impl QueuePair {
     /// type 1 do not look at them.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::Rights`](crate::Error::Rights),
+    /// [`Error::OutOfRange`], [`Error::Rights`],
     /// and as [`QueuePair::post`].
     pub fn post_bind(
         &self,

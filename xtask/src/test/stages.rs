@@ -191,12 +191,7 @@ fn doctests(session: &Session<'_>) -> Result<Report> {
     command.args(["test", "--workspace", "--doc", "--no-fail-fast"]);
     let mut report = counted(command, 10 * MINUTE, "doc tests; rustdoc without warnings")?;
     let mut command = process::cargo(session.root);
-    command.args([
-        "doc",
-        "--workspace",
-        "--no-deps",
-        "--document-private-items",
-    ]);
+    command.args(["doc", "--workspace", "--no-deps"]);
     command.env(
         "RUSTDOCFLAGS",
         "-D warnings -A rustdoc::private_intra_doc_links",
