@@ -72,7 +72,6 @@ mod tests {
     use super::*;
     use rkey_device::core::Limit;
 
-    /// Proves: VB-I01
     #[test]
     fn exhaustion_and_nonsense_differ() {
         let full = CoreError::LimitReached {

@@ -134,8 +134,6 @@ mod tests {
 
     /// Every combination of the five rights goes to the core and back unchanged, and a right of verbs
     /// gives exactly its own rights.
-    ///
-    /// Proves: VB-003, VB-018
     #[test]
     fn all_rights_both_ways() {
         for flags in 0..=PLAIN {
@@ -148,7 +146,6 @@ mod tests {
         }
     }
 
-    /// Proves: VB-I02
     #[test]
     fn every_single_bit() {
         for bit in 0..32 {

@@ -58,7 +58,7 @@ fn wild_handles_are_refused() {
     }
 }
 
-/// Proves: VB-001, VB-002, VB-004, VB-019, VB-020, VB-I20
+/// Proves: VB-001, VB-020, VB-I20
 #[test]
 fn a_region_lives_from_registration_to_deregistration() {
     let context = open();
@@ -82,7 +82,7 @@ fn a_region_lives_from_registration_to_deregistration() {
     }
 }
 
-/// Proves: VB-003, VB-014, VB-015, VB-017, VB-I01, VB-I23
+/// Proves: VB-003, VB-004, VB-014, VB-015, VB-017, VB-I01, VB-I23
 #[test]
 fn registrations_that_are_refused() {
     let context = open();

@@ -2,8 +2,8 @@
 //!
 //! Written by hand from the header of rdma-core 44, with the fields that rdma-core 65 added at the
 //! front of [`VerbsContext`] and at the end of [`QpEx`] and [`PortAttr`]. Sizes and offsets are checked
-//! when this crate is compiled, and against a C compiler in `tests/layout.rs`. Names are those of the
-//! header in Rust's spelling; values of C enumerations are plain integers, because a C program can
+//! when this crate is compiled, against the figures that a C compiler gave for that header. Names are
+//! those of the header in Rust's spelling; values of C enumerations are plain integers, because a C program can
 //! put anything there.
 
 pub mod attr;
