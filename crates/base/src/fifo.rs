@@ -227,6 +227,41 @@ impl<T: Copy + Send> Producer<T> {
         Ok(())
     }
 
+    /// Takes out the queued entries for which `keep` says no, and returns how many those were. The others stay, in
+    /// order.
+    ///
+    /// An entry that a consumer takes at the same time is either taken by it or asked about here, never both.
+    pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) -> usize {
+        let ring = &*self.ring;
+        let _nobody_takes = ring.taking.lock();
+        // Exact, since the head cannot move while we hold the consumers' lock.
+        let head = ring.head.0.load(Ordering::Relaxed);
+        // Those that stay move towards the tail, so that of the two counters only the head changes, and only forwards.
+        let mut first_kept = self.tail;
+        ring.buffer.with(|buffer| {
+            // SAFETY: the buffer is replaced only by the producer, which is `self`, borrowed exclusively.
+            let buffer = unsafe { &*buffer };
+            let mut position = self.tail;
+            while position != head {
+                position = position.wrapping_sub(1);
+                // SAFETY: slots between head and tail hold entries, and belong to the holder of the lock.
+                let entry = buffer
+                    .slot(position)
+                    .with(|entry| unsafe { (*entry).assume_init() });
+                if keep(&entry) {
+                    first_kept = first_kept.wrapping_sub(1);
+                    // SAFETY: as above; this slot lies between `position` and the tail, so it was read already.
+                    buffer
+                        .slot(first_kept)
+                        .with_mut(|slot| unsafe { (*slot).write(entry) });
+                }
+            }
+        });
+        ring.head.0.store(first_kept, Ordering::Release);
+        self.seen_head = first_kept;
+        first_kept.wrapping_sub(head)
+    }
+
     /// Changes the capacity (to at least one). Entries that are queued stay queued, in order.
     ///
     /// # Errors
@@ -363,6 +398,39 @@ mod tests {
     }
 
     #[test]
+    fn entries_that_are_not_wanted_any_more_leave_from_between() {
+        let (mut producer, fifo) = Fifo::new(6);
+        for round in 0..20u32 {
+            for i in 0..6 {
+                producer.push(round * 10 + i).unwrap();
+            }
+            assert_eq!(producer.push(0), Err(Full));
+            let mut asked = Vec::new();
+            let gone = producer.retain(|entry| {
+                asked.push(entry % 10);
+                entry % 2 == 1
+            });
+            assert_eq!((gone, fifo.len(), producer.free()), (3, 3, 3));
+            assert_eq!(asked, [5, 4, 3, 2, 1, 0], "each is asked about once");
+            for i in 6..9 {
+                producer.push(round * 10 + i).unwrap();
+            }
+            assert_eq!(producer.push(0), Err(Full));
+            let mut out = [0; 9];
+            assert_eq!(fifo.pop_many(&mut out), 6);
+            assert_eq!(
+                out[..6].iter().map(|e| e % 10).collect::<Vec<_>>(),
+                [1, 3, 5, 6, 7, 8]
+            );
+            assert_eq!(producer.retain(|_| false), 0);
+        }
+        producer.push(7).unwrap();
+        assert_eq!((producer.retain(|_| true), fifo.pop()), (0, Some(7)));
+        producer.push(8).unwrap();
+        assert_eq!((producer.retain(|_| false), fifo.pop()), (1, None));
+    }
+
+    #[test]
     fn every_entry_is_taken_once_and_in_order() {
         const COUNT: u64 = if cfg!(miri) { 300 } else { 100_000 };
         let (mut producer, fifo) = Fifo::new(64);
@@ -439,6 +507,36 @@ mod loom_models {
             taken.sort_unstable();
             pushed.sort_unstable();
             assert_eq!(taken, pushed);
+        });
+    }
+
+    #[test]
+    fn retaining_under_a_consumer() {
+        loom::model(|| {
+            let (mut producer, fifo) = Fifo::new(3);
+            for i in 1..=3 {
+                producer.push(i).unwrap();
+            }
+            let consumer = {
+                let fifo = fifo.clone();
+                thread::spawn(move || fifo.pop())
+            };
+            let mut refused = Vec::new();
+            producer.retain(|&entry| {
+                let keep = entry != 1;
+                if !keep {
+                    refused.push(entry);
+                }
+                keep
+            });
+            producer.push(4).unwrap();
+            let mut taken: Vec<u32> = consumer.join().unwrap().into_iter().collect();
+            while let Some(entry) = fifo.pop() {
+                taken.push(entry);
+            }
+            // The entry was taken or refused, not both and not neither.
+            refused.extend(&taken);
+            assert_eq!(refused, [1, 2, 3, 4]);
         });
     }
 
