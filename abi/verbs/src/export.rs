@@ -102,7 +102,7 @@ exports! { "__rkey_1_" "@@IBVERBS_1.1" {
     "ibv_query_srq" => crate::srq::query_srq,
     "ibv_rate_to_mbps" => crate::strings::rate_to_mbps,
     "ibv_reg_mr" => crate::mr::reg_mr,
-    "ibv_rereg_mr" => crate::mr::rereg_mr,
+    "ibv_rereg_mr" => crate::rereg::rereg_mr,
     "ibv_resize_cq" => crate::cq::resize_cq,
     "ibv_resolve_eth_l2_from_gid" => crate::ah::resolve_eth_l2_from_gid,
     "ibv_wc_status_str" => crate::strings::wc_status_str,

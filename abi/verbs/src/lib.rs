@@ -9,7 +9,7 @@
 //! | `export`, [`private`] | the exported symbols and their versions |
 //! | [`object`] | from handles to objects, with checks |
 //! | [`device`], [`context`], [`port`], [`gid`] | the device, opening it, what it says about itself |
-//! | [`pd`], [`mr`], [`mw`], [`dm`] | protection domains, regions, windows, device memory |
+//! | [`pd`], [`mr`], [`rereg`], [`mw`], [`dm`] | protection domains, regions, windows, device memory |
 //! | [`cq`], [`cq_ex`], [`channel`], [`async_event`] | completions and events |
 //! | [`qp`], [`qp_ex`], [`modify`], [`post`], [`srq`], [`xrc`], [`ah`], [`mcast`] | queue pairs and what they need |
 //! | [`flags`], [`status`], [`errno`], [`strings`], [`convert`] | translation tables |
@@ -42,6 +42,7 @@ pub mod post;
 pub mod private;
 pub mod qp;
 pub mod qp_ex;
+pub mod rereg;
 pub mod srq;
 pub mod status;
 pub mod strings;

@@ -11,7 +11,7 @@ use crate::sys::consts::*;
 use crate::sys::{Context, Mr, Pd, Sge};
 use crate::{errno, flags};
 use rkey_device::base::range::VaRange;
-use rkey_device::core::{Addressing, Change, Region, RegionSpec, Rules};
+use rkey_device::core::{Addressing, Region, RegionSpec, Rules};
 use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -19,20 +19,29 @@ use std::ffi::{c_int, c_uint, c_void};
 /// The end of the address space of a program: the length of an implicit on-demand region.
 const USER_SPACE: u64 = 1 << 47;
 
+/// How many bytes a program means: all there are, for an implicit on-demand region.
+pub(crate) fn bytes_meant(addr: *mut c_void, length: usize, flags: u32) -> u64 {
+    if flags & ACCESS_ON_DEMAND != 0 && addr.is_null() && length == usize::MAX {
+        USER_SPACE
+    } else {
+        length as u64
+    }
+}
+
 /// A region, as a program sees it.
 #[repr(C)]
 pub struct MrObject {
     c: UnsafeCell<Mr>,
     region: UnsafeCell<Region>,
     /// First address by which requests name it, and the program's flags.
-    base: UnsafeCell<(u64, u32)>,
+    pub(crate) base: UnsafeCell<(u64, u32)>,
     /// What has to stay as long as the region.
     keep: Option<Box<Keep>>,
     /// Only a name for the region of another context.
-    imported: bool,
+    pub(crate) imported: bool,
 }
 
-// SAFETY: the cells are written by `rereg_mr` only, which the program does not call while it uses the
+// SAFETY: the cells are written by `ibv_rereg_mr` only, which the program does not call while it uses the
 // region otherwise.
 unsafe impl Sync for MrObject {}
 // SAFETY: holds addresses of objects, which are checked before use.
@@ -64,7 +73,12 @@ impl MrObject {
         self.c.get()
     }
 
-    fn context(&self) -> Result<&ContextObject, Errno> {
+    /// Whether its memory is the program's own, and not a mapping or device memory that goes with it.
+    pub(crate) fn is_of_program(&self) -> bool {
+        self.keep.is_none()
+    }
+
+    pub(crate) fn context(&self) -> Result<&ContextObject, Errno> {
         // SAFETY: regions go with their context.
         unsafe { find((*self.c()).context) }
     }
@@ -203,10 +217,9 @@ pub unsafe extern "C" fn reg_mr_iova2(
     fence(|| {
         // SAFETY: a protection domain as the caller promises, or something that is refused.
         let object = unsafe { find::<PdObject>(pd)? };
-        let implicit = access & ACCESS_ON_DEMAND != 0 && addr.is_null() && length == usize::MAX;
         let wanted = Wanted {
             start: addr as u64,
-            len: if implicit { USER_SPACE } else { length as u64 },
+            len: bytes_meant(addr, length, access),
             addressing: if iova == addr as u64 {
                 Addressing::Virtual
             } else {
@@ -329,87 +342,6 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
         drop(unsafe { remove::<MrObject>(mr)? });
         Ok(0)
     })
-}
-
-/// `ibv_rereg_mr`: 0, or -1 while the old region is as it was.
-///
-/// # Safety
-/// As [`reg_mr`]; no other thread uses the region.
-pub unsafe extern "C" fn rereg_mr(
-    mr: *mut Mr,
-    what: c_int,
-    pd: *mut Pd,
-    addr: *mut c_void,
-    length: usize,
-    access: c_int,
-) -> c_int {
-    let body = || {
-        const KNOWN: u32 =
-            REREG_MR_CHANGE_TRANSLATION | REREG_MR_CHANGE_PD | REREG_MR_CHANGE_ACCESS;
-        // SAFETY: a region as the caller promises, or something that is refused.
-        let object = unsafe { find::<MrObject>(mr)? };
-        let what = what as u32;
-        if what & !KNOWN != 0 || what == 0 || object.imported || object.keep.is_some() {
-            return Err(Errno::INVAL);
-        }
-        let context = object.context()?;
-        let mut change = Change {
-            rules: Rules::VERBS,
-            ..Change::default()
-        };
-        if what & REREG_MR_CHANGE_PD != 0 {
-            // SAFETY: a protection domain as the caller promises, or something that is refused.
-            let pd = unsafe { find::<PdObject>(pd)? };
-            if !pd.context()?.device().is(context.device()) {
-                return Err(Errno::INVAL);
-            }
-            change.domain = Some(pd.domain);
-        }
-        let mut zero_based = false;
-        if what & REREG_MR_CHANGE_ACCESS != 0 {
-            let asked = flags::region_flags(access as u32)?;
-            change.access = Some(asked.access);
-            zero_based = asked.zero_based;
-        }
-        let ranges;
-        if what & REREG_MR_CHANGE_TRANSLATION != 0 {
-            ranges = [VaRange::new(addr as u64, length as u64).ok_or(Errno::INVAL)?];
-            let addressing = if zero_based {
-                Addressing::Zero
-            } else {
-                Addressing::Virtual
-            };
-            change.ranges = Some((&ranges, addressing));
-        }
-        // SAFETY: the program promises what `reregister` asks for.
-        let region = unsafe { context.device().reregister(object.region(), &change) }
-            .map_err(errno::from)?;
-        // SAFETY: nobody else uses the region.
-        unsafe {
-            *object.region.get() = region;
-            let base = &mut *object.base.get();
-            if what & REREG_MR_CHANGE_ACCESS != 0 {
-                base.1 = access as u32;
-            }
-            if what & REREG_MR_CHANGE_TRANSLATION != 0 {
-                base.0 = if zero_based { 0 } else { addr as u64 };
-            }
-            let c = &mut *object.c();
-            (c.handle, c.lkey, c.rkey) = (region.local_key.0, region.local_key.0, region.key.0);
-            if what & REREG_MR_CHANGE_PD != 0 {
-                c.pd = pd;
-            }
-            if what & REREG_MR_CHANGE_TRANSLATION != 0 {
-                (c.addr, c.length) = (addr, length);
-            }
-        }
-        Ok(0)
-    };
-    if fence(body) == 0 {
-        0
-    } else {
-        REREG_MR_ERR_INPUT
-    }
 }
 
 /// `ibv_advise_mr`: brings pages in, where the keys allow the program to ask for it.

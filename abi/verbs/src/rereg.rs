@@ -1,0 +1,132 @@
+//! Re-registration: other memory, another protection domain or other rights for a region, under the keys
+//! that it has.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::mr::{MrObject, bytes_meant};
+use crate::object::find;
+use crate::pd::PdObject;
+use crate::sys::consts::*;
+use crate::sys::{Mr, Pd};
+use crate::{errno, flags};
+use rkey_device::base::range::VaRange;
+use rkey_device::core::{Addressing, Change, Rules};
+use rkey_kit::{Errno, fence};
+use std::ffi::{c_int, c_void};
+
+/// What a program asks for, with the values that are left as they are filled in.
+struct Asked {
+    addr: *mut c_void,
+    length: usize,
+    flags: u32,
+    /// Where it is, or how it is addressed, becomes another.
+    moves: bool,
+}
+
+/// `ibv_rereg_mr`: 0, or `IBV_REREG_MR_ERR_INPUT` while the old region is as it was. Everything is checked
+/// before anything is changed, so the codes for a region that is lost never occur; nor do those about
+/// forks, which need no care here.
+///
+/// While the call lasts every access is refused, and when it returns nobody touches the memory of before.
+/// Both keys stay.
+///
+/// # Safety
+/// As [`crate::mr::reg_mr`]; no other thread uses the region.
+pub unsafe extern "C" fn rereg_mr(
+    mr: *mut Mr,
+    what: c_int,
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    // SAFETY: as promised by the caller.
+    if fence(|| unsafe { change(mr, what as u32, pd, addr, length, access as u32) }) == 0 {
+        0
+    } else {
+        REREG_MR_ERR_INPUT
+    }
+}
+
+/// # Safety
+/// As [`rereg_mr`].
+unsafe fn change(
+    mr: *mut Mr,
+    what: u32,
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    access: u32,
+) -> Result<c_int, Errno> {
+    const KNOWN: u32 = REREG_MR_CHANGE_TRANSLATION | REREG_MR_CHANGE_PD | REREG_MR_CHANGE_ACCESS;
+    // SAFETY: a region as the caller promises, or something that is refused.
+    let object = unsafe { find::<MrObject>(mr)? };
+    let (new_translation, new_pd, new_access) = (
+        what & REREG_MR_CHANGE_TRANSLATION != 0,
+        what & REREG_MR_CHANGE_PD != 0,
+        what & REREG_MR_CHANGE_ACCESS != 0,
+    );
+    if what & !KNOWN != 0 || what == 0 || object.imported {
+        return Err(Errno::INVAL);
+    }
+    if new_translation && !object.is_of_program() {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let context = object.context()?;
+    let mut change = Change {
+        rules: Rules::VERBS,
+        ..Change::default()
+    };
+    if new_pd {
+        // SAFETY: a protection domain as the caller promises, or something that is refused.
+        let pd = unsafe { find::<PdObject>(pd)? };
+        if !pd.context()?.device().is(context.device()) {
+            return Err(Errno::INVAL);
+        }
+        change.domain = Some(pd.domain);
+    }
+    // SAFETY: nobody else uses the region.
+    let (now, base) = unsafe { (&mut *object.c(), &mut *object.base.get()) };
+    let flags = if new_access { access } else { base.1 };
+    let rights = flags::region_flags(flags)?;
+    if new_access {
+        change.access = Some(rights.access);
+    }
+    let zero_based_before = base.1 & ACCESS_ZERO_BASED != 0;
+    let asked = Asked {
+        addr: if new_translation { addr } else { now.addr },
+        length: if new_translation { length } else { now.length },
+        flags,
+        moves: new_translation || zero_based_before != rights.zero_based,
+    };
+    if asked.moves && !object.is_of_program() {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let ranges;
+    if asked.moves {
+        let len = bytes_meant(asked.addr, asked.length, asked.flags);
+        ranges = [VaRange::new(asked.addr as u64, len).ok_or(Errno::INVAL)?];
+        let addressing = if rights.zero_based {
+            Addressing::Zero
+        } else {
+            Addressing::Virtual
+        };
+        change.ranges = Some((&ranges, addressing));
+    }
+    // SAFETY: the program promises what `change_region` asks for.
+    unsafe { context.device().change_region(object.region(), &change) }.map_err(errno::from)?;
+    base.1 = flags;
+    if asked.moves {
+        base.0 = if rights.zero_based {
+            0
+        } else {
+            asked.addr as u64
+        };
+    }
+    (now.addr, now.length) = (asked.addr, asked.length);
+    if new_pd {
+        now.pd = pd;
+    }
+    Ok(0)
+}
