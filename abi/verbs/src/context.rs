@@ -195,7 +195,7 @@ fn new_command() -> Result<OwnedFd, Errno> {
 }
 
 /// Device and inode of a file.
-fn identity(fd: c_int) -> Option<(u64, u64)> {
+pub(crate) fn identity(fd: c_int) -> Option<(u64, u64)> {
     // SAFETY: all zeroes is a valid value, and the call only writes there.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: room for a stat.
@@ -277,6 +277,7 @@ fn device_attributes(device: &rkey_device::Device) -> DeviceAttr {
             | DEVICE_RC_RNR_NAK_GEN
             | DEVICE_SRQ_RESIZE
             | DEVICE_MEM_WINDOW
+            | DEVICE_XRC
             | DEVICE_MEM_MGT_EXTENSIONS
             | DEVICE_MEM_WINDOW_TYPE_2B,
         max_sge: number(config.max_sge),
@@ -369,7 +370,7 @@ pub unsafe extern "C" fn query_device_ex(
             max_cq_period: 0,
             max_dm_size: MAX_DM,
             pci_atomic_caps: [0; 3],
-            xrc_odp_caps: 0,
+            xrc_odp_caps: odp | ODP_SUPPORT_WRITE | ODP_SUPPORT_READ | ODP_SUPPORT_ATOMIC,
             phys_port_cnt_ex: 1,
         };
         // SAFETY: the caller has room for `size` bytes; what this version does not know is cleared.

@@ -19,6 +19,10 @@ pub enum Service {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// The sending half of an extended reliable connection.
+    XrcSend,
+    /// The receiving half.
+    XrcRecv,
 }
 
 impl Service {
@@ -29,6 +33,8 @@ impl Service {
             QPT_RC => Some(Self::Rc),
             QPT_UC => Some(Self::Uc),
             QPT_UD => Some(Self::Ud),
+            QPT_XRC_SEND => Some(Self::XrcSend),
+            QPT_XRC_RECV => Some(Self::XrcRecv),
             _ => None,
         }
     }
@@ -40,6 +46,8 @@ impl Service {
             Self::Rc => QpType::Rc,
             Self::Uc => QpType::Uc,
             Self::Ud => QpType::Ud,
+            Self::XrcSend => QpType::XrcSend,
+            Self::XrcRecv => QpType::XrcRecv,
         }
     }
 }
@@ -157,11 +165,19 @@ pub fn rule(service: Service, from: QpState, to: QpState) -> Option<(u32, u32)> 
     if matches!(to, QpState::Reset | QpState::Error) {
         return Some((0, 0));
     }
-    if from == QpState::Sqe && service == Service::Rc {
+    if from == QpState::Sqe && service.engine().is_reliable() {
         return None;
     }
     let step = STEPS.iter().find(|step| step.0 == from && step.1 == to)?;
-    Some((step.2[service as usize], step.3[service as usize]))
+    // Each half of an extended reliable connection has what concerns its direction.
+    let (column, without) = match service {
+        Service::Rc => (0, 0),
+        Service::Uc => (1, 0),
+        Service::Ud => (2, 0),
+        Service::XrcSend => (0, QP_MAX_DEST_RD_ATOMIC | QP_MIN_RNR_TIMER),
+        Service::XrcRecv => (0, QP_RETRY_CNT | QP_RNR_RETRY | QP_MAX_QP_RD_ATOMIC),
+    };
+    Some((step.2[column] & !without, step.3[column] & !without))
 }
 
 /// Checks which attributes are given for a step.
@@ -249,7 +265,13 @@ mod tests {
     use super::*;
     use rkey_device::engine::qp::state::rule as qp_rule;
 
-    const SERVICES: [Service; 3] = [Service::Rc, Service::Uc, Service::Ud];
+    const SERVICES: [Service; 5] = [
+        Service::Rc,
+        Service::Uc,
+        Service::Ud,
+        Service::XrcSend,
+        Service::XrcRecv,
+    ];
 
     /// As `ibv_rc_pingpong`, `ibv_uc_pingpong` and `ibv_ud_pingpong` call it.
     #[test]

@@ -74,6 +74,7 @@ fn post_one(qp: &QpObject, wr: &SendWr, more: bool) -> Result<(), Errno> {
             // SAFETY: requests for datagrams have this part.
             Some(unsafe { address(wr.wr.ud.ah, wr.wr.ud.remote_qpn, wr.wr.ud.remote_qkey)? })
         }
+        Service::XrcSend => Some(shared_queue(wr.xrc_remote_srqn)),
         _ => None,
     };
     let request = SendRequest {
@@ -195,6 +196,16 @@ pub unsafe fn address(ah: *mut Ah, qpn: u32, qkey: u32) -> Result<UdAddress, Err
         qpn: qpn & 0xff_ffff,
         qkey,
     })
+}
+
+/// Which shared receive queue of the peer a request of an extended reliable connection is for.
+#[must_use]
+pub const fn shared_queue(number: u32) -> UdAddress {
+    UdAddress {
+        link: None,
+        qpn: number & 0xff_ffff,
+        qkey: 0,
+    }
 }
 
 /// A place in the peer's memory.

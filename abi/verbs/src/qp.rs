@@ -13,7 +13,8 @@ use crate::port::PORT;
 use crate::qp_ex::{self, Builder};
 use crate::srq::SrqObject;
 use crate::sys::consts::*;
-use crate::sys::{Context, Ece, Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx};
+use crate::sys::{Context, Ece, Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx, Xrcd};
+use crate::xrc::{self, XrcdObject};
 use crate::{ah, errno, flags};
 use parking_lot::Mutex;
 use rkey_device::QpOptions;
@@ -38,6 +39,10 @@ pub struct QpObject {
     pub acks: Acks,
     /// Requests of the extended interface that are being put together.
     pub builder: Option<Box<Builder>>,
+    /// The XRC domain that it serves, or null.
+    pub(crate) xrcd: *mut Xrcd,
+    /// A second handle (`ibv_open_qp`): events go to the first.
+    opened: bool,
 }
 
 // SAFETY: the structure is written while it is made, by modify and query (one thread at a time, says
@@ -46,7 +51,8 @@ unsafe impl Sync for QpObject {}
 // SAFETY: holds addresses of objects, which are checked before use.
 unsafe impl Send for QpObject {}
 
-static QPS: Pool<QpObject> = Pool::new(1 << 17);
+/// All queue pairs.
+pub(crate) static QPS: Pool<QpObject> = Pool::new(1 << 17);
 
 // SAFETY: the structure is at the start, and begins with a `Qp`.
 unsafe impl Object for QpObject {
@@ -77,7 +83,7 @@ impl QpObject {
         self.settings.lock().en_sqd_async_notify != 0
     }
 
-    fn context(&self) -> Result<&ContextObject, Errno> {
+    pub(crate) fn context(&self) -> Result<&ContextObject, Errno> {
         // SAFETY: queue pairs go with their context.
         unsafe { find((*self.c()).context) }
     }
@@ -99,15 +105,23 @@ unsafe fn create(
     extra: Extra,
 ) -> Result<(*mut Qp, QpCap), Errno> {
     let service = Service::from_number(attr.qp_type).ok_or(Errno::OPNOTSUPP)?;
+    if service == Service::XrcRecv {
+        return Err(Errno::INVAL); // it needs its XRC domain, which only the extended call takes
+    }
+    let sends_only = service == Service::XrcSend;
     // SAFETY: as the caller promises, or refused.
     let (pd, send_cq, recv_cq, srq) = unsafe {
         (
             find::<PdObject>(pd_handle)?,
             find::<CqObject>(attr.send_cq)?,
-            find::<CqObject>(attr.recv_cq)?,
+            find_or_null::<CqObject>(attr.recv_cq)?,
             find_or_null::<SrqObject>(attr.srq)?,
         )
     };
+    if sends_only && srq.is_some() || !sends_only && recv_cq.is_none() {
+        return Err(Errno::INVAL);
+    }
+    let receives = srq.is_none() && !sends_only;
     let context = pd.context()?;
     let builder = match extra.send_ops {
         Some(ops) => Some(Box::new(Builder::new(service, ops)?)),
@@ -117,15 +131,15 @@ unsafe fn create(
     let granted = QpCap {
         max_send_wr: cap.max_send_wr,
         max_send_sge: cap.max_send_sge,
-        max_recv_wr: if srq.is_some() { 0 } else { cap.max_recv_wr },
-        max_recv_sge: if srq.is_some() { 0 } else { cap.max_recv_sge },
+        max_recv_wr: if receives { cap.max_recv_wr } else { 0 },
+        max_recv_sge: if receives { cap.max_recv_sge } else { 0 },
         max_inline_data: cap.max_inline_data,
     };
     let options = QpOptions {
         qp_type: service.engine(),
         domain: pd.domain,
         srq: srq.map(|srq| srq.srq.clone()),
-        recv_cq: recv_cq.cq.clone(),
+        recv_cq: recv_cq.unwrap_or(send_cq).cq.clone(),
         // A queue of no requests is legal in verbs; here it has room for one that nobody posts.
         max_send: granted.max_send_wr.max(1),
         max_recv: granted.max_recv_wr.max(1),
@@ -141,40 +155,85 @@ unsafe fn create(
         tracing::info!("ibv_create_qp: {error}");
         errno::of(&error)
     })?;
-    let (id, qpn) = (qp.id(), qp.qpn());
-    let head = Qp {
-        context: pd.context,
+    let made = Made {
+        service,
+        granted,
+        signal_all: attr.sq_sig_all != 0,
+        builder,
+        head: head(pd.context, attr, pd_handle, &qp),
+        qp,
+        xrcd: std::ptr::null_mut(),
+        opened: false,
+    };
+    let handle = made.place(context)?;
+    pd.users.add();
+    send_cq.users.add();
+    if let Some(recv_cq) = recv_cq {
+        recv_cq.users.add();
+    }
+    if let Some(srq) = srq {
+        srq.users.add();
+    }
+    Ok((handle, granted))
+}
+
+/// The structure that a program reads, for a queue pair of the device.
+pub(crate) fn head(
+    context: *mut Context,
+    attr: &QpInitAttr,
+    pd: *mut Pd,
+    qp: &rkey_device::Qp,
+) -> Qp {
+    Qp {
+        context,
         qp_context: attr.qp_context,
-        pd: pd_handle,
+        pd,
         send_cq: attr.send_cq,
         recv_cq: attr.recv_cq,
         srq: attr.srq,
-        handle: id.index,
-        qp_num: qpn,
+        handle: qp.id().index,
+        qp_num: qp.qpn(),
         state: QPS_RESET,
         qp_type: attr.qp_type,
         mutex: [0; 5],
         cond: [0; 6],
         events_completed: 0,
-    };
-    let handle = place(QpObject {
-        c: UnsafeCell::new(qp_ex::structure(head)),
-        qp,
-        service,
-        settings: Mutex::new(QpAttr::default()),
-        granted,
-        signal_all: attr.sq_sig_all != 0,
-        acks: Acks::default(),
-        builder,
-    })?;
-    context.open.events.add_qp(id, handle);
-    pd.users.add();
-    send_cq.users.add();
-    recv_cq.users.add();
-    if let Some(srq) = srq {
-        srq.users.add();
     }
-    Ok((handle, granted))
+}
+
+/// A queue pair of the device that is to get a handle.
+pub(crate) struct Made {
+    pub(crate) head: Qp,
+    pub(crate) qp: rkey_device::Qp,
+    pub(crate) service: Service,
+    pub(crate) granted: QpCap,
+    pub(crate) signal_all: bool,
+    pub(crate) builder: Option<Box<Builder>>,
+    pub(crate) xrcd: *mut Xrcd,
+    pub(crate) opened: bool,
+}
+
+impl Made {
+    /// Gives it its handle.
+    pub(crate) fn place(self, context: &ContextObject) -> Result<*mut Qp, Errno> {
+        let (id, opened) = (self.qp.id(), self.opened);
+        let handle = place(QpObject {
+            c: UnsafeCell::new(qp_ex::structure(self.head)),
+            qp: self.qp,
+            service: self.service,
+            settings: Mutex::new(QpAttr::default()),
+            granted: self.granted,
+            signal_all: self.signal_all,
+            acks: Acks::default(),
+            builder: self.builder,
+            xrcd: self.xrcd,
+            opened,
+        })?;
+        if !opened {
+            context.open.events.add_qp(id, handle);
+        }
+        Ok(handle)
+    }
 }
 
 /// `ibv_create_qp`.
@@ -204,6 +263,10 @@ pub unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAt
             find::<ContextObject>(context)?;
             output(attr)?
         };
+        if attr.qp_type == QPT_XRC_RECV {
+            // SAFETY: as the caller promises.
+            return unsafe { xrc::create_receiver(context, attr) };
+        }
         let known = QP_INIT_ATTR_PD | QP_INIT_ATTR_SEND_OPS_FLAGS | QP_INIT_ATTR_CREATE_FLAGS;
         if attr.comp_mask & !known != 0 {
             return Err(Errno::OPNOTSUPP);
@@ -384,14 +447,20 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
     fence(|| {
         // SAFETY: a queue pair as the caller promises, or something that is refused.
         let object = unsafe { find::<QpObject>(qp)? };
-        object.context()?.open.events.remove_qp(object.qp.id());
+        if !object.opened {
+            object.context()?.open.events.remove_qp(object.qp.id());
+        }
         object.acks.wait();
         // SAFETY: nobody uses it; what it holds is live.
         unsafe {
             let object = remove::<QpObject>(qp)?;
             let c = &*object.c();
             let (pd, send_cq, recv_cq, srq) = (c.pd, c.send_cq, c.recv_cq, c.srq);
+            let xrcd = object.xrcd;
             drop(object);
+            if let Ok(xrcd) = find::<XrcdObject>(xrcd) {
+                xrcd.users.remove();
+            }
             // An imported protection domain may have been given back before.
             if let Ok(pd) = find::<PdObject>(pd) {
                 pd.users.remove();
@@ -473,6 +542,7 @@ pub unsafe fn sweep(context: *mut Context) {
     unsafe {
         for object in QPS.live(|qp| (*qp.c()).context == context) {
             if let Ok(qp) = remove::<QpObject>(object.cast())
+                && !qp.opened
                 && let Ok(context) = qp.context()
             {
                 context.open.events.remove_qp(qp.qp.id());

@@ -7,7 +7,7 @@
 use crate::modify::Service;
 use crate::mw::{self, MwObject};
 use crate::object::{find, input};
-use crate::post::{INLINE_MAX, address, target};
+use crate::post::{self, INLINE_MAX, address, target};
 use crate::qp::QpObject;
 use crate::sys::consts::*;
 use crate::sys::{Ah, DataBuf, Mw, MwBindInfo, Qp, QpEx};
@@ -64,9 +64,10 @@ impl Builder {
     /// `EOPNOTSUPP`: one that the service does not have.
     pub fn new(service: Service, operations: u64) -> Result<Self, Errno> {
         let known = match service {
-            Service::Rc => SENDS | WRITES | WINDOWS | READS,
+            Service::Rc | Service::XrcSend => SENDS | WRITES | WINDOWS | READS,
             Service::Uc => SENDS | WRITES | WINDOWS,
             Service::Ud => SENDS,
+            Service::XrcRecv => 0,
         };
         if operations & !known != 0 {
             return Err(Errno::OPNOTSUPP);
@@ -244,9 +245,14 @@ unsafe extern "C" fn set_ud_addr(qp: *mut QpEx, ah: *mut Ah, qpn: u32, qkey: u32
     }
 }
 
-unsafe extern "C" fn set_xrc_srqn(qp: *mut QpEx, _srqn: u32) {
+unsafe extern "C" fn set_xrc_srqn(qp: *mut QpEx, srqn: u32) {
     // SAFETY: called between start and complete.
-    unsafe { with_batch(qp, |_| Err(Errno::OPNOTSUPP)) };
+    unsafe {
+        with_batch(qp, |batch| {
+            batch.requests.last_mut().ok_or(Errno::INVAL)?.ud = Some(post::shared_queue(srqn));
+            Ok(())
+        });
+    }
 }
 
 unsafe extern "C" fn set_sge(qp: *mut QpEx, lkey: u32, addr: u64, length: u32) {

@@ -5,11 +5,13 @@
 
 use crate::async_event::Acks;
 use crate::context::ContextObject;
+use crate::cq::CqObject;
 use crate::errno;
 use crate::object::{Object, Users, find, input, output, place, remove};
 use crate::pd::PdObject;
 use crate::sys::consts::*;
-use crate::sys::{Context, Pd, Srq, SrqAttr, SrqInitAttr, SrqInitAttrEx};
+use crate::sys::{Context, Cq, Pd, Srq, SrqAttr, SrqInitAttr, SrqInitAttrEx, Xrcd};
+use crate::xrc::XrcdObject;
 use parking_lot::Mutex;
 use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
@@ -26,6 +28,8 @@ pub struct SrqObject {
     pub users: Users,
     /// Asynchronous events.
     pub acks: Acks,
+    /// For extended reliable connections: their domain, and where receives complete.
+    xrc: Option<(*mut Xrcd, *mut Cq)>,
 }
 
 // SAFETY: the structure is written only while it is made and by acknowledgements.
@@ -50,17 +54,26 @@ impl SrqObject {
         self.c.get()
     }
 
+    /// The number by which extended reliable connections name it, if it is for them.
+    #[must_use]
+    pub fn number(&self) -> Option<u32> {
+        self.xrc.map(|_| self.srq.number())
+    }
+
     fn context(&self) -> Result<&ContextObject, Errno> {
         // SAFETY: shared receive queues go with their context.
         unsafe { find((*self.c()).context) }
     }
 }
 
-fn create(
+/// # Safety
+/// The handles of `xrc` are live, or anything else.
+unsafe fn create(
     pd: &PdObject,
     pd_handle: *mut Pd,
     srq_context: *mut c_void,
     attr: &mut SrqAttr,
+    xrc: Option<(*mut Xrcd, *mut Cq)>,
 ) -> Result<*mut Srq, Errno> {
     let context = pd.context()?;
     if attr.max_wr == 0 {
@@ -72,10 +85,19 @@ fn create(
         srq_limit: 0,
         ..*attr
     };
-    let srq = context
-        .device()
-        .create_srq(pd.domain, granted.max_wr, granted.max_sge)
-        .map_err(errno::from)?;
+    let (wr, sge) = (granted.max_wr, granted.max_sge);
+    let serves = match xrc {
+        // SAFETY: as the caller promises, or refused.
+        Some((xrcd, cq)) => Some(unsafe { (find::<XrcdObject>(xrcd)?, find::<CqObject>(cq)?) }),
+        None => None,
+    };
+    let made = match serves {
+        None => context.device().create_srq(pd.domain, wr, sge),
+        Some((xrcd, cq)) => context
+            .device()
+            .create_xrc_srq(pd.domain, wr, sge, xrcd.id(), &cq.cq),
+    };
+    let srq = made.map_err(errno::from)?;
     let id = srq.id();
     let c = Srq {
         context: pd.context,
@@ -92,8 +114,13 @@ fn create(
         attr: Mutex::new(granted),
         users: Users::default(),
         acks: Acks::default(),
+        xrc,
     })?;
     context.open.events.add_srq(id, handle);
+    if let Some((xrcd, cq)) = serves {
+        xrcd.users.add();
+        cq.users.add();
+    }
     pd.users.add();
     (attr.max_wr, attr.max_sge) = (granted.max_wr, granted.max_sge);
     Ok(handle)
@@ -106,8 +133,10 @@ fn create(
 pub unsafe extern "C" fn create_srq(pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq {
     fence(|| {
         // SAFETY: as the caller promises, or refused.
-        let (object, attr) = unsafe { (find::<PdObject>(pd)?, output(attr)?) };
-        create(object, pd, attr.srq_context, &mut attr.attr)
+        unsafe {
+            let (object, attr) = (find::<PdObject>(pd)?, output(attr)?);
+            create(object, pd, attr.srq_context, &mut attr.attr, None)
+        }
     })
 }
 
@@ -130,17 +159,21 @@ pub unsafe extern "C" fn create_srq_ex(
         } else {
             SRQT_BASIC
         };
-        if kind != SRQT_BASIC {
-            return Err(Errno::OPNOTSUPP);
-        }
-        if attr.comp_mask & !(SRQ_INIT_ATTR_TYPE | SRQ_INIT_ATTR_PD) != 0
-            || attr.comp_mask & SRQ_INIT_ATTR_PD == 0
+        let needed = match kind {
+            SRQT_BASIC => SRQ_INIT_ATTR_PD,
+            SRQT_XRC => SRQ_INIT_ATTR_PD | SRQ_INIT_ATTR_XRCD | SRQ_INIT_ATTR_CQ,
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        if attr.comp_mask & !(SRQ_INIT_ATTR_TYPE | needed) != 0 || attr.comp_mask & needed != needed
         {
             return Err(Errno::INVAL);
         }
+        let xrc = (kind == SRQT_XRC).then_some((attr.xrcd, attr.cq));
         // SAFETY: as the caller promises, or refused.
-        let object = unsafe { find::<PdObject>(attr.pd)? };
-        create(object, attr.pd, attr.srq_context, &mut attr.attr)
+        unsafe {
+            let object = find::<PdObject>(attr.pd)?;
+            create(object, attr.pd, attr.srq_context, &mut attr.attr, xrc)
+        }
     })
 }
 
@@ -198,7 +231,15 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut Srq) -> c_int {
             if let Ok(pd) = find::<PdObject>((*object.c()).pd) {
                 pd.users.remove();
             }
-            drop(remove::<SrqObject>(srq)?);
+            let xrc = remove::<SrqObject>(srq)?.xrc;
+            if let Some((xrcd, cq)) = xrc {
+                if let Ok(xrcd) = find::<XrcdObject>(xrcd) {
+                    xrcd.users.remove();
+                }
+                if let Ok(cq) = find::<CqObject>(cq) {
+                    cq.users.remove();
+                }
+            }
         }
         Ok(0)
     })

@@ -1,46 +1,289 @@
-//! Extended reliable connections: not offered yet, and said so.
+//! Extended reliable connections: XRC domains, and the receiving halves of connections.
+//!
+//! A domain joins receiving halves with the shared receive queues that peers may reach through them. A
+//! domain that is named by a file is the same for all who name it so with one device, that is within one
+//! process: a receiving half cannot hand messages to a queue of another process.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use crate::sys::{Context, Qp, QpOpenAttr, Srq, Xrcd, XrcdInitAttr};
-use rkey_kit::{Errno, fence};
-use std::ffi::c_int;
+use crate::context::ContextObject;
+use crate::errno;
+use crate::modify::Service;
+use crate::object::{Object, Users, find, input, output, place, remove};
+use crate::qp::{Made, QPS, QpObject, head};
+use crate::srq::SrqObject;
+use crate::sys::consts::*;
+use crate::sys::{
+    Context, Qp, QpCap, QpInitAttr, QpInitAttrEx, QpOpenAttr, Srq, Xrcd, XrcdInitAttr,
+};
+use rkey_device::core::DomainId;
+use rkey_device::engine::{QpType, XrcdId};
+use rkey_device::{Cq, Device, QpOptions};
+use rkey_kit::{Errno, Pool, fence};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The only bits of the `oflags` that mean something here.
+const CREATE: c_int = libc::O_CREAT;
+const EXCLUSIVE: c_int = libc::O_EXCL;
+
+/// An XRC domain of the device, behind one handle or several.
+struct Domain {
+    device: Device,
+    id: XrcdId,
+    /// The file that names it.
+    file: Option<(u64, u64)>,
+    /// What a receiving half has while no message tells it a domain and a completion queue.
+    idle: (DomainId, Cq),
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        if let Err(error) = self.device.close_domain(self.idle.0) {
+            tracing::debug!(%error, "closing an XRC domain");
+        }
+    }
+}
+
+/// An XRC domain, as a program sees it.
+#[repr(C)]
+pub struct XrcdObject {
+    c: UnsafeCell<Xrcd>,
+    context: *mut Context,
+    domain: Arc<Domain>,
+    /// Queue pairs and shared receive queues that use it.
+    pub users: Users,
+}
+
+// SAFETY: addresses of objects, which are checked before use; the structure that programs read is
+// written only while it is made.
+unsafe impl Sync for XrcdObject {}
+// SAFETY: as above.
+unsafe impl Send for XrcdObject {}
+
+static XRCDS: Pool<XrcdObject> = Pool::new(1 << 12);
+
+// SAFETY: the structure is at the start.
+unsafe impl Object for XrcdObject {
+    type C = Xrcd;
+    fn pool() -> &'static Pool<Self> {
+        &XRCDS
+    }
+}
+
+impl XrcdObject {
+    /// What the device calls it.
+    #[must_use]
+    pub fn id(&self) -> XrcdId {
+        self.domain.id
+    }
+}
 
 /// `ibv_open_xrcd`.
 ///
 /// # Safety
 /// A context, and attributes.
-pub unsafe extern "C" fn open_xrcd(_: *mut Context, _: *mut XrcdInitAttr) -> *mut Xrcd {
-    fence(|| Err(Errno::OPNOTSUPP))
+pub unsafe extern "C" fn open_xrcd(context: *mut Context, attr: *mut XrcdInitAttr) -> *mut Xrcd {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        let (object, attr) = unsafe { (find::<ContextObject>(context)?, input(attr)?) };
+        if attr.comp_mask != XRCD_INIT_ATTR_ALL || attr.oflags & !(CREATE | EXCLUSIVE) != 0 {
+            return Err(Errno::INVAL);
+        }
+        let file = match attr.fd {
+            -1 => None,
+            fd => Some(crate::context::identity(fd).ok_or(Errno::BADF)?),
+        };
+        let same = |xrcd: &XrcdObject| {
+            file.is_some() && xrcd.domain.file == file && xrcd.domain.device.is(object.device())
+        };
+        // SAFETY: nothing is freed meanwhile, as the caller promises.
+        let found = unsafe { XRCDS.live(same).first().and_then(|&first| XRCDS.get(first)) };
+        let domain = match found {
+            Some(_) if attr.oflags & EXCLUSIVE != 0 => return Err(Errno::INVAL),
+            Some(found) => Arc::clone(&found.domain),
+            None if attr.oflags & CREATE == 0 => return Err(Errno::AGAIN),
+            None => Arc::new(new_domain(object.device(), file)?),
+        };
+        let c = UnsafeCell::new(Xrcd { context });
+        place(XrcdObject {
+            c,
+            context,
+            domain,
+            users: Users::default(),
+        })
+    })
+}
+
+fn new_domain(device: &Device, file: Option<(u64, u64)>) -> Result<Domain, Errno> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let cq = device.create_cq(1, None).map_err(errno::from)?;
+    let domain = device.create_domain().map_err(errno::from)?;
+    Ok(Domain {
+        device: device.clone(),
+        id: XrcdId(NEXT.fetch_add(1, Ordering::Relaxed)),
+        file,
+        idle: (domain, cq),
+    })
 }
 
 /// `ibv_close_xrcd`.
 ///
 /// # Safety
-/// An XRC domain, or anything else.
-pub unsafe extern "C" fn close_xrcd(_: *mut Xrcd) -> c_int {
-    fence(|| Err(Errno::INVAL))
+/// No other thread uses it.
+pub unsafe extern "C" fn close_xrcd(xrcd: *mut Xrcd) -> c_int {
+    fence(|| {
+        // SAFETY: an XRC domain as the caller promises, or something that is refused.
+        unsafe { find::<XrcdObject>(xrcd)? }.users.none()?;
+        // SAFETY: nobody uses it.
+        drop(unsafe { remove::<XrcdObject>(xrcd)? });
+        Ok(0)
+    })
 }
 
-/// `ibv_open_qp`.
+/// The receiving half of a connection, for `ibv_create_qp_ex`.
+///
+/// # Errors
+/// `EINVAL`: no XRC domain, or attributes that it does not have.
+///
+/// # Safety
+/// An XRC domain, or anything else.
+pub unsafe fn create_receiver(
+    context: *mut Context,
+    attr: &mut QpInitAttrEx,
+) -> Result<*mut Qp, Errno> {
+    if attr.comp_mask != QP_INIT_ATTR_XRCD {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: as the caller promises, or refused.
+    let (object, xrcd) = unsafe {
+        (
+            find::<ContextObject>(context)?,
+            find::<XrcdObject>(attr.xrcd)?,
+        )
+    };
+    let domain = &xrcd.domain;
+    if !domain.device.is(object.device()) {
+        return Err(Errno::INVAL);
+    }
+    let (idle, cq) = &domain.idle;
+    let options = QpOptions {
+        qp_type: QpType::XrcRecv,
+        max_send: 1,
+        max_recv: 1,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline: 0,
+        fail_with_peer: false,
+        xrcd: Some(domain.id),
+        ..QpOptions::new(*idle, cq)
+    };
+    let qp = domain.device.create_qp(&options).map_err(errno::from)?;
+    let handle = handle_for(context, object, &qp, attr.xrcd, attr.qp_context, false)?;
+    attr.cap = QpCap::default();
+    xrcd.users.add();
+    Ok(handle)
+}
+
+/// A handle for a receiving half.
+fn handle_for(
+    context: *mut Context,
+    object: &ContextObject,
+    qp: &rkey_device::Qp,
+    xrcd: *mut Xrcd,
+    qp_context: *mut c_void,
+    opened: bool,
+) -> Result<*mut Qp, Errno> {
+    let none = std::ptr::null_mut::<c_void>();
+    let attr = QpInitAttr {
+        qp_context,
+        send_cq: none.cast(),
+        recv_cq: none.cast(),
+        srq: none.cast(),
+        cap: QpCap::default(),
+        qp_type: QPT_XRC_RECV,
+        sq_sig_all: 0,
+    };
+    let made = Made {
+        head: head(context, &attr, none.cast(), qp),
+        qp: qp.clone(),
+        service: Service::XrcRecv,
+        granted: QpCap::default(),
+        signal_all: false,
+        builder: None,
+        xrcd,
+        opened,
+    };
+    made.place(object)
+}
+
+/// `ibv_open_qp`: a second handle of a receiving half of the same domain.
 ///
 /// # Safety
 /// A context, and attributes.
-pub unsafe extern "C" fn open_qp(_: *mut Context, _: *mut QpOpenAttr) -> *mut Qp {
-    fence(|| Err(Errno::OPNOTSUPP))
+pub unsafe extern "C" fn open_qp(context: *mut Context, attr: *mut QpOpenAttr) -> *mut Qp {
+    const NUMBER: u32 = 1;
+    const DOMAIN: u32 = 2;
+    const CONTEXT: u32 = 4;
+    const TYPE: u32 = 8;
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        let (object, attr) = unsafe { (find::<ContextObject>(context)?, input(attr)?) };
+        let needed = NUMBER | DOMAIN | TYPE;
+        if attr.comp_mask & needed != needed
+            || attr.comp_mask & !(needed | CONTEXT) != 0
+            || attr.qp_type != QPT_XRC_RECV
+        {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: as the caller promises, or refused.
+        let xrcd = unsafe { find::<XrcdObject>(attr.xrcd)? };
+        let same = |qp: &QpObject| {
+            // SAFETY: a receiving half holds its domain.
+            let domain = unsafe { find::<XrcdObject>(qp.xrcd) };
+            qp.qp.qpn() == attr.qp_num
+                && domain.is_ok_and(|of| Arc::ptr_eq(&of.domain, &xrcd.domain))
+        };
+        // SAFETY: nothing is freed meanwhile, as the caller promises.
+        let found = unsafe { QPS.live(same).first().and_then(|&first| QPS.get(first)) };
+        let qp = &found.ok_or(Errno::INVAL)?.qp;
+        let with_context = attr.comp_mask & CONTEXT != 0;
+        let qp_context = if with_context {
+            attr.qp_context
+        } else {
+            std::ptr::null_mut()
+        };
+        let handle = handle_for(context, object, qp, attr.xrcd, qp_context, true)?;
+        xrcd.users.add();
+        Ok(handle)
+    })
 }
 
 /// `ibv_get_srq_num`: only those of XRC have one.
 ///
 /// # Safety
 /// A shared receive queue, and room for a number.
-pub unsafe extern "C" fn get_srq_num(_: *mut Srq, _: *mut u32) -> c_int {
-    fence(|| Err(Errno::OPNOTSUPP))
+pub unsafe extern "C" fn get_srq_num(srq: *mut Srq, number: *mut u32) -> c_int {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        let (object, number) = unsafe { (find::<SrqObject>(srq)?, output(number)?) };
+        *number = object.number().ok_or(Errno::OPNOTSUPP)?;
+        Ok(0)
+    })
 }
 
-/// Ends what a context that is closed leaves: nothing.
+/// Ends what a context that is closed leaves.
 ///
 /// # Safety
 /// Nobody uses anything of the context.
-pub unsafe fn sweep(_: *mut Context) {}
+pub unsafe fn sweep(context: *mut Context) {
+    // SAFETY: nobody uses the objects, as the caller promises.
+    unsafe {
+        for object in XRCDS.live(|xrcd| xrcd.context == context) {
+            drop(remove::<XrcdObject>(object.cast()));
+        }
+    }
+}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rkey_core::{Access, DomainId};
 use rkey_engine::{
-    Peer, QpAttributes, QpConfig, QpId, QpInfo, QpState, QpType, RecvRequest, SendRequest,
+    Peer, QpAttributes, QpConfig, QpId, QpInfo, QpState, QpType, RecvRequest, SendRequest, XrcdId,
 };
 use rkey_link::NodeId;
 
@@ -44,6 +44,8 @@ pub struct QpOptions {
     /// A refused request fails by itself and leaves both queue pairs in service. Both ends have to
     /// agree on it.
     pub survive_remote_error: bool,
+    /// The receiving half of an extended reliable connection serves the shared receive queues of this XRC domain.
+    pub xrcd: Option<XrcdId>,
 }
 
 impl QpOptions {
@@ -64,6 +66,7 @@ impl QpOptions {
             signal_all: false,
             fail_with_peer: true,
             survive_remote_error: false,
+            xrcd: None,
         }
     }
 
@@ -81,6 +84,7 @@ impl QpOptions {
             max_inline: self.max_inline,
             signal_all: self.signal_all,
             survive_remote_error: self.survive_remote_error,
+            xrcd: self.xrcd,
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rkey_core::DomainId;
-use rkey_engine::{Completion, CqId, CqShared, RecvRequest, SrqId};
+use rkey_engine::{Completion, CqId, CqShared, RecvRequest, SrqId, XrcdId};
 
 use crate::channel::{Channel, EventQueue};
 use crate::device::Device;
@@ -313,6 +313,8 @@ pub struct Srq(Arc<SrqInner>);
 struct SrqInner {
     device: Device,
     id: SrqId,
+    /// Where its receives complete, if that is its own business: it has to stay as long as the queue.
+    _cq: Option<Cq>,
 }
 
 impl Device {
@@ -336,6 +338,38 @@ impl Device {
         Ok(Srq(Arc::new(SrqInner {
             device: self.clone(),
             id,
+            _cq: None,
+        })))
+    }
+
+    /// Creates a shared receive queue that the extended reliable connections of an XRC domain reach by its
+    /// [number](Srq::number). Its receives complete in `cq`.
+    ///
+    /// # Errors
+    /// As [`Device::create_srq`].
+    pub fn create_xrc_srq(
+        &self,
+        domain: DomainId,
+        depth: u32,
+        max_sge: u32,
+        xrcd: XrcdId,
+        cq: &Cq,
+    ) -> Result<Srq, DeviceError> {
+        self.check()?;
+        self.check_queue("receives in one shared receive queue", depth, max_sge)?;
+        if !self.is(cq.device()) {
+            return Err(DeviceError::Unknown {
+                what: "completion queue",
+            });
+        }
+        let id = self
+            .shared()
+            .command(|engine| engine.create_xrc_srq(domain, depth, max_sge, xrcd, cq.id()))
+            .map_err(|e| self.limit_of(e, "shared receive queues", "RKEY_MAX_SRQS"))?;
+        Ok(Srq(Arc::new(SrqInner {
+            device: self.clone(),
+            id,
+            _cq: Some(cq.clone()),
         })))
     }
 }
@@ -351,6 +385,12 @@ impl Srq {
     #[must_use]
     pub fn id(&self) -> SrqId {
         self.0.id
+    }
+
+    /// The number by which requests of extended reliable connections name it.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.0.id.number()
     }
 
     /// Adds a receive.

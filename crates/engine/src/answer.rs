@@ -17,7 +17,7 @@ use crate::port::Meta;
 use crate::qp::pair::{MSN_MASK, Qp};
 use crate::requester;
 use crate::send_queue::WqeFlags;
-use crate::{CompletionOp, LinkId, QpState, QpType, Side, Status};
+use crate::{CompletionOp, LinkId, QpState, Side, Status};
 use rkey_base::memory::Memory;
 use rkey_base::shared::Foreign;
 use rkey_core::{Denial, LocalUse};
@@ -136,7 +136,7 @@ pub(crate) fn on_response<M: Memory>(
 /// Whether a response from this link and queue pair concerns anything of this queue pair.
 #[inline]
 fn expects(qp: &Qp, link: LinkId, src_qp: u32) -> bool {
-    qp.config.qp_type == QpType::Rc
+    qp.config.qp_type.is_reliable()
         && qp.out == Some(link)
         && qp.peer.is_some_and(|peer| peer.qpn == src_qp)
         && matches!(qp.state, QpState::Rts | QpState::Sqd)

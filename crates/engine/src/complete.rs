@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::qp::pair::Qp;
 use crate::send_queue::{Detail, WqeFlags};
-use crate::{Completion, CompletionFlags, CompletionOp, Event, QpState, QpType, Status};
+use crate::{Completion, CompletionFlags, CompletionOp, Event, QpState, Status};
 
 impl<M> Context<M> {
     /// Completes sends from the head as far as they have ended.
@@ -61,7 +61,7 @@ impl<M> Context<M> {
     /// A send failed: the queue pair leaves service.
     #[cold]
     fn send_error(&mut self, qp: &mut Qp) {
-        if qp.config.qp_type == QpType::Rc {
+        if qp.config.qp_type.is_reliable() {
             self.enter_error(qp);
         } else {
             qp.state = QpState::Sqe;
@@ -92,7 +92,7 @@ impl<M> Context<M> {
         qp.state = QpState::Error;
         self.flush_sends(qp);
         self.flush_receives(qp);
-        if qp.config.srq.is_some() {
+        if qp.config.srq.is_some() && qp.config.xrcd.is_none() {
             self.events.push_back(Event::LastWqeReached {
                 qp: qp.id,
                 qpn: qp.qpn,

@@ -7,7 +7,9 @@ use crate::reach::{Reach, Trouble};
 use crate::recv_queue::RecvQueue;
 use crate::send_queue::WqeFlags;
 use crate::timer::Timers;
-use crate::{Completion, CqId, DenialReport, EngineConfig, Event, LinkId, Sge, Side, SrqId};
+use crate::{
+    Completion, CqId, DenialReport, EngineConfig, Event, LinkId, Sge, Side, SrqId, XrcdId,
+};
 use rkey_core::{Denial, DomainId};
 use rkey_link::NodeId;
 use std::cell::Cell;
@@ -27,6 +29,8 @@ pub(crate) struct Srq {
     /// Raise an event when fewer are left; 0 is disarmed.
     pub(crate) limit: u32,
     pub(crate) users: u32,
+    /// For extended reliable connections: the domain of those that may use it, and where its receives complete.
+    pub(crate) xrc: Option<(XrcdId, CqId)>,
 }
 
 /// Requests by reference that have ended here and not at the peer.
@@ -96,6 +100,25 @@ impl<M> Context<M> {
         let pushed = queue.push(entry, solicited);
         if pushed != Pushed::Quiet {
             self.tell(cq, pushed);
+        }
+    }
+
+    /// Takes the entries of a queue pair that is reset or destroyed out of its completion queues.
+    #[cold]
+    pub(crate) fn forget_completions(&mut self, qp: &Qp) {
+        let mut queues = vec![qp.config.send_cq, qp.config.recv_cq];
+        if qp.config.xrcd.is_some() {
+            let of_domain = self.srqs.iter().filter_map(|srq| srq.xrc);
+            queues.extend(
+                of_domain
+                    .filter(|xrc| Some(xrc.0) == qp.config.xrcd)
+                    .map(|xrc| xrc.1),
+            );
+        }
+        for cq in queues {
+            if let Some(queue) = self.cqs.get_mut(cq) {
+                queue.forget(qp.qpn);
+            }
         }
     }
 

@@ -123,6 +123,11 @@ impl Cq {
         self.producer.resize(depth as usize)
     }
 
+    /// Takes out the entries of a queue pair.
+    pub(crate) fn forget(&mut self, qpn: u32) {
+        self.producer.retain(|entry| entry.qpn != qpn);
+    }
+
     #[inline(always)]
     pub(crate) fn push(&mut self, entry: Completion, solicited: bool) -> Pushed {
         if self.broken || self.producer.push(entry).is_err() {

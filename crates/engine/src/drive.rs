@@ -10,7 +10,7 @@ use crate::port::Port;
 use crate::qp::pair::Qp;
 use crate::requester::{drop_datagram, pump};
 use crate::responder::{Answer, Reply, on_request};
-use crate::{Engine, Event, LinkId, Progress, QpState, QpType, Status};
+use crate::{Engine, Event, LinkId, Progress, QpState, Status};
 use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link, Malformed, SendError};
 
@@ -227,7 +227,7 @@ fn lose_requests<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     if qp.sq.head == qp.sq.tail || !matches!(qp.state, QpState::Rts | QpState::Sqd) {
         return;
     }
-    if qp.config.qp_type == QpType::Rc {
+    if qp.config.qp_type.is_reliable() {
         x.give_up(qp, Status::RetryExceeded);
         return;
     }

@@ -11,7 +11,7 @@ use crate::reach::Reach;
 use crate::recv_queue::RecvQueue;
 use crate::{
     CqId, CqShared, EngineError, Event, LinkId, QpAttributes, QpConfig, QpId, QpInfo, QpState,
-    SrqId,
+    SrqId, XrcdId,
 };
 use rkey_base::memory::Memory;
 use rkey_core::{CoreError, DomainId, Protection};
@@ -202,6 +202,17 @@ impl<L: Link, M: Memory> Engine<L, M> {
         depth: u32,
         max_sge: u32,
     ) -> Result<SrqId, EngineError> {
+        self.place_srq(domain, depth, max_sge, None)
+    }
+
+    /// Creates a shared receive queue, for extended reliable connections or not.
+    pub(crate) fn place_srq(
+        &mut self,
+        domain: DomainId,
+        depth: u32,
+        max_sge: u32,
+        xrc: Option<(XrcdId, CqId)>,
+    ) -> Result<SrqId, EngineError> {
         if depth == 0 {
             return Err(EngineError::Zero("the depth of a shared receive queue"));
         }
@@ -226,6 +237,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             max_sge,
             limit: 0,
             users: 0,
+            xrc,
         }))
     }
 
@@ -296,7 +308,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             .srqs
             .get(srq)
             .ok_or(EngineError::NoSuch("shared receive queue"))?;
-        let (users, domain) = (found.users, found.domain);
+        let (users, domain, xrc) = (found.users, found.domain, found.xrc);
         if users > 0 {
             return Err(EngineError::Busy {
                 what: "shared receive queue",
@@ -304,6 +316,9 @@ impl<L: Link, M: Memory> Engine<L, M> {
             });
         }
         self.x.srqs.remove(srq);
+        if let Some(cq) = xrc.and_then(|(_, cq)| self.x.cqs.get_mut(cq)) {
+            cq.users = cq.users.saturating_sub(1);
+        }
         self.release(domain);
         Ok(())
     }
@@ -373,7 +388,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
     }
 
-    /// Destroys a queue pair. Work that is posted ends without a completion.
+    /// Destroys a queue pair. Work that is posted ends without a completion, and completions that nobody has taken
+    /// yet are gone.
     ///
     /// # Errors
     /// The handle is stale.
@@ -399,9 +415,11 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 }
             }
         }
-        self.count_users(&qp.config, -1);
+        self.x.forget_completions(&qp);
+        let config = qp.created();
+        self.count_users(&config, -1);
         self.x.reach.protection.forget_endpoint(qp.qpn);
-        self.release(qp.config.domain);
+        self.release(config.domain);
         Ok(())
     }
 
@@ -421,7 +439,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         } = qp.settings;
         Some(QpInfo {
             qpn: qp.qpn,
-            config: qp.config,
+            config: qp.created(),
             state: qp.state,
             draining: qp.draining,
             attributes: QpAttributes {

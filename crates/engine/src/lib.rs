@@ -49,6 +49,7 @@ pub mod status;
 mod timer;
 pub mod ud;
 pub mod work;
+mod xrc;
 
 pub use cq::CqShared;
 pub use engine::{Engine, EngineConfig, Progress};
@@ -56,7 +57,7 @@ pub use error::{EngineError, ModifyError};
 pub use event::Event;
 pub use id::{CqId, LinkId, QpId, SrqId};
 pub use qp::state::{Attributes, QpState, QpType};
-pub use qp::{Peer, QpAttributes, QpConfig, QpInfo};
+pub use qp::{Peer, QpAttributes, QpConfig, QpInfo, XrcdId};
 pub use report::{DenialReport, Side};
 pub use status::{Completion, CompletionFlags, CompletionOp, Status};
 pub use work::{PostError, RecvRequest, SendFlags, SendRequest, Sge, Target, UdAddress, Work};

@@ -7,7 +7,7 @@ use crate::send_queue::{BindWork, Detail, Wqe, WqeFlags};
 use crate::work::MESSAGE_MAX;
 use crate::{
     CompletionOp, Engine, PostError, QpId, QpState, QpType, RecvRequest, SendFlags, SendRequest,
-    SrqId, Status, Target, Work,
+    SrqId, Status, Target, Work, xrc,
 };
 use rkey_base::memory::Memory;
 use rkey_core::WireKey;
@@ -78,6 +78,11 @@ impl<L: Link, M: Memory> Engine<L, M> {
         if qp.config.srq.is_some() {
             return Err(PostError::UsesSrq);
         }
+        if xrc::is_half(qp.config.qp_type) {
+            return Err(PostError::NotSupported(
+                "extended reliable connections receive from shared receive queues",
+            ));
+        }
         if !qp.state.takes_receives() {
             return Err(PostError::WrongState(qp.state));
         }
@@ -115,7 +120,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
 /// Starts the timeout of a queue pair that was idle.
 #[cold]
 fn watch<M>(x: &mut Context<M>, qp: &mut Qp) {
-    if qp.config.qp_type != QpType::Rc {
+    if !qp.config.qp_type.is_reliable() {
         return;
     }
     let patience = qp.patience();
@@ -165,7 +170,7 @@ fn accept(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
     flags.set(WqeFlags::INLINE, request.inline.is_some());
     let qp_type = qp.config.qp_type;
     match request.work {
-        Work::Write { remote, imm } if qp_type != QpType::Ud => {
+        Work::Write { remote, imm } if qp_type.is_plain_connection() => {
             let wqe = qp.sq.tail_mut();
             wqe.op = CompletionOp::Write;
             aim(wqe, &mut flags, &remote);
@@ -174,7 +179,7 @@ fn accept(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
         Work::Send {
             imm,
             invalidate: None,
-        } => {
+        } if !xrc::is_half(qp_type) => {
             if qp_type == QpType::Ud {
                 let to = request.ud.ok_or(PostError::NoAddress)?;
                 qp.sq.set_next_detail(Detail::Datagram(to));
@@ -184,6 +189,7 @@ fn accept(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
             (wqe.addr, wqe.key) = (0, 0);
             immediate(wqe, &mut flags, imm);
         }
+        _ if xrc::is_half(qp_type) => xrc::accept(qp, request, &mut flags)?,
         _ => accept_rare(qp, request, &mut flags)?,
     }
     let wqe = qp.sq.tail_mut();
@@ -207,7 +213,7 @@ fn accept(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
 }
 
 #[inline]
-fn aim(wqe: &mut Wqe, flags: &mut WqeFlags, remote: &Target) {
+pub(crate) fn aim(wqe: &mut Wqe, flags: &mut WqeFlags, remote: &Target) {
     wqe.addr = remote.addr;
     match remote.key {
         WireKey::Device(key) => wqe.key = u64::from(key.0),
@@ -219,7 +225,7 @@ fn aim(wqe: &mut Wqe, flags: &mut WqeFlags, remote: &Target) {
 }
 
 #[inline]
-fn immediate(wqe: &mut Wqe, flags: &mut WqeFlags, imm: Option<u32>) {
+pub(crate) fn immediate(wqe: &mut Wqe, flags: &mut WqeFlags, imm: Option<u32>) {
     wqe.imm = imm.unwrap_or(0);
     if imm.is_some() {
         *flags |= WqeFlags::IMMEDIATE;
@@ -228,7 +234,7 @@ fn immediate(wqe: &mut Wqe, flags: &mut WqeFlags, imm: Option<u32>) {
 
 /// Everything but sends and writes (VB-I07).
 #[cold]
-fn accept_rare(
+pub(crate) fn accept_rare(
     qp: &mut Qp,
     request: &SendRequest<'_>,
     flags: &mut WqeFlags,
@@ -258,7 +264,7 @@ fn accept_rare(
         | Work::CompareSwap { .. }
         | Work::FetchAdd { .. }
         | Work::AtomicWrite { .. }
-            if kind != QpType::Rc =>
+            if !kind.is_reliable() =>
         {
             return not("reads and atomics need a reliable connection");
         }

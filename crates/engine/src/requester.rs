@@ -580,7 +580,7 @@ fn wants_reference<L: Link>(port: &Port<L>, qp: &Qp, rest: u64) -> bool {
     let meta = &port.meta;
     meta.caps.by_reference
         && rest >= u64::from(meta.caps.reference_min.max(1))
-        && qp.config.qp_type == QpType::Rc
+        && qp.config.qp_type.is_reliable()
 }
 
 /// Sends the rest of the message, or a good part of it, as a list of places. `None` if the list

@@ -13,7 +13,9 @@ use crate::numbers::Numbers;
 use crate::port::Meta;
 use crate::qp::pair::{Inbound, MSN_MASK, Qp};
 use crate::reach::{Asked, Counter, Trouble};
-use crate::{Completion, CompletionFlags, CompletionOp, Event, QpState, QpType, Side, Status, ud};
+use crate::{
+    Completion, CompletionFlags, CompletionOp, Event, QpState, QpType, Side, Status, ud, xrc,
+};
 use rkey_base::memory::Memory;
 use rkey_base::shared::Foreign;
 use rkey_core::{
@@ -90,7 +92,7 @@ pub(crate) fn on_request<M: Memory>(
         || !qp.state.responds()
         || qp.peer.is_none_or(|peer| peer.qpn != head.src_qp)
     {
-        return if qp.config.qp_type == QpType::Rc {
+        return if qp.config.qp_type.is_reliable() {
             not_ready(head)
         } else {
             Reply::Done
@@ -98,6 +100,11 @@ pub(crate) fn on_request<M: Memory>(
     }
     if !qp.resp.established {
         establish(x, qp);
+    }
+    if !qp.config.qp_type.is_plain_connection()
+        && let Err(reply) = xrc::find_queue(x, qp, meta.node, head)
+    {
+        return reply;
     }
     const HOW: HeadFlags = HeadFlags::FIRST
         .union(HeadFlags::LAST)
@@ -472,7 +479,7 @@ fn read<M: Memory>(
     incoming: &Incoming<'_>,
 ) -> Reply {
     let head = &incoming.head;
-    if qp.config.qp_type != QpType::Rc || qp.settings.max_reads_in == 0 {
+    if !qp.config.qp_type.is_reliable() || qp.settings.max_reads_in == 0 {
         return refuse(x, qp, node, head, Nak::InvalidRequest, None);
     }
     if head.total > 0 {
@@ -492,7 +499,7 @@ fn read<M: Memory>(
 }
 
 fn atomic<M: Memory>(x: &mut Context<M>, qp: &mut Qp, node: NodeId, head: &Head) -> Reply {
-    let valid = qp.config.qp_type == QpType::Rc && qp.settings.max_reads_in > 0;
+    let valid = qp.config.qp_type.is_reliable() && qp.settings.max_reads_in > 0;
     if !valid || !head.addr.is_multiple_of(8) {
         return refuse(x, qp, node, head, Nak::InvalidRequest, None);
     }

@@ -143,8 +143,22 @@ pub struct SendRequest<'a> {
     pub inline: Option<&'a [u8]>,
     /// How to treat it.
     pub flags: SendFlags,
-    /// Where to (datagram queue pairs only).
+    /// Where to (datagrams), or the number of the peer's shared receive queue (extended reliable connections).
     pub ud: Option<UdAddress>,
+}
+
+impl Work {
+    /// The key of the peer's memory, if the work names some.
+    pub(crate) const fn key(&self) -> Option<WireKey> {
+        match self {
+            Self::Write { remote, .. }
+            | Self::Read { remote }
+            | Self::CompareSwap { remote, .. }
+            | Self::FetchAdd { remote, .. }
+            | Self::AtomicWrite { remote, .. } => Some(remote.key),
+            Self::Send { .. } | Self::Bind { .. } | Self::Invalidate { .. } => None,
+        }
+    }
 }
 
 impl<'a> SendRequest<'a> {

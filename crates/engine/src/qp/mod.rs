@@ -37,7 +37,14 @@ pub struct QpConfig {
     /// A refused request fails by itself and leaves both queue pairs in service (the way of
     /// libfabric's reliable datagrams, X-07). Both ends have to agree on it.
     pub survive_remote_error: bool,
+    /// The receiving half of an extended reliable connection serves the shared receive queues of this XRC domain.
+    pub xrcd: Option<XrcdId>,
 }
+
+/// Names an XRC domain: the shared receive queues that extended reliable connections may reach. The number is the
+/// caller's choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct XrcdId(pub u32);
 
 impl QpConfig {
     /// A small queue pair of this type with both completion queues the same.
@@ -55,6 +62,7 @@ impl QpConfig {
             max_inline: 128,
             signal_all: false,
             survive_remote_error: false,
+            xrcd: None,
         }
     }
 }

@@ -122,6 +122,7 @@ fn step<M: Memory>(x: &mut Context<M>, qp: &mut Qp, from: QpState, to: QpState) 
                 x.forfeit(qp, seq);
             }
             x.haunt(qp, qp.sq.head..qp.sq.next + u64::from(qp.req.offset > 0));
+            x.forget_completions(qp);
             let life = x.life();
             qp.reset(life);
         }

@@ -1,12 +1,12 @@
 //! A queue pair from the inside: everything that requester and responder keep about it.
 
 use super::QpConfig;
-use super::state::QpState;
+use super::state::{QpState, QpType};
 use crate::nak::timeout_ns;
 use crate::recv_queue::{Recv, RecvQueue};
 use crate::send_queue::SendQueue;
-use crate::{LinkId, Peer, QpId};
-use rkey_core::{Access, Accessor};
+use crate::{CqId, LinkId, Peer, QpId};
+use rkey_core::{Access, Accessor, DomainId};
 use std::collections::VecDeque;
 
 /// Message numbers have 24 bits, as packet sequence numbers have.
@@ -124,7 +124,11 @@ pub(crate) struct Responder {
 pub(crate) struct Qp {
     pub(crate) id: QpId,
     pub(crate) qpn: u32,
+    /// What it was created with; but the receiving half of an extended reliable connection has domain, completion
+    /// queue and shared receive queue of the message that is arriving.
     pub(crate) config: QpConfig,
+    /// Domain and completion queue with which such a half was created.
+    pub(crate) home: Option<(DomainId, CqId)>,
     pub(crate) state: QpState,
     /// In Sqd: sends that were started are not complete yet.
     pub(crate) draining: bool,
@@ -154,6 +158,7 @@ impl Qp {
             id,
             qpn,
             config,
+            home: (config.qp_type == QpType::XrcRecv).then_some((config.domain, config.recv_cq)),
             state: QpState::Reset,
             draining: false,
             settings: Settings::new(),
@@ -173,11 +178,25 @@ impl Qp {
         }
     }
 
+    /// What it was created with.
+    pub(crate) fn created(&self) -> QpConfig {
+        match self.home {
+            None => self.config,
+            Some((domain, recv_cq)) => QpConfig {
+                domain,
+                recv_cq,
+                srq: None,
+                ..self.config
+            },
+        }
+    }
+
     /// Back to how it was created, except for the identity.
     pub(crate) fn reset(&mut self, life: u32) {
         let (blocked, watched) = (self.req.blocked, self.req.watched);
         let receives = self.rq.limit();
         let stride = self.config.max_recv_sge;
+        self.config = self.created();
         self.state = QpState::Reset;
         self.draining = false;
         self.settings = Settings::new();

@@ -18,6 +18,29 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram: sends to any queue pair, up to one MTU.
     Ud,
+    /// The sending half of an extended reliable connection: each request names a shared receive queue at the peer.
+    XrcSend,
+    /// The receiving half: executes each request for the shared receive queue that it names.
+    XrcRecv,
+}
+
+impl QpType {
+    /// All types.
+    pub const ALL: [Self; 5] = [Self::Rc, Self::Uc, Self::Ud, Self::XrcSend, Self::XrcRecv];
+
+    /// Whether every request is answered, and errors are told.
+    #[inline]
+    #[must_use]
+    pub const fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv)
+    }
+
+    /// Whether it is an ordinary connection: one queue pair with one other, nothing else to look up.
+    #[inline]
+    #[must_use]
+    pub const fn is_plain_connection(self) -> bool {
+        matches!(self, Self::Rc | Self::Uc)
+    }
 }
 
 /// Where a queue pair is in its life.
@@ -231,13 +254,19 @@ pub fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Rule> {
             optional: NONE,
         });
     }
-    if matches!(from, Sqe) && matches!(qp_type, QpType::Rc) {
+    if matches!(from, Sqe) && qp_type.is_reliable() {
         return None; // a reliable queue pair never is in this state
     }
     let pick = |per: &PerType| match qp_type {
         QpType::Rc => per.rc,
         QpType::Uc => per.uc,
         QpType::Ud => per.ud,
+        // Each half has what concerns its direction (IBA annex A14).
+        QpType::XrcSend => per.rc.difference(A::MAX_READS_IN.union(A::MIN_RNR_TIMER)),
+        QpType::XrcRecv => {
+            per.rc
+                .difference(join([A::MAX_READS_OUT, A::RETRY_COUNT, A::RNR_RETRY]))
+        }
     };
     TABLE
         .iter()
@@ -251,12 +280,12 @@ pub fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Rule> {
 /// The whole table as text, for people and for the snapshot in the tests.
 pub fn table_text() -> String {
     let mut text = String::new();
-    for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
+    for qp_type in QpType::ALL {
         for from in QpState::ALL {
             for to in QpState::ALL {
                 if let Some(rule) = rule(qp_type, from, to) {
                     let line = format!(
-                        "{:<3} {:<6} -> {:<6} required: {}; optional: {}",
+                        "{:<7} {:<6} -> {:<6} required: {}; optional: {}",
                         format!("{qp_type:?}"),
                         format!("{from:?}"),
                         format!("{to:?}"),
@@ -302,7 +331,7 @@ mod tests {
 
     #[test]
     fn every_state_reaches_reset_and_error() {
-        for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
+        for qp_type in QpType::ALL {
             for from in QpState::ALL {
                 assert!(rule(qp_type, from, Reset).is_some());
                 assert!(rule(qp_type, from, Error).is_some());

@@ -11,3 +11,4 @@ mod queues;
 mod rights;
 mod support;
 mod windows;
+mod xrc;

@@ -38,6 +38,43 @@ fn posts_in_a_wrong_state_are_refused() {
     assert!(qp.poll().is_empty(), "a reset forgets");
 }
 
+/// A queue pair that is reset or destroyed takes along the completions that nobody has taken; others' stay.
+#[test]
+fn completions_end_with_their_queue_pair() {
+    let mut node = Node::new(1);
+    let first = node.qp(|_| {});
+    let cq = first.cq.id();
+    let second = node.qp(|config| (config.send_cq, config.recv_cq) = (cq, cq));
+    let flush = |node: &mut Node, ids: &[(u64, &Qp)]| {
+        for (id, qp) in ids {
+            if node.state(qp) == QpState::Reset {
+                let init = QpAttributes::init(ALL);
+                node.engine.modify_qp(qp.id, &init).unwrap();
+                let error = QpAttributes::to(QpState::Error);
+                node.engine.modify_qp(qp.id, &error).unwrap();
+            }
+            let recv = RecvRequest { id: *id, sges: &[] };
+            node.engine.post_recv(qp.id, &recv).unwrap();
+        }
+    };
+    flush(
+        &mut node,
+        &[(1, &first), (2, &second), (3, &first), (4, &second)],
+    );
+    let reset = QpAttributes::to(QpState::Reset);
+    node.engine.modify_qp(first.id, &reset).unwrap();
+    assert_eq!(
+        statuses(&first.poll()),
+        [(2, Status::Flushed), (4, Status::Flushed)]
+    );
+    flush(&mut node, &[(5, &first), (6, &second), (7, &first)]);
+    node.engine.destroy_qp(second.id).unwrap();
+    assert_eq!(
+        statuses(&first.poll()),
+        [(5, Status::Flushed), (7, Status::Flushed)]
+    );
+}
+
 #[test]
 fn a_step_needs_its_attributes_and_takes_no_others() {
     let mut node = Node::new(1);

@@ -553,6 +553,25 @@ pub(crate) fn steps(kind: QpType, peer: Peer, at: u32) -> Vec<QpAttributes> {
             QpAttributes::rtr(peer, recv),
             QpAttributes::rts(send),
         ],
+        QpType::XrcSend => vec![
+            QpAttributes::init(Access::REMOTE),
+            QpAttributes {
+                min_rnr_timer: None,
+                max_reads_in: None,
+                ..QpAttributes::rtr(peer, recv)
+            },
+            QpAttributes::rts(send),
+        ],
+        QpType::XrcRecv => vec![
+            QpAttributes::init(Access::REMOTE),
+            QpAttributes::rtr(peer, recv),
+            QpAttributes {
+                max_reads_out: None,
+                retry_count: None,
+                rnr_retry: None,
+                ..QpAttributes::rts(send)
+            },
+        ],
         QpType::Uc => vec![
             QpAttributes::init(Access::REMOTE),
             QpAttributes {

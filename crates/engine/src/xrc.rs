@@ -1,0 +1,141 @@
+//! Extended reliable connections: one connection to a device, many shared receive queues behind it.
+//!
+//! The sending half is a requester like that of a reliable connection, except that each request names a shared
+//! receive queue of the peer. The receiving half is a responder that belongs to no protection domain: a request
+//! is executed in the domain of the queue that it names, and completes where that queue's receives complete
+//! (IBA annex A14). On a link the queue's number is in the upper half of the key, where a key of a device is 0.
+
+use crate::context::Context;
+use crate::nak::Nak;
+use crate::post::{accept_rare, aim, immediate};
+use crate::qp::pair::Qp;
+use crate::responder::{Reply, refuse};
+use crate::send_queue::WqeFlags;
+use crate::{
+    CompletionOp, CqId, Engine, EngineError, PostError, QpType, SendRequest, SrqId, Status, Work,
+    XrcdId,
+};
+use rkey_base::memory::Memory;
+use rkey_core::{DomainId, WireKey};
+use rkey_link::{Head, Link, NodeId};
+
+/// Bits of the index and of the generation in the number of a shared receive queue.
+const INDEX_BITS: u32 = 16;
+const GENERATION_MASK: u32 = 0xff;
+
+impl SrqId {
+    /// The number by which requests of extended reliable connections name it (24 bits).
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.index | (self.generation & GENERATION_MASK) << INDEX_BITS
+    }
+}
+
+impl<L: Link, M: Memory> Engine<L, M> {
+    /// Creates a shared receive queue for the extended reliable connections of an XRC domain. Its receives use keys
+    /// of `domain` and complete in `cq`.
+    ///
+    /// # Errors
+    /// As [`Engine::create_srq`]; there is no such completion queue.
+    pub fn create_xrc_srq(
+        &mut self,
+        domain: DomainId,
+        depth: u32,
+        max_sge: u32,
+        xrcd: XrcdId,
+        cq: CqId,
+    ) -> Result<SrqId, EngineError> {
+        let none = EngineError::NoSuch("completion queue");
+        self.x.cqs.get(cq).ok_or(none)?;
+        let srq = self.place_srq(domain, depth, max_sge, Some((xrcd, cq)))?;
+        if let Some(cq) = self.x.cqs.get_mut(cq) {
+            cq.users += 1;
+        }
+        if srq.index >> INDEX_BITS != 0 {
+            self.destroy_srq(srq)?;
+            return Err(EngineError::Limit {
+                what: "the number of shared receive queues",
+                given: srq.index.into(),
+                limit: 1 << INDEX_BITS,
+            });
+        }
+        Ok(srq)
+    }
+}
+
+/// Whether it is one of the two halves.
+#[inline]
+pub(crate) const fn is_half(qp_type: QpType) -> bool {
+    matches!(qp_type, QpType::XrcSend | QpType::XrcRecv)
+}
+
+/// Fills in a request at the tail of the send queue.
+#[cold]
+pub(crate) fn accept(
+    qp: &mut Qp,
+    request: &SendRequest<'_>,
+    flags: &mut WqeFlags,
+) -> Result<(), PostError> {
+    if qp.config.qp_type == QpType::XrcRecv {
+        return Err(PostError::NotSupported(
+            "the receiving half of an extended reliable connection sends nothing",
+        ));
+    }
+    match request.work {
+        Work::Write { remote, imm } => {
+            let wqe = qp.sq.tail_mut();
+            wqe.op = CompletionOp::Write;
+            aim(wqe, flags, &remote);
+            immediate(wqe, flags, imm);
+        }
+        Work::Send {
+            imm,
+            invalidate: None,
+        } => {
+            let wqe = qp.sq.tail_mut();
+            wqe.op = CompletionOp::Send;
+            (wqe.addr, wqe.key) = (0, 0);
+            immediate(wqe, flags, imm);
+        }
+        _ => accept_rare(qp, request, flags)?,
+    }
+    let wqe = qp.sq.tail_mut();
+    if wqe.is_local() {
+        return Ok(());
+    }
+    if let Some(WireKey::Requested(_)) = request.work.key() {
+        return Err(PostError::NotSupported("keys of 64 bits"));
+    }
+    let to = request.ud.ok_or(PostError::NoAddress)?;
+    wqe.key |= u64::from(to.qpn) << 32;
+    Ok(())
+}
+
+/// Turns the receiving half to the shared receive queue that a request names. The sending half takes no requests.
+#[cold]
+pub(crate) fn find_queue<M: Memory>(
+    x: &mut Context<M>,
+    qp: &mut Qp,
+    node: NodeId,
+    head: &Head,
+) -> Result<(), Reply> {
+    if head.msn != qp.resp.msn {
+        return Ok(()); // it will be dropped, or asked for again
+    }
+    let number = (head.key >> 32) as u32;
+    let found = x
+        .srqs
+        .at(number & ((1 << INDEX_BITS) - 1))
+        .filter(|srq| srq.id.number() == number);
+    let named = found.and_then(|srq| Some((srq.id, srq.domain, srq.xrc?)));
+    let Some((srq, domain, (_, cq))) = named.filter(|(.., xrc)| Some(xrc.0) == qp.config.xrcd)
+    else {
+        return Err(refuse(x, qp, node, head, Nak::InvalidRequest, None));
+    };
+    if qp.config.srq != Some(srq) {
+        // A receive of the queue before, whose message was abandoned.
+        x.fail_receive(qp, Status::Flushed, 0);
+        (qp.config.srq, qp.config.domain, qp.config.recv_cq) = (Some(srq), domain, cq);
+    }
+    Ok(())
+}

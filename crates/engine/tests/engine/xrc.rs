@@ -1,0 +1,248 @@
+//! Extended reliable connections: one connection, several shared receive queues behind it.
+
+use crate::support::*;
+use rkey_core::{Access, RegionSpec};
+use rkey_engine::*;
+use std::sync::Arc;
+
+const DOMAIN: XrcdId = XrcdId(7);
+
+/// A shared receive queue at the receiving side with a domain and a completion queue of its own.
+struct Behind {
+    srq: SrqId,
+    domain: rkey_core::DomainId,
+    cq: Arc<CqShared>,
+}
+
+impl Behind {
+    fn new(node: &mut Node, xrcd: XrcdId) -> Self {
+        let domain = node.protection.create_domain().unwrap();
+        let cq = node.engine.create_cq(64).unwrap();
+        let srq = node
+            .engine
+            .create_xrc_srq(domain, 16, 2, xrcd, cq.id())
+            .unwrap();
+        Self { srq, domain, cq }
+    }
+
+    fn region(&self, node: &Node, offset: u64, len: u64) -> rkey_core::Region {
+        let range = rkey_base::range::VaRange::new(node.base() + offset, len).unwrap();
+        let ranges = [range];
+        let spec = RegionSpec::new(self.domain, &ranges, Access::all());
+        node.protection.register(&spec).unwrap()
+    }
+
+    fn poll(&self) -> Vec<Completion> {
+        let mut all = [Completion::default(); 64];
+        let n = self.cq.pop(&mut all);
+        all[..n].to_vec()
+    }
+}
+
+fn to(srq: SrqId) -> Option<UdAddress> {
+    Some(UdAddress {
+        link: None,
+        qpn: srq.number(),
+        qkey: 0,
+    })
+}
+
+/// A connection whose sending half is at node 0 and whose receiving half is at node 1.
+fn connection() -> (Pair, [Qp; 2]) {
+    let mut pair = Pair::new();
+    let qps = pair.connect(|at, config| {
+        config.qp_type = [QpType::XrcSend, QpType::XrcRecv][at];
+        config.xrcd = (at == 1).then_some(DOMAIN);
+    });
+    (pair, qps)
+}
+
+#[test]
+fn each_message_is_for_the_queue_that_it_names() {
+    let (mut pair, [a, b]) = connection();
+    let queues = [0, 1].map(|_| Behind::new(&mut pair.nodes[1], DOMAIN));
+    let mine = pair.nodes[0].register(0, 1 << 16, ALL);
+    // The second message takes several pieces.
+    let lens = [24u32, 1000];
+    for (which, queue) in queues.iter().enumerate() {
+        let at = 0x10000 * (which as u64 + 1);
+        let region = queue.region(&pair.nodes[1], at, 4096);
+        let sges = [pair.nodes[1].sge(&region, at, 2048)];
+        let recv = RecvRequest {
+            id: 10 + which as u64,
+            sges: &sges,
+        };
+        pair.nodes[1]
+            .engine
+            .post_srq_recv(queue.srq, &recv)
+            .unwrap();
+    }
+    for which in [1, 0] {
+        let data = pattern(which as u64, lens[which] as usize);
+        pair.nodes[0].fill(0, &data);
+        let sges = [pair.nodes[0].sge(&mine, 0, lens[which])];
+        let send = SendRequest {
+            ud: to(queues[which].srq),
+            ..SendRequest::new(which as u64, send_work(), &sges)
+        };
+        pair.send(0, &a, &send);
+        pair.settle();
+        let got = queues[which].poll();
+        assert_eq!(statuses(&got), [(10 + which as u64, Status::Success)]);
+        assert_eq!(
+            (got[0].qpn, got[0].src_qpn, got[0].bytes),
+            (b.qpn, a.qpn, lens[which])
+        );
+        assert_eq!(
+            pair.nodes[1].bytes(0x10000 * (which as u64 + 1), data.len()),
+            data
+        );
+    }
+    assert!(queues.iter().all(|queue| queue.poll().is_empty()) && b.poll().is_empty());
+    assert_eq!(
+        statuses(&a.poll()),
+        [(1, Status::Success), (0, Status::Success)]
+    );
+}
+
+/// Memory is reached in the protection domain of the queue that a request names, whatever the operation.
+#[test]
+fn keys_are_those_of_the_domain_of_the_queue() {
+    for wrong in [false, true] {
+        let (mut pair, [a, _]) = connection();
+        let queues = [0, 1].map(|_| Behind::new(&mut pair.nodes[1], DOMAIN));
+        let mine = pair.nodes[0].register(0, 4096, ALL);
+        let region = queues[0].region(&pair.nodes[1], 0, 4096);
+        pair.nodes[0].fill(0, &7u64.to_ne_bytes());
+        let sges = [pair.nodes[0].sge(&mine, 0, 8)];
+        let remote = pair.nodes[1].target(&region, 64);
+        let works = [
+            Work::Write { remote, imm: None },
+            Work::FetchAdd { remote, add: 5 },
+            Work::Read { remote },
+        ];
+        for (id, work) in works.into_iter().enumerate() {
+            let ud = to(queues[usize::from(wrong)].srq);
+            let request = SendRequest {
+                ud,
+                ..SendRequest::new(id as u64, work, &sges)
+            };
+            pair.send(0, &a, &request);
+            pair.settle();
+        }
+        let done = statuses(&a.poll());
+        if wrong {
+            assert_eq!(done[0], (0, Status::RemoteAccess));
+            assert_eq!(pair.nodes[1].bytes(64, 8), [0; 8]);
+        } else {
+            assert_eq!(
+                done,
+                [
+                    (0, Status::Success),
+                    (1, Status::Success),
+                    (2, Status::Success)
+                ]
+            );
+            assert_eq!(pair.nodes[0].bytes(0, 8), 12u64.to_ne_bytes());
+        }
+    }
+}
+
+/// A queue that is not there, is for other connections, or is an ordinary one cannot be named.
+#[test]
+fn queues_that_cannot_be_named() {
+    for case in 0..4 {
+        let (mut pair, [a, b]) = connection();
+        let node = &mut pair.nodes[1];
+        let (other, gone) = (Behind::new(node, XrcdId(8)), Behind::new(node, DOMAIN));
+        node.engine.destroy_srq(gone.srq).unwrap();
+        let plain = node.engine.create_srq(gone.domain, 4, 1).unwrap();
+        let named = [
+            other.srq.number(),
+            gone.srq.number(),
+            plain.number(),
+            0xff_ffff,
+        ][case];
+        let ud = Some(UdAddress {
+            link: None,
+            qpn: named,
+            qkey: 0,
+        });
+        pair.send(
+            0,
+            &a,
+            &SendRequest {
+                ud,
+                ..SendRequest::new(1, send_work(), &[])
+            },
+        );
+        pair.settle();
+        assert_eq!(
+            statuses(&a.poll()),
+            [(1, Status::RemoteInvalidRequest)],
+            "case {case}"
+        );
+        assert_eq!(pair.nodes[1].state(&b), QpState::Error);
+    }
+}
+
+#[test]
+fn halves_take_only_what_they_are_for() {
+    let (mut pair, [a, b]) = connection();
+    let recv = RecvRequest { id: 1, sges: &[] };
+    for (at, qp) in [(0, &a), (1, &b)] {
+        let refused = pair.nodes[at].engine.post_recv(qp.id, &recv);
+        assert!(
+            matches!(refused, Err(PostError::NotSupported(_))),
+            "{refused:?}"
+        );
+    }
+    let send = SendRequest::new(1, send_work(), &[]);
+    assert_eq!(
+        pair.nodes[0].engine.post_send(a.id, &send),
+        Err(PostError::NoAddress)
+    );
+    let refused = pair.nodes[1].engine.post_send(b.id, &send);
+    assert!(
+        matches!(refused, Err(PostError::NotSupported(_))),
+        "{refused:?}"
+    );
+}
+
+/// What a receiving half was lent for its messages is not what it was created with.
+#[test]
+fn everything_is_given_back() {
+    let (mut pair, [a, b]) = connection();
+    let queue = Behind::new(&mut pair.nodes[1], DOMAIN);
+    let recv = RecvRequest { id: 1, sges: &[] };
+    pair.nodes[1]
+        .engine
+        .post_srq_recv(queue.srq, &recv)
+        .unwrap();
+    let ud = to(queue.srq);
+    pair.send(
+        0,
+        &a,
+        &SendRequest {
+            ud,
+            ..SendRequest::new(1, send_work(), &[])
+        },
+    );
+    pair.settle();
+    let node = &mut pair.nodes[1];
+    assert!(matches!(
+        node.engine.destroy_cq(queue.cq.id()),
+        Err(EngineError::Busy { .. })
+    ));
+    node.engine.destroy_qp(b.id).unwrap();
+    assert!(
+        queue.poll().is_empty(),
+        "completions go with their queue pair"
+    );
+    node.engine.destroy_srq(queue.srq).unwrap();
+    node.engine.destroy_cq(queue.cq.id()).unwrap();
+    node.engine.destroy_cq(b.cq.id()).unwrap();
+    node.protection.close_domain(queue.domain).unwrap();
+    let own = node.domain;
+    node.protection.close_domain(own).unwrap();
+}
