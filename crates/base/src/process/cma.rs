@@ -69,7 +69,17 @@ pub unsafe fn cma_read(pid: u32, local: *mut u8, remote: u64, len: usize) -> Res
         };
         match n {
             Ok(n) => done += n,
-            Err(libc::EFAULT) => return Err(locate(pid, local as u64, remote, done, Side::Remote)),
+            Err(libc::EFAULT) => {
+                let from = (pid, remote.wrapping_add(done as u64));
+                let to = (std::process::id(), (local as u64).wrapping_add(done as u64));
+                // SAFETY: the next byte of what the caller vouches for.
+                done += unsafe { one_byte(from, to) }.map_err(|stuck| match stuck {
+                    Stuck::Source(errno) => {
+                        explain(errno, CmaError::RemoteFault { address: from.1 })
+                    }
+                    Stuck::Target(errno) => explain(errno, CmaError::LocalFault { address: to.1 }),
+                })?;
+            }
             Err(errno) => return Err(other(errno)),
         }
     }
@@ -107,7 +117,17 @@ pub unsafe fn cma_write(
         };
         match n {
             Ok(n) => done += n,
-            Err(libc::EFAULT) => return Err(locate(pid, local as u64, remote, done, Side::Local)),
+            Err(libc::EFAULT) => {
+                let from = (std::process::id(), (local as u64).wrapping_add(done as u64));
+                let to = (pid, remote.wrapping_add(done as u64));
+                // SAFETY: the next byte of what the caller vouches for.
+                done += unsafe { one_byte(from, to) }.map_err(|stuck| match stuck {
+                    Stuck::Source(errno) => {
+                        explain(errno, CmaError::LocalFault { address: from.1 })
+                    }
+                    Stuck::Target(errno) => explain(errno, CmaError::RemoteFault { address: to.1 }),
+                })?;
+            }
             Err(errno) => return Err(other(errno)),
         }
     }
@@ -160,38 +180,37 @@ fn other(errno: i32) -> CmaError {
     }
 }
 
-enum Side {
-    Local,
-    Remote,
+/// What an error number of [`one_byte`] means where `EFAULT` means `fault`.
+fn explain(errno: i32, fault: CmaError) -> CmaError {
+    match errno {
+        libc::EFAULT => fault,
+        errno => other(errno),
+    }
 }
 
-/// `EFAULT` does not tell which side it was: reading one byte of the side that was read from does.
-fn locate(pid: u32, local: u64, remote: u64, done: usize, source: Side) -> CmaError {
-    let local = local.wrapping_add(done as u64);
-    let remote = remote.wrapping_add(done as u64);
-    let (source_pid, address) = match source {
-        Side::Local => (std::process::id(), local),
-        Side::Remote => (pid, remote),
-    };
+/// Which end of a copy of one byte cannot be accessed, with the error number.
+enum Stuck {
+    Source(i32),
+    Target(i32),
+}
+
+/// Copies one byte by way of a variable of ours; returns how many that were.
+///
+/// `EFAULT` does not tell which end of a copy it was, and looking at the ends afterwards does not either: the page
+/// may be back by then, and the wrong one would be blamed. Here each call has only one end that can fail. If neither
+/// fails any more, the copy has got on by one byte and can go on from there.
+///
+/// # Safety
+///
+/// The caller must be entitled to overwrite the byte at the target (process, address).
+unsafe fn one_byte(from: (u32, u64), to: (u32, u64)) -> Result<usize, Stuck> {
     let mut byte = 0u8;
+    let own = (&raw mut byte) as u64;
     // SAFETY: reads one byte, into a variable of ours.
-    let probe = unsafe {
-        transfer(
-            libc::process_vm_readv,
-            source_pid,
-            (&raw mut byte) as u64,
-            address,
-            0,
-            1,
-        )
-    };
-    match (source, probe) {
-        (Side::Local, Ok(_)) | (Side::Remote, Err(libc::EFAULT)) => {
-            CmaError::RemoteFault { address: remote }
-        }
-        (Side::Remote, Err(errno)) => other(errno),
-        (Side::Local, Err(_)) | (Side::Remote, Ok(_)) => CmaError::LocalFault { address: local },
-    }
+    unsafe { transfer(libc::process_vm_readv, from.0, own, from.1, 0, 1) }
+        .map_err(Stuck::Source)?;
+    // SAFETY: writes one byte, to where the caller may.
+    unsafe { transfer(libc::process_vm_writev, to.0, own, to.1, 0, 1) }.map_err(Stuck::Target)
 }
 
 #[cfg(all(test, not(miri)))]
@@ -272,6 +291,69 @@ mod tests {
             assert_eq!(cma_read(me(), g, 0, 0), Ok(()));
             libc::munmap(bad.cast(), 2 * page);
         }
+    }
+
+    /// Pages that go and come back all the time: whichever copy fails, the side that has them is to blame.
+    #[test]
+    fn blames_the_side_whose_pages_come_and_go() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let page = page_size();
+        let shaky = two_pages_of_which_one_is_there();
+        let edge = shaky as u64 + page as u64;
+        let (address, over) = (shaky as usize, AtomicBool::new(false));
+        let mut good = vec![0u8; 2 * page];
+        let g = good.as_mut_ptr();
+        let (mut failed, mut wrong) = ([0; 4], None);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let second = std::ptr::without_provenance_mut(address + page);
+                while !over.load(Ordering::Relaxed) {
+                    for rights in [libc::PROT_READ | libc::PROT_WRITE, libc::PROT_NONE] {
+                        // SAFETY: the second page of the mapping, which lives until this thread has ended and to
+                        // which there are no references.
+                        assert_eq!(unsafe { libc::mprotect(second, page, rights) }, 0);
+                    }
+                }
+            });
+            let mut round = 0;
+            // Until every kind has failed at least once, however the threads are scheduled.
+            while wrong.is_none() && (round < 20_000 || failed.contains(&0)) {
+                // SAFETY: what can be written of these ranges is ours.
+                let (outcome, blamed) = unsafe {
+                    let len = 2 * page;
+                    match round % 4 {
+                        0 => (
+                            cma_read(me(), g, shaky as u64, len),
+                            CmaError::RemoteFault { address: edge },
+                        ),
+                        1 => (
+                            cma_read(me(), shaky, g as u64, len),
+                            CmaError::LocalFault { address: edge },
+                        ),
+                        2 => (
+                            cma_write(me(), shaky, g as u64, len),
+                            CmaError::LocalFault { address: edge },
+                        ),
+                        _ => (
+                            cma_write(me(), g, shaky as u64, len),
+                            CmaError::RemoteFault { address: edge },
+                        ),
+                    }
+                };
+                if let Err(error) = outcome {
+                    failed[round % 4] += 1;
+                    let side = |error| matches!(error, CmaError::LocalFault { .. });
+                    if side(error) != side(blamed) {
+                        wrong = Some((error, blamed));
+                    }
+                }
+                round += 1;
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(wrong, None, "what was said, and what was so");
+        // SAFETY: nobody uses the pages any more.
+        unsafe { libc::munmap(shaky.cast(), 2 * page) };
     }
 
     #[test]
