@@ -15,13 +15,16 @@ use crate::nak::{Nak, rnr_delay_ns};
 use crate::numbers::Numbers;
 use crate::port::Meta;
 use crate::qp::pair::{MSN_MASK, Qp};
+use crate::reach::Trouble;
 use crate::requester;
 use crate::send_queue::WqeFlags;
 use crate::{CompletionOp, LinkId, QpState, Side, Status};
+use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
+use rkey_base::range::VaRange;
 use rkey_base::shared::Foreign;
 use rkey_core::{Denial, LocalUse};
-use rkey_link::{HeadFlags, Incoming, Op, Payload, Ticket};
+use rkey_link::{HeadFlags, Incoming, NodeId, Op, Payload, Ticket};
 
 /// The first and the last delay before asking again a peer that is not ready.
 const NOT_READY_FIRST_NS: u64 = 20_000;
@@ -120,11 +123,15 @@ pub(crate) fn on_response<M: Memory>(
             if code == Nak::NoReference {
                 meta.no_reference = true;
             }
-            let delay = (head.imm >> 8 & 31) as u8;
-            on_nak(x, qp, head.msn, code, delay, |x, qp, work| match denial {
-                Some(denial) => x.report(Side::Initiator, qp, node, Some(work), denial),
-                None => 0,
-            });
+            let refusal = Refusal {
+                msn: head.msn,
+                code,
+                delay: (head.imm >> 8 & 31) as u8,
+                address: head.addr,
+                denial,
+                node,
+            };
+            on_nak(x, qp, refusal);
         }
         _ => return,
     }
@@ -241,18 +248,24 @@ fn advance(qp: &mut Qp, seq: u64) {
     qp.req.rnr_left = qp.settings.rnr_retry;
 }
 
-/// A message was refused.
-#[cold]
-fn on_nak<M: Memory>(
-    x: &mut Context<M>,
-    qp: &mut Qp,
+/// What a negative acknowledgement says.
+struct Refusal {
     msn: u32,
     code: Nak,
+    /// The code of the receiver-not-ready delay.
     delay: u8,
-    report: impl FnOnce(&mut Context<M>, &Qp, u64) -> u32,
-) {
+    /// Where our memory could not be touched.
+    address: u64,
+    denial: Option<Denial>,
+    /// Who says so.
+    node: NodeId,
+}
+
+/// A message was refused.
+#[cold]
+fn on_nak<M: Memory>(x: &mut Context<M>, qp: &mut Qp, refusal: Refusal) {
     let started = qp.sq.next + u64::from(qp.req.offset > 0);
-    let Some(seq) = qp.sq.find(msn, started) else {
+    let Some(seq) = qp.sq.find(refusal.msn, started) else {
         return;
     };
     if seq < qp.req.acked || qp.sq.wqe(seq).flags.contains(WqeFlags::DONE) {
@@ -267,12 +280,14 @@ fn on_nak<M: Memory>(
     if !matches!(qp.state, QpState::Rts | QpState::Sqd) {
         return;
     }
-    let status = match code {
+    let work = qp.sq.wqe(seq).id;
+    let mut trouble = None;
+    let status = match refusal.code {
         Nak::ReceiverNotReady => {
             if qp.settings.rnr_retry == 7 || qp.req.rnr_left > 0 {
                 qp.req.rnr_left = qp.req.rnr_left.saturating_sub(1);
                 rewind(qp, seq);
-                wait(x, qp, rnr_delay_ns(delay));
+                wait(x, qp, rnr_delay_ns(refusal.delay));
                 return;
             }
             x.give_up(qp, Status::RnrRetryExceeded);
@@ -300,14 +315,45 @@ fn on_nak<M: Memory>(
         Nak::InvalidRequest => Status::RemoteInvalidRequest,
         Nak::RemoteAccess => Status::RemoteAccess,
         Nak::RemoteOperation => Status::RemoteOperation,
-        Nak::RequesterFault => Status::LocalProtection,
+        Nak::RequesterFault => {
+            trouble = fault_here(x, qp, seq, refusal.address);
+            if trouble.is_some() {
+                Status::LocalProtection
+            } else {
+                Status::BadResponse
+            }
+        }
     };
-    let work = qp.sq.wqe(seq).id;
-    let vendor = report(x, qp, work);
+    let vendor = match (trouble, refusal.denial) {
+        (Some(trouble), _) => x.report_local(qp, work, trouble),
+        (None, Some(denial)) => x.report(Side::Initiator, qp, refusal.node, Some(work), denial),
+        (None, None) => 0,
+    };
     if qp.req.reads.front() == Some(&seq) {
         qp.req.reads.pop_front();
     }
     requester::fail(x, qp, seq, status, vendor);
+}
+
+/// The peer could not touch an address that the request at `seq` gave it: what is wrong here. `None`: the
+/// request gave it no such address.
+fn fault_here<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64, address: u64) -> Option<Trouble> {
+    let wqe = qp.sq.wqe(seq);
+    if !wqe.flags.contains(WqeFlags::REFERENCE) {
+        return None;
+    }
+    let (sges, len) = (qp.sq.sges(seq), u64::from(wqe.total));
+    let want = requester::local_use(wqe.op);
+    let met = |span: VaRange, _| {
+        if address.wrapping_sub(span.start()) < span.len() {
+            Err(Fault::at(address).into())
+        } else {
+            Ok(())
+        }
+    };
+    x.reach
+        .each_local(qp.config.domain, sges, 0, len, want, met)
+        .err()
 }
 
 /// Whether a peer has been "not ready" for longer than this queue pair is patient.

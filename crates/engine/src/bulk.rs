@@ -166,10 +166,13 @@ fn unmoved<L: Link, M: Memory>(
             qp.resp.current = None;
             Stepped::Finished(Reply::nak(head, Nak::NoReference))
         }
-        Trouble::Pull(_) => {
+        Trouble::Pull(PullError::Remote(address)) => {
+            // The message has ended with this answer; the receive that it had taken serves the next one.
             qp.resp.current = None;
-            Stepped::Finished(Reply::nak(head, Nak::RequesterFault))
+            qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
+            Stepped::Finished(Reply::fault_of_requester(head, address))
         }
+        // Our own memory, or our own rules.
         other => Stepped::Finished(failed(x, qp, port.meta.node, head, other)),
     }
 }

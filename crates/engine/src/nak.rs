@@ -19,7 +19,7 @@ pub(crate) enum Nak {
     NotReady = 6,
     /// The payload cannot be had by reference: send it in pieces.
     NoReference = 7,
-    /// Memory of the requester could not be touched.
+    /// Memory of the requester could not be touched; the address is in the head.
     RequesterFault = 8,
 }
 

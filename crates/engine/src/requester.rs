@@ -464,7 +464,7 @@ fn record<L: Link>(port: &mut Port<L>, qp: &mut Qp, seq: u64, last: bool) {
     qp.req.in_flight += 1;
 }
 
-const fn local_use(op: CompletionOp) -> LocalUse {
+pub(crate) const fn local_use(op: CompletionOp) -> LocalUse {
     match op {
         CompletionOp::Write => LocalUse::WriteSource,
         CompletionOp::Read => LocalUse::ReadSink,

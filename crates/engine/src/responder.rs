@@ -46,6 +46,17 @@ impl Reply {
         Self::nak_with(head, code as u32, None)
     }
 
+    /// Memory that the requester named could not be touched, from `address` on.
+    pub(crate) fn fault_of_requester(head: &Head, address: u64) -> Self {
+        let mut answer = Answer {
+            head: back(head, Op::Nak),
+            wire: [0; WIRE_LEN],
+        };
+        answer.head.imm = Nak::RequesterFault as u32;
+        answer.head.addr = address;
+        Self::Answer(answer)
+    }
+
     pub(crate) fn nak_with(head: &Head, imm: u32, denial: Option<&Denial>) -> Self {
         let mut answer = Answer {
             head: back(head, Op::Nak),

@@ -158,7 +158,8 @@ impl Link for Loopback {
     }
 
     fn pull<M: Memory>(&self, mem: &M, dst: u64, src: u64, len: u64) -> Result<(), PullError> {
-        mem.copy(dst, src, len).map_err(PullError::Local)
+        mem.copy(dst, src, len)
+            .map_err(|fault| blame(fault, src, len))
     }
 
     fn push<M: Memory>(
@@ -169,7 +170,7 @@ impl Link for Loopback {
         len: u64,
     ) -> Result<(), PullError> {
         mem.copy(dst_remote, src_local, len)
-            .map_err(PullError::Local)
+            .map_err(|fault| blame(fault, dst_remote, len))
     }
 
     #[inline]
@@ -186,10 +187,35 @@ impl Link for Loopback {
     }
 }
 
+/// Both roles are played in one memory: which of them a fault concerns shows in its address. `remote` is
+/// where the requester's bytes begin.
+fn blame(fault: Fault, remote: u64, len: u64) -> PullError {
+    if fault.address.wrapping_sub(remote) < len {
+        PullError::Remote(fault.address)
+    } else {
+        PullError::Local(fault)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{HeadFlags, Op};
+
+    /// Which of the two roles a fault concerns is told by its address, as between two processes.
+    #[test]
+    fn faults_are_blamed_on_the_role_that_named_the_address() {
+        let link = Loopback::new(NodeId::default());
+        let memory = rkey_base::memory::ArenaMemory::new(0x10000, 0x4000);
+        let hole = rkey_base::range::VaRange::new(0x11000, 16).unwrap();
+        memory.poison(hole);
+        let theirs = Err(PullError::Remote(0x11000));
+        let ours = Err(PullError::Local(Fault::at(0x11000)));
+        assert_eq!(link.pull(&memory, 0x12000, 0x10800, 0x1000), theirs);
+        assert_eq!(link.pull(&memory, 0x10800, 0x12000, 0x1000), ours);
+        assert_eq!(link.push(&memory, 0x10800, 0x12000, 0x1000), theirs);
+        assert_eq!(link.push(&memory, 0x12000, 0x10800, 0x1000), ours);
+    }
 
     #[test]
     fn nothing_is_pending_once_all_is_done() {

@@ -497,6 +497,12 @@ fn faults_are_errors_on_both_sides() {
                     Status::LocalProtection,
                     "{by_reference} {read}"
                 );
+                // Also when it was the peer who found it: the key is ours, and the address exact.
+                let reports = denied(&outcome.events[0]);
+                assert_eq!(reports.len(), 1, "{by_reference} {read}");
+                let denial = &reports[0].denial;
+                assert_eq!(denial.key, rkey_core::NamedKey::Local(mine.local_key));
+                assert_eq!(denial.reason, Reason::Fault { at: hole.start() });
                 continue;
             }
             assert_eq!(
@@ -511,6 +517,58 @@ fn faults_are_errors_on_both_sides() {
             }
         }
     }
+}
+
+/// A payload that the peer cannot fetch is the end of one message only, where the policy is so.
+#[test]
+fn memory_of_the_requester_that_is_not_there_ends_one_message() {
+    let caps = rkey_link::Capabilities {
+        by_reference: true,
+        ..CAPS
+    };
+    let mut pair = Pair::with(caps, EngineConfig::default());
+    let qps = pair.connect(|_, config| config.survive_remote_error = true);
+    let mine = pair.nodes[0].register(0, 1 << 17, ALL);
+    let theirs = pair.nodes[1].register(0, 1 << 17, ALL);
+    let hole = pair.nodes[0].base() + 6000;
+    pair.nodes[0]
+        .memory
+        .poison(rkey_base::range::VaRange::new(hole, 16).unwrap());
+    pair.nodes[0].fill(1 << 16, &[9; 8192]);
+    let bad = [pair.nodes[0].sge(&mine, 0, 8192)];
+    let good = [pair.nodes[0].sge(&mine, 1 << 16, 8192)];
+    let remote = pair.nodes[1].target(&theirs, 0);
+    pair.recv(
+        1,
+        &qps[1],
+        100,
+        &[pair.nodes[1].sge(&theirs, 1 << 16, 8192)],
+    );
+    let write = Work::Write { remote, imm: None };
+    for (id, work, sges) in [
+        (1, send_work(), &bad),
+        (2, send_work(), &good),
+        (3, write, &bad),
+        (4, Work::Read { remote }, &bad),
+        (5, write, &good),
+    ] {
+        pair.send(0, &qps[0], &SendRequest::new(id, work, sges));
+    }
+    pair.settle();
+    use Status::{LocalProtection, Success};
+    assert_eq!(
+        statuses(&qps[0].poll()),
+        [
+            (1, LocalProtection),
+            (2, Success),
+            (3, LocalProtection),
+            (4, LocalProtection),
+            (5, Success)
+        ]
+    );
+    assert_eq!(statuses(&qps[1].poll()), [(100, Success)]);
+    assert_eq!(pair.nodes[1].bytes(0, 8192), [9; 8192]);
+    assert_eq!(pair.nodes[1].bytes(1 << 16, 8192), [9; 8192]);
 }
 
 /// An atomic that is not on a multiple of eight makes no sense at all.
