@@ -27,6 +27,9 @@ const HALF_OPEN_TIME: Duration = Duration::from_secs(1);
 const PATIENCE: usize = 64;
 /// How often the engine is driven before a link goes: acknowledgements are held back for a while.
 const LAST_DRIVES: u32 = 64;
+/// Pauses between two looks at the peers of lost links that are in the middle of a call, or seem to be:
+/// the first, and the longest.
+const STRAYS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
 /// How long we do not accept when descriptors are used up.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -38,6 +41,8 @@ pub(crate) struct Control {
     tokens: HashMap<Token, LinkId>,
     next_token: u64,
     paused: Option<(Instant, Vec<u16>)>,
+    /// When to look again at peers of lost links, and the pause after that.
+    strays: Option<(Instant, Duration)>,
 }
 
 struct HalfOpen {
@@ -64,6 +69,7 @@ impl Control {
             tokens: HashMap::new(),
             next_token: 0,
             paused: None,
+            strays: None,
         }
     }
 
@@ -300,7 +306,7 @@ impl Control {
     }
 
     fn forget(&mut self, shared: &Shared, id: LinkId) {
-        shared.settle_reaches();
+        self.look_for_strays(shared, Instant::now(), STRAYS.0);
         shared.leases.forget_link(id);
         shared.renew_peeks();
         if let Some(watched) = self.links.remove(&id) {
@@ -310,6 +316,13 @@ impl Control {
             }
         }
         self.tokens.retain(|_, link| *link != id);
+    }
+
+    /// Forgets what is known about lost links as soon as it may be: a peer that was killed in the middle of
+    /// a call is seen to be dead a little later than its socket is seen to be closed.
+    fn look_for_strays(&mut self, shared: &Shared, now: Instant, pause: Duration) {
+        let later = || (now + pause, (pause * 2).min(STRAYS.1));
+        self.strays = (!shared.settle_reaches()).then(later);
     }
 
     /// What has to be done because time passes, or because the engine asked for it.
@@ -328,6 +341,9 @@ impl Control {
             tracing::debug!("dropped a client that said nothing");
             self.drop_half_open(shared, index);
         }
+        if let Some((_, pause)) = self.strays.take_if(|(at, _)| *at <= now) {
+            self.look_for_strays(shared, now, pause);
+        }
         if let Some((_, blocks)) = self.paused.take_if(|(until, _)| *until <= now) {
             for block in blocks {
                 shared.blocks.with_socket(block, |fd| {
@@ -342,6 +358,7 @@ impl Control {
         let half_open = self.half_open.iter().map(|h| h.until);
         half_open
             .chain(self.paused.as_ref().map(|(until, _)| *until))
+            .chain(self.strays.map(|(at, _)| at))
             .min()
     }
 

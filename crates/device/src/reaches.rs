@@ -83,10 +83,11 @@ fn is_requester(link: &AnyLink) -> bool {
 }
 
 impl Shared {
-    /// Forgets lost links whose peers are at rest. The others are looked at again by whoever closes
-    /// a region.
-    pub(crate) fn settle_reaches(&self) {
-        self.reaches.settle(self, false);
+    /// Forgets lost links whose peers are at rest; says whether all are. Who closes a region looks at
+    /// the others too, but nobody may ever close one: until they are at rest, each holds two
+    /// descriptors and two mappings.
+    pub(crate) fn settle_reaches(&self) -> bool {
+        self.reaches.settle(self, false)
     }
 
     /// Waits until no peer of a lost link is in the middle of a call. On a device that failed, all

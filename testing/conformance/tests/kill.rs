@@ -252,13 +252,10 @@ fn killed_in_the_middle_of_traffic() {
         until("the end of the links", || {
             side.device.inspect().unwrap().links.len() == links
         });
-        // Whether a peer died in the middle of reaching into our memory is looked at when a region is closed.
-        side.withdraw(&side.offer());
         let before: Holdings = *holdings.get_or_insert_with(Holdings::now);
         until(
             &format!("{when}: an end of what is held beyond {before:?}"),
             || {
-                side.withdraw(&side.offer());
                 let now = Holdings::now();
                 now.descriptors <= before.descriptors
                     && now.mappings <= before.mappings

@@ -16,6 +16,9 @@ use crate::ring::{Half, Keep};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+/// The value of the word "I am at it" while it is so; at all other times it is 0.
+const AT_IT: u64 = 1;
+
 /// The requester's right to end all reaching into its memory over a link. Cheap to clone; usable
 /// from any thread, and after the link itself has gone.
 #[derive(Clone, Debug)]
@@ -44,15 +47,16 @@ impl Reach {
     }
 
     /// Requester, after [`forbid`](Self::forbid): whether none is under way any more, so that the
-    /// memory may be used for something else. A dead peer does not reach anywhere.
+    /// memory may be used for something else. A dead peer does not reach anywhere; and one whose word
+    /// holds what nobody who keeps the rules writes there makes no promise that could be waited for.
     pub fn is_at_rest(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.peer.at_it().load(Ordering::Acquire) == 0 || self.process.is_dead()
+        self.peer.at_it().load(Ordering::Acquire) != AT_IT || self.process.is_dead()
     }
 
     /// Responder: announces that the requester's memory is about to be touched.
     pub(crate) fn enter(&self) -> Result<Inside<'_>, PullError> {
-        self.own.at_it().store(1, Ordering::Relaxed);
+        self.own.at_it().store(AT_IT, Ordering::Relaxed);
         let inside = Inside(self);
         fence(Ordering::SeqCst);
         if self.peer.no_more().load(Ordering::Acquire) != 0 {
