@@ -1,0 +1,556 @@
+//! Registered memory whose pages go away, become read-only or lose their file during transfers.
+#![allow(unsafe_code)] // UNSAFETY: registers memory that is not there.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::memory::{Mapped, PAGE, file};
+use common::side::{Side, seed_of};
+use common::{LONG, pattern};
+use rkey_device::core::{Access, Region, RegionSpec, WireKey};
+use rkey_device::engine::{
+    Completion, CompletionOp, QpState, RecvRequest, SendRequest, Sge, Status, Target, Work,
+};
+use rkey_device::{AsyncEvent, Config, Cq, Qp};
+
+const LEN: usize = 64 * PAGE;
+/// The part whose pages a test takes away: the middle, so that a transfer has begun when it gets there.
+const HOLE: usize = 32 * PAGE;
+const HOLE_LEN: usize = 16 * PAGE;
+
+/// What is wrong with the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    /// Nothing was ever mapped, or no longer is.
+    Unmapped,
+    /// It may be read only.
+    ReadOnly,
+    /// It belongs to a file that has become shorter.
+    Cut,
+}
+
+/// Memory with trouble in the middle.
+struct Bad {
+    memory: Mapped,
+    file: std::os::fd::OwnedFd,
+    trouble: Trouble,
+}
+
+impl Bad {
+    fn new(trouble: Trouble) -> Self {
+        let file = file(LEN);
+        let memory = match trouble {
+            Trouble::Cut => Mapped::new(LEN, Some(&file)),
+            _ => Mapped::new(LEN, None),
+        };
+        memory.fill(0, LEN / 8, |word| pattern(1, word));
+        Self {
+            memory,
+            file,
+            trouble,
+        }
+    }
+
+    fn spoil(&self) {
+        match self.trouble {
+            // The addresses stay reserved, so that no other thread of the test gets them.
+            Trouble::Unmapped => self.memory.forbid(HOLE, HOLE_LEN),
+            Trouble::ReadOnly => self.memory.protect(HOLE, HOLE_LEN, libc::PROT_READ),
+            Trouble::Cut => rustix::fs::ftruncate(&self.file, HOLE as u64).unwrap(),
+        }
+    }
+
+    fn mend(&self) {
+        match self.trouble {
+            Trouble::Unmapped => self.memory.map_again(HOLE, HOLE_LEN),
+            Trouble::ReadOnly => self.memory.allow(HOLE, HOLE_LEN),
+            Trouble::Cut => rustix::fs::ftruncate(&self.file, LEN as u64).unwrap(),
+        }
+    }
+}
+
+/// Two devices of this process, connected with as many queue pairs as wanted; each end has its own queues.
+struct Pair {
+    near: Side,
+    far: Side,
+    listener: rkey_device::Listener,
+}
+
+struct Ends {
+    near: Qp,
+    far: Qp,
+    near_cq: Cq,
+    far_cq: Cq,
+}
+
+impl Pair {
+    fn new(direct: &str) -> Self {
+        let mut config = Config::default();
+        config.set("RKEY_DIRECT_COPY", direct).unwrap();
+        let near = Side::with(config.clone(), seed_of(20));
+        let far = Side::with(config, seed_of(21));
+        let listener = far.listen();
+        Self {
+            near,
+            far,
+            listener,
+        }
+    }
+
+    fn connect(&self) -> Ends {
+        let near_cq = self.near.device.create_cq(64, None).unwrap();
+        let far_cq = self.far.device.create_cq(64, None).unwrap();
+        let ends = Ends {
+            near: self.near.qp_on(&near_cq),
+            far: self.far.qp_on(&far_cq),
+            near_cq,
+            far_cq,
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let incoming = self.listener.accept(Some(LONG)).unwrap();
+                incoming.accept(&[&ends.far], &[]).unwrap();
+            });
+            let address = self.listener.local_address();
+            self.near
+                .device
+                .connect(address, &[&ends.near], &[], LONG)
+                .unwrap();
+        });
+        ends
+    }
+}
+
+fn register(side: &Side, memory: &Mapped) -> Region {
+    let ranges = [memory.range()];
+    let rights = Access::REMOTE | Access::LOCAL_READ | Access::LOCAL_WRITE;
+    let spec = RegionSpec::new(side.domain, &ranges, rights);
+    // SAFETY: reached through atomics only, and closed before it is unmapped for good.
+    unsafe { side.device.register(&spec) }.unwrap()
+}
+
+fn target(memory: &Mapped, region: &Region, at: usize) -> Target {
+    Target {
+        addr: memory.base() + at as u64,
+        key: WireKey::Device(region.key),
+    }
+}
+
+fn sge(memory: &Mapped, region: &Region, at: usize, len: usize) -> Sge {
+    Sge {
+        addr: memory.base() + at as u64,
+        len: len as u32,
+        key: region.local_key,
+    }
+}
+
+fn next(cq: &Cq) -> Completion {
+    let until = Instant::now() + LONG;
+    let mut one = [Completion::default()];
+    while Instant::now() < until {
+        if cq.poll(&mut one).unwrap() == 1 {
+            return one[0];
+        }
+    }
+    panic!("no completion came");
+}
+
+/// An event about a queue pair, other than that its peer is gone or that it has begun.
+fn event_of(side: &Side, qp: &Qp) -> Option<AsyncEvent> {
+    let until = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < until {
+        match side
+            .device
+            .next_event(Some(Duration::from_millis(100)))
+            .unwrap()
+        {
+            Some(
+                event @ (AsyncEvent::AccessError { qpn, .. }
+                | AsyncEvent::RequestError { qpn, .. }
+                | AsyncEvent::QpFatal { qpn, .. }),
+            ) if qpn == qp.qpn() => return Some(event),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// From where the trouble is hit: small, medium and large, the last two beginning in good memory.
+const SIZES: [(usize, usize); 3] = [(HOLE + 64, 64), (HOLE - 512, 4096), (0, LEN)];
+
+fn reads(trouble: Trouble) -> bool {
+    trouble != Trouble::ReadOnly
+}
+
+/// The target's memory: writes into it, reads from it, atomics on it.
+fn remote_trouble(pair: &Pair, trouble: Trouble) {
+    for (at, len) in SIZES {
+        for opcode in [
+            CompletionOp::Write,
+            CompletionOp::Read,
+            CompletionOp::FetchAdd,
+            CompletionOp::CompareSwap,
+        ] {
+            if opcode == CompletionOp::Read && !reads(trouble) {
+                continue;
+            }
+            let what = format!("{trouble:?}: {opcode:?} of {len} B");
+            let ends = pair.connect();
+            let bystander = pair.connect();
+            let bad = Bad::new(trouble);
+            let region = register(&pair.far, &bad.memory);
+            let good = Mapped::new(LEN, None);
+            good.fill(0, LEN / 8, |word| pattern(2, word));
+            let local = register(&pair.near, &good);
+            let remote = target(&bad.memory, &region, at);
+            let hole = target(&bad.memory, &region, HOLE + 64);
+            let (work, len) = match opcode {
+                CompletionOp::Write => (Work::Write { remote, imm: None }, len),
+                CompletionOp::Read => (Work::Read { remote }, len),
+                CompletionOp::FetchAdd => (
+                    Work::FetchAdd {
+                        remote: hole,
+                        add: 1,
+                    },
+                    8,
+                ),
+                _ => {
+                    let work = Work::CompareSwap {
+                        remote: hole,
+                        compare: pattern(1, (HOLE + 64) / 8),
+                        swap: 1,
+                    };
+                    (work, 8)
+                }
+            };
+            bad.spoil();
+            let from = if opcode == CompletionOp::Write { at } else { 0 };
+            let sges = [sge(&good, &local, from, len)];
+            ends.near
+                .post_send(&SendRequest::new(1, work, &sges))
+                .unwrap();
+            ends.near
+                .post_send(&SendRequest::new(2, work, &sges))
+                .unwrap();
+            let done = next(&ends.near_cq);
+            assert_eq!(
+                (done.id, done.status),
+                (1, Status::RemoteOperation),
+                "{what}"
+            );
+            let done = next(&ends.near_cq);
+            assert_eq!((done.id, done.status), (2, Status::Flushed), "{what}");
+            // The other side is told too, and can say where.
+            assert_eq!(ends.far.query().unwrap().state, QpState::Error, "{what}");
+            assert!(event_of(&pair.far, &ends.far).is_some(), "{what}: no event");
+            let report = pair.far.device.denials().pop().expect("a report");
+            let text = report.denial.to_string();
+            assert!(text.contains("0x"), "{what}: {text}");
+            // Others do not notice.
+            assert_unaffected(pair, &bystander, &bad, &region, &good, &local);
+            bad.mend();
+            works_again(pair, (&bad, &region), (&good, &local), &what);
+            pair.far.device.close_region(region).unwrap();
+            pair.near.device.close_region(local).unwrap();
+        }
+    }
+}
+
+/// Another queue pair between the same devices, and the good part of the same region.
+fn assert_unaffected(
+    pair: &Pair,
+    other: &Ends,
+    bad: &Bad,
+    region: &Region,
+    good: &Mapped,
+    local: &Region,
+) {
+    let write = Work::Write {
+        remote: target(&bad.memory, region, PAGE),
+        imm: None,
+    };
+    let done = pair
+        .near
+        .finish(&other.near, write, &[sge(good, local, PAGE, PAGE)]);
+    assert_eq!(done.status, Status::Success);
+    let first = PAGE / 8;
+    assert_eq!(bad.memory.word(first), good.word(first));
+}
+
+/// With pages behind it again, and a new connection, the same key works over the whole length.
+fn works_again(pair: &Pair, bad: (&Bad, &Region), good: (&Mapped, &Region), what: &str) {
+    let ends = pair.connect();
+    let all = |word: usize| pattern(2, word);
+    good.0.fill(0, LEN / 8, all);
+    let write = Work::Write {
+        remote: target(&bad.0.memory, bad.1, 0),
+        imm: None,
+    };
+    let sges = [sge(good.0, good.1, 0, LEN)];
+    let done = pair.near.finish(&ends.near, write, &sges);
+    assert_eq!(done.status, Status::Success, "{what}: after mending");
+    let other = bad
+        .0
+        .memory
+        .first_other(0, LEN / 8, |word, value| value == all(word));
+    assert_eq!(other, None, "{what}: after mending");
+}
+
+/// Memory of the target that cannot be touched: an error at both sides, whatever the operation, the size
+/// and the way the bytes go; nobody gets a signal, other queue pairs go on, and mended memory works.
+///
+/// Proves: FI-031
+#[test]
+fn memory_of_the_target() {
+    for direct in ["auto", "off"] {
+        let pair = Pair::new(direct);
+        for trouble in [Trouble::Unmapped, Trouble::ReadOnly, Trouble::Cut] {
+            remote_trouble(&pair, trouble);
+        }
+    }
+}
+
+/// Memory of the initiator: sources of writes and sends, places for what is read.
+#[test]
+fn memory_of_the_initiator() {
+    for direct in ["auto", "off"] {
+        let pair = Pair::new(direct);
+        for trouble in [Trouble::Unmapped, Trouble::ReadOnly, Trouble::Cut] {
+            for (at, len) in SIZES {
+                for opcode in [CompletionOp::Write, CompletionOp::Send, CompletionOp::Read] {
+                    if opcode != CompletionOp::Read && !reads(trouble) {
+                        continue;
+                    }
+                    local_trouble(&pair, trouble, at, len, opcode);
+                }
+            }
+        }
+    }
+}
+
+fn local_trouble(pair: &Pair, trouble: Trouble, at: usize, len: usize, opcode: CompletionOp) {
+    let what = format!("{trouble:?}: {opcode:?} of {len} B");
+    let ends = pair.connect();
+    let bad = Bad::new(trouble);
+    let local = register(&pair.near, &bad.memory);
+    let good = Mapped::new(LEN, None);
+    good.fill(0, LEN / 8, |word| pattern(2, word));
+    let region = register(&pair.far, &good);
+    let receive = [sge(&good, &region, 0, LEN)];
+    for id in 10..12 {
+        let request = RecvRequest { id, sges: &receive };
+        ends.far.post_recv(&request).unwrap();
+    }
+    let remote = target(&good, &region, 0);
+    let work = match opcode {
+        CompletionOp::Write => Work::Write { remote, imm: None },
+        CompletionOp::Read => Work::Read { remote },
+        _ => Work::Send {
+            imm: None,
+            invalidate: None,
+        },
+    };
+    bad.spoil();
+    let sges = [sge(&bad.memory, &local, at, len)];
+    ends.near
+        .post_send(&SendRequest::new(1, work, &sges))
+        .unwrap();
+    let done = next(&ends.near_cq);
+    assert_eq!(
+        (done.id, done.status),
+        (1, Status::LocalProtection),
+        "{what}"
+    );
+    assert_eq!(ends.near.query().unwrap().state, QpState::Error, "{what}");
+    let report = pair.near.device.denial(done.vendor).expect("a report");
+    assert!(report.denial.to_string().contains("0x"), "{what}");
+    // A message of which a part had arrived does not leave its receive hanging.
+    let mut one = [Completion::default()];
+    std::thread::sleep(Duration::from_millis(2));
+    if ends.far_cq.poll(&mut one).unwrap() == 1 {
+        assert_eq!(one[0].id, 10, "{what}");
+        assert!(!one[0].status.is_success(), "{what}: {:?}", one[0]);
+    }
+    bad.mend();
+    bad.memory.fill(0, LEN / 8, |word| pattern(3, word));
+    let again = pair.connect();
+    let write = Work::Write { remote, imm: None };
+    let sges = [sge(&bad.memory, &local, 0, LEN)];
+    let done = pair.near.finish(&again.near, write, &sges);
+    assert_eq!(done.status, Status::Success, "{what}: after mending");
+    let other = good.first_other(0, LEN / 8, |word, value| value == pattern(3, word));
+    assert_eq!(other, None, "{what}: after mending");
+    drop((ends, again));
+    pair.near.device.close_region(local).unwrap();
+    pair.far.device.close_region(region).unwrap();
+}
+
+/// Receive buffers that cannot be written: the receiver's completion says so, and the sender's as well.
+#[test]
+fn receive_buffers() {
+    for direct in ["auto", "off"] {
+        let pair = Pair::new(direct);
+        for trouble in [Trouble::Unmapped, Trouble::ReadOnly, Trouble::Cut] {
+            for (at, len) in SIZES {
+                let what = format!("{trouble:?}: a message of {len} B");
+                let ends = pair.connect();
+                let bad = Bad::new(trouble);
+                let region = register(&pair.far, &bad.memory);
+                let good = Mapped::new(LEN, None);
+                let local = register(&pair.near, &good);
+                let receive = [sge(&bad.memory, &region, at, len)];
+                for id in 10..12 {
+                    let request = RecvRequest { id, sges: &receive };
+                    ends.far.post_recv(&request).unwrap();
+                }
+                bad.spoil();
+                let send = Work::Send {
+                    imm: None,
+                    invalidate: None,
+                };
+                let done = pair
+                    .near
+                    .finish(&ends.near, send, &[sge(&good, &local, 0, len)]);
+                assert_eq!(done.status, Status::RemoteOperation, "{what}");
+                let done = next(&ends.far_cq);
+                assert_eq!(
+                    (done.id, done.status),
+                    (10, Status::LocalProtection),
+                    "{what}"
+                );
+                let done = next(&ends.far_cq);
+                assert_eq!((done.id, done.status), (11, Status::Flushed), "{what}");
+                drop(ends);
+                pair.far.device.close_region(region).unwrap();
+                pair.near.device.close_region(local).unwrap();
+            }
+        }
+    }
+}
+
+/// Registering addresses behind which there is nothing is allowed; an access to them fails; once pages
+/// are there, the same key reaches them; and other pages at the same addresses are reached by it as well,
+/// without a word to the device.
+///
+/// Proves: FI-064
+#[test]
+fn pages_that_come_later_and_change() {
+    for direct in ["auto", "off"] {
+        let pair = Pair::new(direct);
+        let memory = Mapped::reserved(LEN);
+        let region = register(&pair.far, &memory);
+        let good = Mapped::new(LEN, None);
+        let local = register(&pair.near, &good);
+        for (at, len) in [(0, 64), (0, LEN)] {
+            let ends = pair.connect();
+            let write = Work::Write {
+                remote: target(&memory, &region, at),
+                imm: None,
+            };
+            let done = pair
+                .near
+                .finish(&ends.near, write, &[sge(&good, &local, 0, len)]);
+            assert_eq!(done.status, Status::RemoteOperation);
+        }
+        let ends = pair.connect();
+        for round in 0..5 {
+            // New pages, which hold nothing of what was written before.
+            memory.unmap(0, LEN);
+            memory.map_again(0, LEN);
+            assert_eq!(memory.first_other(0, LEN / 8, |_, value| value == 0), None);
+            good.fill(0, LEN / 8, |word| pattern(round, word));
+            let write = Work::Write {
+                remote: target(&memory, &region, 0),
+                imm: None,
+            };
+            let done = pair
+                .near
+                .finish(&ends.near, write, &[sge(&good, &local, 0, LEN)]);
+            assert_eq!(done.status, Status::Success);
+            let other = memory.first_other(0, LEN / 8, |word, value| value == pattern(round, word));
+            assert_eq!(other, None, "round {round}");
+        }
+        drop(ends);
+        pair.far.device.close_region(region).unwrap();
+        pair.near.device.close_region(local).unwrap();
+    }
+}
+
+/// Says that it is over when it goes, also when it goes because of a panic.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Pages come and go while large writes and reads are under way: each transfer succeeds or fails, none
+/// hangs, nobody gets a signal, and memory next to the region stays as it is.
+#[test]
+fn pages_that_go_during_transfers() {
+    for direct in ["auto", "off"] {
+        let pair = Pair::new(direct);
+        let memory = Mapped::new(LEN + 2 * PAGE, None);
+        let canary = 0x1234_5678_9abc_def0;
+        memory.fill(0, LEN / 8 + 2 * PAGE / 8, |_| canary);
+        let range = memory.range().slice(PAGE as u64, LEN as u64).unwrap();
+        let ranges = [range];
+        let spec = RegionSpec::new(
+            pair.far.domain,
+            &ranges,
+            Access::REMOTE | Access::LOCAL_WRITE,
+        );
+        // SAFETY: reached through atomics only, and closed before it is unmapped for good.
+        let region = unsafe { pair.far.device.register(&spec) }.unwrap();
+        let good = Mapped::new(LEN, None);
+        let local = register(&pair.near, &good);
+        let over = AtomicBool::new(false);
+        let deadline = Instant::now() + LONG;
+        let (mut failed, mut succeeded, mut wrong) = (0u32, 0u32, None);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut turn = 0usize;
+                while !over.load(Ordering::Relaxed) {
+                    turn += 1;
+                    let at = PAGE + turn * 7 % 56 * PAGE;
+                    let protection = [libc::PROT_NONE, libc::PROT_READ][turn % 2];
+                    memory.protect(at, 8 * PAGE, protection);
+                    std::thread::sleep(Duration::from_micros(100));
+                    memory.allow(at, 8 * PAGE);
+                    std::thread::sleep(Duration::from_micros(400));
+                }
+            });
+            let _stop = Stop(&over);
+            let mut ends = pair.connect();
+            while wrong.is_none() && (failed < 100 || succeeded < 100) && Instant::now() < deadline
+            {
+                let remote = target(&memory, &region, PAGE);
+                let work = match (failed + succeeded) % 2 {
+                    0 => Work::Write { remote, imm: None },
+                    _ => Work::Read { remote },
+                };
+                let sges = [sge(&good, &local, 0, LEN)];
+                match pair.near.finish(&ends.near, work, &sges).status {
+                    Status::Success => succeeded += 1,
+                    Status::RemoteOperation => {
+                        failed += 1;
+                        ends = pair.connect();
+                    }
+                    other => wrong = Some(other),
+                }
+            }
+        });
+        eprintln!("direct {direct}: {succeeded} succeeded, {failed} failed");
+        assert_eq!(wrong, None, "the target's pages went, and nothing else");
+        assert!(succeeded > 0 && failed > 0);
+        for (start, words) in [(0, PAGE / 8), ((PAGE + LEN) / 8, PAGE / 8)] {
+            let other = memory.first_other(start, words, |_, value| value == canary);
+            assert_eq!(other, None, "memory outside the region was changed");
+        }
+        pair.far.device.close_region(region).unwrap();
+        pair.near.device.close_region(local).unwrap();
+    }
+}

@@ -1,0 +1,571 @@
+//! A hostile process of the same user: nonsense at the door, nonsense in the rings, silence in great number. The
+//! device stays up, an honest peer notices nothing, and no byte outside the granted regions changes.
+// UNSAFETY: writes to the mappings behind the back of the library that made them.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use common::process::{
+    Holdings, Peer, alone, command, cpu_time, name_is_taken, role, sleep_in_read,
+};
+use common::side::{Remote, Side, seed_of};
+use common::traffic::{HANG, atomics};
+use common::{LONG, Random, until};
+use rkey_device::engine::{SendRequest, Work};
+use rkey_device::link::shm::{Connector, Greeting, LinkConfig, Listener, LocalNode, ShmLink, Step};
+use rkey_device::link::{Head, Link, NodeId, Op};
+use rkey_device::names::{Scope, block_name, block_of, listen_name};
+use rkey_device::{Config, QpAddress, Share, list_devices};
+use rustix::fs::SealFlags;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+
+const TEST: &str = "a_hostile_process";
+
+// ---- the honest peer
+
+/// Moves data and checks them until its standard input ends; counts its rounds in our memory.
+fn honest() {
+    let side = Side::open(seed_of(30));
+    let (offer, qp) = (side.offer(), side.qp());
+    let remote = side.connect_to_test(&qp, &offer);
+    let eof = std::thread::spawn(sleep_in_read);
+    while !eof.is_finished() {
+        side.verify(&qp, &remote, "the honest peer");
+        let count = Work::FetchAdd {
+            remote: remote.atomic(0),
+            add: 1,
+        };
+        side.run(&qp, count, &[side.sge(common::side::SINK, 1)]);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+// ---- the hostile process
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap()
+}
+
+fn socket_to(name: &str) -> Option<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    let deadline = Instant::now() + LONG;
+    loop {
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => return Some(socket),
+            // Too many wait there already.
+            Err(rustix::io::Errno::AGAIN) => std::thread::sleep(Duration::from_millis(1)),
+            Err(_) => return None,
+        }
+        assert!(Instant::now() < deadline, "{name} accepts nobody any more");
+    }
+}
+
+fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    // That the device hung up already is what we are after.
+    let _ = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags);
+}
+
+fn local_node(random: &mut Random) -> LocalNode {
+    let id = NodeId {
+        pid: std::process::id(),
+        nonce: random.next(),
+    };
+    LocalNode::new(id, LinkConfig::default()).unwrap()
+}
+
+/// A good first packet, as the library sends it: caught at a door of our own.
+fn good_hello(random: &mut Random) -> Vec<u8> {
+    let name = format!("rkey-test/{}/hello", std::process::id());
+    let flags = SocketFlags::CLOEXEC;
+    let door =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    rustix::net::bind(&door, &address).unwrap();
+    rustix::net::listen(&door, 8).unwrap();
+    let _asking = Connector::start(name.as_bytes(), &local_node(random), b"").unwrap();
+    let asked = rustix::net::accept(&door).unwrap();
+    let mut packet = vec![0; 1 << 14];
+    let (len, _) =
+        rustix::net::recv(&asked, &mut packet[..], rustix::net::RecvFlags::empty()).unwrap();
+    packet.truncate(len);
+    packet
+}
+
+fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
+    let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create("hostile", flags).unwrap();
+    rustix::fs::ftruncate(&fd, len).unwrap();
+    rustix::fs::fcntl_add_seals(&fd, seals).unwrap();
+    fd
+}
+
+/// Descriptors that are no segments, or not such as they have to be.
+fn bad_descriptors() -> Vec<OwnedFd> {
+    let good = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let null = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .unwrap();
+    let program = std::fs::File::open("/proc/self/exe").unwrap();
+    vec![
+        reader,
+        writer,
+        null.into(),
+        program.into(),
+        memfd(1 << 20, SealFlags::empty()),
+        memfd(1 << 20, SealFlags::SHRINK),
+        memfd(0, good),
+        memfd(4096, good),
+        // Of the right size, but with nothing that identifies it.
+        memfd(20480 + 256 * 256 + (256 << 10), good),
+        memfd(1 << 40, good),
+    ]
+}
+
+/// First packets of every bad kind.
+fn bad_hellos(random: &mut Random) {
+    let names = [variable("RKEY_TEST_BLOCK"), variable("RKEY_TEST_LISTENER")];
+    let hello = good_hello(random);
+    let descriptors = bad_descriptors();
+    for turn in 0..600u64 {
+        let Some(socket) = socket_to(&names[usize::from(turn % 20 == 3)]) else {
+            panic!("nobody listens any more");
+        };
+        let mut packet = hello.clone();
+        match random.below(6) {
+            // Anything.
+            0 => {
+                packet = vec![0; random.below(20_000) as usize];
+                random.bytes(&mut packet);
+            }
+            1 => packet.truncate(random.below(packet.len() as u64) as usize),
+            2 => packet.resize(16 << 10, 0xee),
+            // The right header, and anything after it.
+            3 => random.bytes(&mut packet[8..]),
+            4 => {
+                for _ in 0..=random.below(4) {
+                    let at = random.below(packet.len() as u64) as usize;
+                    packet[at] = random.next() as u8;
+                }
+            }
+            _ => {}
+        }
+        let fds: Vec<BorrowedFd> = match random.below(8) {
+            0 => Vec::new(),
+            1 => descriptors.iter().map(AsFd::as_fd).collect(),
+            _ => vec![descriptors[random.below(descriptors.len() as u64) as usize].as_fd()],
+        };
+        send(&socket, &packet, &fds);
+        // Sometimes a second packet behind it, sometimes a pause.
+        match random.below(4) {
+            0 => send(&socket, &hello, &[]),
+            1 => std::thread::sleep(Duration::from_micros(random.below(500))),
+            _ => {}
+        }
+    }
+}
+
+/// Our own segments that are mapped now: start and length of what we can write.
+fn own_halves() -> Vec<(usize, usize)> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines()
+        .filter(|line| line.contains("memfd:rkey-link") && line.contains("rw-s"))
+        .map(|line| {
+            let (start, rest) = line.split_once('-').unwrap();
+            let end = rest.split_once(' ').unwrap().0;
+            let start = usize::from_str_radix(start, 16).unwrap();
+            (start, usize::from_str_radix(end, 16).unwrap() - start)
+        })
+        .collect()
+}
+
+/// Writes random bytes to random places of our halves: words, slots, payload.
+fn scribble(random: &mut Random, times: u64) {
+    for (start, len) in own_halves() {
+        for _ in 0..times {
+            let at = match random.below(8) {
+                0 => 0,
+                1 => 256,
+                2 => 384,
+                3 => 512,
+                4 => 640,
+                // The slots, with their beginnings more often than not.
+                5 => 20480 + random.below(64) as usize * 256,
+                6 => 2048 + random.below(2304) as usize * 8,
+                _ => random.below(len as u64 - 8) as usize & !7,
+            };
+            let value = match random.below(4) {
+                0 => random.next(),
+                1 => random.below(1 << 10),
+                2 => random.below(64) << 32 | random.below(64),
+                _ => random.next() & 0x0000_00ff_0000_00ff,
+            };
+            // SAFETY: an aligned word inside of a mapping of ours that is writable while its link is
+            // open; the library reaches it through atomics as well.
+            unsafe {
+                std::sync::atomic::AtomicU64::from_ptr((start + at) as *mut u64)
+                    .store(value, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+fn finish_connecting(name: &str, random: &mut Random) -> Option<ShmLink> {
+    let deadline = Instant::now() + LONG;
+    let mut connector = loop {
+        match Connector::start(name.as_bytes(), &local_node(random), b"") {
+            Ok(connector) => break connector,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+    };
+    loop {
+        match connector.advance() {
+            Ok(Step::Done(link)) => return Some(link),
+            Ok(Step::Pending) => std::thread::sleep(Duration::from_micros(100)),
+            Err(_) => return None,
+        }
+        assert!(Instant::now() < deadline, "no answer from {name}");
+    }
+}
+
+/// Good handshakes, then anything in the rings, as the one who asks.
+fn bad_requester(random: &mut Random) {
+    let name = variable("RKEY_TEST_BLOCK");
+    let qpn: u32 = variable("RKEY_TEST_QPN").parse().unwrap();
+    let word = |name: &str| variable(name).parse::<u64>().unwrap();
+    let (base, key) = (word("RKEY_TEST_BASE"), word("RKEY_TEST_KEY"));
+    for turn in 0..40 {
+        let Some(mut link) = finish_connecting(&name, random) else {
+            continue;
+        };
+        for _ in 0..20 {
+            // Requests that would be good ones if they came from the peer of the queue pair.
+            for _ in 0..random.below(8) {
+                let op = [Op::Write, Op::Send, Op::Read, Op::FetchAdd, Op::CompareSwap]
+                    [random.below(5) as usize];
+                let len = if matches!(op, Op::Write | Op::Send) {
+                    64
+                } else {
+                    0
+                };
+                let head = Head {
+                    dst_qp: qpn,
+                    src_qp: random.next() as u32 & 0xff_ffff,
+                    msn: random.below(4) as u32,
+                    len,
+                    total: 64,
+                    addr: base + random.below(4096) * 8,
+                    key,
+                    ..Head::new(op)
+                };
+                let _ = link.request(&head, |mut place| {
+                    place.put(0, &[0x66; 64]);
+                    Ok(())
+                });
+            }
+            link.flush();
+            if turn % 4 != 0 {
+                scribble(random, 1 + turn);
+            }
+            link.kick();
+            let mut noise = vec![0; random.below(2000) as usize];
+            random.bytes(&mut noise);
+            if turn % 3 == 0 {
+                let _ = link.send_control(&noise, &[]);
+            }
+            std::thread::sleep(Duration::from_micros(random.below(400)));
+        }
+    }
+}
+
+/// The same as the one who is asked: a queue pair of the device believes its peer to be here.
+fn bad_responder(random: &mut Random) {
+    let name = variable("RKEY_TEST_OURS");
+    let listener = Listener::bind(name.as_bytes()).unwrap();
+    let local = local_node(random);
+    let mut acceptors = Vec::new();
+    let mut links: Vec<ShmLink> = Vec::new();
+    let end = Instant::now() + Duration::from_millis(2500);
+    while Instant::now() < end {
+        if let Ok(Some(acceptor)) = listener.accept(&local) {
+            acceptors.push(acceptor);
+        }
+        acceptors.retain_mut(|acceptor| match acceptor.advance() {
+            Ok(Step::Pending) => true,
+            Ok(Step::Done(Greeting::Link(request))) => {
+                links.extend(request.accept());
+                false
+            }
+            _ => false,
+        });
+        for link in &mut links {
+            // Take some, answer something, then spoil it all.
+            while random.below(4) != 0
+                && let Ok(Some(_)) = link.incoming()
+            {
+                let op = [Op::ReadData, Op::AtomicResult, Op::Nak][random.below(3) as usize];
+                let head = Head {
+                    dst_qp: random.next() as u32 & 0xff_ffff,
+                    imm: random.next() as u32,
+                    ..Head::new(op)
+                };
+                let _ = link.respond(&head, |_| Ok(()));
+                link.incoming_done();
+            }
+            link.flush();
+            link.kick();
+        }
+        if random.below(3) == 0 {
+            scribble(random, 4);
+        }
+        std::thread::sleep(Duration::from_micros(random.below(2000)));
+    }
+}
+
+/// Connections that say nothing.
+fn silence() {
+    let name = variable("RKEY_TEST_BLOCK");
+    let listener = variable("RKEY_TEST_LISTENER");
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
+    let mut sockets = Vec::new();
+    let most = limit.current.unwrap_or(1100).min(1100) as usize - 60;
+    for turn in 0..1000 {
+        // The listener's program takes nobody here, so its own queue fills up.
+        let place = if turn % 20 == 19 { &listener } else { &name };
+        sockets.push(socket_to(place).expect("somebody who listens"));
+        if sockets.len() >= most {
+            sockets.remove(0);
+        }
+    }
+    std::thread::sleep(Duration::from_millis(500));
+}
+
+fn hostile(role: &str) {
+    let mut random = Random::from(variable("RKEY_TEST_SEED").parse().unwrap());
+    match role {
+        "hellos" => bad_hellos(&mut random),
+        "requester" => bad_requester(&mut random),
+        "responder" => bad_responder(&mut random),
+        "silence" => silence(),
+        other => panic!("no such role: {other}"),
+    }
+}
+
+// ---- the device under attack
+
+struct Attacked<'a> {
+    side: &'a Side,
+    honest: Remote,
+    holdings: Holdings,
+    links: usize,
+    place: SocketAddr,
+    variables: Vec<(&'static str, String)>,
+}
+
+impl Attacked<'_> {
+    fn rounds(&self) -> u64 {
+        atomics(self.side).0
+    }
+
+    /// Lets the hostile process do its worst, and sees that nothing comes of it.
+    fn by(&self, role: &str, seed: u64, meanwhile: impl FnOnce()) {
+        let mut command = command(TEST, role, self.place);
+        command.env("RKEY_TEST_SEED", seed.to_string());
+        for (name, value) in &self.variables {
+            command.env(name, value);
+        }
+        let before = self.rounds();
+        let mut peer = Peer(command.spawn().unwrap());
+        meanwhile();
+        let status = peer.wait();
+        assert!(
+            status.success(),
+            "{role}: the hostile process failed: {status}"
+        );
+        // Its standard input is a descriptor of ours.
+        drop(peer);
+        let during = self.rounds() - before;
+        // It goes on afterwards, too.
+        let after = self.rounds();
+        until(&format!("{role}: rounds of the honest peer"), || {
+            self.rounds() > after + 3
+        });
+        until(&format!("{role}: the end of the links"), || {
+            self.side.device.inspect().unwrap().links.len() == self.links
+        });
+        self.holdings.wait_for(role);
+        self.side.check_memory(self.honest.seed, role);
+        eprintln!("{TEST}: {role}: {during} rounds of the honest peer meanwhile");
+    }
+}
+
+/// Random, cut off, oversized and altered first packets with every wrong kind of descriptor; handshakes
+/// that are good, followed by anything at all in the rings, in both roles; a thousand silent connections.
+/// An honest peer works with the same device all the time and is not disturbed.
+#[test]
+fn a_hostile_process() {
+    match role().as_deref() {
+        None | Some("alone") => {}
+        Some("honest") => return honest(),
+        Some(other) => return hostile(other),
+    }
+    if !alone(TEST) {
+        return;
+    }
+    let mut random = Random::seeded(TEST);
+    let side = Side::open(seed_of(31));
+    let (offer, qp) = (side.offer(), side.qp());
+    let listener = side.listen();
+    let peer = Peer::start(TEST, "honest", listener.local_address());
+    let honest = side.accept(&listener, &qp, &offer);
+    side.verify(&qp, &honest, "before");
+    until("rounds of the honest peer", || atomics(&side).0 > 2);
+    let scope = Scope::of(Share::User);
+    // Numbers that no device has: the hostile process will have them.
+    let block = loop {
+        let block = random.next() as u16 | 1;
+        if !name_is_taken(&block_name(scope, block)) {
+            break block;
+        }
+    };
+    let ours = block_name(scope, block);
+    let attacked = Attacked {
+        side: &side,
+        honest,
+        holdings: Holdings::now(),
+        links: side.device.inspect().unwrap().links.len(),
+        place: listener.local_address(),
+        variables: vec![
+            ("RKEY_TEST_BLOCK", block_name(scope, block_of(qp.qpn()))),
+            (
+                "RKEY_TEST_LISTENER",
+                listen_name(scope, listener.local_address()),
+            ),
+            ("RKEY_TEST_QPN", qp.qpn().to_string()),
+            (
+                "RKEY_TEST_BASE",
+                side.address_of(common::side::INBOX).to_string(),
+            ),
+            ("RKEY_TEST_KEY", offer.inbox.key.0.to_string()),
+            ("RKEY_TEST_OURS", ours.clone()),
+        ],
+    };
+    attacked.by("hellos", random.next(), || {});
+    attacked.by("requester", random.next(), || {});
+    attacked.by("responder", random.next(), || {
+        until("the hostile process", || name_is_taken(&ours));
+        for turn in 0..4u32 {
+            talk_to(&side, &honest, (u32::from(block) << 8) | (turn + 1), turn);
+            // Whoever lists devices is not held up by one that does not answer.
+            let all = list_devices(&Config::default()).unwrap();
+            assert!(all.iter().any(|device| device.pid == std::process::id()));
+        }
+    });
+    attacked.by("silence", random.next(), || {});
+    // All is quiet again.
+    let Attacked { honest, .. } = attacked;
+    side.verify(&qp, &honest, "after");
+    peer.finish();
+    std::thread::sleep(Duration::from_millis(1500));
+    let before = cpu_time(std::process::id());
+    std::thread::sleep(Duration::from_secs(1));
+    let used = cpu_time(std::process::id()) - before;
+    assert!(
+        used <= Duration::from_millis(30),
+        "{used:?} of processor time while idle"
+    );
+    drop((qp, listener));
+    side.withdraw(&offer);
+}
+
+/// Posts everything to a queue pair that a hostile process pretends to have: whatever it answers, each
+/// request completes once.
+fn talk_to(side: &Side, honest: &Remote, qpn: u32, turn: u32) {
+    let cq = side.device.create_cq(64, None).unwrap();
+    let qp = side.qp_on(&cq);
+    // The name of the device is not known to a program that has only the number.
+    let mut attributes =
+        rkey_device::engine::QpAttributes::init(rkey_device::core::Access::empty());
+    qp.modify(&attributes).unwrap();
+    let node = (turn % 2 == 1).then_some(NodeId { pid: 1, nonce: 1 });
+    let to = QpAddress { qpn, msn: 0 };
+    match node {
+        Some(node) => qp.connect(node, to).unwrap(),
+        None => {
+            attributes = rkey_device::engine::QpAttributes::rtr(
+                rkey_device::engine::Peer { qpn, node: None },
+                0,
+            );
+            qp.modify(&attributes).unwrap();
+            attributes = rkey_device::engine::QpAttributes::rts(0);
+            attributes.timeout = Some(14);
+            attributes.retry_count = Some(3);
+            attributes.rnr_retry = Some(3);
+            qp.modify(&attributes).unwrap();
+        }
+    }
+    // Keys of the honest peer, which say nothing here.
+    for id in 0..16 {
+        let work = match id % 4 {
+            0 => Work::Write {
+                remote: honest.inbox(0),
+                imm: None,
+            },
+            1 => Work::Read {
+                remote: honest.pattern(0),
+            },
+            2 => Work::FetchAdd {
+                remote: honest.atomic(0),
+                add: 1,
+            },
+            _ => Work::Send {
+                imm: Some(1),
+                invalidate: None,
+            },
+        };
+        let words = [1, 64, 1024, 8192][(id / 4) as usize];
+        let words = if id % 4 == 2 { 1 } else { words };
+        let from = if matches!(id % 4, 1 | 2) {
+            common::side::SINK
+        } else {
+            0
+        };
+        qp.post_send(&SendRequest::new(id, work, &[side.sge(from, words)]))
+            .unwrap();
+    }
+    let deadline = Instant::now() + HANG;
+    let mut next = 0;
+    while next < 16 {
+        let mut batch = [rkey_device::engine::Completion::default(); 16];
+        cq.wait(Some(Duration::from_millis(100))).unwrap();
+        let count = cq.poll(&mut batch).unwrap();
+        for done in &batch[..count] {
+            assert_eq!(done.id, next, "{done:?}");
+            next += 1;
+        }
+        assert!(Instant::now() < deadline, "{next} of 16 completed");
+    }
+    assert!(cq.is_empty());
+}
