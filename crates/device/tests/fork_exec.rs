@@ -123,11 +123,17 @@ fn a_killed_peer_whose_child_lives_on() {
     if role().is_some() {
         let side = Side::open();
         let (_qp, _) = side.connect();
-        // SAFETY: the child does nothing but sleep.
+        // SAFETY: the child makes nothing but system calls, and leaves by _exit.
         if unsafe { libc::fork() } == 0 {
-            std::thread::sleep(std::time::Duration::from_secs(5));
-            // SAFETY: ends the child without running anything of the parent's.
-            unsafe { libc::_exit(0) };
+            let mut byte = 0u8;
+            // It lives until the test closes its standard input, and holds nothing else of the test's.
+            // SAFETY: `byte` is valid for a write of one byte; the descriptors are the child's own.
+            unsafe {
+                libc::close(1);
+                libc::close(2);
+                while libc::read(0, (&raw mut byte).cast(), 1) > 0 {}
+                libc::_exit(0)
+            };
         }
         side.set(1, 1);
         return sleep_in_read();
@@ -152,10 +158,13 @@ fn a_killed_peer_whose_child_lives_on() {
             break;
         }
     }
+    // Kept open, so that the child of the peer lives on.
+    let input = peer.0.stdin.take();
     peer.kill();
     let event = side
         .device
         .next_event(Some(std::time::Duration::from_secs(2)))
         .unwrap();
     assert!(event.is_some(), "the end of the peer was not seen");
+    drop(input);
 }
