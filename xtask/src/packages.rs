@@ -15,6 +15,8 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("libucx-dev", "UCX, a peer to compare with"),
     ("ucx-utils", "ucx_perftest, the peer's own benchmark"),
     ("util-linux", "taskset"),
+    ("rdma-core", "its Python tests for verbs"),
+    ("python3-pyverbs", "what those tests call"),
 ];
 
 /// Makes sure that every package is there. Returns a sentence on what was done.

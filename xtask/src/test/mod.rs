@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything that has to pass, in one command, with a table at the end.
 
+mod rdma_core;
 mod stages;
 mod summary;
 mod unprivileged;
@@ -23,6 +24,9 @@ pub(crate) struct Args {
     /// Does not install missing Debian packages; says which are missing instead.
     #[arg(long)]
     no_install: bool,
+    /// Takes what the stages with recorded results find as the new record.
+    #[arg(long)]
+    record: bool,
 }
 
 /// What a stage found.
@@ -61,6 +65,7 @@ impl Report {
 pub(crate) struct Session<'a> {
     root: &'a Path,
     install: bool,
+    record: bool,
     /// Removed when the session ends.
     scratch: PathBuf,
 }
@@ -94,6 +99,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
     let session = Session {
         root,
         install: !args.no_install,
+        record: args.record,
         scratch,
     };
     let began = Instant::now();

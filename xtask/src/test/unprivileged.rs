@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// `nobody`: a user without a home, a shell or a capability.
-const UID: u32 = 65534;
+pub(super) const UID: u32 = 65534;
 
 /// Crates whose tests start processes or talk to the kernel about them.
 const CRATES: &[&str] = &[

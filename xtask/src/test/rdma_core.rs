@@ -1,0 +1,319 @@
+//! rdma-core's own Python tests (Debian has them in the documentation folder of its package) against our
+//! `libibverbs.so.1`, as root and as an ordinary user, compared with the list of results in the repository.
+
+use super::{Report, Session, unprivileged};
+use crate::{process, testbin};
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The list of results, and the program that runs one module.
+const LIST: &str = "abi/verbs/tests/rdma-core/results.txt";
+const RUNNER: &str = "abi/verbs/tests/rdma-core/run.py";
+/// Where Debian has the tests.
+const INSTALLED: &str = "/usr/share/doc/rdma-core/tests";
+/// The interpreter that Debian's python3-pyverbs is for.
+const PYTHON: &str = "/usr/bin/python3";
+/// Modules take seconds; one that hangs must not take all day.
+const MODULE_TIME: Duration = Duration::from_secs(180);
+
+const HEAD: &str = "\
+# rdma-core's Python tests on this device: name, result, and why a test is skipped.
+# Compared by `cargo xtask test --only rdma-core`; renewed with `--record`.
+";
+
+/// A recorded pass may be skipped where the host has not what the test needs.
+const HOST_REASONS: &[&str] = &[
+    "There are no huge pages of size 2M allocated",
+    "Huge pages of size 2M is not supported in this platform",
+    "Must be run by root on Ethernet link layer",
+    "To Create RAW QP must be done by root on Ethernet link layer",
+];
+
+const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+const HUGE_PAGES_NEEDED: u32 = 16;
+
+/// What became of a test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Row {
+    result: String,
+    reason: String,
+}
+
+type Rows = BTreeMap<String, Row>;
+
+/// The stage.
+pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
+    let place = Place::new(session)?;
+    let _huge_pages = HugePages::provide();
+    let found = place.run_all(None)?;
+    let list = session.root.join(LIST);
+    if session.record {
+        fs::write(&list, render(&found)).with_context(|| format!("writing {LIST}"))?;
+    }
+    let text = fs::read_to_string(&list).with_context(|| format!("reading {LIST}"))?;
+    let expected = parse(&text)?;
+    let mut report = compare(&expected, &found, "as we are");
+    if process::is_root() {
+        let again = place.run_all(Some(unprivileged::UID))?;
+        let theirs = compare(&expected, &again, "as an ordinary user");
+        report.passed += theirs.passed;
+        report.failed += theirs.failed;
+        report.note = format!("{}; {}", report.note, theirs.note);
+    }
+    Ok(report)
+}
+
+/// A folder that everybody can read with the library, the tests and the runner.
+struct Place {
+    folder: PathBuf,
+    modules: Vec<String>,
+}
+
+impl Place {
+    fn new(session: &Session<'_>) -> Result<Self> {
+        let folder = session.scratch.join("rdma-core");
+        for part in ["lib", "tests"] {
+            fs::create_dir_all(folder.join(part))?;
+        }
+        testbin::build(session.root, &["build", "-p", "rkey-verbs"])?;
+        let metadata = cargo_metadata::MetadataCommand::new()
+            .current_dir(session.root)
+            .no_deps()
+            .exec()?;
+        let library = metadata.target_directory.join("debug/libibverbs.so");
+        for name in ["libibverbs.so.1", "libibverbs.so"] {
+            fs::copy(&library, folder.join("lib").join(name))
+                .with_context(|| format!("copying {library}"))?;
+        }
+        fs::copy(session.root.join(RUNNER), folder.join("run.py"))?;
+        let source = source(session)?;
+        let mut modules = Vec::new();
+        for entry in fs::read_dir(&source)?.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let plain = name.strip_suffix(".gz").unwrap_or(&name);
+            let to = folder.join("tests").join(plain);
+            if name == plain && name.ends_with(".py") {
+                fs::copy(entry.path(), to)?;
+            } else if name != plain {
+                let mut unpack = Command::new("gzip");
+                unpack.arg("-dc").arg(entry.path());
+                fs::write(to, process::capture(&mut unpack)?)?;
+            }
+            if let Some(module) = plain.strip_suffix(".py").filter(|m| m.starts_with("test_")) {
+                modules.push(module.to_owned());
+            }
+        }
+        modules.sort_unstable();
+        ensure!(!modules.is_empty(), "no tests in {}", source.display());
+        open_up(&session.scratch)?;
+        open_up(&folder)?;
+        Ok(Self { folder, modules })
+    }
+
+    /// Runs every module, as another user if one is named.
+    fn run_all(&self, user: Option<u32>) -> Result<Rows> {
+        let own = self
+            .folder
+            .join(user.map_or("own".to_owned(), |uid| uid.to_string()));
+        fs::create_dir_all(&own)?;
+        if let Some(uid) = user {
+            chown(&own, Some(uid), Some(uid))?;
+        }
+        let results = own.join("results");
+        for module in &self.modules {
+            let mut command = Command::new(PYTHON);
+            command
+                .arg(self.folder.join("run.py"))
+                .arg(self.folder.join("tests"))
+                .arg(module)
+                .arg(&results)
+                .current_dir(&own)
+                .env("HOME", &own)
+                .env("TMPDIR", &own)
+                .env("LD_LIBRARY_PATH", self.folder.join("lib"))
+                .env("LD_PRELOAD", self.folder.join("lib/libibverbs.so.1"))
+                .env("RKEY_LOG", "off")
+                .env("PYTHONDONTWRITEBYTECODE", "1");
+            if let Some(uid) = user {
+                command.uid(uid).gid(uid);
+            }
+            let outcome = process::run(command, MODULE_TIME)?;
+            if !outcome.ok {
+                println!("error: {module} did not end by itself: its tests are missing below");
+            }
+        }
+        parse(&fs::read_to_string(&results).context("no test reported anything")?)
+    }
+}
+
+/// The folder with the tests: the installed one, or (where packages are installed without their
+/// documentation) one that is unpacked from the package.
+fn source(session: &Session<'_>) -> Result<PathBuf> {
+    let installed = Path::new(INSTALLED);
+    if installed.is_dir() {
+        return Ok(installed.to_owned());
+    }
+    let folder = session.scratch.join("package");
+    fs::create_dir_all(&folder)?;
+    let mut download = Command::new("apt-get");
+    download
+        .args(["download", "rdma-core"])
+        .current_dir(&folder);
+    process::capture(&mut download)?;
+    let package = fs::read_dir(&folder)?.flatten().next();
+    let package = package.context("apt-get download left nothing")?.path();
+    let mut unpack = Command::new("dpkg-deb");
+    unpack.arg("-x").arg(package).arg(&folder);
+    process::capture(&mut unpack)?;
+    Ok(folder.join(INSTALLED.trim_start_matches('/')))
+}
+
+/// Lets everybody read a folder.
+fn open_up(folder: &Path) -> Result<()> {
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
+    for entry in fs::read_dir(folder)?.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            open_up(&path)?;
+        } else {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        }
+    }
+    Ok(())
+}
+
+/// Huge pages for the tests that need some, as long as it lives; only root can provide them.
+struct HugePages(Option<u32>);
+
+impl HugePages {
+    fn provide() -> Self {
+        let now = fs::read_to_string(HUGE_PAGES).ok();
+        let now = now.and_then(|text| text.trim().parse::<u32>().ok());
+        let few = now.filter(|&now| now < HUGE_PAGES_NEEDED);
+        let given = few.filter(|_| fs::write(HUGE_PAGES, HUGE_PAGES_NEEDED.to_string()).is_ok());
+        Self(given)
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        if let Some(before) = self.0 {
+            let _ = fs::write(HUGE_PAGES, before.to_string());
+        }
+    }
+}
+
+fn parse(text: &str) -> Result<Rows> {
+    let mut rows = Rows::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let mut columns = line.splitn(3, '\t').map(str::to_owned);
+        let (name, result) = (columns.next(), columns.next());
+        let (name, result) = name
+            .zip(result)
+            .with_context(|| format!("a strange line: {line}"))?;
+        let reason = columns.next().unwrap_or_default();
+        rows.insert(name, Row { result, reason });
+    }
+    Ok(rows)
+}
+
+fn render(rows: &Rows) -> String {
+    let mut text = HEAD.to_owned();
+    for (name, Row { result, reason }) in rows {
+        text.push_str(format!("{name}\t{result}\t{reason}").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// What a test that was recorded as `expected` and came out as `found` counts for: `Err` says what is wrong.
+fn judge(expected: Option<&Row>, found: Option<&Row>) -> Result<bool, String> {
+    let before = expected.map(|row| row.result.as_str());
+    let Some(now) = found else {
+        return Err("did not report".to_owned());
+    };
+    match (before, now.result.as_str()) {
+        (Some("ok"), "ok") => Ok(true),
+        (_, "ok") => Err("passes, which is new: record it with --record".to_owned()),
+        (Some("ok"), "skip") if HOST_REASONS.iter().any(|r| now.reason.starts_with(r)) => Ok(false),
+        (Some("ok"), result) => Err(format!("used to pass; now: {result} {}", now.reason)),
+        (_, "skip") => Ok(false),
+        (_, result) => Err(format!("{result} {}", now.reason)),
+    }
+}
+
+fn compare(expected: &Rows, found: &Rows, how: &str) -> Report {
+    let mut names: Vec<&String> = expected.keys().chain(found.keys()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let (mut passed, mut failed) = (0, 0);
+    for name in &names {
+        match judge(expected.get(*name), found.get(*name)) {
+            Ok(true) => passed += 1,
+            Ok(false) => {}
+            Err(what) => {
+                failed += 1;
+                println!("error: {name} ({how}) {what}");
+            }
+        }
+    }
+    Report {
+        passed,
+        failed,
+        note: format!("{passed} of {} pass {how}", names.len()),
+        skipped: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(result: &str, reason: &str) -> Option<Row> {
+        Some(Row {
+            result: result.to_owned(),
+            reason: reason.to_owned(),
+        })
+    }
+
+    #[test]
+    fn a_list_reads_back_as_it_was_written() {
+        let mut rows = Rows::new();
+        rows.extend(row("ok", "").map(|row| ("a.B.c".to_owned(), row)));
+        rows.extend(row("skip", "no GPU").map(|row| ("a.B.d".to_owned(), row)));
+        assert_eq!(parse(&render(&rows)).unwrap(), rows);
+        assert!(parse("only a name").is_err());
+    }
+
+    #[test]
+    fn what_counts_as_a_failure() {
+        let judge = |before: Option<Row>, now: Option<Row>| judge(before.as_ref(), now.as_ref());
+        let (ok, skip, bad) = (row("ok", ""), row("skip", "no GPU"), row("FAIL", "x"));
+        assert_eq!(judge(ok.clone(), ok.clone()), Ok(true));
+        assert_eq!(judge(skip.clone(), skip.clone()), Ok(false));
+        assert_eq!(judge(None, skip.clone()), Ok(false));
+        for (before, now) in [
+            (ok.clone(), skip.clone()),
+            (ok.clone(), bad.clone()),
+            (ok.clone(), None),
+            (skip.clone(), ok.clone()),
+            (skip.clone(), bad.clone()),
+            (bad.clone(), bad.clone()),
+            (None, ok.clone()),
+            (None, bad.clone()),
+        ] {
+            assert!(
+                judge(before.clone(), now.clone()).is_err(),
+                "{before:?} {now:?}"
+            );
+        }
+        let host = row("skip", HOST_REASONS[0]);
+        assert_eq!(judge(ok, host), Ok(false));
+    }
+}
