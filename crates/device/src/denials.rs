@@ -1,21 +1,20 @@
-//! The last refused accesses, kept for people and for completions that name them.
+//! Refused accesses in the log.
 //!
-//! Each refusal is also logged, one sentence at level `warn`. A peer can cause any number of them, so
-//! the log is limited to a burst and then a few a second; what was left out is counted and told.
+//! The engine keeps the last reports, for people and for completions that name them. Each refusal is
+//! also logged, one sentence at level `warn`. A peer can cause any number of them, so the log is limited
+//! to a burst and then a few a second; what was left out is counted and told.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rkey_engine::DenialReport;
+pub use rkey_engine::report::KEPT;
 
-/// How many reports are kept.
-pub const KEPT: usize = 256;
 /// Log lines that may come at once, and how fast new ones are granted.
 const BURST: u32 = 32;
 const REFILL: Duration = Duration::from_millis(250);
 
-/// The last reports of a device.
+/// Writes refusals of a device to the log, not too many.
 #[derive(Debug, Default)]
 pub(crate) struct DenialLog {
     inner: Mutex<Inner>,
@@ -23,18 +22,15 @@ pub(crate) struct DenialLog {
 
 #[derive(Debug, Default)]
 struct Inner {
-    reports: VecDeque<DenialReport>,
-    total: u64,
     used: u32,
     silent: u64,
     refilled: Option<Instant>,
 }
 
 impl DenialLog {
-    /// Keeps and logs a report.
-    pub(crate) fn add(&self, report: DenialReport) {
+    /// Logs a report.
+    pub(crate) fn write(&self, report: &DenialReport) {
         let mut inner = self.inner.lock();
-        inner.total += 1;
         if inner.may_log(Instant::now()) {
             let left_out = std::mem::take(&mut inner.silent);
             if left_out > 0 {
@@ -47,31 +43,6 @@ impl DenialLog {
         } else {
             inner.silent += 1;
         }
-        if inner.reports.len() == KEPT {
-            inner.reports.pop_front();
-        }
-        inner.reports.push_back(report);
-    }
-
-    /// The report with this id (the vendor code of a completion), if it is still kept.
-    pub(crate) fn find(&self, id: u32) -> Option<DenialReport> {
-        self.inner
-            .lock()
-            .reports
-            .iter()
-            .rev()
-            .find(|r| r.id == id)
-            .cloned()
-    }
-
-    /// All that are kept, oldest first.
-    pub(crate) fn all(&self) -> Vec<DenialReport> {
-        self.inner.lock().reports.iter().cloned().collect()
-    }
-
-    /// How many there ever were.
-    pub(crate) fn total(&self) -> u64 {
-        self.inner.lock().total
     }
 }
 

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rkey_base::memory::ProcessMemory;
@@ -23,9 +23,6 @@ use crate::names::Scope;
 use crate::progress::ProgressState;
 use crate::shared::{Counter, Shared};
 use crate::thread::EngineThread;
-
-/// How long a look for the reason of a refusal waits for the thread that is noting it.
-const DENIAL_NOTED_WITHIN: Duration = Duration::from_millis(20);
 
 /// A software RDMA device of this process. Clones are the same device; it is closed when the last
 /// clone and the last object made from it are dropped, and peers see its end at once.
@@ -152,31 +149,25 @@ impl Device {
     }
 
     /// The report that explains a completion with this vendor code, while it is kept (the last
-    /// [`crate::denials::KEPT`] are). When it is not known, the call waits for 20 ms: the thread that
-    /// drives the engine may be about to note it.
+    /// [`crate::denials::KEPT`] are). It is there before the completion can be polled.
     #[must_use]
     pub fn denial(&self, vendor: u32) -> Option<DenialReport> {
         if vendor == 0 || self.is_forked() {
             return None;
         }
-        // The completion can be seen a moment before the thread that drives the engine has noted why.
-        let until = Instant::now() + DENIAL_NOTED_WITHIN;
-        loop {
-            let found = self.shared().denials.find(vendor);
-            if found.is_some() || Instant::now() >= until {
-                return found;
-            }
-            std::thread::yield_now();
-        }
+        let found = self.shared().reports.find(vendor)?;
+        Some(DenialReport::clone(&found))
     }
 
-    /// The last refused accesses, oldest first.
+    /// The last refused accesses, oldest first. Those of peers' requests are there before the peers can
+    /// hear of them.
     #[must_use]
     pub fn denials(&self) -> Vec<DenialReport> {
         if self.is_forked() {
             return Vec::new();
         }
-        self.shared().denials.all()
+        let all = self.shared().reports.all();
+        all.iter().map(|report| DenialReport::clone(report)).collect()
     }
 
     /// What peers did to the regions that are bound to a counter.

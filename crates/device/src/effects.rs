@@ -45,7 +45,7 @@ impl Shared {
                     self.lost.lock().push(link);
                     self.progress.ring();
                 }
-                Event::Denied(report) => self.denials.add(*report),
+                Event::Denied(report) => self.denials.write(&report),
                 Event::CounterHit {
                     counter,
                     bytes,

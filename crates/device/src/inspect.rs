@@ -264,9 +264,9 @@ fn inspect(shared: &Shared) -> Inspection {
                 bytes: c.bytes,
             })
             .collect(),
-        denied: shared.denials.total(),
+        denied: shared.reports.total(),
         denials: shared
-            .denials
+            .reports
             .all()
             .iter()
             .map(ToString::to_string)

@@ -259,7 +259,7 @@ impl Qp {
                     work_id: None,
                     denial: denial.clone(),
                 };
-                shared.denials.add(report);
+                shared.note(report);
                 Err(DeviceError::Denied(Box::new(denial)))
             }
         }
@@ -411,7 +411,7 @@ impl Shared {
                 let (qpn, peer_qpn) = qpns;
                 let (side, peer) = (Side::Target, node);
                 let (work_id, denial) = (None, *denial);
-                self.denials.add(DenialReport {
+                self.note(DenialReport {
                     id: 0,
                     side,
                     qpn,

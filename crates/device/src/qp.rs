@@ -238,21 +238,35 @@ impl Qp {
     /// # Errors
     /// As [`Qp::modify`].
     pub fn connect(&self, node: NodeId, peer: QpAddress) -> Result<(), DeviceError> {
-        let state = self.query()?.state;
-        if state == QpState::Reset {
-            self.modify(&self.init_attributes())?;
-        }
-        let reliable = self.0.options.qp_type == QpType::Rc;
+        let shared = self.0.device.shared();
+        shared.check()?;
+        let [init, rtr, rts] = self.way_to_rts(node, peer);
+        // In one go: that the peer is not there, and the queue pair with it, is news of its own, which
+        // must not come between two of the steps and make one of them impossible.
+        shared.post(|engine| {
+            let state = engine.query_qp(self.0.id).map(|info| info.state);
+            if state == Some(QpState::Reset) {
+                engine.modify_qp(self.0.id, &init)?;
+            }
+            engine.modify_qp(self.0.id, &rtr)?;
+            engine.modify_qp(self.0.id, &rts)
+        })?;
+        Ok(())
+    }
+
+    /// The three steps from RESET to RTS.
+    fn way_to_rts(&self, node: NodeId, peer: QpAddress) -> [QpAttributes; 3] {
+        let node = Some(node);
         let mut rtr = QpAttributes::rtr(
             Peer {
                 qpn: peer.qpn,
-                node: Some(node),
+                node,
             },
             peer.msn,
         );
         let mut rts = QpAttributes::rts(self.0.first_msn);
-        let config = self.0.device.config();
-        if reliable {
+        if self.0.options.qp_type == QpType::Rc {
+            let config = self.0.device.config();
             rts.timeout = Some(config.timeout);
             rts.retry_count = Some(config.retry_count);
             rts.rnr_retry = Some(config.rnr_retry);
@@ -264,8 +278,7 @@ impl Qp {
             rts.rnr_retry = None;
             rts.max_reads_out = None;
         }
-        self.modify(&rtr)?;
-        self.modify(&rts)
+        [self.init_attributes(), rtr, rts]
     }
 
     fn init_attributes(&self) -> QpAttributes {

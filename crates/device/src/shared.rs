@@ -9,7 +9,7 @@ use rkey_base::lock::SpinLock;
 use rkey_base::memory::ProcessMemory;
 use rkey_base::process::ForkMark;
 use rkey_core::Protection;
-use rkey_engine::{CqId, Engine, LinkId, QpId};
+use rkey_engine::{CqId, DenialReport, Engine, LinkId, QpId, Reports};
 use rkey_link::{AnyLink, NodeId};
 
 use crate::blocks::Blocks;
@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     /// Queue pairs by number, and whether they fail with their peer.
     pub(crate) qps: Mutex<BTreeMap<u32, (QpId, bool)>>,
     pub(crate) events: EventQueue<AsyncEvent>,
+    /// The last refused accesses: the engine notes its own before anybody can hear of them.
+    pub(crate) reports: Arc<Reports>,
     pub(crate) denials: DenialLog,
     pub(crate) leases: Leases,
     /// Peers that reach into our memory by themselves.
@@ -98,6 +100,7 @@ impl Shared {
             scope: Scope::of(config.share),
             config,
             protection,
+            reports: engine.reports(),
             engine: SpinLock::new(engine),
             memory,
             progress,
@@ -174,6 +177,13 @@ impl Shared {
 
     pub(crate) fn has_failed(&self) -> bool {
         self.broken.load(Ordering::Acquire)
+    }
+
+    /// Keeps and logs a refusal that the engine has nothing to do with.
+    pub(crate) fn note(&self, report: DenialReport) {
+        let report = Arc::new(report);
+        self.denials.write(&report);
+        self.reports.add(report);
     }
 
     /// A queue pair number that nobody has.

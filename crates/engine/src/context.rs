@@ -8,16 +8,17 @@ use crate::recv_queue::RecvQueue;
 use crate::send_queue::WqeFlags;
 use crate::timer::Timers;
 use crate::{
-    Completion, CqId, DenialReport, EngineConfig, Event, LinkId, Sge, Side, SrqId, XrcdId,
+    Completion, CqId, DenialReport, EngineConfig, Event, LinkId, Reports, Sge, Side, SrqId, XrcdId,
 };
 use rkey_core::{Denial, DomainId};
 use rkey_link::NodeId;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 
-/// The most reports that wait to be polled. More are counted, not kept: a peer that is refused in
-/// a loop must not fill our memory.
+/// The most reports that wait to be polled as events. More get a number and a place among the last
+/// ones, but no event: a peer that is refused in a loop must not fill our memory.
 const REPORTS_MAX: usize = 1024;
 
 /// A shared receive queue.
@@ -58,8 +59,9 @@ pub(crate) struct Context<M> {
     pub(crate) ghosts: Vec<Ghost>,
     /// Something may be outstanding by reference.
     pub(crate) referenced: Cell<bool>,
+    pub(crate) reports: Arc<Reports>,
     next_life: u32,
-    reports: u32,
+    last_report: u32,
     reports_waiting: usize,
 }
 
@@ -78,8 +80,9 @@ impl<M> Context<M> {
             routes: HashMap::new(),
             ghosts: Vec::new(),
             referenced: Cell::new(false),
+            reports: Arc::default(),
             next_life: 0,
-            reports: 0,
+            last_report: 0,
             reports_waiting: 0,
         }
     }
@@ -136,7 +139,8 @@ impl<M> Context<M> {
         }
     }
 
-    /// Tells of a refusal; returns the report's id.
+    /// Tells of a refusal; returns the report's id. Whoever is told the id, by a completion, or of the
+    /// refusal, by an answer, is told after this.
     #[cold]
     pub(crate) fn report(
         &mut self,
@@ -146,21 +150,23 @@ impl<M> Context<M> {
         work_id: Option<u64>,
         denial: Denial,
     ) -> u32 {
-        self.reports = self.reports.checked_add(1).unwrap_or(1);
+        let id = self.last_report.checked_add(1).unwrap_or(1);
+        self.last_report = id;
+        let report = Arc::new(DenialReport {
+            id,
+            side,
+            qpn: qp.qpn,
+            peer_qpn: qp.peer.map_or(0, |peer| peer.qpn),
+            peer,
+            work_id,
+            denial,
+        });
+        self.reports.add(Arc::clone(&report));
         if self.reports_waiting < REPORTS_MAX {
             self.reports_waiting += 1;
-            let peer_qpn = qp.peer.map_or(0, |peer| peer.qpn);
-            self.events.push_back(Event::Denied(Box::new(DenialReport {
-                id: self.reports,
-                side,
-                qpn: qp.qpn,
-                peer_qpn,
-                peer,
-                work_id,
-                denial,
-            })));
+            self.events.push_back(Event::Denied(report));
         }
-        self.reports
+        id
     }
 
     /// Tells of trouble with local memory; returns the report's id, 0 if there is nothing to tell.

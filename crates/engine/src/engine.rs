@@ -11,7 +11,7 @@ use crate::reach::Reach;
 use crate::recv_queue::RecvQueue;
 use crate::{
     CqId, CqShared, EngineError, Event, LinkId, QpAttributes, QpConfig, QpId, QpInfo, QpState,
-    SrqId, XrcdId,
+    Reports, SrqId, XrcdId,
 };
 use rkey_base::memory::Memory;
 use rkey_core::{CoreError, DomainId, Protection};
@@ -107,6 +107,11 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// What it was made with.
     pub fn config(&self) -> &EngineConfig {
         &self.x.config
+    }
+
+    /// The last refused accesses. Can be looked at without the engine.
+    pub fn reports(&self) -> Arc<Reports> {
+        Arc::clone(&self.x.reports)
     }
 
     /// Creates a completion queue.

@@ -3,6 +3,7 @@
 use crate::{CqId, DenialReport, LinkId, QpId, SrqId};
 use rkey_core::BindError;
 use rkey_link::DownReason;
+use std::sync::Arc;
 
 /// Something happened. Taken with [`crate::Engine::poll_event`], in order.
 #[derive(Debug)]
@@ -82,8 +83,8 @@ pub enum Event {
         /// Its number.
         qpn: u32,
     },
-    /// An access was refused, here or at the peer.
-    Denied(Box<DenialReport>),
+    /// An access was refused, here or at the peer. [`crate::Engine::reports`] has it already.
+    Denied(Arc<DenialReport>),
     /// A posted bind failed; its completion says [`crate::Status::WindowBind`], this says why.
     BindFailed {
         /// On which queue pair.

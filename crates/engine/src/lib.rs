@@ -58,6 +58,6 @@ pub use event::Event;
 pub use id::{CqId, LinkId, QpId, SrqId};
 pub use qp::state::{Attributes, QpState, QpType};
 pub use qp::{Peer, QpAttributes, QpConfig, QpInfo, XrcdId};
-pub use report::{DenialReport, Side};
+pub use report::{DenialReport, Reports, Side};
 pub use status::{Completion, CompletionFlags, CompletionOp, Status};
 pub use work::{PostError, RecvRequest, SendFlags, SendRequest, Sge, Target, UdAddress, Work};

@@ -3,6 +3,11 @@
 use rkey_core::Denial;
 use rkey_link::NodeId;
 use serde::Serialize;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How many reports are kept.
+pub const KEPT: usize = 256;
 
 /// Which side this engine was on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -50,5 +55,56 @@ impl std::fmt::Display for DenialReport {
             ),
             Side::Local => write!(f, " (local, qp {:#x})", self.qpn),
         }
+    }
+}
+
+/// The last reports of an engine. Shared with whoever asks why, from any thread, without the engine.
+///
+/// A report is in here before the completion that names it can be polled, before the peer can hear of
+/// the refusal, and before there is an event about it.
+#[derive(Debug, Default)]
+pub struct Reports {
+    last: Mutex<Last>,
+}
+
+#[derive(Debug, Default)]
+struct Last {
+    reports: VecDeque<Arc<DenialReport>>,
+    total: u64,
+}
+
+impl Reports {
+    /// Keeps a report, and forgets the oldest if there are [`KEPT`] already.
+    pub fn add(&self, report: Arc<DenialReport>) {
+        let mut last = self.last();
+        last.total += 1;
+        if last.reports.len() == KEPT {
+            last.reports.pop_front();
+        }
+        last.reports.push_back(report);
+    }
+
+    /// The report with this id (the vendor code of a completion), if it is still kept.
+    #[must_use]
+    pub fn find(&self, id: u32) -> Option<Arc<DenialReport>> {
+        let last = self.last();
+        last.reports.iter().rev().find(|r| r.id == id).cloned()
+    }
+
+    /// All that are kept, oldest first.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<DenialReport>> {
+        self.last().reports.iter().cloned().collect()
+    }
+
+    /// How many there ever were.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.last().total
+    }
+
+    fn last(&self) -> MutexGuard<'_, Last> {
+        // Nothing panics in the middle of a change.
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,6 +6,7 @@
 // UNSAFETY: the system calls write to addresses that the caller vouches for.
 #![allow(unsafe_code)]
 
+use crate::segment::PeerPermit;
 use std::io;
 use thiserror::Error;
 
@@ -18,6 +19,9 @@ pub enum CmaError {
         /// The error number.
         errno: i32,
     },
+    /// The permit was taken back.
+    #[error("the process has taken its permit back")]
+    Withdrawn,
     /// There is no such process any more (`ESRCH`).
     #[error("the process is gone")]
     Gone,
@@ -54,36 +58,28 @@ impl CmaError {
 ///
 /// The bytes at `local` that can be written must be bytes that the caller may overwrite.
 pub unsafe fn cma_read(pid: u32, local: *mut u8, remote: u64, len: usize) -> Result<(), CmaError> {
-    let mut done = 0;
-    while done < len {
-        // SAFETY: a part of what the caller vouches for; validity of both sides is checked by the kernel.
-        let n = unsafe {
-            transfer(
-                libc::process_vm_readv,
-                pid,
-                local as u64,
-                remote,
-                done,
-                len - done,
-            )
-        };
-        match n {
-            Ok(n) => done += n,
-            Err(libc::EFAULT) => {
-                let from = (pid, remote.wrapping_add(done as u64));
-                let to = (std::process::id(), (local as u64).wrapping_add(done as u64));
-                // SAFETY: the next byte of what the caller vouches for.
-                done += unsafe { one_byte(from, to) }.map_err(|stuck| match stuck {
-                    Stuck::Source(errno) => {
-                        explain(errno, CmaError::RemoteFault { address: from.1 })
-                    }
-                    Stuck::Target(errno) => explain(errno, CmaError::LocalFault { address: to.1 }),
-                })?;
-            }
-            Err(errno) => return Err(other(errno)),
-        }
-    }
-    Ok(())
+    // SAFETY: as the caller vouches.
+    unsafe { copy_all(Way::Read, None, pid, local as u64, remote, len) }
+}
+
+/// As [`cma_read`], as long as `permit`, which came from that process, has not been withdrawn.
+///
+/// # Errors
+///
+/// See [`CmaError`].
+///
+/// # Safety
+///
+/// As for [`cma_read`].
+pub unsafe fn cma_read_with(
+    permit: &PeerPermit,
+    pid: u32,
+    local: *mut u8,
+    remote: u64,
+    len: usize,
+) -> Result<(), CmaError> {
+    // SAFETY: as the caller vouches.
+    unsafe { copy_all(Way::Read, Some(permit), pid, local as u64, remote, len) }
 }
 
 /// Copies `len` bytes at `local` to address `remote` of process `pid`. On an error some bytes before the faulting one
@@ -102,36 +98,28 @@ pub unsafe fn cma_write(
     remote: u64,
     len: usize,
 ) -> Result<(), CmaError> {
-    let mut done = 0;
-    while done < len {
-        // SAFETY: a part of what the caller vouches for; validity of both sides is checked by the kernel.
-        let n = unsafe {
-            transfer(
-                libc::process_vm_writev,
-                pid,
-                local as u64,
-                remote,
-                done,
-                len - done,
-            )
-        };
-        match n {
-            Ok(n) => done += n,
-            Err(libc::EFAULT) => {
-                let from = (std::process::id(), (local as u64).wrapping_add(done as u64));
-                let to = (pid, remote.wrapping_add(done as u64));
-                // SAFETY: the next byte of what the caller vouches for.
-                done += unsafe { one_byte(from, to) }.map_err(|stuck| match stuck {
-                    Stuck::Source(errno) => {
-                        explain(errno, CmaError::LocalFault { address: from.1 })
-                    }
-                    Stuck::Target(errno) => explain(errno, CmaError::RemoteFault { address: to.1 }),
-                })?;
-            }
-            Err(errno) => return Err(other(errno)),
-        }
-    }
-    Ok(())
+    // SAFETY: as the caller vouches.
+    unsafe { copy_all(Way::Write, None, pid, local as u64, remote, len) }
+}
+
+/// As [`cma_write`], as long as `permit`, which came from that process, has not been withdrawn.
+///
+/// # Errors
+///
+/// See [`CmaError`].
+///
+/// # Safety
+///
+/// As for [`cma_write`].
+pub unsafe fn cma_write_with(
+    permit: &PeerPermit,
+    pid: u32,
+    local: *const u8,
+    remote: u64,
+    len: usize,
+) -> Result<(), CmaError> {
+    // SAFETY: as the caller vouches.
+    unsafe { copy_all(Way::Write, Some(permit), pid, local as u64, remote, len) }
 }
 
 type Call = unsafe extern "C" fn(
@@ -143,27 +131,94 @@ type Call = unsafe extern "C" fn(
     libc::c_ulong,
 ) -> libc::ssize_t;
 
-/// One system call for `len` bytes from `offset` on; returns how many were copied (not 0), or the error number.
+/// A direction of copying.
+#[derive(Clone, Copy)]
+enum Way {
+    Read,
+    Write,
+}
+
+/// One end of a copy: a process, an address there, and the permit for it.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    pid: u32,
+    permit: Option<&'a PeerPermit>,
+    address: u64,
+}
+
+/// # Safety
+///
+/// The caller must be entitled to what the way writes.
+unsafe fn copy_all(
+    way: Way,
+    permit: Option<&PeerPermit>,
+    pid: u32,
+    local: u64,
+    remote: u64,
+    len: usize,
+) -> Result<(), CmaError> {
+    let call: Call = match way {
+        Way::Read => libc::process_vm_readv,
+        Way::Write => libc::process_vm_writev,
+    };
+    let mut done = 0;
+    while done < len {
+        let ours = Place {
+            pid: std::process::id(),
+            permit: None,
+            address: local.wrapping_add(done as u64),
+        };
+        let theirs = Place {
+            pid,
+            permit,
+            address: remote.wrapping_add(done as u64),
+        };
+        // SAFETY: a part of what the caller vouches for; validity of both sides is checked by the kernel.
+        match unsafe { transfer(call, ours.address, theirs, len - done) } {
+            Ok(n) => done += n,
+            Err(libc::EFAULT) => {
+                // SAFETY: the next byte of what the caller vouches for.
+                done += unsafe { one_byte(way, ours, theirs) }.map_err(|error| {
+                    let withdrawn = permit.is_some_and(|permit| permit.put(NOWHERE).is_err());
+                    if withdrawn {
+                        CmaError::Withdrawn
+                    } else {
+                        error
+                    }
+                })?;
+            }
+            Err(errno) => return Err(other(errno)),
+        }
+    }
+    Ok(())
+}
+
+const NOWHERE: libc::iovec = libc::iovec {
+    iov_base: std::ptr::null_mut(),
+    iov_len: 0,
+};
+
+/// One system call for `len` bytes at an address of ours and at another place; returns how many were copied (not 0), or
+/// the error number. `EFAULT` also means that there is no permit any more.
 ///
 /// # Safety
 ///
 /// The caller must be entitled to what the call writes.
-unsafe fn transfer(
-    call: Call,
-    pid: u32,
-    local: u64,
-    remote: u64,
-    offset: usize,
-    len: usize,
-) -> Result<usize, i32> {
+unsafe fn transfer(call: Call, local: u64, remote: Place<'_>, len: usize) -> Result<usize, i32> {
     let part = |start: u64| libc::iovec {
-        iov_base: start.wrapping_add(offset as u64) as *mut libc::c_void,
+        iov_base: start as *mut libc::c_void,
         iov_len: len,
     };
-    let (local, remote) = (part(local), part(remote));
-    let pid = libc::pid_t::try_from(pid).map_err(|_| libc::ESRCH)?;
-    // SAFETY: both iovecs are valid for the call; the addresses in them are checked by the kernel.
-    let n = unsafe { call(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    let (local, list) = (part(local), part(remote.address));
+    let pid = libc::pid_t::try_from(remote.pid).map_err(|_| libc::ESRCH)?;
+    let list = match remote.permit {
+        None => &raw const list,
+        Some(permit) => permit.put(list).map_err(|_| libc::EFAULT)?,
+    };
+    // SAFETY: the local list is valid for the call; the remote one is, or lies in a page that may have gone, which is an
+    // error for the kernel. The addresses in both are checked by the kernel. Whoever owns the permit may change the list
+    // meanwhile: it names memory of theirs only, and how much is copied the local list limits.
+    let n = unsafe { call(pid, &raw const local, 1, list, 1, 0) };
     match usize::try_from(n) {
         Ok(0) => Err(libc::EFAULT), // `len` is not 0, so nothing was accessible
         Ok(n) => Ok(n),
@@ -180,20 +235,6 @@ fn other(errno: i32) -> CmaError {
     }
 }
 
-/// What an error number of [`one_byte`] means where `EFAULT` means `fault`.
-fn explain(errno: i32, fault: CmaError) -> CmaError {
-    match errno {
-        libc::EFAULT => fault,
-        errno => other(errno),
-    }
-}
-
-/// Which end of a copy of one byte cannot be accessed, with the error number.
-enum Stuck {
-    Source(i32),
-    Target(i32),
-}
-
 /// Copies one byte by way of a variable of ours; returns how many that were.
 ///
 /// `EFAULT` does not tell which end of a copy it was, and looking at the ends afterwards does not either: the page
@@ -202,15 +243,30 @@ enum Stuck {
 ///
 /// # Safety
 ///
-/// The caller must be entitled to overwrite the byte at the target (process, address).
-unsafe fn one_byte(from: (u32, u64), to: (u32, u64)) -> Result<usize, Stuck> {
+/// The caller must be entitled to overwrite the byte at the target.
+unsafe fn one_byte(way: Way, ours: Place<'_>, theirs: Place<'_>) -> Result<usize, CmaError> {
+    let of_ours = CmaError::LocalFault {
+        address: ours.address,
+    };
+    let of_theirs = CmaError::RemoteFault {
+        address: theirs.address,
+    };
+    let ((from, from_fault), (to, to_fault)) = match way {
+        Way::Read => ((theirs, of_theirs), (ours, of_ours)),
+        Way::Write => ((ours, of_ours), (theirs, of_theirs)),
+    };
+    let explain = |errno, fault| match errno {
+        libc::EFAULT => fault,
+        errno => other(errno),
+    };
     let mut byte = 0u8;
     let own = (&raw mut byte) as u64;
     // SAFETY: reads one byte, into a variable of ours.
-    unsafe { transfer(libc::process_vm_readv, from.0, own, from.1, 0, 1) }
-        .map_err(Stuck::Source)?;
+    unsafe { transfer(libc::process_vm_readv, own, from, 1) }
+        .map_err(|errno| explain(errno, from_fault))?;
     // SAFETY: writes one byte, to where the caller may.
-    unsafe { transfer(libc::process_vm_writev, to.0, own, to.1, 0, 1) }.map_err(Stuck::Target)
+    unsafe { transfer(libc::process_vm_writev, own, to, 1) }
+        .map_err(|errno| explain(errno, to_fault))
 }
 
 #[cfg(all(test, not(miri)))]

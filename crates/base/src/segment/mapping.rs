@@ -7,10 +7,11 @@ use crate::process::incarnation;
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, memfd_create,
 };
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mremap_fixed, munmap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// What may be done through a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +91,57 @@ impl Mapping {
         self.len
     }
 
+    /// Replaces pages of a shared, writable mapping of a whole file by private copies of them.
+    ///
+    /// The new mapping takes the place of the old one in one step: an access of another thread goes to the one or to
+    /// the other. A page is copied when it is first written through the new one, and all that have not been are written
+    /// (without a change) at the end. So stores of this process reach either a page before it is copied, or the copy.
+    pub(super) fn make_private(&self, fd: &OwnedFd, offset: usize, len: usize) -> io::Result<()> {
+        let page = crate::process::page_size();
+        let (Some(start), true) = (
+            self.at(offset, len),
+            len > 0 && len.is_multiple_of(page) && offset.is_multiple_of(page),
+        ) else {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "not whole pages of the mapping",
+            ));
+        };
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // Elsewhere first: what can fail for want of memory fails here, and leaves everything as it was.
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+        let new = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                len,
+                protection,
+                MapFlags::PRIVATE,
+                fd,
+                offset as u64,
+            )?
+        };
+        // SAFETY: the place belongs to this mapping (checked above). Its bytes are only ever reached by address, and
+        // are the same afterwards; it stays mapped with the same rights, and `drop` unmaps whatever is there.
+        let moved = unsafe { mremap_fixed(new, len, len, MremapFlags::MAYMOVE, start.cast()) };
+        if let Err(error) = moved {
+            // SAFETY: the mapping made above, which nobody else knows.
+            let _ = unsafe { munmap(new, len) };
+            return Err(error.into());
+        }
+        // SAFETY: advice about our own pages; populating them changes no byte.
+        match unsafe { madvise(start.cast(), len, Advice::LinuxPopulateWrite) } {
+            // Kernels before 5.14 do not know it.
+            Err(rustix::io::Errno::INVAL) => {
+                for at in (0..len).step_by(page) {
+                    // SAFETY: a byte of a mapped, writable page. Atomic, and without a change: others may use it.
+                    unsafe { AtomicU8::from_ptr(start.add(at)) }.fetch_or(0, Ordering::Relaxed);
+                }
+                Ok(())
+            }
+            other => Ok(other?),
+        }
+    }
+
     /// The address `offset` bytes into the mapping, if `len` bytes are there.
     #[inline(always)]
     pub(super) fn at(&self, offset: usize, len: usize) -> Option<*mut u8> {
@@ -153,20 +205,15 @@ pub(super) fn seal(fd: &OwnedFd, seals: SealFlags) -> io::Result<()> {
     Ok(fcntl_add_seals(fd, seals)?)
 }
 
-/// The size of a memfd that came from a peer, if touching a mapping of it can never raise a signal.
+/// The seals of a descriptor that came from a peer.
 ///
 /// # Errors
 ///
-/// `InvalidData`, with a sentence, when the descriptor is something else, or could shrink, or is made of huge pages
-/// (which may run out).
-pub(super) fn inspect(fd: &OwnedFd) -> io::Result<u64> {
-    let refuse = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why.to_owned()));
+/// `InvalidData`, with a sentence, when it is not a memfd, or made of huge pages (which may run out).
+pub(super) fn seals_of_a_memfd(fd: &OwnedFd) -> io::Result<SealFlags> {
     let Ok(seals) = fcntl_get_seals(fd) else {
         return refuse("the peer's segment is not a memfd");
     };
-    if !seals.contains(SealFlags::SHRINK) {
-        return refuse("the peer's segment is not sealed against shrinking");
-    }
     const TMPFS_MAGIC: u64 = 0x0102_1994;
     #[allow(
         clippy::unnecessary_cast,
@@ -175,8 +222,24 @@ pub(super) fn inspect(fd: &OwnedFd) -> io::Result<u64> {
     if fstatfs(fd)?.f_type as u64 != TMPFS_MAGIC {
         return refuse("the peer's segment is not made of ordinary pages");
     }
+    Ok(seals)
+}
+
+/// The size of a memfd that came from a peer, if touching a mapping of it can never raise a signal.
+///
+/// # Errors
+///
+/// `InvalidData`, with a sentence, when the descriptor is something else, or could shrink.
+pub(super) fn inspect(fd: &OwnedFd) -> io::Result<u64> {
+    if !seals_of_a_memfd(fd)?.contains(SealFlags::SHRINK) {
+        return refuse("the peer's segment is not sealed against shrinking");
+    }
     match u64::try_from(fstat(fd)?.st_size) {
         Ok(size) => Ok(size),
         Err(_) => refuse("the peer's segment has no size"),
     }
+}
+
+fn refuse<T>(why: &str) -> io::Result<T> {
+    Err(io::Error::new(io::ErrorKind::InvalidData, why.to_owned()))
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::fault::Fault;
 use crate::memory::{Memory, ProcessMemory};
-use crate::process::page_size;
+use crate::process::{CmaError, cma_read_with, page_size};
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
 };
@@ -132,7 +132,7 @@ fn a_word_must_lie_inside() {
 }
 
 #[test]
-fn an_arena_is_one_memory_with_several_mappings() {
+fn an_arena_is_one_memory_with_a_peer() {
     let page = page_size();
     let arena = Arena::create("rkey-test", 3 * page, Sharing::ReadWrite).unwrap();
     let peer = PeerArena::map(
@@ -151,10 +151,6 @@ fn an_arena_is_one_memory_with_several_mappings() {
     let mut seen = [0; 9];
     memory
         .load_bytes(&mut seen, address(arena.as_ptr()) + page as u64 + 8)
-        .unwrap();
-    assert_eq!(&seen, b"from afar");
-    memory
-        .load_bytes(&mut seen, address(arena.engine_ptr()) + page as u64 + 8)
         .unwrap();
     assert_eq!(&seen, b"from afar");
     assert_eq!(ftruncate(arena.fd(), 0), Err(Errno::PERM));
@@ -176,13 +172,103 @@ fn an_arena_for_reading_cannot_be_written_by_peers() {
     let memory = memory();
     let at = |p: *mut u8| p.expose_provenance() as u64;
     assert!(memory.store_bytes(at(peer.as_ptr()), b"x").is_err());
-    memory.store_bytes(at(arena.as_ptr()), b"x").unwrap();
-    memory
-        .store_bytes(at(arena.engine_ptr()) + 1, b"y")
-        .unwrap();
+    memory.store_bytes(at(arena.as_ptr()), b"xy").unwrap();
     let mut seen = [0; 2];
     memory.load_bytes(&mut seen, at(peer.as_ptr())).unwrap();
     assert_eq!(&seen, b"xy");
+}
+
+#[test]
+fn detached_pages_are_ours_alone() {
+    let page = page_size();
+    for sharing in [Sharing::ReadWrite, Sharing::ReadOnly] {
+        let arena = Arena::create("rkey-test", 4 * page, sharing).unwrap();
+        let fd = arena.duplicate_fd().unwrap();
+        let peer = PeerArena::map(fd, 0, 4 * page as u64, sharing).unwrap();
+        let memory = memory();
+        let ours = arena.as_ptr().expose_provenance() as u64;
+        let theirs = peer.as_ptr().expose_provenance() as u64;
+        let word = |base: u64, index: usize| {
+            let mut word = [0; 8];
+            memory
+                .load_bytes(&mut word, base + (index * page) as u64)
+                .unwrap();
+            u64::from_le_bytes(word)
+        };
+        let set = |base: u64, index: usize, value: u64| {
+            memory.store_bytes(base + (index * page) as u64, &value.to_le_bytes())
+        };
+        for index in 0..4 {
+            set(ours, index, 10 + index as u64).unwrap();
+        }
+        arena.detach(page, 2 * page).unwrap();
+        // Nothing has changed for us, and what is done on one side is not seen on the other.
+        for index in 0..4 {
+            assert_eq!(word(ours, index), 10 + index as u64);
+            let written = set(theirs, index, 20 + index as u64);
+            assert_eq!(written.is_ok(), sharing == Sharing::ReadWrite);
+        }
+        let shared = |index| match (sharing, index) {
+            (Sharing::ReadWrite, 0 | 3) => 20 + index as u64,
+            _ => 10 + index as u64,
+        };
+        for index in 0..4 {
+            assert_eq!(word(ours, index), shared(index), "{sharing:?} {index}");
+            set(ours, index, 30 + index as u64).unwrap();
+        }
+        for index in 0..4 {
+            let is_shared = index == 0 || index == 3;
+            assert_eq!(word(theirs, index) == 30 + index as u64, is_shared);
+        }
+        // What is not whole pages of it is refused; what is detached already may be once more.
+        for (offset, len) in [(1, page), (0, 0), (0, page - 1), (4 * page, page)] {
+            let error = arena.detach(offset, len).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        }
+        assert!(arena.detach(usize::MAX - page + 1, page).is_err());
+        drop(peer);
+        drop(arena);
+        assert!(memory.load_bytes(&mut [0], ours + page as u64).is_err());
+    }
+}
+
+/// While pages are detached, threads of the owner go on to count in them: no step is lost.
+#[test]
+fn no_store_is_lost_while_pages_are_detached() {
+    const THREADS: usize = 3;
+    let page = page_size();
+    let pages = 64;
+    let arena = Arena::create("rkey-test", pages * page, Sharing::ReadWrite).unwrap();
+    let memory = memory();
+    let base = arena.as_ptr().expose_provenance() as u64;
+    let go_on = std::sync::atomic::AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        let counters: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (memory, go_on) = (&memory, &go_on);
+                scope.spawn(move || {
+                    let mut counts = vec![0u64; pages];
+                    while go_on.load(Ordering::Relaxed) {
+                        for (index, count) in counts.iter_mut().enumerate() {
+                            // A word of this thread's own in each page.
+                            let at = base + (index * page + thread * 8) as u64;
+                            let old = memory.fetch_add(at, 1).unwrap();
+                            assert_eq!(old, *count, "a step was lost");
+                            *count += 1;
+                        }
+                    }
+                })
+            })
+            .collect();
+        for index in 0..pages {
+            arena.detach(index * page, page).unwrap();
+            std::thread::yield_now();
+        }
+        go_on.store(false, Ordering::Relaxed);
+        for counter in counters {
+            counter.join().unwrap();
+        }
+    });
 }
 
 #[test]
@@ -201,6 +287,39 @@ fn windows_outside_an_arena_are_refused() {
     assert_eq!(kind(0, 0), ErrorKind::InvalidInput);
     assert_eq!(kind(1, page), ErrorKind::InvalidInput);
     assert_eq!(kind(0, page - 1), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn a_permit_lasts_until_it_is_withdrawn() {
+    let own = OwnPermit::create().unwrap();
+    let peer = PeerPermit::map(own.fd().try_clone_to_owned().unwrap()).unwrap();
+    let source: Vec<u8> = (0..200).collect();
+    let from = source.as_ptr().expose_provenance() as u64;
+    let me = std::process::id();
+    let mut seen = vec![0; 200];
+    let read = |seen: &mut [u8]| {
+        let to = seen.as_mut_ptr();
+        #[expect(unsafe_code, reason = "a copy to a raw address")]
+        // SAFETY: as many bytes as there are, borrowed for the call.
+        unsafe {
+            cma_read_with(&peer, me, to, from, seen.len())
+        }
+    };
+    assert_eq!(read(&mut seen), Ok(()));
+    assert_eq!(seen, source);
+    own.withdraw();
+    assert_eq!(read(&mut seen), Err(CmaError::Withdrawn));
+    own.withdraw();
+    // Nobody can bring it back: neither by its size nor by a new mapping.
+    assert_eq!(ftruncate(own.fd(), 4096), Err(Errno::PERM));
+    let late = PeerPermit::map(own.fd().try_clone_to_owned().unwrap()).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::InvalidData);
+    assert_eq!(read(&mut seen), Err(CmaError::Withdrawn));
+    // And nothing else passes for one.
+    let segment = OwnSegment::create("rkey-test", 1).unwrap();
+    assert!(PeerPermit::map(segment.fd().try_clone_to_owned().unwrap()).is_err());
+    let file = std::fs::File::open("/dev/zero").unwrap();
+    assert!(PeerPermit::map(file.into()).is_err());
 }
 
 #[test]
