@@ -3,7 +3,9 @@
 use super::mapping::{Children, Mapping, Rights, create, inspect, seal};
 use rustix::fs::SealFlags;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
 /// What a peer that is given the descriptor of an arena can do with its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,6 +34,8 @@ pub struct Arena {
     fd: OwnedFd,
     program: Mapping,
     sharing: Sharing,
+    /// What has been detached: whole pages, no page twice.
+    detached: Mutex<Vec<Range<usize>>>,
 }
 
 impl Arena {
@@ -52,6 +56,7 @@ impl Arena {
             fd,
             program,
             sharing,
+            detached: Mutex::new(Vec::new()),
         })
     }
 
@@ -97,7 +102,8 @@ impl Arena {
     }
 
     /// Parts some pages from everybody else who has them: this process keeps the bytes, in pages of its own at the same
-    /// addresses, and whatever others do to the old pages from now on is not seen here. There is no way back.
+    /// addresses, and whatever others do to the old pages from now on is not seen here. There is no way back. Pages that
+    /// are detached already stay as they are.
     ///
     /// No store of this process is lost, not even one that is made meanwhile. What others store meanwhile may be. A
     /// forked child is one of the others. So is a device, or another process, that had the kernel pin a page for a
@@ -110,8 +116,30 @@ impl Arena {
     /// `InvalidInput` when the bytes are not whole pages of the arena. When the process may not have more memory; then
     /// the pages may still be seen by others.
     pub fn detach(&self, offset: usize, len: usize) -> io::Result<()> {
-        self.program.make_private(&self.fd, offset, len)
+        // Nothing panics in the middle of a change.
+        let mut detached = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
+        // Without an overflow only if it lies inside, which is checked before anything is done.
+        for rest in without(offset..offset.wrapping_add(len), &detached) {
+            self.program
+                .make_private(&self.fd, rest.start, rest.len())?;
+            detached.push(rest);
+        }
+        self.program.populate(offset, len)
     }
+}
+
+/// What is left of a range without some others.
+fn without(range: Range<usize>, others: &[Range<usize>]) -> Vec<Range<usize>> {
+    let mut rest = vec![range];
+    for other in others {
+        let parts = rest.iter().flat_map(|part| {
+            let before = part.start..part.end.min(other.start);
+            let behind = part.start.max(other.end)..part.end;
+            [before, behind]
+        });
+        rest = parts.filter(|part| !part.is_empty()).collect();
+    }
+    rest
 }
 
 /// A window onto an arena of a peer.

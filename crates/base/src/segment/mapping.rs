@@ -94,19 +94,12 @@ impl Mapping {
     /// Replaces pages of a shared, writable mapping of a whole file by private copies of them.
     ///
     /// The new mapping takes the place of the old one in one step: an access of another thread goes to the one or to
-    /// the other. A page is copied when it is first written through the new one, and all that have not been are written
-    /// (without a change) at the end. So stores of this process reach either a page before it is copied, or the copy.
+    /// the other. A page is copied when it is first written through the new one, and not before. So stores of this
+    /// process reach either a page before it is copied, or the copy. See [`populate`](Self::populate).
+    ///
+    /// To be done once for a page: what a private copy holds would go.
     pub(super) fn make_private(&self, fd: &OwnedFd, offset: usize, len: usize) -> io::Result<()> {
-        let page = crate::process::page_size();
-        let (Some(start), true) = (
-            self.at(offset, len),
-            len > 0 && len.is_multiple_of(page) && offset.is_multiple_of(page),
-        ) else {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "not whole pages of the mapping",
-            ));
-        };
+        let start = self.pages(offset, len)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // Elsewhere first: what can fail for want of memory fails here, and leaves everything as it was.
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
@@ -128,11 +121,17 @@ impl Mapping {
             let _ = unsafe { munmap(new, len) };
             return Err(error.into());
         }
+        Ok(())
+    }
+
+    /// Writes to all of these pages, without a change, so that those that are private are copies from now on.
+    pub(super) fn populate(&self, offset: usize, len: usize) -> io::Result<()> {
+        let start = self.pages(offset, len)?;
         // SAFETY: advice about our own pages; populating them changes no byte.
         match unsafe { madvise(start.cast(), len, Advice::LinuxPopulateWrite) } {
             // Kernels before 5.14 do not know it.
             Err(rustix::io::Errno::INVAL) => {
-                for at in (0..len).step_by(page) {
+                for at in (0..len).step_by(crate::process::page_size()) {
                     // SAFETY: a byte of a mapped, writable page. Atomic, and without a change: others may use it.
                     unsafe { AtomicU8::from_ptr(start.add(at)) }.fetch_or(0, Ordering::Relaxed);
                 }
@@ -140,6 +139,19 @@ impl Mapping {
             }
             other => Ok(other?),
         }
+    }
+
+    /// The address of whole pages (at least one) of the mapping.
+    fn pages(&self, offset: usize, len: usize) -> io::Result<*mut u8> {
+        let page = crate::process::page_size();
+        let whole = len > 0 && len.is_multiple_of(page) && offset.is_multiple_of(page);
+        let start = self.at(offset, len).filter(|_| whole);
+        start.ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "not whole pages of the mapping",
+            )
+        })
     }
 
     /// The address `offset` bytes into the mapping, if `len` bytes are there.

@@ -220,7 +220,12 @@ fn detached_pages_are_ours_alone() {
             let is_shared = index == 0 || index == 3;
             assert_eq!(word(theirs, index) == 30 + index as u64, is_shared);
         }
-        // What is not whole pages of it is refused; what is detached already may be once more.
+        // What is detached already stays as it is.
+        arena.detach(0, 3 * page).unwrap();
+        for index in 0..4 {
+            assert_eq!(word(ours, index), 30 + index as u64);
+        }
+        // What is not whole pages of it is refused.
         for (offset, len) in [(1, page), (0, 0), (0, page - 1), (4 * page, page)] {
             let error = arena.detach(offset, len).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput);

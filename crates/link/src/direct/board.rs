@@ -1,10 +1,12 @@
 //! The owner's side: granting leases and taking them back.
 
+use super::announced;
 use super::grant::{Grant, LeaseId};
 use crate::ring::{Half, Keep, LEASES};
 use crate::shm::PeerProcess;
 use rkey_base::{barrier, hint};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -37,6 +39,8 @@ pub(crate) struct Board {
 struct State {
     /// Used in turn, so that an index comes back as late as possible.
     free: VecDeque<u16>,
+    /// Given up while the peer was in the middle of a copy: free when it has ended that.
+    abandoned: Vec<u16>,
     /// The generation of each lease that is out (also if already withdrawn), 0 for the others.
     out: [u64; LEASES],
     last_generation: u64,
@@ -46,6 +50,7 @@ impl Board {
     pub(crate) fn new(own: Half, peer: Half, keep: Keep, process: Arc<PeerProcess>) -> Self {
         let state = State {
             free: (0..LEASES as u16).collect(),
+            abandoned: Vec::new(),
             out: [0; LEASES],
             last_generation: 0,
         };
@@ -67,6 +72,12 @@ impl Board {
         }
     }
 
+    /// Whether the peer is not in the middle of a copy.
+    fn is_idle(&self, index: usize) -> bool {
+        let in_use = self.peer.in_use(index);
+        in_use.is_none_or(|word| word.load(Ordering::Acquire) == 0) || self.process.is_dead()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing panics in the middle of a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -85,6 +96,12 @@ impl LeaseBoard {
             return None;
         }
         let mut state = self.0.state();
+        if state.free.is_empty() {
+            let State {
+                free, abandoned, ..
+            } = &mut *state;
+            free.extend(abandoned.extract_if(.., |index| self.0.is_idle(usize::from(*index))));
+        }
         let index = state.free.pop_front()?;
         state.last_generation += 1;
         let generation = state.last_generation;
@@ -122,20 +139,37 @@ impl LeaseBoard {
         if state.out.get(index) != Some(&lease.generation) {
             return true;
         }
-        let (Some(word), Some(in_use)) = (self.0.own.generation(index), self.0.peer.in_use(index))
-        else {
-            return true;
-        };
-        if word.load(Ordering::Relaxed) != 0 {
-            // Not withdrawn.
-            return false;
-        }
-        if in_use.load(Ordering::Acquire) != 0 && !self.0.process.is_dead() {
+        let withdrawn = self
+            .0
+            .own
+            .generation(index)
+            .is_none_or(|word| word.load(Ordering::Relaxed) == 0);
+        if !withdrawn || !self.0.is_idle(index) {
             return false;
         }
         state.out[index] = 0;
         state.free.push_back(lease.index);
         true
+    }
+
+    /// In the place of [`is_back`](Self::is_back): which bytes of the lease, counted from its first
+    /// one, the copy that is under way can touch, as the peer says: the range may lie outside.
+    /// `None` if there is no copy.
+    pub fn under_way(&self, lease: LeaseId) -> Option<Range<u64>> {
+        if self.is_back(lease) {
+            return None;
+        }
+        announced(self.0.peer.in_use(lease.index())?.load(Ordering::Acquire))
+    }
+
+    /// Gives up waiting for a withdrawn lease. The caller has seen to it that whatever the peer still
+    /// copies does no harm. The lease's index is used again only when the peer has ended its copy.
+    pub fn abandon(&self, lease: LeaseId) {
+        let mut state = self.0.state();
+        if state.out.get(lease.index()) == Some(&lease.generation) {
+            state.out[lease.index()] = 0;
+            state.abandoned.push(lease.index);
+        }
     }
 
     /// Takes leases back: withdraws them, issues one barrier, and waits until the peer has
@@ -168,9 +202,10 @@ impl LeaseBoard {
         Ok(())
     }
 
-    /// How many leases are out.
+    /// How many leases are out, without abandoned ones.
     pub fn out(&self) -> usize {
-        LEASES - self.0.state().free.len()
+        let state = self.0.state();
+        LEASES - state.free.len() - state.abandoned.len()
     }
 }
 

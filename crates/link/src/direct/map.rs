@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::grant::{Grant, LeaseId};
+use super::{CHUNK, announcement};
 use crate::ring::{Half, Keep, LEASES};
 use crate::shm::Line;
 use rkey_base::fault::Fault;
@@ -16,9 +17,6 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-
-/// Bytes per announcement: how long a revocation may have to wait.
-const CHUNK: usize = 256 << 10;
 
 /// Why a direct access was not done.
 #[derive(Debug, thiserror::Error)]
@@ -200,14 +198,15 @@ impl DirectMap {
         unsafe { self.in_use.as_ref() }
     }
 
-    /// Announces a copy and looks whether the lease is good; does the copy; takes the
-    /// announcement back.
+    /// Announces a copy that begins `offset` bytes into the lease, and looks whether the lease is
+    /// good; does the copy; takes the announcement back.
     #[inline(always)]
     fn with_lease<R>(
         &mut self,
+        offset: u64,
         access: impl FnOnce(*mut u8) -> Result<R, Fault>,
     ) -> Result<R, DirectError> {
-        self.in_use().store(self.id.generation, Ordering::Relaxed);
+        self.in_use().store(announcement(offset), Ordering::Relaxed);
         if self.light {
             barrier::light();
         } else {
@@ -275,8 +274,8 @@ impl DirectMap {
     ) -> Result<(), DirectError> {
         let mut done = 0;
         loop {
-            let size = (len - done).min(CHUNK);
-            self.with_lease(|start| {
+            let size = (len - done).min(CHUNK as usize);
+            self.with_lease(offset.wrapping_add(done as u64), |start| {
                 // Inside the mapping: the caller has checked offset and length.
                 part(start.wrapping_add(offset as usize + done), done, size)
             })?;
@@ -370,7 +369,7 @@ impl DirectMap {
         swap: u64,
     ) -> Result<u64, DirectError> {
         self.check_atomic(offset)?;
-        self.with_lease(|start| {
+        self.with_lease(offset, |start| {
             // SAFETY: 8 bytes inside the writable mapping, aligned (checked above).
             unsafe { copy::compare_swap(start.wrapping_add(offset as usize).cast(), compare, swap) }
         })
@@ -383,7 +382,7 @@ impl DirectMap {
     /// [`DirectError`].
     pub fn fetch_add(&mut self, offset: u64, add: u64) -> Result<u64, DirectError> {
         self.check_atomic(offset)?;
-        self.with_lease(|start| {
+        self.with_lease(offset, |start| {
             // SAFETY: 8 bytes inside the writable mapping, aligned (checked above).
             unsafe { copy::fetch_add(start.wrapping_add(offset as usize).cast(), add) }
         })

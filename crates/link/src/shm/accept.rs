@@ -192,7 +192,7 @@ impl LinkRequest {
             fds,
         } = self;
         let peer_geometry = Geometry::try_from(hello.sizes)?;
-        let peer = match map_segment(fds, peer_geometry) {
+        let (peer, peer_permit) = match map_segment(fds, peer_geometry) {
             Ok(peer) => peer,
             Err(e) => {
                 refuse(&socket, "the segment cannot be used");
@@ -202,8 +202,10 @@ impl LinkRequest {
         let own_geometry = local.config.responses();
         let own = create_segment(own_geometry)?;
         let process = PeerProcess::of(&socket);
-        let by_reference =
-            local.config.by_reference && who.is_our_user() && process.probe(&hello.probe);
+        let by_reference = local.config.by_reference
+            && who.is_our_user()
+            && peer_permit.is_some()
+            && process.probe(&hello.probe);
         let welcome = Welcome {
             node: local.id,
             sizes: own_geometry.into(),
@@ -225,6 +227,8 @@ impl LinkRequest {
             own_geometry,
             peer,
             peer_geometry,
+            own_permit: None,
+            peer_permit,
             light: local.membarrier && membarrier,
             fork: local.fork_mark(),
             by_reference,

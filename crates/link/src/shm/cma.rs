@@ -13,7 +13,10 @@ use super::socket::Socket;
 use crate::PullError;
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
-use rkey_base::process::{CmaError, PidFd, cma_read, cma_write};
+use rkey_base::process::{
+    CmaError, PidFd, all_threads_stopped, cma_read, cma_read_with, cma_write_with,
+};
+use rkey_base::segment::PeerPermit;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// Bytes per system call: measured best, and the time between two looks at a revocation.
@@ -43,6 +46,15 @@ impl PeerProcess {
             .is_some_and(|process| !process.is_alive())
     }
 
+    /// Whether all its threads have just been seen stopped (or ended).
+    pub(crate) fn is_stopped(&self) -> bool {
+        // Of a process that has ended meanwhile, the number may be another one's: ask afterwards.
+        let (Some(pid), Some(alive)) = (self.pid, &self.alive) else {
+            return false;
+        };
+        matches!(all_threads_stopped(pid), Ok(true)) && alive.is_alive()
+    }
+
     /// Readable once the process has ended.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.alive.as_ref().map(AsFd::as_fd)
@@ -70,7 +82,7 @@ impl PeerProcess {
     /// Copies `len` bytes at `src` of the peer to `dst` of `mem`.
     pub(crate) fn pull<M: Memory>(
         &self,
-        reach: &Reach,
+        (reach, permit): (&Reach, &PeerPermit),
         mem: &M,
         dst: u64,
         src: u64,
@@ -83,7 +95,8 @@ impl PeerProcess {
                 // SAFETY: whoever made the `ProcessMemory` has promised that only addresses of
                 // registered memory come here; the kernel refuses what is not mapped.
                 unsafe {
-                    cma_read(
+                    cma_read_with(
+                        permit,
                         pid,
                         std::ptr::with_exposed_provenance_mut(dst as usize),
                         src,
@@ -97,7 +110,8 @@ impl PeerProcess {
             for_chunks(dst, src, len, STEP as u64, |dst, src, len| {
                 let inside = reach.enter()?;
                 // SAFETY: `for_chunks` gives at most `STEP` bytes, the size of the buffer.
-                unsafe { cma_read(pid, step.as_mut_ptr(), src, len) }.map_err(explain)?;
+                unsafe { cma_read_with(permit, pid, step.as_mut_ptr(), src, len) }
+                    .map_err(explain)?;
                 drop(inside);
                 mem.store_bytes(dst, &step[..len]).map_err(PullError::Local)
             })?;
@@ -109,7 +123,7 @@ impl PeerProcess {
     /// Copies `len` bytes at `src` of `mem` to `dst` of the peer.
     pub(crate) fn push<M: Memory>(
         &self,
-        reach: &Reach,
+        (reach, permit): (&Reach, &PeerPermit),
         mem: &M,
         dst: u64,
         src: u64,
@@ -122,7 +136,8 @@ impl PeerProcess {
                 let pid = self.check_alive()?;
                 // SAFETY: as in `pull`.
                 unsafe {
-                    cma_write(
+                    cma_write_with(
+                        permit,
                         pid,
                         std::ptr::with_exposed_provenance(src as usize),
                         dst,
@@ -139,7 +154,7 @@ impl PeerProcess {
                 let _inside = reach.enter()?;
                 let pid = self.check_alive()?;
                 // SAFETY: `for_chunks` gives at most `STEP` bytes, the size of the buffer.
-                unsafe { cma_write(pid, step.as_ptr(), dst, len) }.map_err(explain)
+                unsafe { cma_write_with(permit, pid, step.as_ptr(), dst, len) }.map_err(explain)
             })
         }
     }
@@ -168,7 +183,7 @@ fn for_chunks(
 fn explain(error: CmaError) -> PullError {
     match error {
         CmaError::Refused { .. } => PullError::Refused,
-        CmaError::Gone => PullError::Gone,
+        CmaError::Gone | CmaError::Withdrawn => PullError::Gone,
         CmaError::LocalFault { address } => PullError::Local(Fault { address }),
         CmaError::RemoteFault { address } => PullError::Remote(address),
     }

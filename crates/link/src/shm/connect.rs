@@ -7,7 +7,7 @@ use super::local::LocalNode;
 use super::socket::{Credentials, Packet, Received, Socket};
 use crate::Malformed;
 use crate::ring::{Geometry, Role};
-use rkey_base::segment::{OwnSegment, PeerSegment};
+use rkey_base::segment::{OwnPermit, OwnSegment, PeerPermit, PeerSegment};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -66,18 +66,21 @@ pub(crate) fn check_user(
     }
 }
 
-/// Maps the other side's segment, which must be the only descriptor of the packet.
+/// Maps the other side's segment, the first descriptor of the packet, and its permit, if there is a
+/// second one.
 pub(crate) fn map_segment(
-    mut fds: Vec<OwnedFd>,
+    fds: Vec<OwnedFd>,
     geometry: Geometry,
-) -> Result<PeerSegment, HandshakeError> {
+) -> Result<(PeerSegment, Option<PeerPermit>), HandshakeError> {
     const SLACK: usize = 64 << 10;
-    match (fds.pop(), fds.is_empty()) {
-        (Some(fd), true) => {
+    let mut fds = fds.into_iter();
+    match (fds.next(), fds.next(), fds.next()) {
+        (Some(segment), permit, None) => {
             let min = geometry.bytes();
-            Ok(PeerSegment::map(fd, min, min + SLACK)?)
+            let segment = PeerSegment::map(segment, min, min + SLACK)?;
+            Ok((segment, permit.map(PeerPermit::map).transpose()?))
         }
-        _ => Err(Malformed::new("a hello without exactly one segment").into()),
+        _ => Err(Malformed::new("neither a segment nor a segment and a permit").into()),
     }
 }
 
@@ -87,6 +90,8 @@ pub struct Connector {
     local: LocalNode,
     socket: Option<Socket>,
     own: Option<OwnSegment>,
+    /// For the peer, to reach our memory with.
+    permit: Option<OwnPermit>,
 }
 
 impl Connector {
@@ -111,11 +116,16 @@ impl Connector {
             probe: local.probe(),
             purpose: purpose.to_vec(),
         };
-        socket.send(&hello::encode(Kind::Hello, &hello)?, &[own.fd()])?;
+        let permit = local.config.by_reference.then(OwnPermit::create);
+        let permit = permit.transpose()?;
+        let mut fds = vec![own.fd()];
+        fds.extend(permit.as_ref().map(OwnPermit::fd));
+        socket.send(&hello::encode(Kind::Hello, &hello)?, &fds)?;
         Ok(Self {
             local: local.clone(),
             socket: Some(socket),
             own: Some(own),
+            permit,
         })
     }
 
@@ -145,7 +155,9 @@ impl Connector {
         };
         let welcome: Welcome = hello::decode(body)?;
         let peer_geometry = Geometry::try_from(welcome.sizes)?;
-        let peer = map_segment(packet.fds, peer_geometry)?;
+        let (peer, None) = map_segment(packet.fds, peer_geometry)? else {
+            return Err(Malformed::new("a permit that is of no use").into());
+        };
         let (Some(socket), Some(own)) = (self.socket.take(), self.own.take()) else {
             return Err(HandshakeError::Closed);
         };
@@ -166,6 +178,8 @@ impl Connector {
             own_geometry: self.local.config.requests(),
             peer,
             peer_geometry,
+            own_permit: self.permit.take(),
+            peer_permit: None,
             light: self.local.membarrier && welcome.membarrier,
             fork: self.local.fork_mark(),
             by_reference: by_reference && welcome.by_reference,

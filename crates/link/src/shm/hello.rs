@@ -11,7 +11,7 @@ use crate::{Malformed, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// The version of the whole protocol: packets, segment layout, slots.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 /// The most bytes of [`Hello::purpose`].
 pub const PURPOSE_MAX: usize = 1024;
 
@@ -25,7 +25,7 @@ pub const CONTROL_MAX: usize = PACKET_MAX - HEADER;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Kind {
-    /// Wants a link; brings the requester's segment.
+    /// Wants a link; brings the requester's segment, and the permit to reach its memory.
     Hello = 1,
     /// Gives the link; brings the responder's segment.
     Welcome = 2,

@@ -16,7 +16,7 @@ use rkey_base::barrier;
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_base::process::ForkMark;
-use rkey_base::segment::{OwnSegment, PeerSegment};
+use rkey_base::segment::{OwnPermit, OwnSegment, PeerPermit, PeerSegment};
 use rkey_base::shared::Place;
 use std::cell::Cell;
 use std::io;
@@ -35,6 +35,10 @@ pub(crate) struct Parts {
     pub(crate) own_geometry: Geometry,
     pub(crate) peer: PeerSegment,
     pub(crate) peer_geometry: Geometry,
+    /// The requester's, by which the responder may reach its memory.
+    pub(crate) own_permit: Option<OwnPermit>,
+    /// The same at the responder.
+    pub(crate) peer_permit: Option<PeerPermit>,
     /// Both sides are registered for heavy barriers.
     pub(crate) light: bool,
     pub(crate) fork: ForkMark,
@@ -86,6 +90,8 @@ pub struct ShmLink {
     line: Arc<Line>,
     leases: Leases,
     reach: Reach,
+    /// With this we reach the requester's memory.
+    permit: Option<PeerPermit>,
 }
 
 /// Leases over a link, according to the role.
@@ -118,7 +124,13 @@ impl ShmLink {
         let keep = Keep::new(segments);
         let process = Arc::new(parts.process);
         let line = Arc::new(Line::new(parts.socket, parts.fork));
-        let reach = Reach::new(own, peer, keep.clone(), Arc::clone(&process));
+        let reach = Reach::new(
+            own,
+            peer,
+            keep.clone(),
+            Arc::clone(&process),
+            parts.own_permit,
+        );
         let leases = match parts.role {
             Role::Responder => {
                 let board = Board::new(own, peer, keep.clone(), Arc::clone(&process));
@@ -149,6 +161,7 @@ impl ShmLink {
             line,
             leases,
             reach,
+            permit: parts.peer_permit,
         })
     }
 
@@ -259,6 +272,12 @@ impl ShmLink {
 
     pub(crate) fn send_packet(&self, packet: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.line.send_packet(packet, fds)
+    }
+
+    /// Responder: the permit to reach the requester's memory.
+    fn may_reach(&self) -> Option<&PeerPermit> {
+        let allowed = self.capabilities.by_reference && !self.is_requester();
+        self.permit.as_ref().filter(|_| allowed)
     }
 
     #[cold]
@@ -387,10 +406,9 @@ impl Link for ShmLink {
     }
 
     fn pull<M: Memory>(&self, mem: &M, dst: u64, src: u64, len: u64) -> Result<(), PullError> {
-        if !self.capabilities.by_reference || self.is_requester() {
-            return Err(PullError::Refused);
-        }
-        self.process.pull(&self.reach, mem, dst, src, len)
+        let permit = self.may_reach().ok_or(PullError::Refused)?;
+        let right = (&self.reach, permit);
+        self.process.pull(right, mem, dst, src, len)
     }
 
     fn push<M: Memory>(
@@ -400,11 +418,9 @@ impl Link for ShmLink {
         src_local: u64,
         len: u64,
     ) -> Result<(), PullError> {
-        if !self.capabilities.by_reference || self.is_requester() {
-            return Err(PullError::Refused);
-        }
-        self.process
-            .push(&self.reach, mem, dst_remote, src_local, len)
+        let permit = self.may_reach().ok_or(PullError::Refused)?;
+        let right = (&self.reach, permit);
+        self.process.push(right, mem, dst_remote, src_local, len)
     }
 
     #[inline]

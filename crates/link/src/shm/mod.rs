@@ -1,6 +1,6 @@
 //! Shared memory between two processes of one host.
 //!
-//! # Protocol, version 1
+//! # Protocol, version 2
 //!
 //! **Finding each other.** A device listens on an abstract Unix address ([`Listener`]); who wants
 //! something from it connects to that ([`Connector`]). The socket is of type `SOCK_SEQPACKET`, and
@@ -12,7 +12,7 @@
 //!
 //! | kind | from | body | descriptors |
 //! | --- | --- | --- | --- |
-//! | 1 hello | requester | node, sizes, membarrier?, probe, purpose | its segment |
+//! | 1 hello | requester | node, sizes, membarrier?, probe, purpose | its segment; its permit, if its memory may be reached |
 //! | 2 welcome | responder | node, sizes, membarrier?, probe, by reference?, least size for it | its segment |
 //! | 3 refusal | responder | text | |
 //! | 4 other | either, first or instead of a link | the devices' | the devices' |
@@ -38,7 +38,7 @@
 //! | 512 | no-more word (requester): 1 once nobody may reach into its memory | once |
 //! | 640 | at-it word (responder): 1 while it reaches into the requester's memory | around each pull, push |
 //! | 2048 | 256 lease generation words (u64): 0 or the generation of a valid lease | grant, revoke |
-//! | 4096 | 256 lease in-use words (u64), 64 bytes apart: 0 or the generation in use | around each copy |
+//! | 4096 | 256 lease in-use words (u64), 64 bytes apart: 0, or 1 + the number of the 256 KiB in which a copy begins | around each copy |
 //! | 20480 | slots of 256 bytes | each piece |
 //! | after them | payload ring | pieces of more than 208 bytes |
 //!
@@ -61,7 +61,15 @@
 //! **By reference.** The responder sets its at-it word, issues a full fence, looks at the
 //! requester's no-more word, and only then pulls or pushes; then it clears its word. The requester
 //! that wants its memory for itself again sets no-more, issues a full fence, and waits until at-it
-//! is clear. Between two users nothing goes by reference, whatever the kernel permits: a privileged
+//! is clear.
+//!
+//! The system call takes the list of the requester's addresses out of the requester's *permit*: a
+//! memfd of one page, which both map, sealed against growing. The responder puts each list there;
+//! the requester, which never looks at it, cuts it to nothing together with no-more. So a responder
+//! that was stopped between its look and its call fails when it goes on, and the requester need not
+//! wait for it: when at-it is set and all threads of the responder are stopped, nobody is in a call.
+//!
+//! Between two users nothing goes by reference, whatever the kernel permits: a privileged
 //! responder would write where a process of less privilege tells it to, which may run another
 //! program by then.
 //!

@@ -9,10 +9,18 @@
 //! * requester: "no more" = 1, full fence, look at "at it".
 //!
 //! At least one sees the other. Beside a system call two fences cost nothing.
+//!
+//! A responder that is stopped while it is "at it" may be just before its system call. So the call
+//! needs a permit (`rkey_base::segment::OwnPermit`), which the requester takes back together with
+//! "no more": a call that begins later fails, whenever that is. A call that has begun ends by itself,
+//! because nobody is stopped inside of one. So when the permit is gone, and then all threads of the
+//! responder are seen stopped, none of them is in such a call, and none will be. There is no need to
+//! wait until they go on.
 
 use super::cma::PeerProcess;
 use crate::PullError;
 use crate::ring::{Half, Keep};
+use rkey_base::segment::OwnPermit;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -26,15 +34,24 @@ pub struct Reach {
     own: Half,
     peer: Half,
     process: Arc<PeerProcess>,
+    /// What the requester gave, if it lets anybody reach into its memory.
+    permit: Option<Arc<OwnPermit>>,
     _keep: Keep,
 }
 
 impl Reach {
-    pub(crate) fn new(own: Half, peer: Half, keep: Keep, process: Arc<PeerProcess>) -> Self {
+    pub(crate) fn new(
+        own: Half,
+        peer: Half,
+        keep: Keep,
+        process: Arc<PeerProcess>,
+        permit: Option<OwnPermit>,
+    ) -> Self {
         Self {
             own,
             peer,
             process,
+            permit: permit.map(Arc::new),
             _keep: keep,
         }
     }
@@ -44,14 +61,25 @@ impl Reach {
     pub fn forbid(&self) {
         self.own.no_more().store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
+        self.withdraw();
+    }
+
+    /// Says whether no call can begin any more.
+    fn withdraw(&self) -> bool {
+        self.permit.as_ref().is_none_or(|permit| permit.withdraw())
     }
 
     /// Requester, after [`forbid`](Self::forbid): whether none is under way any more, so that the
-    /// memory may be used for something else. A dead peer does not reach anywhere; and one whose word
-    /// holds what nobody who keeps the rules writes there makes no promise that could be waited for.
+    /// memory may be used for something else. A dead peer does not reach anywhere, one that is stopped
+    /// will not, and one whose word holds what nobody who keeps the rules writes there makes no promise
+    /// that could be waited for.
+    ///
+    /// That one is stopped cannot be seen when it is in a process namespace that we do not see.
     pub fn is_at_rest(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.peer.at_it().load(Ordering::Acquire) != AT_IT || self.process.is_dead()
+        self.peer.at_it().load(Ordering::Acquire) != AT_IT
+            || self.process.is_dead()
+            || (self.withdraw() && self.process.is_stopped())
     }
 
     /// Responder: announces that the requester's memory is about to be touched.
