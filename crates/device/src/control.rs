@@ -27,9 +27,9 @@ const HALF_OPEN_TIME: Duration = Duration::from_secs(1);
 const PATIENCE: usize = 64;
 /// How often the engine is driven before a link goes: acknowledgements are held back for a while.
 const LAST_DRIVES: u32 = 64;
-/// Pauses between two looks at the peers of lost links that are in the middle of a call, or seem to be:
-/// the first, and the longest.
-const STRAYS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
+/// Pauses between two looks at what is left of lost links. A process that is being killed closes its
+/// sockets a moment before it has ended.
+const RESIDUE_PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
 /// How long we do not accept when descriptors are used up.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -41,8 +41,8 @@ pub(crate) struct Control {
     tokens: HashMap<Token, LinkId>,
     next_token: u64,
     paused: Option<(Instant, Vec<u16>)>,
-    /// When to look again at peers of lost links, and the pause after that.
-    strays: Option<(Instant, Duration)>,
+    /// Something is left of lost links: when to look after it again, and the pause after that.
+    residue: Option<(Instant, Duration)>,
 }
 
 struct HalfOpen {
@@ -69,7 +69,7 @@ impl Control {
             tokens: HashMap::new(),
             next_token: 0,
             paused: None,
-            strays: None,
+            residue: None,
         }
     }
 
@@ -306,8 +306,12 @@ impl Control {
     }
 
     fn forget(&mut self, shared: &Shared, id: LinkId) {
-        self.look_for_strays(shared, Instant::now(), STRAYS.0);
-        shared.leases.forget_link(id);
+        let reaches = !shared.settle_reaches();
+        let leases = shared.leases.forget_link(id);
+        if reaches || leases {
+            let pause = RESIDUE_PAUSES.0;
+            self.residue = Some((Instant::now() + pause, pause));
+        }
         shared.renew_peeks();
         if let Some(watched) = self.links.remove(&id) {
             shared.reactor.remove(&*watched.line);
@@ -316,13 +320,6 @@ impl Control {
             }
         }
         self.tokens.retain(|_, link| *link != id);
-    }
-
-    /// Forgets what is known about lost links as soon as it may be: a peer that was killed in the middle of
-    /// a call is seen to be dead a little later than its socket is seen to be closed.
-    fn look_for_strays(&mut self, shared: &Shared, now: Instant, pause: Duration) {
-        let later = || (now + pause, (pause * 2).min(STRAYS.1));
-        self.strays = (!shared.settle_reaches()).then(later);
     }
 
     /// What has to be done because time passes, or because the engine asked for it.
@@ -337,12 +334,16 @@ impl Control {
         for id in cut {
             self.lose(shared, id, DownReason::Closed);
         }
+        if let Some((_, pause)) = self.residue.take_if(|(at, _)| *at <= now) {
+            let reaches = !shared.settle_reaches();
+            if shared.leases.settle() || reaches {
+                let pause = (pause * 2).min(RESIDUE_PAUSES.1);
+                self.residue = Some((now + pause, pause));
+            }
+        }
         while let Some(index) = self.half_open.iter().position(|h| h.until <= now) {
             tracing::debug!("dropped a client that said nothing");
             self.drop_half_open(shared, index);
-        }
-        if let Some((_, pause)) = self.strays.take_if(|(at, _)| *at <= now) {
-            self.look_for_strays(shared, now, pause);
         }
         if let Some((_, blocks)) = self.paused.take_if(|(until, _)| *until <= now) {
             for block in blocks {
@@ -358,7 +359,7 @@ impl Control {
         let half_open = self.half_open.iter().map(|h| h.until);
         half_open
             .chain(self.paused.as_ref().map(|(until, _)| *until))
-            .chain(self.strays.map(|(at, _)| at))
+            .chain(self.residue.map(|(at, _)| at))
             .min()
     }
 

@@ -167,7 +167,9 @@ impl Device {
             return Vec::new();
         }
         let all = self.shared().reports.all();
-        all.iter().map(|report| DenialReport::clone(report)).collect()
+        all.iter()
+            .map(|report| DenialReport::clone(report))
+            .collect()
     }
 
     /// What peers did to the regions that are bound to a counter.

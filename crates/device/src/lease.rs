@@ -4,19 +4,19 @@
 //! The peer's program asks with [`Qp::lease`]; the owner's engine thread checks the key exactly as it
 //! would check a request, and answers with a grant and the descriptor of the memory, which the peer maps.
 //! From then on each access is a copy by the peer itself, until the owner closes the region: the
-//! lease is taken back, and a copy that is under way is waited for.
+//! lease is taken back (`revoke.rs`), and a copy that is under way is waited for.
 //!
 //! Leases are given for the keys of regions only. A window may be bound elsewhere at any moment by a
 //! posted request, which could not wait for a peer.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rkey_base::barrier;
 use rkey_base::segment::{Arena, Sharing};
 use rkey_core::{
     Accessor, Denial, Key, MemoryKind, Operation, Region, RegionId, WIRE_LEN, WireKey,
@@ -30,9 +30,6 @@ use serde::{Deserialize, Serialize};
 use crate::error::DeviceError;
 use crate::qp::Qp;
 use crate::shared::Shared;
-
-/// How long a copy that is under way is waited for before it is worth a word in the log.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What devices say to each other about leases.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,12 +68,15 @@ enum Answer {
 /// The leases of a device: those that it gave, and those that it asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
-    segments: Mutex<HashMap<u32, Weak<Arena>>>,
+    /// Locked after `given`, if both are.
+    pub(crate) segments: Mutex<HashMap<u32, Segment>>,
     /// The regions of such memory, by their own keys: a window of one has others.
-    regions: Mutex<HashMap<RegionId, Leasable>>,
+    pub(crate) regions: Mutex<HashMap<RegionId, Leasable>>,
     /// Whether there ever was one, so that closing other regions need not look.
-    any_region: AtomicBool,
-    given: Mutex<HashMap<RegionId, Vec<Given>>>,
+    pub(crate) any_region: AtomicBool,
+    pub(crate) given: Mutex<HashMap<RegionId, Vec<Given>>>,
+    /// Held by whoever takes memory away from under a peer.
+    pub(crate) detaching: Mutex<()>,
     asked: Mutex<Asked>,
     answered: Condvar,
 }
@@ -95,9 +95,17 @@ struct Waiting {
     answer: Option<Answer>,
 }
 
+/// Memory that can be leased.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) arena: Weak<Arena>,
+    /// Bytes of it that cannot be leased any more: pages that peers have are not ours.
+    pub(crate) detached: Vec<Range<u64>>,
+}
+
 /// The keys of a region.
 #[derive(Clone, Copy, Debug)]
-struct Leasable {
+pub(crate) struct Leasable {
     key: Key,
     requested: Option<u64>,
 }
@@ -113,18 +121,25 @@ impl Leasable {
 
 /// A lease that a peer has.
 #[derive(Debug)]
-struct Given {
-    board: LeaseBoard,
-    lease: LeaseId,
-    link: LinkId,
+pub(crate) struct Given {
+    pub(crate) board: LeaseBoard,
+    pub(crate) lease: LeaseId,
+    pub(crate) link: LinkId,
+    /// Which bytes of which segment.
+    pub(crate) segment: u32,
+    pub(crate) bytes: Range<u64>,
+    /// The link is gone; what is left is the end of a copy.
+    pub(crate) lost: bool,
 }
 
 impl Leases {
     /// Memory that can be leased from now on, until it is freed.
     pub(crate) fn add_segment(&self, segment: u32, arena: &Arc<Arena>) {
         let mut segments = self.segments.lock();
-        segments.retain(|_, arena| arena.strong_count() > 0);
-        segments.insert(segment, Arc::downgrade(arena));
+        segments.retain(|_, segment| segment.arena.strong_count() > 0);
+        let arena = Arc::downgrade(arena);
+        let detached = Vec::new();
+        segments.insert(segment, Segment { arena, detached });
     }
 
     /// A region of such memory.
@@ -135,46 +150,6 @@ impl Leases {
         };
         self.regions.lock().insert(region.id, keys);
         self.any_region.store(true, Ordering::Release);
-    }
-
-    /// Takes back all leases of a region, which refuses new ones already. Returns when no peer
-    /// touches its memory any more.
-    pub(crate) fn revoke(&self, region: RegionId) {
-        if !self.any_region.load(Ordering::Acquire) {
-            return;
-        }
-        self.regions.lock().remove(&region);
-        let given = self.given.lock().remove(&region);
-        for Given { board, lease, .. } in given.into_iter().flatten() {
-            while board.revoke(&[lease], PATIENCE).is_err() {
-                // The peer has been stopped in the middle of a copy. Its end counts as the end of
-                // the copy, and so does its going on.
-                tracing::warn!(
-                    ?region,
-                    "waiting for a peer that stopped in the middle of a copy"
-                );
-            }
-        }
-    }
-
-    /// The leases of a link that is gone go with it, except those with a copy under way: a close waits
-    /// for these.
-    pub(crate) fn forget_link(&self, link: LinkId) {
-        let mut given = self.given.lock();
-        let of_link = |lease: &&Given| lease.link == link;
-        let mut any = false;
-        for lease in given.values().flatten().filter(of_link) {
-            lease.board.withdraw(&[lease.lease]);
-            any = true;
-        }
-        if !any {
-            return;
-        }
-        barrier::heavy();
-        given.retain(|_, leases| {
-            leases.retain(|lease| lease.link != link || !lease.board.is_back(lease.lease));
-            !leases.is_empty()
-        });
     }
 
     /// Wakes whoever waits for an answer, to look around.
@@ -504,13 +479,12 @@ impl Shared {
         let Ok(MemoryKind::Shared { segment, .. }) = memory else {
             return Err(No::Refused("the memory is not from the device's allocator"));
         };
-        let arena = self
-            .leases
-            .segments
-            .lock()
-            .get(&segment)
-            .and_then(Weak::upgrade);
-        let arena = arena.ok_or(No::Refused("the memory is gone"))?;
+        let (arena, detached) = {
+            let segments = self.leases.segments.lock();
+            let found = segments.get(&segment);
+            let found = found.and_then(|s| Some((s.arena.upgrade()?, s.detached.clone())));
+            found.ok_or(No::Refused("the memory is gone"))?
+        };
         // Where the span lies is computed from its address, whatever the registration said.
         let offset = span.start().checked_sub(arena.as_ptr() as u64);
         let offset = offset
@@ -521,6 +495,12 @@ impl Shared {
             .ok_or(No::Refused(
                 "the region is not inside of the memory that it names",
             ))?;
+        let bytes = offset..offset + span.len();
+        if detached.iter().any(|away| overlap(away, &bytes)) {
+            return Err(No::Refused(
+                "the memory had to be taken away from a peer that had stopped: only requests reach it now",
+            ));
+        }
         if write && arena.sharing() == Sharing::ReadOnly {
             return Err(No::Refused("the memory was allocated for reading only"));
         }
@@ -537,10 +517,18 @@ impl Shared {
             board: board.clone(),
             lease: grant.id,
             link,
+            segment,
+            bytes,
+            lost: false,
         };
         given.entry(region).or_default().push(entry);
         Ok((grant, fd))
     }
+}
+
+/// Whether two ranges have a byte in common.
+pub(crate) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
 }
 
 /// Why there is no lease.

@@ -41,6 +41,7 @@ pub mod paths;
 pub mod qp;
 pub mod queue;
 pub mod region;
+mod revoke;
 pub mod shared_memory;
 pub mod window;
 

@@ -2,8 +2,11 @@
 //!
 //! A request by reference lets the peer copy to or from our memory with a system call of its own. A peer
 //! can be stopped just before that call, for as long as somebody likes, and its link can be lost
-//! meanwhile. So before memory is given back to the program, the peers of all links that are no longer
-//! there must have been seen outside of such a call, or dead.
+//! meanwhile. So before memory is given back to the program, the permits of all links that are no longer
+//! there are withdrawn, and their peers must have been seen outside of such a call, or stopped, or dead
+//! ([`Reach`]).
+//!
+//! Until then some memory of a lost link is kept, too. The engine thread looks after it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -83,8 +86,7 @@ fn is_requester(link: &AnyLink) -> bool {
 }
 
 impl Shared {
-    /// Forgets lost links whose peers are at rest; says whether all are. Who closes a region looks at
-    /// the others too, but nobody may ever close one: until they are at rest, each holds two
+    /// Forgets lost links whose peers are at rest; says whether all are. Until they are, each holds three
     /// descriptors and two mappings.
     pub(crate) fn settle_reaches(&self) -> bool {
         self.reaches.settle(self, false)
@@ -92,6 +94,9 @@ impl Shared {
 
     /// Waits until no peer of a lost link is in the middle of a call. On a device that failed, all
     /// links count as lost: nobody takes their answers any more.
+    ///
+    /// This ends when the kernel has ended the call. Nothing else is waited for: a peer that is stopped
+    /// before its call cannot make it any more.
     #[cold]
     pub(crate) fn wait_for_strays(&self) {
         let started = Instant::now();
@@ -100,7 +105,9 @@ impl Shared {
         while !self.reaches.settle(self, self.has_failed()) {
             if started.elapsed() > LONG && !told {
                 told = true;
-                tracing::warn!("waiting for a peer that stopped while it reached into our memory");
+                tracing::warn!(
+                    "waiting for a peer that reaches into our memory by a call of the kernel"
+                );
             }
             std::thread::sleep(nap);
             nap = (nap * 2).min(NAPS.1);

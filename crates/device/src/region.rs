@@ -12,7 +12,7 @@ use crate::shared::Shared;
 const SPINS: u32 = 1000;
 /// So long a peer may have our permission to reach into memory that is being closed; then the link to
 /// it is cut.
-const STUCK: Duration = Duration::from_secs(2);
+const STUCK: Duration = Duration::from_secs(1);
 const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
 impl Device {
@@ -132,7 +132,7 @@ impl Device {
             let strays = shared.reaches.has_strays(&engine);
             (engine.references(region.local_key), strays)
         };
-        shared.leases.revoke(region.id);
+        shared.revoke_leases(region.id);
         if referenced {
             wait_for_peers(shared, region);
         }

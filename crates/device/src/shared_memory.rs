@@ -1,7 +1,6 @@
 //! Memory that peers can map: from the device's own allocator.
 //!
-//! It is a sealed memfd, so it cannot shrink under anybody's hands, and the engine has a mapping of its
-//! own, so the program cannot unmap it under the engine's. Peers get it by a lease only.
+//! It is a sealed memfd, so it cannot shrink under anybody's hands. Peers get it by a lease only.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,6 +17,11 @@ static SEGMENTS: AtomicU32 = AtomicU32::new(1);
 
 /// A piece of memory that can be registered, and that peers can be allowed to map. Zeroed. Clones are
 /// the same memory; the last one frees it, so hold one as long as a region covers it.
+///
+/// Should a peer be stopped in the middle of a copy while its region is closed, the pages that it copies
+/// to are taken away from it. They stay where they are for this process, with their contents, but can not
+/// be leased any more, and a forked child does not share them any more. What another device or process
+/// writes there by a call of the kernel at that very moment may get lost.
 #[derive(Clone, Debug)]
 pub struct SharedMemory(Arc<Inner>);
 

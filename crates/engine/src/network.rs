@@ -175,13 +175,27 @@ impl<L: Link, M: Memory> Engine<L, M> {
         !self.referencing_links(key).is_empty()
     }
 
+    /// From now on new requests name memory to peers, or do not: then all payload travels. See
+    /// [`Self::has_references`] for those that do already.
+    pub fn hold_references_back(&mut self, held_back: bool) {
+        self.x.reach.held_back = held_back;
+    }
+
+    /// Whether a peer may still touch any memory of ours; see [`Self::references`].
+    pub fn has_references(&self) -> bool {
+        !self.links_that_name(|_| true).is_empty()
+    }
+
     /// The links over which a peer may still touch the region; see [`Self::references`].
     pub fn referencing_links(&self, key: LocalKey) -> Vec<LinkId> {
+        self.links_that_name(|sges| sges.iter().any(|sge| sge.key == key))
+    }
+
+    fn links_that_name(&self, names: impl Fn(&[Sge]) -> bool) -> Vec<LinkId> {
         if !self.x.referenced.get() {
             return Vec::new();
         }
         let mut any = !self.x.ghosts.is_empty();
-        let names = |sges: &[Sge]| sges.iter().any(|sge| sge.key == key);
         let mut links = Vec::new();
         for qp in self.qps.iter() {
             for seq in qp.sq.head..qp.sq.next + u64::from(qp.req.offset > 0) {

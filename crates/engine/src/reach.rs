@@ -65,6 +65,8 @@ pub(crate) struct Reach<M> {
     pub(crate) protection: Arc<Protection>,
     section: Section,
     pub(crate) memory: M,
+    /// New requests do not name our memory to peers: their payload travels.
+    pub(crate) held_back: bool,
 }
 
 impl<M> Reach<M> {
@@ -74,6 +76,7 @@ impl<M> Reach<M> {
             protection,
             section,
             memory,
+            held_back: false,
         }
     }
 }

@@ -570,7 +570,7 @@ fn tell_large<L: Link, M: Memory>(
             }
         }
     }
-    if wants_reference(port, qp, rest) {
+    if !reach.held_back && wants_reference(port, qp, rest) {
         return by_reference(reach, port, qp, head, offset, trouble);
     }
     None
@@ -645,7 +645,8 @@ fn ask<L: Link, M: Memory>(
     head.flags |= HeadFlags::FIRST | HeadFlags::LAST;
     if head.op == Op::Read {
         qp.sq.wqe_mut(seq).flags -= WqeFlags::REFERENCE;
-        if wants_reference(port, qp, u64::from(head.total))
+        if !reach.held_back
+            && wants_reference(port, qp, u64::from(head.total))
             && let Some(ticket) = by_reference(reach, port, qp, head, 0, trouble)
         {
             return ticket;

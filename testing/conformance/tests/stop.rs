@@ -6,13 +6,15 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::process::{Holdings, Peer, address, alone, role};
+use common::process::{Holdings, Peer, address, alone, role, sleep_in_read};
 use common::side::{AREA, INBOX, Remote, SINK, SINK_COUNT, SINK_WORDS, Side, seed_of};
 use common::traffic::Traffic;
 use common::{LONG, Random, pattern, until};
 use rkey_device::base::range::VaRange;
 use rkey_device::core::{Access, Key, Region, RegionSpec, WireKey};
-use rkey_device::engine::{QpState, Status};
+use rkey_device::engine::{QpState, Status, Target, Work};
+use rkey_device::link::direct::DirectError;
+use rkey_device::{DeviceError, SharedMemory};
 
 /// Sends and receives, one connection after the other, until the test is over.
 fn peer_with_traffic() {
@@ -56,8 +58,9 @@ fn stopped_in_the_middle_of_traffic() {
     let mut random = Random::seeded(TEST);
     let mut side = Side::open(seed_of(4));
     let listener = side.listen();
+    let before = Holdings::now();
     let peer = Peer::start(TEST, "peer", listener.local_address());
-    let mut holdings = None;
+    let mut most = None;
     for round in 0..4 {
         let when = format!("round {round}");
         side.empty_inbox();
@@ -70,6 +73,7 @@ fn stopped_in_the_middle_of_traffic() {
             traffic.step(false);
         }
         assert_eq!(traffic.first_failure, None, "{when}");
+        let linked = Holdings::now();
         peer.stop();
         let stopped = Instant::now();
         while traffic.first_failure.is_none() {
@@ -109,14 +113,12 @@ fn stopped_in_the_middle_of_traffic() {
         until("the end of the old queue pair", || {
             side.device.inspect().unwrap().qps.is_empty()
         });
-        if round > 0 {
-            let now = Holdings::now();
-            let before: Holdings = *holdings.get_or_insert(now);
-            assert!(
-                now.descriptors <= before.descriptors && now.mappings <= before.mappings,
-                "{when}: {now:?} after {before:?}"
-            );
-        }
+        // With or without the links to the peer: those that did not have to be cut are there.
+        let (now, most) = (Holdings::now(), *most.get_or_insert(linked));
+        assert!(
+            now.descriptors <= most.descriptors && now.mappings <= most.mappings,
+            "{when}: {now:?} is more than {most:?}"
+        );
     }
     // After all that, the same peer and the same device work together.
     side.empty_inbox();
@@ -125,17 +127,36 @@ fn stopped_in_the_middle_of_traffic() {
     side.verify(&qp, &remote, "at the end");
     drop(qp);
     side.withdraw(&offer);
+    drop(peer);
+    before.wait_for("after the end of the peer");
 }
 
 /// Memory of the device's allocator in a region of its own.
-fn share(side: &Side) -> (rkey_device::SharedMemory, Region) {
+fn share(side: &Side) -> (SharedMemory, Region) {
     let memory = side.device.allocate_shared(LEASED, true).unwrap();
+    let region = register(side, &memory);
+    (memory, region)
+}
+
+fn register(side: &Side, memory: &SharedMemory) -> Region {
     let ranges: [VaRange; 1] = [memory.range().unwrap()];
     let mut spec = RegionSpec::new(side.domain, &ranges, Access::REMOTE);
     spec.memory = memory.kind(0);
     // SAFETY: the memory is only reached by address, with volatile accesses, and outlives the region.
-    let region = unsafe { side.device.register(&spec) }.unwrap();
-    (memory, region)
+    unsafe { side.device.register(&spec) }.unwrap()
+}
+
+/// What a peer has to know to ask for a lease of it.
+fn invitation(memory: &SharedMemory, region: Region) -> Vec<u8> {
+    let mut bytes = (memory.as_ptr() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(&u64::from(region.key.0).to_le_bytes());
+    bytes
+}
+
+/// The address and the key in an invitation.
+fn invited(bytes: &[u8]) -> (u64, WireKey) {
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    (word(0), WireKey::Device(Key(word(8) as u32)))
 }
 
 const LEASED: usize = 1 << 20;
@@ -152,9 +173,7 @@ fn peer_with_a_lease() {
         else {
             return;
         };
-        let word =
-            |at: usize| u64::from_le_bytes(peer.private_data[at..at + 8].try_into().unwrap());
-        let (base, key) = (word(0), WireKey::Device(Key(word(8) as u32)));
+        let (base, key) = invited(&peer.private_data);
         let Ok(mut lease) = qp.lease(key, base, LEASED as u64, true, LONG) else {
             continue;
         };
@@ -164,7 +183,7 @@ fn peer_with_a_lease() {
 }
 
 /// A peer that writes through a lease is stopped; the region is closed, and from then on not a byte of
-/// the memory changes, also when the peer continues.
+/// the memory changes, also when the peer continues. What was there before is still there.
 #[test]
 fn stopped_with_a_lease() {
     const TEST: &str = "stopped_with_a_lease";
@@ -174,7 +193,8 @@ fn stopped_with_a_lease() {
     let side = Side::open(6);
     let listener = side.listen();
     let peer = Peer::start(TEST, "peer", listener.local_address());
-    for round in 0..6 {
+    let mut holdings = None;
+    for round in 0..12 {
         let (memory, region) = share(&side);
         let word = |index: usize| {
             assert!(index < LEASED / 8);
@@ -182,17 +202,21 @@ fn stopped_with_a_lease() {
             unsafe { memory.as_ptr().cast::<u64>().add(index) }
         };
         let qp = side.qp();
-        let mut invitation = (memory.as_ptr() as u64).to_le_bytes().to_vec();
-        invitation.extend_from_slice(&u64::from(region.key.0).to_le_bytes());
         let incoming = listener.accept(Some(LONG)).unwrap();
-        incoming.accept(&[&qp], &invitation).unwrap();
+        let to = invitation(&memory, region);
+        incoming.accept(&[&qp], &to).unwrap();
         // SAFETY: see `word`.
         until("direct writes", || unsafe { word(0).read_volatile() } != 0);
-        std::thread::sleep(Duration::from_micros(500 * round));
+        std::thread::sleep(Duration::from_micros(500 * (round / 2)));
         peer.stop();
+        // SAFETY: see `word`.
+        let read = |index| unsafe { word(index).read_volatile() };
+        let before: Vec<u64> = (0..LEASED / 8).map(read).collect();
         let stopped = Instant::now();
         side.device.close_region(region).unwrap();
         let closed = stopped.elapsed();
+        let after: Vec<u64> = (0..LEASED / 8).map(read).collect();
+        assert!(before == after, "round {round}: closing changed the memory");
         for index in 0..LEASED / 8 {
             // SAFETY: see `word`; the region is closed, so nobody else writes.
             unsafe { word(index).write_volatile(pattern(round, index)) };
@@ -209,5 +233,133 @@ fn stopped_with_a_lease() {
             );
         }
         eprintln!("{TEST}: round {round}: closed after {closed:.1?}");
+        drop((qp, memory));
+        until("the end of the old queue pair", || {
+            side.device.inspect().unwrap().qps.is_empty()
+        });
+        let now = Holdings::now();
+        assert_eq!(*holdings.get_or_insert(now), now, "round {round}");
+    }
+}
+
+/// Words that the peer writes; where the neighbour counts, in the same page; its mark in a page that
+/// nobody else touches; and where it reports.
+const WRITTEN: usize = 256;
+const COUNT: usize = WRITTEN + 50;
+const MARK: usize = LEASED / 8 - 512;
+const REPORT: usize = LEASED / 8 - 1;
+
+/// Writes to the first page through a lease as fast as it can.
+fn peer_in_the_first_page() {
+    let side = Side::open(9);
+    let qp = side.qp();
+    let peer = side.device.connect(address(), &[&qp], &[], LONG).unwrap();
+    let (base, key) = invited(&peer.private_data);
+    let mut lease = qp.lease(key, base, LEASED as u64, true, LONG).unwrap();
+    while lease.write(0, &[0xbb; WRITTEN * 8]).is_ok() {}
+    sleep_in_read();
+}
+
+/// Counts through a lease until that is taken back, then reports the last number by a request, and tries
+/// to get another lease.
+fn neighbour() {
+    let side = Side::open(7);
+    let qp = side.qp();
+    let peer = side.device.connect(address(), &[&qp], &[], LONG).unwrap();
+    let (base, key) = invited(&peer.private_data);
+    let mut lease = qp.lease(key, base, 4096, true, LONG).unwrap();
+    let mut count = 0u64;
+    let end = loop {
+        match lease.write(8 * COUNT as u64, &(count + 1).to_le_bytes()) {
+            Ok(()) => count += 1,
+            Err(end) => break end,
+        }
+    };
+    assert!(matches!(end, DirectError::Revoked), "{end}");
+    drop(lease);
+    let again = qp.lease(key, base, 4096, true, LONG).unwrap_err();
+    assert!(matches!(again, DeviceError::Refused { .. }), "{again}");
+    // The pages that no copy could touch can still be had.
+    let rest = base + 8 * MARK as u64;
+    let mut lease = qp.lease(key, rest, 8, true, LONG).unwrap();
+    lease.write(0, &77u64.to_le_bytes()).unwrap();
+    side.memory.set(INBOX, count);
+    let write = Work::Write {
+        remote: Target {
+            addr: base + 8 * REPORT as u64,
+            key,
+        },
+        imm: None,
+    };
+    side.run(&qp, write, &[side.sge(INBOX, 1)]);
+    sleep_in_read();
+}
+
+/// Two peers have leases of the same memory, by the keys of two regions. One is stopped in the middle of a
+/// copy, and its region closed. The other loses its lease of the pages in question, but nothing of what it
+/// wrote, and goes on with requests.
+#[test]
+fn stopped_beside_a_neighbour() {
+    const TEST: &str = "stopped_beside_a_neighbour";
+    match role().as_deref() {
+        None => {}
+        Some("neighbour") => return neighbour(),
+        Some(_) => return peer_in_the_first_page(),
+    }
+    let side = Side::open(8);
+    for round in 0.. {
+        assert!(
+            round < 50,
+            "the peer was never stopped in the middle of a copy"
+        );
+        let (memory, region) = share(&side);
+        let other = register(&side, &memory);
+        let word = |index: usize| {
+            assert!(index < LEASED / 8);
+            // SAFETY: inside of the memory, aligned, and mapped as long as `memory` lives.
+            unsafe { memory.as_ptr().cast::<u64>().add(index).read_volatile() }
+        };
+        let listener = side.listen();
+        let place = listener.local_address();
+        let [peer, neighbour] = ["peer", "neighbour"].map(|role| Peer::start(TEST, role, place));
+        let mut qps = Vec::new();
+        for _ in 0..2 {
+            let incoming = listener.accept(Some(LONG)).unwrap();
+            let ours = incoming.peer().pid == peer.pid();
+            let to = invitation(&memory, if ours { region } else { other });
+            let qp = side.qp();
+            incoming.accept(&[&qp], &to).unwrap();
+            qps.push(qp);
+        }
+        until("direct writes", || word(0) != 0 && word(COUNT) > 1);
+        peer.stop();
+        let before = word(COUNT);
+        side.device.close_region(region).unwrap();
+        until("a count or a report", || {
+            word(COUNT) > before || word(REPORT) != 0
+        });
+        let counts = word(COUNT);
+        until("another count, or a report", || {
+            word(COUNT) > counts || word(REPORT) != 0
+        });
+        if word(REPORT) == 0 {
+            // The neighbour goes on: the peer was between two copies, and nothing had to be taken away.
+            continue;
+        }
+        assert_eq!(word(REPORT), word(COUNT), "a write that had ended was lost");
+        assert_eq!(word(MARK), 77, "the other pages are leased as before");
+        peer.go_on();
+        for end in [peer, neighbour] {
+            end.finish();
+        }
+        assert_eq!(
+            word(REPORT),
+            word(COUNT),
+            "written after the region was closed"
+        );
+        eprintln!("{TEST}: stopped in the middle of a copy in round {round}");
+        drop(qps);
+        side.device.close_region(other).unwrap();
+        return;
     }
 }
