@@ -56,9 +56,12 @@ pub struct Config {
     pub share: Share,
     /// Whether payloads may be copied straight between the two processes.
     pub direct_copy: DirectCopy,
-    /// Payloads of at least this many bytes are copied straight; below it, the ring is faster.
+    /// Of payloads of at least this many bytes, what the payload ring has no room for is copied
+    /// straight; smaller ones wait for room.
     pub reference_min: u32,
-    /// Bytes of the payload ring of one direction of one link.
+    /// Bytes of the payload ring of one direction of one link. What fits into it is copied in and
+    /// out by two processes at the same time, which is faster than one copy by one of them. Memory
+    /// is used as far as it is needed.
     pub ring_bytes: u32,
     /// Whether any process of this user may be allowed to read and write our memory where Yama
     /// would refuse it (`PR_SET_PTRACER_ANY`). Off unless asked for.
@@ -94,7 +97,7 @@ impl Default for Config {
             share: Share::User,
             direct_copy: DirectCopy::Auto,
             reference_min: 32 * 1024,
-            ring_bytes: 512 * 1024,
+            ring_bytes: 2 * 1024 * 1024,
             ptracer_any: false,
             spin: Duration::from_micros(40),
             tick: Duration::from_millis(10),
@@ -260,13 +263,13 @@ pub const VARIABLES: &[Variable] = &[
         reference_min,
         4096..=4294967295,
         "32k",
-        "payloads of at least this many bytes are copied straight between the processes"
+        "of payloads of at least this many bytes, what the ring has no room for is copied straight between the processes"
     ),
     number!(
         "RKEY_RING_BYTES",
         ring_bytes,
         65536..=67108864,
-        "512k",
+        "2m",
         "bytes of the payload ring of one direction of one link"
     ),
     number!(

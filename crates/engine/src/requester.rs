@@ -570,16 +570,21 @@ fn tell_large<L: Link, M: Memory>(
             }
         }
     }
-    if !reach.held_back && wants_reference(port, qp, rest) {
+    // What the ring has no room for is handed over all the same: nobody has to wait for us.
+    if !reach.held_back
+        && may_reference(port, qp, u64::from(head.total))
+        && !port.link.prefers_pieces()
+    {
         return by_reference(reach, port, qp, head, offset, trouble);
     }
     None
 }
 
-fn wants_reference<L: Link>(port: &Port<L>, qp: &Qp, rest: u64) -> bool {
+/// Whether parts of a message of this length may go by reference.
+fn may_reference<L: Link>(port: &Port<L>, qp: &Qp, total: u64) -> bool {
     let meta = &port.meta;
     meta.caps.by_reference
-        && rest >= u64::from(meta.caps.reference_min.max(1))
+        && total >= u64::from(meta.caps.reference_min.max(1))
         && qp.config.qp_type.is_reliable()
 }
 
@@ -645,8 +650,10 @@ fn ask<L: Link, M: Memory>(
     head.flags |= HeadFlags::FIRST | HeadFlags::LAST;
     if head.op == Op::Read {
         qp.sq.wqe_mut(seq).flags -= WqeFlags::REFERENCE;
+        let total = u64::from(head.total);
         if !reach.held_back
-            && wants_reference(port, qp, u64::from(head.total))
+            && may_reference(port, qp, total)
+            && !port.link.prefers_pieces_back(qp.reads_in_pieces() + total)
             && let Some(ticket) = by_reference(reach, port, qp, head, 0, trouble)
         {
             return ticket;

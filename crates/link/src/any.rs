@@ -62,6 +62,14 @@ impl Link for AnyLink {
         each!(self, link => link.request_by_reference(head, refs))
     }
 
+    fn prefers_pieces(&self) -> bool {
+        each!(self, link => link.prefers_pieces())
+    }
+
+    fn prefers_pieces_back(&self, len: u64) -> bool {
+        each!(self, link => link.prefers_pieces_back(len))
+    }
+
     #[inline]
     fn response(&self) -> Result<Option<Incoming<'_>>, Malformed> {
         each!(self, link => link.response())

@@ -204,6 +204,14 @@ impl<L: Link> Link for Faulty<L> {
         self.inner.request_by_reference(head, refs)
     }
 
+    fn prefers_pieces(&self) -> bool {
+        self.inner.prefers_pieces()
+    }
+
+    fn prefers_pieces_back(&self, len: u64) -> bool {
+        self.inner.prefers_pieces_back(len)
+    }
+
     fn response(&self) -> Result<Option<Incoming<'_>>, Malformed> {
         Ok(self.look(RESPONSES, self.inner.response()?))
     }

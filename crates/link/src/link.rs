@@ -36,7 +36,8 @@ pub struct Capabilities {
     pub piece_max: u32,
     /// Whether the responder can reach the requester's memory ([`Link::pull`], [`Link::push`]).
     pub by_reference: bool,
-    /// From this size on, by reference is worth its system call.
+    /// From this size on, by reference is worth its system call; but see
+    /// [`Link::prefers_pieces`].
     pub reference_min: u32,
     /// Whether direct leases can be used over this link.
     pub direct: bool,
@@ -138,6 +139,20 @@ pub trait Link {
         head: &Head,
         refs: &[(u64, u64)],
     ) -> Result<Ticket, SendError>;
+
+    /// Whether a piece had better carry its payload, although it could go by reference: there is
+    /// room for a whole one, and two processes that copy at the same time, one into the ring and
+    /// one out of it, are faster than one that copies straight. A link that knows no better goes by
+    /// reference.
+    fn prefers_pieces(&self) -> bool {
+        false
+    }
+
+    /// The same for a read; `len` is all that has been asked for in this way and has not come yet.
+    fn prefers_pieces_back(&self, len: u64) -> bool {
+        let _ = len;
+        false
+    }
 
     /// The oldest response that has not been taken.
     ///

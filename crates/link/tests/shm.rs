@@ -75,6 +75,41 @@ fn requests_and_responses_travel() {
     }
 }
 
+/// Pieces are preferred while there is room for them, and again once there is.
+#[test]
+fn a_full_ring_is_no_place_to_wait() {
+    let config = LinkConfig {
+        payload_ring: 64 << 10,
+        ..LinkConfig::default()
+    };
+    let (mut requester, mut responder) = pair_with(config, config);
+    assert!(requester.prefers_pieces_back(64 << 10));
+    assert!(!requester.prefers_pieces_back((64 << 10) + 1));
+    let head = Head {
+        len: 16 << 10,
+        total: 16 << 10,
+        flags: HeadFlags::FIRST | HeadFlags::LAST | HeadFlags::ACK_NOW,
+        ..Head::new(Op::Send)
+    };
+    for round in 0..3 {
+        let mut sent = 0;
+        while requester.prefers_pieces() {
+            requester.request(&head, |_| Ok(())).unwrap();
+            sent += 1;
+        }
+        assert_eq!(sent, 4, "round {round}");
+        assert_eq!(
+            requester.request(&head, |_| Ok(())),
+            Err(SendError::Full),
+            "round {round}"
+        );
+        while responder.incoming().unwrap().is_some() {
+            responder.incoming_done();
+        }
+        responder.publish();
+    }
+}
+
 #[test]
 fn payload_by_reference_is_pulled_and_pushed() {
     let (mut requester, mut responder) = pair();

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 #[test]
 fn data_of_every_length_arrives_in_both_directions() {
     let pair = Pair::new();
-    let (region, key) = pair.region(3 << 20, ALL);
-    let local = pair.local(3 << 20);
+    let (region, key) = pair.region(6 << 20, ALL);
+    let local = pair.local(6 << 20);
     let lengths = [
         1,
         7,
@@ -27,6 +27,7 @@ fn data_of_every_length_arrives_in_both_directions() {
         (64 << 10) + 1,
         1 << 20,
         (2 << 20) + 5,
+        (5 << 20) + 3,
     ];
     for (seed, len) in (1u8..).zip(lengths) {
         let offset = u64::from(seed) * 3;

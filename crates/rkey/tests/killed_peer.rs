@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 /// Set in the process that is going to be killed.
 const ADDRESS: &str = "RKEY_TEST_VICTIM_OF";
+/// More than a ring holds, so that a part goes by reference.
+const LEN: usize = 4 << 20;
 
 /// Not a test of its own: the other process of the tests below.
 #[test]
@@ -20,12 +22,12 @@ fn victim() {
     let region = device
         .domain()
         .unwrap()
-        .register(vec![0u8; 1 << 20], ALL)
+        .register(vec![0u8; LEN], ALL)
         .unwrap();
     let peer = device.connect(address.as_str()).unwrap();
     peer.send(&region.key(..).unwrap()).unwrap();
     let theirs: RemoteKey = peer.receive().unwrap();
-    region.write(0, &pattern(1, 1 << 20)).unwrap();
+    region.write(0, &pattern(1, LEN)).unwrap();
     loop {
         peer.write(&region, .., &theirs, 0).unwrap().wait().unwrap();
         peer.read(&region, .., &theirs, 0).unwrap().wait().unwrap();
@@ -54,9 +56,9 @@ fn descriptors() -> usize {
 fn the_survivor_gets_an_error_soon_and_keeps_nothing() {
     let device = device();
     let domain = device.domain().unwrap();
-    let ours = domain.register(vec![0u8; 1 << 20], ALL).unwrap();
+    let ours = domain.register(vec![0u8; LEN], ALL).unwrap();
     let local = domain
-        .register(vec![0u8; 1 << 20], rkey::Access::empty())
+        .register(vec![0u8; LEN], rkey::Access::empty())
         .unwrap();
     let mut before = 0;
     for round in 0..8u64 {

@@ -4,7 +4,7 @@ use super::QpConfig;
 use super::state::{QpState, QpType};
 use crate::nak::timeout_ns;
 use crate::recv_queue::{Recv, RecvQueue};
-use crate::send_queue::SendQueue;
+use crate::send_queue::{SendQueue, WqeFlags};
 use crate::{CqId, LinkId, Peer, QpId};
 use rkey_core::{Access, Accessor, DomainId};
 use std::collections::VecDeque;
@@ -239,6 +239,16 @@ impl Qp {
     /// How long a request may go without progress, in nanoseconds; 0 is for ever.
     pub(crate) fn patience(&self) -> u64 {
         timeout_ns(self.settings.timeout).saturating_mul(u64::from(self.settings.retry_count) + 1)
+    }
+
+    /// Bytes of the reads under way that come back in pieces.
+    pub(crate) fn reads_in_pieces(&self) -> u64 {
+        let in_pieces = |seq: &u64| {
+            let wqe = self.sq.wqe(*seq);
+            let whole = wqe.flags.contains(WqeFlags::REFERENCE);
+            if whole { 0 } else { u64::from(wqe.total) }
+        };
+        self.req.reads.iter().map(in_pieces).sum()
     }
 
     /// Whether a piece may be sent now.

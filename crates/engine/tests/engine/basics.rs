@@ -103,15 +103,59 @@ fn all_transfers_by_reference() {
     }
 }
 
+/// As much as there is room for in pieces, the rest by reference.
+#[test]
+fn all_transfers_in_pieces_and_then_by_reference() {
+    let caps = Capabilities {
+        by_reference: true,
+        ..CAPS
+    };
+    for len in [1024, 1025, 1300, 5000, 150_000] {
+        for pieces in 1..6 {
+            let mut pair = Pair::with(caps, EngineConfig::default());
+            pair.end(0).pieces_first = pieces;
+            everything(&mut pair, len);
+        }
+    }
+}
+
 #[test]
 fn a_peer_that_cannot_reach_our_memory_gets_pieces() {
     let caps = Capabilities {
         by_reference: true,
         ..CAPS
     };
+    for pieces in [0, 1, 3] {
+        let mut pair = Pair::with(caps, EngineConfig::default());
+        pair.tail(1).refuse_reference = true;
+        pair.end(0).pieces_first = pieces;
+        everything(&mut pair, 5000);
+    }
+}
+
+/// What has no room is on its way when the post returns: the program need not look again.
+#[test]
+fn a_long_message_does_not_wait_for_its_program() {
+    let caps = Capabilities {
+        by_reference: true,
+        ..CAPS
+    };
     let mut pair = Pair::with(caps, EngineConfig::default());
-    pair.tail(1).refuse_reference = true;
-    everything(&mut pair, 5000);
+    let [a, _b] = pair.connect(|_, _| {});
+    let mine = pair.nodes[0].register(0, 1 << 20, ALL);
+    let theirs = pair.nodes[1].register(0, 1 << 20, ALL);
+    pair.nodes[0].fill(0, &pattern(3, 100_000));
+    pair.end(0).pieces_first = 2;
+    let sge = [pair.nodes[0].sge(&mine, 0, 100_000)];
+    let remote = pair.nodes[1].target(&theirs, 0);
+    let write = Work::Write { remote, imm: None };
+    pair.send(0, &a, &SendRequest::new(1, write, &sge));
+    assert!(pair.nodes[0].engine.references(mine.local_key));
+    pair.carry_requests(0, usize::MAX);
+    while pair.drive(1, 16).did {}
+    assert_eq!(pair.nodes[1].bytes(0, 100_000), pattern(3, 100_000));
+    pair.settle();
+    assert_eq!(statuses(&a.poll()), [(1, Status::Success)]);
 }
 
 #[test]

@@ -64,6 +64,7 @@ struct Shape {
     response_room: usize,
     by_reference: bool,
     refuse: bool,
+    pieces_first: usize,
     cq_depth: u32,
     rnr_retry: u8,
 }
@@ -136,6 +137,7 @@ impl World {
             pair.end(at).window = shape.window;
             pair.tail(at).response_room = shape.response_room;
             pair.tail(at).refuse_reference = shape.refuse;
+            pair.end(at).pieces_first = shape.pieces_first;
         }
         pair.ready(&qps, |_, step| {
             if step.rnr_retry.is_some() {
@@ -497,17 +499,21 @@ fn shape(cq_depth: impl Strategy<Value = u32>) -> impl Strategy<Value = Shape> {
         1..4usize,
         any::<bool>(),
         any::<bool>(),
+        0..4usize,
         cq_depth,
         any::<bool>(),
     )
         .prop_map(
-            |(window, response_room, by_reference, refuse, cq_depth, patient)| Shape {
-                window,
-                response_room,
-                by_reference,
-                refuse,
-                cq_depth,
-                rnr_retry: if patient { 7 } else { 1 },
+            |(window, response_room, by_reference, refuse, pieces_first, cq_depth, patient)| {
+                Shape {
+                    window,
+                    response_room,
+                    by_reference,
+                    refuse,
+                    pieces_first,
+                    cq_depth,
+                    rnr_retry: if patient { 7 } else { 1 },
+                }
             },
         )
 }

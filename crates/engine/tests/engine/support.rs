@@ -36,6 +36,8 @@ pub(crate) struct WireEnd {
     pub(crate) caps: Capabilities,
     pub(crate) window: usize,
     pub(crate) refuse_reference: bool,
+    /// So many pieces it prefers to a reference: 0 if it knows no better.
+    pub(crate) pieces_first: usize,
     pub(crate) outbox: VecDeque<Passing>,
     pub(crate) inbox: VecDeque<Passing>,
     sent: Ticket,
@@ -61,6 +63,7 @@ impl WireEnd {
             caps,
             window: 16,
             refuse_reference: false,
+            pieces_first: 0,
             outbox: VecDeque::new(),
             inbox: VecDeque::new(),
             sent: 0,
@@ -160,6 +163,14 @@ impl Link for WireEnd {
             .push_back(Passing::Piece(head, Load::List(list)));
         self.sent += 1;
         Ok(self.sent - 1)
+    }
+
+    fn prefers_pieces(&self) -> bool {
+        ((self.sent - self.acked) as usize) < self.pieces_first.min(self.window)
+    }
+
+    fn prefers_pieces_back(&self, len: u64) -> bool {
+        len <= self.pieces_first as u64 * u64::from(self.caps.piece_max)
     }
 
     fn response(&self) -> Result<Option<Incoming<'_>>, Malformed> {

@@ -154,6 +154,11 @@ impl End {
         self.sender.has_room() || (self.refresh().is_ok() && self.sender.has_room())
     }
 
+    /// How many bytes the peer could send us in whole pieces while we take nothing.
+    pub(crate) fn room_of_peer(&self) -> u64 {
+        self.peer.geometry().room()
+    }
+
     /// Reads the peer's ack word and believes what can be believed; gives what is acknowledged.
     #[inline]
     pub(crate) fn refresh(&self) -> Result<Ticket, Malformed> {

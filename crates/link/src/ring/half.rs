@@ -67,6 +67,12 @@ impl Geometry {
         u64::from(self.slots / 2)
     }
 
+    /// Bytes that whole pieces can have together before any of them is acknowledged.
+    pub(crate) fn room(&self) -> u64 {
+        let piece = u64::from(self.piece_max);
+        self.window().min(u64::from(self.payload) / piece) * piece
+    }
+
     fn words(&self) -> [u64; 3] {
         [
             MAGIC,

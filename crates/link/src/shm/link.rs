@@ -350,6 +350,14 @@ impl Link for ShmLink {
             .map_err(|e| self.full_or_down(e))
     }
 
+    fn prefers_pieces(&self) -> bool {
+        self.end.has_room()
+    }
+
+    fn prefers_pieces_back(&self, len: u64) -> bool {
+        len <= self.end.room_of_peer()
+    }
+
     #[inline]
     fn response(&self) -> Result<Option<Incoming<'_>>, Malformed> {
         if !self.is_requester() {

@@ -23,7 +23,7 @@ pub struct LinkConfig {
     /// Whether peers may reach this process's memory, and we theirs, with `process_vm_*` (where
     /// the kernel permits it).
     pub by_reference: bool,
-    /// From this size in bytes on, payload goes by reference.
+    /// From this size in bytes on, payload that the ring has no room for goes by reference.
     pub reference_min: u32,
     /// Whom to talk to.
     pub policy: Policy,
@@ -33,8 +33,8 @@ impl Default for LinkConfig {
     fn default() -> Self {
         Self {
             request_slots: 256,
-            response_slots: 128,
-            payload_ring: 256 << 10,
+            response_slots: 256,
+            payload_ring: 2 << 20,
             piece_max: 16 << 10,
             by_reference: true,
             reference_min: 64 << 10,
