@@ -26,8 +26,10 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// How long a device is looked for that does not appear.
 const PERSISTENCE: Duration = Duration::from_secs(60);
-/// The same for a datagram.
-const PERSISTENCE_DATAGRAM: Duration = Duration::from_millis(20);
+/// The same for a datagram: as long as nobody has the number, and when somebody has it who takes his
+/// time to answer, because his processor is busy. A datagram may be lost, but not for that alone.
+const PERSISTENCE_DATAGRAM: (Duration, Duration) =
+    (Duration::from_millis(20), Duration::from_secs(5));
 
 /// What is known about where devices are.
 pub(crate) struct Discovery {
@@ -41,6 +43,8 @@ struct Attempt {
     waiting: Vec<Waiting>,
     state: State,
     pause: Duration,
+    /// Somebody has the block, as far as we know.
+    exists: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -76,7 +80,7 @@ impl Discovery {
             .min()
     }
 
-    /// Takes new wishes and goes on with old ones. Says whether a queue pair got its link.
+    /// Takes new wishes and goes on with old ones. Says whether a search has ended, one way or the other.
     pub(crate) fn tidy(&mut self, shared: &Shared, control: &mut Control, now: Instant) -> bool {
         let mut connected = false;
         let wanted = std::mem::take(&mut *shared.wanted.lock());
@@ -118,6 +122,7 @@ impl Discovery {
             waiting: Vec::new(),
             state: State::Idle(waiting.since),
             pause: PAUSES.0,
+            exists: false,
         });
         attempt.waiting.push(waiting);
         false
@@ -134,18 +139,20 @@ impl Discovery {
                 shared.reactor.remove(fd);
             }
         }
+        let exists = attempt.exists;
         attempt
             .waiting
-            .retain(|waiting| still_waits(shared, *waiting, now));
+            .retain(|waiting| still_waits(shared, *waiting, exists, now));
         if attempt.waiting.is_empty() {
             self.attempts.remove(&block);
-            return false;
+            return true; // requests may have waited for the end of the search
         }
         let name = names::block_name(shared.scope, block);
         match Connector::start(name.as_bytes(), &self.local, b"") {
             Ok(connector) => {
                 let token = control.new_token();
                 let watched = connector.socket().map(|fd| shared.reactor.add(fd, token));
+                attempt.exists = true;
                 if matches!(watched, Some(Ok(()))) {
                     attempt.state = State::Asked(Box::new(connector), token, now + ANSWER_TIME);
                 } else {
@@ -226,6 +233,7 @@ impl Discovery {
         let passing = match error {
             HandshakeError::Io(e) => {
                 if e.kind() == ErrorKind::ConnectionRefused {
+                    attempt.exists = false;
                     attempt.give_up_known_devices(shared);
                 }
                 !matches!(
@@ -282,19 +290,18 @@ impl Attempt {
 }
 
 /// Whether a queue pair is in a state to wait for its peer; if it has waited too long, it is told.
-fn still_waits(shared: &Shared, waiting: Waiting, now: Instant) -> bool {
+fn still_waits(shared: &Shared, waiting: Waiting, exists: bool, now: Instant) -> bool {
     let Some(info) = shared.command(|engine| engine.query_qp(waiting.qp)) else {
         return false;
     };
     let waited = now.saturating_duration_since(waiting.since);
     let datagram = info.config.qp_type == QpType::Ud;
-    if waited
-        > if datagram {
-            PERSISTENCE_DATAGRAM
-        } else {
-            PERSISTENCE
-        }
-    {
+    let patience = match (datagram, exists) {
+        (false, _) => PERSISTENCE,
+        (true, false) => PERSISTENCE_DATAGRAM.0,
+        (true, true) => PERSISTENCE_DATAGRAM.1,
+    };
+    if waited > patience {
         shared.command(|engine| engine.unreachable(waiting.qp, waiting.peer));
         return false;
     }

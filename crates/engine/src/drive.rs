@@ -293,8 +293,11 @@ fn take<L: Link, M: Memory>(
             Ok(None) => break,
             Err(malformed) => return Err(*malformed),
         };
-        pieces += 1;
         conclude(port, reply);
+        if port.meta.stuck {
+            break;
+        }
+        pieces += 1;
     }
     Ok(pieces)
 }
@@ -306,6 +309,7 @@ fn conclude<L: Link>(port: &mut Port<L>, reply: Reply) {
         Reply::Done => port.link.incoming_done(),
         Reply::Answer(answer) => send_answer(port, answer),
         Reply::Bulk(bulk) => port.meta.bulk = Some(bulk),
+        Reply::Hold => port.meta.stuck = true,
     }
 }
 

@@ -98,8 +98,8 @@ pub(crate) struct Meta {
     pub(crate) unsent: Option<Answer>,
     /// The last queue pair that was looked up by number: (number, index).
     pub(crate) last: (u32, u32),
-    /// The request at the front waits for room: nothing can be done before the peer takes
-    /// responses.
+    /// The request at the front waits: for room, which there is when the peer takes responses, or
+    /// for the end of a search for the peer.
     pub(crate) stuck: bool,
     /// It was found broken and is to be detached.
     pub(crate) down: Option<DownReason>,

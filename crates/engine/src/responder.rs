@@ -38,6 +38,8 @@ pub(crate) enum Reply {
     Answer(Answer),
     /// Work through this, then it is done.
     Bulk(Bulk),
+    /// It cannot be decided yet: leave it, and what is behind it, on the link.
+    Hold,
 }
 
 impl Reply {
@@ -103,11 +105,7 @@ pub(crate) fn on_request<M: Memory>(
         || !qp.state.responds()
         || qp.peer.is_none_or(|peer| peer.qpn != head.src_qp)
     {
-        return if qp.config.qp_type.is_reliable() {
-            not_ready(head)
-        } else {
-            Reply::Done
-        };
+        return unrecognised(qp, head);
     }
     if !qp.resp.established {
         establish(x, qp);
@@ -191,6 +189,26 @@ fn request_of_peer<M: Memory>(
 #[cold]
 fn not_ready(head: &Head) -> Reply {
     Reply::nak(head, Nak::NotReady)
+}
+
+/// A request that did not come from the peer of its queue pair, or came too early.
+///
+/// A peer that knows our number may send before we have found out which device it is on. A reliable
+/// connection asks it to try again. An unreliable one cannot ask, and nobody would send again what it
+/// drops: it holds the request until the search, which does not need this link, has ended.
+#[cold]
+fn unrecognised(qp: &Qp, head: &Head) -> Reply {
+    if qp.config.qp_type.is_reliable() {
+        return not_ready(head);
+    }
+    let may_be_peer = qp
+        .peer
+        .is_some_and(|peer| peer.qpn == head.src_qp && peer.node.is_none());
+    if may_be_peer && qp.req.asked && qp.state.responds() {
+        Reply::Hold
+    } else {
+        Reply::Done
+    }
 }
 
 /// Whether the link comes from the peer of the queue pair; remembers it.
