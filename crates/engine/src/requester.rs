@@ -11,7 +11,7 @@ use crate::port::{Port, Record};
 use crate::qp::pair::{MSN_MASK, Qp};
 use crate::reach::{Reach, Trouble};
 use crate::send_queue::{Detail, WqeFlags};
-use crate::{CompletionOp, Event, QpType, Status};
+use crate::{CompletionOp, Event, QpType, Status, ud};
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_base::shared::Place;
@@ -77,7 +77,7 @@ fn pump_datagrams<L: Link, M: Memory>(x: &mut Context<M>, links: &mut Table<Port
         let port = match datagram_path(x, links, qp) {
             Path::Port(port) => port,
             Path::Ended => continue,
-            Path::Wait => return,
+            Path::Wait => return ud::take_payloads(x, qp),
         };
         if let Err(error) = send_piece(x, port, qp) {
             hold(port, qp, error);
@@ -536,6 +536,14 @@ fn tell<L: Link, M: Memory>(
         return port.link.request(head, |mut place| {
             let from = offset as usize;
             place.put(0, &queue.inline(seq)[from..from + place.len()]);
+            Ok(())
+        });
+    }
+    if queue.wqe(seq).flags.contains(WqeFlags::KEPT)
+        && let Some(bytes) = queue.kept(seq)
+    {
+        return port.link.request(head, |mut place| {
+            place.put(0, &bytes[..place.len()]);
             Ok(())
         });
     }

@@ -9,6 +9,7 @@ use crate::{CompletionOp, Sge, Status, UdAddress};
 use bitflags::bitflags;
 use rkey_base::range::VaRange;
 use rkey_core::{Access, Key, LocalKey, Rules, WindowId};
+use std::collections::VecDeque;
 
 bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +27,8 @@ bitflags! {
         const REFERENCE = 1 << 7;
         /// It has ended, with `status`.
         const DONE = 1 << 8;
+        /// The payload has been taken out of the program's memory; see [`SendQueue::keep`].
+        const KEPT = 1 << 9;
     }
 }
 
@@ -120,6 +123,10 @@ pub(crate) struct SendQueue {
     details: Box<[Detail]>,
     sges: Box<[Sge]>,
     inline: Box<[u8]>,
+    /// Payloads that were taken early, by sequence number.
+    kept: VecDeque<(u64, Box<[u8]>)>,
+    /// Requests before this one have been looked at for that.
+    pub(crate) kept_to: u64,
     mask: u64,
     limit: u32,
     sge_stride: usize,
@@ -145,6 +152,8 @@ impl SendQueue {
             details: vec![Detail::None; ring].into(),
             sges: vec![NO_SGE; ring * sge_stride].into(),
             inline: vec![0; ring * inline_stride].into(),
+            kept: VecDeque::new(),
+            kept_to: 0,
             mask: ring as u64 - 1,
             limit,
             sge_stride,
@@ -195,6 +204,21 @@ impl SendQueue {
     pub(crate) fn inline(&self, seq: u64) -> &[u8] {
         let from = self.slot(seq) * self.inline_stride;
         &self.inline[from..from + self.wqe(seq).total as usize]
+    }
+
+    /// Takes the payload of a request that has to wait, and forgets those that wait no more.
+    pub(crate) fn keep(&mut self, seq: u64, bytes: Box<[u8]>) {
+        while self.kept.front().is_some_and(|(old, _)| *old < self.next) {
+            self.kept.pop_front();
+        }
+        self.kept.push_back((seq, bytes));
+        self.wqe_mut(seq).flags |= WqeFlags::KEPT;
+    }
+
+    /// The payload of a request, if it has been taken.
+    pub(crate) fn kept(&self, seq: u64) -> Option<&[u8]> {
+        let mut all = self.kept.iter();
+        all.find(|(of, _)| *of == seq).map(|(_, bytes)| &**bytes)
     }
 
     /// The entry that the next `push` makes part of the queue.
@@ -248,5 +272,6 @@ impl SendQueue {
     pub(crate) fn clear(&mut self) {
         self.head = self.tail;
         self.next = self.tail;
+        self.kept.clear();
     }
 }

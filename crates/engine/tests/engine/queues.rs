@@ -590,6 +590,46 @@ fn datagrams_wait_for_their_link_and_no_longer() {
     assert_eq!(statuses(&b.poll()), [(50, Status::Success)]);
 }
 
+/// Finding the receiver takes longer than a datagram takes to leave: a program that changes its memory
+/// meanwhile, as it may on any network, does not change what it has sent.
+#[test]
+fn a_datagram_that_waits_is_as_it_was_posted() {
+    let mut pair = Pair::new();
+    let [a, b] = pair.connect(|_, config| {
+        config.qp_type = QpType::Ud;
+        config.max_send_sge = 2;
+    });
+    let mine = pair.nodes[0].register(0, 4096, ALL);
+    let theirs = pair.nodes[1].register(0, 4096, ALL);
+    for id in 0..3 {
+        pair.nodes[0].fill(0, &pattern(id, 256));
+        let parts = [
+            pair.nodes[0].sge(&mine, 0, 100),
+            pair.nodes[0].sge(&mine, 156, 100),
+        ];
+        let mut request = SendRequest::new(id, send_work(), &parts);
+        request.ud = Some(UdAddress {
+            link: None,
+            qpn: b.qpn,
+            qkey: 0x1111,
+        });
+        pair.send(0, &a, &request);
+        let room = pair.nodes[1].sge(&theirs, id * 1024, 240);
+        pair.recv(1, &b, 50 + id, &[room]);
+    }
+    pair.nodes[0].fill(0, &[0xee; 256]);
+    pair.nodes[0].engine.connect_qpn(b.qpn, pair.ends[0]);
+    pair.settle();
+    let sent: Vec<_> = (0..3).map(|id| (id, Status::Success)).collect();
+    assert_eq!(statuses(&a.poll()), sent);
+    assert_eq!(b.poll().len(), 3);
+    for id in 0..3 {
+        let posted = pattern(id, 256);
+        let got = pair.nodes[1].bytes(id * 1024 + 40, 200);
+        assert_eq!(got, [&posted[..100], &posted[156..]].concat(), "{id}");
+    }
+}
+
 /// Counters that are bound to a region hear of what peers did with it.
 #[test]
 fn bound_counters_are_told() {
