@@ -162,7 +162,7 @@ pub fn is_nonblocking(fd: c_int) -> bool {
     unsafe { libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
 }
 
-/// `ibv_get_async_event`.
+/// `ibv_get_async_event`. A signal ends it as it ends a `read`.
 ///
 /// # Safety
 /// A context, and room for an event.
@@ -175,17 +175,17 @@ pub unsafe extern "C" fn get_async_event(context: *mut Context, event: *mut Asyn
         let device = object.device();
         // SAFETY: the context is live.
         let fd = unsafe { (*context).async_fd };
-        let mut wait = Some(Duration::ZERO);
         loop {
-            match device.next_event(wait).map_err(errno::from)? {
-                Some(found) => {
-                    if let Some(found) = object.open.events.translate(found) {
-                        *event = found;
-                        return Ok(0);
-                    }
-                }
-                None if is_nonblocking(fd) => return Err(Errno::AGAIN),
-                None => wait = None,
+            let found = if is_nonblocking(fd) {
+                let found = device.next_event(Some(Duration::ZERO));
+                found.map_err(errno::from)?.ok_or(Errno::AGAIN)?
+            } else {
+                let found = device.next_event_or_signal();
+                found.map_err(errno::from)?.ok_or(Errno::IO)?
+            };
+            if let Some(found) = object.open.events.translate(found) {
+                *event = found;
+                return Ok(0);
             }
         }
     };

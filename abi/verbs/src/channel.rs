@@ -88,7 +88,7 @@ pub unsafe extern "C" fn destroy_comp_channel(channel: *mut CompChannel) -> c_in
     })
 }
 
-/// `ibv_get_cq_event`.
+/// `ibv_get_cq_event`. A signal ends it as it ends a `read`.
 ///
 /// # Safety
 /// A channel, and room for a handle and a pointer.
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn get_cq_event(
                 None if is_nonblocking(object.channel.fd().as_raw_fd()) => {
                     return Err(Errno::AGAIN);
                 }
-                None => object.channel.next_event(None).map_err(errno::from)?,
+                None => object.channel.next_event_or_signal().map_err(errno::from)?,
                 some => some,
             };
             let Some(handle) = event.and_then(|id| context.open.events.cq(id)) else {

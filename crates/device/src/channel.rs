@@ -4,16 +4,22 @@
 //! The descriptor is an eventfd that is readable exactly while events wait. Nobody but this process
 //! has it, so a write to it cannot block; a program may put it into its own `poll` or `epoll` set,
 //! but should take events only through the calls here.
+//!
+//! There are two ways to wait. One has a time limit and does not notice signals. The other is what a
+//! blocking `read` of a descriptor would be: a signal whose handler was installed without `SA_RESTART` ends
+//! it. A futex has exactly that behaviour, and `poll` has not.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rkey_engine::CqId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use rustix::thread::futex;
 
 use crate::device::Device;
 use crate::error::DeviceError;
@@ -25,6 +31,10 @@ pub(crate) struct EventQueue<T> {
     waiting: Mutex<VecDeque<T>>,
     capacity: usize,
     closed: AtomicBool,
+    /// Counts events, and the end of them.
+    news: AtomicU32,
+    /// Threads that wait for `news` to move.
+    sleepers: AtomicU32,
 }
 
 impl<T> EventQueue<T> {
@@ -40,6 +50,8 @@ impl<T> EventQueue<T> {
             waiting: Mutex::new(VecDeque::new()),
             capacity,
             closed: AtomicBool::new(false),
+            news: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
         })
     }
 
@@ -54,6 +66,16 @@ impl<T> EventQueue<T> {
             // A fresh counter takes one more; the only possible failure is a full counter, and
             // then the descriptor is readable as wanted.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        }
+        drop(waiting);
+        self.tell_sleepers();
+    }
+
+    fn tell_sleepers(&self) {
+        // Either a sleeper is counted here, or it finds that the count of news has moved.
+        self.news.fetch_add(1, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            let _ = futex::wake(&self.news, futex::Flags::PRIVATE, i32::MAX as u32);
         }
     }
 
@@ -83,10 +105,34 @@ impl<T> EventQueue<T> {
         }
     }
 
+    /// Takes the oldest event, waiting for one as a blocking `read` would; none: no more will come.
+    ///
+    /// # Errors
+    /// `EINTR`: a signal came whose handler does not ask for waits to go on.
+    pub(crate) fn next_or_signal(&self) -> Result<Option<T>, DeviceError> {
+        loop {
+            let seen = self.news.load(Ordering::SeqCst);
+            if let Some(event) = self.try_next() {
+                return Ok(Some(event));
+            }
+            if self.closed.load(Ordering::Acquire) {
+                return Ok(None);
+            }
+            self.sleepers.fetch_add(1, Ordering::SeqCst);
+            let waited = futex::wait(&self.news, futex::Flags::PRIVATE, seen, None);
+            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+            match waited {
+                Ok(()) | Err(Errno::AGAIN) => {}
+                Err(error) => return Err(DeviceError::io("waiting for an event")(error)),
+            }
+        }
+    }
+
     /// No event will come any more: whoever waits, now or later, gets none.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        self.tell_sleepers();
     }
 
     /// Forgets the events for which `gone` says so.
@@ -207,6 +253,22 @@ mod tests {
             scope.spawn(|| queue.push(7));
             assert_eq!(queue.next(None).unwrap(), Some(7));
         });
+    }
+
+    #[test]
+    fn both_ways_to_wait_hear_of_events_and_of_their_end() {
+        let queue = EventQueue::<u32>::new(8).unwrap();
+        std::thread::scope(|scope| {
+            let waiters = [0, 1].map(|_| scope.spawn(|| queue.next_or_signal().unwrap()));
+            queue.push(7);
+            queue.push(8);
+            let got = waiters.map(|waiter| waiter.join().unwrap().unwrap());
+            assert_eq!(got.iter().sum::<u32>(), 15);
+            let last = scope.spawn(|| queue.next_or_signal().unwrap());
+            queue.close();
+            assert_eq!(last.join().unwrap(), None);
+        });
+        assert_eq!(queue.next_or_signal().unwrap(), None);
     }
 
     #[test]

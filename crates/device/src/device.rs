@@ -197,6 +197,19 @@ impl Device {
         Ok(event)
     }
 
+    /// Waits for the next asynchronous event as [`Channel::next_event_or_signal`] does.
+    ///
+    /// [`Channel::next_event_or_signal`]: crate::Channel::next_event_or_signal
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`], [`DeviceError::Io`] with `EINTR`.
+    pub fn next_event_or_signal(&self) -> Result<Option<AsyncEvent>, DeviceError> {
+        self.check()?;
+        let event = self.events().next_or_signal()?;
+        self.check()?;
+        Ok(event)
+    }
+
     /// A descriptor that is readable exactly while asynchronous events wait.
     #[must_use]
     pub fn event_fd(&self) -> BorrowedFd<'_> {

@@ -466,6 +466,23 @@ impl Channel {
         Ok(event)
     }
 
+    /// Waits for the next completion queue that is ready, as a blocking `read` of the descriptor would: a
+    /// signal whose handler was installed without `SA_RESTART` ends it. None: the device failed.
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`], [`DeviceError::Io`] with `EINTR`.
+    pub fn next_event_or_signal(&self) -> Result<Option<CqId>, DeviceError> {
+        let shared = self.device().shared();
+        shared.check()?;
+        if let Some(event) = self.queue().try_next() {
+            return Ok(Some(event));
+        }
+        shared.hand_over();
+        let event = self.queue().next_or_signal()?;
+        shared.check()?;
+        Ok(event)
+    }
+
     /// The next completion queue that is ready, if there is one now.
     ///
     /// # Errors
