@@ -4,8 +4,10 @@
 //! | --- | --- |
 //! | [`mod@fence`] | a panic ends at the border and becomes an error of the call |
 //! | [`errno`] | error numbers as values, and the ways C functions return them |
+//! | [`delivery`] | how programs are made to find the front ends |
 //! | [`pool`] | objects whose addresses a C program holds, checked before each use |
 
+pub mod delivery;
 pub mod errno;
 pub mod fence;
 pub mod pool;

@@ -13,7 +13,7 @@
 //! | [`cq`], [`cq_ex`], [`channel`], [`async_event`] | completions and events |
 //! | [`qp`], [`qp_ex`], [`modify`], [`post`], [`srq`], [`xrc`], [`ah`], [`mcast`] | queue pairs and what they need |
 //! | [`flags`], [`status`], [`errno`], [`strings`], [`convert`] | translation tables |
-//! | [`fork`], [`interpose`], [`log`], [`delivery`] | the surroundings |
+//! | [`fork`], [`interpose`], [`log`] | the surroundings |
 
 pub mod ah;
 pub mod async_event;
@@ -22,7 +22,6 @@ pub mod context;
 pub mod convert;
 pub mod cq;
 pub mod cq_ex;
-pub mod delivery;
 pub mod device;
 pub mod dm;
 pub mod errno;

@@ -2,7 +2,7 @@
 //!
 //! `rkey demo` runs the main job end to end, `rkey info` says what the device offers here and
 //! why, `rkey ls` lists the programs that have a device open, `rkey explain` says why their peers
-//! were refused, and `rkey bench` measures. Each lives in a module of its name; this file only
+//! were refused, `rkey run` runs other programs on the device, and `rkey bench` measures. Each lives in a module of its name; this file only
 //! reads the command line and turns errors into a line with a hint.
 
 mod bench;
@@ -11,6 +11,7 @@ mod explain;
 mod failure;
 mod info;
 mod ls;
+mod run;
 mod style;
 
 use clap::{Parser, Subcommand};
@@ -37,6 +38,8 @@ enum Command {
     Ls(ls::LsArgs),
     /// Say why accesses were refused, and what to do about it.
     Explain(explain::ExplainArgs),
+    /// Run a program that uses verbs, unmodified, on the device.
+    Run(run::RunArgs),
     /// Measure latency, message rate, bandwidth and the cost of registration.
     Bench(bench::BenchArgs),
 }
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Command::Info(args) => info::run(args).map(|()| ExitCode::SUCCESS),
         Command::Ls(args) => ls::run(args).map(|()| ExitCode::SUCCESS),
         Command::Explain(args) => explain::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Run(args) => run::run(args),
         Command::Bench(args) => bench::run(args).map(|()| ExitCode::SUCCESS),
     };
     match outcome {

@@ -5,6 +5,7 @@
 //! [`VARIABLES`], with its default, what it accepts and what it means; the documentation, the
 //! `rkey info` command and the error for a bad value are all made from that table.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rkey_core::Limits;
@@ -80,6 +81,8 @@ pub struct Config {
     pub datagram_header: [u8; 40],
     /// How long `connect` and the hand-shake of a connection may take when no time is given.
     pub connect_timeout: Duration,
+    /// A file of somebody who watches: refusals are written to its end instead of to the log.
+    pub report: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -106,6 +109,7 @@ impl Default for Config {
             rnr_retry: 7,
             datagram_header: [0; 40],
             connect_timeout: Duration::from_secs(5),
+            report: None,
         }
     }
 }
@@ -415,6 +419,19 @@ pub const VARIABLES: &[Variable] = &[
         "5000",
         "milliseconds that connecting may take where the program says nothing"
     ),
+    Variable {
+        name: "RKEY_REPORT",
+        default: "none",
+        allowed: "none or an absolute path",
+        meaning: "a file that is there already: refused accesses are written to its end instead of to the log",
+        apply: |config, value| {
+            config.report = match value {
+                "none" => None,
+                path => Some(PathBuf::from(path)).filter(|path| path.is_absolute()),
+            };
+            (value == "none" || config.report.is_some()).then_some(())
+        },
+    },
 ];
 
 fn names_of_variables() -> String {

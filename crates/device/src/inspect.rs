@@ -321,7 +321,7 @@ fn role_of(link: &AnyLink) -> &'static str {
 }
 
 /// The command line of this process, shortened.
-fn command() -> String {
+pub(crate) fn command() -> String {
     let raw = std::fs::read("/proc/self/cmdline").unwrap_or_default();
     let text = String::from_utf8_lossy(&raw);
     let words: Vec<&str> = text.split('\0').filter(|w| !w.is_empty()).collect();

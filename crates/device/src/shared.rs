@@ -95,6 +95,7 @@ impl Shared {
         blocks: Blocks,
         fork: ForkMark,
     ) -> Result<Self, DeviceError> {
+        let denials = DenialLog::new(config.report.as_deref());
         Ok(Self {
             node,
             scope: Scope::of(config.share),
@@ -113,7 +114,7 @@ impl Shared {
             notify: Mutex::new(HashMap::new()),
             qps: Mutex::new(BTreeMap::new()),
             events: EventQueue::new(4096)?,
-            denials: DenialLog::default(),
+            denials,
             leases: Leases::default(),
             reaches: Reaches::default(),
             channels: Mutex::new(Vec::new()),

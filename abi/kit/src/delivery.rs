@@ -1,0 +1,131 @@
+//! How a program is made to find the front ends instead of the system's libraries: what `rkey run` sets.
+//!
+//! One folder holds the libraries under the names that programs ask for. It goes in front of
+//! `LD_LIBRARY_PATH`, which serves programs that are linked with a library and those that load it by name
+//! later. Where a library has to come before the C library as well, it goes in front of `LD_PRELOAD`.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+/// The shared library of one front end.
+#[derive(Clone, Copy, Debug)]
+pub struct FrontEnd {
+    /// The file that cargo makes.
+    pub built: &'static str,
+    /// The name that programs are linked with.
+    pub file: &'static str,
+    /// Further names that programs load it by.
+    pub links: &'static [&'static str],
+    /// Whether functions of it have to be found before those of the C library.
+    pub preload: bool,
+}
+
+/// Verbs. Some programs load the short name first; UCX looks for a device file with `stat` and `access`,
+/// which the library answers.
+pub const VERBS: FrontEnd = FrontEnd {
+    built: "libibverbs.so",
+    file: "libibverbs.so.1",
+    links: &["libibverbs.so"],
+    preload: true,
+};
+
+/// All that there are.
+pub const FRONT_ENDS: &[FrontEnd] = &[VERBS];
+
+/// Folders where the libraries may lie, seen from that of the `rkey` program, in the order to look: where
+/// cargo puts what it has just built, where it puts what was asked for, beside the program, and where a
+/// package would install it.
+pub const PLACES: &[&str] = &["deps", ".", "../lib/rkey"];
+
+impl FrontEnd {
+    /// The library as cargo built it or a package installed it, seen from the folder of the program.
+    #[must_use]
+    pub fn find(&self, beside: &Path) -> Option<PathBuf> {
+        PLACES
+            .iter()
+            .map(|place| beside.join(place).join(self.built))
+            .find(|path| path.exists())
+    }
+
+    /// Puts it into a folder under its names, as links; what is there already stays.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn put_into(&self, folder: &Path, library: &Path) -> io::Result<()> {
+        let link = |target: &Path, name: &str| match symlink(target, folder.join(name)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            other => other,
+        };
+        link(library, self.file)?;
+        self.links
+            .iter()
+            .try_for_each(|name| link(Path::new(self.file), name))
+    }
+}
+
+/// The variables to set for a program that is to find the front ends in a folder, given what they are now.
+#[must_use]
+pub fn environment(
+    folder: &Path,
+    now: impl Fn(&str) -> Option<OsString>,
+) -> Vec<(&'static str, OsString)> {
+    let mut preload = now("LD_PRELOAD");
+    for front_end in FRONT_ENDS.iter().filter(|front_end| front_end.preload) {
+        let file = folder.join(front_end.file);
+        preload = Some(in_front(file.as_os_str(), preload));
+    }
+    let path = in_front(folder.as_os_str(), now("LD_LIBRARY_PATH"));
+    let mut all = vec![("LD_LIBRARY_PATH", path)];
+    all.extend(preload.map(|value| ("LD_PRELOAD", value)));
+    all
+}
+
+fn in_front(first: &OsStr, rest: Option<OsString>) -> OsString {
+    let mut list = first.to_owned();
+    if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
+        list.push(":");
+        list.push(rest);
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_set_stays_behind_it() {
+        let set = |name: &str| (name == "LD_PRELOAD").then(|| OsString::from("/lib/other.so"));
+        let variables = environment(Path::new("/opt/rkey"), set);
+        let preload = "/opt/rkey/libibverbs.so.1:/lib/other.so";
+        assert_eq!(
+            variables,
+            [
+                ("LD_LIBRARY_PATH", "/opt/rkey".into()),
+                ("LD_PRELOAD", preload.into())
+            ]
+        );
+    }
+
+    #[test]
+    fn a_library_is_found_beside_its_program_and_put_under_its_names() {
+        let folder = std::env::temp_dir().join(format!("rkey-delivery-{}", std::process::id()));
+        let deps = folder.join("deps");
+        std::fs::create_dir_all(&deps).unwrap();
+        assert_eq!(VERBS.find(&folder), None);
+        std::fs::write(folder.join(VERBS.built), "old").unwrap();
+        std::fs::write(deps.join(VERBS.built), "new").unwrap();
+        let found = VERBS.find(&folder).unwrap();
+        assert_eq!(std::fs::read(&found).unwrap(), b"new");
+        for _ in 0..2 {
+            VERBS.put_into(&folder, &found).unwrap();
+        }
+        for name in VERBS.links.iter().chain([&VERBS.file]) {
+            let wanted = if *name == VERBS.built { "old" } else { "new" };
+            assert_eq!(std::fs::read(folder.join(name)).unwrap(), wanted.as_bytes());
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

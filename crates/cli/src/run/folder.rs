@@ -1,0 +1,131 @@
+//! The folder in which a program finds the front ends, and our private place for such things.
+//!
+//! A program is told to load libraries from there, so nobody else may be able to write to it. It lies in
+//! the directory for temporary files, where the name may be taken: by us in an earlier run, or by somebody
+//! who wishes us ill. So it is used only when it is a directory of ours that others cannot change.
+
+use crate::failure::hinted;
+use anyhow::{Context, Result};
+use rkey_kit::delivery::{FrontEnd, PLACES};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Readable by all, so that a program that changes its user still finds it.
+const MODE: u32 = 0o755;
+/// Write permissions of anybody else.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// A folder with all front ends under the names that programs ask for.
+pub(super) fn make(front_ends: &[FrontEnd]) -> Result<PathBuf> {
+    let own = std::env::current_exe().context("rkey does not know where it lies")?;
+    let beside = own.parent().unwrap_or(Path::new("/"));
+    let mut found = Vec::new();
+    for front_end in front_ends {
+        let library = front_end.find(beside).ok_or_else(|| {
+            let places: Vec<String> = PLACES
+                .iter()
+                .map(|place| beside.join(place).display().to_string())
+                .collect();
+            let error = anyhow::anyhow!("{} is in none of {}", front_end.built, places.join(", "));
+            hinted(
+                error,
+                "`cargo build --release` makes it; when you copy the program rkey, copy it as well",
+            )
+        })?;
+        let library = fs::canonicalize(&library)
+            .with_context(|| format!("{} cannot be reached", library.display()))?;
+        found.push((front_end, library));
+    }
+    let folder = private()?.join(name(found.iter().map(|(_, library)| library)));
+    claim(&folder)
+        .and_then(|()| {
+            found
+                .iter()
+                .try_for_each(|(front_end, library)| front_end.put_into(&folder, library))
+        })
+        .with_context(|| format!("{} cannot be filled", folder.display()))?;
+    Ok(folder)
+}
+
+/// A name that other libraries do not get.
+fn name<'a>(libraries: impl Iterator<Item = &'a PathBuf>) -> String {
+    // FNV-1a; paths are told apart here, not protected.
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for library in libraries {
+        for byte in library.as_os_str().as_bytes().iter().chain(&[0]) {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    format!("run-{hash:016x}")
+}
+
+/// A directory for temporary files that nobody else can change.
+pub(super) fn private() -> Result<PathBuf> {
+    let folder = std::env::temp_dir().join(format!("rkey-{}", own_user()));
+    claim(&folder).map_err(|error| {
+        let what = format!("{} cannot be used", folder.display());
+        hinted(
+            anyhow::Error::new(error).context(what),
+            "set TMPDIR to a directory of your own",
+        )
+    })?;
+    Ok(folder)
+}
+
+fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Makes a directory, or makes sure that the one that is there is ours and only ours.
+fn claim(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(MODE).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        other => return other,
+    }
+    let there = fs::symlink_metadata(folder)?;
+    let ours = there.is_dir() && there.uid() == own_user() && there.mode() & OTHERS_WRITE == 0;
+    if ours {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        "somebody else has made it, or may write to it",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn only_a_directory_of_our_own_is_used() {
+        let base = std::env::temp_dir().join(format!("rkey-folder-{}", std::process::id()));
+        fs::create_dir(&base).unwrap();
+        let good = base.join("good");
+        claim(&good).unwrap();
+        claim(&good).unwrap();
+        let open = base.join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+        assert!(claim(&open).is_err());
+        let link = base.join("link");
+        symlink(&good, &link).unwrap();
+        assert!(claim(&link).is_err());
+        let file = base.join("file");
+        fs::write(&file, "").unwrap();
+        assert!(claim(&file).is_err());
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn other_libraries_get_another_folder() {
+        let [a, b] = ["/a/libibverbs.so", "/b/libibverbs.so"].map(PathBuf::from);
+        assert_ne!(name([&a].into_iter()), name([&b].into_iter()));
+        assert_eq!(name([&a].into_iter()), name([&a].into_iter()));
+    }
+}

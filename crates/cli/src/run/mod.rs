@@ -1,0 +1,61 @@
+//! `rkey run`: runs a program on the device instead of on hardware, as it is and without root.
+//!
+//! The program finds the front ends of the device through its environment. Then it takes the place of this
+//! process: nothing of `rkey` is left that could stand between it and its caller. Only with `--explain`
+//! `rkey` stays, to say at the end what was refused and why.
+
+mod folder;
+mod watch;
+
+use crate::failure::{hinted, report};
+use clap::Args;
+use rkey_kit::delivery::{self, FRONT_ENDS};
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+/// Arguments of `rkey run`.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct RunArgs {
+    /// When the program has ended, print which accesses were refused in it and its children, and why.
+    #[arg(long)]
+    explain: bool,
+    /// The program and its arguments.
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    words: Vec<OsString>,
+}
+
+/// What a shell answers when a program is not there, or cannot be started.
+const NOT_FOUND: u8 = 127;
+const NOT_STARTED: u8 = 126;
+
+/// Runs `rkey run`. The program's exit status is ours.
+pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let (program, words) = args.words.split_first().ok_or_else(|| {
+        hinted(
+            anyhow::anyhow!("there is no program to run"),
+            "rkey run [--] PROGRAM [ARGUMENTS]",
+        )
+    })?;
+    let folder = folder::make(FRONT_ENDS)?;
+    let mut command = Command::new(program);
+    command.args(words);
+    command.envs(delivery::environment(&folder, |name| {
+        std::env::var_os(name)
+    }));
+    let error = if args.explain {
+        match watch::run(&mut command)? {
+            Ok(code) => return Ok(code),
+            Err(error) => error,
+        }
+    } else {
+        command.exec()
+    };
+    let code = match error.kind() {
+        std::io::ErrorKind::NotFound => NOT_FOUND,
+        _ => NOT_STARTED,
+    };
+    let what = format!("{} cannot be run", program.to_string_lossy());
+    report(&anyhow::Error::new(error).context(what));
+    Ok(ExitCode::from(code))
+}

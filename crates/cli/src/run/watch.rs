@@ -1,0 +1,95 @@
+//! Runs a program and stays, to tell at its end what was refused.
+//!
+//! Devices of the program and of its children write refusals to a file of ours. Signals that are meant for
+//! a program are handed on to it, and it decides what they do.
+
+use super::folder;
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{
+    SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH,
+};
+use signal_hook::iterator::Signals;
+use std::fs::{self, OpenOptions};
+use std::io::{self, IsTerminal};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, ExitStatus};
+
+/// Signals that a terminal sends to the program as well.
+const FROM_TERMINAL: &[i32] = &[SIGINT, SIGQUIT, SIGWINCH];
+const OTHERS: &[i32] = &[SIGHUP, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT];
+
+/// Runs a command to its end and prints the refusals. The inner error: it could not be started.
+pub(super) fn run(command: &mut Command) -> Result<io::Result<ExitCode>> {
+    let report = Report::new()?;
+    command.env("RKEY_REPORT", &report.path);
+    let mut signals =
+        Signals::new(FROM_TERMINAL.iter().chain(OTHERS)).context("signals cannot be watched")?;
+    let handle = signals.handle();
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => return Ok(Err(error)),
+    };
+    let pid = Pid::from_child(&child);
+    let terminal = io::stdin().is_terminal();
+    let forwarder = std::thread::spawn(move || {
+        for number in signals.forever() {
+            let has_it = terminal && FROM_TERMINAL.contains(&number);
+            if !has_it && let Some(signal) = Signal::from_named_raw(number) {
+                let _ = kill_process(pid, signal);
+            }
+        }
+    });
+    let status = child.wait();
+    handle.close();
+    let _ = forwarder.join();
+    let status = status.context("the program was lost")?;
+    report.print();
+    drop(report); // the next line may be the last
+    Ok(Ok(end_as(status)))
+}
+
+/// Ends as the program did. By a signal too, if that ends us; otherwise with what a shell would answer.
+fn end_as(status: ExitStatus) -> ExitCode {
+    if let Some(signal) = status.signal() {
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+        return ExitCode::from((128 + signal).to_le_bytes()[0]);
+    }
+    ExitCode::from(status.code().unwrap_or(1).to_le_bytes()[0])
+}
+
+/// The file to which refusals are written. It goes with the value.
+struct Report {
+    path: PathBuf,
+}
+
+impl Report {
+    fn new() -> Result<Self> {
+        let path = folder::private()?.join(format!("refused-{}", std::process::id()));
+        let _ = fs::remove_file(&path); // of an earlier process with our number
+        let made = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path);
+        made.with_context(|| format!("{} cannot be made", path.display()))?;
+        Ok(Self { path })
+    }
+
+    fn print(&self) {
+        let text = fs::read_to_string(&self.path).unwrap_or_default();
+        if text.is_empty() {
+            eprintln!("rkey: no access was refused");
+        } else {
+            eprint!("rkey: refused accesses:\n{text}");
+        }
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
