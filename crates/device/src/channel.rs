@@ -83,7 +83,7 @@ impl<T> EventQueue<T> {
     pub(crate) fn try_next(&self) -> Option<T> {
         let mut waiting = self.waiting.lock();
         let event = waiting.pop_front();
-        if event.is_some() && waiting.is_empty() {
+        if event.is_some() && waiting.is_empty() && !self.is_closed() {
             let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
         }
         event
@@ -99,7 +99,7 @@ impl<T> EventQueue<T> {
             if let Some(event) = self.try_next() {
                 return Ok(Some(event));
             }
-            if self.closed.load(Ordering::Acquire) || !wait_readable(self.fd.as_fd(), deadline)? {
+            if self.is_closed() || !wait_readable(self.fd.as_fd(), deadline)? {
                 return Ok(self.try_next());
             }
         }
@@ -130,9 +130,15 @@ impl<T> EventQueue<T> {
 
     /// No event will come any more: whoever waits, now or later, gets none.
     pub(crate) fn close(&self) {
+        // With the lock, so that nobody who takes the last event makes the descriptor unreadable again.
+        let _waiting = self.waiting.lock();
         self.closed.store(true, Ordering::Release);
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         self.tell_sleepers();
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     /// Forgets the events for which `gone` says so.
@@ -140,7 +146,7 @@ impl<T> EventQueue<T> {
         let mut waiting = self.waiting.lock();
         let before = waiting.len();
         waiting.retain(|event| !gone(event));
-        if before > 0 && waiting.is_empty() {
+        if before > 0 && waiting.is_empty() && !self.is_closed() {
             let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
         }
     }
@@ -243,6 +249,12 @@ mod tests {
             assert_eq!(queue.next(None).unwrap(), None);
         });
         assert_eq!(queue.next(None).unwrap(), None);
+        // Also for those who wait with a set of descriptors, when the last event has been taken.
+        let queue = EventQueue::<u32>::new(8).unwrap();
+        queue.push(1);
+        queue.close();
+        assert_eq!(queue.try_next(), Some(1));
+        assert!(readable(&queue));
     }
 
     #[test]

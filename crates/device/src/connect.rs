@@ -9,6 +9,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -83,7 +84,7 @@ pub struct Peer {
 #[derive(Debug)]
 pub struct Listener {
     device: Device,
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     address: SocketAddr,
     half_open: Mutex<Vec<(OwnedFd, Instant)>>,
 }
@@ -107,6 +108,8 @@ impl Device {
             ),
         };
         rustix::net::listen(&socket, 128).map_err(DeviceError::io("listening"))?;
+        let socket = Arc::new(socket);
+        self.shared().add_listener(&socket);
         Ok(Listener {
             device: self.clone(),
             socket,
@@ -189,7 +192,7 @@ impl Listener {
     /// troubling the caller, and without holding up the others.
     ///
     /// # Errors
-    /// [`DeviceError::TimedOut`], or the socket failed.
+    /// [`DeviceError::TimedOut`], [`DeviceError::Failed`], or the socket failed.
     pub fn accept(&self, timeout: Option<Duration>) -> Result<Incoming, DeviceError> {
         let started = Instant::now();
         let deadline = timeout.and_then(|t| started.checked_add(t));
@@ -213,7 +216,7 @@ impl Listener {
         let mut half_open = self.half_open.lock();
         while half_open.len() < HALF_OPEN_MAX {
             match rustix::net::accept_with(
-                &self.socket,
+                &*self.socket,
                 SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             ) {
                 Ok(client) => half_open.push((client, Instant::now() + HALF_OPEN_TIME)),

@@ -368,6 +368,10 @@ impl Control {
         while !self.half_open.is_empty() {
             self.drop_half_open(shared, 0);
         }
+        if shared.has_failed() {
+            // The engine cannot be relied on to let go of its links.
+            self.links.values().for_each(|watched| watched.line.close());
+        }
         let links: Vec<LinkId> = self.links.keys().copied().collect();
         for link in links {
             self.lose(shared, link, DownReason::Closed);

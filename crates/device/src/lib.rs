@@ -49,6 +49,8 @@ mod blocks;
 mod control;
 mod discovery;
 mod effects;
+#[cfg(test)]
+mod failing;
 #[doc(hidden)]
 pub mod fuzzing;
 mod peeks;

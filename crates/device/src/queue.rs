@@ -212,9 +212,10 @@ impl Cq {
         let shared = inner.device.shared();
         loop {
             let seen = *inner.notify.times_ready.lock();
+            // A device that fails after this look changes what was seen.
+            shared.check()?;
             self.arm(false)?;
             shared.hand_over();
-            shared.check()?;
             if !inner.entries.is_empty() {
                 return Ok(true);
             }

@@ -1,6 +1,7 @@
 //! What the program's threads and the engine thread of one device have in common.
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -63,6 +64,8 @@ pub(crate) struct Shared {
     pub(crate) reaches: Reaches,
     /// Channels, to be woken when the device fails.
     pub(crate) channels: Mutex<Vec<Weak<EventQueue<CqId>>>>,
+    /// Sockets that the program listens at, to be shut when the device fails.
+    listeners: Mutex<Vec<Weak<OwnedFd>>>,
     pub(crate) counters: Mutex<HashMap<u32, Counter>>,
     /// How many completion queues are armed: somebody means to sleep.
     pub(crate) armed: AtomicU32,
@@ -70,6 +73,9 @@ pub(crate) struct Shared {
     fork: ForkMark,
     broken: AtomicBool,
     failure: OnceLock<String>,
+    /// How tests let the device fail.
+    #[cfg(test)]
+    pub(crate) trap: crate::failing::Trap,
 }
 
 /// What peers did to the regions that one counter is bound to.
@@ -118,12 +124,15 @@ impl Shared {
             leases: Leases::default(),
             reaches: Reaches::default(),
             channels: Mutex::new(Vec::new()),
+            listeners: Mutex::new(Vec::new()),
             counters: Mutex::new(HashMap::new()),
             armed: AtomicU32::new(0),
             stopping: AtomicBool::new(false),
             fork,
             broken: AtomicBool::new(false),
             failure: OnceLock::new(),
+            #[cfg(test)]
+            trap: crate::failing::Trap::default(),
         })
     }
 
@@ -159,7 +168,15 @@ impl Shared {
         !self.is_forked() && !self.has_failed()
     }
 
-    /// Marks the device as failed; calls answer with an error from now on.
+    /// Remembers a socket that the program listens at.
+    pub(crate) fn add_listener(&self, socket: &Arc<OwnedFd>) {
+        let mut listeners = self.listeners.lock();
+        listeners.retain(|listener| listener.strong_count() > 0);
+        listeners.push(Arc::downgrade(socket));
+    }
+
+    /// Marks the device as failed: calls answer with an error from now on, whoever waits is woken, and the
+    /// engine thread closes the links, so that peers see the end.
     pub(crate) fn fail(&self, why: String) {
         tracing::error!(%why, "the device failed");
         let _ = self.failure.set(why);
@@ -174,6 +191,10 @@ impl Shared {
             .filter_map(Weak::upgrade)
             .for_each(|c| c.close());
         self.leases.wake_all();
+        for socket in self.listeners.lock().iter().filter_map(Weak::upgrade) {
+            let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
+        }
+        self.progress.ring();
     }
 
     pub(crate) fn has_failed(&self) -> bool {

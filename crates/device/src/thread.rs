@@ -95,6 +95,8 @@ impl EngineThread {
                 self.work();
             }
             let woken = self.wait(self.patience());
+            #[cfg(test)]
+            self.shared.trap.spring(&self.shared);
             self.decide(woken);
         }
     }

@@ -118,8 +118,8 @@ impl Line {
         self.socket.send(packet, fds)
     }
 
-    /// Ends the connection.
-    pub(crate) fn close(&self) {
+    /// Ends the connection: the peer sees it now, whoever still holds the link or this line.
+    pub fn close(&self) {
         // A forked child of ours may hold a copy of the socket, and the peer is to know now that
         // the link has ended: closing would not be enough. Only if we are that child ourselves,
         // the link is our parent's.

@@ -1,0 +1,216 @@
+//! What happens to programs and peers when the engine panics: errors for everybody, a hang for nobody.
+//!
+//! No input is known that makes the engine panic, so these tests have a way of their own to make it.
+// UNSAFETY: registers memory.
+#![allow(unsafe_code)]
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use rkey_core::{Access, Region, RegionSpec};
+use rkey_engine::{Completion, RecvRequest, SendRequest, Sge, Status, Work};
+
+use crate::shared::Shared;
+use crate::{Config, Cq, Device, DeviceError, Listener, Qp, QpOptions};
+
+/// Only a hang takes longer.
+const LONG: Duration = Duration::from_secs(20);
+
+/// Lets the engine thread panic.
+#[derive(Debug, Default)]
+pub(crate) struct Trap(AtomicU8);
+
+const IN_THE_THREAD: u8 = 1;
+const IN_THE_ENGINE: u8 = 2;
+
+impl Trap {
+    /// Called by the engine thread in each of its turns.
+    pub(crate) fn spring(&self, shared: &Shared) {
+        match self.0.swap(0, Ordering::AcqRel) {
+            IN_THE_THREAD => panic!("a test: in the engine thread"),
+            IN_THE_ENGINE => shared.command(|_| panic!("a test: under the engine's lock")),
+            _ => {}
+        }
+    }
+}
+
+/// A device with a queue pair and some memory.
+struct Side {
+    region: Region,
+    qp: Qp,
+    cq: Cq,
+    device: Device,
+    address: u64,
+}
+
+const LEN: u64 = 4096;
+
+impl Side {
+    fn open() -> Self {
+        let device = Device::open(Config::default()).unwrap();
+        let domain = device.create_domain().unwrap();
+        let cq = device.create_cq(64, None).unwrap();
+        let qp = device.create_qp(&QpOptions::new(domain, &cq)).unwrap();
+        let memory: &'static [AtomicU64] = Box::leak((0..LEN / 8).map(AtomicU64::new).collect());
+        let address = memory.as_ptr() as u64;
+        let ranges = [rkey_base::range::VaRange::new(address, LEN).unwrap()];
+        let rights = Access::REMOTE | Access::LOCAL_READ | Access::LOCAL_WRITE;
+        let spec = RegionSpec::new(domain, &ranges, rights);
+        // SAFETY: the memory is made of atomics and stays for ever.
+        let region = unsafe { device.register(&spec) }.unwrap();
+        Self {
+            region,
+            qp,
+            cq,
+            device,
+            address,
+        }
+    }
+
+    fn sges(&self) -> [Sge; 1] {
+        [Sge {
+            addr: self.address,
+            len: 8,
+            key: self.region.local_key,
+        }]
+    }
+}
+
+/// Two connected devices. The far one has a message under way for which the near one has no receive.
+fn connected() -> (Side, Side, Listener) {
+    let (near, far) = (Side::open(), Side::open());
+    let listener = near.device.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let address = listener.local_address();
+            far.device.connect(address, &[&far.qp], &[], LONG).unwrap();
+        });
+        let incoming = listener.accept(Some(LONG)).unwrap();
+        incoming.accept(&[&near.qp], &[]).unwrap();
+    });
+    let message = Work::Send {
+        imm: None,
+        invalidate: None,
+    };
+    let sges = far.sges();
+    far.qp
+        .post_send(&SendRequest::new(7, message, &sges))
+        .unwrap();
+    (near, far, listener)
+}
+
+fn has_failed<T>(result: Result<T, DeviceError>) -> bool {
+    matches!(result, Err(DeviceError::Failed(_)))
+}
+
+/// A thread that waits for something; gives what it says of the answer.
+fn waiter<'a>(
+    scope: &'a Scope<'a, '_>,
+    ready: &'a Barrier,
+    wait: impl FnOnce() -> bool + Send + 'a,
+) -> ScopedJoinHandle<'a, bool> {
+    scope.spawn(|| {
+        ready.wait();
+        wait()
+    })
+}
+
+/// Runs `fail` while threads of the program wait for everything that can be waited for, and looks at
+/// what becomes of them, of later calls, and of the peer.
+fn everybody_gets_errors(fail: impl FnOnce(&Device)) {
+    let (near, far, listener) = connected();
+    let channel = near.device.create_channel().unwrap();
+    let waited = near.device.create_cq(8, Some(&channel)).unwrap();
+    let ready = Barrier::new(5);
+    let events = || loop {
+        match near.device.next_event(None) {
+            Ok(Some(_)) => {}
+            other => return has_failed(other),
+        }
+    };
+    std::thread::scope(|scope| {
+        let waiting = [
+            waiter(scope, &ready, || has_failed(near.cq.wait(None))),
+            waiter(scope, &ready, || has_failed(channel.next_event(None))),
+            waiter(scope, &ready, || has_failed(listener.accept(None))),
+            waiter(scope, &ready, events),
+        ];
+        ready.wait();
+        // Let most of them fall asleep; those that do not are a case too.
+        std::thread::sleep(Duration::from_millis(30));
+        fail(&near.device);
+        let told = waiting.map(|waiter| waiter.join().unwrap());
+        assert_eq!(told, [true; 4], "who waited was told something else");
+    });
+    the_peer_hears_of_it(&far);
+    let sges = near.sges();
+    let message = Work::Send {
+        imm: None,
+        invalidate: None,
+    };
+    assert!(has_failed(near.cq.poll(&mut [Completion::default()])));
+    assert!(has_failed(
+        near.qp.post_send(&SendRequest::new(1, message, &sges))
+    ));
+    let receive = RecvRequest { id: 1, sges: &sges };
+    assert!(has_failed(near.qp.post_recv(&receive)));
+    assert!(has_failed(near.qp.query()));
+    assert!(has_failed(waited.req_notify(false)));
+    assert!(has_failed(near.device.create_cq(1, None)));
+    assert!(has_failed(near.device.inspect()));
+    let text = near.device.settle().unwrap_err().to_string();
+    assert!(text.contains("panicked"), "{text}");
+    // The memory is given back: nobody reaches it any more.
+    near.device.close_region(near.region).unwrap();
+    drop((waited, channel, listener));
+    drop(near);
+    far.device.close_region(far.region).unwrap();
+}
+
+/// What the peer had under way ends, its links go, and its device goes on.
+fn the_peer_hears_of_it(far: &Side) {
+    let mut one = [Completion::default()];
+    assert!(far.cq.wait(Some(LONG)).unwrap(), "the peer heard nothing");
+    assert_eq!(far.cq.poll(&mut one).unwrap(), 1);
+    assert_eq!((one[0].id, one[0].status), (7, Status::RetryExceeded));
+    let until = Instant::now() + LONG;
+    while far.device.inspect().unwrap().links.len() > 1 {
+        assert!(Instant::now() < until, "links to a device that failed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_panic_in_the_engine_thread() {
+    everybody_gets_errors(|device| {
+        let shared = device.shared();
+        shared.trap.0.store(IN_THE_THREAD, Ordering::Release);
+        shared.progress.ring();
+    });
+}
+
+#[test]
+fn a_panic_in_the_engine_thread_under_the_lock() {
+    everybody_gets_errors(|device| {
+        let shared = device.shared();
+        shared.trap.0.store(IN_THE_ENGINE, Ordering::Release);
+        shared.progress.ring();
+    });
+}
+
+/// The thread that panics is the program's own, and goes on with that; the others get errors, and the
+/// engine thread, which may be asleep, closes the links.
+#[test]
+fn a_panic_of_the_engine_in_a_thread_of_the_program() {
+    everybody_gets_errors(|device| {
+        let panics = || {
+            device
+                .shared()
+                .command(|_| panic!("a test: in a call of the program"))
+        };
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics));
+        assert!(panicked.is_err());
+    });
+}
