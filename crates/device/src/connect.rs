@@ -155,6 +155,7 @@ impl Device {
                 "the peer paired another number of queue pairs",
             ));
         }
+        self.shared().check_identity(side.node, uid, pid)?;
         for (ours, theirs) in qps.iter().zip(&side.qps) {
             ours.connect(side.node, *theirs)?;
         }
@@ -162,7 +163,7 @@ impl Device {
         Ok(Peer {
             node: side.node,
             uid,
-            pid,
+            pid: pid.unwrap_or(0),
             qps: side.qps,
             private_data: side.private_data,
         })
@@ -253,7 +254,13 @@ impl Listener {
             tracing::debug!(uid, "dropped a client of another user");
             return None;
         }
-        let ok = side.qps.len() <= QPS_MAX && side.private_data.len() <= PRIVATE_DATA_MAX;
+        let ok = side.qps.len() <= QPS_MAX
+            && side.private_data.len() <= PRIVATE_DATA_MAX
+            && self
+                .device
+                .shared()
+                .check_identity(side.node, uid, credentials.pid)
+                .is_ok();
         ok.then(|| Incoming {
             device: self.device.clone(),
             socket,
@@ -397,7 +404,7 @@ fn dial(
     scope: Scope,
     address: SocketAddr,
     deadline: &Deadline,
-) -> Result<(OwnedFd, u32, u32), DeviceError> {
+) -> Result<(OwnedFd, u32, Option<u32>), DeviceError> {
     let names = names::candidates(scope, address);
     let mut pause = RETRY.0;
     loop {
@@ -413,7 +420,7 @@ fn dial(
                     if !scope.admits(uid) {
                         return Err(DeviceError::OtherUser { uid });
                     }
-                    return Ok((socket, uid, credentials.pid.unwrap_or(0)));
+                    return Ok((socket, uid, credentials.pid));
                 }
                 // Not there, or (AGAIN) more clients wait than it takes.
                 Err(Errno::CONNREFUSED | Errno::AGAIN | Errno::INTR) => {}

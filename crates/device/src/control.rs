@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use rkey_base::process::PidFd;
 use rkey_engine::LinkId;
 use rkey_link::shm::{
-    Acceptor, Credentials, Event, Greeting, HandshakeError, Line, LinkRequest, LocalNode, ShmLink,
-    Step, Stranger,
+    Acceptor, Event, Greeting, HandshakeError, Line, LinkRequest, LocalNode, ShmLink, Step,
+    Stranger,
 };
 use rkey_link::{AnyLink, DownReason, Link, NodeId};
 
@@ -197,8 +197,8 @@ impl Control {
             ));
             return false;
         }
-        if !is_credible(request.node(), request.credentials()) {
-            tracing::warn!(node = %request.node(), "a process of another user says it is what it is not");
+        if !shared.is_credible(request.node(), request.credentials()) {
+            tracing::warn!(node = %request.node(), "a process says that it is another process's device");
             request.refuse("this device is not of the process that says so");
             return false;
         }
@@ -377,13 +377,6 @@ impl Control {
             self.lose(shared, link, DownReason::Closed);
         }
     }
-}
-
-/// Whether a device may be the one that it says it is. Processes of our user are believed: they could
-/// do anything to us anyway. Of others we demand that the device is one of their own process, so that
-/// nobody can pass for the peer of a queue pair who is somebody else.
-pub(crate) fn is_credible(node: NodeId, who: Credentials) -> bool {
-    who.uid == rustix::process::geteuid().as_raw() || who.pid == Some(node.pid)
 }
 
 /// Answers a client that does not want a link.

@@ -15,7 +15,7 @@ use rkey_engine::{LinkId, QpId, QpState, QpType};
 use rkey_link::shm::{Connector, HandshakeError, LocalNode, ShmLink, Step};
 use rkey_link::{Link, NodeId};
 
-use crate::control::{Control, is_credible};
+use crate::control::Control;
 use crate::names;
 use crate::reactor::Token;
 use crate::shared::Shared;
@@ -200,7 +200,7 @@ impl Discovery {
         block: u16,
         link: ShmLink,
     ) -> bool {
-        if !is_credible(link.node(), link.credentials()) {
+        if !shared.is_credible(link.node(), link.credentials()) {
             let error = HandshakeError::NotAllowed(link.credentials().uid);
             return self.failed(shared, block, &error, Instant::now());
         }

@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::denials::DenialLog;
 use crate::error::DeviceError;
 use crate::event::AsyncEvent;
+use crate::identities::Identities;
 use crate::lease::Leases;
 use crate::names::Scope;
 use crate::progress::ProgressState;
@@ -60,6 +61,7 @@ pub(crate) struct Shared {
     pub(crate) reports: Arc<Reports>,
     pub(crate) denials: DenialLog,
     pub(crate) leases: Leases,
+    pub(crate) identities: Identities,
     /// Peers that reach into our memory by themselves.
     pub(crate) reaches: Reaches,
     /// Channels, to be woken when the device fails.
@@ -122,6 +124,7 @@ impl Shared {
             events: EventQueue::new(4096)?,
             denials,
             leases: Leases::default(),
+            identities: Identities::default(),
             reaches: Reaches::default(),
             channels: Mutex::new(Vec::new()),
             listeners: Mutex::new(Vec::new()),

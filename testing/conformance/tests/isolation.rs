@@ -7,10 +7,12 @@ use std::os::unix::process::CommandExt;
 use std::time::Duration;
 
 use common::process::{OtherUser, Peer, address, command, is_root, role, sleep_in_read};
-use common::side::{Side, seed_of};
+use common::side::{Remote, Side, seed_of};
 use common::until;
 use rkey_device::engine::{QpState, RecvRequest, Status, Work};
-use rkey_device::link::shm::{Connector, HandshakeError, LinkConfig, LocalNode, Policy, Step};
+use rkey_device::link::shm::{
+    Connector, HandshakeError, LinkConfig, LocalNode, Policy, ShmLink, Step,
+};
 use rkey_device::link::{Link, NodeId};
 use rkey_device::names::{Scope, block_name, block_of};
 use rkey_device::{Config, DeviceError, Qp, QpAddress, QpOptions, Share, list_devices};
@@ -44,26 +46,52 @@ fn stranger() {
 /// One who does not keep to the names of his own user, but knocks at the door of the other's device, whose
 /// block of queue pair numbers he was told.
 fn intruder() {
+    let name = std::env::var("RKEY_TEST_NAME").unwrap();
+    match knock(&name, NodeId { pid: 1, nonce: 1 }) {
+        Ok(link) => panic!("let in: {}", link.node()),
+        Err(HandshakeError::Closed | HandshakeError::Io(_)) => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Asks the device at `name` for a link as the device `id`; says what the device answers.
+fn knock(name: &str, id: NodeId) -> Result<ShmLink, HandshakeError> {
     let config = LinkConfig {
         policy: Policy::Any,
         ..LinkConfig::default()
     };
-    let id = NodeId { pid: 1, nonce: 1 };
     let local = LocalNode::new(id, config).unwrap();
-    let name = std::env::var("RKEY_TEST_NAME").unwrap();
-    let Ok(mut connector) = Connector::start(name.as_bytes(), &local, b"") else {
-        return;
-    };
+    let mut connector = Connector::start(name.as_bytes(), &local, b"")?;
     let deadline = std::time::Instant::now() + common::LONG;
     loop {
-        match connector.advance() {
-            Ok(Step::Done(link)) => panic!("let in: {}", link.node()),
-            Ok(Step::Pending) => std::thread::sleep(Duration::from_millis(1)),
-            Err(HandshakeError::Closed | HandshakeError::Io(_)) => return,
-            Err(error) => panic!("{error}"),
+        match connector.advance()? {
+            Step::Done(link) => return Ok(link),
+            Step::Pending => std::thread::sleep(Duration::from_millis(1)),
         }
         assert!(std::time::Instant::now() < deadline, "no answer");
     }
+}
+
+/// One who says that he is somebody else, whose name he knows.
+fn impostor() {
+    let variable = |name: &str| std::env::var(name).unwrap();
+    let word = |name: &str| variable(name).parse::<u64>().unwrap();
+    let name = variable("RKEY_TEST_NAME");
+    let own = NodeId {
+        pid: std::process::id(),
+        nonce: word("RKEY_TEST_NONCE"),
+    };
+    let other = NodeId {
+        pid: word("RKEY_TEST_PID") as u32,
+        ..own
+    };
+    let answer = knock(&name, other);
+    assert!(
+        matches!(answer, Err(HandshakeError::Refused(_))),
+        "{answer:?}"
+    );
+    // As himself he is welcome.
+    knock(&name, own).unwrap();
 }
 
 /// One who is open to all, as the test is.
@@ -79,6 +107,7 @@ fn run_role() -> bool {
     match role().as_deref() {
         Some("stranger") => stranger(),
         Some("intruder") => intruder(),
+        Some("impostor") => impostor(),
         Some("guest") => guest(),
         _ => return false,
     }
@@ -121,6 +150,52 @@ fn other_users() {
     let peer = Peer(guest.command.spawn().unwrap());
     let remote = side.accept(&listener, &qp, &offer);
     side.verify(&qp, &remote, "with a guest");
+    peer.finish();
+    drop(qp);
+    side.withdraw(&offer);
+}
+
+/// A peer's identity is its process's: who only knows it cannot make a link with it, of whichever user he
+/// is, and neither can he pass for the device itself. The peer is not disturbed.
+#[test]
+fn identities_belong_to_processes() {
+    const TEST: &str = "identities_belong_to_processes";
+    if run_role() {
+        return;
+    }
+    let side = Side::with(shared(), seed_of(13));
+    let (offer, qp) = (side.offer(), side.qp());
+    let listener = side.listen();
+    let place = listener.local_address();
+    let peer = Peer(command(TEST, "guest", place).spawn().unwrap());
+    let incoming = listener.accept(Some(common::LONG)).unwrap();
+    let node = incoming.peer().node;
+    let met = incoming.accept(&[&qp], &side.invitation(&offer)).unwrap();
+    let remote = Remote::from(&met.private_data[..]);
+    let name = block_name(Scope::of(Share::All), block_of(qp.qpn()));
+    for claimed in [node, side.device.node()] {
+        let answer = knock(&name, claimed);
+        assert!(
+            matches!(answer, Err(HandshakeError::Refused(_))),
+            "{claimed}: {answer:?}"
+        );
+    }
+    let own = NodeId {
+        pid: std::process::id(),
+        nonce: 1,
+    };
+    knock(&name, own).unwrap();
+    let mut same = command(TEST, "impostor", place);
+    let mut other = is_root().then(|| OtherUser::new(NOBODY, TEST, "impostor", place).unwrap());
+    let other = other.as_mut().map(|other| &mut other.command);
+    for impostor in [&mut same].into_iter().chain(other) {
+        impostor.env("RKEY_TEST_NAME", &name);
+        impostor.env("RKEY_TEST_PID", node.pid.to_string());
+        impostor.env("RKEY_TEST_NONCE", node.nonce.to_string());
+        let status = impostor.status().unwrap();
+        assert!(status.success(), "{status}");
+    }
+    side.verify(&qp, &remote, "after the impostors");
     peer.finish();
     drop(qp);
     side.withdraw(&offer);
