@@ -4,8 +4,10 @@
 mod common;
 
 use common::pair;
-use rkey_base::memory::ArenaMemory;
+use rkey_base::fault::Fault;
+use rkey_base::memory::{ArenaMemory, Memory};
 use rkey_base::segment::{Arena, Sharing};
+use rkey_base::shared::{Foreign, Place};
 use rkey_link::direct::{DirectError, DirectMap, Grant, LeaseBoard, LeaseClient};
 use rkey_link::shm::ShmLink;
 use std::io::ErrorKind;
@@ -188,6 +190,88 @@ fn leases_are_many_but_not_endless_and_come_back() {
         matches!(s.open(&again), Err(DirectError::Open(_))),
         "opened once"
     );
+}
+
+/// Memory in which a read takes as long as somebody likes.
+struct Slow {
+    memory: ArenaMemory,
+    entered: AtomicBool,
+    go_on: AtomicBool,
+}
+
+impl Memory for Slow {
+    fn load(&self, dst: Place<'_>, src: u64) -> Result<(), Fault> {
+        self.entered.store(true, Ordering::Release);
+        while !self.go_on.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        self.memory.load(dst, src)
+    }
+    fn store(&self, dst: u64, src: Foreign<'_>) -> Result<(), Fault> {
+        self.memory.store(dst, src)
+    }
+    fn store_bytes(&self, dst: u64, src: &[u8]) -> Result<(), Fault> {
+        self.memory.store_bytes(dst, src)
+    }
+    fn load_bytes(&self, dst: &mut [u8], src: u64) -> Result<(), Fault> {
+        self.memory.load_bytes(dst, src)
+    }
+    fn copy(&self, dst: u64, src: u64, len: u64) -> Result<(), Fault> {
+        self.memory.copy(dst, src, len)
+    }
+    fn compare_swap(&self, va: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
+        self.memory.compare_swap(va, compare, swap)
+    }
+    fn fetch_add(&self, va: u64, add: u64) -> Result<u64, Fault> {
+        self.memory.fetch_add(va, add)
+    }
+}
+
+/// A copy that does not end: the owner learns where it is, parts with those pages, and gives the lease up.
+/// Its words are used by another lease only when the copy has ended.
+#[test]
+fn a_lease_can_be_abandoned_in_the_middle_of_a_copy() {
+    let s = setup(1 << 20, Sharing::ReadWrite);
+    let (grant, mut map) = s.lease(4096, (1 << 20) - 4096, true);
+    assert_eq!(s.board.under_way(grant.id), None);
+    let slow = Slow {
+        memory: ArenaMemory::new(0x1000, 4096),
+        entered: AtomicBool::new(false),
+        go_on: AtomicBool::new(false),
+    };
+    slow.memory.write(0x1000, &[7; 4096]);
+    let at = 700_000;
+    std::thread::scope(|scope| {
+        let copy = scope.spawn(|| map.write_from(&slow, at, 0x1000, 4096));
+        while !slow.entered.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        let short = Duration::from_millis(5);
+        assert!(s.board.revoke(&[grant.id], short).is_err());
+        let touched = s.board.under_way(grant.id).unwrap();
+        assert!(touched.start <= at && at + 4096 <= touched.end);
+        assert!(touched.end - touched.start <= 512 << 10);
+        let pages = (4096 + touched.start as usize)..(1 << 20);
+        s.arena.detach(pages.start, pages.len()).unwrap();
+        s.board.abandon(grant.id);
+        assert_eq!(s.board.out(), 0);
+        let others: Vec<Grant> = std::iter::from_fn(|| s.board.grant(0, 8, true)).collect();
+        assert_eq!(others.len(), 255);
+        assert!(others.iter().all(|o| o.id.index() != grant.id.index()));
+        slow.go_on.store(true, Ordering::Release);
+        // It ends as if nothing had happened, in pages that are nobody's any more.
+        copy.join().unwrap().unwrap();
+    });
+    assert!(matches!(map.write(0, &[1]), Err(DirectError::Revoked)));
+    drop(map);
+    let again = s.board.grant(0, 8, true).unwrap();
+    assert_eq!(again.id.index(), grant.id.index());
+    s.open(&again).unwrap().write(0, &[5]).unwrap();
+    assert_eq!(s.board.out(), 256);
+    #[expect(unsafe_code, reason = "the owner's view of its memory")]
+    // SAFETY: a byte inside of the arena, which lives.
+    let ours = unsafe { s.arena.as_ptr().add(4096 + at as usize).read_volatile() };
+    assert_eq!(ours, 0, "written after the lease was given up");
 }
 
 #[test]

@@ -12,13 +12,20 @@ use common::traffic::Traffic;
 use common::{LONG, Random, pattern, until};
 use rkey_device::base::range::VaRange;
 use rkey_device::core::{Access, Key, Region, RegionSpec, WireKey};
-use rkey_device::engine::{QpState, Status, Target, Work};
+use rkey_device::engine::{Completion, QpState, SendRequest, Status, Target, Work};
 use rkey_device::link::direct::DirectError;
-use rkey_device::{DeviceError, SharedMemory};
+use rkey_device::{Config, DeviceError, SharedMemory};
+
+/// A side with rings so small that much goes by reference.
+fn small_ring(seed: u64) -> Side {
+    let mut config = Config::from_env().unwrap();
+    config.ring_bytes = 64 << 10;
+    Side::with(config, seed)
+}
 
 /// Sends and receives, one connection after the other, until the test is over.
 fn peer_with_traffic() {
-    let side = Side::open(seed_of(3));
+    let side = small_ring(seed_of(3));
     for round in 0.. {
         side.empty_inbox();
         let (offer, qp) = (side.offer(), side.qp());
@@ -56,7 +63,7 @@ fn stopped_in_the_middle_of_traffic() {
         return;
     }
     let mut random = Random::seeded(TEST);
-    let mut side = Side::open(seed_of(4));
+    let mut side = small_ring(seed_of(4));
     let listener = side.listen();
     let before = Holdings::now();
     let peer = Peer::start(TEST, "peer", listener.local_address());
@@ -129,6 +136,112 @@ fn stopped_in_the_middle_of_traffic() {
     side.withdraw(&offer);
     drop(peer);
     before.wait_for("after the end of the peer");
+}
+
+/// A peer that does nothing by itself, and offers what there is to read.
+fn peer_that_is_read() {
+    let side = small_ring(seed_of(5));
+    let offer = side.offer();
+    let mut qps = Vec::new();
+    loop {
+        let qp = side.qp();
+        let to = side.invitation(&offer);
+        // Waits until the test wants the next one.
+        if side.device.connect(address(), &[&qp], &to, LONG).is_err() {
+            return;
+        }
+        qps.push(qp);
+    }
+}
+
+/// A peer is stopped while it writes into our memory by itself what we have asked it for. The region can
+/// be closed, and the memory be used for something else: when the peer goes on, it writes nothing.
+#[test]
+fn stopped_while_it_reaches_into_our_memory() {
+    const TEST: &str = "stopped_while_it_reaches_into_our_memory";
+    if role().is_some() {
+        return peer_that_is_read();
+    }
+    let mut side = small_ring(seed_of(6));
+    let listener = side.listen();
+    let peer = Peer::start(TEST, "peer", listener.local_address());
+    let offer = side.offer();
+    let seed = seed_of(5);
+    for round in 0..4 {
+        let qp = side.qp();
+        let remote = side.accept(&listener, &qp, &offer);
+        let mut direct = None;
+        until("the link", || {
+            let links = side.device.inspect().unwrap().links;
+            let ours = links.iter().find(|link| link.role == "requester");
+            direct = ours.map(|link| link.by_reference);
+            direct.is_some()
+        });
+        if direct == Some(false) {
+            eprintln!("SKIP: the kernel does not permit copies between processes here");
+            return side.withdraw(&offer);
+        }
+        let mut posted = 0;
+        let mut done = 0;
+        let mut batch = [Completion::default(); 16];
+        // Another thread stops it, so that it has work until it is stopped.
+        std::thread::scope(|scope| {
+            let stopper = scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20 + round));
+                peer.stop();
+            });
+            while !stopper.is_finished() {
+                while posted - done < 64 {
+                    let place = SINK + posted as usize * AREA % (SINK_COUNT * SINK_WORDS);
+                    let read = Work::Read {
+                        remote: remote.pattern(0),
+                    };
+                    let sges = [side.sge(place, AREA)];
+                    qp.post_send(&SendRequest::new(posted, read, &sges))
+                        .unwrap();
+                    posted += 1;
+                }
+                let count = side.cq.poll(&mut batch).unwrap();
+                for completion in &batch[..count] {
+                    assert_eq!(completion.status, Status::Success);
+                    done += 1;
+                }
+            }
+        });
+        let stopped = Instant::now();
+        side.close_local();
+        let closed = stopped.elapsed();
+        let fill = |word: usize| pattern(seed ^ round, word);
+        side.memory.fill(SINK, SINK_COUNT * SINK_WORDS, fill);
+        peer.go_on();
+        while done < posted {
+            let next = side.next();
+            // Some had ended before the peer was stopped, others had not left: their region is gone.
+            assert!(
+                matches!(
+                    next.status,
+                    Status::Success
+                        | Status::RetryExceeded
+                        | Status::LocalProtection
+                        | Status::Flushed
+                ),
+                "{next:?}"
+            );
+            done += 1;
+        }
+        drop(qp);
+        std::thread::sleep(Duration::from_millis(50));
+        let words = SINK_COUNT * SINK_WORDS;
+        let right = |word: usize, value| value == fill(word);
+        let other = side.memory.first_other(SINK, words, right);
+        assert_eq!(
+            other, None,
+            "round {round}: written after the region was closed"
+        );
+        side.open_local();
+        eprintln!("{TEST}: round {round}: closed after {closed:.1?}");
+    }
+    side.withdraw(&offer);
 }
 
 /// Memory of the device's allocator in a region of its own.

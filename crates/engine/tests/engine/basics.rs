@@ -273,6 +273,41 @@ fn loopback_carries_everything() {
     }
 }
 
+/// While references are held back, payload travels; those that are out stay until they are answered.
+#[test]
+fn references_can_be_held_back() {
+    let caps = Capabilities {
+        by_reference: true,
+        ..CAPS
+    };
+    let len = 200_000;
+    for read in [false, true] {
+        let mut pair = Pair::large(caps, 1 << 20);
+        let [a, _b] = pair.connect(|_, _| {});
+        let mine = pair.nodes[0].register(0, 1 << 20, ALL);
+        let theirs = pair.nodes[1].register(0, 1 << 20, ALL);
+        let (from, into) = if read { (1, 0) } else { (0, 1) };
+        let sge = [pair.nodes[0].sge(&mine, 0, len)];
+        let remote = pair.nodes[1].target(&theirs, 0);
+        let work = if read {
+            Work::Read { remote }
+        } else {
+            Work::Write { remote, imm: None }
+        };
+        for (id, held_back) in [(1, false), (2, true), (3, false)] {
+            let data = pattern(id, len as usize);
+            pair.nodes[from].fill(0, &data);
+            pair.nodes[0].engine.hold_references_back(held_back);
+            pair.send(0, &a, &SendRequest::new(id, work, &sge));
+            assert_eq!(pair.nodes[0].engine.has_references(), !held_back);
+            pair.settle();
+            assert!(!pair.nodes[0].engine.has_references());
+            assert_eq!(statuses(&a.poll()), [(id, Status::Success)]);
+            assert!(pair.nodes[into].bytes(0, len as usize) == data);
+        }
+    }
+}
+
 /// A message by reference that is longer than a piece goes in several, and a long read tells that
 /// it goes on; also when the way by reference is closed in the middle.
 #[test]
