@@ -8,7 +8,7 @@
 //! so the first message can never meet a queue pair that is not.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -210,6 +210,28 @@ impl Listener {
             }
             self.wait(deadline)?;
         }
+    }
+
+    /// The next request of a peer if there is one now, for a program that waits on its own: until
+    /// [`Listener::socket`] is readable, and while [`Listener::has_half_open`] for a millisecond at most.
+    ///
+    /// # Errors
+    /// The socket failed.
+    pub fn try_accept(&self) -> Result<Option<Incoming>, DeviceError> {
+        self.device.check()?;
+        self.take()
+    }
+
+    /// The descriptor that is readable when a client has come. For `poll` and its kin only.
+    #[must_use]
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Whether a client has come that has not said what it wants.
+    #[must_use]
+    pub fn has_half_open(&self) -> bool {
+        !self.half_open.lock().is_empty()
     }
 
     /// One round over the new and the half-open clients: the first that has asked properly.

@@ -46,6 +46,9 @@ pub struct QpOptions {
     pub survive_remote_error: bool,
     /// The receiving half of an extended reliable connection serves the shared receive queues of this XRC domain.
     pub xrcd: Option<XrcdId>,
+    /// The endpoint that it is part of, for regions that serve one endpoint only: the number that
+    /// [`Device::bind_endpoint`] was given. `None`: its own number.
+    pub endpoint: Option<u32>,
 }
 
 impl QpOptions {
@@ -67,6 +70,7 @@ impl QpOptions {
             fail_with_peer: true,
             survive_remote_error: false,
             xrcd: None,
+            endpoint: None,
         }
     }
 
@@ -85,6 +89,7 @@ impl QpOptions {
             signal_all: self.signal_all,
             survive_remote_error: self.survive_remote_error,
             xrcd: self.xrcd,
+            endpoint: self.endpoint,
         }
     }
 }

@@ -39,6 +39,9 @@ pub struct QpConfig {
     pub survive_remote_error: bool,
     /// The receiving half of an extended reliable connection serves the shared receive queues of this XRC domain.
     pub xrcd: Option<XrcdId>,
+    /// The endpoint that it is part of, for regions that serve one endpoint only (FI-076). Queue pairs of
+    /// one endpoint have the same. `None`: its own number.
+    pub endpoint: Option<u32>,
 }
 
 /// Names an XRC domain: the shared receive queues that extended reliable connections may reach. The number is the
@@ -63,6 +66,7 @@ impl QpConfig {
             signal_all: false,
             survive_remote_error: false,
             xrcd: None,
+            endpoint: None,
         }
     }
 }

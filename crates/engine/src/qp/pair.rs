@@ -223,7 +223,7 @@ impl Qp {
     pub(crate) fn accessor(&self) -> Accessor {
         Accessor {
             domain: self.config.domain,
-            qp: self.qpn,
+            qp: self.config.endpoint.unwrap_or(self.qpn),
         }
     }
 

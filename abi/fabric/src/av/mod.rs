@@ -1,0 +1,548 @@
+//! Address vectors: from the number that a program passes to the address of a peer, and back.
+//!
+//! Map and table are the same here: numbers count from 0 and are not given out again, so that a number
+//! that was removed never means somebody else.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions that read and write the program's memory.
+
+use crate::address::{self, Format};
+use crate::domain::{Domain, DomainObject};
+use crate::eq::{Eq, EqObject};
+use crate::errno::{FiError, Result};
+use crate::info::text;
+use crate::nosys::nosys;
+use crate::object::{Users, find, object, place, remove, status};
+use crate::sys::*;
+use parking_lot::{Mutex, RwLock};
+use std::cell::UnsafeCell;
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// What a program has a handle of.
+#[repr(C)]
+pub(crate) struct AvObject {
+    fid: UnsafeCell<FidAv>,
+    pub(crate) inner: Arc<Av>,
+}
+object!(AvObject, FidAv, 4096);
+
+/// An address vector.
+pub(crate) struct Av {
+    pub(crate) domain: Arc<Domain>,
+    /// Insertions are reported to the event queue.
+    asynchronous: bool,
+    eq: Mutex<Option<Arc<Eq>>>,
+    book: RwLock<Book>,
+    pub(crate) users: Users,
+}
+
+#[derive(Default)]
+struct Book {
+    addresses: Vec<Option<SocketAddr>>,
+    numbers: HashMap<SocketAddr, u64>,
+}
+
+impl Av {
+    /// The address behind a number.
+    pub(crate) fn get(&self, number: u64) -> Option<SocketAddr> {
+        let index = usize::try_from(number).ok()?;
+        self.book.read().addresses.get(index).copied().flatten()
+    }
+
+    /// The number of an address; `FI_ADDR_NOTAVAIL` if it was not inserted.
+    pub(crate) fn number(&self, address: &SocketAddr) -> u64 {
+        self.book
+            .read()
+            .numbers
+            .get(address)
+            .copied()
+            .unwrap_or(FI_ADDR_NOTAVAIL)
+    }
+
+    fn insert(&self, address: SocketAddr) -> u64 {
+        let mut book = self.book.write();
+        let number = book.addresses.len() as u64;
+        book.addresses.push(Some(address));
+        book.numbers.insert(address, number);
+        number
+    }
+
+    fn remove(&self, number: u64) -> bool {
+        let mut book = self.book.write();
+        let place = usize::try_from(number)
+            .ok()
+            .and_then(|n| book.addresses.get_mut(n));
+        let Some(address) = place.and_then(Option::take) else {
+            return false;
+        };
+        if book.numbers.get(&address) == Some(&number) {
+            // It may have been inserted before, too.
+            match book
+                .addresses
+                .iter()
+                .position(|other| *other == Some(address))
+            {
+                Some(other) => book.numbers.insert(address, other as u64),
+                None => book.numbers.remove(&address),
+            };
+        }
+        true
+    }
+
+    /// Inserts addresses, tells which failed, and reports.
+    ///
+    /// # Safety
+    /// `numbers` is null or room for as many numbers, and so is `context` for errors with `FI_SYNC_ERR`.
+    unsafe fn insert_all(
+        &self,
+        fid: *mut FidAv,
+        addresses: &[Option<SocketAddr>],
+        numbers: *mut u64,
+        flags: u64,
+        context: *mut c_void,
+    ) -> Result<c_int> {
+        if flags & !(FI_MORE | FI_SYNC_ERR) != 0 {
+            return Err(FiError::BADFLAGS);
+        }
+        if flags & FI_SYNC_ERR != 0 && (self.asynchronous || context.is_null()) {
+            return Err(FiError::BADFLAGS);
+        }
+        let eq = self.eq.lock().clone();
+        if self.asynchronous && eq.is_none() {
+            return Err(FiError::NOEQ);
+        }
+        let mut done = 0;
+        for (index, address) in addresses.iter().enumerate() {
+            let number = address.map_or(FI_ADDR_NOTAVAIL, |address| self.insert(address));
+            done += c_int::from(address.is_some());
+            if !numbers.is_null() {
+                // SAFETY: room for as many numbers as there are addresses.
+                unsafe { *numbers.add(index) = number };
+            }
+            if flags & FI_SYNC_ERR != 0 {
+                let error = if address.is_some() {
+                    0
+                } else {
+                    FiError::INVAL.0
+                };
+                // SAFETY: room for as many errors as there are addresses.
+                unsafe { *context.cast::<c_int>().add(index) = error };
+            }
+        }
+        let Some(eq) = eq.filter(|_| self.asynchronous) else {
+            return Ok(done);
+        };
+        for (index, _) in addresses
+            .iter()
+            .enumerate()
+            .filter(|(_, address)| address.is_none())
+        {
+            eq.failed(crate::eq::Failure {
+                fid: fid as usize,
+                context: context as usize,
+                data: index as u64,
+                error: FiError::INVAL,
+                error_data: Vec::new(),
+            });
+        }
+        eq.completed(FI_AV_COMPLETE, fid as usize, context as usize, done as u64);
+        Ok(0)
+    }
+}
+
+static FID_OPS: Ops = Ops {
+    size: size_of::<Ops>(),
+    close,
+    bind,
+    control: nosys!(c_int, *mut Fid, c_int, *mut c_void),
+    ops_open: nosys!(
+        c_int,
+        *mut Fid,
+        *const c_char,
+        u64,
+        *mut *mut c_void,
+        *mut c_void
+    ),
+    tostr: nosys!(c_int, *const Fid, *mut c_char, usize),
+    ops_set: nosys!(
+        c_int,
+        *mut Fid,
+        *const c_char,
+        u64,
+        *mut c_void,
+        *mut c_void
+    ),
+};
+
+static OPS: OpsAv = OpsAv {
+    size: size_of::<OpsAv>(),
+    insert,
+    insertsvc,
+    insertsym,
+    remove: remove_numbers,
+    lookup,
+    straddr,
+    av_set: nosys!(
+        c_int,
+        *mut FidAv,
+        *mut c_void,
+        *mut *mut c_void,
+        *mut c_void
+    ),
+    insert_auth_key: nosys!(c_int, *mut FidAv, *const c_void, usize, *mut u64, u64),
+    lookup_auth_key: nosys!(c_int, *mut FidAv, u64, *mut c_void, *mut usize),
+    set_user_id: nosys!(c_int, *mut FidAv, u64, u64, u64),
+    lookup2: nosys!(c_int, *mut FidAv, u64, *mut c_void, *mut usize, u64),
+};
+
+/// `fi_av_open`.
+///
+/// # Safety
+/// Arguments as fi_av(3) asks for them.
+pub(crate) unsafe extern "C" fn av_open(
+    domain: *mut FidDomain,
+    attr: *mut AvAttr,
+    av: *mut *mut FidAv,
+    context: *mut c_void,
+) -> c_int {
+    status(|| {
+        // SAFETY: a handle and attributes as the caller promises, or something that is refused.
+        let (owner, attr) = unsafe { (find::<DomainObject, _>(domain)?, attr.as_mut()) };
+        let attr = attr.ok_or(FiError::INVAL)?;
+        if !attr.name.is_null() || attr.rx_ctx_bits != 0 {
+            return Err(FiError::NOSYS);
+        }
+        if attr.flags & !FI_COMPLETION != 0 {
+            return Err(FiError::BADFLAGS);
+        }
+        match attr.av_type {
+            FI_AV_MAP | FI_AV_TABLE => {}
+            FI_AV_UNSPEC if owner.inner.default_av != FI_AV_UNSPEC => {
+                attr.av_type = owner.inner.default_av;
+            }
+            FI_AV_UNSPEC => attr.av_type = FI_AV_TABLE,
+            _ => return Err(FiError::INVAL),
+        }
+        let inner = Av {
+            domain: Arc::clone(&owner.inner),
+            asynchronous: attr.flags & FI_COMPLETION != 0,
+            eq: Mutex::default(),
+            book: RwLock::default(),
+            users: Users::default(),
+        };
+        let object = AvObject {
+            fid: UnsafeCell::new(FidAv {
+                fid: Fid {
+                    fclass: FI_CLASS_AV,
+                    context,
+                    ops: &FID_OPS,
+                },
+                ops: &OPS,
+            }),
+            inner: Arc::new(inner),
+        };
+        // SAFETY: room for a handle, as the caller promises.
+        unsafe { place(object, av)? };
+        owner.inner.users.add();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        unsafe { find::<AvObject, _>(fid)? }.inner.users.none()?;
+        // SAFETY: the program uses the vector no more.
+        let object = unsafe { remove::<AvObject, _>(fid)? };
+        if let Some(eq) = object.inner.eq.lock().take() {
+            eq.users.remove();
+        }
+        object.inner.domain.users.remove();
+        Ok(())
+    })
+}
+
+/// `fi_av_bind`: the event queue for insertions.
+unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
+    status(|| {
+        // SAFETY: handles, or something that is refused.
+        let (av, eq) = unsafe { (find::<AvObject, _>(fid)?, find::<EqObject, _>(bound)?) };
+        if flags != 0 {
+            return Err(FiError::BADFLAGS);
+        }
+        let mut place = av.inner.eq.lock();
+        if place.is_some() {
+            return Err(FiError::BUSY);
+        }
+        eq.inner.users.add();
+        *place = Some(Arc::clone(&eq.inner));
+        Ok(())
+    })
+}
+
+/// The address at a place of the program's memory, and the place behind it.
+///
+/// # Safety
+/// An address of this format, or at least its first two bytes if it is of another family.
+pub(crate) unsafe fn address_at(format: Format, at: *const u8) -> (Option<SocketAddr>, *const u8) {
+    let len = match format {
+        // SAFETY: a C string, as the caller promises.
+        Format::Text => unsafe { CStr::from_ptr(at.cast()) }
+            .to_bytes_with_nul()
+            .len(),
+        _ => {
+            // SAFETY: two bytes at least, as the caller promises.
+            let family = c_int::from(unsafe { at.cast::<u16>().read_unaligned() });
+            match family {
+                libc::AF_INET => size_of::<libc::sockaddr_in>(),
+                libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+                // What it is we do not know; elements of an array are as long as the format says.
+                _ => return (None, at.wrapping_add(unknown_len(format))),
+            }
+        }
+    };
+    // SAFETY: so many bytes, as the family or the terminator says.
+    let bytes = unsafe { std::slice::from_raw_parts(at, len) };
+    let address = format.decode(bytes).map(|(address, _)| address);
+    (address, at.wrapping_add(len))
+}
+
+fn unknown_len(format: Format) -> usize {
+    match format {
+        Format::In6 => size_of::<libc::sockaddr_in6>(),
+        _ => size_of::<libc::sockaddr_in>(),
+    }
+}
+
+unsafe extern "C" fn insert(
+    av: *mut FidAv,
+    addr: *const c_void,
+    count: usize,
+    numbers: *mut u64,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    counted(|| {
+        // SAFETY: a handle, or something that is refused.
+        let object = unsafe { find::<AvObject, _>(av)? };
+        if addr.is_null() && count > 0 || count > c_int::MAX as usize {
+            return Err(FiError::INVAL);
+        }
+        let format = object.inner.domain.format;
+        let mut at = addr.cast::<u8>();
+        let addresses: Vec<_> = (0..count)
+            .map(|_| {
+                // SAFETY: an array of addresses, as the caller promises.
+                let (address, next) = unsafe { address_at(format, at) };
+                at = next;
+                address
+            })
+            .collect();
+        // SAFETY: room as the caller promises.
+        unsafe {
+            object
+                .inner
+                .insert_all(av, &addresses, numbers, flags, context)
+        }
+    })
+}
+
+/// Runs the body of a function that returns a count as an `int`.
+fn counted(body: impl FnOnce() -> Result<c_int>) -> c_int {
+    let mut result = 0;
+    match status(|| body().map(|count| result = count)) {
+        0 => result,
+        error => error,
+    }
+}
+
+unsafe extern "C" fn insertsvc(
+    av: *mut FidAv,
+    node: *const c_char,
+    service: *const c_char,
+    number: *mut u64,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    counted(|| {
+        // SAFETY: a handle, or something that is refused; C strings as the caller promises.
+        let (object, node, service) =
+            unsafe { (find::<AvObject, _>(av)?, text(node)?, text(service)?) };
+        if node.is_none() || service.is_none() {
+            return Err(FiError::INVAL);
+        }
+        let address = address::resolve(node, service, object.inner.domain.format, false).ok();
+        // SAFETY: room as the caller promises.
+        unsafe {
+            object
+                .inner
+                .insert_all(av, &[address], number, flags, context)
+        }
+    })
+}
+
+/// `fi_av_insertsym`: every node with every service. Names that end in a number count up (fi_av(3)).
+unsafe extern "C" fn insertsym(
+    av: *mut FidAv,
+    node: *const c_char,
+    nodes: usize,
+    service: *const c_char,
+    services: usize,
+    numbers: *mut u64,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    counted(|| {
+        // SAFETY: a handle, or something that is refused; C strings as the caller promises.
+        let (object, node, service) =
+            unsafe { (find::<AvObject, _>(av)?, text(node)?, text(service)?) };
+        let (Some(node), Some(service)) = (node, service) else {
+            return Err(FiError::INVAL);
+        };
+        if nodes.saturating_mul(services) > 1 << 20 {
+            return Err(FiError::INVAL);
+        }
+        let format = object.inner.domain.format;
+        let mut addresses = Vec::new();
+        for n in 0..nodes {
+            for s in 0..services {
+                let (node, service) = (counted_up(node, n), counted_up(service, s));
+                addresses.push(address::resolve(Some(&node), Some(&service), format, false).ok());
+            }
+        }
+        // SAFETY: room as the caller promises.
+        unsafe {
+            object
+                .inner
+                .insert_all(av, &addresses, numbers, flags, context)
+        }
+    })
+}
+
+/// A name whose trailing number is larger by `by`: `node7` becomes `node9`, `10.0.0.1` becomes `10.0.0.3`.
+fn counted_up(name: &str, by: usize) -> String {
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let digits = &name[stem.len()..];
+    match digits.parse::<u64>() {
+        Ok(number) if by > 0 => {
+            let width = if digits.starts_with('0') {
+                digits.len()
+            } else {
+                0
+            };
+            format!("{stem}{:0width$}", number.saturating_add(by as u64))
+        }
+        _ => name.to_owned(),
+    }
+}
+
+unsafe extern "C" fn remove_numbers(
+    av: *mut FidAv,
+    numbers: *mut u64,
+    count: usize,
+    flags: u64,
+) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused; a list as the caller promises.
+        let (object, numbers) = unsafe {
+            (
+                find::<AvObject, _>(av)?,
+                crate::object::list(numbers.cast_const(), count)?,
+            )
+        };
+        if flags != 0 {
+            return Err(FiError::BADFLAGS);
+        }
+        let mut known = true;
+        for &number in numbers {
+            known &= object.inner.remove(number);
+        }
+        if known { Ok(()) } else { Err(FiError::INVAL) }
+    })
+}
+
+unsafe extern "C" fn lookup(
+    av: *mut FidAv,
+    number: u64,
+    addr: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let object = unsafe { find::<AvObject, _>(av)? };
+        let address = object.inner.get(number).ok_or(FiError::INVAL)?;
+        let bytes = object.inner.domain.format.encode(address);
+        // SAFETY: room as the caller promises.
+        unsafe { give_cut(&bytes, addr, len) }.map(drop)
+    })
+}
+
+/// Writes as many bytes as there is room for; `len` becomes what is needed. Says whether all fitted.
+///
+/// # Safety
+/// `len` is null or a number, and `room` has so many bytes.
+pub(crate) unsafe fn give_cut(bytes: &[u8], room: *mut c_void, len: *mut usize) -> Result<bool> {
+    if len.is_null() {
+        return Err(FiError::INVAL);
+    }
+    // SAFETY: not null, so it is a number.
+    let there_is = unsafe { *len };
+    let cut = bytes.len().min(there_is);
+    if cut > 0 && room.is_null() {
+        return Err(FiError::INVAL);
+    }
+    // SAFETY: room for so many bytes, as the caller promises.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), room.cast::<u8>(), cut);
+        *len = bytes.len();
+    }
+    Ok(cut == bytes.len())
+}
+
+unsafe extern "C" fn straddr(
+    av: *mut FidAv,
+    addr: *const c_void,
+    buf: *mut c_char,
+    len: *mut usize,
+) -> *const c_char {
+    let body = || {
+        // SAFETY: a handle, or something that is refused.
+        let object = unsafe { find::<AvObject, _>(av)? };
+        if addr.is_null() {
+            return Err(FiError::INVAL);
+        }
+        // SAFETY: an address of the domain's format, as the caller promises.
+        let (address, _) = unsafe { address_at(object.inner.domain.format, addr.cast()) };
+        let mut text = address::to_text(address.ok_or(FiError::INVAL)?).into_bytes();
+        text.push(0);
+        // SAFETY: room as the caller promises.
+        unsafe {
+            let there_is = len.as_ref().copied().unwrap_or(0);
+            if !give_cut(&text, buf.cast(), len)? && there_is > 0 {
+                *buf.add(there_is - 1) = 0;
+            }
+        }
+        Ok(())
+    };
+    if status(body) == 0 {
+        buf
+    } else {
+        std::ptr::null()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_count_up() {
+        assert_eq!(counted_up("node07", 3), "node10");
+        assert_eq!(counted_up("10.0.0.1", 2), "10.0.0.3");
+        assert_eq!(counted_up("localhost", 2), "localhost");
+        assert_eq!(counted_up("7471", 0), "7471");
+    }
+}

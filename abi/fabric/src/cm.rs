@@ -1,0 +1,134 @@
+//! Taking connections: one thread for all listeners of a fabric, so that a peer can connect while the
+//! program does something else.
+
+use crate::errno::Result;
+use crate::wait::{Deadline, Signal, readable};
+use parking_lot::Mutex;
+use rkey_device::{Incoming, Listener};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// What is done with a peer that asks for a connection.
+pub(crate) type Handler = dyn Fn(Incoming) + Send + Sync;
+
+/// The listeners of a fabric. The thread runs while there are any.
+#[derive(Default)]
+pub(crate) struct Cm(Mutex<Option<Arc<Inner>>>);
+
+struct Inner {
+    signal: Signal,
+    listeners: Mutex<Vec<Arc<Entry>>>,
+    ended: AtomicBool,
+}
+
+struct Entry {
+    listener: Listener,
+    handler: Box<Handler>,
+    /// Held while the handler runs, so that closing waits for it.
+    open: Mutex<bool>,
+}
+
+/// A listener that is served until this is dropped.
+pub(crate) struct Serving {
+    inner: Arc<Inner>,
+    entry: Arc<Entry>,
+}
+
+impl Cm {
+    /// Serves a listener. The handler runs in the thread, one call after the other, and never again
+    /// once the result is dropped.
+    pub(crate) fn serve(&self, listener: Listener, handler: Box<Handler>) -> Result<Serving> {
+        let mut place = self.0.lock();
+        let inner = match &*place {
+            Some(inner) => Arc::clone(inner),
+            None => {
+                let inner = Arc::new(Inner {
+                    signal: Signal::new()?,
+                    listeners: Mutex::default(),
+                    ended: AtomicBool::new(false),
+                });
+                let threads = Arc::clone(&inner);
+                std::thread::Builder::new()
+                    .name("rkey-fi-cm".to_owned())
+                    .spawn(move || run(&threads))
+                    .map_err(|_| crate::errno::FiError::NOMEM)?;
+                Arc::clone(place.insert(inner))
+            }
+        };
+        drop(place);
+        let entry = Arc::new(Entry {
+            listener,
+            handler,
+            open: Mutex::new(true),
+        });
+        inner.listeners.lock().push(Arc::clone(&entry));
+        inner.signal.raise();
+        Ok(Serving { inner, entry })
+    }
+}
+
+impl Drop for Cm {
+    fn drop(&mut self) {
+        if let Some(inner) = self.0.lock().take() {
+            inner.ended.store(true, Ordering::Release);
+            inner.signal.raise();
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        *self.entry.open.lock() = false;
+        self.inner
+            .listeners
+            .lock()
+            .retain(|other| !Arc::ptr_eq(other, &self.entry));
+        self.inner.signal.raise();
+    }
+}
+
+/// The thread: waits for clients and hands them on.
+fn run(inner: &Inner) {
+    while !inner.ended.load(Ordering::Acquire) {
+        let entries = inner.listeners.lock().clone();
+        for entry in &entries {
+            serve(entry);
+        }
+        let mut fds = vec![inner.signal.raw()];
+        fds.extend(
+            entries
+                .iter()
+                .map(|entry| entry.listener.socket().as_raw_fd()),
+        );
+        // Somebody who has come and says nothing is asked again soon, and dropped after a second.
+        let half_open = entries.iter().any(|entry| entry.listener.has_half_open());
+        let deadline = if half_open {
+            Deadline::after(Duration::from_millis(1))
+        } else {
+            Deadline::never()
+        };
+        if readable(&fds, &deadline).is_err() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        inner.signal.clear();
+    }
+}
+
+fn serve(entry: &Entry) {
+    loop {
+        let open = entry.open.lock();
+        if !*open {
+            return;
+        }
+        match entry.listener.try_accept() {
+            Ok(Some(incoming)) => (entry.handler)(incoming),
+            Ok(None) => return,
+            Err(error) => {
+                tracing::debug!(%error, "taking a connection");
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Counters: of an endpoint's own operations, and of what peers write to regions (FI-177, FI-180).
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::domain::{Domain, DomainObject, number};
+use crate::ep::Endpoint;
+use crate::errno::{FiError, Result};
+use crate::nosys::nosys;
+use crate::object::{Users, find, object, place, remove, status};
+use crate::sys::*;
+use crate::wait::{Deadline, check_object};
+use parking_lot::RwLock;
+use std::cell::UnsafeCell;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// How long a waiting call sleeps between two looks.
+const NAP: Duration = Duration::from_micros(20);
+/// Looks before the first nap.
+const LOOKS: u32 = 2000;
+
+/// What a program has a handle of.
+#[repr(C)]
+pub(crate) struct CntrObject {
+    fid: UnsafeCell<FidCntr>,
+    pub(crate) inner: Arc<Counter>,
+}
+object!(CntrObject, FidCntr, 65536);
+
+/// A counter.
+pub(crate) struct Counter {
+    pub(crate) domain: Arc<Domain>,
+    /// Without what the device counts; wraps, so that a program can set any value.
+    value: AtomicU64,
+    errors: AtomicU64,
+    /// The number under which the device counts accesses to regions.
+    regions: OnceLock<u32>,
+    endpoints: RwLock<Vec<Arc<Endpoint>>>,
+    waitable: bool,
+    pub(crate) users: Users,
+}
+
+impl Counter {
+    pub(crate) fn add(&self, more: u64) {
+        self.value.fetch_add(more, Ordering::AcqRel);
+    }
+
+    pub(crate) fn add_error(&self) {
+        self.errors.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn by_device(&self) -> u64 {
+        self.regions
+            .get()
+            .map_or(0, |&number| self.domain.device.counter(number).writes)
+    }
+
+    fn value(&self) -> u64 {
+        self.value
+            .load(Ordering::Acquire)
+            .wrapping_add(self.by_device())
+    }
+
+    fn progress(&self) {
+        for endpoint in &*self.endpoints.read() {
+            endpoint.progress();
+        }
+    }
+
+    /// The number under which the device counts for it; from then on regions can be bound to it.
+    pub(crate) fn number(self: &Arc<Self>) -> u32 {
+        *self.regions.get_or_init(|| {
+            let number = number();
+            self.domain
+                .counters
+                .lock()
+                .insert(number, Arc::downgrade(self));
+            number
+        })
+    }
+
+    pub(crate) fn attach(&self, endpoint: &Arc<Endpoint>) {
+        let mut endpoints = self.endpoints.write();
+        if !endpoints.iter().any(|known| Arc::ptr_eq(known, endpoint)) {
+            endpoints.push(Arc::clone(endpoint));
+        }
+    }
+
+    pub(crate) fn detach(&self, endpoint: &Arc<Endpoint>) {
+        self.endpoints
+            .write()
+            .retain(|known| !Arc::ptr_eq(known, endpoint));
+    }
+}
+
+static FID_OPS: Ops = Ops {
+    size: size_of::<Ops>(),
+    close,
+    bind: nosys!(c_int, *mut Fid, *mut Fid, u64),
+    control: nosys!(c_int, *mut Fid, c_int, *mut c_void),
+    ops_open: nosys!(
+        c_int,
+        *mut Fid,
+        *const c_char,
+        u64,
+        *mut *mut c_void,
+        *mut c_void
+    ),
+    tostr: nosys!(c_int, *const Fid, *mut c_char, usize),
+    ops_set: nosys!(
+        c_int,
+        *mut Fid,
+        *const c_char,
+        u64,
+        *mut c_void,
+        *mut c_void
+    ),
+};
+
+static OPS: OpsCntr = OpsCntr {
+    size: size_of::<OpsCntr>(),
+    read,
+    readerr,
+    add,
+    set,
+    wait,
+    adderr,
+    seterr,
+    export_xpu: nosys!(c_int, *mut FidCntr, *mut c_void),
+};
+
+/// `fi_cntr_open`.
+///
+/// # Safety
+/// Arguments as fi_cntr(3) asks for them.
+pub(crate) unsafe extern "C" fn cntr_open(
+    domain: *mut FidDomain,
+    attr: *mut CntrAttr,
+    cntr: *mut *mut FidCntr,
+    context: *mut c_void,
+) -> c_int {
+    status(|| {
+        // SAFETY: a handle and attributes as the caller promises, or something that is refused.
+        let (owner, attr) = unsafe { (find::<DomainObject, _>(domain)?, attr.as_ref()) };
+        let (events, wait_obj, flags) = attr.map_or((0, FI_WAIT_UNSPEC, 0), |attr| {
+            (attr.events, attr.wait_obj, attr.flags)
+        });
+        if flags != 0 {
+            return Err(FiError::BADFLAGS);
+        }
+        if events != 0 || wait_obj == FI_WAIT_FD {
+            // Completions only, and nobody counts through a descriptor.
+            return Err(FiError::NOSYS);
+        }
+        let inner = Counter {
+            domain: Arc::clone(&owner.inner),
+            value: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            regions: OnceLock::new(),
+            endpoints: RwLock::default(),
+            waitable: check_object(wait_obj)?,
+            users: Users::default(),
+        };
+        let object = CntrObject {
+            fid: UnsafeCell::new(FidCntr {
+                fid: Fid {
+                    fclass: FI_CLASS_CNTR,
+                    context,
+                    ops: &FID_OPS,
+                },
+                ops: &OPS,
+            }),
+            inner: Arc::new(inner),
+        };
+        // SAFETY: room for a handle, as the caller promises.
+        unsafe { place(object, cntr)? };
+        owner.inner.users.add();
+        Ok(())
+    })
+}
+
+/// `fi_close` of a counter. Regions that are bound to it are detached, because they could not be closed
+/// before it (FI-267, FI-I06); endpoints keep it busy.
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let counter = Arc::clone(&unsafe { find::<CntrObject, _>(fid)? }.inner);
+        counter.users.none()?;
+        crate::mr::bind::detach_counter(&counter);
+        if let Some(number) = counter.regions.get() {
+            counter.domain.counters.lock().remove(number);
+        }
+        // SAFETY: the program uses the counter no more.
+        let object = unsafe { remove::<CntrObject, _>(fid)? };
+        object.inner.domain.users.remove();
+        Ok(())
+    })
+}
+
+/// Counters have no descriptor.
+///
+/// # Safety
+/// A handle, or something that is refused.
+pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<()> {
+    // SAFETY: as the caller promises.
+    unsafe { find::<CntrObject, _>(fid)? };
+    Err(FiError::INVAL)
+}
+
+unsafe extern "C" fn read(cntr: *mut FidCntr) -> u64 {
+    // SAFETY: a handle, or something that is refused.
+    let Ok(object) = (unsafe { find::<CntrObject, _>(cntr) }) else {
+        return 0;
+    };
+    object.inner.progress();
+    object.inner.value()
+}
+
+unsafe extern "C" fn readerr(cntr: *mut FidCntr) -> u64 {
+    // SAFETY: a handle, or something that is refused.
+    let Ok(object) = (unsafe { find::<CntrObject, _>(cntr) }) else {
+        return 0;
+    };
+    object.inner.progress();
+    object.inner.errors.load(Ordering::Acquire)
+}
+
+unsafe extern "C" fn add(cntr: *mut FidCntr, value: u64) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        unsafe { find::<CntrObject, _>(cntr)? }.inner.add(value);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn set(cntr: *mut FidCntr, value: u64) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let counter = &unsafe { find::<CntrObject, _>(cntr)? }.inner;
+        counter
+            .value
+            .store(value.wrapping_sub(counter.by_device()), Ordering::Release);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn adderr(cntr: *mut FidCntr, value: u64) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let counter = &unsafe { find::<CntrObject, _>(cntr)? }.inner;
+        counter.errors.fetch_add(value, Ordering::AcqRel);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn seterr(cntr: *mut FidCntr, value: u64) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let counter = &unsafe { find::<CntrObject, _>(cntr)? }.inner;
+        counter.errors.store(value, Ordering::Release);
+        Ok(())
+    })
+}
+
+/// `fi_cntr_wait`: until the value reaches the threshold; `-FI_EAVAIL` when an error is counted
+/// meanwhile.
+unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout: c_int) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let counter = &unsafe { find::<CntrObject, _>(cntr)? }.inner;
+        if !counter.waitable {
+            return Err(FiError::INVAL);
+        }
+        let deadline = Deadline::of(timeout);
+        let errors = counter.errors.load(Ordering::Acquire);
+        let mut looks = 0;
+        loop {
+            counter.progress();
+            if counter.value() >= threshold {
+                return Ok(());
+            }
+            if counter.errors.load(Ordering::Acquire) != errors {
+                return Err(FiError::AVAIL);
+            }
+            if deadline.passed() {
+                return Err(FiError::TIMEDOUT);
+            }
+            looks += 1;
+            if looks > LOOKS {
+                std::thread::sleep(NAP);
+            }
+        }
+    })
+}

@@ -1,0 +1,263 @@
+//! Completion queues: entries of every format, errors, waiting by descriptor or in a call.
+//!
+//! A read first takes what is there, and makes the endpoints of the queue progress when there is
+//! nothing.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+mod entry;
+mod read;
+
+pub(crate) use entry::Entry;
+
+use crate::domain::{Domain, DomainObject};
+use crate::ep::Endpoint;
+use crate::errno::{FiError, Result};
+use crate::nosys::nosys;
+use crate::object::{Users, find, object, place, remove, status};
+use crate::sys::*;
+use crate::wait::{Set, Signal, check_object};
+use parking_lot::{Mutex, RwLock};
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// What a program has a handle of.
+#[repr(C)]
+pub(crate) struct CqObject {
+    fid: UnsafeCell<FidCq>,
+    pub(crate) inner: Arc<Cq>,
+}
+object!(CqObject, FidCq, 65536);
+
+/// A completion queue.
+pub(crate) struct Cq {
+    pub(crate) domain: Arc<Domain>,
+    format: c_int,
+    queue: Mutex<Queue>,
+    endpoints: RwLock<Vec<Arc<Endpoint>>>,
+    pub(crate) wait: Option<Wait>,
+    pub(crate) users: Users,
+}
+
+#[derive(Default)]
+struct Queue {
+    entries: VecDeque<Entry>,
+    /// Data of the last error that was read; the program may look at it until the next read.
+    error_data: Vec<u8>,
+}
+
+/// What a program waits for: readable when the queue has entries or an endpoint has something to do.
+pub(crate) struct Wait {
+    set: Set,
+    signal: Signal,
+    /// Somebody asked for the queue to be woken.
+    woken: std::sync::atomic::AtomicBool,
+}
+
+impl Cq {
+    /// Adds an entry.
+    #[inline]
+    pub(crate) fn push(&self, entry: Entry) {
+        self.queue.lock().entries.push_back(entry);
+        if let Some(wait) = &self.wait {
+            wait.signal.raise();
+        }
+    }
+
+    /// An endpoint makes progress through this queue from now on. `fd` is readable when it has to.
+    pub(crate) fn attach(&self, endpoint: &Arc<Endpoint>, fd: Option<RawFd>) -> Result<()> {
+        if let (Some(wait), Some(fd)) = (&self.wait, fd) {
+            wait.set.add(fd)?;
+        }
+        let mut endpoints = self.endpoints.write();
+        if !endpoints.iter().any(|known| Arc::ptr_eq(known, endpoint)) {
+            endpoints.push(Arc::clone(endpoint));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn detach(&self, endpoint: &Arc<Endpoint>, fd: Option<RawFd>) {
+        if let (Some(wait), Some(fd)) = (&self.wait, fd) {
+            wait.set.remove(fd);
+        }
+        self.endpoints
+            .write()
+            .retain(|known| !Arc::ptr_eq(known, endpoint));
+    }
+
+    pub(crate) fn progress(&self) {
+        for endpoint in &*self.endpoints.read() {
+            endpoint.progress();
+        }
+    }
+
+    /// Prepares to wait: `FI_EAGAIN` if there is something to read or to do.
+    pub(crate) fn arm(&self) -> Result<()> {
+        let wait = self.wait.as_ref().ok_or(FiError::INVAL)?;
+        self.progress();
+        for endpoint in &*self.endpoints.read() {
+            endpoint.arm()?;
+        }
+        // What came between the progress and the arming raises nothing any more.
+        self.progress();
+        let queue = self.queue.lock();
+        if !queue.entries.is_empty() {
+            return Err(FiError::AGAIN);
+        }
+        wait.signal.clear();
+        Ok(())
+    }
+}
+
+static FID_OPS: Ops = Ops {
+    size: size_of::<Ops>(),
+    close,
+    bind: nosys!(c_int, *mut Fid, *mut Fid, u64),
+    control,
+    ops_open: nosys!(
+        c_int,
+        *mut Fid,
+        *const c_char,
+        u64,
+        *mut *mut c_void,
+        *mut c_void
+    ),
+    tostr: nosys!(c_int, *const Fid, *mut c_char, usize),
+    ops_set: nosys!(
+        c_int,
+        *mut Fid,
+        *const c_char,
+        u64,
+        *mut c_void,
+        *mut c_void
+    ),
+};
+
+static OPS: OpsCq = OpsCq {
+    size: size_of::<OpsCq>(),
+    read: read::read,
+    readfrom: read::readfrom,
+    readerr: read::readerr,
+    sread: read::sread,
+    sreadfrom: read::sreadfrom,
+    signal: read::signal,
+    strerror: read::strerror,
+    export_xpu: nosys!(c_int, *mut FidCq, *mut c_void),
+};
+
+/// `fi_cq_open`.
+///
+/// # Safety
+/// Arguments as fi_cq(3) asks for them.
+pub(crate) unsafe extern "C" fn cq_open(
+    domain: *mut FidDomain,
+    attr: *mut CqAttr,
+    cq: *mut *mut FidCq,
+    context: *mut c_void,
+) -> c_int {
+    status(|| {
+        // SAFETY: handles and attributes as the caller promises, or something that is refused.
+        let (owner, attr) = unsafe { (find::<DomainObject, _>(domain)?, attr.as_ref()) };
+        let (format, wait_obj, cond) = match attr {
+            None => (FI_CQ_FORMAT_UNSPEC, FI_WAIT_NONE, FI_CQ_COND_NONE),
+            Some(attr) => (attr.format, attr.wait_obj, attr.wait_cond),
+        };
+        let format = match format {
+            // The longest, so that nothing is lost.
+            FI_CQ_FORMAT_UNSPEC => FI_CQ_FORMAT_TAGGED,
+            FI_CQ_FORMAT_CONTEXT..=FI_CQ_FORMAT_TAGGED => format,
+            _ => return Err(FiError::NOSYS),
+        };
+        if !matches!(cond, FI_CQ_COND_NONE | FI_CQ_COND_THRESHOLD) {
+            return Err(FiError::INVAL);
+        }
+        let wait = match check_object(wait_obj)? {
+            false => None,
+            true => {
+                let wait = Wait {
+                    set: Set::new()?,
+                    signal: Signal::new()?,
+                    woken: std::sync::atomic::AtomicBool::new(false),
+                };
+                wait.set.add(wait.signal.raw())?;
+                Some(wait)
+            }
+        };
+        let inner = Cq {
+            domain: Arc::clone(&owner.inner),
+            format,
+            queue: Mutex::default(),
+            endpoints: RwLock::default(),
+            wait,
+            users: Users::default(),
+        };
+        let object = CqObject {
+            fid: UnsafeCell::new(FidCq {
+                fid: Fid {
+                    fclass: FI_CLASS_CQ,
+                    context,
+                    ops: &FID_OPS,
+                },
+                ops: &OPS,
+            }),
+            inner: Arc::new(inner),
+        };
+        // SAFETY: room for a handle, as the caller promises.
+        unsafe { place(object, cq)? };
+        owner.inner.users.add();
+        if let Some(attr) = attr
+            && attr.format == FI_CQ_FORMAT_UNSPEC
+        {
+            // SAFETY: attributes of the program, which learns the choice from them (fi_cq(3)).
+            unsafe { (*(&raw const *attr).cast_mut()).format = format };
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        unsafe { find::<CqObject, _>(fid)? }.inner.users.none()?;
+        // SAFETY: the program uses the queue no more.
+        let object = unsafe { remove::<CqObject, _>(fid)? };
+        object.inner.domain.users.remove();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let cq = &unsafe { find::<CqObject, _>(fid)? }.inner;
+        match (command, &cq.wait) {
+            // SAFETY: room for a descriptor, as the command asks for.
+            (FI_GETWAIT, Some(wait)) => unsafe {
+                crate::object::output(arg.cast(), wait.set.raw())
+            },
+            (FI_GETWAITOBJ, wait) => {
+                let object = if wait.is_some() {
+                    FI_WAIT_FD
+                } else {
+                    FI_WAIT_NONE
+                };
+                // SAFETY: room for a number, as the command asks for.
+                unsafe { crate::object::output(arg.cast(), object) }
+            }
+            _ => Err(FiError::NOSYS),
+        }
+    })
+}
+
+/// Whether a program may wait for the descriptor of a completion queue.
+///
+/// # Safety
+/// A handle, or something that is refused.
+pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<()> {
+    // SAFETY: as the caller promises.
+    unsafe { find::<CqObject, _>(fid)? }.inner.arm()
+}

@@ -1,0 +1,221 @@
+//! Reading completion queues.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions that write entries to the program's memory.
+
+use super::entry::size_of_format;
+use super::{Cq, CqObject, Entry};
+use crate::eq::{give_error_data, give_text};
+use crate::errno::{FiError, Result};
+use crate::object::{count, find, status};
+use crate::sys::*;
+use crate::wait::{Deadline, readable};
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long a waiting read looks for entries before it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// Takes up to `max` entries: `FI_EAGAIN` if there are none, `FI_EAVAIL` if the next one is an error.
+///
+/// # Safety
+/// Room for `max` entries of the queue's format, and for as many addresses unless null.
+#[inline]
+unsafe fn take(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Result<usize> {
+    let stride = size_of_format(cq.format);
+    let mut queue = cq.queue.lock();
+    let mut taken = 0;
+    while taken < max {
+        let Some(entry) = queue.entries.front() else {
+            break;
+        };
+        if entry.error != 0 {
+            if taken == 0 {
+                return Err(FiError::AVAIL);
+            }
+            break;
+        }
+        let tagged = entry.tagged();
+        // SAFETY: room for `max` entries, as the caller promises, and `taken` is below that; every
+        // format is the beginning of the longest one.
+        unsafe {
+            let place = into.cast::<u8>().add(taken * stride);
+            std::ptr::copy_nonoverlapping((&raw const tagged).cast::<u8>(), place, stride);
+            if !sources.is_null() {
+                *sources.add(taken) = entry.source;
+            }
+        }
+        queue.entries.pop_front();
+        taken += 1;
+    }
+    if taken == 0 {
+        Err(FiError::AGAIN)
+    } else {
+        Ok(taken)
+    }
+}
+
+/// Takes entries, after some progress if there are none.
+///
+/// # Safety
+/// As [`take`].
+#[inline]
+unsafe fn poll(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Result<usize> {
+    if into.is_null() && max > 0 {
+        return Err(FiError::INVAL);
+    }
+    // SAFETY: as the caller promises.
+    match unsafe { take(cq, into, max, sources) } {
+        Err(FiError::AGAIN) => {}
+        result => return result,
+    }
+    cq.progress();
+    // SAFETY: as the caller promises.
+    unsafe { take(cq, into, max, sources) }
+}
+
+pub(super) unsafe extern "C" fn read(cq: *mut FidCq, buf: *mut c_void, max: usize) -> isize {
+    // SAFETY: arguments as the caller promises.
+    unsafe { readfrom(cq, buf, max, std::ptr::null_mut()) }
+}
+
+pub(super) unsafe extern "C" fn readfrom(
+    cq: *mut FidCq,
+    buf: *mut c_void,
+    max: usize,
+    sources: *mut u64,
+) -> isize {
+    count(|| {
+        // SAFETY: a handle, or something that is refused; room as the caller promises.
+        unsafe { poll(&find::<CqObject, _>(cq)?.inner, buf, max, sources) }
+    })
+}
+
+pub(super) unsafe extern "C" fn sread(
+    cq: *mut FidCq,
+    buf: *mut c_void,
+    max: usize,
+    cond: *const c_void,
+    timeout: c_int,
+) -> isize {
+    // SAFETY: arguments as the caller promises.
+    unsafe { sreadfrom(cq, buf, max, std::ptr::null_mut(), cond, timeout) }
+}
+
+pub(super) unsafe extern "C" fn sreadfrom(
+    cq: *mut FidCq,
+    buf: *mut c_void,
+    max: usize,
+    sources: *mut u64,
+    _threshold: *const c_void,
+    timeout: c_int,
+) -> isize {
+    count(|| {
+        // SAFETY: a handle, or something that is refused.
+        let cq = &unsafe { find::<CqObject, _>(cq)? }.inner;
+        let wait = cq.wait.as_ref().ok_or(FiError::INVAL)?;
+        let deadline = Deadline::of(timeout);
+        let spin = Instant::now() + SPIN;
+        loop {
+            // SAFETY: room as the caller promises.
+            match unsafe { poll(cq, buf, max, sources) } {
+                Err(FiError::AGAIN) => {}
+                result => return result,
+            }
+            if wait.woken.swap(false, Ordering::AcqRel) || deadline.passed() {
+                return Err(FiError::AGAIN);
+            }
+            if Instant::now() < spin {
+                std::hint::spin_loop();
+                continue;
+            }
+            match cq.arm() {
+                Ok(()) if wait.woken.load(Ordering::Acquire) => {}
+                Ok(()) => {
+                    readable(&[wait.set.raw()], &deadline)?;
+                }
+                Err(FiError::AGAIN) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    })
+}
+
+pub(super) unsafe extern "C" fn signal(cq: *mut FidCq) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let cq = &unsafe { find::<CqObject, _>(cq)? }.inner;
+        let wait = cq.wait.as_ref().ok_or(FiError::INVAL)?;
+        wait.woken.store(true, Ordering::Release);
+        wait.signal.raise();
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn readerr(
+    cq: *mut FidCq,
+    into: *mut CqErrEntry,
+    flags: u64,
+) -> isize {
+    count(|| {
+        // SAFETY: a handle, or something that is refused.
+        let cq = &unsafe { find::<CqObject, _>(cq)? }.inner;
+        if into.is_null() {
+            return Err(FiError::INVAL);
+        }
+        let mut queue = cq.queue.lock();
+        if queue.entries.front().is_none_or(|entry| entry.error == 0) {
+            return Err(FiError::AGAIN);
+        }
+        let entry = match flags & FI_PEEK {
+            0 => queue.entries.pop_front(),
+            _ => queue.entries.front().cloned(),
+        }
+        .ok_or(FiError::AGAIN)?;
+        queue.error_data.clone_from(&entry.detail);
+        let Entry {
+            source,
+            error,
+            overflow,
+            ..
+        } = entry;
+        let tagged = entry.tagged();
+        // SAFETY: an entry of the program; before 1.5 its last two fields did not exist, from 1.20 on
+        // there is one more.
+        unsafe {
+            (*into).op_context = tagged.op_context;
+            (*into).flags = tagged.flags;
+            (*into).len = tagged.len;
+            (*into).buf = tagged.buf;
+            (*into).data = tagged.data;
+            (*into).tag = tagged.tag;
+            (*into).olen = overflow;
+            (*into).err = error;
+            (*into).prov_errno = error;
+            if cq.domain.version >= version(1, 5) {
+                let (mut room, mut size) = ((*into).err_data, (*into).err_data_size);
+                give_error_data(&queue.error_data, &mut room, &mut size);
+                (*into).err_data = room;
+                (*into).err_data_size = size;
+            } else {
+                (*into).err_data = queue.error_data.as_ptr().cast_mut().cast();
+            }
+            if cq.domain.version >= version(1, 20) {
+                (*into.cast::<LongCqErrEntry>()).src_addr = source;
+            }
+        }
+        Ok(1)
+    })
+}
+
+pub(super) unsafe extern "C" fn strerror(
+    _: *mut FidCq,
+    prov_errno: c_int,
+    _: *const c_void,
+    buf: *mut c_char,
+    len: usize,
+) -> *const c_char {
+    // SAFETY: null or room for so many bytes, as the caller promises.
+    unsafe { give_text(prov_errno, buf, len) }
+}

@@ -1,0 +1,375 @@
+//! `fi_domain`: what endpoints, regions, queues and counters hang on.
+//!
+//! A domain has one protection domain of the device for each authorization key in use: an endpoint
+//! reaches only regions with its own key because they are in the same one (FI-119).
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions; registers all memory of the process for local use.
+
+use crate::address::Format;
+use crate::cntr::Counter;
+use crate::eq::{Eq, EqObject};
+use crate::errno::{FiError, Result};
+use crate::fabric::{Fabric, FabricObject};
+use crate::info::filter::Hints;
+use crate::mode;
+use crate::mr::region::Mr;
+use crate::nosys::nosys;
+use crate::object::{Users, find, object, output, place, remove, status};
+use crate::sys::*;
+use parking_lot::Mutex;
+use rkey_device::Device;
+use rkey_device::base::range::VaRange;
+use rkey_device::core::{Access, DomainId, LocalKey, RawKeyMap, Region, RegionSpec};
+use std::cell::UnsafeCell;
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+/// What a program has a handle of.
+#[repr(C)]
+pub(crate) struct DomainObject {
+    fid: UnsafeCell<FidDomain>,
+    pub(crate) inner: Arc<Domain>,
+}
+object!(DomainObject, FidDomain, 4096);
+
+/// A domain.
+pub(crate) struct Domain {
+    pub(crate) fabric: Arc<Fabric>,
+    pub(crate) device: Device,
+    /// The version that the program was written for.
+    pub(crate) version: u32,
+    /// The `mr_mode` bits in force, basic and scalable taken apart.
+    pub(crate) mr_mode: c_int,
+    /// The program asked for `FI_HMEM`.
+    pub(crate) hmem: bool,
+    /// Messages are to make progress while the program does something else.
+    pub(crate) auto_progress: bool,
+    pub(crate) default_av: c_int,
+    pub(crate) format: Format,
+    /// The authorization key of endpoints and regions that have none of their own.
+    auth_key: Vec<u8>,
+    groups: Mutex<HashMap<Vec<u8>, Weak<Group>>>,
+    default_group: Mutex<Option<Arc<Group>>>,
+    /// Raw keys of peers that were mapped.
+    pub(crate) raw_keys: RawKeyMap,
+    /// The same without raw mode, where a mapped key is the key itself: how often each was mapped.
+    pub(crate) plain_keys: Mutex<HashMap<u64, usize>>,
+    /// The event queue of the domain, and whether registrations are reported there.
+    pub(crate) eq: Mutex<Option<(Arc<Eq>, bool)>>,
+    /// Counters that are bound to regions, by the number that the device knows.
+    pub(crate) counters: Mutex<HashMap<u32, Weak<Counter>>>,
+    /// Regions that are tied to a counter or an endpoint.
+    pub(crate) tied: Mutex<Vec<Weak<Mr>>>,
+    pub(crate) users: Users,
+}
+
+/// A number that no other endpoint or counter of the process has.
+pub(crate) fn number() -> u32 {
+    // Queue pair numbers have 24 bits; these have more, so that the two never mix.
+    static NEXT: AtomicU32 = AtomicU32::new(1 << 24);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Domain {
+    pub(crate) fn has(&self, bit: c_int) -> bool {
+        self.mr_mode & bit != 0
+    }
+
+    /// The group for an authorization key; the empty key means that of the domain.
+    pub(crate) fn group(&self, key: &[u8]) -> Result<Arc<Group>> {
+        let key = if key.is_empty() { &self.auth_key } else { key };
+        let mut groups = self.groups.lock();
+        if let Some(group) = groups.get(key).and_then(Weak::upgrade) {
+            return Ok(group);
+        }
+        let group = Arc::new(Group::new(&self.device, key)?);
+        groups.retain(|_, group| group.strong_count() > 0);
+        groups.insert(key.to_vec(), Arc::downgrade(&group));
+        drop(groups);
+        if *key == self.auth_key {
+            // It lives as long as the domain, so that a program that registers now and then pays once.
+            *self.default_group.lock() = Some(Arc::clone(&group));
+        }
+        Ok(group)
+    }
+}
+
+/// Endpoints and regions of one authorization key.
+pub(crate) struct Group {
+    device: Device,
+    pub(crate) id: DomainId,
+    pub(crate) key: Vec<u8>,
+    /// Names all memory of the process, for local use only: what needs no registration goes by it.
+    everything: Region,
+}
+
+impl Group {
+    fn new(device: &Device, key: &[u8]) -> Result<Self> {
+        let id = device.create_domain()?;
+        let all = [VaRange::new(0, 1 << 47).ok_or(FiError::INVAL)?];
+        let local = Access::LOCAL_READ | Access::LOCAL_WRITE;
+        let spec = RegionSpec::new(id, &all, local);
+        // SAFETY: no peer can reach the region, as it has no remote right; requests of this process name only
+        // memory that the program hands over for exactly that (a buffer to send, one to receive into).
+        match unsafe { device.register(&spec) } {
+            Ok(everything) => Ok(Self {
+                device: device.clone(),
+                id,
+                key: key.to_vec(),
+                everything,
+            }),
+            Err(error) => {
+                let _ = device.close_domain(id);
+                tracing::warn!(%error, "unregistered memory cannot be used: raise RKEY_MAX_REGION_BYTES");
+                Err(crate::errno::of_device(&error))
+            }
+        }
+    }
+
+    /// The key for memory that needs no registration.
+    pub(crate) fn everything(&self) -> LocalKey {
+        self.everything.local_key
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Err(error) = self.device.close_region(self.everything) {
+            tracing::debug!(%error, "closing the region of all memory");
+        }
+        if let Err(error) = self.device.close_domain(self.id) {
+            tracing::debug!(%error, "closing a protection domain");
+        }
+    }
+}
+
+static FID_OPS: Ops = Ops {
+    size: size_of::<Ops>(),
+    close,
+    bind,
+    control,
+    ops_open: nosys!(
+        c_int,
+        *mut Fid,
+        *const c_char,
+        u64,
+        *mut *mut c_void,
+        *mut c_void
+    ),
+    tostr: nosys!(c_int, *const Fid, *mut c_char, usize),
+    ops_set: nosys!(
+        c_int,
+        *mut Fid,
+        *const c_char,
+        u64,
+        *mut c_void,
+        *mut c_void
+    ),
+};
+
+static OPS: OpsDomain = OpsDomain {
+    size: size_of::<OpsDomain>(),
+    av_open: crate::av::av_open,
+    cq_open: crate::cq::cq_open,
+    endpoint: crate::ep::object::endpoint,
+    scalable_ep: nosys!(
+        c_int,
+        *mut FidDomain,
+        *mut Info,
+        *mut *mut FidEp,
+        *mut c_void
+    ),
+    cntr_open: crate::cntr::cntr_open,
+    poll_open: nosys!(c_int, *mut FidDomain, *mut c_void, *mut *mut c_void),
+    stx_ctx: nosys!(
+        c_int,
+        *mut FidDomain,
+        *mut c_void,
+        *mut *mut c_void,
+        *mut c_void
+    ),
+    srx_ctx: nosys!(
+        c_int,
+        *mut FidDomain,
+        *mut c_void,
+        *mut *mut FidEp,
+        *mut c_void
+    ),
+    query_atomic,
+    query_collective: nosys!(c_int, *mut FidDomain, c_int, *mut c_void, u64),
+    endpoint2,
+    xpu_ctx: nosys!(
+        c_int,
+        *mut FidDomain,
+        *mut c_void,
+        *mut *mut c_void,
+        *mut c_void
+    ),
+};
+
+/// `fi_domain`.
+///
+/// # Safety
+/// Arguments as fi_domain(3) asks for them.
+pub(crate) unsafe extern "C" fn domain_open(
+    fabric: *mut FidFabric,
+    info: *mut Info,
+    domain: *mut *mut FidDomain,
+    context: *mut c_void,
+) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let owner = unsafe { find::<FabricObject, _>(fabric)? };
+        if info.is_null() {
+            return Err(FiError::INVAL);
+        }
+        // SAFETY: an `fi_info` of the program's, which it got from `fi_getinfo`.
+        let info = unsafe { Hints::read(info) };
+        let attr = info.domain.ok_or(FiError::INVAL)?;
+        let version = owner.api_version();
+        // FI-118, FI-I20: authorization keys exist from 1.5 on.
+        let auth_key = if version < crate::sys::version(1, 5) {
+            Vec::new()
+        } else if attr.auth_key_size == FI_AV_AUTH_KEY {
+            tracing::info!("FI_AV_AUTH_KEY was not offered by fi_getinfo");
+            return Err(FiError::NOSYS);
+        } else {
+            // SAFETY: null or so many bytes, as the program says.
+            unsafe { crate::object::list(attr.auth_key, attr.auth_key_size)? }.to_vec()
+        };
+        let inner = Domain {
+            fabric: Arc::clone(&owner.inner),
+            device: owner.inner.device()?,
+            version,
+            mr_mode: mode::effective(attr.mr_mode, info.mode),
+            hmem: info.caps & FI_HMEM != 0,
+            auto_progress: attr.data_progress == FI_PROGRESS_AUTO,
+            default_av: attr.av_type,
+            format: Format::of(info.addr_format).ok_or(FiError::INVAL)?,
+            auth_key,
+            groups: Mutex::default(),
+            default_group: Mutex::default(),
+            raw_keys: RawKeyMap::default(),
+            plain_keys: Mutex::default(),
+            eq: Mutex::default(),
+            counters: Mutex::default(),
+            tied: Mutex::default(),
+            users: Users::default(),
+        };
+        let object = DomainObject {
+            fid: UnsafeCell::new(FidDomain {
+                fid: Fid {
+                    fclass: FI_CLASS_DOMAIN,
+                    context,
+                    ops: &FID_OPS,
+                },
+                ops: &OPS,
+                mr: &crate::mr::OPS,
+            }),
+            inner: Arc::new(inner),
+        };
+        // SAFETY: room for a handle, as the caller promises.
+        unsafe { place(object, domain)? };
+        owner.inner.users.add();
+        Ok(())
+    })
+}
+
+/// `fi_close` of a domain: `-FI_EBUSY` while objects hang on it or keys of peers are mapped
+/// (FI-I05, FI-176).
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let domain = &unsafe { find::<DomainObject, _>(fid)? }.inner;
+        domain.users.none()?;
+        if !domain.raw_keys.is_empty() || !domain.plain_keys.lock().is_empty() {
+            tracing::warn!(
+                "a domain is closed before its mapped keys were released with fi_mr_unmap_key"
+            );
+            return Err(FiError::BUSY);
+        }
+        if let Some((eq, _)) = domain.eq.lock().take() {
+            eq.users.remove();
+        }
+        // SAFETY: the program uses the domain no more.
+        let object = unsafe { remove::<DomainObject, _>(fid)? };
+        object.inner.fabric.users.remove();
+        Ok(())
+    })
+}
+
+/// `fi_domain_bind`: an event queue for everything, with `FI_REG_MR` also for registrations.
+unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
+    status(|| {
+        // SAFETY: handles, or something that is refused.
+        let (domain, eq) = unsafe { (find::<DomainObject, _>(fid)?, find::<EqObject, _>(bound)?) };
+        if flags & !FI_REG_MR != 0 {
+            return Err(FiError::BADFLAGS);
+        }
+        if !Arc::ptr_eq(&eq.inner.fabric, &domain.inner.fabric) {
+            return Err(FiError::INVAL);
+        }
+        let mut place = domain.inner.eq.lock();
+        if place.is_some() {
+            return Err(FiError::BUSY);
+        }
+        eq.inner.users.add();
+        *place = Some((Arc::clone(&eq.inner), flags & FI_REG_MR != 0));
+        Ok(())
+    })
+}
+
+/// `fi_control` of a domain: raw keys of peers.
+unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let domain = &unsafe { find::<DomainObject, _>(fid)? }.inner;
+        match command {
+            // SAFETY: the argument that goes with the command, as the program promises.
+            FI_MAP_RAW_MR => unsafe { crate::mr::raw::map(domain, arg.cast()) },
+            // SAFETY: as above.
+            FI_UNMAP_KEY => unsafe { crate::mr::raw::unmap(domain, arg.cast()) },
+            _ => Err(FiError::NOSYS),
+        }
+    })
+}
+
+unsafe extern "C" fn endpoint2(
+    domain: *mut FidDomain,
+    info: *mut Info,
+    ep: *mut *mut FidEp,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    if flags != 0 {
+        return FiError::BADFLAGS.code();
+    }
+    // SAFETY: arguments as the caller promises.
+    unsafe { crate::ep::object::endpoint(domain, info, ep, context) }
+}
+
+/// `fi_query_atomic`.
+unsafe extern "C" fn query_atomic(
+    domain: *mut FidDomain,
+    datatype: c_int,
+    op: c_int,
+    attr: *mut AtomicAttr,
+    flags: u64,
+) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        unsafe { find::<DomainObject, _>(domain)? };
+        let kind = match flags & !FI_TAGGED {
+            0 => crate::ep::atomic::Kind::Base,
+            FI_FETCH_ATOMIC => crate::ep::atomic::Kind::Fetch,
+            FI_COMPARE_ATOMIC => crate::ep::atomic::Kind::Compare,
+            _ => return Err(FiError::BADFLAGS),
+        };
+        let (count, size) = crate::ep::atomic::limits(kind, datatype, op)?;
+        // SAFETY: room for the answer, as the caller promises.
+        unsafe { output(attr, AtomicAttr { count, size }) }
+    })
+}

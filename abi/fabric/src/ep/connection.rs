@@ -1,0 +1,473 @@
+//! Peers, and the connections to them: made when they are needed, in either direction.
+//!
+//! An endpoint sends to a peer over one connection only, so that order is kept. It is the one that the
+//! endpoint asked for, or the peer's if that came first; when both ask at the same time there are two, and
+//! each side sends on its own.
+
+use super::header::{Header, MAX_LEN};
+use super::operation::Hold;
+use super::*;
+use parking_lot::MutexGuard;
+use rkey_device::Incoming;
+use rkey_device::engine::{SendFlags, SendRequest, Work};
+use rkey_device::{Qp, QpOptions};
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+/// How long an endpoint tries to reach a peer whose address the program has.
+const REACH: Duration = Duration::from_secs(3);
+/// In place of an operation: nobody waits for the completion.
+pub(super) const NOBODY: u64 = u64::MAX;
+
+/// Somebody to talk to.
+pub(super) struct Peer {
+    pub(super) address: SocketAddr,
+    pub(super) way: Way,
+}
+
+/// How messages to a peer go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    None,
+    /// A thread is connecting.
+    Coming,
+    Open(usize),
+}
+
+/// A connection.
+pub(super) struct Connection {
+    pub(super) qp: Option<Qp>,
+    pub(super) peer: SocketAddr,
+    /// Both sides are ready, and it did not fail.
+    pub(super) up: bool,
+    /// Requests that were posted and not completed.
+    pub(super) outstanding: u32,
+    /// Answers that found no room.
+    pub(super) waiting: VecDeque<Later>,
+    /// Keys of regions there are chosen by the device.
+    pub(super) device_keys: bool,
+}
+
+/// What is posted when there is room.
+pub(super) enum Later {
+    Message(Vec<u8>),
+    Fetch(u64),
+}
+
+/// What the two sides of a connection tell each other.
+pub(super) struct Hello {
+    pub(super) ep_type: u8,
+    pub(super) device_keys: bool,
+    pub(super) authorization: u64,
+    pub(super) name: SocketAddr,
+    pub(super) data: Vec<u8>,
+}
+
+const HELLO: [u8; 3] = *b"fi1";
+
+impl Hello {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let name = crate::address::to_text(self.name);
+        let mut bytes = HELLO.to_vec();
+        bytes.push(self.ep_type << 1 | u8::from(self.device_keys));
+        bytes.extend(self.authorization.to_le_bytes());
+        bytes.push(name.len() as u8);
+        bytes.extend(name.as_bytes());
+        bytes.extend(&self.data);
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let rest = bytes.strip_prefix(&HELLO)?;
+        let (&flags, rest) = rest.split_first()?;
+        let (authorization, rest) = rest.split_first_chunk::<8>()?;
+        let (&len, rest) = rest.split_first()?;
+        let (name, data) = rest.split_at_checked(len.into())?;
+        Some(Self {
+            ep_type: flags >> 1,
+            device_keys: flags & 1 != 0,
+            authorization: u64::from_le_bytes(*authorization),
+            name: crate::address::from_text(std::str::from_utf8(name).ok()?)?,
+            data: data.to_vec(),
+        })
+    }
+}
+
+impl Endpoint {
+    /// What this endpoint tells about itself.
+    pub(super) fn hello(&self, live: &Live, data: &[u8]) -> Hello {
+        let mut hasher = DefaultHasher::new();
+        self.group.key.hash(&mut hasher);
+        Hello {
+            ep_type: self.ep_type as u8,
+            device_keys: self.domain.has(FI_MR_PROV_KEY),
+            authorization: hasher.finish(),
+            name: *live.name.lock(),
+            data: data.to_vec(),
+        }
+    }
+
+    /// Whether a peer may talk to us: the same kind of endpoint, the same authorization key (FI-119).
+    pub(super) fn admits(
+        &self,
+        live: &Live,
+        peer: &Hello,
+    ) -> std::result::Result<(), &'static str> {
+        let ours = self.hello(live, &[]);
+        if peer.ep_type != ours.ep_type {
+            return Err("the endpoints are of different types");
+        }
+        if peer.authorization != ours.authorization {
+            return Err("the endpoints have different authorization keys");
+        }
+        Ok(())
+    }
+
+    pub(super) fn new_qp(&self, live: &Live) -> Result<Qp> {
+        let options = QpOptions {
+            srq: Some(live.srq.clone()),
+            max_send: SENDS,
+            max_recv: 1,
+            max_send_sge: crate::info::offer::IOV_LIMIT as u32 + 1,
+            max_recv_sge: 1,
+            max_inline: INLINE_MAX as u32,
+            survive_remote_error: true,
+            endpoint: Some(self.number),
+            ..QpOptions::new(self.group.id, &live.cq)
+        };
+        Ok(self.domain.device.create_qp(&options)?)
+    }
+
+    /// Adds a connection; it is not used for sending before it is `up`.
+    pub(super) fn add_connection(
+        &self,
+        live: &Live,
+        state: &mut State,
+        qp: Qp,
+        peer: &Hello,
+    ) -> Result<usize> {
+        let depth = BUFFERS + (state.connections.len() as u32 + 2) * SENDS;
+        if depth as usize > live.cq.depth() {
+            live.cq.resize(depth * 2)?;
+        }
+        let index = state.connections.len();
+        state.by_qpn.insert(qp.qpn(), index);
+        state.connections.push(Connection {
+            qp: Some(qp),
+            peer: peer.name,
+            up: false,
+            outstanding: 0,
+            waiting: VecDeque::new(),
+            device_keys: peer.device_keys,
+        });
+        Ok(index)
+    }
+
+    pub(super) fn peer(state: &mut State, address: SocketAddr) -> usize {
+        if let Some(&peer) = state.by_address.get(&address) {
+            return peer;
+        }
+        let peer = state.peers.len();
+        state.peers.push(Peer {
+            address,
+            way: Way::None,
+        });
+        state.by_address.insert(address, peer);
+        peer
+    }
+
+    /// A peer asks for a connection to this (unconnected) endpoint. Runs in the thread of the listeners.
+    pub(super) fn take(&self, incoming: Incoming) {
+        let Some(live) = self.live.get() else {
+            return incoming.reject("not ready");
+        };
+        let Some(hello) = Hello::decode(&incoming.peer().private_data) else {
+            return incoming.reject("not an endpoint of libfabric");
+        };
+        if let Err(why) = self.admits(live, &hello) {
+            tracing::warn!("a connection from {} was refused: {why}", hello.name);
+            return incoming.reject(why);
+        }
+        let result = (|| {
+            let qp = self.new_qp(live)?;
+            // Known before it is ready: messages may come as soon as the peer has our answer.
+            let connection =
+                self.add_connection(live, &mut live.state.lock(), qp.clone(), &hello)?;
+            let accepted = incoming.accept(&[&qp], &self.hello(live, &[]).encode());
+            let mut state = live.state.lock();
+            if let Err(error) = accepted {
+                state.connections[connection].qp = None;
+                return Err(error.into());
+            }
+            state.connections[connection].up = true;
+            let peer = Self::peer(&mut state, hello.name);
+            if state.peers[peer].way == Way::None {
+                state.peers[peer].way = Way::Open(connection);
+            }
+            Ok::<_, FiError>(())
+        })();
+        if let Err(error) = result {
+            tracing::info!("a connection from {} was not made: {error:?}", hello.name);
+        }
+    }
+
+    /// The connection to a peer, by the number that the program passed, and the state of the endpoint.
+    #[inline]
+    pub(super) fn connection_to<'a>(
+        &self,
+        live: &'a Live,
+        number: u64,
+    ) -> Result<(MutexGuard<'a, State>, usize)> {
+        let mut state = live.state.lock();
+        if self.ep_type == FI_EP_MSG {
+            return match state.connections.first() {
+                Some(connection) if connection.up => Ok((state, 0)),
+                _ if state.shut => Err(FiError::SHUTDOWN),
+                _ => Err(FiError::NOTCONN),
+            };
+        }
+        let known = usize::try_from(number)
+            .ok()
+            .and_then(|n| state.by_number.get(n))
+            .copied();
+        let peer = match known {
+            Some(peer) if peer > 0 => peer as usize - 1,
+            _ => self.look_up(live, &mut state, number)?,
+        };
+        if let Way::Open(connection) = state.peers[peer].way {
+            return Ok((state, connection));
+        }
+        self.reach(live, state, peer)
+    }
+
+    #[cold]
+    fn look_up(&self, live: &Live, state: &mut State, number: u64) -> Result<usize> {
+        let address = live
+            .av
+            .as_ref()
+            .and_then(|av| av.get(number))
+            .ok_or(FiError::INVAL)?;
+        let peer = Self::peer(state, address);
+        let index = usize::try_from(number).map_err(|_| FiError::INVAL)?;
+        if state.by_number.len() <= index {
+            state.by_number.resize(index + 1, 0);
+        }
+        state.by_number[index] = peer as u32 + 1;
+        Ok(peer)
+    }
+
+    /// Connects to a peer. Other threads that want the same are asked to come again.
+    #[cold]
+    fn reach<'a>(
+        &self,
+        live: &'a Live,
+        mut state: MutexGuard<'a, State>,
+        peer: usize,
+    ) -> Result<(MutexGuard<'a, State>, usize)> {
+        if state.peers[peer].way == Way::Coming {
+            return Err(FiError::AGAIN);
+        }
+        let address = state.peers[peer].address;
+        state.peers[peer].way = Way::Coming;
+        drop(state);
+        let made = (|| {
+            let qp = self.new_qp(live)?;
+            // Nothing can come over it before the peer has heard from us, but then at once.
+            let unknown = Hello {
+                name: address,
+                ..self.hello(live, &[])
+            };
+            let index = self.add_connection(live, &mut live.state.lock(), qp.clone(), &unknown)?;
+            let hello = self.hello(live, &[]).encode();
+            let there = self.domain.device.connect(address, &[&qp], &hello, REACH);
+            match there {
+                Ok(there) => Ok((
+                    index,
+                    Hello::decode(&there.private_data).ok_or(FiError::CONNRESET)?,
+                )),
+                Err(error) => {
+                    tracing::warn!(
+                        "{} cannot be reached: {error}",
+                        crate::address::to_text(address)
+                    );
+                    live.state.lock().connections[index].qp = None;
+                    Err(crate::errno::of_device(&error))
+                }
+            }
+        })();
+        let mut state = live.state.lock();
+        match made {
+            Ok((index, hello)) => {
+                state.connections[index].up = true;
+                state.connections[index].device_keys = hello.device_keys;
+                state.peers[peer].way = Way::Open(index);
+                Ok((state, index))
+            }
+            Err(error) => {
+                state.peers[peer].way = Way::None;
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether a connection takes so many more requests of the program's.
+    #[inline]
+    pub(super) fn check_room(state: &State, connection: usize, requests: u32) -> Result<()> {
+        let connection = &state.connections[connection];
+        if connection.outstanding + requests + RESERVE > SENDS {
+            return Err(FiError::AGAIN);
+        }
+        Ok(())
+    }
+
+    /// Posts one request. `operation` is told of its completion.
+    #[inline]
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn post(
+        &self,
+        state: &mut State,
+        connection: usize,
+        work: Work,
+        sges: &[Sge],
+        inline: Option<&[u8]>,
+        flags: SendFlags,
+        operation: u64,
+    ) -> Result<()> {
+        let connection = &mut state.connections[connection];
+        let qp = connection.qp.as_ref().ok_or(FiError::NOTCONN)?;
+        let request = SendRequest {
+            inline,
+            flags: flags | SendFlags::SIGNALED,
+            ..SendRequest::new(operation, work, sges)
+        };
+        qp.post_send(&request)?;
+        connection.outstanding += 1;
+        Ok(())
+    }
+
+    /// Sends a message of our own making, now or when there is room.
+    pub(super) fn say(
+        &self,
+        state: &mut State,
+        connection: usize,
+        header: &Header,
+        payload: &[u8],
+    ) {
+        let mut head = [0; MAX_LEN];
+        let len = header.encode(&mut head);
+        let mut bytes = head[..len].to_vec();
+        bytes.extend_from_slice(payload);
+        let it = &state.connections[connection];
+        if it.outstanding < SENDS && it.waiting.is_empty() {
+            self.say_now(state, connection, bytes);
+        } else {
+            state.connections[connection]
+                .waiting
+                .push_back(Later::Message(bytes));
+        }
+    }
+
+    fn say_now(&self, state: &mut State, connection: usize, bytes: Vec<u8>) {
+        let send = Work::Send {
+            imm: None,
+            invalidate: None,
+        };
+        let none = SendFlags::empty();
+        // A connection that fails meanwhile loses what it was to carry.
+        if bytes.len() <= INLINE_MAX {
+            let _ = self.post(state, connection, send, &[], Some(&bytes), none, NOBODY);
+            return;
+        }
+        let bytes = bytes.into_boxed_slice();
+        let sge = Sge {
+            addr: bytes.as_ptr() as u64,
+            len: bytes.len() as u32,
+            key: self.group.everything(),
+        };
+        let id = state.operations.add(operation::Operation {
+            left: 1,
+            error: None,
+            what: operation::What::Transmit,
+            entry: crate::cq::Entry::default(),
+            report: false,
+            counts: None,
+            connection,
+            answered: false,
+            hold: Hold::Bytes(bytes),
+        });
+        if self
+            .post(state, connection, send, &[sge], None, none, id)
+            .is_err()
+        {
+            state.operations.take(id);
+        }
+    }
+
+    /// Posts what waited for room on a connection.
+    pub(super) fn catch_up(&self, state: &mut State, connection: usize) {
+        while state.connections[connection].outstanding < SENDS {
+            match state.connections[connection].waiting.pop_front() {
+                None => return,
+                Some(Later::Message(bytes)) => self.say_now(state, connection, bytes),
+                Some(Later::Fetch(id)) => self.fetch_now(state, connection, id),
+            }
+        }
+    }
+
+    /// A connection failed: what waits for the peer's answer gets none.
+    pub(super) fn lose(&self, live: &Live, state: &mut State, connection: usize) {
+        if !state.connections[connection].up {
+            return;
+        }
+        state.connections[connection].up = false;
+        state.connections[connection].waiting.clear();
+        let address = state.connections[connection].peer;
+        if let Some(&peer) = state.by_address.get(&address)
+            && state.peers[peer].way == Way::Open(connection)
+        {
+            state.peers[peer].way = Way::None;
+        }
+        for id in state.operations.of(connection) {
+            let Some(operation) = state.operations.get(id) else {
+                continue;
+            };
+            if operation.answered {
+                operation.answered = false;
+                operation
+                    .error
+                    .get_or_insert((FiError::CONNRESET, Vec::new()));
+                self.step(live, state, id);
+            }
+        }
+        if self.ep_type == FI_EP_MSG {
+            self.tell_shutdown(live, state);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hellos_survive_the_way() {
+        let hello = Hello {
+            ep_type: FI_EP_RDM as u8,
+            device_keys: true,
+            authorization: 77,
+            name: "127.0.0.1:7471".parse().unwrap(),
+            data: vec![1, 2, 3],
+        };
+        let bytes = hello.encode();
+        let back = Hello::decode(&bytes).unwrap();
+        assert_eq!(
+            (back.ep_type, back.device_keys, back.authorization),
+            (3, true, 77)
+        );
+        assert_eq!((back.name, back.data), (hello.name, hello.data));
+        for cut in 0..bytes.len() - 3 {
+            assert!(Hello::decode(&bytes[..cut]).is_none());
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! What two endpoints say to each other in front of every message: 32 bytes, and up to 40 more for
+//! some kinds. What comes from a peer is read here and nowhere else; what makes no sense is no header.
+
+/// Bytes of a header.
+pub(crate) const LEN: usize = 32;
+/// The most bytes that a header has with what belongs to its kind.
+pub(crate) const MAX_LEN: usize = LEN + ATOMIC_LEN;
+/// Bytes that follow the header of an announced message: the key under which it can be read.
+const ANNOUNCED_LEN: usize = 8;
+/// Bytes that follow the header of an atomic operation.
+const ATOMIC_LEN: usize = 40;
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A message with its payload.
+    Message,
+    /// A message whose payload the receiver reads from the sender's memory.
+    Announced { key: u32 },
+    /// The operation `id` of the receiver of this is done: its message was delivered. `data` is 0 or an
+    /// error number.
+    Done,
+    /// Remote completion data of an RMA write that came before on the same connection.
+    WriteData,
+    /// An atomic operation on memory of the receiver; operands follow.
+    Atomic(Atomic),
+    /// The result of atomic operation `id`; `data` is 0 or an error number, old values follow.
+    AtomicResult,
+    /// The peer goes.
+    Bye,
+}
+
+/// What an atomic operation does, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Atomic {
+    pub(crate) addr: u64,
+    pub(crate) key: u64,
+    /// The key is one that the receiver's device chose.
+    pub(crate) device_key: bool,
+    pub(crate) datatype: u8,
+    pub(crate) op: u8,
+    /// 0: no result, 1: old values, 2: old values of a comparison.
+    pub(crate) form: u8,
+    pub(crate) count: u32,
+}
+
+/// The fields that all kinds have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) kind: Kind,
+    /// Matches receives by tag.
+    pub(crate) tagged: bool,
+    /// `data` is remote completion data.
+    pub(crate) has_data: bool,
+    /// The sender wants to be told when the message is delivered.
+    pub(crate) confirm: bool,
+    /// The sender's operation, or that of the receiver which this answers.
+    pub(crate) id: u64,
+    pub(crate) tag: u64,
+    pub(crate) data: u64,
+    /// Bytes of the message (also when the payload is not here).
+    pub(crate) len: u32,
+}
+
+const TAGGED: u8 = 1;
+const HAS_DATA: u8 = 2;
+const CONFIRM: u8 = 4;
+
+impl Header {
+    pub(crate) fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            tagged: false,
+            has_data: false,
+            confirm: false,
+            id: 0,
+            tag: 0,
+            data: 0,
+            len: 0,
+        }
+    }
+
+    /// Writes it; the answer is its length.
+    #[inline]
+    pub(crate) fn encode(&self, into: &mut [u8; MAX_LEN]) -> usize {
+        let (number, more) = match self.kind {
+            Kind::Message => (1, 0),
+            Kind::Announced { key } => {
+                into[LEN..LEN + 4].copy_from_slice(&key.to_le_bytes());
+                into[LEN + 4..LEN + 8].fill(0);
+                (2, ANNOUNCED_LEN)
+            }
+            Kind::Done => (3, 0),
+            Kind::WriteData => (4, 0),
+            Kind::Atomic(atomic) => {
+                into[LEN..LEN + 8].copy_from_slice(&atomic.addr.to_le_bytes());
+                into[LEN + 8..LEN + 16].copy_from_slice(&atomic.key.to_le_bytes());
+                into[LEN + 16..LEN + 20].copy_from_slice(&atomic.count.to_le_bytes());
+                into[LEN + 20] = atomic.datatype;
+                into[LEN + 21] = atomic.op;
+                into[LEN + 22] = atomic.form;
+                into[LEN + 23] = u8::from(atomic.device_key);
+                into[LEN + 24..LEN + ATOMIC_LEN].fill(0);
+                (5, ATOMIC_LEN)
+            }
+            Kind::AtomicResult => (6, 0),
+            Kind::Bye => (7, 0),
+        };
+        let mut flags = 0;
+        for (set, flag) in [
+            (self.tagged, TAGGED),
+            (self.has_data, HAS_DATA),
+            (self.confirm, CONFIRM),
+        ] {
+            flags |= if set { flag } else { 0 };
+        }
+        into[..4].copy_from_slice(&[number, flags, 0, 0]);
+        into[4..8].copy_from_slice(&self.len.to_le_bytes());
+        into[8..16].copy_from_slice(&self.id.to_le_bytes());
+        into[16..24].copy_from_slice(&self.tag.to_le_bytes());
+        into[24..32].copy_from_slice(&self.data.to_le_bytes());
+        LEN + more
+    }
+
+    /// Reads what a peer sent: the header, and the payload behind it.
+    #[inline]
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (head, rest) = bytes.split_first_chunk::<LEN>()?;
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&head[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        let (kind, payload) = match head[0] {
+            1 => (Kind::Message, rest),
+            2 => {
+                let (more, rest) = rest.split_first_chunk::<ANNOUNCED_LEN>()?;
+                let key = u32::from_le_bytes([more[0], more[1], more[2], more[3]]);
+                (Kind::Announced { key }, rest)
+            }
+            3 => (Kind::Done, rest),
+            4 => (Kind::WriteData, rest),
+            5 => {
+                let (more, rest) = rest.split_first_chunk::<ATOMIC_LEN>()?;
+                let word = |at: usize| {
+                    let mut word = [0; 8];
+                    word.copy_from_slice(&more[at..at + 8]);
+                    u64::from_le_bytes(word)
+                };
+                let atomic = Atomic {
+                    addr: word(0),
+                    key: word(8),
+                    count: word(16) as u32,
+                    datatype: more[20],
+                    op: more[21],
+                    form: more[22],
+                    device_key: more[23] != 0,
+                };
+                (Kind::Atomic(atomic), rest)
+            }
+            6 => (Kind::AtomicResult, rest),
+            7 => (Kind::Bye, rest),
+            _ => return None,
+        };
+        let len = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        if kind == Kind::Message && payload.len() != len as usize {
+            return None;
+        }
+        let header = Self {
+            kind,
+            tagged: head[1] & TAGGED != 0,
+            has_data: head[1] & HAS_DATA != 0,
+            confirm: head[1] & CONFIRM != 0,
+            id: word(8),
+            tag: word(16),
+            data: word(24),
+            len,
+        };
+        Some((header, payload))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kinds() -> [Kind; 7] {
+        let atomic = Atomic {
+            addr: 7,
+            key: u64::MAX - 1,
+            device_key: true,
+            datatype: 3,
+            op: 18,
+            form: 2,
+            count: 99,
+        };
+        [
+            Kind::Message,
+            Kind::Announced { key: 0xdead_beef },
+            Kind::Done,
+            Kind::WriteData,
+            Kind::Atomic(atomic),
+            Kind::AtomicResult,
+            Kind::Bye,
+        ]
+    }
+
+    #[test]
+    fn headers_survive_the_way() {
+        for kind in kinds() {
+            let header = Header {
+                tagged: true,
+                confirm: true,
+                id: 1 << 40,
+                tag: u64::MAX,
+                data: 5,
+                len: 3,
+                ..Header::new(kind)
+            };
+            let mut bytes = [0xff; MAX_LEN];
+            let len = header.encode(&mut bytes);
+            let mut message = bytes[..len].to_vec();
+            message.extend([1, 2, 3]);
+            assert_eq!(Header::decode(&message), Some((header, &[1u8, 2, 3][..])));
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_no_header() {
+        for kind in kinds() {
+            let mut bytes = [0; MAX_LEN];
+            let len = Header {
+                len: 9,
+                ..Header::new(kind)
+            }
+            .encode(&mut bytes);
+            for cut in 0..len {
+                assert_eq!(Header::decode(&bytes[..cut]), None);
+            }
+        }
+        assert_eq!(Header::decode(&[0; MAX_LEN]), None);
+        let mut bytes = [0; MAX_LEN];
+        Header {
+            len: 9,
+            ..Header::new(Kind::Message)
+        }
+        .encode(&mut bytes);
+        assert_eq!(
+            Header::decode(&bytes),
+            None,
+            "the payload is as long as the header says"
+        );
+    }
+}

@@ -1,0 +1,174 @@
+//! Which receive a message goes to: posted receives and messages that nobody waited for, each in the
+//! order in which they came. No memory is touched here.
+
+use std::collections::VecDeque;
+
+/// What a receive accepts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pattern<P> {
+    /// The sender, or anybody.
+    pub(crate) source: Option<P>,
+    pub(crate) tag: u64,
+    /// Bits of the tag that do not count.
+    pub(crate) ignore: u64,
+}
+
+impl<P: PartialEq> Pattern<P> {
+    #[inline]
+    pub(crate) fn accepts(&self, source: &P, tag: u64) -> bool {
+        (self.tag ^ tag) & !self.ignore == 0
+            && self.source.as_ref().is_none_or(|from| from == source)
+    }
+}
+
+/// Posted receives and unexpected messages of one kind (tagged or not).
+pub(crate) struct Matching<P, R, M> {
+    posted: VecDeque<(Pattern<P>, R)>,
+    unexpected: VecDeque<(P, u64, M)>,
+}
+
+impl<P, R, M> Default for Matching<P, R, M> {
+    fn default() -> Self {
+        Self {
+            posted: VecDeque::new(),
+            unexpected: VecDeque::new(),
+        }
+    }
+}
+
+impl<P: PartialEq, R, M> Matching<P, R, M> {
+    /// The oldest receive that accepts a message. With `keep` saying so it stays for the next.
+    #[inline]
+    pub(crate) fn receive_for<T>(
+        &mut self,
+        source: &P,
+        tag: u64,
+        take: impl FnOnce(&mut R) -> (T, Keep),
+    ) -> Option<T> {
+        let index = self
+            .posted
+            .iter()
+            .position(|(pattern, _)| pattern.accepts(source, tag))?;
+        let (_, receive) = self.posted.get_mut(index)?;
+        let (result, keep) = take(receive);
+        if keep == Keep::No {
+            self.posted.remove(index);
+        }
+        Some(result)
+    }
+
+    /// Keeps a message until a receive asks for it.
+    pub(crate) fn keep(&mut self, source: P, tag: u64, message: M) {
+        self.unexpected.push_back((source, tag, message));
+    }
+
+    /// The oldest kept message that a receive accepts.
+    pub(crate) fn message_for(&mut self, pattern: &Pattern<P>) -> Option<(P, u64, M)> {
+        if self.unexpected.is_empty() {
+            return None;
+        }
+        let index = self.position(pattern)?;
+        self.unexpected.remove(index)
+    }
+
+    /// The same, without taking it.
+    pub(crate) fn peek(&self, pattern: &Pattern<P>) -> Option<&(P, u64, M)> {
+        self.unexpected.get(self.position(pattern)?)
+    }
+
+    fn position(&self, pattern: &Pattern<P>) -> Option<usize> {
+        self.unexpected
+            .iter()
+            .position(|(source, tag, _)| pattern.accepts(source, *tag))
+    }
+
+    pub(crate) fn post(&mut self, pattern: Pattern<P>, receive: R) {
+        self.posted.push_back((pattern, receive));
+    }
+
+    /// Takes the oldest receive for which `wanted` says so.
+    pub(crate) fn cancel(&mut self, wanted: impl Fn(&R) -> bool) -> Option<R> {
+        let index = self
+            .posted
+            .iter()
+            .position(|(_, receive)| wanted(receive))?;
+        self.posted.remove(index).map(|(_, receive)| receive)
+    }
+
+    pub(crate) fn posted(&self) -> usize {
+        self.posted.len()
+    }
+
+    pub(crate) fn unexpected(&self) -> usize {
+        self.unexpected.len()
+    }
+}
+
+/// Whether a receive takes more than one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    No,
+    Yes,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Queue = Matching<u32, &'static str, &'static str>;
+
+    fn tag(tag: u64) -> Pattern<u32> {
+        Pattern {
+            source: None,
+            tag,
+            ignore: 0,
+        }
+    }
+
+    #[test]
+    fn receives_match_in_the_order_in_which_they_were_posted() {
+        let mut queue = Queue::default();
+        queue.post(tag(1), "first");
+        queue.post(tag(1), "second");
+        queue.post(
+            Pattern {
+                ignore: u64::MAX,
+                ..tag(0)
+            },
+            "any",
+        );
+        let take = |queue: &mut Queue, tag| queue.receive_for(&9, tag, |r| (*r, Keep::No));
+        assert_eq!(take(&mut queue, 1), Some("first"));
+        assert_eq!(take(&mut queue, 7), Some("any"));
+        assert_eq!(take(&mut queue, 7), None);
+        assert_eq!(take(&mut queue, 1), Some("second"));
+        assert_eq!(queue.posted(), 0);
+    }
+
+    #[test]
+    fn messages_are_found_in_the_order_in_which_they_came() {
+        let mut queue = Queue::default();
+        queue.keep(1, 5, "a");
+        queue.keep(2, 5, "b");
+        queue.keep(1, 6, "c");
+        assert_eq!(queue.peek(&tag(6)).map(|m| m.2), Some("c"));
+        let from_two = Pattern {
+            source: Some(2),
+            ..tag(5)
+        };
+        assert_eq!(queue.message_for(&from_two).map(|m| m.2), Some("b"));
+        assert_eq!(queue.message_for(&tag(5)).map(|m| m.2), Some("a"));
+        assert_eq!(queue.message_for(&tag(5)).map(|m| m.2), None);
+        assert_eq!(queue.unexpected(), 1);
+    }
+
+    #[test]
+    fn a_receive_may_stay_and_be_cancelled() {
+        let mut queue = Queue::default();
+        queue.post(tag(0), "long");
+        assert_eq!(queue.receive_for(&1, 0, |r| (*r, Keep::Yes)), Some("long"));
+        assert_eq!(queue.cancel(|r| *r == "other"), None);
+        assert_eq!(queue.cancel(|r| *r == "long"), Some("long"));
+        assert_eq!(queue.receive_for(&1, 0, |r| (*r, Keep::Yes)), None);
+    }
+}

@@ -1,0 +1,102 @@
+//! Operations that are under way: what is still to come before one is complete, and what it needs until
+//! then. Each has a number that a peer may answer with; a number of before is refused.
+
+use super::Landing;
+use crate::cq::Entry;
+use crate::errno::FiError;
+use rkey_device::core::Region;
+use rkey_device::engine::Sge;
+
+/// An operation.
+pub(crate) struct Operation {
+    /// Completions and answers that have not come.
+    pub(crate) left: u32,
+    /// The first thing that went wrong.
+    pub(crate) error: Option<(FiError, Vec<u8>)>,
+    pub(crate) what: What,
+    /// The completion of the program's.
+    pub(crate) entry: Entry,
+    /// Whether success is reported with an entry.
+    pub(crate) report: bool,
+    /// The place in `counters` that counts it.
+    pub(crate) counts: Option<usize>,
+    /// The connection that it uses.
+    pub(crate) connection: usize,
+    /// An answer of the peer is among what is left.
+    pub(crate) answered: bool,
+    pub(crate) hold: Hold,
+}
+
+/// What kind of operation it is.
+pub(crate) enum What {
+    /// A transmission of the program's.
+    Transmit,
+    /// A payload that is being read into a receive; then `id` of the peer is told.
+    Fetch { landing: Box<Landing>, id: u64 },
+    /// An atomic with a result.
+    AtomicFetch { result: Vec<Sge> },
+}
+
+/// What stays until the operation is complete.
+#[derive(Debug)]
+pub(crate) enum Hold {
+    Nothing,
+    /// Bytes that are being sent.
+    Bytes(#[allow(dead_code)] Box<[u8]>),
+    /// Memory that the peer reads.
+    Region(Region),
+}
+
+/// Operations by number.
+#[derive(Default)]
+pub(crate) struct Operations {
+    places: Vec<(u32, Option<Operation>)>,
+    free: Vec<u32>,
+}
+
+impl Operations {
+    /// Adds an operation; the answer is its number.
+    #[inline]
+    pub(crate) fn add(&mut self, operation: Operation) -> u64 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push((1, None));
+            self.places.len() as u32 - 1
+        });
+        let (generation, place) = &mut self.places[index as usize];
+        *place = Some(operation);
+        u64::from(*generation) << 32 | u64::from(index)
+    }
+
+    #[inline]
+    pub(crate) fn get(&mut self, id: u64) -> Option<&mut Operation> {
+        let (generation, place) = self.places.get_mut(id as u32 as usize)?;
+        place
+            .as_mut()
+            .filter(|_| u64::from(*generation) == id >> 32)
+    }
+
+    #[inline]
+    pub(crate) fn take(&mut self, id: u64) -> Option<Operation> {
+        let (generation, place) = self.places.get_mut(id as u32 as usize)?;
+        if u64::from(*generation) != id >> 32 {
+            return None;
+        }
+        let operation = place.take()?;
+        *generation = generation.wrapping_add(1);
+        self.free.push(id as u32);
+        Some(operation)
+    }
+
+    /// The numbers of all operations of a connection.
+    pub(crate) fn of(&self, connection: usize) -> Vec<u64> {
+        let numbered = self.places.iter().enumerate();
+        numbered
+            .filter(|(_, (_, place))| place.as_ref().is_some_and(|o| o.connection == connection))
+            .map(|(index, (generation, _))| u64::from(*generation) << 32 | index as u64)
+            .collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+}

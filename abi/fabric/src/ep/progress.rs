@@ -1,0 +1,298 @@
+//! Completions of the device, and what follows from them.
+
+#![allow(unsafe_code)]
+// UNSAFETY: reads buffers that the device has filled.
+
+use super::connection::NOBODY;
+use super::header::{Header, Kind};
+use super::operation::{Hold, Operation, What};
+use super::*;
+use crate::cq::Entry;
+use crate::errno::of_status;
+use rkey_device::engine::{QpState, RecvRequest, Status};
+
+/// The error that a peer reports: 0 is none.
+fn reported(number: u64) -> Option<FiError> {
+    match number {
+        0 => None,
+        1..=4095 => Some(FiError(number as i32)),
+        _ => Some(FiError(libc::EREMOTEIO)),
+    }
+}
+
+impl Endpoint {
+    /// Handles what the device has completed.
+    pub(super) fn advance(&self, live: &Live, state: &mut State) {
+        let mut completions = std::mem::take(&mut state.completions);
+        if completions.is_empty() {
+            completions = vec![Completion::default(); 32];
+        }
+        while let Ok(count) = live.cq.poll(&mut completions) {
+            for completion in &completions[..count] {
+                if completion.opcode.is_recv() {
+                    self.incoming(live, state, completion);
+                } else {
+                    self.sent(live, state, completion);
+                }
+            }
+            if count < completions.len() {
+                break;
+            }
+        }
+        state.completions = completions;
+    }
+
+    /// A message is in one of our buffers.
+    #[inline]
+    fn incoming(&self, live: &Live, state: &mut State, completion: &Completion) {
+        let index = completion.id as u32;
+        if completion.status == Status::Success
+            && let Some(&connection) = state.by_qpn.get(&completion.qpn)
+        {
+            // SAFETY: the receive is complete, and the buffer is posted again below.
+            let bytes = unsafe { live.buffers.read(index, completion.bytes as usize) };
+            match Header::decode(bytes) {
+                Some((header, payload)) => self.heard(live, state, connection, header, payload),
+                None => {
+                    tracing::warn!("a peer sent something that is no message; the connection ends");
+                    self.lose(live, state, connection);
+                }
+            }
+        }
+        self.post_buffer(live, index);
+    }
+
+    /// Gives a buffer to the device.
+    pub(super) fn post_buffer(&self, live: &Live, index: u32) {
+        let sge = Sge {
+            addr: live.buffers.address(index),
+            len: BUFFER_LEN as u32,
+            key: self.group.everything(),
+        };
+        let request = RecvRequest {
+            id: u64::from(index),
+            sges: &[sge],
+        };
+        if let Err(error) = live.srq.post_recv(&request) {
+            tracing::warn!(%error, "a buffer for messages is lost");
+        }
+    }
+
+    /// A peer said something.
+    #[inline]
+    fn heard(
+        &self,
+        live: &Live,
+        state: &mut State,
+        connection: usize,
+        header: Header,
+        payload: &[u8],
+    ) {
+        match header.kind {
+            Kind::Message | Kind::Announced { .. } => {
+                self.arrived(live, state, connection, header, payload);
+            }
+            Kind::Done => {
+                let error = reported(header.data);
+                self.answered(live, state, connection, header.id, error);
+            }
+            Kind::WriteData => {
+                let Some(rx) = &live.rx else { return };
+                rx.cq.push(Entry {
+                    flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
+                    len: header.len as usize,
+                    data: header.data,
+                    source: FI_ADDR_NOTAVAIL,
+                    ..Entry::default()
+                });
+            }
+            Kind::Atomic(atomic) => {
+                let (error, result) = self.execute(&atomic, payload);
+                let answer = Header {
+                    id: header.id,
+                    data: error.map_or(0, |error| error.0 as u64),
+                    ..Header::new(Kind::AtomicResult)
+                };
+                self.say(state, connection, &answer, &result);
+            }
+            Kind::AtomicResult => {
+                let mut error = reported(header.data);
+                if let Some(operation) = state.operations.get(header.id)
+                    && operation.connection == connection
+                    && let What::AtomicFetch { result } = &operation.what
+                    && error.is_none()
+                {
+                    error = self.scatter_result(result, payload).err();
+                }
+                self.answered(live, state, connection, header.id, error);
+            }
+            Kind::Bye => self.lose(live, state, connection),
+        }
+    }
+
+    /// The peer answered an operation of ours. An answer to something else is not looked at.
+    fn answered(
+        &self,
+        live: &Live,
+        state: &mut State,
+        connection: usize,
+        id: u64,
+        error: Option<FiError>,
+    ) {
+        let Some(operation) = state.operations.get(id) else {
+            return;
+        };
+        if operation.connection != connection || !operation.answered {
+            return;
+        }
+        operation.answered = false;
+        if let Some(error) = error {
+            operation.error.get_or_insert((error, Vec::new()));
+        }
+        self.step(live, state, id);
+    }
+
+    /// A request of ours is complete.
+    #[inline]
+    fn sent(&self, live: &Live, state: &mut State, completion: &Completion) {
+        let Some(&connection) = state.by_qpn.get(&completion.qpn) else {
+            return;
+        };
+        let it = &mut state.connections[connection];
+        it.outstanding = it.outstanding.saturating_sub(1);
+        let failed = completion.status != Status::Success;
+        let waiting = !it.waiting.is_empty();
+        if completion.id != NOBODY {
+            if failed {
+                self.fail(live, state, completion);
+            }
+            self.step(live, state, completion.id);
+        }
+        if failed {
+            self.check(live, state, connection);
+        }
+        if waiting {
+            self.catch_up(state, connection);
+        }
+    }
+
+    /// Notes why a request failed. No answer will come to one that did not arrive.
+    #[cold]
+    fn fail(&self, live: &Live, state: &mut State, completion: &Completion) {
+        let report = self.domain.device.denial(completion.vendor);
+        let denial = report.as_ref().map(|report| &report.denial);
+        let error = of_status(completion.status, denial);
+        let detail = report.as_ref().map(ToString::to_string).unwrap_or_default();
+        if !detail.is_empty() {
+            tracing::warn!("{detail}");
+        }
+        let Some(operation) = state.operations.get(completion.id) else {
+            return;
+        };
+        operation.error.get_or_insert((error, detail.into_bytes()));
+        if operation.answered {
+            operation.answered = false;
+            self.step(live, state, completion.id);
+        }
+    }
+
+    /// A connection on which something failed is lost if the queue pair is.
+    #[cold]
+    fn check(&self, live: &Live, state: &mut State, connection: usize) {
+        let Some(qp) = &state.connections[connection].qp else {
+            return;
+        };
+        let broken = qp
+            .query()
+            .is_ok_and(|info| matches!(info.state, QpState::Error | QpState::Sqe));
+        if broken {
+            self.lose(live, state, connection);
+        }
+    }
+
+    /// One thing that an operation waited for has come.
+    #[inline]
+    pub(super) fn step(&self, live: &Live, state: &mut State, id: u64) {
+        let Some(operation) = state.operations.get(id) else {
+            return;
+        };
+        operation.left = operation.left.saturating_sub(1);
+        if operation.left > 0 {
+            return;
+        }
+        if let Some(operation) = state.operations.take(id) {
+            self.finish(live, state, operation);
+        }
+    }
+
+    /// An operation is complete.
+    fn finish(&self, live: &Live, state: &mut State, operation: Operation) {
+        if let Hold::Region(region) = operation.hold
+            && let Err(error) = self.domain.device.close_region(region)
+        {
+            tracing::debug!(%error, "closing the region of a message");
+        }
+        if let What::Fetch { landing, id } = operation.what {
+            let error = operation.error.map(|(error, _)| error);
+            let done = Header {
+                id,
+                data: error.map_or(0, |error| error.0 as u64),
+                ..Header::new(Kind::Done)
+            };
+            if state.connections[operation.connection].up {
+                self.say(state, operation.connection, &done, &[]);
+            }
+            self.received(live, *landing, error);
+            return;
+        }
+        let counter = operation
+            .counts
+            .and_then(|place| live.counters[place].as_ref());
+        match (&operation.error, counter) {
+            (Some(_), Some(counter)) => counter.add_error(),
+            (None, Some(counter)) => counter.add(1),
+            _ => {}
+        }
+        let Some(tx) = &live.tx else { return };
+        match operation.error {
+            // What the program never asked about is told only when it fails, and then to nobody in particular.
+            Some((error, detail)) if operation.counts.is_some() => {
+                tx.cq.push(
+                    Entry {
+                        detail,
+                        ..operation.entry
+                    }
+                    .failed(error),
+                );
+            }
+            None if operation.report => tx.cq.push(operation.entry),
+            _ => {}
+        }
+    }
+
+    /// Waits until what was posted has arrived, for a short while: before an endpoint goes.
+    pub(super) fn linger(&self, live: &Live) {
+        let until = std::time::Instant::now() + std::time::Duration::from_millis(500);
+        loop {
+            let mut state = live.state.lock();
+            self.advance(live, &mut state);
+            let busy = |it: &Connection| it.up && (it.outstanding > 0 || !it.waiting.is_empty());
+            if !state.connections.iter().any(busy) || std::time::Instant::now() >= until {
+                return;
+            }
+            drop(state);
+            std::thread::yield_now();
+        }
+    }
+
+    /// Tells the event queue of a connected endpoint that the connection ended, once.
+    pub(super) fn tell_shutdown(&self, live: &Live, state: &mut State) {
+        if std::mem::replace(&mut state.shut, true) {
+            return;
+        }
+        if let Some(eq) = &live.eq {
+            let fid = self.handle.load(Ordering::Relaxed);
+            eq.connection(FI_SHUTDOWN, fid, std::ptr::null_mut(), &[]);
+        }
+    }
+}

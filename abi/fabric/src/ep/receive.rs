@@ -1,0 +1,684 @@
+//! Messages in: receives that are posted, looked for, claimed and cancelled; payload into its place.
+
+#![allow(unsafe_code)]
+// UNSAFETY: writes to memory that the program handed over to receive into.
+
+use super::header::{Header, Kind};
+use super::matching::{Keep, Pattern};
+use super::operation::{Hold, Operation, What};
+use super::send::{Descriptors, total};
+use super::*;
+use crate::cq::Entry;
+use connection::Later;
+use libc::iovec;
+use rkey_device::base::memory::Memory;
+use rkey_device::core::{Key, LocalUse, WireKey};
+use rkey_device::engine::{SendFlags, Target, Work};
+use std::ffi::c_void;
+use std::sync::atomic::AtomicU32;
+
+/// A receive that waits for a message.
+pub(super) struct Receive {
+    sges: Vec<Sge>,
+    room: usize,
+    context: usize,
+    buffer: usize,
+    report: bool,
+    /// The buffer takes several messages: bytes that are used, and what they share.
+    multi: Option<(usize, Arc<Shared>)>,
+}
+
+/// What messages in the same buffer share.
+pub(crate) struct Shared {
+    /// Messages whose payload is not there yet.
+    pending: AtomicU32,
+    /// No more messages go there.
+    full: AtomicBool,
+}
+
+/// A message that nobody waited for.
+pub(super) enum Kept {
+    Here {
+        header: Header,
+        payload: Vec<u8>,
+        connection: usize,
+    },
+    Announced {
+        header: Header,
+        key: u32,
+        connection: usize,
+    },
+}
+
+impl Kept {
+    fn header(&self) -> &Header {
+        match self {
+            Self::Here { header, .. } | Self::Announced { header, .. } => header,
+        }
+    }
+}
+
+/// A receive, as the program asks for it.
+pub(super) struct Wanted<'a> {
+    pub(super) iov: &'a [iovec],
+    pub(super) desc: Descriptors<'a>,
+    pub(super) from: u64,
+    /// Tag and the bits of it that do not count.
+    pub(super) tag: Option<(u64, u64)>,
+    pub(super) context: *mut c_void,
+    pub(super) flags: u64,
+}
+
+impl Endpoint {
+    /// Posts a receive, or looks for a message, as the flags say.
+    pub(super) fn receive(&self, wanted: &Wanted<'_>) -> Result<()> {
+        self.check_caps(
+            FI_RECV
+                | if wanted.tag.is_some() {
+                    FI_TAGGED
+                } else {
+                    FI_MSG
+                },
+        )?;
+        let live = self.live()?;
+        if live.rx.is_none() {
+            return Err(FiError::NOCQ);
+        }
+        let (tag, ignore) = wanted.tag.unwrap_or((0, 0));
+        let source = match wanted.from {
+            FI_ADDR_UNSPEC => None,
+            _ if self.caps & FI_DIRECTED_RECV == 0 => None,
+            number => {
+                let av = live.av.as_ref().ok_or(FiError::NOAV)?;
+                Some(av.get(number).ok_or(FiError::INVAL)?)
+            }
+        };
+        let pattern = Pattern {
+            source,
+            tag,
+            ignore,
+        };
+        if wanted.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
+            return self.look(live, wanted, &pattern);
+        }
+        let receive = self.prepare(live, wanted)?;
+        let mut state = live.state.lock();
+        self.start(live, &mut state, wanted.tag.is_some(), pattern, receive);
+        Ok(())
+    }
+
+    fn prepare(&self, live: &Live, wanted: &Wanted<'_>) -> Result<Receive> {
+        let room = total(wanted.iov)?;
+        let sges = self.elements(wanted.iov, wanted.desc, LocalUse::Recv)?;
+        let multi = wanted.flags & FI_MULTI_RECV != 0;
+        if multi {
+            self.check_caps(FI_MULTI_RECV)?;
+        }
+        let shared = || Shared {
+            pending: AtomicU32::new(0),
+            full: AtomicBool::new(false),
+        };
+        Ok(Receive {
+            sges,
+            room,
+            context: wanted.context as usize,
+            buffer: wanted
+                .iov
+                .first()
+                .map_or(0, |piece| piece.iov_base as usize),
+            report: Self::reports(live.rx.as_ref(), wanted.flags),
+            multi: multi.then(|| (0, Arc::new(shared()))),
+        })
+    }
+
+    /// Gives a receive the messages that wait for it, then lets it wait for more.
+    fn start(
+        &self,
+        live: &Live,
+        state: &mut State,
+        tagged: bool,
+        pattern: Pattern<SocketAddr>,
+        mut receive: Receive,
+    ) {
+        loop {
+            let queue = if tagged {
+                &mut state.tagged
+            } else {
+                &mut state.messages
+            };
+            let Some((source, _, kept)) = queue.message_for(&pattern) else {
+                queue.post(pattern, receive);
+                return;
+            };
+            let (landing, keep) = self.landing(live, &mut receive, &source, kept.header());
+            self.deliver(live, state, landing, kept);
+            if keep == Keep::No {
+                return;
+            }
+        }
+    }
+
+    /// Where in a receive a message goes, and whether the receive takes more.
+    fn landing(
+        &self,
+        live: &Live,
+        receive: &mut Receive,
+        source: &SocketAddr,
+        header: &Header,
+    ) -> (Landing, Keep) {
+        let entry = Entry {
+            context: receive.context,
+            source: match &live.av {
+                Some(av) if self.caps & FI_SOURCE != 0 => av.number(source),
+                _ => FI_ADDR_NOTAVAIL,
+            },
+            ..rx_entry(header)
+        };
+        let Some((used, shared)) = &mut receive.multi else {
+            let landing = Landing {
+                sges: std::mem::take(&mut receive.sges),
+                room: receive.room,
+                entry: Entry {
+                    buf: receive.buffer,
+                    ..entry
+                },
+                report: receive.report,
+                shared: None,
+            };
+            return (landing, Keep::No);
+        };
+        let room = receive.room - *used;
+        let len = room.min(header.len as usize);
+        shared.pending.fetch_add(1, Ordering::AcqRel);
+        let landing = Landing {
+            sges: part(&receive.sges, *used, len),
+            room: len,
+            entry: Entry {
+                buf: receive.buffer + *used,
+                ..entry
+            },
+            report: receive.report,
+            shared: Some(Arc::clone(shared)),
+        };
+        *used += len;
+        // The least room that another message may need is the program's to say.
+        let least = self.min_multi_recv.load(Ordering::Relaxed).max(1);
+        if receive.room - *used >= least {
+            return (landing, Keep::Yes);
+        }
+        shared.full.store(true, Ordering::Release);
+        (landing, Keep::No)
+    }
+
+    /// A message arrived over a connection.
+    #[inline]
+    pub(super) fn arrived(
+        &self,
+        live: &Live,
+        state: &mut State,
+        connection: usize,
+        header: Header,
+        payload: &[u8],
+    ) {
+        let source = state.connections[connection].peer;
+        let queue = if header.tagged {
+            &mut state.tagged
+        } else {
+            &mut state.messages
+        };
+        let find = |receive: &mut Receive| self.landing(live, receive, &source, &header);
+        match (queue.receive_for(&source, header.tag, find), header.kind) {
+            (Some(landing), Kind::Announced { key }) => {
+                let kept = Kept::Announced {
+                    header,
+                    key,
+                    connection,
+                };
+                self.deliver(live, state, landing, kept);
+            }
+            (Some(landing), _) => {
+                self.place(live, landing, payload);
+                self.confirm(state, connection, &header, 0);
+            }
+            (None, _) if self.ep_type == FI_EP_DGRAM && queue.unexpected() >= DATAGRAMS_MAX => {}
+            (None, Kind::Announced { key }) => {
+                queue.keep(
+                    source,
+                    header.tag,
+                    Kept::Announced {
+                        header,
+                        key,
+                        connection,
+                    },
+                );
+            }
+            (None, _) => {
+                let payload = payload.to_vec();
+                queue.keep(
+                    source,
+                    header.tag,
+                    Kept::Here {
+                        header,
+                        payload,
+                        connection,
+                    },
+                );
+            }
+        }
+    }
+
+    /// Brings a message to its receive: copies it, or starts to read it.
+    fn deliver(&self, live: &Live, state: &mut State, landing: Landing, kept: Kept) {
+        match kept {
+            Kept::Here {
+                header,
+                payload,
+                connection,
+            } => {
+                self.place(live, landing, &payload);
+                self.confirm(state, connection, &header, 0);
+            }
+            Kept::Announced {
+                header,
+                key,
+                connection,
+            } => {
+                self.fetch(live, state, landing, &header, key, connection);
+            }
+        }
+    }
+
+    /// Tells the sender that a message was delivered, if it wants to know.
+    fn confirm(&self, state: &mut State, connection: usize, header: &Header, error: u64) {
+        if header.confirm || matches!(header.kind, Kind::Announced { .. }) {
+            let done = Header {
+                id: header.id,
+                data: error,
+                ..Header::new(Kind::Done)
+            };
+            self.say(state, connection, &done, &[]);
+        }
+    }
+
+    /// Copies a payload to where it goes, and completes the receive.
+    #[inline]
+    fn place(&self, live: &Live, mut landing: Landing, payload: &[u8]) {
+        let fits = payload.len().min(landing.room);
+        landing.entry.len = fits;
+        let error = match self.scatter(&landing.sges, &payload[..fits]) {
+            Err(error) => Some(error),
+            Ok(()) if fits < payload.len() => {
+                landing.entry.overflow = payload.len() - fits;
+                Some(FiError::TRUNC)
+            }
+            Ok(()) => None,
+        };
+        self.received(live, landing, error);
+    }
+
+    /// Copies a message to local memory.
+    fn scatter(&self, sges: &[Sge], bytes: &[u8]) -> Result<()> {
+        self.scatter_for(sges, bytes, LocalUse::Recv)
+    }
+
+    /// Copies bytes to local memory that has the right for this use.
+    pub(super) fn scatter_for(
+        &self,
+        sges: &[Sge],
+        mut bytes: &[u8],
+        usage: LocalUse,
+    ) -> Result<()> {
+        // SAFETY: the program handed the memory over to receive into; it is writable, or a fault.
+        let memory = unsafe { self.domain.device.memory() };
+        for sge in sges {
+            let (now, rest) = bytes.split_at(bytes.len().min(sge.len as usize));
+            bytes = rest;
+            if now.is_empty() {
+                continue;
+            }
+            if sge.key == self.group.everything() {
+                memory
+                    .store_bytes(sge.addr, now)
+                    .map_err(|_| FiError::FAULT)?;
+                continue;
+            }
+            // SAFETY: nothing is registered or closed through the table here.
+            let table = unsafe { self.domain.device.protection() };
+            let len = now.len() as u64;
+            // The region may have been closed since the receive was posted.
+            let lease = table
+                .check_local(self.group.id, sge.key, sge.addr, len, usage)
+                .map_err(|denial| {
+                    tracing::warn!("{denial}");
+                    FiError::ACCES
+                })?;
+            let mut left = now;
+            for span in lease.spans() {
+                let (now, rest) = left.split_at(left.len().min(span.len() as usize));
+                memory
+                    .store_bytes(span.start(), now)
+                    .map_err(|_| FiError::FAULT)?;
+                left = rest;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts to read an announced payload from its sender.
+    fn fetch(
+        &self,
+        live: &Live,
+        state: &mut State,
+        mut landing: Landing,
+        header: &Header,
+        key: u32,
+        connection: usize,
+    ) {
+        let len = header.len as usize;
+        let fits = len.min(landing.room);
+        landing.entry.len = fits;
+        if fits < len {
+            // What does not fit is not read; the sender is done with it.
+            landing.entry.overflow = len - fits;
+        }
+        landing.sges = part(&landing.sges, 0, fits);
+        if fits == 0 || !state.connections[connection].up {
+            let error = if fits == 0 {
+                FiError::TRUNC
+            } else {
+                FiError::CONNRESET
+            };
+            self.confirm(state, connection, header, 0);
+            self.received(live, landing, Some(error));
+            return;
+        }
+        let id = state.operations.add(Operation {
+            left: 1,
+            error: None,
+            what: What::Fetch {
+                landing: Box::new(landing),
+                id: header.id,
+            },
+            // The key rides along until the read is posted.
+            entry: Entry {
+                data: u64::from(key),
+                ..Entry::default()
+            },
+            report: false,
+            counts: None,
+            connection,
+            answered: false,
+            hold: Hold::Nothing,
+        });
+        let it = &mut state.connections[connection];
+        if it.outstanding < SENDS && it.waiting.is_empty() {
+            self.fetch_now(state, connection, id);
+        } else {
+            it.waiting.push_back(Later::Fetch(id));
+        }
+    }
+
+    /// Posts the read of an announced payload.
+    pub(super) fn fetch_now(&self, state: &mut State, connection: usize, id: u64) {
+        let Some(operation) = state.operations.get(id) else {
+            return;
+        };
+        let What::Fetch { landing, .. } = &operation.what else {
+            return;
+        };
+        let key = WireKey::Device(Key(operation.entry.data as u32));
+        // A receive's buffer need not have the right of a read's result: it is reached as memory of the process, after
+        // its own right was checked when it was posted.
+        let sges: Vec<Sge> = landing
+            .sges
+            .iter()
+            .filter(|sge| sge.len > 0)
+            .copied()
+            .collect();
+        let read = Work::Read {
+            remote: Target { addr: 0, key },
+        };
+        let sges = self.as_results(&sges);
+        if self
+            .post(state, connection, read, &sges, None, SendFlags::empty(), id)
+            .is_err()
+            && let Some(operation) = state.operations.take(id)
+            && let What::Fetch { landing, .. } = operation.what
+            && let Some(live) = self.live.get()
+        {
+            self.received(live, *landing, Some(FiError::CONNRESET));
+        }
+    }
+
+    /// The same memory, named so that results can be put there.
+    fn as_results(&self, sges: &[Sge]) -> Vec<Sge> {
+        // SAFETY: nothing is registered or closed through the table here.
+        let table = unsafe { self.domain.device.protection() };
+        let mut results = Vec::with_capacity(sges.len());
+        for sge in sges {
+            let len = u64::from(sge.len);
+            if sge.key == self.group.everything() {
+                results.push(*sge);
+                continue;
+            }
+            if let Ok(lease) =
+                table.check_local(self.group.id, sge.key, sge.addr, len, LocalUse::Recv)
+            {
+                let key = self.group.everything();
+                results.extend(lease.spans().map(|span| Sge {
+                    addr: span.start(),
+                    len: span.len() as u32,
+                    key,
+                }));
+            }
+        }
+        results
+    }
+
+    /// Completes a receive.
+    pub(super) fn received(&self, live: &Live, mut landing: Landing, error: Option<FiError>) {
+        let error = error.or_else(|| (landing.entry.overflow > 0).then_some(FiError::TRUNC));
+        if let Some(shared) = landing.shared.take() {
+            // The last message of a buffer that takes no more says so.
+            let last = shared.pending.fetch_sub(1, Ordering::AcqRel) == 1;
+            if last && shared.full.load(Ordering::Acquire) {
+                landing.entry.flags |= FI_MULTI_RECV;
+                landing.report = true;
+            }
+        }
+        match (error, &live.counters[RECEIVED]) {
+            (Some(_), Some(counter)) => counter.add_error(),
+            (None, Some(counter)) => counter.add(1),
+            _ => {}
+        }
+        let Some(rx) = &live.rx else { return };
+        match error {
+            Some(error) => rx.cq.push(landing.entry.failed(error)),
+            None if landing.report => rx.cq.push(landing.entry),
+            None => {}
+        }
+    }
+
+    /// `FI_PEEK`, `FI_CLAIM`, `FI_DISCARD` (fi_tagged(3)).
+    fn look(&self, live: &Live, wanted: &Wanted<'_>, pattern: &Pattern<SocketAddr>) -> Result<()> {
+        let (peek, claim, discard) = (
+            wanted.flags & FI_PEEK != 0,
+            wanted.flags & FI_CLAIM != 0,
+            wanted.flags & FI_DISCARD != 0,
+        );
+        let context = wanted.context as usize;
+        let mut state = live.state.lock();
+        self.advance(live, &mut state);
+        if !peek {
+            if !claim {
+                return Err(FiError::BADFLAGS);
+            }
+            let (source, tag, kept) = state.claimed.remove(&context).ok_or(FiError::INVAL)?;
+            if discard {
+                self.discard(live, &mut state, context, &source, kept);
+                return Ok(());
+            }
+            let mut receive = match self.prepare(live, wanted) {
+                Ok(receive) => receive,
+                Err(error) => {
+                    state.claimed.insert(context, (source, tag, kept));
+                    return Err(error);
+                }
+            };
+            let (landing, _) = self.landing(live, &mut receive, &source, kept.header());
+            self.deliver(live, &mut state, landing, kept);
+            return Ok(());
+        }
+        let queue = if wanted.tag.is_some() {
+            &mut state.tagged
+        } else {
+            &mut state.messages
+        };
+        let found = match claim || discard {
+            true => queue.message_for(pattern),
+            false => None,
+        };
+        let entry = match (&found, queue.peek(pattern)) {
+            (Some((source, _, kept)), _) | (None, Some((source, _, kept)))
+                if found.is_some() || !(claim || discard) =>
+            {
+                let source = match &live.av {
+                    Some(av) if self.caps & FI_SOURCE != 0 => av.number(source),
+                    _ => FI_ADDR_NOTAVAIL,
+                };
+                Entry {
+                    context,
+                    source,
+                    len: kept.header().len as usize,
+                    ..rx_entry(kept.header())
+                }
+            }
+            _ => {
+                let flags = FI_RECV
+                    | if wanted.tag.is_some() {
+                        FI_TAGGED
+                    } else {
+                        FI_MSG
+                    };
+                let entry = Entry {
+                    context,
+                    flags,
+                    tag: pattern.tag,
+                    ..Entry::default()
+                };
+                entry.failed(FiError::NOMSG)
+            }
+        };
+        match found {
+            Some((source, tag, kept)) if claim => {
+                state.claimed.insert(context, (source, tag, kept));
+            }
+            Some((source, _, kept)) => {
+                self.discard(live, &mut state, context, &source, kept);
+                return Ok(());
+            }
+            None => {}
+        }
+        if let Some(rx) = &live.rx {
+            rx.cq.push(entry);
+        }
+        Ok(())
+    }
+
+    /// Throws a message away, and completes the call that asked for it.
+    fn discard(
+        &self,
+        live: &Live,
+        state: &mut State,
+        context: usize,
+        source: &SocketAddr,
+        kept: Kept,
+    ) {
+        let header = *kept.header();
+        let (Kept::Here { connection, .. } | Kept::Announced { connection, .. }) = kept;
+        self.confirm(state, connection, &header, 0);
+        let source = match &live.av {
+            Some(av) if self.caps & FI_SOURCE != 0 => av.number(source),
+            _ => FI_ADDR_NOTAVAIL,
+        };
+        if let Some(rx) = &live.rx {
+            let len = header.len as usize;
+            rx.cq.push(Entry {
+                context,
+                source,
+                len,
+                ..rx_entry(&header)
+            });
+        }
+    }
+
+    /// `fi_cancel`: a receive that waits ends with `FI_ECANCELED`.
+    pub(super) fn cancel(&self, context: *mut c_void) -> Result<()> {
+        let live = self.live()?;
+        let context = context as usize;
+        let mut state = live.state.lock();
+        for tagged in [false, true] {
+            let queue = if tagged {
+                &mut state.tagged
+            } else {
+                &mut state.messages
+            };
+            let Some(receive) = queue.cancel(|receive| receive.context == context) else {
+                continue;
+            };
+            let kind = if tagged { FI_TAGGED } else { FI_MSG };
+            let multi = if receive.multi.is_some() {
+                FI_MULTI_RECV
+            } else {
+                0
+            };
+            let entry = Entry {
+                context,
+                flags: FI_RECV | kind | multi,
+                buf: receive.buffer,
+                ..Entry::default()
+            };
+            if let Some(rx) = &live.rx {
+                rx.cq.push(entry.failed(FiError::CANCELED));
+            }
+            return Ok(());
+        }
+        // What has started cannot be called back, and completes as it does.
+        Err(FiError::NOENT)
+    }
+}
+
+/// What a completion says about a message that arrived.
+fn rx_entry(header: &Header) -> Entry {
+    let kind = if header.tagged { FI_TAGGED } else { FI_MSG };
+    let data = if header.has_data {
+        FI_REMOTE_CQ_DATA
+    } else {
+        0
+    };
+    Entry {
+        flags: FI_RECV | kind | data,
+        data: header.data,
+        tag: header.tag,
+        ..Entry::default()
+    }
+}
+
+/// A part of some local memory.
+pub(super) fn part(sges: &[Sge], mut skip: usize, mut len: usize) -> Vec<Sge> {
+    let mut part = Vec::with_capacity(sges.len());
+    for sge in sges {
+        let before = skip.min(sge.len as usize);
+        skip -= before;
+        let take = (sge.len as usize - before).min(len);
+        len -= take;
+        if take > 0 {
+            part.push(Sge {
+                addr: sge.addr + before as u64,
+                len: take as u32,
+                key: sge.key,
+            });
+        }
+    }
+    part
+}

@@ -1,0 +1,433 @@
+//! Event queues: connection events, completed registrations and insertions.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::errno::{self, FiError, Result};
+use crate::fabric::{Fabric, FabricObject};
+use crate::nosys::nosys;
+use crate::object::{Users, count, find, object, place, remove, status};
+use crate::sys::*;
+use crate::wait::{Deadline, Signal, check_object, readable};
+use parking_lot::Mutex;
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+
+/// What a program has a handle of.
+#[repr(C)]
+pub(crate) struct EqObject {
+    fid: UnsafeCell<FidEq>,
+    pub(crate) inner: Arc<Eq>,
+}
+object!(EqObject, FidEq, 4096);
+
+/// An event queue. Its descriptor is readable while it is not empty.
+pub(crate) struct Eq {
+    pub(crate) fabric: Arc<Fabric>,
+    queue: Mutex<Queue>,
+    signal: Signal,
+    waitable: bool,
+    writable: bool,
+    pub(crate) users: Users,
+}
+
+#[derive(Default)]
+struct Queue {
+    events: VecDeque<Event>,
+    /// Data of the last error that was read; the program may look at it until the next read.
+    error_data: Vec<u8>,
+}
+
+enum Event {
+    /// The bytes of an event, as they are read.
+    Plain {
+        event: u32,
+        bytes: Vec<u8>,
+    },
+    Failed(Failure),
+}
+
+/// What goes into the error queue.
+pub(crate) struct Failure {
+    pub(crate) fid: usize,
+    pub(crate) context: usize,
+    pub(crate) data: u64,
+    pub(crate) error: FiError,
+    pub(crate) error_data: Vec<u8>,
+}
+
+impl Eq {
+    fn push(&self, event: Event) {
+        self.queue.lock().events.push_back(event);
+        self.signal.raise();
+    }
+
+    /// Tells that an operation on an object has completed.
+    pub(crate) fn completed(&self, event: u32, fid: usize, context: usize, data: u64) {
+        let entry = EqEntry {
+            fid: fid as *mut Fid,
+            context: context as *mut c_void,
+            data,
+        };
+        self.push(Event::Plain {
+            event,
+            bytes: bytes_of(&entry),
+        });
+    }
+
+    /// Tells of a connection. The program frees `info`.
+    pub(crate) fn connection(&self, event: u32, fid: usize, info: *mut Info, data: &[u8]) {
+        let mut bytes = bytes_of(&EqCmEntry {
+            fid: fid as *mut Fid,
+            info,
+        });
+        bytes.extend_from_slice(data);
+        self.push(Event::Plain { event, bytes });
+    }
+
+    /// Tells that an operation failed.
+    pub(crate) fn failed(&self, failure: Failure) {
+        self.push(Event::Failed(failure));
+    }
+
+    /// Forgets what was told about an object that is being closed.
+    pub(crate) fn forget(&self, fid: usize) {
+        let about = |event: &Event| match event {
+            Event::Failed(failure) => failure.fid == fid,
+            Event::Plain { bytes, .. } => bytes.get(..8) == Some(&fid.to_ne_bytes()),
+        };
+        self.queue.lock().events.retain(|event| !about(event));
+    }
+
+    fn read(&self, flags: u64) -> Result<(u32, Vec<u8>)> {
+        let mut queue = self.queue.lock();
+        match queue.events.front() {
+            None => {
+                self.signal.clear();
+                Err(FiError::AGAIN)
+            }
+            Some(Event::Failed(_)) => Err(FiError::AVAIL),
+            Some(Event::Plain { event, bytes }) => {
+                let result = (*event, bytes.clone());
+                if flags & FI_PEEK == 0 {
+                    queue.events.pop_front();
+                }
+                Ok(result)
+            }
+        }
+    }
+}
+
+/// The bytes of a structure without padding.
+fn bytes_of<T: Copy>(value: &T) -> Vec<u8> {
+    // SAFETY: the structures of events have no padding: pointers and 64-bit numbers only.
+    unsafe { std::slice::from_raw_parts((&raw const *value).cast::<u8>(), size_of::<T>()) }.to_vec()
+}
+
+static FID_OPS: Ops = Ops {
+    size: size_of::<Ops>(),
+    close,
+    bind: nosys!(c_int, *mut Fid, *mut Fid, u64),
+    control,
+    ops_open: nosys!(
+        c_int,
+        *mut Fid,
+        *const c_char,
+        u64,
+        *mut *mut c_void,
+        *mut c_void
+    ),
+    tostr: nosys!(c_int, *const Fid, *mut c_char, usize),
+    ops_set: nosys!(
+        c_int,
+        *mut Fid,
+        *const c_char,
+        u64,
+        *mut c_void,
+        *mut c_void
+    ),
+};
+
+static OPS: OpsEq = OpsEq {
+    size: size_of::<OpsEq>(),
+    read,
+    readerr,
+    write,
+    sread,
+    strerror,
+};
+
+/// `fi_eq_open`.
+///
+/// # Safety
+/// Arguments as fi_eq(3) asks for them.
+pub(crate) unsafe extern "C" fn eq_open(
+    fabric: *mut FidFabric,
+    attr: *mut EqAttr,
+    eq: *mut *mut FidEq,
+    context: *mut c_void,
+) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let owner = unsafe { find::<FabricObject, _>(fabric)? };
+        // SAFETY: null or attributes, as the caller promises.
+        let (flags, wait_obj) = match unsafe { attr.as_ref() } {
+            None => (0, FI_WAIT_NONE),
+            Some(attr) => (attr.flags, attr.wait_obj),
+        };
+        if flags & !FI_WRITE != 0 {
+            return Err(FiError::BADFLAGS);
+        }
+        let inner = Eq {
+            fabric: Arc::clone(&owner.inner),
+            queue: Mutex::default(),
+            signal: Signal::new()?,
+            waitable: check_object(wait_obj)?,
+            writable: flags & FI_WRITE != 0,
+            users: Users::default(),
+        };
+        let object = EqObject {
+            fid: UnsafeCell::new(FidEq {
+                fid: Fid {
+                    fclass: FI_CLASS_EQ,
+                    context,
+                    ops: &FID_OPS,
+                },
+                ops: &OPS,
+            }),
+            inner: Arc::new(inner),
+        };
+        // SAFETY: room for a handle, as the caller promises.
+        unsafe { place(object, eq)? };
+        owner.inner.users.add();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        unsafe { find::<EqObject, _>(fid)? }.inner.users.none()?;
+        // SAFETY: the program uses the queue no more.
+        let object = unsafe { remove::<EqObject, _>(fid)? };
+        object.inner.fabric.users.remove();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let eq = &unsafe { find::<EqObject, _>(fid)? }.inner;
+        match command {
+            FI_GETWAIT if eq.waitable => {
+                // SAFETY: room for a descriptor, as the command asks for.
+                unsafe { crate::object::output(arg.cast(), eq.signal.raw()) }
+            }
+            _ => Err(FiError::NOSYS),
+        }
+    })
+}
+
+/// Whether a program may wait for the descriptor of an event queue.
+///
+/// # Safety
+/// A handle, or something that is refused.
+pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<()> {
+    // SAFETY: as the caller promises.
+    let eq = &unsafe { find::<EqObject, _>(fid)? }.inner;
+    let queue = eq.queue.lock();
+    if queue.events.is_empty() {
+        eq.signal.clear();
+        Ok(())
+    } else {
+        Err(FiError::AGAIN)
+    }
+}
+
+/// Takes or peeks at an event.
+///
+/// # Safety
+/// Room for `len` bytes and, if it is not null, for a number.
+unsafe fn take(
+    eq: &Eq,
+    event: *mut u32,
+    buf: *mut c_void,
+    len: usize,
+    flags: u64,
+) -> Result<usize> {
+    // Peeked at first: an event that does not fit stays (fi_eq(3)).
+    let (number, bytes) = eq.read(FI_PEEK)?;
+    // Connection data is cut to the room there is; everything else has to fit.
+    let least = match number {
+        FI_CONNREQ | FI_CONNECTED | FI_SHUTDOWN => size_of::<EqCmEntry>(),
+        _ => bytes.len(),
+    };
+    if len < least || buf.is_null() {
+        return Err(FiError::TOOSMALL);
+    }
+    if flags & FI_PEEK == 0 {
+        eq.read(0)?;
+    }
+    let len = len.min(bytes.len());
+    // SAFETY: room for so many bytes, as the caller promises.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast::<u8>(), len) };
+    if !event.is_null() {
+        // SAFETY: not null, so it is room for a number.
+        unsafe { *event = number };
+    }
+    Ok(len)
+}
+
+unsafe extern "C" fn read(
+    eq: *mut FidEq,
+    event: *mut u32,
+    buf: *mut c_void,
+    len: usize,
+    flags: u64,
+) -> isize {
+    count(|| {
+        // SAFETY: a handle, or something that is refused.
+        let eq = &unsafe { find::<EqObject, _>(eq)? }.inner;
+        // SAFETY: room as the caller promises.
+        unsafe { take(eq, event, buf, len, flags) }
+    })
+}
+
+unsafe extern "C" fn sread(
+    eq: *mut FidEq,
+    event: *mut u32,
+    buf: *mut c_void,
+    len: usize,
+    timeout: c_int,
+    flags: u64,
+) -> isize {
+    count(|| {
+        // SAFETY: a handle, or something that is refused.
+        let eq = &unsafe { find::<EqObject, _>(eq)? }.inner;
+        if !eq.waitable {
+            return Err(FiError::INVAL);
+        }
+        let deadline = Deadline::of(timeout);
+        loop {
+            // SAFETY: room as the caller promises.
+            match unsafe { take(eq, event, buf, len, flags) } {
+                Err(FiError::AGAIN) => {}
+                result => return result,
+            }
+            if !readable(&[eq.signal.raw()], &deadline)? {
+                return Err(FiError::AGAIN);
+            }
+        }
+    })
+}
+
+unsafe extern "C" fn readerr(eq: *mut FidEq, into: *mut EqErrEntry, flags: u64) -> isize {
+    count(|| {
+        // SAFETY: a handle, or something that is refused.
+        let eq = &unsafe { find::<EqObject, _>(eq)? }.inner;
+        if into.is_null() {
+            return Err(FiError::INVAL);
+        }
+        let mut queue = eq.queue.lock();
+        let Some(Event::Failed(failure)) = queue.events.front() else {
+            return Err(FiError::AGAIN);
+        };
+        let (fid, context, data) = (failure.fid, failure.context, failure.data);
+        let (error, error_data) = (failure.error, failure.error_data.clone());
+        if flags & FI_PEEK == 0 {
+            queue.events.pop_front();
+        }
+        queue.error_data = error_data;
+        // SAFETY: an entry of the program, which may say where it wants the data of the error.
+        let entry = unsafe { &mut *into };
+        entry.fid = fid as *mut Fid;
+        entry.context = context as *mut c_void;
+        entry.data = data;
+        entry.err = error.0;
+        entry.prov_errno = error.0;
+        // SAFETY: room of the program's, as the entry says.
+        unsafe {
+            give_error_data(
+                &queue.error_data,
+                &mut entry.err_data,
+                &mut entry.err_data_size,
+            );
+        }
+        Ok(size_of::<EqErrEntry>())
+    })
+}
+
+/// Hands out the data of an error: into the program's buffer if it has one, otherwise ours.
+///
+/// # Safety
+/// If `size` is not 0, there is room for so many bytes at `room`.
+pub(crate) unsafe fn give_error_data(data: &[u8], room: &mut *mut c_void, size: &mut usize) {
+    if *size > 0 && !room.is_null() {
+        let len = data.len().min(*size);
+        // SAFETY: room as the caller promises.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), room.cast::<u8>(), len) };
+        *size = len;
+    } else {
+        *room = data.as_ptr().cast_mut().cast();
+        *size = data.len();
+    }
+}
+
+unsafe extern "C" fn write(
+    eq: *mut FidEq,
+    event: u32,
+    buf: *const c_void,
+    len: usize,
+    flags: u64,
+) -> isize {
+    count(|| {
+        // SAFETY: a handle, or something that is refused.
+        let eq = &unsafe { find::<EqObject, _>(eq)? }.inner;
+        if !eq.writable || flags != 0 {
+            return Err(FiError::INVAL);
+        }
+        // SAFETY: so many bytes, as the caller promises.
+        let bytes = unsafe { crate::object::list(buf.cast::<u8>(), len)? }.to_vec();
+        eq.push(Event::Plain { event, bytes });
+        Ok(len)
+    })
+}
+
+unsafe extern "C" fn strerror(
+    _: *mut FidEq,
+    prov_errno: c_int,
+    _: *const c_void,
+    buf: *mut c_char,
+    len: usize,
+) -> *const c_char {
+    // SAFETY: null or room for so many bytes, as the caller promises.
+    unsafe { give_text(prov_errno, buf, len) }
+}
+
+/// The text for an error number: in the program's buffer if it has one.
+///
+/// # Safety
+/// Null or room for so many bytes.
+pub(crate) unsafe fn give_text(number: c_int, buf: *mut c_char, len: usize) -> *const c_char {
+    thread_local! {
+        static TEXT: std::cell::RefCell<std::ffi::CString> = std::cell::RefCell::default();
+    }
+    let text = errno::text(number).into_owned();
+    if buf.is_null() || len == 0 {
+        return TEXT.with(|place| {
+            *place.borrow_mut() = text;
+            place.borrow().as_ptr()
+        });
+    }
+    let bytes = text.as_bytes();
+    let cut = bytes.len().min(len - 1);
+    // SAFETY: room for `len` bytes, as the caller promises, and `cut` is less.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast::<u8>(), cut);
+        *buf.add(cut) = 0;
+    }
+    buf
+}

@@ -1,0 +1,178 @@
+//! `fi_fabric`: what domains, event queues and passive endpoints hang on. It owns the device.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::cm::Cm;
+use crate::domain::domain_open;
+use crate::eq::eq_open;
+use crate::errno::{FiError, Result};
+use crate::info::FABRIC_NAME;
+use crate::nosys::nosys;
+use crate::object::{Users, find, object, place, remove, status};
+use crate::pep::passive_ep;
+use crate::sys::*;
+use crate::{cq, eq};
+use parking_lot::Mutex;
+use rkey_device::{Config, Device};
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::Arc;
+
+/// What a program has a handle of.
+#[repr(C)]
+pub(crate) struct FabricObject {
+    fid: UnsafeCell<FidFabric>,
+    pub(crate) inner: Arc<Fabric>,
+}
+object!(FabricObject, FidFabric, 1024);
+
+/// A fabric. The device is opened when the first object needs it.
+#[derive(Default)]
+pub(crate) struct Fabric {
+    device: Mutex<Option<Device>>,
+    pub(crate) cm: Cm,
+    pub(crate) users: Users,
+}
+
+impl Fabric {
+    /// The device.
+    pub(crate) fn device(&self) -> Result<Device> {
+        let mut device = self.device.lock();
+        if let Some(device) = &*device {
+            return Ok(device.clone());
+        }
+        let config = Config::from_env().map_err(rkey_device::DeviceError::from);
+        let opened = config.and_then(Device::open).map_err(|error| {
+            tracing::warn!(%error, "the device cannot be opened");
+            crate::errno::of_device(&error)
+        })?;
+        Ok(device.insert(opened).clone())
+    }
+}
+
+impl FabricObject {
+    /// The version of libfabric that the program was written for, as the core noted it.
+    pub(crate) fn api_version(&self) -> u32 {
+        // SAFETY: the core writes the field before the program gets the handle, and never again.
+        unsafe { (*self.fid.get()).api_version }
+    }
+}
+
+static FID_OPS: Ops = Ops {
+    size: size_of::<Ops>(),
+    close,
+    bind: nosys!(c_int, *mut Fid, *mut Fid, u64),
+    control: nosys!(c_int, *mut Fid, c_int, *mut c_void),
+    ops_open: nosys!(
+        c_int,
+        *mut Fid,
+        *const c_char,
+        u64,
+        *mut *mut c_void,
+        *mut c_void
+    ),
+    tostr: nosys!(c_int, *const Fid, *mut c_char, usize),
+    ops_set: nosys!(
+        c_int,
+        *mut Fid,
+        *const c_char,
+        u64,
+        *mut c_void,
+        *mut c_void
+    ),
+};
+
+static OPS: OpsFabric = OpsFabric {
+    size: size_of::<OpsFabric>(),
+    domain: domain_open,
+    passive_ep,
+    eq_open,
+    wait_open: nosys!(c_int, *mut FidFabric, *mut c_void, *mut *mut c_void),
+    trywait,
+    domain2,
+};
+
+/// `fi_fabric`, as libfabric's core calls it.
+///
+/// # Safety
+/// Arguments as fi_fabric(3) asks for them.
+pub(crate) unsafe extern "C" fn fabric(
+    attr: *mut FabricAttr,
+    fabric: *mut *mut FidFabric,
+    context: *mut c_void,
+) -> c_int {
+    status(|| {
+        crate::log::start();
+        // SAFETY: null or attributes, as the caller promises.
+        let name = unsafe { attr.as_ref() }.map_or(std::ptr::null_mut(), |attr| attr.name);
+        // SAFETY: the name is null or a C string.
+        if !name.is_null() && unsafe { CStr::from_ptr(name) } != FABRIC_NAME {
+            return Err(FiError::NODATA);
+        }
+        let object = FabricObject {
+            fid: UnsafeCell::new(FidFabric {
+                fid: Fid {
+                    fclass: FI_CLASS_FABRIC,
+                    context,
+                    ops: &FID_OPS,
+                },
+                ops: &OPS,
+                api_version: 0,
+            }),
+            inner: Arc::default(),
+        };
+        // SAFETY: room for a handle, as the caller promises.
+        unsafe { place(object, fabric) }.map(drop)
+    })
+}
+
+/// `fi_close` of a fabric: `-FI_EBUSY` while something hangs on it.
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        unsafe { find::<FabricObject, _>(fid)? }
+            .inner
+            .users
+            .none()?;
+        // SAFETY: the program uses the fabric no more.
+        unsafe { remove::<FabricObject, _>(fid) }.map(drop)
+    })
+}
+
+unsafe extern "C" fn domain2(
+    fabric: *mut FidFabric,
+    info: *mut Info,
+    domain: *mut *mut FidDomain,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    if flags != 0 {
+        return FiError::BADFLAGS.code();
+    }
+    // SAFETY: arguments as the caller promises.
+    unsafe { domain_open(fabric, info, domain, context) }
+}
+
+/// `fi_trywait`: whether all of these objects may be waited for.
+unsafe extern "C" fn trywait(fabric: *mut FidFabric, fids: *mut *mut Fid, count: c_int) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        unsafe { find::<FabricObject, _>(fabric)? };
+        let count = usize::try_from(count).map_err(|_| FiError::INVAL)?;
+        // SAFETY: a list of this length, as the caller promises.
+        for &fid in unsafe { crate::object::list(fids.cast_const(), count)? } {
+            // SAFETY: handles of the program: each begins with a `fid`.
+            match unsafe { crate::object::input(fid.cast_const())? }.fclass {
+                // SAFETY: handles, or something that is refused.
+                FI_CLASS_CQ => unsafe { cq::trywait(fid)? },
+                // SAFETY: as above.
+                FI_CLASS_EQ => unsafe { eq::trywait(fid)? },
+                // SAFETY: as above.
+                FI_CLASS_CNTR => unsafe { crate::cntr::trywait(fid)? },
+                _ => return Err(FiError::INVAL),
+            }
+        }
+        Ok(())
+    })
+}

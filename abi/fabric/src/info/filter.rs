@@ -1,0 +1,378 @@
+//! Which offers match some hints, and how an offer is fitted to them.
+
+#![allow(unsafe_code)]
+// UNSAFETY: reads structures of the program.
+
+use super::offer::{self, *};
+use super::{DOMAIN_NAME, FABRIC_NAME};
+use crate::mode::{self, Request};
+use crate::object::list;
+use crate::sys::*;
+use std::ffi::{CStr, c_char, c_int};
+
+/// The hints of a program, as far as they are looked at.
+#[derive(Default)]
+pub(crate) struct Hints<'a> {
+    pub(crate) caps: u64,
+    pub(crate) mode: u64,
+    pub(crate) addr_format: u32,
+    pub(crate) src_addr: Option<&'a [u8]>,
+    pub(crate) dest_addr: Option<&'a [u8]>,
+    pub(crate) tx: Option<&'a TxAttr>,
+    pub(crate) rx: Option<&'a RxAttr>,
+    pub(crate) ep: Option<&'a EpAttr>,
+    pub(crate) domain: Option<&'a DomainAttr>,
+    pub(crate) fabric: Option<&'a FabricAttr>,
+}
+
+impl Hints<'_> {
+    /// Reads hints; null means none.
+    ///
+    /// # Safety
+    /// Null, or a `fi_info` of libfabric's core with everything that hangs on it, which stays as it is
+    /// while the result is used.
+    pub(crate) unsafe fn read<'a>(info: *const Info) -> Hints<'a> {
+        // SAFETY: null or valid, as the caller promises.
+        let Some(info) = (unsafe { info.as_ref() }) else {
+            return Hints::default();
+        };
+        let bytes = |at: *const std::ffi::c_void, len: usize| {
+            // SAFETY: an address of this length, or null, as the caller promises.
+            unsafe { list(at.cast::<u8>(), len) }
+                .ok()
+                .filter(|bytes| !bytes.is_empty())
+        };
+        // SAFETY: attributes are null or valid, as the caller promises.
+        unsafe {
+            Hints {
+                caps: info.caps,
+                mode: info.mode,
+                addr_format: info.addr_format,
+                src_addr: bytes(info.src_addr, info.src_addrlen),
+                dest_addr: bytes(info.dest_addr, info.dest_addrlen),
+                tx: info.tx_attr.as_ref(),
+                rx: info.rx_attr.as_ref(),
+                ep: info.ep_attr.as_ref(),
+                domain: info.domain_attr.as_ref(),
+                fabric: info.fabric_attr.as_ref(),
+            }
+        }
+    }
+}
+
+/// A wish for a number that may not be larger than what there is.
+fn at_most(what: &'static str, wanted: usize, there_is: usize) -> Result<(), &'static str> {
+    if wanted <= there_is {
+        Ok(())
+    } else {
+        Err(what)
+    }
+}
+
+/// A choice of the program: any, or one of those that there are.
+fn choice(
+    what: &'static str,
+    wanted: c_int,
+    there_are: &[c_int],
+    default: c_int,
+) -> Result<c_int, &'static str> {
+    match wanted {
+        0 => Ok(default),
+        _ if there_are.contains(&wanted) => Ok(wanted),
+        _ => Err(what),
+    }
+}
+
+/// A name of the program's, if it gave one, is ours.
+fn named(what: &'static str, given: *const c_char, ours: &CStr) -> Result<(), &'static str> {
+    // SAFETY: null or a C string: names in attributes are.
+    if given.is_null() || unsafe { CStr::from_ptr(given) } == ours {
+        Ok(())
+    } else {
+        Err(what)
+    }
+}
+
+/// Fits the offer for a kind of endpoint to some hints.
+///
+/// # Errors
+/// The first thing that does not match, in a few words.
+pub(crate) fn matches(
+    version: u32,
+    ep_type: c_int,
+    hints: &Hints<'_>,
+    required: c_int,
+) -> Result<Offer, &'static str> {
+    let caps = capabilities(ep_type, hints.caps)?;
+    let request = Request {
+        version,
+        mr_mode: hints.domain.map(|domain| domain.mr_mode),
+        mode: hints.mode,
+        caps: hints.caps,
+    };
+    let kind = mode::negotiate(required, &request).ok_or("mr_mode")?;
+    let tx_caps = caps
+        & !(FI_RECV
+            | FI_REMOTE_READ
+            | FI_REMOTE_WRITE
+            | FI_MULTI_RECV
+            | FI_SOURCE
+            | FI_DIRECTED_RECV
+            | FI_RMA_EVENT);
+    let rx_caps = caps & !(FI_SEND | FI_READ | FI_WRITE);
+    let mut offer = Offer {
+        ep_type,
+        version,
+        caps,
+        mode: kind.mode,
+        mr_mode: kind.mr_mode,
+        tx_caps,
+        rx_caps,
+        tx_op_flags: FI_TRANSMIT_COMPLETE,
+        rx_op_flags: 0,
+        msg_order: MSG_ORDER,
+        inject_size: INJECT_SIZE,
+        tx_size: TX_SIZE,
+        rx_size: RX_SIZE,
+        threading: FI_THREAD_SAFE,
+        control_progress: FI_PROGRESS_MANUAL,
+        data_progress: FI_PROGRESS_MANUAL,
+        resource_mgmt: FI_RM_ENABLED,
+        av_type: FI_AV_UNSPEC,
+        auth_key: Vec::new(),
+        domain_auth_key: Vec::new(),
+    };
+    if ep_type == FI_EP_DGRAM {
+        offer.inject_size = INJECT_SIZE.min(MAX_DGRAM_SIZE);
+    }
+    transmit(&mut offer, hints)?;
+    receive(&mut offer, hints)?;
+    endpoint(&mut offer, hints)?;
+    domain(&mut offer, hints)?;
+    if let Some(fabric) = hints.fabric {
+        named("fabric name", fabric.name, FABRIC_NAME)?;
+    }
+    Ok(offer)
+}
+
+/// The capabilities of an offer for those that were asked for.
+fn capabilities(ep_type: c_int, asked: u64) -> Result<u64, &'static str> {
+    let (primary, secondary) = (offer::primary(ep_type), offer::secondary(ep_type));
+    if asked == 0 {
+        return Ok(primary | secondary);
+    }
+    if asked & !(primary | secondary | on_demand(ep_type)) != 0 {
+        return Err("capabilities");
+    }
+    let mut caps = asked | COMM;
+    // A kind of transfer without a side means both sides (fi_getinfo(3)).
+    if caps & (FI_MSG | FI_TAGGED) != 0 && caps & SIDES_MSG == 0 {
+        caps |= SIDES_MSG;
+    }
+    if caps & (FI_RMA | FI_ATOMIC) != 0 && caps & SIDES_RMA == 0 {
+        caps |= SIDES_RMA;
+    }
+    // FI-I25: events about RMA are for targets.
+    if asked & FI_RMA_EVENT != 0 && caps & (FI_REMOTE_READ | FI_REMOTE_WRITE) == 0 {
+        return Err("FI_RMA_EVENT without a remote side");
+    }
+    Ok(caps)
+}
+
+fn transmit(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
+    let Some(tx) = hints.tx else { return Ok(()) };
+    if tx.caps & !(offer.caps | offer::on_demand(offer.ep_type)) != 0 {
+        return Err("transmit capabilities");
+    }
+    if tx.op_flags & !TX_OP_FLAGS != 0 {
+        return Err("transmit flags");
+    }
+    if tx.msg_order & !MSG_ORDER != 0 || tx.comp_order != 0 {
+        return Err("transmit order");
+    }
+    at_most("inject_size", tx.inject_size, offer.inject_size)?;
+    at_most("transmit size", tx.size, TX_SIZE)?;
+    at_most("iov_limit", tx.iov_limit, IOV_LIMIT)?;
+    at_most("rma_iov_limit", tx.rma_iov_limit, RMA_IOV_LIMIT)?;
+    if tx.caps != 0 {
+        offer.tx_caps = tx.caps;
+    }
+    if tx.op_flags != 0 {
+        offer.tx_op_flags = tx.op_flags;
+    }
+    if tx.size != 0 {
+        offer.tx_size = tx.size;
+    }
+    Ok(())
+}
+
+fn receive(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
+    let Some(rx) = hints.rx else { return Ok(()) };
+    if rx.caps & !(offer.caps | offer::on_demand(offer.ep_type)) != 0 {
+        return Err("receive capabilities");
+    }
+    if rx.op_flags & !RX_OP_FLAGS != 0 {
+        return Err("receive flags");
+    }
+    if rx.msg_order & !MSG_ORDER != 0 || rx.comp_order != 0 {
+        return Err("receive order");
+    }
+    at_most("receive size", rx.size, RX_SIZE)?;
+    at_most("receive iov_limit", rx.iov_limit, IOV_LIMIT)?;
+    if rx.caps != 0 {
+        offer.rx_caps = rx.caps;
+    }
+    offer.rx_op_flags = rx.op_flags;
+    if rx.size != 0 {
+        offer.rx_size = rx.size;
+    }
+    Ok(())
+}
+
+fn endpoint(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
+    let Some(ep) = hints.ep else { return Ok(()) };
+    if ep.ep_type != FI_EP_UNSPEC && ep.ep_type != offer.ep_type {
+        return Err("type of endpoint");
+    }
+    if ep.protocol != 0 && ep.protocol != PROTO_RKEY || ep.protocol_version > 1 {
+        return Err("protocol");
+    }
+    let longest = if offer.ep_type == FI_EP_DGRAM {
+        MAX_DGRAM_SIZE
+    } else {
+        MAX_MSG_SIZE
+    };
+    at_most("max_msg_size", ep.max_msg_size, longest)?;
+    at_most("max_order_raw_size", ep.max_order_raw_size, longest)?;
+    at_most("max_order_war_size", ep.max_order_war_size, 0)?;
+    at_most("max_order_waw_size", ep.max_order_waw_size, longest)?;
+    at_most("contexts", ep.tx_ctx_cnt.max(ep.rx_ctx_cnt), 1)?;
+    // SAFETY: null or so many bytes, as hints are promised to be.
+    if offer.version >= version(1, 5) {
+        // SAFETY: null or so many bytes, as hints are promised to be.
+        offer.auth_key = unsafe { list(ep.auth_key, ep.auth_key_size) }
+            .map_err(|_| "auth_key")?
+            .to_vec();
+    }
+    Ok(())
+}
+
+fn domain(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
+    let Some(domain) = hints.domain else {
+        return Ok(());
+    };
+    named("domain name", domain.name, DOMAIN_NAME)?;
+    // Every model of threads up to the safe one is fine with a domain that is safe.
+    offer.threading = match domain.threading {
+        FI_THREAD_UNSPEC => FI_THREAD_SAFE,
+        other => other,
+    };
+    let manual = [FI_PROGRESS_MANUAL, FI_PROGRESS_CONTROL_UNIFIED];
+    offer.control_progress = choice(
+        "control progress",
+        domain.control_progress,
+        &[
+            FI_PROGRESS_AUTO,
+            FI_PROGRESS_MANUAL,
+            FI_PROGRESS_CONTROL_UNIFIED,
+        ],
+        FI_PROGRESS_AUTO,
+    )?;
+    offer.data_progress = choice(
+        "data progress",
+        domain.data_progress,
+        &[FI_PROGRESS_AUTO, manual[0], manual[1]],
+        FI_PROGRESS_MANUAL,
+    )?;
+    offer.resource_mgmt = choice(
+        "resource management",
+        domain.resource_mgmt,
+        &[FI_RM_DISABLED, FI_RM_ENABLED],
+        FI_RM_ENABLED,
+    )?;
+    offer.av_type = choice(
+        "type of address vector",
+        domain.av_type,
+        &[FI_AV_MAP, FI_AV_TABLE],
+        FI_AV_UNSPEC,
+    )?;
+    if domain.caps & !(COMM | on_demand(offer.ep_type)) != 0 {
+        return Err("domain capabilities");
+    }
+    at_most("cq_data_size", domain.cq_data_size, CQ_DATA_SIZE)?;
+    at_most("mr_iov_limit", domain.mr_iov_limit, MR_IOV_LIMIT)?;
+    at_most(
+        "mr_key_size",
+        domain.mr_key_size,
+        build_key_size(offer.mr_mode),
+    )?;
+    at_most("max_ep_stx_ctx", domain.max_ep_stx_ctx, 0)?;
+    at_most("max_ep_srx_ctx", domain.max_ep_srx_ctx, 0)?;
+    at_most("max_ep_tx_ctx", domain.max_ep_tx_ctx, 1)?;
+    at_most("max_ep_rx_ctx", domain.max_ep_rx_ctx, 1)?;
+    if offer.version >= version(1, 5) {
+        if domain.auth_key_size == FI_AV_AUTH_KEY {
+            return Err("authorization keys in the address vector");
+        }
+        // SAFETY: null or so many bytes, as hints are promised to be.
+        offer.domain_auth_key = unsafe { list(domain.auth_key, domain.auth_key_size) }
+            .map_err(|_| "auth_key")?
+            .to_vec();
+    }
+    Ok(())
+}
+
+/// Bytes of a key: more than 8 only with raw keys (FI-035, FI-051).
+pub(crate) fn build_key_size(mr_mode: c_int) -> usize {
+    if mr_mode & FI_MR_RAW != 0 && mr_mode & (FI_MR_BASIC | FI_MR_SCALABLE) == 0 {
+        rkey_device::core::RawKey::LEN
+    } else {
+        8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(ep_type: c_int, caps: u64) -> Result<Offer, &'static str> {
+        let hints = Hints {
+            caps,
+            ..Hints::default()
+        };
+        matches(version(1, 17), ep_type, &hints, 0)
+    }
+
+    #[test]
+    fn what_is_not_there_does_not_match() {
+        for caps in [FI_MULTICAST, FI_COLLECTIVE, FI_NAMED_RX_CTX, FI_TRIGGER] {
+            assert!(ask(FI_EP_RDM, FI_MSG | caps).is_err());
+        }
+        assert!(ask(FI_EP_DGRAM, FI_RMA).is_err());
+        assert!(ask(FI_EP_MSG, FI_DIRECTED_RECV | FI_MSG).is_err());
+    }
+
+    /// Proves: FI-I25
+    #[test]
+    fn events_about_rma_need_a_remote_side() {
+        assert!(ask(FI_EP_RDM, FI_RMA | FI_WRITE | FI_RMA_EVENT).is_err());
+        assert!(ask(FI_EP_RDM, FI_RMA | FI_REMOTE_WRITE | FI_RMA_EVENT).is_ok());
+        assert!(ask(FI_EP_RDM, FI_RMA | FI_RMA_EVENT).is_ok());
+    }
+
+    #[test]
+    fn sides_that_are_not_named_are_both() {
+        let offer = ask(FI_EP_RDM, FI_MSG).unwrap();
+        assert_eq!(offer.caps, FI_MSG | SIDES_MSG | COMM);
+        let offer = ask(FI_EP_RDM, FI_RMA | FI_READ).unwrap();
+        assert_eq!(offer.caps, FI_RMA | FI_READ | COMM);
+    }
+
+    /// Proves: FI-035, FI-051
+    #[test]
+    fn keys_are_longer_than_eight_bytes_with_raw_keys_only() {
+        assert_eq!(build_key_size(0), 8);
+        assert_eq!(build_key_size(FI_MR_BASIC), 8);
+        assert!(build_key_size(FI_MR_RAW) > 8);
+    }
+}

@@ -1,0 +1,121 @@
+//! `fi_getinfo`: what the provider offers, measured against what a program asks for.
+//!
+//! `offer` says what there is for each kind of endpoint, `filter` what of it matches some hints,
+//! `build` makes the list of C structures that libfabric frees.
+
+#![allow(unsafe_code)]
+// UNSAFETY: a C function that reads structures of the program.
+
+pub(crate) mod build;
+pub(crate) mod filter;
+pub(crate) mod offer;
+
+use crate::address::{self, Format};
+use crate::errno::{FiError, Result};
+use crate::object::status;
+use crate::sys::*;
+use filter::Hints;
+use std::ffi::{CStr, c_char, c_int};
+use std::net::SocketAddr;
+
+/// The fabric and the domain by name.
+pub(crate) const FABRIC_NAME: &CStr = c"rkey";
+pub(crate) const DOMAIN_NAME: &CStr = c"rkey0";
+
+/// `fi_getinfo`, as libfabric's core calls it.
+///
+/// # Safety
+/// Arguments as fi_getinfo(3) asks for them.
+pub(crate) unsafe extern "C" fn getinfo(
+    version: u32,
+    node: *const c_char,
+    service: *const c_char,
+    flags: u64,
+    hints: *const Info,
+    info: *mut *mut Info,
+) -> c_int {
+    status(|| {
+        crate::log::start();
+        if info.is_null() {
+            return Err(FiError::INVAL);
+        }
+        // SAFETY: C strings and hints as the caller promises.
+        let (node, service) = unsafe { (text(node)?, text(service)?) };
+        // SAFETY: as above.
+        let hints = unsafe { Hints::read(hints) };
+        let list = find(version, node, service, flags, &hints)?;
+        // SAFETY: not null, so it is room for the address of the list.
+        unsafe { *info = list };
+        Ok(())
+    })
+}
+
+/// A C string of the program, if there is one.
+///
+/// # Safety
+/// A C string, or null.
+pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> Result<Option<&'a str>> {
+    if pointer.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: not null, so it is a C string as the caller promises.
+    let text = unsafe { CStr::from_ptr(pointer) };
+    text.to_str().map(Some).map_err(|_| FiError::NODATA)
+}
+
+fn find(
+    version: u32,
+    node: Option<&str>,
+    service: Option<&str>,
+    flags: u64,
+    hints: &Hints<'_>,
+) -> Result<*mut Info> {
+    let format = Format::of(hints.addr_format).ok_or(FiError::NODATA)?;
+    let (source, dest) = addresses(node, service, flags, hints, format)?;
+    for address in [source, dest].into_iter().flatten() {
+        if !rkey_device::names::is_of_this_host(address.ip()) {
+            tracing::info!("{address} is not an address of this host");
+            return Err(FiError::NODATA);
+        }
+    }
+    let mut list = build::List::default();
+    for ep_type in [FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM] {
+        let offer = match filter::matches(version, ep_type, hints, crate::mode::required()) {
+            Ok(offer) => offer,
+            Err(why) => {
+                tracing::debug!(ep_type, "no match: {why}");
+                continue;
+            }
+        };
+        // An endpoint of a program that says nothing about its address gets a free one when it is used.
+        let source = source.unwrap_or_else(|| format.loopback(0));
+        list.add(&offer, format, source, dest)?;
+    }
+    list.finish()
+}
+
+/// The addresses of this side and of the peer.
+fn addresses(
+    node: Option<&str>,
+    service: Option<&str>,
+    flags: u64,
+    hints: &Hints<'_>,
+    format: Format,
+) -> Result<(Option<SocketAddr>, Option<SocketAddr>)> {
+    let given = |bytes: Option<&[u8]>| match bytes {
+        None => Ok(None),
+        Some(bytes) => match format.decode(bytes) {
+            Some((address, _)) => Ok(Some(address)),
+            None => Err(FiError::NODATA),
+        },
+    };
+    let (mut source, mut dest) = (given(hints.src_addr)?, given(hints.dest_addr)?);
+    if node.is_some() || service.is_some() {
+        if flags & FI_SOURCE != 0 {
+            source = Some(address::resolve(node, service, format, true)?);
+        } else {
+            dest = Some(address::resolve(node, service, format, false)?);
+        }
+    }
+    Ok((source, dest))
+}

@@ -1,0 +1,96 @@
+//! What there is for each kind of endpoint.
+
+use crate::sys::*;
+use std::ffi::c_int;
+
+/// Scatter/gather elements of a transfer.
+pub(crate) const IOV_LIMIT: usize = 8;
+/// Elements of the remote side of a transfer.
+pub(crate) const RMA_IOV_LIMIT: usize = 8;
+/// Bytes that can be injected.
+pub(crate) const INJECT_SIZE: usize = 4096;
+/// Transmissions and receives that an endpoint has room for.
+pub(crate) const TX_SIZE: usize = 1024;
+pub(crate) const RX_SIZE: usize = 4096;
+/// The longest message: what one work request can move.
+pub(crate) const MAX_MSG_SIZE: usize = 1 << 31;
+/// The longest datagram.
+pub(crate) const MAX_DGRAM_SIZE: usize = 4096;
+/// Bytes of remote completion data.
+pub(crate) const CQ_DATA_SIZE: usize = 8;
+/// Pieces of one region.
+pub(crate) const MR_IOV_LIMIT: usize = 1024;
+/// Bytes of connection data.
+pub(crate) const CM_DATA_SIZE: usize = 256;
+
+/// Everything that an endpoint of one kind, fitted to some hints, is reported with.
+#[derive(Clone, Debug)]
+pub(crate) struct Offer {
+    pub(crate) ep_type: c_int,
+    pub(crate) version: u32,
+    pub(crate) caps: u64,
+    pub(crate) mode: u64,
+    pub(crate) mr_mode: c_int,
+    pub(crate) tx_caps: u64,
+    pub(crate) rx_caps: u64,
+    pub(crate) tx_op_flags: u64,
+    pub(crate) rx_op_flags: u64,
+    pub(crate) msg_order: u64,
+    pub(crate) inject_size: usize,
+    pub(crate) tx_size: usize,
+    pub(crate) rx_size: usize,
+    pub(crate) threading: c_int,
+    pub(crate) control_progress: c_int,
+    pub(crate) data_progress: c_int,
+    pub(crate) resource_mgmt: c_int,
+    pub(crate) av_type: c_int,
+    pub(crate) auth_key: Vec<u8>,
+    pub(crate) domain_auth_key: Vec<u8>,
+}
+
+/// Capabilities that say what an endpoint is for.
+pub(crate) const fn primary(ep_type: c_int) -> u64 {
+    match ep_type {
+        FI_EP_DGRAM => FI_MSG | SIDES_MSG,
+        _ => FI_MSG | FI_RMA | FI_TAGGED | FI_ATOMIC | SIDES_MSG | SIDES_RMA,
+    }
+}
+
+/// Capabilities that come on top when they are asked for, or anyway when nothing is asked for.
+pub(crate) const fn secondary(ep_type: c_int) -> u64 {
+    match ep_type {
+        FI_EP_DGRAM => FI_MULTI_RECV | FI_SOURCE | COMM,
+        FI_EP_MSG => FI_MULTI_RECV | FI_RMA_EVENT | COMM,
+        _ => FI_MULTI_RECV | FI_SOURCE | FI_DIRECTED_RECV | FI_RMA_EVENT | COMM,
+    }
+}
+
+/// Capabilities that are only reported when they are asked for.
+pub(crate) const fn on_demand(ep_type: c_int) -> u64 {
+    match ep_type {
+        FI_EP_DGRAM => 0,
+        _ => FI_HMEM,
+    }
+}
+
+/// What the environment decides: both kinds of peer are on this host.
+pub(crate) const COMM: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
+pub(crate) const SIDES_MSG: u64 = FI_SEND | FI_RECV;
+pub(crate) const SIDES_RMA: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+
+/// The orders that are kept between one pair of endpoints: messages match in the order in which they were sent,
+/// also behind RMA; RMA writes and reads are carried out in order, and so are atomics among themselves.
+pub(crate) const MSG_ORDER: u64 = FI_ORDER_SAS
+    | FI_ORDER_SAW
+    | FI_ORDER_RMA_WAW
+    | FI_ORDER_RMA_RAW
+    | FI_ORDER_ATOMIC_RAR
+    | FI_ORDER_ATOMIC_RAW
+    | FI_ORDER_ATOMIC_WAR
+    | FI_ORDER_ATOMIC_WAW;
+
+/// Flags that transmissions can have by default.
+pub(crate) const TX_OP_FLAGS: u64 =
+    FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
+/// Flags that receives can have by default.
+pub(crate) const RX_OP_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV;

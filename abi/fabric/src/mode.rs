@@ -1,0 +1,359 @@
+//! The kind of registration: which `mr_mode` bits the provider needs, and what an application's request
+//! comes to.
+//!
+//! By default no bit is needed. `FI_RKEY_MR_MODE` names bits that the provider shall require (and then
+//! behave by), `FI_RKEY_PROFILE` the set that a known provider has, so that a program can be tried
+//! against the rules of hardware that is not there.
+
+use crate::sys::*;
+use std::ffi::c_int;
+
+/// The names of `FI_RKEY_MR_MODE`.
+const NAMES: &[(&str, c_int)] = &[
+    ("LOCAL", FI_MR_LOCAL),
+    ("RAW", FI_MR_RAW),
+    ("VIRT_ADDR", FI_MR_VIRT_ADDR),
+    ("ALLOCATED", FI_MR_ALLOCATED),
+    ("PROV_KEY", FI_MR_PROV_KEY),
+    ("MMU_NOTIFY", FI_MR_MMU_NOTIFY),
+    ("RMA_EVENT", FI_MR_RMA_EVENT),
+    ("ENDPOINT", FI_MR_ENDPOINT),
+    ("HMEM", FI_MR_HMEM),
+    ("COLLECTIVE", FI_MR_COLLECTIVE),
+    ("BASIC", BASIC),
+    ("SCALABLE", 0),
+    ("NONE", 0),
+];
+
+/// What basic registration stands for (FI-250).
+pub(crate) const BASIC: c_int = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+/// Bits that are about targets only: they are dropped when nobody asks for remote access (FI-I16).
+const TARGET: c_int = FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_RMA_EVENT;
+/// Every bit that exists from 1.5 on.
+const ALL: c_int = FI_MR_LOCAL
+    | BASIC
+    | FI_MR_RAW
+    | FI_MR_MMU_NOTIFY
+    | FI_MR_RMA_EVENT
+    | FI_MR_ENDPOINT
+    | FI_MR_HMEM
+    | FI_MR_COLLECTIVE;
+
+/// The sets of known providers, as they report them for endpoints of their usual kind.
+const PROFILES: &[(&str, c_int)] = &[
+    ("rkey", 0),
+    ("tcp", 0),
+    ("shm", 0),
+    ("sockets", 0),
+    ("verbs", FI_MR_LOCAL | BASIC),
+    ("efa", BASIC),
+    ("cxi", FI_MR_ENDPOINT | FI_MR_ALLOCATED),
+];
+
+/// The bits of `FI_RKEY_MR_MODE`: names with or without `FI_MR_`, separated by `,`, `|` or blanks.
+///
+/// # Errors
+/// The first word that names no bit.
+pub(crate) fn parse(text: &str) -> Result<c_int, String> {
+    let mut mode = 0;
+    for word in text
+        .split([',', '|', ' ', '+'])
+        .filter(|word| !word.is_empty())
+    {
+        let name = word.to_uppercase();
+        let name = name.strip_prefix("FI_MR_").unwrap_or(&name);
+        match NAMES.iter().find(|(known, _)| *known == name) {
+            Some((_, bits)) => mode |= bits,
+            None => return Err(word.to_owned()),
+        }
+    }
+    Ok(mode)
+}
+
+/// The bits of a profile.
+pub(crate) fn profile(name: &str) -> Option<c_int> {
+    let name = name.to_lowercase();
+    PROFILES
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, bits)| *bits)
+}
+
+/// The bits that the provider needs, by the environment of this process. A value that makes no sense
+/// is told once and means no bit.
+pub(crate) fn required() -> c_int {
+    let mode = std::env::var("FI_RKEY_MR_MODE").ok();
+    let profile_name = std::env::var("FI_RKEY_PROFILE").ok();
+    let from_profile = match profile_name.as_deref() {
+        None | Some("") => 0,
+        Some(name) => profile(name).unwrap_or_else(|| {
+            tracing::warn!("FI_RKEY_PROFILE={name:?} is no profile that is known; it is ignored");
+            0
+        }),
+    };
+    match mode.as_deref().map(parse) {
+        None => from_profile,
+        Some(Ok(bits)) => from_profile | bits,
+        Some(Err(word)) => {
+            tracing::warn!("FI_RKEY_MR_MODE: {word:?} is no mode bit; the variable is ignored");
+            from_profile
+        }
+    }
+}
+
+/// What `fi_getinfo` looks at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    /// The version that the program asked for.
+    pub(crate) version: u32,
+    /// `mr_mode` of its hints; none without domain attributes in the hints.
+    pub(crate) mr_mode: Option<c_int>,
+    /// `mode` of its hints.
+    pub(crate) mode: u64,
+    /// The capabilities of its hints (0: any).
+    pub(crate) caps: u64,
+}
+
+/// What a match looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Granted {
+    /// `mr_mode` as it is reported.
+    pub(crate) mr_mode: c_int,
+    /// `FI_LOCAL_MR`, or nothing: what `fi_info.mode` gets (legacy, FI-254).
+    pub(crate) mode: u64,
+}
+
+/// Decides whether a program that offers these bits can use a provider that needs `required`.
+pub(crate) fn negotiate(required: c_int, asked: &Request) -> Option<Granted> {
+    let needed = needed(required, asked);
+    let local = needed & FI_MR_LOCAL != 0;
+    // What the mode bit of before 1.5 says, where it counts (FI-I19).
+    let legacy_local = || match (local, asked.mode & FI_LOCAL_MR != 0) {
+        (false, _) => Some(0),
+        (true, true) => Some(FI_LOCAL_MR),
+        (true, false) => None,
+    };
+    let others = needed & !FI_MR_LOCAL;
+    let basic = || {
+        (others & !BASIC == 0).then_some(())?;
+        Some(Granted {
+            mr_mode: FI_MR_BASIC,
+            mode: legacy_local()?,
+        })
+    };
+    let scalable = || {
+        (others == 0).then_some(())?;
+        Some(Granted {
+            mr_mode: FI_MR_SCALABLE,
+            mode: legacy_local()?,
+        })
+    };
+    let Some(offered) = asked.mr_mode else {
+        // Nothing said: everything is offered (fi_getinfo without hints).
+        return Some(Granted {
+            mr_mode: needed,
+            mode: 0,
+        });
+    };
+    if offered & (FI_MR_BASIC | FI_MR_SCALABLE) != 0 {
+        // FI-253, FI-261, FI-I18: neither goes together with anything.
+        return match offered {
+            FI_MR_BASIC => basic(),
+            FI_MR_SCALABLE => scalable(),
+            _ => None,
+        };
+    }
+    if asked.version < version(1, 5) {
+        // FI-I17: basic or scalable, as the provider likes; there were no other bits.
+        return if offered == 0 {
+            scalable().or_else(basic)
+        } else {
+            None
+        };
+    }
+    if asked.version < version(1, 7) && needed & FI_MR_HMEM != 0 {
+        return None;
+    }
+    (needed & !offered == 0).then_some(Granted {
+        mr_mode: needed,
+        mode: 0,
+    })
+}
+
+/// The bits that concern a program with these capabilities (FI-079, FI-086, FI-I16).
+fn needed(required: c_int, asked: &Request) -> c_int {
+    let mut needed = required & ALL;
+    let remote = FI_REMOTE_READ | FI_REMOTE_WRITE;
+    let rma = FI_RMA | FI_ATOMIC;
+    // Asking for RMA without saying which side means both.
+    let sides = asked.caps & (FI_READ | FI_WRITE | remote);
+    let target = asked.caps == 0 || asked.caps & rma != 0 && (sides == 0 || sides & remote != 0);
+    let initiator = asked.caps == 0 || asked.caps & rma != 0;
+    if !target {
+        needed &= !(FI_MR_RMA_EVENT | FI_MR_ENDPOINT | FI_MR_MMU_NOTIFY);
+    }
+    if !target && !initiator {
+        needed &= !TARGET;
+    }
+    if asked.caps & FI_HMEM == 0 {
+        needed &= !FI_MR_HMEM;
+    }
+    if asked.caps & FI_COLLECTIVE == 0 {
+        needed &= !FI_MR_COLLECTIVE;
+    }
+    needed
+}
+
+/// The single bits that a domain of this `mr_mode` follows.
+pub(crate) fn effective(mr_mode: c_int, mode: u64) -> c_int {
+    match mr_mode {
+        FI_MR_BASIC | FI_MR_SCALABLE => {
+            let local = if mode & FI_LOCAL_MR != 0 {
+                FI_MR_LOCAL
+            } else {
+                0
+            };
+            local | if mr_mode == FI_MR_BASIC { BASIC } else { 0 }
+        }
+        bits => bits & ALL,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V14: u32 = version(1, 4);
+    const V15: u32 = version(1, 5);
+    const V122: u32 = version(1, 22);
+
+    fn ask(version: u32, mr_mode: c_int) -> Request {
+        Request {
+            version,
+            mr_mode: Some(mr_mode),
+            mode: 0,
+            caps: 0,
+        }
+    }
+
+    fn bits(required: c_int, asked: &Request) -> Option<c_int> {
+        negotiate(required, asked).map(|granted| granted.mr_mode)
+    }
+
+    #[test]
+    fn names_of_bits() {
+        assert_eq!(
+            parse("local,FI_MR_VIRT_ADDR | prov_key"),
+            Ok(FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY)
+        );
+        assert_eq!(parse("BASIC"), Ok(BASIC));
+        assert_eq!(parse("SCALABLE"), Ok(0));
+        assert_eq!(parse("LOCAL,NONSENSE"), Err("NONSENSE".to_owned()));
+        assert_eq!(profile("verbs"), Some(FI_MR_LOCAL | BASIC));
+        assert_eq!(profile("nobody"), None);
+    }
+
+    /// Proves: FI-037, FI-038, FI-039
+    #[test]
+    fn what_is_needed_stays_and_the_rest_is_cleared() {
+        for required in [0, FI_MR_LOCAL, BASIC, FI_MR_ENDPOINT | FI_MR_RAW] {
+            assert_eq!(bits(required, &ask(V15, ALL)), Some(required));
+            assert_eq!(bits(required, &ask(V15, required)), Some(required));
+            for missing in NAMES
+                .iter()
+                .map(|(_, bit)| *bit)
+                .filter(|bit| required & bit != 0)
+            {
+                assert_eq!(bits(required, &ask(V15, required & !missing)), None);
+            }
+        }
+    }
+
+    /// Proves: FI-251, FI-253, FI-261, FI-I18
+    #[test]
+    fn basic_stays_basic_and_stands_alone() {
+        for version in [V14, V15, V122] {
+            assert_eq!(bits(0, &ask(version, FI_MR_BASIC)), Some(FI_MR_BASIC));
+            assert_eq!(bits(BASIC, &ask(version, FI_MR_BASIC)), Some(FI_MR_BASIC));
+            assert_eq!(bits(0, &ask(version, FI_MR_BASIC | FI_MR_LOCAL)), None);
+            assert_eq!(bits(0, &ask(version, FI_MR_BASIC | FI_MR_SCALABLE)), None);
+            assert_eq!(
+                bits(0, &ask(version, FI_MR_SCALABLE | FI_MR_PROV_KEY)),
+                None
+            );
+            assert_eq!(bits(FI_MR_ENDPOINT, &ask(version, FI_MR_BASIC)), None);
+        }
+    }
+
+    /// Proves: FI-028, FI-029, FI-I17
+    #[test]
+    fn before_1_5_there_is_basic_and_scalable() {
+        assert_eq!(bits(0, &ask(V14, FI_MR_SCALABLE)), Some(FI_MR_SCALABLE));
+        assert_eq!(bits(0, &ask(V122, FI_MR_SCALABLE)), Some(FI_MR_SCALABLE));
+        assert_eq!(bits(0, &ask(V14, 0)), Some(FI_MR_SCALABLE));
+        assert_eq!(bits(BASIC, &ask(V14, 0)), Some(FI_MR_BASIC));
+        assert_eq!(bits(BASIC, &ask(V14, FI_MR_SCALABLE)), None);
+        assert_eq!(effective(FI_MR_SCALABLE, 0), 0);
+    }
+
+    /// Proves: FI-050, FI-I19
+    #[test]
+    fn the_old_bit_for_local_registration_counts_only_with_the_old_modes() {
+        let with = |version, mr_mode, mode| Request {
+            version,
+            mr_mode: Some(mr_mode),
+            mode,
+            caps: 0,
+        };
+        let local = FI_MR_LOCAL;
+        assert_eq!(negotiate(local, &with(V14, FI_MR_BASIC, 0)), None);
+        let legacy = Granted {
+            mr_mode: FI_MR_BASIC,
+            mode: FI_LOCAL_MR,
+        };
+        assert_eq!(
+            negotiate(local, &with(V14, FI_MR_BASIC, FI_LOCAL_MR)),
+            Some(legacy)
+        );
+        assert_eq!(effective(legacy.mr_mode, legacy.mode), BASIC | FI_MR_LOCAL);
+        let new = Granted {
+            mr_mode: local,
+            mode: 0,
+        };
+        for mode in [0, FI_LOCAL_MR] {
+            assert_eq!(negotiate(local, &with(V15, local, mode)), Some(new));
+            assert_eq!(negotiate(local, &with(V15, 0, mode)), None);
+        }
+    }
+
+    /// Proves: FI-079, FI-086
+    #[test]
+    fn bits_of_capabilities_that_were_not_asked_for_are_dropped() {
+        let required = FI_MR_HMEM | FI_MR_COLLECTIVE | FI_MR_PROV_KEY;
+        let with = |caps| Request {
+            version: V122,
+            mr_mode: Some(ALL),
+            mode: 0,
+            caps,
+        };
+        assert_eq!(bits(required, &with(FI_MSG | FI_RMA)), Some(FI_MR_PROV_KEY));
+        assert_eq!(
+            bits(required, &with(FI_MSG | FI_RMA | FI_HMEM)),
+            Some(FI_MR_PROV_KEY | FI_MR_HMEM)
+        );
+        assert_eq!(bits(required, &with(FI_MSG)), Some(0));
+    }
+
+    /// Proves: FI-250
+    #[test]
+    fn basic_means_its_three_bits() {
+        assert_eq!(
+            effective(FI_MR_BASIC, 0),
+            FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY
+        );
+        assert_eq!(
+            effective(FI_MR_LOCAL | FI_MR_RAW, 0),
+            FI_MR_LOCAL | FI_MR_RAW
+        );
+    }
+}

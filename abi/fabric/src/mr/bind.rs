@@ -1,0 +1,146 @@
+//! `fi_mr_bind`: counters and endpoints of a region.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use super::region::{Mr, MrObject};
+use crate::cntr::{CntrObject, Counter};
+use crate::domain::Domain;
+use crate::ep::object::EpObject;
+use crate::errno::{FiError, Result};
+use crate::object::{find, input, status};
+use crate::sys::*;
+use rkey_device::core::RegionId;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused; every handle begins with a `fid`.
+        let (object, class) =
+            unsafe { (find::<MrObject, _>(fid)?, input(bound.cast_const())?.fclass) };
+        let mr = &object.inner;
+        match class {
+            FI_CLASS_CNTR => {
+                // SAFETY: a handle, or something that is refused.
+                let counter = unsafe { find::<CntrObject, _>(bound)? };
+                bind_counter(mr, &counter.inner, flags)
+            }
+            FI_CLASS_EP => {
+                // SAFETY: a handle, or something that is refused.
+                let ep = unsafe { find::<EpObject, _>(bound)? };
+                if !Arc::ptr_eq(&ep.inner.domain, &mr.domain) {
+                    return Err(FiError::INVAL);
+                }
+                bind_endpoint(mr, ep.inner.number, flags)
+            }
+            // FI-I37, FI-183.
+            _ => Err(FiError::NOSYS),
+        }
+    })
+}
+
+/// A counter of what peers write (FI-179, FI-180, FI-I37).
+fn bind_counter(mr: &Arc<Mr>, counter: &Arc<Counter>, flags: u64) -> Result<()> {
+    if flags != FI_REMOTE_WRITE || !Arc::ptr_eq(&counter.domain, &mr.domain) {
+        return Err(FiError::INVAL);
+    }
+    // FI-070, FI-071.
+    if mr.domain.has(FI_MR_RMA_EVENT) && !mr.rma_event {
+        tracing::warn!(
+            "a counter can be bound to a region of an FI_MR_RMA_EVENT domain only if it was registered with FI_RMA_EVENT"
+        );
+        return Err(FiError::INVAL);
+    }
+    let mut state = mr.state.lock();
+    if state.sealed {
+        return Err(FiError::OPBADSTATE);
+    }
+    if let Some(bound) = &state.counter {
+        return if Arc::ptr_eq(bound, counter) {
+            Ok(())
+        } else {
+            Err(FiError::BUSY)
+        };
+    }
+    mr.domain
+        .device
+        .bind_counter(mr.region.id, counter.number())?;
+    state.counter = Some(Arc::clone(counter));
+    remember(mr);
+    Ok(())
+}
+
+/// The endpoint that a region serves (FI-076, FI-182).
+fn bind_endpoint(mr: &Arc<Mr>, number: u32, flags: u64) -> Result<()> {
+    if flags != 0 {
+        return Err(FiError::INVAL);
+    }
+    let mut state = mr.state.lock();
+    if state.sealed {
+        return Err(FiError::OPBADSTATE);
+    }
+    mr.domain.device.bind_endpoint(mr.region.id, number)?;
+    state.endpoint = Some(number);
+    remember(mr);
+    Ok(())
+}
+
+fn remember(mr: &Arc<Mr>) {
+    let mut tied = mr.domain.tied.lock();
+    tied.retain(|known| known.strong_count() > 0);
+    if !tied
+        .iter()
+        .any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(mr)))
+    {
+        tied.push(Arc::downgrade(mr));
+    }
+}
+
+fn tied(domain: &Domain) -> Vec<Arc<Mr>> {
+    domain
+        .tied
+        .lock()
+        .iter()
+        .filter_map(std::sync::Weak::upgrade)
+        .collect()
+}
+
+/// A counter is being closed: its regions count no more (FI-267, FI-I06).
+pub(crate) fn detach_counter(counter: &Arc<Counter>) {
+    for mr in tied(&counter.domain) {
+        let mut state = mr.state.lock();
+        if state
+            .counter
+            .as_ref()
+            .is_some_and(|bound| Arc::ptr_eq(bound, counter))
+        {
+            state.counter = None;
+            untie(&mr, |table, id| table.unbind_counter(id));
+        }
+    }
+}
+
+/// An endpoint is being closed: a region that serves it alone serves nobody any more (FI-267).
+pub(crate) fn detach_endpoint(domain: &Domain, number: u32) {
+    for mr in tied(domain) {
+        let mut state = mr.state.lock();
+        if state.endpoint == Some(number) {
+            state.endpoint = None;
+            untie(&mr, |table, id| table.unbind_endpoint(id));
+        }
+    }
+}
+
+fn untie(
+    mr: &Mr,
+    how: impl FnOnce(
+        &rkey_device::core::Protection,
+        RegionId,
+    ) -> std::result::Result<(), rkey_device::core::CoreError>,
+) {
+    // SAFETY: nothing is registered or closed through the table here.
+    let table = unsafe { mr.domain.device.protection() };
+    // A region that was closed meanwhile is not tied to anything.
+    let _ = how(table, mr.region.id);
+}

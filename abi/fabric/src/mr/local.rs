@@ -1,0 +1,147 @@
+//! Descriptors in data transfers: which key a piece of local memory goes by, and whether the mode in force
+//! allows it.
+
+#![allow(unsafe_code)]
+// UNSAFETY: descriptors are handles that C passes.
+
+use super::region::{Mr, MrObject};
+use crate::domain::{Domain, Group};
+use crate::errno::{FiError, Result};
+use crate::object::find;
+use crate::sys::*;
+use rkey_device::base::range::VaRange;
+use rkey_device::core::LocalUse;
+use rkey_device::engine::Sge;
+use std::ffi::c_void;
+
+/// The element for a piece of local memory.
+///
+/// With `FI_MR_LOCAL` it has to come with a valid descriptor whose region covers it and has the right
+/// (FI-042, FI-090 to FI-094). Without, no descriptor is needed; a valid one is used, and another value is
+/// ignored for programs before 1.22 and refused for later ones (FI-043 to FI-047, FI-256).
+#[inline]
+pub(crate) fn element(
+    domain: &Domain,
+    group: &Group,
+    addr: u64,
+    len: usize,
+    desc: *mut c_void,
+    usage: LocalUse,
+) -> Result<Sge> {
+    let len32 = u32::try_from(len).map_err(|_| FiError::MSGSIZE)?;
+    if desc.is_null() && !domain.has(FI_MR_LOCAL) || len == 0 {
+        return Ok(Sge {
+            addr,
+            len: len32,
+            key: group.everything(),
+        });
+    }
+    described(domain, group, addr, len32, desc, usage)
+}
+
+#[cold]
+fn refuse(why: &str, usage: LocalUse, addr: u64, len: u32) -> FiError {
+    tracing::warn!("{usage:?} of {len} B at {addr:#x} refused: {why}");
+    FiError::INVAL
+}
+
+fn described(
+    domain: &Domain,
+    group: &Group,
+    addr: u64,
+    len: u32,
+    desc: *mut c_void,
+    usage: LocalUse,
+) -> Result<Sge> {
+    if desc.is_null() {
+        return Err(refuse(
+            "the domain has FI_MR_LOCAL, and the transfer came without a descriptor (fi_mr_desc)",
+            usage,
+            addr,
+            len,
+        ));
+    }
+    // SAFETY: a handle, or something that is refused.
+    let object = unsafe { find::<MrObject, _>(desc) };
+    let mr = match object {
+        Ok(object) if std::ptr::eq(&raw const *object.inner.domain, domain) => &object.inner,
+        _ if !domain.has(FI_MR_LOCAL) && domain.version < version(1, 22) => {
+            return Ok(Sge {
+                addr,
+                len,
+                key: group.everything(),
+            });
+        }
+        _ => {
+            return Err(refuse(
+                "the descriptor is of no region of this domain",
+                usage,
+                addr,
+                len,
+            ));
+        }
+    };
+    if mr.group.id != group.id {
+        return Err(refuse(
+            "the region has another authorization key",
+            usage,
+            addr,
+            len,
+        ));
+    }
+    let Some(inside) = place_in(mr, addr, len) else {
+        if !domain.has(FI_MR_LOCAL) {
+            // Nobody needed the descriptor.
+            return Ok(Sge {
+                addr,
+                len,
+                key: group.everything(),
+            });
+        }
+        return Err(refuse(
+            "the region of the descriptor does not cover it",
+            usage,
+            addr,
+            len,
+        ));
+    };
+    let key = mr.region.local_key;
+    // SAFETY: nothing is registered or closed through the table here.
+    let table = unsafe { domain.device.protection() };
+    match table.check_local(group.id, key, inside, u64::from(len), usage) {
+        Ok(_) => Ok(Sge {
+            addr: inside,
+            len,
+            key,
+        }),
+        Err(_) if !domain.has(FI_MR_LOCAL) => Ok(Sge {
+            addr,
+            len,
+            key: group.everything(),
+        }),
+        Err(denial) => {
+            tracing::warn!("{denial}");
+            Err(FiError::ACCES)
+        }
+    }
+}
+
+/// The address by which a request names a piece of memory of a region.
+fn place_in(mr: &Mr, addr: u64, len: u32) -> Option<u64> {
+    let asked = VaRange::new(addr, u64::from(len))?;
+    if mr.domain.has(FI_MR_VIRT_ADDR) && mr.ranges.len() > 1 {
+        return mr
+            .ranges
+            .iter()
+            .any(|range| range.contains(&asked))
+            .then_some(addr);
+    }
+    let mut before = 0;
+    for range in &mr.ranges {
+        if range.contains(&asked) {
+            return Some(mr.base + before + (addr - range.start()));
+        }
+        before += range.len();
+    }
+    None
+}

@@ -1,0 +1,117 @@
+//! Pages: whether memory is backed by any, and `fi_mr_refresh`.
+//!
+//! The device reaches memory by its virtual address, so a region follows every change of its pages by
+//! itself. What is enforced here is what the mode in force asks of the program.
+
+#![allow(unsafe_code)]
+// UNSAFETY: asks the kernel about memory, and changes a region for which the program answers.
+
+use super::attr::ranges;
+use super::region::{Mr, MrObject};
+use crate::domain::Domain;
+use crate::errno::{FiError, Result};
+use crate::object::{input, list};
+use crate::sys::*;
+use rkey_device::base::range::VaRange;
+use rkey_device::core::Change;
+
+const PAGE: u64 = 4096;
+/// Pages that the kernel is asked about at a time.
+const AT_ONCE: u64 = 1 << 16;
+
+/// Whether every byte is in memory that is mapped.
+fn is_mapped(range: &VaRange) -> bool {
+    let mut residence = vec![0u8; AT_ONCE.min(range.len() / PAGE + 2) as usize];
+    let mut at = range.start() / PAGE * PAGE;
+    while at < range.end() {
+        let len = (range.end() - at).min(residence.len() as u64 * PAGE);
+        // SAFETY: the list has a byte for each page of the range that is asked about; the range itself is not touched.
+        let failed = unsafe { libc::mincore(at as *mut _, len as usize, residence.as_mut_ptr()) };
+        if failed != 0 {
+            return false;
+        }
+        at += len;
+    }
+    true
+}
+
+/// Whether a region can be used at once. With `FI_MR_ALLOCATED` memory that is not there is refused
+/// (FI-061); with `FI_MR_MMU_NOTIFY` it waits for a refresh (FI-069, FI-260).
+pub(super) fn check_backed(domain: &Domain, ranges: &[VaRange]) -> Result<bool> {
+    let (allocated, notify) = (domain.has(FI_MR_ALLOCATED), domain.has(FI_MR_MMU_NOTIFY));
+    if !allocated && !notify || ranges.iter().all(is_mapped) {
+        return Ok(true);
+    }
+    if allocated {
+        tracing::warn!(
+            "the memory of a region is not all mapped: in an FI_MR_ALLOCATED domain it has to be when it is registered"
+        );
+        return Err(FiError::FAULT);
+    }
+    Ok(false)
+}
+
+/// `fi_mr_refresh` (FI-184 to FI-196). With `FI_MR_ALLOCATED` and without `FI_MR_MMU_NOTIFY` pages may
+/// not change, and the call does not exist (FI-257).
+///
+/// # Safety
+/// The argument of the control command.
+pub(super) unsafe fn refresh(object: &MrObject, arg: *const MrModify) -> Result<()> {
+    let mr = &object.inner;
+    // SAFETY: as the caller promises.
+    let modify = unsafe { input(arg)? };
+    if modify.flags != 0 {
+        return Err(FiError::BADFLAGS);
+    }
+    let notify = mr.domain.has(FI_MR_MMU_NOTIFY);
+    if mr.domain.has(FI_MR_ALLOCATED) && !notify {
+        return Err(FiError::NOSYS);
+    }
+    // SAFETY: a list of this length, as the caller promises.
+    let iov = unsafe { list(modify.mr_iov, modify.iov_count)? };
+    let asked = if iov.is_empty() {
+        mr.ranges.clone()
+    } else {
+        ranges(iov)?
+    };
+    for range in &asked {
+        // FI-190: what cannot be updated is an error.
+        if !mr.ranges.iter().any(|own| own.contains(range)) {
+            return Err(FiError::INVAL);
+        }
+        if !is_mapped(range) {
+            return Err(FiError::FAULT);
+        }
+    }
+    if notify {
+        renew(mr)?;
+    }
+    Ok(())
+}
+
+/// The refresh of `FI_MR_MMU_NOTIFY`: access ends and begins again (FI-191, FI-195).
+fn renew(mr: &Mr) -> Result<()> {
+    let mut state = mr.state.lock();
+    if state.unbacked {
+        // It takes all of it to be there.
+        if !mr.ranges.iter().all(is_mapped) {
+            return Ok(());
+        }
+        if !state.unconfigured {
+            mr.domain.device.enable_region(mr.region.id)?;
+        }
+        state.unbacked = false;
+        return Ok(());
+    }
+    if state.unconfigured || state.counter.is_some() || state.endpoint.is_some() {
+        // A region that is tied to something is not taken apart; its pages are found by address anyway.
+        return Ok(());
+    }
+    // SAFETY: the same memory with the same rights, for which the program answers until it closes the region.
+    unsafe {
+        mr.domain
+            .device
+            .change_region(mr.region, &Change::default())
+    }?;
+    Ok(())
+}

@@ -1,0 +1,338 @@
+//! The object of a registration: how it is made, enabled and closed, and what its key is.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions; registers memory for which the program answers; maps DMA-bufs.
+
+use super::attr::{Dmabuf, Request};
+use super::{bind, raw, refresh};
+use crate::cntr::Counter;
+use crate::domain::{Domain, Group};
+use crate::errno::{FiError, Result};
+use crate::nosys::nosys;
+use crate::object::{find, handle_of, object, place, remove, status};
+use crate::sys::*;
+use parking_lot::Mutex;
+use rkey_device::base::range::VaRange;
+use rkey_device::core::{Access, Addressing, Region, RegionSpec, Rules};
+use std::cell::UnsafeCell;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+
+/// What a program has a handle of.
+#[repr(C)]
+pub(crate) struct MrObject {
+    pub(super) fid: UnsafeCell<FidMr>,
+    pub(crate) inner: Arc<Mr>,
+}
+object!(MrObject, FidMr, 2_000_000);
+
+/// A registered region.
+pub(crate) struct Mr {
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) group: Arc<Group>,
+    pub(crate) region: Region,
+    /// Where its bytes are in this process, in order.
+    pub(crate) ranges: Vec<VaRange>,
+    /// The address by which peers name its first byte.
+    pub(crate) base: u64,
+    pub(crate) access: Access,
+    /// It was made with `FI_RMA_EVENT`.
+    pub(super) rma_event: bool,
+    pub(super) state: Mutex<State>,
+    /// The file that it lies in.
+    _mapping: Option<Mapping>,
+}
+
+/// What changes about a region.
+pub(super) struct State {
+    /// `fi_mr_enable` has to be called, and was not.
+    pub(super) unconfigured: bool,
+    /// Its pages are not there, and nobody said that they are (`FI_MR_MMU_NOTIFY`).
+    pub(super) unbacked: bool,
+    /// Nothing can be tied to it any more.
+    pub(super) sealed: bool,
+    pub(super) counter: Option<Arc<Counter>>,
+    /// The number of the endpoint that it is tied to.
+    pub(super) endpoint: Option<u32>,
+}
+
+/// A file mapping of our own.
+struct Mapping {
+    start: usize,
+    len: usize,
+}
+
+impl Mapping {
+    /// Maps the pages of a DMA-buf and says where its first registered byte is.
+    fn new(buf: &Dmabuf, writable: bool) -> Result<(Self, u64)> {
+        let skip = buf.offset % 4096;
+        let len = (skip as usize).checked_add(buf.len).ok_or(FiError::INVAL)?;
+        let offset = i64::try_from(buf.offset - skip).map_err(|_| FiError::INVAL)?;
+        // Beyond the end of a file there is nothing to reach, only faults.
+        // SAFETY: a descriptor of the program's; no memory is passed.
+        let size = unsafe { libc::lseek(buf.fd, 0, libc::SEEK_END) };
+        if size >= 0 && (size as u64) < buf.offset.saturating_add(buf.len as u64) {
+            return Err(FiError::INVAL);
+        }
+        let protection = if writable {
+            libc::PROT_READ | libc::PROT_WRITE
+        } else {
+            libc::PROT_READ
+        };
+        // SAFETY: a new mapping where the kernel likes; it replaces nothing.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                protection,
+                libc::MAP_SHARED,
+                buf.fd,
+                offset,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(rkey_kit::Errno::last().into());
+        }
+        Ok((
+            Self {
+                start: start as usize,
+                len,
+            },
+            start as u64 + skip,
+        ))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; the region over it was closed before.
+        unsafe { libc::munmap(self.start as *mut c_void, self.len) };
+    }
+}
+
+/// The rights of `access`, in the words of the protection table.
+pub(crate) fn rights(access: u64) -> Access {
+    let mut rights = Access::empty();
+    for (flag, right) in [
+        (FI_SEND, Access::SEND),
+        (FI_RECV, Access::RECV),
+        (FI_READ, Access::READ),
+        (FI_WRITE, Access::WRITE),
+        (FI_REMOTE_READ, Access::REMOTE_READ),
+        (FI_REMOTE_WRITE, Access::REMOTE_WRITE),
+        (FI_COLLECTIVE, Access::COLLECTIVE),
+    ] {
+        rights.set(right, access & flag != 0);
+    }
+    rights
+}
+
+/// Makes the region for a request.
+pub(super) fn make(domain: &Arc<Domain>, request: Request) -> Result<MrObject> {
+    let group = domain.group(&request.auth_key)?;
+    let access = rights(request.access);
+    let (ranges, mapping, addressing) = match request.dmabuf {
+        None if domain.has(FI_MR_VIRT_ADDR) => (request.ranges, None, Addressing::Virtual),
+        None => (request.ranges, None, Addressing::Zero),
+        Some(buf) => {
+            let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+            let (mapping, first) = Mapping::new(&buf, access.intersects(writes))?;
+            let range = VaRange::new(first, buf.len as u64).ok_or(FiError::INVAL)?;
+            // FI-056, FI-155: addresses start at base address plus offset, whether mapped there or not.
+            let addressing = match domain.has(FI_MR_VIRT_ADDR) {
+                true => Addressing::Iova(buf.base + buf.offset),
+                false => Addressing::Zero,
+            };
+            (vec![range], Some(mapping), addressing)
+        }
+    };
+    let backed = refresh::check_backed(domain, &ranges)?;
+    let rma_event = request.flags & FI_RMA_EVENT != 0;
+    let needs_endpoint = domain.has(FI_MR_ENDPOINT);
+    // FI-072, FI-077: what has to be configured first starts disabled.
+    let unconfigured = needs_endpoint || rma_event && domain.has(FI_MR_RMA_EVENT);
+    let spec = RegionSpec {
+        addressing,
+        disabled: unconfigured || !backed,
+        // FI-018, FI-057: a requested key is not looked at where the provider chooses.
+        requested_key: (!domain.has(FI_MR_PROV_KEY)).then_some(request.requested_key),
+        needs_endpoint,
+        rules: Rules::LIBFABRIC,
+        ..RegionSpec::new(group.id, &ranges, access)
+    };
+    // SAFETY: the program hands the memory over until it closes the region: that is what registering means
+    // (fi_mr(3)). It is touched by copies that survive faults.
+    let region = unsafe { domain.device.register(&spec)? };
+    let base = match addressing {
+        Addressing::Virtual => ranges.first().map_or(0, VaRange::start),
+        Addressing::Zero => 0,
+        Addressing::Iova(base) => base,
+    };
+    let state = State {
+        unconfigured,
+        unbacked: !backed,
+        sealed: false,
+        counter: None,
+        endpoint: None,
+    };
+    let inner = Arc::new(Mr {
+        domain: Arc::clone(domain),
+        group,
+        region,
+        ranges,
+        base,
+        access,
+        rma_event,
+        state: Mutex::new(state),
+        _mapping: mapping,
+    });
+    let key = if unconfigured {
+        FI_KEY_NOTAVAIL
+    } else {
+        inner.key()
+    };
+    let fid = FidMr {
+        fid: Fid {
+            fclass: FI_CLASS_MR,
+            context: request.context as *mut c_void,
+            ops: &FID_OPS,
+        },
+        mem_desc: std::ptr::null_mut(),
+        key,
+    };
+    Ok(MrObject {
+        fid: UnsafeCell::new(fid),
+        inner,
+    })
+}
+
+/// Gives the object to the program, and tells the event queue if registration is asynchronous
+/// (FI-200 to FI-206).
+///
+/// # Safety
+/// `mr` is room for a handle.
+pub(super) unsafe fn hand_out(object: MrObject, mr: *mut *mut FidMr) -> Result<()> {
+    let domain = Arc::clone(&object.inner.domain);
+    let region = object.inner.region;
+    // SAFETY: room as the caller promises.
+    let placed = match unsafe { place(object, mr) } {
+        Ok(placed) => placed,
+        Err(error) => {
+            let _ = domain.device.revoke_region(region);
+            return Err(error);
+        }
+    };
+    domain.users.add();
+    let handle = handle_of(placed);
+    // SAFETY: the object was made just now; the program has not had control since.
+    let context = unsafe {
+        let fid = placed.fid.get();
+        // The descriptor is the handle: whether it is one of a live region can be checked.
+        (*fid).mem_desc = handle.cast();
+        (*fid).fid.context
+    };
+    let eq = domain.eq.lock().clone();
+    if let Some((eq, true)) = eq {
+        // The handle was written before: whoever reads the event finds it there (FI-202).
+        eq.completed(FI_MR_COMPLETE, handle as usize, context as usize, 0);
+    }
+    Ok(())
+}
+
+impl Mr {
+    /// The remote key as `fi_mr_key` gives it (FI-165, FI-106).
+    pub(super) fn key(&self) -> u64 {
+        if self.domain.has(FI_MR_RAW) || !self.access.is_remote() {
+            return FI_KEY_NOTAVAIL;
+        }
+        self.region
+            .requested
+            .unwrap_or(u64::from(self.region.key.0))
+    }
+}
+
+static FID_OPS: Ops = Ops {
+    size: size_of::<Ops>(),
+    close,
+    bind: bind::bind,
+    control,
+    ops_open: nosys!(
+        c_int,
+        *mut Fid,
+        *const c_char,
+        u64,
+        *mut *mut c_void,
+        *mut c_void
+    ),
+    tostr: nosys!(c_int, *const Fid, *mut c_char, usize),
+    ops_set: nosys!(
+        c_int,
+        *mut Fid,
+        *const c_char,
+        u64,
+        *mut c_void,
+        *mut c_void
+    ),
+};
+
+/// `fi_close` of a region: `-FI_EBUSY` while an endpoint or a counter is tied to it (FI-161). When it
+/// returns nobody touches the memory any more.
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let mr = &unsafe { find::<MrObject, _>(fid)? }.inner;
+        mr.domain.device.close_region(mr.region)?;
+        let eq = mr.domain.eq.lock().clone();
+        if let Some((eq, _)) = eq {
+            eq.forget(fid as usize);
+        }
+        // SAFETY: the program uses the region no more.
+        let object = unsafe { remove::<MrObject, _>(fid)? };
+        object.inner.domain.users.remove();
+        Ok(())
+    })
+}
+
+/// `fi_control` of a region: enable, refresh, raw attributes.
+unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let object = unsafe { find::<MrObject, _>(fid)? };
+        match command {
+            FI_ENABLE => enable(object),
+            // SAFETY: the argument that goes with the command, as the program promises.
+            FI_REFRESH => unsafe { refresh::refresh(object, arg.cast()) },
+            // SAFETY: as above.
+            FI_GET_RAW_MR => unsafe { raw::get(&object.inner, arg.cast()) },
+            _ => Err(FiError::NOSYS),
+        }
+    })
+}
+
+/// `fi_mr_enable` (FI-074, FI-077, FI-197). A region that was never disabled stays as it is: the call is
+/// asked for by the modes only, and does no harm without them.
+fn enable(object: &MrObject) -> Result<()> {
+    let mr = &object.inner;
+    let mut state = mr.state.lock();
+    if !state.unconfigured {
+        return if state.sealed {
+            Err(FiError::OPBADSTATE)
+        } else {
+            Ok(())
+        };
+    }
+    if mr.domain.has(FI_MR_ENDPOINT) && state.endpoint.is_none() {
+        tracing::warn!(
+            "a region of an FI_MR_ENDPOINT domain has to be bound to an endpoint before it is enabled"
+        );
+        return Err(FiError::OPBADSTATE);
+    }
+    if !state.unbacked {
+        mr.domain.device.enable_region(mr.region.id)?;
+    }
+    state.unconfigured = false;
+    state.sealed = true;
+    // SAFETY: programs read the key after the call that enables the region, or have a race of their own.
+    unsafe { (*object.fid.get()).key = mr.key() };
+    Ok(())
+}

@@ -1,0 +1,34 @@
+//! Functions for the places of the tables that this provider does not serve: they answer
+//! `-FI_ENOSYS` and look at none of their arguments.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+/// A C function of the given type that answers `-FI_ENOSYS`.
+macro_rules! nosys {
+    ($result:ty $(, $arg:ty)*) => {{
+        unsafe extern "C" fn nosys($(_: $arg),*) -> $result {
+            $crate::errno::FiError::NOSYS.code() as $result
+        }
+        nosys
+    }};
+}
+pub(crate) use nosys;
+
+use crate::sys::OpsCollective;
+
+/// Nobody has collective operations here.
+pub(crate) static COLLECTIVE: OpsCollective = OpsCollective {
+    size: size_of::<OpsCollective>(),
+    barrier: nosys!(i32),
+    broadcast: nosys!(i32),
+    alltoall: nosys!(i32),
+    allreduce: nosys!(i32),
+    allgather: nosys!(i32),
+    reduce_scatter: nosys!(i32),
+    reduce: nosys!(i32),
+    scatter: nosys!(i32),
+    gather: nosys!(i32),
+    msg: nosys!(i32),
+    barrier2: nosys!(i32),
+};

@@ -1,0 +1,354 @@
+//! Passive endpoints: listening for connections of `FI_EP_MSG`.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::address::Format;
+use crate::cm::Serving;
+use crate::ep::connect::{RequestObject, parameters, read_request, reject as reject_request};
+use crate::ep::object::{give_name, reachable};
+use crate::eq::{Eq, EqObject};
+use crate::errno::{FiError, Result};
+use crate::fabric::{Fabric, FabricObject};
+use crate::info::build::new_info;
+use crate::info::filter::{Hints, matches};
+use crate::info::offer::{CM_DATA_SIZE, Offer};
+use crate::nosys::nosys;
+use crate::object::{find, handle_of, object, place, remove, status};
+use crate::sys::*;
+use parking_lot::Mutex;
+use rkey_device::Incoming;
+use std::cell::UnsafeCell;
+use std::ffi::{c_char, c_int, c_void};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// What a program has a handle of.
+#[repr(C)]
+pub(crate) struct PepObject {
+    fid: UnsafeCell<FidPep>,
+    inner: Arc<Passive>,
+}
+object!(PepObject, FidPep, 4096);
+
+/// A passive endpoint.
+struct Passive {
+    fabric: Arc<Fabric>,
+    /// What connections are offered with: as this one was.
+    offer: Offer,
+    format: Format,
+    state: Mutex<State>,
+}
+
+struct State {
+    address: SocketAddr,
+    eq: Option<Arc<Eq>>,
+    serving: Option<Serving>,
+}
+
+static FID_OPS: Ops = Ops {
+    size: size_of::<Ops>(),
+    close,
+    bind,
+    control: nosys!(c_int, *mut Fid, c_int, *mut c_void),
+    ops_open: nosys!(
+        c_int,
+        *mut Fid,
+        *const c_char,
+        u64,
+        *mut *mut c_void,
+        *mut c_void
+    ),
+    tostr: nosys!(c_int, *const Fid, *mut c_char, usize),
+    ops_set: nosys!(
+        c_int,
+        *mut Fid,
+        *const c_char,
+        u64,
+        *mut c_void,
+        *mut c_void
+    ),
+};
+
+static OPS: OpsEp = OpsEp {
+    size: size_of::<OpsEp>(),
+    cancel: nosys!(isize, *mut Fid, *mut c_void),
+    getopt,
+    setopt: nosys!(c_int, *mut Fid, c_int, c_int, *const c_void, usize),
+    tx_ctx: nosys!(
+        c_int,
+        *mut FidEp,
+        c_int,
+        *mut c_void,
+        *mut *mut FidEp,
+        *mut c_void
+    ),
+    rx_ctx: nosys!(
+        c_int,
+        *mut FidEp,
+        c_int,
+        *mut c_void,
+        *mut *mut FidEp,
+        *mut c_void
+    ),
+    rx_size_left: nosys!(isize, *mut FidEp),
+    tx_size_left: nosys!(isize, *mut FidEp),
+    export_xpu: nosys!(c_int, *mut FidEp, *mut c_void),
+};
+
+static CM: OpsCm = OpsCm {
+    size: size_of::<OpsCm>(),
+    setname,
+    getname,
+    getpeer: nosys!(c_int, *mut FidEp, *mut c_void, *mut usize),
+    connect: nosys!(c_int, *mut FidEp, *const c_void, *const c_void, usize),
+    listen,
+    accept: nosys!(c_int, *mut FidEp, *const c_void, usize),
+    reject,
+    shutdown: nosys!(c_int, *mut FidEp, u64),
+    join: nosys!(
+        c_int,
+        *mut FidEp,
+        *const c_void,
+        u64,
+        *mut *mut c_void,
+        *mut c_void
+    ),
+};
+
+/// `fi_passive_ep`.
+///
+/// # Safety
+/// Arguments as fi_endpoint(3) asks for them.
+pub(crate) unsafe extern "C" fn passive_ep(
+    fabric: *mut FidFabric,
+    info: *mut Info,
+    pep: *mut *mut FidPep,
+    context: *mut c_void,
+) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let owner = unsafe { find::<FabricObject, _>(fabric)? };
+        if info.is_null() {
+            return Err(FiError::INVAL);
+        }
+        // SAFETY: an `fi_info` of the program's, which it got from `fi_getinfo`.
+        let hints = unsafe { Hints::read(info) };
+        let format = Format::of(hints.addr_format).ok_or(FiError::INVAL)?;
+        let offer = matches(
+            owner.api_version(),
+            FI_EP_MSG,
+            &hints,
+            crate::mode::required(),
+        )
+        .map_err(|why| {
+            tracing::info!("no passive endpoint for this information: {why}");
+            FiError::INVAL
+        })?;
+        let address = hints.src_addr.and_then(|bytes| format.decode(bytes));
+        let state = State {
+            address: address.map_or_else(|| format.loopback(0), |(address, _)| address),
+            eq: None,
+            serving: None,
+        };
+        let inner = Passive {
+            fabric: Arc::clone(&owner.inner),
+            offer,
+            format,
+            state: Mutex::new(state),
+        };
+        let object = PepObject {
+            fid: UnsafeCell::new(FidPep {
+                fid: Fid {
+                    fclass: FI_CLASS_PEP,
+                    context,
+                    ops: &FID_OPS,
+                },
+                ops: &OPS,
+                cm: &CM,
+            }),
+            inner: Arc::new(inner),
+        };
+        // SAFETY: room for a handle, as the caller promises.
+        unsafe { place(object, pep)? };
+        owner.inner.users.add();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let pep = Arc::clone(&unsafe { find::<PepObject, _>(fid)? }.inner);
+        let (serving, eq) = {
+            let mut state = pep.state.lock();
+            (state.serving.take(), state.eq.take())
+        };
+        // Waits for the thread of the listeners, which may want the state.
+        drop(serving);
+        if let Some(eq) = eq {
+            eq.users.remove();
+        }
+        // SAFETY: the program uses the endpoint no more.
+        unsafe { remove::<PepObject, _>(fid)? };
+        pep.fabric.users.remove();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
+    status(|| {
+        // SAFETY: handles, or something that is refused.
+        let (pep, eq) = unsafe {
+            (
+                &find::<PepObject, _>(fid)?.inner,
+                &find::<EqObject, _>(bound)?.inner,
+            )
+        };
+        if flags != 0 {
+            return Err(FiError::BADFLAGS);
+        }
+        let mut state = pep.state.lock();
+        if state.eq.is_some() {
+            return Err(FiError::BUSY);
+        }
+        eq.users.add();
+        state.eq = Some(Arc::clone(eq));
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn getopt(
+    fid: *mut Fid,
+    level: c_int,
+    option: c_int,
+    value: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        unsafe { find::<PepObject, _>(fid)? };
+        if level != 0 || option != FI_OPT_CM_DATA_SIZE || len.is_null() || value.is_null() {
+            return Err(FiError(libc::ENOPROTOOPT));
+        }
+        // SAFETY: not null, so it is a number; room for so many bytes, as it says.
+        unsafe {
+            if *len < size_of::<usize>() {
+                return Err(FiError::TOOSMALL);
+            }
+            *len = size_of::<usize>();
+            value.cast::<usize>().write_unaligned(CM_DATA_SIZE);
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: usize) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused; so many bytes as the program says.
+        let (pep, bytes) = unsafe {
+            (
+                &find::<PepObject, _>(fid)?.inner,
+                crate::object::list(addr.cast::<u8>().cast_const(), len)?,
+            )
+        };
+        let (address, _) = pep.format.decode(bytes).ok_or(FiError::INVAL)?;
+        let mut state = pep.state.lock();
+        if state.serving.is_some() {
+            return Err(FiError::OPBADSTATE);
+        }
+        state.address = address;
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn getname(fid: *mut Fid, addr: *mut c_void, len: *mut usize) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let pep = &unsafe { find::<PepObject, _>(fid)? }.inner;
+        let address = pep.state.lock().address;
+        // SAFETY: room as the caller promises.
+        unsafe { give_name(&pep.format.encode(reachable(address)), addr, len) }
+    })
+}
+
+/// `fi_listen`.
+unsafe extern "C" fn listen(pep: *mut FidPep) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let pep = &unsafe { find::<PepObject, _>(pep)? }.inner;
+        let mut state = pep.state.lock();
+        if state.eq.is_none() {
+            return Err(FiError::NOEQ);
+        }
+        if state.serving.is_some() {
+            return Err(FiError::OPBADSTATE);
+        }
+        let listener = pep.fabric.device()?.listen(state.address)?;
+        state.address = listener.local_address();
+        let weak = Arc::downgrade(pep);
+        let handler = move |incoming: Incoming| match weak.upgrade() {
+            Some(pep) => {
+                if let Err(error) = pep.asked(incoming) {
+                    tracing::info!("a request for a connection is lost: {error:?}");
+                }
+            }
+            None => incoming.reject(""),
+        };
+        state.serving = Some(pep.fabric.cm.serve(listener, Box::new(handler))?);
+        Ok(())
+    })
+}
+
+impl Passive {
+    /// A peer asks for a connection: the program reads of it in the event queue.
+    fn asked(self: &Arc<Self>, incoming: Incoming) -> Result<()> {
+        let (eq, address) = {
+            let state = self.state.lock();
+            (state.eq.clone().ok_or(FiError::NOEQ)?, state.address)
+        };
+        let Some((request, peer, data)) = read_request(incoming) else {
+            return Ok(());
+        };
+        let info = new_info(&self.offer, self.format, reachable(address), Some(peer))?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: room for a handle on our own stack; the `fi_info` is ours until it is in the queue.
+        unsafe {
+            place(RequestObject::new(request), &mut handle)?;
+            (*info).handle = handle;
+        }
+        let pep = PepObject::handle_in(self);
+        eq.connection(FI_CONNREQ, pep, info, &data);
+        Ok(())
+    }
+}
+
+impl PepObject {
+    /// The handle of a passive endpoint.
+    fn handle_in(inner: &Arc<Passive>) -> usize {
+        use crate::object::Object;
+        // SAFETY: an endpoint is closed only after its requests were handled: closing waits for that.
+        let live = unsafe { Self::pool().live(|object| Arc::ptr_eq(&object.inner, inner)) };
+        // SAFETY: as above.
+        let found = live
+            .first()
+            .and_then(|&address| unsafe { Self::pool().get(address) });
+        found.map_or(0, |object| handle_of(object) as usize)
+    }
+}
+
+/// `fi_reject`.
+unsafe extern "C" fn reject(
+    pep: *mut FidPep,
+    handle: *mut Fid,
+    param: *const c_void,
+    len: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: handles, or something that is refused; data as the caller promises.
+        unsafe {
+            find::<PepObject, _>(pep)?;
+            reject_request(handle, parameters(param, len)?)
+        }
+    })
+}

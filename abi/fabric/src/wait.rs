@@ -1,0 +1,170 @@
+//! Waiting: descriptors that are readable while something is there, and the clock of calls with a
+//! time-out.
+
+use crate::errno::{FiError, Result};
+use crate::sys::*;
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+/// An eventfd that is made readable and unreadable.
+pub(crate) struct Signal(OwnedFd);
+
+#[allow(unsafe_code)]
+// UNSAFETY: system calls on descriptors of our own.
+impl Signal {
+    pub(crate) fn new() -> Result<Self> {
+        // SAFETY: no memory is passed.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(rkey_kit::Errno::last().into());
+        }
+        // SAFETY: a descriptor that was made just now and that nobody else owns.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Makes it readable.
+    pub(crate) fn raise(&self) {
+        let one = 1u64;
+        // SAFETY: eight bytes of our own. A full counter is readable already.
+        unsafe { libc::write(self.raw(), (&raw const one).cast(), 8) };
+    }
+
+    /// Makes it unreadable.
+    pub(crate) fn clear(&self) {
+        let mut count = 0u64;
+        // SAFETY: room for eight bytes.
+        unsafe { libc::read(self.raw(), (&raw mut count).cast(), 8) };
+    }
+
+    pub(crate) fn raw(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// An epoll descriptor: readable while one of its members is.
+pub(crate) struct Set(OwnedFd);
+
+#[allow(unsafe_code)]
+// UNSAFETY: system calls on descriptors of our own.
+impl Set {
+    pub(crate) fn new() -> Result<Self> {
+        // SAFETY: no memory is passed.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(rkey_kit::Errno::last().into());
+        }
+        // SAFETY: a descriptor that was made just now and that nobody else owns.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub(crate) fn add(&self, member: RawFd) -> Result<()> {
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: 0,
+        };
+        // SAFETY: the event is read only.
+        let failed =
+            unsafe { libc::epoll_ctl(self.raw(), libc::EPOLL_CTL_ADD, member, &mut event) };
+        match failed {
+            0 => Ok(()),
+            _ if rkey_kit::Errno::last() == rkey_kit::Errno::EXIST => Ok(()),
+            _ => Err(rkey_kit::Errno::last().into()),
+        }
+    }
+
+    pub(crate) fn remove(&self, member: RawFd) {
+        // SAFETY: no memory is passed; a member that is not there is no harm.
+        unsafe {
+            libc::epoll_ctl(
+                self.raw(),
+                libc::EPOLL_CTL_DEL,
+                member,
+                std::ptr::null_mut(),
+            )
+        };
+    }
+
+    pub(crate) fn raw(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Waits until one of some descriptors is readable; `false` when the time is over.
+#[allow(unsafe_code)]
+// UNSAFETY: a system call that fills a list.
+pub(crate) fn readable(fds: &[RawFd], deadline: &Deadline) -> Result<bool> {
+    let mut set: Vec<libc::pollfd> = fds
+        .iter()
+        .map(|&fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        })
+        .collect();
+    loop {
+        // SAFETY: a list of this length.
+        let found = unsafe {
+            libc::poll(
+                set.as_mut_ptr(),
+                set.len() as libc::nfds_t,
+                deadline.milliseconds(),
+            )
+        };
+        match found {
+            0 if deadline.passed() => return Ok(false),
+            0 => {}
+            n if n > 0 => return Ok(true),
+            _ if rkey_kit::Errno::last() == rkey_kit::Errno::INTR => {}
+            _ => return Err(rkey_kit::Errno::last().into()),
+        }
+    }
+}
+
+/// A point in time, or none.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// From milliseconds as calls of libfabric have them: negative is for ever.
+    pub(crate) fn of(milliseconds: c_int) -> Self {
+        Self(
+            u64::try_from(milliseconds)
+                .ok()
+                .map(|ms| Instant::now() + Duration::from_millis(ms)),
+        )
+    }
+
+    pub(crate) fn after(time: Duration) -> Self {
+        Self(Some(Instant::now() + time))
+    }
+
+    pub(crate) fn never() -> Self {
+        Self(None)
+    }
+
+    pub(crate) fn passed(&self) -> bool {
+        self.0.is_some_and(|until| until <= Instant::now())
+    }
+
+    /// What is left, for `poll`; -1 is for ever.
+    fn milliseconds(&self) -> c_int {
+        match self.0 {
+            None => -1,
+            Some(until) => {
+                let left = until.saturating_duration_since(Instant::now());
+                // Rounded up, so that a wait does not end a little early over and over.
+                c_int::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
+            }
+        }
+    }
+}
+
+/// Whether a wait object is one that we have.
+pub(crate) fn check_object(wait_obj: c_int) -> Result<bool> {
+    match wait_obj {
+        FI_WAIT_NONE => Ok(false),
+        FI_WAIT_UNSPEC | FI_WAIT_FD | FI_WAIT_YIELD => Ok(true),
+        _ => Err(FiError::NOSYS),
+    }
+}
