@@ -5,7 +5,7 @@ mod common;
 
 use common::{local, unique_name, wait_readable};
 use rkey_base::memory::ArenaMemory;
-use rkey_base::process::{PidFd, all_threads_stopped};
+use rkey_base::process::{PidFd, no_thread_copies};
 use rkey_link::shm::{Connector, Event, Greeting, LinkConfig, Listener, ShmLink, Step};
 use rkey_link::{Head, Link as _, Op, Payload, PullError};
 use rustix::process::{Pid, Signal, kill_process};
@@ -134,7 +134,7 @@ fn a_stopped_responder_writes_nothing_when_it_goes_on() {
             std::hint::spin_loop();
         }
         kill_process(process, Signal::STOP).unwrap();
-        until("the stop", || all_threads_stopped(pid).unwrap());
+        until("the stop", || no_thread_copies(pid).unwrap());
         let reach = link.reach().unwrap();
         reach.forbid();
         until("the end of all reaching", || reach.is_at_rest());

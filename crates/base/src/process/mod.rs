@@ -4,7 +4,7 @@
 //! * [`cma_read`], [`cma_write`]: copies between our memory and another process's, by the kernel ("cross memory
 //!   attach", `process_vm_readv(2)`).
 //!   With a permit ([`crate::segment::PeerPermit`]) they last as long as the other process wants.
-//! * [`all_threads_stopped`]: whether a process stands still.
+//! * [`no_thread_copies`]: whether a process is in the middle of such a copy.
 //! * [`ForkMark`]: whether this is still the process that made the mark, or a forked child of it.
 
 mod cma;
@@ -15,7 +15,7 @@ mod threads;
 pub use cma::{CmaError, cma_read, cma_read_with, cma_write, cma_write_with};
 pub use fork::{ForkMark, incarnation};
 pub use pidfd::PidFd;
-pub use threads::all_threads_stopped;
+pub use threads::no_thread_copies;
 
 /// The size of a page of memory, in bytes.
 #[must_use]

@@ -1,33 +1,65 @@
-//! Whether a process stands still.
+//! Whether a process copies just now.
 
 use std::fs;
 use std::io;
+use std::path::Path;
 
-/// Whether every thread of the process has been seen stopped (by a signal or a debugger), or ended. False if some thread
-/// was not, or if that cannot be told for all of them.
+/// Whether every thread of the process has been seen where it is not inside of a system call that copies between
+/// processes: stopped (by a signal or a debugger), frozen (by a control group), asleep in another call, or ended. False
+/// if some thread was not, or if that cannot be told for all of them.
 ///
-/// A thread that is stopped is not inside of a system call that copies: it is stopped on its way back to the program, or
-/// has not begun. It may go on at any time. Not all threads need have been stopped at the same moment.
+/// A thread that is stopped or frozen is on its way back to the program, or has not begun. It may go on at any time, and
+/// begin a call. Not all threads need have been seen at the same moment.
 ///
 /// The number must mean the same process before and after the call: compare with a [`PidFd`](super::PidFd).
 ///
 /// # Errors
 ///
 /// There is no such process (in our namespace), or `/proc` does not tell.
-pub fn all_threads_stopped(pid: u32) -> io::Result<bool> {
+pub fn no_thread_copies(pid: u32) -> io::Result<bool> {
     let mut seen = 0u64;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let stat = fs::read_to_string(task?.path().join("stat"))?;
-        match field(&stat, 3) {
+        let task = task?.path();
+        let stat = fs::read_to_string(task.join("stat"))?;
+        let aside = match field(&stat, 3) {
             // Stopped, traced, dead, a zombie.
-            Some("T" | "t" | "X" | "Z") => seen += 1,
-            _ => return Ok(false),
+            Some("T" | "t" | "X" | "Z") => true,
+            Some("S" | "D" | "I") => sleeps_elsewhere(&task),
+            _ => false,
+        };
+        if !aside {
+            return Ok(false);
         }
+        seen += 1;
     }
     // A list that is read while threads end may lack some that have not.
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let threads = field(&stat, 20).and_then(|count| count.parse::<u64>().ok());
     Ok(threads == Some(seen))
+}
+
+/// Whether a thread sleeps where signals and freezers let it sleep, or inside of a call that does not copy between
+/// processes. The kernel tells only those who might trace it.
+fn sleeps_elsewhere(task: &Path) -> bool {
+    // The first is where threads of a group of version 2 are frozen, the others by their names in other kernels.
+    const AT_THE_DOOR: [&str; 4] = [
+        "get_signal",
+        "do_freezer_trap",
+        "do_jobctl_trap",
+        "__refrigerator",
+    ];
+    let tell = |name| fs::read_to_string(task.join(name)).unwrap_or_default();
+    // A thread that is frozen after a call still counts as in that call, so this comes first.
+    if AT_THE_DOOR.contains(&tell("wchan").trim()) {
+        return true;
+    }
+    // "running", or -1 for none, or the number of the call.
+    let call = tell("syscall");
+    let number = call.split_ascii_whitespace().next();
+    let number = number.and_then(|number| number.parse::<i64>().ok());
+    number.is_some_and(|number| {
+        number != libc::SYS_process_vm_readv && number != libc::SYS_process_vm_writev
+    })
 }
 
 /// A field of `/proc/*/stat`, counted from 1 as in proc(5). The second one is a name, which may contain anything.
@@ -41,35 +73,148 @@ fn field(stat: &str, number: usize) -> Option<&str> {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
-    use std::process::{Command, Stdio};
+    use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
+
+    fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !is_so() {
+            assert!(Instant::now() < deadline, "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// A process that is never asleep, and copies all the time.
+    struct Busy(Child);
+
+    impl Busy {
+        fn start() -> Self {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            let only = "process::threads::tests::copies_for_ever";
+            command.args(["--exact", only, "--nocapture", "--test-threads=1"]);
+            command.env(COPIES, "1").stdout(Stdio::null());
+            Self(command.spawn().unwrap())
+        }
+
+        fn pid(&self) -> u32 {
+            self.0.id()
+        }
+    }
+
+    impl Drop for Busy {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    const COPIES: &str = "RKEY_TEST_COPIES";
+
+    /// What [`Busy`] does; nothing when the suite runs it.
+    #[test]
+    fn copies_for_ever() {
+        if std::env::var_os(COPIES).is_none() {
+            return;
+        }
+        let source = vec![1u8; 1 << 20];
+        let mut target = vec![0u8; 1 << 20];
+        let from = source.as_ptr().expose_provenance() as u64;
+        // Until it is killed, or forgotten.
+        let end = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < end {
+            #[expect(unsafe_code, reason = "a copy to a raw address")]
+            // SAFETY: as many bytes as there are.
+            let copied = unsafe {
+                crate::process::cma_read(std::process::id(), target.as_mut_ptr(), from, 1 << 20)
+            };
+            copied.unwrap();
+        }
+    }
+
+    /// Seen in the middle of a copy: in at least one of many looks.
+    fn is_seen_copying(pid: u32) {
+        until("it copies", || !no_thread_copies(pid).unwrap());
+    }
 
     #[test]
     fn a_process_stops_and_goes_on() {
-        assert!(!all_threads_stopped(std::process::id()).unwrap());
-        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let pid = child.id();
+        assert!(!no_thread_copies(std::process::id()).unwrap());
+        let mut busy = Busy::start();
+        let pid = busy.pid();
         let signal = |signal| {
             let id = rustix::process::Pid::from_raw(pid as i32).unwrap();
             rustix::process::kill_process(id, signal).unwrap();
         };
-        let until = |stopped: bool| {
-            let deadline = Instant::now() + Duration::from_secs(20);
-            while all_threads_stopped(pid).unwrap() != stopped {
-                assert!(Instant::now() < deadline);
-                std::thread::sleep(Duration::from_millis(1));
+        for _ in 0..20 {
+            is_seen_copying(pid);
+            signal(rustix::process::Signal::STOP);
+            until("it stops", || no_thread_copies(pid).unwrap());
+            for _ in 0..20 {
+                assert!(no_thread_copies(pid).unwrap());
             }
-        };
-        assert!(!all_threads_stopped(pid).unwrap());
-        signal(rustix::process::Signal::STOP);
-        until(true);
-        signal(rustix::process::Signal::CONT);
-        until(false);
-        child.kill().unwrap();
+            signal(rustix::process::Signal::CONT);
+        }
+        busy.0.kill().unwrap();
         // A zombie does nothing any more.
-        until(true);
+        until("it ends", || no_thread_copies(pid).unwrap());
+        busy.0.wait().unwrap();
+        assert!(no_thread_copies(pid).is_err());
+    }
+
+    /// Frozen by a control group, as containers are when they are paused.
+    #[test]
+    fn a_process_is_frozen_and_goes_on() {
+        let name = format!("rkey-test-{}", std::process::id());
+        let groups = [
+            ("/sys/fs/cgroup", "cgroup.freeze", "1", "0"),
+            ("/sys/fs/cgroup/unified", "cgroup.freeze", "1", "0"),
+            (
+                "/sys/fs/cgroup/freezer",
+                "freezer.state",
+                "FROZEN",
+                "THAWED",
+            ),
+        ];
+        let mut tried = 0;
+        for (root, file, freeze, thaw) in groups {
+            let group = Path::new(root).join(&name);
+            let usable = Path::new(root).join("cgroup.procs").exists();
+            if !usable || fs::create_dir(&group).is_err() {
+                continue;
+            }
+            let busy = Busy::start();
+            let pid = busy.pid();
+            fs::write(group.join("cgroup.procs"), pid.to_string()).unwrap();
+            for _ in 0..5 {
+                is_seen_copying(pid);
+                fs::write(group.join(file), freeze).unwrap();
+                until("it is frozen", || no_thread_copies(pid).unwrap());
+                for _ in 0..20 {
+                    assert!(no_thread_copies(pid).unwrap());
+                }
+                fs::write(group.join(file), thaw).unwrap();
+            }
+            drop(busy);
+            until("the group is empty", || fs::remove_dir(&group).is_ok());
+            tried += 1;
+        }
+        if tried == 0 {
+            eprintln!("SKIP: no control group can be made here");
+        }
+    }
+
+    #[test]
+    fn a_sleeper_does_not_copy() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = child.id();
+        let told = fs::read_to_string(format!("/proc/{pid}/syscall")).is_ok();
+        if told {
+            until("it sleeps", || no_thread_copies(pid).unwrap());
+        } else {
+            eprintln!("SKIP: the kernel does not tell in which call another process is");
+        }
+        child.kill().unwrap();
         child.wait().unwrap();
-        assert!(all_threads_stopped(pid).is_err());
     }
 
     #[test]

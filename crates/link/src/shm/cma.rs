@@ -14,7 +14,7 @@ use crate::PullError;
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_base::process::{
-    CmaError, PidFd, all_threads_stopped, cma_read, cma_read_with, cma_write_with,
+    CmaError, PidFd, cma_read, cma_read_with, cma_write_with, no_thread_copies,
 };
 use rkey_base::segment::PeerPermit;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -46,13 +46,13 @@ impl PeerProcess {
             .is_some_and(|process| !process.is_alive())
     }
 
-    /// Whether all its threads have just been seen stopped (or ended).
-    pub(crate) fn is_stopped(&self) -> bool {
+    /// Whether each of its threads has just been seen outside of a call that copies.
+    pub(crate) fn is_aside(&self) -> bool {
         // Of a process that has ended meanwhile, the number may be another one's: ask afterwards.
         let (Some(pid), Some(alive)) = (self.pid, &self.alive) else {
             return false;
         };
-        matches!(all_threads_stopped(pid), Ok(true)) && alive.is_alive()
+        matches!(no_thread_copies(pid), Ok(true)) && alive.is_alive()
     }
 
     /// Readable once the process has ended.

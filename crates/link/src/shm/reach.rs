@@ -13,9 +13,9 @@
 //! A responder that is stopped while it is "at it" may be just before its system call. So the call
 //! needs a permit (`rkey_base::segment::OwnPermit`), which the requester takes back together with
 //! "no more": a call that begins later fails, whenever that is. A call that has begun ends by itself,
-//! because nobody is stopped inside of one. So when the permit is gone, and then all threads of the
-//! responder are seen stopped, none of them is in such a call, and none will be. There is no need to
-//! wait until they go on.
+//! because nobody is stopped inside of one. So when the permit is gone, and then each thread of the
+//! responder is seen stopped, or otherwise outside of such a call, none of them is in one, and none
+//! will be. There is no need to wait until they go on.
 
 use super::cma::PeerProcess;
 use crate::PullError;
@@ -74,12 +74,13 @@ impl Reach {
     /// will not, and one whose word holds what nobody who keeps the rules writes there makes no promise
     /// that could be waited for.
     ///
-    /// That one is stopped cannot be seen when it is in a process namespace that we do not see.
+    /// That one is stopped can be seen only in process namespaces that we see, and that it is frozen
+    /// only where the kernel tells us in which call its threads are.
     pub fn is_at_rest(&self) -> bool {
         fence(Ordering::SeqCst);
         self.peer.at_it().load(Ordering::Acquire) != AT_IT
             || self.process.is_dead()
-            || (self.withdraw() && self.process.is_stopped())
+            || (self.withdraw() && self.process.is_aside())
     }
 
     /// Responder: announces that the requester's memory is about to be touched.
