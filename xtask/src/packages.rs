@@ -17,6 +17,23 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("util-linux", "taskset"),
     ("rdma-core", "its Python tests for verbs"),
     ("python3-pyverbs", "what those tests call"),
+    ("libibverbs-dev", "headers to compare our structures with"),
+    (
+        "ibverbs-utils",
+        "ibv_devinfo and the ping-pongs, to run on the device",
+    ),
+    ("perftest", "ib_write_bw and its kin, to run on the device"),
+    ("qperf", "another benchmark to run on the device"),
+    ("dapl2-utils", "dtest, a uDAPL program to run on the device"),
+    ("libdapl2", "its provider for verbs"),
+    ("openmpi-bin", "an MPI to run on the device"),
+    ("libopenmpi-dev", "its compiler"),
+    ("mpich", "another MPI to run on the device"),
+    ("libmpich-dev", "its compiler"),
+    (
+        "openssh-client",
+        "Open MPI looks for it before it starts anything",
+    ),
 ];
 
 /// Makes sure that every package is there. Returns a sentence on what was done.

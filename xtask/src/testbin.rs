@@ -27,6 +27,8 @@ pub(crate) struct Built {
     pub(crate) tests: Vec<TestBinary>,
     /// Other programs by target name: binaries and examples.
     pub(crate) programs: BTreeMap<String, PathBuf>,
+    /// Shared libraries, by file name.
+    pub(crate) libraries: BTreeMap<String, PathBuf>,
 }
 
 /// Builds with `cargo ARGUMENTS --message-format json` and reads what came out.
@@ -46,6 +48,14 @@ pub(crate) fn build(root: &Path, arguments: &[&str]) -> Result<Built> {
         let Message::CompilerArtifact(artifact) = message? else {
             continue;
         };
+        for library in artifact
+            .filenames
+            .iter()
+            .filter(|path| path.extension() == Some("so"))
+        {
+            let name = library.file_name().unwrap_or_default().to_owned();
+            built.libraries.insert(name, library.into());
+        }
         let Some(executable) = artifact.executable else {
             continue;
         };

@@ -22,10 +22,14 @@ const CRATES: &[&str] = &[
     "rkey",
     "rkey-cli",
     "rkey-conformance",
+    "rkey-verbs",
 ];
 
 /// Targets that need cargo or the checkout and are no process tests.
 const LEFT_OUT: &[&str] = &["compile_fail"];
+
+/// Shared libraries that tests hand to other programs.
+const FRONT_ENDS: &[&str] = &["libibverbs.so"];
 
 /// Runs the process tests as `UID`.
 pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
@@ -53,6 +57,14 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
         .get("rkey")
         .map(|path| copy(session, path))
         .transpose()?;
+    // Beside the programs, where they look for them. Those of procedural macros are not ours.
+    for front_end in built
+        .libraries
+        .iter()
+        .filter(|(name, _)| FRONT_ENDS.contains(&name.as_str()))
+    {
+        copy(session, front_end.1)?;
+    }
     for example in programs.values().filter(|path| {
         path.parent()
             .is_some_and(|folder| folder.ends_with("examples"))

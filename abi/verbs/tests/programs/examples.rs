@@ -1,0 +1,79 @@
+//! The example programs of rdma-core (Debian's `ibverbs-utils`).
+
+use crate::support::{DEVICE, Stage};
+
+#[test]
+fn ibv_devices_lists_the_device() {
+    let text = Stage::new("devices").run("ibv_devices", &[]);
+    assert!(text.contains(DEVICE), "{text}");
+}
+
+#[test]
+fn ibv_devinfo_describes_the_device() {
+    let text = Stage::new("devinfo").run("ibv_devinfo", &["-v"]);
+    for words in [
+        DEVICE,
+        "PORT_ACTIVE",
+        "atomic_cap:",
+        "GID[  0]",
+        "max_mr_size:",
+        "odp_caps:",
+    ] {
+        assert!(text.contains(words), "{words} is missing in {text}");
+    }
+}
+
+/// 1000 rounds between two processes, and that both sides counted them.
+fn ping_pong(service: &str, options: &[&[&str]]) {
+    let program = format!("ibv_{service}_pingpong");
+    let stage = Stage::new(&program);
+    for more in options {
+        let words = [&["-g", "0"], *more].concat();
+        for text in stage.pair(&program, &words, |_| {}) {
+            assert!(
+                text.contains("1000 iters in"),
+                "{program} {words:?}: {text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn rc_ping_pong() {
+    // Polling, sleeping on events, and with a check of every byte.
+    ping_pong(
+        "rc",
+        &[
+            &[],
+            &["-e"],
+            &["-c"],
+            &["-e", "-c", "-s", "1000000", "-n", "1000"],
+        ],
+    );
+}
+
+#[test]
+fn uc_ping_pong() {
+    ping_pong("uc", &[&[], &["-e"], &["-c"]]);
+}
+
+#[test]
+fn ud_ping_pong() {
+    ping_pong("ud", &[&[], &["-e"], &["-c"]]);
+}
+
+#[test]
+fn srq_ping_pong() {
+    ping_pong("srq", &[&[], &["-e"], &["-c"]]);
+}
+
+#[test]
+fn xsrq_ping_pong() {
+    let stage = Stage::new("xsrq");
+    for more in [&[][..], &["-e"]] {
+        let words = [&["-g", "0"], more].concat();
+        for text in stage.pair("ibv_xsrq_pingpong", &words, |_| {}) {
+            assert!(text.contains("success"), "{text}");
+        }
+    }
+}

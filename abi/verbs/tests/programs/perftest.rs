@@ -1,0 +1,116 @@
+//! perftest: bandwidth and latency of every operation, with its options. The figures are not looked at.
+//!
+//! For each size perftest finds out anew how fast the processor's clock is, by half a second of arithmetic. So
+//! only one program here goes through all sizes.
+
+use crate::support::{DEVICE, Stage};
+
+/// Runs one program with several sets of options; each has to end well on both sides.
+fn perftest(program: &str, options: &[&str]) {
+    let stage = Stage::new(program);
+    for line in options {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        for text in stage.pair(program, &words, |_| {}) {
+            assert!(text.contains(DEVICE), "{program} {line}: {text}");
+        }
+    }
+}
+
+#[test]
+fn ib_write_bw() {
+    let options = [
+        "-n 100 -q 4",
+        "-n 100 -b",
+        "-n 5 -a",
+        "-n 100 -c UC",
+        "-n 100 -s 64 -I 64",
+    ];
+    perftest("ib_write_bw", &options);
+}
+
+#[test]
+fn ib_write_lat() {
+    perftest("ib_write_lat", &["-n 20", "-n 20 -I 64", "-n 20 -c UC"]);
+}
+
+#[test]
+fn ib_read_bw() {
+    perftest("ib_read_bw", &["-n 100 -q 4", "-n 100 -b", "-n 100 -e"]);
+}
+
+#[test]
+fn ib_read_lat() {
+    perftest("ib_read_lat", &["-n 20", "-n 20 -e"]);
+}
+
+#[test]
+fn ib_send_bw() {
+    let options = [
+        "-n 100 -q 4",
+        "-n 100 -b -e",
+        "-n 100 -c UC",
+        "-n 100 -c UD -b",
+        "-n 100 -c UD -e",
+    ];
+    perftest("ib_send_bw", &options);
+}
+
+#[test]
+fn ib_send_lat() {
+    perftest(
+        "ib_send_lat",
+        &["-n 20 -e", "-n 20 -I 64", "-n 20 -c UC", "-n 20 -c UD"],
+    );
+}
+
+#[test]
+fn ib_atomic_bw() {
+    perftest(
+        "ib_atomic_bw",
+        &[
+            "-n 100 -A CMP_AND_SWAP -q 4",
+            "-n 100 -A FETCH_AND_ADD -b",
+            "-n 100 -e",
+        ],
+    );
+}
+
+#[test]
+fn ib_atomic_lat() {
+    perftest(
+        "ib_atomic_lat",
+        &["-n 20 -A CMP_AND_SWAP", "-n 20 -A FETCH_AND_ADD"],
+    );
+}
+
+/// Shared receive queues, and the older calls to post.
+#[test]
+fn other_ways_to_post() {
+    perftest(
+        "ib_send_bw",
+        &["-n 100 -r 100 --use-srq -q 2", "-n 100 --use_old_post_send"],
+    );
+}
+
+/// The connection manager is another library's, which does not know this device: the program says so and
+/// ends.
+#[test]
+fn the_connection_manager_is_missed_in_an_orderly_way() {
+    let stage = Stage::new("cm");
+    let mut command = stage.command("ib_write_bw");
+    command.args([
+        "-R",
+        "-n",
+        "5",
+        "-p",
+        &crate::support::free_port().to_string(),
+    ]);
+    let mut running = stage.start(command, "server");
+    let status = running.wait().expect("it does not hang");
+    assert_eq!(status.code(), Some(1), "{}", running.text());
+    assert!(
+        running.text().contains("rdma_create_event_channel failed"),
+        "{}",
+        running.text()
+    );
+}

@@ -1,0 +1,63 @@
+//! Programs in C, compiled here against Debian's headers, and Python.
+
+use crate::support::{DEVICE, Stage};
+use std::process::Command;
+
+/// Compiles a program.
+fn compile(stage: &Stage, name: &str, source: &str, libraries: &[&str]) -> std::path::PathBuf {
+    let (file, program) = (stage.file(&format!("{name}.c")), stage.file(name));
+    std::fs::write(&file, source).expect("a file can be written");
+    let mut compiler = Command::new("gcc");
+    compiler
+        .args(["-O1", "-Wall"])
+        .arg("-o")
+        .arg(&program)
+        .arg(&file)
+        .args(libraries);
+    stage.start(compiler, "gcc").succeed();
+    program
+}
+
+#[test]
+fn a_program_that_loads_symbols_by_version() {
+    let stage = Stage::new("nccl");
+    let program = compile(&stage, "nccl", include_str!("nccl.c"), &["-ldl"]);
+    for library in ["libibverbs.so", "libibverbs.so.1"] {
+        let mut command = stage.command(&program);
+        command.arg(library);
+        let text = stage.start(command, "program").succeed();
+        assert!(
+            text.contains(DEVICE) && text.ends_with("done\n"),
+            "{library}: {text}"
+        );
+    }
+}
+
+#[test]
+fn signals_end_waits_as_they_end_a_read() {
+    let stage = Stage::new("signals");
+    let program = compile(&stage, "signals", include_str!("signals.c"), &["-libverbs"]);
+    let text = stage.start(stage.command(program), "program").succeed();
+    assert!(text.ends_with("done\n"), "{text}");
+}
+
+#[test]
+fn nonsense_is_answered_with_an_error() {
+    let stage = Stage::new("nonsense");
+    let program = compile(
+        &stage,
+        "nonsense",
+        include_str!("nonsense.c"),
+        &["-libverbs"],
+    );
+    let text = stage.start(stage.command(program), "program").succeed();
+    assert!(text.ends_with("done\n"), "{text}");
+}
+
+#[test]
+fn python_finds_the_device() {
+    let stage = Stage::new("python");
+    let code = "import pyverbs.device as d; print([x.name.decode() for x in d.get_device_list()])";
+    let text = stage.run("/usr/bin/python3", &["-c", code]);
+    assert!(text.contains(DEVICE), "{text}");
+}

@@ -1,0 +1,59 @@
+/* What a signal does to a thread that waits for an event: what it does to a read. */
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/time.h>
+
+static volatile sig_atomic_t signals;
+static void count(int number) { (void)number; signals++; }
+
+static void signal_in(int milliseconds, int flags) {
+  struct sigaction action = {.sa_handler = count, .sa_flags = flags};
+  sigaction(SIGALRM, &action, NULL);
+  struct itimerval timer = {.it_value.tv_usec = milliseconds * 1000, .it_interval.tv_usec = 20000};
+  setitimer(ITIMER_REAL, &timer, NULL);
+}
+
+int main(void) {
+  struct ibv_device **list = ibv_get_device_list(NULL);
+  struct ibv_context *context = ibv_open_device(list[0]);
+  struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+  struct ibv_cq *cq = ibv_create_cq(context, 4, NULL, channel, 0), *which;
+  struct ibv_pd *pd = ibv_alloc_pd(context);
+  struct ibv_async_event event;
+  void *cq_context;
+
+  ibv_req_notify_cq(cq, 0);
+  signal_in(20, 0);
+  if (ibv_get_cq_event(channel, &which, &cq_context) != -1 || errno != EINTR)
+    return printf("a completion event came of a signal\n"), 1;
+  if (ibv_get_async_event(context, &event) != -1 || errno != EINTR)
+    return printf("an asynchronous event came of a signal\n"), 1;
+
+  /* A handler that restarts: the wait goes on until there is an event. It comes of an error of a queue
+     pair whose receives are flushed by the handler of the second signal. */
+  struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
+                                  .cap = {1, 1, 1, 1, 0}};
+  struct ibv_qp *qp = ibv_create_qp(pd, &init);
+  struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+  if (ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)) return 2;
+  struct ibv_recv_wr wr = {0}, *bad;
+  if (ibv_post_recv(qp, &wr, &bad)) return 3;
+  signals = 0;
+  signal_in(20, SA_RESTART);
+  while (signals < 3) {}
+  attr.qp_state = IBV_QPS_ERR;
+  if (ibv_modify_qp(qp, &attr, IBV_QP_STATE)) return 4;
+  if (ibv_get_cq_event(channel, &which, &cq_context) || which != cq)
+    return printf("a signal ended a wait that goes on: %s\n", strerror(errno)), 1;
+  ibv_ack_cq_events(cq, 1);
+  struct ibv_wc wc;
+  if (ibv_poll_cq(cq, 1, &wc) != 1 || wc.status != IBV_WC_WR_FLUSH_ERR) return 5;
+  if (ibv_destroy_qp(qp) || ibv_destroy_cq(cq) || ibv_destroy_comp_channel(channel) ||
+      ibv_dealloc_pd(pd) || ibv_close_device(context)) return 6;
+  ibv_free_device_list(list);
+  printf("done\n");
+  return 0;
+}

@@ -1,0 +1,191 @@
+//! Running programs on the library, alone or as server and client.
+
+use rkey_kit::delivery::{self, VERBS};
+use std::fs::File;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// A program that takes longer hangs. Most take a fraction of a second, but machines that run tests are busy.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The name of our device, which the programs print.
+pub(crate) const DEVICE: &str = "rkey0";
+
+/// A folder with the library under the names that programs ask for, and with what they write.
+pub(crate) struct Stage {
+    folder: PathBuf,
+}
+
+impl Stage {
+    pub(crate) fn new(test: &str) -> Self {
+        let own = std::env::current_exe().expect("a test has a path");
+        let beside = own.parent().expect("it lies in a folder");
+        let library = VERBS
+            .find(beside)
+            .expect("cargo builds the library for its tests");
+        let folder = std::env::temp_dir().join(format!("rkey-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder for temporary files can be made");
+        VERBS
+            .put_into(&folder, &library)
+            .expect("links can be made");
+        Self { folder }
+    }
+
+    /// A file in the folder.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// A command that finds the library.
+    pub(crate) fn command(&self, program: impl AsRef<Path>) -> Command {
+        let mut command = Command::new(program.as_ref());
+        command.envs(delivery::environment(&self.folder, |name| {
+            std::env::var_os(name)
+        }));
+        command.env_remove("RKEY_LOG");
+        command
+    }
+
+    /// Starts a command; what it prints goes to files.
+    pub(crate) fn start(&self, mut command: Command, name: &str) -> Running {
+        let said = self.file(&format!("{name}.said"));
+        let file = File::create(&said).expect("a file can be made");
+        let errors = file.try_clone().expect("a descriptor is left");
+        command.stdin(Stdio::null()).stdout(file).stderr(errors);
+        let shown = format!("{command:?}");
+        let child = command.spawn().unwrap_or_else(|error| {
+            panic!("{error}: {shown}; `cargo xtask test` installs the programs that the tests need")
+        });
+        Running { child, said, shown }
+    }
+
+    /// Runs a program that ends by itself, and gives what it printed.
+    pub(crate) fn run(&self, program: &str, words: &[&str]) -> String {
+        let mut command = self.command(program);
+        command.args(words);
+        self.start(command, "program").succeed()
+    }
+
+    /// Runs a server that listens on a port, and a client that is told where. Both have to end well. Gives
+    /// what they printed.
+    pub(crate) fn pair(
+        &self,
+        program: &str,
+        words: &[&str],
+        change: impl Fn(&mut Command),
+    ) -> [String; 2] {
+        let port = free_port();
+        let side = |name: &str, peer: Option<&str>| {
+            let mut command = self.command(program);
+            command
+                .args(["-p", &port.to_string()])
+                .args(words)
+                .args(peer);
+            change(&mut command);
+            self.start(command, name)
+        };
+        let mut server = side("server", None);
+        server.wait_until_it_listens(port);
+        let mut client = side("client", Some("127.0.0.1"));
+        // A client that fails may leave its server waiting for ever.
+        let status = client.wait();
+        if !status.is_some_and(|status| status.success()) {
+            server.kill();
+            panic!(
+                "{}: {status:?}\n{}\nserver:\n{}",
+                client.shown,
+                client.text(),
+                server.text()
+            );
+        }
+        [server.succeed(), client.text()]
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A port of this host that nobody uses.
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a port is left");
+    listener.local_addr().expect("it has an address").port()
+}
+
+/// A program that was started. It ends with the value.
+pub(crate) struct Running {
+    child: Child,
+    said: PathBuf,
+    shown: String,
+}
+
+impl Running {
+    /// What it has printed until now.
+    pub(crate) fn text(&self) -> String {
+        let bytes = std::fs::read(&self.said).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Waits for its end; none: it hangs.
+    pub(crate) fn wait(&mut self) -> Option<ExitStatus> {
+        let started = Instant::now();
+        while started.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait().expect("it is our child") {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        None
+    }
+
+    /// Waits for its end, which has to be a success, and gives what it printed.
+    pub(crate) fn succeed(mut self) -> String {
+        let status = self.wait();
+        let text = self.text();
+        assert!(
+            status.is_some_and(|status| status.success()),
+            "{}: {status:?} (none: it hangs)\n{text}",
+            self.shown
+        );
+        text
+    }
+
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Waits until somebody listens on a port, or the program has ended.
+    pub(crate) fn wait_until_it_listens(&mut self, port: u16) {
+        let started = Instant::now();
+        while !listens(port) && started.elapsed() < PATIENCE {
+            if self.child.try_wait().expect("it is our child").is_some() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Whether somebody listens on a port; without connecting, which the program would count.
+fn listens(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let local = format!(":{port:04X}");
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(std::fs::read_to_string);
+    let mut lines = tables.iter().flatten().flat_map(|table| table.lines());
+    lines.any(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let address = words.next().unwrap_or_default();
+        let state = words.nth(1).unwrap_or_default();
+        address.ends_with(&local) && state == LISTEN
+    })
+}

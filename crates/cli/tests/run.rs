@@ -1,0 +1,129 @@
+//! `rkey run`: the program finds the device, and to its caller it looks as if `rkey` was not there.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// The program under test; `RKEY_BIN` names another copy of it.
+fn program() -> Command {
+    let path = std::env::var_os("RKEY_BIN")
+        .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_rkey")), PathBuf::from);
+    let mut command = Command::new(path);
+    command.env_remove("RKEY_LOG").stdin(Stdio::null());
+    command
+}
+
+fn run(words: &[&str]) -> Output {
+    program().arg("run").args(words).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_program_finds_the_device() {
+    for words in [
+        &["ibv_devices"][..],
+        &["--", "ibv_devices"],
+        &["--explain", "ibv_devices"],
+    ] {
+        let output = run(words);
+        assert!(output.status.success(), "{output:?}");
+        assert!(text(&output.stdout).contains("rkey0"), "{output:?}");
+    }
+}
+
+#[test]
+fn arguments_are_the_programs_own() {
+    let output = run(&["printf", "%s|", "--explain", "-h", "two words", "--"]);
+    assert_eq!(
+        text(&output.stdout),
+        "--explain|-h|two words|--|",
+        "{output:?}"
+    );
+}
+
+#[test]
+fn the_exit_status_is_the_programs_own() {
+    for more in [&[][..], &["--explain"]] {
+        let end = |script: &str| run(&[more, &["sh", "-c", script]].concat()).status;
+        assert_eq!(end("exit 0").code(), Some(0));
+        assert_eq!(end("exit 42").code(), Some(42));
+        assert_eq!(end("kill -9 $$").signal(), Some(9));
+        assert_eq!(end("kill -15 $$").signal(), Some(15));
+    }
+    let mut missing = program();
+    // A folder of the path that cannot be read would make it another error.
+    missing.env("PATH", "/usr/bin:/bin");
+    let missing = missing
+        .args(["run", "there-is-no-such-program"])
+        .output()
+        .unwrap();
+    assert_eq!(missing.status.code(), Some(127));
+    assert!(
+        text(&missing.stderr).contains("there-is-no-such-program"),
+        "{missing:?}"
+    );
+    assert_eq!(run(&["/etc/passwd"]).status.code(), Some(126));
+}
+
+#[test]
+fn signals_reach_the_program() {
+    for more in [&[][..], &["--explain"]] {
+        let script = "trap 'echo got it; exit 5' TERM; echo ready; while :; do sleep 0.02; done";
+        let mut command = program();
+        command.arg("run").args(more).args(["sh", "-c", script]);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        let pid = child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-TERM", &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let started = Instant::now();
+        while child.try_wait().unwrap().is_none() && started.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        line.clear();
+        let _ = std::io::BufRead::read_line(&mut out, &mut line);
+        let _ = child.kill();
+        assert_eq!(child.wait().unwrap().code(), Some(5));
+        assert_eq!(line, "got it\n");
+    }
+}
+
+/// A refusal in a child of the program, with the advice that belongs to it; and where there was none, it says
+/// that.
+#[test]
+fn refusals_are_explained_at_the_end() {
+    let quiet = run(&["--explain", "true"]);
+    assert!(
+        text(&quiet.stderr).contains("no access was refused"),
+        "{quiet:?}"
+    );
+    // The demo's second process makes ten mistakes on purpose. It uses the device without verbs.
+    let rkey = program().get_program().to_owned();
+    let output = run(&["--explain", rkey.to_str().unwrap(), "demo", "-q"]);
+    let errors = text(&output.stderr);
+    assert!(output.status.success(), "{output:?}");
+    for words in [
+        "refused accesses:",
+        "the key is stale",
+        "Ask the owner for the present key",
+        "process ",
+    ] {
+        assert!(errors.contains(words), "{words} is missing in {errors}");
+    }
+}
