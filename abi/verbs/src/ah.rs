@@ -13,6 +13,7 @@ use crate::pd::PdObject;
 use crate::port::PORT;
 use crate::sys::consts::WC_GRH;
 use crate::sys::{Ah, AhAttr, Context, Gid, GlobalRoute, Grh, Pd, Wc};
+use rkey_device::engine::Route;
 use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -24,8 +25,8 @@ pub const MAX: u32 = 1 << 18;
 #[repr(C)]
 pub struct AhObject {
     c: UnsafeCell<Ah>,
-    /// To whom.
-    pub dgid: Gid,
+    /// To whom, and from whom.
+    pub route: Route,
 }
 
 // SAFETY: the structure is written only while it is made.
@@ -73,6 +74,14 @@ pub fn check(attr: &AhAttr) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Set to 1, address handles need no global route, against the rule for Ethernet ports: some programs (qperf with
+/// datagrams) know only local ones.
+const LOCAL_ROUTES: &str = "RKEY_LOCAL_ROUTES";
+
+fn takes_local_routes() -> bool {
+    std::env::var_os(LOCAL_ROUTES).is_some_and(|value| value == "1")
+}
+
 /// `ibv_create_ah`.
 ///
 /// # Safety
@@ -81,6 +90,12 @@ pub unsafe extern "C" fn create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
     fence(|| {
         // SAFETY: as the caller promises, or refused.
         let (object, attr) = unsafe { (find::<PdObject>(pd)?, input(attr)?) };
+        if attr.is_global == 0 && !takes_local_routes() {
+            tracing::warn!(
+                "an address handle without a global route: on an Ethernet port peers have GIDs (set is_global; most programs take an option such as -g 0). {LOCAL_ROUTES}=1 takes it as one on this host"
+            );
+            return Err(Errno::INVAL);
+        }
         check(attr)?;
         let c = UnsafeCell::new(Ah {
             context: object.context,
@@ -89,7 +104,13 @@ pub unsafe extern "C" fn create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
         });
         let handle = place(AhObject {
             c,
-            dgid: attr.grh.dgid,
+            route: Route {
+                source: gid::get(attr.grh.sgid_index.into()).map_or([0; 16], |entry| entry.gid.0),
+                target: attr.grh.dgid.0,
+                traffic_class: attr.grh.traffic_class,
+                flow_label: attr.grh.flow_label,
+                hop_limit: attr.grh.hop_limit,
+            },
         })?;
         object.users.add();
         Ok(handle)

@@ -12,7 +12,9 @@ use crate::sys::{
     Context, ContextOps, Device, DeviceAttr, DeviceAttrEx, GidEntry, PortAttr, ValuesEx,
     VerbsContext,
 };
-use crate::{async_event, channel, cq, cq_ex, device, dm, errno, mr, mw, pd, post, qp, srq, xrc};
+use crate::{
+    async_event, channel, cq, cq_ex, device, dm, errno, flow, mr, mw, pd, post, qp, srq, wq, xrc,
+};
 use rkey_device::Config;
 use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
@@ -24,6 +26,8 @@ use std::sync::Arc;
 const VECTORS: c_int = 1;
 /// Reads and atomics that a queue pair may have outstanding.
 pub const MAX_READS: i32 = 128;
+/// Multicast groups, and queue pairs in each; nothing here has such a limit, but programs want a number.
+const MAX_GROUPS: c_int = 8192;
 /// Bytes of device memory.
 pub const MAX_DM: u64 = 1 << 24;
 
@@ -116,15 +120,18 @@ fn verbs_context(cmd_fd: c_int, async_fd: c_int) -> VerbsContext {
         alloc_td: Some(pd::alloc_td),
         modify_cq: Some(cq_ex::modify_cq),
         post_srq_ops: None,
-        rwq_ind_tables: [None; 2],
-        wqs: [None; 3],
+        destroy_rwq_ind_table: Some(wq::destroy_table),
+        create_rwq_ind_table: Some(wq::create_table),
+        destroy_wq: Some(wq::destroy_wq),
+        modify_wq: Some(wq::modify_wq),
+        create_wq: Some(wq::create_wq),
         query_rt_values: Some(query_rt_values),
         create_cq_ex: Some(cq_ex::create_cq_ex),
         private: 0,
         query_device_ex: Some(query_device_ex),
-        destroy_flow: None,
+        destroy_flow: Some(flow::destroy_flow),
         placeholder2: 0,
-        create_flow: None,
+        create_flow: Some(flow::create_flow),
         placeholder1: 0,
         open_qp: Some(xrc::open_qp),
         create_qp_ex: Some(qp::create_qp_ex),
@@ -233,9 +240,11 @@ pub unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
         unsafe {
             find::<ContextObject>(context)?;
             mw::sweep(context);
+            flow::sweep(context);
             qp::sweep(context);
             crate::ah::sweep(context);
             srq::sweep(context);
+            wq::sweep(context);
             cq::sweep(context);
             channel::sweep(context);
             mr::sweep(context);
@@ -297,9 +306,9 @@ fn device_attributes(device: &rkey_device::Device) -> DeviceAttr {
         max_mw: number(config.limits.max_windows),
         max_raw_ipv6_qp: 0,
         max_raw_ethy_qp: 0,
-        max_mcast_grp: 0,
-        max_mcast_qp_attach: 0,
-        max_total_mcast_qp_attach: 0,
+        max_mcast_grp: MAX_GROUPS,
+        max_mcast_qp_attach: MAX_GROUPS,
+        max_total_mcast_qp_attach: MAX_GROUPS.saturating_mul(MAX_GROUPS),
         max_ah: number(crate::ah::MAX),
         max_fmr: 0,
         max_map_per_fmr: 0,
@@ -326,6 +335,18 @@ pub unsafe extern "C" fn query_device(context: *mut Context, attr: *mut DeviceAt
     })
 }
 
+/// `struct ibv_rss_caps`: raw packet queue pairs; tables, and queues in one; fields; function.
+fn rss_caps() -> [u64; 4] {
+    let tables = u64::from(wq::TABLE_MAX);
+    let fields = rkey_device::engine::HashFields::all().bits();
+    [
+        1 << QPT_RAW_PACKET | tables << 32,
+        tables,
+        fields.into(),
+        wq::TOEPLITZ.into(),
+    ]
+}
+
 /// `ibv_query_device_ex`.
 ///
 /// # Safety
@@ -349,6 +370,7 @@ pub unsafe extern "C" fn query_device_ex(
         if attr.is_null() || size < size_of::<DeviceAttr>() {
             return Err(Errno::INVAL);
         }
+        let config = context.device().config();
         let odp = ODP_SUPPORT_SEND | ODP_SUPPORT_RECV | ODP_SUPPORT_SRQ_RECV;
         let full = DeviceAttrEx {
             orig_attr: device_attributes(context.device()),
@@ -361,8 +383,8 @@ pub unsafe extern "C" fn query_device_ex(
             hca_core_clock: 1_000_000,
             device_cap_flags_ex: device_attributes(context.device()).device_cap_flags.into(),
             tso_caps: [0; 2],
-            rss_caps: [0; 4],
-            max_wq_type_rq: 0,
+            rss_caps: rss_caps(),
+            max_wq_type_rq: config.max_srqs,
             packet_pacing_caps: [0; 3],
             raw_packet_caps: 0,
             tm_caps: [0; 5],

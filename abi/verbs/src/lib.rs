@@ -11,7 +11,7 @@
 //! | [`device`], [`context`], [`port`], [`gid`] | the device, opening it, what it says about itself |
 //! | [`pd`], [`mr`], [`rereg`], [`mw`], [`dm`] | protection domains, regions, windows, device memory |
 //! | [`cq`], [`cq_ex`], [`channel`], [`async_event`] | completions and events |
-//! | [`qp`], [`qp_ex`], [`modify`], [`post`], [`srq`], [`xrc`], [`ah`], [`mcast`] | queue pairs and what they need |
+//! | [`qp`], [`qp_ex`], [`modify`], [`post`], [`srq`], [`xrc`], [`ah`], [`mcast`], [`flow`], [`wq`] | queue pairs and what they need |
 //! | [`flags`], [`status`], [`errno`], [`strings`], [`convert`] | translation tables |
 //! | [`fork`], [`interpose`], [`log`] | the surroundings |
 
@@ -26,6 +26,7 @@ pub mod device;
 pub mod dm;
 pub mod errno;
 pub mod flags;
+pub mod flow;
 pub mod fork;
 pub mod gid;
 pub mod interpose;
@@ -46,6 +47,7 @@ pub mod srq;
 pub mod status;
 pub mod strings;
 pub mod sys;
+pub mod wq;
 pub mod xrc;
 
 #[allow(unsafe_code)]

@@ -23,6 +23,8 @@ pub enum Service {
     XrcSend,
     /// The receiving half.
     XrcRecv,
+    /// Raw frames.
+    Raw,
 }
 
 impl Service {
@@ -35,6 +37,7 @@ impl Service {
             QPT_UD => Some(Self::Ud),
             QPT_XRC_SEND => Some(Self::XrcSend),
             QPT_XRC_RECV => Some(Self::XrcRecv),
+            QPT_RAW_PACKET => Some(Self::Raw),
             _ => None,
         }
     }
@@ -48,6 +51,7 @@ impl Service {
             Self::Ud => QpType::Ud,
             Self::XrcSend => QpType::XrcSend,
             Self::XrcRecv => QpType::XrcRecv,
+            Self::Raw => QpType::Raw,
         }
     }
 }
@@ -171,6 +175,10 @@ pub fn rule(service: Service, from: QpState, to: QpState) -> Option<(u32, u32)> 
     let step = STEPS.iter().find(|step| step.0 == from && step.1 == to)?;
     // Each half of an extended reliable connection has what concerns its direction.
     let (column, without) = match service {
+        Service::Raw => {
+            let first = from == QpState::Reset && to == QpState::Init;
+            return Some((if first { QP_PORT } else { 0 }, 0));
+        }
         Service::Rc => (0, 0),
         Service::Uc => (1, 0),
         Service::Ud => (2, 0),
@@ -265,12 +273,13 @@ mod tests {
     use super::*;
     use rkey_device::engine::qp::state::rule as qp_rule;
 
-    const SERVICES: [Service; 5] = [
+    const SERVICES: [Service; 6] = [
         Service::Rc,
         Service::Uc,
         Service::Ud,
         Service::XrcSend,
         Service::XrcRecv,
+        Service::Raw,
     ];
 
     /// As `ibv_rc_pingpong`, `ibv_uc_pingpong` and `ibv_ud_pingpong` call it.

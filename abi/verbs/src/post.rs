@@ -13,7 +13,9 @@ use crate::sys::consts::*;
 use crate::sys::{Ah, Qp, RecvWr, SendWr, Srq};
 use crate::{errno, flags};
 use rkey_device::core::{Key, LocalKey, WireKey};
-use rkey_device::engine::{RecvRequest, SendFlags, SendRequest, Sge, Target, UdAddress, Work};
+use rkey_device::engine::{
+    RecvRequest, Route, SendFlags, SendRequest, Sge, Target, UdAddress, Work,
+};
 use rkey_kit::{Errno, fence};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -190,11 +192,12 @@ fn post_inline(
 #[inline]
 pub unsafe fn address(ah: *mut Ah, qpn: u32, qkey: u32) -> Result<UdAddress, Errno> {
     // SAFETY: an address handle as the caller promises, or something that is refused.
-    unsafe { find::<AhObject>(ah)? };
+    let object = unsafe { find::<AhObject>(ah)? };
     Ok(UdAddress {
         link: None,
         qpn: qpn & 0xff_ffff,
         qkey,
+        route: object.route,
     })
 }
 
@@ -205,6 +208,13 @@ pub const fn shared_queue(number: u32) -> UdAddress {
         link: None,
         qpn: number & 0xff_ffff,
         qkey: 0,
+        route: Route {
+            source: [0; 16],
+            target: [0; 16],
+            traffic_class: 0,
+            flow_label: 0,
+            hop_limit: 0,
+        },
     }
 }
 
@@ -340,17 +350,27 @@ pub unsafe extern "C" fn post_srq_recv(
     fence(|| {
         // SAFETY: a shared receive queue as the caller promises, or something that is refused.
         let object = unsafe { find::<SrqObject>(srq) }.inspect_err(|_| tell_bad(bad, wr))?;
-        post_list(
-            wr,
-            bad,
-            |wr| wr.next,
-            |wr, _| {
-                let count = usize::try_from(wr.num_sge).map_err(|_| Errno::INVAL)?;
-                with_sges(wr.sg_list, count, |sges| {
-                    let request = RecvRequest { id: wr.wr_id, sges };
-                    object.srq.post_recv(&request).map_err(errno::from)
-                })
-            },
-        )
+        post_recvs(&object.srq, wr, bad)
     })
+}
+
+/// Posts a list of receives to a queue of the device.
+#[inline]
+pub(crate) fn post_recvs(
+    queue: &rkey_device::Srq,
+    wr: *mut RecvWr,
+    bad: *mut *mut RecvWr,
+) -> Result<c_int, Errno> {
+    post_list(
+        wr,
+        bad,
+        |wr| wr.next,
+        |wr, _| {
+            let count = usize::try_from(wr.num_sge).map_err(|_| Errno::INVAL)?;
+            with_sges(wr.sg_list, count, |sges| {
+                let request = RecvRequest { id: wr.wr_id, sges };
+                queue.post_recv(&request).map_err(errno::from)
+            })
+        },
+    )
 }

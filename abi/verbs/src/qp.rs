@@ -13,9 +13,11 @@ use crate::port::PORT;
 use crate::qp_ex::{self, Builder};
 use crate::srq::SrqObject;
 use crate::sys::consts::*;
-use crate::sys::{Context, Ece, Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx, Xrcd};
+use crate::sys::{
+    Context, Ece, Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx, RwqIndTable, Xrcd,
+};
 use crate::xrc::{self, XrcdObject};
-use crate::{ah, errno, flags};
+use crate::{ah, errno, flags, wq};
 use parking_lot::Mutex;
 use rkey_device::QpOptions;
 use rkey_device::engine::QpState;
@@ -41,6 +43,8 @@ pub struct QpObject {
     pub builder: Option<Box<Builder>>,
     /// The XRC domain that it serves, or null.
     pub(crate) xrcd: *mut Xrcd,
+    /// The table of queues over which it spreads frames, or null.
+    table: *mut RwqIndTable,
     /// A second handle (`ibv_open_qp`): events go to the first.
     opened: bool,
 }
@@ -163,6 +167,7 @@ unsafe fn create(
         head: head(pd.context, attr, pd_handle, &qp),
         qp,
         xrcd: std::ptr::null_mut(),
+        table: std::ptr::null_mut(),
         opened: false,
     };
     let handle = made.place(context)?;
@@ -210,6 +215,7 @@ pub(crate) struct Made {
     pub(crate) signal_all: bool,
     pub(crate) builder: Option<Box<Builder>>,
     pub(crate) xrcd: *mut Xrcd,
+    pub(crate) table: *mut RwqIndTable,
     pub(crate) opened: bool,
 }
 
@@ -227,6 +233,7 @@ impl Made {
             acks: Acks::default(),
             builder: self.builder,
             xrcd: self.xrcd,
+            table: self.table,
             opened,
         })?;
         if !opened {
@@ -266,6 +273,10 @@ pub unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAt
         if attr.qp_type == QPT_XRC_RECV {
             // SAFETY: as the caller promises.
             return unsafe { xrc::create_receiver(context, attr) };
+        }
+        if attr.comp_mask & (QP_INIT_ATTR_IND_TABLE | QP_INIT_ATTR_RX_HASH) != 0 {
+            // SAFETY: as the caller promises.
+            return unsafe { wq::create_spreading(context, attr) };
         }
         let known = QP_INIT_ATTR_PD | QP_INIT_ATTR_SEND_OPS_FLAGS | QP_INIT_ATTR_CREATE_FLAGS;
         if attr.comp_mask & !known != 0 {
@@ -447,6 +458,10 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
     fence(|| {
         // SAFETY: a queue pair as the caller promises, or something that is refused.
         let object = unsafe { find::<QpObject>(qp)? };
+        // Groups and flows go first.
+        if object.qp.memberships() > 0 {
+            return Err(Errno::BUSY);
+        }
         if !object.opened {
             object.context()?.open.events.remove_qp(object.qp.id());
         }
@@ -456,8 +471,9 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
             let object = remove::<QpObject>(qp)?;
             let c = &*object.c();
             let (pd, send_cq, recv_cq, srq) = (c.pd, c.send_cq, c.recv_cq, c.srq);
-            let xrcd = object.xrcd;
+            let (xrcd, table) = (object.xrcd, object.table);
             drop(object);
+            wq::release_table(table);
             if let Ok(xrcd) = find::<XrcdObject>(xrcd) {
                 xrcd.users.remove();
             }

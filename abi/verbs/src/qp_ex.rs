@@ -67,6 +67,7 @@ impl Builder {
             Service::Rc | Service::XrcSend => SENDS | WRITES | WINDOWS | READS,
             Service::Uc => SENDS | WRITES | WINDOWS,
             Service::Ud => SENDS,
+            Service::Raw => QP_EX_WITH_SEND,
             Service::XrcRecv => 0,
         };
         if operations & !known != 0 {

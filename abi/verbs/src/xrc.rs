@@ -215,6 +215,7 @@ fn handle_for(
         signal_all: false,
         builder: None,
         xrcd,
+        table: std::ptr::null_mut(),
         opened,
     };
     made.place(object)

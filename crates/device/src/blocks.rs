@@ -149,8 +149,8 @@ fn claim(scope: Scope) -> Result<Block, DeviceError> {
         let random = getrandom::u32().map_err(|e| {
             DeviceError::io("choosing queue pair numbers")(std::io::Error::other(e))
         })?;
-        // Never block 0: queue pair numbers 0 and 1 are special.
-        let number = (random % (BLOCKS - 1) + 1) as u16;
+        // Never the first block nor the last: queue pair numbers 0 and 1 are special, and 0xffffff means a group.
+        let number = (random % (BLOCKS - 2) + 1) as u16;
         match Listener::bind(names::block_name(scope, number).as_bytes()) {
             Ok(socket) => {
                 return Ok(Block {
@@ -165,7 +165,7 @@ fn claim(scope: Scope) -> Result<Block, DeviceError> {
     }
     Err(DeviceError::Limit {
         what: "blocks of queue pair numbers of this user",
-        limit: (BLOCKS - 1).into(),
+        limit: (BLOCKS - 2).into(),
         variable: "closing other devices",
     })
 }

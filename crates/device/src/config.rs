@@ -77,8 +77,6 @@ pub struct Config {
     pub retry_count: u8,
     /// Retries when the receiver has no receive posted, 0 to 6, 7 = for ever.
     pub rnr_retry: u8,
-    /// The 40 bytes in front of every received datagram (a global route header).
-    pub datagram_header: [u8; 40],
     /// How long `connect` and the hand-shake of a connection may take when no time is given.
     pub connect_timeout: Duration,
     /// A file of somebody who watches: refusals are written to its end instead of to the log.
@@ -107,7 +105,6 @@ impl Default for Config {
             timeout: 15,
             retry_count: 5,
             rnr_retry: 7,
-            datagram_header: [0; 40],
             connect_timeout: Duration::from_secs(5),
             report: None,
         }

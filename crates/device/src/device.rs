@@ -68,7 +68,6 @@ impl Device {
             max_queue_depth: config.max_queue_depth,
             max_sge: config.max_sge,
             max_inline: config.max_inline,
-            grh: config.datagram_header,
         };
         let engine = Engine::new(engine_config, Arc::clone(&protection), process_memory());
         let scope = Scope::of(config.share);

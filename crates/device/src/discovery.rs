@@ -11,11 +11,12 @@ use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use rkey_engine::{LinkId, QpId, QpState, QpType};
+use rkey_engine::{LinkId, QpId, QpState};
 use rkey_link::shm::{Connector, HandshakeError, LocalNode, ShmLink, Step};
 use rkey_link::{Link, NodeId};
 
 use crate::control::Control;
+use crate::groups::Search;
 use crate::names;
 use crate::reactor::Token;
 use crate::shared::Shared;
@@ -36,6 +37,7 @@ pub(crate) struct Discovery {
     local: LocalNode,
     blocks: HashMap<u16, LinkId>,
     attempts: HashMap<u16, Attempt>,
+    pub(crate) searches: Vec<Search>,
 }
 
 /// The search for the owner of one block.
@@ -48,10 +50,10 @@ struct Attempt {
 }
 
 #[derive(Clone, Copy)]
-struct Waiting {
-    qp: QpId,
-    peer: u32,
-    since: Instant,
+pub(crate) struct Waiting {
+    pub(crate) qp: QpId,
+    pub(crate) peer: u32,
+    pub(crate) since: Instant,
 }
 
 enum State {
@@ -67,6 +69,7 @@ impl Discovery {
             local,
             blocks: HashMap::new(),
             attempts: HashMap::new(),
+            searches: Vec::new(),
         }
     }
 
@@ -77,7 +80,14 @@ impl Discovery {
             .map(|attempt| match attempt.state {
                 State::Idle(at) | State::Asked(_, _, at) => at,
             })
+            .chain(self.search_deadline())
             .min()
+    }
+
+    /// The link to the owner of a block, if there is one.
+    pub(crate) fn link_of(&self, control: &Control, block: u16) -> Option<LinkId> {
+        let link = self.blocks.get(&block).copied();
+        link.filter(|&link| control.has(link))
     }
 
     /// Takes new wishes and goes on with old ones. Says whether a search has ended, one way or the other.
@@ -95,6 +105,10 @@ impl Discovery {
                 },
             );
         }
+        let wanted = std::mem::take(&mut *shared.wanted_groups.lock());
+        for (qp, group) in wanted {
+            self.look_for_group(shared, control, qp, group, now);
+        }
         let due: Vec<u16> = self
             .attempts
             .iter()
@@ -106,10 +120,10 @@ impl Discovery {
         for block in due {
             connected |= self.go_on(shared, control, block, now);
         }
-        connected
+        connected | self.end_searches(shared, control, now)
     }
 
-    fn want(&mut self, shared: &Shared, control: &Control, waiting: Waiting) -> bool {
+    pub(crate) fn want(&mut self, shared: &Shared, control: &Control, waiting: Waiting) -> bool {
         let block = names::block_of(waiting.peer);
         if let Some(&link) = self.blocks.get(&block) {
             if control.has(link) {
@@ -295,7 +309,7 @@ fn still_waits(shared: &Shared, waiting: Waiting, exists: bool, now: Instant) ->
         return false;
     };
     let waited = now.saturating_duration_since(waiting.since);
-    let datagram = info.config.qp_type == QpType::Ud;
+    let datagram = info.config.qp_type.is_datagram();
     let patience = match (datagram, exists) {
         (false, _) => PERSISTENCE,
         (true, false) => PERSISTENCE_DATAGRAM.0,
@@ -323,7 +337,7 @@ fn connect(shared: &Shared, waiting: Waiting, link: LinkId) {
         let Some(qp) = engine.query_qp(waiting.qp) else {
             return false;
         };
-        if qp.config.qp_type == QpType::Ud {
+        if qp.config.qp_type.is_datagram() {
             engine.connect_qpn(waiting.peer, link);
             return false;
         }

@@ -40,6 +40,10 @@ impl Shared {
                 }
                 Event::PeerGone { qp, qpn } => self.peer_is_gone(qp, qpn),
                 Event::LinkNeeded { qp, peer } => self.link_needed(qp, peer),
+                Event::GroupNeeded { qp, group } => {
+                    self.wanted_groups.lock().push((qp, group));
+                    self.progress.ring();
+                }
                 Event::LinkDown { link, reason } => {
                     tracing::debug!(?link, %reason, "a link broke");
                     self.lost.lock().push(link);

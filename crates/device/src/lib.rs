@@ -53,6 +53,7 @@ mod effects;
 mod failing;
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod groups;
 mod identities;
 mod peeks;
 mod progress;

@@ -12,6 +12,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use rustix::net::SocketAddrUnix;
 
+use rkey_engine::Group;
+
 use crate::config::Share;
 
 /// Number of queue pair numbers in one block.
@@ -69,6 +71,29 @@ pub fn listen_name(scope: Scope, address: SocketAddr) -> String {
     format!("rkey/1/{scope}/listen/{address}")
 }
 
+/// The abstract name (without the leading zero byte) by which the device with a block says that it has members of a
+/// group.
+#[must_use]
+pub fn group_name(scope: Scope, group: Group, block: u16) -> String {
+    format!("{}{block:04x}", group_prefix(scope, group))
+}
+
+fn group_prefix(scope: Scope, group: Group) -> String {
+    match group {
+        Group::Gid(gid) => format!("rkey/1/{scope}/group/{:032x}/", u128::from_be_bytes(gid)),
+        Group::Wire => format!("rkey/1/{scope}/group/wire/"),
+    }
+}
+
+/// A block of each device in this network namespace and scope that has members of a group.
+///
+/// # Errors
+/// `/proc/net/unix` cannot be read.
+pub fn members(scope: Scope, group: Group) -> std::io::Result<Vec<u16>> {
+    let text = std::fs::read_to_string("/proc/net/unix")?;
+    Ok(parse_proc_net_unix(&text, &group_prefix(scope, group)))
+}
+
 /// The block of a queue pair number.
 #[must_use]
 pub fn block_of(qpn: u32) -> u16 {
@@ -118,17 +143,19 @@ pub fn is_of_this_host(ip: IpAddr) -> bool {
 /// # Errors
 /// The file cannot be read.
 pub fn claimed_blocks(scope: Scope) -> std::io::Result<Vec<u16>> {
-    Ok(parse_proc_net_unix(
-        &std::fs::read_to_string("/proc/net/unix")?,
-        scope,
-    ))
+    let text = std::fs::read_to_string("/proc/net/unix")?;
+    Ok(parse_proc_net_unix(&text, &block_prefix(scope)))
 }
 
-/// The claimed blocks in the text of `/proc/net/unix`, sorted, each once. Lines look like
+fn block_prefix(scope: Scope) -> String {
+    format!("rkey/1/{scope}/qp/")
+}
+
+/// The blocks after `prefix` in the text of `/proc/net/unix`, sorted, each once. Lines look like
 /// `0000000000000000: 00000002 00000000 00010000 0005 01 12345 @rkey/1/1000/qp/00ab`; connected
 /// sockets carry the same name, hence "each once".
-fn parse_proc_net_unix(text: &str, scope: Scope) -> Vec<u16> {
-    let prefix = format!("@rkey/1/{scope}/qp/");
+fn parse_proc_net_unix(text: &str, prefix: &str) -> Vec<u16> {
+    let prefix = format!("@{prefix}");
     let mut blocks: Vec<u16> = text
         .lines()
         .filter_map(|line| line.split_ascii_whitespace().nth(7)?.strip_prefix(&prefix))
@@ -156,6 +183,22 @@ mod tests {
             listen_name(Scope::User(7), "[::1]:7471".parse().unwrap()),
             "rkey/1/7/listen/[::1]:7471"
         );
+    }
+
+    #[test]
+    fn names_of_groups_fit_and_stay_apart() {
+        let scope = Scope::User(u32::MAX);
+        let group = Group::Gid([0xff; 16]);
+        let name = group_name(scope, group, 0xab);
+        assert!(abstract_address(&name).is_ok());
+        let line = format!("0: 2 0 0 0005 01 101 @{name}");
+        assert_eq!(
+            parse_proc_net_unix(&line, &group_prefix(scope, group)),
+            [0xab]
+        );
+        for other in [Group::Wire, Group::Gid([0; 16])] {
+            assert!(parse_proc_net_unix(&line, &group_prefix(scope, other)).is_empty());
+        }
     }
 
     #[test]
@@ -189,10 +232,11 @@ Num       RefCount Protocol Flags    Type St Inode Path
 0000000000000000: 00000002 00000000 00010000 0005 01 108 /run/rkey/1/1000/qp/0003
 ";
         assert_eq!(
-            parse_proc_net_unix(text, Scope::User(1000)),
+            parse_proc_net_unix(text, &block_prefix(Scope::User(1000))),
             [0x0001, 0x00ab]
         );
-        assert_eq!(parse_proc_net_unix(text, Scope::Any), [] as [u16; 0]);
+        let any = block_prefix(Scope::Any);
+        assert_eq!(parse_proc_net_unix(text, &any), [] as [u16; 0]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rkey_core::{Access, DomainId};
 use rkey_engine::{
     Peer, QpAttributes, QpConfig, QpId, QpInfo, QpState, QpType, RecvRequest, SendRequest, XrcdId,
@@ -11,6 +12,7 @@ use rkey_link::NodeId;
 use crate::connect::QpAddress;
 use crate::device::Device;
 use crate::error::DeviceError;
+use crate::groups::Membership;
 use crate::queue::{Cq, Srq};
 
 /// What a queue pair is made of; none of it changes later.
@@ -106,6 +108,7 @@ struct QpInner {
     /// Number of the first message that it will send when it is connected by [`Qp::connect`].
     first_msn: u32,
     options: QpOptions,
+    membership: Mutex<Membership>,
 }
 
 impl Device {
@@ -169,6 +172,7 @@ impl Device {
                     qpn,
                     first_msn,
                     options,
+                    membership: Mutex::default(),
                 })))
             }
             Err(error) => {
@@ -199,6 +203,10 @@ impl Qp {
             qpn: self.0.qpn,
             msn: self.0.first_msn,
         }
+    }
+
+    pub(crate) fn membership(&self) -> &Mutex<Membership> {
+        &self.0.membership
     }
 
     /// What it was created with.
@@ -353,6 +361,7 @@ impl Drop for QpInner {
         if let Err(error) = shared.command(|engine| engine.destroy_qp(self.id)) {
             tracing::debug!(%error, "destroying a queue pair");
         }
+        shared.forget_memberships(&self.membership.lock());
         shared.blocks.free(self.qpn);
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rkey_core::DomainId;
-use rkey_engine::{Completion, CqId, CqShared, RecvRequest, SrqId, XrcdId};
+use rkey_engine::{Completion, CqId, CqShared, RecvRequest, SrqId, WqState, XrcdId};
 
 use crate::channel::{Channel, EventQueue};
 use crate::device::Device;
@@ -356,6 +356,32 @@ impl Device {
         xrcd: XrcdId,
         cq: &Cq,
     ) -> Result<Srq, DeviceError> {
+        self.create_serving(domain, depth, max_sge, Some(xrcd), cq)
+    }
+
+    /// Creates a receive queue over which raw queue pairs spread frames ([`Qp::spread`](crate::Qp::spread)). Its
+    /// receives complete in `cq`. It begins in [`WqState::Reset`].
+    ///
+    /// # Errors
+    /// As [`Device::create_srq`].
+    pub fn create_wq(
+        &self,
+        domain: DomainId,
+        depth: u32,
+        max_sge: u32,
+        cq: &Cq,
+    ) -> Result<Srq, DeviceError> {
+        self.create_serving(domain, depth, max_sge, None, cq)
+    }
+
+    fn create_serving(
+        &self,
+        domain: DomainId,
+        depth: u32,
+        max_sge: u32,
+        xrcd: Option<XrcdId>,
+        cq: &Cq,
+    ) -> Result<Srq, DeviceError> {
         self.check()?;
         self.check_queue("receives in one shared receive queue", depth, max_sge)?;
         if !self.is(cq.device()) {
@@ -365,7 +391,10 @@ impl Device {
         }
         let id = self
             .shared()
-            .command(|engine| engine.create_xrc_srq(domain, depth, max_sge, xrcd, cq.id()))
+            .command(|engine| match xrcd {
+                Some(xrcd) => engine.create_xrc_srq(domain, depth, max_sge, xrcd, cq.id()),
+                None => engine.create_wq(domain, depth, max_sge, cq.id()),
+            })
             .map_err(|e| self.limit_of(e, "shared receive queues", "RKEY_MAX_SRQS"))?;
         Ok(Srq(Arc::new(SrqInner {
             device: self.clone(),
@@ -392,6 +421,17 @@ impl Srq {
     #[must_use]
     pub fn number(&self) -> u32 {
         self.0.id.number()
+    }
+
+    /// Brings a receive queue of [`Device::create_wq`] into another state.
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`].
+    pub fn set_state(&self, state: WqState) -> Result<(), DeviceError> {
+        let shared = self.0.device.shared();
+        shared.check()?;
+        shared.command(|engine| engine.set_wq_state(self.0.id, state))?;
+        Ok(())
     }
 
     /// Adds a receive.

@@ -10,7 +10,7 @@ use rkey_base::lock::SpinLock;
 use rkey_base::memory::ProcessMemory;
 use rkey_base::process::ForkMark;
 use rkey_core::Protection;
-use rkey_engine::{CqId, DenialReport, Engine, LinkId, QpId, Reports};
+use rkey_engine::{CqId, DenialReport, Engine, Group, LinkId, QpId, Reports};
 use rkey_link::{AnyLink, NodeId};
 
 use crate::blocks::Blocks;
@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::denials::DenialLog;
 use crate::error::DeviceError;
 use crate::event::AsyncEvent;
+use crate::groups::Adverts;
 use crate::identities::Identities;
 use crate::lease::Leases;
 use crate::names::Scope;
@@ -48,6 +49,9 @@ pub(crate) struct Shared {
     pub(crate) loopback: OnceLock<LinkId>,
     /// Queue pairs that need a link, for the engine thread.
     pub(crate) wanted: Mutex<Vec<(QpId, u32)>>,
+    /// Queue pairs that send to groups whose devices are to be found, for the engine thread.
+    pub(crate) wanted_groups: Mutex<Vec<(QpId, Group)>>,
+    pub(crate) adverts: Adverts,
     /// Links that broke, to be taken apart by the engine thread.
     pub(crate) lost: Mutex<Vec<LinkId>>,
     /// Links to give up, for the engine thread.
@@ -117,6 +121,8 @@ impl Shared {
             reactor: Reactor::new()?,
             loopback: OnceLock::new(),
             wanted: Mutex::new(Vec::new()),
+            wanted_groups: Mutex::new(Vec::new()),
+            adverts: Adverts::default(),
             lost: Mutex::new(Vec::new()),
             cut: Mutex::new(Vec::new()),
             notify: Mutex::new(HashMap::new()),

@@ -230,6 +230,7 @@ fn datagrams() {
             link: None,
             qpn: to,
             qkey: 0x1234,
+            route: rkey_engine::Route::default(),
         });
         qp.post_send(&request).unwrap();
     }
@@ -253,4 +254,69 @@ fn datagrams() {
         }
     }
     peer.finish();
+}
+
+/// What is sent to a group reaches its members in other processes, in other devices of this one, and the sender
+/// itself; who has left it hears nothing more.
+#[test]
+fn groups() {
+    const GROUP: [u8; 16] = [
+        0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x77, 0x11, 0x22, 0x33,
+    ];
+    if role().is_some() {
+        let side = Side::open();
+        let qp = datagram_qp(&side.device, &side);
+        qp.join(GROUP).unwrap();
+        side.receive(&qp, 1, 0, 512);
+        tell(&side, &qp);
+        assert_eq!(side.next_asleep().bytes, 48);
+        assert_eq!(side.word(5), 4711);
+        return;
+    }
+    let sides = [0, 1].map(|_| Side::open());
+    let qps = [0, 1].map(|at| datagram_qp(&sides[at].device, &sides[at]));
+    for (side, qp) in sides.iter().zip(&qps) {
+        assert!(!qp.leave(GROUP).unwrap());
+        qp.join(GROUP).unwrap();
+        qp.join(GROUP).unwrap();
+        assert_eq!(qp.memberships(), 1);
+        side.receive(qp, 2, 100, 512);
+        side.receive(qp, 3, 200, 512);
+    }
+    let (peer, ..) = start("groups", "member");
+    let send = || {
+        let (side, qp) = (&sides[0], &qps[0]);
+        side.set(0, 4711);
+        let sges = [side.sge(0, 8)];
+        let work = Work::Send {
+            imm: None,
+            invalidate: None,
+        };
+        let mut request = SendRequest::new(1, work, &sges);
+        request.ud = Some(UdAddress {
+            link: None,
+            qpn: rkey_engine::groups::GROUP_QPN,
+            qkey: 0x1234,
+            route: rkey_engine::Route {
+                target: GROUP,
+                ..Default::default()
+            },
+        });
+        qp.post_send(&request).unwrap();
+    };
+    send();
+    let mut ids = [sides[0].next_asleep().id, sides[0].next_asleep().id];
+    ids.sort_unstable();
+    assert_eq!(ids, [1, 2], "sent, and heard by the sender itself");
+    assert_eq!((sides[1].next_asleep().id, sides[1].word(105)), (2, 4711));
+    peer.finish();
+    assert!(qps[0].leave(GROUP).unwrap() && !qps[0].leave(GROUP).unwrap());
+    send();
+    assert_eq!(sides[1].next_asleep().id, 3);
+    assert_eq!(sides[0].next_asleep().id, 1);
+    assert!(
+        sides[0]
+            .next_within(std::time::Duration::from_millis(20))
+            .is_none()
+    );
 }

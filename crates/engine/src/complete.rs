@@ -92,7 +92,7 @@ impl<M> Context<M> {
         qp.state = QpState::Error;
         self.flush_sends(qp);
         self.flush_receives(qp);
-        if qp.config.srq.is_some() && qp.config.xrcd.is_none() {
+        if qp.config.srq.is_some() && qp.home.is_none() {
             self.events.push_back(Event::LastWqeReached {
                 qp: qp.id,
                 qpn: qp.qpn,

@@ -1,6 +1,7 @@
 //! What requester and responder share: completion queues, events, reports, timers, the time.
 
 use crate::cq::{Cq, Pushed};
+use crate::groups::{Destinations, Group};
 use crate::id::Table;
 use crate::qp::pair::Qp;
 use crate::reach::{Reach, Trouble};
@@ -8,7 +9,8 @@ use crate::recv_queue::RecvQueue;
 use crate::send_queue::WqeFlags;
 use crate::timer::Timers;
 use crate::{
-    Completion, CqId, DenialReport, EngineConfig, Event, LinkId, Reports, Sge, Side, SrqId, XrcdId,
+    Completion, CqId, DenialReport, EngineConfig, Event, LinkId, QpId, Reports, Sge, Side, SrqId,
+    XrcdId,
 };
 use rkey_core::{Denial, DomainId};
 use rkey_link::NodeId;
@@ -30,8 +32,11 @@ pub(crate) struct Srq {
     /// Raise an event when fewer are left; 0 is disarmed.
     pub(crate) limit: u32,
     pub(crate) users: u32,
-    /// For extended reliable connections: the domain of those that may use it, and where its receives complete.
-    pub(crate) xrc: Option<(XrcdId, CqId)>,
+    /// For queues whose receives complete in a queue of their own: that one, and for extended reliable connections
+    /// the domain of those that may use it.
+    pub(crate) serves: Option<(Option<XrcdId>, CqId)>,
+    /// Whether frames that are spread may come here.
+    pub(crate) ready: bool,
 }
 
 /// Requests by reference that have ended here and not at the peer.
@@ -54,6 +59,9 @@ pub(crate) struct Context<M> {
     pub(crate) ready: Vec<u32>,
     /// Completion queues that broke and whose queue pairs have not been told.
     pub(crate) broken: Vec<CqId>,
+    /// Members of groups here, and where else datagrams to a group go.
+    pub(crate) members: HashMap<Group, Vec<QpId>>,
+    pub(crate) destinations: HashMap<Group, Destinations>,
     /// Links to datagram queue pairs.
     pub(crate) routes: HashMap<u32, LinkId>,
     pub(crate) ghosts: Vec<Ghost>,
@@ -77,6 +85,8 @@ impl<M> Context<M> {
             now: 0,
             ready: Vec::new(),
             broken: Vec::new(),
+            members: HashMap::new(),
+            destinations: HashMap::new(),
             routes: HashMap::new(),
             ghosts: Vec::new(),
             referenced: Cell::new(false),
@@ -110,12 +120,12 @@ impl<M> Context<M> {
     #[cold]
     pub(crate) fn forget_completions(&mut self, qp: &Qp) {
         let mut queues = vec![qp.config.send_cq, qp.config.recv_cq];
-        if qp.config.xrcd.is_some() {
-            let of_domain = self.srqs.iter().filter_map(|srq| srq.xrc);
+        if qp.home.is_some() {
+            let of_domain = self.srqs.iter().filter_map(|srq| srq.serves);
             queues.extend(
                 of_domain
-                    .filter(|xrc| Some(xrc.0) == qp.config.xrcd)
-                    .map(|xrc| xrc.1),
+                    .filter(|serves| serves.0 == qp.config.xrcd)
+                    .map(|serves| serves.1),
             );
         }
         for cq in queues {

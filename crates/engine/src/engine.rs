@@ -37,8 +37,6 @@ pub struct EngineConfig {
     pub max_sge: u32,
     /// Bytes of inline data of a work request.
     pub max_inline: u32,
-    /// The 40 bytes in front of every received datagram.
-    pub grh: [u8; 40],
 }
 
 impl Default for EngineConfig {
@@ -52,7 +50,6 @@ impl Default for EngineConfig {
             max_queue_depth: 1 << 15,
             max_sge: 32,
             max_inline: 1024,
-            grh: [0; 40],
         }
     }
 }
@@ -210,13 +207,13 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.place_srq(domain, depth, max_sge, None)
     }
 
-    /// Creates a shared receive queue, for extended reliable connections or not.
+    /// Creates a shared receive queue, with a completion queue of its own or not.
     pub(crate) fn place_srq(
         &mut self,
         domain: DomainId,
         depth: u32,
         max_sge: u32,
-        xrc: Option<(XrcdId, CqId)>,
+        serves: Option<(Option<XrcdId>, CqId)>,
     ) -> Result<SrqId, EngineError> {
         if depth == 0 {
             return Err(EngineError::Zero("the depth of a shared receive queue"));
@@ -242,7 +239,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
             max_sge,
             limit: 0,
             users: 0,
-            xrc,
+            serves,
+            ready: true,
         }))
     }
 
@@ -313,7 +311,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             .srqs
             .get(srq)
             .ok_or(EngineError::NoSuch("shared receive queue"))?;
-        let (users, domain, xrc) = (found.users, found.domain, found.xrc);
+        let (users, domain, serves) = (found.users, found.domain, found.serves);
         if users > 0 {
             return Err(EngineError::Busy {
                 what: "shared receive queue",
@@ -321,7 +319,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             });
         }
         self.x.srqs.remove(srq);
-        if let Some(cq) = xrc.and_then(|(_, cq)| self.x.cqs.get_mut(cq)) {
+        if let Some(cq) = serves.and_then(|(_, cq)| self.x.cqs.get_mut(cq)) {
             cq.users = cq.users.saturating_sub(1);
         }
         self.release(domain);
@@ -421,6 +419,10 @@ impl<L: Link, M: Memory> Engine<L, M> {
             }
         }
         self.x.forget_completions(&qp);
+        self.x.members.retain(|_, members| {
+            members.retain(|member| *member != qp.id);
+            !members.is_empty()
+        });
         let config = qp.created();
         self.count_users(&config, -1);
         self.x.reach.protection.forget_endpoint(qp.qpn);

@@ -1,5 +1,6 @@
 //! What an engine has to tell its device, apart from completions.
 
+use crate::groups::Group;
 use crate::{CqId, DenialReport, LinkId, QpId, SrqId};
 use rkey_core::BindError;
 use rkey_link::DownReason;
@@ -67,6 +68,14 @@ pub enum Event {
         qp: QpId,
         /// The number to find.
         peer: u32,
+    },
+    /// A datagram to a group waits for the links to the devices that have members. The device answers with
+    /// [`crate::Engine::connect_group`].
+    GroupNeeded {
+        /// Whose datagram.
+        qp: QpId,
+        /// The group.
+        group: Group,
     },
     /// A link broke and has been detached; queue pairs with requests on it have failed them.
     LinkDown {

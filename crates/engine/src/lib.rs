@@ -17,6 +17,8 @@
 //! | [`status`] | completions, as polled |
 //! | [`qp`] | queue pairs: configuration, attributes and the [state table](qp::state) |
 //! | [`cq`] | completion queues |
+//! | [`spread`] | receive side scaling of raw frames |
+//! | [`groups`] | multicast groups, and the wire of raw frames |
 //! | [`event`], [`report`] | what else an engine tells |
 //! | [`inspect`] | everything an engine has, as plain data |
 #![forbid(unsafe_code)]
@@ -31,6 +33,7 @@ mod drive;
 mod engine;
 pub mod error;
 pub mod event;
+pub mod groups;
 pub mod id;
 pub mod inspect;
 mod nak;
@@ -45,6 +48,7 @@ pub mod report;
 mod requester;
 mod responder;
 mod send_queue;
+pub mod spread;
 pub mod status;
 mod timer;
 pub mod ud;
@@ -55,9 +59,13 @@ pub use cq::CqShared;
 pub use engine::{Engine, EngineConfig, Progress};
 pub use error::{EngineError, ModifyError};
 pub use event::Event;
+pub use groups::{Flow, Group};
 pub use id::{CqId, LinkId, QpId, SrqId};
 pub use qp::state::{Attributes, QpState, QpType};
 pub use qp::{Peer, QpAttributes, QpConfig, QpInfo, XrcdId};
 pub use report::{DenialReport, Reports, Side};
+pub use spread::{HashFields, Spread, WqState};
 pub use status::{Completion, CompletionFlags, CompletionOp, Status};
-pub use work::{PostError, RecvRequest, SendFlags, SendRequest, Sge, Target, UdAddress, Work};
+pub use work::{
+    PostError, RecvRequest, Route, SendFlags, SendRequest, Sge, Target, UdAddress, Work,
+};

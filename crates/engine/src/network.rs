@@ -5,7 +5,7 @@ use crate::context::Ghost;
 use crate::port::Port;
 use crate::requester::{drop_datagram, pump};
 use crate::send_queue::{Detail, WqeFlags};
-use crate::{Engine, EngineError, LinkId, Peer, Progress, QpId, QpState, QpType, Sge, Status};
+use crate::{Engine, EngineError, LinkId, Peer, Progress, QpId, QpState, Sge, Status};
 use rkey_base::memory::Memory;
 use rkey_core::LocalKey;
 use rkey_link::{DownReason, Link, NodeId};
@@ -113,7 +113,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             return;
         };
         qp.req.asked = false;
-        if qp.config.qp_type == QpType::Ud {
+        if qp.config.qp_type.is_datagram() {
             self.x.routes.remove(&peer);
             self.wake_datagrams(peer, true);
         } else if qp.out.is_none()
@@ -131,7 +131,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             let Some(qp) = self.qps.at_mut(index) else {
                 continue;
             };
-            if qp.config.qp_type != QpType::Ud {
+            if !qp.config.qp_type.is_datagram() {
                 continue;
             }
             while qp.sq.next != qp.sq.tail

@@ -1,6 +1,7 @@
 //! Posting work requests: checks that need no peer, then into the queue, then out if possible.
 
 use crate::context::Context;
+use crate::groups::GROUP_QPN;
 use crate::qp::pair::Qp;
 use crate::requester::{pump, pump_connected};
 use crate::send_queue::{BindWork, Detail, Wqe, WqeFlags};
@@ -9,6 +10,7 @@ use crate::{
     CompletionOp, Engine, PostError, QpId, QpState, QpType, RecvRequest, SendFlags, SendRequest,
     SrqId, Status, Target, Work, xrc,
 };
+use crate::{Route, UdAddress};
 use rkey_base::memory::Memory;
 use rkey_core::WireKey;
 use rkey_link::Link;
@@ -33,7 +35,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             watch(&mut self.x, qp);
         }
         if qp.state == QpState::Rts
-            && qp.config.qp_type != QpType::Ud
+            && !qp.config.qp_type.is_datagram()
             && let Some(port) = qp.out.and_then(|link| self.links.get_mut(link))
         {
             pump_connected(&mut self.x, Some(port), qp);
@@ -179,7 +181,7 @@ fn accept(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
         Work::Send {
             imm,
             invalidate: None,
-        } if !xrc::is_half(qp_type) => {
+        } if qp_type == QpType::Ud || qp_type.is_plain_connection() => {
             if qp_type == QpType::Ud {
                 let to = request.ud.ok_or(PostError::NoAddress)?;
                 qp.sq.set_next_detail(Detail::Datagram(to));
@@ -190,6 +192,7 @@ fn accept(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
             immediate(wqe, &mut flags, imm);
         }
         _ if xrc::is_half(qp_type) => xrc::accept(qp, request, &mut flags)?,
+        _ if qp_type == QpType::Raw => accept_frame(qp, request)?,
         _ => accept_rare(qp, request, &mut flags)?,
     }
     let wqe = qp.sq.tail_mut();
@@ -209,6 +212,28 @@ fn accept(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
         request.sges.len() as u32
     };
     qp.sq.push(request.sges, request.inline);
+    Ok(())
+}
+
+/// A raw frame.
+#[cold]
+fn accept_frame(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
+    let plain = Work::Send {
+        imm: None,
+        invalidate: None,
+    };
+    if request.work != plain {
+        return Err(PostError::NotSupported("raw queue pairs only send"));
+    }
+    qp.sq.set_next_detail(Detail::Datagram(UdAddress {
+        link: None,
+        qpn: GROUP_QPN,
+        qkey: 0,
+        route: Route::default(),
+    }));
+    let wqe = qp.sq.tail_mut();
+    wqe.op = CompletionOp::Send;
+    (wqe.addr, wqe.key, wqe.imm) = (0, 0, 0);
     Ok(())
 }
 

@@ -105,6 +105,16 @@ impl RecvQueue {
         true
     }
 
+    /// Takes all receives out; their ids, oldest first.
+    pub(crate) fn drain(&mut self) -> Vec<u64> {
+        let mut recv = Recv::none();
+        let mut ids = Vec::new();
+        while self.take(&mut recv) {
+            ids.push(recv.id);
+        }
+        ids
+    }
+
     /// The same receives in a ring of another size, which must hold them.
     pub(crate) fn resized(mut self, limit: u32) -> Self {
         let mut other = Self::new(limit, self.stride as u32);

@@ -4,8 +4,10 @@
 //! when its link has room again, when a delay is over, and when an answer lets a request start
 //! that waited for it.
 
+use crate::UdAddress;
 use crate::bind;
 use crate::context::Context;
+use crate::groups::{self, Copied};
 use crate::id::Table;
 use crate::port::{Port, Record};
 use crate::qp::pair::{MSN_MASK, Qp};
@@ -33,7 +35,7 @@ pub(crate) fn pump<L: Link, M: Memory>(
     links: &mut Table<Port<L>>,
     qp: &mut Qp,
 ) {
-    if qp.config.qp_type == QpType::Ud {
+    if qp.config.qp_type.is_datagram() {
         pump_datagrams(x, links, qp);
     } else {
         let port = qp.out.and_then(|id| links.get_mut(id));
@@ -73,6 +75,14 @@ fn pump_datagrams<L: Link, M: Memory>(x: &mut Context<M>, links: &mut Table<Port
             Start::Send => {}
             Start::Ended => continue,
             Start::Wait => return,
+        }
+        if let Detail::Datagram(to) = *qp.sq.detail(qp.sq.next)
+            && let Some(group) = groups::group_of(qp, &to)
+        {
+            match groups::send(x, links, qp, &to, group) {
+                Copied::Ended => continue,
+                Copied::Wait => return ud::take_payloads(x, qp),
+            }
         }
         let port = match datagram_path(x, links, qp) {
             Path::Port(port) => port,
@@ -133,7 +143,7 @@ fn start<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
             Start::Send
         }
         CompletionOp::Send => {
-            if qp.config.qp_type == QpType::Ud && wqe.total > qp.settings.path_mtu {
+            if qp.config.qp_type.is_datagram() && wqe.total > qp.settings.path_mtu {
                 fail(x, qp, seq, Status::LocalLength, 0);
                 return Start::Ended;
             }
@@ -224,7 +234,11 @@ fn datagram_path<'a, L: Link, M: Memory>(
         ask_for_link(x, qp, to.qpn);
         return Path::Wait;
     };
-    if links.get(id).is_none_or(|port| port.meta.down.is_some()) {
+    let len = ud::GRH_LEN + qp.sq.wqe(seq).total;
+    if links
+        .get(id)
+        .is_none_or(|port| port.meta.down.is_some() || port.meta.caps.piece_max < len)
+    {
         // The network lost it.
         drop_datagram(x, qp);
         return Path::Ended;
@@ -298,7 +312,7 @@ fn send_piece<L: Link, M: Memory>(
     let wqe = qp.sq.wqe(qp.sq.next);
     let small = wqe.total <= SMALL.min(port.meta.caps.inline_max)
         && matches!(wqe.op, CompletionOp::Write | CompletionOp::Send)
-        && qp.config.qp_type != QpType::Ud;
+        && !qp.config.qp_type.is_datagram();
     if small {
         send_small(x, port, qp)
     } else {
@@ -410,18 +424,12 @@ fn send_any<L: Link, M: Memory>(
     let mut trouble = None;
     let sent = if qp.sq.wqe(seq).needs_response() {
         ask(&x.reach, port, qp, &mut head, &mut trouble)
+    } else if qp.config.qp_type == QpType::Ud
+        && let Detail::Datagram(to) = *qp.sq.detail(seq)
+    {
+        head.flags |= HeadFlags::LAST;
+        tell_datagram(&x.reach, port, qp, &to, 0, &mut trouble)
     } else {
-        if qp.config.qp_type == QpType::Ud
-            && let Detail::Datagram(to) = qp.sq.detail(seq)
-        {
-            head.dst_qp = to.qpn;
-            // The highest bit asks for the queue pair's own key (IBA 10.2.5).
-            head.addr = u64::from(if to.qkey >> 31 == 1 {
-                qp.settings.qkey
-            } else {
-                to.qkey
-            });
-        }
         tell(&x.reach, port, qp, &mut head, &mut trouble)
     };
     if let Err(error) = sent {
@@ -455,7 +463,7 @@ fn send_any<L: Link, M: Memory>(
 
 /// Keeps account of a piece that the link took.
 #[inline(always)]
-fn record<L: Link>(port: &mut Port<L>, qp: &mut Qp, seq: u64, last: bool) {
+pub(crate) fn record<L: Link>(port: &mut Port<L>, qp: &mut Qp, seq: u64, last: bool) {
     port.meta.outstanding.push(Record {
         qp: qp.id.index,
         life: qp.life,
@@ -539,18 +547,63 @@ fn tell<L: Link, M: Memory>(
             Ok(())
         });
     }
-    if queue.wqe(seq).flags.contains(WqeFlags::KEPT)
-        && let Some(bytes) = queue.kept(seq)
-    {
-        return port.link.request(head, |mut place| {
-            place.put(0, &bytes[..place.len()]);
-            Ok(())
-        });
-    }
     let domain = qp.config.domain;
     port.link.request(head, |place| {
         reach
             .gather(domain, queue.sges(seq), offset, place, want)
+            .map_err(|found| keep(trouble, found))
+    })
+}
+
+/// Sends a datagram, with its header in front, or a raw frame.
+pub(crate) fn tell_datagram<L: Link, M: Memory>(
+    reach: &Reach<M>,
+    port: &mut Port<L>,
+    qp: &Qp,
+    to: &UdAddress,
+    key: u64,
+    trouble: &mut Option<Trouble>,
+) -> Result<Ticket, SendError> {
+    let seq = qp.sq.next;
+    let mut head = head_of(qp, seq);
+    let header = to.route.header(head.total);
+    let header = if qp.config.qp_type == QpType::Raw {
+        &[][..]
+    } else {
+        &header[..]
+    };
+    head.flags |= HeadFlags::FIRST | HeadFlags::LAST;
+    head.dst_qp = to.qpn;
+    // The highest bit asks for the queue pair's own key (IBA 10.2.5).
+    head.addr = u64::from(if to.qkey >> 31 == 1 {
+        qp.settings.qkey
+    } else {
+        to.qkey
+    });
+    head.key = key;
+    head.total += header.len() as u32;
+    head.len = head.total;
+    if head.len > port.meta.caps.piece_max {
+        return Err(SendError::Down);
+    }
+    let queue = &qp.sq;
+    let flags = queue.wqe(seq).flags;
+    let taken = if flags.contains(WqeFlags::INLINE) {
+        Some(queue.inline(seq))
+    } else if flags.contains(WqeFlags::KEPT) {
+        queue.kept(seq)
+    } else {
+        None
+    };
+    port.link.request(&head, |place| {
+        let (mut front, mut rest) = place.split(header.len());
+        front.put(0, header);
+        if let Some(bytes) = taken {
+            rest.put(0, bytes);
+            return Ok(());
+        }
+        reach
+            .gather(qp.config.domain, queue.sges(seq), 0, rest, LocalUse::Send)
             .map_err(|found| keep(trouble, found))
     })
 }

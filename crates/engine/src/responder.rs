@@ -7,6 +7,7 @@
 use crate::answer::find;
 use crate::bulk::Bulk;
 use crate::context::Context;
+use crate::groups;
 use crate::id::Table;
 use crate::nak::Nak;
 use crate::numbers::Numbers;
@@ -95,9 +96,9 @@ pub(crate) fn on_request<M: Memory>(
 ) -> Reply {
     let head = &incoming.head;
     let Some(qp) = find(qps, numbers, &mut meta.last, head.dst_qp) else {
-        return not_ready(head);
+        return nobody(x, qps, incoming);
     };
-    if qp.config.qp_type == QpType::Ud {
+    if qp.config.qp_type.is_datagram() {
         ud::on_datagram(x, qp, incoming);
         return Reply::Done;
     }
@@ -184,6 +185,15 @@ fn request_of_peer<M: Memory>(
         return Reply::Done;
     }
     piece(x, qp, node, incoming)
+}
+
+/// A request that is for no queue pair: for a group, or for one that is not there (yet).
+#[cold]
+fn nobody<M: Memory>(x: &mut Context<M>, qps: &mut Table<Qp>, incoming: &Incoming<'_>) -> Reply {
+    if incoming.head.dst_qp == groups::GROUP_QPN {
+        return groups::deliver(x, qps, incoming);
+    }
+    not_ready(&incoming.head)
 }
 
 #[cold]

@@ -1,18 +1,38 @@
-//! Datagrams. At the receiver: the header in front, the queue key, and silence about everything that does
-//! not fit (IBA 9.8.3). At the sender: the payload of those that wait until their receiver has been found.
+//! Datagrams. At the receiver: the queue key, and silence about everything that does not fit (IBA 9.8.3). Raw frames
+//! come the same way, without a header and a queue key. At the sender: the header in front, and the payload of those
+//! that wait until their receiver has been found.
 
-use crate::CompletionFlags;
 use crate::context::Context;
+use crate::groups::takes_frame;
 use crate::qp::pair::Qp;
 use crate::responder::{complete_receive, take_receive};
 use crate::send_queue::WqeFlags;
+use crate::spread::choose;
+use crate::{CompletionFlags, QpType, Route};
 use rkey_base::memory::Memory;
 use rkey_base::shared::{Foreign, Place};
 use rkey_core::LocalUse;
-use rkey_link::{HeadFlags, Incoming, Op, Payload};
+use rkey_link::{Head, HeadFlags, Incoming, Op, Payload};
 
 /// Bytes of the global route header in front of a datagram.
 pub const GRH_LEN: u32 = 40;
+/// The next header of a GRH that a base transport header follows (IBA 8.3.3).
+const NEXT_IS_BTH: u8 = 0x1b;
+
+impl Route {
+    /// The global route header (IBA 8.3) of a datagram with `len` bytes of payload.
+    #[must_use]
+    pub fn header(&self, len: u32) -> [u8; GRH_LEN as usize] {
+        let mut grh = [0; GRH_LEN as usize];
+        let first = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0xf_ffff;
+        grh[..4].copy_from_slice(&first.to_be_bytes());
+        grh[4..6].copy_from_slice(&(len as u16).to_be_bytes());
+        (grh[6], grh[7]) = (NEXT_IS_BTH, self.hop_limit);
+        grh[8..24].copy_from_slice(&self.source);
+        grh[24..].copy_from_slice(&self.target);
+        grh
+    }
+}
 
 /// Receives a datagram, or drops it.
 pub(crate) fn on_datagram<M: Memory>(x: &mut Context<M>, qp: &mut Qp, incoming: &Incoming<'_>) {
@@ -25,29 +45,26 @@ pub(crate) fn on_datagram<M: Memory>(x: &mut Context<M>, qp: &mut Qp, incoming: 
         || head.op != Op::Send
         || !whole
         || head.flags.contains(HeadFlags::INVALIDATE)
-        || head.addr != u64::from(qp.settings.qkey)
-        || head.len > qp.settings.path_mtu
+        || !is_for(qp, head, bytes)
+        || !choose(x, qp, bytes)
         || (!qp.resp.recv.held && !take_receive(x, qp))
     {
         return;
     }
-    let len = u64::from(GRH_LEN) + u64::from(head.len);
-    if len > qp.resp.recv.capacity {
+    if u64::from(head.len) > qp.resp.recv.capacity {
         return; // the receive stays held for the next one
     }
     let domain = qp.resp.recv.domain;
     let sges = &qp.resp.recv.sges;
-    let grh = x.config.grh;
-    let mut placed = x
-        .reach
-        .scatter(domain, sges, 0, Foreign::from_slice(&grh), LocalUse::Recv);
-    if placed.is_ok() && head.len > 0 {
-        placed = x
-            .reach
-            .scatter(domain, sges, u64::from(GRH_LEN), *bytes, LocalUse::Recv);
-    }
-    match placed {
-        Ok(()) => complete_receive(x, qp, head, len as u32, CompletionFlags::GRH),
+    match x.reach.scatter(domain, sges, 0, *bytes, LocalUse::Recv) {
+        Ok(()) => {
+            let flags = if qp.config.qp_type == QpType::Raw {
+                CompletionFlags::empty()
+            } else {
+                CompletionFlags::GRH
+            };
+            complete_receive(x, qp, head, head.len, flags);
+        }
         Err(trouble) => {
             let vendor = x.report_local(qp, qp.resp.recv.id, trouble);
             x.fail_receive(qp, crate::Status::LocalProtection, vendor);
@@ -81,4 +98,32 @@ pub(crate) fn take_payloads<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
         }
     }
     qp.sq.kept_to = qp.sq.tail;
+}
+
+/// Whether the queue pair wants it.
+fn is_for(qp: &Qp, head: &Head, bytes: &Foreign<'_>) -> bool {
+    let most = GRH_LEN + qp.settings.path_mtu;
+    if qp.config.qp_type == QpType::Raw {
+        return head.len <= most && takes_frame(qp, head.key, bytes);
+    }
+    head.addr == u64::from(qp.settings.qkey) && (GRH_LEN..=most).contains(&head.len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_is_that_of_the_specification() {
+        let route = Route {
+            source: [1; 16],
+            target: [2; 16],
+            traffic_class: 0xab,
+            flow_label: 0x12345,
+            hop_limit: 64,
+        };
+        let header = route.header(300);
+        assert_eq!(header[..8], [0x6a, 0xb1, 0x23, 0x45, 1, 44, 0x1b, 64]);
+        assert!(header[8..24] == [1; 16] && header[24..] == [2; 16]);
+    }
 }

@@ -126,6 +126,25 @@ pub struct UdAddress {
     pub qpn: u32,
     /// The queue key that has to match; with the highest bit set, the queue pair's own is used.
     pub qkey: u32,
+    /// What the header in front of it says.
+    pub route: Route,
+}
+
+/// Where a datagram comes from and goes to, as the global route header in front of it tells the receiver. Delivery
+/// does not follow it, except that the target names the group where the queue pair number is
+/// [`GROUP_QPN`](crate::groups::GROUP_QPN).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// GID of the sender.
+    pub source: [u8; 16],
+    /// GID of the receiver, or of the group.
+    pub target: [u8; 16],
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Flow label (20 bits).
+    pub flow_label: u32,
+    /// Hop limit.
+    pub hop_limit: u8,
 }
 
 /// A work request for the send queue. Everything is copied when it is posted, except the memory

@@ -45,6 +45,18 @@ impl<L: Link, M: Memory> Engine<L, M> {
         xrcd: XrcdId,
         cq: CqId,
     ) -> Result<SrqId, EngineError> {
+        self.place_serving(domain, depth, max_sge, Some(xrcd), cq)
+    }
+
+    /// Creates a queue with a completion queue of its own.
+    pub(crate) fn place_serving(
+        &mut self,
+        domain: DomainId,
+        depth: u32,
+        max_sge: u32,
+        xrcd: Option<XrcdId>,
+        cq: CqId,
+    ) -> Result<SrqId, EngineError> {
         let none = EngineError::NoSuch("completion queue");
         self.x.cqs.get(cq).ok_or(none)?;
         let srq = self.place_srq(domain, depth, max_sge, Some((xrcd, cq)))?;
@@ -127,15 +139,20 @@ pub(crate) fn find_queue<M: Memory>(
         .srqs
         .at(number & ((1 << INDEX_BITS) - 1))
         .filter(|srq| srq.id.number() == number);
-    let named = found.and_then(|srq| Some((srq.id, srq.domain, srq.xrc?)));
-    let Some((srq, domain, (_, cq))) = named.filter(|(.., xrc)| Some(xrc.0) == qp.config.xrcd)
-    else {
+    let named = found.and_then(|srq| Some((srq.id, srq.domain, srq.serves?)));
+    let ours = |xrcd| qp.config.qp_type == QpType::XrcRecv && xrcd == qp.config.xrcd;
+    let Some((srq, domain, (_, cq))) = named.filter(|(.., serves)| ours(serves.0)) else {
         return Err(refuse(x, qp, node, head, Nak::InvalidRequest, None));
     };
+    turn_to(x, qp, srq, domain, cq);
+    Ok(())
+}
+
+/// Makes a queue pair take its receives from another queue.
+pub(crate) fn turn_to<M>(x: &mut Context<M>, qp: &mut Qp, srq: SrqId, domain: DomainId, cq: CqId) {
     if qp.config.srq != Some(srq) {
         // A receive of the queue before, whose message was abandoned.
         x.fail_receive(qp, Status::Flushed, 0);
         (qp.config.srq, qp.config.domain, qp.config.recv_cq) = (Some(srq), domain, cq);
     }
-    Ok(())
 }

@@ -1,6 +1,6 @@
 //! Attributes: what programs ask for, and what they are told.
 
-use super::objects::{CompChannel, Cq, Pd, Srq, Td, Xrcd};
+use super::objects::{CompChannel, Cq, Pd, RwqIndTable, Srq, Td, Wq, Xrcd};
 use super::{Gid, layout};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -164,6 +164,26 @@ pub struct XrcdInitAttr {
 }
 layout!(XrcdInitAttr, 12);
 
+/// `struct ibv_flow_attr`; the layers follow.
+#[repr(C)]
+pub struct FlowAttr {
+    /// None.
+    pub comp_mask: u32,
+    /// `IBV_FLOW_ATTR_NORMAL` and others.
+    pub kind: c_int,
+    /// Bytes of this structure and the layers.
+    pub size: u16,
+    /// Which rule counts first.
+    pub priority: u16,
+    /// Layers.
+    pub num_of_specs: u8,
+    /// The port.
+    pub port: u8,
+    /// Flags.
+    pub flags: u32,
+}
+layout!(FlowAttr, 20, size @ 8, num_of_specs @ 12, flags @ 16);
+
 /// `struct ibv_values_ex`.
 #[repr(C)]
 pub struct ValuesEx {
@@ -303,6 +323,71 @@ pub struct QpInitAttr {
 }
 layout!(QpInitAttr, 64, cap @ 32, qp_type @ 52);
 
+/// `struct ibv_rx_hash_conf`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RxHashConf {
+    /// Which function.
+    pub rx_hash_function: u8,
+    /// Bytes of its key.
+    pub rx_hash_key_len: u8,
+    /// Its key.
+    pub rx_hash_key: *mut u8,
+    /// What is hashed.
+    pub rx_hash_fields_mask: u64,
+}
+layout!(RxHashConf, 24, rx_hash_key @ 8, rx_hash_fields_mask @ 16);
+
+/// `struct ibv_wq_init_attr`.
+#[repr(C)]
+pub struct WqInitAttr {
+    /// The program's own.
+    pub wq_context: *mut c_void,
+    /// What kind.
+    pub wq_type: c_int,
+    /// Receives.
+    pub max_wr: u32,
+    /// Pieces of a receive.
+    pub max_sge: u32,
+    /// The protection domain.
+    pub pd: *mut Pd,
+    /// Where receives complete.
+    pub cq: *mut Cq,
+    /// Which fields follow.
+    pub comp_mask: u32,
+    /// Flags.
+    pub create_flags: u32,
+}
+layout!(WqInitAttr, 48, max_wr @ 12, pd @ 24, comp_mask @ 40);
+
+/// `struct ibv_wq_attr`.
+#[repr(C)]
+pub struct WqAttr {
+    /// Which fields count.
+    pub attr_mask: u32,
+    /// The state to go to.
+    pub wq_state: c_int,
+    /// The state it is in, as the program believes.
+    pub curr_wq_state: c_int,
+    /// Flags.
+    pub flags: u32,
+    /// Which flags count.
+    pub flags_mask: u32,
+}
+layout!(WqAttr, 20);
+
+/// `struct ibv_rwq_ind_table_init_attr`.
+#[repr(C)]
+pub struct RwqIndTableInitAttr {
+    /// The logarithm of the number of queues.
+    pub log_ind_tbl_size: u32,
+    /// The queues.
+    pub ind_tbl: *mut *mut Wq,
+    /// None.
+    pub comp_mask: u32,
+}
+layout!(RwqIndTableInitAttr, 24, ind_tbl @ 8, comp_mask @ 16);
+
 /// `struct ibv_qp_init_attr_ex`. Its head has the fields of [`QpInitAttr`], and `comp_mask` follows
 /// where that has its padding.
 #[repr(C)]
@@ -333,9 +418,9 @@ pub struct QpInitAttrEx {
     /// Segmentation offload.
     pub max_tso_header: u16,
     /// Receive side scaling.
-    pub rwq_ind_tbl: *mut c_void,
+    pub rwq_ind_tbl: *mut RwqIndTable,
     /// Receive side scaling.
-    pub rx_hash_conf: [u64; 3],
+    pub rx_hash_conf: RxHashConf,
     /// Source queue pair.
     pub source_qpn: u32,
     /// Which work requests of the extended interface are wanted.

@@ -289,6 +289,22 @@ numbers! {
         SRQ_INIT_ATTR_CQ = 1 << 3,
         SRQ_INIT_ATTR_TM = 1 << 4,
     }
+    /// `enum ibv_wq_type`.
+    WQ_TYPES: i32 {
+        WQT_RQ = 0,
+    }
+    /// `enum ibv_wq_state`.
+    WQ_STATES: i32 {
+        WQS_RESET = 0,
+        WQS_RDY = 1,
+        WQS_ERR = 2,
+    }
+    /// `enum ibv_wq_attr_mask`.
+    WQ_ATTR_MASK: u32 {
+        WQ_ATTR_STATE = 1,
+        WQ_ATTR_CURR_STATE = 1 << 1,
+        WQ_ATTR_FLAGS = 1 << 2,
+    }
     /// `enum ibv_srq_type`.
     SRQ_TYPES: i32 {
         SRQT_BASIC = 0,

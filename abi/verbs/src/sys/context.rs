@@ -150,10 +150,17 @@ pub struct VerbsContext {
     pub modify_cq: Option<unsafe extern "C" fn(*mut Cq, *mut ModifyCqAttr) -> c_int>,
     /// `ibv_post_srq_ops`.
     pub post_srq_ops: Empty,
-    /// `ibv_destroy_rwq_ind_table`, `ibv_create_rwq_ind_table`.
-    pub rwq_ind_tables: [Empty; 2],
-    /// `ibv_destroy_wq`, `ibv_modify_wq`, `ibv_create_wq`.
-    pub wqs: [Empty; 3],
+    /// `ibv_destroy_rwq_ind_table`.
+    pub destroy_rwq_ind_table: Option<unsafe extern "C" fn(*mut RwqIndTable) -> c_int>,
+    /// `ibv_create_rwq_ind_table`.
+    pub create_rwq_ind_table:
+        Option<unsafe extern "C" fn(*mut Context, *mut RwqIndTableInitAttr) -> *mut RwqIndTable>,
+    /// `ibv_destroy_wq`.
+    pub destroy_wq: Option<unsafe extern "C" fn(*mut Wq) -> c_int>,
+    /// `ibv_modify_wq`.
+    pub modify_wq: Option<unsafe extern "C" fn(*mut Wq, *mut WqAttr) -> c_int>,
+    /// `ibv_create_wq`.
+    pub create_wq: Option<unsafe extern "C" fn(*mut Context, *mut WqInitAttr) -> *mut Wq>,
     /// `ibv_query_rt_values_ex`.
     pub query_rt_values: Option<unsafe extern "C" fn(*mut Context, *mut ValuesEx) -> c_int>,
     /// `ibv_create_cq_ex`.
@@ -165,11 +172,11 @@ pub struct VerbsContext {
         unsafe extern "C" fn(*mut Context, *const c_void, *mut DeviceAttrEx, usize) -> c_int,
     >,
     /// `ibv_destroy_flow`.
-    pub destroy_flow: Empty,
+    pub destroy_flow: Option<unsafe extern "C" fn(*mut Flow) -> c_int>,
     /// Never used.
     pub placeholder2: usize,
     /// `ibv_create_flow`.
-    pub create_flow: Empty,
+    pub create_flow: Option<unsafe extern "C" fn(*mut Qp, *mut FlowAttr) -> *mut Flow>,
     /// Never used.
     pub placeholder1: usize,
     /// `ibv_open_qp`.

@@ -34,6 +34,70 @@ pub struct Xrcd {
     pub context: *mut Context,
 }
 
+/// `struct ibv_wq`.
+#[repr(C)]
+pub struct Wq {
+    /// The context.
+    pub context: *mut Context,
+    /// The program's own.
+    pub wq_context: *mut c_void,
+    /// The protection domain.
+    pub pd: *mut Pd,
+    /// Where receives complete.
+    pub cq: *mut Cq,
+    /// Its number.
+    pub wq_num: u32,
+    /// Names it.
+    pub handle: u32,
+    /// Its state.
+    pub state: c_int,
+    /// What kind.
+    pub wq_type: c_int,
+    /// `ibv_post_wq_recv`.
+    pub post_recv: Option<
+        unsafe extern "C" fn(
+            *mut Wq,
+            *mut super::work::RecvWr,
+            *mut *mut super::work::RecvWr,
+        ) -> c_int,
+    >,
+    /// `pthread_mutex_t`.
+    pub mutex: Mutex,
+    /// `pthread_cond_t`.
+    pub cond: Cond,
+    /// Events that the program is done with.
+    pub events_completed: u32,
+    /// None.
+    pub comp_mask: u32,
+}
+layout!(Wq, 152, wq_num @ 32, state @ 40, post_recv @ 48, mutex @ 56, cond @ 96, comp_mask @ 148);
+
+/// `struct ibv_rwq_ind_table`.
+#[repr(C)]
+pub struct RwqIndTable {
+    /// The context.
+    pub context: *mut Context,
+    /// Names it.
+    pub ind_tbl_handle: c_int,
+    /// Its number.
+    pub ind_tbl_num: c_int,
+    /// None.
+    pub comp_mask: u32,
+}
+layout!(RwqIndTable, 24, comp_mask @ 16);
+
+/// `struct ibv_flow`.
+#[repr(C)]
+pub struct Flow {
+    /// None.
+    pub comp_mask: u32,
+    /// The context.
+    pub context: *mut Context,
+    /// Names it.
+    pub handle: u32,
+}
+layout!(Flow, 24, context @ 8, handle @ 16);
+
 /// `struct ibv_mr`.
 #[repr(C)]
 pub struct Mr {

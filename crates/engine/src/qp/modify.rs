@@ -2,7 +2,7 @@
 
 use super::QpAttributes;
 use super::pair::{MSN_MASK, Qp};
-use super::state::{QpState, QpType, rule};
+use super::state::{QpState, rule};
 use crate::context::Context;
 use crate::requester::{ask_for_link, pump};
 use crate::{Engine, ModifyError, QpId};
@@ -135,7 +135,7 @@ fn step<M: Memory>(x: &mut Context<M>, qp: &mut Qp, from: QpState, to: QpState) 
         }
         _ => qp.state = to,
     }
-    if to == QpState::Rtr && qp.config.qp_type != QpType::Ud {
+    if to == QpState::Rtr && !qp.config.qp_type.is_datagram() {
         // Requests of the peer are accepted only when it is known which device it is on.
         ask_for_link(x, qp, qp.peer.map_or(0, |peer| peer.qpn));
     }

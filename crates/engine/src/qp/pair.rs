@@ -2,10 +2,11 @@
 
 use super::QpConfig;
 use super::state::{QpState, QpType};
+use crate::groups::Flow;
 use crate::nak::timeout_ns;
 use crate::recv_queue::{Recv, RecvQueue};
 use crate::send_queue::{SendQueue, WqeFlags};
-use crate::{CqId, LinkId, Peer, QpId};
+use crate::{CqId, LinkId, Peer, QpId, Spread};
 use rkey_core::{Access, Accessor, DomainId};
 use std::collections::VecDeque;
 
@@ -124,10 +125,10 @@ pub(crate) struct Responder {
 pub(crate) struct Qp {
     pub(crate) id: QpId,
     pub(crate) qpn: u32,
-    /// What it was created with; but the receiving half of an extended reliable connection has domain, completion
-    /// queue and shared receive queue of the message that is arriving.
+    /// What it was created with; but a queue pair with a `home` has domain, completion queue and shared receive queue
+    /// of the message that is arriving.
     pub(crate) config: QpConfig,
-    /// Domain and completion queue with which such a half was created.
+    /// Domain and completion queue with which such a half (or a raw queue pair that spreads frames) was created.
     pub(crate) home: Option<(DomainId, CqId)>,
     pub(crate) state: QpState,
     /// In Sqd: sends that were started are not complete yet.
@@ -145,6 +146,10 @@ pub(crate) struct Qp {
     pub(crate) rq: RecvQueue,
     pub(crate) req: Requester,
     pub(crate) resp: Responder,
+    /// Frames that a raw queue pair takes.
+    pub(crate) flows: Vec<(u32, Flow)>,
+    /// The receive queues over which a raw queue pair spreads them.
+    pub(crate) spread: Option<Box<Spread>>,
 }
 
 impl Qp {
@@ -168,6 +173,8 @@ impl Qp {
             life,
             sq: SendQueue::new(config.max_send, config.max_send_sge, config.max_inline),
             rq: RecvQueue::new(receives.0, receives.1),
+            flows: Vec::new(),
+            spread: None,
             req: Requester::new(),
             resp: Responder {
                 msn: 0,

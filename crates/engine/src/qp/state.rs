@@ -16,23 +16,39 @@ pub enum QpType {
     Rc,
     /// Unreliable connection: sends and writes; errors at the peer are not told.
     Uc,
-    /// Unreliable datagram: sends to any queue pair, up to one MTU.
-    Ud,
     /// The sending half of an extended reliable connection: each request names a shared receive queue at the peer.
     XrcSend,
     /// The receiving half: executes each request for the shared receive queue that it names.
     XrcRecv,
+    /// Unreliable datagram: sends to any queue pair, up to one MTU.
+    Ud,
+    /// Raw frames: sends to all raw queue pairs that have a flow for the frame.
+    Raw,
 }
 
 impl QpType {
     /// All types.
-    pub const ALL: [Self; 5] = [Self::Rc, Self::Uc, Self::Ud, Self::XrcSend, Self::XrcRecv];
+    pub const ALL: [Self; 6] = [
+        Self::Rc,
+        Self::Uc,
+        Self::Ud,
+        Self::XrcSend,
+        Self::XrcRecv,
+        Self::Raw,
+    ];
 
     /// Whether every request is answered, and errors are told.
     #[inline]
     #[must_use]
     pub const fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv)
+    }
+
+    /// Whether it has no peer: each message is for itself.
+    #[inline]
+    #[must_use]
+    pub const fn is_datagram(self) -> bool {
+        matches!(self, Self::Ud | Self::Raw)
     }
 
     /// Whether it is an ordinary connection: one queue pair with one other, nothing else to look up.
@@ -261,6 +277,7 @@ pub fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Rule> {
         QpType::Rc => per.rc,
         QpType::Uc => per.uc,
         QpType::Ud => per.ud,
+        QpType::Raw => NONE,
         // Each half has what concerns its direction (IBA annex A14).
         QpType::XrcSend => per.rc.difference(A::MAX_READS_IN.union(A::MIN_RNR_TIMER)),
         QpType::XrcRecv => {

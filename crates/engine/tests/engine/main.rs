@@ -7,6 +7,7 @@
 mod basics;
 mod exactly_once;
 mod flow;
+mod groups;
 mod queues;
 mod rights;
 mod support;

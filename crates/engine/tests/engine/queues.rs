@@ -142,6 +142,7 @@ fn work_that_does_not_fit_is_refused() {
         link: None,
         qpn: 1,
         qkey: 1,
+        route: Route::default(),
     });
     for (qp_type, allowed) in [
         (QpType::Rc, [true; 7]),
@@ -452,16 +453,18 @@ fn queue_pairs_share_receives() {
 
 #[test]
 fn datagrams() {
-    let grh: [u8; 40] = std::array::from_fn(|i| i as u8);
+    let route = Route {
+        source: std::array::from_fn(|i| i as u8),
+        target: std::array::from_fn(|i| i as u8 + 100),
+        hop_limit: 7,
+        ..Route::default()
+    };
     let mut pair = Pair::with(
         rkey_link::Capabilities {
             piece_max: 8192,
             ..CAPS
         },
-        EngineConfig {
-            grh,
-            ..EngineConfig::default()
-        },
+        EngineConfig::default(),
     );
     let [a, b] = pair.connect(|_, config| config.qp_type = QpType::Ud);
     let mine = pair.nodes[0].register(0, 1 << 16, ALL);
@@ -472,6 +475,7 @@ fn datagrams() {
         link: Some(pair.ends[0]),
         qpn: b.qpn,
         qkey: 0x1111,
+        route,
     };
     let send = |pair: &mut Pair, id, len, to: UdAddress| {
         let sge = [pair.nodes[0].sge(&mine, 0, len)];
@@ -515,7 +519,7 @@ fn datagrams() {
     assert_eq!(statuses(&got), [(50, Status::Success)]);
     assert_eq!((got[0].bytes, got[0].imm, got[0].src_qpn), (4136, 4, a.qpn));
     assert_eq!(got[0].flags, CompletionFlags::IMM | CompletionFlags::GRH);
-    assert_eq!(pair.nodes[1].bytes(0, 40), grh);
+    assert_eq!(pair.nodes[1].bytes(0, 40), route.header(4096));
     assert_eq!(pair.nodes[1].bytes(40, 4096), data);
     // The highest bit of the key stands for the sender's own.
     pair.recv(1, &b, 51, &room);
@@ -565,6 +569,7 @@ fn datagrams_wait_for_their_link_and_no_longer() {
             link: None,
             qpn,
             qkey: 0x1111,
+            route: Route::default(),
         });
         pair.send(0, &a, &request);
     };
@@ -612,6 +617,7 @@ fn a_datagram_that_waits_is_as_it_was_posted() {
             link: None,
             qpn: b.qpn,
             qkey: 0x1111,
+            route: Route::default(),
         });
         pair.send(0, &a, &request);
         let room = pair.nodes[1].sge(&theirs, id * 1024, 240);

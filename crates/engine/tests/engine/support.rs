@@ -583,6 +583,9 @@ pub(crate) fn steps(kind: QpType, peer: Peer, at: u32) -> Vec<QpAttributes> {
                 ..QpAttributes::rts(send)
             },
         ],
+        QpType::Raw => [QpState::Init, QpState::Rtr, QpState::Rts]
+            .map(QpAttributes::to)
+            .to_vec(),
         QpType::Uc => vec![
             QpAttributes::init(Access::REMOTE),
             QpAttributes {

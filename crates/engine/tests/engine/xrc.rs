@@ -44,6 +44,7 @@ fn to(srq: SrqId) -> Option<UdAddress> {
         link: None,
         qpn: srq.number(),
         qkey: 0,
+        route: Route::default(),
     })
 }
 
@@ -167,6 +168,7 @@ fn queues_that_cannot_be_named() {
             link: None,
             qpn: named,
             qkey: 0,
+            route: Route::default(),
         });
         pair.send(
             0,

@@ -1,0 +1,386 @@
+//! Receive work queues and the tables through which raw packet queue pairs spread frames over them.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions, and tables of handles that C programs make.
+
+use crate::context::ContextObject;
+use crate::cq::CqObject;
+use crate::errno;
+use crate::modify::Service;
+use crate::object::{Object, Users, find, input, place, remove};
+use crate::pd::PdObject;
+use crate::post::post_recvs;
+use crate::qp::{Made, head};
+use crate::sys::consts::*;
+use crate::sys::{
+    Context, Qp, QpCap, QpInitAttr, QpInitAttrEx, RecvWr, RwqIndTable, RwqIndTableInitAttr,
+    RxHashConf, Wq, WqAttr, WqInitAttr,
+};
+use rkey_device::engine::spread::KEY_LEN;
+use rkey_device::engine::{HashFields, QpType, WqState};
+use rkey_device::{Cq, QpOptions, Srq};
+use rkey_kit::{Errno, Pool, fence};
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+
+/// The only hash function that there is.
+pub const TOEPLITZ: u8 = 1;
+/// Queues in a table.
+pub const TABLE_MAX: u32 = 1 << 10;
+
+/// A receive work queue, as a program sees it.
+#[repr(C)]
+pub struct WqObject {
+    c: UnsafeCell<Wq>,
+    queue: Srq,
+    users: Users,
+}
+
+// SAFETY: the structure is written while it is made, and by modify (one thread at a time, says the contract of verbs).
+unsafe impl Sync for WqObject {}
+// SAFETY: holds addresses of objects, which are checked before use.
+unsafe impl Send for WqObject {}
+
+static WQS: Pool<WqObject> = Pool::new(1 << 14);
+
+// SAFETY: the structure is at the start.
+unsafe impl Object for WqObject {
+    type C = Wq;
+    fn pool() -> &'static Pool<Self> {
+        &WQS
+    }
+}
+
+/// `ibv_create_wq`.
+///
+/// # Safety
+/// A context, and attributes.
+pub unsafe extern "C" fn create_wq(context: *mut Context, attr: *mut WqInitAttr) -> *mut Wq {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        let (object, attr, pd, cq) = unsafe {
+            let attr = input(attr)?;
+            (
+                find::<ContextObject>(context)?,
+                attr,
+                find::<PdObject>(attr.pd)?,
+                find::<CqObject>(attr.cq)?,
+            )
+        };
+        if attr.wq_type != WQT_RQ || attr.max_wr == 0 {
+            return Err(Errno::INVAL);
+        }
+        if attr.comp_mask != 0 && attr.create_flags != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let queue = object
+            .device()
+            .create_wq(pd.domain, attr.max_wr, attr.max_sge.max(1), &cq.cq)
+            .map_err(errno::from)?;
+        let c = UnsafeCell::new(Wq {
+            context,
+            wq_context: attr.wq_context,
+            pd: attr.pd,
+            cq: attr.cq,
+            wq_num: queue.number(),
+            handle: queue.id().index,
+            state: WQS_RESET,
+            wq_type: WQT_RQ,
+            post_recv: Some(post_recv),
+            mutex: [0; 5],
+            cond: [0; 6],
+            events_completed: 0,
+            comp_mask: 0,
+        });
+        let handle = place(WqObject {
+            c,
+            queue,
+            users: Users::default(),
+        })?;
+        pd.users.add();
+        cq.users.add();
+        Ok(handle)
+    })
+}
+
+/// `ibv_modify_wq`.
+///
+/// # Safety
+/// A queue that no other thread changes, and attributes.
+pub unsafe extern "C" fn modify_wq(wq: *mut Wq, attr: *mut WqAttr) -> c_int {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        let (object, attr) = unsafe { (find::<WqObject>(wq)?, input(attr)?) };
+        // SAFETY: a live queue that no other thread changes.
+        let now = unsafe { (*object.c.get()).state };
+        if attr.attr_mask & !(WQ_ATTR_STATE | WQ_ATTR_CURR_STATE | WQ_ATTR_FLAGS) != 0 {
+            return Err(Errno::INVAL);
+        }
+        if attr.attr_mask & WQ_ATTR_FLAGS != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if attr.attr_mask & WQ_ATTR_CURR_STATE != 0 && attr.curr_wq_state != now {
+            return Err(Errno::INVAL);
+        }
+        if attr.attr_mask & WQ_ATTR_STATE == 0 {
+            return Ok(0);
+        }
+        let state = match (now, attr.wq_state) {
+            (_, WQS_RESET) => WqState::Reset,
+            (WQS_RESET | WQS_RDY, WQS_RDY) => WqState::Ready,
+            (WQS_RDY | WQS_ERR, WQS_ERR) => WqState::Error,
+            _ => return Err(Errno::INVAL),
+        };
+        object.queue.set_state(state).map_err(errno::from)?;
+        // SAFETY: as above.
+        unsafe { (*object.c.get()).state = attr.wq_state };
+        Ok(0)
+    })
+}
+
+/// `ibv_post_wq_recv`.
+///
+/// # Safety
+/// A queue, a list of requests, and room for a pointer.
+unsafe extern "C" fn post_recv(wq: *mut Wq, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
+    fence(|| {
+        // SAFETY: a queue as the caller promises, or something that is refused.
+        let object = unsafe { find::<WqObject>(wq)? };
+        // SAFETY: a live queue.
+        if unsafe { (*object.c.get()).state } == WQS_ERR {
+            return Err(Errno::INVAL);
+        }
+        post_recvs(&object.queue, wr, bad)
+    })
+}
+
+/// `ibv_destroy_wq`.
+///
+/// # Safety
+/// No other thread uses it.
+pub unsafe extern "C" fn destroy_wq(wq: *mut Wq) -> c_int {
+    fence(|| {
+        // SAFETY: a queue as the caller promises, or something that is refused; it holds domain and
+        // completion queue.
+        unsafe {
+            find::<WqObject>(wq)?.users.none()?;
+            let object = remove::<WqObject>(wq)?;
+            let c = &*object.c.get();
+            let (pd, cq) = (c.pd, c.cq);
+            drop(object);
+            if let Ok(pd) = find::<PdObject>(pd) {
+                pd.users.remove();
+            }
+            if let Ok(cq) = find::<CqObject>(cq) {
+                cq.users.remove();
+            }
+        }
+        Ok(0)
+    })
+}
+
+/// A table of queues, as a program sees it.
+#[repr(C)]
+pub struct TableObject {
+    c: UnsafeCell<RwqIndTable>,
+    queues: Vec<*mut Wq>,
+    /// Where the queue pair itself completes: nothing does.
+    idle: Cq,
+    users: Users,
+}
+
+// SAFETY: the structure is written only while it is made.
+unsafe impl Sync for TableObject {}
+// SAFETY: holds addresses of objects, which are checked before use.
+unsafe impl Send for TableObject {}
+
+static TABLES: Pool<TableObject> = Pool::new(1 << 12);
+
+// SAFETY: the structure is at the start.
+unsafe impl Object for TableObject {
+    type C = RwqIndTable;
+    fn pool() -> &'static Pool<Self> {
+        &TABLES
+    }
+}
+
+impl TableObject {
+    /// The queues of the device.
+    fn queues(&self) -> Result<Vec<Srq>, Errno> {
+        // SAFETY: queues stay as long as tables use them.
+        let queue =
+            |&wq: &*mut Wq| unsafe { find::<WqObject>(wq).map(|object| object.queue.clone()) };
+        self.queues.iter().map(queue).collect()
+    }
+}
+
+/// `ibv_create_rwq_ind_table`.
+///
+/// # Safety
+/// A context, and attributes with as many queues as they say.
+pub unsafe extern "C" fn create_table(
+    context: *mut Context,
+    attr: *mut RwqIndTableInitAttr,
+) -> *mut RwqIndTable {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        let (object, attr) = unsafe { (find::<ContextObject>(context)?, input(attr)?) };
+        let len = 1u32
+            .checked_shl(attr.log_ind_tbl_size)
+            .ok_or(Errno::INVAL)?;
+        if attr.comp_mask != 0 || len > TABLE_MAX {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: not null, and a list of so many handles as the caller promises.
+        let queues =
+            unsafe { std::slice::from_raw_parts(input(attr.ind_tbl.cast_const())?, len as usize) };
+        for &wq in queues {
+            // SAFETY: a queue as the caller promises, or something that is refused.
+            unsafe { find::<WqObject>(wq)? };
+        }
+        let idle = object.device().create_cq(1, None).map_err(errno::from)?;
+        let c = UnsafeCell::new(RwqIndTable {
+            context,
+            ind_tbl_handle: 0,
+            ind_tbl_num: idle.id().index.cast_signed(),
+            comp_mask: 0,
+        });
+        let handle = place(TableObject {
+            c,
+            queues: queues.to_vec(),
+            idle,
+            users: Users::default(),
+        })?;
+        for &wq in queues {
+            // SAFETY: found above.
+            unsafe { find::<WqObject>(wq)? }.users.add();
+        }
+        Ok(handle)
+    })
+}
+
+/// `ibv_destroy_rwq_ind_table`.
+///
+/// # Safety
+/// No other thread uses it.
+pub unsafe extern "C" fn destroy_table(table: *mut RwqIndTable) -> c_int {
+    fence(|| {
+        // SAFETY: a table as the caller promises, or something that is refused; it holds its queues.
+        unsafe {
+            find::<TableObject>(table)?.users.none()?;
+            for wq in remove::<TableObject>(table)?.queues {
+                if let Ok(wq) = find::<WqObject>(wq) {
+                    wq.users.remove();
+                }
+            }
+        }
+        Ok(0)
+    })
+}
+
+/// A queue pair stops using its table.
+pub(crate) fn release_table(table: *mut RwqIndTable) {
+    // SAFETY: a table that a queue pair held, or null.
+    if let Ok(table) = unsafe { find::<TableObject>(table) } {
+        table.users.remove();
+    }
+}
+
+/// How a program wants frames to be hashed.
+fn hash(conf: &RxHashConf) -> Result<([u8; KEY_LEN], HashFields), Errno> {
+    let fields = u32::try_from(conf.rx_hash_fields_mask).map_err(|_| Errno::OPNOTSUPP)?;
+    let fields = HashFields::from_bits(fields).ok_or(Errno::OPNOTSUPP)?;
+    if conf.rx_hash_function != TOEPLITZ {
+        return Err(Errno::OPNOTSUPP);
+    }
+    if usize::from(conf.rx_hash_key_len) != KEY_LEN {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: a key of so many bytes as the program says; a null one is refused.
+    let key = unsafe { *input(conf.rx_hash_key.cast::<[u8; KEY_LEN]>())? };
+    Ok((key, fields))
+}
+
+/// A raw packet queue pair that spreads frames, for `ibv_create_qp_ex`.
+///
+/// # Errors
+/// `EINVAL`: no table; `EOPNOTSUPP`: another hash.
+///
+/// # Safety
+/// A protection domain and a table, or anything else.
+pub unsafe fn create_spreading(
+    context: *mut Context,
+    attr: &mut QpInitAttrEx,
+) -> Result<*mut Qp, Errno> {
+    const NEEDED: u32 = QP_INIT_ATTR_PD | QP_INIT_ATTR_IND_TABLE | QP_INIT_ATTR_RX_HASH;
+    if attr.comp_mask & NEEDED != NEEDED || attr.qp_type != QPT_RAW_PACKET {
+        return Err(Errno::INVAL);
+    }
+    if attr.comp_mask & !(NEEDED | QP_INIT_ATTR_CREATE_FLAGS) != 0 || attr.create_flags != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    // SAFETY: as the caller promises, or refused.
+    let (object, pd, table) = unsafe {
+        (
+            find::<ContextObject>(context)?,
+            find::<PdObject>(attr.pd)?,
+            find::<TableObject>(attr.rwq_ind_tbl)?,
+        )
+    };
+    let (key, fields) = hash(&attr.rx_hash_conf)?;
+    let queues = table.queues()?;
+    let options = QpOptions {
+        qp_type: QpType::Raw,
+        max_send: 1,
+        max_recv: 1,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline: 0,
+        fail_with_peer: false,
+        ..QpOptions::new(pd.domain, &table.idle)
+    };
+    let qp = object.device().create_qp(&options).map_err(errno::from)?;
+    qp.spread(&queues, key, fields).map_err(errno::from)?;
+    let none = std::ptr::null_mut::<std::ffi::c_void>();
+    let basic = QpInitAttr {
+        qp_context: attr.qp_context,
+        send_cq: none.cast(),
+        recv_cq: none.cast(),
+        srq: none.cast(),
+        cap: QpCap::default(),
+        qp_type: QPT_RAW_PACKET,
+        sq_sig_all: 0,
+    };
+    let made = Made {
+        head: head(context, &basic, attr.pd, &qp),
+        qp,
+        service: Service::Raw,
+        granted: QpCap::default(),
+        signal_all: false,
+        builder: None,
+        xrcd: std::ptr::null_mut(),
+        table: attr.rwq_ind_tbl,
+        opened: false,
+    };
+    let handle = made.place(object)?;
+    attr.cap = QpCap::default();
+    table.users.add();
+    pd.users.add();
+    Ok(handle)
+}
+
+/// Ends what a context that is closed leaves.
+///
+/// # Safety
+/// Nobody uses anything of the context.
+pub unsafe fn sweep(context: *mut Context) {
+    // SAFETY: nobody uses the objects, as the caller promises.
+    unsafe {
+        for object in TABLES.live(|table| (*table.c.get()).context == context) {
+            drop(remove::<TableObject>(object.cast()));
+        }
+        for object in WQS.live(|wq| (*wq.c.get()).context == context) {
+            drop(remove::<WqObject>(object.cast()));
+        }
+    }
+}

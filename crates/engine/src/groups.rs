@@ -1,0 +1,270 @@
+//! Groups of datagram queue pairs: what is sent to a group reaches every member, on every device that has some.
+//!
+//! Who the members on other devices are is the business of the engine's owner: a datagram to a group raises
+//! [`crate::Event::GroupNeeded`], and waits for [`Engine::connect_group`]. The answer is good for a moment, so that
+//! a burst asks once. As with all datagrams, a copy that finds its link full is lost.
+//!
+//! The frames of raw queue pairs go to one group, the [wire](Group::Wire); a member takes those that one of its
+//! [flows](Flow) describes.
+
+use crate::context::Context;
+use crate::id::Table;
+use crate::port::Port;
+use crate::qp::pair::{MSN_MASK, Qp};
+use crate::requester::{fail, pump, record, tell_datagram};
+use crate::responder::Reply;
+use crate::send_queue::{Detail, WqeFlags};
+use crate::{Engine, EngineError, Event, LinkId, QpId, QpType, Status, UdAddress, ud};
+use rkey_base::memory::Memory;
+use rkey_base::shared::Foreign;
+use rkey_core::LocalUse;
+use rkey_link::{Incoming, Link, Payload, SendError};
+
+/// The queue pair number that stands for a group (IBA 3.5.11: multicast).
+pub const GROUP_QPN: u32 = 0xff_ffff;
+/// What a piece for the wire has as its key.
+const WIRE_KEY: u64 = 1;
+/// How long the links of a group are believed to be all, in nanoseconds.
+const FRESH_NS: u64 = 1_000_000;
+/// Bytes of a frame that a flow can look at.
+const FLOW_MAX: usize = 128;
+
+/// A group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Group {
+    /// A multicast group, by its GID.
+    Gid([u8; 16]),
+    /// All raw queue pairs that have flows.
+    Wire,
+}
+
+/// Which frames a raw queue pair takes: those whose first bytes are `value` wherever `mask` has ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flow {
+    /// What the bytes have to be.
+    pub value: Vec<u8>,
+    /// Which bits count. A frame that is shorter does not match.
+    pub mask: Vec<u8>,
+}
+
+impl Flow {
+    fn takes(&self, start: &[u8]) -> bool {
+        let pairs = self.mask.iter().zip(&self.value).zip(start);
+        start.len() >= self.mask.len()
+            && pairs
+                .into_iter()
+                .all(|((mask, value), byte)| byte & mask == value & mask)
+    }
+}
+
+/// Links to the devices that have members of a group.
+pub(crate) struct Destinations {
+    links: Vec<LinkId>,
+    until: u64,
+}
+
+impl<L: Link, M: Memory> Engine<L, M> {
+    /// Makes a datagram queue pair a member of a group. Joining twice is joining once.
+    ///
+    /// # Errors
+    /// The handle is stale.
+    pub fn join_group(&mut self, qp: QpId, group: Group) -> Result<(), EngineError> {
+        self.qps.get(qp).ok_or(EngineError::NoSuch("queue pair"))?;
+        let members = self.x.members.entry(group).or_default();
+        if !members.contains(&qp) {
+            members.push(qp);
+        }
+        Ok(())
+    }
+
+    /// Ends a membership.
+    pub fn leave_group(&mut self, qp: QpId, group: Group) {
+        if let Some(members) = self.x.members.get_mut(&group) {
+            members.retain(|member| *member != qp);
+            if members.is_empty() {
+                self.x.members.remove(&group);
+            }
+        }
+    }
+
+    /// Datagrams to a group go over these links for a moment: the answer to [`Event::GroupNeeded`].
+    pub fn connect_group(&mut self, group: Group, links: Vec<LinkId>) {
+        let until = self.x.now + FRESH_NS;
+        self.x
+            .destinations
+            .insert(group, Destinations { links, until });
+        for index in 0..self.qps.bound() {
+            let Some(qp) = self.qps.at_mut(index) else {
+                continue;
+            };
+            if qp.config.qp_type.is_datagram()
+                && qp.sq.next != qp.sq.tail
+                && matches!(qp.sq.detail(qp.sq.next), Detail::Datagram(to) if group_of(qp, to) == Some(group))
+            {
+                qp.req.asked = false;
+                pump(&mut self.x, &mut self.links, qp);
+            }
+        }
+        self.settle_broken();
+    }
+
+    /// Adds a flow to a raw queue pair, which then takes the frames that it describes if it is a member of the
+    /// [wire](Group::Wire).
+    ///
+    /// # Errors
+    /// The handle is stale, it is no raw queue pair, or the flow looks too far.
+    pub fn add_flow(&mut self, qp: QpId, number: u32, flow: Flow) -> Result<(), EngineError> {
+        let qp = self.qps.get_mut(qp);
+        let qp = qp
+            .filter(|qp| qp.config.qp_type == QpType::Raw)
+            .ok_or(EngineError::NoSuch("raw queue pair"))?;
+        if flow.mask.len() > FLOW_MAX || flow.value.len() != flow.mask.len() {
+            return Err(EngineError::Limit {
+                what: "bytes of a flow",
+                given: flow.mask.len() as u64,
+                limit: FLOW_MAX as u64,
+            });
+        }
+        qp.flows.push((number, flow));
+        Ok(())
+    }
+
+    /// Takes a flow away.
+    pub fn remove_flow(&mut self, qp: QpId, number: u32) {
+        if let Some(qp) = self.qps.get_mut(qp) {
+            qp.flows.retain(|(of, _)| *of != number);
+        }
+    }
+}
+
+/// The group that a datagram is for, if it is for one.
+pub(crate) fn group_of(qp: &Qp, to: &UdAddress) -> Option<Group> {
+    if qp.config.qp_type == QpType::Raw {
+        Some(Group::Wire)
+    } else if to.qpn == GROUP_QPN {
+        Some(Group::Gid(to.route.target))
+    } else {
+        None
+    }
+}
+
+/// What became of a datagram to a group.
+pub(crate) enum Copied {
+    Ended,
+    /// Its destinations are not known yet.
+    Wait,
+}
+
+/// Sends a copy of the datagram at `next` to every device that has members.
+#[cold]
+pub(crate) fn send<L: Link, M: Memory>(
+    x: &mut Context<M>,
+    links: &mut Table<Port<L>>,
+    qp: &mut Qp,
+    to: &UdAddress,
+    group: Group,
+) -> Copied {
+    let known = x.destinations.get(&group).filter(|to| x.now < to.until);
+    let Some(ids) = known.map(|to| to.links.clone()) else {
+        if !qp.req.asked {
+            qp.req.asked = true;
+            x.events.push_back(Event::GroupNeeded { qp: qp.id, group });
+        }
+        return Copied::Wait;
+    };
+    let seq = qp.sq.next;
+    let (sges, total) = (qp.sq.sges(seq), u64::from(qp.sq.wqe(seq).total));
+    // What is wrong here is wrong whether there are members or not.
+    let domain = qp.config.domain;
+    let taken = WqeFlags::INLINE.union(WqeFlags::KEPT);
+    let mut trouble = if qp.sq.wqe(seq).flags.intersects(taken) {
+        None
+    } else {
+        x.reach
+            .check_sges(domain, sges, total, LocalUse::Send)
+            .err()
+    };
+    let key = if group == Group::Wire { WIRE_KEY } else { 0 };
+    for id in ids {
+        let Some(port) = links.get_mut(id).filter(|port| port.meta.down.is_none()) else {
+            continue;
+        };
+        if trouble.is_some() {
+            break;
+        }
+        match tell_datagram(&x.reach, port, qp, to, key, &mut trouble) {
+            Ok(_) => {
+                record(port, qp, seq, true);
+                port.link.flush();
+            }
+            Err(SendError::Fault(_) | SendError::Full | SendError::Down) => {}
+        }
+    }
+    if let Some(trouble) = trouble {
+        let vendor = x.report_local(qp, qp.sq.wqe(seq).id, trouble);
+        fail(x, qp, seq, Status::LocalProtection, vendor);
+        return Copied::Ended;
+    }
+    let wqe = qp.sq.wqe_mut(seq);
+    wqe.msn = qp.req.msn;
+    wqe.end(Status::Success, 0);
+    qp.req.msn = (qp.req.msn + 1) & MSN_MASK;
+    qp.sq.next = seq + 1;
+    x.retire(qp);
+    Copied::Ended
+}
+
+/// Hands a datagram to all members here.
+#[cold]
+pub(crate) fn deliver<M: Memory>(
+    x: &mut Context<M>,
+    qps: &mut Table<Qp>,
+    incoming: &Incoming<'_>,
+) -> Reply {
+    let Payload::Bytes(bytes) = &incoming.payload else {
+        return Reply::Done;
+    };
+    let group = if incoming.head.key == WIRE_KEY {
+        Group::Wire
+    } else if bytes.len() >= ud::GRH_LEN as usize {
+        let mut target = [0; 16];
+        bytes.get(ud::GRH_LEN as usize - target.len(), &mut target);
+        Group::Gid(target)
+    } else {
+        return Reply::Done;
+    };
+    for member in x.members.get(&group).cloned().unwrap_or_default() {
+        if let Some(qp) = qps.get_mut(member) {
+            ud::on_datagram(x, qp, incoming);
+        }
+    }
+    Reply::Done
+}
+
+/// Whether a raw queue pair takes a frame.
+pub(crate) fn takes_frame(qp: &Qp, key: u64, frame: &Foreign<'_>) -> bool {
+    if key != WIRE_KEY {
+        return false;
+    }
+    let mut start = [0; FLOW_MAX];
+    let len = frame.len().min(FLOW_MAX);
+    frame.get(0, &mut start[..len]);
+    qp.flows.iter().any(|(_, flow)| flow.takes(&start[..len]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_looks_at_masked_bits_only() {
+        let flow = Flow {
+            value: vec![0x12, 0xff, 0x30],
+            mask: vec![0xff, 0x00, 0xf0],
+        };
+        assert!(flow.takes(&[0x12, 0x00, 0x3f]) && flow.takes(&[0x12, 0xab, 0x30, 9]));
+        assert!(!flow.takes(&[0x13, 0xff, 0x30]) && !flow.takes(&[0x12, 0xff, 0x40]));
+        assert!(!flow.takes(&[0x12, 0xff]), "too short");
+        assert!(Flow::default().takes(&[]));
+    }
+}

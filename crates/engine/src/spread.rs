@@ -1,0 +1,243 @@
+//! Receive side scaling: a raw queue pair without a receive queue of its own spreads frames over several, by a hash of
+//! the addresses in the frame.
+
+use crate::context::Context;
+use crate::qp::pair::Qp;
+use crate::xrc::turn_to;
+use crate::{
+    Completion, CompletionOp, CqId, Engine, EngineError, QpId, QpState, QpType, SrqId, Status,
+};
+use bitflags::bitflags;
+use rkey_base::memory::Memory;
+use rkey_base::shared::Foreign;
+use rkey_core::DomainId;
+use rkey_link::Link;
+
+/// Bytes of the key of a Toeplitz hash.
+pub const KEY_LEN: usize = 40;
+/// Bytes of a frame that hold what is hashed: IPv6 and ports.
+const START_LEN: usize = 14 + 40 + 4;
+
+bitflags! {
+    /// What of a frame is hashed, where the frame has it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct HashFields: u32 {
+        /// Source address.
+        const SRC_IPV4 = 1;
+        /// Target address.
+        const DST_IPV4 = 1 << 1;
+        /// Source address.
+        const SRC_IPV6 = 1 << 2;
+        /// Target address.
+        const DST_IPV6 = 1 << 3;
+        /// Source port.
+        const SRC_PORT_TCP = 1 << 4;
+        /// Target port.
+        const DST_PORT_TCP = 1 << 5;
+        /// Source port.
+        const SRC_PORT_UDP = 1 << 6;
+        /// Target port.
+        const DST_PORT_UDP = 1 << 7;
+    }
+}
+
+/// How frames are spread.
+#[derive(Clone, Debug)]
+pub struct Spread {
+    /// The queues; their number is a power of two. The hash chooses by its lowest bits.
+    pub queues: Vec<SrqId>,
+    /// The key of the hash.
+    pub key: [u8; KEY_LEN],
+    /// What is hashed.
+    pub fields: HashFields,
+}
+
+/// The state of a receive queue of this kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WqState {
+    /// Takes no frames; going there forgets what is posted.
+    Reset,
+    /// Takes frames.
+    Ready,
+    /// Takes no frames; going there flushes what is posted.
+    Error,
+}
+
+/// The Toeplitz hash of some bytes.
+fn toeplitz(key: &[u8; KEY_LEN], input: &[u8]) -> u32 {
+    let mut hash = 0;
+    for (at, byte) in input.iter().enumerate() {
+        for bit in 0..8 {
+            if byte & (0x80 >> bit) != 0 {
+                let window = key.iter().cycle().skip(at).take(5);
+                let window = window.fold(0u64, |window, &byte| window << 8 | u64::from(byte));
+                hash ^= (window >> (8 - bit)) as u32;
+            }
+        }
+    }
+    hash
+}
+
+impl Spread {
+    /// The hash of a frame that starts like this.
+    fn hash(&self, frame: &[u8]) -> u32 {
+        let mut input = [0; 36];
+        let mut len = 0;
+        let mut add = |fields: HashFields, at: usize, size: usize| {
+            if let (true, Some(bytes)) = (self.fields.contains(fields), frame.get(at..at + size)) {
+                input[len..len + size].copy_from_slice(bytes);
+                len += size;
+            }
+        };
+        use HashFields as F;
+        let (l4, protocol) = match frame.get(12..15) {
+            Some(&[0x08, 0x00, 0x45]) => {
+                add(F::SRC_IPV4, 26, 4);
+                add(F::DST_IPV4, 30, 4);
+                (34, frame.get(23))
+            }
+            Some(&[0x86, 0xdd, _]) => {
+                add(F::SRC_IPV6, 22, 16);
+                add(F::DST_IPV6, 38, 16);
+                (54, frame.get(20))
+            }
+            _ => (0, None),
+        };
+        match protocol {
+            Some(6) => {
+                add(F::SRC_PORT_TCP, l4, 2);
+                add(F::DST_PORT_TCP, l4 + 2, 2);
+            }
+            Some(17) => {
+                add(F::SRC_PORT_UDP, l4, 2);
+                add(F::DST_PORT_UDP, l4 + 2, 2);
+            }
+            _ => {}
+        }
+        toeplitz(&self.key, &input[..len])
+    }
+}
+
+/// Turns a queue pair that spreads frames to the queue that a frame is for; false if that takes none now.
+pub(crate) fn choose<M: Memory>(x: &mut Context<M>, qp: &mut Qp, frame: &Foreign<'_>) -> bool {
+    let Some(spread) = &qp.spread else {
+        return true;
+    };
+    let mut start = [0; START_LEN];
+    let len = frame.len().min(START_LEN);
+    frame.get(0, &mut start[..len]);
+    let place = spread.hash(&start[..len]) as usize & (spread.queues.len() - 1);
+    let Some(queue) = x.srqs.get(spread.queues[place]) else {
+        return false;
+    };
+    let (Some((_, cq)), true) = (queue.serves, queue.ready) else {
+        return false;
+    };
+    let (id, domain) = (queue.id, queue.domain);
+    turn_to(x, qp, id, domain, cq);
+    true
+}
+
+impl<L: Link, M: Memory> Engine<L, M> {
+    /// Creates a receive queue whose receives complete in `cq`, for queue pairs that spread frames. It begins in
+    /// [`WqState::Reset`].
+    ///
+    /// # Errors
+    /// As [`Engine::create_srq`]; there is no such completion queue.
+    pub fn create_wq(
+        &mut self,
+        domain: DomainId,
+        depth: u32,
+        max_sge: u32,
+        cq: CqId,
+    ) -> Result<SrqId, EngineError> {
+        let queue = self.place_serving(domain, depth, max_sge, None, cq)?;
+        self.set_wq_state(queue, WqState::Reset)?;
+        Ok(queue)
+    }
+
+    /// Brings a receive queue into another state.
+    ///
+    /// # Errors
+    /// The handle is stale.
+    pub fn set_wq_state(&mut self, queue: SrqId, state: WqState) -> Result<(), EngineError> {
+        let none = EngineError::NoSuch("receive queue");
+        let found = self.x.srqs.get_mut(queue).ok_or(none)?;
+        found.ready = state == WqState::Ready;
+        if state == WqState::Ready {
+            return Ok(());
+        }
+        let (ids, cq) = (found.queue.drain(), found.serves.map(|(_, cq)| cq));
+        for (id, cq) in ids.into_iter().filter_map(|id| Some((id, cq?))) {
+            if state == WqState::Error {
+                let entry = Completion {
+                    id,
+                    status: Status::Flushed,
+                    opcode: CompletionOp::Recv,
+                    qpn: queue.number(),
+                    ..Completion::default()
+                };
+                self.x.complete(cq, entry, true);
+            }
+        }
+        self.settle_broken();
+        Ok(())
+    }
+
+    /// Makes a raw queue pair spread its frames over receive queues, whose states count from now on: it is ready to
+    /// receive by itself.
+    ///
+    /// # Errors
+    /// A stale handle; it is no raw queue pair; the number of queues is no power of two.
+    pub fn spread(&mut self, qp: QpId, spread: Spread) -> Result<(), EngineError> {
+        let serves = |id: &SrqId| self.x.srqs.get(*id).is_some_and(|q| q.serves.is_some());
+        if !spread.queues.len().is_power_of_two() || !spread.queues.iter().all(serves) {
+            return Err(EngineError::NoSuch("set of receive queues"));
+        }
+        let qp = self.qps.get_mut(qp);
+        let qp = qp
+            .filter(|qp| qp.config.qp_type == QpType::Raw)
+            .ok_or(EngineError::NoSuch("raw queue pair"))?;
+        qp.home = Some((qp.config.domain, qp.config.recv_cq));
+        qp.spread = Some(Box::new(spread));
+        qp.state = QpState::Rtr;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The key and the values with which network cards are verified.
+    const KEY: [u8; KEY_LEN] = [
+        0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f,
+        0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30,
+        0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+    ];
+
+    fn frame() -> Vec<u8> {
+        let mut frame = vec![0; 60];
+        frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+        frame[23] = 6;
+        frame[26..34].copy_from_slice(&[66, 9, 149, 187, 161, 142, 100, 80]);
+        frame[34..36].copy_from_slice(&2794u16.to_be_bytes());
+        frame[36..38].copy_from_slice(&1766u16.to_be_bytes());
+        frame
+    }
+
+    #[test]
+    fn the_hash_is_the_known_one() {
+        let mut spread = Spread {
+            queues: Vec::new(),
+            key: KEY,
+            fields: HashFields::SRC_IPV4 | HashFields::DST_IPV4,
+        };
+        assert_eq!(spread.hash(&frame()), 0x323e_8fc2);
+        spread.fields |= HashFields::SRC_PORT_TCP | HashFields::DST_PORT_TCP;
+        assert_eq!(spread.hash(&frame()), 0x51cc_c178);
+        spread.fields = HashFields::SRC_PORT_UDP;
+        assert_eq!(spread.hash(&frame()), 0, "it has nothing of that");
+        assert_eq!(spread.hash(&[]), 0);
+    }
+}
