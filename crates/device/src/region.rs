@@ -84,6 +84,12 @@ impl Device {
 
     /// Closes a region: its keys refuse at once; when this returns nobody touches its memory.
     ///
+    /// It takes microseconds if no peer is using the memory, and about a second at most, also when a peer
+    /// is stopped in the middle of a copy. A peer that does not answer for a second to a request that
+    /// names the memory loses its link to this device; see [`crate::SharedMemory`] for what becomes of memory that is
+    /// leased. Only for calls of the kernel that have begun is there no limit (a peer's own side of
+    /// the copy may be a file system that does not answer).
+    ///
     /// # Errors
     /// [`rkey_core::CoreError::RegionBusy`] (windows or bindings hang on it: nothing changed), or it
     /// does not exist. [`DeviceError::Forked`].

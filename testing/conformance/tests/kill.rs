@@ -243,7 +243,13 @@ fn killed_in_the_middle_of_traffic() {
     until("the links of the bystander", || {
         side.device.inspect().unwrap().links.len() == links
     });
-    let holdings = Holdings::now();
+    // The last steps of making them may be under way.
+    let mut holdings = Holdings::now();
+    until("the end of changes", || {
+        std::thread::sleep(Duration::from_millis(5));
+        let now = Holdings::now();
+        std::mem::replace(&mut holdings, now) == now
+    });
     let dirs = ["/dev/shm".into(), "/tmp".into(), std::env::temp_dir()];
     let files: Vec<_> = dirs.iter().map(|d| litter(d)).collect();
     let mut memory = 0;
