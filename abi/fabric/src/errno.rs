@@ -122,6 +122,9 @@ pub(crate) fn of_core(error: &CoreError) -> FiError {
 /// The `err` of a completion (FI-I36). A refused access is told apart by its reason where that is known:
 /// an unknown key is `FI_ENOKEY`, everything else about it `FI_EACCES`.
 pub(crate) fn of_status(status: Status, denial: Option<&Denial>) -> FiError {
+    if let Some(Reason::Fault { .. }) = denial.map(|denial| denial.reason) {
+        return FiError::FAULT;
+    }
     match status {
         Status::Success => FiError(0),
         Status::LocalLength => FiError::TRUNC,
@@ -134,7 +137,6 @@ pub(crate) fn of_status(status: Status, denial: Option<&Denial>) -> FiError {
             Some(Reason::UnknownKey | Reason::StaleKey { .. } | Reason::OtherDomain { .. }) => {
                 FiError::NOKEY
             }
-            Some(Reason::Fault { .. }) => FiError::FAULT,
             _ => FiError::ACCES,
         },
         Status::RemoteInvalidRequest | Status::LocalQpOperation => FiError::INVAL,

@@ -117,7 +117,9 @@ impl Endpoint {
     }
 
     fn connected(&self, live: &Live, data: &[u8]) {
-        live.state.lock().connections[0].up = true;
+        let mut state = live.state.lock();
+        state.connections[0].up = !state.connections[0].lost;
+        drop(state);
         if let Some(eq) = &live.eq {
             let fid = self.handle.load(Ordering::Relaxed);
             eq.connection(FI_CONNECTED, fid, std::ptr::null_mut(), data);

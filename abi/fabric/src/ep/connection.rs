@@ -39,8 +39,11 @@ pub(super) enum Way {
 pub(super) struct Connection {
     pub(super) qp: Option<Qp>,
     pub(super) peer: SocketAddr,
-    /// Both sides are ready, and it did not fail.
+    /// Both sides are ready, and it did not fail: operations of ours may begin on it. Answers go before that: the
+    /// peer may be ready a moment before we know.
     pub(super) up: bool,
+    /// It failed, or the peer went.
+    pub(super) lost: bool,
     /// Requests that were posted and not completed.
     pub(super) outstanding: u32,
     /// Answers that found no room.
@@ -157,6 +160,7 @@ impl Endpoint {
             qp: Some(qp),
             peer: peer.name,
             up: false,
+            lost: false,
             outstanding: 0,
             waiting: VecDeque::new(),
             device_keys: peer.device_keys,
@@ -199,6 +203,9 @@ impl Endpoint {
             if let Err(error) = accepted {
                 state.connections[connection].qp = None;
                 return Err(error.into());
+            }
+            if state.connections[connection].lost {
+                return Ok(());
             }
             state.connections[connection].up = true;
             let peer = Self::peer(&mut state, hello.name);
@@ -299,6 +306,10 @@ impl Endpoint {
         let mut state = live.state.lock();
         match made {
             Ok((index, hello)) => {
+                if state.connections[index].lost {
+                    state.peers[peer].way = Way::None;
+                    return Err(FiError::CONNRESET);
+                }
                 state.connections[index].up = true;
                 state.connections[index].device_keys = hello.device_keys;
                 state.peers[peer].way = Way::Open(index);
@@ -417,7 +428,7 @@ impl Endpoint {
 
     /// A connection failed: what waits for the peer's answer gets none.
     pub(super) fn lose(&self, live: &Live, state: &mut State, connection: usize) {
-        if !state.connections[connection].up {
+        if std::mem::replace(&mut state.connections[connection].lost, true) {
             return;
         }
         state.connections[connection].up = false;

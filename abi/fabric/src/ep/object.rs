@@ -412,6 +412,7 @@ impl Endpoint {
             let mut state = live.state.lock();
             for connection in &mut state.connections {
                 connection.up = false;
+                connection.lost = true;
                 connection.qp = None;
             }
             // Regions of messages that the peers never fetched.

@@ -239,7 +239,7 @@ impl Endpoint {
                 data: error.map_or(0, |error| error.0 as u64),
                 ..Header::new(Kind::Done)
             };
-            if state.connections[operation.connection].up {
+            if !state.connections[operation.connection].lost {
                 self.say(state, operation.connection, &done, &[]);
             }
             self.received(live, *landing, error);
@@ -276,7 +276,7 @@ impl Endpoint {
         loop {
             let mut state = live.state.lock();
             self.advance(live, &mut state);
-            let busy = |it: &Connection| it.up && (it.outstanding > 0 || !it.waiting.is_empty());
+            let busy = |it: &Connection| !it.lost && (it.outstanding > 0 || !it.waiting.is_empty());
             if !state.connections.iter().any(busy) || std::time::Instant::now() >= until {
                 return;
             }

@@ -382,7 +382,7 @@ impl Endpoint {
             landing.entry.overflow = len - fits;
         }
         landing.sges = part(&landing.sges, 0, fits);
-        if fits == 0 || !state.connections[connection].up {
+        if fits == 0 || state.connections[connection].lost {
             let error = if fits == 0 {
                 FiError::TRUNC
             } else {

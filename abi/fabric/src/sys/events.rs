@@ -6,7 +6,7 @@ use super::objects::Fid;
 use std::ffi::{c_int, c_void};
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct CqTaggedEntry {
     pub op_context: *mut c_void,
     pub flags: u64,
@@ -19,7 +19,7 @@ layout!(CqTaggedEntry, 48);
 
 /// As of 1.17.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct CqErrEntry {
     pub op_context: *mut c_void,
     pub flags: u64,
@@ -37,7 +37,7 @@ layout!(CqErrEntry, 80, olen @ 48, err @ 56, err_data @ 64);
 
 /// With the field of 1.20.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct LongCqErrEntry {
     pub known: CqErrEntry,
     pub src_addr: u64,
@@ -78,7 +78,7 @@ pub struct EqAttr {
 layout!(EqAttr, 32);
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct EqEntry {
     pub fid: *mut Fid,
     pub context: *mut c_void,
@@ -87,7 +87,7 @@ pub struct EqEntry {
 layout!(EqEntry, 24);
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct EqErrEntry {
     pub fid: *mut Fid,
     pub context: *mut c_void,
@@ -101,7 +101,7 @@ layout!(EqErrEntry, 48);
 
 /// Connection data follows.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct EqCmEntry {
     pub fid: *mut Fid,
     pub info: *mut Info,

@@ -1,0 +1,470 @@
+//! Two sides of one process, each with a fabric, a domain and an endpoint, and calls as the headers
+//! have them.
+
+use rkey_fi::sys::*;
+use std::ffi::{c_int, c_void};
+use std::ptr::{null, null_mut};
+use std::time::{Duration, Instant};
+
+pub(crate) const V1_17: u32 = version(1, 17);
+pub(crate) const V1_22: u32 = version(1, 22);
+/// Rights of everybody's region in these tests.
+pub(crate) const REMOTE: u64 = FI_REMOTE_READ | FI_REMOTE_WRITE;
+
+/// How long something may take that has to happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a side is made of.
+#[derive(Clone, Copy)]
+pub(crate) struct Wish {
+    pub(crate) version: u32,
+    pub(crate) mr_mode: c_int,
+    pub(crate) caps: u64,
+    pub(crate) ep_type: c_int,
+    pub(crate) auth_key: &'static [u8],
+}
+
+impl Default for Wish {
+    fn default() -> Self {
+        Self {
+            version: V1_17,
+            mr_mode: 0,
+            caps: 0,
+            ep_type: FI_EP_RDM,
+            auth_key: &[],
+        }
+    }
+}
+
+impl Wish {
+    pub(crate) fn mode(mr_mode: c_int) -> Self {
+        Self {
+            mr_mode,
+            ..Self::default()
+        }
+    }
+
+    /// The information for an endpoint of this kind.
+    pub(crate) fn info(&self) -> *mut Info {
+        let mut info = null_mut();
+        let provider = rkey_fi::fi_prov_ini();
+        // SAFETY: the entry point's structure; hints with everything they need.
+        unsafe {
+            let mut ep: EpAttr = std::mem::zeroed();
+            ep.ep_type = self.ep_type;
+            ep.auth_key = self.auth_key.as_ptr().cast_mut();
+            ep.auth_key_size = self.auth_key.len();
+            let mut hints: Info = std::mem::zeroed();
+            hints.caps = self.caps;
+            hints.ep_attr = &mut ep;
+            let code = ((*provider).getinfo)(self.version, null(), null(), 0, &hints, &mut info);
+            assert_eq!(code, 0);
+            // As if the provider required these bits: what a domain does follows its own attributes.
+            (*(*info).domain_attr).mr_mode = self.mr_mode;
+        }
+        info
+    }
+}
+
+/// One side.
+pub(crate) struct Side {
+    pub(crate) fabric: *mut FidFabric,
+    pub(crate) domain: *mut FidDomain,
+    pub(crate) cq: *mut FidCq,
+    pub(crate) av: *mut FidAv,
+    pub(crate) ep: *mut FidEp,
+    pub(crate) eq: *mut FidEq,
+}
+
+/// An address vector, a queue and an endpoint in a domain.
+pub(crate) fn open_ep(
+    domain: *mut FidDomain,
+    info: *mut Info,
+) -> (*mut FidEp, *mut FidCq, *mut FidAv) {
+    let (mut cq, mut av, mut ep) = (null_mut(), null_mut(), null_mut());
+    // SAFETY: handles that were opened just now, and attributes of our own.
+    unsafe {
+        let ops = &*(*domain).ops;
+        let mut cq_attr: CqAttr = std::mem::zeroed();
+        cq_attr.format = FI_CQ_FORMAT_TAGGED;
+        assert_eq!((ops.cq_open)(domain, &mut cq_attr, &mut cq, null_mut()), 0);
+        let mut av_attr: AvAttr = std::mem::zeroed();
+        assert_eq!((ops.av_open)(domain, &mut av_attr, &mut av, null_mut()), 0);
+        assert_eq!((ops.endpoint)(domain, info, &mut ep, null_mut()), 0);
+        let fid = ep.cast::<Fid>();
+        assert_eq!(((*(*fid).ops).bind)(fid, cq.cast(), FI_SEND | FI_RECV), 0);
+        assert_eq!(((*(*fid).ops).bind)(fid, av.cast(), 0), 0);
+        assert_eq!(control(fid, FI_ENABLE, null_mut()), 0);
+    }
+    (ep, cq, av)
+}
+
+/// A fabric and a domain.
+pub(crate) fn open_domain(version: u32, info: *mut Info) -> (*mut FidFabric, *mut FidDomain) {
+    let (mut fabric, mut domain) = (null_mut(), null_mut());
+    let provider = rkey_fi::fi_prov_ini();
+    // SAFETY: the entry point's structure and an information that it gave; the version is noted as the core does.
+    unsafe {
+        assert_eq!(
+            ((*provider).fabric)((*info).fabric_attr, &mut fabric, null_mut()),
+            0
+        );
+        (*fabric).api_version = version;
+        assert_eq!(
+            ((*(*fabric).ops).domain)(fabric, info, &mut domain, null_mut()),
+            0
+        );
+    }
+    (fabric, domain)
+}
+
+impl Side {
+    pub(crate) fn open(wish: &Wish) -> Self {
+        let info = wish.info();
+        let (fabric, domain) = open_domain(wish.version, info);
+        let (ep, cq, av) = open_ep(domain, info);
+        Self {
+            fabric,
+            domain,
+            cq,
+            av,
+            ep,
+            eq: null_mut(),
+        }
+    }
+
+    /// Opens an event queue and binds the domain to it.
+    pub(crate) fn bind_eq(&mut self, flags: u64) -> c_int {
+        // SAFETY: handles of this side, and attributes of our own.
+        unsafe {
+            let mut attr: EqAttr = std::mem::zeroed();
+            attr.wait_obj = FI_WAIT_UNSPEC;
+            let ops = &*(*self.fabric).ops;
+            assert_eq!(
+                (ops.eq_open)(self.fabric, &mut attr, &mut self.eq, null_mut()),
+                0
+            );
+            let fid = self.domain.cast::<Fid>();
+            ((*(*fid).ops).bind)(fid, self.eq.cast(), flags)
+        }
+    }
+
+    /// Our name for a peer.
+    pub(crate) fn peer(&self, other: &Self) -> u64 {
+        self.peer_ep(other.ep)
+    }
+
+    pub(crate) fn peer_ep(&self, other: *mut FidEp) -> u64 {
+        let (mut name, mut len, mut number) = ([0u8; 128], 128, 0);
+        // SAFETY: handles of the two sides and room of our own.
+        unsafe {
+            let cm = &*(*other).cm;
+            assert_eq!(
+                (cm.getname)(other.cast(), name.as_mut_ptr().cast(), &mut len),
+                0
+            );
+            let insert = (*(*self.av).ops).insert;
+            assert_eq!(
+                insert(self.av, name.as_ptr().cast(), 1, &mut number, 0, null_mut()),
+                1
+            );
+        }
+        number
+    }
+
+    /// Registers one buffer.
+    pub(crate) fn reg(
+        &self,
+        buffer: &mut [u8],
+        access: u64,
+        key: u64,
+        flags: u64,
+    ) -> Result<Mr, c_int> {
+        self.reg_at(
+            buffer.as_mut_ptr() as usize,
+            buffer.len(),
+            access,
+            key,
+            flags,
+        )
+    }
+
+    pub(crate) fn reg_at(
+        &self,
+        at: usize,
+        len: usize,
+        access: u64,
+        key: u64,
+        flags: u64,
+    ) -> Result<Mr, c_int> {
+        let mut mr = null_mut();
+        // SAFETY: a handle of this side; memory that the test keeps until the region is closed.
+        let code = unsafe {
+            let reg = (*(*self.domain).mr).reg;
+            let domain = self.domain.cast();
+            reg(
+                domain,
+                at as *const c_void,
+                len,
+                access,
+                0,
+                key,
+                flags,
+                &mut mr,
+                null_mut(),
+            )
+        };
+        if code == 0 { Ok(Mr(mr)) } else { Err(code) }
+    }
+
+    /// Registers by attributes.
+    pub(crate) fn regattr(&self, attr: &LongMrAttr, flags: u64) -> Result<Mr, c_int> {
+        let mut mr = null_mut();
+        // SAFETY: as for `reg`.
+        let code = unsafe {
+            ((*(*self.domain).mr).regattr)(self.domain.cast(), &attr.known, flags, &mut mr)
+        };
+        if code == 0 { Ok(Mr(mr)) } else { Err(code) }
+    }
+
+    /// One completion, or the error of one; peers make progress meanwhile.
+    pub(crate) fn completion(&self, peers: &[&Self]) -> Result<CqTaggedEntry, CqErrEntry> {
+        let started = Instant::now();
+        loop {
+            if let Some(result) = poll(self.cq) {
+                return result;
+            }
+            for peer in peers {
+                // A read of nothing makes progress and takes nothing.
+                // SAFETY: a handle of the peer.
+                unsafe { ((*(*peer.cq).ops).read)(peer.cq, null_mut(), 0) };
+            }
+            assert!(started.elapsed() < PATIENCE, "no completion came");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Writes to a peer: 0, or the error of the completion.
+    pub(crate) fn write(&self, peer: u64, bytes: &[u8], addr: u64, key: u64) -> c_int {
+        self.write_with(peer, bytes, null_mut(), addr, key)
+    }
+
+    pub(crate) fn write_with(
+        &self,
+        peer: u64,
+        bytes: &[u8],
+        desc: *mut c_void,
+        addr: u64,
+        key: u64,
+    ) -> c_int {
+        let (at, len) = (bytes.as_ptr().cast(), bytes.len());
+        // SAFETY: a handle of this side; the bytes stay until the completion.
+        let code = again(|| unsafe {
+            ((*(*self.ep).rma).write)(self.ep, at, len, desc, peer, addr, key, null_mut())
+        });
+        if code != 0 {
+            return code as c_int;
+        }
+        self.completion(&[]).err().map_or(0, |error| error.err)
+    }
+
+    /// Reads from a peer: 0, or the error of the completion.
+    pub(crate) fn read(&self, peer: u64, into: &mut [u8], addr: u64, key: u64) -> c_int {
+        self.read_with(peer, into, null_mut(), addr, key)
+    }
+
+    pub(crate) fn read_with(
+        &self,
+        peer: u64,
+        into: &mut [u8],
+        desc: *mut c_void,
+        addr: u64,
+        key: u64,
+    ) -> c_int {
+        let (at, len) = (into.as_mut_ptr().cast(), into.len());
+        // SAFETY: a handle of this side; the buffer stays until the completion.
+        let code = again(|| unsafe {
+            ((*(*self.ep).rma).read)(self.ep, at, len, desc, peer, addr, key, null_mut())
+        });
+        if code != 0 {
+            return code as c_int;
+        }
+        self.completion(&[]).err().map_or(0, |error| error.err)
+    }
+}
+
+/// Repeats a post while it is asked to come again.
+pub(crate) fn again(mut post: impl FnMut() -> isize) -> isize {
+    let started = Instant::now();
+    loop {
+        match post() {
+            code if code == -(libc::EAGAIN as isize) => {
+                assert!(started.elapsed() < PATIENCE, "there is never room");
+                std::thread::yield_now();
+            }
+            code => return code,
+        }
+    }
+}
+
+/// Looks at a queue once.
+pub(crate) fn poll(cq: *mut FidCq) -> Option<Result<CqTaggedEntry, CqErrEntry>> {
+    // SAFETY: a handle, and room for an entry of the longest format.
+    unsafe {
+        let mut entry: CqTaggedEntry = std::mem::zeroed();
+        let ops = &*(*cq).ops;
+        match (ops.read)(cq, (&raw mut entry).cast(), 1) {
+            1 => Some(Ok(entry)),
+            -259 => {
+                let mut error: LongCqErrEntry = std::mem::zeroed();
+                assert_eq!((ops.readerr)(cq, (&raw mut error).cast(), 0), 1);
+                Some(Err(error.known))
+            }
+            code => {
+                assert_eq!(code, -(libc::EAGAIN as isize));
+                None
+            }
+        }
+    }
+}
+
+/// A region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mr(pub(crate) *mut FidMr);
+
+impl Mr {
+    pub(crate) fn key(&self) -> u64 {
+        // SAFETY: a live handle.
+        unsafe { (*self.0).key }
+    }
+
+    pub(crate) fn desc(&self) -> *mut c_void {
+        // SAFETY: a live handle.
+        unsafe { (*self.0).mem_desc }
+    }
+
+    pub(crate) fn close(self) -> c_int {
+        close(self.0.cast())
+    }
+
+    pub(crate) fn bind<T>(&self, to: *mut T, flags: u64) -> c_int {
+        let fid = self.0.cast::<Fid>();
+        // SAFETY: live handles.
+        unsafe { ((*(*fid).ops).bind)(fid, to.cast(), flags) }
+    }
+
+    pub(crate) fn enable(&self) -> c_int {
+        control(self.0.cast(), FI_ENABLE, null_mut())
+    }
+
+    pub(crate) fn refresh(&self, iov: &[libc::iovec]) -> c_int {
+        let mut modify = MrModify {
+            flags: 0,
+            mr_iov: if iov.is_empty() { null() } else { iov.as_ptr() },
+            iov_count: iov.len(),
+        };
+        control(self.0.cast(), FI_REFRESH, (&raw mut modify).cast())
+    }
+
+    /// `fi_mr_raw_attr` with so much room: its code, base, bytes and the size that is needed.
+    pub(crate) fn raw(&self, room: usize) -> (c_int, u64, Vec<u8>, usize) {
+        let (mut base, mut size) = (0, room);
+        let mut bytes = vec![0xa5; room + 64];
+        let mut attr = MrRawAttr {
+            flags: 0,
+            base_addr: &mut base,
+            raw_key: if room == 0 {
+                null_mut()
+            } else {
+                bytes.as_mut_ptr()
+            },
+            key_size: &mut size,
+        };
+        let code = control(self.0.cast(), FI_GET_RAW_MR, (&raw mut attr).cast());
+        assert!(
+            bytes[room..].iter().all(|&byte| byte == 0xa5),
+            "wrote behind the room"
+        );
+        bytes.truncate(room);
+        (code, base, bytes, size)
+    }
+}
+
+pub(crate) fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
+    // SAFETY: a live handle, and the argument of the command.
+    unsafe { ((*(*fid).ops).control)(fid, command, arg) }
+}
+
+pub(crate) fn close(fid: *mut Fid) -> c_int {
+    // SAFETY: a handle that was live when the test got it.
+    unsafe { ((*(*fid).ops).close)(fid) }
+}
+
+pub(crate) fn counter(domain: *mut FidDomain) -> *mut FidCntr {
+    let mut counter = null_mut();
+    // SAFETY: a live handle.
+    let code =
+        unsafe { ((*(*domain).ops).cntr_open)(domain, null_mut(), &mut counter, null_mut()) };
+    assert_eq!(code, 0);
+    counter
+}
+
+pub(crate) fn count(counter: *mut FidCntr) -> u64 {
+    // SAFETY: a live handle.
+    unsafe { ((*(*counter).ops).read)(counter) }
+}
+
+/// Waits until a counter has a value; the answer is what it has then.
+pub(crate) fn wait_count(counter: *mut FidCntr, value: u64) -> u64 {
+    let started = Instant::now();
+    while count(counter) < value && started.elapsed() < PATIENCE {
+        std::thread::yield_now();
+    }
+    count(counter)
+}
+
+/// Attributes for one buffer; the fields that came after 1.17 hold what would be refused if it was read.
+pub(crate) fn attributes(iov: &[libc::iovec], access: u64, key: u64) -> LongMrAttr {
+    LongMrAttr {
+        known: MrAttr {
+            mr_iov: iov.as_ptr(),
+            iov_count: iov.len(),
+            access,
+            offset: 0,
+            requested_key: key,
+            context: null_mut(),
+            auth_key_size: 0,
+            auth_key: null_mut(),
+            iface: FI_HMEM_SYSTEM,
+            device: 0,
+        },
+        hmem_data: null_mut(),
+        page_size: 0,
+        base_mr: null(),
+        sub_mr_cnt: 0,
+    }
+}
+
+pub(crate) fn iovec(buffer: &mut [u8]) -> libc::iovec {
+    libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    }
+}
+
+/// A mapping of some pages, as a program makes one.
+pub(crate) fn map_at(at: usize, len: usize, protection: c_int) -> usize {
+    let fixed = if at == 0 { 0 } else { libc::MAP_FIXED };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
+    // SAFETY: a fresh mapping, or one over memory of the test that it gave back.
+    let start = unsafe { libc::mmap(at as *mut _, len, protection, flags, -1, 0) };
+    assert_ne!(start, libc::MAP_FAILED);
+    start as usize
+}
+
+pub(crate) fn unmap(at: usize, len: usize) {
+    // SAFETY: a mapping that the test made.
+    assert_eq!(unsafe { libc::munmap(at as *mut _, len) }, 0);
+}
+
+pub(crate) const RW: c_int = libc::PROT_READ | libc::PROT_WRITE;

@@ -1,0 +1,103 @@
+//! What `fi_getinfo` offers.
+
+use crate::harness::*;
+use rkey_fi::sys::*;
+use std::ffi::c_int;
+use std::ptr::{null, null_mut};
+
+/// The first match: its `mr_mode` and mode, or the code.
+fn ask(version: u32, mr_mode: c_int, mode: u64, caps: u64) -> Result<(c_int, u64), c_int> {
+    let mut info = null_mut();
+    // SAFETY: the entry point's structure; hints with everything they need.
+    unsafe {
+        let provider = rkey_fi::fi_prov_ini();
+        let mut domain: DomainAttr = std::mem::zeroed();
+        domain.mr_mode = mr_mode;
+        let mut hints: Info = std::mem::zeroed();
+        hints.domain_attr = &mut domain;
+        hints.mode = mode;
+        hints.caps = caps;
+        match ((*provider).getinfo)(version, null(), null(), 0, &hints, &mut info) {
+            0 => Ok(((*(*info).domain_attr).mr_mode, (*info).mode)),
+            code => Err(code),
+        }
+    }
+}
+
+const ALL: c_int = FI_MR_LOCAL
+    | FI_MR_RAW
+    | FI_MR_VIRT_ADDR
+    | FI_MR_ALLOCATED
+    | FI_MR_PROV_KEY
+    | FI_MR_MMU_NOTIFY
+    | FI_MR_RMA_EVENT
+    | FI_MR_ENDPOINT
+    | FI_MR_HMEM
+    | FI_MR_COLLECTIVE;
+
+/// Proves: FI-025, FI-027, FI-038, FI-255
+#[test]
+fn by_default_no_bit_is_needed() {
+    for version in [version(1, 5), V1_17, V1_22, version(2, 5)] {
+        for offered in [0, FI_MR_LOCAL, ALL] {
+            assert_eq!(ask(version, offered, 0, 0), Ok((0, 0)));
+        }
+    }
+}
+
+/// Proves: FI-028, FI-029, FI-249, FI-251, FI-253, FI-I17, FI-I18
+#[test]
+fn the_old_modes_are_granted_alone() {
+    for version in [version(1, 4), version(1, 5), V1_22] {
+        assert_eq!(ask(version, FI_MR_BASIC, 0, 0), Ok((FI_MR_BASIC, 0)));
+        assert_eq!(ask(version, FI_MR_SCALABLE, 0, 0), Ok((FI_MR_SCALABLE, 0)));
+        for other in [FI_MR_LOCAL, FI_MR_PROV_KEY] {
+            assert_eq!(ask(version, FI_MR_BASIC | other, 0, 0), Err(-libc::ENODATA));
+            assert_eq!(
+                ask(version, FI_MR_SCALABLE | other, 0, 0),
+                Err(-libc::ENODATA)
+            );
+        }
+    }
+    assert_eq!(ask(version(1, 4), 0, 0, 0), Ok((FI_MR_SCALABLE, 0)));
+}
+
+/// Proves: FI-050, FI-I19
+#[test]
+fn the_old_mode_bit_changes_nothing_for_newer_programs() {
+    assert_eq!(
+        ask(V1_17, FI_MR_LOCAL, FI_LOCAL_MR, 0),
+        ask(V1_17, FI_MR_LOCAL, 0, 0)
+    );
+    assert_eq!(ask(V1_17, 0, FI_LOCAL_MR, 0), Ok((0, 0)));
+}
+
+/// Proves: FI-250
+#[test]
+fn basic_behaves_as_its_three_bits() {
+    let (a, b, peer) = crate::registration::pair(&Wish::mode(FI_MR_BASIC));
+    let mut buffer = vec![0u8; 16];
+    let start = buffer.as_ptr() as u64;
+    let mr = b.reg(&mut buffer, REMOTE, 7, 0).unwrap();
+    assert_ne!(mr.key(), 7);
+    assert_eq!(a.write(peer, &[1; 4], start + 4, mr.key()), 0);
+    assert_eq!(a.write(peer, &[1; 4], 4, mr.key()), libc::EACCES);
+    let hole = map_at(0, 4096, RW);
+    unmap(hole, 4096);
+    assert_eq!(
+        b.reg_at(hole, 4096, REMOTE, 8, 0).err(),
+        Some(-libc::EFAULT)
+    );
+    assert_eq!(mr.close(), 0);
+    assert_eq!(buffer[3..9], [0, 1, 1, 1, 1, 0]);
+}
+
+#[test]
+fn what_is_not_there_is_not_offered() {
+    assert_eq!(
+        ask(V1_17, 0, 0, FI_MSG | FI_COLLECTIVE),
+        Err(-libc::ENODATA)
+    );
+    assert_eq!(ask(V1_17, 0, 0, FI_MSG | FI_TRIGGER), Err(-libc::ENODATA));
+    assert_eq!(ask(V1_17, 0, 0, FI_RMA | FI_RMA_PMEM), Err(-libc::ENODATA));
+}

@@ -1,0 +1,157 @@
+//! Keys: taken, reused, raw, mapped.
+
+use crate::harness::*;
+use crate::registration::pair;
+use rkey_fi::sys::*;
+
+/// `fi_mr_map_raw`: the key, or the code.
+fn map(domain: *mut FidDomain, base: u64, raw: &mut [u8]) -> Result<u64, i32> {
+    let mut key = 0;
+    let mut arg = MrMapRaw {
+        flags: 0,
+        base_addr: base,
+        raw_key: raw.as_mut_ptr(),
+        key_size: raw.len(),
+        key: &mut key,
+    };
+    match control(domain.cast(), FI_MAP_RAW_MR, (&raw mut arg).cast()) {
+        0 => Ok(key),
+        code => Err(code),
+    }
+}
+
+fn unmap_key(domain: *mut FidDomain, mut key: u64) -> i32 {
+    control(domain.cast(), FI_UNMAP_KEY, (&raw mut key).cast())
+}
+
+/// Proves: FI-225, FI-I41
+#[test]
+fn a_key_is_taken_while_its_region_lives() {
+    let b = Side::open(&Wish::default());
+    let (mut one, mut two) = ([0u8; 8], [0u8; 8]);
+    let first = b.reg(&mut one, REMOTE, 3, 0).unwrap();
+    assert_eq!(b.reg(&mut two, REMOTE, 3, 0).err(), Some(-266));
+    assert_eq!(first.close(), 0);
+    let second = b.reg(&mut two, REMOTE, 3, 0).unwrap();
+    assert_eq!(second.close(), 0);
+}
+
+/// Proves: FI-226, FI-I33
+#[test]
+fn the_key_that_means_no_key_is_rejected() {
+    let b = Side::open(&Wish::default());
+    assert_eq!(
+        b.reg(&mut [0u8; 8], REMOTE, u64::MAX, 0).err(),
+        Some(-libc::EKEYREJECTED)
+    );
+    let mr = b.reg(&mut [0u8; 8], REMOTE, u64::MAX - 1, 0).unwrap();
+    assert_eq!((mr.key(), mr.close()), (u64::MAX - 1, 0));
+}
+
+/// Proves: FI-106, FI-I32
+#[test]
+fn a_region_for_local_use_has_a_descriptor_and_no_key() {
+    let b = Side::open(&Wish::default());
+    let (mut one, mut two) = ([0u8; 8], [0u8; 8]);
+    let first = b.reg(&mut one, FI_SEND | FI_RECV, 3, 0).unwrap();
+    let second = b.reg(&mut two, FI_SEND | FI_RECV, 3, 0).unwrap();
+    assert!(!first.desc().is_null());
+    assert_eq!(
+        (first.key(), second.key()),
+        (FI_KEY_NOTAVAIL, FI_KEY_NOTAVAIL)
+    );
+    assert_eq!((first.close(), second.close()), (0, 0));
+}
+
+/// Proves: FI-008, FI-009, FI-010, FI-052, FI-164, FI-165, FI-172, FI-215
+#[test]
+fn with_raw_keys_a_key_has_to_be_mapped() {
+    for other in [
+        0,
+        FI_MR_VIRT_ADDR,
+        FI_MR_PROV_KEY,
+        FI_MR_VIRT_ADDR | FI_MR_PROV_KEY,
+    ] {
+        let (a, b, peer) = pair(&Wish::mode(FI_MR_RAW | other));
+        let mut buffer = vec![0u8; 32];
+        let mr = b.reg(&mut buffer, REMOTE, 4, 0).unwrap();
+        assert_eq!(mr.key(), FI_KEY_NOTAVAIL);
+        let (_, _, _, size) = mr.raw(0);
+        let (code, base, mut raw, _) = mr.raw(size);
+        assert_eq!(code, 0);
+        assert_ne!(a.write(peer, &[1; 4], base, 4), 0, "not mapped");
+        let bytes = u64::from_le_bytes(raw[8..16].try_into().unwrap());
+        assert_ne!(
+            a.write(peer, &[1; 4], base, bytes),
+            0,
+            "the bytes are no key"
+        );
+        let key = map(a.domain, base, &mut raw).unwrap();
+        assert_eq!(a.write(peer, &[2; 4], base + 8, key), 0);
+        assert_eq!(unmap_key(a.domain, key), 0);
+        assert_ne!(a.write(peer, &[3; 4], base, key), 0, "mapped no more");
+        assert_eq!(mr.close(), 0);
+        assert_eq!(
+            buffer[..16],
+            [0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 0, 0, 0, 0]
+        );
+    }
+}
+
+/// Proves: FI-168, FI-173, FI-216
+#[test]
+fn raw_keys_work_without_the_mode_too() {
+    for mode in [0, FI_MR_PROV_KEY] {
+        let (a, b, peer) = pair(&Wish::mode(mode));
+        let mut buffer = vec![0u8; 8];
+        let mr = b.reg(&mut buffer, REMOTE, 0xabcd_ef01_2345, 0).unwrap();
+        let (code, base, mut raw, size) = mr.raw(8);
+        assert_eq!((code, base, size), (0, 0, 8));
+        let key = map(a.domain, base, &mut raw).unwrap();
+        assert_eq!(a.write(peer, &[2; 8], 0, key), 0);
+        assert_eq!((unmap_key(a.domain, key), mr.close()), (0, 0));
+        assert_eq!(buffer, [2; 8]);
+    }
+}
+
+/// Proves: FI-169, FI-170, FI-171, FI-230, FI-263
+#[test]
+fn a_raw_key_that_does_not_fit_says_how_long_it_is() {
+    for mode in [0, FI_MR_RAW] {
+        let wish = Wish::mode(mode);
+        let b = Side::open(&wish);
+        let mr = b.reg(&mut [0u8; 8], REMOTE, 4, 0).unwrap();
+        let (code, _, _, size) = mr.raw(0);
+        assert_eq!(code, -257);
+        let (code, _, _, again) = mr.raw(size - 1);
+        assert_eq!((code, again), (-257, size));
+        let (code, _, _, exactly) = mr.raw(size);
+        assert_eq!((code, exactly), (0, size));
+        let (code, _, _, plenty) = mr.raw(size + 10);
+        assert_eq!((code, plenty), (0, size));
+        assert_eq!(size, if mode == 0 { 8 } else { 40 });
+        assert_eq!(mr.close(), 0);
+    }
+}
+
+/// Proves: FI-174, FI-175, FI-176
+#[test]
+fn mappings_are_counted_and_keep_the_domain_open() {
+    for mode in [0, FI_MR_RAW] {
+        let wish = Wish::mode(mode);
+        let b = Side::open(&wish);
+        let mr = b.reg(&mut [0u8; 8], REMOTE, 4, 0).unwrap();
+        let (_, _, mut raw, _) = mr.raw(if mode == 0 { 8 } else { 40 });
+        let info = wish.info();
+        let (_, domain) = open_domain(wish.version, info);
+        let one = map(domain, 0, &mut raw).unwrap();
+        let two = map(domain, 0, &mut raw).unwrap();
+        assert_eq!(close(domain.cast()), -libc::EBUSY);
+        assert_eq!(unmap_key(domain, one), 0);
+        assert_eq!(unmap_key(domain, two), 0);
+        assert_eq!(unmap_key(domain, two), -libc::EINVAL);
+        assert_eq!(map(domain, 0, &mut raw[1..]), Err(-libc::EINVAL));
+        assert_eq!(close(domain.cast()), 0);
+        assert_eq!(mr.close(), 0);
+    }
+}

@@ -1,0 +1,186 @@
+//! Binding, enabling, closing.
+
+use crate::harness::*;
+use crate::registration::pair;
+use rkey_fi::sys::*;
+use std::ptr::null_mut;
+
+/// Proves: FI-011, FI-142, FI-161, FI-177, FI-179, FI-180, FI-229, FI-267, FI-I06
+#[test]
+fn a_counter_counts_what_peers_write_and_keeps_the_region_busy() {
+    let (a, b, peer) = pair(&Wish::default());
+    let mut buffer = vec![0u8; 16];
+    let mr = b.reg(&mut buffer, REMOTE, 1, FI_RMA_EVENT).unwrap();
+    let counted = counter(b.domain);
+    for flags in [
+        0,
+        FI_REMOTE_READ,
+        FI_REMOTE_WRITE | FI_REMOTE_READ,
+        FI_WRITE,
+    ] {
+        assert_eq!(mr.bind(counted, flags), -libc::EINVAL);
+    }
+    assert_eq!(mr.bind(counted, FI_REMOTE_WRITE), 0);
+    for n in 1..=5 {
+        assert_eq!(a.write(peer, &[9; 4], 0, 1), 0);
+        assert_eq!(a.read(peer, &mut [0; 4], 0, 1), 0);
+        assert_eq!(wait_count(counted, n), n);
+    }
+    assert_eq!(a.write(peer, &[9; 4], 20, 1), libc::EACCES);
+    assert_eq!(count(counted), 5, "what was refused changed nothing");
+    assert_eq!(mr.close(), -libc::EBUSY);
+    assert_eq!(a.write(peer, &[9; 4], 0, 1), 0, "it is still there");
+    assert_eq!(close(counted.cast()), 0);
+    assert_eq!(mr.close(), 0);
+}
+
+/// Proves: FI-I37
+#[test]
+fn one_counter_of_the_same_domain_for_each_region() {
+    let (a, b, _) = pair(&Wish::default());
+    let mr = b.reg(&mut [0u8; 8], REMOTE, 1, 0).unwrap();
+    let (first, second, foreign) = (counter(b.domain), counter(b.domain), counter(a.domain));
+    assert_eq!(mr.bind(foreign, FI_REMOTE_WRITE), -libc::EINVAL);
+    assert_eq!(mr.bind(first, FI_REMOTE_WRITE), 0);
+    assert_eq!(mr.bind(second, FI_REMOTE_WRITE), -libc::EBUSY);
+    assert_eq!(mr.bind(b.cq, FI_REMOTE_WRITE), -libc::ENOSYS);
+    assert_eq!(mr.bind(a.ep, 0), -libc::EINVAL);
+    assert_eq!((close(first.cast()), mr.close()), (0, 0));
+}
+
+/// Proves: FI-070, FI-071, FI-072, FI-073, FI-074, FI-075, FI-197, FI-198, FI-199, FI-I35
+#[test]
+fn with_rma_events_a_region_is_bound_and_then_enabled() {
+    let (a, b, peer) = pair(&Wish::mode(FI_MR_RMA_EVENT));
+    let (mut plain, mut buffer) = (vec![0u8; 8], vec![0u8; 8]);
+    let counted = counter(b.domain);
+    let without = b.reg(&mut plain, REMOTE, 1, 0).unwrap();
+    assert_eq!(without.bind(counted, FI_REMOTE_WRITE), -libc::EINVAL);
+    assert_eq!(a.write(peer, &[1; 8], 0, 1), 0, "it needs no enabling");
+    let mr = b.reg(&mut buffer, REMOTE, 2, FI_RMA_EVENT).unwrap();
+    assert_eq!(mr.key(), FI_KEY_NOTAVAIL);
+    assert_eq!(a.write(peer, &[1; 8], 0, 2), libc::EACCES);
+    assert_eq!(mr.bind(counted, FI_REMOTE_WRITE), 0);
+    assert_eq!(a.write(peer, &[1; 8], 0, 2), libc::EACCES);
+    assert_eq!(mr.enable(), 0);
+    assert_eq!(mr.key(), 2);
+    assert_eq!(mr.bind(counter(b.domain), FI_REMOTE_WRITE), -258);
+    assert_eq!(mr.enable(), -258);
+    assert_eq!(a.write(peer, &[1; 8], 0, 2), 0);
+    assert_eq!(wait_count(counted, 1), 1);
+    assert_eq!(
+        (close(counted.cast()), mr.close(), without.close()),
+        (0, 0, 0)
+    );
+}
+
+/// Proves: FI-076, FI-077, FI-078, FI-161, FI-178, FI-182
+#[test]
+fn with_endpoints_a_region_serves_the_one_that_it_is_bound_to() {
+    let wish = Wish::mode(FI_MR_ENDPOINT);
+    let (a, b, peer) = pair(&wish);
+    let (second, _, _) = open_ep(b.domain, wish.info());
+    let to_second = a.peer_ep(second);
+    let mut buffer = vec![0u8; 8];
+    let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
+    assert_eq!(mr.enable(), -258, "no endpoint yet");
+    assert_eq!(mr.bind(b.ep, 1), -libc::EINVAL, "flags");
+    assert_eq!(mr.bind(b.ep, 0), 0);
+    assert_eq!(
+        a.write(peer, &[1; 8], 0, 1),
+        libc::EACCES,
+        "not enabled yet"
+    );
+    assert_eq!(mr.enable(), 0);
+    assert_eq!(a.write(peer, &[1; 8], 0, 1), 0);
+    assert_eq!(
+        a.write(to_second, &[2; 8], 0, 1),
+        libc::EACCES,
+        "another endpoint"
+    );
+    assert_eq!(buffer, [1; 8]);
+    assert_eq!(mr.close(), -libc::EBUSY);
+    assert_eq!((close(b.ep.cast()), mr.close()), (0, 0));
+}
+
+/// Proves: FI-005, FI-I05
+#[test]
+fn a_domain_with_a_region_is_busy() {
+    let wish = Wish::default();
+    let (fabric, domain) = open_domain(wish.version, wish.info());
+    let mut mr = null_mut();
+    let mut buffer = [0u8; 8];
+    // SAFETY: a live handle, and a buffer that lives until the region is closed.
+    let code = unsafe {
+        let at = buffer.as_mut_ptr().cast();
+        ((*(*domain).mr).reg)(domain.cast(), at, 8, REMOTE, 0, 1, 0, &mut mr, null_mut())
+    };
+    assert_eq!(code, 0);
+    assert_eq!(close(fabric.cast()), -libc::EBUSY);
+    assert_eq!(close(domain.cast()), -libc::EBUSY);
+    assert_eq!(Mr(mr).close(), 0);
+    assert_eq!((close(domain.cast()), close(fabric.cast())), (0, 0));
+}
+
+#[test]
+fn what_is_closed_is_refused() {
+    let b = Side::open(&Wish::default());
+    let mr = b.reg(&mut [0u8; 8], REMOTE, 1, 0).unwrap();
+    let fid = mr.0.cast::<Fid>();
+    // SAFETY: a live handle.
+    let ops = unsafe { &*(*fid).ops };
+    assert_eq!(mr.close(), 0);
+    // SAFETY: a handle of before: it is told apart without being used.
+    unsafe {
+        assert_eq!((ops.close)(fid), -libc::EINVAL);
+        assert_eq!((ops.bind)(fid, b.ep.cast(), 0), -libc::EINVAL);
+        assert_eq!((ops.control)(fid, FI_ENABLE, null_mut()), -libc::EINVAL);
+        assert_eq!(
+            (ops.control)(null_mut(), FI_ENABLE, null_mut()),
+            -libc::EINVAL
+        );
+    }
+}
+
+/// Proves: FI-I30
+#[test]
+fn regions_come_and_go_in_many_threads() {
+    let (a, b, peer) = pair(&Wish::default());
+    let domain = b.domain as usize;
+    let mut kept = vec![0u8; 8];
+    let steady = b.reg(&mut kept, REMOTE, 1, 0).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            scope.spawn(move || {
+                let domain = domain as *mut FidDomain;
+                let mut buffer = [0u8; 64];
+                for n in 0..200 {
+                    let mut mr = null_mut();
+                    // SAFETY: a live handle, and a buffer that lives until the region is closed.
+                    let code = unsafe {
+                        let at = buffer.as_mut_ptr().cast();
+                        let key = 1000 * (thread + 1) + n;
+                        ((*(*domain).mr).reg)(
+                            domain.cast(),
+                            at,
+                            64,
+                            REMOTE,
+                            0,
+                            key,
+                            0,
+                            &mut mr,
+                            null_mut(),
+                        )
+                    };
+                    assert_eq!(code, 0);
+                    assert_eq!(Mr(mr).close(), 0);
+                }
+            });
+        }
+        for n in 0..50 {
+            assert_eq!(a.write(peer, &[n; 8], 0, 1), 0);
+        }
+    });
+    assert_eq!(steady.close(), 0);
+    assert_eq!(kept, [49; 8]);
+}

@@ -1,0 +1,18 @@
+//! The provider through its C interface: what a program sees that calls it as the inline functions of
+//! libfabric's headers do.
+#![allow(unsafe_code)]
+// UNSAFETY: calls C functions, as a C program does.
+
+mod access;
+mod asynchronous;
+mod atomics;
+mod harness;
+mod info;
+mod keys;
+mod layout;
+mod life;
+mod local;
+mod messages;
+mod pages;
+mod registration;
+mod versions;

@@ -1,0 +1,291 @@
+//! Messages and tags: short and long, expected and not, looked for, claimed, cut off.
+
+use crate::harness::*;
+use crate::registration::pair;
+use rkey_fi::sys::*;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+fn tsend(side: &Side, peer: u64, bytes: &[u8], tag: u64, context: usize) {
+    let (at, len) = (bytes.as_ptr().cast(), bytes.len());
+    // SAFETY: a live handle; the bytes stay until the completion.
+    let code = again(|| unsafe {
+        let send = (*(*side.ep).tagged).send;
+        send(
+            side.ep,
+            at,
+            len,
+            null_mut(),
+            peer,
+            tag,
+            context as *mut c_void,
+        )
+    });
+    assert_eq!(code, 0);
+}
+
+fn trecv(side: &Side, from: u64, into: &mut [u8], tag: u64, ignore: u64, context: usize) {
+    let (at, len) = (into.as_mut_ptr().cast(), into.len());
+    // SAFETY: a live handle; the buffer stays until the completion.
+    let code = unsafe {
+        let recv = (*(*side.ep).tagged).recv;
+        recv(
+            side.ep,
+            at,
+            len,
+            null_mut(),
+            from,
+            tag,
+            ignore,
+            context as *mut c_void,
+        )
+    };
+    assert_eq!(code, 0);
+}
+
+fn look(side: &Side, tag: u64, flags: u64, context: usize, into: &mut [u8]) -> isize {
+    let iov = [iovec(into)];
+    let msg = MsgTagged {
+        msg_iov: iov.as_ptr(),
+        desc: null_mut(),
+        iov_count: 1,
+        addr: FI_ADDR_UNSPEC,
+        tag,
+        ignore: 0,
+        context: context as *mut c_void,
+        data: 0,
+    };
+    // SAFETY: a live handle; the buffer stays until the completion.
+    unsafe { ((*(*side.ep).tagged).recvmsg)(side.ep, &msg, flags) }
+}
+
+#[test]
+fn messages_of_all_lengths_arrive_expected_or_not() {
+    let (a, b, peer) = pair(&Wish::default());
+    for len in [0, 1, 300, 480, 481, 4096, 8192, 8193, 100_000, 3_000_000] {
+        let bytes: Vec<u8> = (0..len).map(|n| (n * 7 + len) as u8).collect();
+        for expected in [true, false] {
+            let mut into = vec![0u8; len];
+            if expected {
+                trecv(&b, FI_ADDR_UNSPEC, &mut into, 5, 0, 2);
+            }
+            tsend(&a, peer, &bytes, 5, 1);
+            if !expected {
+                // Something that comes after it, so that it is there before it is asked for.
+                let mut marker = [0u8; 1];
+                trecv(&b, FI_ADDR_UNSPEC, &mut marker, 6, 0, 3);
+                tsend(&a, peer, &[1], 6, 4);
+                assert_eq!(b.completion(&[&a]).unwrap().op_context as usize, 3);
+                trecv(&b, FI_ADDR_UNSPEC, &mut into, 5, 0, 2);
+            }
+            let entry = b.completion(&[&a]).unwrap();
+            assert_eq!(
+                (entry.op_context as usize, entry.len, entry.tag),
+                (2, len, 5)
+            );
+            assert_eq!(entry.flags & (FI_RECV | FI_TAGGED), FI_RECV | FI_TAGGED);
+            assert!(into == bytes, "{len} bytes, expected: {expected}");
+            let mut contexts = vec![a.completion(&[&b]).unwrap().op_context as usize];
+            if !expected {
+                contexts.push(a.completion(&[&b]).unwrap().op_context as usize);
+            }
+            assert!(contexts.contains(&1));
+        }
+    }
+}
+
+#[test]
+fn tags_select_and_order_is_kept() {
+    let (a, b, peer) = pair(&Wish::default());
+    let mut buffers = [[0u8; 4]; 3];
+    for (index, buffer) in buffers.iter_mut().enumerate() {
+        let (tag, ignore) = if index == 2 { (0, u64::MAX) } else { (7, 0) };
+        trecv(&b, FI_ADDR_UNSPEC, buffer, tag, ignore, index);
+    }
+    for (bytes, tag) in [([1; 4], 9), ([2; 4], 7), ([3; 4], 7)] {
+        tsend(&a, peer, &bytes, tag, 0);
+        assert!(a.completion(&[&b]).is_ok());
+    }
+    for context in [2, 0, 1] {
+        assert_eq!(b.completion(&[]).unwrap().op_context as usize, context);
+    }
+    assert_eq!(buffers, [[2; 4], [3; 4], [1; 4]]);
+}
+
+#[test]
+fn a_receive_may_be_for_one_peer_only() {
+    let wish = Wish {
+        caps: FI_TAGGED | FI_DIRECTED_RECV | FI_SOURCE,
+        ..Wish::default()
+    };
+    let (a, b, peer) = pair(&wish);
+    let c = Side::open(&wish);
+    let (c_to_b, from_a, from_c) = (c.peer(&b), b.peer(&a), b.peer(&c));
+    let (mut one, mut two) = ([0u8; 1], [0u8; 1]);
+    trecv(&b, from_c, &mut one, 1, 0, 10);
+    trecv(&b, from_a, &mut two, 1, 0, 20);
+    tsend(&a, peer, &[1], 1, 0);
+    assert_eq!(b.completion(&[&a]).unwrap().op_context as usize, 20);
+    tsend(&c, c_to_b, &[3], 1, 0);
+    assert_eq!(b.completion(&[&c]).unwrap().op_context as usize, 10);
+    assert_eq!((one, two), ([3], [1]));
+}
+
+#[test]
+fn a_message_that_is_too_long_is_cut_and_said_so() {
+    let (a, b, peer) = pair(&Wish::default());
+    for len in [100usize, 20_000] {
+        let mut into = vec![0u8; 60];
+        trecv(&b, FI_ADDR_UNSPEC, &mut into, 1, 0, 0);
+        let bytes = vec![7; len];
+        tsend(&a, peer, &bytes, 1, 0);
+        let error = b.completion(&[&a]).unwrap_err();
+        assert_eq!((error.err, error.len, error.olen), (265, 60, len - 60));
+        assert_eq!(into, [7; 60]);
+        assert!(a.completion(&[&b]).is_ok());
+    }
+}
+
+#[test]
+fn messages_are_peeked_at_claimed_and_discarded() {
+    let (a, b, peer) = pair(&Wish::default());
+    let nothing = &mut [];
+    assert_eq!(look(&b, 5, FI_PEEK, 1, nothing), 0);
+    assert_eq!(b.completion(&[]).unwrap_err().err, libc::ENOMSG);
+    for len in [10usize, 50_000] {
+        let bytes = vec![9u8; len];
+        tsend(&a, peer, &bytes, 5, 0);
+        // It is there when a peek finds it.
+        let entry = loop {
+            assert_eq!(look(&b, 5, FI_PEEK, 1, nothing), 0);
+            match b.completion(&[&a]) {
+                Ok(entry) => break entry,
+                Err(error) => assert_eq!(error.err, libc::ENOMSG),
+            }
+        };
+        assert_eq!((entry.len, entry.tag), (len, 5));
+        assert_eq!(look(&b, 5, FI_PEEK | FI_CLAIM, 77, nothing), 0);
+        assert_eq!(b.completion(&[]).unwrap().len, len);
+        assert_eq!(look(&b, 5, FI_PEEK, 1, nothing), 0);
+        assert_eq!(b.completion(&[]).unwrap_err().err, libc::ENOMSG, "claimed");
+        let mut into = vec![0u8; len];
+        assert_eq!(look(&b, 5, FI_CLAIM, 77, &mut into), 0);
+        assert_eq!(b.completion(&[&a]).unwrap().len, len);
+        assert_eq!(into, bytes);
+        assert!(a.completion(&[&b]).is_ok());
+        assert_eq!(
+            look(&b, 5, FI_CLAIM, 77, &mut into),
+            -(libc::EINVAL as isize)
+        );
+    }
+    tsend(&a, peer, &[1; 4], 6, 0);
+    loop {
+        assert_eq!(look(&b, 6, FI_PEEK | FI_DISCARD, 1, nothing), 0);
+        match b.completion(&[&a]) {
+            Ok(entry) => break assert_eq!(entry.len, 4),
+            Err(error) => assert_eq!(error.err, libc::ENOMSG),
+        }
+    }
+    assert_eq!(look(&b, 6, FI_PEEK, 1, nothing), 0);
+    assert_eq!(
+        b.completion(&[]).unwrap_err().err,
+        libc::ENOMSG,
+        "discarded"
+    );
+}
+
+#[test]
+fn one_buffer_takes_many_messages() {
+    let (a, b, peer) = pair(&Wish::default());
+    let mut into = vec![0u8; 256];
+    let iov = [iovec(&mut into)];
+    let msg = Msg {
+        msg_iov: iov.as_ptr(),
+        desc: null_mut(),
+        iov_count: 1,
+        addr: FI_ADDR_UNSPEC,
+        context: 5 as *mut c_void,
+        data: 0,
+    };
+    // SAFETY: a live handle; the buffer stays until it is given back.
+    let code = unsafe { ((*(*b.ep).msg).recvmsg)(b.ep, &msg, FI_MULTI_RECV | FI_COMPLETION) };
+    assert_eq!(code, 0);
+    for round in 0..4u8 {
+        let bytes = [round + 1; 60];
+        // SAFETY: a live handle; the bytes are copied at once.
+        let code =
+            again(|| unsafe { ((*(*a.ep).msg).inject)(a.ep, bytes.as_ptr().cast(), 60, peer) });
+        assert_eq!(code, 0);
+        let entry = b.completion(&[&a]).unwrap();
+        let offset = entry.buf as usize - iov[0].iov_base as usize;
+        assert_eq!((offset, entry.len), (60 * usize::from(round), 60));
+        // Less than the least room of 64 bytes is left after the fourth.
+        assert_eq!(entry.flags & FI_MULTI_RECV != 0, round == 3);
+    }
+    assert_eq!((into[59], into[60], into[239], into[240]), (1, 2, 4, 0));
+}
+
+#[test]
+fn data_comes_with_messages_and_after_writes() {
+    let (a, b, peer) = pair(&Wish::default());
+    let mut into = [0u8; 4];
+    trecv(&b, FI_ADDR_UNSPEC, &mut into, 1, 0, 0);
+    let mut target = vec![0u8; 8];
+    let mr = b.reg(&mut target, REMOTE, 1, 0).unwrap();
+    let data = 0x1122_3344_5566_7788;
+    // SAFETY: live handles; the bytes stay until the completions.
+    unsafe {
+        let (bytes, none) = ([7u8; 4], null_mut());
+        let at = bytes.as_ptr().cast();
+        let send = (*(*a.ep).tagged).senddata;
+        assert_eq!(again(|| send(a.ep, at, 4, none, data, peer, 1, none)), 0);
+        assert!(a.completion(&[&b]).is_ok());
+        let entry = b.completion(&[&a]).unwrap();
+        assert_eq!(
+            (entry.data, entry.flags & FI_REMOTE_CQ_DATA != 0),
+            (data, true)
+        );
+        let write = (*(*a.ep).rma).writedata;
+        assert_eq!(
+            again(|| write(a.ep, at, 4, none, data + 1, peer, 2, 1, none)),
+            0
+        );
+        assert!(a.completion(&[&b]).is_ok());
+    }
+    let entry = b.completion(&[&a]).unwrap();
+    let flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
+    assert_eq!(
+        (entry.data, entry.len, entry.flags & flags),
+        (data + 1, 4, flags)
+    );
+    assert_eq!(mr.close(), 0);
+    assert_eq!(target, [0, 0, 7, 7, 7, 7, 0, 0]);
+}
+
+#[test]
+fn an_endpoint_talks_to_itself() {
+    let a = Side::open(&Wish::default());
+    let me = a.peer(&a);
+    let mut into = vec![0u8; 20_000];
+    let bytes = vec![4u8; 20_000];
+    trecv(&a, FI_ADDR_UNSPEC, &mut into, 1, 0, 8);
+    tsend(&a, me, &bytes, 1, 9);
+    let one = a.completion(&[]).unwrap().op_context as usize;
+    let two = a.completion(&[]).unwrap().op_context as usize;
+    assert_eq!((one + two, one.min(two)), (17, 8));
+    assert_eq!(into, bytes);
+}
+
+#[test]
+fn a_peer_that_is_not_there_is_an_error_of_the_call() {
+    let a = Side::open(&Wish::default());
+    let b = Side::open(&Wish::default());
+    let peer = a.peer(&b);
+    assert_eq!(close(b.ep.cast()), 0);
+    assert_eq!(a.write(peer, &[1], 0, 1), -libc::ECONNREFUSED);
+    assert_eq!(
+        a.write(peer + 1, &[1], 0, 1),
+        -libc::EINVAL,
+        "nobody has that number"
+    );
+}

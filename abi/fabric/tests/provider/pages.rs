@@ -1,0 +1,208 @@
+//! Pages behind regions: none yet, others later, refresh.
+
+use crate::harness::*;
+use crate::registration::pair;
+use rkey_fi::sys::*;
+
+const PAGE: usize = 4096;
+
+/// Proves: FI-030, FI-031, FI-064, FI-065, FI-066
+#[test]
+fn a_region_follows_its_pages() {
+    let (a, b, peer) = pair(&Wish::default());
+    let at = map_at(0, PAGE, libc::PROT_NONE);
+    let mr = b.reg_at(at, PAGE, REMOTE, 1, 0).unwrap();
+    assert_eq!(a.write(peer, &[1; 8], 0, 1), libc::EFAULT);
+    for round in 1..5 {
+        map_at(at, PAGE, RW);
+        assert_eq!(a.write(peer, &[round; 8], 0, 1), 0);
+        // SAFETY: mapped just now.
+        assert_eq!(unsafe { (at as *const u8).read_volatile() }, round);
+        unmap(at, PAGE);
+        map_at(at, PAGE, libc::PROT_NONE);
+        assert_eq!(a.read(peer, &mut [0; 8], 0, 1), libc::EFAULT);
+    }
+    assert_eq!(mr.close(), 0);
+    unmap(at, PAGE);
+}
+
+/// Proves: FI-061, FI-257
+#[test]
+fn allocated_means_that_pages_are_there_at_registration() {
+    let b = Side::open(&Wish::mode(FI_MR_ALLOCATED));
+    let at = map_at(0, 2 * PAGE, RW);
+    unmap(at + PAGE, PAGE);
+    assert_eq!(
+        b.reg_at(at, 2 * PAGE, REMOTE, 1, 0).err(),
+        Some(-libc::EFAULT)
+    );
+    let mr = b.reg_at(at, PAGE, REMOTE, 1, 0).unwrap();
+    assert_eq!(mr.refresh(&[]), -libc::ENOSYS);
+    assert_eq!(mr.close(), 0);
+    unmap(at, PAGE);
+}
+
+/// Proves: FI-069, FI-188, FI-196, FI-260
+#[test]
+fn with_notification_unbacked_memory_waits_for_a_refresh() {
+    let (a, b, peer) = pair(&Wish::mode(FI_MR_MMU_NOTIFY));
+    let at = map_at(0, PAGE, RW);
+    unmap(at, PAGE);
+    let mr = b.reg_at(at, PAGE, REMOTE, 1, 0).unwrap();
+    map_at(at, PAGE, RW);
+    assert_eq!(
+        a.write(peer, &[1; 8], 0, 1),
+        libc::EACCES,
+        "nobody said that pages are there"
+    );
+    assert_eq!(mr.refresh(&[]), 0);
+    assert_eq!(a.write(peer, &[2; 8], 0, 1), 0);
+    assert_eq!(mr.refresh(&[]), 0);
+    assert_eq!(a.write(peer, &[3; 8], 0, 1), 0, "the key is as before");
+    let mut stable = vec![0u8; 8];
+    let other = b.reg(&mut stable, REMOTE, 2, 0).unwrap();
+    assert_eq!(
+        a.write(peer, &[4; 8], 0, 2),
+        0,
+        "pages that were there need no refresh"
+    );
+    assert_eq!((mr.close(), other.close()), (0, 0));
+    unmap(at, PAGE);
+}
+
+/// Proves: FI-012, FI-184, FI-185, FI-189, FI-190, FI-193, FI-258
+#[test]
+fn a_refresh_is_of_the_region_and_of_memory_that_is_there() {
+    for mode in [0, FI_MR_MMU_NOTIFY] {
+        let b = Side::open(&Wish::mode(mode));
+        let at = map_at(0, 2 * PAGE, RW);
+        let mr = b.reg_at(at, 2 * PAGE, REMOTE, 1, 0).unwrap();
+        let part = |offset, len| {
+            [libc::iovec {
+                iov_base: (at + offset) as *mut _,
+                iov_len: len,
+            }]
+        };
+        assert_eq!(mr.refresh(&[]), 0);
+        assert_eq!(mr.refresh(&part(PAGE, PAGE)), 0);
+        assert_eq!(mr.refresh(&part(PAGE, PAGE + 1)), -libc::EINVAL);
+        assert_eq!(mr.refresh(&part(0, 0)), -libc::EINVAL);
+        unmap(at + PAGE, PAGE);
+        assert_eq!(mr.refresh(&part(0, PAGE)), 0);
+        assert_eq!(mr.refresh(&part(PAGE, PAGE)), -libc::EFAULT);
+        assert_eq!(mr.refresh(&[]), -libc::EFAULT);
+        assert_eq!(mr.close(), 0);
+        unmap(at, PAGE);
+    }
+}
+
+/// Proves: FI-136, FI-137, FI-138, FI-I43
+#[test]
+fn page_sizes_are_those_of_the_system_and_looked_at_from_1_22_on() {
+    for (version, code) in [(V1_17, None), (V1_22, Some(-libc::EINVAL))] {
+        let b = Side::open(&Wish {
+            version,
+            ..Wish::default()
+        });
+        let mut buffer = [0u8; 8];
+        let iov = [iovec(&mut buffer)];
+        for page_size in [0, PAGE] {
+            let attr = LongMrAttr {
+                page_size,
+                ..attributes(&iov, REMOTE, 1)
+            };
+            assert_eq!(b.regattr(&attr, 0).unwrap().close(), 0);
+        }
+        let odd = LongMrAttr {
+            page_size: 12345,
+            ..attributes(&iov, REMOTE, 1)
+        };
+        let result = b.regattr(&odd, 0);
+        assert_eq!(result.err(), code);
+        if let Ok(mr) = result {
+            assert_eq!(mr.close(), 0);
+        }
+    }
+}
+
+/// Proves: FI-148, FI-151, FI-152, FI-153, FI-154, FI-155, FI-056
+#[test]
+fn a_dma_buf_is_reached_without_being_mapped_by_the_program() {
+    for (mode, base) in [
+        (0, 0),
+        (FI_MR_VIRT_ADDR, 0),
+        (FI_MR_VIRT_ADDR, 0x7000_0000_0000),
+    ] {
+        let wish = Wish {
+            caps: FI_MSG | FI_RMA | FI_HMEM,
+            ..Wish::mode(mode)
+        };
+        let (a, b, peer) = pair(&wish);
+        // A memfd is what there is of a buffer that is known by its descriptor.
+        // SAFETY: a name, and a descriptor of our own.
+        let fd = unsafe {
+            let fd = libc::memfd_create(c"buffer".as_ptr(), 0);
+            assert_eq!(libc::ftruncate(fd, 3 * PAGE as i64), 0);
+            fd
+        };
+        let offset = PAGE as u64 + 64;
+        let register = |len, base: u64| {
+            let buf = MrDmabuf {
+                fd,
+                offset,
+                len,
+                base_addr: base as *mut _,
+            };
+            let mut attr = attributes(&[], REMOTE, 1);
+            attr.known.mr_iov = (&raw const buf).cast();
+            attr.known.iov_count = 1;
+            b.regattr(&attr, FI_MR_DMABUF)
+        };
+        let mr = register(128, base).unwrap();
+        let first = if mode == 0 { 0 } else { base + offset };
+        assert_eq!(a.write(peer, &[7; 8], first, 1), 0);
+        assert_eq!(a.write(peer, &[8; 1], first + 127, 1), 0);
+        assert_eq!(a.write(peer, &[9; 1], first + 128, 1), libc::EACCES);
+        let mut bytes = [0u8; 192];
+        // SAFETY: room of so many bytes.
+        let read = unsafe { libc::pread(fd, bytes.as_mut_ptr().cast(), 192, PAGE as i64) };
+        assert_eq!(read, 192);
+        assert_eq!(
+            (&bytes[63..73], bytes[191]),
+            (&[0, 7, 7, 7, 7, 7, 7, 7, 7, 0][..], 8)
+        );
+        assert_eq!(mr.close(), 0);
+        let refused = Some(-libc::EINVAL);
+        assert_eq!(register(128, base + 8).err(), refused, "no page");
+        assert_eq!(register(3 * PAGE, base).err(), refused, "too long");
+        // SAFETY: a descriptor of our own.
+        unsafe { libc::close(fd) };
+    }
+}
+
+/// Proves: FI-123, FI-124, FI-130, FI-146
+#[test]
+fn interfaces_count_only_with_hmem() {
+    let plain = Side::open(&Wish::default());
+    let hmem = Side::open(&Wish {
+        caps: FI_MSG | FI_RMA | FI_HMEM,
+        ..Wish::default()
+    });
+    let mut buffer = [0u8; 8];
+    let iov = [iovec(&mut buffer)];
+    for iface in -1..8 {
+        let mut attr = attributes(&iov, REMOTE, 1);
+        attr.known.iface = iface;
+        attr.known.device = u64::MAX;
+        assert_eq!(plain.regattr(&attr, 0).unwrap().close(), 0);
+        let result = hmem.regattr(&attr, 0);
+        match iface {
+            FI_HMEM_SYSTEM => {
+                assert_eq!(result.unwrap().close(), 0);
+                assert_eq!(hmem.regattr(&attr, FI_HMEM_HOST_ALLOC).unwrap().close(), 0);
+            }
+            FI_HMEM_CUDA..=FI_HMEM_SYNAPSEAI => assert_eq!(result.err(), Some(-libc::ENOSYS)),
+            _ => assert_eq!(result.err(), Some(-libc::EINVAL)),
+        }
+    }
+}
