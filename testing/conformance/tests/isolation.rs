@@ -40,7 +40,10 @@ fn stranger() {
     );
     // Devices of his own user he may see, and other tests may have some; the one of the test is not among them.
     let test = std::os::unix::process::parent_id();
-    let (own, all) = (std::process::id(), list_devices(&Config::default()).unwrap());
+    let (own, all) = (
+        std::process::id(),
+        list_devices(&Config::default()).unwrap(),
+    );
     assert!(all.iter().any(|device| device.pid == own), "{all:?}");
     assert!(all.iter().all(|device| device.pid != test), "{all:?}");
 }

@@ -2,7 +2,8 @@
 
 use crate::support::{Stage, free_port};
 
-/// Every test of qperf's that uses verbs and not the connection manager.
+/// Every test of qperf's that uses verbs and not the connection manager. Those for datagrams make address
+/// handles without a global route, which has to be allowed.
 #[test]
 fn qperf() {
     let tests = [
@@ -24,12 +25,14 @@ fn qperf() {
     let stage = Stage::new("qperf");
     let port = free_port();
     let mut server = stage.command("qperf");
-    server.args(["-lp", &port.to_string()]);
+    server
+        .env("RKEY_LOCAL_ROUTES", "1")
+        .args(["-lp", &port.to_string()]);
     let mut server = stage.start(server, "server");
     server.wait_until_it_listens(port);
     for test in tests {
         let mut client = stage.command("qperf");
-        // By number of messages where that ends a test, so that little time passes.
+        client.env("RKEY_LOCAL_ROUTES", "1");
         client.args(["-lp", &port.to_string(), "127.0.0.1", "-t", "1", test]);
         let text = stage.start(client, "client").succeed();
         let measured =
