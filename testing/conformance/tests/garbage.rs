@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use common::garbage::scribble;
 use common::process::{
     Holdings, Peer, alone, command, cpu_time, name_is_taken, role, sleep_in_read,
 };
@@ -181,51 +182,6 @@ fn bad_hellos(random: &mut Random) {
             0 => send(&socket, &hello, &[]),
             1 => std::thread::sleep(Duration::from_micros(random.below(500))),
             _ => {}
-        }
-    }
-}
-
-/// Our own segments that are mapped now: start and length of what we can write.
-fn own_halves() -> Vec<(usize, usize)> {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    maps.lines()
-        .filter(|line| line.contains("memfd:rkey-link") && line.contains("rw-s"))
-        .map(|line| {
-            let (start, rest) = line.split_once('-').unwrap();
-            let end = rest.split_once(' ').unwrap().0;
-            let start = usize::from_str_radix(start, 16).unwrap();
-            (start, usize::from_str_radix(end, 16).unwrap() - start)
-        })
-        .collect()
-}
-
-/// Writes random bytes to random places of our halves: words, slots, payload.
-fn scribble(random: &mut Random, times: u64) {
-    for (start, len) in own_halves() {
-        for _ in 0..times {
-            let at = match random.below(8) {
-                0 => 0,
-                1 => 256,
-                2 => 384,
-                3 => 512,
-                4 => 640,
-                // The slots, with their beginnings more often than not.
-                5 => 20480 + random.below(64) as usize * 256,
-                6 => 2048 + random.below(2304) as usize * 8,
-                _ => random.below(len as u64 - 8) as usize & !7,
-            };
-            let value = match random.below(4) {
-                0 => random.next(),
-                1 => random.below(1 << 10),
-                2 => random.below(64) << 32 | random.below(64),
-                _ => random.next() & 0x0000_00ff_0000_00ff,
-            };
-            // SAFETY: an aligned word inside of a mapping of ours that is writable while its link is
-            // open; the library reaches it through atomics as well.
-            unsafe {
-                std::sync::atomic::AtomicU64::from_ptr((start + at) as *mut u64)
-                    .store(value, std::sync::atomic::Ordering::Relaxed);
-            }
         }
     }
 }

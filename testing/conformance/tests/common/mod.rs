@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
+pub mod garbage;
 pub mod memory;
 pub mod process;
 pub mod side;
