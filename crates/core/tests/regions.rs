@@ -144,7 +144,7 @@ fn first_and_last_byte_by_each_addressing() {
     }
 }
 
-/// Proves: FI-I39
+/// No sum of an address and a length wraps around.
 #[test]
 fn nothing_wraps() {
     let (table, domain) = table();

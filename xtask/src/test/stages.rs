@@ -194,16 +194,24 @@ fn tests(session: &Session<'_>) -> Result<Report> {
 fn doctests(session: &Session<'_>) -> Result<Report> {
     let mut command = process::cargo(session.root);
     command.args(["test", "--workspace", "--doc", "--no-fail-fast"]);
-    let mut report = counted(command, 10 * MINUTE, "doc tests; rustdoc without warnings")?;
-    let mut command = process::cargo(session.root);
-    command.args(["doc", "--workspace", "--no-deps"]);
-    command.env(
-        "RUSTDOCFLAGS",
-        "-D warnings -A rustdoc::private_intra_doc_links",
-    );
-    let documented = process::run(command, 10 * MINUTE)?.ok;
-    report.passed += usize::from(documented);
-    report.failed += usize::from(!documented);
+    let mut report = counted(
+        command,
+        10 * MINUTE,
+        "doc tests; rustdoc without warnings, of private items too",
+    )?;
+    // What is written for those who work on a crate is held to the same as what its users read.
+    for private in [None, Some("--document-private-items")] {
+        let mut command = process::cargo(session.root);
+        command.args(["doc", "--workspace", "--no-deps"]);
+        command.args(private);
+        command.env(
+            "RUSTDOCFLAGS",
+            "-D warnings -A rustdoc::private_intra_doc_links",
+        );
+        let documented = process::run(command, 10 * MINUTE)?.ok;
+        report.passed += usize::from(documented);
+        report.failed += usize::from(!documented);
+    }
     Ok(report)
 }
 

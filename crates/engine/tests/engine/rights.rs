@@ -519,6 +519,60 @@ fn faults_are_errors_on_both_sides() {
     }
 }
 
+/// A write that fails, at its beginning or after a part of it has arrived, leaves everything outside of
+/// the region as it was.
+///
+/// Proves: FI-I39
+#[test]
+fn a_write_that_fails_changes_nothing_outside_of_the_region() {
+    const START: u64 = 4096;
+    const LEN: u64 = 8192;
+    for by_reference in [false, true] {
+        let caps = rkey_link::Capabilities {
+            by_reference,
+            ..CAPS
+        };
+        // Past the end, before the beginning, around the top of the addresses; and across a page that is
+        // not there.
+        let cases: [(&str, u64, u32, Status); 5] = [
+            ("end", START + LEN - 2500, 5000, Status::RemoteAccess),
+            ("beginning", START - 1, 5000, Status::RemoteAccess),
+            ("top", 0, 8, Status::RemoteAccess),
+            ("top, long", 0, 5000, Status::RemoteAccess),
+            ("hole", START, LEN as u32, Status::RemoteOperation),
+        ];
+        for (what, offset, len, status) in cases {
+            let mut pair = Pair::with(caps, EngineConfig::default());
+            let qps = pair.connect(|_, _| {});
+            let mine = pair.nodes[0].register(0, 1 << 16, ALL);
+            let theirs = pair.nodes[1].register(START, LEN, ALL);
+            pair.nodes[0].fill(0, &vec![7; len as usize]);
+            pair.nodes[1].fill(0, &[1; 1 << 16]);
+            let mut remote = pair.nodes[1].target(&theirs, offset);
+            if what.starts_with("top") {
+                remote.addr = u64::MAX - 3;
+            }
+            if what == "hole" {
+                let hole = pair.nodes[1].base() + START + LEN - 512;
+                let hole = rkey_base::range::VaRange::new(hole, 512).unwrap();
+                pair.nodes[1].memory.poison(hole);
+            }
+            let sge = [pair.nodes[0].sge(&mine, 0, len)];
+            let outcome = attempt(&mut pair, &qps, Work::Write { remote, imm: None }, &sge);
+            assert_eq!(outcome.status, status, "{what} {by_reference}");
+            let before = pair.nodes[1].bytes(0, START as usize);
+            assert!(before.iter().all(|b| *b == 1), "{what} {by_reference}");
+            let after = START + LEN;
+            let after = pair.nodes[1].bytes(after, (1 << 16) - after as usize);
+            assert!(after.iter().all(|b| *b == 1), "{what} {by_reference}");
+            if what == "hole" && !by_reference {
+                // A part of it had arrived.
+                assert_eq!(pair.nodes[1].bytes(START, 256), [7; 256]);
+            }
+        }
+    }
+}
+
 /// A payload that the peer cannot fetch is the end of one message only, where the policy is so.
 #[test]
 fn memory_of_the_requester_that_is_not_there_ends_one_message() {

@@ -50,7 +50,7 @@ pub(crate) struct Rules {
     pub(crate) piece_max: u32,
 }
 
-/// Writes the head except for its first word, and returns that word for [`publish`].
+/// Writes the head except for its first word, and returns that word, which is stored last.
 ///
 /// # Safety
 /// `slot` is a slot of the own half, aligned to 8, and only this thread writes it.
@@ -79,7 +79,7 @@ pub(crate) unsafe fn write(slot: *mut u8, index: u64, head: &Head, extension: u1
 /// Writes the `at`-th word of what follows the head.
 ///
 /// # Safety
-/// As for [`write`]; `at` is below 26.
+/// As for [`write()`]; `at` is below 26.
 #[inline]
 pub(crate) unsafe fn put_extension(slot: *mut u8, at: usize, value: u64) {
     debug_assert!(at < (SLOT - PAYLOAD) / 8);

@@ -259,7 +259,7 @@ impl Stranger {
     ///
     /// # Errors
     /// As for [`super::Connector::start`]; `InvalidInput` for more than
-    /// [`CONTROL_MAX`](super::CONTROL_MAX) bytes.
+    /// [`CONTROL_MAX`] bytes.
     pub fn connect(name: &[u8], local: &LocalNode, first: &[u8]) -> Result<Self, HandshakeError> {
         let socket = Socket::connect(name)?;
         let who = check_user(&socket, local)?;
