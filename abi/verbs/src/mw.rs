@@ -154,6 +154,19 @@ pub unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwBind) ->
         if unsafe { (*window.c()).mw_type } != MW_TYPE_1 {
             return Err(Errno::INVAL);
         }
+        // The header's inline function checks this as well.
+        let info = &bind.bind_info;
+        if info.mr.is_null() && info.addr != 0 {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: a live window; a region as the caller promises, or something that is refused.
+        let strange = unsafe {
+            let pd = (*window.c()).pd;
+            !info.mr.is_null() && (*find::<crate::mr::MrObject>(info.mr)?.c()).pd != pd
+        };
+        if strange {
+            return Err(Errno::PERM);
+        }
         let device = window.context()?.device();
         let flags = flags::send_flags(bind.send_flags & !SEND_INLINE)?;
         // A bind of no bytes ends the binding, and needs no key.

@@ -1,0 +1,246 @@
+//! Keys: where they go, what they open, and when they end; re-registration.
+
+use crate::world::*;
+use ibverbs::sys::consts::*;
+use ibverbs::sys::{RecvWr, SrqInitAttr};
+use ibverbs::{mr, pd, post, qp, rereg, srq};
+use std::ptr::null_mut;
+
+/// Proves: VB-005, VB-002, VB-016
+#[test]
+fn the_local_key_is_for_posting() {
+    let mut world = World::new();
+    let (readable, writable) = (
+        world.register(0, 64, 0),
+        world.register(64, 64, ACCESS_LOCAL_WRITE),
+    );
+    // SAFETY: live regions.
+    let (from, to) = unsafe { ((*readable).lkey, (*writable).lkey) };
+    // SAFETY: a live region.
+    unsafe {
+        assert_eq!(
+            ((*readable).addr as u64, (*readable).length),
+            (world.at(0), 64)
+        );
+    }
+    for (index, (source, target, want)) in [
+        (from, to, [(1, WC_SUCCESS), (2, WC_SUCCESS)]),
+        (from ^ 0x55, to, [(1, WC_LOC_PROT_ERR), (2, -1)]),
+        (from, to ^ 0x55, [(1, WC_REM_OP_ERR), (2, WC_LOC_PROT_ERR)]),
+        (from, from, [(1, WC_REM_OP_ERR), (2, WC_LOC_PROT_ERR)]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let [a, b] = world.pair(QPT_RC);
+        world.set(0, 40 + index as u64);
+        world.set(64, 0);
+        receive(b, 2, &mut sge(world.at(64), 64, target));
+        let mut piece = sge(world.at(0), 64, source);
+        assert_eq!(send(a, &mut request(1, WR_SEND, &mut piece)), (0, false));
+        let expected: Vec<_> = want
+            .into_iter()
+            .filter(|(_, status)| *status >= 0)
+            .collect();
+        assert_eq!(world.statuses(expected.len()), expected, "case {index}");
+        let arrived = if index == 0 { 40 } else { 0 };
+        assert_eq!(world.word(64), arrived, "case {index}");
+        // SAFETY: live queue pairs that nobody uses.
+        unsafe { assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0)) };
+    }
+}
+
+/// Proves: VB-005
+#[test]
+fn the_local_key_is_for_shared_receives_too() {
+    let mut world = World::new();
+    let region = world.register(0, 128, ACCESS_LOCAL_WRITE);
+    // SAFETY: objects are live when they are used.
+    unsafe {
+        let mut wanted: SrqInitAttr = std::mem::zeroed();
+        (wanted.attr.max_wr, wanted.attr.max_sge) = (4, 1);
+        let queue = srq::create_srq(world.pd, &raw mut wanted);
+        let mut attr: ibverbs::sys::QpInitAttr = std::mem::zeroed();
+        (attr.send_cq, attr.recv_cq, attr.srq, attr.qp_type) = (world.cq, world.cq, queue, QPT_RC);
+        attr.cap.max_send_wr = 1;
+        let (a, b) = (world.qp(QPT_RC), qp::create_qp(world.pd, &raw mut attr));
+        assert!(!queue.is_null() && !b.is_null());
+        world.connect(a, QPT_RC, (*b).qp_num);
+        world.connect(b, QPT_RC, (*a).qp_num);
+        let mut target = sge(world.at(64), 8, (*region).lkey);
+        let mut wr = RecvWr {
+            wr_id: 2,
+            next: null_mut(),
+            sg_list: &raw mut target,
+            num_sge: 1,
+        };
+        assert_eq!(post::post_srq_recv(queue, &raw mut wr, null_mut()), 0);
+        world.set(0, 99);
+        let mut piece = sge(world.at(0), 8, (*region).lkey);
+        assert_eq!(send(a, &mut request(1, WR_SEND, &mut piece)), (0, false));
+        assert_eq!(world.statuses(2), [(1, WC_SUCCESS), (2, WC_SUCCESS)]);
+        assert_eq!(world.word(64), 99);
+    }
+}
+
+/// Proves: VB-006, VB-007, VB-I04
+#[test]
+fn the_remote_key_goes_into_the_request() {
+    let world = World::new();
+    let (near, far) = (world.register(0, 64, ALL), world.register(4096, 64, ALL));
+    // SAFETY: live regions.
+    let (lkey, rkey) = unsafe { ((*near).lkey, (*far).rkey) };
+    for opcode in [
+        WR_RDMA_WRITE,
+        WR_RDMA_READ,
+        WR_ATOMIC_CMP_AND_SWP,
+        WR_ATOMIC_FETCH_AND_ADD,
+    ] {
+        for (key, addr, want) in [
+            (rkey, world.at(4096 + 56), WC_SUCCESS),
+            (rkey ^ 1, world.at(4096 + 56), WC_REM_ACCESS_ERR),
+            (rkey, world.at(4096 + 64), WC_REM_ACCESS_ERR),
+        ] {
+            let [a, b] = world.pair(QPT_RC);
+            let mut piece = sge(world.at(0), 8, lkey);
+            let status = world.run(a, &mut remote(1, opcode, &mut piece, addr, key));
+            assert_eq!(status, want, "{opcode} {key:#x}");
+            // SAFETY: live queue pairs that nobody uses.
+            unsafe { assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0)) };
+        }
+    }
+}
+
+/// Proves: VB-019, VB-020
+#[test]
+fn deregistration_ends_both_keys() {
+    let world = World::new();
+    let (near, far) = (world.register(0, 64, ALL), world.register(4096, 64, ALL));
+    // SAFETY: live regions, which are used no more afterwards.
+    let (lkey, gone, rkey) = unsafe {
+        let keys = ((*near).lkey, (*far).lkey, (*far).rkey);
+        assert_eq!(mr::dereg_mr(far), 0);
+        assert!(mr::dereg_mr(far) > 0, "a positive number says why not");
+        keys
+    };
+    for (key, addr, want) in [
+        (lkey, world.at(0), WC_REM_ACCESS_ERR),
+        (gone, world.at(4096), WC_LOC_PROT_ERR),
+    ] {
+        let [a, _] = world.pair(QPT_RC);
+        let mut piece = sge(addr, 8, key);
+        let mut write = remote(1, WR_RDMA_WRITE, &mut piece, world.at(4096), rkey);
+        assert_eq!(world.run(a, &mut write), want);
+    }
+}
+
+/// Proves: VB-I02, VB-I03
+#[test]
+fn newer_flags_and_ways_to_register() {
+    let mut world = World::new();
+    let [a, _] = world.pair(QPT_RC);
+    world.set(0, 5);
+    // SAFETY: the memory stays; objects are live when they are used.
+    unsafe {
+        for flags in [
+            ACCESS_RELAXED_ORDERING,
+            ACCESS_HUGETLB,
+            ACCESS_ON_DEMAND,
+            1 << 29,
+        ] {
+            let region = world.register(0, 64, flags);
+            assert_eq!(mr::dereg_mr(region), 0);
+        }
+        let start = world.at(4096);
+        let near = world.register(0, 64, ALL);
+        let access = (ALL | ACCESS_ZERO_BASED) as i32;
+        let zero = mr::reg_mr(world.pd, start as *mut _, 64, access);
+        let iova = mr::reg_mr_iova(world.pd, start as *mut _, 64, 1 << 40, ALL as i32);
+        for (place, (region, addr)) in [(zero, 8u64), (iova, (1 << 40) + 16)]
+            .into_iter()
+            .enumerate()
+        {
+            let mut piece = sge(world.at(0), 8, (*near).lkey);
+            let mut write = remote(1, WR_RDMA_WRITE, &mut piece, addr, (*region).rkey);
+            assert_eq!(world.run(a, &mut write), WC_SUCCESS);
+            assert_eq!(world.word(4096 + 8 * (place + 1)), 5);
+        }
+        // A file that can be mapped stands for a dma-buf.
+        let file = libc::memfd_create(c"buffer".as_ptr(), 0);
+        assert_eq!(libc::ftruncate(file, 8192), 0);
+        let buffer = mr::reg_dmabuf_mr(world.pd, 4096, 64, 4096, file, ALL as i32);
+        assert!(!buffer.is_null());
+        let mut piece = sge(world.at(0), 8, (*near).lkey);
+        let mut write = remote(1, WR_RDMA_WRITE, &mut piece, 4096, (*buffer).rkey);
+        assert_eq!(world.run(a, &mut write), WC_SUCCESS);
+        let mut bytes = 0u64;
+        assert_eq!(libc::pread(file, (&raw mut bytes).cast(), 8, 4096), 8);
+        assert_eq!(bytes, 5);
+        assert!(mr::reg_dmabuf_mr(world.pd, 0, 64, 0, -1, 0).is_null());
+        assert_eq!((mr::dereg_mr(buffer), libc::close(file)), (0, 0));
+    }
+}
+
+/// Proves: VB-I22
+#[test]
+fn re_registration() {
+    let mut world = World::new();
+    let (near, far) = (world.register(0, 64, ALL), world.register(4096, 64, ALL));
+    world.set(0, 6);
+    // SAFETY: the memory stays; objects are live when they are used.
+    unsafe {
+        let (lkey, rkey) = ((*near).lkey, (*far).rkey);
+        let write = |addr: u64| {
+            let [a, b] = world.pair(QPT_RC);
+            let mut piece = sge(world.at(0), 8, lkey);
+            let status = world.run(a, &mut remote(1, WR_RDMA_WRITE, &mut piece, addr, rkey));
+            assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0));
+            status
+        };
+        let change = |what: u32, pd, addr: u64, len: usize, access: u32| {
+            rereg::rereg_mr(far, what as i32, pd, addr as *mut _, len, access as i32)
+        };
+        let (none, old, new) = (null_mut(), world.at(4096), world.at(8192));
+        assert_eq!(write(old), WC_SUCCESS);
+        // What is wrong changes nothing, and the code says that the region is as it was.
+        for (what, pd, len, access) in [
+            (0, none, 64, ALL),
+            (1 << 3, none, 64, ALL),
+            (REREG_MR_CHANGE_TRANSLATION, none, 0, 0),
+            (REREG_MR_CHANGE_PD, none, 64, 0),
+            (REREG_MR_CHANGE_ACCESS, none, 64, ACCESS_REMOTE_WRITE),
+            (REREG_MR_CHANGE_ACCESS, none, 64, 1 << 31),
+        ] {
+            assert_eq!(
+                change(what, pd, new, len, access),
+                REREG_MR_ERR_INPUT,
+                "{what}"
+            );
+            assert_eq!(write(old), WC_SUCCESS);
+        }
+        assert_eq!(change(REREG_MR_CHANGE_TRANSLATION, none, new, 128, 0), 0);
+        assert_eq!(
+            ((*far).addr as u64, (*far).length, (*far).rkey),
+            (new, 128, rkey)
+        );
+        assert_eq!((write(old), write(new)), (WC_REM_ACCESS_ERR, WC_SUCCESS));
+        assert_eq!(world.word(8192), 6);
+        assert_eq!(
+            change(REREG_MR_CHANGE_ACCESS, none, 0, 0, ACCESS_REMOTE_READ),
+            0
+        );
+        assert_eq!(write(new), WC_REM_ACCESS_ERR);
+        let other = pd::alloc_pd(world.context);
+        let both = REREG_MR_CHANGE_ACCESS | REREG_MR_CHANGE_PD;
+        assert_eq!(change(both, other, 0, 0, ALL), 0);
+        assert_eq!(((*far).pd, write(new)), (other, WC_REM_ACCESS_ERR));
+        assert_eq!(
+            pd::dealloc_pd(other),
+            libc::EBUSY,
+            "the region is there now"
+        );
+        let all = both | REREG_MR_CHANGE_TRANSLATION;
+        assert_eq!(change(all, world.pd, old, 64, ALL), 0);
+        assert_eq!((write(old), pd::dealloc_pd(other)), (WC_SUCCESS, 0));
+    }
+}

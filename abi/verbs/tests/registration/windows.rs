@@ -1,0 +1,242 @@
+//! Windows of both types, as C programs bind and unbind them.
+
+use crate::world::*;
+use ibverbs::sys::consts::*;
+use ibverbs::sys::{BindMwWr, Mr, Mw, MwBind, MwBindInfo, Qp, SendWr};
+use ibverbs::{mr, mw, pd, qp};
+use std::ptr::null_mut;
+
+/// A way to unbind a window over a queue pair.
+type Unbind<'a> = &'a dyn Fn(*mut Qp, *mut Mw);
+
+fn window(world: &World, kind: i32) -> *mut Mw {
+    // SAFETY: a live protection domain.
+    let window = unsafe { mw::alloc_mw(world.pd, kind) };
+    assert!(!window.is_null());
+    window
+}
+
+fn key(window: *mut Mw) -> u32 {
+    // SAFETY: a live window.
+    unsafe { (*window).rkey }
+}
+
+fn part(region: *mut Mr, addr: u64, length: u64) -> MwBindInfo {
+    MwBindInfo {
+        mr: region,
+        addr,
+        length,
+        mw_access_flags: ACCESS_REMOTE_WRITE,
+    }
+}
+
+/// The status of a write of 8 bytes with a key, on queue pairs of its own.
+fn write(world: &World, near: *mut Mr, addr: u64, rkey: u32) -> i32 {
+    let [a, b] = world.pair(QPT_RC);
+    // SAFETY: a live region; queue pairs that nobody uses any more.
+    unsafe {
+        let mut piece = sge(world.at(0), 8, (*near).lkey);
+        let status = world.run(a, &mut remote(1, WR_RDMA_WRITE, &mut piece, addr, rkey));
+        assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0));
+        status
+    }
+}
+
+/// A bind of a window of type 2.
+fn bind_request(window: *mut Mw, rkey: u32, info: MwBindInfo) -> SendWr {
+    let mut wr = request(5, WR_BIND_MW, &mut sge(0, 0, 0));
+    (wr.sg_list, wr.num_sge) = (null_mut(), 0);
+    wr.bind_mw = BindMwWr {
+        mw: window,
+        rkey,
+        bind_info: info,
+    };
+    wr
+}
+
+/// `ibv_inc_rkey`.
+fn next_key(rkey: u32) -> u32 {
+    rkey & !0xff | rkey.wrapping_add(1) & 0xff
+}
+
+/// Proves: VB-I10, VB-I11, VB-I17
+#[test]
+fn a_window_of_type_1_gets_a_new_key_with_each_bind() {
+    let world = World::new();
+    let (near, far) = (world.register(0, 64, ALL), world.register(4096, 64, ALL));
+    let [a, _] = world.pair(QPT_RC);
+    let window = window(&world, MW_TYPE_1);
+    let unbound = key(window);
+    assert_eq!(
+        write(&world, near, world.at(4096), unbound),
+        WC_REM_ACCESS_ERR
+    );
+    let mut keys = vec![unbound];
+    for _ in 0..3 {
+        let status = world.bind(a, window, part(far, world.at(4096), 16));
+        assert_eq!(status, WC_SUCCESS);
+        assert!(!keys.contains(&key(window)));
+        keys.push(key(window));
+        assert_eq!(
+            write(&world, near, world.at(4096 + 8), key(window)),
+            WC_SUCCESS
+        );
+        assert_eq!(
+            write(&world, near, world.at(4096 + 16), key(window)),
+            WC_REM_ACCESS_ERR
+        );
+        for old in &keys[..keys.len() - 1] {
+            assert_eq!(write(&world, near, world.at(4096), *old), WC_REM_ACCESS_ERR);
+        }
+    }
+    // SAFETY: a live protection domain.
+    assert!(unsafe { mw::alloc_mw(world.pd, 3) }.is_null());
+}
+
+/// Proves: VB-I12
+#[test]
+fn binds_that_are_refused_at_once() {
+    let world = World::new();
+    let region = world.register(0, 64, ALL);
+    let [a, _] = world.pair(QPT_RC);
+    let (one, two) = (window(&world, MW_TYPE_1), window(&world, MW_TYPE_2));
+    let bind = |window, info| {
+        let mut bind = MwBind {
+            wr_id: 1,
+            send_flags: SEND_SIGNALED,
+            bind_info: info,
+        };
+        // SAFETY: live objects.
+        unsafe { mw::bind_mw(a, window, &raw mut bind) }
+    };
+    assert_eq!(bind(two, part(region, world.at(0), 8)), libc::EINVAL);
+    assert_eq!(bind(one, part(null_mut(), world.at(0), 0)), libc::EINVAL);
+    assert_eq!(bind(one, part(null_mut(), 0, 8)), libc::EINVAL);
+    // SAFETY: objects are live when they are used.
+    unsafe {
+        let other = pd::alloc_pd(world.context);
+        let foreign = mr::reg_mr(other, world.at(64) as *mut _, 64, ALL as i32);
+        assert_eq!(bind(one, part(foreign, world.at(64), 8)), libc::EPERM);
+    }
+}
+
+/// Proves: VB-I13, VB-I15
+#[test]
+fn binds_that_fail() {
+    let world = World::new();
+    for (access, addr, len) in [
+        (ACCESS_LOCAL_WRITE, 0, 8),
+        (ACCESS_MW_BIND, 0, 8),
+        (ALL, 60, 8),
+    ] {
+        let region = world.register(0, 64, access);
+        let [a, _] = world.pair(QPT_RC);
+        let window = window(&world, MW_TYPE_1);
+        let before = key(window);
+        let info = part(region, world.at(addr), len);
+        assert_eq!(world.bind(a, window, info), WC_MW_BIND_ERR, "{access:#x}");
+        assert_ne!(
+            key(window),
+            before,
+            "the program puts the old key back itself"
+        );
+    }
+}
+
+/// Proves: VB-I16, VB-021, VB-I19
+#[test]
+fn ways_to_unbind() {
+    let world = World::new();
+    let near = world.register(0, 64, ALL);
+    let unbind_1 = |a: *mut Qp, window| {
+        assert_eq!(world.bind(a, window, part(null_mut(), 0, 0)), WC_SUCCESS);
+    };
+    let local_invalidate = |a: *mut Qp, window: *mut Mw| {
+        let mut wr = request(6, WR_LOCAL_INV, &mut sge(0, 0, 0));
+        (wr.sg_list, wr.num_sge, wr.imm_data) = (null_mut(), 0, key(window));
+        assert_eq!(world.run(a, &mut wr), WC_SUCCESS);
+    };
+    let free = |_: *mut Qp, window| {
+        // SAFETY: a live window that nobody uses.
+        assert_eq!(unsafe { mw::dealloc_mw(window) }, 0);
+    };
+    let ways: [(i32, Unbind<'_>); 4] = [
+        (MW_TYPE_1, &unbind_1),
+        (MW_TYPE_1, &free),
+        (MW_TYPE_2, &local_invalidate),
+        (MW_TYPE_2, &free),
+    ];
+    for (index, (kind, unbind)) in ways.into_iter().enumerate() {
+        let far = world.register(4096, 64, ALL);
+        let [a, b] = world.pair(QPT_RC);
+        let window = window(&world, kind);
+        let info = part(far, world.at(4096), 64);
+        if kind == MW_TYPE_1 {
+            assert_eq!(world.bind(b, window, info), WC_SUCCESS);
+        } else {
+            let new = next_key(key(window));
+            assert_eq!(
+                world.run(b, &mut bind_request(window, new, info)),
+                WC_SUCCESS
+            );
+            // SAFETY: a live window; with type 2 the program keeps the key itself.
+            unsafe { (*window).rkey = new };
+        }
+        let rkey = key(window);
+        // SAFETY: live objects.
+        unsafe {
+            assert_eq!(mr::dereg_mr(far), libc::EBUSY, "way {index}");
+            let mut piece = sge(world.at(0), 8, (*near).lkey);
+            let mut wr = remote(1, WR_RDMA_WRITE, &mut piece, world.at(4096), rkey);
+            assert_eq!(world.run(a, &mut wr), WC_SUCCESS, "the region is as it was");
+            unbind(b, window);
+            assert_eq!(world.run(a, &mut wr), WC_REM_ACCESS_ERR, "way {index}");
+            assert_eq!(mr::dereg_mr(far), 0, "way {index}");
+        }
+        // What the refusal flushed at the other end is nobody's business here.
+        // SAFETY: live queue pairs that nobody uses.
+        unsafe { assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0)) };
+    }
+}
+
+/// Proves: VB-I16, VB-I18
+#[test]
+fn a_peer_unbinds_a_window_of_type_2() {
+    let world = World::new();
+    let far = world.register(4096, 64, ALL);
+    let [a, b] = world.pair(QPT_RC);
+    let window = window(&world, MW_TYPE_2);
+    let new = next_key(key(window));
+    let info = part(far, world.at(4096), 64);
+    assert_eq!(
+        world.run(b, &mut bind_request(window, new, info)),
+        WC_SUCCESS
+    );
+    receive(b, 2, &mut sge(world.at(4096), 8, 0));
+    let mut wr = request(1, WR_SEND_WITH_INV, &mut sge(0, 0, 0));
+    (wr.sg_list, wr.num_sge, wr.imm_data) = (null_mut(), 0, new);
+    assert_eq!(send(a, &mut wr), (0, false));
+    let (first, second) = (world.next(), world.next());
+    let received = if first.wr_id == 2 { first } else { second };
+    assert_eq!((first.status, second.status), (WC_SUCCESS, WC_SUCCESS));
+    assert_eq!(
+        (received.wc_flags & WC_WITH_INV, received.imm_data),
+        (WC_WITH_INV, new)
+    );
+    // Unbound, it can be bound again; bound, it cannot.
+    let again = next_key(new);
+    assert_eq!(
+        world.run(b, &mut bind_request(window, again, info)),
+        WC_SUCCESS
+    );
+    let third = next_key(again);
+    assert_eq!(
+        world.run(b, &mut bind_request(window, third, info)),
+        WC_MW_BIND_ERR
+    );
+    // SAFETY: live objects that nobody uses.
+    unsafe {
+        assert_eq!(mr::dereg_mr(far), libc::EBUSY);
+        assert_eq!((mw::dealloc_mw(window), mr::dereg_mr(far)), (0, 0));
+    }
+}
