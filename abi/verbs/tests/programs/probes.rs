@@ -41,6 +41,7 @@ fn signals_end_waits_as_they_end_a_read() {
     assert!(text.ends_with("done\n"), "{text}");
 }
 
+/// Proves: VB-008
 #[test]
 fn nonsense_is_answered_with_an_error() {
     let stage = Stage::new("nonsense");
