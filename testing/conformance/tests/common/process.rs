@@ -202,7 +202,7 @@ pub fn name_is_taken(name: &str) -> bool {
         .any(|l| l.split_ascii_whitespace().last() == Some(&name))
 }
 
-/// What lies in a directory. Others come and go there; only what could be ours is looked at.
+/// What lies in a directory that could be ours.
 pub fn litter(directory: &Path) -> BTreeSet<PathBuf> {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return BTreeSet::new();
@@ -211,8 +211,7 @@ pub fn litter(directory: &Path) -> BTreeSet<PathBuf> {
         .filter_map(|e| Some(e.ok()?.path()))
         .filter(|path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            // Copies of test programs, made by tests that run beside us.
-            name.contains("rkey") && !name.starts_with("rkey-test-")
+            name.contains("rkey")
         })
         .collect()
 }
