@@ -3,6 +3,7 @@
 //! One folder holds the libraries under the names that programs ask for. It goes in front of
 //! `LD_LIBRARY_PATH`, which serves programs that are linked with a library and those that load it by name
 //! later. Where a library has to come before the C library as well, it goes in front of `LD_PRELOAD`.
+//! Libfabric looks for providers in the folders of `FI_PROVIDER_PATH`.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -31,8 +32,16 @@ pub const VERBS: FrontEnd = FrontEnd {
     preload: true,
 };
 
+/// Libfabric's provider, under the name that libfabric gives such files.
+pub const FABRIC: FrontEnd = FrontEnd {
+    built: "librkey_fi.so",
+    file: "librkey-fi.so",
+    links: &[],
+    preload: false,
+};
+
 /// All that there are.
-pub const FRONT_ENDS: &[FrontEnd] = &[VERBS];
+pub const FRONT_ENDS: &[FrontEnd] = &[VERBS, FABRIC];
 
 /// Folders where the libraries may lie, seen from that of the `rkey` program, in the order to look: where
 /// cargo puts what it has just built, where it puts what was asked for, beside the program, and where a
@@ -77,7 +86,8 @@ pub fn environment(
         preload = Some(in_front(file.as_os_str(), preload));
     }
     let path = in_front(folder.as_os_str(), now("LD_LIBRARY_PATH"));
-    let mut all = vec![("LD_LIBRARY_PATH", path)];
+    let providers = in_front(folder.as_os_str(), now("FI_PROVIDER_PATH"));
+    let mut all = vec![("LD_LIBRARY_PATH", path), ("FI_PROVIDER_PATH", providers)];
     all.extend(preload.map(|value| ("LD_PRELOAD", value)));
     all
 }
@@ -104,6 +114,7 @@ mod tests {
             variables,
             [
                 ("LD_LIBRARY_PATH", "/opt/rkey".into()),
+                ("FI_PROVIDER_PATH", "/opt/rkey".into()),
                 ("LD_PRELOAD", preload.into())
             ]
         );

@@ -36,6 +36,19 @@ fn a_program_finds_the_device() {
 }
 
 #[test]
+fn libfabric_finds_the_provider() {
+    let output = run(&["fi_info", "-p", "rkey"]);
+    if output.status.code() == Some(127) {
+        println!("skipped: fi_info is not installed");
+        return;
+    }
+    let text = text(&output.stdout);
+    for endpoint in ["FI_EP_RDM", "FI_EP_MSG", "FI_EP_DGRAM"] {
+        assert!(text.contains(endpoint), "{output:?}");
+    }
+}
+
+#[test]
 fn arguments_are_the_programs_own() {
     let output = run(&["printf", "%s|", "--explain", "-h", "two words", "--"]);
     assert_eq!(

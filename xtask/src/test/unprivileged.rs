@@ -23,13 +23,14 @@ const CRATES: &[&str] = &[
     "rkey-cli",
     "rkey-conformance",
     "rkey-verbs",
+    "rkey-fabric",
 ];
 
 /// Targets that need cargo or the checkout and are no process tests.
 const LEFT_OUT: &[&str] = &["compile_fail"];
 
 /// Shared libraries that tests hand to other programs.
-const FRONT_ENDS: &[&str] = &["libibverbs.so"];
+const FRONT_ENDS: &[&str] = &["libibverbs.so", "librkey_fi.so"];
 
 /// Runs the process tests as `UID`.
 pub(super) fn tests(session: &Session<'_>) -> Result<Report> {

@@ -132,6 +132,13 @@ pub(crate) fn detach_endpoint(domain: &Domain, number: u32) {
     }
 }
 
+/// A region is being closed before its endpoint.
+pub(super) fn release_endpoint(mr: &Mr) {
+    if mr.state.lock().endpoint.take().is_some() {
+        untie(mr, |table, id| table.unbind_endpoint(id));
+    }
+}
+
 fn untie(
     mr: &Mr,
     how: impl FnOnce(

@@ -275,12 +275,15 @@ static FID_OPS: Ops = Ops {
     ),
 };
 
-/// `fi_close` of a region: `-FI_EBUSY` while an endpoint or a counter is tied to it (FI-161). When it
-/// returns nobody touches the memory any more.
+/// `fi_close` of a region: `-FI_EBUSY` while an endpoint or a counter is tied to it (FI-161). From 2.0 on a
+/// region goes before its endpoint (FI-I07). When the call returns nobody touches the memory any more.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: a handle, or something that is refused.
         let mr = &unsafe { find::<MrObject, _>(fid)? }.inner;
+        if mr.domain.version >= version(2, 0) {
+            bind::release_endpoint(mr);
+        }
         mr.domain.device.close_region(mr.region)?;
         let eq = mr.domain.eq.lock().clone();
         if let Some((eq, _)) = eq {

@@ -103,6 +103,24 @@ fn with_endpoints_a_region_serves_the_one_that_it_is_bound_to() {
     assert_eq!((close(b.ep.cast()), mr.close()), (0, 0));
 }
 
+/// Proves: FI-I07
+#[test]
+fn from_2_0_on_a_region_goes_before_its_endpoint() {
+    let version = version(2, 0);
+    let wish = Wish {
+        version,
+        ..Wish::mode(FI_MR_ENDPOINT)
+    };
+    let (a, b, peer) = pair(&wish);
+    let mut buffer = vec![0u8; 8];
+    let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
+    assert_eq!((mr.bind(b.ep, 0), mr.enable()), (0, 0));
+    assert_eq!(a.write(peer, &[1; 8], 0, 1), 0);
+    assert_eq!(mr.close(), 0);
+    assert_eq!(a.write(peer, &[2; 8], 0, 1), 266);
+    assert_eq!((close(b.ep.cast()), buffer), (0, vec![1; 8]));
+}
+
 /// Proves: FI-005, FI-I05
 #[test]
 fn a_domain_with_a_region_is_busy() {

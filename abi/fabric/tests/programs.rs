@@ -1,0 +1,170 @@
+//! Libfabric's own programs over the provider, as an installed libfabric loads it.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The folder of the library that cargo built beside this test.
+fn folder() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let deps = test.parent().expect("in a folder").to_path_buf();
+    [deps.join(".."), deps]
+        .into_iter()
+        .find(|folder| folder.join("librkey_fi.so").exists())
+        .expect("cargo builds the library for its tests")
+}
+
+/// A program with the provider in its reach; none if it is not installed.
+fn program(name: &str) -> Option<Command> {
+    let there = Command::new(name)
+        .arg("-h")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    if there.is_err() {
+        println!("skipped: {name} is not installed");
+        return None;
+    }
+    let mut command = Command::new(name);
+    command
+        .env("FI_PROVIDER_PATH", folder())
+        .env("RKEY_LOG", "warn");
+    Some(command)
+}
+
+#[test]
+fn fi_info_shows_the_three_kinds_of_endpoint() {
+    let Some(mut command) = program("fi_info") else {
+        return;
+    };
+    let output = command.args(["-p", "rkey"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{output:?}");
+    for line in [
+        "provider: rkey",
+        "type: FI_EP_RDM",
+        "type: FI_EP_MSG",
+        "type: FI_EP_DGRAM",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    assert!(
+        !text.contains("ofi_rxm"),
+        "nothing is put on top unasked: {text}"
+    );
+}
+
+/// Libfabric's own layer over our connections is there for those who ask for it.
+#[test]
+fn libfabric_can_put_its_layer_on_top() {
+    let Some(mut command) = program("fi_info") else {
+        return;
+    };
+    let output = command.args(["-p", "rkey;ofi_rxm"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success() && text.contains("type: FI_EP_RDM"),
+        "{output:?}"
+    );
+}
+
+/// A program that requires more than a program offers is not found (FI-I16).
+///
+/// Proves: FI-I16, FI-039
+#[test]
+fn required_modes_come_from_the_environment() {
+    let Some(mut command) = program("fi_info") else {
+        return;
+    };
+    let output = command
+        .args(["-p", "rkey", "-v", "-t", "FI_EP_RDM"])
+        .env("FI_RKEY_PROFILE", "verbs")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let modes = "mr_mode: [ FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MR_ALLOCATED, FI_MR_PROV_KEY ]";
+    assert!(text.contains(modes), "{text}");
+    // fi_pingpong offers local registration, but neither raw keys nor endpoints of regions.
+    let Some(mut command) = program("fi_pingpong") else {
+        return;
+    };
+    let output = command
+        .args(["-p", "rkey", "-e", "rdm", "127.0.0.1"])
+        .env("FI_RKEY_MR_MODE", "LOCAL,RAW,ENDPOINT,MMU_NOTIFY")
+        .output()
+        .unwrap();
+    assert!(!output.status.success(), "{output:?}");
+}
+
+/// A child that does not outlive its test.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Guard {
+    fn wait(&mut self) -> bool {
+        let until = Instant::now() + Duration::from_secs(120);
+        while Instant::now() < until {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status.success();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        false
+    }
+}
+
+/// A port for the programs' own connection that nobody uses now.
+fn port() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port().to_string()
+}
+
+fn pingpong(words: &[&str]) {
+    let Some(mut server) = program("fi_pingpong") else {
+        return;
+    };
+    let port = port();
+    let common = ["-p", "rkey", "-c", "-I", "20"];
+    let quiet = |command: &mut Command| {
+        command.args(common).args(words).stdout(Stdio::null());
+    };
+    quiet(&mut server);
+    let mut server = Guard(server.args(["-B", &port]).spawn().unwrap());
+    // The server takes a moment to listen, and the client does not try twice.
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let Some(mut client) = program("fi_pingpong") else {
+            return;
+        };
+        quiet(&mut client);
+        let mut client = Guard(client.args(["-P", &port, "127.0.0.1"]).spawn().unwrap());
+        if client.wait() {
+            break;
+        }
+        assert!(Instant::now() < until, "{words:?}: the client failed");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(server.wait(), "{words:?}: the server failed");
+}
+
+#[test]
+fn ping_pong_over_reliable_datagrams() {
+    pingpong(&["-e", "rdm"]);
+    pingpong(&["-e", "rdm", "-m", "tagged"]);
+}
+
+#[test]
+fn ping_pong_over_connections() {
+    pingpong(&["-e", "msg"]);
+}
+
+#[test]
+fn ping_pong_over_datagrams() {
+    pingpong(&["-e", "dgram"]);
+}
