@@ -17,7 +17,7 @@ use crate::{
 };
 use rkey_base::memory::Memory;
 use rkey_core::{DomainId, WireKey};
-use rkey_link::{Head, Link, NodeId};
+use rkey_link::{Head, HeadFlags, Link, NodeId};
 
 /// Bits of the index and of the generation in the number of a shared receive queue.
 const INDEX_BITS: u32 = 16;
@@ -144,6 +144,11 @@ pub(crate) fn find_queue<M: Memory>(
     let Some((srq, domain, (_, cq))) = named.filter(|(.., serves)| ours(serves.0)) else {
         return Err(refuse(x, qp, node, head, Nak::InvalidRequest, None));
     };
+    let goes_on = qp.resp.current.is_some() && !head.flags.contains(HeadFlags::FIRST);
+    if goes_on && qp.config.srq != Some(srq) {
+        // A message is for one queue: its receive cannot be exchanged in the middle.
+        return Err(refuse(x, qp, node, head, Nak::InvalidRequest, None));
+    }
     turn_to(x, qp, srq, domain, cq);
     Ok(())
 }

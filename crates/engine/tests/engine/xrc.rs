@@ -106,6 +106,50 @@ fn each_message_is_for_the_queue_that_it_names() {
     );
 }
 
+/// A peer that names another queue in the middle of a message gets an error: the receive that the message has taken
+/// completes once, and nothing is written to it any more.
+#[test]
+fn a_message_does_not_change_its_queue() {
+    let (mut pair, [a, b]) = connection();
+    let queues = [0, 1].map(|_| Behind::new(&mut pair.nodes[1], DOMAIN));
+    let mine = pair.nodes[0].register(0, 1 << 16, ALL);
+    let region = queues[0].region(&pair.nodes[1], 0x10000, 4096);
+    let sges = [pair.nodes[1].sge(&region, 0x10000, 2048)];
+    let recv = RecvRequest {
+        id: 10,
+        sges: &sges,
+    };
+    let at_target = &mut pair.nodes[1].engine;
+    at_target.post_srq_recv(queues[0].srq, &recv).unwrap();
+    let data = pattern(1, 1000);
+    pair.nodes[0].fill(0, &data);
+    let sges = [pair.nodes[0].sge(&mine, 0, 1000)];
+    let send = SendRequest {
+        ud: to(queues[0].srq),
+        ..SendRequest::new(1, send_work(), &sges)
+    };
+    pair.send(0, &a, &send);
+    let (mut pieces, mut first) = (0, 0);
+    for passing in &mut pair.end(0).outbox {
+        if let Passing::Piece(head, _) = passing {
+            if pieces == 0 {
+                first = head.len as usize;
+            } else {
+                head.key = u64::from(queues[1].srq.number()) << 32;
+            }
+            pieces += 1;
+        }
+    }
+    assert!(pieces > 1);
+    pair.settle();
+    assert_eq!(statuses(&queues[0].poll()), [(10, Status::Flushed)]);
+    assert!(queues[1].poll().is_empty() && b.poll().is_empty());
+    assert_eq!(pair.nodes[1].state(&b), QpState::Error);
+    assert_eq!(statuses(&a.poll()), [(1, Status::RemoteInvalidRequest)]);
+    let rest = pair.nodes[1].bytes(0x10000 + first as u64, 1000 - first);
+    assert_eq!(rest, vec![0; 1000 - first]);
+}
+
 /// Memory is reached in the protection domain of the queue that a request names, whatever the operation.
 #[test]
 fn keys_are_those_of_the_domain_of_the_queue() {
