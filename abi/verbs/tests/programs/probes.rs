@@ -33,6 +33,7 @@ fn a_program_that_loads_symbols_by_version() {
     }
 }
 
+/// Proves: VB-008
 #[test]
 fn signals_end_waits_as_they_end_a_read() {
     let stage = Stage::new("signals");
