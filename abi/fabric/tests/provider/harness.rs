@@ -22,6 +22,7 @@ pub(crate) struct Wish {
     pub(crate) caps: u64,
     pub(crate) ep_type: c_int,
     pub(crate) auth_key: &'static [u8],
+    pub(crate) domain_key: &'static [u8],
 }
 
 impl Default for Wish {
@@ -32,6 +33,7 @@ impl Default for Wish {
             caps: 0,
             ep_type: FI_EP_RDM,
             auth_key: &[],
+            domain_key: &[],
         }
     }
 }
@@ -61,6 +63,8 @@ impl Wish {
             assert_eq!(code, 0);
             // As if the provider required these bits: what a domain does follows its own attributes.
             (*(*info).domain_attr).mr_mode = self.mr_mode;
+            (*(*info).domain_attr).auth_key = self.domain_key.as_ptr().cast_mut();
+            (*(*info).domain_attr).auth_key_size = self.domain_key.len();
         }
         info
     }

@@ -48,7 +48,7 @@ fn one_counter_of_the_same_domain_for_each_region() {
     assert_eq!((close(first.cast()), mr.close()), (0, 0));
 }
 
-/// Proves: FI-070, FI-071, FI-072, FI-073, FI-074, FI-075, FI-197, FI-198, FI-199, FI-I35
+/// Proves: FI-013, FI-070, FI-071, FI-072, FI-073, FI-074, FI-075, FI-197, FI-198, FI-199, FI-I35
 #[test]
 fn with_rma_events_a_region_is_bound_and_then_enabled() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_RMA_EVENT));

@@ -15,4 +15,5 @@ mod local;
 mod messages;
 mod pages;
 mod registration;
+mod traffic;
 mod versions;

@@ -180,7 +180,7 @@ fn a_dma_buf_is_reached_without_being_mapped_by_the_program() {
     }
 }
 
-/// Proves: FI-123, FI-124, FI-130, FI-146
+/// Proves: FI-123, FI-124, FI-125, FI-126, FI-127, FI-128, FI-129, FI-130, FI-146
 #[test]
 fn interfaces_count_only_with_hmem() {
     let plain = Side::open(&Wish::default());

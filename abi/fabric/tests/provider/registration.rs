@@ -11,7 +11,7 @@ pub(crate) fn pair(wish: &Wish) -> (Side, Side, u64) {
     (a, b, peer)
 }
 
-/// Proves: FI-001, FI-005, FI-006, FI-007, FI-017, FI-020, FI-033, FI-034, FI-113, FI-166, FI-200
+/// Proves: FI-001, FI-005, FI-006, FI-007, FI-017, FI-114, FI-020, FI-033, FI-034, FI-113, FI-166, FI-200
 #[test]
 fn a_region_in_default_mode_is_addressed_from_zero_by_the_key_that_was_asked_for() {
     let (a, b, peer) = pair(&Wish::default());
@@ -163,7 +163,7 @@ fn where_the_provider_chooses_keys_requests_are_not_looked_at() {
     assert_eq!((one, two), (vec![1; 16], vec![2; 16]));
 }
 
-/// Proves: FI-015, FI-016, FI-089, FI-112, FI-266, FI-I34
+/// Proves: FI-015, FI-016, FI-089, FI-112, FI-266, FI-271, FI-I34
 #[test]
 fn requests_that_make_no_sense_are_refused() {
     let b = Side::open(&Wish::default());
@@ -261,7 +261,32 @@ fn flags_that_are_not_served_are_refused_by_all_calls() {
     assert_eq!(mr.close(), 0);
 }
 
-/// Proves: FI-118, FI-119, FI-120
+/// Proves: FI-117, FI-120, FI-I20
+#[test]
+fn the_key_of_the_domain_is_that_of_regions_and_endpoints_without_one() {
+    let wish = Wish {
+        domain_key: b"domain",
+        ..Wish::default()
+    };
+    let (a, b, peer) = pair(&wish);
+    let mut buffer = vec![0u8; 8];
+    let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
+    assert_eq!(a.write(peer, &[1; 8], 0, 1), 0);
+    // The same key as the endpoint's own is the same.
+    let same = Side::open(&Wish {
+        auth_key: b"domain",
+        ..Wish::default()
+    });
+    assert_eq!(same.write(same.peer(&b), &[2; 8], 0, 1), 0);
+    let other = Side::open(&Wish {
+        auth_key: b"other",
+        ..Wish::default()
+    });
+    assert_ne!(other.write(other.peer(&b), &[3; 8], 0, 1), 0);
+    assert_eq!((mr.close(), buffer), (0, vec![2; 8]));
+}
+
+/// Proves: FI-118, FI-119
 #[test]
 fn a_region_serves_endpoints_with_its_authorization_key() {
     let with = |auth_key| Wish {

@@ -1,0 +1,171 @@
+//! Regions that change or go while peers use them.
+
+use crate::harness::*;
+use crate::registration::pair;
+use rkey_fi::sys::*;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Writes until told to stop; the answers, without repetition.
+fn answers(a: &Side, peer: u64, stop: &AtomicBool) -> Vec<i32> {
+    let mut answers = Vec::new();
+    while !stop.load(Ordering::Relaxed) || answers.is_empty() {
+        let answer = a.write(peer, &[1; 32], 0, 1);
+        if !answers.contains(&answer) {
+            answers.push(answer);
+        }
+    }
+    answers.sort_unstable();
+    answers
+}
+
+/// Proves: FI-194
+#[test]
+fn a_refresh_ends_access_only_where_notification_is_asked_for() {
+    let both = FI_MR_MMU_NOTIFY | FI_MR_ALLOCATED;
+    for mode in [0, FI_MR_MMU_NOTIFY, both] {
+        let (a, b, peer) = pair(&Wish::mode(mode));
+        let mut buffer = vec![0u8; 32];
+        let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
+        assert_eq!(a.write(peer, &[1; 32], 0, 1), 0);
+        let stop = AtomicBool::new(false);
+        let region = mr.0 as usize;
+        let seen = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mr = Mr(region as *mut FidMr);
+                for _ in 0..300 {
+                    assert_eq!(mr.refresh(&[]), 0);
+                }
+                stop.store(true, Ordering::Relaxed);
+            });
+            answers(&a, peer, &stop)
+        });
+        match mode {
+            0 => assert_eq!(seen, [0], "the region stays enabled throughout"),
+            _ => assert!(
+                seen == [0] || seen == [0, libc::EACCES] || seen == [libc::EACCES],
+                "{seen:?}"
+            ),
+        }
+        assert_eq!(
+            a.write(peer, &[2; 32], 0, 1),
+            0,
+            "afterwards all is as before"
+        );
+        assert_eq!((mr.close(), buffer), (0, vec![2; 32]));
+    }
+}
+
+/// Proves: FI-157
+#[test]
+fn operations_on_a_region_that_goes_complete_or_fail() {
+    let (a, b, peer) = pair(&Wish::default());
+    let mut buffer = vec![0u8; 32];
+    let stop = AtomicBool::new(false);
+    let (domain, at) = (b.domain as usize, buffer.as_mut_ptr() as usize);
+    let seen = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let domain = domain as *mut FidDomain;
+            for _ in 0..100 {
+                let mut mr = null_mut();
+                // SAFETY: a live handle, and a buffer that lives until the region is closed.
+                let code = unsafe {
+                    let reg = (*(*domain).mr).reg;
+                    reg(
+                        domain.cast(),
+                        at as *const _,
+                        32,
+                        REMOTE,
+                        0,
+                        1,
+                        0,
+                        &mut mr,
+                        null_mut(),
+                    )
+                };
+                assert_eq!(code, 0);
+                std::thread::yield_now();
+                assert_eq!(Mr(mr).close(), 0);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        answers(&a, peer, &stop)
+    });
+    assert!(
+        seen.iter()
+            .all(|answer| [0, libc::EACCES, 266].contains(answer)),
+        "{seen:?}"
+    );
+    let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
+    assert_eq!(
+        a.write(peer, &[3; 32], 0, 1),
+        0,
+        "both endpoints are as before"
+    );
+    assert_eq!((mr.close(), buffer), (0, vec![3; 32]));
+}
+
+/// Proves: FI-I08
+#[test]
+fn a_posted_buffer_whose_region_was_closed_is_not_written_to() {
+    let (a, b, peer) = pair(&Wish::mode(FI_MR_LOCAL));
+    let (mut into, mut bytes) = (vec![0u8; 16], vec![7u8; 16]);
+    let sink = b.reg(&mut into, FI_RECV, 0, 0).unwrap();
+    let source = a.reg(&mut bytes, FI_SEND, 0, 0).unwrap();
+    // SAFETY: live handles; the buffers outlive the endpoints' use of them.
+    unsafe {
+        let (recv, none) = ((*(*b.ep).msg).recv, null_mut());
+        let at = into.as_mut_ptr().cast();
+        assert_eq!(recv(b.ep, at, 16, sink.desc(), FI_ADDR_UNSPEC, none), 0);
+        assert_eq!(sink.close(), 0);
+        let send = (*(*a.ep).msg).send;
+        let at = bytes.as_ptr().cast();
+        assert_eq!(again(|| send(a.ep, at, 16, source.desc(), peer, none)), 0);
+    }
+    assert_eq!(b.completion(&[&a]).unwrap_err().err, libc::EACCES);
+    assert!(a.completion(&[&b]).is_ok());
+    assert_eq!((source.close(), into), (0, vec![0; 16]));
+}
+
+/// Proves: FI-186
+#[test]
+fn a_refresh_may_be_of_a_part() {
+    let (a, b, peer) = pair(&Wish::default());
+    let at = map_at(0, 8192, RW);
+    let mr = b.reg_at(at, 8192, REMOTE, 1, 0).unwrap();
+    map_at(at, 8192, RW);
+    let half = [libc::iovec {
+        iov_base: at as *mut _,
+        iov_len: 4096,
+    }];
+    assert_eq!(mr.refresh(&half), 0);
+    assert_eq!(a.write(peer, &[5; 8], 0, 1), 0);
+    // SAFETY: mapped just now.
+    assert_eq!(unsafe { (at as *const u8).read_volatile() }, 5);
+    assert_eq!(mr.close(), 0);
+    unmap(at, 8192);
+}
+
+/// Proves: FI-I27
+#[test]
+fn there_is_no_device_that_could_be_reached_without_a_copy() {
+    let a = Side::open(&Wish::default());
+    for (wish, code) in [
+        (FI_HMEM_P2P_ENABLED, 0),
+        (FI_HMEM_P2P_REQUIRED, -libc::EOPNOTSUPP),
+        (FI_HMEM_P2P_DISABLED, 0),
+    ] {
+        // SAFETY: a live handle and a number of our own.
+        let result = unsafe {
+            let setopt = (*(*a.ep).ops).setopt;
+            setopt(
+                a.ep.cast(),
+                0,
+                FI_OPT_FI_HMEM_P2P,
+                (&raw const wish).cast(),
+                4,
+            )
+        };
+        assert_eq!(result, code);
+    }
+}
