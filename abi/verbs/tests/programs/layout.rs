@@ -24,13 +24,13 @@ const NAMES: &[(&str, &str)] = &[
     ("KernPathRec", "struct ib_user_path_rec"),
 ];
 
-/// Fields that are called otherwise in C.
-const FIELDS: &[(&str, &str)] = &[
-    ("odp_general_caps", "odp_caps.general_caps"),
-    ("max_cq_count", "cq_mod_caps.max_cq_count"),
-    ("size", "sz"),
-    ("create_flow", "ibv_create_flow"),
-    ("xrc_remote_srqn", "qp_type.xrc.remote_srqn"),
+/// Fields of a type that are called otherwise in C.
+const FIELDS: &[(&str, &str, &str)] = &[
+    ("DeviceAttrEx", "odp_general_caps", "odp_caps.general_caps"),
+    ("DeviceAttrEx", "max_cq_count", "cq_mod_caps.max_cq_count"),
+    ("VerbsContext", "size", "sz"),
+    ("VerbsContext", "create_flow", "ibv_create_flow"),
+    ("SendWr", "xrc_remote_srqn", "qp_type.xrc.remote_srqn"),
 ];
 
 /// Types that have grown since: at the end, so that offsets are as they were, or (the extended context) at the
@@ -93,8 +93,8 @@ fn checks() -> (String, usize) {
             if LATER.contains(&field) {
                 continue;
             }
-            let theirs = FIELDS.iter().find(|(our, _)| *our == field);
-            let theirs = theirs.map_or(field, |(_, name)| name);
+            let named = |(of, our, _): &&(&str, &str, &str)| *of == ours && *our == field;
+            let theirs = FIELDS.iter().find(named).map_or(field, |(_, _, name)| name);
             let offset = offset.parse::<u64>().expect("a number") - moved;
             let _ = writeln!(
                 c,
