@@ -6,14 +6,18 @@ use crate::wait::{Deadline, Signal, readable};
 use parking_lot::Mutex;
 use rkey_device::{Incoming, Listener};
 use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// The pause after a failure that may last, such as no more descriptors.
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// What is done with a peer that asks for a connection.
 pub(crate) type Handler = dyn Fn(Incoming) + Send + Sync;
 
-/// The listeners of a fabric. The thread runs while there are any.
+/// The listeners of a fabric. The thread runs from the first of them to the end of the fabric.
 #[derive(Default)]
 pub(crate) struct Cm(Mutex<Option<Arc<Inner>>>);
 
@@ -93,8 +97,9 @@ impl Drop for Serving {
 fn run(inner: &Inner) {
     while !inner.ended.load(Ordering::Acquire) {
         let entries = inner.listeners.lock().clone();
+        let mut calm = true;
         for entry in &entries {
-            serve(entry);
+            calm &= serve(entry).is_ok();
         }
         let mut fds = vec![inner.signal.raw()];
         fds.extend(
@@ -109,25 +114,33 @@ fn run(inner: &Inner) {
         } else {
             Deadline::never()
         };
-        if readable(&fds, &deadline).is_err() {
-            std::thread::sleep(Duration::from_millis(10));
+        // A listener that fails stays readable.
+        if readable(&fds, &deadline).is_err() || !calm {
+            std::thread::sleep(PAUSE);
         }
         inner.signal.clear();
     }
 }
 
-fn serve(entry: &Entry) {
+/// Hands on all clients that have come.
+fn serve(entry: &Entry) -> Result<()> {
     loop {
         let open = entry.open.lock();
         if !*open {
-            return;
+            return Ok(());
         }
         match entry.listener.try_accept() {
-            Ok(Some(incoming)) => (entry.handler)(incoming),
-            Ok(None) => return,
+            Ok(Some(incoming)) => {
+                // A panic, which would be a bug of ours, costs this client its connection and nobody else's.
+                let handled = catch_unwind(AssertUnwindSafe(|| (entry.handler)(incoming)));
+                if handled.is_err() {
+                    tracing::error!("taking a connection panicked");
+                }
+            }
+            Ok(None) => return Ok(()),
             Err(error) => {
                 tracing::debug!(%error, "taking a connection");
-                return;
+                return Err(error.into());
             }
         }
     }

@@ -100,24 +100,6 @@ impl Eq {
         };
         self.queue.lock().events.retain(|event| !about(event));
     }
-
-    fn read(&self, flags: u64) -> Result<(u32, Vec<u8>)> {
-        let mut queue = self.queue.lock();
-        match queue.events.front() {
-            None => {
-                self.signal.clear();
-                Err(FiError::AGAIN)
-            }
-            Some(Event::Failed(_)) => Err(FiError::AVAIL),
-            Some(Event::Plain { event, bytes }) => {
-                let result = (*event, bytes.clone());
-                if flags & FI_PEEK == 0 {
-                    queue.events.pop_front();
-                }
-                Ok(result)
-            }
-        }
-    }
 }
 
 /// The bytes of a structure without padding.
@@ -258,9 +240,17 @@ unsafe fn take(
     len: usize,
     flags: u64,
 ) -> Result<usize> {
-    // Peeked at first: an event that does not fit stays (fi_eq(3)).
-    let (number, bytes) = eq.read(FI_PEEK)?;
-    // Connection data is cut to the room there is; everything else has to fit.
+    // Under the lock all the way: of two threads each gets an event of its own.
+    let mut queue = eq.queue.lock();
+    let (number, bytes) = match queue.events.front() {
+        None => {
+            eq.signal.clear();
+            return Err(FiError::AGAIN);
+        }
+        Some(Event::Failed(_)) => return Err(FiError::AVAIL),
+        Some(Event::Plain { event, bytes }) => (*event, bytes),
+    };
+    // Connection data is cut to the room there is; everything else has to fit, or stays (fi_eq(3)).
     let least = match number {
         FI_CONNREQ | FI_CONNECTED | FI_SHUTDOWN => size_of::<EqCmEntry>(),
         _ => bytes.len(),
@@ -268,15 +258,15 @@ unsafe fn take(
     if len < least || buf.is_null() {
         return Err(FiError::TOOSMALL);
     }
-    if flags & FI_PEEK == 0 {
-        eq.read(0)?;
-    }
     let len = len.min(bytes.len());
     // SAFETY: room for so many bytes, as the caller promises.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast::<u8>(), len) };
     if !event.is_null() {
         // SAFETY: not null, so it is room for a number.
         unsafe { *event = number };
+    }
+    if flags & FI_PEEK == 0 {
+        queue.events.pop_front();
     }
     Ok(len)
 }
