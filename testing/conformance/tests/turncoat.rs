@@ -114,7 +114,7 @@ fn a_peer_turns_into_garbage() {
     side.withdraw(&offer);
     side.verify(&qp, &remote, "at first");
     let links = side.device.inspect().unwrap().links.len();
-    let mut holdings = None;
+    let holdings = Holdings::now();
     let (mut slowest, mut failures) = (Duration::ZERO, BTreeMap::<String, u32>::new());
     for number in 0..setting("RKEY_TURNCOATS", 24) {
         let seed = first.wrapping_add(number);
@@ -126,7 +126,7 @@ fn a_peer_turns_into_garbage() {
         until("the end of the links", || {
             side.device.inspect().unwrap().links.len() == links
         });
-        holdings.get_or_insert_with(Holdings::now).wait_for(&when);
+        holdings.wait_for(&when);
     }
     eprintln!("{TEST}: the last error came at most {slowest:.1?} after the beginning");
     eprintln!("{TEST}: what failed first: {failures:?}");
