@@ -1,9 +1,10 @@
-//! What `ibv_reg_mr` and `ibv_dereg_mr`, windows and re-registration promise a C program, each promise with
+//! What registration, windows, re-registration and asynchronous events promise a C program, each promise with
 //! requests that rely on it.
 
 #![allow(unsafe_code)]
 // UNSAFETY: calls the C functions.
 
+mod events;
 mod keys;
 mod posting;
 mod windows;

@@ -1,0 +1,236 @@
+//! Asynchronous events, and the states in which queue pairs are when they come.
+
+use crate::world::*;
+use ibverbs::sys::consts::*;
+use ibverbs::sys::{AsyncEvent, Cq, Qp, QpAttr, QpInitAttr, RecvWr, Srq, SrqAttr, SrqInitAttr};
+use ibverbs::{async_event, cq, post, qp, srq};
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+/// The next event, acknowledged: its type, and the address of its object. `None` when there is none for `time`.
+fn next_within(world: &World, time: Duration) -> Option<(i32, usize)> {
+    // SAFETY: a live context, and room for an event.
+    unsafe {
+        let fd = (*world.context).async_fd;
+        libc::fcntl(
+            fd,
+            libc::F_SETFL,
+            libc::fcntl(fd, libc::F_GETFL) | libc::O_NONBLOCK,
+        );
+        let end = Instant::now() + time;
+        let mut event: AsyncEvent = std::mem::zeroed();
+        while async_event::get_async_event(world.context, &raw mut event) != 0 {
+            assert_eq!(*libc::__errno_location(), libc::EAGAIN);
+            // Events come while somebody drives the device; a poll does.
+            cq::poll_cq(world.cq, 0, null_mut());
+            if Instant::now() > end {
+                return None;
+            }
+        }
+        let seen = (event.event_type, event.element as usize);
+        async_event::ack_async_event(&raw mut event);
+        Some(seen)
+    }
+}
+
+fn next(world: &World) -> (i32, usize) {
+    next_within(world, Duration::from_secs(20)).expect("an event")
+}
+
+fn state(pair: *mut Qp) -> i32 {
+    let mut attr = QpAttr::default();
+    // SAFETY: all zeroes is valid; a live queue pair.
+    unsafe {
+        let mut init: QpInitAttr = std::mem::zeroed();
+        assert_eq!(qp::query_qp(pair, &raw mut attr, 1, &raw mut init), 0);
+    }
+    attr.qp_state
+}
+
+/// Only a step to another state.
+fn go(pair: *mut Qp, to: i32, notify: bool) {
+    let mut attr = QpAttr {
+        qp_state: to,
+        en_sqd_async_notify: 1,
+        ..QpAttr::default()
+    };
+    let mask = QP_STATE | if notify { QP_EN_SQD_ASYNC_NOTIFY } else { 0 };
+    // SAFETY: a live queue pair.
+    let code = unsafe { qp::modify_qp(pair, &raw mut attr, mask as i32) };
+    assert_eq!(code, 0);
+}
+
+fn create(world: &World, queue: *mut Cq, shared: *mut Srq) -> *mut Qp {
+    // SAFETY: all zeroes is valid; objects are live.
+    unsafe {
+        let mut attr: QpInitAttr = std::mem::zeroed();
+        (attr.send_cq, attr.recv_cq, attr.srq) = (queue, queue, shared);
+        attr.qp_type = QPT_RC;
+        (attr.cap.max_send_wr, attr.cap.max_recv_wr) = (4, 4);
+        (attr.cap.max_send_sge, attr.cap.max_recv_sge) = (1, 1);
+        let pair = qp::create_qp(world.pd, &raw mut attr);
+        assert!(!pair.is_null());
+        pair
+    }
+}
+
+fn shared_queue(world: &World) -> *mut Srq {
+    // SAFETY: all zeroes is valid; a live domain.
+    unsafe {
+        let mut wanted: SrqInitAttr = std::mem::zeroed();
+        (wanted.attr.max_wr, wanted.attr.max_sge) = (4, 1);
+        let queue = srq::create_srq(world.pd, &raw mut wanted);
+        assert!(!queue.is_null());
+        queue
+    }
+}
+
+/// A completion queue that is too small breaks, and the queue pairs that use it with it.
+#[test]
+fn an_overrun() {
+    let world = World::new();
+    // SAFETY: a live context.
+    let small = unsafe { cq::create_cq(world.context, 1, null_mut(), null_mut(), 0) };
+    let [a, b] = [0, 1].map(|_| create(&world, small, null_mut()));
+    for pair in [a, b] {
+        world.connect(pair, QPT_RC, 0x77);
+    }
+    for id in 0..2 {
+        receive(a, id, &mut sge(0, 0, 0));
+    }
+    go(a, QPS_ERR, false);
+    assert_eq!(next(&world), (EVENT_CQ_ERR, small as usize));
+    assert_eq!(next(&world), (EVENT_QP_FATAL, b as usize));
+    assert_eq!((state(a), state(b)), (QPS_ERR, QPS_ERR));
+}
+
+/// Proves: VB-I21
+#[test]
+fn a_refusal_ends_both_queue_pairs() {
+    let world = World::new();
+    let region = world.register(0, 64, ALL);
+    let [a, b] = world.pair(QPT_RC);
+    // SAFETY: live objects.
+    unsafe {
+        let mut piece = sge(world.at(0), 8, (*region).lkey);
+        let wrong = (*region).rkey ^ 1;
+        let mut first = remote(1, WR_RDMA_WRITE, &mut piece, world.at(8), wrong);
+        let mut second = remote(2, WR_RDMA_WRITE, &mut piece, world.at(8), (*region).rkey);
+        first.next = &raw mut second;
+        assert_eq!(post::post_send(a, &raw mut first, null_mut()), 0);
+        let (refused, flushed) = (world.next(), world.next());
+        assert_eq!((refused.wr_id, refused.status), (1, WC_REM_ACCESS_ERR));
+        assert_eq!((flushed.wr_id, flushed.status), (2, WC_WR_FLUSH_ERR));
+        assert_eq!((refused.qp_num, flushed.qp_num), ((*a).qp_num, (*a).qp_num));
+    }
+    assert_eq!(next(&world), (EVENT_QP_ACCESS_ERR, b as usize));
+    assert_eq!((state(a), state(b)), (QPS_ERR, QPS_ERR));
+    assert_eq!(world.word(8), 0);
+}
+
+#[test]
+fn a_message_that_does_not_fit() {
+    let world = World::new();
+    let region = world.register(0, 64, ALL);
+    let [a, b] = world.pair(QPT_RC);
+    // SAFETY: a live region.
+    let lkey = unsafe { (*region).lkey };
+    receive(b, 2, &mut sge(world.at(0), 4, lkey));
+    let mut piece = sge(world.at(8), 8, lkey);
+    assert_eq!(send(a, &mut request(1, WR_SEND, &mut piece)), (0, false));
+    assert_eq!(
+        world.statuses(2),
+        [(1, WC_REM_INV_REQ_ERR), (2, WC_LOC_LEN_ERR)]
+    );
+    assert_eq!(next(&world), (EVENT_QP_REQ_ERR, b as usize));
+}
+
+/// The event that the send queue is drained comes to those who asked for it.
+#[test]
+fn a_drained_send_queue() {
+    let world = World::new();
+    let [a, _] = world.pair(QPT_RC);
+    go(a, QPS_SQD, false);
+    assert_eq!(next_within(&world, Duration::from_millis(20)), None);
+    go(a, QPS_RTS, false);
+    go(a, QPS_SQD, true);
+    assert_eq!(next(&world), (EVENT_SQ_DRAINED, a as usize));
+    assert_eq!(state(a), QPS_SQD);
+}
+
+#[test]
+fn a_message_before_the_receiver_is_ready_to_send() {
+    let world = World::new();
+    let [a, b] = world.pair(QPT_RC);
+    // SAFETY: live queue pairs.
+    let peer = unsafe { (*a).qp_num };
+    go(b, QPS_RESET, false);
+    let mut attr = QpAttr {
+        port_num: 1,
+        path_mtu: MTU_4096,
+        dest_qp_num: peer,
+        ..QpAttr::default()
+    };
+    (attr.ah_attr.is_global, attr.ah_attr.port_num) = (1, 1);
+    // SAFETY: live objects, and room for a GID.
+    unsafe {
+        let gid = &raw mut attr.ah_attr.grh.dgid.0;
+        assert_eq!(ibverbs::context::query_gid(world.context, 1, 0, gid), 0);
+        attr.qp_state = QPS_INIT;
+        let init = QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_ACCESS_FLAGS;
+        assert_eq!(qp::modify_qp(b, &raw mut attr, init as i32), 0);
+        receive(b, 2, &mut sge(0, 0, 0));
+        attr.qp_state = QPS_RTR;
+        let rtr = QP_STATE | QP_AV | QP_PATH_MTU | QP_DEST_QPN | QP_RQ_PSN;
+        let rtr = rtr | QP_MAX_DEST_RD_ATOMIC | QP_MIN_RNR_TIMER;
+        assert_eq!(qp::modify_qp(b, &raw mut attr, rtr as i32), 0);
+    }
+    let mut empty = request(1, WR_SEND, &mut sge(0, 0, 0));
+    (empty.sg_list, empty.num_sge) = (null_mut(), 0);
+    assert_eq!(send(a, &mut empty), (0, false));
+    assert_eq!(world.statuses(2), [(1, WC_SUCCESS), (2, WC_SUCCESS)]);
+    assert_eq!(next(&world), (EVENT_COMM_EST, b as usize));
+    assert_eq!(state(b), QPS_RTR);
+}
+
+#[test]
+fn shared_receives_run_low_and_end() {
+    let world = World::new();
+    let queue = shared_queue(&world);
+    let (a, b) = (
+        create(&world, world.cq, null_mut()),
+        create(&world, world.cq, queue),
+    );
+    // SAFETY: live objects.
+    unsafe {
+        world.connect(a, QPT_RC, (*b).qp_num);
+        world.connect(b, QPT_RC, (*a).qp_num);
+        for id in 10..12 {
+            let mut wr = RecvWr {
+                wr_id: id,
+                next: null_mut(),
+                sg_list: null_mut(),
+                num_sge: 0,
+            };
+            assert_eq!(post::post_srq_recv(queue, &raw mut wr, null_mut()), 0);
+        }
+        let mut attr = SrqAttr {
+            max_wr: 0,
+            max_sge: 0,
+            srq_limit: 2,
+        };
+        assert_eq!(srq::modify_srq(queue, &raw mut attr, SRQ_LIMIT as i32), 0);
+    }
+    assert_eq!(
+        next_within(&world, Duration::from_millis(20)),
+        None,
+        "not below it yet"
+    );
+    let mut empty = request(1, WR_SEND, &mut sge(0, 0, 0));
+    (empty.sg_list, empty.num_sge) = (null_mut(), 0);
+    assert_eq!(send(a, &mut empty), (0, false));
+    assert_eq!(world.statuses(2), [(1, WC_SUCCESS), (10, WC_SUCCESS)]);
+    assert_eq!(next(&world), (EVENT_SRQ_LIMIT_REACHED, queue as usize));
+    go(b, QPS_ERR, false);
+    assert_eq!(next(&world), (EVENT_QP_LAST_WQE_REACHED, b as usize));
+}
