@@ -1,13 +1,10 @@
 //! What registered memory must do, as simply as it can be said.
 //!
 //! The model is written from the clauses of the APIs, not from the device: no slots, no packed keys, no locks.
-//! Memory is a list of bytes, each with the address requests use for it, the address it has, and the piece it
-//! belongs to; an access is granted when each of its bytes is in the list. Things are never forgotten, only marked
-//! as closed, so a key that was valid once can be told from one that never was.
-//!
-//! A test runs the same requests through the model and through the device and compares every answer.
+//! Memory is a list of bytes, each with the address requests use for it, the address it has, and the piece it belongs
+//! to; an access is granted when its bytes are in the list. Things are never forgotten, only marked as closed, so a key
+//! that was valid once can be told from one that never was. A test asks model and device the same and compares.
 
-use std::collections::HashSet;
 pub use words::*;
 
 #[rustfmt::skip]
@@ -69,19 +66,17 @@ mod words {
     #[derive(Copy, Clone, PartialEq, Debug)]
     pub(crate) struct Byte { pub named: u64, pub real: u64, pub piece: usize }
 
-    #[derive(Clone, Debug)]
+    #[derive(Clone, Default, Debug)]
     pub(crate) struct Region {
         pub open: bool, pub domain: usize, pub access: u32, pub disabled: bool, pub was_enabled: bool, pub needs_endpoint: bool, pub bytes: Vec<Byte>,
         pub one_piece_only: bool, pub endpoint: Option<u32>, pub counter: Option<u32>, pub requested: Option<u64>,
     }
-
-    #[derive(Clone, Debug)]
+    #[derive(Clone, Default, Debug)]
     pub(crate) struct Window {
         pub open: bool, pub domain: usize, pub type2: bool, pub bound: Option<Binding>, pub bits: u8,
         /// Keys given out (type 1, DAT), and which of them still mean something.
         pub keys: usize, pub current: usize, pub promised: HashSet<usize>,
     }
-
     #[derive(Clone, Debug)]
     pub(crate) struct Binding { pub region: usize, pub access: u32, pub qp: Option<u32>, pub bytes: Vec<Byte> }
 
@@ -99,19 +94,15 @@ fn need(condition: bool, no: No) -> Result<(), No> {
 /// The memory addresses of the bytes asked for, if all of them are there.
 fn select(bytes: &[Byte], addr: u64, len: u64, one_piece_only: bool) -> Result<Vec<Byte>, No> {
     need(u128::from(addr) + u128::from(len) <= u128::from(u64::MAX), No::Wraps)?;
-    let lowest = bytes.iter().map(|byte| byte.named).min().unwrap_or(0);
-    let highest = bytes.iter().map(|byte| byte.named).max().unwrap_or(0);
-    let near = addr >= lowest && addr + len - 1 <= highest;
+    let names = || bytes.iter().map(|byte| byte.named);
+    let near = Some(addr) >= names().min() && Some(addr + len - 1) <= names().max();
     let outside = if one_piece_only && near { No::NotInOnePiece } else { No::OutOfRange };
-    let pieces = bytes.iter().map(|byte| byte.piece).max().map_or(0, |last| last + 1);
-    // Where pieces are addressed one by one, each of them is tried; else they are one row of bytes.
-    let rows = if one_piece_only { pieces } else { 1 };
-    let found = (0..rows).find_map(|row| {
-        (addr..addr + len)
-            .map(|named| bytes.iter().find(|b| b.named == named && (!one_piece_only || b.piece == row)).copied())
-            .collect::<Option<Vec<Byte>>>()
-    });
-    found.ok_or(outside)
+    // Bytes lie in the list as they are asked for, one after the other.
+    let asked_for = |row: &&[Byte]| {
+        let one = row.iter().all(|byte| byte.piece == row[0].piece);
+        (one || !one_piece_only) && row.iter().zip(addr..).all(|(byte, named)| byte.named == named)
+    };
+    bytes.windows(len as usize).find(asked_for).map(<[Byte]>::to_vec).ok_or(outside)
 }
 
 /// Atomic operations work on 8 bytes that are next to each other, from a multiple of 8 on.
@@ -171,18 +162,15 @@ impl Model {
         let base = if let Addressing::Iova(base) = addressing { base } else { 0 };
         need(u128::from(base) + all.len() as u128 <= u128::from(u64::MAX), No::AddressWraps)?;
         let named = |real, at| if addressing == Addressing::Virtual { real } else { at };
-        let row = all.iter().zip(base..).map(|(&(real, piece), at)| Byte { named: named(real, at), real, piece });
-        Ok(row.collect())
+        Ok(all.iter().zip(base..).map(|(&(real, piece), at)| Byte { named: named(real, at), real, piece }).collect())
     }
 
-    /// Registers; the number of the new region. `instead` is a region that ends at the same moment.
-    fn admit(&mut self, new: Region, instead: Option<usize>) -> Result<usize, No> {
-        let stays = |(number, it): &(usize, &Region)| it.open && Some(*number) != instead;
-        let live: Vec<&Region> = self.regions.iter().enumerate().filter(stays).map(|(_, it)| it).collect();
-        let bytes = live.iter().chain([&&new]).map(|it| it.bytes.len() as u64).sum::<u64>();
+    fn admit(&mut self, new: Region) -> Result<usize, No> {
+        let live = || self.regions.iter().filter(|it| it.open);
+        let bytes = live().chain([&new]).map(|it| it.bytes.len() as u64).sum::<u64>();
         need(bytes <= self.limits.bytes, No::Limit)?;
         need(new.requested != Some(u64::MAX), No::KeyReserved)?;
-        let taken = live.iter().any(|it| it.domain == new.domain && it.requested == new.requested);
+        let taken = live().any(|it| it.domain == new.domain && it.requested == new.requested);
         need(new.requested.is_none() || !taken, No::KeyTaken)?;
         self.regions.push(new);
         Ok(self.regions.len() - 1)
@@ -194,15 +182,12 @@ impl Model {
         let access = allowed(ask.access, ask.verbs)?;
         need(self.regions.iter().filter(|it| it.open).count() < self.limits.regions, No::Limit)?;
         self.domain(ask.domain)?;
-        let one_piece_only = ask.addressing == Addressing::Virtual;
-        let (one_piece_only, disabled) = (one_piece_only && ask.ranges.len() > 1, ask.disabled || ask.needs_endpoint);
-        let (domain, needs_endpoint, endpoint, counter) = (ask.domain, ask.needs_endpoint, None, None);
-        let (requested, was_enabled, open) = (ask.requested.filter(|_| access & right::REMOTE != 0), false, true);
-        #[rustfmt::skip]
-        let new = Region {
-            open, domain, access, disabled, was_enabled, needs_endpoint, bytes, one_piece_only, endpoint, counter, requested,
-        };
-        self.admit(new, None)
+        let (domain, needs_endpoint) = (ask.domain, ask.needs_endpoint);
+        let disabled = ask.disabled || needs_endpoint;
+        let one_piece_only = ask.addressing == Addressing::Virtual && ask.ranges.len() > 1;
+        let requested = ask.requested.filter(|_| access & right::REMOTE != 0);
+        let rest = Region { open: true, ..Region::default() };
+        self.admit(Region { domain, access, disabled, needs_endpoint, bytes, one_piece_only, requested, ..rest })
     }
 
     /// Changes a region; the number of the region that takes its place.
@@ -219,9 +204,11 @@ impl Model {
         new.bytes = bytes.unwrap_or(new.bytes);
         new.one_piece_only = ranges.map_or(new.one_piece_only, |(r, how)| how == Addressing::Virtual && r.len() > 1);
         new.requested = new.requested.filter(|_| new.access & right::REMOTE != 0);
-        let number = self.admit(new, Some(region))?;
+        // It ends at the moment at which the new one begins.
         self.regions[region].open = false;
-        Ok(number)
+        let number = self.admit(new);
+        self.regions[region].open = number.is_err();
+        number
     }
 
     /// Makes a disabled region usable.
@@ -236,11 +223,9 @@ impl Model {
     /// Ties an endpoint (or a counter) to a region, or takes it away.
     pub fn tie(&mut self, region: usize, endpoint: bool, to: Option<u32>) -> Result<(), No> {
         let it = self.region(region)?;
+        need(to.is_none() || !it.was_enabled, No::AlreadyEnabled)?;
         let place = if endpoint { &mut it.endpoint } else { &mut it.counter };
-        if to.is_some() {
-            need(!it.was_enabled, No::AlreadyEnabled)?;
-            need(place.is_none() || *place == to, No::AlreadyTied)?;
-        }
+        need(to.is_none() || place.is_none() || *place == to, No::AlreadyTied)?;
         *place = to;
         Ok(())
     }
@@ -265,8 +250,7 @@ impl Model {
     pub fn create_window(&mut self, domain: usize, type2: bool) -> Result<usize, No> {
         need(self.windows.iter().filter(|it| it.open).count() < self.limits.windows, No::Limit)?;
         self.domain(domain)?;
-        let (bits, promised) = (0, HashSet::new());
-        self.windows.push(Window { open: true, domain, type2, bound: None, bits, keys: 1, current: 0, promised });
+        self.windows.push(Window { open: true, domain, type2, keys: 1, ..Window::default() });
         Ok(self.windows.len() - 1)
     }
 
@@ -276,9 +260,7 @@ impl Model {
 
     /// Unbinds and ends a window.
     pub fn close_window(&mut self, window: usize) -> Result<(), No> {
-        let it = self.window(window)?;
-        (it.open, it.bound) = (false, None);
-        Ok(())
+        self.window(window).map(|it| (it.open, it.bound) = (false, None))
     }
 
     /// The key that a coming bind will give (type 1, DAT); the present one of a type 2 window.
@@ -295,83 +277,79 @@ impl Model {
     /// The key of the window from now on. A bind that fails changes nothing but that its promise is gone.
     pub fn bind(&mut self, ask: &Bind) -> Result<Name, No> {
         let it = self.window(ask.window)?;
-        let mut promised = None;
-        if !it.type2
-            && let Some(key) = ask.key
-        {
-            let Name::Chosen(window, number) = key else { return Err(No::ForeignKey) };
-            need(window == ask.window && it.promised.remove(&number), No::ForeignKey)?;
-            promised = Some(number);
-        }
+        let promised = match ask.key {
+            Some(Name::Chosen(window, key)) if !it.type2 && window == ask.window && it.promised.remove(&key) => Some(key),
+            Some(_) if !it.type2 => return Err(No::ForeignKey),
+            _ => None,
+        };
         let bound = self.decide_bind(ask)?;
         let it = self.window(ask.window)?;
-        if it.type2 {
-            if let Some(Name::Type2(_, bits)) = ask.key {
-                it.bits = bits
-            }
-            it.bound = bound;
-            return Ok(Name::Type2(ask.window, it.bits));
+        match (ask.key, promised) {
+            (Some(Name::Type2(_, bits)), _) if it.type2 => it.bits = bits,
+            (_, Some(key)) => it.current = key,
+            (_, None) if !it.type2 && bound.is_some() => (it.current, it.keys) = (it.keys, it.keys + 1),
+            _ => {}
         }
-        if bound.is_some() && promised.is_none() {
-            it.keys += 1;
-            promised = Some(it.keys - 1);
-        }
-        it.current = promised.unwrap_or(it.current);
         it.bound = bound;
-        Ok(Name::Chosen(ask.window, it.current))
+        Ok(if it.type2 { Name::Type2(ask.window, it.bits) } else { Name::Chosen(ask.window, it.current) })
     }
 
     fn decide_bind(&mut self, ask: &Bind) -> Result<Option<Binding>, No> {
         let window = self.window(ask.window)?.clone();
-        let unbind = ask.range.1 == 0;
-        need(!unbind || !window.type2, No::ZeroLength)?;
-        if !unbind {
-            need(ask.access & !right::REMOTE == 0, No::NotRemote)?;
-            need(!ask.zero_based || window.type2, No::ZeroBasedWindow)?;
-            if window.type2 {
-                need(ask.key.is_some() && ask.qp.is_some(), No::KeyAndQpNeeded)?;
-                need(matches!(ask.key, Some(Name::Type2(window, _)) if window == ask.window), No::ForeignKey)?;
-                need(window.bound.is_none(), No::StillBound)?;
-            }
+        if ask.range.1 == 0 {
+            need(!window.type2, No::ZeroLength)?;
+            return need(ask.domain == window.domain, No::OtherDomain).map(|()| None);
+        }
+        need(ask.access & !right::REMOTE == 0, No::NotRemote)?;
+        need(!ask.zero_based || window.type2, No::ZeroBasedWindow)?;
+        if window.type2 {
+            need(ask.key.is_some() && ask.qp.is_some(), No::KeyAndQpNeeded)?;
+            need(matches!(ask.key, Some(Name::Type2(window, _)) if window == ask.window), No::ForeignKey)?;
+            need(window.bound.is_none(), No::StillBound)?;
         }
         need(ask.domain == window.domain, No::OtherDomain)?;
-        if unbind {
-            return Ok(None);
-        }
         let region = self.region(ask.region)?.clone();
         need(region.domain == window.domain, No::OtherDomain)?;
         need(!region.disabled, No::Disabled)?;
         if ask.verbs {
             need(region.access & right::BIND != 0, No::RegionLacks)?;
-            let changes = ask.access & right::CHANGING != 0;
-            need(!changes || region.access & right::LOCAL_WRITE == right::LOCAL_WRITE, No::RegionLacks)?;
+            let writable = region.access & right::LOCAL_WRITE == right::LOCAL_WRITE;
+            need(writable || ask.access & right::CHANGING == 0, No::RegionLacks)?;
             need(region.bytes[0].named != 0, No::ZeroBasedRegion)?;
         }
-        let (addr, len) = ask.range;
         let wraps_is_outside = |no| if no == No::Wraps { No::OutOfRange } else { no };
-        let mut bytes = select(&region.bytes, addr, len, region.one_piece_only).map_err(wraps_is_outside)?;
+        let mut bytes = select(&region.bytes, ask.range.0, ask.range.1, region.one_piece_only).map_err(wraps_is_outside)?;
         for (byte, number) in bytes.iter_mut().zip(0..) {
             byte.named = if ask.zero_based { number } else { byte.named };
         }
         Ok(Some(Binding { region: ask.region, access: ask.access, qp: ask.qp.filter(|_| window.type2), bytes }))
     }
 
+    /// The number of the region or window that a key names, as long as it does.
+    fn meaning(&self, key: Name) -> Result<usize, No> {
+        let (number, alive) = match key {
+            Name::Never | Name::Requested(_) => return Err(No::UnknownKey),
+            Name::Local(region) | Name::Remote(region) => (region, self.regions[region].open),
+            Name::Type2(window, _) => (window, self.windows[window].open),
+            Name::Chosen(window, key) => {
+                let it = &self.windows[window];
+                (window, it.open && (key == it.current || it.promised.contains(&key)))
+            }
+        };
+        need(alive, No::Stale).map(|()| number)
+    }
+
     /// Unbinds a type 2 window by its present key, for its queue pair.
     pub fn invalidate(&mut self, key: Name, domain: usize, qp: u32) -> Result<(), No> {
-        let owner = match key {
-            Name::Local(region) | Name::Remote(region) if self.regions[region].open => {
-                need(self.regions[region].domain == domain, No::OtherDomain)?;
-                return Err(No::NotAWindow);
-            }
-            Name::Chosen(window, number) if self.windows[window].means(number) => window,
-            Name::Type2(window, _) if self.windows[window].open => window,
-            Name::Never | Name::Requested(_) => return Err(No::UnknownKey),
-            _ => return Err(No::Stale),
-        };
-        let it = &mut self.windows[owner];
+        let number = self.meaning(key)?;
+        if let Name::Local(_) | Name::Remote(_) = key {
+            need(self.regions[number].domain == domain, No::OtherDomain)?;
+            return Err(No::NotAWindow);
+        }
+        let it = &mut self.windows[number];
         need(it.domain == domain, No::OtherDomain)?;
         need(it.type2, No::WindowKind)?;
-        need(key == Name::Type2(owner, it.bits), No::Stale)?;
+        need(key == Name::Type2(number, it.bits), No::Stale)?;
         need(it.bound.as_ref().is_none_or(|bound| bound.qp == Some(qp)), No::WrongEndpoint)?;
         it.bound = None;
         Ok(())
@@ -380,72 +358,43 @@ impl Model {
     /// A queue pair goes: its windows are unbound, its regions serve nobody.
     pub fn forget_endpoint(&mut self, qp: u32) {
         self.unbind(|binding| binding.qp == Some(qp));
-        self.regions.iter_mut().filter(|it| it.open).for_each(|it| {
-            it.endpoint.take_if(|to| *to == qp);
-        });
+        for region in &mut self.regions {
+            region.endpoint.take_if(|to| *to == qp);
+        }
     }
 
-    /// A peer's access over queue pair `qp` of `domain`, which needs the right `access`: the addresses of the bytes.
-    pub fn check_remote(&self, domain: usize, qp: u32, key: Name, addr: u64, len: u64, access: u32) -> Result<Vec<u64>, No> {
+    /// The addresses that an access which needs the right `access` may touch: a peer's over `qp`, or (no `qp`) our own.
+    pub fn check(&self, domain: usize, qp: Option<u32>, key: Name, addr: u64, len: u64, access: u32) -> Result<Vec<u64>, No> {
         if len == 0 {
             return Ok(vec![]);
         }
-        let window = match key {
-            Name::Never => return Err(No::UnknownKey),
-            Name::Requested(key) => {
-                let wanted = |it: &&Region| it.open && it.domain == domain && it.requested == Some(key);
-                let region = self.regions.iter().find(wanted).ok_or(No::UnknownKey)?;
-                return region.check(domain, Some(qp), addr, len, access);
+        let number = match (key, qp) {
+            (Name::Requested(wanted), Some(_)) => {
+                let named = |it: &Region| it.open && it.domain == domain && it.requested == Some(wanted);
+                self.regions.iter().position(named).ok_or(No::UnknownKey)?
             }
-            Name::Local(region) if self.regions[region].open => return Err(No::LocalKey),
-            Name::Remote(region) if self.regions[region].open => {
-                return self.regions[region].check(domain, Some(qp), addr, len, access);
-            }
-            Name::Chosen(window, number) if self.windows[window].means(number) => window,
-            Name::Type2(window, _) if self.windows[window].open => window,
-            _ => return Err(No::Stale),
+            _ => self.meaning(key)?,
         };
-        let it = &self.windows[window];
+        let local = matches!(key, Name::Local(_));
+        need(!local || qp.is_none(), No::LocalKey)?;
+        need(local || qp.is_some(), No::RemoteKey)?;
+        if let Name::Local(_) | Name::Remote(_) | Name::Requested(_) = key {
+            let it = &self.regions[number];
+            need(it.domain == domain, No::OtherDomain)?;
+            need(!it.disabled, No::Disabled)?;
+            need(!it.needs_endpoint || local || it.endpoint == qp, No::WrongEndpoint)?;
+            need(it.access & access == access, No::Right)?;
+            return aligned(&select(&it.bytes, addr, len, it.one_piece_only)?, access);
+        }
+        let it = &self.windows[number];
         need(it.domain == domain, No::OtherDomain)?;
-        let unused = matches!(key, Name::Chosen(_, number) if number != it.current);
+        let unused = matches!(key, Name::Chosen(_, key) if key != it.current);
         let bound = it.bound.as_ref().filter(|_| !unused).ok_or(No::Unbound)?;
         need(!matches!(key, Name::Type2(_, bits) if bits != it.bits), No::Stale)?;
-        need(bound.qp.is_none_or(|owner| owner == qp), No::WrongEndpoint)?;
+        need(bound.qp.is_none_or(|owner| Some(owner) == qp), No::WrongEndpoint)?;
         need(bound.access & access == access, No::Right)?;
         let region = &self.regions[bound.region];
-        need(!region.needs_endpoint || region.endpoint == Some(qp), No::WrongEndpoint)?;
+        need(!region.needs_endpoint || region.endpoint == qp, No::WrongEndpoint)?;
         aligned(&select(&bound.bytes, addr, len, false)?, access)
-    }
-
-    /// Use of local memory by a request of this side.
-    pub fn check_local(&self, domain: usize, key: Name, addr: u64, len: u64, access: u32) -> Result<Vec<u64>, No> {
-        if len == 0 {
-            return Ok(vec![]);
-        }
-        match key {
-            Name::Local(region) if self.regions[region].open => self.regions[region].check(domain, None, addr, len, access),
-            Name::Remote(region) if self.regions[region].open => Err(No::RemoteKey),
-            Name::Chosen(window, number) if self.windows[window].means(number) => Err(No::RemoteKey),
-            Name::Type2(window, _) if self.windows[window].open => Err(No::RemoteKey),
-            Name::Never | Name::Requested(_) => Err(No::UnknownKey),
-            _ => Err(No::Stale),
-        }
-    }
-}
-
-impl Region {
-    fn check(&self, domain: usize, qp: Option<u32>, addr: u64, len: u64, access: u32) -> Result<Vec<u64>, No> {
-        need(self.domain == domain, No::OtherDomain)?;
-        need(!self.disabled, No::Disabled)?;
-        need(!self.needs_endpoint || qp.is_none() || self.endpoint == qp, No::WrongEndpoint)?;
-        need(self.access & access == access, No::Right)?;
-        aligned(&select(&self.bytes, addr, len, self.one_piece_only)?, access)
-    }
-}
-
-impl Window {
-    /// Whether that key still means the window.
-    fn means(&self, number: usize) -> bool {
-        self.open && (number == self.current || self.promised.contains(&number))
     }
 }

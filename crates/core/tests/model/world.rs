@@ -711,7 +711,7 @@ impl World {
                 .check_remote(&who, key, addr, len, want)
                 .map(|lease| bytes(&lease))
         };
-        let model = self.model.check_remote(domain, qp, name, addr, len, access);
+        let model = self.model.check(domain, Some(qp), name, addr, len, access);
         let what = (want, name, domain, qp, addr, len);
         let kind = match name {
             _ if len == 0 => "access of nothing",
@@ -763,7 +763,7 @@ impl World {
                 .check_local(id, LocalKey(key.0), addr, len, want)
                 .map(|lease| bytes(&lease))
         };
-        let model = self.model.check_local(domain, name, addr, len, access);
+        let model = self.model.check(domain, None, name, addr, len, access);
         let what = (want, name, domain, addr, len);
         if let Some((core, model)) = self.same(
             "local access",
