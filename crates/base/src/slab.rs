@@ -453,20 +453,6 @@ pub struct Claimed<'a, T> {
 }
 
 impl<T> Claimed<'_, T> {
-    /// The number of the slot.
-    #[must_use]
-    #[inline]
-    pub fn index(&self) -> u32 {
-        self.index
-    }
-
-    /// The generation that the last release chose for this use; 0 if the slot was never used.
-    #[must_use]
-    #[inline]
-    pub fn generation(&self) -> u32 {
-        self.generation
-    }
-
     /// Makes the slot live: whoever pins it from now on sees everything that was stored into it before.
     #[inline]
     pub fn publish(self) {
@@ -528,20 +514,6 @@ pub struct Pin<'a, T> {
 }
 
 impl<T> Pin<'_, T> {
-    /// The number of the slot.
-    #[must_use]
-    #[inline]
-    pub fn index(&self) -> u32 {
-        self.index
-    }
-
-    /// The generation under which it was found.
-    #[must_use]
-    #[inline]
-    pub fn generation(&self) -> u32 {
-        self.generation
-    }
-
     /// Whether the slot was retired since it was pinned.
     #[must_use]
     #[inline]
@@ -571,20 +543,6 @@ pub struct Retired<'a, T> {
 }
 
 impl<T> Retired<'_, T> {
-    /// The number of the slot.
-    #[must_use]
-    #[inline]
-    pub fn index(&self) -> u32 {
-        self.index
-    }
-
-    /// The generation under which it lived.
-    #[must_use]
-    #[inline]
-    pub fn generation(&self) -> u32 {
-        self.generation
-    }
-
     /// Whether no pin is left. Once true it stays true, and everything that was done under pins has happened before.
     #[must_use]
     #[inline]
@@ -671,7 +629,23 @@ impl<T> Drop for Retired<'_, T> {
 }
 
 macro_rules! holds_a_slot {
-    ($holder:ident) => {
+    ($holder:ident, $generation:literal) => {
+        impl<T> $holder<'_, T> {
+            /// The number of the slot.
+            #[must_use]
+            #[inline]
+            pub fn index(&self) -> u32 {
+                self.index
+            }
+
+            #[doc = $generation]
+            #[must_use]
+            #[inline]
+            pub fn generation(&self) -> u32 {
+                self.generation
+            }
+        }
+
         impl<T> Deref for $holder<'_, T> {
             type Target = T;
 
@@ -692,9 +666,12 @@ macro_rules! holds_a_slot {
     };
 }
 
-holds_a_slot!(Claimed);
-holds_a_slot!(Pin);
-holds_a_slot!(Retired);
+holds_a_slot!(
+    Claimed,
+    "The generation that the last release chose for this use; 0 if the slot was never used."
+);
+holds_a_slot!(Pin, "The generation under which it was found.");
+holds_a_slot!(Retired, "The generation under which it lived.");
 
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -8,6 +8,7 @@ use crate::denial::{Ask, Attempt, NamedKey};
 use crate::entry::{BoundTo, Entry, NONE, flag};
 use crate::key::Named;
 use crate::state::{RegionEvent, WindowEvent, WindowState};
+use crate::sync::Ordering;
 use crate::table::{Books, Protection, reached};
 use crate::window::{Bound, KeySlot, WindowRecord};
 use crate::{
@@ -16,7 +17,6 @@ use crate::{
 };
 use rkey_base::range::VaRange;
 use rkey_base::slab::State;
-use std::sync::atomic::Ordering;
 
 impl Protection {
     /// Makes a window, not bound to anything. Its key is refused until it is bound.

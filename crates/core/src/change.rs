@@ -7,10 +7,10 @@
 use crate::entry::{Entry, flag};
 use crate::lease::Closing;
 use crate::registry::{Filling, Geometry, allowed};
+use crate::sync::Ordering;
 use crate::table::{Books, Protection, reached};
 use crate::{Access, Change, CoreError, Limit, MemoryKind, Region, RegionId};
 use rkey_base::slab::Retired;
-use std::sync::atomic::Ordering;
 
 impl Protection {
     /// Changes a region's domain, memory or rights: it gets another handle and other keys, and the old ones end as if

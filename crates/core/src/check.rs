@@ -14,6 +14,7 @@ use crate::entry::{BoundTo, Entry, flag};
 use crate::key::Named;
 use crate::lease::{Granted, Held, Lease};
 use crate::state::RegionEvent;
+use crate::sync::Ordering;
 use crate::table::Protection;
 use crate::{
     Access, Accessor, Denial, DomainId, LocalKey, LocalUse, Operation, Reason, RegionId, SlotNow,
@@ -21,7 +22,6 @@ use crate::{
 };
 use rkey_base::range::VaRange;
 use rkey_base::slab::{Pin, Slab, State};
-use std::sync::atomic::Ordering;
 
 impl Protection {
     /// Decides about an operation that a peer asks for.

@@ -8,8 +8,8 @@
 //!   reader who sees either has met a moment at which the window was not bound, because every change begins or ends
 //!   there, and refuses: nobody ever waits for anybody.
 
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::{Access, DomainId};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Flags that stand above the access rights in `Entry::rights`.
 pub(crate) mod flag {
@@ -145,7 +145,7 @@ impl Entry {
 }
 
 /// A window's binding.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, PartialEq, Debug)]
 pub(crate) struct BoundTo {
     pub(crate) offset: u64,
     pub(crate) len: u64,

@@ -27,6 +27,8 @@ mod id;
 mod key;
 mod lease;
 mod limits;
+#[cfg(all(test, loom))]
+mod loom_models;
 mod raw;
 mod region;
 mod registry;
@@ -36,6 +38,7 @@ mod scatter;
 mod section;
 mod snapshot;
 mod state;
+mod sync;
 mod table;
 mod window;
 

@@ -4,13 +4,13 @@ use crate::entry::{Entry, NONE, flag};
 use crate::lease::Closing;
 use crate::scatter::Pieces;
 use crate::state::{RegionEvent, RegionState};
+use crate::sync::{AtomicU32, Ordering};
 use crate::table::{Books, Protection, reached};
 use crate::{
     Access, Addressing, CoreError, DomainId, Limit, MemoryKind, Region, RegionId, RegionSpec, Rules,
 };
 use rkey_base::range::VaRange;
 use rkey_base::slab::State;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Where a region lies and how it is addressed, checked.
 pub(crate) struct Geometry {

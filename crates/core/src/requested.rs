@@ -6,11 +6,11 @@
 //! The caller that finds a target pins the slot, which tells whether it is still the one.
 
 use crate::DomainId;
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-const BUCKET: usize = 8;
-const FIRST_LEVEL: usize = 64;
+const BUCKET: usize = if cfg!(loom) { 1 } else { 8 };
+const FIRST_LEVEL: usize = if cfg!(loom) { 1 } else { 64 };
 const LEVELS: usize = 9;
 const EMPTY: u64 = u64::MAX;
 
@@ -116,7 +116,7 @@ impl Requested {
     fn bucket<'a>(&self, level: &'a [Cell], domain: DomainId, key: u64) -> &'a [Cell] {
         let mixed = (key ^ u64::from(domain.0).rotate_left(40)).wrapping_mul(self.factor);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(self.factor);
-        // Levels have 64 times a power of four cells.
+        // Levels have a power of two of cells, and at least a bucket.
         let start = (mixed >> 36) as usize & (level.len() - 1) & !(BUCKET - 1);
         &level[start..start + BUCKET]
     }

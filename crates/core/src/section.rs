@@ -14,9 +14,9 @@ use crate::denial::{Ask, NamedKey};
 use crate::entry::Entry;
 use crate::key::Named;
 use crate::lease::{Granted, Held, Lease};
+use crate::sync::{Ordering, fence};
 use crate::table::Protection;
 use crate::{Access, Accessor, Denial, DomainId, LocalKey, LocalUse, Operation, RegionId, WireKey};
-use std::sync::atomic::{Ordering, fence};
 
 /// The right to check without pins. It is worth what the lock is worth behind which it is kept: see the contract of
 /// [`Protection::section`].

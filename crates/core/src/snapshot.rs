@@ -2,11 +2,11 @@
 
 use crate::entry::{Entry, flag};
 use crate::state::RegionState;
+use crate::sync::Ordering;
 use crate::table::Protection;
 use crate::{Access, DomainChildren, DomainId, RegionId, WindowId, WindowKind};
 use rkey_base::slab::Pin;
 use serde::{Deserialize, Serialize};
-use std::sync::atomic::Ordering;
 
 /// Everything in the table at one moment.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -8,12 +8,12 @@ use crate::entry::{Entry, flag};
 use crate::key::{GENERATIONS, KeySpace, Random, Secrets, TYPE2_GENERATIONS};
 use crate::requested::Requested;
 use crate::scatter::ScatterLists;
+use crate::sync::{Ordering, fence};
 use crate::window::WindowRecord;
 use crate::{CoreError, DomainChildren, DomainId, Limit, Limits, MemoryKind, RegionId};
 use rkey_base::lock::SpinLock;
 use rkey_base::slab::{Claimed, FreeList, Retired, Slab};
 use std::collections::HashMap;
-use std::sync::atomic::{Ordering, fence};
 
 /// Domains, regions, windows and keys of one device, and the decision about every access.
 ///

@@ -45,7 +45,8 @@ const USES: [LocalUse; 6] = [
 #[test]
 fn each_right_grants_its_own_kind_of_access_only() {
     let (table, domain) = table();
-    for bits in 0..=ALL.bits() {
+    // Slow under Miri: there not every combination.
+    for bits in (0..=ALL.bits()).step_by(if cfg!(miri) { 251 } else { 1 }) {
         let access = Access::from_bits_truncate(bits);
         let ranges = [range(0x1000, 64)];
         let region = table

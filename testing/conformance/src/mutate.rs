@@ -14,10 +14,7 @@ impl Random {
     /// The next 64 bits (splitmix64).
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        mix(self.0)
     }
 
     /// A number below `end`; 0 when `end` is 0.
@@ -28,6 +25,15 @@ impl Random {
             (self.draw() % end as u64) as usize
         }
     }
+}
+
+/// A word that looks random, from a number.
+#[must_use]
+pub fn mix(number: u64) -> u64 {
+    let mut z = number;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 /// Numbers at which programs go wrong.

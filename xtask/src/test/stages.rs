@@ -242,15 +242,20 @@ fn loom(session: &Session<'_>) -> Result<Report> {
         "--release",
         "-p",
         "rkey-base",
+        "-p",
+        "rkey-core",
         "--lib",
-        "--tests",
         "loom",
     ]);
     command
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", side_target(session, "loom")?);
     command.env("LOOM_MAX_PREEMPTIONS", "3");
-    let mut report = counted(command, 10 * MINUTE, "rkey-base with --cfg loom")?;
+    let mut report = counted(
+        command,
+        10 * MINUTE,
+        "rkey-base and rkey-core with --cfg loom",
+    )?;
     report.failed = report.failed.max(usize::from(report.passed == 0));
     Ok(report)
 }

@@ -127,3 +127,60 @@ fn claim_against_claim() {
         assert_eq!(slab.live(), 1);
     });
 }
+
+/// The same with a list that the caller keeps, and a slot that is to be reused last: it is, and only once it is drained.
+#[test]
+fn a_list_of_the_callers_against_a_pin() {
+    loom::model(|| {
+        let slab = Arc::new(Slab::<Value>::new(2));
+        let list = Arc::new(SpinLock::new(FreeList::new()));
+        let claimed = slab.claim_from(&mut list.lock()).unwrap();
+        claimed.name.store(10, Ordering::Relaxed);
+        claimed.publish();
+        let reader = {
+            let slab = Arc::clone(&slab);
+            thread::spawn(move || {
+                if let Some(pin) = slab.pin(0, 0) {
+                    assert_eq!(pin.name.load(Ordering::Relaxed), 10);
+                    pin.memory.with(|_| ());
+                }
+            })
+        };
+        let retired = slab.retire(0, 0).unwrap();
+        if retired.release_last_to(&mut list.lock(), 1).is_ok() {
+            let other = slab.claim_from(&mut list.lock()).unwrap();
+            assert_eq!(other.index(), 1);
+            let again = slab.claim_from(&mut list.lock()).unwrap();
+            assert_eq!((again.index(), again.generation()), (0, 1));
+            again.memory.with_mut(|_| ());
+            again.name.store(11, Ordering::Relaxed);
+            again.publish();
+            other.publish();
+            assert_eq!(list.lock().used(), 2);
+        }
+        reader.join().unwrap();
+    });
+}
+
+/// Two who keep one list get two slots.
+#[test]
+fn two_claims_from_one_list() {
+    loom::model(|| {
+        let slab = Arc::new(Slab::<Value>::new(2));
+        let list = Arc::new(SpinLock::new(FreeList::new()));
+        let claim = |slab: &Slab<Value>, list: &SpinLock<FreeList>| {
+            let claimed = slab.claim_from(&mut list.lock()).unwrap();
+            claimed.memory.with_mut(|_| ());
+            let index = claimed.index();
+            claimed.publish();
+            index
+        };
+        let other = {
+            let (slab, list) = (Arc::clone(&slab), Arc::clone(&list));
+            thread::spawn(move || claim(&slab, &list))
+        };
+        let mine = claim(&slab, &list);
+        assert_ne!(mine, other.join().unwrap());
+        assert_eq!(list.lock().used(), 2);
+    });
+}

@@ -10,6 +10,9 @@ pub mod process;
 pub mod side;
 pub mod traffic;
 
+pub use rkey_conformance::mutate::mix;
+
+use rkey_conformance::mutate;
 use std::time::{Duration, Instant};
 
 /// The longest that anything may take on a busy machine. Only a hang takes longer.
@@ -34,9 +37,9 @@ pub fn setting(name: &str, default: u64) -> u64 {
     }
 }
 
-/// Random numbers (splitmix64). The seed is printed, so that a failure can be looked at again.
+/// Random numbers. The seed is printed, so that a failure can be looked at again.
 #[derive(Clone)]
-pub struct Random(u64);
+pub struct Random(mutate::Random);
 
 impl Random {
     /// From `RKEY_SEED`, or from the clock.
@@ -46,16 +49,15 @@ impl Random {
             .unwrap();
         let seed = setting("RKEY_SEED", clock.as_nanos() as u64);
         eprintln!("{test}: RKEY_SEED={seed}");
-        Self(seed)
+        Self::from(seed)
     }
 
     pub fn from(seed: u64) -> Self {
-        Self(seed)
+        Self(mutate::Random::new(seed))
     }
 
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
+        self.0.draw()
     }
 
     /// Less than `bound`.
@@ -69,14 +71,6 @@ impl Random {
             chunk.copy_from_slice(&word[..chunk.len()]);
         }
     }
-}
-
-/// A word that looks random, from a number.
-pub fn mix(number: u64) -> u64 {
-    let mut z = number;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// The pattern that a side with this seed has at a word of its memory.

@@ -1,0 +1,247 @@
+//! The checks that take no lock, under loom: rebinding of a slot, requested keys, and accesses against their revocation.
+//!
+//! The reader is the thread that is spawned, and the changer the one that goes on: loom remembers only the last access
+//! to a word, and a changer that looks at a word before it changes it would hide the reader's look from it.
+
+use crate::entry::{BoundTo, Entry};
+use crate::requested::Requested;
+use crate::sync::{AtomicU64, Ordering};
+use crate::{
+    Access, Accessor, BindRegion, BindRequest, Closing, DomainId, Limits, Operation, Protection,
+    Region, RegionSpec, Rules, Secrets, Section, WindowKind, WireKey,
+};
+use loom::sync::Arc;
+use loom::thread;
+use rkey_base::lock::SpinLock;
+use rkey_base::range::VaRange;
+
+/// Every field tells which binding it is of.
+fn binding(of: u32) -> BoundTo {
+    BoundTo {
+        offset: u64::from(of),
+        len: u64::from(of),
+        base: u64::from(of),
+        access: Access::REMOTE_READ,
+        qp: Some(of),
+        consumer_bits: of as u8,
+        region: of,
+        region_generation: of,
+    }
+}
+
+/// A binding is seen whole or not at all.
+#[test]
+fn rebind_against_binding() {
+    loom::model(|| {
+        let slot = Arc::new(Entry::default());
+        slot.rebind(Some(&binding(1)));
+        let reader = {
+            let slot = Arc::clone(&slot);
+            thread::spawn(move || {
+                if let Some((seen, _)) = slot.binding() {
+                    assert!(seen == binding(1) || seen == binding(2), "{seen:?}");
+                }
+            })
+        };
+        slot.rebind(None);
+        slot.rebind(Some(&binding(2)));
+        reader.join().unwrap();
+        assert_eq!(slot.binding().unwrap().0, binding(2));
+    });
+}
+
+/// Looks `key` up while key 7 goes and key 8 comes into its cell, and key 5 stays in the level that was added last.
+fn look_up_against_changes(key: u64, right: fn(Option<(u32, u32)>) -> bool) {
+    loom::model(move || {
+        let table = Arc::new(Requested::new(1));
+        let domain = DomainId(1);
+        assert!(table.insert(domain, 7, 70, 0) && table.insert(domain, 5, 50, 0));
+        let reader = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || {
+                let found = table.find(domain, key);
+                assert!(right(found), "{found:?}");
+            })
+        };
+        table.remove(domain, 7);
+        assert!(table.insert(domain, 8, 80, 0));
+        reader.join().unwrap();
+        assert_eq!(table.find(domain, 7), None);
+        assert_eq!(table.find(domain, 8), Some((80, 0)));
+    });
+}
+
+/// A cell that gets another key is never taken for that of the old one, nor the old one for it.
+#[test]
+fn requested_keys_that_come_and_go() {
+    look_up_against_changes(7, |found| matches!(found, None | Some((70, 0))));
+    look_up_against_changes(8, |found| matches!(found, None | Some((80, 0))));
+}
+
+#[test]
+fn a_requested_key_that_stays() {
+    look_up_against_changes(5, |found| found == Some((50, 0)));
+}
+
+const OURS: u64 = 0;
+const REGISTERED: u64 = 1;
+const START: u64 = 0x1000;
+
+/// A table with one region, the lock of an engine, and a word that says whose the memory is.
+struct World {
+    table: Protection,
+    engine: SpinLock<Section>,
+    memory: AtomicU64,
+    who: Accessor,
+}
+
+impl World {
+    fn new() -> (Arc<Self>, Region) {
+        let limits = Limits {
+            key_slots: 4,
+            ..Limits::default()
+        };
+        let table = Protection::new(limits, Secrets([1, 2, 3, 4]));
+        let domain = table.create_domain().unwrap();
+        let world = Arc::new(Self {
+            engine: SpinLock::new(table.section()),
+            table,
+            memory: AtomicU64::new(REGISTERED),
+            who: Accessor { domain, qp: 1 },
+        });
+        let region = world.register();
+        (world, region)
+    }
+
+    fn register(&self) -> Region {
+        let ranges = [VaRange::new(START, 64).unwrap()];
+        let spec = RegionSpec::new(self.who.domain, &ranges, Access::all());
+        self.table.register(&spec).unwrap()
+    }
+
+    /// A peer's access: whoever is granted the memory must not find that it is somebody else's.
+    fn access_with_a_pin(&self, key: WireKey) {
+        let lease = self
+            .table
+            .check_remote(&self.who, key, START, 8, Operation::Write);
+        if lease.is_ok() {
+            assert_eq!(self.memory.load(Ordering::Relaxed), REGISTERED);
+        }
+    }
+
+    /// The same in a section.
+    fn access_in_section(&self, key: WireKey) {
+        let section = self.engine.lock();
+        let lease =
+            self.table
+                .check_remote_in(&section, &self.who, key, START, 8, Operation::Write);
+        if lease.is_ok() {
+            assert_eq!(self.memory.load(Ordering::Relaxed), REGISTERED);
+        }
+    }
+
+    /// What an owner does before the memory is its own again; false if somebody holds it still.
+    fn take_back(&self, closing: Closing<'_>) -> bool {
+        drop(self.engine.lock());
+        let drained = closing.finish().is_ok();
+        if drained {
+            self.memory.store(OURS, Ordering::Relaxed);
+        }
+        drained
+    }
+}
+
+#[test]
+fn access_in_a_section_against_close() {
+    loom::model(|| {
+        let (world, region) = World::new();
+        let peer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.access_in_section(WireKey::Device(region.key)))
+        };
+        let closing = world.table.close_region(region.id).unwrap();
+        assert!(world.take_back(closing), "nobody has a pin");
+        peer.join().unwrap();
+    });
+}
+
+#[test]
+fn access_with_a_pin_against_close() {
+    loom::model(|| {
+        let (world, region) = World::new();
+        let peer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.access_with_a_pin(WireKey::Device(region.key)))
+        };
+        let closing = world.table.close_region(region.id).unwrap();
+        world.take_back(closing);
+        peer.join().unwrap();
+    });
+}
+
+/// The slot is given out again while an old key is looked up: it grants nothing of the new region.
+#[test]
+fn an_old_key_against_the_next_use_of_its_slot() {
+    loom::model(|| {
+        let (world, region) = World::new();
+        let peer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                let section = world.engine.lock();
+                let key = WireKey::Device(region.key);
+                let lease = world.table.check_remote_in(
+                    &section,
+                    &world.who,
+                    key,
+                    START,
+                    8,
+                    Operation::Write,
+                );
+                lease.is_ok_and(|lease| {
+                    assert_eq!(lease.single().map(|span| span.start()), Some(START));
+                    true
+                })
+            })
+        };
+        let closing = world.table.close_region(region.id).unwrap();
+        drop(world.engine.lock());
+        assert!(closing.finish().is_ok());
+        let ranges = [VaRange::new(8 * START, 64).unwrap()];
+        let spec = RegionSpec::new(world.who.domain, &ranges, Access::all());
+        let next = world.table.register(&spec).unwrap();
+        assert_eq!(next.id.index, region.id.index, "the same slot");
+        peer.join().unwrap();
+    });
+}
+
+/// A window that is unbound: what was granted through it ends before its region's memory is the owner's.
+#[test]
+fn access_through_a_window_against_unbind_and_close() {
+    loom::model(|| {
+        let (world, region) = World::new();
+        let window = world
+            .table
+            .create_window(world.who.domain, WindowKind::Type1)
+            .unwrap();
+        let bind = |len| BindRequest {
+            window: window.id,
+            region: BindRegion::Id(region.id),
+            range: VaRange::new(START, len).unwrap(),
+            access: Access::REMOTE_WRITE,
+            zero_based: false,
+            new_key: None,
+            qp: None,
+            domain: world.who.domain,
+            rules: Rules::default(),
+        };
+        let key = world.table.bind_window(&bind(32)).unwrap();
+        let peer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.access_in_section(WireKey::Device(key)))
+        };
+        world.table.bind_window(&bind(0)).unwrap();
+        let closing = world.table.close_region(region.id).unwrap();
+        world.take_back(closing);
+        peer.join().unwrap();
+    });
+}

@@ -1,0 +1,8 @@
+//! The atomics that the checks without a lock are made of: those of the standard library, or, under `--cfg loom`, those
+//! of loom, which tries every interleaving and every reordering that the memory model allows.
+
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
