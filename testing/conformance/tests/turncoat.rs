@@ -40,7 +40,7 @@ fn turncoat(round: u64) {
         let pause = Instant::now() + Duration::from_micros(random.below(2_000));
         while Instant::now() < pause {
             // Its own engine goes on, too, on what it has become.
-            if round % 2 == 0 && traffic.first_failure.is_none() {
+            if round.is_multiple_of(2) && traffic.first_failure.is_none() {
                 traffic.fill();
             }
             traffic.step(false);
