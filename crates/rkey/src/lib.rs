@@ -77,7 +77,7 @@
 //! [`Error::Denied`] carries a [`Denial`], which says in a sentence which rule was broken and by how
 //! much; [`Error::explain`] adds advice. Both sides also say it as a warning of the crate [`tracing`](https://docs.rs/tracing):
 //! a program sees it once it installs a subscriber, which is its own business (`tracing_subscriber::fmt::init()` will do). The
-//! `rkey` command and the libraries for C programs, whose users cannot, install one that `RKEY_LOG=warn` switches on.
+//! `rkey` command and the libraries for C programs, whose users cannot, install one themselves; `RKEY_LOG` sets its level.
 //! [`Device::inspect`] and `rkey explain` show the refusals of a running program without any of that.
 
 #![deny(unsafe_code)]
