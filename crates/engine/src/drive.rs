@@ -30,7 +30,9 @@ impl<L: Link, M: Memory> Engine<L, M> {
             return progress;
         }
         for index in 0..self.links.bound() {
-            self.drive_link(index, budget, &mut progress);
+            if self.links.at(index).is_some_and(Port::has_work) {
+                self.drive_link(index, budget, &mut progress);
+            }
         }
         self.run_timers(now_ns, &mut progress);
         self.send_ready(&mut progress);

@@ -137,6 +137,18 @@ impl<L: Link> Port<L> {
         };
         Self { link, meta }
     }
+
+    /// Whether a step would find anything to do.
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        let meta = &self.meta;
+        self.link.pending()
+            || !meta.blocked.is_empty()
+            || meta.bulk.is_some()
+            || meta.unsent.is_some()
+            || meta.down.is_some()
+            || self.link.is_up().is_err()
+    }
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ pub(crate) fn pump<L: Link, M: Memory>(
 }
 
 /// Sends what can be sent over the link of a connected queue pair, which may not have one yet.
-#[inline]
+#[inline(always)]
 pub(crate) fn pump_connected<L: Link, M: Memory>(
     x: &mut Context<M>,
     mut port: Option<&mut Port<L>>,
@@ -118,8 +118,19 @@ enum Start {
 }
 
 /// Whether the request at `next` may start; executes it if it is a local one.
-#[inline]
+#[inline(always)]
 fn start<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
+    const NOT_PLAIN: WqeFlags = WqeFlags::FENCE.union(WqeFlags::DONE);
+    let wqe = qp.sq.wqe(qp.sq.next);
+    if wqe.op == CompletionOp::Write && !wqe.flags.intersects(NOT_PLAIN) {
+        return Start::Send;
+    }
+    start_any(x, qp)
+}
+
+/// [`start`] for any request.
+#[inline(never)]
+fn start_any<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
     let seq = qp.sq.next;
     let wqe = qp.sq.wqe(seq);
     if wqe.flags.intersects(WqeFlags::FENCE.union(WqeFlags::DONE)) {
@@ -303,7 +314,7 @@ fn head_of(qp: &Qp, seq: u64) -> Head {
 }
 
 /// Sends the next piece of the request at `next`, or fails the request.
-#[inline]
+#[inline(always)]
 fn send_piece<L: Link, M: Memory>(
     x: &mut Context<M>,
     port: &mut Port<L>,
@@ -357,23 +368,21 @@ fn send_small<L: Link, M: Memory>(
     if head.len > SMALL {
         return Err(SendError::Full); // for the compiler: the caller has asked
     }
-    let sent = if wqe.flags.contains(WqeFlags::INLINE) {
-        port.link.request(&head, |place| {
+    let inline = wqe.flags.contains(WqeFlags::INLINE);
+    let domain = qp.config.domain;
+    let sent = port.link.request(&head, |place| {
+        if inline {
             put(place, queue.inline(seq));
-            Ok(())
-        })
-    } else {
+            return Ok(());
+        }
         let want = if write {
             LocalUse::WriteSource
         } else {
             LocalUse::Send
         };
-        let domain = qp.config.domain;
-        port.link.request(&head, |place| {
-            let gathered = x.reach.gather(domain, queue.sges(seq), 0, place, want);
-            gathered.map_err(|found| keep(&mut trouble, found))
-        })
-    };
+        let gathered = x.reach.gather(domain, queue.sges(seq), 0, place, want);
+        gathered.map_err(|found| keep(&mut trouble, found))
+    });
     match sent {
         Ok(_) => {
             record(port, qp, seq, true);
@@ -414,6 +423,7 @@ fn refused_here<M: Memory>(
 }
 
 /// Sends the next piece of any request.
+#[inline(never)]
 fn send_any<L: Link, M: Memory>(
     x: &mut Context<M>,
     port: &mut Port<L>,

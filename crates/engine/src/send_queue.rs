@@ -35,9 +35,10 @@ bitflags! {
 /// One work request.
 ///
 /// The order of the fields is chosen: an address next to a key would be copied to the head of a
-/// piece in one go, and a wide load from two narrow stores stalls the processor.
+/// piece in one go, and a wide load from two narrow stores stalls the processor. Each entry has a cache
+/// line of its own.
 #[derive(Clone, Copy, Debug)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub(crate) struct Wqe {
     pub(crate) addr: u64,
     pub(crate) id: u64,

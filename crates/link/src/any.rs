@@ -44,7 +44,7 @@ impl Link for AnyLink {
         each!(self, link => link.is_up())
     }
 
-    #[inline]
+    #[inline(always)]
     fn request(
         &mut self,
         head: &Head,

@@ -210,7 +210,8 @@ pub trait Link {
         len: u64,
     ) -> Result<(), PullError>;
 
-    /// Whether there is something to take, or something of ours to publish. A few nanoseconds.
+    /// Whether there is something to take, or something of ours to publish, a bell to ring included.
+    /// While it says no, no other call has anything to do. A few nanoseconds.
     fn pending(&self) -> bool;
 
     /// Publishes acknowledgements that are due and wakes the peer if it sleeps. Call it after

@@ -92,7 +92,7 @@ impl Link for Loopback {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn request(
         &mut self,
         head: &Head,

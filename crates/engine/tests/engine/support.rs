@@ -247,7 +247,7 @@ impl Link for WireEnd {
     }
 
     fn pending(&self) -> bool {
-        !self.inbox.is_empty()
+        !self.inbox.is_empty() || (!self.requester && self.done > self.told)
     }
 
     fn flush(&mut self) {

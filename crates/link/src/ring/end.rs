@@ -106,7 +106,7 @@ impl End {
     // ---- sending
 
     /// Sends a piece; `Full` also when the link is down (the caller knows).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send(
         &mut self,
         head: &Head,
@@ -285,6 +285,10 @@ impl End {
             || self.receiver.is_unreported()
             || self.peer.ack().load(Ordering::Relaxed)
                 != self.receiver.cursor().ack_seen.load(Ordering::Relaxed)
+            || self
+                .waiting
+                .get()
+                .is_some_and(|(_, responses)| responses <= self.receiver.consumed())
     }
 
     /// What is to be done at the end of each step: counts as a look that found nothing (and
@@ -299,6 +303,12 @@ impl End {
             // An acknowledgement that makes no sense breaks the link; the next call says so.
             let _ = self.refresh();
         }
+    }
+
+    /// Whether something was published since [`take_dirty`](Self::take_dirty).
+    #[inline]
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty.get()
     }
 
     /// Whether anything was published since the last call.

@@ -125,7 +125,7 @@ impl Sender {
     ///
     /// # Errors
     /// `Full` when the payload ring has no room or the piece is too long, or the fault of `fill`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send(
         &mut self,
         head: &Head,
@@ -232,7 +232,7 @@ impl Sender {
         Ok(index)
     }
 
-    #[inline]
+    #[inline(always)]
     fn publish(&mut self, slot: *mut u8, index: u64, head: &Head, extension: u16) {
         // SAFETY: `slot` is the slot of `index` in our half, and we are its only writer.
         let first = unsafe { slot::write(slot, index, head, extension) };

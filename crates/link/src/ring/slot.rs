@@ -54,7 +54,9 @@ pub(crate) struct Rules {
 ///
 /// # Safety
 /// `slot` is a slot of the own half, aligned to 8, and only this thread writes it.
-#[inline]
+// Always inlined, like all that lies between it and whoever makes the head: a head in memory, written field by field
+// and read by words, would stall the processor.
+#[inline(always)]
 pub(crate) unsafe fn write(slot: *mut u8, index: u64, head: &Head, extension: u16) -> u64 {
     let words = slot.cast::<AtomicU64>();
     let put = |at: usize, value: u64| {

@@ -329,7 +329,7 @@ impl Link for ShmLink {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn request(
         &mut self,
         head: &Head,
@@ -433,7 +433,7 @@ impl Link for ShmLink {
 
     #[inline]
     fn pending(&self) -> bool {
-        self.end.pending()
+        self.end.pending() || self.end.is_dirty()
     }
 
     #[inline]
