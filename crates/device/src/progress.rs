@@ -264,6 +264,8 @@ impl Shared {
         let now = self.progress.refresh_clock();
         self.progress.polled_at.store(now, Ordering::Relaxed);
         let Some(engine) = self.engine.try_lock() else {
+            // Its holder may be waiting for this very processor.
+            std::thread::yield_now();
             return;
         };
         if self.progress.mode() == Mode::Asleep {
