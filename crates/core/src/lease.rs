@@ -144,22 +144,28 @@ pub struct Closing<'a> {
     table: &'a Protection,
     /// The slot, unless all was over at once.
     waiting: Option<Retired<'a, Entry>>,
+    shared: bool,
 }
 
 impl<'a> Closing<'a> {
     #[inline]
-    pub(crate) fn over(table: &'a Protection) -> Self {
+    pub(crate) fn new(
+        table: &'a Protection,
+        waiting: Option<Retired<'a, Entry>>,
+        shared: bool,
+    ) -> Self {
         Self {
             table,
-            waiting: None,
+            waiting,
+            shared,
         }
     }
 
-    pub(crate) fn waiting(table: &'a Protection, retired: Retired<'a, Entry>) -> Self {
-        Self {
-            table,
-            waiting: Some(retired),
-        }
+    /// Whether the memory of the region was in a segment that can be shared.
+    #[inline]
+    #[must_use]
+    pub fn was_shared(&self) -> bool {
+        self.shared
     }
 
     /// True when no lease holds the region any more. It stays so.

@@ -167,7 +167,9 @@ impl Protection {
         }
         entry.endpoint.store(NONE, Ordering::Release);
         entry.counter.store(NONE, Ordering::Release);
-        books.endpoints.remove(&region);
+        if !books.endpoints.is_empty() {
+            books.endpoints.remove(&region);
+        }
         Ok(self.end(&mut books, region, entry))
     }
 
@@ -351,7 +353,8 @@ impl Protection {
     #[inline]
     pub(crate) fn end(&self, books: &mut Books, region: RegionId, entry: &Entry) -> Closing<'_> {
         debug_assert!(state(entry).step(RegionEvent::Close) == Some(RegionState::Closing));
-        if entry.rights() & (flag::REQUESTED | flag::SHARED) != 0 {
+        let rights = entry.rights();
+        if rights & (flag::REQUESTED | flag::SHARED) != 0 {
             self.forget_requested(books, region, entry);
             books.shared.remove(&region.index);
         }
@@ -360,13 +363,10 @@ impl Protection {
         if let Ok(children) = books.children(entry.domain()) {
             children.regions -= 1;
         }
-        let Some(retired) = self.slots.retire(region.index, region.generation) else {
-            return Closing::over(self); // cannot be: it is live, and nobody else retires without the books
-        };
-        match self.try_put_back(books, false, retired) {
-            Ok(()) => Closing::over(self),
-            Err(busy) => Closing::waiting(self, busy),
-        }
+        let retired = self.slots.retire(region.index, region.generation);
+        // There is one: it is live, and nobody else retires without the books.
+        let busy = retired.and_then(|retired| self.try_put_back(books, false, retired).err());
+        Closing::new(self, busy, rights & flag::SHARED != 0)
     }
 
     #[cold]

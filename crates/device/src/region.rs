@@ -55,7 +55,8 @@ impl Device {
     ) -> Result<Region, DeviceError> {
         self.check()?;
         let (new, closing) = self.table().reregister(region.id, change)?;
-        self.wait_until_unused(region, closing, Closing::finish);
+        let leased = closing.was_shared();
+        self.wait_until_unused(region, leased, closing, Closing::finish);
         self.add_leasable(self.table().region_memory(new.id)?, &new);
         Ok(new)
     }
@@ -77,7 +78,7 @@ impl Device {
     ) -> Result<Region, DeviceError> {
         self.check()?;
         let changing = self.table().change_region(region.id, change)?;
-        let changed = self.wait_until_unused(region, changing, Changing::finish);
+        let changed = self.wait_until_unused(region, true, changing, Changing::finish);
         self.add_leasable(self.table().region_memory(changed.id)?, &changed);
         Ok(changed)
     }
@@ -98,7 +99,8 @@ impl Device {
             return Err(DeviceError::Forked);
         }
         let closing = self.table().close_region(region.id)?;
-        self.wait_until_unused(region, closing, Closing::finish);
+        let leased = closing.was_shared();
+        self.wait_until_unused(region, leased, closing, Closing::finish);
         Ok(())
     }
 
@@ -112,7 +114,8 @@ impl Device {
             return Err(DeviceError::Forked);
         }
         let closing = self.table().revoke_region(region.id)?;
-        self.wait_until_unused(region, closing, Closing::finish);
+        let leased = closing.was_shared();
+        self.wait_until_unused(region, leased, closing, Closing::finish);
         Ok(())
     }
 
@@ -122,13 +125,15 @@ impl Device {
         }
     }
 
-    /// Waits for accesses of the engine, for peers that have a lease, and for peers that we told to
-    /// reach into the memory by themselves.
+    /// Waits for accesses of the engine, for peers that have a lease (if the memory is of a kind of
+    /// which there can be one), and for peers that we told to reach into the memory by themselves.
+    #[inline]
     fn wait_until_unused<P, R>(
         &self,
         region: Region,
+        leasable: bool,
         pending: P,
-        finish: fn(P) -> Result<R, P>,
+        finish: impl Fn(P) -> Result<R, P>,
     ) -> R {
         let shared = self.shared();
         // The engine uses what it has looked up only under its lock: once we have had the lock, it
@@ -138,7 +143,9 @@ impl Device {
             let strays = shared.reaches.has_strays(&engine);
             (engine.references(region.local_key), strays)
         };
-        shared.revoke_leases(region.id);
+        if leasable {
+            shared.revoke_leases(region.id);
+        }
         if referenced {
             wait_for_peers(shared, region);
         }
@@ -168,7 +175,7 @@ fn wait_for_peers(shared: &Shared, region: Region) {
 /// Waits until the last access that was under way has ended. Accesses last as long as one copy of one
 /// piece (the thread that makes it may have been descheduled), and never wait for anybody, so this
 /// ends. The calling thread holds no lock of the engine, as those never leave this crate.
-fn wait_until_drained<P, R>(mut pending: P, finish: fn(P) -> Result<R, P>) -> R {
+fn wait_until_drained<P, R>(mut pending: P, finish: impl Fn(P) -> Result<R, P>) -> R {
     for _ in 0..SPINS {
         match finish(pending) {
             Ok(done) => return done,

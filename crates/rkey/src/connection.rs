@@ -76,7 +76,7 @@ impl Connection {
     }
 
     pub(crate) fn timeout(&self) -> Duration {
-        self.domain.device.timeout()
+        self.domain.device().timeout()
     }
 
     /// Writes bytes of a region of ours to `offset` within the peer's memory that `key` names.

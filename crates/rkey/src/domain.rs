@@ -22,8 +22,13 @@ use std::sync::Arc;
 /// pair of it is gone.
 #[derive(Clone)]
 pub struct Domain {
-    pub(crate) device: Device,
-    pub(crate) inner: Arc<DomainInner>,
+    /// One count for both: each region holds it.
+    handle: Arc<Handle>,
+}
+
+struct Handle {
+    device: Device,
+    inner: Arc<DomainInner>,
 }
 
 pub(crate) struct DomainInner {
@@ -50,17 +55,18 @@ impl Drop for DomainInner {
 
 impl Domain {
     pub(crate) fn from_inner(device: Device, inner: Arc<DomainInner>) -> Self {
-        Self { device, inner }
+        let handle = Arc::new(Handle { device, inner });
+        Self { handle }
     }
 
     pub(crate) fn id(&self) -> DomainId {
-        self.inner.id
+        self.handle.inner.id
     }
 
     /// The device that the domain belongs to.
     #[must_use]
     pub fn device(&self) -> &Device {
-        &self.device
+        &self.handle.device
     }
 
     /// Registers a buffer: from now on peers of this domain's connections that get a key may use
@@ -157,7 +163,7 @@ impl Domain {
     /// # Errors
     /// The limit of completion queues or of their depth is reached.
     pub fn completion_queue(&self, depth: u32) -> Result<CompletionQueue> {
-        CompletionQueue::create(&self.device, depth)
+        CompletionQueue::create(self.device(), depth)
     }
 
     /// A queue pair whose completions go to `queue`, for programs that post and poll themselves.
@@ -170,7 +176,7 @@ impl Domain {
 impl std::fmt::Debug for Domain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Domain")
-            .field("id", &self.inner.id)
+            .field("id", &self.id())
             .finish_non_exhaustive()
     }
 }

@@ -42,7 +42,7 @@ struct Parts {
 pub(crate) fn connect(domain: &Domain, address: SocketAddr) -> Result<Connection> {
     let parts = Parts::new(domain)?;
     let qps = [parts.data.raw(), parts.control.raw()];
-    let (device, timeout) = (domain.device.raw(), domain.device.timeout());
+    let (device, timeout) = (domain.device().raw(), domain.device().timeout());
     let peer = device.connect(address, &qps, &parts.hello, timeout)?;
     parts.join(domain, &peer)
 }
@@ -63,8 +63,8 @@ impl Parts {
     /// Makes the queue pairs and all memory of a connection, and posts the receives for messages:
     /// nothing can fail for lack of memory once the peer is there.
     fn new(domain: &Domain) -> Result<Self> {
-        let settings = &domain.device.inner.settings;
-        let queue = |depth| CompletionQueue::create(&domain.device, depth);
+        let settings = &domain.device().inner.settings;
+        let queue = |depth| CompletionQueue::create(domain.device(), depth);
         let (sends, receives) = (queue(settings.depth)?, queue(settings.depth)?);
         let data = domain
             .queue_pair(&sends)

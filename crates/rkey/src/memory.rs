@@ -22,38 +22,38 @@ use std::sync::{Mutex, PoisonError};
 ///
 /// Offsets and lengths are in bytes, from the beginning of the region.
 pub struct MemoryRegion {
-    domain: Domain,
     registered: Registered,
     access: Access,
     /// The address by which peers know the first byte.
     base: u64,
     /// The windows behind the keys of [`MemoryRegion::key`], by range and rights.
-    parts: Mutex<HashMap<PartName, (Window, RemoteKey)>>,
+    parts: Mutex<Parts>,
 }
+
+/// Most regions never have any.
+type Parts = Option<Box<HashMap<PartName, (Window, RemoteKey)>>>;
 
 /// A part of a region as somebody got a key for it: offset, length, bits of the rights.
 type PartName = (u64, u64, u32);
 
 impl MemoryRegion {
     /// What to register for these options.
-    pub(crate) fn wish(domain: &Domain, options: &RegionOptions) -> Result<Wish> {
+    pub(crate) fn wish(options: &RegionOptions) -> Result<Wish> {
         Ok(Wish {
-            domain: domain.id(),
             access: options.checked_access()?,
             addressing: options.addressing,
             requested_key: options.requested_key,
         })
     }
 
-    pub(crate) fn new(domain: &Domain, registered: Registered, wish: &Wish) -> Self {
+    pub(crate) fn new(registered: Registered, wish: &Wish) -> Self {
         let base = match wish.addressing {
             Addressing::Virtual => registered.address(),
             Addressing::Zero => 0,
             Addressing::Iova(iova) => iova,
         };
-        let parts = Mutex::new(HashMap::new());
+        let parts = Mutex::new(None);
         Self {
-            domain: domain.clone(),
             registered,
             access: wish.access,
             base,
@@ -187,10 +187,11 @@ impl MemoryRegion {
         }
         let name = (offset, len, access.bits());
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let parts = parts.get_or_insert_default();
         if let Some((_, key)) = parts.get(&name) {
             return Ok(*key);
         }
-        let window = Window::create(&self.domain, WindowKind::Type1)?;
+        let window = Window::create(self.registered.domain(), WindowKind::Type1)?;
         let key = window.bind(self, offset..offset + len, access)?;
         parts.insert(name, (window, key));
         Ok(key)
@@ -204,6 +205,9 @@ impl MemoryRegion {
     /// The device is broken.
     pub fn revoke(&self, key: &RemoteKey) -> Result<bool> {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(parts) = &mut *parts else {
+            return Ok(false);
+        };
         let Some(name) = parts
             .iter()
             .find(|(_, part)| part.1 == *key)
@@ -249,7 +253,13 @@ impl MemoryRegion {
     /// Whether a window or queue pair of `domain` can mean this region: handles are small numbers,
     /// and those of two devices coincide.
     pub(crate) fn check_device(&self, domain: &Domain) -> Result<()> {
-        if self.domain.device.raw().is(domain.device.raw()) {
+        if self
+            .registered
+            .domain()
+            .device()
+            .raw()
+            .is(domain.device().raw())
+        {
             return Ok(());
         }
         Err(Error::Rights(

@@ -61,7 +61,7 @@ impl Mailbox {
         sends: CompletionQueue,
         incoming: CompletionQueue,
     ) -> Result<Self> {
-        let slot_len = domain.device.inner.settings.max_message + 1;
+        let slot_len = domain.device().inner.settings.max_message + 1;
         let bytes = slot_len * 2 * SLOTS as usize;
         let memory = domain.register(vec![0; bytes], Access::SEND | Access::RECV)?;
         let mailbox = Self {

@@ -55,7 +55,7 @@ impl QueuePair {
     /// Whether the peer is a queue pair of the same device, or there is none.
     pub(crate) fn is_to_itself(&self) -> Result<bool> {
         let node = self.raw.query()?.attributes.peer.and_then(|peer| peer.node);
-        Ok(node.is_none_or(|node| node == self.domain.device.raw().node()))
+        Ok(node.is_none_or(|node| node == self.domain.device().raw().node()))
     }
 
     /// The number of the queue pair.
@@ -69,7 +69,7 @@ impl QueuePair {
     pub fn address(&self) -> QueuePairAddress {
         let address = self.raw.address();
         QueuePairAddress {
-            node: self.domain.device.raw().node(),
+            node: self.domain.device().raw().node(),
             number: address.qpn,
             first_message: address.msn,
         }
@@ -92,7 +92,7 @@ impl QueuePair {
     /// # Errors
     /// As [`Connection::map`](crate::Connection::map).
     pub fn map(&self, key: &RemoteKey) -> Result<DirectMemory> {
-        DirectMemory::open(self, key, key.access(), self.domain.device.timeout())
+        DirectMemory::open(self, key, key.access(), self.domain.device().timeout())
     }
 
     /// The state that the queue pair is in.

@@ -77,7 +77,7 @@ impl QueuePairBuilder {
     /// # Errors
     /// A limit of the device.
     pub fn build(self) -> Result<QueuePair> {
-        let raw = self.domain.device.raw().create_qp(&self.options)?;
+        let raw = self.domain.device().raw().create_qp(&self.options)?;
         raw.modify(&QpAttributes::init(self.grant))?;
         Ok(QueuePair::new(raw, self.domain))
     }

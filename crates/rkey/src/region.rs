@@ -20,9 +20,9 @@ pub struct Region<B: Buffer = Vec<u8>> {
 
 impl<B: Buffer> Region<B> {
     pub(crate) fn register(domain: &Domain, buffer: B, options: &RegionOptions) -> Result<Self> {
-        let wish = MemoryRegion::wish(domain, options)?;
-        let owned = Owned::register(domain.device.raw(), &wish, buffer, false, |registered| {
-            MemoryRegion::new(domain, registered, &wish)
+        let wish = MemoryRegion::wish(options)?;
+        let owned = Owned::register(domain, &wish, buffer, false, |registered| {
+            MemoryRegion::new(registered, &wish)
         })?;
         Ok(Self { owned })
     }
@@ -68,9 +68,9 @@ pub struct Published<B: PrivateBuffer = Vec<u8>> {
 impl<B: PrivateBuffer> Published<B> {
     pub(crate) fn register(domain: &Domain, buffer: B) -> Result<Self> {
         let options = RegionOptions::new(PUBLISHED);
-        let wish = MemoryRegion::wish(domain, &options)?;
-        let owned = Owned::register(domain.device.raw(), &wish, buffer, true, |registered| {
-            MemoryRegion::new(domain, registered, &wish)
+        let wish = MemoryRegion::wish(&options)?;
+        let owned = Owned::register(domain, &wish, buffer, true, |registered| {
+            MemoryRegion::new(registered, &wish)
         })?;
         Ok(Self { owned })
     }

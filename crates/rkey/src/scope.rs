@@ -42,11 +42,9 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         bytes: &'env mut [u8],
         access: impl Into<RegionOptions>,
     ) -> Result<ScopedRegion<'scope, 'env>> {
-        let wish = MemoryRegion::wish(&self.domain, &access.into())?;
-        let wrap = |registered| MemoryRegion::new(&self.domain, registered, &wish);
-        let memory = self
-            .borrows
-            .exclusive(self.domain.device.raw(), &wish, bytes, wrap)?;
+        let wish = MemoryRegion::wish(&access.into())?;
+        let wrap = |registered| MemoryRegion::new(registered, &wish);
+        let memory = self.borrows.exclusive(&self.domain, &wish, bytes, wrap)?;
         Ok(ScopedRegion {
             memory,
             borrows: self.borrows,
@@ -60,11 +58,9 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// As [`Domain::register`].
     pub fn publish(&self, bytes: &'env [u8]) -> Result<ScopedRegion<'scope, 'env>> {
         let options = RegionOptions::new(PUBLISHED);
-        let wish = MemoryRegion::wish(&self.domain, &options)?;
-        let wrap = |registered| MemoryRegion::new(&self.domain, registered, &wish);
-        let memory = self
-            .borrows
-            .shared(self.domain.device.raw(), &wish, bytes, wrap)?;
+        let wish = MemoryRegion::wish(&options)?;
+        let wrap = |registered| MemoryRegion::new(registered, &wish);
+        let memory = self.borrows.shared(&self.domain, &wish, bytes, wrap)?;
         Ok(ScopedRegion {
             memory,
             borrows: self.borrows,

@@ -29,7 +29,7 @@ pub struct Window {
 
 impl Window {
     pub(crate) fn create(domain: &Domain, kind: WindowKind) -> Result<Self> {
-        let window = domain.device.raw().create_window(domain.id(), kind)?;
+        let window = domain.device().raw().create_window(domain.id(), kind)?;
         let closed = AtomicBool::new(false);
         Ok(Self {
             domain: domain.clone(),
@@ -87,13 +87,13 @@ impl Window {
             domain: self.domain.id(),
             rules: BIND_RULES,
         };
-        let bound = self.domain.device.raw().bind_window(&request);
+        let bound = self.domain.device().raw().bind_window(&request);
         bound.map_err(|error| Error::Rights(error.to_string()))
     }
 
     /// Whether a queue pair of `domain` can mean this window.
     pub(crate) fn check_device(&self, domain: &Domain) -> Result<()> {
-        if self.domain.device.raw().is(domain.device.raw()) {
+        if self.domain.device().raw().is(domain.device().raw()) {
             return Ok(());
         }
         Err(Error::Rights(
@@ -118,13 +118,13 @@ impl Window {
         if self.kind.is_type2() {
             return Ok(self.key_with(bits));
         }
-        Ok(self.domain.device.raw().next_window_key(self.id)?)
+        Ok(self.domain.device().raw().next_window_key(self.id)?)
     }
 
     /// The bind for which a key was foretold will not happen.
     pub(crate) fn forfeit(&self, key: Key) {
         if !self.kind.is_type2() {
-            self.domain.device.raw().forfeit_window_key(self.id, key);
+            self.domain.device().raw().forfeit_window_key(self.id, key);
         }
     }
 
@@ -147,7 +147,7 @@ impl Window {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        Ok(self.domain.device.raw().close_window(self.id)?)
+        Ok(self.domain.device().raw().close_window(self.id)?)
     }
 }
 

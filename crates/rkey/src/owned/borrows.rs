@@ -2,6 +2,7 @@
 
 use super::buffer::bytes_of;
 use super::registered::{CHANGING, Registered, Wish};
+use crate::domain::Domain;
 use crate::error::{Error, Result};
 use rkey_core::MemoryKind;
 use std::marker::PhantomData;
@@ -41,7 +42,7 @@ impl<'scope, 'env, M: AsRef<Registered>> Borrows<'scope, 'env, M> {
     /// Registers bytes that are borrowed exclusively.
     pub(crate) fn exclusive(
         &'scope self,
-        device: &rkey_device::Device,
+        domain: &Domain,
         wish: &Wish,
         bytes: &'env mut [u8],
         wrap: impl FnOnce(Registered) -> M,
@@ -49,7 +50,7 @@ impl<'scope, 'env, M: AsRef<Registered>> Borrows<'scope, 'env, M> {
         // SAFETY: the exclusive reference is given up here; dropping `Live` closes the registration (or
         // ends the process) before 'env, for which the bytes are borrowed, can end.
         let mut registered =
-            unsafe { Registered::register(device, wish, bytes_of(bytes), USER, false) }?;
+            unsafe { Registered::register(domain, wish, bytes_of(bytes), USER, false) }?;
         registered.borrowed = true;
         Ok(self.keep(wrap(registered)))
     }
@@ -57,7 +58,7 @@ impl<'scope, 'env, M: AsRef<Registered>> Borrows<'scope, 'env, M> {
     /// Registers bytes that are borrowed as shared, for reading.
     pub(crate) fn shared(
         &'scope self,
-        device: &rkey_device::Device,
+        domain: &Domain,
         wish: &Wish,
         bytes: &'env [u8],
         wrap: impl FnOnce(Registered) -> M,
@@ -70,7 +71,7 @@ impl<'scope, 'env, M: AsRef<Registered>> Borrows<'scope, 'env, M> {
         let place = (NonNull::from(bytes).cast(), bytes.len());
         // SAFETY: as above; the registration is constant and has no right by which a byte could
         // change (checked above), so that other shared references to the bytes may be used.
-        let mut registered = unsafe { Registered::register(device, wish, place, USER, true) }?;
+        let mut registered = unsafe { Registered::register(domain, wish, place, USER, true) }?;
         registered.borrowed = true;
         Ok(self.keep(wrap(registered)))
     }

@@ -2,6 +2,7 @@
 
 use super::buffer::Buffer;
 use super::registered::{CHANGING, Registered, Wish};
+use crate::domain::Domain;
 use crate::error::{Error, Result};
 use std::ptr::NonNull;
 
@@ -21,7 +22,7 @@ unsafe impl<B: Buffer, M: AsRef<Registered> + Sync> Sync for Owned<B, M> {}
 impl<B: Buffer, M: AsRef<Registered>> Owned<B, M> {
     /// Takes the buffer and registers it; `wrap` makes the accessors around the registration.
     pub(crate) fn register(
-        device: &rkey_device::Device,
+        domain: &Domain,
         wish: &Wish,
         buffer: B,
         constant: bool,
@@ -36,7 +37,7 @@ impl<B: Buffer, M: AsRef<Registered>> Owned<B, M> {
         let (kind, bytes) = (owner.kind(), owner.expose());
         // SAFETY: `Buffer` promises that the bytes stay valid at their address while nobody
         // touches the B, and nobody does until `release`, which comes after `close`.
-        match unsafe { Registered::register(device, wish, bytes, kind, constant) } {
+        match unsafe { Registered::register(domain, wish, bytes, kind, constant) } {
             Ok(registered) => Ok(Self {
                 memory: wrap(registered),
                 buffer,

@@ -1,14 +1,14 @@
 //! A live registration: the raw bytes, the copies and atomics on them, and its end.
 
+use crate::domain::Domain;
 use crate::error::{Error, Result};
-use rkey_core::{Access, Addressing, DomainId, MemoryKind, RegionId, RegionSpec};
+use rkey_core::{Access, Addressing, MemoryKind, RegionId, RegionSpec};
 use rkey_device::base::{copy, range::VaRange};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a registration is to be.
 pub(crate) struct Wish {
-    pub(crate) domain: DomainId,
     pub(crate) access: Access,
     pub(crate) addressing: Addressing,
     pub(crate) requested_key: Option<u64>,
@@ -20,7 +20,7 @@ pub(crate) struct Wish {
 /// ours again. The holders are `Owned` and `Borrows` of this module. Dropping it closes it,
 /// in case that a panic keeps a holder from doing so.
 pub(crate) struct Registered {
-    device: rkey_device::Device,
+    domain: Domain,
     region: rkey_core::Region,
     pub(super) start: NonNull<u8>,
     pub(super) len: usize,
@@ -46,7 +46,7 @@ impl Registered {
     /// them may be used; a shared reference may be if the registration is `constant` and grants no
     /// right by which a byte could change.
     pub(super) unsafe fn register(
-        device: &rkey_device::Device,
+        domain: &Domain,
         wish: &Wish,
         (start, len): (NonNull<u8>, usize),
         kind: MemoryKind,
@@ -57,16 +57,15 @@ impl Registered {
             .filter(|range| !range.is_empty())
             .ok_or_else(|| Error::Rights("a buffer of 0 B cannot be registered".into()))?;
         let ranges = [range];
-        let mut spec = RegionSpec::new(wish.domain, &ranges, wish.access);
+        let mut spec = RegionSpec::new(domain.id(), &ranges, wish.access);
         spec.addressing = wish.addressing;
         spec.requested_key = wish.requested_key;
         spec.memory = kind;
         // SAFETY: the caller promises that the bytes stay valid until the registration is closed,
         // which is what `register` asks for.
-        let region = unsafe { device.register(&spec) }?;
-        let device = device.clone();
+        let region = unsafe { domain.device().raw().register(&spec) }?;
         Ok(Self {
-            device,
+            domain: domain.clone(),
             region,
             start,
             len,
@@ -74,6 +73,11 @@ impl Registered {
             borrowed: false,
             closed: AtomicBool::new(false),
         })
+    }
+
+    /// The domain that the region belongs to.
+    pub(crate) fn domain(&self) -> &Domain {
+        &self.domain
     }
 
     pub(crate) fn region(&self) -> &rkey_core::Region {
@@ -185,7 +189,7 @@ impl Registered {
         if self.closed.load(Ordering::Acquire) {
             return Ok(());
         }
-        match self.device.revoke_region(self.region) {
+        match self.domain.device().raw().revoke_region(self.region) {
             // In a forked child nobody works on our copy of the memory.
             Ok(()) | Err(rkey_device::DeviceError::Forked) => {
                 self.closed.store(true, Ordering::Release);
