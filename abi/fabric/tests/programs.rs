@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 fn folder() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     let deps = test.parent().expect("in a folder").to_path_buf();
-    [deps.join(".."), deps]
+    // What cargo has just built is here; above it lies what was asked for by name, maybe earlier.
+    [deps.clone(), deps.join("..")]
         .into_iter()
         .find(|folder| folder.join("librkey_fi.so").exists())
         .expect("cargo builds the library for its tests")
@@ -162,6 +163,51 @@ fn ping_pong_over_reliable_datagrams() {
 #[test]
 fn ping_pong_over_connections() {
     pingpong(&["-e", "msg"]);
+}
+
+/// Libfabric's layer of reliable datagrams, over our connections.
+#[test]
+fn ping_pong_over_the_layer_on_top() {
+    for more in [&["-m", "msg"][..], &["-m", "tagged"]] {
+        let mut words = vec!["-p", "rkey;ofi_rxm", "-e", "rdm"];
+        words.extend(more);
+        pingpong(&words);
+    }
+}
+
+/// A connected program hears of its peer's end although it only waits for a message.
+#[test]
+fn the_end_of_a_connected_peer_ends_the_wait() {
+    let Some(mut server) = program("fi_pingpong") else {
+        return;
+    };
+    let port = port();
+    let words = ["-p", "rkey", "-e", "msg", "-I", "100000000", "-S", "64"];
+    let quiet = |command: &mut Command| {
+        command
+            .args(words)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+    };
+    quiet(&mut server);
+    let mut server = Guard(server.args(["-B", &port]).spawn().unwrap());
+    let until = Instant::now() + Duration::from_secs(60);
+    // A client that finds no server yet ends at once.
+    let mut client = loop {
+        let Some(mut client) = program("fi_pingpong") else {
+            return;
+        };
+        quiet(&mut client);
+        let mut client = Guard(client.args(["-P", &port, "127.0.0.1"]).spawn().unwrap());
+        std::thread::sleep(Duration::from_secs(2));
+        if client.0.try_wait().unwrap().is_none() {
+            break client;
+        }
+        assert!(Instant::now() < until, "the client does not start");
+    };
+    server.0.kill().unwrap();
+    assert!(!client.wait(), "it ends with an error");
+    assert!(client.0.try_wait().unwrap().is_some(), "and it does end");
 }
 
 #[test]

@@ -452,6 +452,7 @@ impl Endpoint {
             }
         }
         if self.ep_type == FI_EP_MSG {
+            self.flush_receives(live, state);
             self.tell_shutdown(live, state);
         }
     }

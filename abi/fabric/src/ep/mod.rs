@@ -67,6 +67,8 @@ const SENDS: u32 = 256;
 const RESERVE: u32 = 32;
 /// Payload and header up to this length are copied into the request.
 const INLINE_MAX: usize = 512;
+/// After so many looks in vain the peers are looked after.
+const LOOK_AFTER: u32 = 1024;
 /// Datagrams that are kept for a receive; more are dropped.
 const DATAGRAMS_MAX: usize = 1024;
 
@@ -153,6 +155,8 @@ struct State {
     completions: Vec<Completion>,
     /// The connection of a connected endpoint ended.
     shut: bool,
+    /// Looks in vain since something happened.
+    idle: u32,
 }
 
 /// Where a message goes.

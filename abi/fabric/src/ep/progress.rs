@@ -28,6 +28,11 @@ impl Endpoint {
             completions = vec![Completion::default(); 32];
         }
         while let Ok(count) = live.cq.poll(&mut completions) {
+            state.idle = if count > 0 {
+                0
+            } else {
+                state.idle.wrapping_add(1)
+            };
             for completion in &completions[..count] {
                 if completion.opcode.is_recv() {
                     self.incoming(live, state, completion);
@@ -40,6 +45,19 @@ impl Endpoint {
             }
         }
         state.completions = completions;
+        if state.idle % LOOK_AFTER == LOOK_AFTER - 1 {
+            self.look_after(live, state);
+        }
+    }
+
+    /// Looks for connections whose peer went without a word: its queue pair is in the error state then.
+    #[cold]
+    fn look_after(&self, live: &Live, state: &mut State) {
+        for connection in 0..state.connections.len() {
+            if !state.connections[connection].lost {
+                self.check(live, state, connection);
+            }
+        }
     }
 
     /// A message is in one of our buffers.

@@ -617,13 +617,28 @@ impl Endpoint {
         let live = self.live()?;
         let context = context as usize;
         let mut state = live.state.lock();
+        if Self::take_back(live, &mut state, |receive| receive.context == context) {
+            Ok(())
+        } else {
+            // What has started cannot be called back, and completes as it does.
+            Err(FiError::NOENT)
+        }
+    }
+
+    /// The connection of a connected endpoint ended: nothing will come any more.
+    pub(super) fn flush_receives(&self, live: &Live, state: &mut State) {
+        while Self::take_back(live, state, |_| true) {}
+    }
+
+    /// Ends the oldest receive for which `wanted` says so; whether there was one.
+    fn take_back(live: &Live, state: &mut State, wanted: impl Fn(&Receive) -> bool) -> bool {
         for tagged in [false, true] {
             let queue = if tagged {
                 &mut state.tagged
             } else {
                 &mut state.messages
             };
-            let Some(receive) = queue.cancel(|receive| receive.context == context) else {
+            let Some(receive) = queue.cancel(&wanted) else {
                 continue;
             };
             let kind = if tagged { FI_TAGGED } else { FI_MSG };
@@ -633,7 +648,7 @@ impl Endpoint {
                 0
             };
             let entry = Entry {
-                context,
+                context: receive.context,
                 flags: FI_RECV | kind | multi,
                 buf: receive.buffer,
                 ..Entry::default()
@@ -641,10 +656,9 @@ impl Endpoint {
             if let Some(rx) = &live.rx {
                 rx.cq.push(entry.failed(FiError::CANCELED));
             }
-            return Ok(());
+            return true;
         }
-        // What has started cannot be called back, and completes as it does.
-        Err(FiError::NOENT)
+        false
     }
 }
 

@@ -43,7 +43,10 @@ pub(crate) unsafe extern "C" fn getinfo(
         let (node, service) = unsafe { (text(node)?, text(service)?) };
         // SAFETY: as above.
         let hints = unsafe { Hints::read(hints) };
-        let list = find(version, node, service, flags, &hints)?;
+        let list = find(version, node, service, flags, &hints).inspect_err(|error| {
+            let (caps, format) = (hints.caps, hints.addr_format);
+            tracing::debug!(node, service, flags, caps, format, "fi_getinfo: {error:?}");
+        })?;
         // SAFETY: not null, so it is room for the address of the list.
         unsafe { *info = list };
         Ok(())
