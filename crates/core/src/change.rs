@@ -64,8 +64,17 @@ impl Protection {
         let bytes = bytes
             .filter(|bytes| *bytes <= max)
             .ok_or(reached(Limit::TotalBytes, max))?;
-        let requested = self.forget_requested(&mut books, region, entry);
-        if let Some(key) = new.requested {
+        // A requested key that stays is found throughout, so that who uses it meanwhile hears of the change, not of a key
+        // that nobody has.
+        let asked = books.requested_of.get(&region.index).copied();
+        let stays = asked.is_some() && asked == new.requested && new.domain == entry.domain();
+        let requested = match stays {
+            true => None,
+            false => self.forget_requested(&mut books, region, entry),
+        };
+        if stays {
+            new.rights |= flag::REQUESTED;
+        } else if let Some(key) = new.requested {
             let kept = self.may_request(new.domain, key).and_then(|()| {
                 match self.remember_requested(&mut books, new.domain, key, region) {
                     true => Ok(()),
