@@ -6,7 +6,7 @@
 //! then it reads again. New values go to the server by message.
 //!
 //! ```text
-//! cargo run --example kv_store                     a server and two clients
+//! cargo run -p rkey --example kv_store                     a server and two clients
 //! ```
 
 use rkey::{Access, Connection, Device, MemoryRegion, RemoteKey};

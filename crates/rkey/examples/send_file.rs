@@ -4,8 +4,8 @@
 //! by piece, several pieces in flight, and the receiver's program sleeps until it is told.
 //!
 //! ```text
-//! cargo run --release --example send_file                      makes a file of 64 MiB and sends it
-//! cargo run --release --example send_file -- /usr/bin/gdb /tmp/copy
+//! cargo run --release -p rkey --example send_file               makes a file of 64 MiB and sends it
+//! cargo run --release -p rkey --example send_file -- /usr/bin/gdb /tmp/copy
 //! ```
 
 use indicatif::{ProgressBar, ProgressStyle};

@@ -4,8 +4,8 @@
 //! number was seen by exactly one worker.
 //!
 //! ```text
-//! cargo run --example shared_counter               three workers, 2000 steps each
-//! cargo run --example shared_counter 5 10000
+//! cargo run -p rkey --example shared_counter               three workers, 2000 steps each
+//! cargo run -p rkey --example shared_counter 5 10000
 //! ```
 
 use rkey::{Access, Device, RemoteKey};

@@ -1,9 +1,9 @@
 //! Two processes: one owns memory and hands out a key, the other writes into it.
 //!
 //! ```text
-//! cargo run --example two_process_write            both sides; the second process is started here
-//! cargo run --example two_process_write owner      only the owner
-//! cargo run --example two_process_write writer 127.0.0.1:7471
+//! cargo run -p rkey --example two_process_write            both sides; the second process is started here
+//! cargo run -p rkey --example two_process_write owner      only the owner
+//! cargo run -p rkey --example two_process_write writer 127.0.0.1:7471
 //! ```
 
 use rkey::{Access, Device, Listener, RemoteKey};
