@@ -93,10 +93,9 @@ impl Protection {
             return Ok(Lease::NOTHING);
         }
         match self.slots.pin(region.index, region.generation) {
-            Some(pin) if pin.rights() & flag::WINDOW == 0 => {
-                self.check_entry(pin, &ask, want.needs(), 0)
-            }
-            _ => Err(ask.refuse(slot_reason(&self.slots, region.index, region.generation))),
+            Some(pin) if pin.rights() & flag::WINDOW != 0 => Err(ask.refuse(Reason::UnknownKey)),
+            Some(pin) => self.check_entry(pin, &ask, want.needs(), 0),
+            None => Err(ask.refuse(slot_reason(&self.slots, region.index, region.generation))),
         }
     }
 
@@ -221,11 +220,12 @@ impl Protection {
         let device = match key {
             WireKey::Device(device) => device,
             WireKey::Requested(requested) => {
-                let found = self.requested.find(ask.domain, requested);
-                let pin = found.and_then(|(index, generation)| self.slots.pin(index, generation));
-                return match pin {
+                let Some((index, generation)) = self.requested.find(ask.domain, requested) else {
+                    return Err(ask.refuse(Reason::UnknownKey));
+                };
+                return match self.slots.pin(index, generation) {
                     Some(pin) => self.check_entry(pin, ask, want.needs(), want.alignment()),
-                    None => Err(ask.refuse(Reason::UnknownKey)),
+                    None => Err(ask.refuse(slot_reason(&self.slots, index, generation))),
                 };
             }
         };
@@ -405,7 +405,7 @@ fn has_right(granted: Access, needs: Access) -> Result<(), Reason> {
     }
 }
 
-/// Why a generation of a slot cannot be used.
+/// Why a generation of a slot could not be used a moment ago. One that is live now was being changed then.
 fn slot_reason(slab: &Slab<Entry>, index: u32, generation: u32) -> Reason {
     let Some((current, state)) = slab.peek(index) else {
         return Reason::UnknownKey;
@@ -416,7 +416,9 @@ fn slot_reason(slab: &Slab<Entry>, index: u32, generation: u32) -> Reason {
     };
     match generation.cmp(&current) {
         std::cmp::Ordering::Less => Reason::StaleKey { now: gone },
-        std::cmp::Ordering::Equal if matches!(state, State::Retired) => Reason::Closing,
+        std::cmp::Ordering::Equal if matches!(state, State::Live | State::Retired) => {
+            Reason::Closing
+        }
         _ => Reason::UnknownKey,
     }
 }

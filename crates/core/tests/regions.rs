@@ -573,7 +573,18 @@ fn a_change_in_place_keeps_keys_and_handle() {
         access: Some(Access::REMOTE_READ),
         ..Change::default()
     };
-    drop(table.change_region(region.id, &change).unwrap());
+    let changing = table.change_region(region.id, &change).unwrap();
+    let who = Accessor {
+        domain: other,
+        qp: 1,
+    };
+    let asked = || {
+        let refused = table.check_remote(&who, WireKey::Requested(3), 0, 8, Operation::Read);
+        refused.unwrap_err().reason
+    };
+    assert_eq!(asked(), Reason::Closing, "the key stays known meanwhile");
+    drop(changing);
+    assert_eq!(asked(), Reason::UnknownKey);
     assert_eq!(
         table.enable(region.id),
         Err(CoreError::NoSuchRegion(region.id))
