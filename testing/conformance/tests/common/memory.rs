@@ -9,6 +9,10 @@ use rkey_device::base::range::VaRange;
 
 pub const PAGE: usize = 4096;
 
+/// Where the next mapping goes: far below the addresses that the kernel chooses for others, and never used again. So
+/// a hole that a test makes stays a hole, whatever other threads map.
+static NEXT: AtomicU64 = AtomicU64::new(0x2000_0000_0000);
+
 /// A mapping of our own. Words are only reached through atomics.
 pub struct Mapped {
     start: *mut u8,
@@ -23,26 +27,16 @@ unsafe impl Sync for Mapped {}
 impl Mapped {
     /// Zeroed memory, or the file.
     pub fn new(len: usize, file: Option<&OwnedFd>) -> Self {
-        let mut mapped = Self {
-            start: std::ptr::null_mut(),
-            len,
-        };
-        mapped.start = map(
-            std::ptr::null_mut(),
-            len,
-            libc::PROT_READ | libc::PROT_WRITE,
-            file,
-            0,
-        );
-        mapped
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let start = map(unused(len), len, rights, file, libc::MAP_FIXED_NOREPLACE);
+        Self { start, len }
     }
 
     /// Addresses that nothing else gets, without pages behind them.
     pub fn reserved(len: usize) -> Self {
-        Self {
-            start: map(std::ptr::null_mut(), len, libc::PROT_NONE, None, 0),
-            len,
-        }
+        let flags = libc::MAP_FIXED_NOREPLACE;
+        let start = map(unused(len), len, libc::PROT_NONE, None, flags);
+        Self { start, len }
     }
 
     pub fn base(&self) -> u64 {
@@ -54,9 +48,6 @@ impl Mapped {
     }
 
     /// Takes the pages away: nothing is mapped there any more.
-    ///
-    /// The addresses stay free as long as nobody maps anything without saying where, so no other thread
-    /// may do that meanwhile; with [`Mapped::forbid`] they stay reserved.
     pub fn unmap(&self, at: usize, len: usize) {
         assert!(at + len <= self.len);
         // SAFETY: a part of our mapping, to which there are no references.
@@ -133,12 +124,18 @@ impl Drop for Mapped {
     }
 }
 
+/// Addresses that nobody has had, with a page between them and the last ones.
+fn unused(len: usize) -> *mut u8 {
+    let room = (len.next_multiple_of(PAGE) + PAGE) as u64;
+    NEXT.fetch_add(room, Ordering::Relaxed) as *mut u8
+}
+
 fn map(at: *mut u8, len: usize, rights: i32, file: Option<&OwnedFd>, flags: i32) -> *mut u8 {
     let (kind, fd) = match file {
         Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
         None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
     };
-    // SAFETY: new addresses, or (with MAP_FIXED) ones that the caller owns and nobody refers to.
+    // SAFETY: new addresses (MAP_FIXED_NOREPLACE), or ones that the caller owns and nobody refers to (MAP_FIXED).
     let start = unsafe { libc::mmap(at.cast(), len, rights, kind | flags, fd, 0) };
     assert_ne!(
         start,
