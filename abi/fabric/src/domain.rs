@@ -14,7 +14,7 @@ use crate::fabric::{Fabric, FabricObject};
 use crate::info::filter::Hints;
 use crate::mode;
 use crate::mr::region::Mr;
-use crate::nosys::nosys;
+use crate::nosys::{self, nosys};
 use crate::object::{Users, find, object, output, place, remove, status};
 use crate::sys::*;
 use parking_lot::Mutex;
@@ -23,7 +23,7 @@ use rkey_device::base::range::VaRange;
 use rkey_device::core::{Access, DomainId, LocalKey, RawKeyMap, Region, RegionSpec};
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -147,27 +147,10 @@ impl Drop for Group {
 }
 
 static FID_OPS: Ops = Ops {
-    size: size_of::<Ops>(),
     close,
     bind,
     control,
-    ops_open: nosys!(
-        c_int,
-        *mut Fid,
-        *const c_char,
-        u64,
-        *mut *mut c_void,
-        *mut c_void
-    ),
-    tostr: nosys!(c_int, *const Fid, *mut c_char, usize),
-    ops_set: nosys!(
-        c_int,
-        *mut Fid,
-        *const c_char,
-        u64,
-        *mut c_void,
-        *mut c_void
-    ),
+    ..nosys::OPS
 };
 
 static OPS: OpsDomain = OpsDomain {
@@ -261,11 +244,7 @@ pub(crate) unsafe extern "C" fn domain_open(
         };
         let object = DomainObject {
             fid: UnsafeCell::new(FidDomain {
-                fid: Fid {
-                    fclass: FI_CLASS_DOMAIN,
-                    context,
-                    ops: &FID_OPS,
-                },
+                fid: Fid::new(FI_CLASS_DOMAIN, context, &FID_OPS),
                 ops: &OPS,
                 mr: &crate::mr::OPS,
             }),

@@ -8,7 +8,7 @@ use crate::domain::domain_open;
 use crate::eq::eq_open;
 use crate::errno::{FiError, Result};
 use crate::info::FABRIC_NAME;
-use crate::nosys::nosys;
+use crate::nosys::{self, nosys};
 use crate::object::{Users, find, object, place, remove, status};
 use crate::pep::passive_ep;
 use crate::sys::*;
@@ -16,7 +16,7 @@ use crate::{cq, eq};
 use parking_lot::Mutex;
 use rkey_device::{Config, Device};
 use std::cell::UnsafeCell;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
 /// What a program has a handle of.
@@ -60,27 +60,8 @@ impl FabricObject {
 }
 
 static FID_OPS: Ops = Ops {
-    size: size_of::<Ops>(),
     close,
-    bind: nosys!(c_int, *mut Fid, *mut Fid, u64),
-    control: nosys!(c_int, *mut Fid, c_int, *mut c_void),
-    ops_open: nosys!(
-        c_int,
-        *mut Fid,
-        *const c_char,
-        u64,
-        *mut *mut c_void,
-        *mut c_void
-    ),
-    tostr: nosys!(c_int, *const Fid, *mut c_char, usize),
-    ops_set: nosys!(
-        c_int,
-        *mut Fid,
-        *const c_char,
-        u64,
-        *mut c_void,
-        *mut c_void
-    ),
+    ..nosys::OPS
 };
 
 static OPS: OpsFabric = OpsFabric {
@@ -112,11 +93,7 @@ pub(crate) unsafe extern "C" fn fabric(
         }
         let object = FabricObject {
             fid: UnsafeCell::new(FidFabric {
-                fid: Fid {
-                    fclass: FI_CLASS_FABRIC,
-                    context,
-                    ops: &FID_OPS,
-                },
+                fid: Fid::new(FI_CLASS_FABRIC, context, &FID_OPS),
                 ops: &OPS,
                 api_version: 0,
             }),

@@ -15,7 +15,33 @@ macro_rules! nosys {
 }
 pub(crate) use nosys;
 
-use crate::sys::OpsCollective;
+use crate::sys::{Fid, Ops, OpsCollective};
+use std::ffi::{c_char, c_int, c_void};
+
+/// What can be done with any handle: nothing, as long as its kind says nothing else.
+pub(crate) const OPS: Ops = Ops {
+    size: size_of::<Ops>(),
+    close: nosys!(c_int, *mut Fid),
+    bind: nosys!(c_int, *mut Fid, *mut Fid, u64),
+    control: nosys!(c_int, *mut Fid, c_int, *mut c_void),
+    ops_open: nosys!(
+        c_int,
+        *mut Fid,
+        *const c_char,
+        u64,
+        *mut *mut c_void,
+        *mut c_void
+    ),
+    tostr: nosys!(c_int, *const Fid, *mut c_char, usize),
+    ops_set: nosys!(
+        c_int,
+        *mut Fid,
+        *const c_char,
+        u64,
+        *mut c_void,
+        *mut c_void
+    ),
+};
 
 /// Nobody has collective operations here.
 pub(crate) static COLLECTIVE: OpsCollective = OpsCollective {

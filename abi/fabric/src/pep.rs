@@ -13,13 +13,13 @@ use crate::fabric::{Fabric, FabricObject};
 use crate::info::build::new_info;
 use crate::info::filter::{Hints, matches};
 use crate::info::offer::{CM_DATA_SIZE, Offer};
-use crate::nosys::nosys;
+use crate::nosys::{self, nosys};
 use crate::object::{find, handle_of, object, place, remove, status};
 use crate::sys::*;
 use parking_lot::Mutex;
 use rkey_device::Incoming;
 use std::cell::UnsafeCell;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -47,27 +47,9 @@ struct State {
 }
 
 static FID_OPS: Ops = Ops {
-    size: size_of::<Ops>(),
     close,
     bind,
-    control: nosys!(c_int, *mut Fid, c_int, *mut c_void),
-    ops_open: nosys!(
-        c_int,
-        *mut Fid,
-        *const c_char,
-        u64,
-        *mut *mut c_void,
-        *mut c_void
-    ),
-    tostr: nosys!(c_int, *const Fid, *mut c_char, usize),
-    ops_set: nosys!(
-        c_int,
-        *mut Fid,
-        *const c_char,
-        u64,
-        *mut c_void,
-        *mut c_void
-    ),
+    ..nosys::OPS
 };
 
 static OPS: OpsEp = OpsEp {
@@ -159,11 +141,7 @@ pub(crate) unsafe extern "C" fn passive_ep(
         };
         let object = PepObject {
             fid: UnsafeCell::new(FidPep {
-                fid: Fid {
-                    fclass: FI_CLASS_PEP,
-                    context,
-                    ops: &FID_OPS,
-                },
+                fid: Fid::new(FI_CLASS_PEP, context, &FID_OPS),
                 ops: &OPS,
                 cm: &CM,
             }),

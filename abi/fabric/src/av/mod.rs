@@ -11,7 +11,7 @@ use crate::domain::{Domain, DomainObject};
 use crate::eq::{Eq, EqObject};
 use crate::errno::{FiError, Result};
 use crate::info::text;
-use crate::nosys::nosys;
+use crate::nosys::{self, nosys};
 use crate::object::{Users, find, object, place, remove, status};
 use crate::sys::*;
 use parking_lot::{Mutex, RwLock};
@@ -154,27 +154,9 @@ impl Av {
 }
 
 static FID_OPS: Ops = Ops {
-    size: size_of::<Ops>(),
     close,
     bind,
-    control: nosys!(c_int, *mut Fid, c_int, *mut c_void),
-    ops_open: nosys!(
-        c_int,
-        *mut Fid,
-        *const c_char,
-        u64,
-        *mut *mut c_void,
-        *mut c_void
-    ),
-    tostr: nosys!(c_int, *const Fid, *mut c_char, usize),
-    ops_set: nosys!(
-        c_int,
-        *mut Fid,
-        *const c_char,
-        u64,
-        *mut c_void,
-        *mut c_void
-    ),
+    ..nosys::OPS
 };
 
 static OPS: OpsAv = OpsAv {
@@ -235,11 +217,7 @@ pub(crate) unsafe extern "C" fn av_open(
         };
         let object = AvObject {
             fid: UnsafeCell::new(FidAv {
-                fid: Fid {
-                    fclass: FI_CLASS_AV,
-                    context,
-                    ops: &FID_OPS,
-                },
+                fid: Fid::new(FI_CLASS_AV, context, &FID_OPS),
                 ops: &OPS,
             }),
             inner: Arc::new(inner),

@@ -6,13 +6,13 @@
 use crate::domain::{Domain, DomainObject, number};
 use crate::ep::Endpoint;
 use crate::errno::{FiError, Result};
-use crate::nosys::nosys;
+use crate::nosys::{self, nosys};
 use crate::object::{Users, find, object, place, remove, status};
 use crate::sys::*;
 use crate::wait::{Deadline, check_object};
 use parking_lot::RwLock;
 use std::cell::UnsafeCell;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -97,27 +97,8 @@ impl Counter {
 }
 
 static FID_OPS: Ops = Ops {
-    size: size_of::<Ops>(),
     close,
-    bind: nosys!(c_int, *mut Fid, *mut Fid, u64),
-    control: nosys!(c_int, *mut Fid, c_int, *mut c_void),
-    ops_open: nosys!(
-        c_int,
-        *mut Fid,
-        *const c_char,
-        u64,
-        *mut *mut c_void,
-        *mut c_void
-    ),
-    tostr: nosys!(c_int, *const Fid, *mut c_char, usize),
-    ops_set: nosys!(
-        c_int,
-        *mut Fid,
-        *const c_char,
-        u64,
-        *mut c_void,
-        *mut c_void
-    ),
+    ..nosys::OPS
 };
 
 static OPS: OpsCntr = OpsCntr {
@@ -166,11 +147,7 @@ pub(crate) unsafe extern "C" fn cntr_open(
         };
         let object = CntrObject {
             fid: UnsafeCell::new(FidCntr {
-                fid: Fid {
-                    fclass: FI_CLASS_CNTR,
-                    context,
-                    ops: &FID_OPS,
-                },
+                fid: Fid::new(FI_CLASS_CNTR, context, &FID_OPS),
                 ops: &OPS,
             }),
             inner: Arc::new(inner),

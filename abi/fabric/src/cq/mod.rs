@@ -14,14 +14,14 @@ pub(crate) use entry::Entry;
 use crate::domain::{Domain, DomainObject};
 use crate::ep::Endpoint;
 use crate::errno::{FiError, Result};
-use crate::nosys::nosys;
+use crate::nosys::{self, nosys};
 use crate::object::{Users, find, object, place, remove, status};
 use crate::sys::*;
 use crate::wait::{Set, Signal, check_object};
 use parking_lot::{Mutex, RwLock};
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -114,27 +114,9 @@ impl Cq {
 }
 
 static FID_OPS: Ops = Ops {
-    size: size_of::<Ops>(),
     close,
-    bind: nosys!(c_int, *mut Fid, *mut Fid, u64),
     control,
-    ops_open: nosys!(
-        c_int,
-        *mut Fid,
-        *const c_char,
-        u64,
-        *mut *mut c_void,
-        *mut c_void
-    ),
-    tostr: nosys!(c_int, *const Fid, *mut c_char, usize),
-    ops_set: nosys!(
-        c_int,
-        *mut Fid,
-        *const c_char,
-        u64,
-        *mut c_void,
-        *mut c_void
-    ),
+    ..nosys::OPS
 };
 
 static OPS: OpsCq = OpsCq {
@@ -197,11 +179,7 @@ pub(crate) unsafe extern "C" fn cq_open(
         };
         let object = CqObject {
             fid: UnsafeCell::new(FidCq {
-                fid: Fid {
-                    fclass: FI_CLASS_CQ,
-                    context,
-                    ops: &FID_OPS,
-                },
+                fid: Fid::new(FI_CLASS_CQ, context, &FID_OPS),
                 ops: &OPS,
             }),
             inner: Arc::new(inner),

@@ -15,10 +15,11 @@
 //! | [`operation`] | operations that are under way |
 //! | [`send`], [`receive`] | messages out, messages in |
 //! | [`progress`] | completions of the device, and what follows from them |
-//! | [`msg`], [`tagged`], [`rma`], [`atomic`] | the calls |
+//! | [`msg`], [`tagged`], [`rma`], [`atomic`] | the calls; [`calls`] is what the first two have in common |
 //! | [`connect`] | connection management of `FI_EP_MSG` |
 
 pub(crate) mod atomic;
+mod calls;
 pub(crate) mod connect;
 pub(crate) mod connection;
 mod header;

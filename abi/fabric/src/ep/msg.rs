@@ -3,11 +3,8 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read lists of the program.
 
-use super::object::EpObject;
-use super::receive::Wanted;
-use super::send::{Descriptors, Message, QUIET};
-use crate::errno::{FiError, Result};
-use crate::object::{find, input, list, transfer};
+use super::calls::{Envelope, Filter, receive_list, receive_one, send_list, send_one};
+use crate::object::{input, transfer};
 use crate::sys::*;
 use libc::iovec;
 use std::ffi::c_void;
@@ -25,40 +22,7 @@ pub(super) static OPS: OpsMsg = OpsMsg {
     injectdata,
 };
 
-const SEND_FLAGS: u64 = FI_REMOTE_CQ_DATA
-    | FI_COMPLETION
-    | FI_MORE
-    | FI_INJECT
-    | FI_INJECT_COMPLETE
-    | FI_TRANSMIT_COMPLETE
-    | FI_DELIVERY_COMPLETE
-    | FI_FENCE;
 const RECV_FLAGS: u64 = FI_COMPLETION | FI_MORE | FI_MULTI_RECV;
-
-/// A list of descriptors: as many as there are buffers, or null.
-///
-/// # Safety
-/// Null, or so many descriptors.
-pub(super) unsafe fn descriptors<'a>(
-    desc: *mut *mut c_void,
-    count: usize,
-) -> Result<Descriptors<'a>> {
-    if desc.is_null() || count == 0 {
-        return Ok(Descriptors::None);
-    }
-    // SAFETY: not null, and so many descriptors as the caller promises.
-    Ok(Descriptors::Many(unsafe {
-        list(desc.cast_const(), count)?
-    }))
-}
-
-/// One buffer as a list.
-pub(super) fn single(buf: *const c_void, len: usize) -> [iovec; 1] {
-    [iovec {
-        iov_base: buf.cast_mut(),
-        iov_len: len,
-    }]
-}
 
 unsafe extern "C" fn send(
     ep: *mut FidEp,
@@ -68,21 +32,9 @@ unsafe extern "C" fn send(
     to: u64,
     context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused.
-        let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
-        let iov = &single(buf, len);
-        let desc = Descriptors::One(desc);
-        ep.send(&Message {
-            iov,
-            desc,
-            to,
-            tag: None,
-            data: None,
-            context,
-            flags: ep.tx_flags,
-        })
-    })
+    let it = Envelope::new(to, None, context);
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { send_one(ep, buf, len, desc, it) })
 }
 
 unsafe extern "C" fn sendv(
@@ -93,71 +45,25 @@ unsafe extern "C" fn sendv(
     to: u64,
     context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused; lists as the caller promises.
-        let (ep, iov, desc) = unsafe {
-            (
-                &find::<EpObject, _>(ep)?.inner,
-                list(iov, count)?,
-                descriptors(desc, count)?,
-            )
-        };
-        ep.send(&Message {
-            iov,
-            desc,
-            to,
-            tag: None,
-            data: None,
-            context,
-            flags: ep.tx_flags,
-        })
-    })
+    let it = Envelope::new(to, None, context);
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { send_list(ep, iov, desc, count, it) })
 }
 
 unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isize {
     transfer(|| {
-        // SAFETY: a handle, or something that is refused; a message and its lists as the caller promises.
-        let (ep, msg) = unsafe { (&find::<EpObject, _>(ep)?.inner, input(msg)?) };
-        if flags & !SEND_FLAGS != 0 {
-            return Err(FiError::BADFLAGS);
-        }
-        // SAFETY: as above.
-        let (iov, desc) = unsafe {
-            (
-                list(msg.msg_iov, msg.iov_count)?,
-                descriptors(msg.desc, msg.iov_count)?,
-            )
-        };
-        let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
-        let (to, context) = (msg.addr, msg.context);
-        ep.send(&Message {
-            iov,
-            desc,
-            to,
-            tag: None,
-            data,
-            context,
-            flags,
-        })
+        // SAFETY: a message as the caller promises, or null.
+        let msg = unsafe { input(msg)? };
+        let it = Envelope::new(msg.addr, None, msg.context).with_flags(flags, msg.data)?;
+        // SAFETY: a handle, or something that is refused; lists as the caller promises.
+        unsafe { send_list(ep, msg.msg_iov, msg.desc, msg.iov_count, it) }
     })
 }
 
 unsafe extern "C" fn inject(ep: *mut FidEp, buf: *const c_void, len: usize, to: u64) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused.
-        let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
-        let (iov, desc) = (&single(buf, len), Descriptors::None);
-        let (context, flags) = (std::ptr::null_mut(), FI_INJECT | QUIET);
-        ep.send(&Message {
-            iov,
-            desc,
-            to,
-            tag: None,
-            data: None,
-            context,
-            flags,
-        })
-    })
+    let it = Envelope::inject(to, None);
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
 }
 
 unsafe extern "C" fn senddata(
@@ -169,20 +75,9 @@ unsafe extern "C" fn senddata(
     to: u64,
     context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused.
-        let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
-        let (iov, desc, data) = (&single(buf, len), Descriptors::One(desc), Some(data));
-        ep.send(&Message {
-            iov,
-            desc,
-            to,
-            tag: None,
-            data,
-            context,
-            flags: ep.tx_flags,
-        })
-    })
+    let it = Envelope::new(to, None, context).with_data(data);
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { send_one(ep, buf, len, desc, it) })
 }
 
 unsafe extern "C" fn injectdata(
@@ -192,21 +87,9 @@ unsafe extern "C" fn injectdata(
     data: u64,
     to: u64,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused.
-        let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
-        let (iov, desc, data) = (&single(buf, len), Descriptors::None, Some(data));
-        let (context, flags) = (std::ptr::null_mut(), FI_INJECT | QUIET);
-        ep.send(&Message {
-            iov,
-            desc,
-            to,
-            tag: None,
-            data,
-            context,
-            flags,
-        })
-    })
+    let it = Envelope::inject(to, None).with_data(data);
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
 }
 
 unsafe extern "C" fn recv(
@@ -217,19 +100,9 @@ unsafe extern "C" fn recv(
     from: u64,
     context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused.
-        let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
-        let (iov, desc) = (&single(buf, len), Descriptors::One(desc));
-        ep.receive(&Wanted {
-            iov,
-            desc,
-            from,
-            tag: None,
-            context,
-            flags: ep.rx_flags,
-        })
-    })
+    let it = Filter::new(from, None, context);
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { receive_one(ep, buf, len, desc, it) })
 }
 
 unsafe extern "C" fn recvv(
@@ -240,48 +113,17 @@ unsafe extern "C" fn recvv(
     from: u64,
     context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused; lists as the caller promises.
-        let (ep, iov, desc) = unsafe {
-            (
-                &find::<EpObject, _>(ep)?.inner,
-                list(iov, count)?,
-                descriptors(desc, count)?,
-            )
-        };
-        ep.receive(&Wanted {
-            iov,
-            desc,
-            from,
-            tag: None,
-            context,
-            flags: ep.rx_flags,
-        })
-    })
+    let it = Filter::new(from, None, context);
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { receive_list(ep, iov, desc, count, it) })
 }
 
 unsafe extern "C" fn recvmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isize {
     transfer(|| {
-        // SAFETY: a handle, or something that is refused; a message and its lists as the caller promises.
-        let (ep, msg) = unsafe { (&find::<EpObject, _>(ep)?.inner, input(msg)?) };
-        if flags & !RECV_FLAGS != 0 {
-            return Err(FiError::BADFLAGS);
-        }
-        // SAFETY: as above.
-        let (iov, desc) = unsafe {
-            (
-                list(msg.msg_iov, msg.iov_count)?,
-                descriptors(msg.desc, msg.iov_count)?,
-            )
-        };
-        let (from, context) = (msg.addr, msg.context);
-        ep.receive(&Wanted {
-            iov,
-            desc,
-            from,
-            tag: None,
-            context,
-            flags,
-        })
+        // SAFETY: a message as the caller promises, or null.
+        let msg = unsafe { input(msg)? };
+        let it = Filter::new(msg.addr, None, msg.context).with_flags(flags, RECV_FLAGS)?;
+        // SAFETY: a handle, or something that is refused; lists as the caller promises.
+        unsafe { receive_list(ep, msg.msg_iov, msg.desc, msg.iov_count, it) }
     })
 }

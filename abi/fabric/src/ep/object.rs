@@ -12,10 +12,10 @@ use crate::cq::CqObject;
 use crate::domain::{DomainObject, number};
 use crate::eq::EqObject;
 use crate::info::filter::Hints;
-use crate::nosys::{COLLECTIVE, nosys};
+use crate::nosys::{self, COLLECTIVE, nosys};
 use crate::object::{find, handle_of, input, object, place, remove, status, transfer};
 use std::cell::UnsafeCell;
-use std::ffi::{c_char, c_void};
+use std::ffi::c_void;
 
 /// What a program has a handle of.
 #[repr(C)]
@@ -26,27 +26,10 @@ pub(crate) struct EpObject {
 object!(EpObject, FidEp, 65536);
 
 static FID_OPS: Ops = Ops {
-    size: size_of::<Ops>(),
     close,
     bind,
     control,
-    ops_open: nosys!(
-        c_int,
-        *mut Fid,
-        *const c_char,
-        u64,
-        *mut *mut c_void,
-        *mut c_void
-    ),
-    tostr: nosys!(c_int, *const Fid, *mut c_char, usize),
-    ops_set: nosys!(
-        c_int,
-        *mut Fid,
-        *const c_char,
-        u64,
-        *mut c_void,
-        *mut c_void
-    ),
+    ..nosys::OPS
 };
 
 static OPS: OpsEp = OpsEp {
@@ -152,11 +135,7 @@ pub(crate) unsafe extern "C" fn endpoint(
         });
         let object = EpObject {
             fid: UnsafeCell::new(FidEp {
-                fid: Fid {
-                    fclass: FI_CLASS_EP,
-                    context,
-                    ops: &FID_OPS,
-                },
+                fid: Fid::new(FI_CLASS_EP, context, &FID_OPS),
                 ops: &OPS,
                 cm: &CM,
                 msg: &msg::OPS,

@@ -3,12 +3,8 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read lists of the program.
 
-use super::msg::{descriptors, single};
-use super::object::EpObject;
-use super::receive::Wanted;
-use super::send::{Descriptors, Message, QUIET};
-use crate::errno::FiError;
-use crate::object::{find, input, list, transfer};
+use super::calls::{Envelope, Filter, receive_list, receive_one, send_list, send_one};
+use crate::object::{input, transfer};
 use crate::sys::*;
 use libc::iovec;
 use std::ffi::c_void;
@@ -26,15 +22,7 @@ pub(super) static OPS: OpsTagged = OpsTagged {
     injectdata,
 };
 
-const SEND_FLAGS: u64 = FI_REMOTE_CQ_DATA
-    | FI_COMPLETION
-    | FI_MORE
-    | FI_INJECT
-    | FI_INJECT_COMPLETE
-    | FI_TRANSMIT_COMPLETE
-    | FI_DELIVERY_COMPLETE
-    | FI_FENCE;
-const RECV_FLAGS: u64 = FI_COMPLETION | FI_MORE;
+const RECV_FLAGS: u64 = FI_COMPLETION | FI_MORE | FI_PEEK | FI_CLAIM | FI_DISCARD;
 
 unsafe extern "C" fn send(
     ep: *mut FidEp,
@@ -45,21 +33,9 @@ unsafe extern "C" fn send(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused.
-        let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
-        let iov = &single(buf, len);
-        let desc = Descriptors::One(desc);
-        ep.send(&Message {
-            iov,
-            desc,
-            to,
-            tag: Some(tag),
-            data: None,
-            context,
-            flags: ep.tx_flags,
-        })
-    })
+    let it = Envelope::new(to, Some(tag), context);
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { send_one(ep, buf, len, desc, it) })
 }
 
 unsafe extern "C" fn sendv(
@@ -71,52 +47,18 @@ unsafe extern "C" fn sendv(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused; lists as the caller promises.
-        let (ep, iov, desc) = unsafe {
-            (
-                &find::<EpObject, _>(ep)?.inner,
-                list(iov, count)?,
-                descriptors(desc, count)?,
-            )
-        };
-        ep.send(&Message {
-            iov,
-            desc,
-            to,
-            tag: Some(tag),
-            data: None,
-            context,
-            flags: ep.tx_flags,
-        })
-    })
+    let it = Envelope::new(to, Some(tag), context);
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { send_list(ep, iov, desc, count, it) })
 }
 
 unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) -> isize {
     transfer(|| {
-        // SAFETY: a handle, or something that is refused; a message and its lists as the caller promises.
-        let (ep, msg) = unsafe { (&find::<EpObject, _>(ep)?.inner, input(msg)?) };
-        if flags & !SEND_FLAGS != 0 {
-            return Err(FiError::BADFLAGS);
-        }
-        // SAFETY: as above.
-        let (iov, desc) = unsafe {
-            (
-                list(msg.msg_iov, msg.iov_count)?,
-                descriptors(msg.desc, msg.iov_count)?,
-            )
-        };
-        let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
-        let (to, context) = (msg.addr, msg.context);
-        ep.send(&Message {
-            iov,
-            desc,
-            to,
-            tag: Some(msg.tag),
-            data,
-            context,
-            flags,
-        })
+        // SAFETY: a message as the caller promises, or null.
+        let msg = unsafe { input(msg)? };
+        let it = Envelope::new(msg.addr, Some(msg.tag), msg.context).with_flags(flags, msg.data)?;
+        // SAFETY: a handle, or something that is refused; lists as the caller promises.
+        unsafe { send_list(ep, msg.msg_iov, msg.desc, msg.iov_count, it) }
     })
 }
 
@@ -127,21 +69,9 @@ unsafe extern "C" fn inject(
     to: u64,
     tag: u64,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused.
-        let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
-        let (iov, desc) = (&single(buf, len), Descriptors::None);
-        let (context, flags) = (std::ptr::null_mut(), FI_INJECT | QUIET);
-        ep.send(&Message {
-            iov,
-            desc,
-            to,
-            tag: Some(tag),
-            data: None,
-            context,
-            flags,
-        })
-    })
+    let it = Envelope::inject(to, Some(tag));
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
 }
 
 unsafe extern "C" fn senddata(
@@ -154,20 +84,9 @@ unsafe extern "C" fn senddata(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused.
-        let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
-        let (iov, desc, data) = (&single(buf, len), Descriptors::One(desc), Some(data));
-        ep.send(&Message {
-            iov,
-            desc,
-            to,
-            tag: Some(tag),
-            data,
-            context,
-            flags: ep.tx_flags,
-        })
-    })
+    let it = Envelope::new(to, Some(tag), context).with_data(data);
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { send_one(ep, buf, len, desc, it) })
 }
 
 unsafe extern "C" fn injectdata(
@@ -178,21 +97,9 @@ unsafe extern "C" fn injectdata(
     to: u64,
     tag: u64,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused.
-        let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
-        let (iov, desc, data) = (&single(buf, len), Descriptors::None, Some(data));
-        let (context, flags) = (std::ptr::null_mut(), FI_INJECT | QUIET);
-        ep.send(&Message {
-            iov,
-            desc,
-            to,
-            tag: Some(tag),
-            data,
-            context,
-            flags,
-        })
-    })
+    let it = Envelope::inject(to, Some(tag)).with_data(data);
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
 }
 
 unsafe extern "C" fn recv(
@@ -205,19 +112,9 @@ unsafe extern "C" fn recv(
     ignore: u64,
     context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused.
-        let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
-        let (iov, desc) = (&single(buf, len), Descriptors::One(desc));
-        ep.receive(&Wanted {
-            iov,
-            desc,
-            from,
-            tag: Some((tag, ignore)),
-            context,
-            flags: ep.rx_flags & !FI_MULTI_RECV,
-        })
-    })
+    let it = Filter::new(from, Some((tag, ignore)), context);
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { receive_one(ep, buf, len, desc, it) })
 }
 
 unsafe extern "C" fn recvv(
@@ -230,49 +127,18 @@ unsafe extern "C" fn recvv(
     ignore: u64,
     context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused; lists as the caller promises.
-        let (ep, iov, desc) = unsafe {
-            (
-                &find::<EpObject, _>(ep)?.inner,
-                list(iov, count)?,
-                descriptors(desc, count)?,
-            )
-        };
-        ep.receive(&Wanted {
-            iov,
-            desc,
-            from,
-            tag: Some((tag, ignore)),
-            context,
-            flags: ep.rx_flags & !FI_MULTI_RECV,
-        })
-    })
+    let it = Filter::new(from, Some((tag, ignore)), context);
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { receive_list(ep, iov, desc, count, it) })
 }
 
 unsafe extern "C" fn recvmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) -> isize {
     transfer(|| {
-        // SAFETY: a handle, or something that is refused; a message and its lists as the caller promises.
-        let (ep, msg) = unsafe { (&find::<EpObject, _>(ep)?.inner, input(msg)?) };
-        if flags & !(RECV_FLAGS | FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
-            return Err(FiError::BADFLAGS);
-        }
-        // SAFETY: as above.
-        let (iov, desc) = unsafe {
-            (
-                list(msg.msg_iov, msg.iov_count)?,
-                descriptors(msg.desc, msg.iov_count)?,
-            )
-        };
-        let (from, context) = (msg.addr, msg.context);
-        let tag = Some((msg.tag, msg.ignore));
-        ep.receive(&Wanted {
-            iov,
-            desc,
-            from,
-            tag,
-            context,
-            flags,
-        })
+        // SAFETY: a message as the caller promises, or null.
+        let msg = unsafe { input(msg)? };
+        let it = Filter::new(msg.addr, Some((msg.tag, msg.ignore)), msg.context)
+            .with_flags(flags, RECV_FLAGS)?;
+        // SAFETY: a handle, or something that is refused; lists as the caller promises.
+        unsafe { receive_list(ep, msg.msg_iov, msg.desc, msg.iov_count, it) }
     })
 }

@@ -5,7 +5,7 @@
 
 use crate::errno::{self, FiError, Result};
 use crate::fabric::{Fabric, FabricObject};
-use crate::nosys::nosys;
+use crate::nosys;
 use crate::object::{Users, count, find, object, place, remove, status};
 use crate::sys::*;
 use crate::wait::{Deadline, Signal, check_object, readable};
@@ -109,27 +109,9 @@ fn bytes_of<T: Copy>(value: &T) -> Vec<u8> {
 }
 
 static FID_OPS: Ops = Ops {
-    size: size_of::<Ops>(),
     close,
-    bind: nosys!(c_int, *mut Fid, *mut Fid, u64),
     control,
-    ops_open: nosys!(
-        c_int,
-        *mut Fid,
-        *const c_char,
-        u64,
-        *mut *mut c_void,
-        *mut c_void
-    ),
-    tostr: nosys!(c_int, *const Fid, *mut c_char, usize),
-    ops_set: nosys!(
-        c_int,
-        *mut Fid,
-        *const c_char,
-        u64,
-        *mut c_void,
-        *mut c_void
-    ),
+    ..nosys::OPS
 };
 
 static OPS: OpsEq = OpsEq {
@@ -172,11 +154,7 @@ pub(crate) unsafe extern "C" fn eq_open(
         };
         let object = EqObject {
             fid: UnsafeCell::new(FidEq {
-                fid: Fid {
-                    fclass: FI_CLASS_EQ,
-                    context,
-                    ops: &FID_OPS,
-                },
+                fid: Fid::new(FI_CLASS_EQ, context, &FID_OPS),
                 ops: &OPS,
             }),
             inner: Arc::new(inner),

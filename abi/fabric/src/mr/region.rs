@@ -8,14 +8,14 @@ use super::{bind, raw, refresh};
 use crate::cntr::Counter;
 use crate::domain::{Domain, Group};
 use crate::errno::{FiError, Result};
-use crate::nosys::nosys;
+use crate::nosys;
 use crate::object::{find, handle_of, object, place, remove, status};
 use crate::sys::*;
 use parking_lot::Mutex;
 use rkey_device::base::range::VaRange;
 use rkey_device::core::{Access, Addressing, Region, RegionSpec, Rules};
 use std::cell::UnsafeCell;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 /// What a program has a handle of.
@@ -192,11 +192,7 @@ pub(super) fn make(domain: &Arc<Domain>, request: Request) -> Result<MrObject> {
         inner.key()
     };
     let fid = FidMr {
-        fid: Fid {
-            fclass: FI_CLASS_MR,
-            context: request.context as *mut c_void,
-            ops: &FID_OPS,
-        },
+        fid: Fid::new(FI_CLASS_MR, request.context as *mut c_void, &FID_OPS),
         mem_desc: std::ptr::null_mut(),
         key,
     };
@@ -252,27 +248,10 @@ impl Mr {
 }
 
 static FID_OPS: Ops = Ops {
-    size: size_of::<Ops>(),
     close,
     bind: bind::bind,
     control,
-    ops_open: nosys!(
-        c_int,
-        *mut Fid,
-        *const c_char,
-        u64,
-        *mut *mut c_void,
-        *mut c_void
-    ),
-    tostr: nosys!(c_int, *const Fid, *mut c_char, usize),
-    ops_set: nosys!(
-        c_int,
-        *mut Fid,
-        *const c_char,
-        u64,
-        *mut c_void,
-        *mut c_void
-    ),
+    ..nosys::OPS
 };
 
 /// `fi_close` of a region: `-FI_EBUSY` while an endpoint or a counter is tied to it (FI-161). From 2.0 on a

@@ -12,6 +12,16 @@ pub struct Fid {
 }
 layout!(Fid, 24, ops @ 16);
 
+impl Fid {
+    pub fn new(fclass: usize, context: *mut c_void, ops: &'static Ops) -> Self {
+        Self {
+            fclass,
+            context,
+            ops,
+        }
+    }
+}
+
 #[repr(C)]
 pub struct FidFabric {
     pub fid: Fid,

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read lists of the program.
 
-use super::super::msg::descriptors;
+use super::super::calls::descriptors;
 use super::super::object::EpObject;
 use super::super::send::{Descriptors, QUIET};
 use super::{Asked, Kind, elements_of, limits};
@@ -38,39 +38,116 @@ const FLAGS: u64 = FI_COMPLETION
     | FI_TRANSMIT_COMPLETE
     | FI_DELIVERY_COMPLETE;
 
-/// A request with nothing but its target.
-fn ask(kind: Kind, peer: u64, addr: u64, key: u64, what: (c_int, c_int)) -> Asked<'static> {
-    Asked {
-        kind,
-        operands: &[],
-        desc: Descriptors::None,
-        compare: &[],
-        compare_desc: Descriptors::None,
-        result: &[],
-        result_desc: Descriptors::None,
-        peer,
-        addr,
-        key,
+/// Numbers of the program's, as a call passes them.
+#[derive(Clone, Copy)]
+struct List {
+    pieces: *const Ioc,
+    desc: *mut *mut c_void,
+    count: usize,
+}
+
+impl List {
+    const NONE: Self = Self {
+        pieces: std::ptr::null(),
+        desc: std::ptr::null_mut(),
         count: 0,
-        datatype: what.0,
-        op: what.1,
-        context: std::ptr::null_mut(),
-        flags: 0,
+    };
+
+    fn new(pieces: *const Ioc, desc: *mut *mut c_void, count: usize) -> Self {
+        Self {
+            pieces,
+            desc,
+            count,
+        }
+    }
+
+    /// # Safety
+    /// So many pieces, and null or so many descriptors.
+    unsafe fn read<'a>(self) -> Result<(&'a [Ioc], Descriptors<'a>)> {
+        // SAFETY: as the caller promises.
+        unsafe {
+            Ok((
+                list(self.pieces, self.count)?,
+                descriptors(self.desc, self.count)?,
+            ))
+        }
     }
 }
 
-fn one(addr: *const c_void, count: usize) -> [Ioc; 1] {
-    [Ioc {
+/// The lists of a call: operands, and what its form has besides.
+#[derive(Clone, Copy)]
+struct Lists {
+    operands: List,
+    compare: List,
+    result: List,
+}
+
+/// What is to be done where.
+struct Place {
+    peer: u64,
+    addr: u64,
+    key: u64,
+    datatype: c_int,
+    op: c_int,
+    context: *mut c_void,
+}
+
+/// Starts an atomic. Without a count it is that of the lists, without flags those of the endpoint hold.
+///
+/// # Safety
+/// A handle, or something that is refused; lists as they say.
+unsafe fn start(
+    ep: *mut FidEp,
+    kind: Kind,
+    lists: Lists,
+    count: Option<usize>,
+    it: &Place,
+    flags: Option<u64>,
+) -> Result<()> {
+    // SAFETY: as the caller promises.
+    let (ep, operands, compare, result) = unsafe {
+        (
+            &find::<EpObject, _>(ep)?.inner,
+            lists.operands.read()?,
+            lists.compare.read()?,
+            lists.result.read()?,
+        )
+    };
+    let counted = match kind {
+        Kind::Base => operands.0,
+        Kind::Fetch | Kind::Compare => result.0,
+    };
+    ep.atomic(&Asked {
+        kind,
+        operands: operands.0,
+        desc: operands.1,
+        compare: compare.0,
+        compare_desc: compare.1,
+        result: result.0,
+        result_desc: result.1,
+        peer: it.peer,
+        addr: it.addr,
+        key: it.key,
+        count: count.unwrap_or_else(|| elements_of(counted)),
+        datatype: it.datatype,
+        op: it.op,
+        context: it.context,
+        flags: flags.unwrap_or(ep.tx_flags),
+    })
+}
+
+fn one(addr: *const c_void, count: usize) -> Ioc {
+    Ioc {
         addr: addr.cast_mut(),
         count,
-    }]
+    }
 }
 
 unsafe extern "C" fn write(
     ep: *mut FidEp,
     buf: *const c_void,
     count: usize,
-    desc: *mut c_void,
+    mut desc: *mut c_void,
     peer: u64,
     addr: u64,
     key: u64,
@@ -78,18 +155,9 @@ unsafe extern "C" fn write(
     op: c_int,
     context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused.
-        let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
-        ep.atomic(&Asked {
-            operands: &one(buf, count),
-            desc: Descriptors::One(desc),
-            count,
-            context,
-            flags: ep.tx_flags,
-            ..ask(Kind::Base, peer, addr, key, (datatype, op))
-        })
-    })
+    let (buf, desc) = (&one(buf, count), &raw mut desc);
+    // SAFETY: one buffer is a list of one; the rest as the caller promises.
+    unsafe { writev(ep, buf, desc, 1, peer, addr, key, datatype, op, context) }
 }
 
 unsafe extern "C" fn writev(
@@ -104,24 +172,21 @@ unsafe extern "C" fn writev(
     op: c_int,
     context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused; lists as the caller promises.
-        let (ep, operands, desc) = unsafe {
-            (
-                &find::<EpObject, _>(ep)?.inner,
-                list(iov, count)?,
-                descriptors(desc, count)?,
-            )
-        };
-        ep.atomic(&Asked {
-            operands,
-            desc,
-            count: elements_of(operands),
-            context,
-            flags: ep.tx_flags,
-            ..ask(Kind::Base, peer, addr, key, (datatype, op))
-        })
-    })
+    let lists = Lists {
+        operands: List::new(iov, desc, count),
+        compare: List::NONE,
+        result: List::NONE,
+    };
+    let it = Place {
+        peer,
+        addr,
+        key,
+        datatype,
+        op,
+        context,
+    };
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { start(ep, Kind::Base, lists, None, &it, None) })
 }
 
 unsafe extern "C" fn inject(
@@ -134,25 +199,31 @@ unsafe extern "C" fn inject(
     datatype: c_int,
     op: c_int,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused.
-        let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
-        ep.atomic(&Asked {
-            operands: &one(buf, count),
-            count,
-            flags: FI_INJECT | QUIET,
-            ..ask(Kind::Base, peer, addr, key, (datatype, op))
-        })
-    })
+    let lists = Lists {
+        operands: List::new(&one(buf, count), std::ptr::null_mut(), 1),
+        compare: List::NONE,
+        result: List::NONE,
+    };
+    let it = Place {
+        peer,
+        addr,
+        key,
+        datatype,
+        op,
+        context: std::ptr::null_mut(),
+    };
+    let flags = Some(FI_INJECT | QUIET);
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { start(ep, Kind::Base, lists, None, &it, flags) })
 }
 
 unsafe extern "C" fn readwrite(
     ep: *mut FidEp,
     buf: *const c_void,
     count: usize,
-    desc: *mut c_void,
+    mut desc: *mut c_void,
     result: *mut c_void,
-    result_desc: *mut c_void,
+    mut result_desc: *mut c_void,
     peer: u64,
     addr: u64,
     key: u64,
@@ -160,20 +231,26 @@ unsafe extern "C" fn readwrite(
     op: c_int,
     context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused.
-        let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
-        ep.atomic(&Asked {
-            operands: &one(buf, count),
-            desc: Descriptors::One(desc),
-            result: &one(result, count),
-            result_desc: Descriptors::One(result_desc),
-            count,
+    let (buf, mut result) = (one(buf, count), one(result, count));
+    let (desc, result_desc) = (&raw mut desc, &raw mut result_desc);
+    // SAFETY: one buffer is a list of one; the rest as the caller promises.
+    unsafe {
+        readwritev(
+            ep,
+            &buf,
+            desc,
+            1,
+            &mut result,
+            result_desc,
+            1,
+            peer,
+            addr,
+            key,
+            datatype,
+            op,
             context,
-            flags: ep.tx_flags,
-            ..ask(Kind::Fetch, peer, addr, key, (datatype, op))
-        })
-    })
+        )
+    }
 }
 
 unsafe extern "C" fn readwritev(
@@ -191,39 +268,32 @@ unsafe extern "C" fn readwritev(
     op: c_int,
     context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused; lists as the caller promises.
-        let (ep, operands, desc, result, result_desc) = unsafe {
-            (
-                &find::<EpObject, _>(ep)?.inner,
-                list(iov, count)?,
-                descriptors(desc, count)?,
-                list(resultv.cast_const(), result_count)?,
-                descriptors(result_desc, result_count)?,
-            )
-        };
-        ep.atomic(&Asked {
-            operands,
-            desc,
-            result,
-            result_desc,
-            count: elements_of(result),
-            context,
-            flags: ep.tx_flags,
-            ..ask(Kind::Fetch, peer, addr, key, (datatype, op))
-        })
-    })
+    let lists = Lists {
+        operands: List::new(iov, desc, count),
+        compare: List::NONE,
+        result: List::new(resultv, result_desc, result_count),
+    };
+    let it = Place {
+        peer,
+        addr,
+        key,
+        datatype,
+        op,
+        context,
+    };
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { start(ep, Kind::Fetch, lists, None, &it, None) })
 }
 
 unsafe extern "C" fn compwrite(
     ep: *mut FidEp,
     buf: *const c_void,
     count: usize,
-    desc: *mut c_void,
+    mut desc: *mut c_void,
     compare: *const c_void,
-    compare_desc: *mut c_void,
+    mut compare_desc: *mut c_void,
     result: *mut c_void,
-    result_desc: *mut c_void,
+    mut result_desc: *mut c_void,
     peer: u64,
     addr: u64,
     key: u64,
@@ -231,22 +301,30 @@ unsafe extern "C" fn compwrite(
     op: c_int,
     context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused.
-        let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
-        ep.atomic(&Asked {
-            operands: &one(buf, count),
-            desc: Descriptors::One(desc),
-            compare: &one(compare, count),
-            compare_desc: Descriptors::One(compare_desc),
-            result: &one(result, count),
-            result_desc: Descriptors::One(result_desc),
-            count,
+    let (buf, compare) = (one(buf, count), one(compare, count));
+    let mut result = one(result, count);
+    let (desc, compare_desc) = (&raw mut desc, &raw mut compare_desc);
+    // SAFETY: one buffer is a list of one; the rest as the caller promises.
+    unsafe {
+        compwritev(
+            ep,
+            &buf,
+            desc,
+            1,
+            &compare,
+            compare_desc,
+            1,
+            &mut result,
+            &raw mut result_desc,
+            1,
+            peer,
+            addr,
+            key,
+            datatype,
+            op,
             context,
-            flags: ep.tx_flags,
-            ..ask(Kind::Compare, peer, addr, key, (datatype, op))
-        })
-    })
+        )
+    }
 }
 
 unsafe extern "C" fn compwritev(
@@ -267,88 +345,67 @@ unsafe extern "C" fn compwritev(
     op: c_int,
     context: *mut c_void,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused; lists as the caller promises.
-        let (ep, operands, desc) = unsafe {
-            (
-                &find::<EpObject, _>(ep)?.inner,
-                list(iov, count)?,
-                descriptors(desc, count)?,
-            )
-        };
-        // SAFETY: as above.
-        let (compare, compare_desc, result, result_desc) = unsafe {
-            (
-                list(comparev, compare_count)?,
-                descriptors(compare_desc, compare_count)?,
-                list(resultv.cast_const(), result_count)?,
-                descriptors(result_desc, result_count)?,
-            )
-        };
-        ep.atomic(&Asked {
-            operands,
-            desc,
-            compare,
-            compare_desc,
-            result,
-            result_desc,
-            count: elements_of(result),
-            context,
-            flags: ep.tx_flags,
-            ..ask(Kind::Compare, peer, addr, key, (datatype, op))
-        })
-    })
+    let lists = Lists {
+        operands: List::new(iov, desc, count),
+        compare: List::new(comparev, compare_desc, compare_count),
+        result: List::new(resultv, result_desc, result_count),
+    };
+    let it = Place {
+        peer,
+        addr,
+        key,
+        datatype,
+        op,
+        context,
+    };
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { start(ep, Kind::Compare, lists, None, &it, None) })
 }
 
-/// The part of a message call that all forms share.
+/// The calls with a message.
 ///
 /// # Safety
-/// A message and its lists, as fi_atomic(3) asks for them.
-unsafe fn of_message<'a>(kind: Kind, msg: *const MsgAtomic, flags: u64) -> Result<Asked<'a>> {
+/// A handle, or something that is refused; a message and lists, as fi_atomic(3) asks for them.
+unsafe fn message(
+    ep: *mut FidEp,
+    kind: Kind,
+    msg: *const MsgAtomic,
+    compare: List,
+    result: List,
+    flags: u64,
+) -> Result<()> {
     if flags & !FLAGS != 0 {
         return Err(FiError::BADFLAGS);
     }
-    // SAFETY: a message as the caller promises.
-    let msg = unsafe { input::<MsgAtomic>(msg)? };
-    // SAFETY: lists as the caller promises.
-    let (operands, desc, remote) = unsafe {
-        (
-            list(msg.msg_iov, msg.iov_count)?,
-            descriptors(msg.desc, msg.iov_count)?,
-            list(msg.rma_iov, msg.rma_iov_count)?,
-        )
+    // SAFETY: a message and its list as the caller promises.
+    let (msg, remote) = unsafe {
+        let msg = input::<MsgAtomic>(msg)?;
+        (msg, list(msg.rma_iov, msg.rma_iov_count)?)
     };
     // One place at the peer: more is not offered.
     let [place] = remote else {
         return Err(FiError::INVAL);
     };
-    Ok(Asked {
-        operands,
-        desc,
-        count: place.count,
+    let lists = Lists {
+        operands: List::new(msg.msg_iov, msg.desc, msg.iov_count),
+        compare,
+        result,
+    };
+    let it = Place {
+        peer: msg.addr,
+        addr: place.addr,
+        key: place.key,
+        datatype: msg.datatype,
+        op: msg.op,
         context: msg.context,
-        flags,
-        ..ask(
-            kind,
-            msg.addr,
-            place.addr,
-            place.key,
-            (msg.datatype, msg.op),
-        )
-    })
+    };
+    // SAFETY: as the caller promises.
+    unsafe { start(ep, kind, lists, Some(place.count), &it, Some(flags)) }
 }
 
 unsafe extern "C" fn writemsg(ep: *mut FidEp, msg: *const MsgAtomic, flags: u64) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused; a message as the caller promises.
-        let (ep, asked) = unsafe {
-            (
-                &find::<EpObject, _>(ep)?.inner,
-                of_message(Kind::Base, msg, flags)?,
-            )
-        };
-        ep.atomic(&asked)
-    })
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { message(ep, Kind::Base, msg, List::NONE, List::NONE, flags) })
 }
 
 unsafe extern "C" fn readwritemsg(
@@ -359,22 +416,9 @@ unsafe extern "C" fn readwritemsg(
     result_count: usize,
     flags: u64,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused; a message and lists as the caller promises.
-        let (ep, asked, result, result_desc) = unsafe {
-            (
-                &find::<EpObject, _>(ep)?.inner,
-                of_message(Kind::Fetch, msg, flags)?,
-                list(resultv.cast_const(), result_count)?,
-                descriptors(result_desc, result_count)?,
-            )
-        };
-        ep.atomic(&Asked {
-            result,
-            result_desc,
-            ..asked
-        })
-    })
+    let result = List::new(resultv, result_desc, result_count);
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { message(ep, Kind::Fetch, msg, List::NONE, result, flags) })
 }
 
 unsafe extern "C" fn compwritemsg(
@@ -388,31 +432,10 @@ unsafe extern "C" fn compwritemsg(
     result_count: usize,
     flags: u64,
 ) -> isize {
-    transfer(|| {
-        // SAFETY: a handle, or something that is refused; a message as the caller promises.
-        let (ep, asked) = unsafe {
-            (
-                &find::<EpObject, _>(ep)?.inner,
-                of_message(Kind::Compare, msg, flags)?,
-            )
-        };
-        // SAFETY: lists as the caller promises.
-        let (compare, compare_desc, result, result_desc) = unsafe {
-            (
-                list(comparev, compare_count)?,
-                descriptors(compare_desc, compare_count)?,
-                list(resultv.cast_const(), result_count)?,
-                descriptors(result_desc, result_count)?,
-            )
-        };
-        ep.atomic(&Asked {
-            compare,
-            compare_desc,
-            result,
-            result_desc,
-            ..asked
-        })
-    })
+    let compare = List::new(comparev, compare_desc, compare_count);
+    let result = List::new(resultv, result_desc, result_count);
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { message(ep, Kind::Compare, msg, compare, result, flags) })
 }
 
 /// # Safety

@@ -1,0 +1,294 @@
+//! The calls of `fi_rma`.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions that read lists of the program.
+
+use super::super::calls::{descriptors, single};
+use super::super::object::EpObject;
+use super::super::send::{Descriptors, QUIET};
+use super::Transfer;
+use crate::errno::{FiError, Result};
+use crate::object::{find, input, list, transfer};
+use crate::sys::*;
+use libc::iovec;
+use std::ffi::c_void;
+
+/// The RMA calls of an endpoint.
+pub(crate) static OPS: OpsRma = OpsRma {
+    size: size_of::<OpsRma>(),
+    read,
+    readv,
+    readmsg,
+    write,
+    writev,
+    writemsg,
+    inject,
+    writedata,
+    injectdata,
+};
+
+const READ_FLAGS: u64 = FI_COMPLETION
+    | FI_MORE
+    | FI_FENCE
+    | FI_TRANSMIT_COMPLETE
+    | FI_DELIVERY_COMPLETE
+    | FI_INJECT_COMPLETE;
+const WRITE_FLAGS: u64 = READ_FLAGS | FI_INJECT | FI_REMOTE_CQ_DATA;
+
+/// Where a transfer goes beside its local buffers.
+struct Place {
+    peer: u64,
+    addr: u64,
+    key: u64,
+    data: Option<u64>,
+    context: *mut c_void,
+    /// Without flags those of the endpoint hold.
+    flags: Option<u64>,
+}
+
+impl Place {
+    fn new(peer: u64, addr: u64, key: u64, context: *mut c_void) -> Self {
+        Self {
+            peer,
+            addr,
+            key,
+            data: None,
+            context,
+            flags: None,
+        }
+    }
+
+    /// Of a write whose call returns when its bytes are copied.
+    fn inject(peer: u64, addr: u64, key: u64) -> Self {
+        Self {
+            flags: Some(FI_INJECT | QUIET),
+            ..Self::new(peer, addr, key, std::ptr::null_mut())
+        }
+    }
+
+    fn with_data(self, data: u64) -> Self {
+        Self {
+            data: Some(data),
+            ..self
+        }
+    }
+}
+
+/// Whether the peer's memory is read or written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Read,
+    Write,
+}
+
+/// # Safety
+/// A handle, or something that is refused.
+unsafe fn start(
+    ep: *mut FidEp,
+    way: Way,
+    iov: &[iovec],
+    desc: Descriptors<'_>,
+    it: &Place,
+) -> Result<()> {
+    // SAFETY: as the caller promises.
+    let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
+    let len = iov
+        .iter()
+        .fold(0, |sum: usize, piece| sum.saturating_add(piece.iov_len));
+    let remote = &[RmaIov {
+        addr: it.addr,
+        len,
+        key: it.key,
+    }];
+    ep.transfer(
+        &Transfer {
+            iov,
+            desc,
+            peer: it.peer,
+            remote,
+            data: it.data,
+            context: it.context,
+            flags: it.flags.unwrap_or(ep.tx_flags),
+        },
+        way == Way::Read,
+    )
+}
+
+/// A transfer of one buffer.
+///
+/// # Safety
+/// A handle, or something that is refused.
+unsafe fn one(
+    ep: *mut FidEp,
+    way: Way,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    it: &Place,
+) -> isize {
+    // SAFETY: as the caller promises.
+    transfer(|| unsafe { start(ep, way, &single(buf, len), Descriptors::One(desc), it) })
+}
+
+/// A transfer of a list of buffers.
+///
+/// # Safety
+/// A handle, or something that is refused; so many buffers, and null or so many descriptors.
+unsafe fn several(
+    ep: *mut FidEp,
+    way: Way,
+    iov: *const iovec,
+    desc: *mut *mut c_void,
+    count: usize,
+    it: &Place,
+) -> isize {
+    // SAFETY: as the caller promises.
+    transfer(|| unsafe { start(ep, way, list(iov, count)?, descriptors(desc, count)?, it) })
+}
+
+/// # Safety
+/// A message and its lists, as fi_rma(3) asks for them.
+unsafe fn message(ep: *mut FidEp, msg: *const MsgRma, flags: u64, way: Way) -> Result<()> {
+    // SAFETY: a handle, or something that is refused; the rest as the caller promises.
+    let (ep, msg) = unsafe { (&find::<EpObject, _>(ep)?.inner, input(msg)?) };
+    let known = match way {
+        Way::Read => READ_FLAGS,
+        Way::Write => WRITE_FLAGS,
+    };
+    if flags & !known != 0 {
+        return Err(FiError::BADFLAGS);
+    }
+    // SAFETY: as above.
+    let (iov, desc, remote) = unsafe {
+        (
+            list(msg.msg_iov, msg.iov_count)?,
+            descriptors(msg.desc, msg.iov_count)?,
+            list(msg.rma_iov, msg.rma_iov_count)?,
+        )
+    };
+    ep.transfer(
+        &Transfer {
+            iov,
+            desc,
+            peer: msg.addr,
+            remote,
+            data: (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data),
+            context: msg.context,
+            flags,
+        },
+        way == Way::Read,
+    )
+}
+
+unsafe extern "C" fn readmsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { message(ep, msg, flags, Way::Read) })
+}
+
+unsafe extern "C" fn writemsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
+    // SAFETY: arguments as the caller promises.
+    transfer(|| unsafe { message(ep, msg, flags, Way::Write) })
+}
+
+unsafe extern "C" fn read(
+    ep: *mut FidEp,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    peer: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    let it = Place::new(peer, addr, key, context);
+    // SAFETY: arguments as the caller promises.
+    unsafe { one(ep, Way::Read, buf, len, desc, &it) }
+}
+
+unsafe extern "C" fn readv(
+    ep: *mut FidEp,
+    iov: *const iovec,
+    desc: *mut *mut c_void,
+    count: usize,
+    peer: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    let it = Place::new(peer, addr, key, context);
+    // SAFETY: arguments as the caller promises.
+    unsafe { several(ep, Way::Read, iov, desc, count, &it) }
+}
+
+unsafe extern "C" fn write(
+    ep: *mut FidEp,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    peer: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    let it = Place::new(peer, addr, key, context);
+    // SAFETY: arguments as the caller promises.
+    unsafe { one(ep, Way::Write, buf, len, desc, &it) }
+}
+
+unsafe extern "C" fn writev(
+    ep: *mut FidEp,
+    iov: *const iovec,
+    desc: *mut *mut c_void,
+    count: usize,
+    peer: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    let it = Place::new(peer, addr, key, context);
+    // SAFETY: arguments as the caller promises.
+    unsafe { several(ep, Way::Write, iov, desc, count, &it) }
+}
+
+unsafe extern "C" fn inject(
+    ep: *mut FidEp,
+    buf: *const c_void,
+    len: usize,
+    peer: u64,
+    addr: u64,
+    key: u64,
+) -> isize {
+    let it = Place::inject(peer, addr, key);
+    // SAFETY: arguments as the caller promises.
+    unsafe { one(ep, Way::Write, buf, len, std::ptr::null_mut(), &it) }
+}
+
+unsafe extern "C" fn writedata(
+    ep: *mut FidEp,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    data: u64,
+    peer: u64,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    let it = Place::new(peer, addr, key, context).with_data(data);
+    // SAFETY: arguments as the caller promises.
+    unsafe { one(ep, Way::Write, buf, len, desc, &it) }
+}
+
+unsafe extern "C" fn injectdata(
+    ep: *mut FidEp,
+    buf: *const c_void,
+    len: usize,
+    data: u64,
+    peer: u64,
+    addr: u64,
+    key: u64,
+) -> isize {
+    let it = Place::inject(peer, addr, key).with_data(data);
+    // SAFETY: arguments as the caller promises.
+    unsafe { one(ep, Way::Write, buf, len, std::ptr::null_mut(), &it) }
+}

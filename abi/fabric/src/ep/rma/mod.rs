@@ -1,0 +1,177 @@
+//! `fi_rma`: reads and writes of a peer's memory.
+//!
+//! They are work requests of the connection; the peer's device carries them out. Remote completion data
+//! follows as a message on the same connection, so that it is read after the bytes are there.
+
+mod calls;
+
+pub(super) use calls::OPS;
+
+use super::connection::NOBODY;
+use super::header::{Header, Kind, MAX_LEN};
+use super::operation::{Hold, Operation, What};
+use super::receive::part;
+use super::send::{Descriptors, total};
+use super::*;
+use crate::cq::Entry;
+use crate::info::offer::RMA_IOV_LIMIT;
+use crate::mr::raw;
+use libc::iovec;
+use rkey_device::core::{LocalUse, WireKey};
+use rkey_device::engine::{SendFlags, Target, Work};
+use std::ffi::c_void;
+
+/// A transfer between local and remote memory.
+struct Transfer<'a> {
+    iov: &'a [iovec],
+    desc: Descriptors<'a>,
+    peer: u64,
+    remote: &'a [RmaIov],
+    data: Option<u64>,
+    context: *mut c_void,
+    flags: u64,
+}
+
+/// What a key of the program's names at the peer of a connection.
+pub(super) fn wire_key(ep: &Endpoint, device_keys: bool, key: u64) -> Result<WireKey> {
+    raw::resolve(&ep.domain, key, device_keys).ok_or_else(|| {
+        tracing::warn!(
+            "key {key:#x} was not mapped with fi_mr_map_raw, as the domain's FI_MR_RAW asks for"
+        );
+        FiError::NOKEY
+    })
+}
+
+impl Endpoint {
+    fn transfer(&self, it: &Transfer<'_>, reads: bool) -> Result<()> {
+        self.check_caps(FI_RMA | if reads { FI_READ } else { FI_WRITE })?;
+        let live = self.live()?;
+        let len = total(it.iov)?;
+        let there = it
+            .remote
+            .iter()
+            .try_fold(0usize, |sum, piece| sum.checked_add(piece.len));
+        if it.remote.is_empty() || it.remote.len() > RMA_IOV_LIMIT || there != Some(len) {
+            return Err(FiError::INVAL);
+        }
+        let inject = it.flags & FI_INJECT != 0;
+        if inject && len > crate::info::offer::INJECT_SIZE {
+            return Err(FiError::MSGSIZE);
+        }
+        let usage = if reads {
+            LocalUse::ReadSink
+        } else {
+            LocalUse::WriteSource
+        };
+        let (mut sges, hold) = if inject {
+            let mut bytes = vec![0; len].into_boxed_slice();
+            self.gather(it.iov, &mut bytes)?;
+            let key = self.group.everything();
+            let sge = Sge {
+                addr: bytes.as_ptr() as u64,
+                len: len as u32,
+                key,
+            };
+            (vec![sge], Hold::Bytes(bytes))
+        } else {
+            (self.elements(it.iov, it.desc, usage)?, Hold::Nothing)
+        };
+        sges.retain(|sge| sge.len > 0);
+        let posts = it.remote.len() as u32 + u32::from(it.data.is_some());
+        let (mut state, connection) = self.connection_to(live, it.peer)?;
+        if Self::check_room(&state, connection, posts).is_err() {
+            self.advance(live, &mut state);
+            Self::check_room(&state, connection, posts)?;
+        }
+        let device_keys = state.connections[connection].device_keys;
+        let keys = it
+            .remote
+            .iter()
+            .map(|piece| wire_key(self, device_keys, piece.key))
+            .collect::<Result<Vec<_>>>()?;
+        let place = if reads { READ } else { WRITTEN };
+        let id = state.operations.add(Operation {
+            left: posts,
+            error: None,
+            what: What::Transmit,
+            entry: Entry {
+                context: it.context as usize,
+                flags: FI_RMA | if reads { FI_READ } else { FI_WRITE },
+                ..Entry::default()
+            },
+            report: Self::reports(live.tx.as_ref(), it.flags),
+            counts: Some(place),
+            connection,
+            answered: false,
+            hold,
+        });
+        let mut skip = 0;
+        for (index, (piece, key)) in it.remote.iter().zip(keys).enumerate() {
+            let remote = Target {
+                addr: piece.addr,
+                key,
+            };
+            let work = match reads {
+                true => Work::Read { remote },
+                false => Work::Write { remote, imm: None },
+            };
+            let local = if it.remote.len() == 1 {
+                sges.clone()
+            } else {
+                part(&sges, skip, piece.len)
+            };
+            skip += piece.len;
+            let fence = it.flags & FI_FENCE != 0 && index == 0;
+            let flags = if fence {
+                SendFlags::FENCE
+            } else {
+                SendFlags::empty()
+            };
+            if let Err(error) = self.post(&mut state, connection, work, &local, None, flags, id) {
+                return self.cut_short(live, &mut state, id, index as u32, error);
+            }
+        }
+        if let Some(data) = it.data {
+            let header = Header {
+                data,
+                len: len as u32,
+                ..Header::new(Kind::WriteData)
+            };
+            let mut head = [0; MAX_LEN];
+            let head_len = header.encode(&mut head);
+            let send = Work::Send {
+                imm: None,
+                invalidate: None,
+            };
+            let (head, none) = (&head[..head_len], SendFlags::empty());
+            let posted = self.post(&mut state, connection, send, &[], Some(head), none, id);
+            if let Err(error) = posted {
+                return self.cut_short(live, &mut state, id, posts - 1, error);
+            }
+        }
+        Ok(())
+    }
+
+    /// A transfer of several requests of which only some could be posted: it fails when these are complete.
+    #[cold]
+    fn cut_short(
+        &self,
+        live: &Live,
+        state: &mut State,
+        id: u64,
+        posted: u32,
+        error: FiError,
+    ) -> Result<()> {
+        if posted == 0 {
+            state.operations.take(id);
+            return Err(error);
+        }
+        if let Some(operation) = state.operations.get(id) {
+            operation.error.get_or_insert((error, Vec::new()));
+            operation.left = posted;
+        }
+        debug_assert_ne!(id, NOBODY);
+        self.advance(live, state);
+        Ok(())
+    }
+}
