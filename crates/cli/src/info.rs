@@ -60,7 +60,7 @@ struct Offer {
 const OFFERS: [Offer; 7] = [
     Offer {
         what: "transports",
-        how: "reliable connection (RC), unreliable connection (UC), datagram (UD)",
+        how: "reliable connection (RC), extended (XRC), unreliable connection (UC), datagram (UD, with groups), raw frames",
     },
     Offer {
         what: "operations",

@@ -38,7 +38,7 @@ enum Command {
     Ls(ls::LsArgs),
     /// Say why accesses were refused, and what to do about it.
     Explain(explain::ExplainArgs),
-    /// Run a program that uses verbs, unmodified, on the device.
+    /// Run a program that uses verbs or libfabric, unmodified, on the device.
     Run(run::RunArgs),
     /// Measure latency, message rate, bandwidth and the cost of registration.
     Bench(bench::BenchArgs),

@@ -155,7 +155,7 @@ fn ls_and_explain_show_live_processes() {
         "12.1 KiB",
         "remote read",
         "type 1",
-        "Rc",
+        "RC",
     ] {
         assert!(detail.contains(words), "{words} is missing in {detail}");
     }

@@ -277,8 +277,8 @@ fn inspect(shared: &Shared) -> Inspection {
 fn view_qp(qp: &QpSnapshot) -> QpView {
     QpView {
         qpn: qp.qpn,
-        qp_type: format!("{:?}", qp.qp_type),
-        state: format!("{:?}", qp.state),
+        qp_type: qp.qp_type.to_string(),
+        state: qp.state.to_string(),
         domain: qp.domain.0,
         peer_qpn: qp.peer_qpn,
         peer: qp.peer,

@@ -244,7 +244,7 @@ fn listing_devices() {
             .find(|i| i.pid == peer.0.id())
             .expect("a device is missing");
         assert_eq!((found.regions, found.qps.len(), found.cqs.len()), (1, 1, 1));
-        assert_eq!(found.qps[0].state, "Rts");
+        assert_eq!(found.qps[0].state, "RTS");
         assert!(found.command.contains("listing_devices"));
     }
     assert!(list.iter().any(|i| i.pid == std::process::id()));

@@ -65,6 +65,12 @@ impl Machine {
     }
 }
 
+/// Whether this process may run on a core.
+pub(crate) fn may_use(core: usize) -> bool {
+    let allowed = rustix::thread::sched_getaffinity(None);
+    core < rustix::thread::CpuSet::MAX_CPU && allowed.is_ok_and(|set| set.is_set(core))
+}
+
 /// Pins this thread, and what it starts, to one core. Says so when it cannot.
 pub(crate) fn pin(core: usize) {
     let mut set = rustix::thread::CpuSet::new();

@@ -199,6 +199,12 @@ impl Request {
         let [initiator, target] = args.cores[..] else {
             bail!("--cores wants two numbers, as in 0,1");
         };
+        for core in [initiator, target] {
+            ensure!(
+                machine::may_use(core),
+                "--cores: this process may not run on core {core}"
+            );
+        }
         let effort = if args.quick {
             Effort {
                 repetitions: 3,

@@ -64,7 +64,9 @@ fn name<'a>(libraries: impl Iterator<Item = &'a PathBuf>) -> String {
 
 /// A directory for temporary files that nobody else can change.
 pub(super) fn private() -> Result<PathBuf> {
-    let folder = std::env::temp_dir().join(format!("rkey-{}", own_user()));
+    // The program may change its working directory, so the folder needs its whole path.
+    let temporary = std::path::absolute(std::env::temp_dir()).context("TMPDIR is no directory")?;
+    let folder = temporary.join(format!("rkey-{}", own_user()));
     claim(&folder).map_err(|error| {
         let what = format!("{} cannot be used", folder.display());
         hinted(

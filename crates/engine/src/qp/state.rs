@@ -7,6 +7,7 @@
 
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// The transport service of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -59,6 +60,19 @@ impl QpType {
     }
 }
 
+impl fmt::Display for QpType {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+            Self::XrcSend => "XRC send",
+            Self::XrcRecv => "XRC receive",
+            Self::Raw => "raw packet",
+        })
+    }
+}
+
 /// Where a queue pair is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
@@ -77,6 +91,20 @@ pub enum QpState {
     Sqe,
     /// Everything is flushed.
     Error,
+}
+
+impl fmt::Display for QpState {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::Rtr => "RTR",
+            Self::Rts => "RTS",
+            Self::Sqd => "SQD",
+            Self::Sqe => "SQE",
+            Self::Error => "ERR",
+        })
+    }
 }
 
 impl QpState {
