@@ -73,9 +73,14 @@ impl MrObject {
         self.c.get()
     }
 
-    /// Whether its memory is the program's own, and not a mapping or device memory that goes with it.
+    /// Whether its memory is the program's own, and not a mapping or device memory that goes with it, or none.
     pub(crate) fn is_of_program(&self) -> bool {
         self.keep.is_none()
+    }
+
+    /// Whether it stands for no memory.
+    fn is_null(&self) -> bool {
+        matches!(self.keep.as_deref(), Some(Keep::Null))
     }
 
     pub(crate) fn context(&self) -> Result<&ContextObject, Errno> {
@@ -90,6 +95,8 @@ enum Keep {
     Mapping(#[allow(dead_code, reason = "kept for its end")] Mapping),
     /// Device memory.
     Dm(#[allow(dead_code, reason = "kept for its end")] Hold),
+    /// Nothing: there is no memory.
+    Null,
 }
 
 /// A mapping of ours that is taken away with the region.
@@ -180,15 +187,8 @@ unsafe fn register_with(
         tracing::info!("ibv_reg_mr: {error}");
         errno::of(&error)
     })?;
-    let c = Mr {
-        context: pd.context,
-        pd: pd_handle,
-        addr: wanted.shown,
-        length: wanted.len as usize,
-        handle: region.local_key.0,
-        lkey: region.local_key.0,
-        rkey: region.key.0,
-    };
+    let shown = (wanted.shown, wanted.len as usize);
+    let c = structure(pd, pd_handle, shown, &region);
     let base = match spec.addressing {
         Addressing::Virtual => wanted.start,
         Addressing::Zero => 0,
@@ -201,6 +201,25 @@ unsafe fn register_with(
         keep: keep.map(Box::new),
         imported: false,
     })
+}
+
+/// What a program sees of a region with this address and length.
+#[inline]
+fn structure(
+    pd: &PdObject,
+    handle: *mut Pd,
+    (addr, length): (*mut c_void, usize),
+    region: &Region,
+) -> Mr {
+    Mr {
+        context: pd.context,
+        pd: handle,
+        addr,
+        length,
+        handle: region.local_key.0,
+        lkey: region.local_key.0,
+        rkey: region.key.0,
+    }
 }
 
 /// `ibv_reg_mr_iova2`.
@@ -390,10 +409,11 @@ pub unsafe extern "C" fn advise_mr(
 fn find_by_key(pd: &PdObject, lkey: u32) -> Result<(u64, u64, bool), Errno> {
     let same = |mr: &MrObject| {
         // SAFETY: a live region; its protection domain is live or refused.
-        unsafe {
-            let c = &*mr.c();
-            c.lkey == lkey && find::<PdObject>(c.pd).is_ok_and(|of| of.domain == pd.domain)
-        }
+        !mr.is_null()
+            && unsafe {
+                let c = &*mr.c();
+                c.lkey == lkey && find::<PdObject>(c.pd).is_ok_and(|of| of.domain == pd.domain)
+            }
     };
     // SAFETY: nothing is freed meanwhile, as the caller of advise_mr promises.
     unsafe {
@@ -423,12 +443,25 @@ fn bring_in(piece: &Sge, advice: c_int) {
     unsafe { libc::madvise(start as *mut c_void, len as usize, how) };
 }
 
-/// `ibv_alloc_null_mr`: not offered yet.
+/// `ibv_alloc_null_mr`: its local key gives zeros and takes what nobody wants, at any address. Its remote key is refused.
 ///
 /// # Safety
 /// A protection domain, or anything else.
-pub unsafe extern "C" fn alloc_null_mr(_pd: *mut Pd) -> *mut Mr {
-    fence(|| Err(Errno::OPNOTSUPP))
+pub unsafe extern "C" fn alloc_null_mr(pd: *mut Pd) -> *mut Mr {
+    fence(|| {
+        // SAFETY: a protection domain as the caller promises, or something that is refused.
+        let object = unsafe { find::<PdObject>(pd)? };
+        let device = object.context()?.device();
+        let region = device.register_null(object.domain).map_err(errno::from)?;
+        let shown = (std::ptr::null_mut(), usize::MAX);
+        place(MrObject {
+            c: UnsafeCell::new(structure(object, pd, shown, &region)),
+            region: UnsafeCell::new(region),
+            base: UnsafeCell::new((0, ACCESS_LOCAL_WRITE)),
+            keep: Some(Box::new(Keep::Null)),
+            imported: false,
+        })
+    })
 }
 
 /// `ibv_import_mr`: the same region under another context of the device.

@@ -141,6 +141,9 @@ impl Protection {
                 bindings: 0,
             });
         }
+        if entry.rights() & flag::NULL != 0 {
+            return Err(CoreError::Null(region));
+        }
         let domain = change.domain.unwrap_or(entry.domain());
         books.children(domain)?;
         let memory = match books.shared.get(&region.index) {

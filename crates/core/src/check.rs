@@ -149,6 +149,9 @@ impl Protection {
                 return Err(Reason::WrongEndpoint { bound });
             }
             has_right(pin.access(), needs)?;
+            if rights & flag::NULL != 0 {
+                return self.nothing(&pin, ask, needs);
+            }
             let offset = self.offset_in(&pin, ask.addr, ask.len)?;
             self.memory_of(&pin, offset, ask.len, alignment)
         };

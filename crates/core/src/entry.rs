@@ -33,6 +33,8 @@ pub(crate) mod flag {
     pub(crate) const SHARED: u32 = 1 << 23;
     /// The region's addresses are its virtual ones.
     pub(crate) const VIRTUAL: u32 = 1 << 24;
+    /// The region stands for no memory; it is a scatter list of what is read and what is written in its place.
+    pub(crate) const NULL: u32 = 1 << 25;
 }
 
 /// No endpoint, no counter.

@@ -87,6 +87,9 @@ pub enum CoreError {
         /// The endpoint or counter there.
         to: u32,
     },
+    /// The region stands for no memory, and stays what it is.
+    #[error("{0} is a null region: it can be closed, but not changed")]
+    Null(RegionId),
     /// The region cannot be enabled before an endpoint is tied to it (FI-077).
     #[error("{0} needs an endpoint before it can be enabled")]
     NeedsEndpoint(RegionId),

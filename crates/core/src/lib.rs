@@ -29,6 +29,7 @@ mod lease;
 mod limits;
 #[cfg(all(test, loom))]
 mod loom_models;
+mod null;
 mod raw;
 mod region;
 mod registry;

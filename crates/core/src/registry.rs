@@ -47,7 +47,7 @@ impl Protection {
         } else if spec.disabled {
             rights |= flag::DISABLED;
         }
-        let filling = Filling {
+        self.enter(Filling {
             geometry,
             domain: spec.domain,
             rights,
@@ -55,13 +55,18 @@ impl Protection {
             endpoint: None,
             counter: None,
             memory: spec.memory,
-        };
+        })
+    }
+
+    /// Enters a new region.
+    #[inline]
+    pub(crate) fn enter(&self, filling: Filling) -> Result<Region, CoreError> {
         let mut books = self.books.lock();
         let max = self.limits.max_regions;
         if books.regions >= max {
             return Err(reached(Limit::Regions, u64::from(max)));
         }
-        books.children(spec.domain)?;
+        books.children(filling.domain)?;
         self.place(&mut books, filling, 0)
     }
 

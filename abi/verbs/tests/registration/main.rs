@@ -6,6 +6,7 @@
 
 mod events;
 mod keys;
+mod null;
 mod posting;
 mod windows;
 mod world;

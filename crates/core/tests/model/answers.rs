@@ -19,6 +19,7 @@ pub(crate) fn core_no(error: &CoreError) -> No {
         CoreError::AlreadyEnabled(_) => No::AlreadyEnabled,
         CoreError::AlreadyTied { .. } => No::AlreadyTied,
         CoreError::NeedsEndpoint(_) => No::NeedsEndpoint,
+        CoreError::Null(_) => unreachable!("the generator makes no null regions"),
     }
 }
 
