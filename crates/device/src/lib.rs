@@ -58,6 +58,7 @@ mod identities;
 mod null;
 mod peeks;
 mod progress;
+mod quiet;
 mod reaches;
 mod reactor;
 mod shared;

@@ -431,10 +431,15 @@ impl Shared {
     /// not answered for a long time.
     pub(crate) fn cut_off(&self, key: LocalKey) {
         let links = referencing_links(&self.engine.lock(), key);
+        self.cut_links("closing a region", &links);
+    }
+
+    /// Gives up links to peers that do not answer.
+    pub(crate) fn cut_links(&self, what: &str, links: &[LinkId]) {
         if !links.is_empty() {
             tracing::warn!(
                 ?links,
-                "closing a region cuts the link to a peer that does not answer"
+                "{what} cuts the link to a peer that does not answer"
             );
             self.cut.lock().extend(links);
             self.progress.ring();

@@ -104,6 +104,25 @@ impl Device {
         Ok(())
     }
 
+    /// As [`Device::close_region`] if no peer has to be waited for; otherwise it stays as it is, and the
+    /// answer is `false`.
+    ///
+    /// # Errors
+    /// As [`Device::close_region`].
+    pub fn try_close_region(&self, region: Region) -> Result<bool, DeviceError> {
+        let shared = self.shared();
+        if !self.is_forked() && !shared.has_failed() {
+            let engine = shared.engine.lock();
+            let referenced = engine.references(region.local_key);
+            let strays = shared.reaches.has_strays(&engine);
+            drop(engine);
+            if referenced || strays && !shared.settle_reaches() {
+                return Ok(false);
+            }
+        }
+        self.close_region(region).map(|()| true)
+    }
+
     /// As [`Device::close_region`], but first unbinds the windows and takes away the bindings that
     /// hang on the region.
     ///

@@ -42,6 +42,8 @@ pub(crate) struct Srq {
 /// Requests by reference that have ended here and not at the peer.
 pub(crate) struct Ghost {
     pub(crate) link: LinkId,
+    /// The number of the queue pair that they belonged to.
+    pub(crate) qpn: u32,
     pub(crate) life: u32,
     pub(crate) sges: Vec<Sge>,
 }
@@ -201,6 +203,7 @@ impl<M> Context<M> {
         if !sges.is_empty() {
             self.ghosts.push(Ghost {
                 link,
+                qpn: qp.qpn,
                 life: qp.life,
                 sges,
             });

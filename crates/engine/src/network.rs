@@ -191,6 +191,16 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.links_that_name(|sges| sges.iter().any(|sge| sge.key == key))
     }
 
+    /// The links over which a peer may still touch memory because of requests of the queue pair with this
+    /// number (which need not exist any more) that have ended here and not at the peer.
+    pub fn haunted_links(&self, qpn: u32) -> Vec<LinkId> {
+        let of_qp = |ghost: &&Ghost| ghost.qpn == qpn && self.is_alive(ghost);
+        let mut links: Vec<LinkId> = self.x.ghosts.iter().filter(of_qp).map(|g| g.link).collect();
+        links.sort_unstable();
+        links.dedup();
+        links
+    }
+
     fn links_that_name(&self, names: impl Fn(&[Sge]) -> bool) -> Vec<LinkId> {
         if !self.x.referenced.get() {
             return Vec::new();

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// How long a waiting read looks for entries before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
+/// The pause when it cannot sleep.
+const NAP: Duration = Duration::from_micros(50);
 
 /// Takes up to `max` entries: `FI_EAGAIN` if there are none, `FI_EAVAIL` if the next one is an error.
 ///
@@ -135,7 +137,8 @@ pub(super) unsafe extern "C" fn sreadfrom(
                 Ok(()) => {
                     readable(&[wait.set.raw()], &deadline)?;
                 }
-                Err(FiError::AGAIN) => {}
+                // There may be something to read, or something to do that no descriptor tells of.
+                Err(FiError::AGAIN) => std::thread::sleep(NAP),
                 Err(error) => return Err(error),
             }
         }

@@ -13,6 +13,7 @@
 //! | [`header`] | what endpoints say to each other |
 //! | [`matching`] | which receive a message goes to |
 //! | [`operation`] | operations that are under way |
+//! | [`condemned`] | operations that are over, with memory that a peer may still touch |
 //! | [`send`], [`receive`] | messages out, messages in |
 //! | [`progress`] | completions of the device, and what follows from them |
 //! | [`msg`], [`tagged`], [`rma`], [`atomic`] | the calls; [`calls`] is what the first two have in common |
@@ -20,6 +21,7 @@
 
 pub(crate) mod atomic;
 mod calls;
+mod condemned;
 pub(crate) mod connect;
 pub(crate) mod connection;
 mod header;
@@ -42,6 +44,7 @@ use crate::domain::{Domain, Group};
 use crate::eq::Eq;
 use crate::errno::{FiError, Result};
 use crate::sys::*;
+use condemned::Condemned;
 use connection::{Connection, Peer};
 use matching::Matching;
 use operation::Operations;
@@ -149,6 +152,7 @@ struct State {
     connections: Vec<Connection>,
     by_qpn: HashMap<u32, usize>,
     operations: Operations,
+    condemned: Condemned,
     messages: Matching<SocketAddr, Receive, Kept>,
     tagged: Matching<SocketAddr, Receive, Kept>,
     /// Messages that were claimed, by the context that claimed them.
@@ -257,6 +261,10 @@ impl Endpoint {
         if let Some(channel) = &live.channel {
             while channel.try_next_event()?.is_some() {}
             live.cq.req_notify(false)?;
+        }
+        // No descriptor tells that a peer has let go of memory.
+        if !live.state.lock().condemned.is_empty() {
+            return Err(FiError::AGAIN);
         }
         Ok(())
     }

@@ -3,7 +3,6 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use super::connection::NOBODY;
 use super::header::{Header, Kind};
 use super::*;
 use crate::av::{AvObject, give_cut};
@@ -16,6 +15,7 @@ use crate::nosys::{self, COLLECTIVE, nosys};
 use crate::object::{find, handle_of, input, object, place, remove, status, transfer};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
+use std::time::Instant;
 
 /// What a program has a handle of.
 #[repr(C)]
@@ -388,21 +388,26 @@ impl Endpoint {
                 }
             }
             self.linger(live);
-            let mut state = live.state.lock();
-            for connection in &mut state.connections {
-                connection.up = false;
-                connection.lost = true;
-                connection.qp = None;
+            let (qps, operations) = {
+                let mut state = live.state.lock();
+                let mut qps = Vec::new();
+                for connection in &mut state.connections {
+                    connection.up = false;
+                    connection.lost = true;
+                    qps.extend(connection.qp.take());
+                }
+                let mut operations = state.operations.drain();
+                operations.extend(state.condemned.drain());
+                (qps, operations)
+            };
+            // From here on no peer touches the program's memory, stopped or not.
+            let deadline = Instant::now() + condemned::STUCK;
+            for qp in &qps {
+                qp.quiesce(deadline);
             }
-            // Regions of messages that the peers never fetched.
-            let ids: Vec<u64> = (0..state.connections.len())
-                .flat_map(|it| state.operations.of(it))
-                .collect();
-            for id in ids {
-                if id != NOBODY
-                    && let Some(operation) = state.operations.take(id)
-                    && let operation::Hold::Region(region) = operation.hold
-                {
+            // Messages that the peers never fetched.
+            for operation in operations {
+                if let operation::Hold::Region(region) = operation.hold {
                     let _ = self.domain.device.close_region(region);
                 }
             }

@@ -87,6 +87,12 @@ impl Operations {
         Some(operation)
     }
 
+    /// Takes all operations.
+    pub(crate) fn drain(&mut self) -> Vec<Operation> {
+        let places = std::mem::take(self).places.into_iter();
+        places.filter_map(|(_, place)| place).collect()
+    }
+
     /// The numbers of all operations of a connection.
     pub(crate) fn of(&self, connection: usize) -> Vec<u64> {
         let numbered = self.places.iter().enumerate();

@@ -5,7 +5,7 @@
 
 use super::connection::NOBODY;
 use super::header::{Header, Kind};
-use super::operation::{Hold, Operation, What};
+use super::operation::{Operation, What};
 use super::*;
 use crate::cq::Entry;
 use crate::errno::of_status;
@@ -45,6 +45,9 @@ impl Endpoint {
             }
         }
         state.completions = completions;
+        if !state.condemned.is_empty() {
+            self.look_at_condemned(live, state);
+        }
         if state.idle % LOOK_AFTER == LOOK_AFTER - 1 {
             self.look_after(live, state);
         }
@@ -239,17 +242,12 @@ impl Endpoint {
             return;
         }
         if let Some(operation) = state.operations.take(id) {
-            self.finish(live, state, operation);
+            self.end(live, state, operation);
         }
     }
 
-    /// An operation is complete.
-    fn finish(&self, live: &Live, state: &mut State, operation: Operation) {
-        if let Hold::Region(region) = operation.hold
-            && let Err(error) = self.domain.device.close_region(region)
-        {
-            tracing::debug!(%error, "closing the region of a message");
-        }
+    /// An operation is complete, and its memory the program's.
+    pub(super) fn finish(&self, live: &Live, state: &mut State, operation: Operation) {
         if let What::Fetch { landing, id } = operation.what {
             let error = operation.error.map(|(error, _)| error);
             let done = Header {

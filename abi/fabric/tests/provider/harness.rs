@@ -159,14 +159,14 @@ impl Side {
     }
 
     pub(crate) fn peer_ep(&self, other: *mut FidEp) -> u64 {
-        let (mut name, mut len, mut number) = ([0u8; 128], 128, 0);
-        // SAFETY: handles of the two sides and room of our own.
+        self.insert(&name_of(other))
+    }
+
+    /// Our number for whoever has a name.
+    pub(crate) fn insert(&self, name: &[u8]) -> u64 {
+        let mut number = 0;
+        // SAFETY: a handle of this side, and a name as an endpoint gave it.
         unsafe {
-            let cm = &*(*other).cm;
-            assert_eq!(
-                (cm.getname)(other.cast(), name.as_mut_ptr().cast(), &mut len),
-                0
-            );
             let insert = (*(*self.av).ops).insert;
             assert_eq!(
                 insert(self.av, name.as_ptr().cast(), 1, &mut number, 0, null_mut()),
@@ -295,6 +295,17 @@ impl Side {
         }
         self.completion(&[]).err().map_or(0, |error| error.err)
     }
+}
+
+/// The name of an endpoint.
+pub(crate) fn name_of(ep: *mut FidEp) -> Vec<u8> {
+    let mut name = vec![0u8; 128];
+    let mut len = name.len();
+    // SAFETY: a live handle, and room of our own.
+    let code = unsafe { ((*(*ep).cm).getname)(ep.cast(), name.as_mut_ptr().cast(), &mut len) };
+    assert_eq!(code, 0);
+    name.truncate(len);
+    name
 }
 
 /// Repeats a post while it is asked to come again.

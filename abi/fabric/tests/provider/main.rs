@@ -14,6 +14,8 @@ mod life;
 mod local;
 mod messages;
 mod pages;
+mod peer;
 mod registration;
+mod stopped;
 mod traffic;
 mod versions;

@@ -382,10 +382,14 @@ fn references_outlive_their_requests() {
     let links = pair.nodes[0].engine.referencing_links(mine.local_key);
     assert_eq!(links, [pair.ends[0]]);
     assert!(!pair.nodes[0].engine.references(other.local_key));
+    assert_eq!(pair.nodes[0].engine.haunted_links(a.qpn), links);
+    assert_eq!(pair.nodes[0].engine.haunted_links(a.qpn + 1), []);
     pair.nodes[0].engine.destroy_qp(a.id).unwrap();
     assert!(pair.nodes[0].engine.references(mine.local_key));
+    assert_eq!(pair.nodes[0].engine.haunted_links(a.qpn), links);
     pair.settle();
     assert!(!pair.nodes[0].engine.references(mine.local_key));
+    assert_eq!(pair.nodes[0].engine.haunted_links(a.qpn), []);
 }
 
 #[test]

@@ -1,0 +1,140 @@
+//! A side in another process: a test starts its own program again, for itself only, in another role.
+
+use crate::harness::*;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const ROLE: &str = "RKEY_TEST_ROLE";
+/// Begins a line that is meant for the other process.
+const MARK: &str = "rkey: ";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Whether this process is the other one, of this test.
+pub(crate) fn is_peer() -> bool {
+    std::env::var_os(ROLE).is_some()
+}
+
+/// In the peer: says something to the test.
+pub(crate) fn say(what: &str) {
+    // The test's own program prints to the same place; a line of our own is told apart.
+    println!("\n{MARK}{what}");
+}
+
+/// In the peer: waits for a word of the test; none when the test is over.
+pub(crate) fn hear() -> Option<String> {
+    let mut line = String::new();
+    let read = std::io::stdin().read_line(&mut line).unwrap();
+    (read > 0).then(|| line.trim().to_owned())
+}
+
+/// In the peer: tells the name of an endpoint.
+pub(crate) fn say_name(side: &Side) {
+    let hex: String = name_of(side.ep)
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect();
+    say(&hex);
+}
+
+/// The other process. It does not outlive the test.
+pub(crate) struct Peer {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    /// Starts it. `test` is the whole name of the calling test.
+    pub(crate) fn start(test: &str, environment: &[(&str, &str)]) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture", "--test-threads=1"])
+            .env(ROLE, "peer")
+            .envs(environment.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (to, from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Self {
+            child,
+            to,
+            from: BufReader::new(from),
+        }
+    }
+
+    /// The next thing that it says.
+    pub(crate) fn heard(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(
+                self.from.read_line(&mut line).unwrap() > 0,
+                "the peer ended"
+            );
+            if let Some(said) = line.trim().strip_prefix(MARK) {
+                return said.to_owned();
+            }
+        }
+    }
+
+    /// The name of its endpoint.
+    pub(crate) fn name(&mut self) -> Vec<u8> {
+        let hex = self.heard();
+        let pairs = hex.as_bytes().chunks_exact(2);
+        pairs
+            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+            .collect()
+    }
+
+    pub(crate) fn tell(&mut self, what: &str) {
+        writeln!(self.to, "{what}").unwrap();
+    }
+
+    pub(crate) fn signal(&self, signal: i32) {
+        // SAFETY: kill touches no memory of ours; the process is our child and not waited for yet.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
+    /// Stops it, and waits until all its threads have stopped.
+    pub(crate) fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let stopped = |stat: String| {
+            let state = stat.rsplit(')').next().unwrap_or("").trim_start();
+            state.starts_with('T')
+        };
+        until("the stop", || {
+            std::fs::read_dir(&tasks).unwrap().all(|task| {
+                let stat = task.unwrap().path().join("stat");
+                stopped(std::fs::read_to_string(stat).unwrap())
+            })
+        });
+    }
+
+    pub(crate) fn goes_on(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
+    /// Tells it that the test is over, and waits for its success.
+    pub(crate) fn finish(mut self) {
+        self.tell("end");
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "the peer failed: {status}");
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until something is so.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what} did not happen");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}

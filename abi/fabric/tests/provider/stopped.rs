@@ -1,0 +1,117 @@
+//! A peer that is stopped while it reaches into our memory, which has no descriptor: when the endpoint is
+//! closed, or the operation is reported as failed, not a byte changes any more.
+
+use crate::harness::*;
+use crate::peer::{Peer, hear, is_peer, say_name, until};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+/// Long enough that a peer can be stopped in the middle of it.
+const LEN: usize = 128 << 20;
+const KEY: u64 = 1;
+const THEIRS: u8 = 0xee;
+const OURS: u8 = 0x11;
+/// Closing takes a second or two here; it may be held up by a busy machine, not by the peer.
+const BOUNDED: Duration = Duration::from_secs(10);
+
+/// The peer: memory that can be read, until the test is over.
+fn target() {
+    let side = Side::open(&Wish::default());
+    let mut memory = vec![THEIRS; LEN];
+    let mr = side.reg(&mut memory, REMOTE, KEY, 0).unwrap();
+    say_name(&side);
+    while let Some(word) = hear() {
+        if word == "end" {
+            break;
+        }
+    }
+    // Time for what was interrupted to go on, if anything lets it.
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!((close(side.ep.cast()), mr.close()), (0, 0));
+}
+
+/// Memory that a peer writes to meanwhile.
+struct Buffer(Box<[AtomicU8]>);
+
+impl Buffer {
+    fn new() -> Self {
+        Self((0..LEN).map(|_| AtomicU8::new(0)).collect())
+    }
+
+    fn fill(&self, value: u8) {
+        self.0
+            .iter()
+            .for_each(|byte| byte.store(value, Ordering::Relaxed));
+    }
+
+    fn other_than(&self, value: u8) -> Option<usize> {
+        self.0
+            .iter()
+            .position(|byte| byte.load(Ordering::Relaxed) != value)
+    }
+}
+
+/// Starts to read all of the peer's memory into the buffer, and stops the peer in the middle of that.
+fn interrupt(side: &Side, number: u64, buffer: &Buffer, peer: &Peer) {
+    let at = buffer.0.as_ptr().cast_mut().cast();
+    // SAFETY: a live handle; the buffer outlives the endpoint, and is of atomic bytes.
+    let code = again(|| unsafe {
+        let read = (*(*side.ep).rma).read;
+        read(side.ep, at, LEN, null_mut(), number, 0, KEY, null_mut())
+    });
+    assert_eq!(code, 0);
+    until("the first byte", || {
+        buffer.0[0].load(Ordering::Relaxed) == THEIRS
+    });
+    peer.stop();
+}
+
+#[test]
+fn a_closed_endpoint_leaves_memory_that_no_stopped_peer_writes_to() {
+    if is_peer() {
+        return target();
+    }
+    let test = "stopped::a_closed_endpoint_leaves_memory_that_no_stopped_peer_writes_to";
+    let buffer = Buffer::new();
+    for _ in 0..3 {
+        let mut peer = Peer::start(test, &[]);
+        let side = Side::open(&Wish::default());
+        let number = side.insert(&peer.name());
+        buffer.fill(0);
+        interrupt(&side, number, &buffer, &peer);
+        let started = Instant::now();
+        assert_eq!(close(side.ep.cast()), 0);
+        assert!(started.elapsed() < BOUNDED, "{:?}", started.elapsed());
+        buffer.fill(OURS);
+        peer.goes_on();
+        peer.finish();
+        assert_eq!(buffer.other_than(OURS), None, "written after fi_close");
+    }
+}
+
+#[test]
+fn a_transfer_that_failed_leaves_memory_that_no_stopped_peer_writes_to() {
+    if is_peer() {
+        return target();
+    }
+    let test = "stopped::a_transfer_that_failed_leaves_memory_that_no_stopped_peer_writes_to";
+    let buffer = Buffer::new();
+    let mut peer = Peer::start(test, &[]);
+    let side = Side::open(&Wish::default());
+    let number = side.insert(&peer.name());
+    buffer.fill(0);
+    interrupt(&side, number, &buffer, &peer);
+    // Unless it was over before the stop.
+    if let Err(error) = side.completion(&[]) {
+        assert_ne!(error.err, 0);
+    }
+    buffer.fill(OURS);
+    peer.goes_on();
+    peer.finish();
+    assert_eq!(
+        buffer.other_than(OURS),
+        None,
+        "written after the completion"
+    );
+}

@@ -1,0 +1,81 @@
+//! Memory that a queue pair's requests named, given back.
+//!
+//! A request by reference that has ended here (by a time-out, a flush, or because its queue pair was
+//! destroyed) may not have ended at the peer, which reaches into our memory by a call of its own. Whoever
+//! registers memory is safe from that: closing the region waits for it. Whoever uses memory that has no
+//! region of its own asks here before the program gets it back.
+
+use std::time::{Duration, Instant};
+
+use rkey_engine::{LinkId, QpAttributes, QpState};
+
+use crate::qp::Qp;
+use crate::shared::Shared;
+
+/// Pauses between two looks.
+const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
+
+impl Shared {
+    /// The links over which something is under way that a queue pair does not wait for any more.
+    fn haunted(&self, qpn: u32) -> Vec<LinkId> {
+        match self.has_failed() {
+            // All links count as lost.
+            true => Vec::new(),
+            false => self.engine.lock().haunted_links(qpn),
+        }
+    }
+
+    /// Whether no peer of a lost link is in the middle of a call.
+    fn has_no_strays(&self) -> bool {
+        let strays = self.reaches.has_strays(&self.engine.lock());
+        !strays || self.settle_reaches()
+    }
+}
+
+impl Qp {
+    /// Whether no peer touches memory any more because of requests of this queue pair that have ended with
+    /// an error. It never waits.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        let shared = self.device().shared();
+        shared.is_forked() || shared.haunted(self.qpn()).is_empty() && shared.has_no_strays()
+    }
+
+    /// Gives up the links over which a peer may still touch such memory, because it has not answered for a
+    /// long time. [`Qp::is_quiet`] says when that is done.
+    pub fn cut_off(&self) {
+        let shared = self.device().shared();
+        if !shared.is_forked() {
+            shared.cut_links("a queue pair that failed", &shared.haunted(self.qpn()));
+        }
+    }
+
+    /// Ends the queue pair: everything that is posted is flushed, and when this returns no peer touches
+    /// memory that any of its requests named. A peer that does not answer until `deadline` loses its link to
+    /// this device; then only calls of the kernel that have begun are waited for.
+    pub fn quiesce(&self, deadline: Instant) {
+        let shared = self.device().shared();
+        if !shared.is_usable() {
+            return;
+        }
+        // It goes there from every state.
+        let _ = self.modify(&QpAttributes::to(QpState::Error));
+        let (mut nap, mut cut) = (NAPS.0, Vec::new());
+        loop {
+            let links = shared.haunted(self.qpn());
+            if links.is_empty() {
+                break;
+            }
+            if Instant::now() >= deadline && links != cut {
+                shared.cut_links("closing a queue pair", &links);
+                cut = links;
+            }
+            shared.drive_now();
+            std::thread::sleep(nap);
+            nap = (nap * 2).min(NAPS.1);
+        }
+        if !shared.has_no_strays() {
+            shared.wait_for_strays();
+        }
+    }
+}
