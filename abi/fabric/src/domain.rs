@@ -174,13 +174,7 @@ static OPS: OpsDomain = OpsDomain {
         *mut *mut c_void,
         *mut c_void
     ),
-    srx_ctx: nosys!(
-        c_int,
-        *mut FidDomain,
-        *mut c_void,
-        *mut *mut FidEp,
-        *mut c_void
-    ),
+    srx_ctx: crate::ep::shared::srx_context,
     query_atomic,
     query_collective: nosys!(c_int, *mut FidDomain, c_int, *mut c_void, u64),
     endpoint2,

@@ -54,6 +54,7 @@ impl FiError {
     pub(crate) const TRUNC: Self = Self(265);
     pub(crate) const NOKEY: Self = Self(266);
     pub(crate) const NOAV: Self = Self(267);
+    pub(crate) const NORX: Self = Self(269);
 
     /// What a call returns.
     pub(crate) const fn code(self) -> i32 {

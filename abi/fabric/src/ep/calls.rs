@@ -7,6 +7,7 @@
 use super::object::EpObject;
 use super::receive::Wanted;
 use super::send::{Descriptors, Message, QUIET};
+use super::shared::SrxObject;
 use crate::errno::{FiError, Result};
 use crate::object::{find, list};
 use crate::sys::*;
@@ -209,19 +210,23 @@ pub(super) unsafe fn receive_list(
 /// # Safety
 /// A handle, or something that is refused.
 unsafe fn receive(ep: *mut FidEp, iov: &[iovec], desc: Descriptors<'_>, it: Filter) -> Result<()> {
-    // SAFETY: as the caller promises.
-    let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
-    // One buffer for several messages: only without tags.
-    let usual = match it.tag {
-        None => ep.rx_flags,
-        Some(_) => ep.rx_flags & !FI_MULTI_RECV,
-    };
-    ep.receive(&Wanted {
+    let wanted = |usual: u64| Wanted {
         iov,
         desc,
         from: it.from,
         tag: it.tag,
         context: it.context,
-        flags: it.flags.unwrap_or(usual),
-    })
+        // One buffer for several messages: only without tags.
+        flags: it.flags.unwrap_or(match it.tag {
+            None => usual,
+            Some(_) => usual & !FI_MULTI_RECV,
+        }),
+    };
+    // SAFETY: as the caller promises.
+    if let Ok(ep) = unsafe { find::<EpObject, _>(ep) } {
+        return ep.inner.receive(&wanted(ep.inner.rx_flags));
+    }
+    // SAFETY: as the caller promises.
+    let srx = &unsafe { find::<SrxObject, _>(ep)? }.inner;
+    srx.receive(&wanted(srx.flags))
 }

@@ -62,6 +62,22 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
         self.unexpected.push_back((source, tag, message));
     }
 
+    /// Offers the kept messages, oldest first, to receives that are elsewhere. What `take` has an answer for
+    /// is kept no longer.
+    pub(crate) fn offer<T>(
+        &mut self,
+        mut take: impl FnMut(&P, u64, &M) -> Option<T>,
+    ) -> Vec<(T, M)> {
+        let mut taken = Vec::new();
+        for (source, tag, message) in std::mem::take(&mut self.unexpected) {
+            match take(&source, tag, &message) {
+                Some(answer) => taken.push((answer, message)),
+                None => self.unexpected.push_back((source, tag, message)),
+            }
+        }
+        taken
+    }
+
     /// The oldest kept message that a receive accepts.
     pub(crate) fn message_for(&mut self, pattern: &Pattern<P>) -> Option<(P, u64, M)> {
         if self.unexpected.is_empty() {

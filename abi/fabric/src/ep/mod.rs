@@ -15,6 +15,7 @@
 //! | [`operation`] | operations that are under way |
 //! | [`condemned`] | operations that are over, with memory that a peer may still touch |
 //! | [`send`], [`receive`] | messages out, messages in |
+//! | [`shared`] | receives that several endpoints share |
 //! | [`progress`] | completions of the device, and what follows from them |
 //! | [`msg`], [`tagged`], [`rma`], [`atomic`] | the calls; [`calls`] is what the first two have in common |
 //! | [`connect`] | connection management of `FI_EP_MSG` |
@@ -34,6 +35,7 @@ mod progress;
 mod receive;
 mod rma;
 mod send;
+pub(crate) mod shared;
 mod tagged;
 
 use crate::av::Av;
@@ -52,6 +54,7 @@ use parking_lot::Mutex;
 use receive::{Kept, Receive};
 use rkey_device::engine::{Completion, Sge};
 use rkey_device::{Channel, Srq};
+use shared::Srx;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -73,6 +76,8 @@ const RESERVE: u32 = 32;
 const INLINE_MAX: usize = 512;
 /// After so many looks in vain the peers are looked after.
 const LOOK_AFTER: u32 = 1024;
+/// The least room for another message in a buffer for several, until the program says another.
+const MIN_MULTI_RECV: usize = 64;
 /// Datagrams that are kept for a receive; more are dropped.
 const DATAGRAMS_MAX: usize = 1024;
 
@@ -83,6 +88,8 @@ pub(crate) struct Endpoint {
     /// By which regions that serve one endpoint know it.
     pub(crate) number: u32,
     pub(crate) ep_type: c_int,
+    /// Its receives are in a shared context.
+    shares: bool,
     pub(crate) caps: u64,
     /// Flags of transfers whose call has none.
     pub(crate) tx_flags: u64,
@@ -101,6 +108,7 @@ pub(crate) struct Endpoint {
 struct Setup {
     tx: Option<Side>,
     rx: Option<Side>,
+    srx: Option<Arc<Srx>>,
     av: Option<Arc<Av>>,
     eq: Option<Arc<Eq>>,
     counters: [Option<Arc<Counter>>; COUNTERS],
@@ -129,6 +137,8 @@ struct Side {
 struct Live {
     tx: Option<Side>,
     rx: Option<Side>,
+    /// Where its receives are, if they are shared.
+    srx: Option<Arc<Srx>>,
     av: Option<Arc<Av>>,
     eq: Option<Arc<Eq>>,
     counters: [Option<Arc<Counter>>; COUNTERS],
@@ -155,6 +165,8 @@ struct State {
     condemned: Condemned,
     messages: Matching<SocketAddr, Receive, Kept>,
     tagged: Matching<SocketAddr, Receive, Kept>,
+    /// How many receives the shared context had when the messages that wait were last offered to it.
+    settled: u64,
     /// Messages that were claimed, by the context that claimed them.
     claimed: HashMap<usize, (SocketAddr, u64, Kept)>,
     completions: Vec<Completion>,
@@ -225,6 +237,18 @@ mod buffers {
 }
 use buffers::Buffers;
 
+/// Whether capabilities have every one that something needs.
+fn check_caps(there: u64, needed: u64) -> Result<()> {
+    if there & needed == needed {
+        return Ok(());
+    }
+    tracing::info!(
+        "the endpoint was made without the capabilities {:#x}",
+        needed & !there
+    );
+    Err(FiError::OPNOTSUPP)
+}
+
 impl Endpoint {
     fn live(&self) -> Result<&Live> {
         self.live.get().ok_or(FiError::OPBADSTATE)
@@ -232,15 +256,7 @@ impl Endpoint {
 
     /// Whether it has every one of these capabilities; an endpoint whose information said none has all.
     fn check_caps(&self, caps: u64) -> Result<()> {
-        if self.caps & caps == caps {
-            Ok(())
-        } else {
-            tracing::info!(
-                "the endpoint was made without the capabilities {:#x}",
-                caps & !self.caps
-            );
-            Err(FiError::OPNOTSUPP)
-        }
+        check_caps(self.caps, caps)
     }
 
     /// Does what there is to do: completions of the device, messages that arrived.

@@ -13,6 +13,7 @@ use crate::eq::EqObject;
 use crate::info::filter::Hints;
 use crate::nosys::{self, COLLECTIVE, nosys};
 use crate::object::{find, handle_of, input, object, place, remove, status, transfer};
+use shared::SrxObject;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::time::Instant;
@@ -32,7 +33,7 @@ static FID_OPS: Ops = Ops {
     ..nosys::OPS
 };
 
-static OPS: OpsEp = OpsEp {
+pub(super) const OPS: OpsEp = OpsEp {
     size: size_of::<OpsEp>(),
     cancel,
     getopt: options::getopt,
@@ -58,7 +59,7 @@ static OPS: OpsEp = OpsEp {
     export_xpu: nosys!(c_int, *mut FidEp, *mut c_void),
 };
 
-static CM: OpsCm = OpsCm {
+pub(super) static CM: OpsCm = OpsCm {
     size: size_of::<OpsCm>(),
     setname,
     getname,
@@ -98,7 +99,8 @@ pub(crate) unsafe extern "C" fn endpoint(
         if !matches!(ep_type, FI_EP_RDM | FI_EP_MSG | FI_EP_DGRAM) {
             return Err(FiError::INVAL);
         }
-        if attr.tx_ctx_cnt > 1 || attr.rx_ctx_cnt > 1 {
+        let shares = attr.rx_ctx_cnt == FI_SHARED_CONTEXT;
+        if attr.tx_ctx_cnt > 1 || attr.rx_ctx_cnt > 1 && !shares {
             return Err(FiError::NOSYS);
         }
         let auth_key = match owner.inner.version >= version(1, 5) {
@@ -120,6 +122,7 @@ pub(crate) unsafe extern "C" fn endpoint(
             group: owner.inner.group(auth_key)?,
             number: number(),
             ep_type,
+            shares,
             caps: if info.caps == 0 { offered } else { info.caps },
             tx_flags: info.tx.map_or(0, |tx| tx.op_flags),
             rx_flags: info.rx.map_or(0, |rx| rx.op_flags),
@@ -130,7 +133,7 @@ pub(crate) unsafe extern "C" fn endpoint(
                 ..Setup::default()
             }),
             live: OnceLock::new(),
-            min_multi_recv: AtomicUsize::new(64),
+            min_multi_recv: AtomicUsize::new(MIN_MULTI_RECV),
             closing: AtomicBool::new(false),
         });
         let object = EpObject {
@@ -190,6 +193,25 @@ unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
                 }
                 av.users.add();
                 setup.av = Some(Arc::clone(av));
+                Ok(())
+            }
+            FI_CLASS_SRX_CTX => {
+                // SAFETY: a handle, or something that is refused.
+                let srx = &unsafe { find::<SrxObject, _>(bound)? }.inner;
+                if flags != 0 {
+                    return Err(FiError::BADFLAGS);
+                }
+                if !ep.shares {
+                    tracing::warn!(
+                        "an endpoint takes a shared receive context if its rx_ctx_cnt is FI_SHARED_CONTEXT"
+                    );
+                    return Err(FiError::INVAL);
+                }
+                if setup.srx.is_some() {
+                    return Err(FiError::BUSY);
+                }
+                srx.join(ep)?;
+                setup.srx = Some(Arc::clone(srx));
                 Ok(())
             }
             FI_CLASS_EQ => {
@@ -308,6 +330,10 @@ impl Endpoint {
         if self.ep_type == FI_EP_MSG && setup.eq.is_none() {
             return Err(FiError::NOEQ);
         }
+        if self.shares && setup.srx.is_none() {
+            tracing::warn!("the endpoint has to be bound to its shared receive context");
+            return Err(FiError::NORX);
+        }
         let device = &self.domain.device;
         let waits = [&setup.tx, &setup.rx]
             .into_iter()
@@ -326,6 +352,7 @@ impl Endpoint {
         let live = Live {
             tx: setup.tx.clone(),
             rx: setup.rx.clone(),
+            srx: setup.srx.clone(),
             av: setup.av.clone(),
             eq: setup.eq.clone(),
             counters: setup.counters.clone(),
@@ -349,6 +376,9 @@ impl Endpoint {
                 None => incoming.reject("the endpoint is closed"),
             };
             *live.serving.lock() = Some(self.domain.fabric.cm.serve(listener, Box::new(handler))?);
+        }
+        if let Some(srx) = &setup.srx {
+            srx.attach(self, setup.av.as_ref())?;
         }
         if self.live.set(live).is_err() {
             return Ok(());
@@ -390,6 +420,12 @@ impl Endpoint {
             self.linger(live);
             let (qps, operations) = {
                 let mut state = live.state.lock();
+                if let Some(srx) = &live.srx {
+                    srx.detach(
+                        self,
+                        state.messages.unexpected() + state.tagged.unexpected(),
+                    );
+                }
                 let mut qps = Vec::new();
                 for connection in &mut state.connections {
                     connection.up = false;
@@ -421,6 +457,9 @@ impl Endpoint {
         for counter in setup.counters.iter().flatten() {
             counter.detach(self);
             counter.users.remove();
+        }
+        if let Some(srx) = &setup.srx {
+            srx.part();
         }
         if let Some(av) = &setup.av {
             av.users.remove();

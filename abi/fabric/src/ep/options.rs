@@ -4,6 +4,7 @@
 // UNSAFETY: C functions that read and write the program's memory.
 
 use super::object::EpObject;
+use super::shared::SrxObject;
 use super::*;
 use crate::info::offer::CM_DATA_SIZE;
 use crate::object::{find, status};
@@ -11,6 +12,20 @@ use std::ffi::c_void;
 
 /// The level of options of endpoints.
 const LEVEL: c_int = 0;
+
+/// The least room for another message, of an endpoint or a shared receive context.
+///
+/// # Safety
+/// A handle, or something that is refused.
+unsafe fn least<'a>(fid: *mut Fid) -> Result<&'a AtomicUsize> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        match find::<EpObject, _>(fid) {
+            Ok(ep) => Ok(&ep.inner.min_multi_recv),
+            Err(_) => Ok(&find::<SrxObject, _>(fid)?.inner.min_multi_recv),
+        }
+    }
+}
 
 pub(super) unsafe extern "C" fn getopt(
     fid: *mut Fid,
@@ -21,12 +36,12 @@ pub(super) unsafe extern "C" fn getopt(
 ) -> c_int {
     status(|| {
         // SAFETY: a handle, or something that is refused.
-        let ep = &unsafe { find::<EpObject, _>(fid)? }.inner;
+        let min_multi_recv = unsafe { least(fid)? };
         if level != LEVEL || len.is_null() {
             return Err(FiError::INVAL);
         }
         let number = match option {
-            FI_OPT_MIN_MULTI_RECV => ep.min_multi_recv.load(Ordering::Relaxed),
+            FI_OPT_MIN_MULTI_RECV => min_multi_recv.load(Ordering::Relaxed),
             FI_OPT_CM_DATA_SIZE => CM_DATA_SIZE,
             _ => return Err(FiError(libc::ENOPROTOOPT)),
         };
@@ -51,7 +66,7 @@ pub(super) unsafe extern "C" fn setopt(
 ) -> c_int {
     status(|| {
         // SAFETY: a handle, or something that is refused.
-        let ep = &unsafe { find::<EpObject, _>(fid)? }.inner;
+        let min_multi_recv = unsafe { least(fid)? };
         if level != LEVEL || value.is_null() {
             return Err(FiError::INVAL);
         }
@@ -59,7 +74,7 @@ pub(super) unsafe extern "C" fn setopt(
             FI_OPT_MIN_MULTI_RECV if len == size_of::<usize>() => {
                 // SAFETY: so many bytes, as the program says.
                 let least = unsafe { value.cast::<usize>().read_unaligned() };
-                ep.min_multi_recv.store(least, Ordering::Relaxed);
+                min_multi_recv.store(least, Ordering::Relaxed);
                 Ok(())
             }
             FI_OPT_FI_HMEM_P2P if len == size_of::<c_int>() => {

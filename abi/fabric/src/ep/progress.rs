@@ -48,6 +48,7 @@ impl Endpoint {
         if !state.condemned.is_empty() {
             self.look_at_condemned(live, state);
         }
+        self.settle(live, state);
         if state.idle % LOOK_AFTER == LOOK_AFTER - 1 {
             self.look_after(live, state);
         }

@@ -6,7 +6,7 @@
 use super::header::{Header, Kind};
 use super::matching::{Keep, Pattern};
 use super::operation::{Hold, Operation, What};
-use super::send::{Descriptors, total};
+use super::send::{Descriptors, elements, total};
 use super::*;
 use crate::cq::Entry;
 use connection::Later;
@@ -23,9 +23,32 @@ pub(super) struct Receive {
     room: usize,
     context: usize,
     buffer: usize,
-    report: bool,
+    flags: u64,
     /// The buffer takes several messages: bytes that are used, and what they share.
     multi: Option<(usize, Arc<Shared>)>,
+}
+
+impl Receive {
+    pub(super) fn is_of(&self, context: usize) -> bool {
+        self.context == context
+    }
+
+    /// The completion of a receive that was called back.
+    pub(super) fn canceled(&self, tagged: bool) -> Entry {
+        let kind = if tagged { FI_TAGGED } else { FI_MSG };
+        let multi = if self.multi.is_some() {
+            FI_MULTI_RECV
+        } else {
+            0
+        };
+        let entry = Entry {
+            context: self.context,
+            flags: FI_RECV | kind | multi,
+            buf: self.buffer,
+            ..Entry::default()
+        };
+        entry.failed(FiError::CANCELED)
+    }
 }
 
 /// What messages in the same buffer share.
@@ -51,7 +74,7 @@ pub(super) enum Kept {
 }
 
 impl Kept {
-    fn header(&self) -> &Header {
+    pub(super) fn header(&self) -> &Header {
         match self {
             Self::Here { header, .. } | Self::Announced { header, .. } => header,
         }
@@ -69,20 +92,50 @@ pub(super) struct Wanted<'a> {
     pub(super) flags: u64,
 }
 
+/// Checks a receive of a context with these capabilities, and names its memory.
+pub(super) fn prepare(
+    domain: &Domain,
+    group: &Group,
+    caps: u64,
+    wanted: &Wanted<'_>,
+) -> Result<Receive> {
+    let kind = match wanted.tag {
+        Some(_) => FI_TAGGED,
+        None => FI_MSG,
+    };
+    let multi = wanted.flags & FI_MULTI_RECV;
+    check_caps(caps, FI_RECV | kind | multi)?;
+    let room = total(wanted.iov)?;
+    let sges = elements(domain, group, wanted.iov, wanted.desc, LocalUse::Recv)?;
+    let shared = || Shared {
+        pending: AtomicU32::new(0),
+        full: AtomicBool::new(false),
+    };
+    Ok(Receive {
+        sges,
+        room,
+        context: wanted.context as usize,
+        buffer: wanted
+            .iov
+            .first()
+            .map_or(0, |piece| piece.iov_base as usize),
+        flags: wanted.flags,
+        multi: (multi != 0).then(|| (0, Arc::new(shared()))),
+    })
+}
+
 impl Endpoint {
     /// Posts a receive, or looks for a message, as the flags say.
     pub(super) fn receive(&self, wanted: &Wanted<'_>) -> Result<()> {
-        self.check_caps(
-            FI_RECV
-                | if wanted.tag.is_some() {
-                    FI_TAGGED
-                } else {
-                    FI_MSG
-                },
-        )?;
         let live = self.live()?;
         if live.rx.is_none() {
             return Err(FiError::NOCQ);
+        }
+        if live.srx.is_some() {
+            tracing::warn!(
+                "receives of an endpoint with a shared receive context are posted to the context"
+            );
+            return Err(FiError::OPNOTSUPP);
         }
         let (tag, ignore) = wanted.tag.unwrap_or((0, 0));
         let source = match wanted.from {
@@ -101,34 +154,10 @@ impl Endpoint {
         if wanted.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
             return self.look(live, wanted, &pattern);
         }
-        let receive = self.prepare(live, wanted)?;
+        let receive = prepare(&self.domain, &self.group, self.caps, wanted)?;
         let mut state = live.state.lock();
         self.start(live, &mut state, wanted.tag.is_some(), pattern, receive);
         Ok(())
-    }
-
-    fn prepare(&self, live: &Live, wanted: &Wanted<'_>) -> Result<Receive> {
-        let room = total(wanted.iov)?;
-        let sges = self.elements(wanted.iov, wanted.desc, LocalUse::Recv)?;
-        let multi = wanted.flags & FI_MULTI_RECV != 0;
-        if multi {
-            self.check_caps(FI_MULTI_RECV)?;
-        }
-        let shared = || Shared {
-            pending: AtomicU32::new(0),
-            full: AtomicBool::new(false),
-        };
-        Ok(Receive {
-            sges,
-            room,
-            context: wanted.context as usize,
-            buffer: wanted
-                .iov
-                .first()
-                .map_or(0, |piece| piece.iov_base as usize),
-            report: Self::reports(live.rx.as_ref(), wanted.flags),
-            multi: multi.then(|| (0, Arc::new(shared()))),
-        })
     }
 
     /// Gives a receive the messages that wait for it, then lets it wait for more.
@@ -159,7 +188,7 @@ impl Endpoint {
     }
 
     /// Where in a receive a message goes, and whether the receive takes more.
-    fn landing(
+    pub(super) fn landing(
         &self,
         live: &Live,
         receive: &mut Receive,
@@ -174,6 +203,7 @@ impl Endpoint {
             },
             ..rx_entry(header)
         };
+        let report = Self::reports(live.rx.as_ref(), receive.flags);
         let Some((used, shared)) = &mut receive.multi else {
             let landing = Landing {
                 sges: std::mem::take(&mut receive.sges),
@@ -182,7 +212,7 @@ impl Endpoint {
                     buf: receive.buffer,
                     ..entry
                 },
-                report: receive.report,
+                report,
                 shared: None,
             };
             return (landing, Keep::No);
@@ -197,12 +227,16 @@ impl Endpoint {
                 buf: receive.buffer + *used,
                 ..entry
             },
-            report: receive.report,
+            report,
             shared: Some(Arc::clone(shared)),
         };
         *used += len;
         // The least room that another message may need is the program's to say.
-        let least = self.min_multi_recv.load(Ordering::Relaxed).max(1);
+        let least = match &live.srx {
+            Some(srx) => &srx.min_multi_recv,
+            None => &self.min_multi_recv,
+        };
+        let least = least.load(Ordering::Relaxed).max(1);
         if receive.room - *used >= least {
             return (landing, Keep::Yes);
         }
@@ -227,7 +261,16 @@ impl Endpoint {
             &mut state.messages
         };
         let find = |receive: &mut Receive| self.landing(live, receive, &source, &header);
-        match (queue.receive_for(&source, header.tag, find), header.kind) {
+        let landing = match &live.srx {
+            Some(srx) => self.shared_receive_for(live, state, srx, &source, &header),
+            None => queue.receive_for(&source, header.tag, find),
+        };
+        let queue = if header.tagged {
+            &mut state.tagged
+        } else {
+            &mut state.messages
+        };
+        match (landing, header.kind) {
             (Some(landing), Kind::Announced { key }) => {
                 let kept = Kept::Announced {
                     header,
@@ -268,7 +311,7 @@ impl Endpoint {
     }
 
     /// Brings a message to its receive: copies it, or starts to read it.
-    fn deliver(&self, live: &Live, state: &mut State, landing: Landing, kept: Kept) {
+    pub(super) fn deliver(&self, live: &Live, state: &mut State, landing: Landing, kept: Kept) {
         match kept {
             Kept::Here {
                 header,
@@ -501,6 +544,19 @@ impl Endpoint {
 
     /// `FI_PEEK`, `FI_CLAIM`, `FI_DISCARD` (fi_tagged(3)).
     fn look(&self, live: &Live, wanted: &Wanted<'_>, pattern: &Pattern<SocketAddr>) -> Result<()> {
+        match self.try_look(live, wanted, pattern)? {
+            true => Ok(()),
+            false => Self::nothing_there(live, wanted),
+        }
+    }
+
+    /// The same, as far as a message is there; whether there is one.
+    pub(super) fn try_look(
+        &self,
+        live: &Live,
+        wanted: &Wanted<'_>,
+        pattern: &Pattern<SocketAddr>,
+    ) -> Result<bool> {
         let (peek, claim, discard) = (
             wanted.flags & FI_PEEK != 0,
             wanted.flags & FI_CLAIM != 0,
@@ -513,76 +569,93 @@ impl Endpoint {
             if !claim {
                 return Err(FiError::BADFLAGS);
             }
-            let (source, tag, kept) = state.claimed.remove(&context).ok_or(FiError::INVAL)?;
-            if discard {
-                self.discard(live, &mut state, context, &source, kept);
-                return Ok(());
-            }
-            let mut receive = match self.prepare(live, wanted) {
-                Ok(receive) => receive,
-                Err(error) => {
-                    state.claimed.insert(context, (source, tag, kept));
-                    return Err(error);
-                }
-            };
-            let (landing, _) = self.landing(live, &mut receive, &source, kept.header());
-            self.deliver(live, &mut state, landing, kept);
-            return Ok(());
+            return self.take_claimed(live, &mut state, wanted);
         }
         let queue = if wanted.tag.is_some() {
             &mut state.tagged
         } else {
             &mut state.messages
         };
-        let found = match claim || discard {
-            true => queue.message_for(pattern),
-            false => None,
-        };
-        let entry = match (&found, queue.peek(pattern)) {
-            (Some((source, _, kept)), _) | (None, Some((source, _, kept)))
-                if found.is_some() || !(claim || discard) =>
-            {
-                let source = match &live.av {
-                    Some(av) if self.caps & FI_SOURCE != 0 => av.number(source),
-                    _ => FI_ADDR_NOTAVAIL,
-                };
-                Entry {
-                    context,
-                    source,
-                    len: kept.header().len as usize,
-                    ..rx_entry(kept.header())
-                }
-            }
-            _ => {
-                let flags = FI_RECV
-                    | if wanted.tag.is_some() {
-                        FI_TAGGED
-                    } else {
-                        FI_MSG
-                    };
-                let entry = Entry {
-                    context,
-                    flags,
-                    tag: pattern.tag,
-                    ..Entry::default()
-                };
-                entry.failed(FiError::NOMSG)
-            }
-        };
-        match found {
-            Some((source, tag, kept)) if claim => {
-                state.claimed.insert(context, (source, tag, kept));
-            }
-            Some((source, _, kept)) => {
-                self.discard(live, &mut state, context, &source, kept);
-                return Ok(());
-            }
-            None => {}
+        if !(claim || discard) {
+            let Some((source, _, kept)) = queue.peek(pattern) else {
+                return Ok(false);
+            };
+            self.tell(live, context, source, kept.header());
+            return Ok(true);
         }
+        let Some((source, tag, kept)) = queue.message_for(pattern) else {
+            return Ok(false);
+        };
+        if let Some(srx) = &live.srx {
+            srx.forget(1);
+        }
+        if claim {
+            self.tell(live, context, &source, kept.header());
+            state.claimed.insert(context, (source, tag, kept));
+        } else {
+            self.discard(live, &mut state, context, &source, &kept);
+        }
+        Ok(true)
+    }
+
+    /// Receives or discards the message that was claimed with this context; whether there is one.
+    fn take_claimed(&self, live: &Live, state: &mut State, wanted: &Wanted<'_>) -> Result<bool> {
+        let context = wanted.context as usize;
+        let Some((source, tag, kept)) = state.claimed.remove(&context) else {
+            return Ok(false);
+        };
+        if wanted.flags & FI_DISCARD != 0 {
+            self.discard(live, state, context, &source, &kept);
+            return Ok(true);
+        }
+        match prepare(&self.domain, &self.group, self.caps, wanted) {
+            Ok(mut receive) => {
+                let (landing, _) = self.landing(live, &mut receive, &source, kept.header());
+                self.deliver(live, state, landing, kept);
+                Ok(true)
+            }
+            Err(error) => {
+                state.claimed.insert(context, (source, tag, kept));
+                Err(error)
+            }
+        }
+    }
+
+    /// Says that no message is there, in the way of the call.
+    pub(super) fn nothing_there(live: &Live, wanted: &Wanted<'_>) -> Result<()> {
+        if wanted.flags & FI_PEEK == 0 {
+            return Err(FiError::INVAL);
+        }
+        let (kind, tag) = match wanted.tag {
+            Some((tag, _)) => (FI_TAGGED, tag),
+            None => (FI_MSG, 0),
+        };
+        let entry = Entry {
+            context: wanted.context as usize,
+            flags: FI_RECV | kind,
+            tag,
+            ..Entry::default()
+        };
         if let Some(rx) = &live.rx {
-            rx.cq.push(entry);
+            rx.cq.push(entry.failed(FiError::NOMSG));
         }
         Ok(())
+    }
+
+    /// Completes a call that looked for a message, or threw one away.
+    fn tell(&self, live: &Live, context: usize, source: &SocketAddr, header: &Header) {
+        let source = match &live.av {
+            Some(av) if self.caps & FI_SOURCE != 0 => av.number(source),
+            _ => FI_ADDR_NOTAVAIL,
+        };
+        if let Some(rx) = &live.rx {
+            rx.cq.push(Entry {
+                context,
+                source,
+                len: header.len as usize,
+                ..rx_entry(header)
+            });
+        }
     }
 
     /// Throws a message away, and completes the call that asked for it.
@@ -592,24 +665,11 @@ impl Endpoint {
         state: &mut State,
         context: usize,
         source: &SocketAddr,
-        kept: Kept,
+        kept: &Kept,
     ) {
-        let header = *kept.header();
         let (Kept::Here { connection, .. } | Kept::Announced { connection, .. }) = kept;
-        self.confirm(state, connection, &header, 0);
-        let source = match &live.av {
-            Some(av) if self.caps & FI_SOURCE != 0 => av.number(source),
-            _ => FI_ADDR_NOTAVAIL,
-        };
-        if let Some(rx) = &live.rx {
-            let len = header.len as usize;
-            rx.cq.push(Entry {
-                context,
-                source,
-                len,
-                ..rx_entry(&header)
-            });
-        }
+        self.confirm(state, *connection, kept.header(), 0);
+        self.tell(live, context, source, kept.header());
     }
 
     /// `fi_cancel`: a receive that waits ends with `FI_ECANCELED`.
@@ -617,7 +677,7 @@ impl Endpoint {
         let live = self.live()?;
         let context = context as usize;
         let mut state = live.state.lock();
-        if Self::take_back(live, &mut state, |receive| receive.context == context) {
+        if Self::take_back(live, &mut state, |receive| receive.is_of(context)) {
             Ok(())
         } else {
             // What has started cannot be called back, and completes as it does.
@@ -641,20 +701,8 @@ impl Endpoint {
             let Some(receive) = queue.cancel(&wanted) else {
                 continue;
             };
-            let kind = if tagged { FI_TAGGED } else { FI_MSG };
-            let multi = if receive.multi.is_some() {
-                FI_MULTI_RECV
-            } else {
-                0
-            };
-            let entry = Entry {
-                context: receive.context,
-                flags: FI_RECV | kind | multi,
-                buf: receive.buffer,
-                ..Entry::default()
-            };
             if let Some(rx) = &live.rx {
-                rx.cq.push(entry.failed(FiError::CANCELED));
+                rx.cq.push(receive.canceled(tagged));
             }
             return true;
         }

@@ -57,6 +57,25 @@ pub(super) fn total(iov: &[iovec]) -> Result<usize> {
         .ok_or(FiError::MSGSIZE)
 }
 
+/// The elements for a list of local buffers.
+#[inline]
+pub(super) fn elements(
+    domain: &Domain,
+    group: &Group,
+    iov: &[iovec],
+    desc: Descriptors<'_>,
+    usage: LocalUse,
+) -> Result<Vec<Sge>> {
+    if iov.len() > IOV_LIMIT {
+        return Err(FiError::INVAL);
+    }
+    let one = |(index, piece): (usize, &iovec)| {
+        let at = piece.iov_base as u64;
+        local::element(domain, group, at, piece.iov_len, desc.get(index), usage)
+    };
+    iov.iter().enumerate().map(one).collect()
+}
+
 impl Endpoint {
     /// Whether an operation with these flags reports its success.
     #[inline]
@@ -73,21 +92,7 @@ impl Endpoint {
         desc: Descriptors<'_>,
         usage: LocalUse,
     ) -> Result<Vec<Sge>> {
-        if iov.len() > IOV_LIMIT {
-            return Err(FiError::INVAL);
-        }
-        let one = |(index, piece): (usize, &iovec)| {
-            let at = piece.iov_base as u64;
-            local::element(
-                &self.domain,
-                &self.group,
-                at,
-                piece.iov_len,
-                desc.get(index),
-                usage,
-            )
-        };
-        iov.iter().enumerate().map(one).collect()
+        elements(&self.domain, &self.group, iov, desc, usage)
     }
 
     /// Copies the bytes of buffers behind each other; `FI_EFAULT` if they are not there.

@@ -131,6 +131,7 @@ pub(crate) fn matches(
         tx_op_flags: FI_TRANSMIT_COMPLETE,
         rx_op_flags: 0,
         msg_order: MSG_ORDER,
+        shares: false,
         inject_size: INJECT_SIZE,
         tx_size: TX_SIZE,
         rx_size: RX_SIZE,
@@ -246,7 +247,11 @@ fn endpoint(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
     at_most("max_order_raw_size", ep.max_order_raw_size, longest)?;
     at_most("max_order_war_size", ep.max_order_war_size, 0)?;
     at_most("max_order_waw_size", ep.max_order_waw_size, longest)?;
-    at_most("contexts", ep.tx_ctx_cnt.max(ep.rx_ctx_cnt), 1)?;
+    offer.shares = ep.rx_ctx_cnt == FI_SHARED_CONTEXT;
+    at_most("transmit contexts", ep.tx_ctx_cnt, 1)?;
+    if !offer.shares {
+        at_most("receive contexts", ep.rx_ctx_cnt, 1)?;
+    }
     // SAFETY: null or so many bytes, as hints are promised to be.
     if offer.version >= version(1, 5) {
         // SAFETY: null or so many bytes, as hints are promised to be.
@@ -307,7 +312,7 @@ fn domain(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
         build_key_size(offer.mr_mode),
     )?;
     at_most("max_ep_stx_ctx", domain.max_ep_stx_ctx, 0)?;
-    at_most("max_ep_srx_ctx", domain.max_ep_srx_ctx, 0)?;
+    at_most("max_ep_srx_ctx", domain.max_ep_srx_ctx, MAX_SHARING)?;
     at_most("max_ep_tx_ctx", domain.max_ep_tx_ctx, 1)?;
     at_most("max_ep_rx_ctx", domain.max_ep_rx_ctx, 1)?;
     if offer.version >= version(1, 5) {

@@ -16,6 +16,8 @@ pub(crate) const RX_SIZE: usize = 4096;
 pub(crate) const MAX_MSG_SIZE: usize = 1 << 31;
 /// The longest datagram.
 pub(crate) const MAX_DGRAM_SIZE: usize = 4096;
+/// Endpoints that may share a receive context.
+pub(crate) const MAX_SHARING: usize = 65_536;
 /// Bytes of remote completion data.
 pub(crate) const CQ_DATA_SIZE: usize = 8;
 /// Pieces of one region.
@@ -36,6 +38,8 @@ pub(crate) struct Offer {
     pub(crate) tx_op_flags: u64,
     pub(crate) rx_op_flags: u64,
     pub(crate) msg_order: u64,
+    /// Receives are in a context that endpoints share.
+    pub(crate) shares: bool,
     pub(crate) inject_size: usize,
     pub(crate) tx_size: usize,
     pub(crate) rx_size: usize,

@@ -103,6 +103,8 @@ pub const FI_MR_ENDPOINT: c_int = 1 << 9;
 pub const FI_MR_HMEM: c_int = 1 << 10;
 pub const FI_MR_COLLECTIVE: c_int = 1 << 11;
 
+/// In `tx_ctx_cnt` and `rx_ctx_cnt`: the context is shared.
+pub const FI_SHARED_CONTEXT: usize = usize::MAX;
 /// In `auth_key_size`: the keys are in the address vector.
 pub const FI_AV_AUTH_KEY: usize = usize::MAX;
 
@@ -183,6 +185,7 @@ pub const FI_GETWAITOBJ: c_int = 16;
 pub const FI_CLASS_FABRIC: usize = 1;
 pub const FI_CLASS_DOMAIN: usize = 2;
 pub const FI_CLASS_EP: usize = 3;
+pub const FI_CLASS_SRX_CTX: usize = 6;
 pub const FI_CLASS_PEP: usize = 9;
 pub const FI_CLASS_AV: usize = 11;
 pub const FI_CLASS_MR: usize = 12;

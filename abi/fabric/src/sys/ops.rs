@@ -2,7 +2,7 @@
 //! that are older look at the beginning only.
 
 use super::events::*;
-use super::info::Info;
+use super::info::{Info, RxAttr};
 use super::mr::MrAttr;
 use super::objects::*;
 use super::transfer::*;
@@ -47,7 +47,7 @@ table!(OpsDomain {
     cntr_open: fn(*mut FidDomain, *mut CntrAttr, *mut *mut FidCntr, *mut c_void) -> c_int,
     poll_open: fn(*mut FidDomain, *mut c_void, *mut *mut c_void) -> c_int,
     stx_ctx: fn(*mut FidDomain, *mut c_void, *mut *mut c_void, *mut c_void) -> c_int,
-    srx_ctx: fn(*mut FidDomain, *mut c_void, *mut *mut FidEp, *mut c_void) -> c_int,
+    srx_ctx: fn(*mut FidDomain, *mut RxAttr, *mut *mut FidEp, *mut c_void) -> c_int,
     query_atomic: fn(*mut FidDomain, c_int, c_int, *mut AtomicAttr, u64) -> c_int,
     query_collective: fn(*mut FidDomain, c_int, *mut c_void, u64) -> c_int,
     endpoint2: fn(*mut FidDomain, *mut Info, *mut *mut FidEp, u64, *mut c_void) -> c_int,

@@ -85,6 +85,17 @@ pub(crate) fn open_ep(
     domain: *mut FidDomain,
     info: *mut Info,
 ) -> (*mut FidEp, *mut FidCq, *mut FidAv) {
+    let (ep, cq, av) = open_disabled(domain, info);
+    assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
+    assert_eq!(control(ep.cast(), FI_ENABLE, null_mut()), 0);
+    (ep, cq, av)
+}
+
+/// The same, as far as the queue: the endpoint waits for its address vector and to be enabled.
+pub(crate) fn open_disabled(
+    domain: *mut FidDomain,
+    info: *mut Info,
+) -> (*mut FidEp, *mut FidCq, *mut FidAv) {
     let (mut cq, mut av, mut ep) = (null_mut(), null_mut(), null_mut());
     // SAFETY: handles that were opened just now, and attributes of our own.
     unsafe {
@@ -95,11 +106,8 @@ pub(crate) fn open_ep(
         let mut av_attr: AvAttr = std::mem::zeroed();
         assert_eq!((ops.av_open)(domain, &mut av_attr, &mut av, null_mut()), 0);
         assert_eq!((ops.endpoint)(domain, info, &mut ep, null_mut()), 0);
-        let fid = ep.cast::<Fid>();
-        assert_eq!(((*(*fid).ops).bind)(fid, cq.cast(), FI_SEND | FI_RECV), 0);
-        assert_eq!(((*(*fid).ops).bind)(fid, av.cast(), 0), 0);
-        assert_eq!(control(fid, FI_ENABLE, null_mut()), 0);
     }
+    assert_eq!(bind(ep.cast(), cq.cast(), FI_SEND | FI_RECV), 0);
     (ep, cq, av)
 }
 
@@ -363,9 +371,7 @@ impl Mr {
     }
 
     pub(crate) fn bind<T>(&self, to: *mut T, flags: u64) -> c_int {
-        let fid = self.0.cast::<Fid>();
-        // SAFETY: live handles.
-        unsafe { ((*(*fid).ops).bind)(fid, to.cast(), flags) }
+        bind(self.0.cast(), to.cast(), flags)
     }
 
     pub(crate) fn enable(&self) -> c_int {
@@ -403,6 +409,11 @@ impl Mr {
         bytes.truncate(room);
         (code, base, bytes, size)
     }
+}
+
+pub(crate) fn bind(fid: *mut Fid, to: *mut Fid, flags: u64) -> c_int {
+    // SAFETY: live handles.
+    unsafe { ((*(*fid).ops).bind)(fid, to, flags) }
 }
 
 pub(crate) fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {

@@ -16,6 +16,7 @@ mod messages;
 mod pages;
 mod peer;
 mod registration;
+mod shared;
 mod stopped;
 mod traffic;
 mod versions;

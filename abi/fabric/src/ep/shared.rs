@@ -1,0 +1,358 @@
+//! Shared receive contexts: receives that any of several endpoints may use.
+//!
+//! The receives are in a pool of their own. Messages that nobody waited for stay with the endpoint at which
+//! they arrived; each receive that is posted makes the endpoints look through theirs again. Who holds an
+//! endpoint's state may lock the pool, never the other way round.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use super::header::Header;
+use super::matching::{Matching, Pattern};
+use super::receive::{Kept, Receive, Wanted, prepare};
+use super::*;
+use crate::domain::DomainObject;
+use crate::nosys::{self, COLLECTIVE, nosys};
+use crate::object::{Users, find, object, place, remove, status, transfer};
+use parking_lot::RwLock;
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::sync::atomic::AtomicU64;
+
+/// What a program has a handle of.
+#[repr(C)]
+pub(crate) struct SrxObject {
+    fid: UnsafeCell<FidEp>,
+    pub(crate) inner: Arc<Srx>,
+}
+object!(SrxObject, FidEp, 4096);
+
+/// A shared receive context.
+pub(crate) struct Srx {
+    pub(crate) domain: Arc<Domain>,
+    group: Arc<Group>,
+    caps: u64,
+    pub(super) flags: u64,
+    pub(super) min_multi_recv: AtomicUsize,
+    /// The address vector of its unconnected endpoints: all have the same.
+    av: OnceLock<Arc<Av>>,
+    endpoints: RwLock<Vec<Arc<Endpoint>>>,
+    /// How many receives were ever posted; changes under the lock of the pool.
+    posts: AtomicU64,
+    pool: Mutex<Pool>,
+    users: Users,
+}
+
+#[derive(Default)]
+struct Pool {
+    messages: Matching<SocketAddr, Receive, ()>,
+    tagged: Matching<SocketAddr, Receive, ()>,
+    /// Messages that endpoints keep because nobody waited for them.
+    kept: usize,
+}
+
+impl Pool {
+    fn queue(&mut self, tagged: bool) -> &mut Matching<SocketAddr, Receive, ()> {
+        if tagged {
+            &mut self.tagged
+        } else {
+            &mut self.messages
+        }
+    }
+}
+
+impl Srx {
+    /// An endpoint is going to use it.
+    pub(super) fn join(&self, ep: &Endpoint) -> Result<()> {
+        if !Arc::ptr_eq(&self.domain, &ep.domain) {
+            return Err(FiError::INVAL);
+        }
+        if !Arc::ptr_eq(&self.group, &ep.group) {
+            tracing::warn!(
+                "a shared receive context has the authorization key of its domain, and this endpoint has another"
+            );
+            return Err(FiError::INVAL);
+        }
+        self.users.add();
+        Ok(())
+    }
+
+    pub(super) fn part(&self) {
+        self.users.remove();
+    }
+
+    /// An endpoint that is being enabled uses it from now on.
+    pub(super) fn attach(&self, ep: &Arc<Endpoint>, av: Option<&Arc<Av>>) -> Result<()> {
+        if let Some(av) = av
+            && !Arc::ptr_eq(self.av.get_or_init(|| Arc::clone(av)), av)
+        {
+            tracing::warn!("endpoints of one shared receive context have one address vector");
+            return Err(FiError::INVAL);
+        }
+        self.endpoints.write().push(Arc::clone(ep));
+        Ok(())
+    }
+
+    /// An endpoint goes, and what it kept with it.
+    pub(super) fn detach(&self, ep: &Arc<Endpoint>, kept: usize) {
+        self.endpoints.write().retain(|it| !Arc::ptr_eq(it, ep));
+        self.forget(kept);
+    }
+
+    /// So many messages are kept no longer.
+    pub(super) fn forget(&self, kept: usize) {
+        let mut pool = self.pool.lock();
+        pool.kept = pool.kept.saturating_sub(kept);
+    }
+
+    /// Posts a receive, or looks for a message, as the flags say.
+    pub(super) fn receive(&self, wanted: &Wanted<'_>) -> Result<()> {
+        let source = match wanted.from {
+            FI_ADDR_UNSPEC => None,
+            _ if self.caps & FI_DIRECTED_RECV == 0 => None,
+            number => {
+                let av = self.av.get().ok_or(FiError::NOAV)?;
+                Some(av.get(number).ok_or(FiError::INVAL)?)
+            }
+        };
+        let (tag, ignore) = wanted.tag.unwrap_or((0, 0));
+        let pattern = Pattern {
+            source,
+            tag,
+            ignore,
+        };
+        if wanted.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
+            return self.look(wanted, &pattern);
+        }
+        let receive = prepare(&self.domain, &self.group, self.caps, wanted)?;
+        let kept = {
+            let mut pool = self.pool.lock();
+            self.posts.fetch_add(1, Ordering::Release);
+            pool.queue(wanted.tag.is_some()).post(pattern, receive);
+            pool.kept
+        };
+        if kept > 0 {
+            for ep in &*self.endpoints.read() {
+                if let Some(live) = ep.live.get() {
+                    ep.settle(live, &mut live.state.lock());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for a message at one endpoint after the other.
+    fn look(&self, wanted: &Wanted<'_>, pattern: &Pattern<SocketAddr>) -> Result<()> {
+        let endpoints = self.endpoints.read();
+        let live = endpoints
+            .iter()
+            .filter_map(|ep| Some((ep, ep.live.get()?)))
+            .collect::<Vec<_>>();
+        for (ep, live) in &live {
+            if ep.try_look(live, wanted, pattern)? {
+                return Ok(());
+            }
+        }
+        let (_, first) = live.first().ok_or(FiError::OPBADSTATE)?;
+        Endpoint::nothing_there(first, wanted)
+    }
+
+    /// Ends a receive that waits; its completion goes to an endpoint's queue.
+    fn cancel(&self, context: usize) -> Result<()> {
+        let endpoints = self.endpoints.read();
+        for tagged in [false, true] {
+            let queue = &mut *self.pool.lock();
+            let Some(receive) = queue.queue(tagged).cancel(|it| it.is_of(context)) else {
+                continue;
+            };
+            let live = endpoints.iter().find_map(|ep| ep.live.get());
+            if let Some(rx) = live.and_then(|live| live.rx.as_ref()) {
+                rx.cq.push(receive.canceled(tagged));
+            }
+            return Ok(());
+        }
+        Err(FiError::NOENT)
+    }
+}
+
+/// A message, or what is known of it, and where it goes.
+type Matched = (Landing, Kept);
+
+impl Endpoint {
+    /// Gives messages that wait to receives that were posted since; `newcomer`, a message that arrived
+    /// just now, comes after them. What it says is whether that one found a receive.
+    fn settle_with(
+        &self,
+        live: &Live,
+        state: &mut State,
+        srx: &Srx,
+        newcomer: Option<(&SocketAddr, &Header)>,
+    ) -> Option<Landing> {
+        let mut matched: Vec<Matched> = Vec::new();
+        let mut pool = srx.pool.lock();
+        let posts = srx.posts.load(Ordering::Acquire);
+        if std::mem::replace(&mut state.settled, posts) != posts {
+            for tagged in [false, true] {
+                let there = pool.queue(tagged);
+                let kept = if tagged {
+                    &mut state.tagged
+                } else {
+                    &mut state.messages
+                };
+                kept.offer(|source, tag, kept: &Kept| {
+                    there.receive_for(source, tag, |receive| {
+                        self.landing(live, receive, source, kept.header())
+                    })
+                })
+                .into_iter()
+                .for_each(|it| matched.push(it));
+            }
+            pool.kept = pool.kept.saturating_sub(matched.len());
+        }
+        let landing = newcomer.and_then(|(source, header)| {
+            let queue = pool.queue(header.tagged);
+            queue.receive_for(source, header.tag, |receive| {
+                self.landing(live, receive, source, header)
+            })
+        });
+        // Counted before the pool is free again: whoever posts a receive from then on looks here.
+        if newcomer.is_some() && landing.is_none() {
+            pool.kept += 1;
+        }
+        drop(pool);
+        for (landing, kept) in matched {
+            self.deliver(live, state, landing, kept);
+        }
+        landing
+    }
+
+    /// The receive of the pool for a message that arrived just now; without one the message is counted as
+    /// kept.
+    pub(super) fn shared_receive_for(
+        &self,
+        live: &Live,
+        state: &mut State,
+        srx: &Srx,
+        source: &SocketAddr,
+        header: &Header,
+    ) -> Option<Landing> {
+        self.settle_with(live, state, srx, Some((source, header)))
+    }
+
+    /// Gives messages that wait to receives that were posted since.
+    #[inline]
+    pub(super) fn settle(&self, live: &Live, state: &mut State) {
+        if let Some(srx) = &live.srx
+            && srx.posts.load(Ordering::Acquire) != state.settled
+        {
+            self.settle_with(live, state, srx, None);
+        }
+    }
+}
+
+static FID_OPS: Ops = Ops {
+    close,
+    control,
+    ..nosys::OPS
+};
+
+static OPS: OpsEp = OpsEp {
+    size: size_of::<OpsEp>(),
+    cancel,
+    rx_size_left,
+    tx_size_left: nosys!(isize, *mut FidEp),
+    ..super::object::OPS
+};
+
+/// `fi_srx_context`.
+///
+/// # Safety
+/// Arguments as fi_endpoint(3) asks for them.
+pub(crate) unsafe extern "C" fn srx_context(
+    domain: *mut FidDomain,
+    attr: *mut RxAttr,
+    ep: *mut *mut FidEp,
+    context: *mut c_void,
+) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused; null or attributes, as the caller promises.
+        let (owner, attr) = unsafe { (find::<DomainObject, _>(domain)?, attr.as_ref()) };
+        let caps = attr.map_or(0, |attr| attr.caps);
+        let flags = attr.map_or(0, |attr| attr.op_flags);
+        let offered =
+            crate::info::offer::primary(FI_EP_RDM) | crate::info::offer::secondary(FI_EP_RDM);
+        if flags & !crate::info::offer::RX_OP_FLAGS != 0 {
+            return Err(FiError::BADFLAGS);
+        }
+        let inner = Srx {
+            domain: Arc::clone(&owner.inner),
+            group: owner.inner.group(&[])?,
+            caps: if caps == 0 { offered } else { caps },
+            flags,
+            min_multi_recv: AtomicUsize::new(MIN_MULTI_RECV),
+            av: OnceLock::new(),
+            endpoints: RwLock::default(),
+            posts: AtomicU64::new(0),
+            pool: Mutex::default(),
+            users: Users::default(),
+        };
+        let object = SrxObject {
+            fid: UnsafeCell::new(FidEp {
+                fid: Fid::new(FI_CLASS_SRX_CTX, context, &FID_OPS),
+                ops: &OPS,
+                cm: &super::object::CM,
+                msg: &msg::OPS,
+                rma: &rma::OPS,
+                tagged: &tagged::OPS,
+                atomic: &atomic::OPS,
+                collective: &COLLECTIVE,
+            }),
+            inner: Arc::new(inner),
+        };
+        // SAFETY: room for a handle, as the caller promises.
+        unsafe { place(object, ep)? };
+        owner.inner.users.add();
+        Ok(())
+    })
+}
+
+/// `fi_close`: `-FI_EBUSY` while endpoints are bound to it. Receives that still wait go without a word.
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        unsafe { find::<SrxObject, _>(fid)? }.inner.users.none()?;
+        // SAFETY: the program uses the context no more.
+        let object = unsafe { remove::<SrxObject, _>(fid)? };
+        object.inner.domain.users.remove();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn control(fid: *mut Fid, command: c_int, _: *mut c_void) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        unsafe { find::<SrxObject, _>(fid)? };
+        match command {
+            // It is usable from the beginning.
+            FI_ENABLE => Ok(()),
+            _ => Err(FiError::NOSYS),
+        }
+    })
+}
+
+unsafe extern "C" fn cancel(fid: *mut Fid, context: *mut c_void) -> isize {
+    transfer(|| {
+        // SAFETY: a handle, or something that is refused.
+        let srx = &unsafe { find::<SrxObject, _>(fid)? }.inner;
+        srx.cancel(context as usize)
+    })
+}
+
+unsafe extern "C" fn rx_size_left(ep: *mut FidEp) -> isize {
+    crate::object::count(|| {
+        // SAFETY: a handle, or something that is refused.
+        let pool = unsafe { find::<SrxObject, _>(ep)? }.inner.pool.lock();
+        let posted = pool.messages.posted() + pool.tagged.posted();
+        Ok(crate::info::offer::RX_SIZE.saturating_sub(posted))
+    })
+}
