@@ -54,7 +54,8 @@ pub(super) struct Connection {
 
 /// What is posted when there is room.
 pub(super) enum Later {
-    Message(Vec<u8>),
+    /// A message, and the operation that is told of its completion.
+    Message(Vec<u8>, u64),
     Fetch(u64),
 }
 
@@ -365,21 +366,32 @@ impl Endpoint {
         header: &Header,
         payload: &[u8],
     ) {
+        self.say_for(state, connection, header, payload, NOBODY);
+    }
+
+    /// The same for an operation, which is told of its completion.
+    pub(super) fn say_for(
+        &self,
+        state: &mut State,
+        connection: usize,
+        header: &Header,
+        payload: &[u8],
+        operation: u64,
+    ) {
         let mut head = [0; MAX_LEN];
         let len = header.encode(&mut head);
         let mut bytes = head[..len].to_vec();
         bytes.extend_from_slice(payload);
         let it = &state.connections[connection];
         if it.outstanding < SENDS && it.waiting.is_empty() {
-            self.say_now(state, connection, bytes);
+            self.say_now(state, connection, bytes, operation);
         } else {
-            state.connections[connection]
-                .waiting
-                .push_back(Later::Message(bytes));
+            let later = Later::Message(bytes, operation);
+            state.connections[connection].waiting.push_back(later);
         }
     }
 
-    fn say_now(&self, state: &mut State, connection: usize, bytes: Vec<u8>) {
+    fn say_now(&self, state: &mut State, connection: usize, bytes: Vec<u8>, operation: u64) {
         let send = Work::Send {
             imm: None,
             invalidate: None,
@@ -387,9 +399,15 @@ impl Endpoint {
         let none = SendFlags::empty();
         // A connection that fails meanwhile loses what it was to carry.
         if bytes.len() <= INLINE_MAX {
-            let _ = self.post(state, connection, send, &[], Some(&bytes), none, NOBODY);
+            let posted = self.post(state, connection, send, &[], Some(&bytes), none, operation);
+            if posted.is_err()
+                && let Some(live) = self.live.get()
+            {
+                self.fail_with(live, state, operation, FiError::CONNRESET);
+            }
             return;
         }
+        debug_assert_eq!(operation, NOBODY, "what operations say is short");
         let bytes = bytes.into_boxed_slice();
         let sge = Sge {
             addr: bytes.as_ptr() as u64,
@@ -420,7 +438,9 @@ impl Endpoint {
         while state.connections[connection].outstanding < SENDS {
             match state.connections[connection].waiting.pop_front() {
                 None => return,
-                Some(Later::Message(bytes)) => self.say_now(state, connection, bytes),
+                Some(Later::Message(bytes, operation)) => {
+                    self.say_now(state, connection, bytes, operation);
+                }
                 Some(Later::Fetch(id)) => self.fetch_now(state, connection, id),
             }
         }
@@ -432,12 +452,16 @@ impl Endpoint {
             return;
         }
         state.connections[connection].up = false;
-        state.connections[connection].waiting.clear();
+        let waiting = std::mem::take(&mut state.connections[connection].waiting);
         let address = state.connections[connection].peer;
         if let Some(&peer) = state.by_address.get(&address)
             && state.peers[peer].way == Way::Open(connection)
         {
             state.peers[peer].way = Way::None;
+        }
+        for later in waiting {
+            let (Later::Message(_, id) | Later::Fetch(id)) = later;
+            self.fail_with(live, state, id, FiError::CONNRESET);
         }
         for id in state.operations.of(connection) {
             let Some(operation) = state.operations.get(id) else {

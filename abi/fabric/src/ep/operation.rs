@@ -33,6 +33,8 @@ pub(crate) enum What {
     Transmit,
     /// A payload that is being read into a receive; then `id` of the peer is told.
     Fetch { landing: Box<Landing>, id: u64 },
+    /// A write of so many bytes; when they are there, the peer is told these data.
+    Write { data: u64, len: u32 },
     /// An atomic with a result.
     AtomicFetch { result: Vec<Sge> },
 }

@@ -9,7 +9,7 @@ use super::operation::{Operation, What};
 use super::*;
 use crate::cq::Entry;
 use crate::errno::of_status;
-use rkey_device::engine::{QpState, RecvRequest, Status};
+use rkey_device::engine::{CompletionOp, QpState, RecvRequest, Status};
 
 /// The error that a peer reports: 0 is none.
 fn reported(number: u64) -> Option<FiError> {
@@ -71,6 +71,10 @@ impl Endpoint {
         if completion.status == Status::Success
             && let Some(&connection) = state.by_qpn.get(&completion.qpn)
         {
+            if completion.opcode == CompletionOp::RecvWriteImm {
+                Self::written(live, completion.bytes, completion.imm.into());
+                return self.post_buffer(live, index);
+            }
             // SAFETY: the receive is complete, and the buffer is posted again below.
             let bytes = unsafe { live.buffers.read(index, completion.bytes as usize) };
             match Header::decode(bytes) {
@@ -82,6 +86,18 @@ impl Endpoint {
             }
         }
         self.post_buffer(live, index);
+    }
+
+    /// A peer has written so many bytes, and these data come with them.
+    fn written(live: &Live, len: u32, data: u64) {
+        let Some(rx) = &live.rx else { return };
+        rx.cq.push(Entry {
+            flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
+            len: len as usize,
+            data,
+            source: FI_ADDR_NOTAVAIL,
+            ..Entry::default()
+        });
     }
 
     /// Gives a buffer to the device.
@@ -118,16 +134,7 @@ impl Endpoint {
                 let error = reported(header.data);
                 self.answered(live, state, connection, header.id, error);
             }
-            Kind::WriteData => {
-                let Some(rx) = &live.rx else { return };
-                rx.cq.push(Entry {
-                    flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
-                    len: header.len as usize,
-                    data: header.data,
-                    source: FI_ADDR_NOTAVAIL,
-                    ..Entry::default()
-                });
-            }
+            Kind::WriteData => Self::written(live, header.len, header.data),
             Kind::Atomic(atomic) => {
                 let (error, result) = self.execute(&atomic, payload);
                 let answer = Header {
@@ -242,8 +249,28 @@ impl Endpoint {
         if operation.left > 0 {
             return;
         }
+        if let (What::Write { data, len }, None) = (&operation.what, &operation.error) {
+            let (data, len, connection) = (*data, *len, operation.connection);
+            let header = Header {
+                data,
+                len,
+                ..Header::new(Kind::WriteData)
+            };
+            operation.what = What::Transmit;
+            operation.left = 1;
+            return self.say_for(state, connection, &header, &[], id);
+        }
         if let Some(operation) = state.operations.take(id) {
             self.end(live, state, operation);
+        }
+    }
+
+    /// What an operation waited for will not come. There may be none.
+    #[cold]
+    pub(super) fn fail_with(&self, live: &Live, state: &mut State, id: u64, error: FiError) {
+        if let Some(operation) = state.operations.get(id) {
+            operation.error.get_or_insert((error, Vec::new()));
+            self.step(live, state, id);
         }
     }
 

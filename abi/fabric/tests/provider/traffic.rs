@@ -169,3 +169,55 @@ fn there_is_no_device_that_could_be_reached_without_a_copy() {
         assert_eq!(result, code);
     }
 }
+
+/// Writes with remote completion data, to one place or to two.
+fn write_data(a: &Side, peer: u64, data: u64, places: &[RmaIov]) -> Result<(), i32> {
+    let mut bytes = vec![7u8; places.iter().map(|place| place.len).sum()];
+    let iov = [iovec(&mut bytes)];
+    let msg = MsgRma {
+        msg_iov: iov.as_ptr(),
+        desc: null_mut(),
+        iov_count: 1,
+        addr: peer,
+        rma_iov: places.as_ptr(),
+        rma_iov_count: places.len(),
+        context: null_mut(),
+        data,
+    };
+    // SAFETY: a live handle; the lists and the bytes stay until the completion.
+    let code = again(|| unsafe { ((*(*a.ep).rma).writemsg)(a.ep, &msg, FI_REMOTE_CQ_DATA) });
+    assert_eq!(code, 0);
+    a.completion(&[]).map(drop).map_err(|error| error.err)
+}
+
+/// The target hears of a write only if all of it was carried out.
+#[test]
+fn data_of_a_refused_write_do_not_arrive() {
+    let (a, b, peer) = pair(&Wish::default());
+    let mut buffer = vec![0u8; 16];
+    let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
+    let place = |addr, key| RmaIov { addr, len: 4, key };
+    for data in [5, u64::MAX - 5] {
+        assert_eq!(write_data(&a, peer, data, &[place(0, 2)]), Err(266));
+        assert_eq!(
+            write_data(&a, peer, data, &[place(14, 1)]),
+            Err(libc::EACCES)
+        );
+        for places in [[place(0, 2), place(4, 1)], [place(0, 1), place(4, 2)]] {
+            assert_eq!(write_data(&a, peer, data, &places), Err(266));
+        }
+    }
+    let mut told = Vec::new();
+    for (data, places) in [
+        (6, &[place(8, 1)][..]),
+        (u64::MAX - 6, &[place(0, 1)]),
+        (7, &[place(0, 1), place(8, 1)]),
+    ] {
+        assert_eq!(write_data(&a, peer, data, places), Ok(()));
+        let entry = b.completion(&[&a]).unwrap();
+        told.push((entry.data, entry.len));
+    }
+    assert_eq!(told, [(6, 4), (u64::MAX - 6, 4), (7, 8)]);
+    assert!(poll(b.cq).is_none(), "nothing more");
+    assert_eq!(mr.close(), 0);
+}

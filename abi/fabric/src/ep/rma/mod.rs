@@ -1,14 +1,14 @@
 //! `fi_rma`: reads and writes of a peer's memory.
 //!
 //! They are work requests of the connection; the peer's device carries them out. Remote completion data
-//! follows as a message on the same connection, so that it is read after the bytes are there.
+//! is the write's immediate data if it is short enough. Otherwise, and with several places to write to, it
+//! is a message of its own that is sent when everything has been written: data arrives only with its bytes.
 
 mod calls;
 
 pub(super) use calls::OPS;
 
 use super::connection::NOBODY;
-use super::header::{Header, Kind, MAX_LEN};
 use super::operation::{Hold, Operation, What};
 use super::receive::part;
 use super::send::{Descriptors, total};
@@ -77,7 +77,10 @@ impl Endpoint {
             (self.elements(it.iov, it.desc, usage)?, Hold::Nothing)
         };
         sges.retain(|sge| sge.len > 0);
-        let posts = it.remote.len() as u32 + u32::from(it.data.is_some());
+        let posts = it.remote.len() as u32;
+        let imm = it.data.filter(|_| posts == 1);
+        let imm = imm.and_then(|data| u32::try_from(data).ok());
+        let data = it.data.filter(|_| imm.is_none());
         let (mut state, connection) = self.connection_to(live, it.peer)?;
         if Self::check_room(&state, connection, posts).is_err() {
             self.advance(live, &mut state);
@@ -93,7 +96,10 @@ impl Endpoint {
         let id = state.operations.add(Operation {
             left: posts,
             error: None,
-            what: What::Transmit,
+            what: data.map_or(What::Transmit, |data| What::Write {
+                data,
+                len: len as u32,
+            }),
             entry: Entry {
                 context: it.context as usize,
                 flags: FI_RMA | if reads { FI_READ } else { FI_WRITE },
@@ -113,7 +119,7 @@ impl Endpoint {
             };
             let work = match reads {
                 true => Work::Read { remote },
-                false => Work::Write { remote, imm: None },
+                false => Work::Write { remote, imm },
             };
             let local = if it.remote.len() == 1 {
                 sges.clone()
@@ -129,24 +135,6 @@ impl Endpoint {
             };
             if let Err(error) = self.post(&mut state, connection, work, &local, None, flags, id) {
                 return self.cut_short(live, &mut state, id, index as u32, error);
-            }
-        }
-        if let Some(data) = it.data {
-            let header = Header {
-                data,
-                len: len as u32,
-                ..Header::new(Kind::WriteData)
-            };
-            let mut head = [0; MAX_LEN];
-            let head_len = header.encode(&mut head);
-            let send = Work::Send {
-                imm: None,
-                invalidate: None,
-            };
-            let (head, none) = (&head[..head_len], SendFlags::empty());
-            let posted = self.post(&mut state, connection, send, &[], Some(head), none, id);
-            if let Err(error) = posted {
-                return self.cut_short(live, &mut state, id, posts - 1, error);
             }
         }
         Ok(())
