@@ -20,6 +20,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a program has a handle of.
 #[repr(C)]
@@ -36,6 +37,8 @@ pub(crate) struct Av {
     asynchronous: bool,
     eq: Mutex<Option<Arc<Eq>>>,
     book: RwLock<Book>,
+    /// How many numbers have been removed.
+    removals: AtomicU64,
     pub(crate) users: Users,
 }
 
@@ -70,6 +73,12 @@ impl Av {
         number
     }
 
+    /// How many numbers have been removed so far: whoever remembers numbers looks whether it has changed.
+    #[inline]
+    pub(crate) fn removals(&self) -> u64 {
+        self.removals.load(Ordering::Acquire)
+    }
+
     fn remove(&self, number: u64) -> bool {
         let mut book = self.book.write();
         let place = usize::try_from(number)
@@ -78,6 +87,7 @@ impl Av {
         let Some(address) = place.and_then(Option::take) else {
             return false;
         };
+        self.removals.fetch_add(1, Ordering::AcqRel);
         if book.numbers.get(&address) == Some(&number) {
             // It may have been inserted before, too.
             match book
@@ -213,6 +223,7 @@ pub(crate) unsafe extern "C" fn av_open(
             asynchronous: attr.flags & FI_COMPLETION != 0,
             eq: Mutex::default(),
             book: RwLock::default(),
+            removals: AtomicU64::new(0),
             users: Users::default(),
         };
         let object = AvObject {

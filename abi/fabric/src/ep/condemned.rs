@@ -33,6 +33,12 @@ impl Condemned {
         self.list.is_empty()
     }
 
+    /// Whether any of them uses this connection.
+    pub(super) fn has(&self, connection: usize) -> bool {
+        let mut all = self.list.iter();
+        all.any(|one| one.operation.connection == connection)
+    }
+
     /// All of them, to be taken apart with their endpoint.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Operation> {
         self.list.drain(..).map(|one| one.operation)

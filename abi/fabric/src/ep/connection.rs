@@ -44,6 +44,14 @@ pub(super) struct Connection {
     pub(super) up: bool,
     /// It failed, or the peer went.
     pub(super) lost: bool,
+    /// The queue pair of a lost one has ended, too.
+    pub(super) ended: bool,
+    /// Its place is free.
+    pub(super) buried: bool,
+    /// A thread is still connecting it.
+    pub(super) pinned: bool,
+    /// Messages of it that no receive has taken yet.
+    pub(super) kept: u32,
     /// Requests that were posted and not completed.
     pub(super) outstanding: u32,
     /// Answers that found no room.
@@ -143,6 +151,22 @@ impl Endpoint {
         Ok(self.domain.device.create_qp(&options)?)
     }
 
+    /// A queue pair, and the connection that it is to be.
+    fn prepare_connection(&self, live: &Live, peer: &Hello) -> Result<(Qp, usize)> {
+        let prepare = || {
+            let qp = self.new_qp(live)?;
+            let index = self.add_connection(live, &mut live.state.lock(), qp.clone(), peer)?;
+            Ok((qp, index))
+        };
+        prepare().or_else(|_: FiError| {
+            // Connections that are over may take the room. They go in two steps.
+            for _ in 0..2 {
+                self.look_for_lost(live);
+            }
+            prepare()
+        })
+    }
+
     /// Adds a connection; it is not used for sending before it is `up`.
     pub(super) fn add_connection(
         &self,
@@ -151,21 +175,25 @@ impl Endpoint {
         qp: Qp,
         peer: &Hello,
     ) -> Result<usize> {
-        let depth = BUFFERS + (state.connections.len() as u32 + 2) * SENDS;
+        let depth = BUFFERS + (state.connection_count() as u32 + 2) * SENDS;
         if depth as usize > live.cq.depth() {
             live.cq.resize(depth * 2)?;
         }
-        let index = state.connections.len();
-        state.by_qpn.insert(qp.qpn(), index);
-        state.connections.push(Connection {
+        let qpn = qp.qpn();
+        let index = state.place_connection(Connection {
             qp: Some(qp),
             peer: peer.name,
             up: false,
             lost: false,
+            ended: false,
+            buried: false,
+            pinned: true,
+            kept: 0,
             outstanding: 0,
             waiting: VecDeque::new(),
             device_keys: peer.device_keys,
         });
+        state.by_qpn.insert(qpn, index);
         Ok(index)
     }
 
@@ -173,11 +201,20 @@ impl Endpoint {
         if let Some(&peer) = state.by_address.get(&address) {
             return peer;
         }
-        let peer = state.peers.len();
-        state.peers.push(Peer {
+        let new = Peer {
             address,
             way: Way::None,
-        });
+        };
+        let peer = match state.free_peers.pop() {
+            Some(peer) => {
+                state.peers[peer] = new;
+                peer
+            }
+            None => {
+                state.peers.push(new);
+                state.peers.len() - 1
+            }
+        };
         state.by_address.insert(address, peer);
         peer
     }
@@ -195,14 +232,13 @@ impl Endpoint {
             return incoming.reject(why);
         }
         let result = (|| {
-            let qp = self.new_qp(live)?;
             // Known before it is ready: messages may come as soon as the peer has our answer.
-            let connection =
-                self.add_connection(live, &mut live.state.lock(), qp.clone(), &hello)?;
+            let (qp, connection) = self.prepare_connection(live, &hello)?;
             let accepted = incoming.accept(&[&qp], &self.hello(live, &[]).encode());
             let mut state = live.state.lock();
+            state.connections[connection].pinned = false;
             if let Err(error) = accepted {
-                state.connections[connection].qp = None;
+                self.lose(live, &mut state, connection);
                 return Err(error.into());
             }
             if state.connections[connection].lost {
@@ -234,6 +270,12 @@ impl Endpoint {
                 _ if state.shut => Err(FiError::SHUTDOWN),
                 _ => Err(FiError::NOTCONN),
             };
+        }
+        if let Some(av) = &live.av
+            && av.removals() != state.removals
+        {
+            state.removals = av.removals();
+            state.by_number.clear();
         }
         let known = usize::try_from(number)
             .ok()
@@ -280,29 +322,30 @@ impl Endpoint {
         state.peers[peer].way = Way::Coming;
         drop(state);
         let made = (|| {
-            let qp = self.new_qp(live)?;
             // Nothing can come over it before the peer has heard from us, but then at once.
             let unknown = Hello {
                 name: address,
                 ..self.hello(live, &[])
             };
-            let index = self.add_connection(live, &mut live.state.lock(), qp.clone(), &unknown)?;
+            let (qp, index) = self.prepare_connection(live, &unknown)?;
             let hello = self.hello(live, &[]).encode();
             let there = self.domain.device.connect(address, &[&qp], &hello, REACH);
-            match there {
-                Ok(there) => Ok((
-                    index,
-                    Hello::decode(&there.private_data).ok_or(FiError::CONNRESET)?,
-                )),
+            let there = match there {
+                Ok(there) => Hello::decode(&there.private_data).ok_or(FiError::CONNRESET),
                 Err(error) => {
                     tracing::warn!(
                         "{} cannot be reached: {error}",
                         crate::address::to_text(address)
                     );
-                    live.state.lock().connections[index].qp = None;
                     Err(crate::errno::of_device(&error))
                 }
+            };
+            let mut state = live.state.lock();
+            state.connections[index].pinned = false;
+            if there.is_err() {
+                self.lose(live, &mut state, index);
             }
+            there.map(|hello| (index, hello))
         })();
         let mut state = live.state.lock();
         match made {
@@ -452,6 +495,7 @@ impl Endpoint {
             return;
         }
         state.connections[connection].up = false;
+        state.burial.waiting += 1;
         let waiting = std::mem::take(&mut state.connections[connection].waiting);
         let address = state.connections[connection].peer;
         if let Some(&peer) = state.by_address.get(&address)

@@ -10,6 +10,7 @@
 //! | --- | --- |
 //! | [`object`], [`options`] | the handle: bindings, enabling, names, options, closing |
 //! | [`connection`] | peers, and connections to them on demand; what is posted to one |
+//! | [`burial`] | connections that are over: what they leave, and when their place is free |
 //! | [`header`] | what endpoints say to each other |
 //! | [`matching`] | which receive a message goes to |
 //! | [`operation`] | operations that are under way |
@@ -21,6 +22,7 @@
 //! | [`connect`] | connection management of `FI_EP_MSG` |
 
 pub(crate) mod atomic;
+mod burial;
 mod calls;
 mod condemned;
 pub(crate) mod connect;
@@ -46,6 +48,7 @@ use crate::domain::{Domain, Group};
 use crate::eq::Eq;
 use crate::errno::{FiError, Result};
 use crate::sys::*;
+use burial::Burial;
 use condemned::Condemned;
 use connection::{Connection, Peer};
 use matching::Matching;
@@ -159,7 +162,12 @@ struct State {
     by_address: HashMap<SocketAddr, usize>,
     /// Peers by their number in the address vector, plus one.
     by_number: Vec<u32>,
+    /// Removals from the address vector that `by_number` knows of.
+    removals: u64,
+    /// Places of peers that were forgotten.
+    free_peers: Vec<usize>,
     connections: Vec<Connection>,
+    burial: Burial,
     by_qpn: HashMap<u32, usize>,
     operations: Operations,
     condemned: Condemned,

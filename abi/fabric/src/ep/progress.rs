@@ -49,6 +49,9 @@ impl Endpoint {
             self.look_at_condemned(live, state);
         }
         self.settle(live, state);
+        if state.burial.waiting > 0 && self.ep_type != FI_EP_MSG {
+            self.bury(state);
+        }
         if state.idle % LOOK_AFTER == LOOK_AFTER - 1 {
             self.look_after(live, state);
         }
@@ -56,9 +59,9 @@ impl Endpoint {
 
     /// Looks for connections whose peer went without a word: its queue pair is in the error state then.
     #[cold]
-    fn look_after(&self, live: &Live, state: &mut State) {
+    pub(super) fn look_after(&self, live: &Live, state: &mut State) {
         for connection in 0..state.connections.len() {
-            if !state.connections[connection].lost {
+            if !state.connections[connection].lost && !state.connections[connection].pinned {
                 self.check(live, state, connection);
             }
         }

@@ -79,6 +79,11 @@ impl Kept {
             Self::Here { header, .. } | Self::Announced { header, .. } => header,
         }
     }
+
+    fn connection(&self) -> usize {
+        let (Self::Here { connection, .. } | Self::Announced { connection, .. }) = self;
+        *connection
+    }
 }
 
 /// A receive, as the program asks for it.
@@ -272,6 +277,7 @@ impl Endpoint {
         };
         match (landing, header.kind) {
             (Some(landing), Kind::Announced { key }) => {
+                state.connections[connection].kept += 1;
                 let kept = Kept::Announced {
                     header,
                     key,
@@ -285,6 +291,7 @@ impl Endpoint {
             }
             (None, _) if self.ep_type == FI_EP_DGRAM && queue.unexpected() >= DATAGRAMS_MAX => {}
             (None, Kind::Announced { key }) => {
+                state.connections[connection].kept += 1;
                 queue.keep(
                     source,
                     header.tag,
@@ -297,6 +304,7 @@ impl Endpoint {
             }
             (None, _) => {
                 let payload = payload.to_vec();
+                state.connections[connection].kept += 1;
                 queue.keep(
                     source,
                     header.tag,
@@ -312,6 +320,7 @@ impl Endpoint {
 
     /// Brings a message to its receive: copies it, or starts to read it.
     pub(super) fn deliver(&self, live: &Live, state: &mut State, landing: Landing, kept: Kept) {
+        state.connections[kept.connection()].kept -= 1;
         match kept {
             Kept::Here {
                 header,
@@ -667,8 +676,9 @@ impl Endpoint {
         source: &SocketAddr,
         kept: &Kept,
     ) {
-        let (Kept::Here { connection, .. } | Kept::Announced { connection, .. }) = kept;
-        self.confirm(state, *connection, kept.header(), 0);
+        let connection = kept.connection();
+        state.connections[connection].kept -= 1;
+        self.confirm(state, connection, kept.header(), 0);
         self.tell(live, context, source, kept.header());
     }
 

@@ -6,6 +6,7 @@
 mod access;
 mod asynchronous;
 mod atomics;
+mod coming_and_going;
 mod harness;
 mod info;
 mod keys;
