@@ -20,9 +20,9 @@ use crate::sys::*;
 use parking_lot::Mutex;
 use rkey_device::Device;
 use rkey_device::base::range::VaRange;
-use rkey_device::core::{Access, DomainId, LocalKey, RawKeyMap, Region, RegionSpec};
+use rkey_device::core::{Access, DomainId, LocalKey, RawKeyMap, Region, RegionId, RegionSpec};
 use std::cell::UnsafeCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -61,6 +61,8 @@ pub(crate) struct Domain {
     pub(crate) eq: Mutex<Option<(Arc<Eq>, bool)>>,
     /// Counters that are bound to regions, by the number that the device knows.
     pub(crate) counters: Mutex<HashMap<u32, Weak<Counter>>>,
+    /// Regions that were registered with `FI_RMA_PMEM`.
+    pub(crate) persistent: Mutex<HashSet<RegionId>>,
     /// Regions that are tied to a counter or an endpoint.
     pub(crate) tied: Mutex<Vec<Weak<Mr>>>,
     pub(crate) users: Users,
@@ -233,6 +235,7 @@ pub(crate) unsafe extern "C" fn domain_open(
             plain_keys: Mutex::default(),
             eq: Mutex::default(),
             counters: Mutex::default(),
+            persistent: Mutex::default(),
             tied: Mutex::default(),
             users: Users::default(),
         };

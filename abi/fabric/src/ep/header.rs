@@ -28,6 +28,8 @@ pub(crate) enum Kind {
     AtomicResult,
     /// The peer goes.
     Bye,
+    /// What operation `id` wrote before is to be made durable; the places follow. The answer is `Done`.
+    Commit,
 }
 
 /// What an atomic operation does, and where.
@@ -105,6 +107,7 @@ impl Header {
             }
             Kind::AtomicResult => (6, 0),
             Kind::Bye => (7, 0),
+            Kind::Commit => (8, 0),
         };
         let mut flags = 0;
         for (set, flag) in [
@@ -160,6 +163,7 @@ impl Header {
             }
             6 => (Kind::AtomicResult, rest),
             7 => (Kind::Bye, rest),
+            8 => (Kind::Commit, rest),
             _ => return None,
         };
         let len = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
@@ -184,7 +188,7 @@ impl Header {
 mod tests {
     use super::*;
 
-    fn kinds() -> [Kind; 7] {
+    fn kinds() -> [Kind; 8] {
         let atomic = Atomic {
             addr: 7,
             key: u64::MAX - 1,
@@ -202,6 +206,7 @@ mod tests {
             Kind::Atomic(atomic),
             Kind::AtomicResult,
             Kind::Bye,
+            Kind::Commit,
         ]
     }
 

@@ -19,11 +19,13 @@
 //! | [`shared`] | receives that several endpoints share |
 //! | [`progress`] | completions of the device, and what follows from them |
 //! | [`msg`], [`tagged`], [`rma`], [`atomic`] | the calls; [`calls`] is what the first two have in common |
+//! | [`commit`] | writes that are to be durable |
 //! | [`connect`] | connection management of `FI_EP_MSG` |
 
 pub(crate) mod atomic;
 mod burial;
 mod calls;
+mod commit;
 mod condemned;
 pub(crate) mod connect;
 pub(crate) mod connection;

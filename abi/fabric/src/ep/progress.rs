@@ -158,6 +158,15 @@ impl Endpoint {
                 }
                 self.answered(live, state, connection, header.id, error);
             }
+            Kind::Commit => {
+                let error = self.commit(payload).err();
+                let answer = Header {
+                    id: header.id,
+                    data: error.map_or(0, |error| error.0 as u64),
+                    ..Header::new(Kind::Done)
+                };
+                self.say(state, connection, &answer, &[]);
+            }
             Kind::Bye => self.lose(live, state, connection),
         }
     }

@@ -177,6 +177,10 @@ fn capabilities(ep_type: c_int, asked: u64) -> Result<u64, &'static str> {
     if asked & FI_RMA_EVENT != 0 && caps & (FI_REMOTE_READ | FI_REMOTE_WRITE) == 0 {
         return Err("FI_RMA_EVENT without a remote side");
     }
+    // FI-I26.
+    if asked & FI_RMA_PMEM != 0 && asked & FI_RMA == 0 {
+        return Err("FI_RMA_PMEM without FI_RMA");
+    }
     Ok(caps)
 }
 
@@ -371,6 +375,14 @@ mod tests {
         assert_eq!(offer.caps, FI_MSG | SIDES_MSG | COMM);
         let offer = ask(FI_EP_RDM, FI_RMA | FI_READ).unwrap();
         assert_eq!(offer.caps, FI_RMA | FI_READ | COMM);
+    }
+
+    #[test]
+    fn persistent_memory_is_for_rma() {
+        assert!(ask(FI_EP_RDM, FI_MSG | FI_RMA_PMEM).is_err());
+        let offer = ask(FI_EP_RDM, FI_RMA | FI_RMA_PMEM).unwrap();
+        assert_eq!(offer.caps & FI_RMA_PMEM, FI_RMA_PMEM);
+        assert!(ask(FI_EP_DGRAM, FI_MSG | FI_RMA_PMEM).is_err());
     }
 
     /// Proves: FI-035, FI-051

@@ -64,8 +64,8 @@ pub(crate) const fn primary(ep_type: c_int) -> u64 {
 pub(crate) const fn secondary(ep_type: c_int) -> u64 {
     match ep_type {
         FI_EP_DGRAM => FI_MULTI_RECV | FI_SOURCE | COMM,
-        FI_EP_MSG => FI_MULTI_RECV | FI_RMA_EVENT | COMM,
-        _ => FI_MULTI_RECV | FI_SOURCE | FI_DIRECTED_RECV | FI_RMA_EVENT | COMM,
+        FI_EP_MSG => FI_MULTI_RECV | FI_RMA_EVENT | FI_RMA_PMEM | COMM,
+        _ => FI_MULTI_RECV | FI_SOURCE | FI_DIRECTED_RECV | FI_RMA_EVENT | FI_RMA_PMEM | COMM,
     }
 }
 
@@ -94,7 +94,11 @@ pub(crate) const MSG_ORDER: u64 = FI_ORDER_SAS
     | FI_ORDER_ATOMIC_WAW;
 
 /// Flags that transmissions can have by default.
-pub(crate) const TX_OP_FLAGS: u64 =
-    FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
+pub(crate) const TX_OP_FLAGS: u64 = FI_COMPLETION
+    | FI_INJECT
+    | FI_INJECT_COMPLETE
+    | FI_TRANSMIT_COMPLETE
+    | FI_DELIVERY_COMPLETE
+    | FI_COMMIT_COMPLETE;
 /// Flags that receives can have by default.
 pub(crate) const RX_OP_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV;

@@ -227,7 +227,7 @@ unsafe fn register(
 }
 
 fn check_flags(domain: &Domain, flags: u64) -> Result<()> {
-    let mut known = FI_RMA_EVENT;
+    let mut known = FI_RMA_EVENT | FI_RMA_PMEM;
     if domain.hmem {
         known |= HMEM_FLAGS;
     }

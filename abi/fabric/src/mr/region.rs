@@ -4,7 +4,7 @@
 // UNSAFETY: C functions; registers memory for which the program answers; maps DMA-bufs.
 
 use super::attr::{Dmabuf, Request};
-use super::{bind, raw, refresh};
+use super::{bind, persistent, raw, refresh};
 use crate::cntr::Counter;
 use crate::domain::{Domain, Group};
 use crate::errno::{FiError, Result};
@@ -160,9 +160,16 @@ pub(super) fn make(domain: &Arc<Domain>, request: Request) -> Result<MrObject> {
         rules: Rules::LIBFABRIC,
         ..RegionSpec::new(group.id, &ranges, access)
     };
+    let durable = request.flags & FI_RMA_PMEM != 0;
+    if durable {
+        persistent::check(&ranges)?;
+    }
     // SAFETY: the program hands the memory over until it closes the region: that is what registering means
     // (fi_mr(3)). It is touched by copies that survive faults.
     let region = unsafe { domain.device.register(&spec)? };
+    if durable {
+        domain.persistent.lock().insert(region.id);
+    }
     let base = match addressing {
         Addressing::Virtual => ranges.first().map_or(0, VaRange::start),
         Addressing::Zero => 0,
@@ -215,6 +222,7 @@ pub(super) unsafe fn hand_out(object: MrObject, mr: *mut *mut FidMr) -> Result<(
         Ok(placed) => placed,
         Err(error) => {
             let _ = domain.device.revoke_region(region);
+            domain.persistent.lock().remove(&region.id);
             return Err(error);
         }
     };
@@ -264,6 +272,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
             bind::release_endpoint(mr);
         }
         mr.domain.device.close_region(mr.region)?;
+        mr.domain.persistent.lock().remove(&mr.region.id);
         let eq = mr.domain.eq.lock().clone();
         if let Some((eq, _)) = eq {
             eq.forget(fid as usize);

@@ -16,6 +16,7 @@ mod local;
 mod messages;
 mod pages;
 mod peer;
+mod persistent;
 mod registration;
 mod shared;
 mod stopped;

@@ -77,8 +77,13 @@ impl Endpoint {
             (self.elements(it.iov, it.desc, usage)?, Hold::Nothing)
         };
         sges.retain(|sge| sge.len > 0);
-        let posts = it.remote.len() as u32;
-        let imm = it.data.filter(|_| posts == 1);
+        let commits = !reads && it.flags & FI_COMMIT_COMPLETE != 0;
+        if commits {
+            self.check_caps(FI_RMA_PMEM)?;
+        }
+        let pieces = it.remote.len() as u32;
+        let posts = pieces + u32::from(commits);
+        let imm = it.data.filter(|_| pieces == 1);
         let imm = imm.and_then(|data| u32::try_from(data).ok());
         let data = it.data.filter(|_| imm.is_none());
         let (mut state, connection) = self.connection_to(live, it.peer)?;
@@ -94,7 +99,7 @@ impl Endpoint {
             .collect::<Result<Vec<_>>>()?;
         let place = if reads { READ } else { WRITTEN };
         let id = state.operations.add(Operation {
-            left: posts,
+            left: posts + u32::from(commits),
             error: None,
             what: data.map_or(What::Transmit, |data| What::Write {
                 data,
@@ -108,11 +113,12 @@ impl Endpoint {
             report: Self::reports(live.tx.as_ref(), it.flags),
             counts: Some(place),
             connection,
-            answered: false,
+            answered: commits,
             hold,
         });
         let mut skip = 0;
-        for (index, (piece, key)) in it.remote.iter().zip(keys).enumerate() {
+        let places: Vec<_> = it.remote.iter().copied().zip(keys).collect();
+        for (index, &(piece, key)) in places.iter().enumerate() {
             let remote = Target {
                 addr: piece.addr,
                 key,
@@ -137,6 +143,9 @@ impl Endpoint {
                 return self.cut_short(live, &mut state, id, index as u32, error);
             }
         }
+        if commits && let Err(error) = self.ask_to_commit(&mut state, connection, &places, id) {
+            return self.cut_short(live, &mut state, id, pieces, error);
+        }
         Ok(())
     }
 
@@ -157,6 +166,7 @@ impl Endpoint {
         if let Some(operation) = state.operations.get(id) {
             operation.error.get_or_insert((error, Vec::new()));
             operation.left = posted;
+            operation.answered = false;
         }
         debug_assert_ne!(id, NOBODY);
         self.advance(live, state);
