@@ -86,6 +86,17 @@ impl RecvQueue {
         self.tail += 1;
     }
 
+    /// How many bytes the oldest receive has room for, if there is one.
+    pub(crate) fn room(&self) -> Option<u64> {
+        if self.head == self.tail {
+            return None;
+        }
+        let slot = (self.head & self.mask) as usize;
+        let from = slot * self.stride;
+        let sges = &self.sges[from..from + self.entries[slot].sges as usize];
+        Some(sges.iter().map(|sge| u64::from(sge.len)).sum())
+    }
+
     /// Moves the oldest receive to `into`; false if there is none.
     #[inline]
     pub(crate) fn take(&mut self, into: &mut Recv) -> bool {

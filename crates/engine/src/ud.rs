@@ -5,6 +5,7 @@
 use crate::context::Context;
 use crate::groups::takes_frame;
 use crate::qp::pair::Qp;
+use crate::recv_queue::RecvQueue;
 use crate::responder::{complete_receive, take_receive};
 use crate::send_queue::WqeFlags;
 use crate::spread::choose;
@@ -47,12 +48,10 @@ pub(crate) fn on_datagram<M: Memory>(x: &mut Context<M>, qp: &mut Qp, incoming: 
         || head.flags.contains(HeadFlags::INVALIDATE)
         || !is_for(qp, head, bytes)
         || !choose(x, qp, bytes)
-        || (!qp.resp.recv.held && !take_receive(x, qp))
+        || !fits(x, qp, head.len)
+        || !take_receive(x, qp)
     {
         return;
-    }
-    if u64::from(head.len) > qp.resp.recv.capacity {
-        return; // the receive stays held for the next one
     }
     let domain = qp.resp.recv.domain;
     let sges = &qp.resp.recv.sges;
@@ -98,6 +97,17 @@ pub(crate) fn take_payloads<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
         }
     }
     qp.sq.kept_to = qp.sq.tail;
+}
+
+/// Whether the next receive has room for so many bytes. If not, it stays in its queue: what happens to the queue until
+/// the next datagram comes happens to it.
+fn fits<M>(x: &Context<M>, qp: &Qp, len: u32) -> bool {
+    let queue = match qp.config.srq {
+        Some(srq) => x.srqs.get(srq).map(|srq| &srq.queue),
+        None => Some(&qp.rq),
+    };
+    let room = queue.and_then(RecvQueue::room);
+    room.is_some_and(|room| u64::from(len) <= room)
 }
 
 /// Whether the queue pair wants it.

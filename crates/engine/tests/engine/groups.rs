@@ -1,9 +1,11 @@
 //! Datagrams to groups, and raw frames.
 
 use crate::support::*;
+use rkey_core::Region;
 use rkey_engine::groups::GROUP_QPN;
 use rkey_engine::spread::KEY_LEN;
 use rkey_engine::*;
+use std::sync::Arc;
 
 const GROUP: [u8; 16] = [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 
@@ -194,85 +196,187 @@ fn frames_go_to_who_has_a_flow_for_them() {
     assert!(matches!(refused, Err(PostError::NotSupported(_))));
 }
 
+/// A raw queue pair at node 1 that spreads the frames of `sender` over two receive queues.
+struct Spreading {
+    pair: Pair,
+    sender: Qp,
+    taker: Qp,
+    cqs: [Arc<CqShared>; 2],
+    queues: [SrqId; 2],
+    theirs: Region,
+}
+
+impl Spreading {
+    fn new() -> Self {
+        let mut pair = Pair::new();
+        let sender = raw(&mut pair.nodes[0], |_| {});
+        let node = &mut pair.nodes[1];
+        let taker = node.qp(|config| config.qp_type = QpType::Raw);
+        let domain = node.domain;
+        let cqs = [0, 1].map(|_| node.engine.create_cq(64).unwrap());
+        let queues = [0, 1].map(|at| node.engine.create_wq(domain, 16, 1, cqs[at].id()).unwrap());
+        let spread = Spread {
+            queues: queues.to_vec(),
+            key: std::array::from_fn::<u8, KEY_LEN, _>(|i| (i * 37 + 11) as u8),
+            fields: HashFields::all(),
+        };
+        node.engine.spread(taker.id, spread).unwrap();
+        node.engine.add_flow(taker.id, 1, Flow::default()).unwrap();
+        node.engine.join_group(taker.id, Group::Wire).unwrap();
+        let theirs = node.register(0, 4096, ALL);
+        Self {
+            pair,
+            sender,
+            taker,
+            cqs,
+            queues,
+            theirs,
+        }
+    }
+
+    fn post(&mut self, at: usize, id: u64) {
+        let sges = [self.pair.nodes[1].sge(&self.theirs, 0, 64)];
+        let recv = RecvRequest { id, sges: &sges };
+        let engine = &mut self.pair.nodes[1].engine;
+        engine.post_srq_recv(self.queues[at], &recv).unwrap();
+    }
+
+    fn set(&mut self, at: usize, state: WqState) {
+        let engine = &mut self.pair.nodes[1].engine;
+        engine.set_wq_state(self.queues[at], state).unwrap();
+    }
+
+    /// Sends a frame from one of 256 sources.
+    fn send(&mut self, source: u8, len: usize) {
+        let mut data = frame(0);
+        data.resize(len, 0);
+        data[12..15].copy_from_slice(&[8, 0, 0x45]);
+        data[29] = source;
+        let request = SendRequest {
+            inline: Some(&data),
+            ..SendRequest::new(1, send_work(), &[])
+        };
+        self.pair.send(0, &self.sender, &request);
+        let links = vec![self.pair.ends[0]];
+        self.pair.nodes[0].engine.connect_group(Group::Wire, links);
+        self.pair.settle();
+    }
+
+    fn take(&self, at: usize) -> Vec<(u64, Status)> {
+        let mut all = [Completion::default(); 64];
+        let n = self.cqs[at].pop(&mut all);
+        statuses(&all[..n])
+    }
+}
+
 #[test]
 fn frames_are_spread_over_queues() {
-    let mut pair = Pair::new();
-    let sender = raw(&mut pair.nodes[0], |_| {});
-    let node = &mut pair.nodes[1];
-    let taker = node.qp(|config| config.qp_type = QpType::Raw);
-    let domain = node.domain;
-    let cqs = [0, 1].map(|_| node.engine.create_cq(64).unwrap());
-    let queues = [0, 1].map(|at| node.engine.create_wq(domain, 16, 1, cqs[at].id()).unwrap());
-    let spread = Spread {
-        queues: queues.to_vec(),
-        key: std::array::from_fn::<u8, KEY_LEN, _>(|i| (i * 37 + 11) as u8),
-        fields: HashFields::all(),
-    };
-    node.engine.spread(taker.id, spread).unwrap();
-    node.engine.add_flow(taker.id, 1, Flow::default()).unwrap();
-    node.engine.join_group(taker.id, Group::Wire).unwrap();
-    let theirs = node.register(0, 4096, ALL);
-    for (at, queue) in queues.iter().enumerate() {
-        for id in 0..16 {
-            let sges = [pair.nodes[1].sge(&theirs, 0, 64)];
-            let recv = RecvRequest {
-                id: id + 100 * at as u64,
-                sges: &sges,
-            };
-            pair.nodes[1].engine.post_srq_recv(*queue, &recv).unwrap();
-        }
+    let mut all = Spreading::new();
+    for at in 0..2 {
+        (0..16).for_each(|id| all.post(at, id + 100 * at as u64));
     }
-    let count = |cq: &CqShared| {
-        let mut all = [Completion::default(); 64];
-        let n = cq.pop(&mut all);
-        assert!(all[..n].iter().all(|entry| entry.status == Status::Success));
-        n
-    };
-    let send = |pair: &mut Pair| {
-        for source in 0..16u8 {
-            let mut data = frame(0);
-            data[12..15].copy_from_slice(&[8, 0, 0x45]);
-            data[29] = source;
-            let request = SendRequest {
-                inline: Some(&data),
-                ..SendRequest::new(1, send_work(), &[])
-            };
-            pair.send(0, &sender, &request);
-            let links = vec![pair.ends[0]];
-            pair.nodes[0].engine.connect_group(Group::Wire, links);
-            pair.settle();
-        }
-        [count(&cqs[0]), count(&cqs[1])]
+    let send = |all: &mut Spreading| {
+        (0..16).for_each(|source| all.send(source, 60));
+        [0, 1].map(|at| {
+            let taken = all.take(at);
+            assert!(taken.iter().all(|(_, status)| *status == Status::Success));
+            taken.len()
+        })
     };
     // A queue that is not ready takes nothing.
-    pair.nodes[1]
-        .engine
-        .set_wq_state(queues[0], WqState::Ready)
-        .unwrap();
-    let [first, none] = send(&mut pair);
+    all.set(0, WqState::Ready);
+    let [first, none] = send(&mut all);
     assert!((1..16).contains(&first) && none == 0, "{first} {none}");
-    for queue in queues {
-        pair.nodes[1]
-            .engine
-            .set_wq_state(queue, WqState::Ready)
-            .unwrap();
-    }
+    all.set(1, WqState::Ready);
     // What is posted is forgotten or flushed, as the state says.
-    let node = &mut pair.nodes[1];
-    node.engine.set_wq_state(queues[1], WqState::Error).unwrap();
-    let mut flushed = [Completion::default(); 64];
-    let n = cqs[1].pop(&mut flushed);
+    all.set(1, WqState::Error);
     let want: Vec<_> = (100..116).map(|id| (id, Status::Flushed)).collect();
-    assert_eq!(statuses(&flushed[..n]), want);
-    node.engine.set_wq_state(queues[0], WqState::Reset).unwrap();
-    assert!(cqs[0].is_empty());
+    assert_eq!(all.take(1), want);
+    all.set(0, WqState::Reset);
+    assert!(all.cqs[0].is_empty());
+    let engine = &mut all.pair.nodes[1].engine;
     assert!(matches!(
-        node.engine.destroy_cq(cqs[0].id()),
+        engine.destroy_cq(all.cqs[0].id()),
         Err(EngineError::Busy { .. })
     ));
-    node.engine.destroy_qp(taker.id).unwrap();
-    for (queue, cq) in queues.into_iter().zip(&cqs) {
-        node.engine.destroy_srq(queue).unwrap();
-        node.engine.destroy_cq(cq.id()).unwrap();
+    engine.destroy_qp(all.taker.id).unwrap();
+    for (queue, cq) in all.queues.into_iter().zip(&all.cqs) {
+        engine.destroy_srq(queue).unwrap();
+        engine.destroy_cq(cq.id()).unwrap();
     }
+}
+
+/// A receive that a frame did not fit into is still in its queue, and in no other way in use.
+#[test]
+fn a_frame_that_does_not_fit_leaves_its_receive_in_the_queue() {
+    let mut all = Spreading::new();
+    for at in 0..2 {
+        all.set(at, WqState::Ready);
+        (0..16).for_each(|id| all.post(at, id));
+    }
+    // Which source goes where.
+    let mut source = [None; 2];
+    for candidate in 0..16 {
+        all.send(candidate, 60);
+        for at in 0..2 {
+            if all.take(at).len() == 1 {
+                source[at] = Some(candidate);
+            }
+        }
+    }
+    let source = source.map(|source| source.expect("both queues have got a frame"));
+    for at in 0..2 {
+        all.set(at, WqState::Reset);
+        all.set(at, WqState::Ready);
+        all.post(at, 50);
+        all.post(at, 51);
+    }
+    // The receive of one queue is not the business of a frame for the other.
+    all.send(source[0], 65);
+    all.send(source[1], 60);
+    assert_eq!(all.take(0), []);
+    assert_eq!(all.take(1), [(50, Status::Success)]);
+    all.send(source[0], 60);
+    assert_eq!(all.take(0), [(50, Status::Success)]);
+    // It goes with its queue, and is flushed with it.
+    all.send(source[0], 65);
+    all.set(0, WqState::Reset);
+    all.set(0, WqState::Ready);
+    all.post(0, 60);
+    all.send(source[0], 60);
+    assert_eq!(all.take(0), [(60, Status::Success)]);
+    all.send(source[1], 65);
+    all.set(1, WqState::Error);
+    assert_eq!(all.take(1), [(51, Status::Flushed)]);
+}
+
+/// The same for datagrams and a shared receive queue, which other queue pairs use as well.
+#[test]
+fn a_datagram_that_does_not_fit_leaves_its_receive_in_the_queue() {
+    let mut pair = Pair::new();
+    let domain = pair.nodes[1].domain;
+    let srq = pair.nodes[1].engine.create_srq(domain, 4, 1).unwrap();
+    let [a, b] = pair.connect(|side, config| {
+        config.qp_type = QpType::Ud;
+        config.srq = (side == 1).then_some(srq);
+    });
+    let engine = &mut pair.nodes[1].engine;
+    engine.join_group(b.id, Group::Gid(GROUP)).unwrap();
+    let theirs = pair.nodes[1].register(0, 4096, ALL);
+    let sges = [pair.nodes[1].sge(&theirs, 0, 64)];
+    let recv = RecvRequest { id: 7, sges: &sges };
+    pair.nodes[1].engine.post_srq_recv(srq, &recv).unwrap();
+    let mut send = |len: usize| {
+        let data = pattern(3, len);
+        let mut request = SendRequest::new(1, send_work(), &[]);
+        (request.ud, request.inline) = (to_group(GROUP), Some(&data[..]));
+        pair.send(0, &a, &request);
+        let links = vec![pair.ends[0]];
+        pair.nodes[0].engine.connect_group(Group::Gid(GROUP), links);
+        pair.settle();
+        let left = pair.nodes[1].engine.query_srq(srq).unwrap().2;
+        (statuses(&b.poll()), left)
+    };
+    assert_eq!(send(25), (vec![], 1), "40 bytes of header and 25");
+    assert_eq!(send(24), (vec![(7, Status::Success)], 0));
 }
