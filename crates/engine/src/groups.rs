@@ -89,10 +89,12 @@ impl<L: Link, M: Memory> Engine<L, M> {
 
     /// Datagrams to a group go over these links for a moment: the answer to [`Event::GroupNeeded`].
     pub fn connect_group(&mut self, group: Group, links: Vec<LinkId>) {
-        let until = self.x.now + FRESH_NS;
-        self.x
-            .destinations
-            .insert(group, Destinations { links, until });
+        let now = self.x.now;
+        let until = now + FRESH_NS;
+        let destinations = &mut self.x.destinations;
+        // What is known about other groups goes with its moment: there may be any number of them.
+        destinations.retain(|_, known| now < known.until);
+        destinations.insert(group, Destinations { links, until });
         for index in 0..self.qps.bound() {
             let Some(qp) = self.qps.at_mut(index) else {
                 continue;
@@ -255,6 +257,25 @@ pub(crate) fn takes_frame(qp: &Qp, key: u64, frame: &Foreign<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::EngineConfig;
+    use rkey_base::memory::ArenaMemory;
+    use rkey_core::{Limits, Protection, Secrets};
+    use rkey_link::loopback::Loopback;
+    use std::sync::Arc;
+
+    #[test]
+    fn groups_that_nobody_sends_to_any_more_are_forgotten() {
+        let table = Arc::new(Protection::new(Limits::default(), Secrets([1; 4])));
+        let memory = ArenaMemory::new(0x1000, 64);
+        let mut engine = Engine::<Loopback, _>::new(EngineConfig::default(), table, memory);
+        for number in 0..1000u64 {
+            engine.drive(number * (FRESH_NS / 10), 1);
+            let group = Group::Gid(u128::from(number).to_be_bytes());
+            engine.connect_group(group, Vec::new());
+            assert!(engine.x.destinations.contains_key(&group));
+            assert!(engine.x.destinations.len() <= 10, "{number}");
+        }
+    }
 
     #[test]
     fn a_flow_looks_at_masked_bits_only() {
