@@ -6,12 +6,13 @@
 use crate::async_event::Acks;
 use crate::channel::ChannelObject;
 use crate::context::ContextObject;
-use crate::cq_ex::Polling;
+use crate::cq_ex::{self, Polling};
 use crate::object::{Object, Users, find, find_or_null, place, remove};
 use crate::pd::PdObject;
 use crate::sys::{CompChannel, Context, Cq, CqEx, Pd, Wc};
 use crate::{errno, status};
-use rkey_device::engine::Completion;
+use rkey_device::DeviceError;
+use rkey_device::engine::{Completion, Stamped};
 use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -116,11 +117,13 @@ pub unsafe fn create(context: *mut Context, wanted: &CqWanted) -> Result<*mut Cq
     if wanted.depth == 0 || i64::from(wanted.vector) >= i64::from(vectors) {
         return Err(Errno::INVAL);
     }
-    let channel_of_device = channel.map(|c| &c.channel);
-    let cq = object
-        .device()
-        .create_cq(wanted.depth, channel_of_device)
-        .map_err(errno::from)?;
+    let (device, channel_of_device) = (object.device(), channel.map(|c| &c.channel));
+    let cq = if cq_ex::is_stamped(wanted.wc_flags) {
+        device.create_stamped_cq(wanted.depth, channel_of_device, cq_ex::timestamp)
+    } else {
+        device.create_cq(wanted.depth, channel_of_device)
+    };
+    let cq = cq.map_err(errno::from)?;
     let id = cq.id();
     let head = Cq {
         context,
@@ -133,7 +136,7 @@ pub unsafe fn create(context: *mut Context, wanted: &CqWanted) -> Result<*mut Cq
         comp_events_completed: 0,
         async_events_completed: 0,
     };
-    let c = crate::cq_ex::structure(head, wanted.wc_flags);
+    let c = cq_ex::structure(head, wanted.wc_flags);
     let handle = place(CqObject {
         c: UnsafeCell::new(c),
         context,
@@ -286,8 +289,17 @@ pub unsafe extern "C" fn poll_cq(cq: *mut Cq, count: c_int, into: *mut Wc) -> c_
 /// Takes completions; a panic below becomes an error.
 #[inline]
 pub fn poll(object: &CqObject, into: &mut [Completion]) -> Result<usize, Errno> {
-    let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| object.cq.poll(into)));
-    match polled {
+    caught(|| object.cq.poll(into))
+}
+
+/// Takes completions with their times; a panic below becomes an error.
+pub fn poll_stamped(object: &CqObject, into: &mut [Stamped]) -> Result<usize, Errno> {
+    caught(|| object.cq.poll_stamped(into))
+}
+
+#[inline(always)]
+fn caught(poll: impl FnOnce() -> Result<usize, DeviceError>) -> Result<usize, Errno> {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(poll)) {
         Ok(Ok(got)) => Ok(got),
         Ok(Err(error)) => Err(errno::of(&error)),
         Err(_) => Err(Errno::IO),

@@ -8,7 +8,7 @@ use crate::object::{find, input};
 use crate::status;
 use crate::sys::consts::*;
 use crate::sys::{Context, Cq, CqEx, CqInitAttrEx, ModifyCqAttr, PollCqAttr, TmInfo};
-use rkey_device::engine::Completion;
+use rkey_device::engine::{Completion, Stamped};
 use rkey_kit::{Errno, fence};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
@@ -36,7 +36,8 @@ pub struct Polling {
 #[derive(Clone, Copy, Default)]
 struct Current {
     completion: Completion,
-    taken_at: u64,
+    /// When it was added to the queue, by the clock of [`timestamp`] and by that of the wall.
+    time: u64,
     wallclock: u64,
 }
 
@@ -69,11 +70,17 @@ impl Polling {
     }
 }
 
-/// The clock of completion timestamps: nanoseconds of the raw monotonic clock. Completions are stamped
-/// when they are taken from the queue.
+/// The clock of completion timestamps: nanoseconds of the raw monotonic clock. Completions are stamped when they are
+/// added to a queue that was made for it.
 #[must_use]
 pub fn timestamp() -> u64 {
     clock(libc::CLOCK_MONOTONIC_RAW)
+}
+
+/// Whether a program that wants to read these fields wants to read times.
+#[must_use]
+pub const fn is_stamped(wc_flags: u64) -> bool {
+    wc_flags & (WC_EX_WITH_COMPLETION_TIMESTAMP | WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) != 0
 }
 
 fn clock(which: libc::clockid_t) -> u64 {
@@ -89,9 +96,7 @@ fn clock(which: libc::clockid_t) -> u64 {
 /// The structure for a new completion queue. Readers that were not asked for are there all the same.
 #[must_use]
 pub fn structure(head: Cq, wc_flags: u64) -> CqEx {
-    let stamped = wc_flags
-        & (WC_EX_WITH_COMPLETION_TIMESTAMP | WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
-        != 0;
+    let stamped = is_stamped(wc_flags);
     CqEx {
         cq: head,
         comp_mask: 0,
@@ -191,13 +196,14 @@ unsafe fn object<'a>(cq: *mut CqEx) -> Option<&'a CqObject> {
 unsafe fn take(object: &CqObject, stamped: bool) -> c_int {
     // SAFETY: the queue is held.
     let current = unsafe { &mut *object.polling.current.get() };
-    match cq::poll(object, std::slice::from_mut(&mut current.completion)) {
+    let taken = if stamped {
+        take_stamped(object, current)
+    } else {
+        cq::poll(object, std::slice::from_mut(&mut current.completion))
+    };
+    match taken {
         Ok(0) => Errno::NOENT.raw(),
         Ok(_) => {
-            if stamped {
-                current.taken_at = timestamp();
-                current.wallclock = clock(libc::CLOCK_REALTIME);
-            }
             // SAFETY: the queue is held, and programs read only between start and end.
             unsafe {
                 (*object.ex()).wr_id = current.completion.id;
@@ -207,6 +213,22 @@ unsafe fn take(object: &CqObject, stamped: bool) -> c_int {
         }
         Err(errno) => errno.raw(),
     }
+}
+
+fn take_stamped(object: &CqObject, current: &mut Current) -> Result<usize, Errno> {
+    let mut entry = [Stamped::default()];
+    let taken = cq::poll_stamped(object, &mut entry)?;
+    if taken == 0 {
+        return Ok(0);
+    }
+    let [Stamped { completion, time }] = entry;
+    let ago = timestamp().saturating_sub(time);
+    *current = Current {
+        completion,
+        time,
+        wallclock: clock(libc::CLOCK_REALTIME).saturating_sub(ago),
+    };
+    Ok(taken)
 }
 
 /// # Safety
@@ -285,7 +307,7 @@ readers! {
     read_qp_num -> u32 { |c| c.completion.qpn }
     read_src_qp -> u32 { |c| c.completion.src_qpn }
     read_wc_flags -> c_uint { |c| status::wc_flags(c.completion.flags) }
-    read_completion_ts -> u64 { |c| c.taken_at }
+    read_completion_ts -> u64 { |c| c.time }
     read_completion_wallclock_ns -> u64 { |c| c.wallclock }
     read_slid -> u32 { |_c| 0 }
     read_byte_zero -> u8 { |_c| 0 }

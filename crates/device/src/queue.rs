@@ -7,11 +7,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rkey_core::DomainId;
-use rkey_engine::{Completion, CqId, CqShared, RecvRequest, SrqId, WqState, XrcdId};
+use rkey_engine::{
+    Clock, Completion, CqId, CqShared, EngineError, RecvRequest, SrqId, Stamped, WqState, XrcdId,
+};
 
 use crate::channel::{Channel, EventQueue};
 use crate::device::Device;
 use crate::error::DeviceError;
+use crate::shared::DeviceEngine;
 
 /// What the engine's side needs to know about a completion queue. It holds no device, so that the
 /// engine thread never has the last handle of one.
@@ -69,11 +72,36 @@ impl Device {
     /// # Errors
     /// [`DeviceError::TooLarge`], [`DeviceError::Limit`].
     pub fn create_cq(&self, depth: u32, channel: Option<&Channel>) -> Result<Cq, DeviceError> {
+        self.place_cq(depth, channel, |engine| engine.create_cq(depth))
+    }
+
+    /// As [`Device::create_cq`], for completions that have the time at which they were added, by `clock`, which must
+    /// not call the device. [`Cq::poll_stamped`] tells it.
+    ///
+    /// # Errors
+    /// As [`Device::create_cq`].
+    pub fn create_stamped_cq(
+        &self,
+        depth: u32,
+        channel: Option<&Channel>,
+        clock: Clock,
+    ) -> Result<Cq, DeviceError> {
+        self.place_cq(depth, channel, |engine| {
+            engine.create_stamped_cq(depth, clock)
+        })
+    }
+
+    fn place_cq(
+        &self,
+        depth: u32,
+        channel: Option<&Channel>,
+        create: impl FnOnce(&mut DeviceEngine) -> Result<Arc<CqShared>, EngineError>,
+    ) -> Result<Cq, DeviceError> {
         self.check()?;
         self.check_cq_depth(depth)?;
         let shared = self.shared();
         let entries = shared
-            .command(|engine| engine.create_cq(depth))
+            .command(create)
             .map_err(|e| self.limit_of(e, "completion queues", "RKEY_MAX_CQS"))?;
         let notify = Arc::new(CqNotify {
             channel: channel.map(|c| Arc::clone(c.queue())),
@@ -160,14 +188,29 @@ impl Cq {
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
     #[inline]
     pub fn poll(&self, into: &mut [Completion]) -> Result<usize, DeviceError> {
+        let entries = self.look()?;
+        // Looks before it locks, so that a poll in vain costs little.
+        Ok(entries.pop(into))
+    }
+
+    /// As [`Cq::poll`], with the time of each completion; 0 if the queue has no clock.
+    ///
+    /// # Errors
+    /// As [`Cq::poll`].
+    pub fn poll_stamped(&self, into: &mut [Stamped]) -> Result<usize, DeviceError> {
+        Ok(self.look()?.pop_stamped(into))
+    }
+
+    /// The entries, after a look at what peers have sent if there were none.
+    #[inline(always)]
+    fn look(&self) -> Result<&CqShared, DeviceError> {
         let inner = &*self.0;
         let shared = inner.device.shared();
         shared.check()?;
         if inner.entries.is_empty() {
             shared.poll();
         }
-        // Looks before it locks, so that a poll in vain costs little.
-        Ok(inner.entries.pop(into))
+        Ok(&inner.entries)
     }
 
     /// Waits until a completion can be taken: `false` when `timeout` passed before (`None`: for

@@ -9,11 +9,29 @@ use crate::{Completion, CqId};
 use rkey_base::fifo::{Fifo, Full, Producer};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// The clock of a queue whose completions are stamped.
+pub type Clock = fn() -> u64;
+
+/// A completion with the time at which it was put into its queue, as the queue's [`Clock`] had it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stamped {
+    /// The completion.
+    pub completion: Completion,
+    /// The time; 0 in a queue without a clock.
+    pub time: u64,
+}
+
 /// The consumers' side of a completion queue. Share it freely.
 pub struct CqShared {
     id: CqId,
-    entries: Fifo<Completion>,
+    entries: Entries,
     overrun: AtomicBool,
+}
+
+/// Entries take no more room than their queue needs.
+enum Entries {
+    Plain(Fifo<Completion>),
+    Stamped(Fifo<Stamped>),
 }
 
 impl CqShared {
@@ -25,29 +43,67 @@ impl CqShared {
     /// Takes the oldest completions, fills `into` from its start and returns how many there were.
     #[inline]
     pub fn pop(&self, into: &mut [Completion]) -> usize {
-        self.entries.pop_many(into)
+        match &self.entries {
+            Entries::Plain(entries) => entries.pop_many(into),
+            Entries::Stamped(entries) => one_by_one(into, entries, |entry| entry.completion),
+        }
+    }
+
+    /// As [`Self::pop`], with the time of each.
+    pub fn pop_stamped(&self, into: &mut [Stamped]) -> usize {
+        match &self.entries {
+            Entries::Stamped(entries) => entries.pop_many(into),
+            Entries::Plain(entries) => one_by_one(into, entries, |completion| Stamped {
+                completion,
+                time: 0,
+            }),
+        }
     }
 
     /// Whether there is nothing to take. A peek: it takes no lock.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        match &self.entries {
+            Entries::Plain(entries) => entries.is_empty(),
+            Entries::Stamped(entries) => entries.is_empty(),
+        }
     }
 
     /// How many completions wait.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        match &self.entries {
+            Entries::Plain(entries) => entries.len(),
+            Entries::Stamped(entries) => entries.len(),
+        }
     }
 
     /// How many can wait.
     pub fn depth(&self) -> usize {
-        self.entries.capacity()
+        match &self.entries {
+            Entries::Plain(entries) => entries.capacity(),
+            Entries::Stamped(entries) => entries.capacity(),
+        }
     }
 
     /// Whether a completion was lost because the queue was full. It stays broken.
     pub fn is_overrun(&self) -> bool {
         self.overrun.load(Ordering::Acquire)
     }
+}
+
+/// Takes entries out of a queue of another kind.
+fn one_by_one<T: Copy + Send + Default, U>(
+    into: &mut [U],
+    entries: &Fifo<T>,
+    turn: impl Fn(T) -> U,
+) -> usize {
+    let mut taken = 0;
+    let mut entry = [T::default()];
+    while taken < into.len() && entries.pop_many(&mut entry) == 1 {
+        into[taken] = turn(entry[0]);
+        taken += 1;
+    }
+    taken
 }
 
 impl std::fmt::Debug for CqShared {
@@ -80,10 +136,29 @@ pub(crate) enum Pushed {
     Broken,
 }
 
+/// The end of the queue where entries are put in.
+enum Lane {
+    Plain(Producer<Completion>),
+    Stamped(Producer<Stamped>, Clock),
+}
+
+impl Lane {
+    #[inline(always)]
+    fn push(&mut self, entry: Completion) -> Result<(), Full> {
+        match self {
+            Self::Plain(producer) => producer.push(entry),
+            Self::Stamped(producer, clock) => producer.push(Stamped {
+                completion: entry,
+                time: clock(),
+            }),
+        }
+    }
+}
+
 /// The engine's side of a completion queue.
 pub(crate) struct Cq {
     pub(crate) shared: std::sync::Arc<CqShared>,
-    producer: Producer<Completion>,
+    lane: Lane,
     armed: Armed,
     /// An entry was lost; nothing comes after it.
     broken: bool,
@@ -92,8 +167,17 @@ pub(crate) struct Cq {
 }
 
 impl Cq {
-    pub(crate) fn new(id: CqId, depth: u32) -> Self {
-        let (producer, entries) = Fifo::new(depth as usize);
+    pub(crate) fn new(id: CqId, depth: u32, clock: Option<Clock>) -> Self {
+        let (lane, entries) = match clock {
+            None => {
+                let (producer, entries) = Fifo::new(depth as usize);
+                (Lane::Plain(producer), Entries::Plain(entries))
+            }
+            Some(clock) => {
+                let (producer, entries) = Fifo::new(depth as usize);
+                (Lane::Stamped(producer, clock), Entries::Stamped(entries))
+            }
+        };
         let shared = CqShared {
             id,
             entries,
@@ -101,7 +185,7 @@ impl Cq {
         };
         Self {
             shared: std::sync::Arc::new(shared),
-            producer,
+            lane,
             armed: Armed::No,
             broken: false,
             users: 0,
@@ -120,17 +204,23 @@ impl Cq {
     }
 
     pub(crate) fn resize(&mut self, depth: u32) -> Result<(), Full> {
-        self.producer.resize(depth as usize)
+        match &mut self.lane {
+            Lane::Plain(producer) => producer.resize(depth as usize),
+            Lane::Stamped(producer, _) => producer.resize(depth as usize),
+        }
     }
 
     /// Takes out the entries of a queue pair.
     pub(crate) fn forget(&mut self, qpn: u32) {
-        self.producer.retain(|entry| entry.qpn != qpn);
+        match &mut self.lane {
+            Lane::Plain(producer) => producer.retain(|entry| entry.qpn != qpn),
+            Lane::Stamped(producer, _) => producer.retain(|entry| entry.completion.qpn != qpn),
+        };
     }
 
     #[inline(always)]
     pub(crate) fn push(&mut self, entry: Completion, solicited: bool) -> Pushed {
-        if self.broken || self.producer.push(entry).is_err() {
+        if self.broken || self.lane.push(entry).is_err() {
             return self.push_failed();
         }
         if self.armed == Armed::No {

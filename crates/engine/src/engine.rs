@@ -2,7 +2,7 @@
 //! `post.rs`, changing a queue pair in `qp/modify.rs`, and the work itself behind `drive.rs`.
 
 use crate::context::{Context, Srq};
-use crate::cq::Cq;
+use crate::cq::{Clock, Cq};
 use crate::id::Table;
 use crate::numbers::Numbers;
 use crate::port::Port;
@@ -116,13 +116,29 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// # Errors
     /// [`EngineError::Zero`], [`EngineError::Limit`].
     pub fn create_cq(&mut self, depth: u32) -> Result<Arc<CqShared>, EngineError> {
+        self.place_cq(depth, None)
+    }
+
+    /// Creates a completion queue whose entries have the time at which they were put in.
+    ///
+    /// # Errors
+    /// As [`Self::create_cq`].
+    pub fn create_stamped_cq(
+        &mut self,
+        depth: u32,
+        clock: Clock,
+    ) -> Result<Arc<CqShared>, EngineError> {
+        self.place_cq(depth, Some(clock))
+    }
+
+    fn place_cq(&mut self, depth: u32, clock: Option<Clock>) -> Result<Arc<CqShared>, EngineError> {
         self.check_cq_depth(depth)?;
         limit(
             "the number of completion queues",
             self.x.cqs.len() as u32 + 1,
             self.x.config.max_cqs,
         )?;
-        let id: CqId = self.x.cqs.insert(|id| Cq::new(id, depth));
+        let id: CqId = self.x.cqs.insert(|id| Cq::new(id, depth, clock));
         self.x
             .cqs
             .get(id)

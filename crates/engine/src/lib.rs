@@ -55,7 +55,7 @@ pub mod ud;
 pub mod work;
 mod xrc;
 
-pub use cq::CqShared;
+pub use cq::{Clock, CqShared, Stamped};
 pub use engine::{Engine, EngineConfig, Progress};
 pub use error::{EngineError, ModifyError};
 pub use event::Event;

@@ -8,5 +8,6 @@ mod events;
 mod keys;
 mod null;
 mod posting;
+mod times;
 mod windows;
 mod world;

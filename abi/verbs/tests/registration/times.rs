@@ -1,0 +1,112 @@
+//! Completion timestamps: those of the completion, not of the poll.
+
+use crate::world::*;
+use ibverbs::sys::consts::*;
+use ibverbs::sys::{CompChannel, Cq, CqEx, CqInitAttrEx, PollCqAttr};
+use ibverbs::{channel, cq, cq_ex};
+use std::ptr::null_mut;
+
+const TIMES: u64 = WC_EX_WITH_COMPLETION_TIMESTAMP | WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+
+/// A world whose queue pairs complete in a queue of the extended kind, with a channel.
+fn world(wc_flags: u64) -> (World, *mut CqEx, *mut CompChannel) {
+    let mut world = World::new();
+    // SAFETY: all zeroes is valid; objects are live.
+    unsafe {
+        let channel = channel::create_comp_channel(world.context);
+        let mut wanted: CqInitAttrEx = std::mem::zeroed();
+        (wanted.cqe, wanted.channel, wanted.wc_flags) = (16, channel, wc_flags);
+        let queue = cq_ex::create_cq_ex(world.context, &raw mut wanted);
+        assert!(!channel.is_null() && !queue.is_null());
+        world.cq = queue.cast();
+        (world, queue, channel)
+    }
+}
+
+/// Does one write, and waits until it is complete without a look at the queue.
+fn complete(world: &World, channel: *mut CompChannel, id: u64) {
+    let region = world.register(0, LEN, ALL);
+    let [a, _] = world.pair(QPT_RC);
+    // SAFETY: live objects, and room for an event.
+    unsafe {
+        assert_eq!(cq::req_notify_cq(world.cq, 0), 0);
+        let mut piece = sge(world.at(0), 8, (*region).lkey);
+        let mut wr = remote(id, WR_RDMA_WRITE, &mut piece, world.at(8), (*region).rkey);
+        assert_eq!(send(a, &mut wr), (0, false));
+        let (mut queue, mut its) = (null_mut::<Cq>(), null_mut());
+        let code = channel::get_cq_event(channel, &raw mut queue, &raw mut its);
+        assert_eq!((code, queue), (0, world.cq));
+        channel::ack_cq_events(queue, 1);
+    }
+}
+
+#[test]
+fn a_completion_is_stamped_when_it_completes() {
+    let (world, queue, channel) = world(TIMES);
+    let mut stamps = vec![cq_ex::timestamp()];
+    for id in 1..=2 {
+        complete(&world, channel, id);
+        stamps.push(cq_ex::timestamp());
+    }
+    // SAFETY: a live queue; what is read is read between start and end.
+    unsafe {
+        let q = &*queue;
+        let mut attr = PollCqAttr { comp_mask: 0 };
+        assert_eq!(q.start_poll.unwrap()(queue, &raw mut attr), 0);
+        let mut walls = [0; 2];
+        for (id, wall) in (1..=2).zip(&mut walls) {
+            assert_eq!(((*queue).wr_id, (*queue).status), (id, WC_SUCCESS));
+            let time = q.read_completion_ts.unwrap()(queue);
+            let id = id as usize;
+            assert!(
+                (stamps[id - 1]..=stamps[id]).contains(&time),
+                "{id}: {time} {stamps:?}"
+            );
+            *wall = q.read_completion_wallclock_ns.unwrap()(queue);
+            let next = q.next_poll.unwrap()(queue);
+            assert_eq!(next, if id == 1 { 0 } else { libc::ENOENT });
+        }
+        q.end_poll.unwrap()(queue);
+        // The clock of the wall may be set at any time, but hardly by an hour now.
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
+        for wall in walls {
+            assert!(now.abs_diff(wall.into()) < 3600 * 1_000_000_000, "{wall}");
+        }
+        assert_eq!(q.start_poll.unwrap()(queue, &raw mut attr), libc::ENOENT);
+    }
+}
+
+/// A queue with times is a queue like the others.
+#[test]
+fn a_queue_with_times_does_all_the_rest() {
+    for flags in [0, TIMES, WC_EX_WITH_COMPLETION_TIMESTAMP] {
+        let (world, queue, channel) = world(flags);
+        (1..=3).for_each(|id| complete(&world, channel, id));
+        // SAFETY: a live queue.
+        unsafe {
+            assert_eq!(cq::resize_cq(world.cq, 64), 0, "{flags}");
+            assert!((*queue).cq.cqe >= 64);
+        }
+        assert_eq!(
+            (1..=3).map(|_| world.next().wr_id).collect::<Vec<_>>(),
+            [1, 2, 3]
+        );
+        // What a queue pair leaves in it goes with the queue pair.
+        let region = world.register(0, LEN, ALL);
+        let [a, b] = world.pair(QPT_RC);
+        // SAFETY: live objects.
+        unsafe {
+            let mut piece = sge(world.at(0), 8, (*region).lkey);
+            receive(b, 4, &mut piece);
+            let mut wr = ibverbs::sys::QpAttr {
+                qp_state: QPS_ERR,
+                ..Default::default()
+            };
+            assert_eq!(ibverbs::qp::modify_qp(b, &raw mut wr, QP_STATE as i32), 0);
+            assert_eq!(ibverbs::qp::destroy_qp(b), 0);
+            assert_eq!(ibverbs::qp::destroy_qp(a), 0);
+            let mut wc = ibverbs::sys::Wc::default();
+            assert_eq!(cq::poll_cq(world.cq, 1, &raw mut wc), 0, "{flags}");
+        }
+    }
+}
