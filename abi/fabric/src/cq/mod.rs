@@ -33,10 +33,15 @@ pub(crate) struct CqObject {
 }
 object!(CqObject, FidCq, 65536);
 
+/// Entries of a queue whose size is ours to choose.
+const DEFAULT_SIZE: usize = 16384;
+
 /// A completion queue.
 pub(crate) struct Cq {
     pub(crate) domain: Arc<Domain>,
     format: c_int,
+    /// With so many entries it is full: nothing is begun that would add more. What was begun does.
+    size: usize,
     queue: Mutex<Queue>,
     endpoints: RwLock<Vec<Arc<Endpoint>>>,
     pub(crate) wait: Option<Wait>,
@@ -66,6 +71,12 @@ impl Cq {
         if let Some(wait) = &self.wait {
             wait.signal.raise();
         }
+    }
+
+    /// Whether the program has to read entries before more may come.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.queue.lock().entries.len() >= self.size
     }
 
     /// An endpoint makes progress through this queue from now on. `fd` is readable when it has to.
@@ -148,6 +159,10 @@ pub(crate) unsafe extern "C" fn cq_open(
             None => (FI_CQ_FORMAT_UNSPEC, FI_WAIT_NONE, FI_CQ_COND_NONE),
             Some(attr) => (attr.format, attr.wait_obj, attr.wait_cond),
         };
+        let size = match attr.map_or(0, |attr| attr.size) {
+            0 => DEFAULT_SIZE,
+            size => size,
+        };
         let format = match format {
             // The longest, so that nothing is lost.
             FI_CQ_FORMAT_UNSPEC => FI_CQ_FORMAT_TAGGED,
@@ -172,6 +187,7 @@ pub(crate) unsafe extern "C" fn cq_open(
         let inner = Cq {
             domain: Arc::clone(&owner.inner),
             format,
+            size,
             queue: Mutex::default(),
             endpoints: RwLock::default(),
             wait,

@@ -52,7 +52,7 @@ impl Endpoint {
         if operation.error.is_some() && !qp.is_none_or(Qp::is_quiet) {
             return false;
         }
-        if let Hold::Region(region) = operation.hold {
+        if let Hold::Region(region, _) = operation.hold {
             match self.domain.device.try_close_region(region) {
                 Ok(false) => return false,
                 Ok(true) => {}

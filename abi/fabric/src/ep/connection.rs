@@ -4,6 +4,7 @@
 //! endpoint asked for, or the peer's if that came first; when both ask at the same time there are two, and
 //! each side sends on its own.
 
+use super::credit::{Credit, Debt};
 use super::header::{Header, MAX_LEN};
 use super::operation::Hold;
 use super::*;
@@ -52,6 +53,11 @@ pub(super) struct Connection {
     pub(super) pinned: bool,
     /// Messages of it that no receive has taken yet.
     pub(super) kept: u32,
+    /// Those of them that were only announced.
+    pub(super) announced: u32,
+    /// What we may send, and what the peer has sent.
+    pub(super) credit: Credit,
+    pub(super) debt: Debt,
     /// Requests that were posted and not completed.
     pub(super) outstanding: u32,
     /// Answers that found no room.
@@ -76,7 +82,7 @@ pub(super) struct Hello {
     pub(super) data: Vec<u8>,
 }
 
-const HELLO: [u8; 3] = *b"fi1";
+const HELLO: [u8; 3] = *b"fi2";
 
 impl Hello {
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -189,6 +195,9 @@ impl Endpoint {
             buried: false,
             pinned: true,
             kept: 0,
+            announced: 0,
+            credit: Credit::default(),
+            debt: Debt::default(),
             outstanding: 0,
             waiting: VecDeque::new(),
             device_keys: peer.device_keys,
@@ -376,6 +385,37 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Makes sure of room for so many requests of the program's, whose success is reported or not:
+    /// `FI_EAGAIN` when there is none, also for their completions.
+    #[inline]
+    pub(super) fn make_room(
+        &self,
+        live: &Live,
+        state: &mut State,
+        connection: usize,
+        requests: u32,
+        report: bool,
+    ) -> Result<()> {
+        if state.operations.len() < OPERATIONS_MAX
+            && Self::check_room(state, connection, requests).is_ok()
+        {
+            match &live.tx {
+                Some(tx) if report && tx.cq.is_full() => {}
+                _ => return Ok(()),
+            }
+        }
+        self.advance(live, state);
+        if !state.connections[connection].up {
+            return Err(FiError::AGAIN);
+        }
+        if state.operations.len() >= OPERATIONS_MAX
+            || report && live.tx.as_ref().is_some_and(|tx| tx.cq.is_full())
+        {
+            return Err(FiError::AGAIN);
+        }
+        Self::check_room(state, connection, requests)
+    }
+
     /// Posts one request. `operation` is told of its completion.
     #[inline]
     #[allow(clippy::too_many_arguments)]
@@ -431,6 +471,12 @@ impl Endpoint {
         } else {
             let later = Later::Message(bytes, operation);
             state.connections[connection].waiting.push_back(later);
+            if state.connections[connection].waiting.len() > ANSWERS_MAX
+                && let Some(live) = self.live.get()
+            {
+                tracing::warn!("a peer asks much and takes no answers; the connection ends");
+                self.lose(live, state, connection);
+            }
         }
     }
 

@@ -28,6 +28,8 @@ pub(crate) enum Kind {
     AtomicResult,
     /// The peer goes.
     Bye,
+    /// The receiver of this may send `data` messages and `len` bytes more without being asked.
+    Credit,
     /// What operation `id` wrote before is to be made durable; the places follow. The answer is `Done`.
     Commit,
 }
@@ -107,6 +109,7 @@ impl Header {
             }
             Kind::AtomicResult => (6, 0),
             Kind::Bye => (7, 0),
+            Kind::Credit => (9, 0),
             Kind::Commit => (8, 0),
         };
         let mut flags = 0;
@@ -164,6 +167,7 @@ impl Header {
             6 => (Kind::AtomicResult, rest),
             7 => (Kind::Bye, rest),
             8 => (Kind::Commit, rest),
+            9 => (Kind::Credit, rest),
             _ => return None,
         };
         let len = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
@@ -188,7 +192,7 @@ impl Header {
 mod tests {
     use super::*;
 
-    fn kinds() -> [Kind; 8] {
+    fn kinds() -> [Kind; 9] {
         let atomic = Atomic {
             addr: 7,
             key: u64::MAX - 1,
@@ -207,6 +211,7 @@ mod tests {
             Kind::AtomicResult,
             Kind::Bye,
             Kind::Commit,
+            Kind::Credit,
         ]
     }
 

@@ -11,6 +11,7 @@
 //! | [`object`], [`options`] | the handle: bindings, enabling, names, options, closing |
 //! | [`connection`] | peers, and connections to them on demand; what is posted to one |
 //! | [`burial`] | connections that are over: what they leave, and when their place is free |
+//! | [`credit`] | how much a peer may send that nobody has asked for |
 //! | [`header`] | what endpoints say to each other |
 //! | [`matching`] | which receive a message goes to |
 //! | [`operation`] | operations that are under way |
@@ -29,6 +30,7 @@ mod commit;
 mod condemned;
 pub(crate) mod connect;
 pub(crate) mod connection;
+mod credit;
 mod header;
 mod matching;
 mod msg;
@@ -53,6 +55,7 @@ use crate::sys::*;
 use burial::Burial;
 use condemned::Condemned;
 use connection::{Connection, Peer};
+use header::Header;
 use matching::Matching;
 use operation::Operations;
 use parking_lot::Mutex;
@@ -83,6 +86,10 @@ const INLINE_MAX: usize = 512;
 const LOOK_AFTER: u32 = 1024;
 /// The least room for another message in a buffer for several, until the program says another.
 const MIN_MULTI_RECV: usize = 64;
+/// Operations that an endpoint may have under way.
+const OPERATIONS_MAX: usize = 4096;
+/// Answers that may wait for room on one connection: no peer that keeps the rules needs so many.
+const ANSWERS_MAX: usize = 4 * OPERATIONS_MAX;
 /// Datagrams that are kept for a receive; more are dropped.
 const DATAGRAMS_MAX: usize = 1024;
 
@@ -170,6 +177,9 @@ struct State {
     free_peers: Vec<usize>,
     connections: Vec<Connection>,
     burial: Burial,
+    /// Peers are to get something back when the completion queue has room: credit, and answers.
+    owing: bool,
+    owed: Vec<(usize, Header)>,
     by_qpn: HashMap<u32, usize>,
     operations: Operations,
     condemned: Condemned,

@@ -411,6 +411,7 @@ impl Endpoint {
             {
                 let mut state = live.state.lock();
                 self.advance(live, &mut state);
+                self.answer_owed(&mut state);
                 for connection in 0..state.connections.len() {
                     if state.connections[connection].up {
                         self.say(&mut state, connection, &Header::new(Kind::Bye), &[]);
@@ -443,7 +444,7 @@ impl Endpoint {
             }
             // Messages that the peers never fetched.
             for operation in operations {
-                if let operation::Hold::Region(region) = operation.hold {
+                if let operation::Hold::Region(region, _) = operation.hold {
                     let _ = self.domain.device.close_region(region);
                 }
             }

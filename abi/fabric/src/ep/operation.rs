@@ -35,6 +35,8 @@ pub(crate) enum What {
     Fetch { landing: Box<Landing>, id: u64 },
     /// A write of so many bytes; when they are there, the peer is told these data.
     Write { data: u64, len: u32 },
+    /// A write that takes its data along.
+    WriteTold,
     /// An atomic with a result.
     AtomicFetch { result: Vec<Sge> },
 }
@@ -45,8 +47,8 @@ pub(crate) enum Hold {
     Nothing,
     /// Bytes that are being sent.
     Bytes(#[allow(dead_code)] Box<[u8]>),
-    /// Memory that the peer reads.
-    Region(Region),
+    /// Memory that the peer reads; it may be a copy of the program's.
+    Region(Region, #[allow(dead_code)] Box<[u8]>),
 }
 
 /// Operations by number.

@@ -49,6 +49,9 @@ impl Endpoint {
             self.look_at_condemned(live, state);
         }
         self.settle(live, state);
+        if state.owing {
+            self.give_back(live, state);
+        }
         if state.burial.waiting > 0 && self.ep_type != FI_EP_MSG {
             self.bury(state);
         }
@@ -75,7 +78,8 @@ impl Endpoint {
             && let Some(&connection) = state.by_qpn.get(&completion.qpn)
         {
             if completion.opcode == CompletionOp::RecvWriteImm {
-                Self::written(live, completion.bytes, completion.imm.into());
+                let (len, data) = (completion.bytes, completion.imm.into());
+                self.written(live, state, connection, len, data);
                 return self.post_buffer(live, index);
             }
             // SAFETY: the receive is complete, and the buffer is posted again below.
@@ -92,7 +96,11 @@ impl Endpoint {
     }
 
     /// A peer has written so many bytes, and these data come with them.
-    fn written(live: &Live, len: u32, data: u64) {
+    fn written(&self, live: &Live, state: &mut State, connection: usize, len: u32, data: u64) {
+        if !self.admit(live, state, connection, 0) {
+            return;
+        }
+        self.taken(live, state, connection, 0);
         let Some(rx) = &live.rx else { return };
         rx.cq.push(Entry {
             flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
@@ -137,7 +145,13 @@ impl Endpoint {
                 let error = reported(header.data);
                 self.answered(live, state, connection, header.id, error);
             }
-            Kind::WriteData => Self::written(live, header.len, header.data),
+            Kind::WriteData => self.written(live, state, connection, header.len, header.data),
+            Kind::Credit => {
+                let messages = u32::try_from(header.data).unwrap_or(u32::MAX);
+                state.connections[connection]
+                    .credit
+                    .add(messages, header.len);
+            }
             Kind::Atomic(atomic) => {
                 let (error, result) = self.execute(&atomic, payload);
                 let answer = Header {
@@ -290,14 +304,8 @@ impl Endpoint {
     pub(super) fn finish(&self, live: &Live, state: &mut State, operation: Operation) {
         if let What::Fetch { landing, id } = operation.what {
             let error = operation.error.map(|(error, _)| error);
-            let done = Header {
-                id,
-                data: error.map_or(0, |error| error.0 as u64),
-                ..Header::new(Kind::Done)
-            };
-            if !state.connections[operation.connection].lost {
-                self.say(state, operation.connection, &done, &[]);
-            }
+            let number = error.map_or(0, |error| error.0 as u64);
+            self.done(live, state, operation.connection, id, number);
             self.received(live, *landing, error);
             return;
         }
@@ -308,6 +316,9 @@ impl Endpoint {
             (Some(_), Some(counter)) => counter.add_error(),
             (None, Some(counter)) => counter.add(1),
             _ => {}
+        }
+        if operation.error.is_some() {
+            Self::refund(state, &operation);
         }
         let Some(tx) = &live.tx else { return };
         match operation.error {
@@ -323,6 +334,13 @@ impl Endpoint {
             }
             None if operation.report => tx.cq.push(operation.entry),
             _ => {}
+        }
+    }
+
+    /// The peer was not told of a write: the credit for that was not used.
+    pub(super) fn refund(state: &mut State, operation: &Operation) {
+        if matches!(operation.what, What::Write { .. } | What::WriteTold) {
+            state.connections[operation.connection].credit.add(1, 0);
         }
     }
 

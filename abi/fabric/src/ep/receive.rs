@@ -80,7 +80,7 @@ impl Kept {
         }
     }
 
-    fn connection(&self) -> usize {
+    pub(super) fn connection(&self) -> usize {
         let (Self::Here { connection, .. } | Self::Announced { connection, .. }) = self;
         *connection
     }
@@ -259,6 +259,14 @@ impl Endpoint {
         header: Header,
         payload: &[u8],
     ) {
+        let announced = matches!(header.kind, Kind::Announced { .. });
+        let limited = self.ep_type != FI_EP_DGRAM && !announced;
+        if announced && state.connections[connection].announced >= credit::ANNOUNCED {
+            return self.exceeded(live, state, connection);
+        }
+        if limited && !self.admit(live, state, connection, header.len) {
+            return;
+        }
         let source = state.connections[connection].peer;
         let queue = if header.tagged {
             &mut state.tagged
@@ -278,6 +286,7 @@ impl Endpoint {
         match (landing, header.kind) {
             (Some(landing), Kind::Announced { key }) => {
                 state.connections[connection].kept += 1;
+                state.connections[connection].announced += 1;
                 let kept = Kept::Announced {
                     header,
                     key,
@@ -287,11 +296,15 @@ impl Endpoint {
             }
             (Some(landing), _) => {
                 self.place(live, landing, payload);
-                self.confirm(state, connection, &header, 0);
+                self.confirm(live, state, connection, &header);
+                if limited {
+                    self.taken(live, state, connection, header.len);
+                }
             }
             (None, _) if self.ep_type == FI_EP_DGRAM && queue.unexpected() >= DATAGRAMS_MAX => {}
             (None, Kind::Announced { key }) => {
                 state.connections[connection].kept += 1;
+                state.connections[connection].announced += 1;
                 queue.keep(
                     source,
                     header.tag,
@@ -320,7 +333,7 @@ impl Endpoint {
 
     /// Brings a message to its receive: copies it, or starts to read it.
     pub(super) fn deliver(&self, live: &Live, state: &mut State, landing: Landing, kept: Kept) {
-        state.connections[kept.connection()].kept -= 1;
+        self.unkeep(live, state, &kept);
         match kept {
             Kept::Here {
                 header,
@@ -328,7 +341,7 @@ impl Endpoint {
                 connection,
             } => {
                 self.place(live, landing, &payload);
-                self.confirm(state, connection, &header, 0);
+                self.confirm(live, state, connection, &header);
             }
             Kept::Announced {
                 header,
@@ -341,14 +354,9 @@ impl Endpoint {
     }
 
     /// Tells the sender that a message was delivered, if it wants to know.
-    fn confirm(&self, state: &mut State, connection: usize, header: &Header, error: u64) {
+    fn confirm(&self, live: &Live, state: &mut State, connection: usize, header: &Header) {
         if header.confirm || matches!(header.kind, Kind::Announced { .. }) {
-            let done = Header {
-                id: header.id,
-                data: error,
-                ..Header::new(Kind::Done)
-            };
-            self.say(state, connection, &done, &[]);
+            self.done(live, state, connection, header.id, 0);
         }
     }
 
@@ -435,13 +443,13 @@ impl Endpoint {
         }
         landing.sges = part(&landing.sges, 0, fits);
         if fits == 0 || state.connections[connection].lost {
-            let error = if fits == 0 {
-                FiError::TRUNC
-            } else {
-                FiError::CONNRESET
+            let error = match len {
+                0 => None,
+                _ if fits == 0 => Some(FiError::TRUNC),
+                _ => Some(FiError::CONNRESET),
             };
-            self.confirm(state, connection, header, 0);
-            self.received(live, landing, Some(error));
+            self.confirm(live, state, connection, header);
+            self.received(live, landing, error);
             return;
         }
         let id = state.operations.add(Operation {
@@ -676,9 +684,8 @@ impl Endpoint {
         source: &SocketAddr,
         kept: &Kept,
     ) {
-        let connection = kept.connection();
-        state.connections[connection].kept -= 1;
-        self.confirm(state, connection, kept.header(), 0);
+        self.unkeep(live, state, kept);
+        self.confirm(live, state, kept.connection(), kept.header());
         self.tell(live, context, source, kept.header());
     }
 

@@ -12,7 +12,7 @@ use crate::mr::local;
 use libc::iovec;
 use rkey_device::base::memory::Memory;
 use rkey_device::base::range::VaRange;
-use rkey_device::core::{Access, Addressing, LocalUse, RegionSpec};
+use rkey_device::core::{Access, Addressing, LocalUse, Region, RegionSpec};
 use rkey_device::engine::{SendFlags, Work};
 use std::ffi::c_void;
 
@@ -165,19 +165,27 @@ impl Endpoint {
             hold: Hold::Nothing,
         };
         let (mut state, connection) = self.connection_to(live, message.to)?;
-        if Self::check_room(&state, connection, 1).is_err() {
-            self.advance(live, &mut state);
-            Self::check_room(&state, connection, 1)?;
-        }
+        self.make_room(live, &mut state, connection, 1, operation.report)?;
         let operation = Operation {
             connection,
             ..operation
         };
-        if len <= EAGER_MAX {
-            self.send_with_payload(&mut state, message.iov, sges, header, operation, inject)
-        } else {
-            self.announce(&mut state, message.iov, header, operation)
+        let credit = &mut state.connections[connection].credit;
+        if len <= EAGER_MAX && (self.ep_type == FI_EP_DGRAM || credit.take(header.len)) {
+            let sent =
+                self.send_with_payload(&mut state, message.iov, sges, header, operation, inject);
+            return sent.inspect_err(|_| state.connections[connection].credit.add(1, header.len));
         }
+        if inject {
+            let mut bytes = vec![0; len].into_boxed_slice();
+            self.gather(message.iov, &mut bytes)?;
+            let copy = [iovec {
+                iov_base: bytes.as_mut_ptr().cast(),
+                iov_len: len,
+            }];
+            return self.announce(&mut state, &copy, bytes, header, operation);
+        }
+        self.announce(&mut state, message.iov, Box::default(), header, operation)
     }
 
     fn send_with_payload(
@@ -243,27 +251,42 @@ impl Endpoint {
         &self,
         state: &mut State,
         iov: &[iovec],
+        copy: Box<[u8]>,
         mut header: Header,
         mut operation: Operation,
     ) -> Result<()> {
-        let connection = operation.connection;
         let ranges: Option<Vec<VaRange>> = iov
             .iter()
             .filter(|piece| piece.iov_len > 0)
             .map(|piece| VaRange::new(piece.iov_base as u64, piece.iov_len as u64))
             .collect();
         let ranges = ranges.ok_or(FiError::FAULT)?;
+        operation.left += 1;
+        operation.answered = true;
+        if ranges.is_empty() {
+            header.kind = Kind::Announced { key: 0 };
+            return self.post_announced(state, header, operation, None);
+        }
         let spec = RegionSpec {
             addressing: Addressing::Zero,
             ..RegionSpec::new(self.group.id, &ranges, Access::REMOTE_READ)
         };
         // SAFETY: the program hands the buffers over until the send is complete; peers only read them.
         let region = unsafe { self.domain.device.register(&spec)? };
-        operation.hold = Hold::Region(region);
-        operation.left += 1;
-        operation.answered = true;
-        let id = state.operations.add(operation);
+        operation.hold = Hold::Region(region, copy);
         header.kind = Kind::Announced { key: region.key.0 };
+        self.post_announced(state, header, operation, Some(region))
+    }
+
+    fn post_announced(
+        &self,
+        state: &mut State,
+        mut header: Header,
+        operation: Operation,
+        region: Option<Region>,
+    ) -> Result<()> {
+        let connection = operation.connection;
+        let id = state.operations.add(operation);
         header.id = id;
         let mut head = [0; MAX_LEN];
         let len = header.encode(&mut head);
@@ -275,7 +298,9 @@ impl Endpoint {
         self.post(state, connection, send, &[], Some(&head[..len]), none, id)
             .inspect_err(|_| {
                 state.operations.take(id);
-                let _ = self.domain.device.close_region(region);
+                if let Some(region) = region {
+                    let _ = self.domain.device.close_region(region);
+                }
             })
     }
 }

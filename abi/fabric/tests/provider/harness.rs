@@ -23,6 +23,9 @@ pub(crate) struct Wish {
     pub(crate) ep_type: c_int,
     pub(crate) auth_key: &'static [u8],
     pub(crate) domain_key: &'static [u8],
+    /// Entries of its completion queue; 0 leaves that to the provider.
+    pub(crate) queue: usize,
+    pub(crate) auto_progress: bool,
 }
 
 impl Default for Wish {
@@ -34,6 +37,8 @@ impl Default for Wish {
             ep_type: FI_EP_RDM,
             auth_key: &[],
             domain_key: &[],
+            queue: 0,
+            auto_progress: false,
         }
     }
 }
@@ -63,6 +68,12 @@ impl Wish {
             assert_eq!(code, 0);
             // As if the provider required these bits: what a domain does follows its own attributes.
             (*(*info).domain_attr).mr_mode = self.mr_mode;
+            if self.queue > 0 {
+                (*(*info).rx_attr).size = self.queue;
+            }
+            if self.auto_progress {
+                (*(*info).domain_attr).data_progress = FI_PROGRESS_AUTO;
+            }
             (*(*info).domain_attr).auth_key = self.domain_key.as_ptr().cast_mut();
             (*(*info).domain_attr).auth_key_size = self.domain_key.len();
         }
@@ -102,6 +113,7 @@ pub(crate) fn open_disabled(
         let ops = &*(*domain).ops;
         let mut cq_attr: CqAttr = std::mem::zeroed();
         cq_attr.format = FI_CQ_FORMAT_TAGGED;
+        cq_attr.size = (*(*info).rx_attr).size;
         assert_eq!((ops.cq_open)(domain, &mut cq_attr, &mut cq, null_mut()), 0);
         let mut av_attr: AvAttr = std::mem::zeroed();
         assert_eq!((ops.av_open)(domain, &mut av_attr, &mut av, null_mut()), 0);

@@ -17,6 +17,7 @@ mod messages;
 mod pages;
 mod peer;
 mod persistent;
+mod pressure;
 mod registration;
 mod shared;
 mod stopped;

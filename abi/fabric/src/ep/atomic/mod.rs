@@ -119,10 +119,8 @@ impl Endpoint {
             })
             .collect::<Result<Vec<_>>>()?;
         let (mut state, connection) = self.connection_to(live, it.peer)?;
-        if Self::check_room(&state, connection, 1).is_err() {
-            self.advance(live, &mut state);
-            Self::check_room(&state, connection, 1)?;
-        }
+        let report = Self::reports(live.tx.as_ref(), it.flags);
+        self.make_room(live, &mut state, connection, 1, report)?;
         let device_keys = state.connections[connection].device_keys;
         let (key, device_key) = match super::rma::wire_key(self, device_keys, it.key)? {
             WireKey::Device(key) => (u64::from(key.0), true),

@@ -87,30 +87,39 @@ impl Endpoint {
         let imm = imm.and_then(|data| u32::try_from(data).ok());
         let data = it.data.filter(|_| imm.is_none());
         let (mut state, connection) = self.connection_to(live, it.peer)?;
-        if Self::check_room(&state, connection, posts).is_err() {
-            self.advance(live, &mut state);
-            Self::check_room(&state, connection, posts)?;
-        }
+        let report = Self::reports(live.tx.as_ref(), it.flags);
+        self.make_room(live, &mut state, connection, posts, report)?;
         let device_keys = state.connections[connection].device_keys;
         let keys = it
             .remote
             .iter()
             .map(|piece| wire_key(self, device_keys, piece.key))
             .collect::<Result<Vec<_>>>()?;
+        // The data are an entry in the peer's completion queue, which has to have room.
+        if it.data.is_some() && !state.connections[connection].credit.take(0) {
+            self.advance(live, &mut state);
+            if !state.connections[connection].credit.take(0) {
+                return Err(FiError::AGAIN);
+            }
+        }
         let place = if reads { READ } else { WRITTEN };
         let id = state.operations.add(Operation {
             left: posts + u32::from(commits),
             error: None,
-            what: data.map_or(What::Transmit, |data| What::Write {
-                data,
-                len: len as u32,
-            }),
+            what: match (data, imm) {
+                (Some(data), _) => What::Write {
+                    data,
+                    len: len as u32,
+                },
+                (None, Some(_)) => What::WriteTold,
+                (None, None) => What::Transmit,
+            },
             entry: Entry {
                 context: it.context as usize,
                 flags: FI_RMA | if reads { FI_READ } else { FI_WRITE },
                 ..Entry::default()
             },
-            report: Self::reports(live.tx.as_ref(), it.flags),
+            report,
             counts: Some(place),
             connection,
             answered: commits,
@@ -160,7 +169,9 @@ impl Endpoint {
         error: FiError,
     ) -> Result<()> {
         if posted == 0 {
-            state.operations.take(id);
+            if let Some(operation) = state.operations.take(id) {
+                Self::refund(state, &operation);
+            }
             return Err(error);
         }
         if let Some(operation) = state.operations.get(id) {

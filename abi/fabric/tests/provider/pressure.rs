@@ -1,0 +1,158 @@
+//! A program that does not take what comes: the sender is held back, and nothing is lost.
+
+use crate::harness::*;
+use rkey_fi::sys::*;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+/// More than any endpoint takes unasked.
+const MANY: u64 = 100_000;
+/// When nothing is taken for so long, nothing will be.
+const CALM: Duration = Duration::from_millis(300);
+const AGAIN: isize = -(libc::EAGAIN as isize);
+
+/// Sides of which the second progresses by itself, with queues of so many entries.
+fn open(queue: usize) -> (Side, Side, u64) {
+    let wish = Wish {
+        queue,
+        ..Wish::default()
+    };
+    let (a, b) = (
+        Side::open(&wish),
+        Side::open(&Wish {
+            auto_progress: true,
+            ..wish
+        }),
+    );
+    let peer = a.peer(&b);
+    (a, b, peer)
+}
+
+/// Posts until it is not taken any more; how often it was. Completions of the sender are read, if wanted.
+fn post_until_full(a: &Side, read: bool, mut post: impl FnMut(u64) -> isize) -> u64 {
+    let (mut done, mut last) = (0, Instant::now());
+    while done < MANY && last.elapsed() < CALM {
+        match post(done) {
+            0 => {
+                done += 1;
+                last = Instant::now();
+            }
+            code => {
+                assert_eq!(code, AGAIN);
+                std::thread::yield_now();
+            }
+        }
+        if read && let Some(entry) = poll(a.cq) {
+            assert!(entry.is_ok(), "{:?}", entry.err().map(|e| e.err));
+        }
+    }
+    done
+}
+
+fn receive(b: &Side, into: &mut [u8], tag: u64) {
+    let (at, len) = (into.as_mut_ptr().cast(), into.len());
+    // SAFETY: a live handle; the buffer stays until the completion.
+    let code = unsafe {
+        let recv = (*(*b.ep).tagged).recv;
+        let none = null_mut();
+        recv(b.ep, at, len, none, FI_ADDR_UNSPEC, tag, 0, none)
+    };
+    assert_eq!(code, 0);
+    let entry = b.completion(&[]).unwrap();
+    assert_eq!((entry.tag, entry.len), (tag, len));
+}
+
+/// Unexpected messages of every kind: the last one that was taken is served first, then all others.
+#[test]
+fn messages_that_nobody_waits_for_are_bounded_and_all_arrive() {
+    for (len, inject) in [(0, false), (8, true), (4096, true), (8000, false)] {
+        let (a, b, peer) = open(0);
+        let fill = |bytes: &mut [u8], tag: u64| bytes.fill(tag as u8 ^ 0x5a);
+        // Those that are not copied stay as they are.
+        let kept: Vec<Vec<u8>> = (0..256u64)
+            .map(|tag| {
+                let mut bytes = vec![0; len];
+                fill(&mut bytes, tag);
+                bytes
+            })
+            .collect();
+        let sent = post_until_full(&a, true, |tag| {
+            let bytes = &kept[tag as usize % 256];
+            let (at, none) = (bytes.as_ptr().cast::<c_void>(), null_mut());
+            // SAFETY: a live handle; the bytes stay.
+            unsafe {
+                let ops = &*(*a.ep).tagged;
+                match inject {
+                    true => (ops.inject)(a.ep, at, len, peer, tag),
+                    false => (ops.send)(a.ep, at, len, none, peer, tag, none),
+                }
+            }
+        });
+        assert!(sent > 256 && sent < 20_000, "{len} B: {sent} were taken");
+        let order = std::iter::once(sent - 1).chain(0..sent - 1);
+        for tag in order {
+            let (mut into, mut expected) = (vec![0; len], vec![0; len]);
+            // The sender answers while somebody looks at its queue.
+            while poll(a.cq).is_some() {}
+            receive(&b, &mut into, tag);
+            fill(&mut expected, tag);
+            assert!(into == expected, "{len} B: message {tag}");
+        }
+        // As before, now that all have been taken.
+        let mut into = vec![0; len];
+        let at = kept[0].as_ptr().cast();
+        // SAFETY: a live handle; the bytes stay.
+        let code = again(|| unsafe {
+            let send = (*(*a.ep).tagged).send;
+            let sent = send(a.ep, at, len, null_mut(), peer, MANY, null_mut());
+            while poll(a.cq).is_some() {}
+            sent
+        });
+        assert_eq!(code, 0);
+        receive(&b, &mut into, MANY);
+    }
+}
+
+/// Completion data of writes are entries that nobody asked for.
+#[test]
+fn completions_that_nobody_reads_are_bounded_and_all_arrive() {
+    let (a, b, peer) = open(64);
+    let mut buffer = [0u8; 8];
+    let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
+    let bytes = [7u8; 8];
+    for round in 0..2 {
+        let sent = post_until_full(&a, true, |data| {
+            let (at, none) = (bytes.as_ptr().cast(), null_mut());
+            // SAFETY: a live handle; the bytes stay.
+            unsafe { ((*(*a.ep).rma).writedata)(a.ep, at, 8, none, data, peer, 0, 1, none) }
+        });
+        assert!(sent > 64 && sent < 20_000, "{sent} were taken");
+        for data in 0..sent {
+            while poll(a.cq).is_some() {}
+            assert_eq!(b.completion(&[&a]).unwrap().data, data, "round {round}");
+        }
+        assert!(poll(b.cq).is_none());
+    }
+    assert_eq!(mr.close(), 0);
+}
+
+/// A program's own completions need room in its queue, too.
+#[test]
+fn a_full_queue_takes_no_operations() {
+    let (a, b, peer) = open(64);
+    let mut buffer = [0u8; 8];
+    let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
+    let bytes = [7u8; 8];
+    let sent = post_until_full(&a, false, |_| {
+        let (at, none) = (bytes.as_ptr().cast(), null_mut());
+        // SAFETY: a live handle; the bytes stay.
+        unsafe { ((*(*a.ep).rma).write)(a.ep, at, 8, none, peer, 0, 1, none) }
+    });
+    assert!((64..1024).contains(&sent), "{sent} were taken");
+    for _ in 0..sent {
+        assert!(a.completion(&[]).is_ok());
+    }
+    assert_eq!(a.write(peer, &bytes, 0, 1), 0);
+    assert_eq!(mr.close(), 0);
+}
