@@ -8,6 +8,8 @@ mod events;
 mod keys;
 mod null;
 mod posting;
+
+mod rights;
 mod times;
 mod windows;
 mod world;

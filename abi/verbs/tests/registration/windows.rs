@@ -240,3 +240,50 @@ fn a_peer_unbinds_a_window_of_type_2() {
         assert_eq!((mw::dealloc_mw(window), mr::dereg_mr(far)), (0, 0));
     }
 }
+
+/// Proves: VB-I14
+#[test]
+fn a_new_key_may_be_sent_right_behind_its_bind() {
+    const BIND: u64 = 3;
+    const SEND: u64 = 4;
+    let mut world = World::new();
+    let (near, far) = (world.register(0, 64, ALL), world.register(4096, 64, ALL));
+    // SAFETY: a live region.
+    let lkey = unsafe { (*near).lkey };
+    let [a, b] = world.pair(QPT_RC);
+    let window = window(&world, MW_TYPE_1);
+    for _ in 0..100 {
+        world.set(8, 0);
+        receive(a, 2, &mut sge(world.at(8), 8, lkey));
+        let mut bind = MwBind {
+            wr_id: BIND,
+            send_flags: SEND_SIGNALED,
+            bind_info: part(far, world.at(4096), 64),
+        };
+        // SAFETY: live objects.
+        assert_eq!(unsafe { mw::bind_mw(b, window, &raw mut bind) }, 0);
+        // Without a look at the completion of the bind.
+        let new = u64::from(key(window));
+        let mut message = request(SEND, WR_SEND, &mut sge(0, 0, 0));
+        let mut piece = sge(&raw const new as u64, 8, 0);
+        message.sg_list = &raw mut piece;
+        message.send_flags |= SEND_INLINE;
+        assert_eq!(send(b, &mut message), (0, false));
+        let mut others = 2;
+        loop {
+            let done = world.next();
+            assert_eq!(done.status, WC_SUCCESS, "{}", done.wr_id);
+            if done.wr_id == 2 {
+                break;
+            }
+            others -= 1;
+        }
+        let told = world.word(8) as u32;
+        let mut piece = sge(world.at(0), 8, lkey);
+        let mut write = remote(1, WR_RDMA_WRITE, &mut piece, world.at(4096), told);
+        assert_eq!(send(a, &mut write), (0, false));
+        for (id, status) in world.statuses(1 + others) {
+            assert_eq!(status, WC_SUCCESS, "{id}");
+        }
+    }
+}
