@@ -45,6 +45,8 @@ pub(crate) struct Domain {
     pub(crate) mr_mode: c_int,
     /// The program asked for `FI_HMEM`.
     pub(crate) hmem: bool,
+    /// The program asked for `FI_RMA_EVENT`.
+    pub(crate) rma_events: bool,
     /// Messages are to make progress while the program does something else.
     pub(crate) auto_progress: bool,
     pub(crate) default_av: c_int,
@@ -225,6 +227,7 @@ pub(crate) unsafe extern "C" fn domain_open(
             version,
             mr_mode: mode::effective(attr.mr_mode, info.mode),
             hmem: info.caps & FI_HMEM != 0,
+            rma_events: info.caps & FI_RMA_EVENT != 0,
             auto_progress: attr.data_progress == FI_PROGRESS_AUTO,
             default_av: attr.av_type,
             format: Format::of(info.addr_format).ok_or(FiError::INVAL)?,

@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(effective(FI_MR_SCALABLE, 0), 0);
     }
 
-    /// Proves: FI-050, FI-I19
+    /// Proves: FI-050, FI-254, FI-I19
     #[test]
     fn the_old_bit_for_local_registration_counts_only_with_the_old_modes() {
         let with = |version, mr_mode, mode| Request {

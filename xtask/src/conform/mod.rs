@@ -3,6 +3,7 @@
 
 mod clauses;
 mod proofs;
+mod reasons;
 mod render;
 
 use crate::source::Tree;
@@ -41,6 +42,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
     let sections = clauses::parse(clauses);
     let proofs = proofs::find(&tree);
     let mut problems = unknown(&sections, &proofs);
+    problems.extend(shown_after_all(&proofs));
     if args.check {
         let built = testbin::build_tests(root)?;
         problems.extend(not_run(&proofs, &testbin::list(&built.tests)?));
@@ -101,6 +103,20 @@ fn unknown(sections: &[Section], proofs: &[Proof]) -> Vec<String> {
         }
     }
     problems
+}
+
+/// Clauses that are said to be open for a reason, while a test shows them.
+fn shown_after_all(proofs: &[Proof]) -> Vec<String> {
+    let cited: BTreeSet<&str> = proofs
+        .iter()
+        .flat_map(|proof| proof.ids.iter().map(String::as_str))
+        .collect();
+    reasons::explained()
+        .filter(|id| cited.contains(id))
+        .map(|id| {
+            format!("{id} has a reason for being open (xtask/src/conform/reasons.rs), and a test")
+        })
+        .collect()
 }
 
 /// Cited tests that an ordinary run does not execute.

@@ -2,34 +2,9 @@
 
 use super::clauses::Section;
 use super::proofs::Proof;
+use super::reasons::{of_clause, of_section};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-
-/// Why clauses are open, or shown as rules only, by the start of their section's title.
-const REASONS: &[(&str, &str)] = &[
-    ("FI 19.", "the registration cache is not built yet"),
-    (
-        "FI 15.",
-        "address vectors of the libfabric front end hold no authorization keys yet",
-    ),
-    ("FI 8.", "device memory is not built yet"),
-    ("FI 10b.", "device memory is not built yet"),
-    ("FI 12.", "no test of registered dma-buf memory yet"),
-    (
-        "FI",
-        "no test of the libfabric front end shows the rest yet",
-    ),
-    ("VB", "the verbs front end is not built yet"),
-    ("DA", "the uDAPL front end is not built yet"),
-    ("X", "compares the front ends, which are not built yet"),
-];
-
-fn reason(title: &str) -> &'static str {
-    REASONS
-        .iter()
-        .find(|(start, _)| title.starts_with(start))
-        .map_or("no test yet", |(_, reason)| reason)
-}
 
 /// The whole document.
 pub(super) fn table(sections: &[Section], proofs: &[Proof]) -> String {
@@ -54,14 +29,14 @@ pub(super) fn table(sections: &[Section], proofs: &[Proof]) -> String {
             let _ = writeln!(
                 out,
                 "{all} clauses: {rules} rules, {open} open: {}.\n",
-                reason(&section.title)
+                of_section(&section.title)
             );
         }
         out.push_str("| id | kind | clause | state |\n| --- | --- | --- | --- |\n");
         for clause in &section.clauses {
             let state = by_id
                 .get(clause.id.as_str())
-                .map_or_else(|| "open".to_owned(), |found| shown(found));
+                .map_or_else(|| open(&clause.id), |found| shown(found));
             let _ = writeln!(
                 out,
                 "| {} | {} | {} | {state} |",
@@ -99,7 +74,11 @@ const HEAD: &str = "# Conformance\n\n\
     * **shown**: a test shows it through the API that the clause is about.\n\
     * **rule**: tests of the core, the engine or the device show the rule that the clause states. The call, its flags and its error codes\n\
       are not shown; they wait for the front end.\n\
-    * **open**: nothing shows it.\n\n";
+    * **open**: nothing shows it. Where no reason stands beside it, that of its section holds.\n\n";
+
+fn open(id: &str) -> String {
+    of_clause(id).map_or_else(|| "open".to_owned(), |reason| format!("open: {reason}"))
+}
 
 fn shown(proofs: &[&Proof]) -> String {
     let mut tests: Vec<String> = proofs

@@ -40,10 +40,16 @@ pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64)
     })
 }
 
-/// A counter of what peers write (FI-179, FI-180, FI-I37).
+/// A counter of what peers write (FI-179 to FI-181, FI-183, FI-I37).
 fn bind_counter(mr: &Arc<Mr>, counter: &Arc<Counter>, flags: u64) -> Result<()> {
     if flags != FI_REMOTE_WRITE || !Arc::ptr_eq(&counter.domain, &mr.domain) {
         return Err(FiError::INVAL);
+    }
+    if !mr.domain.rma_events {
+        tracing::warn!(
+            "accesses of peers are counted only in domains that were opened with the capability FI_RMA_EVENT"
+        );
+        return Err(FiError::NOSYS);
     }
     // FI-070, FI-071.
     if mr.domain.has(FI_MR_RMA_EVENT) && !mr.rma_event {

@@ -4,7 +4,7 @@ use crate::harness::*;
 use crate::registration::pair;
 use rkey_fi::sys::*;
 
-/// Proves: FI-021, FI-096, FI-097, FI-098, FI-099, FI-111, FI-I09
+/// Proves: FI-021, FI-096, FI-097, FI-098, FI-099, FI-111, FI-270, FI-I09
 #[test]
 fn a_peer_has_the_rights_of_the_region_and_no_others() {
     let (a, b, peer) = pair(&Wish::default());
@@ -55,7 +55,7 @@ fn a_key_that_names_nothing_gives_an_error_and_changes_nothing() {
     assert_eq!(buffer[..5], [6, 6, 6, 6, 5]);
 }
 
-/// Proves: FI-156, FI-159, FI-160, FI-I10
+/// Proves: FI-156, FI-158, FI-159, FI-160, FI-I10
 #[test]
 fn a_closed_region_gives_an_error_at_the_peer_only() {
     let (a, b, peer) = pair(&Wish::default());

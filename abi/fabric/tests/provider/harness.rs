@@ -4,6 +4,8 @@
 use rkey_fi::sys::*;
 use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) const V1_17: u32 = version(1, 17);
@@ -12,7 +14,7 @@ pub(crate) const V1_22: u32 = version(1, 22);
 pub(crate) const REMOTE: u64 = FI_REMOTE_READ | FI_REMOTE_WRITE;
 
 /// How long something may take that has to happen.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a side is made of.
 #[derive(Clone, Copy)]
@@ -123,8 +125,21 @@ pub(crate) fn open_disabled(
     (ep, cq, av)
 }
 
+/// Sides are not closed by most tests, and all tests may run in one process: it needs the descriptors that it can get.
+fn allow_descriptors() {
+    static ONCE: Once = Once::new();
+    // SAFETY: a structure of our own.
+    ONCE.call_once(|| unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+        limit.rlim_cur = limit.rlim_max;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+    });
+}
+
 /// A fabric and a domain.
 pub(crate) fn open_domain(version: u32, info: *mut Info) -> (*mut FidFabric, *mut FidDomain) {
+    allow_descriptors();
     let (mut fabric, mut domain) = (null_mut(), null_mut());
     let provider = rkey_fi::fi_prov_ini();
     // SAFETY: the entry point's structure and an information that it gave; the version is noted as the core does.
@@ -171,6 +186,19 @@ impl Side {
             let fid = self.domain.cast::<Fid>();
             ((*(*fid).ops).bind)(fid, self.eq.cast(), flags)
         }
+    }
+
+    /// Closes everything but the endpoint, which is closed already, and what the test has made.
+    pub(crate) fn close_rest(self) {
+        let Self {
+            fabric,
+            domain,
+            cq,
+            av,
+            ..
+        } = self;
+        let rest: [*mut Fid; 4] = [cq.cast(), av.cast(), domain.cast(), fabric.cast()];
+        assert_eq!(rest.map(close), [0; 4]);
     }
 
     /// Our name for a peer.
@@ -490,11 +518,21 @@ pub(crate) fn iovec(buffer: &mut [u8]) -> libc::iovec {
     }
 }
 
-/// A mapping of some pages, as a program makes one.
+/// Where the next mapping goes: far below the addresses that the kernel chooses for others, and never used again. So
+/// a hole that a test makes stays a hole, whatever other threads map.
+static NEXT: AtomicUsize = AtomicUsize::new(0x2000_0000_0000);
+
+/// A mapping of some pages: at a place of its own, or where the test had pages before.
 pub(crate) fn map_at(at: usize, len: usize, protection: c_int) -> usize {
-    let fixed = if at == 0 { 0 } else { libc::MAP_FIXED };
+    let (at, fixed) = match at {
+        0 => (
+            NEXT.fetch_add(len.next_multiple_of(4096) + 4096, Ordering::Relaxed),
+            libc::MAP_FIXED_NOREPLACE,
+        ),
+        _ => (at, libc::MAP_FIXED),
+    };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
-    // SAFETY: a fresh mapping, or one over memory of the test that it gave back.
+    // SAFETY: addresses that nobody uses, or those of a mapping of the test.
     let start = unsafe { libc::mmap(at as *mut _, len, protection, flags, -1, 0) };
     assert_ne!(start, libc::MAP_FAILED);
     start as usize

@@ -7,12 +7,22 @@ use std::ptr::{null, null_mut};
 
 /// The first match: its `mr_mode` and mode, or the code.
 fn ask(version: u32, mr_mode: c_int, mode: u64, caps: u64) -> Result<(c_int, u64), c_int> {
+    ask_with(version, mode, caps, |domain| domain.mr_mode = mr_mode)
+}
+
+/// The same with other hints about the domain.
+fn ask_with(
+    version: u32,
+    mode: u64,
+    caps: u64,
+    hint: impl FnOnce(&mut DomainAttr),
+) -> Result<(c_int, u64), c_int> {
     let mut info = null_mut();
     // SAFETY: the entry point's structure; hints with everything they need.
     unsafe {
         let provider = rkey_fi::fi_prov_ini();
         let mut domain: DomainAttr = std::mem::zeroed();
-        domain.mr_mode = mr_mode;
+        hint(&mut domain);
         let mut hints: Info = std::mem::zeroed();
         hints.domain_attr = &mut domain;
         hints.mode = mode;
@@ -70,6 +80,17 @@ fn the_old_mode_bit_changes_nothing_for_newer_programs() {
         ask(V1_17, FI_MR_LOCAL, 0, 0)
     );
     assert_eq!(ask(V1_17, 0, FI_LOCAL_MR, 0), Ok((0, 0)));
+}
+
+/// How many regions a program expects is a hint, in both directions.
+///
+/// Proves: FI-I15
+#[test]
+fn the_number_of_regions_is_no_limit() {
+    for mr_cnt in [0, 1, usize::MAX] {
+        let answer = ask_with(V1_22, 0, 0, |domain| domain.mr_cnt = mr_cnt);
+        assert_eq!(answer, Ok((0, 0)), "{mr_cnt}");
+    }
 }
 
 /// Proves: FI-250

@@ -5,7 +5,7 @@ use crate::registration::pair;
 use rkey_fi::sys::*;
 
 /// `fi_mr_map_raw`: the key, or the code.
-fn map(domain: *mut FidDomain, base: u64, raw: &mut [u8]) -> Result<u64, i32> {
+pub(crate) fn map(domain: *mut FidDomain, base: u64, raw: &mut [u8]) -> Result<u64, i32> {
     let mut key = 0;
     let mut arg = MrMapRaw {
         flags: 0,
@@ -20,7 +20,7 @@ fn map(domain: *mut FidDomain, base: u64, raw: &mut [u8]) -> Result<u64, i32> {
     }
 }
 
-fn unmap_key(domain: *mut FidDomain, mut key: u64) -> i32 {
+pub(crate) fn unmap_key(domain: *mut FidDomain, mut key: u64) -> i32 {
     control(domain.cast(), FI_UNMAP_KEY, (&raw mut key).cast())
 }
 
@@ -34,6 +34,47 @@ fn a_key_is_taken_while_its_region_lives() {
     assert_eq!(first.close(), 0);
     let second = b.reg(&mut two, REMOTE, 3, 0).unwrap();
     assert_eq!(second.close(), 0);
+}
+
+/// Without raw keys every number of 64 bits is a key, but for the one that means none.
+///
+/// Proves: FI-I14
+#[test]
+fn a_key_may_be_as_long_as_the_domain_says() {
+    let wish = Wish::default();
+    // SAFETY: an information that was given just now.
+    assert_eq!(unsafe { (*(*wish.info()).domain_attr).mr_key_size }, 8);
+    let (a, b, peer) = pair(&wish);
+    let mut buffer = vec![0u8; 8];
+    for key in [0, 1 << 32, u64::MAX - 1] {
+        let mr = b.reg(&mut buffer, REMOTE, key, 0).unwrap();
+        assert_eq!((mr.key(), a.write(peer, &[1; 8], 0, key)), (key, 0));
+        assert_eq!(mr.close(), 0);
+    }
+    let beyond = b.reg(&mut buffer, REMOTE, u64::MAX, 0);
+    assert_eq!(beyond.err(), Some(-libc::EKEYREJECTED));
+}
+
+/// Keys that the provider chose are not found by counting up and down.
+///
+/// Proves: FI-105
+#[test]
+fn a_stranger_does_not_guess_the_keys_of_the_provider() {
+    let (a, b, peer) = pair(&Wish::mode(FI_MR_PROV_KEY));
+    let mut buffers = vec![[0u8; 8]; 8];
+    let regions: Vec<Mr> = buffers
+        .iter_mut()
+        .map(|buffer| b.reg(buffer, REMOTE, 0, 0).unwrap())
+        .collect();
+    let keys: Vec<u64> = regions.iter().map(Mr::key).collect();
+    let near = keys[0].saturating_sub(100)..keys[0].saturating_add(100);
+    for guess in (0..100).chain(near).filter(|guess| !keys.contains(guess)) {
+        assert_ne!(a.write(peer, &[1; 8], 0, guess), 0, "{guess:#x}");
+    }
+    for mr in regions {
+        assert_eq!(mr.close(), 0);
+    }
+    assert_eq!(buffers, [[0; 8]; 8]);
 }
 
 /// Proves: FI-226, FI-I33

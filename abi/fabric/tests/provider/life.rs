@@ -34,6 +34,26 @@ fn a_counter_counts_what_peers_write_and_keeps_the_region_busy() {
     assert_eq!(mr.close(), 0);
 }
 
+/// Counting needs the capability: without it a bind is refused, and nothing else changes.
+///
+/// Proves: FI-181, FI-183, FI-227
+#[test]
+fn without_the_capability_nothing_is_counted() {
+    let (a, b, peer) = pair(&Wish {
+        caps: FI_MSG | FI_RMA,
+        ..Wish::default()
+    });
+    let mut buffer = vec![0u8; 8];
+    let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
+    let counted = counter(b.domain);
+    assert_eq!(mr.bind(counted, FI_REMOTE_WRITE), -libc::ENOSYS);
+    assert_eq!(a.write(peer, &[1; 8], 0, 1), 0);
+    assert_eq!(
+        (mr.close(), count(counted), close(counted.cast())),
+        (0, 0, 0)
+    );
+}
+
 /// Proves: FI-I37
 #[test]
 fn one_counter_of_the_same_domain_for_each_region() {
@@ -48,7 +68,7 @@ fn one_counter_of_the_same_domain_for_each_region() {
     assert_eq!((close(first.cast()), mr.close()), (0, 0));
 }
 
-/// Proves: FI-013, FI-070, FI-071, FI-072, FI-073, FI-074, FI-075, FI-197, FI-198, FI-199, FI-I35
+/// Proves: FI-013, FI-070, FI-071, FI-072, FI-073, FI-074, FI-075, FI-197, FI-198, FI-199, FI-I35, FI-163, FI-167
 #[test]
 fn with_rma_events_a_region_is_bound_and_then_enabled() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_RMA_EVENT));
@@ -59,6 +79,7 @@ fn with_rma_events_a_region_is_bound_and_then_enabled() {
     assert_eq!(a.write(peer, &[1; 8], 0, 1), 0, "it needs no enabling");
     let mr = b.reg(&mut buffer, REMOTE, 2, FI_RMA_EVENT).unwrap();
     assert_eq!(mr.key(), FI_KEY_NOTAVAIL);
+    assert_eq!(mr.raw(64).0, -258, "no raw key either");
     assert_eq!(a.write(peer, &[1; 8], 0, 2), libc::EACCES);
     assert_eq!(mr.bind(counted, FI_REMOTE_WRITE), 0);
     assert_eq!(a.write(peer, &[1; 8], 0, 2), libc::EACCES);
@@ -74,7 +95,7 @@ fn with_rma_events_a_region_is_bound_and_then_enabled() {
     );
 }
 
-/// Proves: FI-076, FI-077, FI-078, FI-161, FI-178, FI-182
+/// Proves: FI-076, FI-077, FI-078, FI-161, FI-178, FI-182, FI-268
 #[test]
 fn with_endpoints_a_region_serves_the_one_that_it_is_bound_to() {
     let wish = Wish::mode(FI_MR_ENDPOINT);

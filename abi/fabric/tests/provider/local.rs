@@ -142,6 +142,8 @@ fn what_is_no_descriptor_was_ignored_before_1_22() {
 }
 
 /// Memory that is not there is an error of the operation, not the end of the program.
+///
+/// Proves: FI-032
 #[test]
 fn buffers_that_are_not_mapped_are_an_error() {
     let (a, b, peer) = pair(&Wish::default());
@@ -162,6 +164,10 @@ fn buffers_that_are_not_mapped_are_an_error() {
         -code as i32
     };
     assert_eq!(error, libc::EFAULT);
+    // The same where the hole is registered.
+    let mr = a.reg_at(hole, 8192, FI_WRITE, 0, 0).unwrap();
+    assert_eq!(a.write_with(peer, bytes, mr.desc(), 0, 1), libc::EFAULT);
+    assert_eq!(mr.close(), 0);
     assert_eq!(a.write(peer, &[1; 8], 0, 1), 0, "also afterwards");
     assert_eq!(remote.close(), 0);
     unmap(hole, 8192);

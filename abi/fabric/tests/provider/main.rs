@@ -14,6 +14,7 @@ mod layout;
 mod life;
 mod local;
 mod messages;
+mod modes;
 mod pages;
 mod peer;
 mod persistent;

@@ -42,7 +42,25 @@ fn allocated_means_that_pages_are_there_at_registration() {
     unmap(at, PAGE);
 }
 
-/// Proves: FI-069, FI-188, FI-196, FI-260
+/// A program that replaces pages that it promised to keep: the region goes with the addresses, as without the promise.
+///
+/// Proves: FI-062, FI-063, FI-259
+#[test]
+fn with_allocated_pages_that_are_replaced_all_the_same_are_found() {
+    let (a, b, peer) = pair(&Wish::mode(FI_MR_ALLOCATED));
+    let at = map_at(0, PAGE, RW);
+    let mr = b.reg_at(at, PAGE, REMOTE, 1, 0).unwrap();
+    assert_eq!(a.write(peer, &[1; 8], 0, 1), 0);
+    map_at(at, PAGE, RW);
+    assert_eq!(a.write(peer, &[2; 8], 8, 1), 0);
+    // SAFETY: mapped just now.
+    let there = unsafe { std::slice::from_raw_parts(at as *const u8, 16) };
+    assert_eq!(there, [0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 2, 2, 2]);
+    assert_eq!(mr.close(), 0);
+    unmap(at, PAGE);
+}
+
+/// Proves: FI-068, FI-069, FI-187, FI-188, FI-196, FI-260
 #[test]
 fn with_notification_unbacked_memory_waits_for_a_refresh() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_MMU_NOTIFY));
@@ -123,6 +141,52 @@ fn page_sizes_are_those_of_the_system_and_looked_at_from_1_22_on() {
             assert_eq!(mr.close(), 0);
         }
     }
+}
+
+/// A page size is checked and then makes no difference: pages of another size serve as well.
+///
+/// Proves: FI-139, FI-140
+#[test]
+fn pages_may_have_any_size_whatever_was_said() {
+    let wish = Wish {
+        version: V1_22,
+        ..Wish::default()
+    };
+    let huge = std::fs::read_dir("/sys/kernel/mm/hugepages").map_or_else(
+        |_| vec![],
+        |sizes| {
+            let names = sizes.map(|size| size.unwrap().file_name().into_string().unwrap());
+            let kib = |name: String| {
+                name.trim_start_matches("hugepages-")
+                    .trim_end_matches("kB")
+                    .parse::<usize>()
+            };
+            names
+                .map(|name| 1024 * kib(name).unwrap())
+                .collect::<Vec<usize>>()
+        },
+    );
+    let (a, b, peer) = pair(&wish);
+    let at = map_at(0, PAGE, RW);
+    let iov = [libc::iovec {
+        iov_base: at as *mut _,
+        iov_len: PAGE,
+    }];
+    for page_size in [0, PAGE].into_iter().chain(huge) {
+        let attr = LongMrAttr {
+            page_size,
+            ..attributes(&iov, REMOTE, 1)
+        };
+        let mr = b.regattr(&attr, 0).unwrap();
+        for value in [1, 2] {
+            map_at(at, PAGE, RW);
+            assert_eq!(a.write(peer, &[value; 8], 0, 1), 0, "{page_size}");
+            // SAFETY: mapped just now.
+            assert_eq!(unsafe { (at as *const u8).read_volatile() }, value);
+        }
+        assert_eq!(mr.close(), 0);
+    }
+    unmap(at, PAGE);
 }
 
 /// Proves: FI-148, FI-151, FI-152, FI-153, FI-154, FI-155, FI-056

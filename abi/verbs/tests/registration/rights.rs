@@ -151,7 +151,8 @@ fn each_flag_allows_its_own_kind_of_access_only() {
         let region = world.register(TRIED, 64, access);
         for how in USES {
             let what = format!("{how:?} with {access:#x}");
-            (world.set(0, 7), world.set(TRIED, 1));
+            world.set(0, 7);
+            world.set(TRIED, 1);
             let pair = world.pair(QPT_RC);
             let allowed = access & how.needs() == how.needs();
             let expected = if allowed { WC_SUCCESS } else { how.refused() };
@@ -212,7 +213,8 @@ fn the_queue_pair_of_the_target_has_to_allow_it_too() {
             .filter(|(n, _)| bits >> n & 1 != 0);
         let flags: u32 = chosen.map(|(_, flag)| flag).sum();
         for how in USES.into_iter().filter(|how| matches!(how, Use::Remote(_))) {
-            (world.set(0, 7), world.set(TRIED, 1));
+            world.set(0, 7);
+            world.set(TRIED, 1);
             let pair = world.pair(QPT_RC);
             let mut attr = QpAttr {
                 qp_access_flags: flags,
