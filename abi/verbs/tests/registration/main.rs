@@ -8,7 +8,6 @@ mod events;
 mod keys;
 mod null;
 mod posting;
-
 mod rights;
 mod times;
 mod windows;
