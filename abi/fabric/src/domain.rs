@@ -47,6 +47,10 @@ pub(crate) struct Domain {
     pub(crate) hmem: bool,
     /// The program asked for `FI_RMA_EVENT`.
     pub(crate) rma_events: bool,
+    /// Authorization keys are in address vectors.
+    pub(crate) av_keys: bool,
+    /// The program asked for `FI_DIRECTED_RECV`.
+    pub(crate) directed: bool,
     /// Messages are to make progress while the program does something else.
     pub(crate) auto_progress: bool,
     pub(crate) default_av: c_int,
@@ -215,8 +219,11 @@ pub(crate) unsafe extern "C" fn domain_open(
         let auth_key = if version < crate::sys::version(1, 5) {
             Vec::new()
         } else if attr.auth_key_size == FI_AV_AUTH_KEY {
-            tracing::info!("FI_AV_AUTH_KEY was not offered by fi_getinfo");
-            return Err(FiError::NOSYS);
+            // FI-I20, FI-I43.
+            if !attr.auth_key.is_null() || version < crate::sys::version(1, 20) {
+                return Err(FiError::INVAL);
+            }
+            Vec::new()
         } else {
             // SAFETY: null or so many bytes, as the program says.
             unsafe { crate::object::list(attr.auth_key, attr.auth_key_size)? }.to_vec()
@@ -228,6 +235,8 @@ pub(crate) unsafe extern "C" fn domain_open(
             mr_mode: mode::effective(attr.mr_mode, info.mode),
             hmem: info.caps & FI_HMEM != 0,
             rma_events: info.caps & FI_RMA_EVENT != 0,
+            av_keys: version >= crate::sys::version(1, 20) && attr.auth_key_size == FI_AV_AUTH_KEY,
+            directed: info.caps & FI_DIRECTED_RECV != 0,
             auto_progress: attr.data_progress == FI_PROGRESS_AUTO,
             default_av: attr.av_type,
             format: Format::of(info.addr_format).ok_or(FiError::INVAL)?,

@@ -6,6 +6,10 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read and write the program's memory.
 
+mod keys;
+
+pub(crate) use keys::AuthKey;
+
 use crate::address::{self, Format};
 use crate::domain::{Domain, DomainObject};
 use crate::eq::{Eq, EqObject};
@@ -37,6 +41,7 @@ pub(crate) struct Av {
     asynchronous: bool,
     eq: Mutex<Option<Arc<Eq>>>,
     book: RwLock<Book>,
+    keys: keys::KeyBook,
     /// How many numbers have been removed.
     removals: AtomicU64,
     pub(crate) users: Users,
@@ -88,6 +93,7 @@ impl Av {
             return false;
         };
         self.removals.fetch_add(1, Ordering::AcqRel);
+        self.keys.forget(number);
         if book.numbers.get(&address) == Some(&number) {
             // It may have been inserted before, too.
             match book
@@ -114,8 +120,12 @@ impl Av {
         flags: u64,
         context: *mut c_void,
     ) -> Result<c_int> {
-        if flags & !(FI_MORE | FI_SYNC_ERR) != 0 {
+        let keyed = flags & FI_AUTH_KEY != 0;
+        if flags & !(FI_MORE | FI_SYNC_ERR | FI_AUTH_KEY) != 0 || keyed && !self.domain.av_keys {
             return Err(FiError::BADFLAGS);
+        }
+        if keyed && numbers.is_null() {
+            return Err(FiError::INVAL);
         }
         if flags & FI_SYNC_ERR != 0 && (self.asynchronous || context.is_null()) {
             return Err(FiError::BADFLAGS);
@@ -124,9 +134,19 @@ impl Av {
         if self.asynchronous && eq.is_none() {
             return Err(FiError::NOEQ);
         }
-        let mut done = 0;
+        let (mut done, mut failed) = (0, Vec::new());
         for (index, address) in addresses.iter().enumerate() {
+            let key = match keyed {
+                // SAFETY: as many numbers as there are addresses: not null, as was checked.
+                true => Some(self.keys.get(unsafe { *numbers.add(index) })),
+                false => None,
+            };
+            let address = address.filter(|_| !matches!(key, Some(None)));
             let number = address.map_or(FI_ADDR_NOTAVAIL, |address| self.insert(address));
+            if let (Some(_), Some(Some(key))) = (address, key) {
+                self.keys.assign(number, key);
+            }
+            failed.extend(address.is_none().then_some(index));
             done += c_int::from(address.is_some());
             if !numbers.is_null() {
                 // SAFETY: room for as many numbers as there are addresses.
@@ -145,11 +165,7 @@ impl Av {
         let Some(eq) = eq.filter(|_| self.asynchronous) else {
             return Ok(done);
         };
-        for (index, _) in addresses
-            .iter()
-            .enumerate()
-            .filter(|(_, address)| address.is_none())
-        {
+        for index in failed {
             eq.failed(crate::eq::Failure {
                 fid: fid as usize,
                 context: context as usize,
@@ -184,8 +200,8 @@ static OPS: OpsAv = OpsAv {
         *mut *mut c_void,
         *mut c_void
     ),
-    insert_auth_key: nosys!(c_int, *mut FidAv, *const c_void, usize, *mut u64, u64),
-    lookup_auth_key: nosys!(c_int, *mut FidAv, u64, *mut c_void, *mut usize),
+    insert_auth_key: keys::insert_auth_key,
+    lookup_auth_key: keys::lookup_auth_key,
     set_user_id: nosys!(c_int, *mut FidAv, u64, u64, u64),
     lookup2: nosys!(c_int, *mut FidAv, u64, *mut c_void, *mut usize, u64),
 };
@@ -223,6 +239,7 @@ pub(crate) unsafe extern "C" fn av_open(
             asynchronous: attr.flags & FI_COMPLETION != 0,
             eq: Mutex::default(),
             book: RwLock::default(),
+            keys: keys::KeyBook::default(),
             removals: AtomicU64::new(0),
             users: Users::default(),
         };
@@ -442,8 +459,12 @@ unsafe extern "C" fn remove_numbers(
                 crate::object::list(numbers.cast_const(), count)?,
             )
         };
-        if flags != 0 {
+        if flags & !FI_AUTH_KEY != 0 {
             return Err(FiError::BADFLAGS);
+        }
+        if flags != 0 {
+            let keys = &object.inner.keys;
+            return numbers.iter().try_for_each(|&number| keys.remove(number));
         }
         let mut known = true;
         for &number in numbers {

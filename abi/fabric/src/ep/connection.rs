@@ -305,6 +305,7 @@ impl Endpoint {
         let address = live
             .av
             .as_ref()
+            .filter(|av| av.allows(number, &self.group.key))
             .and_then(|av| av.get(number))
             .ok_or(FiError::INVAL)?;
         let peer = Self::peer(state, address);

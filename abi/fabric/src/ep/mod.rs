@@ -44,7 +44,7 @@ mod send;
 pub(crate) mod shared;
 mod tagged;
 
-use crate::av::Av;
+use crate::av::{AuthKey, Av};
 use crate::cm::Serving;
 use crate::cntr::Counter;
 use crate::cq::Cq;
@@ -96,7 +96,7 @@ const DATAGRAMS_MAX: usize = 1024;
 /// An endpoint.
 pub(crate) struct Endpoint {
     pub(crate) domain: Arc<Domain>,
-    pub(crate) group: Arc<Group>,
+    pub(crate) group: EpGroup,
     /// By which regions that serve one endpoint know it.
     pub(crate) number: u32,
     pub(crate) ep_type: c_int,
@@ -115,6 +115,22 @@ pub(crate) struct Endpoint {
     closing: AtomicBool,
 }
 
+/// The group of an endpoint: that of its own authorization key or of its domain's, or the one of the key that
+/// it finds in its address vector when it is enabled.
+pub(crate) struct EpGroup {
+    own: Arc<Group>,
+    found: OnceLock<Arc<Group>>,
+}
+
+impl std::ops::Deref for EpGroup {
+    type Target = Group;
+
+    #[inline]
+    fn deref(&self) -> &Group {
+        self.found.get().unwrap_or(&self.own)
+    }
+}
+
 /// What is bound before the endpoint is enabled.
 #[derive(Default)]
 struct Setup {
@@ -125,6 +141,8 @@ struct Setup {
     eq: Option<Arc<Eq>>,
     counters: [Option<Arc<Counter>>; COUNTERS],
     source: Option<SocketAddr>,
+    /// The key that it has from its address vector.
+    auth_key: Option<Arc<AuthKey>>,
     /// The request of a peer that it was made for.
     request: Option<connect::Request>,
     enabled: bool,

@@ -108,6 +108,12 @@ pub(crate) unsafe extern "C" fn endpoint(
             true => unsafe { crate::object::list(attr.auth_key, attr.auth_key_size)? },
             false => &[],
         };
+        if owner.inner.av_keys && (ep_type == FI_EP_MSG || !auth_key.is_empty()) {
+            tracing::warn!(
+                "in an FI_AV_AUTH_KEY domain endpoints have their keys from an address vector"
+            );
+            return Err(FiError::INVAL);
+        }
         let source = info
             .src_addr
             .and_then(|bytes| owner.inner.format.decode(bytes));
@@ -119,7 +125,10 @@ pub(crate) unsafe extern "C" fn endpoint(
         let offered = crate::info::offer::primary(ep_type) | crate::info::offer::secondary(ep_type);
         let inner = Arc::new(Endpoint {
             domain: Arc::clone(&owner.inner),
-            group: owner.inner.group(auth_key)?,
+            group: EpGroup {
+                own: owner.inner.group(auth_key)?,
+                found: OnceLock::new(),
+            },
             number: number(),
             ep_type,
             shares,
@@ -334,6 +343,7 @@ impl Endpoint {
             tracing::warn!("the endpoint has to be bound to its shared receive context");
             return Err(FiError::NORX);
         }
+        let auth_key = self.take_auth_key(&setup)?;
         let device = &self.domain.device;
         let waits = [&setup.tx, &setup.rx]
             .into_iter()
@@ -384,6 +394,10 @@ impl Endpoint {
             return Ok(());
         }
         setup.enabled = true;
+        if let Some(key) = &auth_key {
+            key.users.add();
+        }
+        setup.auth_key = auth_key;
         let fd = self.fd();
         for side in [&setup.tx, &setup.rx].into_iter().flatten() {
             side.cq.attach(self, fd)?;
@@ -399,6 +413,32 @@ impl Endpoint {
                 .map_err(|_| FiError::NOMEM)?;
         }
         Ok(())
+    }
+
+    /// The key of an endpoint whose domain has them in address vectors: one (`max_ep_auth_key`).
+    fn take_auth_key(&self, setup: &Setup) -> Result<Option<Arc<AuthKey>>> {
+        if !self.domain.av_keys {
+            return Ok(None);
+        }
+        let keys = setup.av.as_ref().ok_or(FiError::NOAV)?.auth_keys();
+        let [key] = keys.as_slice() else {
+            tracing::warn!(
+                "the address vector of an endpoint has {} authorization keys, and an endpoint takes one (max_ep_auth_key)",
+                keys.len()
+            );
+            return Err(FiError::INVAL);
+        };
+        let group = self.domain.group(&key.bytes)?;
+        if self.group.found.get_or_init(|| Arc::clone(&group)).id != group.id {
+            // An attempt of before took another.
+            return Err(FiError::OPBADSTATE);
+        }
+        Ok(Some(Arc::clone(key)))
+    }
+
+    /// The address vector that it is bound to.
+    pub(crate) fn bound_av(&self) -> Option<Arc<Av>> {
+        self.setup.lock().av.clone()
     }
 
     /// Ends the endpoint: tells the peers, and takes everything apart.
@@ -461,6 +501,9 @@ impl Endpoint {
         }
         if let Some(srx) = &setup.srx {
             srx.part();
+        }
+        if let Some(key) = &setup.auth_key {
+            key.users.remove();
         }
         if let Some(av) = &setup.av {
             av.users.remove();

@@ -122,6 +122,7 @@ pub(crate) fn new_info(
         let long = zeroed::<LongDomainAttr>()?;
         info.domain_attr = long.cast();
         domain(&mut (*long).known, offer)?;
+        (*long).max_ep_auth_key = 1;
         (*long).max_cntr_value = u64::MAX;
         (*long).max_err_cntr_value = u64::MAX;
         info.fabric_attr = zeroed()?;
@@ -202,6 +203,9 @@ fn domain(domain: &mut DomainAttr, offer: &Offer) -> Result<()> {
     domain.mr_iov_limit = MR_IOV_LIMIT;
     domain.caps = offer::COMM;
     domain.mr_cnt = 1_000_000;
+    if offer.av_keys {
+        domain.auth_key_size = FI_AV_AUTH_KEY;
+    }
     if !offer.domain_auth_key.is_empty() {
         domain.auth_key = bytes(&offer.domain_auth_key)?.cast();
         domain.auth_key_size = offer.domain_auth_key.len();

@@ -142,6 +142,7 @@ pub(crate) fn matches(
         av_type: FI_AV_UNSPEC,
         auth_key: Vec::new(),
         domain_auth_key: Vec::new(),
+        av_keys: false,
     };
     if ep_type == FI_EP_DGRAM {
         offer.inject_size = INJECT_SIZE.min(MAX_DGRAM_SIZE);
@@ -321,7 +322,17 @@ fn domain(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
     at_most("max_ep_rx_ctx", domain.max_ep_rx_ctx, 1)?;
     if offer.version >= version(1, 5) {
         if domain.auth_key_size == FI_AV_AUTH_KEY {
-            return Err("authorization keys in the address vector");
+            // FI-I20: the size stands for the keys.
+            let usable = offer.version >= version(1, 20)
+                && domain.auth_key.is_null()
+                && offer.auth_key.is_empty()
+                && offer.ep_type != FI_EP_MSG;
+            offer.av_keys = true;
+            return if usable {
+                Ok(())
+            } else {
+                Err("authorization keys in the address vector")
+            };
         }
         // SAFETY: null or so many bytes, as hints are promised to be.
         offer.domain_auth_key = unsafe { list(domain.auth_key, domain.auth_key_size) }

@@ -50,6 +50,8 @@ pub(crate) struct Offer {
     pub(crate) av_type: c_int,
     pub(crate) auth_key: Vec<u8>,
     pub(crate) domain_auth_key: Vec<u8>,
+    /// Authorization keys are in address vectors.
+    pub(crate) av_keys: bool,
 }
 
 /// Capabilities that say what an endpoint is for.

@@ -4,6 +4,7 @@
 // UNSAFETY: C functions that read structures of the program.
 
 use super::region::{self, MrObject};
+use crate::av::{AuthKey, Av, AvObject};
 use crate::domain::{Domain, DomainObject};
 use crate::errno::{FiError, Result};
 use crate::object::{find, input, list, status};
@@ -11,6 +12,7 @@ use crate::sys::*;
 use libc::iovec;
 use rkey_device::base::range::VaRange;
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
 /// A request, checked as far as that needs no table.
 pub(crate) struct Request {
@@ -21,6 +23,8 @@ pub(crate) struct Request {
     pub(crate) requested_key: u64,
     pub(crate) context: usize,
     pub(crate) auth_key: Vec<u8>,
+    /// Where the authorization keys of an `FI_AV_AUTH_KEY` domain are.
+    pub(crate) keys: Option<AvKeys>,
     pub(crate) flags: u64,
 }
 
@@ -31,6 +35,13 @@ pub(crate) struct Dmabuf {
     pub(crate) offset: u64,
     pub(crate) len: usize,
     pub(crate) base: u64,
+}
+
+/// The authorization keys of an address vector.
+pub(crate) struct AvKeys {
+    pub(crate) av: Arc<Av>,
+    /// This one only.
+    pub(crate) only: Option<Arc<AuthKey>>,
 }
 
 const ACCESS: u64 =
@@ -178,7 +189,7 @@ fn is_page_size(size: usize) -> bool {
 /// # Safety
 /// The attributes are what the program passed, and `mr` is null or room for a handle.
 unsafe fn register(
-    domain: &std::sync::Arc<Domain>,
+    domain: &Arc<Domain>,
     attr: &MrAttr,
     tail: Option<Tail>,
     flags: u64,
@@ -196,6 +207,7 @@ unsafe fn register(
         tracing::warn!("the offset of a registration is reserved and has to be 0");
         return Err(FiError::INVAL);
     }
+    let by_attributes = tail.is_some();
     if let Some(tail) = tail {
         tail.check()?;
     }
@@ -207,6 +219,7 @@ unsafe fn register(
         requested_key: attr.requested_key,
         context: attr.context as usize,
         auth_key: Vec::new(),
+        keys: None,
         flags,
     };
     if flags & FI_MR_DMABUF != 0 {
@@ -217,7 +230,10 @@ unsafe fn register(
         request.ranges = ranges(unsafe { list(attr.mr_iov, attr.iov_count)? })?;
     }
     // FI-118: keys that tie a region to endpoints exist from 1.5 on.
-    if domain.version >= version(1, 5) {
+    if domain.av_keys {
+        // SAFETY: in such a domain the key is a structure, as the caller promises.
+        request.keys = Some(unsafe { av_keys(domain, attr, by_attributes, flags)? });
+    } else if domain.version >= version(1, 5) {
         // SAFETY: null or so many bytes, as the caller promises.
         request.auth_key = unsafe { list(attr.auth_key, attr.auth_key_size)? }.to_vec();
     }
@@ -231,6 +247,10 @@ fn check_flags(domain: &Domain, flags: u64) -> Result<()> {
     if domain.hmem {
         known |= HMEM_FLAGS;
     }
+    // FI-150.
+    if domain.av_keys {
+        known |= FI_AUTH_KEY;
+    }
     if flags & !known == 0 {
         return Ok(());
     }
@@ -240,6 +260,46 @@ fn check_flags(domain: &Domain, flags: u64) -> Result<()> {
         );
     }
     Err(FiError::BADFLAGS)
+}
+
+/// The keys that a registration in an `FI_AV_AUTH_KEY` domain names (FI-121, FI-122, FI-207 to FI-212).
+///
+/// # Safety
+/// `auth_key` is null or a `fi_mr_auth_key` if its size says so.
+unsafe fn av_keys(
+    domain: &Arc<Domain>,
+    attr: &MrAttr,
+    by_attributes: bool,
+    flags: u64,
+) -> Result<AvKeys> {
+    if !by_attributes {
+        tracing::warn!("regions of an FI_AV_AUTH_KEY domain are registered with fi_mr_regattr");
+        return Err(FiError::NOSYS);
+    }
+    if attr.auth_key_size != size_of::<MrAuthKey>() {
+        return Err(FiError::INVAL);
+    }
+    // SAFETY: as the caller promises; an address vector, or something that is refused.
+    let (key, av) = unsafe {
+        let key = input(attr.auth_key.cast::<MrAuthKey>())?;
+        (key, &find::<AvObject, _>(key.av)?.inner)
+    };
+    if !Arc::ptr_eq(&av.domain, domain) {
+        return Err(FiError::INVAL);
+    }
+    let only = match key.src_addr {
+        _ if !domain.directed => None,
+        FI_ADDR_UNSPEC => None,
+        number if flags & FI_AUTH_KEY != 0 => Some(av.auth_key(number).ok_or(FiError::INVAL)?),
+        _ => {
+            tracing::warn!("a region can be limited to an authorization key, not to one address");
+            return Err(FiError::OPNOTSUPP);
+        }
+    };
+    Ok(AvKeys {
+        av: Arc::clone(av),
+        only,
+    })
 }
 
 /// Memory of devices is not there; without `FI_HMEM` nobody looks at the field (FI-123).

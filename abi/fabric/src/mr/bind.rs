@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
+use super::attr::AvKeys;
 use super::region::{Mr, MrObject};
 use crate::cntr::{CntrObject, Counter};
 use crate::domain::Domain;
@@ -30,6 +31,18 @@ pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64)
                 // SAFETY: a handle, or something that is refused.
                 let ep = unsafe { find::<EpObject, _>(bound)? };
                 if !Arc::ptr_eq(&ep.inner.domain, &mr.domain) {
+                    return Err(FiError::INVAL);
+                }
+                // FI-210.
+                let foreign = |keys: &AvKeys| {
+                    ep.inner
+                        .bound_av()
+                        .is_none_or(|av| !Arc::ptr_eq(&av, &keys.av))
+                };
+                if mr.keys.as_ref().is_some_and(foreign) {
+                    tracing::warn!(
+                        "a region and its endpoint have their authorization keys from one address vector"
+                    );
                     return Err(FiError::INVAL);
                 }
                 bind_endpoint(mr, ep.inner.number, flags)
@@ -69,9 +82,9 @@ fn bind_counter(mr: &Arc<Mr>, counter: &Arc<Counter>, flags: u64) -> Result<()> 
             Err(FiError::BUSY)
         };
     }
-    mr.domain
-        .device
-        .bind_counter(mr.region.id, counter.number())?;
+    for region in mr.everywhere() {
+        mr.domain.device.bind_counter(region.id, counter.number())?;
+    }
     state.counter = Some(Arc::clone(counter));
     remember(mr);
     Ok(())
@@ -86,7 +99,9 @@ fn bind_endpoint(mr: &Arc<Mr>, number: u32, flags: u64) -> Result<()> {
     if state.sealed {
         return Err(FiError::OPBADSTATE);
     }
-    mr.domain.device.bind_endpoint(mr.region.id, number)?;
+    for region in mr.everywhere() {
+        mr.domain.device.bind_endpoint(region.id, number)?;
+    }
     state.endpoint = Some(number);
     remember(mr);
     Ok(())
@@ -147,13 +162,15 @@ pub(super) fn release_endpoint(mr: &Mr) {
 
 fn untie(
     mr: &Mr,
-    how: impl FnOnce(
+    how: impl Fn(
         &rkey_device::core::Protection,
         RegionId,
     ) -> std::result::Result<(), rkey_device::core::CoreError>,
 ) {
     // SAFETY: nothing is registered or closed through the table here.
     let table = unsafe { mr.domain.device.protection() };
-    // A region that was closed meanwhile is not tied to anything.
-    let _ = how(table, mr.region.id);
+    for region in mr.everywhere() {
+        // A region that was closed meanwhile is not tied to anything.
+        let _ = how(table, region.id);
+    }
 }

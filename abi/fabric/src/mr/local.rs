@@ -81,7 +81,7 @@ fn described(
             ));
         }
     };
-    if mr.group.id != group.id {
+    if mr.group.id != group.id && !domain.av_keys {
         return Err(refuse(
             "the region has another authorization key",
             usage,
@@ -108,7 +108,13 @@ fn described(
     let key = mr.region.local_key;
     // SAFETY: nothing is registered or closed through the table here.
     let table = unsafe { domain.device.protection() };
-    match table.check_local(group.id, key, inside, u64::from(len), usage) {
+    match table.check_local(mr.group.id, key, inside, u64::from(len), usage) {
+        // The endpoint's key is not that of the region's own place in the table.
+        Ok(_) if domain.av_keys => Ok(Sge {
+            addr,
+            len,
+            key: group.everything(),
+        }),
         Ok(_) => Ok(Sge {
             addr: inside,
             len,

@@ -6,6 +6,7 @@
 //! | [`region`] | the object: made, enabled, closed; its key and descriptor |
 //! | [`bind`] | counters and endpoints |
 //! | [`refresh`] | pages that changed |
+//! | [`keyed`] | authorization keys from address vectors |
 //! | [`persistent`] | memory that outlives the process |
 //! | [`raw`] | raw keys: of our regions, and of peers |
 //! | [`local`] | descriptors in data transfers |
@@ -15,6 +16,7 @@
 
 pub(crate) mod attr;
 pub(crate) mod bind;
+mod keyed;
 pub(crate) mod local;
 pub(crate) mod persistent;
 pub(crate) mod raw;

@@ -33,9 +33,10 @@ pub(super) unsafe fn get(mr: &Mr, arg: *const MrRawAttr) -> Result<()> {
     if mr.state.lock().unconfigured {
         return Err(FiError::OPBADSTATE);
     }
-    let key = match mr.region.requested {
+    let region = mr.for_peers();
+    let key = match region.requested {
         Some(requested) => WireKey::Requested(requested),
-        None => WireKey::Device(mr.region.key),
+        None => WireKey::Device(region.key),
     };
     let bytes = if mr.domain.has(FI_MR_RAW) {
         let raw = RawKey {

@@ -98,7 +98,9 @@ fn renew(mr: &Mr) -> Result<()> {
             return Ok(());
         }
         if !state.unconfigured {
-            mr.domain.device.enable_region(mr.region.id)?;
+            for region in mr.everywhere() {
+                mr.domain.device.enable_region(region.id)?;
+            }
         }
         state.unbacked = false;
         return Ok(());
@@ -107,11 +109,9 @@ fn renew(mr: &Mr) -> Result<()> {
         // A region that is tied to something is not taken apart; its pages are found by address anyway.
         return Ok(());
     }
-    // SAFETY: the same memory with the same rights, for which the program answers until it closes the region.
-    unsafe {
-        mr.domain
-            .device
-            .change_region(mr.region, &Change::default())
-    }?;
+    for region in mr.everywhere() {
+        // SAFETY: the same memory with the same rights, for which the program answers until it closes the region.
+        unsafe { mr.domain.device.change_region(region, &Change::default()) }?;
+    }
     Ok(())
 }

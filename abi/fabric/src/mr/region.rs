@@ -3,7 +3,8 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions; registers memory for which the program answers; maps DMA-bufs.
 
-use super::attr::{Dmabuf, Request};
+use super::attr::{AvKeys, Dmabuf, Request};
+use super::keyed::Keyed;
 use super::{bind, persistent, raw, refresh};
 use crate::cntr::Counter;
 use crate::domain::{Domain, Group};
@@ -13,10 +14,10 @@ use crate::object::{find, handle_of, object, place, remove, status};
 use crate::sys::*;
 use parking_lot::Mutex;
 use rkey_device::base::range::VaRange;
-use rkey_device::core::{Access, Addressing, Region, RegionSpec, Rules};
+use rkey_device::core::{Access, Addressing, DomainId, Region, RegionSpec, Rules};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// What a program has a handle of.
 #[repr(C)]
@@ -30,7 +31,14 @@ object!(MrObject, FidMr, 2_000_000);
 pub(crate) struct Mr {
     pub(crate) domain: Arc<Domain>,
     pub(crate) group: Arc<Group>,
+    /// In the group of the domain or of the region's own authorization key.
     pub(crate) region: Region,
+    /// The same memory once more for each key of an address vector, from when it is enabled on.
+    pub(super) keyed: OnceLock<Vec<Keyed>>,
+    pub(super) keys: Option<AvKeys>,
+    pub(super) shape: Shape,
+    /// It was made with `FI_RMA_PMEM`.
+    pub(super) durable: bool,
     /// Where its bytes are in this process, in order.
     pub(crate) ranges: Vec<VaRange>,
     /// The address by which peers name its first byte.
@@ -41,6 +49,33 @@ pub(crate) struct Mr {
     pub(super) state: Mutex<State>,
     /// The file that it lies in.
     _mapping: Option<Mapping>,
+}
+
+/// What all regions of a registration have.
+pub(super) struct Shape {
+    addressing: Addressing,
+    /// None where the provider chooses.
+    pub(super) requested_key: Option<u64>,
+    needs_endpoint: bool,
+    access: Access,
+}
+
+impl Shape {
+    pub(super) fn spec<'a>(
+        &self,
+        domain: DomainId,
+        ranges: &'a [VaRange],
+        disabled: bool,
+    ) -> RegionSpec<'a> {
+        RegionSpec {
+            addressing: self.addressing,
+            disabled,
+            requested_key: self.requested_key,
+            needs_endpoint: self.needs_endpoint,
+            rules: Rules::LIBFABRIC,
+            ..RegionSpec::new(domain, ranges, self.access)
+        }
+    }
 }
 
 /// What changes about a region.
@@ -146,24 +181,22 @@ pub(super) fn make(domain: &Arc<Domain>, request: Request) -> Result<MrObject> {
             (vec![range], Some(mapping), addressing)
         }
     };
-    let backed = refresh::check_backed(domain, &ranges)?;
-    let rma_event = request.flags & FI_RMA_EVENT != 0;
-    let needs_endpoint = domain.has(FI_MR_ENDPOINT);
-    // FI-072, FI-077: what has to be configured first starts disabled.
-    let unconfigured = needs_endpoint || rma_event && domain.has(FI_MR_RMA_EVENT);
-    let spec = RegionSpec {
-        addressing,
-        disabled: unconfigured || !backed,
-        // FI-018, FI-057: a requested key is not looked at where the provider chooses.
-        requested_key: (!domain.has(FI_MR_PROV_KEY)).then_some(request.requested_key),
-        needs_endpoint,
-        rules: Rules::LIBFABRIC,
-        ..RegionSpec::new(group.id, &ranges, access)
-    };
     let durable = request.flags & FI_RMA_PMEM != 0;
     if durable {
         persistent::check(&ranges)?;
     }
+    let backed = refresh::check_backed(domain, &ranges)?;
+    let rma_event = request.flags & FI_RMA_EVENT != 0;
+    // FI-072, FI-077: what has to be configured first starts disabled.
+    let unconfigured = domain.has(FI_MR_ENDPOINT) || rma_event && domain.has(FI_MR_RMA_EVENT);
+    let shape = Shape {
+        addressing,
+        // FI-018, FI-057: a requested key is not looked at where the provider chooses.
+        requested_key: (!domain.has(FI_MR_PROV_KEY)).then_some(request.requested_key),
+        needs_endpoint: domain.has(FI_MR_ENDPOINT),
+        access,
+    };
+    let spec = shape.spec(group.id, &ranges, unconfigured || !backed);
     // SAFETY: the program hands the memory over until it closes the region: that is what registering means
     // (fi_mr(3)). It is touched by copies that survive faults.
     let region = unsafe { domain.device.register(&spec)? };
@@ -186,6 +219,10 @@ pub(super) fn make(domain: &Arc<Domain>, request: Request) -> Result<MrObject> {
         domain: Arc::clone(domain),
         group,
         region,
+        keyed: OnceLock::new(),
+        keys: request.keys,
+        shape,
+        durable,
         ranges,
         base,
         access,
@@ -196,6 +233,11 @@ pub(super) fn make(domain: &Arc<Domain>, request: Request) -> Result<MrObject> {
     let key = if unconfigured {
         FI_KEY_NOTAVAIL
     } else {
+        let taken = inner.take_keys(&inner.state.lock());
+        if let Err(error) = taken {
+            withdraw(&inner);
+            return Err(error);
+        }
         inner.key()
     };
     let fid = FidMr {
@@ -209,20 +251,27 @@ pub(super) fn make(domain: &Arc<Domain>, request: Request) -> Result<MrObject> {
     })
 }
 
+/// Takes back a region that the program does not get.
+fn withdraw(mr: &Mr) {
+    for region in mr.everywhere() {
+        let _ = mr.domain.device.revoke_region(region);
+        mr.domain.persistent.lock().remove(&region.id);
+    }
+}
+
 /// Gives the object to the program, and tells the event queue if registration is asynchronous
 /// (FI-200 to FI-206).
 ///
 /// # Safety
 /// `mr` is room for a handle.
 pub(super) unsafe fn hand_out(object: MrObject, mr: *mut *mut FidMr) -> Result<()> {
-    let domain = Arc::clone(&object.inner.domain);
-    let region = object.inner.region;
+    let inner = Arc::clone(&object.inner);
+    let domain = Arc::clone(&inner.domain);
     // SAFETY: room as the caller promises.
     let placed = match unsafe { place(object, mr) } {
         Ok(placed) => placed,
         Err(error) => {
-            let _ = domain.device.revoke_region(region);
-            domain.persistent.lock().remove(&region.id);
+            withdraw(&inner);
             return Err(error);
         }
     };
@@ -249,9 +298,8 @@ impl Mr {
         if self.domain.has(FI_MR_RAW) || !self.access.is_remote() {
             return FI_KEY_NOTAVAIL;
         }
-        self.region
-            .requested
-            .unwrap_or(u64::from(self.region.key.0))
+        let region = self.for_peers();
+        region.requested.unwrap_or(u64::from(region.key.0))
     }
 }
 
@@ -271,8 +319,10 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         if mr.domain.version >= version(2, 0) {
             bind::release_endpoint(mr);
         }
-        mr.domain.device.close_region(mr.region)?;
-        mr.domain.persistent.lock().remove(&mr.region.id);
+        for region in mr.everywhere() {
+            mr.domain.device.close_region(region)?;
+            mr.domain.persistent.lock().remove(&region.id);
+        }
         let eq = mr.domain.eq.lock().clone();
         if let Some((eq, _)) = eq {
             eq.forget(fid as usize);
@@ -318,6 +368,7 @@ fn enable(object: &MrObject) -> Result<()> {
         );
         return Err(FiError::OPBADSTATE);
     }
+    mr.take_keys(&state)?;
     if !state.unbacked {
         mr.domain.device.enable_region(mr.region.id)?;
     }

@@ -56,6 +56,8 @@ pub const FI_LOCAL_MR: u64 = 1 << 55;
 pub const FI_RX_CQ_DATA: u64 = 1 << 56;
 pub const FI_ASYNC_IOV: u64 = 1 << 57;
 pub const FI_CONTEXT2: u64 = 1 << 52;
+/// With numbers of authorization keys.
+pub const FI_AUTH_KEY: u64 = 1 << 57;
 pub const FI_AV_USER_ID: u64 = 1 << 41;
 pub const FI_SYNC_ERR: u64 = 1 << 58;
 pub const FI_ADDR_NOTAVAIL: u64 = u64::MAX;

@@ -6,6 +6,7 @@
 mod access;
 mod asynchronous;
 mod atomics;
+mod auth_keys;
 mod coming_and_going;
 mod harness;
 mod info;

@@ -1,0 +1,151 @@
+//! Authorization keys in address vectors (`FI_AV_AUTH_KEY`): endpoints and regions take the keys that are
+//! there when they are enabled.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions that read and write the program's memory.
+
+use super::{Av, AvObject, give_cut};
+use crate::errno::{FiError, Result};
+use crate::object::{Users, find, list, output, status};
+use crate::sys::*;
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+/// The longest key.
+const MAX_LEN: usize = 256;
+/// Numbers of keys begin here: no address of a peer has such a number.
+const FIRST: u64 = 1 << 48;
+
+/// A key.
+pub(crate) struct AuthKey {
+    pub(crate) bytes: Vec<u8>,
+    /// Enabled endpoints that have it.
+    pub(crate) users: Users,
+}
+
+/// The keys of an address vector, and which of them belong to an address.
+#[derive(Default)]
+pub(super) struct KeyBook(RwLock<Keys>);
+
+#[derive(Default)]
+struct Keys {
+    /// Numbers are not given out again.
+    keys: Vec<Option<Arc<AuthKey>>>,
+    of_address: HashMap<u64, Arc<AuthKey>>,
+}
+
+impl Keys {
+    fn get(&self, number: u64) -> Option<&Arc<AuthKey>> {
+        let index = usize::try_from(number.checked_sub(FIRST)?).ok()?;
+        self.keys.get(index)?.as_ref()
+    }
+}
+
+impl KeyBook {
+    /// Adds a key; one that is there keeps its number.
+    fn insert(&self, bytes: &[u8]) -> u64 {
+        let mut book = self.0.write();
+        let known = |key: &Option<Arc<AuthKey>>| key.as_ref().is_some_and(|it| it.bytes == bytes);
+        let index = book.keys.iter().position(known).unwrap_or_else(|| {
+            book.keys.push(Some(Arc::new(AuthKey {
+                bytes: bytes.to_vec(),
+                users: Users::default(),
+            })));
+            book.keys.len() - 1
+        });
+        FIRST + index as u64
+    }
+
+    /// The key with a number of [`insert_auth_key`].
+    pub(super) fn get(&self, number: u64) -> Option<Arc<AuthKey>> {
+        self.0.read().get(number).cloned()
+    }
+
+    /// Takes a key away (FI-I23).
+    pub(super) fn remove(&self, number: u64) -> Result<()> {
+        let mut book = self.0.write();
+        book.get(number).ok_or(FiError::INVAL)?.users.none()?;
+        let index = (number - FIRST) as usize;
+        book.keys[index] = None;
+        Ok(())
+    }
+
+    /// The address with this number is to be used with a key.
+    pub(super) fn assign(&self, address: u64, key: Arc<AuthKey>) {
+        self.0.write().of_address.insert(address, key);
+    }
+
+    /// The address with this number is no more.
+    pub(super) fn forget(&self, address: u64) {
+        self.0.write().of_address.remove(&address);
+    }
+
+    fn of_address(&self, address: u64) -> Option<Arc<AuthKey>> {
+        self.0.read().of_address.get(&address).cloned()
+    }
+}
+
+impl Av {
+    /// The keys that are there now.
+    pub(crate) fn auth_keys(&self) -> Vec<Arc<AuthKey>> {
+        self.keys.0.read().keys.iter().flatten().cloned().collect()
+    }
+
+    /// The key with a number of [`insert_auth_key`].
+    pub(crate) fn auth_key(&self, number: u64) -> Option<Arc<AuthKey>> {
+        self.keys.get(number)
+    }
+
+    /// Whether an address may be used by an endpoint with this key: it belongs to that key or to none.
+    pub(crate) fn allows(&self, address: u64, key: &[u8]) -> bool {
+        self.keys
+            .of_address(address)
+            .is_none_or(|own| own.bytes == key)
+    }
+}
+
+/// `fi_av_insert_auth_key` (FI-I22).
+pub(super) unsafe extern "C" fn insert_auth_key(
+    av: *mut FidAv,
+    auth_key: *const c_void,
+    len: usize,
+    number: *mut u64,
+    flags: u64,
+) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let av = &unsafe { find::<AvObject, _>(av)? }.inner;
+        if flags != 0 {
+            return Err(FiError::BADFLAGS);
+        }
+        if !av.domain.av_keys || len == 0 || len > MAX_LEN || number.is_null() {
+            return Err(FiError::INVAL);
+        }
+        // SAFETY: so many bytes, as the program says.
+        let bytes = unsafe { list(auth_key.cast::<u8>(), len)? };
+        // SAFETY: room for a number, as the caller promises.
+        unsafe { output(number, av.keys.insert(bytes)) }
+    })
+}
+
+/// `fi_av_lookup_auth_key`: of a key, or of an address.
+pub(super) unsafe extern "C" fn lookup_auth_key(
+    av: *mut FidAv,
+    number: u64,
+    room: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let av = &unsafe { find::<AvObject, _>(av)? }.inner;
+        let key = match number {
+            FIRST.. => av.keys.get(number),
+            _ => av.keys.of_address(number),
+        };
+        let key = key.ok_or(FiError::INVAL)?;
+        // SAFETY: room as the caller promises.
+        unsafe { give_cut(&key.bytes, room, len) }.map(drop)
+    })
+}

@@ -1,0 +1,107 @@
+//! Regions whose authorization keys are in an address vector: the memory is registered once more for each
+//! key, so that the endpoints of that key reach it. Only these serve peers.
+
+#![allow(unsafe_code)]
+// UNSAFETY: registers memory for which the program answers.
+
+use super::region::{Mr, State};
+use crate::domain::Group;
+use crate::errno::{FiError, Result};
+use rkey_device::core::Region;
+use std::sync::Arc;
+
+/// A region for the peers of one authorization key.
+pub(super) struct Keyed {
+    region: Region,
+    /// It goes after the region.
+    _group: Arc<Group>,
+}
+
+impl Mr {
+    /// The region that peers name.
+    pub(super) fn for_peers(&self) -> Region {
+        let keyed = self.keyed.get().and_then(|all| all.first());
+        keyed.map_or(self.region, |keyed| keyed.region)
+    }
+
+    /// Every region of it in the table, its own last.
+    pub(super) fn everywhere(&self) -> impl Iterator<Item = Region> {
+        let keyed = self.keyed.get().into_iter().flatten();
+        keyed.map(|keyed| keyed.region).chain([self.region])
+    }
+
+    /// Takes the keys that are in the address vector now (FI-211, FI-I21), with what the region is tied to.
+    pub(super) fn take_keys(&self, state: &State) -> Result<()> {
+        let Some(keys) = &self.keys else {
+            return Ok(());
+        };
+        let keys = match &keys.only {
+            Some(key) => vec![Arc::clone(key)],
+            None => keys.av.auth_keys(),
+        };
+        if self.shape.requested_key.is_none() && keys.len() > 1 {
+            tracing::warn!(
+                "a region has one key for peers: with FI_MR_PROV_KEY it takes one authorization key, and the address vector has {}",
+                keys.len()
+            );
+            return Err(FiError::OPNOTSUPP);
+        }
+        let mut all: Vec<Keyed> = Vec::with_capacity(keys.len());
+        for key in keys {
+            let made = self.domain.group(&key.bytes).and_then(|group| {
+                Ok(Keyed {
+                    region: self.make_for(&group, state)?,
+                    _group: group,
+                })
+            });
+            match made {
+                Ok(keyed) => all.push(keyed),
+                Err(error) => {
+                    all.iter().for_each(|keyed| self.revoke(keyed.region));
+                    return Err(error);
+                }
+            }
+        }
+        if self.keyed.set(all).is_err() {
+            return Err(FiError::OPBADSTATE);
+        }
+        Ok(())
+    }
+
+    fn make_for(&self, group: &Group, state: &State) -> Result<Region> {
+        let device = &self.domain.device;
+        // What is tied is tied before it is enabled; what is made enabled can still be tied.
+        let tied = state.counter.is_some() || state.endpoint.is_some();
+        let disabled = tied || state.unbacked;
+        let spec = self.shape.spec(group.id, &self.ranges, disabled);
+        // SAFETY: as for the region itself: the program answers for the memory until it closes it.
+        let region = unsafe { device.register(&spec)? };
+        let configure = || {
+            if let Some(counter) = &state.counter {
+                device.bind_counter(region.id, counter.number())?;
+            }
+            if let Some(number) = state.endpoint {
+                device.bind_endpoint(region.id, number)?;
+            }
+            if tied && !state.unbacked {
+                device.enable_region(region.id)?;
+            }
+            Ok(())
+        };
+        if let Err(error) = configure() {
+            self.revoke(region);
+            return Err(error);
+        }
+        if self.durable {
+            self.domain.persistent.lock().insert(region.id);
+        }
+        Ok(region)
+    }
+
+    fn revoke(&self, region: Region) {
+        self.domain.persistent.lock().remove(&region.id);
+        if let Err(error) = self.domain.device.revoke_region(region) {
+            tracing::debug!(%error, "taking a region back");
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! Authorization keys in address vectors (`FI_AV_AUTH_KEY`).
+
+use crate::harness::*;
+use rkey_fi::sys::*;
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+const BUSY: c_int = -libc::EBUSY;
+const INVAL: c_int = -libc::EINVAL;
+
+fn modern(mr_mode: c_int) -> Wish {
+    Wish {
+        version: V1_22,
+        ..Wish::mode(mr_mode)
+    }
+}
+
+/// A domain whose keys are in address vectors.
+struct Keyed {
+    fabric: *mut FidFabric,
+    domain: *mut FidDomain,
+    info: *mut Info,
+}
+
+impl Keyed {
+    fn open(mr_mode: c_int) -> Self {
+        let info = modern(mr_mode).info();
+        // SAFETY: an information of our own.
+        unsafe {
+            (*(*info).domain_attr).auth_key_size = FI_AV_AUTH_KEY;
+            (*(*info).domain_attr).auth_key = null_mut();
+        }
+        let (fabric, domain) = open_domain(V1_22, info);
+        Self {
+            fabric,
+            domain,
+            info,
+        }
+    }
+
+    /// An address vector with keys, and their numbers.
+    fn av(&self, keys: &[&[u8]]) -> (*mut FidAv, Vec<u64>) {
+        let mut av = null_mut();
+        // SAFETY: a live handle, and attributes of our own.
+        unsafe {
+            let mut attr: AvAttr = std::mem::zeroed();
+            let open = (*(*self.domain).ops).av_open;
+            assert_eq!(open(self.domain, &mut attr, &mut av, null_mut()), 0);
+        }
+        let numbers = keys.iter().map(|key| insert_key(av, key).unwrap());
+        (av, numbers.collect())
+    }
+
+    /// An endpoint that waits to be enabled.
+    fn waiting(&self, av: *mut FidAv) -> Side {
+        let (ep, cq, _) = open_disabled(self.domain, self.info);
+        assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
+        Side {
+            fabric: self.fabric,
+            domain: self.domain,
+            cq,
+            av,
+            ep,
+            eq: null_mut(),
+        }
+    }
+
+    fn endpoint(&self, av: *mut FidAv) -> Side {
+        let side = self.waiting(av);
+        assert_eq!(enable(&side), 0);
+        side
+    }
+
+    fn register(
+        &self,
+        buffer: &mut [u8],
+        key: u64,
+        av: *mut FidAv,
+        src_addr: u64,
+        flags: u64,
+    ) -> Result<Mr, c_int> {
+        let mut auth = MrAuthKey { av, src_addr };
+        let iov = [iovec(buffer)];
+        let mut attr = attributes(&iov, REMOTE, key);
+        attr.known.auth_key = (&raw mut auth).cast();
+        attr.known.auth_key_size = size_of::<MrAuthKey>();
+        self.regattr(&attr, flags)
+    }
+
+    fn regattr(&self, attr: &LongMrAttr, flags: u64) -> Result<Mr, c_int> {
+        let mut mr = null_mut();
+        // SAFETY: a live handle; memory that the test keeps until the region is closed.
+        let code = unsafe {
+            ((*(*self.domain).mr).regattr)(self.domain.cast(), &attr.known, flags, &mut mr)
+        };
+        if code == 0 { Ok(Mr(mr)) } else { Err(code) }
+    }
+}
+
+fn enable(side: &Side) -> c_int {
+    control(side.ep.cast(), FI_ENABLE, null_mut())
+}
+
+fn insert_key(av: *mut FidAv, key: &[u8]) -> Result<u64, c_int> {
+    let mut number = 0;
+    // SAFETY: a live handle, the bytes of the key, and room for a number.
+    let code = unsafe {
+        let insert = (*(*av).ops).insert_auth_key;
+        insert(av, key.as_ptr().cast(), key.len(), &mut number, 0)
+    };
+    if code == 0 { Ok(number) } else { Err(code) }
+}
+
+fn lookup_key(av: *mut FidAv, number: u64) -> Result<Vec<u8>, c_int> {
+    let (mut room, mut len) = ([0u8; 300], 300);
+    // SAFETY: a live handle, and room of our own.
+    let code = unsafe {
+        let lookup = (*(*av).ops).lookup_auth_key;
+        lookup(av, number, room.as_mut_ptr().cast(), &mut len)
+    };
+    if code == 0 {
+        Ok(room[..len].to_vec())
+    } else {
+        Err(code)
+    }
+}
+
+fn remove(av: *mut FidAv, mut number: u64, flags: u64) -> c_int {
+    // SAFETY: a live handle, and one number.
+    unsafe { ((*(*av).ops).remove)(av, &mut number, 1, flags) }
+}
+
+/// A peer with a key of its own, and its name for one of our endpoints.
+fn peer_of(key: &'static [u8], ours: &Side) -> (Side, u64) {
+    let side = Side::open(&Wish {
+        auth_key: key,
+        ..Wish::default()
+    });
+    let number = side.peer(ours);
+    (side, number)
+}
+
+/// Proves: FI-209, FI-211
+#[test]
+fn a_region_serves_the_endpoints_of_every_key_in_its_vector() {
+    let keyed = Keyed::open(0);
+    let (first, _) = keyed.av(&[b"one"]);
+    let (second, _) = keyed.av(&[b"two"]);
+    let (both, _) = keyed.av(&[b"one", b"two"]);
+    let (ends, [(a, to_first), (b, to_second)]) = {
+        let ends = [keyed.endpoint(first), keyed.endpoint(second)];
+        let peers = [peer_of(b"one", &ends[0]), peer_of(b"two", &ends[1])];
+        (ends, peers)
+    };
+    let (mut common, mut single) = ([0u8; 8], [0u8; 8]);
+    let everybody = keyed
+        .register(&mut common, 1, both, FI_ADDR_UNSPEC, 0)
+        .unwrap();
+    let one = keyed
+        .register(&mut single, 2, first, FI_ADDR_UNSPEC, 0)
+        .unwrap();
+    let counted = counter(keyed.domain);
+    assert_eq!(everybody.bind(counted, FI_REMOTE_WRITE), 0);
+    assert_eq!(everybody.key(), 1);
+    assert_eq!(a.write(to_first, &[1; 4], 0, 1), 0);
+    assert_eq!(b.write(to_second, &[2; 4], 4, 1), 0);
+    assert_eq!(wait_count(counted, 2), 2);
+    assert_eq!(a.write(to_first, &[3; 8], 0, 2), 0);
+    assert_eq!(b.write(to_second, &[4; 8], 0, 2), 266, "not with that key");
+    assert_eq!(everybody.close(), BUSY);
+    assert_eq!((close(counted.cast()), everybody.close()), (0, 0));
+    assert_eq!(a.write(to_first, &[9; 4], 0, 1), 266);
+    assert_eq!(b.write(to_second, &[9; 4], 0, 1), 266);
+    assert_eq!((common, single), ([1, 1, 1, 1, 2, 2, 2, 2], [3; 8]));
+    assert_eq!(one.close(), 0);
+    // A peer with another key is not let in.
+    let (stranger, number) = peer_of(b"two", &ends[0]);
+    assert_ne!(stranger.write(number, &[9; 4], 0, 1), 0);
+}
+
+/// Proves: FI-121, FI-122, FI-207, FI-208
+#[test]
+fn such_regions_are_registered_by_attributes_that_name_a_vector() {
+    let keyed = Keyed::open(0);
+    let (av, _) = keyed.av(&[b"key"]);
+    let mut buffer = [0u8; 16];
+    let iov = [iovec(&mut buffer)];
+    let mut mr = null_mut();
+    // SAFETY: a live handle, and a buffer that lives long enough.
+    let (reg, regv) = unsafe {
+        let (ops, fid) = (&*(*keyed.domain).mr, keyed.domain.cast());
+        let at = iov[0].iov_base;
+        (
+            (ops.reg)(fid, at, 16, REMOTE, 0, 1, 0, &mut mr, null_mut()),
+            (ops.regv)(fid, iov.as_ptr(), 1, REMOTE, 0, 1, 0, &mut mr, null_mut()),
+        )
+    };
+    assert_eq!((reg, regv), (-libc::ENOSYS, -libc::ENOSYS));
+    let mut auth = MrAuthKey {
+        av,
+        src_addr: FI_ADDR_UNSPEC,
+    };
+    let mut attr = attributes(&iov, REMOTE, 1);
+    assert_eq!(keyed.regattr(&attr, 0).unwrap_err(), INVAL, "no key at all");
+    attr.known.auth_key = (&raw mut auth).cast();
+    for len in [0, 8, 15, 17] {
+        attr.known.auth_key_size = len;
+        assert_eq!(keyed.regattr(&attr, 0).unwrap_err(), INVAL, "{len} bytes");
+    }
+    attr.known.auth_key_size = size_of::<MrAuthKey>();
+    let mr = keyed.regattr(&attr, 0).unwrap();
+    assert_eq!(mr.close(), 0);
+    let (foreign, _) = Keyed::open(0).av(&[b"key"]);
+    for nothing in [null_mut(), keyed.domain.cast(), foreign] {
+        let refused = keyed.register(&mut buffer, 1, nothing, FI_ADDR_UNSPEC, 0);
+        assert_eq!(refused.unwrap_err(), INVAL);
+    }
+}
+
+/// Proves: FI-150
+#[test]
+fn a_region_can_be_for_one_of_the_keys() {
+    let keyed = Keyed::open(0);
+    let (first, _) = keyed.av(&[b"one"]);
+    let (second, _) = keyed.av(&[b"two"]);
+    let (both, numbers) = keyed.av(&[b"one", b"two"]);
+    let ends = [keyed.endpoint(first), keyed.endpoint(second)];
+    let (a, to_first) = peer_of(b"one", &ends[0]);
+    let (b, to_second) = peer_of(b"two", &ends[1]);
+    let mut buffer = [0u8; 4];
+    let mr = keyed
+        .register(&mut buffer, 1, both, numbers[1], FI_AUTH_KEY)
+        .unwrap();
+    assert_eq!(a.write(to_first, &[1; 4], 0, 1), 266);
+    assert_eq!(b.write(to_second, &[2; 4], 0, 1), 0);
+    assert_eq!((mr.close(), buffer), (0, [2; 4]));
+    for (number, flags, refusal) in [
+        (numbers[1] + 1, FI_AUTH_KEY, INVAL),
+        // As the number of an address: regions are not limited to those.
+        (numbers[1], 0, -libc::EOPNOTSUPP),
+    ] {
+        let refused = keyed.register(&mut buffer, 1, both, number, flags);
+        assert_eq!(refused.unwrap_err(), refusal);
+    }
+}
+
+/// Proves: FI-I21
+#[test]
+fn a_region_has_the_keys_of_the_moment_when_it_is_enabled() {
+    for mr_mode in [0, FI_MR_RMA_EVENT] {
+        let keyed = Keyed::open(mr_mode);
+        let (first, _) = keyed.av(&[b"one"]);
+        let (second, _) = keyed.av(&[b"two"]);
+        let (growing, _) = keyed.av(&[b"one"]);
+        let ends = [keyed.endpoint(first), keyed.endpoint(second)];
+        let (a, to_first) = peer_of(b"one", &ends[0]);
+        let (b, to_second) = peer_of(b"two", &ends[1]);
+        let mut buffer = [0u8; 4];
+        let mr = keyed
+            .register(&mut buffer, 1, growing, FI_ADDR_UNSPEC, FI_RMA_EVENT)
+            .unwrap();
+        let waits = mr_mode != 0;
+        insert_key(growing, b"two").unwrap();
+        if waits {
+            assert_ne!(a.write(to_first, &[1; 4], 0, 1), 0, "not enabled yet");
+            let counted = counter(keyed.domain);
+            assert_eq!(mr.bind(counted, FI_REMOTE_WRITE), 0);
+            assert_eq!(mr.enable(), 0);
+            assert_eq!(b.write(to_second, &[2; 4], 0, 1), 0, "it was there in time");
+            assert_eq!(wait_count(counted, 1), 1);
+            assert_eq!(close(counted.cast()), 0);
+        } else {
+            assert_eq!(b.write(to_second, &[2; 4], 0, 1), 266);
+        }
+        assert_eq!(a.write(to_first, &[1; 4], 0, 1), 0);
+        assert_eq!((mr.close(), buffer), (0, [1; 4]));
+    }
+}
+
+/// Proves: FI-210
+#[test]
+fn a_region_and_its_endpoint_have_one_vector() {
+    let keyed = Keyed::open(FI_MR_ENDPOINT);
+    let (av, _) = keyed.av(&[b"key"]);
+    let (other, _) = keyed.av(&[b"key"]);
+    let end = keyed.endpoint(av);
+    let (a, to_end) = peer_of(b"key", &end);
+    let (mut own, mut foreign) = ([0u8; 4], [0u8; 4]);
+    let mr = keyed.register(&mut own, 1, av, FI_ADDR_UNSPEC, 0).unwrap();
+    let wrong = keyed
+        .register(&mut foreign, 2, other, FI_ADDR_UNSPEC, 0)
+        .unwrap();
+    assert_eq!(wrong.bind(end.ep, 0), INVAL);
+    assert_eq!((mr.bind(end.ep, 0), mr.enable()), (0, 0));
+    assert_eq!(a.write(to_end, &[1; 4], 0, 1), 0);
+    assert_eq!(mr.close(), BUSY);
+    assert_eq!((close(end.ep.cast()), mr.close(), wrong.close()), (0, 0, 0));
+    assert_eq!((own, foreign), ([1; 4], [0; 4]));
+}
+
+/// Proves: FI-I22
+#[test]
+fn numbers_of_keys_are_no_numbers_of_addresses() {
+    let keyed = Keyed::open(0);
+    let (av, numbers) = keyed.av(&[b"key"]);
+    assert_eq!(insert_key(av, b"key"), Ok(numbers[0]), "it is there");
+    assert_eq!(insert_key(av, b""), Err(INVAL));
+    assert_eq!(insert_key(av, &[1; 257]), Err(INVAL));
+    let plain = Side::open(&modern(0));
+    assert_eq!(insert_key(plain.av, b"key"), Err(INVAL), "no such domain");
+    assert_eq!(lookup_key(av, numbers[0]), Ok(b"key".to_vec()));
+    assert_eq!(lookup_key(av, 0), Err(INVAL));
+    let end = keyed.endpoint(av);
+    assert_eq!(remove(av, numbers[0], 0), INVAL, "without the flag");
+    assert_eq!(end.write(numbers[0], &[1], 0, 1), INVAL, "no address");
+    // An address with a key, and one with a key that the endpoint has not.
+    let target = keyed.endpoint(keyed.av(&[b"key"]).0);
+    let name = name_of(target.ep);
+    let insert = |mut number: u64, flags: u64| {
+        // SAFETY: a live handle, an address, and a number for it.
+        let code = unsafe {
+            let insert = (*(*av).ops).insert;
+            insert(av, name.as_ptr().cast(), 1, &mut number, flags, null_mut())
+        };
+        (code, number)
+    };
+    let (code, with_key) = insert(numbers[0], FI_AUTH_KEY);
+    assert_eq!((code, lookup_key(av, with_key)), (1, Ok(b"key".to_vec())));
+    assert_eq!(insert(numbers[0] + 9, FI_AUTH_KEY), (0, FI_ADDR_NOTAVAIL));
+    let (_, without) = insert(0, 0);
+    assert_eq!(lookup_key(av, without), Err(INVAL));
+    let other_key = insert_key(av, b"other").unwrap();
+    let (_, with_other) = insert(other_key, FI_AUTH_KEY);
+    let mut buffer = [0u8; 4];
+    let mr = keyed
+        .register(&mut buffer, 1, target.av, FI_ADDR_UNSPEC, 0)
+        .unwrap();
+    assert_eq!(end.write(with_key, &[1; 4], 0, 1), 0);
+    assert_eq!(end.write(without, &[2; 4], 0, 1), 0);
+    assert_eq!(end.write(with_other, &[3; 4], 0, 1), INVAL);
+    assert_eq!((mr.close(), buffer), (0, [2; 4]));
+    // SAFETY: a live handle of a plain domain, an address, and a number for it.
+    let code = unsafe {
+        let insert = (*(*plain.av).ops).insert;
+        let at = name.as_ptr().cast::<c_void>();
+        insert(plain.av, at, 1, &mut 0, FI_AUTH_KEY, null_mut())
+    };
+    assert_eq!(code, -260);
+}
+
+/// Proves: FI-I23
+#[test]
+fn a_key_of_an_enabled_endpoint_stays() {
+    let keyed = Keyed::open(0);
+    let (av, numbers) = keyed.av(&[b"key"]);
+    let end = keyed.endpoint(av);
+    assert_eq!(remove(av, numbers[0], FI_AUTH_KEY), BUSY);
+    assert_eq!(close(end.ep.cast()), 0);
+    assert_eq!(remove(av, numbers[0], FI_AUTH_KEY), 0);
+    assert_eq!(remove(av, numbers[0], FI_AUTH_KEY), INVAL);
+    let end = keyed.waiting(av);
+    assert_eq!(enable(&end), INVAL, "there is no key");
+    insert_key(av, b"one").unwrap();
+    insert_key(av, b"two").unwrap();
+    assert_eq!(enable(&end), INVAL, "max_ep_auth_key is 1");
+}
+
+/// Proves: FI-I20
+#[test]
+fn the_size_stands_for_the_keys() {
+    let provider = rkey_fi::fi_prov_ini();
+    let mut byte = 0u8;
+    let mut ask = |version: u32, ep_type: c_int, with_key: bool| {
+        let mut info = null_mut();
+        // SAFETY: the entry point's structure; hints with everything they need.
+        unsafe {
+            let mut ep: EpAttr = std::mem::zeroed();
+            ep.ep_type = ep_type;
+            let mut domain: DomainAttr = std::mem::zeroed();
+            domain.auth_key_size = FI_AV_AUTH_KEY;
+            if with_key {
+                domain.auth_key = &mut byte;
+            }
+            let mut hints: Info = std::mem::zeroed();
+            hints.ep_attr = &mut ep;
+            hints.domain_attr = &mut domain;
+            let getinfo = (*provider).getinfo;
+            let code = getinfo(version, null_mut(), null_mut(), 0, &hints, &mut info);
+            if code == 0 {
+                let attr = &*(*info).domain_attr;
+                assert_eq!(attr.auth_key_size, FI_AV_AUTH_KEY);
+                assert!(attr.auth_key.is_null());
+                let long = (*info).domain_attr.cast::<LongDomainAttr>();
+                assert_eq!((*long).max_ep_auth_key, 1);
+            }
+            code
+        }
+    };
+    assert_eq!(ask(V1_22, FI_EP_RDM, false), 0);
+    for (version, ep_type, with_key) in [
+        (V1_22, FI_EP_RDM, true),
+        (V1_17, FI_EP_RDM, false),
+        (V1_22, FI_EP_MSG, false),
+    ] {
+        assert_eq!(ask(version, ep_type, with_key), -libc::ENODATA);
+    }
+    let info = modern(0).info();
+    let (fabric, _) = open_domain(V1_22, info);
+    // SAFETY: live handles, and an information of our own.
+    let code = unsafe {
+        (*(*info).domain_attr).auth_key_size = FI_AV_AUTH_KEY;
+        (*(*info).domain_attr).auth_key = &mut byte;
+        let open = (*(*fabric).ops).domain;
+        open(fabric, info, &mut null_mut(), null_mut())
+    };
+    assert_eq!(code, INVAL);
+}
+
+#[test]
+fn a_descriptor_serves_endpoints_of_every_key() {
+    let keyed = Keyed::open(FI_MR_LOCAL);
+    let (av, _) = keyed.av(&[b"key"]);
+    let end = keyed.endpoint(av);
+    let target = Side::open(&Wish {
+        auth_key: b"key",
+        ..Wish::default()
+    });
+    let number = end.peer(&target);
+    let mut into = [0u8; 4];
+    let there = {
+        let iov = [iovec(&mut into)];
+        let mut attr = attributes(&iov, REMOTE, 5);
+        attr.known.auth_key = b"key".as_ptr().cast_mut();
+        attr.known.auth_key_size = 3;
+        target.regattr(&attr, 0).unwrap()
+    };
+    let mut source = [7u8; 4];
+    let mut auth = MrAuthKey {
+        av,
+        src_addr: FI_ADDR_UNSPEC,
+    };
+    let iov = [iovec(&mut source)];
+    let mut attr = attributes(&iov, FI_WRITE, 0);
+    attr.known.auth_key = (&raw mut auth).cast();
+    attr.known.auth_key_size = size_of::<MrAuthKey>();
+    let mr = keyed.regattr(&attr, 0).unwrap();
+    assert_eq!(end.write_with(number, &source, mr.desc(), 0, 5), 0);
+    assert_eq!(end.write_with(number, &source, null_mut(), 0, 5), INVAL);
+    let code = end.read_with(number, &mut source, mr.desc(), 0, 5);
+    assert_eq!(code, -libc::EACCES, "no right to read into it");
+    assert_eq!((mr.close(), there.close(), into), (0, 0, [7; 4]));
+}
