@@ -4,7 +4,7 @@
 use crate::errno::Result;
 use crate::wait::{Deadline, Signal, readable};
 use parking_lot::Mutex;
-use rkey_device::{Incoming, Listener};
+use rkey_device::{Accepting, DeviceError, Incoming, Listener};
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,8 +14,19 @@ use std::time::Duration;
 /// The pause after a failure that may last, such as no more descriptors.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What is done with a peer that asks for a connection.
-pub(crate) type Handler = dyn Fn(Incoming) + Send + Sync;
+/// Clients that may be in the middle of connecting at one time.
+const COMING_MAX: usize = 1024;
+
+/// What is done with a peer that asks for a connection. One that was accepted may take its time to answer.
+pub(crate) type Handler = dyn Fn(Incoming) -> Option<Coming> + Send + Sync;
+
+/// A client that was accepted, and what is done when it is ready, or did not get so far.
+pub(crate) struct Coming {
+    pub(crate) accepting: Accepting,
+    pub(crate) then: Box<Then>,
+}
+
+type Then = dyn FnOnce(std::result::Result<(), DeviceError>) + Send;
 
 /// The listeners of a fabric. The thread runs from the first of them to the end of the fabric.
 #[derive(Default)]
@@ -41,8 +52,8 @@ pub(crate) struct Serving {
 }
 
 impl Cm {
-    /// Serves a listener. The handler runs in the thread, one call after the other, and never again
-    /// once the result is dropped.
+    /// Serves a listener. The handler, and what it leaves to be done, runs in the thread, one call after the
+    /// other, and never again once the result is dropped.
     pub(crate) fn serve(&self, listener: Listener, handler: Box<Handler>) -> Result<Serving> {
         let mut place = self.0.lock();
         let inner = match &*place {
@@ -95,24 +106,35 @@ impl Drop for Serving {
 
 /// The thread: waits for clients and hands them on.
 fn run(inner: &Inner) {
+    let mut coming: Vec<(Arc<Entry>, Coming)> = Vec::new();
     while !inner.ended.load(Ordering::Acquire) {
         let entries = inner.listeners.lock().clone();
         let mut calm = true;
         for entry in &entries {
-            calm &= serve(entry).is_ok();
+            calm &= serve(entry, &mut coming).is_ok();
         }
+        let mut next = Vec::new();
+        for (entry, client) in coming {
+            next.extend(go_on(&entry, client).map(|client| (Arc::clone(&entry), client)));
+        }
+        coming = next;
         let mut fds = vec![inner.signal.raw()];
         fds.extend(
             entries
                 .iter()
                 .map(|entry| entry.listener.socket().as_raw_fd()),
         );
+        let answers = coming.iter();
+        fds.extend(answers.map(|(_, client)| client.accepting.socket().as_raw_fd()));
         // Somebody who has come and says nothing is asked again soon, and dropped after a second.
         let half_open = entries.iter().any(|entry| entry.listener.has_half_open());
         let deadline = if half_open {
             Deadline::after(Duration::from_millis(1))
-        } else {
+        } else if coming.is_empty() {
             Deadline::never()
+        } else {
+            // Their time is looked after now and then.
+            Deadline::after(Duration::from_millis(100))
         };
         // A listener that fails stays readable.
         if readable(&fds, &deadline).is_err() || !calm {
@@ -122,9 +144,26 @@ fn run(inner: &Inner) {
     }
 }
 
+/// Goes on with a client that was accepted; gives it back if it is not ready yet.
+fn go_on(entry: &Entry, client: Coming) -> Option<Coming> {
+    let open = entry.open.lock();
+    if !*open {
+        return None;
+    }
+    let ready = match client.accepting.is_ready() {
+        Ok(false) => return Some(client),
+        Ok(true) => Ok(()),
+        Err(error) => Err(error),
+    };
+    if catch_unwind(AssertUnwindSafe(|| (client.then)(ready))).is_err() {
+        tracing::error!("making a connection panicked");
+    }
+    None
+}
+
 /// Hands on all clients that have come.
-fn serve(entry: &Entry) -> Result<()> {
-    loop {
+fn serve(entry: &Arc<Entry>, coming: &mut Vec<(Arc<Entry>, Coming)>) -> Result<()> {
+    while coming.len() < COMING_MAX {
         let open = entry.open.lock();
         if !*open {
             return Ok(());
@@ -133,8 +172,9 @@ fn serve(entry: &Entry) -> Result<()> {
             Ok(Some(incoming)) => {
                 // A panic, which would be a bug of ours, costs this client its connection and nobody else's.
                 let handled = catch_unwind(AssertUnwindSafe(|| (entry.handler)(incoming)));
-                if handled.is_err() {
-                    tracing::error!("taking a connection panicked");
+                match handled {
+                    Ok(client) => coming.extend(client.map(|client| (Arc::clone(entry), client))),
+                    Err(_) => tracing::error!("taking a connection panicked"),
                 }
             }
             Ok(None) => return Ok(()),
@@ -144,4 +184,6 @@ fn serve(entry: &Entry) -> Result<()> {
             }
         }
     }
+    // Others wait, as after a failure.
+    Err(crate::errno::FiError::AGAIN)
 }

@@ -265,13 +265,16 @@ unsafe extern "C" fn listen(pep: *mut FidPep) -> c_int {
         let listener = pep.fabric.device()?.listen(state.address)?;
         state.address = listener.local_address();
         let weak = Arc::downgrade(pep);
-        let handler = move |incoming: Incoming| match weak.upgrade() {
-            Some(pep) => {
-                if let Err(error) = pep.asked(incoming) {
-                    tracing::info!("a request for a connection is lost: {error:?}");
+        let handler = move |incoming: Incoming| {
+            match weak.upgrade() {
+                Some(pep) => {
+                    if let Err(error) = pep.asked(incoming) {
+                        tracing::info!("a request for a connection is lost: {error:?}");
+                    }
                 }
+                None => incoming.reject(""),
             }
-            None => incoming.reject(""),
+            None
         };
         state.serving = Some(pep.fabric.cm.serve(listener, Box::new(handler))?);
         Ok(())

@@ -340,6 +340,16 @@ impl Incoming {
     /// The number differs, the peer went away, or the queue pairs could not be changed; the peer
     /// then gets an error too. The queue pairs may be in any state: destroy them.
     pub fn accept(self, qps: &[&Qp], private_data: &[u8]) -> Result<Peer, DeviceError> {
+        let accepting = self.answer(qps, private_data)?;
+        receive_ready(&accepting)?;
+        Ok(accepting.peer)
+    }
+
+    /// The first half of [`Incoming::accept`], which does not wait for the peer.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn answer(self, qps: &[&Qp], private_data: &[u8]) -> Result<Accepting, DeviceError> {
         let side = self.device.side(qps, private_data)?;
         if qps.len() != self.peer.qps.len() {
             let _ = send(
@@ -354,11 +364,12 @@ impl Incoming {
             ours.connect(self.peer.node, *theirs)?;
         }
         send(&self.socket, &Packet::Accepted(side))?;
-        let deadline = Deadline::after("the connection", self.device.config().connect_timeout);
-        match receive(&self.socket, &deadline)? {
-            Packet::Ready => Ok(self.peer),
-            _ => Err(DeviceError::Handshake("the peer answered out of turn")),
-        }
+        let timeout = self.device.config().connect_timeout;
+        Ok(Accepting {
+            socket: self.socket,
+            peer: self.peer,
+            deadline: Deadline::after("the connection", timeout),
+        })
     }
 
     /// Refuses, and tells the peer why.
@@ -368,7 +379,45 @@ impl Incoming {
     }
 }
 
+/// A connection that is accepted here: the peer has yet to say that it is ready.
+#[derive(Debug)]
+pub struct Accepting {
+    socket: OwnedFd,
+    peer: Peer,
+    deadline: Deadline,
+}
+
+impl Accepting {
+    /// Readable when the peer has answered or gone.
+    #[must_use]
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Whether the peer is ready. Never waits.
+    ///
+    /// # Errors
+    /// The peer went away, or its time is over; the queue pairs may be in any state: destroy them.
+    pub fn is_ready(&self) -> Result<bool, DeviceError> {
+        match try_receive(&self.socket)? {
+            Some(Packet::Ready) => Ok(true),
+            Some(_) => Err(DeviceError::Handshake("the peer answered out of turn")),
+            None => self.deadline.remaining().map(|_| false),
+        }
+    }
+}
+
+/// Waits until the peer is ready.
+fn receive_ready(accepting: &Accepting) -> Result<(), DeviceError> {
+    while !accepting.is_ready()? {
+        let until = Instant::now() + accepting.deadline.remaining()?;
+        wait_readable(accepting.socket(), Some(until))?;
+    }
+    Ok(())
+}
+
 /// A point in time, and what is to have happened by then.
+#[derive(Debug)]
 struct Deadline {
     what: &'static str,
     started: Instant,

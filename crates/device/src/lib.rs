@@ -66,7 +66,7 @@ mod thread;
 
 pub use channel::Channel;
 pub use config::{Config, ConfigError, DirectCopy, Share};
-pub use connect::{Incoming, Listener, Peer, QpAddress};
+pub use connect::{Accepting, Incoming, Listener, Peer, QpAddress};
 pub use device::Device;
 pub use error::DeviceError;
 pub use event::AsyncEvent;

@@ -73,6 +73,13 @@ impl Cq {
         }
     }
 
+    /// Wakes who waits for the descriptor: a call that was to come again may succeed now.
+    pub(crate) fn wake(&self) {
+        if let Some(wait) = &self.wait {
+            wait.signal.raise();
+        }
+    }
+
     /// Whether the program has to read entries before more may come.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {

@@ -46,7 +46,7 @@ impl State {
         let Some(&peer) = self.by_address.get(&address) else {
             return;
         };
-        if self.peers[peer].way == Way::None {
+        if self.peers[peer].way == Way::None && self.peers[peer].failed.is_none() {
             self.by_address.remove(&address);
             let number = peer as u32 + 1;
             for known in self.by_number.iter_mut().filter(|known| **known == number) {

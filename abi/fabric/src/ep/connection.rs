@@ -8,16 +8,19 @@ use super::credit::{Credit, Debt};
 use super::header::{Header, MAX_LEN};
 use super::operation::Hold;
 use super::*;
+use crate::cm::Coming;
 use parking_lot::MutexGuard;
-use rkey_device::Incoming;
 use rkey_device::engine::{SendFlags, SendRequest, Work};
+use rkey_device::{DeviceError, Incoming};
 use rkey_device::{Qp, QpOptions};
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long an endpoint tries to reach a peer whose address the program has.
 const REACH: Duration = Duration::from_secs(3);
+/// How long a failure is told to a program that comes again.
+const REMEMBERED: Duration = Duration::from_secs(10);
 /// In place of an operation: nobody waits for the completion.
 pub(super) const NOBODY: u64 = u64::MAX;
 
@@ -25,6 +28,8 @@ pub(super) const NOBODY: u64 = u64::MAX;
 pub(super) struct Peer {
     pub(super) address: SocketAddr,
     pub(super) way: Way,
+    /// Why it could not be reached, until the program has heard of it.
+    pub(super) failed: Option<(FiError, Instant)>,
 }
 
 /// How messages to a peer go.
@@ -213,6 +218,7 @@ impl Endpoint {
         let new = Peer {
             address,
             way: Way::None,
+            failed: None,
         };
         let peer = match state.free_peers.pop() {
             Some(peer) => {
@@ -229,40 +235,75 @@ impl Endpoint {
     }
 
     /// A peer asks for a connection to this (unconnected) endpoint. Runs in the thread of the listeners.
-    pub(super) fn take(&self, incoming: Incoming) {
+    pub(super) fn take(self: &Arc<Self>, incoming: Incoming) -> Option<Coming> {
+        let refuse = |incoming: Incoming, why| {
+            incoming.reject(why);
+            None
+        };
         let Some(live) = self.live.get() else {
-            return incoming.reject("not ready");
+            return refuse(incoming, "not ready");
         };
         let Some(hello) = Hello::decode(&incoming.peer().private_data) else {
-            return incoming.reject("not an endpoint of libfabric");
+            return refuse(incoming, "not an endpoint of libfabric");
         };
         if let Err(why) = self.admits(live, &hello) {
             tracing::warn!("a connection from {} was refused: {why}", hello.name);
-            return incoming.reject(why);
+            return refuse(incoming, why);
         }
-        let result = (|| {
-            // Known before it is ready: messages may come as soon as the peer has our answer.
-            let (qp, connection) = self.prepare_connection(live, &hello)?;
-            let accepted = incoming.accept(&[&qp], &self.hello(live, &[]).encode());
-            let mut state = live.state.lock();
-            state.connections[connection].pinned = false;
-            if let Err(error) = accepted {
-                self.lose(live, &mut state, connection);
-                return Err(error.into());
+        // Known before it is ready: messages may come as soon as the peer has our answer.
+        let answered = self
+            .prepare_connection(live, &hello)
+            .and_then(|(qp, connection)| {
+                let ours = self.hello(live, &[]).encode();
+                let answered = incoming.answer(&[&qp], &ours).map_err(FiError::from);
+                answered
+                    .map(|accepting| (accepting, connection))
+                    .inspect_err(|_| self.given_up(live, connection))
+            });
+        let (accepting, connection) = match answered {
+            Ok(answered) => answered,
+            Err(error) => {
+                tracing::info!("a connection from {} was not made: {error:?}", hello.name);
+                return None;
             }
-            if state.connections[connection].lost {
-                return Ok(());
+        };
+        let ep = Arc::clone(self);
+        let then = move |ready: std::result::Result<(), DeviceError>| {
+            let Some(live) = ep.live.get() else { return };
+            match ready {
+                Ok(()) => ep.taken_up(live, connection, hello.name),
+                Err(error) => {
+                    tracing::info!(%error, "a connection from {} was not made", hello.name);
+                    ep.given_up(live, connection);
+                }
             }
-            state.connections[connection].up = true;
-            let peer = Self::peer(&mut state, hello.name);
-            if state.peers[peer].way == Way::None {
-                state.peers[peer].way = Way::Open(connection);
-            }
-            Ok::<_, FiError>(())
-        })();
-        if let Err(error) = result {
-            tracing::info!("a connection from {} was not made: {error:?}", hello.name);
+        };
+        Some(Coming {
+            accepting,
+            then: Box::new(then),
+        })
+    }
+
+    /// A peer that was accepted is ready.
+    fn taken_up(&self, live: &Live, connection: usize, name: SocketAddr) {
+        let mut state = live.state.lock();
+        state.connections[connection].pinned = false;
+        if state.connections[connection].lost {
+            return;
         }
+        state.connections[connection].up = true;
+        let peer = Self::peer(&mut state, name);
+        if state.peers[peer].way == Way::None {
+            state.peers[peer].way = Way::Open(connection);
+            state.peers[peer].failed = None;
+        }
+    }
+
+    /// A connection was not made.
+    fn given_up(&self, live: &Live, connection: usize) {
+        let mut state = live.state.lock();
+        state.connections[connection].pinned = false;
+        self.lose(live, &mut state, connection);
     }
 
     /// The connection to a peer, by the number that the program passed, and the state of the endpoint.
@@ -317,7 +358,7 @@ impl Endpoint {
         Ok(peer)
     }
 
-    /// Connects to a peer. Other threads that want the same are asked to come again.
+    /// Connects to a peer, in a thread of its own: the program is asked to come again.
     #[cold]
     fn reach<'a>(
         &self,
@@ -325,54 +366,78 @@ impl Endpoint {
         mut state: MutexGuard<'a, State>,
         peer: usize,
     ) -> Result<(MutexGuard<'a, State>, usize)> {
-        if state.peers[peer].way == Way::Coming {
+        let it = &mut state.peers[peer];
+        if it.way == Way::Coming {
             return Err(FiError::AGAIN);
         }
-        let address = state.peers[peer].address;
-        state.peers[peer].way = Way::Coming;
-        drop(state);
-        let made = (|| {
-            // Nothing can come over it before the peer has heard from us, but then at once.
-            let unknown = Hello {
-                name: address,
-                ..self.hello(live, &[])
-            };
-            let (qp, index) = self.prepare_connection(live, &unknown)?;
-            let hello = self.hello(live, &[]).encode();
-            let there = self.domain.device.connect(address, &[&qp], &hello, REACH);
-            let there = match there {
-                Ok(there) => Hello::decode(&there.private_data).ok_or(FiError::CONNRESET),
-                Err(error) => {
-                    tracing::warn!(
-                        "{} cannot be reached: {error}",
-                        crate::address::to_text(address)
-                    );
-                    Err(crate::errno::of_device(&error))
-                }
-            };
-            let mut state = live.state.lock();
-            state.connections[index].pinned = false;
-            if there.is_err() {
-                self.lose(live, &mut state, index);
-            }
-            there.map(|hello| (index, hello))
-        })();
+        if let Some((error, at)) = it.failed.take()
+            && at.elapsed() < REMEMBERED
+        {
+            return Err(error);
+        }
+        let ep = live.this.upgrade().ok_or(FiError::SHUTDOWN)?;
+        let address = it.address;
+        it.way = Way::Coming;
+        let spawned = std::thread::Builder::new()
+            .name("rkey-fi-connect".to_owned())
+            .spawn(move || ep.call(peer, address));
+        if spawned.is_err() {
+            it.way = Way::None;
+            return Err(FiError::NOMEM);
+        }
+        Err(FiError::AGAIN)
+    }
+
+    /// The thread that connects to a peer.
+    fn call(&self, peer: usize, address: SocketAddr) {
+        let Some(live) = self.live.get() else { return };
+        let unknown = Hello {
+            name: address,
+            ..self.hello(live, &[])
+        };
+        // Nothing can come over it before the peer has heard from us, but then at once.
+        let made = self
+            .prepare_connection(live, &unknown)
+            .and_then(|(qp, index)| {
+                let hello = self.hello(live, &[]).encode();
+                let there = self.domain.device.connect(address, &[&qp], &hello, REACH);
+                let there = match there {
+                    Ok(there) => Hello::decode(&there.private_data).ok_or(FiError::CONNRESET),
+                    Err(error) => {
+                        tracing::warn!(
+                            "{} cannot be reached: {error}",
+                            crate::address::to_text(address)
+                        );
+                        Err(crate::errno::of_device(&error))
+                    }
+                };
+                there
+                    .map(|hello| (index, hello))
+                    .inspect_err(|_| self.given_up(live, index))
+            });
         let mut state = live.state.lock();
+        let made = made.and_then(|(index, hello)| {
+            let connection = &mut state.connections[index];
+            connection.pinned = false;
+            if connection.lost {
+                return Err(FiError::CONNRESET);
+            }
+            connection.up = true;
+            connection.device_keys = hello.device_keys;
+            Ok(index)
+        });
+        let it = &mut state.peers[peer];
         match made {
-            Ok((index, hello)) => {
-                if state.connections[index].lost {
-                    state.peers[peer].way = Way::None;
-                    return Err(FiError::CONNRESET);
-                }
-                state.connections[index].up = true;
-                state.connections[index].device_keys = hello.device_keys;
-                state.peers[peer].way = Way::Open(index);
-                Ok((state, index))
-            }
+            Ok(index) => it.way = Way::Open(index),
             Err(error) => {
-                state.peers[peer].way = Way::None;
-                Err(error)
+                it.way = Way::None;
+                it.failed = Some((error, Instant::now()));
             }
+        }
+        drop(state);
+        // A program may wait for the descriptor of its queue before it comes again.
+        for side in [&live.tx, &live.rx].into_iter().flatten() {
+            side.cq.wake();
         }
     }
 

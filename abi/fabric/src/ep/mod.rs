@@ -165,6 +165,8 @@ struct Side {
 
 /// What an enabled endpoint has.
 struct Live {
+    /// For threads of its own.
+    this: std::sync::Weak<Endpoint>,
     tx: Option<Side>,
     rx: Option<Side>,
     /// Where its receives are, if they are shared.

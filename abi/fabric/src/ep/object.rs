@@ -360,6 +360,7 @@ impl Endpoint {
             .source
             .unwrap_or_else(|| self.domain.format.loopback(0));
         let live = Live {
+            this: Arc::downgrade(self),
             tx: setup.tx.clone(),
             rx: setup.rx.clone(),
             srx: setup.srx.clone(),
@@ -383,7 +384,10 @@ impl Endpoint {
             let weak = Arc::downgrade(self);
             let handler = move |incoming: rkey_device::Incoming| match weak.upgrade() {
                 Some(ep) => ep.take(incoming),
-                None => incoming.reject("the endpoint is closed"),
+                None => {
+                    incoming.reject("the endpoint is closed");
+                    None
+                }
             };
             *live.serving.lock() = Some(self.domain.fabric.cm.serve(listener, Box::new(handler))?);
         }

@@ -22,6 +22,7 @@ mod persistent;
 mod pressure;
 mod registration;
 mod shared;
+mod silent;
 mod stopped;
 mod traffic;
 mod versions;

@@ -13,7 +13,7 @@ const KEY: u64 = 1;
 const THEIRS: u8 = 0xee;
 const OURS: u8 = 0x11;
 /// Closing takes a second or two here; it may be held up by a busy machine, not by the peer.
-const BOUNDED: Duration = Duration::from_secs(10);
+pub(crate) const BOUNDED: Duration = Duration::from_secs(10);
 
 /// The peer: memory that can be read, until the test is over.
 fn target() {
