@@ -53,14 +53,25 @@ pub(crate) const NAME: &CStr = c"rkey";
 /// shall be put on top of this one unasked: `-p rkey` then means this provider and nothing else.
 const DISABLE_LAYERING: usize = 5;
 
+/// Whether a list of `FI_PROVIDER` asks for a layer over this provider, as `rkey;ofi_rxm` does. Libfabric's core
+/// looks for that only in a program's hints, and most programs leave the choice to the variable.
+fn asks_for_a_layer(filter: &str) -> bool {
+    let asks = |entry: &str| {
+        let mut names = entry.split(';').map(str::trim);
+        entry.contains(';') && names.any(|name| NAME.to_str() == Ok(name))
+    };
+    !filter.starts_with('^') && filter.split(',').any(asks)
+}
+
 #[allow(unsafe_code)]
 // UNSAFETY: the entry point that libfabric's core calls, and the structure that it writes to.
 mod entry {
     use super::*;
     use std::cell::UnsafeCell;
+    use std::sync::Once;
 
     struct Shared(UnsafeCell<sys::Provider>);
-    // SAFETY: we never touch the structure after it was made; libfabric's core does, under its own lock.
+    // SAFETY: we touch the structure once, before libfabric's core knows it; then the core does, under its own lock.
     unsafe impl Sync for Shared {}
 
     static PROVIDER: Shared = Shared(UnsafeCell::new(sys::Provider {
@@ -84,7 +95,35 @@ mod entry {
     /// The entry point of a provider library.
     #[unsafe(no_mangle)]
     pub extern "C" fn fi_prov_ini() -> *mut sys::Provider {
+        static FIRST: Once = Once::new();
+        FIRST.call_once(|| {
+            if std::env::var("FI_PROVIDER").is_ok_and(|filter| asks_for_a_layer(&filter)) {
+                // SAFETY: nobody has the address before this function has returned it for the first time.
+                unsafe { (*PROVIDER.0.get()).context[DISABLE_LAYERING] = 0 };
+            }
+        });
         PROVIDER.0.get()
     }
 }
 pub use entry::fi_prov_ini;
+
+#[cfg(test)]
+mod tests {
+    use super::asks_for_a_layer;
+
+    #[test]
+    fn a_layer_has_to_be_named_together_with_the_provider() {
+        for filter in ["rkey;ofi_rxm", "tcp,rkey;ofi_rxm", "ofi_rxm;rkey"] {
+            assert!(asks_for_a_layer(filter), "{filter}");
+        }
+        for filter in [
+            "",
+            "rkey",
+            "rkey,ofi_rxm",
+            "tcp;ofi_rxm,rkey",
+            "^rkey;ofi_rxm",
+        ] {
+            assert!(!asks_for_a_layer(filter), "{filter}");
+        }
+    }
+}

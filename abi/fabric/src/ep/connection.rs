@@ -578,6 +578,7 @@ impl Endpoint {
             counts: None,
             connection,
             answered: false,
+            turn: None,
             hold: Hold::Bytes(bytes),
         });
         if self

@@ -37,6 +37,7 @@ mod msg;
 pub(crate) mod object;
 mod operation;
 mod options;
+mod order;
 mod progress;
 mod receive;
 mod rma;
@@ -57,7 +58,8 @@ use condemned::Condemned;
 use connection::{Connection, Peer};
 use header::Header;
 use matching::Matching;
-use operation::Operations;
+use operation::{Operation, Operations};
+use order::{Arrival, InOrder};
 use parking_lot::Mutex;
 use receive::{Kept, Receive};
 use rkey_device::engine::{Completion, Sge};
@@ -202,6 +204,9 @@ struct State {
     owed: Vec<(usize, Header)>,
     by_qpn: HashMap<u32, usize>,
     operations: Operations,
+    /// What a connected endpoint still has to tell of its own transfers, and of what arrived.
+    sends: InOrder<Operation>,
+    arrivals: InOrder<Arrival>,
     condemned: Condemned,
     messages: Matching<SocketAddr, Receive, Kept>,
     tagged: Matching<SocketAddr, Receive, Kept>,
@@ -216,6 +221,17 @@ struct State {
     idle: u32,
 }
 
+impl State {
+    /// An operation that could not begin: nobody is told.
+    fn forget(&mut self, id: u64) -> Option<Operation> {
+        let operation = self.operations.take(id)?;
+        if let Some(turn) = operation.turn {
+            self.sends.abandon(turn);
+        }
+        Some(operation)
+    }
+}
+
 /// Where a message goes.
 pub(crate) struct Landing {
     sges: Vec<Sge>,
@@ -225,6 +241,8 @@ pub(crate) struct Landing {
     report: bool,
     /// Other messages go to the same buffer.
     shared: Option<Arc<receive::Shared>>,
+    /// Its place in the order in which completions are told, if there is one.
+    turn: Option<u64>,
 }
 
 #[allow(unsafe_code)]

@@ -24,6 +24,8 @@ pub(crate) struct Operation {
     pub(crate) connection: usize,
     /// An answer of the peer is among what is left.
     pub(crate) answered: bool,
+    /// Its place in the order in which completions are told, if there is one.
+    pub(crate) turn: Option<u64>,
     pub(crate) hold: Hold,
 }
 

@@ -6,6 +6,7 @@
 use super::connection::NOBODY;
 use super::header::{Header, Kind};
 use super::operation::{Operation, What};
+use super::order::Arrival;
 use super::*;
 use crate::cq::Entry;
 use crate::errno::of_status;
@@ -101,14 +102,15 @@ impl Endpoint {
             return;
         }
         self.taken(live, state, connection, 0);
-        let Some(rx) = &live.rx else { return };
-        rx.cq.push(Entry {
+        let entry = Entry {
             flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
             len: len as usize,
             data,
             source: FI_ADDR_NOTAVAIL,
             ..Entry::default()
-        });
+        };
+        let turn = self.turn(state, false);
+        Self::in_turn(live, state, turn, Arrival::Data(entry));
     }
 
     /// Gives a buffer to the device.
@@ -306,9 +308,23 @@ impl Endpoint {
             let error = operation.error.map(|(error, _)| error);
             let number = error.map_or(0, |error| error.0 as u64);
             self.done(live, state, operation.connection, id, number);
-            self.received(live, *landing, error);
+            self.received(live, state, *landing, error);
             return;
         }
+        if operation.error.is_some() {
+            Self::refund(state, &operation);
+        }
+        let Some(turn) = operation.turn else {
+            return Self::report(live, operation);
+        };
+        state.sends.finish(turn, operation);
+        while let Some(operation) = state.sends.next() {
+            Self::report(live, operation);
+        }
+    }
+
+    /// Tells the program that an operation is complete.
+    pub(super) fn report(live: &Live, operation: Operation) {
         let counter = operation
             .counts
             .and_then(|place| live.counters[place].as_ref());
@@ -316,9 +332,6 @@ impl Endpoint {
             (Some(_), Some(counter)) => counter.add_error(),
             (None, Some(counter)) => counter.add(1),
             _ => {}
-        }
-        if operation.error.is_some() {
-            Self::refund(state, &operation);
         }
         let Some(tx) = &live.tx else { return };
         match operation.error {

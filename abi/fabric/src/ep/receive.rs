@@ -6,6 +6,7 @@
 use super::header::{Header, Kind};
 use super::matching::{Keep, Pattern};
 use super::operation::{Hold, Operation, What};
+use super::order::Arrival;
 use super::send::{Descriptors, elements, total};
 use super::*;
 use crate::cq::Entry;
@@ -219,6 +220,7 @@ impl Endpoint {
                 },
                 report,
                 shared: None,
+                turn: None,
             };
             return (landing, Keep::No);
         };
@@ -234,6 +236,7 @@ impl Endpoint {
             },
             report,
             shared: Some(Arc::clone(shared)),
+            turn: None,
         };
         *used += len;
         // The least room that another message may need is the program's to say.
@@ -295,7 +298,7 @@ impl Endpoint {
                 self.deliver(live, state, landing, kept);
             }
             (Some(landing), _) => {
-                self.place(live, landing, payload);
+                self.place(live, state, landing, payload);
                 self.confirm(live, state, connection, &header);
                 if limited {
                     self.taken(live, state, connection, header.len);
@@ -340,7 +343,7 @@ impl Endpoint {
                 payload,
                 connection,
             } => {
-                self.place(live, landing, &payload);
+                self.place(live, state, landing, &payload);
                 self.confirm(live, state, connection, &header);
             }
             Kept::Announced {
@@ -362,7 +365,8 @@ impl Endpoint {
 
     /// Copies a payload to where it goes, and completes the receive.
     #[inline]
-    fn place(&self, live: &Live, mut landing: Landing, payload: &[u8]) {
+    fn place(&self, live: &Live, state: &mut State, mut landing: Landing, payload: &[u8]) {
+        landing.turn = self.turn(state, false);
         let fits = payload.len().min(landing.room);
         landing.entry.len = fits;
         let error = match self.scatter(&landing.sges, &payload[..fits]) {
@@ -373,7 +377,7 @@ impl Endpoint {
             }
             Ok(()) => None,
         };
-        self.received(live, landing, error);
+        self.received(live, state, landing, error);
     }
 
     /// Copies a message to local memory.
@@ -434,6 +438,7 @@ impl Endpoint {
         key: u32,
         connection: usize,
     ) {
+        landing.turn = self.turn(state, true);
         let len = header.len as usize;
         let fits = len.min(landing.room);
         landing.entry.len = fits;
@@ -449,7 +454,7 @@ impl Endpoint {
                 _ => Some(FiError::CONNRESET),
             };
             self.confirm(live, state, connection, header);
-            self.received(live, landing, error);
+            self.received(live, state, landing, error);
             return;
         }
         let id = state.operations.add(Operation {
@@ -468,6 +473,7 @@ impl Endpoint {
             counts: None,
             connection,
             answered: false,
+            turn: None,
             hold: Hold::Nothing,
         });
         let it = &mut state.connections[connection];
@@ -506,7 +512,7 @@ impl Endpoint {
             && let What::Fetch { landing, .. } = operation.what
             && let Some(live) = self.live.get()
         {
-            self.received(live, *landing, Some(FiError::CONNRESET));
+            self.received(live, state, *landing, Some(FiError::CONNRESET));
         }
     }
 
@@ -535,8 +541,19 @@ impl Endpoint {
         results
     }
 
-    /// Completes a receive.
-    pub(super) fn received(&self, live: &Live, mut landing: Landing, error: Option<FiError>) {
+    /// Completes a receive, when it is its turn.
+    pub(super) fn received(
+        &self,
+        live: &Live,
+        state: &mut State,
+        mut landing: Landing,
+        error: Option<FiError>,
+    ) {
+        let turn = landing.turn.take();
+        Self::in_turn(live, state, turn, Arrival::Message(landing, error));
+    }
+
+    pub(super) fn complete(live: &Live, mut landing: Landing, error: Option<FiError>) {
         let error = error.or_else(|| (landing.entry.overflow > 0).then_some(FiError::TRUNC));
         if let Some(shared) = landing.shared.take() {
             // The last message of a buffer that takes no more says so.

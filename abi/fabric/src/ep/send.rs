@@ -162,6 +162,7 @@ impl Endpoint {
             counts: (message.flags & QUIET == 0 || live.counters[SENT].is_some()).then_some(SENT),
             connection: 0,
             answered: false,
+            turn: None,
             hold: Hold::Nothing,
         };
         let (mut state, connection) = self.connection_to(live, message.to)?;
@@ -204,7 +205,7 @@ impl Endpoint {
             operation.left += 1;
             operation.answered = true;
         }
-        let id = state.operations.add(operation);
+        let id = self.begin(state, operation);
         header.id = if confirm { id } else { 0 };
         let mut head = [0; MAX_LEN];
         let head_len = header.encode(&mut head);
@@ -243,7 +244,7 @@ impl Endpoint {
             }
             gathered.and_then(|()| self.post(state, connection, send, &sges, None, none, id))
         };
-        posted.inspect_err(|_| drop(state.operations.take(id)))
+        posted.inspect_err(|_| drop(state.forget(id)))
     }
 
     /// Tells the peer where it can read the payload. The key is good until the peer has it.
@@ -286,7 +287,7 @@ impl Endpoint {
         region: Option<Region>,
     ) -> Result<()> {
         let connection = operation.connection;
-        let id = state.operations.add(operation);
+        let id = self.begin(state, operation);
         header.id = id;
         let mut head = [0; MAX_LEN];
         let len = header.encode(&mut head);
@@ -297,7 +298,7 @@ impl Endpoint {
         let none = SendFlags::empty();
         self.post(state, connection, send, &[], Some(&head[..len]), none, id)
             .inspect_err(|_| {
-                state.operations.take(id);
+                state.forget(id);
                 if let Some(region) = region {
                     let _ = self.domain.device.close_region(region);
                 }

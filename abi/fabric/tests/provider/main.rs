@@ -16,6 +16,7 @@ mod life;
 mod local;
 mod messages;
 mod modes;
+mod order;
 mod pages;
 mod peer;
 mod persistent;

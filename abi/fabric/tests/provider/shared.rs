@@ -61,7 +61,7 @@ impl Sharing {
     }
 }
 
-fn recv(ep: *mut FidEp, into: &mut [u8], context: usize) -> isize {
+pub(crate) fn recv(ep: *mut FidEp, into: &mut [u8], context: usize) -> isize {
     let (at, len, context) = (into.as_mut_ptr().cast(), into.len(), context as *mut c_void);
     // SAFETY: a live handle; the buffer stays until the completion.
     unsafe { ((*(*ep).msg).recv)(ep, at, len, null_mut(), FI_ADDR_UNSPEC, context) }
@@ -83,11 +83,13 @@ fn trecvmsg(ep: *mut FidEp, into: &mut [u8], tag: u64, context: usize, flags: u6
     unsafe { ((*(*ep).tagged).recvmsg)(ep, &msg, flags) }
 }
 
-fn send(side: &Side, peer: u64, bytes: &[u8]) {
+/// Sends bytes; the context is how many.
+pub(crate) fn send(side: &Side, peer: u64, bytes: &[u8]) {
     let (at, len) = (bytes.as_ptr().cast(), bytes.len());
     // SAFETY: a live handle; the bytes stay until the completion.
     let code = again(|| unsafe {
-        ((*(*side.ep).msg).send)(side.ep, at, len, null_mut(), peer, null_mut())
+        let send = (*(*side.ep).msg).send;
+        send(side.ep, at, len, null_mut(), peer, len as *mut c_void)
     });
     assert_eq!(code, 0);
 }
@@ -321,12 +323,12 @@ fn shared_receives_are_offered_and_shared_transmissions_are_not() {
 }
 
 /// Somebody who listens for connections, with a context for all of them.
-struct Server {
+pub(crate) struct Server {
     fabric: *mut FidFabric,
     domain: *mut FidDomain,
     eq: *mut FidEq,
     pep: *mut FidPep,
-    srx: *mut FidEp,
+    pub(crate) srx: *mut FidEp,
 }
 
 fn event_queue(fabric: *mut FidFabric) -> *mut FidEq {
@@ -360,7 +362,7 @@ fn event(eq: *mut FidEq, wanted: u32) -> EqCmEntry {
 }
 
 impl Server {
-    fn open(wish: &Wish) -> Self {
+    pub(crate) fn open(wish: &Wish) -> Self {
         let info = shared_info(wish);
         let (fabric, domain) = open_domain(wish.version, info);
         let eq = event_queue(fabric);
@@ -383,7 +385,7 @@ impl Server {
     }
 
     /// A new client and our end of the connection.
-    fn connect(&self, wish: &Wish) -> (Side, Side) {
+    pub(crate) fn connect(&self, wish: &Wish) -> (Side, Side) {
         let client = connected_side(
             open_domain(wish.version, wish.info()),
             wish.info(),

@@ -153,9 +153,10 @@ impl Endpoint {
             counts: (it.flags & QUIET == 0 || live.counters[place].is_some()).then_some(place),
             connection,
             answered: true,
+            turn: None,
             hold: Hold::Nothing,
         };
-        let id = state.operations.add(operation);
+        let id = self.begin(&mut state, operation);
         let header = Header {
             id,
             ..Header::new(HeaderKind::Atomic(atomic))
@@ -183,7 +184,7 @@ impl Endpoint {
             }
             self.post(&mut state, connection, send, &[sge], None, none, id)
         };
-        posted.inspect_err(|_| drop(state.operations.take(id)))
+        posted.inspect_err(|_| drop(state.forget(id)))
     }
 
     /// Carries out an atomic of a peer: the error, if any, and the old values, if it asked for them.

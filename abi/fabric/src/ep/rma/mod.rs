@@ -103,7 +103,7 @@ impl Endpoint {
             }
         }
         let place = if reads { READ } else { WRITTEN };
-        let id = state.operations.add(Operation {
+        let operation = Operation {
             left: posts + u32::from(commits),
             error: None,
             what: match (data, imm) {
@@ -123,8 +123,10 @@ impl Endpoint {
             counts: Some(place),
             connection,
             answered: commits,
+            turn: None,
             hold,
-        });
+        };
+        let id = self.begin(&mut state, operation);
         let mut skip = 0;
         let places: Vec<_> = it.remote.iter().copied().zip(keys).collect();
         for (index, &(piece, key)) in places.iter().enumerate() {
@@ -169,7 +171,7 @@ impl Endpoint {
         error: FiError,
     ) -> Result<()> {
         if posted == 0 {
-            if let Some(operation) = state.operations.take(id) {
+            if let Some(operation) = state.forget(id) {
                 Self::refund(state, &operation);
             }
             return Err(error);
