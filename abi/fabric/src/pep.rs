@@ -165,6 +165,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         // Waits for the thread of the listeners, which may want the state.
         drop(serving);
         if let Some(eq) = eq {
+            eq.forget(fid as usize);
             eq.users.remove();
         }
         // SAFETY: the program uses the endpoint no more.
@@ -295,7 +296,10 @@ impl Passive {
         let mut handle = std::ptr::null_mut();
         // SAFETY: room for a handle on our own stack; the `fi_info` is ours until it is in the queue.
         unsafe {
-            place(RequestObject::new(request), &mut handle)?;
+            if let Err(error) = place(RequestObject::new(request), &mut handle) {
+                crate::info::build::free(info);
+                return Err(error);
+            }
             (*info).handle = handle;
         }
         let pep = PepObject::handle_in(self);

@@ -264,6 +264,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         // SAFETY: the program uses the vector no more.
         let object = unsafe { remove::<AvObject, _>(fid)? };
         if let Some(eq) = object.inner.eq.lock().take() {
+            eq.forget(fid as usize);
             eq.users.remove();
         }
         object.inner.domain.users.remove();

@@ -9,7 +9,7 @@ use super::object::{EpObject, give_name};
 use super::*;
 use crate::eq::Failure;
 use crate::info::offer::CM_DATA_SIZE;
-use crate::object::{find, list, object, remove, status};
+use crate::object::{find, input, list, object, remove, status};
 use rkey_device::{DeviceError, Incoming};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -81,6 +81,20 @@ pub(crate) unsafe fn reject(handle: *mut Fid, data: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Forgets a request of which the program will not hear: the peer is refused.
+///
+/// # Safety
+/// The information of a request that nobody has seen.
+pub(crate) unsafe fn forget_request(info: *mut Info) {
+    // SAFETY: as the caller promises: made by us, and its handle that of a request.
+    unsafe {
+        if let Ok(info) = input(info.cast_const()) {
+            let _ = reject(info.handle, &[]);
+        }
+        crate::info::build::free(info);
+    }
+}
+
 /// The data that a peer refused with.
 fn rejected_with(reason: &str) -> Vec<u8> {
     let pairs = reason.as_bytes().chunks_exact(2);
@@ -122,7 +136,9 @@ impl Endpoint {
         drop(state);
         if let Some(eq) = &live.eq {
             let fid = self.handle.load(Ordering::Relaxed);
-            eq.connection(FI_CONNECTED, fid, std::ptr::null_mut(), data);
+            eq.unless_closing(&self.closing, || {
+                eq.connection(FI_CONNECTED, fid, std::ptr::null_mut(), data);
+            });
         }
     }
 
@@ -130,12 +146,14 @@ impl Endpoint {
         live.state.lock().connections[0].qp = None;
         if let Some(eq) = &live.eq {
             let fid = self.handle.load(Ordering::Relaxed);
-            eq.failed(Failure {
-                fid,
-                context: 0,
-                data: 0,
-                error,
-                error_data,
+            eq.unless_closing(&self.closing, || {
+                eq.failed(Failure {
+                    fid,
+                    context: 0,
+                    data: 0,
+                    error,
+                    error_data,
+                });
             });
         }
     }

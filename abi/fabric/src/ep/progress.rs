@@ -379,7 +379,9 @@ impl Endpoint {
         }
         if let Some(eq) = &live.eq {
             let fid = self.handle.load(Ordering::Relaxed);
-            eq.connection(FI_SHUTDOWN, fid, std::ptr::null_mut(), &[]);
+            eq.unless_closing(&self.closing, || {
+                eq.connection(FI_SHUTDOWN, fid, std::ptr::null_mut(), &[]);
+            });
         }
     }
 }

@@ -14,6 +14,7 @@ use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a program has a handle of.
 #[repr(C)]
@@ -27,6 +28,8 @@ object!(EqObject, FidEq, 4096);
 pub(crate) struct Eq {
     pub(crate) fabric: Arc<Fabric>,
     queue: Mutex<Queue>,
+    /// Held while it is told of an object that may be closed by another thread, and while one is forgotten.
+    telling: Mutex<()>,
     signal: Signal,
     waitable: bool,
     writable: bool,
@@ -92,13 +95,37 @@ impl Eq {
         self.push(Event::Failed(failure));
     }
 
+    /// Does something that may tell of an object, unless that is being closed: once it has been forgotten,
+    /// nothing is told of it any more.
+    pub(crate) fn unless_closing(&self, closing: &AtomicBool, tell: impl FnOnce()) {
+        let _order = self.telling.lock();
+        if !closing.load(Ordering::Acquire) {
+            tell();
+        }
+    }
+
     /// Forgets what was told about an object that is being closed.
     pub(crate) fn forget(&self, fid: usize) {
         let about = |event: &Event| match event {
             Event::Failed(failure) => failure.fid == fid,
             Event::Plain { bytes, .. } => bytes.get(..8) == Some(&fid.to_ne_bytes()),
         };
-        self.queue.lock().events.retain(|event| !about(event));
+        let _order = self.telling.lock();
+        let mut forgotten = Vec::new();
+        self.queue.lock().events.retain(|event| {
+            let keep = !about(event);
+            if let (false, Event::Plain { event, bytes }) = (keep, event)
+                && *event == FI_CONNREQ
+                && let Some(info) = bytes[8..].first_chunk::<8>()
+            {
+                forgotten.push(usize::from_ne_bytes(*info) as *mut Info);
+            }
+            keep
+        });
+        for info in forgotten {
+            // SAFETY: the information of a request that the program has not read.
+            unsafe { crate::ep::connect::forget_request(info) };
+        }
     }
 }
 
@@ -147,6 +174,7 @@ pub(crate) unsafe extern "C" fn eq_open(
         let inner = Eq {
             fabric: Arc::clone(&owner.inner),
             queue: Mutex::default(),
+            telling: Mutex::default(),
             signal: Signal::new()?,
             waitable: check_object(wait_obj)?,
             writable: flags & FI_WRITE != 0,

@@ -217,7 +217,7 @@ fn domain(domain: &mut DomainAttr, offer: &Offer) -> Result<()> {
 ///
 /// # Safety
 /// A list made here, not used any more.
-unsafe fn free(mut info: *mut Info) {
+pub(crate) unsafe fn free(mut info: *mut Info) {
     while !info.is_null() {
         // SAFETY: an entry of our own making: what hangs on it is null or from the C allocator.
         unsafe {

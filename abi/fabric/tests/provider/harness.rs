@@ -137,6 +137,18 @@ fn allow_descriptors() {
     });
 }
 
+/// An event queue.
+pub(crate) fn event_queue(fabric: *mut FidFabric) -> *mut FidEq {
+    let mut eq = null_mut();
+    // SAFETY: a live handle, attributes of our own, and room for a handle.
+    unsafe {
+        let mut attr: EqAttr = std::mem::zeroed();
+        let code = ((*(*fabric).ops).eq_open)(fabric, &mut attr, &mut eq, null_mut());
+        assert_eq!(code, 0);
+    }
+    eq
+}
+
 /// A fabric and a domain.
 pub(crate) fn open_domain(version: u32, info: *mut Info) -> (*mut FidFabric, *mut FidDomain) {
     allow_descriptors();

@@ -331,17 +331,6 @@ pub(crate) struct Server {
     pub(crate) srx: *mut FidEp,
 }
 
-fn event_queue(fabric: *mut FidFabric) -> *mut FidEq {
-    let mut eq = null_mut();
-    // SAFETY: a live handle, attributes of our own, and room for a handle.
-    unsafe {
-        let mut attr: EqAttr = std::mem::zeroed();
-        let code = ((*(*fabric).ops).eq_open)(fabric, &mut attr, &mut eq, null_mut());
-        assert_eq!(code, 0);
-    }
-    eq
-}
-
 /// The next event, which is of this kind; what it is about.
 fn event(eq: *mut FidEq, wanted: u32) -> EqCmEntry {
     let started = Instant::now();
