@@ -317,11 +317,11 @@ fn check_port_values(mask: u32, attr: &QpAttr) -> Result<(), Errno> {
     if wrong {
         return Err(Errno::INVAL);
     }
-    // There is no second path.
+    // Ethernet ports have no second path.
     if mask & QP_ALT_PATH != 0
         || mask & QP_PATH_MIG_STATE != 0 && attr.path_mig_state != MIG_MIGRATED
     {
-        return Err(Errno::OPNOTSUPP);
+        return Err(Errno::INVAL);
     }
     if mask & QP_AV != 0 {
         ah::check(&attr.ah_attr)

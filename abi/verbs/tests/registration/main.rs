@@ -1,4 +1,4 @@
-//! What registration, windows, re-registration and asynchronous events promise a C program, each promise with
+//! What registration, windows, re-registration, states and asynchronous events promise a C program, each promise with
 //! requests that rely on it.
 
 #![allow(unsafe_code)]
@@ -9,6 +9,7 @@ mod keys;
 mod null;
 mod posting;
 mod rights;
+mod states;
 mod times;
 mod windows;
 mod world;
