@@ -175,8 +175,15 @@ pub unsafe extern "C" fn create_cq_ex(context: *mut Context, attr: *mut CqInitAt
 ///
 /// # Safety
 /// A completion queue, and attributes.
-pub unsafe extern "C" fn modify_cq(_cq: *mut Cq, _attr: *mut ModifyCqAttr) -> c_int {
-    fence(|| Err(Errno::OPNOTSUPP))
+pub unsafe extern "C" fn modify_cq(cq: *mut Cq, attr: *mut ModifyCqAttr) -> c_int {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        unsafe {
+            find::<CqObject>(cq)?;
+            input(attr)?;
+        }
+        Err(Errno::OPNOTSUPP)
+    })
 }
 
 /// The queue behind an extended handle.

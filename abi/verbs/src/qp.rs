@@ -514,8 +514,15 @@ pub unsafe extern "C" fn qp_to_qp_ex(qp: *mut Qp) -> *mut QpEx {
 ///
 /// # Safety
 /// A queue pair, or anything else.
-pub unsafe extern "C" fn query_ece(_qp: *mut Qp, _ece: *mut Ece) -> c_int {
-    fence(|| Err(Errno::OPNOTSUPP))
+pub unsafe extern "C" fn query_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        unsafe {
+            find::<QpObject>(qp)?;
+            output(ece)?;
+        }
+        Err(Errno::OPNOTSUPP)
+    })
 }
 
 /// `ibv_set_ece`.
@@ -529,15 +536,11 @@ pub unsafe extern "C" fn set_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
             find::<QpObject>(qp)?;
             input(ece)?
         };
-        if ece.comp_mask != 0 {
-            return Err(Errno::INVAL);
-        }
-        // No vendor means no options, and that is what we have.
-        if ece.vendor_id == 0 {
-            Ok(0)
+        Err(if ece.comp_mask != 0 {
+            Errno::INVAL
         } else {
-            Err(Errno::OPNOTSUPP)
-        }
+            Errno::OPNOTSUPP
+        })
     })
 }
 

@@ -57,6 +57,14 @@ fn nonsense_is_answered_with_an_error() {
 }
 
 #[test]
+fn options_that_this_device_has_not_are_refused_by_name() {
+    let stage = Stage::new("options");
+    let program = compile(&stage, "options", include_str!("options.c"), &["-libverbs"]);
+    let text = stage.start(stage.command(program), "program").succeed();
+    assert!(text.ends_with("done\n"), "{text}");
+}
+
+#[test]
 fn python_finds_the_device() {
     let stage = Stage::new("python");
     let code = "import pyverbs.device as d; print([x.name.decode() for x in d.get_device_list()])";
