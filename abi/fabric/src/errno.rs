@@ -175,7 +175,6 @@ pub(crate) fn text(number: i32) -> std::borrow::Cow<'static, std::ffi::CStr> {
 mod tests {
     use super::*;
 
-    /// Proves: FI-225, FI-226, FI-229
     #[test]
     fn refusals_of_the_table_have_the_numbers_of_the_page() {
         assert_eq!(of_core(&CoreError::KeyTaken(1)).code(), -266);

@@ -231,7 +231,8 @@ impl Endpoint {
             sges: part(&receive.sges, *used, len),
             room: len,
             entry: Entry {
-                buf: receive.buffer + *used,
+                // A program may name memory that does not exist; that is an error when something goes there.
+                buf: receive.buffer.wrapping_add(*used),
                 ..entry
             },
             report,
@@ -770,7 +771,7 @@ pub(super) fn part(sges: &[Sge], mut skip: usize, mut len: usize) -> Vec<Sge> {
         len -= take;
         if take > 0 {
             part.push(Sge {
-                addr: sge.addr + before as u64,
+                addr: sge.addr.wrapping_add(before as u64),
                 len: take as u32,
                 key: sge.key,
             });

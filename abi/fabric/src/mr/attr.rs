@@ -10,6 +10,7 @@ use crate::errno::{FiError, Result};
 use crate::object::{find, input, list, status};
 use crate::sys::*;
 use libc::iovec;
+use rkey_device::base::process::page_size;
 use rkey_device::base::range::VaRange;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -339,7 +340,7 @@ unsafe fn dmabuf(attr: &MrAttr) -> Result<Dmabuf> {
     }
     // SAFETY: as the caller promises.
     let buf = unsafe { input(attr.mr_iov.cast::<MrDmabuf>())? };
-    let page = 4096;
+    let page = page_size() as u64;
     if buf.fd < 0 || buf.len == 0 || !(buf.base_addr as u64).is_multiple_of(page) {
         return Err(FiError::INVAL);
     }

@@ -13,6 +13,7 @@ use crate::nosys;
 use crate::object::{find, handle_of, object, place, remove, status};
 use crate::sys::*;
 use parking_lot::Mutex;
+use rkey_device::base::process::page_size;
 use rkey_device::base::range::VaRange;
 use rkey_device::core::{Access, Addressing, DomainId, Region, RegionSpec, Rules};
 use std::cell::UnsafeCell;
@@ -100,7 +101,7 @@ struct Mapping {
 impl Mapping {
     /// Maps the pages of a DMA-buf and says where its first registered byte is.
     fn new(buf: &Dmabuf, writable: bool) -> Result<(Self, u64)> {
-        let skip = buf.offset % 4096;
+        let skip = buf.offset % page_size() as u64;
         let len = (skip as usize).checked_add(buf.len).ok_or(FiError::INVAL)?;
         let offset = i64::try_from(buf.offset - skip).map_err(|_| FiError::INVAL)?;
         // Beyond the end of a file there is nothing to reach, only faults.

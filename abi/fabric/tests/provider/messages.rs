@@ -194,6 +194,35 @@ fn messages_are_peeked_at_claimed_and_discarded() {
     );
 }
 
+/// Memory at the end of the address space, which no process has: an error of each message that goes there.
+#[test]
+fn buffers_that_cannot_be_are_errors_of_their_messages() {
+    let (a, b, peer) = pair(&Wish::default());
+    let iov = [libc::iovec {
+        iov_base: (usize::MAX - 100) as *mut c_void,
+        iov_len: 4096,
+    }];
+    let msg = Msg {
+        msg_iov: iov.as_ptr(),
+        desc: null_mut(),
+        iov_count: 1,
+        addr: FI_ADDR_UNSPEC,
+        context: null_mut(),
+        data: 0,
+    };
+    // SAFETY: a live handle; nothing can be written to such memory.
+    let code = unsafe { ((*(*b.ep).msg).recvmsg)(b.ep, &msg, FI_MULTI_RECV | FI_COMPLETION) };
+    assert_eq!(code, 0);
+    for _ in 0..3 {
+        let bytes = [1u8; 80];
+        // SAFETY: a live handle; the bytes are copied at once.
+        let code =
+            again(|| unsafe { ((*(*a.ep).msg).inject)(a.ep, bytes.as_ptr().cast(), 80, peer) });
+        assert_eq!(code, 0);
+        assert_eq!(b.completion(&[&a]).unwrap_err().err, libc::EFAULT);
+    }
+}
+
 #[test]
 fn one_buffer_takes_many_messages() {
     let (a, b, peer) = pair(&Wish::default());

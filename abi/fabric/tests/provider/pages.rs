@@ -3,6 +3,7 @@
 use crate::harness::*;
 use crate::registration::pair;
 use rkey_fi::sys::*;
+use std::ffi::c_int;
 
 const PAGE: usize = 4096;
 
@@ -239,8 +240,52 @@ fn a_dma_buf_is_reached_without_being_mapped_by_the_program() {
         let refused = Some(-libc::EINVAL);
         assert_eq!(register(128, base + 8).err(), refused, "no page");
         assert_eq!(register(3 * PAGE, base).err(), refused, "too long");
+        absurd_buffers(&b, fd);
         // SAFETY: a descriptor of our own.
         unsafe { libc::close(fd) };
+    }
+}
+
+/// Buffers whose numbers do not add up, or whose descriptor is none of a buffer: all are refused.
+fn absurd_buffers(b: &Side, memfd: c_int) {
+    let page = PAGE as u64;
+    let last = u64::MAX - (page - 1);
+    let numbers = [0, 1, page, i64::MAX as u64 - 1, 1 << 63, last, u64::MAX];
+    let mut pipe = [0; 2];
+    // SAFETY: room for two descriptors.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    for fd in [memfd, pipe[0], -1, c_int::MIN, c_int::MAX] {
+        for offset in numbers {
+            for len in numbers {
+                for base in [0, page, 1 << 63, last] {
+                    let small = offset <= page && (1..=page).contains(&len);
+                    let end = base.checked_add(offset).and_then(|at| at.checked_add(len));
+                    let buf = MrDmabuf {
+                        fd,
+                        offset,
+                        len: len as usize,
+                        base_addr: base as *mut _,
+                    };
+                    let mut attr = attributes(&[], REMOTE, 1);
+                    attr.known.mr_iov = (&raw const buf).cast();
+                    attr.known.iov_count = 1;
+                    let made = b.regattr(&attr, FI_MR_DMABUF);
+                    let expected = fd == memfd && small && end.is_some();
+                    assert_eq!(
+                        made.is_ok(),
+                        expected,
+                        "{fd} {offset:#x} {len:#x} {base:#x}"
+                    );
+                    if let Ok(mr) = made {
+                        assert_eq!(mr.close(), 0);
+                    }
+                }
+            }
+        }
+    }
+    for end in pipe {
+        // SAFETY: a descriptor of our own.
+        unsafe { libc::close(end) };
     }
 }
 
