@@ -17,6 +17,7 @@ use crate::mr::region::Mr;
 use crate::nosys::{self, nosys};
 use crate::object::{Users, find, object, output, place, remove, status};
 use crate::sys::*;
+use crate::work;
 use parking_lot::Mutex;
 use rkey_device::Device;
 use rkey_device::base::range::VaRange;
@@ -71,6 +72,8 @@ pub(crate) struct Domain {
     pub(crate) persistent: Mutex<HashSet<RegionId>>,
     /// Regions that are tied to a counter or an endpoint.
     pub(crate) tied: Mutex<Vec<Weak<Mr>>>,
+    /// What waits for counters.
+    pub(crate) work: work::Queue,
     pub(crate) users: Users,
 }
 
@@ -249,6 +252,7 @@ pub(crate) unsafe extern "C" fn domain_open(
             counters: Mutex::default(),
             persistent: Mutex::default(),
             tied: Mutex::default(),
+            work: work::Queue::default(),
             users: Users::default(),
         };
         let object = DomainObject {
@@ -310,7 +314,7 @@ unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
     })
 }
 
-/// `fi_control` of a domain: raw keys of peers.
+/// `fi_control` of a domain: raw keys of peers, deferred work.
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
     status(|| {
         // SAFETY: a handle, or something that is refused.
@@ -320,6 +324,11 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
             FI_MAP_RAW_MR => unsafe { crate::mr::raw::map(domain, arg.cast()) },
             // SAFETY: as above.
             FI_UNMAP_KEY => unsafe { crate::mr::raw::unmap(domain, arg.cast()) },
+            // SAFETY: as above.
+            FI_QUEUE_WORK => unsafe { work::queue(domain, arg.cast()) },
+            FI_CANCEL_WORK => work::cancel(domain, arg.cast()),
+            // SAFETY: as above.
+            FI_FLUSH_WORK => unsafe { work::flush(domain, arg.cast()) },
             _ => Err(FiError::NOSYS),
         }
     })

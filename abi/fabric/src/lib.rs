@@ -36,6 +36,7 @@ mod object;
 mod pep;
 pub mod sys;
 mod wait;
+mod work;
 
 use std::ffi::CStr;
 

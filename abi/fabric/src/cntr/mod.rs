@@ -64,10 +64,28 @@ impl Counter {
             .wrapping_add(self.by_device())
     }
 
-    fn progress(&self) {
+    pub(crate) fn set(&self, value: u64) {
+        let by_device = self.by_device();
+        self.value
+            .store(value.wrapping_sub(by_device), Ordering::Release);
+    }
+
+    /// What triggered operations go by: successes and errors (fi_trigger(3)).
+    pub(crate) fn reached(&self) -> u64 {
+        self.value()
+            .saturating_add(self.errors.load(Ordering::Acquire))
+    }
+
+    /// Makes the endpoints progress that count here.
+    pub(crate) fn progress_endpoints(&self) {
         for endpoint in &*self.endpoints.read() {
             endpoint.progress();
         }
+    }
+
+    fn progress(&self) {
+        self.progress_endpoints();
+        self.domain.work.run();
     }
 
     /// The number under which the device counts for it; from then on regions can be bound to it.
@@ -208,7 +226,9 @@ unsafe extern "C" fn readerr(cntr: *mut FidCntr) -> u64 {
 unsafe extern "C" fn add(cntr: *mut FidCntr, value: u64) -> c_int {
     status(|| {
         // SAFETY: a handle, or something that is refused.
-        unsafe { find::<CntrObject, _>(cntr)? }.inner.add(value);
+        let counter = &unsafe { find::<CntrObject, _>(cntr)? }.inner;
+        counter.add(value);
+        counter.domain.work.run();
         Ok(())
     })
 }
@@ -217,9 +237,8 @@ unsafe extern "C" fn set(cntr: *mut FidCntr, value: u64) -> c_int {
     status(|| {
         // SAFETY: a handle, or something that is refused.
         let counter = &unsafe { find::<CntrObject, _>(cntr)? }.inner;
-        counter
-            .value
-            .store(value.wrapping_sub(counter.by_device()), Ordering::Release);
+        counter.set(value);
+        counter.domain.work.run();
         Ok(())
     })
 }
@@ -229,6 +248,7 @@ unsafe extern "C" fn adderr(cntr: *mut FidCntr, value: u64) -> c_int {
         // SAFETY: a handle, or something that is refused.
         let counter = &unsafe { find::<CntrObject, _>(cntr)? }.inner;
         counter.errors.fetch_add(value, Ordering::AcqRel);
+        counter.domain.work.run();
         Ok(())
     })
 }
@@ -238,6 +258,7 @@ unsafe extern "C" fn seterr(cntr: *mut FidCntr, value: u64) -> c_int {
         // SAFETY: a handle, or something that is refused.
         let counter = &unsafe { find::<CntrObject, _>(cntr)? }.inner;
         counter.errors.store(value, Ordering::Release);
+        counter.domain.work.run();
         Ok(())
     })
 }

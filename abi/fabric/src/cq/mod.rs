@@ -111,6 +111,7 @@ impl Cq {
         for endpoint in &*self.endpoints.read() {
             endpoint.progress();
         }
+        self.domain.work.run();
     }
 
     /// Prepares to wait: `FI_EAGAIN` if there is something to read or to do.

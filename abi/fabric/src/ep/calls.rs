@@ -4,6 +4,8 @@
 #![allow(unsafe_code)]
 // UNSAFETY: reads lists of the program.
 
+use super::Endpoint;
+use super::deferred::{Buffers, Job, What};
 use super::object::EpObject;
 use super::receive::Wanted;
 use super::send::{Descriptors, Message, QUIET};
@@ -11,6 +13,7 @@ use super::shared::SrxObject;
 use crate::errno::{FiError, Result};
 use crate::object::{find, list};
 use crate::sys::*;
+use crate::work;
 use libc::iovec;
 use std::ffi::c_void;
 
@@ -21,7 +24,8 @@ const SEND_FLAGS: u64 = FI_REMOTE_CQ_DATA
     | FI_INJECT_COMPLETE
     | FI_TRANSMIT_COMPLETE
     | FI_DELIVERY_COMPLETE
-    | FI_FENCE;
+    | FI_FENCE
+    | FI_TRIGGER;
 
 /// A list of descriptors: as many as there are buffers, or null.
 ///
@@ -87,7 +91,7 @@ impl Envelope {
 
     /// Of a message whose call has flags; `data` counts if they say so.
     pub(super) fn with_flags(self, flags: u64, data: u64) -> Result<Self> {
-        if flags & !SEND_FLAGS != 0 {
+        if flags & !(SEND_FLAGS | QUIET) != 0 {
             return Err(FiError::BADFLAGS);
         }
         Ok(Self {
@@ -95,6 +99,39 @@ impl Envelope {
             flags: Some(flags),
             ..self
         })
+    }
+}
+
+impl Envelope {
+    /// The message in it.
+    pub(super) fn message<'a>(
+        &self,
+        iov: &'a [iovec],
+        desc: Descriptors<'a>,
+        ep: &Endpoint,
+    ) -> Message<'a> {
+        Message {
+            iov,
+            desc,
+            to: self.to,
+            tag: self.tag,
+            data: self.data,
+            context: self.context,
+            flags: self.flags.unwrap_or(ep.tx_flags),
+            deferred: None,
+        }
+    }
+
+    pub(super) fn kind(&self) -> u64 {
+        self.tag.map_or(FI_MSG, |_| FI_TAGGED)
+    }
+
+    pub(super) fn context(&self) -> *mut c_void {
+        self.context
+    }
+
+    pub(super) fn flags(&self) -> u64 {
+        self.flags.unwrap_or(0)
     }
 }
 
@@ -133,15 +170,13 @@ pub(super) unsafe fn send_list(
 unsafe fn send(ep: *mut FidEp, iov: &[iovec], desc: Descriptors<'_>, it: Envelope) -> Result<()> {
     // SAFETY: as the caller promises.
     let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
-    ep.send(&Message {
-        iov,
-        desc,
-        to: it.to,
-        tag: it.tag,
-        data: it.data,
-        context: it.context,
-        flags: it.flags.unwrap_or(ep.tx_flags),
-    })
+    if it.flags() & FI_TRIGGER != 0 {
+        let flags = Some(it.flags() & !FI_TRIGGER);
+        let what = What::Send(Buffers::copy(iov, desc), Envelope { flags, ..it });
+        // SAFETY: with this flag the context is a trigger, as the program promises.
+        return unsafe { work::trigger(&ep.domain, it.context, Job::triggered(ep, what)?) };
+    }
+    ep.send(&it.message(iov, desc, ep))
 }
 
 /// Which messages a receive is for.
@@ -167,13 +202,47 @@ impl Filter {
 
     /// Of a receive whose call has flags, of which these are known.
     pub(super) fn with_flags(self, flags: u64, known: u64) -> Result<Self> {
-        if flags & !known != 0 {
+        if flags & !(known | FI_TRIGGER | QUIET) != 0 {
             return Err(FiError::BADFLAGS);
         }
         Ok(Self {
             flags: Some(flags),
             ..self
         })
+    }
+
+    /// The receive; `usual` are the flags of one whose call has none.
+    pub(super) fn wanted<'a>(
+        &self,
+        iov: &'a [iovec],
+        desc: Descriptors<'a>,
+        usual: u64,
+    ) -> Wanted<'a> {
+        Wanted {
+            iov,
+            desc,
+            from: self.from,
+            tag: self.tag,
+            context: self.context,
+            // One buffer for several messages: only without tags.
+            flags: self.flags.unwrap_or(match self.tag {
+                None => usual,
+                Some(_) => usual & !FI_MULTI_RECV,
+            }),
+            deferred: None,
+        }
+    }
+
+    pub(super) fn kind(&self) -> u64 {
+        self.tag.map_or(FI_MSG, |_| FI_TAGGED)
+    }
+
+    pub(super) fn context(&self) -> *mut c_void {
+        self.context
+    }
+
+    pub(super) fn flags(&self) -> u64 {
+        self.flags.unwrap_or(0)
     }
 }
 
@@ -210,23 +279,22 @@ pub(super) unsafe fn receive_list(
 /// # Safety
 /// A handle, or something that is refused.
 unsafe fn receive(ep: *mut FidEp, iov: &[iovec], desc: Descriptors<'_>, it: Filter) -> Result<()> {
-    let wanted = |usual: u64| Wanted {
-        iov,
-        desc,
-        from: it.from,
-        tag: it.tag,
-        context: it.context,
-        // One buffer for several messages: only without tags.
-        flags: it.flags.unwrap_or(match it.tag {
-            None => usual,
-            Some(_) => usual & !FI_MULTI_RECV,
-        }),
-    };
+    let triggered = it.flags() & FI_TRIGGER != 0;
     // SAFETY: as the caller promises.
-    if let Ok(ep) = unsafe { find::<EpObject, _>(ep) } {
-        return ep.inner.receive(&wanted(ep.inner.rx_flags));
+    if let Ok(object) = unsafe { find::<EpObject, _>(ep) } {
+        let ep = &object.inner;
+        if triggered {
+            let flags = Some(it.flags() & !FI_TRIGGER);
+            let what = What::Receive(Buffers::copy(iov, desc), Filter { flags, ..it });
+            // SAFETY: with this flag the context is a trigger, as the program promises.
+            return unsafe { work::trigger(&ep.domain, it.context, Job::triggered(ep, what)?) };
+        }
+        return ep.receive(&it.wanted(iov, desc, ep.rx_flags));
     }
     // SAFETY: as the caller promises.
     let srx = &unsafe { find::<SrxObject, _>(ep)? }.inner;
-    srx.receive(&wanted(srx.flags))
+    if triggered {
+        return Err(FiError::BADFLAGS);
+    }
+    srx.receive(&it.wanted(iov, desc, srx.flags))
 }

@@ -20,6 +20,7 @@
 //! | [`shared`] | receives that several endpoints share |
 //! | [`progress`] | completions of the device, and what follows from them |
 //! | [`msg`], [`tagged`], [`rma`], [`atomic`] | the calls; [`calls`] is what the first two have in common |
+//! | [`deferred`] | operations that are started later |
 //! | [`commit`] | writes that are to be durable |
 //! | [`connect`] | connection management of `FI_EP_MSG` |
 
@@ -31,6 +32,7 @@ mod condemned;
 pub(crate) mod connect;
 pub(crate) mod connection;
 mod credit;
+pub(crate) mod deferred;
 mod header;
 mod matching;
 mod msg;
@@ -239,6 +241,8 @@ pub(crate) struct Landing {
     room: usize,
     entry: crate::cq::Entry,
     report: bool,
+    /// It is of deferred work.
+    deferred: Option<deferred::Deferred>,
     /// Other messages go to the same buffer.
     shared: Option<Arc<receive::Shared>>,
     /// Its place in the order in which completions are told, if there is one.
@@ -360,6 +364,7 @@ impl Endpoint {
                 return;
             }
             self.advance(live, &mut live.state.lock());
+            self.domain.work.run();
         }
     }
 }

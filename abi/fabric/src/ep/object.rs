@@ -448,6 +448,9 @@ impl Endpoint {
     /// Ends the endpoint: tells the peers, and takes everything apart.
     fn shut(self: &Arc<Self>) {
         self.closing.store(true, Ordering::Release);
+        for counter in self.domain.work.forget(self.number) {
+            counter.detach(self);
+        }
         crate::mr::bind::detach_endpoint(&self.domain, self.number);
         if let Some(live) = self.live.get() {
             // Nobody comes any more.

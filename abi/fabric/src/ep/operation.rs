@@ -2,10 +2,12 @@
 //! then. Each has a number that a peer may answer with; a number of before is refused.
 
 use super::Landing;
+use crate::cntr::Counter;
 use crate::cq::Entry;
 use crate::errno::FiError;
 use rkey_device::core::Region;
 use rkey_device::engine::Sge;
+use std::sync::Arc;
 
 /// An operation.
 pub(crate) struct Operation {
@@ -18,8 +20,7 @@ pub(crate) struct Operation {
     pub(crate) entry: Entry,
     /// Whether success is reported with an entry.
     pub(crate) report: bool,
-    /// The place in `counters` that counts it.
-    pub(crate) counts: Option<usize>,
+    pub(crate) counts: Option<Counts>,
     /// The connection that it uses.
     pub(crate) connection: usize,
     /// An answer of the peer is among what is left.
@@ -27,6 +28,14 @@ pub(crate) struct Operation {
     /// Its place in the order in which completions are told, if there is one.
     pub(crate) turn: Option<u64>,
     pub(crate) hold: Hold,
+}
+
+/// Which counter counts an operation.
+pub(crate) enum Counts {
+    /// That of the endpoint in this place; a failure is reported in any case.
+    Place(usize),
+    /// That of deferred work, which is reported only if it asks for that.
+    Own(Option<Arc<Counter>>),
 }
 
 /// What kind of operation it is.

@@ -5,7 +5,7 @@
 
 use super::connection::NOBODY;
 use super::header::{Header, Kind};
-use super::operation::{Operation, What};
+use super::operation::{Counts, Operation, What};
 use super::order::Arrival;
 use super::*;
 use crate::cq::Entry;
@@ -325,9 +325,11 @@ impl Endpoint {
 
     /// Tells the program that an operation is complete.
     pub(super) fn report(live: &Live, operation: Operation) {
-        let counter = operation
-            .counts
-            .and_then(|place| live.counters[place].as_ref());
+        let counter = match &operation.counts {
+            Some(Counts::Place(place)) => live.counters[*place].as_ref(),
+            Some(Counts::Own(counter)) => counter.as_ref(),
+            None => None,
+        };
         match (&operation.error, counter) {
             (Some(_), Some(counter)) => counter.add_error(),
             (None, Some(counter)) => counter.add(1),
@@ -336,7 +338,9 @@ impl Endpoint {
         let Some(tx) = &live.tx else { return };
         match operation.error {
             // What the program never asked about is told only when it fails, and then to nobody in particular.
-            Some((error, detail)) if operation.counts.is_some() => {
+            Some((error, detail))
+                if operation.report || matches!(operation.counts, Some(Counts::Place(_))) =>
+            {
                 tx.cq.push(
                     Entry {
                         detail,

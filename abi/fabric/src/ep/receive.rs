@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: writes to memory that the program handed over to receive into.
 
+use super::deferred::Deferred;
 use super::header::{Header, Kind};
 use super::matching::{Keep, Pattern};
 use super::operation::{Hold, Operation, What};
@@ -25,6 +26,8 @@ pub(super) struct Receive {
     context: usize,
     buffer: usize,
     flags: u64,
+    /// It is of deferred work.
+    deferred: Option<Deferred>,
     /// The buffer takes several messages: bytes that are used, and what they share.
     multi: Option<(usize, Arc<Shared>)>,
 }
@@ -96,6 +99,7 @@ pub(super) struct Wanted<'a> {
     pub(super) tag: Option<(u64, u64)>,
     pub(super) context: *mut c_void,
     pub(super) flags: u64,
+    pub(super) deferred: Option<&'a Deferred>,
 }
 
 /// Checks a receive of a context with these capabilities, and names its memory.
@@ -126,6 +130,7 @@ pub(super) fn prepare(
             .first()
             .map_or(0, |piece| piece.iov_base as usize),
         flags: wanted.flags,
+        deferred: wanted.deferred.cloned(),
         multi: (multi != 0).then(|| (0, Arc::new(shared()))),
     })
 }
@@ -219,6 +224,7 @@ impl Endpoint {
                     ..entry
                 },
                 report,
+                deferred: receive.deferred.clone(),
                 shared: None,
                 turn: None,
             };
@@ -236,6 +242,7 @@ impl Endpoint {
                 ..entry
             },
             report,
+            deferred: receive.deferred.clone(),
             shared: Some(Arc::clone(shared)),
             turn: None,
         };
@@ -564,16 +571,23 @@ impl Endpoint {
                 landing.report = true;
             }
         }
-        match (error, &live.counters[RECEIVED]) {
+        let own = landing.deferred.take();
+        let counter = match &own {
+            Some(own) => own.counter.as_ref(),
+            None => live.counters[RECEIVED].as_ref(),
+        };
+        match (error, counter) {
             (Some(_), Some(counter)) => counter.add_error(),
             (None, Some(counter)) => counter.add(1),
             _ => {}
         }
         let Some(rx) = &live.rx else { return };
         match error {
-            Some(error) => rx.cq.push(landing.entry.failed(error)),
+            Some(error) if own.is_none() || landing.report => {
+                rx.cq.push(landing.entry.failed(error));
+            }
             None if landing.report => rx.cq.push(landing.entry),
-            None => {}
+            _ => {}
         }
     }
 
@@ -711,6 +725,9 @@ impl Endpoint {
     pub(super) fn cancel(&self, context: *mut c_void) -> Result<()> {
         let live = self.live()?;
         let context = context as usize;
+        if self.domain.work.cancel(self.number, context) {
+            return Ok(());
+        }
         let mut state = live.state.lock();
         if Self::take_back(live, &mut state, |receive| receive.is_of(context)) {
             Ok(())

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: reads and registers memory that the program hands over.
 
+use super::deferred::Deferred;
 use super::header::{Header, Kind, MAX_LEN};
 use super::operation::{Hold, Operation, What};
 use super::*;
@@ -25,6 +26,7 @@ pub(super) struct Message<'a> {
     pub(super) data: Option<u64>,
     pub(super) context: *mut c_void,
     pub(super) flags: u64,
+    pub(super) deferred: Option<&'a Deferred>,
 }
 
 /// The descriptors of a list of buffers.
@@ -159,7 +161,10 @@ impl Endpoint {
                 ..Entry::default()
             },
             report: Self::reports(live.tx.as_ref(), message.flags),
-            counts: (message.flags & QUIET == 0 || live.counters[SENT].is_some()).then_some(SENT),
+            counts: deferred::counts(
+                message.deferred,
+                (message.flags & QUIET == 0 || live.counters[SENT].is_some()).then_some(SENT),
+            ),
             connection: 0,
             answered: false,
             turn: None,

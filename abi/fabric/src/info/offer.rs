@@ -65,9 +65,9 @@ pub(crate) const fn primary(ep_type: c_int) -> u64 {
 /// Capabilities that come on top when they are asked for, or anyway when nothing is asked for.
 pub(crate) const fn secondary(ep_type: c_int) -> u64 {
     match ep_type {
-        FI_EP_DGRAM => FI_MULTI_RECV | FI_SOURCE | COMM,
-        FI_EP_MSG => FI_MULTI_RECV | FI_RMA_EVENT | FI_RMA_PMEM | COMM,
-        _ => FI_MULTI_RECV | FI_SOURCE | FI_DIRECTED_RECV | FI_RMA_EVENT | FI_RMA_PMEM | COMM,
+        FI_EP_DGRAM => ANYWHERE | FI_SOURCE,
+        FI_EP_MSG => ANYWHERE | FI_RMA_EVENT | FI_RMA_PMEM,
+        _ => ANYWHERE | FI_SOURCE | FI_DIRECTED_RECV | FI_RMA_EVENT | FI_RMA_PMEM,
     }
 }
 
@@ -79,6 +79,8 @@ pub(crate) const fn on_demand(ep_type: c_int) -> u64 {
     }
 }
 
+/// What endpoints of every kind have.
+const ANYWHERE: u64 = FI_MULTI_RECV | FI_TRIGGER | COMM;
 /// What the environment decides: both kinds of peer are on this host.
 pub(crate) const COMM: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 pub(crate) const SIDES_MSG: u64 = FI_SEND | FI_RECV;

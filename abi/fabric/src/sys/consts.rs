@@ -180,8 +180,25 @@ pub const FI_ENABLE: c_int = 6;
 pub const FI_GET_RAW_MR: c_int = 8;
 pub const FI_MAP_RAW_MR: c_int = 9;
 pub const FI_UNMAP_KEY: c_int = 10;
+pub const FI_QUEUE_WORK: c_int = 11;
+pub const FI_CANCEL_WORK: c_int = 12;
+pub const FI_FLUSH_WORK: c_int = 13;
 pub const FI_REFRESH: c_int = 14;
 pub const FI_GETWAITOBJ: c_int = 16;
+
+// Triggers and deferred operations.
+pub const FI_TRIGGER_THRESHOLD: c_int = 0;
+pub const FI_OP_RECV: c_int = 0;
+pub const FI_OP_SEND: c_int = 1;
+pub const FI_OP_TRECV: c_int = 2;
+pub const FI_OP_TSEND: c_int = 3;
+pub const FI_OP_READ: c_int = 4;
+pub const FI_OP_WRITE: c_int = 5;
+pub const FI_OP_ATOMIC: c_int = 6;
+pub const FI_OP_FETCH_ATOMIC: c_int = 7;
+pub const FI_OP_COMPARE_ATOMIC: c_int = 8;
+pub const FI_OP_CNTR_SET: c_int = 9;
+pub const FI_OP_CNTR_ADD: c_int = 10;
 
 // Classes of objects.
 pub const FI_CLASS_FABRIC: usize = 1;

@@ -15,6 +15,7 @@ pub mod mr;
 pub mod objects;
 pub mod ops;
 pub mod transfer;
+pub mod trigger;
 
 pub use consts::*;
 pub use events::*;
@@ -23,6 +24,7 @@ pub use mr::*;
 pub use objects::*;
 pub use ops::*;
 pub use transfer::*;
+pub use trigger::*;
 
 /// Checks the size of a structure and where its fields are.
 macro_rules! layout {

@@ -34,6 +34,13 @@ fn sizes_and_offsets_are_those_of_the_headers() {
         "offsetof(struct fid_mr, key)" = offset_of!(FidMr, key);
         "sizeof(struct fi_cq_tagged_entry)" = size_of::<CqTaggedEntry>();
         "offsetof(struct fi_cq_err_entry, err_data_size)" = offset_of!(CqErrEntry, err_data_size);
+        "sizeof(struct fi_triggered_context)" = size_of::<TriggeredContext>();
+        "offsetof(struct fi_triggered_context, trigger.threshold.threshold)" = offset_of!(TriggeredContext, threshold);
+        "sizeof(struct fi_op_compare_atomic)" = size_of::<DeferredCompare>();
+        "offsetof(struct fi_op_compare_atomic, compare)" = offset_of!(DeferredCompare, compare);
+        "sizeof(struct fi_op_cntr)" = size_of::<DeferredCount>();
+        "sizeof(struct fi_deferred_work)" = size_of::<DeferredWork>();
+        "offsetof(struct fi_deferred_work, op)" = offset_of!(DeferredWork, op);
         "sizeof(struct fi_eq_attr)" = size_of::<EqAttr>();
         "sizeof(struct fi_eq_entry)" = size_of::<EqEntry>();
         "sizeof(struct fi_eq_err_entry)" = size_of::<EqErrEntry>();
@@ -93,6 +100,7 @@ fn sizes_and_offsets_are_those_of_the_headers() {
         "fi_rma",
         "fi_tagged",
         "fi_atomic",
+        "fi_trigger",
         "fi_eq",
         "fi_errno",
         "providers/fi_prov",

@@ -8,6 +8,7 @@ mod asynchronous;
 mod atomics;
 mod auth_keys;
 mod coming_and_going;
+mod deferred;
 mod forgotten;
 mod harness;
 mod info;

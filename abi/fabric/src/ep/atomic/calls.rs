@@ -4,12 +4,14 @@
 // UNSAFETY: C functions that read lists of the program.
 
 use super::super::calls::descriptors;
+use super::super::deferred::{Buffers, Job, What};
 use super::super::object::EpObject;
 use super::super::send::{Descriptors, QUIET};
 use super::{Asked, Kind, elements_of, limits};
 use crate::errno::{FiError, Result};
 use crate::object::{find, input, list, output, status, transfer};
 use crate::sys::*;
+use crate::work;
 use std::ffi::{c_int, c_void};
 
 /// The atomic calls of an endpoint.
@@ -74,6 +76,16 @@ impl List {
     }
 }
 
+impl List {
+    /// # Safety
+    /// So many pieces, and null or so many descriptors.
+    unsafe fn copy(self) -> Result<Buffers<Ioc>> {
+        // SAFETY: as the caller promises.
+        let (pieces, desc) = unsafe { self.read()? };
+        Ok(Buffers::copy(pieces, desc))
+    }
+}
+
 /// The lists of a call: operands, and what its form has besides.
 #[derive(Clone, Copy)]
 struct Lists {
@@ -133,6 +145,7 @@ unsafe fn start(
         op: it.op,
         context: it.context,
         flags: flags.unwrap_or(ep.tx_flags),
+        deferred: None,
     })
 }
 
@@ -374,33 +387,73 @@ unsafe fn message(
     result: List,
     flags: u64,
 ) -> Result<()> {
-    if flags & !FLAGS != 0 {
-        return Err(FiError::BADFLAGS);
-    }
-    // SAFETY: a message and its list as the caller promises.
-    let (msg, remote) = unsafe {
-        let msg = input::<MsgAtomic>(msg)?;
-        (msg, list(msg.rma_iov, msg.rma_iov_count)?)
-    };
-    // One place at the peer: more is not offered.
-    let [place] = remote else {
-        return Err(FiError::INVAL);
-    };
+    // SAFETY: a message as the caller promises.
+    let msg = unsafe { input::<MsgAtomic>(msg)? };
+    // SAFETY: its list, as the caller promises.
+    let asked = unsafe { of_message(kind, msg, flags & !FI_TRIGGER)? };
     let lists = Lists {
         operands: List::new(msg.msg_iov, msg.desc, msg.iov_count),
         compare,
         result,
     };
+    if flags & FI_TRIGGER != 0 {
+        // SAFETY: a handle, or something that is refused; lists as they say; with this flag the context is a
+        // trigger, as the program promises.
+        return unsafe {
+            let ep = &find::<EpObject, _>(ep)?.inner;
+            let what = What::Atomic {
+                operands: lists.operands.copy()?,
+                compare: lists.compare.copy()?,
+                result: lists.result.copy()?,
+                asked: Box::new(asked),
+            };
+            work::trigger(&ep.domain, msg.context, Job::triggered(ep, what)?)
+        };
+    }
     let it = Place {
+        peer: asked.peer,
+        addr: asked.addr,
+        key: asked.key,
+        datatype: asked.datatype,
+        op: asked.op,
+        context: asked.context,
+    };
+    // SAFETY: as the caller promises.
+    unsafe { start(ep, kind, lists, Some(asked.count), &it, Some(flags)) }
+}
+
+/// What a message asks for, without its lists.
+///
+/// # Safety
+/// The remote list is what it says.
+pub(crate) unsafe fn of_message(kind: Kind, msg: &MsgAtomic, flags: u64) -> Result<Asked<'static>> {
+    if flags & !(FLAGS | QUIET) != 0 {
+        return Err(FiError::BADFLAGS);
+    }
+    // SAFETY: as the caller promises.
+    let remote = unsafe { list(msg.rma_iov, msg.rma_iov_count)? };
+    // One place at the peer: more is not offered.
+    let [place] = remote else {
+        return Err(FiError::INVAL);
+    };
+    Ok(Asked {
+        kind,
+        operands: &[],
+        desc: Descriptors::None,
+        compare: &[],
+        compare_desc: Descriptors::None,
+        result: &[],
+        result_desc: Descriptors::None,
         peer: msg.addr,
         addr: place.addr,
         key: place.key,
+        count: place.count,
         datatype: msg.datatype,
         op: msg.op,
         context: msg.context,
-    };
-    // SAFETY: as the caller promises.
-    unsafe { start(ep, kind, lists, Some(place.count), &it, Some(flags)) }
+        flags,
+        deferred: None,
+    })
 }
 
 unsafe extern "C" fn writemsg(ep: *mut FidEp, msg: *const MsgAtomic, flags: u64) -> isize {

@@ -7,9 +7,10 @@
 mod calls;
 mod compute;
 
-pub(super) use calls::OPS;
+pub(super) use calls::{OPS, of_message};
 pub(crate) use compute::{Kind, limits};
 
+use super::deferred::Deferred;
 use super::header::{self, Header, Kind as HeaderKind, MAX_LEN};
 use super::operation::{Hold, Operation, What};
 use super::send::{Descriptors, QUIET};
@@ -42,6 +43,7 @@ pub(super) struct Asked<'a> {
     pub(super) op: c_int,
     pub(super) context: *mut c_void,
     pub(super) flags: u64,
+    pub(super) deferred: Option<&'a Deferred>,
 }
 
 fn elements_of(list: &[Ioc]) -> usize {
@@ -150,7 +152,10 @@ impl Endpoint {
                 ..Entry::default()
             },
             report: Self::reports(live.tx.as_ref(), it.flags),
-            counts: (it.flags & QUIET == 0 || live.counters[place].is_some()).then_some(place),
+            counts: deferred::counts(
+                it.deferred,
+                (it.flags & QUIET == 0 || live.counters[place].is_some()).then_some(place),
+            ),
             connection,
             answered: true,
             turn: None,

@@ -4,12 +4,14 @@
 // UNSAFETY: C functions that read lists of the program.
 
 use super::super::calls::{descriptors, single};
+use super::super::deferred::{Buffers, Job, What};
 use super::super::object::EpObject;
 use super::super::send::{Descriptors, QUIET};
 use super::Transfer;
 use crate::errno::{FiError, Result};
 use crate::object::{find, input, list, transfer};
 use crate::sys::*;
+use crate::work;
 use libc::iovec;
 use std::ffi::c_void;
 
@@ -109,6 +111,7 @@ unsafe fn start(
             data: it.data,
             context: it.context,
             flags: it.flags.unwrap_or(ep.tx_flags),
+            deferred: None,
         },
         way == Way::Read,
     )
@@ -151,13 +154,8 @@ unsafe fn several(
 unsafe fn message(ep: *mut FidEp, msg: *const MsgRma, flags: u64, way: Way) -> Result<()> {
     // SAFETY: a handle, or something that is refused; the rest as the caller promises.
     let (ep, msg) = unsafe { (&find::<EpObject, _>(ep)?.inner, input(msg)?) };
-    let known = match way {
-        Way::Read => READ_FLAGS,
-        Way::Write => WRITE_FLAGS,
-    };
-    if flags & !known != 0 {
-        return Err(FiError::BADFLAGS);
-    }
+    let reads = way == Way::Read;
+    check_flags(flags & !FI_TRIGGER, reads)?;
     // SAFETY: as above.
     let (iov, desc, remote) = unsafe {
         (
@@ -166,18 +164,45 @@ unsafe fn message(ep: *mut FidEp, msg: *const MsgRma, flags: u64, way: Way) -> R
             list(msg.rma_iov, msg.rma_iov_count)?,
         )
     };
+    let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
+    if flags & FI_TRIGGER != 0 {
+        let what = What::Rma {
+            buffers: Buffers::copy(iov, desc),
+            remote: remote.to_vec(),
+            peer: msg.addr,
+            data,
+            context: msg.context,
+            flags: flags & !FI_TRIGGER,
+            reads,
+        };
+        // SAFETY: with this flag the context is a trigger, as the program promises.
+        return unsafe { work::trigger(&ep.domain, msg.context, Job::triggered(ep, what)?) };
+    }
     ep.transfer(
         &Transfer {
             iov,
             desc,
             peer: msg.addr,
             remote,
-            data: (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data),
+            data,
             context: msg.context,
             flags,
+            deferred: None,
         },
-        way == Way::Read,
+        reads,
     )
+}
+
+/// The flags of a transfer, if it knows them.
+pub(crate) fn check_flags(flags: u64, reads: bool) -> Result<u64> {
+    let known = match reads {
+        true => READ_FLAGS,
+        false => WRITE_FLAGS,
+    };
+    match flags & !(known | QUIET) {
+        0 => Ok(flags),
+        _ => Err(FiError::BADFLAGS),
+    }
 }
 
 unsafe extern "C" fn readmsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {

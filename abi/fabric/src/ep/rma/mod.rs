@@ -6,9 +6,10 @@
 
 mod calls;
 
-pub(super) use calls::OPS;
+pub(super) use calls::{OPS, check_flags};
 
 use super::connection::NOBODY;
+use super::deferred::Deferred;
 use super::operation::{Hold, Operation, What};
 use super::receive::part;
 use super::send::{Descriptors, total};
@@ -22,14 +23,15 @@ use rkey_device::engine::{SendFlags, Target, Work};
 use std::ffi::c_void;
 
 /// A transfer between local and remote memory.
-struct Transfer<'a> {
-    iov: &'a [iovec],
-    desc: Descriptors<'a>,
-    peer: u64,
-    remote: &'a [RmaIov],
-    data: Option<u64>,
-    context: *mut c_void,
-    flags: u64,
+pub(super) struct Transfer<'a> {
+    pub(super) iov: &'a [iovec],
+    pub(super) desc: Descriptors<'a>,
+    pub(super) peer: u64,
+    pub(super) remote: &'a [RmaIov],
+    pub(super) data: Option<u64>,
+    pub(super) context: *mut c_void,
+    pub(super) flags: u64,
+    pub(super) deferred: Option<&'a Deferred>,
 }
 
 /// What a key of the program's names at the peer of a connection.
@@ -43,7 +45,7 @@ pub(super) fn wire_key(ep: &Endpoint, device_keys: bool, key: u64) -> Result<Wir
 }
 
 impl Endpoint {
-    fn transfer(&self, it: &Transfer<'_>, reads: bool) -> Result<()> {
+    pub(super) fn transfer(&self, it: &Transfer<'_>, reads: bool) -> Result<()> {
         self.check_caps(FI_RMA | if reads { FI_READ } else { FI_WRITE })?;
         let live = self.live()?;
         let len = total(it.iov)?;
@@ -120,7 +122,7 @@ impl Endpoint {
                 ..Entry::default()
             },
             report,
-            counts: Some(place),
+            counts: deferred::counts(it.deferred, Some(place)),
             connection,
             answered: commits,
             turn: None,

@@ -1,0 +1,344 @@
+//! Operations of an endpoint that are started later: what the program passed is copied, because its lists
+//! are its own again when the call returns.
+
+#![allow(unsafe_code)]
+// UNSAFETY: reads structures of the program.
+
+use super::atomic::{Kind, of_message};
+use super::calls::{Envelope, Filter};
+use super::object::EpObject;
+use super::operation::Counts;
+use super::rma::Transfer;
+use super::send::{Descriptors, Message, QUIET};
+use super::*;
+use crate::cq::Entry;
+use crate::object::{find, input, list};
+use libc::iovec;
+use std::ffi::c_void;
+
+/// What an operation of the deferred work queue counts in; nothing else hears of it unless it asks for a
+/// completion.
+#[derive(Clone)]
+pub(crate) struct Deferred {
+    pub(super) counter: Option<Arc<Counter>>,
+}
+
+/// Where an operation counts that would count in `usual`.
+pub(super) fn counts(deferred: Option<&Deferred>, usual: Option<usize>) -> Option<Counts> {
+    match deferred {
+        Some(it) => Some(Counts::Own(it.counter.clone())),
+        None => usual.map(Counts::Place),
+    }
+}
+
+/// Buffers of the program, with their descriptors.
+pub(super) struct Buffers<T> {
+    pieces: Vec<T>,
+    /// One for each, or none at all.
+    desc: Vec<*mut c_void>,
+}
+
+impl<T: Copy> Buffers<T> {
+    pub(super) fn copy(pieces: &[T], desc: Descriptors<'_>) -> Self {
+        let desc = match desc {
+            Descriptors::None => Vec::new(),
+            _ => (0..pieces.len()).map(|index| desc.get(index)).collect(),
+        };
+        Self {
+            pieces: pieces.to_vec(),
+            desc,
+        }
+    }
+
+    /// # Safety
+    /// So many pieces, and null or so many descriptors.
+    unsafe fn read(pieces: *const T, desc: *mut *mut c_void, count: usize) -> Result<Self> {
+        // SAFETY: as the caller promises.
+        unsafe {
+            Ok(Self::copy(
+                list(pieces, count)?,
+                super::calls::descriptors(desc, count)?,
+            ))
+        }
+    }
+
+    fn desc(&self) -> Descriptors<'_> {
+        match self.desc.as_slice() {
+            [] => Descriptors::None,
+            desc => Descriptors::Many(desc),
+        }
+    }
+}
+
+/// An operation, with all that it needs.
+pub(super) enum What {
+    Send(Buffers<iovec>, Envelope),
+    Receive(Buffers<iovec>, Filter),
+    Rma {
+        buffers: Buffers<iovec>,
+        remote: Vec<RmaIov>,
+        peer: u64,
+        data: Option<u64>,
+        context: *mut c_void,
+        flags: u64,
+        reads: bool,
+    },
+    Atomic {
+        operands: Buffers<Ioc>,
+        compare: Buffers<Ioc>,
+        result: Buffers<Ioc>,
+        /// Without its lists.
+        asked: Box<atomic::Asked<'static>>,
+    },
+}
+
+/// An operation that is started later.
+pub(crate) struct Job {
+    ep: Arc<Endpoint>,
+    what: What,
+    deferred: Option<Deferred>,
+}
+
+// SAFETY: the addresses in it are the program's, and numbers here: what they name is reached as it is by the same
+// operation that is started at once, from whichever thread.
+unsafe impl Send for Job {}
+// SAFETY: as above; nothing in it changes.
+unsafe impl Sync for Job {}
+
+impl Job {
+    /// An operation with `FI_TRIGGER`.
+    pub(super) fn triggered(ep: &Arc<Endpoint>, what: What) -> Result<Self> {
+        ep.check_caps(FI_TRIGGER)?;
+        ep.live()?;
+        Ok(Self {
+            ep: Arc::clone(ep),
+            what,
+            deferred: None,
+        })
+    }
+
+    /// An operation of the deferred work queue.
+    ///
+    /// # Safety
+    /// The structure of the operation, with everything that hangs on it.
+    pub(crate) unsafe fn of_work(
+        domain: &Arc<Domain>,
+        work: &DeferredWork,
+        counter: Option<Arc<Counter>>,
+    ) -> Result<Self> {
+        // SAFETY: as the caller promises.
+        let (ep, what) = unsafe {
+            match work.op_type {
+                FI_OP_SEND | FI_OP_RECV => {
+                    let DeferredMsg { ep, msg, flags } = *input(work.op.cast::<DeferredMsg>())?;
+                    let buffers = Buffers::read(msg.msg_iov, msg.desc, msg.iov_count)?;
+                    let (peer, context) = (msg.addr, msg.context);
+                    let what = if work.op_type == FI_OP_SEND {
+                        let it = Envelope::new(peer, None, context);
+                        What::Send(buffers, it.with_flags(quiet(flags)?, msg.data)?)
+                    } else {
+                        let it = Filter::new(peer, None, context);
+                        What::Receive(buffers, it.with_flags(quiet(flags)?, msg::RECV_FLAGS)?)
+                    };
+                    (ep, what)
+                }
+                FI_OP_TSEND | FI_OP_TRECV => {
+                    let DeferredTagged { ep, msg, flags } =
+                        *input(work.op.cast::<DeferredTagged>())?;
+                    let buffers = Buffers::read(msg.msg_iov, msg.desc, msg.iov_count)?;
+                    let (peer, context) = (msg.addr, msg.context);
+                    let what = if work.op_type == FI_OP_TSEND {
+                        let it = Envelope::new(peer, Some(msg.tag), context);
+                        What::Send(buffers, it.with_flags(quiet(flags)?, msg.data)?)
+                    } else {
+                        let it = Filter::new(peer, Some((msg.tag, msg.ignore)), context);
+                        What::Receive(buffers, it.with_flags(quiet(flags)?, FI_COMPLETION)?)
+                    };
+                    (ep, what)
+                }
+                FI_OP_READ | FI_OP_WRITE => {
+                    let DeferredRma { ep, msg, flags } = *input(work.op.cast::<DeferredRma>())?;
+                    let reads = work.op_type == FI_OP_READ;
+                    let what = What::Rma {
+                        buffers: Buffers::read(msg.msg_iov, msg.desc, msg.iov_count)?,
+                        remote: list(msg.rma_iov, msg.rma_iov_count)?.to_vec(),
+                        peer: msg.addr,
+                        data: (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data),
+                        context: msg.context,
+                        flags: rma::check_flags(quiet(flags)?, reads)?,
+                        reads,
+                    };
+                    (ep, what)
+                }
+                FI_OP_ATOMIC => {
+                    let op = input(work.op.cast::<DeferredAtomic>())?;
+                    let none = DeferredLists::NONE;
+                    let what = atomic_of(Kind::Base, &op.msg, &none, &none, op.flags)?;
+                    (op.ep, what)
+                }
+                FI_OP_FETCH_ATOMIC => {
+                    let op = input(work.op.cast::<DeferredFetch>())?;
+                    let none = DeferredLists::NONE;
+                    let what = atomic_of(Kind::Fetch, &op.msg, &none, &op.fetch, op.flags)?;
+                    (op.ep, what)
+                }
+                FI_OP_COMPARE_ATOMIC => {
+                    let op = input(work.op.cast::<DeferredCompare>())?;
+                    let what = atomic_of(Kind::Compare, &op.msg, &op.compare, &op.fetch, op.flags)?;
+                    (op.ep, what)
+                }
+                _ => return Err(FiError::NOSYS),
+            }
+        };
+        // SAFETY: a handle, or something that is refused.
+        let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
+        if !Arc::ptr_eq(&ep.domain, domain) {
+            return Err(FiError::INVAL);
+        }
+        Ok(Self {
+            deferred: Some(Deferred { counter }),
+            ..Self::triggered(ep, what)?
+        })
+    }
+
+    pub(crate) fn endpoint(&self) -> u32 {
+        self.ep.number
+    }
+
+    /// It is of the deferred work queue.
+    pub(crate) fn is_work(&self) -> bool {
+        self.deferred.is_some()
+    }
+
+    /// Its endpoint makes progress when somebody looks at this counter.
+    pub(crate) fn attach(&self, counter: &Counter) {
+        counter.attach(&self.ep);
+    }
+
+    /// Starts it.
+    pub(crate) fn run(&self) -> Result<()> {
+        let deferred = self.deferred.as_ref();
+        match &self.what {
+            What::Send(buffers, it) => self.ep.send(&Message {
+                deferred,
+                ..it.message(&buffers.pieces, buffers.desc(), &self.ep)
+            }),
+            What::Receive(buffers, it) => self.ep.receive(&receive::Wanted {
+                deferred,
+                ..it.wanted(&buffers.pieces, buffers.desc(), self.ep.rx_flags)
+            }),
+            What::Rma {
+                buffers,
+                remote,
+                peer,
+                data,
+                context,
+                flags,
+                reads,
+            } => self.ep.transfer(
+                &Transfer {
+                    iov: &buffers.pieces,
+                    desc: buffers.desc(),
+                    peer: *peer,
+                    remote,
+                    data: *data,
+                    context: *context,
+                    flags: *flags,
+                    deferred,
+                },
+                *reads,
+            ),
+            What::Atomic {
+                operands,
+                compare,
+                result,
+                asked,
+            } => self.ep.atomic(&atomic::Asked {
+                operands: &operands.pieces,
+                desc: operands.desc(),
+                compare: &compare.pieces,
+                compare_desc: compare.desc(),
+                result: &result.pieces,
+                result_desc: result.desc(),
+                deferred,
+                ..**asked
+            }),
+        }
+    }
+
+    /// It was not started, and will not be: tells who waits for it.
+    pub(crate) fn failed(&self, error: FiError) {
+        let Some(live) = self.ep.live.get() else {
+            return;
+        };
+        let (place, kind, context, flags) = match &self.what {
+            What::Send(_, it) => (SENT, FI_SEND | it.kind(), it.context(), it.flags()),
+            What::Receive(_, it) => (RECEIVED, FI_RECV | it.kind(), it.context(), it.flags()),
+            What::Rma {
+                context,
+                flags,
+                reads,
+                ..
+            } => match reads {
+                true => (READ, FI_RMA | FI_READ, *context, *flags),
+                false => (WRITTEN, FI_RMA | FI_WRITE, *context, *flags),
+            },
+            What::Atomic { asked, .. } => match asked.kind {
+                Kind::Base => (WRITTEN, FI_ATOMIC | FI_WRITE, asked.context, asked.flags),
+                _ => (READ, FI_ATOMIC | FI_READ, asked.context, asked.flags),
+            },
+        };
+        let counter = match &self.deferred {
+            Some(deferred) => deferred.counter.as_ref(),
+            None => live.counters[place].as_ref(),
+        };
+        if let Some(counter) = counter {
+            counter.add_error();
+        }
+        let side = match place {
+            RECEIVED => &live.rx,
+            _ => &live.tx,
+        };
+        if let Some(side) = side
+            && flags & QUIET == 0
+        {
+            let entry = Entry {
+                context: context as usize,
+                flags: kind,
+                ..Entry::default()
+            };
+            side.cq.push(entry.failed(error));
+        }
+    }
+}
+
+/// Flags of deferred work: it is reported only if it says so.
+fn quiet(flags: u64) -> Result<u64> {
+    if flags & (FI_TRIGGER | QUIET) != 0 {
+        return Err(FiError::BADFLAGS);
+    }
+    Ok(match flags & FI_COMPLETION {
+        0 => flags | QUIET,
+        _ => flags,
+    })
+}
+
+/// # Safety
+/// A message and its lists.
+unsafe fn atomic_of(
+    kind: Kind,
+    msg: &MsgAtomic,
+    compare: &DeferredLists,
+    result: &DeferredLists,
+    flags: u64,
+) -> Result<What> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        Ok(What::Atomic {
+            operands: Buffers::read(msg.msg_iov, msg.desc, msg.iov_count)?,
+            compare: Buffers::read(compare.msg_iov, compare.desc, compare.iov_count)?,
+            result: Buffers::read(result.msg_iov, result.desc, result.iov_count)?,
+            asked: Box::new(of_message(kind, msg, quiet(flags)?)?),
+        })
+    }
+}
