@@ -37,6 +37,8 @@ const PACKET_MAX: usize = 8192;
 const HALF_OPEN_MAX: usize = 64;
 /// How long a client may take to say what it wants.
 const HALF_OPEN_TIME: Duration = Duration::from_secs(1);
+/// How often a listener is asked who it is, while it takes no more clients.
+const LISTENER_TRIES: u32 = 50;
 /// Shortest and longest pause between two attempts to find a listener.
 const RETRY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
@@ -372,6 +374,26 @@ impl Incoming {
         })
     }
 
+    /// Whether the process that asks also listens at an address, as the kernel knows it: what a program says
+    /// about itself may be somebody else's address. Among the processes of one user it is taken as true.
+    #[must_use]
+    pub fn listens_at(&self, address: SocketAddr) -> bool {
+        let scope = self.device.scope();
+        if let Scope::User(_) = scope {
+            return true;
+        }
+        // A process number of 0 is one that we do not see; then the user decides.
+        let same = |uid: u32, pid: Option<u32>| {
+            let seen = pid.filter(|_| self.peer.pid != 0);
+            uid == self.peer.uid && seen.is_none_or(|pid| pid == self.peer.pid)
+        };
+        let names = names::candidates(scope, address);
+        names.iter().any(|name| {
+            let who = names::abstract_address(name).and_then(|name| listener(&name));
+            who.is_ok_and(|who| same(who.uid, who.pid))
+        })
+    }
+
     /// Refuses, and tells the peer why.
     pub fn reject(self, reason: &str) {
         let reason: String = reason.chars().take(512).collect();
@@ -468,6 +490,23 @@ fn bind_free_port(scope: Scope, address: SocketAddr) -> Result<(OwnedFd, SocketA
         }
     }
     Err(DeviceError::AddressInUse { address })
+}
+
+/// Who listens at a name. The listener sees a client that goes again.
+fn listener(name: &rustix::net::SocketAddrUnix) -> std::io::Result<rkey_link::shm::Credentials> {
+    let socket = new_socket().map_err(std::io::Error::other)?;
+    let mut tries = 0;
+    loop {
+        match rustix::net::connect(&socket, name) {
+            Ok(()) => return peer_credentials(&socket),
+            // More clients wait than it takes.
+            Err(Errno::AGAIN | Errno::INTR) if tries < LISTENER_TRIES => {
+                tries += 1;
+                std::thread::sleep(RETRY.0);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Reaches whoever listens at an address, trying until the deadline.

@@ -320,3 +320,42 @@ fn groups() {
             .is_none()
     );
 }
+
+/// A program that says where it listens is believed if the kernel says the same (or if only one user's
+/// programs are there).
+#[test]
+fn an_address_that_somebody_claims_is_the_one_that_he_listens_at() {
+    let test = "an_address_that_somebody_claims_is_the_one_that_he_listens_at";
+    if role().is_some() {
+        let side = Side::open();
+        let (mine, taken) = (side.listen(), common::address());
+        let qp = side.qp();
+        let name = mine.local_address().to_string();
+        let answer = side
+            .device
+            .connect(taken, &[&qp], name.as_bytes(), common::LONG);
+        answer.unwrap();
+        return sleep_in_read();
+    }
+    for share in [rkey_device::Share::All, rkey_device::Share::User] {
+        let mut config = rkey_device::Config::from_env().unwrap();
+        config.share = share;
+        let side = Side::with(config);
+        let listener = side.listen();
+        let mut command = command(test, "client", listener.local_address());
+        if share == rkey_device::Share::All {
+            command.env("RKEY_SHARE", "all");
+        }
+        let peer = Peer(command.spawn().unwrap());
+        let incoming = listener.accept(Some(common::LONG)).unwrap();
+        let theirs = std::str::from_utf8(&incoming.peer().private_data).unwrap();
+        let theirs = theirs.parse().unwrap();
+        let trusted = share == rkey_device::Share::User;
+        assert!(incoming.listens_at(theirs), "{share:?}");
+        assert_eq!(incoming.listens_at(listener.local_address()), trusted);
+        assert_eq!(incoming.listens_at(NOWHERE.parse().unwrap()), trusted);
+        let qp = side.qp();
+        incoming.accept(&[&qp], &[]).unwrap();
+        peer.finish();
+    }
+}

@@ -50,10 +50,14 @@ impl RequestObject {
 
 /// Reads what a peer says that asks for a connection.
 pub(crate) fn read_request(incoming: Incoming) -> Option<(Request, SocketAddr, Vec<u8>)> {
-    let Some(hello) = Hello::decode(&incoming.peer().private_data) else {
+    let Some(mut hello) = Hello::decode(&incoming.peer().private_data) else {
         incoming.reject("");
         return None;
     };
+    // A client need not listen anywhere; but then its address says nothing.
+    if !incoming.listens_at(hello.name) {
+        hello.name = SocketAddr::new(hello.name.ip(), 0);
+    }
     let (name, data) = (hello.name, hello.data.clone());
     Some((Request { incoming, hello }, name, data))
 }

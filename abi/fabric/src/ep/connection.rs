@@ -250,6 +250,16 @@ impl Endpoint {
             tracing::warn!("a connection from {} was refused: {why}", hello.name);
             return refuse(incoming, why);
         }
+        // What we send to that address goes over this connection: nobody else's may be claimed.
+        if !incoming.listens_at(hello.name) {
+            tracing::warn!(
+                "a connection from {} was refused: the peer, process {} of user {}, does not listen there",
+                hello.name,
+                incoming.peer().pid,
+                incoming.peer().uid
+            );
+            return refuse(incoming, "the address is not yours");
+        }
         // Known before it is ready: messages may come as soon as the peer has our answer.
         let answered = self
             .prepare_connection(live, &hello)
