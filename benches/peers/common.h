@@ -27,6 +27,9 @@
 #define BLOB 4096
 #define MAX_REPS 32
 #define PAGE 4096ul
+#define LIVE_MAX 100000ul /* regions beside which registration is measured */
+
+enum kind { WRITE, READ, ATOMIC };
 
 /* What the initiator asks of the target; the target answers by storing `seq` into `done`. */
 enum command { CMD_NONE, CMD_TOUCH, CMD_PINGPONG, CMD_TAGGED, CMD_EXIT };
@@ -122,6 +125,18 @@ static void touch_write(void *p, size_t length, uint64_t value)
 	atomic_signal_fence(memory_order_seq_cst);
 }
 
+/* A page of an area in which nothing is touched, for regions that are only registered. */
+static void *untouched_page(uint64_t index)
+{
+	static unsigned char *arena;
+	if (!arena)
+		arena = mmap(NULL, (LIVE_MAX + 1) * PAGE, PROT_READ | PROT_WRITE,
+			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (arena == MAP_FAILED)
+		die("mmap: %s", strerror(errno));
+	return arena + index * PAGE;
+}
+
 /* In flight while streaming: enough to hide the latency, few enough to stay in cache. */
 static unsigned window_of(uint64_t size) { return size >= 1 << 20 ? 2 : size >= 1 << 14 ? 16 : 128; }
 /* Distinct buffers that a rotating stream goes round in. */
@@ -190,6 +205,17 @@ static uint64_t next_size(const char **list)
 		die("bad size list at '%s': sizes are multiples of 8", *list);
 	*list = *end ? end + 1 : end;
 	return size;
+}
+
+/* Bytes of the buffer that all sizes need. */
+static size_t needed(void)
+{
+	const char *sizes = options.sizes;
+	size_t length = 0;
+	for (uint64_t size; (size = next_size(&sizes));)
+		if (size * slots_of(size) > length)
+			length = size * slots_of(size);
+	return (length + 2 * PAGE) & ~(PAGE - 1);
 }
 
 static void parse_options(int argc, char **argv, const char *usage)

@@ -47,7 +47,16 @@ static void on_received(void *request, ucs_status_t status, const ucp_tag_recv_i
 	on_done(request, status, data);
 }
 
-static void open_ucx(int which)
+#define PEER "ucx"
+
+static void version(char *text, size_t room)
+{
+	unsigned major, minor, patch;
+	ucp_get_version(&major, &minor, &patch);
+	snprintf(text, room, "%u.%u.%u", major, minor, patch);
+}
+
+static void open_side(int which)
 {
 	side = which;
 	ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
@@ -60,11 +69,7 @@ static void open_ucx(int which)
 	ucp_config_release(config);
 	check(ucp_worker_create(context, &worker_params, &worker), "ucp_worker_create");
 
-	const char *sizes = options.sizes;
-	for (uint64_t size; (size = next_size(&sizes));)
-		if (size * slots_of(size) > buffer_length)
-			buffer_length = size * slots_of(size);
-	buffer_length = (buffer_length + 2 * PAGE) & ~(PAGE - 1);
+	buffer_length = needed();
 	ucp_mem_map_params_t map = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_ADDRESS |
 						  UCP_MEM_MAP_PARAM_FIELD_FLAGS,
 				    .length = buffer_length};
@@ -105,8 +110,6 @@ static void open_ucx(int which)
 	barrier(side);
 }
 
-enum kind { WRITE, READ, ATOMIC };
-
 static inline void account(ucs_status_ptr_t request)
 {
 	started++;
@@ -116,21 +119,25 @@ static inline void account(ucs_status_ptr_t request)
 		check(UCS_PTR_STATUS(request), "post");
 }
 
-static inline void post(enum kind kind, uint64_t offset, uint64_t size)
+static inline void post(enum kind kind, uint64_t from, uint64_t to, uint64_t size, uint64_t index)
 {
 	static uint64_t one = 1;
 	ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK, .cb.send = on_done};
 	if (kind == WRITE)
-		account(ucp_put_nbx(ep, buffer + offset, size, remote_buffer + offset, rkey, &param));
+		account(ucp_put_nbx(ep, buffer + from, size, remote_buffer + to, rkey, &param));
 	else if (kind == READ)
-		account(ucp_get_nbx(ep, buffer + offset, size, remote_buffer + offset, rkey, &param));
+		account(ucp_get_nbx(ep, buffer + to, size, remote_buffer + from, rkey, &param));
 	else {
 		param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_REPLY_BUFFER;
 		param.datatype = ucp_dt_make_contig(8);
 		param.reply_buffer = buffer + PAGE;
 		account(ucp_atomic_op_nbx(ep, UCP_ATOMIC_OP_ADD, &one, 1, remote_buffer, rkey, &param));
 	}
+	if (index % 32 == 31)
+		progress();
 }
+
+static inline uint64_t in_flight(void) { return started - completed; }
 
 static void drain(void)
 {
@@ -138,107 +145,14 @@ static void drain(void)
 		progress();
 }
 
-/* Waits until everything posted has reached the other side's memory. */
-static void flush(void)
+/* A put ends with the flush that says it arrived. */
+static void finish(enum kind kind)
 {
-	ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK, .cb.send = on_done};
-	account(ucp_ep_flush_nbx(ep, &param));
+	if (kind == WRITE) {
+		ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK, .cb.send = on_done};
+		account(ucp_ep_flush_nbx(ep, &param));
+	}
 	drain();
-}
-
-static double stream(enum kind kind, uint64_t size, uint64_t count, unsigned slots)
-{
-	unsigned window = window_of(size);
-	uint64_t start = now_ns();
-	for (uint64_t i = 0; i < count; i++) {
-		while (started >= completed + window)
-			progress();
-		post(kind, (i % slots) * size, size);
-		if (i % 32 == 31)
-			progress();
-	}
-	flush();
-	return (double)(now_ns() - start) / (double)count;
-}
-
-/* One operation at a time. Touched: we rewrite the source and the other side reads the destination
- * before each one, outside the time that counts. A put ends with the flush that says it arrived. */
-static double single(enum kind kind, uint64_t size, uint64_t count, bool touched)
-{
-	static double samples[20001];
-	if (count > 20001)
-		count = 20001;
-	for (uint64_t i = 0; i < count; i++) {
-		if (touched) {
-			if (kind == WRITE)
-				touch_write(buffer, size, i);
-			else
-				touch_read(buffer, size);
-			unsigned seq = command(CMD_TOUCH, size, kind == READ ? i + 1 : 0);
-			while (atomic_load_explicit(&control->done, memory_order_acquire) != seq)
-				progress();
-		}
-		uint64_t start = now_ns();
-		post(kind, 0, size);
-		if (kind == WRITE)
-			flush();
-		else
-			drain();
-		samples[i] = (double)(now_ns() - start);
-	}
-	return median(samples, (unsigned)count);
-}
-
-/* Values go out of `out` when they are 8 bytes, so that the answer cannot overtake the question in one word. */
-static void ping(uint64_t size, uint64_t value)
-{
-	volatile uint64_t *last = (volatile uint64_t *)(buffer + size - 8);
-	volatile uint64_t *out = (volatile uint64_t *)(buffer + buffer_length - 8);
-	ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK, .cb.send = on_done};
-	if (size > 8) {
-		*last = value;
-		post(WRITE, 0, size);
-	} else {
-		*out = value;
-		account(ucp_put_nbx(ep, (void *)out, 8, remote_buffer, rkey, &param));
-	}
-}
-
-static void await(uint64_t size, uint64_t value)
-{
-	volatile uint64_t *last = (volatile uint64_t *)(buffer + size - 8);
-	while (*last != value)
-		progress();
-}
-
-static double one_way(uint64_t size, uint64_t count)
-{
-	*(volatile uint64_t *)(buffer + size - 8) = 0;
-	unsigned seq = command(CMD_PINGPONG, size, count);
-	while (atomic_load_explicit(&control->ready[1], memory_order_acquire) < (int)seq + 1000000)
-		progress();
-	uint64_t start = now_ns();
-	for (uint64_t i = 1; i <= count; i++) {
-		ping(size, 2 * i);
-		await(size, 2 * i + 1);
-	}
-	double result = (double)(now_ns() - start) / (double)count / 2;
-	while (atomic_load_explicit(&control->done, memory_order_acquire) != seq)
-		progress();
-	flush();
-	return result;
-}
-
-static void answer_ping(unsigned seq)
-{
-	uint64_t size = control->size, count = control->count;
-	*(volatile uint64_t *)(buffer + size - 8) = 0;
-	atomic_store_explicit(&control->ready[1], (int)seq + 1000000, memory_order_release);
-	for (uint64_t i = 1; i <= count; i++) {
-		await(size, 2 * i);
-		ping(size, 2 * i + 1);
-	}
-	flush();
 }
 
 /* Tagged messages there and back; `first` sends first. */
@@ -262,18 +176,15 @@ static double tagged(uint64_t size, uint64_t count, bool first)
 
 static double registration(uint64_t live_count, uint64_t count)
 {
-	static unsigned char *arena;
 	static uint64_t have;
 	ucp_mem_map_params_t map = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_ADDRESS,
 				    .length = PAGE};
-	if (!arena)
-		arena = mmap(NULL, 100001 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	ucp_mem_h memory;
 	for (; have < live_count; have++) { /* left mapped until the process ends */
-		map.address = arena + have * PAGE;
+		map.address = untouched_page(have);
 		check(ucp_mem_map(context, &map, &memory), "ucp_mem_map");
 	}
-	map.address = arena + 100000 * PAGE;
+	map.address = untouched_page(LIVE_MAX);
 	uint64_t start = now_ns();
 	for (uint64_t i = 0; i < count; i++) {
 		check(ucp_mem_map(context, &map, &memory), "ucp_mem_map");
@@ -282,100 +193,7 @@ static double registration(uint64_t live_count, uint64_t count)
 	return (double)(now_ns() - start) / (double)count;
 }
 
-/* How many operations make about options.seconds. */
-static uint64_t enough(double ns, uint64_t least) { double n = options.seconds * 1e9 / (ns > 1 ? ns : 1); return n < (double)least ? least : (uint64_t)n; }
-
-static void measure(void)
-{
-	char version[32];
-	double values[MAX_REPS];
-	unsigned major, minor, patch;
-	ucp_get_version(&major, &minor, &patch);
-	snprintf(version, sizeof(version), "%u.%u.%u", major, minor, patch);
-	open_ucx(0);
-	static const char *kinds[] = {"write", "read", "atomic"};
-	for (enum kind kind = WRITE; kind <= ATOMIC; kind++) {
-		if (!listed(options.ops, kinds[kind]))
-			continue;
-		const char *sizes = kind == ATOMIC ? "8" : options.sizes;
-		for (uint64_t size; (size = next_size(&sizes));) {
-			for (unsigned rotating = 0; listed(options.modes, "stream") && rotating <= (size > 64); rotating++) {
-				unsigned slots = rotating ? slots_of(size) : 1;
-				uint64_t count = enough(stream(kind, size, 200, slots), 100);
-				stream(kind, size, count / 4 + 1, slots);
-				for (int r = 0; r < options.reps; r++)
-					values[r] = stream(kind, size, count, slots);
-				report("ucx", version, kinds[kind], "stream", size, rotating ? "rotating" : "static", values,
-				       (unsigned)options.reps, 0);
-			}
-			if (listed(options.modes, "oneway") && kind == WRITE) {
-				uint64_t count = enough(2 * one_way(size, 200), 100);
-				for (int r = 0; r < options.reps; r++)
-					values[r] = one_way(size, count);
-				report("ucx", version, kinds[kind], "oneway", size, "static", values, (unsigned)options.reps, 0);
-			}
-			if (listed(options.modes, "single"))
-				for (int touched = 0; touched <= (kind != ATOMIC && size > 64); touched++) {
-					uint64_t count = enough(single(kind, size, 100, touched) * (touched ? 3 : 1), 100);
-					for (int r = 0; r < options.reps; r++)
-						values[r] = single(kind, size, count, touched);
-					report("ucx", version, kinds[kind], "single", size, touched ? "touched" : "static", values,
-					       (unsigned)options.reps, 0);
-				}
-		}
-	}
-	if (listed(options.ops, "send")) {
-		const char *sizes = options.sizes;
-		for (uint64_t size; (size = next_size(&sizes));) {
-			uint64_t count = 200;
-			for (int r = -1; r < options.reps; r++) {
-				unsigned seq = command(CMD_TAGGED, size, count);
-				double ns = tagged(size, count, true);
-				while (atomic_load_explicit(&control->done, memory_order_acquire) != seq)
-					progress();
-				if (r < 0)
-					count = enough(2 * ns, 100);
-				else
-					values[r] = ns;
-			}
-			report("ucx", version, "send", "oneway", size, "static", values, (unsigned)options.reps, 0);
-		}
-	}
-	if (listed(options.ops, "register")) {
-		for (uint64_t count = 0; count <= 100000; count += 100000) {
-			uint64_t n = enough(registration(count, 1000), 1000);
-			for (int r = 0; r < options.reps; r++)
-				values[r] = registration(count, n);
-			report("ucx", version, "register", "pair", 4096, "static", values, (unsigned)options.reps, count);
-		}
-	}
-}
-
-static void serve(void)
-{
-	open_ucx(1);
-	for (unsigned seen = 0;;) {
-		unsigned seq = atomic_load_explicit(&control->seq, memory_order_acquire);
-		if (seq == seen) {
-			progress();
-			continue;
-		}
-		seen = seq;
-		switch (control->command) {
-		case CMD_EXIT: return;
-		case CMD_TOUCH:
-			if (control->count)
-				touch_write(buffer, control->size, control->count);
-			else
-				touch_read(buffer, control->size);
-			break;
-		case CMD_PINGPONG: answer_ping(seq); break;
-		case CMD_TAGGED: tagged(control->size, control->count, false); break;
-		default: break;
-		}
-		atomic_store_explicit(&control->done, seq, memory_order_release);
-	}
-}
+#include "loops.h"
 
 int main(int argc, char **argv)
 {

@@ -26,7 +26,7 @@ use std::cell::UnsafeCell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// What a program has a handle of.
 #[repr(C)]
@@ -59,7 +59,7 @@ pub(crate) struct Domain {
     /// The authorization key of endpoints and regions that have none of their own.
     auth_key: Vec<u8>,
     groups: Mutex<HashMap<Vec<u8>, Weak<Group>>>,
-    default_group: Mutex<Option<Arc<Group>>>,
+    default_group: OnceLock<Arc<Group>>,
     /// Raw keys of peers that were mapped.
     pub(crate) raw_keys: RawKeyMap,
     /// The same without raw mode, where a mapped key is the key itself: how often each was mapped.
@@ -91,7 +91,24 @@ impl Domain {
 
     /// The group for an authorization key; the empty key means that of the domain.
     pub(crate) fn group(&self, key: &[u8]) -> Result<Arc<Group>> {
-        let key = if key.is_empty() { &self.auth_key } else { key };
+        // Empty keys are not compared: the comparison of nothing reads from an address that is none, which is slow.
+        if key.is_empty() || !self.auth_key.is_empty() && *key == self.auth_key {
+            return self.own_group();
+        }
+        self.group_of(key)
+    }
+
+    /// The group of the domain's own key. It lives as long as the domain, so that a program that registers now and
+    /// then pays once.
+    fn own_group(&self) -> Result<Arc<Group>> {
+        if let Some(group) = self.default_group.get() {
+            return Ok(Arc::clone(group));
+        }
+        let group = self.group_of(&self.auth_key)?;
+        Ok(Arc::clone(self.default_group.get_or_init(|| group)))
+    }
+
+    fn group_of(&self, key: &[u8]) -> Result<Arc<Group>> {
         let mut groups = self.groups.lock();
         if let Some(group) = groups.get(key).and_then(Weak::upgrade) {
             return Ok(group);
@@ -99,11 +116,6 @@ impl Domain {
         let group = Arc::new(Group::new(&self.device, key)?);
         groups.retain(|_, group| group.strong_count() > 0);
         groups.insert(key.to_vec(), Arc::downgrade(&group));
-        drop(groups);
-        if *key == self.auth_key {
-            // It lives as long as the domain, so that a program that registers now and then pays once.
-            *self.default_group.lock() = Some(Arc::clone(&group));
-        }
         Ok(group)
     }
 }
@@ -245,7 +257,7 @@ pub(crate) unsafe extern "C" fn domain_open(
             format: Format::of(info.addr_format).ok_or(FiError::INVAL)?,
             auth_key,
             groups: Mutex::default(),
-            default_group: Mutex::default(),
+            default_group: OnceLock::new(),
             raw_keys: RawKeyMap::default(),
             plain_keys: Mutex::default(),
             eq: Mutex::default(),

@@ -374,14 +374,21 @@ fn examples(session: &Session<'_>) -> Result<Report> {
 
 fn peers(session: &Session<'_>) -> Result<Report> {
     let program = release_build(session)?;
-    let mut command = Command::new(program);
-    command.args(["bench", "write", "--sizes", "8,65536", "--peers", "--quick"]);
-    let outcome = process::run(command, 5 * MINUTE)?;
-    let both = outcome.output.contains("libfabric") && outcome.output.contains("ucx");
-    let note = if both {
-        "rkey bench with libfabric and UCX beside it"
+    let mut ran = true;
+    for ours in [&[][..], &["--libfabric"]] {
+        let mut command = Command::new(&program);
+        command.args([
+            "bench", "write", "send", "--sizes", "8,65536", "--peers", "--quick",
+        ]);
+        command.args(ours);
+        let outcome = process::run(command, 5 * MINUTE)?;
+        let said = |name| outcome.output.contains(name);
+        ran &= outcome.ok && said("libfabric") && said("ucx") && !said("not measured");
+    }
+    let note = if ran {
+        "rkey bench, also of our libfabric provider, with libfabric and UCX beside it"
     } else {
-        "a peer did not run"
+        "a benchmark or a peer did not run"
     };
-    Ok(Report::check(outcome.ok && both, note))
+    Ok(Report::check(ran, note))
 }

@@ -99,7 +99,7 @@ impl Mr {
     }
 
     fn revoke(&self, region: Region) {
-        self.domain.persistent.lock().remove(&region.id);
+        self.forget_persistent(region);
         if let Err(error) = self.domain.device.revoke_region(region) {
             tracing::debug!(%error, "taking a region back");
         }

@@ -256,7 +256,7 @@ pub(super) fn make(domain: &Arc<Domain>, request: Request) -> Result<MrObject> {
 fn withdraw(mr: &Mr) {
     for region in mr.everywhere() {
         let _ = mr.domain.device.revoke_region(region);
-        mr.domain.persistent.lock().remove(&region.id);
+        mr.forget_persistent(region);
     }
 }
 
@@ -294,6 +294,13 @@ pub(super) unsafe fn hand_out(object: MrObject, mr: *mut *mut FidMr) -> Result<(
 }
 
 impl Mr {
+    /// A region of it is closed.
+    pub(super) fn forget_persistent(&self, region: Region) {
+        if self.durable {
+            self.domain.persistent.lock().remove(&region.id);
+        }
+    }
+
     /// The remote key as `fi_mr_key` gives it (FI-165, FI-106).
     pub(super) fn key(&self) -> u64 {
         if self.domain.has(FI_MR_RAW) || !self.access.is_remote() {
@@ -322,7 +329,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         }
         for region in mr.everywhere() {
             mr.domain.device.close_region(region)?;
-            mr.domain.persistent.lock().remove(&region.id);
+            mr.forget_persistent(region);
         }
         let eq = mr.domain.eq.lock().clone();
         if let Some((eq, _)) = eq {

@@ -60,6 +60,9 @@ pub(crate) struct BenchArgs {
     /// With --peers: libfabric over tcp as well.
     #[arg(long, requires = "peers")]
     tcp: bool,
+    /// Measures our libfabric provider instead of the device itself, with the program that measures libfabric's.
+    #[arg(long)]
+    libfabric: bool,
     /// Repetitions of each measurement.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=31))]
     reps: u32,
@@ -111,17 +114,29 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let request = Request::from_args(args)?;
     let machine = Machine::look(request.cores);
     println!("{}\n", machine.describe());
-    let peers = args.peers.then(peers::Peers::build).transpose()?;
+    let peers = (args.peers || args.libfabric)
+        .then(peers::Peers::build)
+        .transpose()?;
     let order = request.order();
     let runs = peers
         .as_ref()
+        .filter(|_| args.peers)
         .map(|peers| peers.runs(&order, args.tcp))
         .unwrap_or_default();
 
-    let bar = progress(request.steps.len() + runs.len());
+    let own = if args.libfabric {
+        1
+    } else {
+        request.steps.len()
+    };
+    let bar = progress(own + runs.len());
     let mut figures = Vec::new();
     let (mut notes, mut trouble) = (Vec::new(), Vec::new());
-    {
+    if let (true, Some(peers)) = (args.libfabric, &peers) {
+        bar.set_message("libfabric rkey");
+        figures.extend(peers.own_provider(&order)?);
+        bar.inc(1);
+    } else {
         let mut pair = Pair::start(request.cores, request.longest())?;
         for step in &request.steps {
             bar.set_message(step.name());

@@ -1,13 +1,15 @@
 //! The peers: libfabric and UCX on the same operations, in the same run. Their programs are small C
 //! files that travel inside this one and are compiled when they are needed.
 
-use super::result::Measurement;
+use super::result::{Measurement, OURS};
+use crate::run;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const COMMON: &str = include_str!("../../../../benches/peers/common.h");
+const LOOPS: &str = include_str!("../../../../benches/peers/loops.h");
 const FABRIC: &str = include_str!("../../../../benches/peers/fabric.c");
 const UCX: &str = include_str!("../../../../benches/peers/ucx.c");
 /// Transports for processes of one host.
@@ -83,7 +85,9 @@ impl Peers {
             missing: Vec::new(),
             has: Vec::new(),
         };
-        std::fs::write(peers.directory.join("common.h"), COMMON)?;
+        for (name, text) in [("common.h", COMMON), ("loops.h", LOOPS)] {
+            std::fs::write(peers.directory.join(name), text)?;
+        }
         let wanted = [
             (
                 Program::Fabric,
@@ -209,6 +213,32 @@ impl Peers {
         runs
     }
 
+    /// Our own provider through libfabric: the same program as for its other providers.
+    pub(crate) fn own_provider(&self, order: &Order) -> Result<Vec<Measurement>> {
+        if !self.has.contains(&Program::Fabric) {
+            bail!("--libfabric: {}", self.missing.join("; "));
+        }
+        let known = ["write", "read", "send", "atomic", "register"];
+        let wanted = |op: &&str| order.operations.iter().any(|o| o == op);
+        let operations: Vec<&str> = known.into_iter().filter(wanted).collect();
+        let provider = ["--provider", "rkey"].map(str::to_owned);
+        let run = Run {
+            name: "libfabric rkey".into(),
+            program: Program::Fabric,
+            arguments: order
+                .arguments(&operations)
+                .into_iter()
+                .chain(provider)
+                .collect(),
+        };
+        let mut figures = self.lines("fabric", &run)?;
+        for figure in &mut figures {
+            figure.peer = OURS.into();
+            figure.completion = "delivery".into();
+        }
+        Ok(figures)
+    }
+
     /// Runs one peer and reads its figures.
     pub(crate) fn measure(&self, run: &Run, order: &Order) -> Result<Vec<Measurement>> {
         match run.program {
@@ -222,6 +252,7 @@ impl Peers {
         let output = Command::new(self.directory.join(program))
             .args(&run.arguments)
             .env("UCX_TLS", UCX_TLS)
+            .env("FI_PROVIDER_PATH", run::front_ends()?)
             .stdin(Stdio::null())
             .output()?;
         if !output.status.success() {

@@ -6,7 +6,7 @@ use super::direct;
 use super::measure::{self, enough};
 use super::pages::{PAGE, Pages};
 use super::pair::Pair;
-use super::result::Measurement;
+use super::result::{Measurement, OURS};
 use super::rig::Kind;
 use super::stats::Repetitions;
 use anyhow::{Context, Result};
@@ -330,7 +330,7 @@ impl Step {
         let (op, mode, size, condition, live) = self.subject();
         let (median_ns, min_ns, max_ns) = repetitions.summary();
         Measurement {
-            peer: "rkey".into(),
+            peer: OURS.into(),
             version: env!("CARGO_PKG_VERSION").into(),
             provider: if self.is_direct() { "lease" } else { "shm" }.into(),
             memory: if self.is_direct() { "own" } else { "ordinary" }.into(),

@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Who we are among those who are measured.
+pub(crate) const OURS: &str = "rkey";
+
 /// A figure with everything that it depends on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Measurement {
@@ -64,14 +67,15 @@ impl Measurement {
 
     /// Whether this figure is ours.
     pub(crate) fn is_ours(&self) -> bool {
-        self.peer == "rkey"
+        self.peer == OURS
     }
 
     /// The column that this figure belongs to.
     pub(crate) fn column(&self) -> &str {
-        match self.peer.as_str() {
-            "ucx_perftest" => "ucx",
-            other => other,
+        match (self.peer.as_str(), self.provider.as_str()) {
+            ("ucx_perftest", _) => "ucx",
+            ("libfabric", "tcp") => "libfabric tcp",
+            (other, _) => other,
         }
     }
 

@@ -12,6 +12,7 @@ use clap::Args;
 use rkey_kit::delivery::{self, FRONT_ENDS};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 /// Arguments of `rkey run`.
@@ -28,6 +29,11 @@ pub(crate) struct RunArgs {
 /// What a shell answers when a program is not there, or cannot be started.
 const NOT_FOUND: u8 = 127;
 const NOT_STARTED: u8 = 126;
+
+/// A folder with all front ends, for programs that `rkey` itself starts.
+pub(crate) fn front_ends() -> anyhow::Result<PathBuf> {
+    folder::make(FRONT_ENDS)
+}
 
 /// Runs `rkey run`. The program's exit status is ours.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
