@@ -136,6 +136,7 @@ impl Endpoint {
 
     fn connected(&self, live: &Live, data: &[u8]) {
         let mut state = live.state.lock();
+        state.connections[0].pinned = false;
         state.connections[0].up = !state.connections[0].lost;
         drop(state);
         if let Some(eq) = &live.eq {
@@ -147,7 +148,10 @@ impl Endpoint {
     }
 
     fn not_connected(&self, live: &Live, error: FiError, error_data: Vec<u8>) {
-        live.state.lock().connections[0].qp = None;
+        let mut state = live.state.lock();
+        state.connections[0].pinned = false;
+        state.connections[0].qp = None;
+        drop(state);
         if let Some(eq) = &live.eq {
             let fid = self.handle.load(Ordering::Relaxed);
             eq.unless_closing(&self.closing, || {
