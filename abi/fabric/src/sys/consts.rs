@@ -236,6 +236,8 @@ pub const FI_FLOAT_COMPLEX: c_int = 10;
 pub const FI_DOUBLE_COMPLEX: c_int = 11;
 pub const FI_LONG_DOUBLE: c_int = 12;
 pub const FI_LONG_DOUBLE_COMPLEX: c_int = 13;
+pub const FI_INT128: c_int = 14;
+pub const FI_UINT128: c_int = 15;
 
 pub const FI_MIN: c_int = 0;
 pub const FI_MAX: c_int = 1;

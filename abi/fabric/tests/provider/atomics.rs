@@ -120,3 +120,34 @@ fn a_comparison_swaps_or_does_not() {
     assert_eq!(mr.close(), 0);
     assert_eq!(words[0], 13);
 }
+
+#[test]
+fn numbers_of_sixteen_bytes() {
+    let (a, b, peer) = pair(&Wish::default());
+    let mut memory = vec![0u8; 32];
+    memory[..16].copy_from_slice(&(u128::from(u64::MAX)).to_ne_bytes());
+    // 1.5 as a long double: significand, then sign and exponent.
+    let one_and_a_half = (0x3fff_u128 << 64 | 0xc000_0000_0000_0000).to_ne_bytes();
+    memory[16..].copy_from_slice(&one_and_a_half);
+    let mr = b.reg(&mut memory, REMOTE, 1, 0).unwrap();
+    for (datatype, operand, addr, op) in [
+        (FI_UINT128, 1u128.to_ne_bytes(), 0, FI_SUM),
+        (FI_LONG_DOUBLE, one_and_a_half, 16, FI_PROD),
+    ] {
+        let mut attr = AtomicAttr::default();
+        // SAFETY: live handles; the operand is copied when it is posted.
+        let code = again(|| unsafe {
+            let query = (*(*a.domain).ops).query_atomic;
+            assert_eq!(query(a.domain, datatype, op, &mut attr, 0), 0);
+            let write = (*(*a.ep).atomic).write;
+            let (at, none) = (operand.as_ptr().cast(), null_mut());
+            write(a.ep, at, 1, none, peer, addr, 1, datatype, op, none)
+        });
+        assert_eq!((code, attr.size), (0, 16));
+        assert!(a.completion(&[&b]).is_ok());
+    }
+    assert_eq!(mr.close(), 0);
+    assert_eq!(memory[..16], (1u128 << 64).to_ne_bytes());
+    let two_and_a_quarter = (0x4000_u128 << 64 | 0x9000_0000_0000_0000).to_ne_bytes();
+    assert_eq!(memory[16..26], two_and_a_quarter[..10]);
+}

@@ -10,6 +10,8 @@ mod auth_keys;
 mod coming_and_going;
 mod connected;
 mod deferred;
+mod devices;
+mod forgotten;
 mod harness;
 mod info;
 mod keys;

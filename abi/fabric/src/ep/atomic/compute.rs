@@ -1,5 +1,7 @@
-//! What atomic operations do to numbers: every type of 8 to 64 bits, and pairs of floating point numbers.
+//! What atomic operations do to numbers: whole ones of 8 to 128 bits, floating point numbers, and pairs of these.
 
+#[cfg(target_arch = "x86_64")]
+use super::extended::LongDouble;
 use crate::errno::{FiError, Result};
 use crate::sys::*;
 use std::ffi::c_int;
@@ -33,7 +35,11 @@ pub(super) fn size_of_type(datatype: c_int) -> Option<usize> {
         FI_INT16 | FI_UINT16 => 2,
         FI_INT32 | FI_UINT32 | FI_FLOAT => 4,
         FI_INT64 | FI_UINT64 | FI_DOUBLE | FI_FLOAT_COMPLEX => 8,
-        FI_DOUBLE_COMPLEX => 16,
+        FI_INT128 | FI_UINT128 | FI_DOUBLE_COMPLEX => 16,
+        #[cfg(target_arch = "x86_64")]
+        FI_LONG_DOUBLE => 16,
+        #[cfg(target_arch = "x86_64")]
+        FI_LONG_DOUBLE_COMPLEX => 32,
         _ => return None,
     })
 }
@@ -44,8 +50,11 @@ pub(super) fn size_of_type(datatype: c_int) -> Option<usize> {
 /// `FI_EOPNOTSUPP`: there is no such operation on such numbers.
 pub(crate) fn limits(kind: Kind, datatype: c_int, op: c_int) -> Result<(usize, usize)> {
     let size = size_of_type(datatype).ok_or(FiError::OPNOTSUPP)?;
-    let real = !matches!(datatype, FI_FLOAT_COMPLEX | FI_DOUBLE_COMPLEX);
-    let whole = real && !matches!(datatype, FI_FLOAT | FI_DOUBLE);
+    let real = !matches!(
+        datatype,
+        FI_FLOAT_COMPLEX | FI_DOUBLE_COMPLEX | FI_LONG_DOUBLE_COMPLEX
+    );
+    let whole = real && !matches!(datatype, FI_FLOAT | FI_DOUBLE | FI_LONG_DOUBLE);
     let there_is = match kind {
         Kind::Base | Kind::Fetch => match op {
             FI_MIN | FI_MAX => real,
@@ -76,7 +85,7 @@ trait Number: Copy + PartialEq {
     fn multiply(self, other: Self) -> Self;
     /// Below, equal, above; nothing for numbers that are not ordered.
     fn order(self, other: Self) -> Option<std::cmp::Ordering>;
-    fn bits(self, other: Self, how: fn(u64, u64) -> u64) -> Self;
+    fn bits(self, other: Self, how: fn(u128, u128) -> u128) -> Self;
 }
 
 macro_rules! whole {
@@ -87,37 +96,39 @@ macro_rules! whole {
             fn add(self, other: Self) -> Self { self.wrapping_add(other) }
             fn multiply(self, other: Self) -> Self { self.wrapping_mul(other) }
             fn order(self, other: Self) -> Option<std::cmp::Ordering> { Some(self.cmp(&other)) }
-            fn bits(self, other: Self, how: fn(u64, u64) -> u64) -> Self { how(self as u64, other as u64) as Self }
+            fn bits(self, other: Self, how: fn(u128, u128) -> u128) -> Self { how(self as u128, other as u128) as Self }
         }
     )*};
 }
-whole!(i8 u8 i16 u16 i32 u32 i64 u64);
+whole!(i8 u8 i16 u16 i32 u32 i64 u64 i128 u128);
 
 macro_rules! floating {
-    ($($type:ty)*) => {$(
+    ($($type:ty: $zero:expr, $one:expr;)*) => {$(
         impl Number for $type {
-            const ZERO: Self = 0.0;
-            const ONE: Self = 1.0;
+            const ZERO: Self = $zero;
+            const ONE: Self = $one;
             fn add(self, other: Self) -> Self { self + other }
             fn multiply(self, other: Self) -> Self { self * other }
             fn order(self, other: Self) -> Option<std::cmp::Ordering> { self.partial_cmp(&other) }
-            fn bits(self, _: Self, _: fn(u64, u64) -> u64) -> Self { self }
+            fn bits(self, _: Self, _: fn(u128, u128) -> u128) -> Self { self }
         }
 
         impl Number for [$type; 2] {
-            const ZERO: Self = [0.0; 2];
-            const ONE: Self = [1.0, 0.0];
+            const ZERO: Self = [$zero; 2];
+            const ONE: Self = [$one, $zero];
             fn add(self, other: Self) -> Self { [self[0] + other[0], self[1] + other[1]] }
             fn multiply(self, other: Self) -> Self {
                 let ([a, b], [c, d]) = (self, other);
                 [a * c - b * d, a * d + b * c]
             }
             fn order(self, _: Self) -> Option<std::cmp::Ordering> { None }
-            fn bits(self, _: Self, _: fn(u64, u64) -> u64) -> Self { self }
+            fn bits(self, _: Self, _: fn(u128, u128) -> u128) -> Self { self }
         }
     )*};
 }
-floating!(f32 f64);
+floating!(f32: 0.0, 1.0; f64: 0.0, 1.0;);
+#[cfg(target_arch = "x86_64")]
+floating!(LongDouble: LongDouble::ZERO, LongDouble::ONE;);
 
 /// A number as bytes of the machine.
 trait Bytes: Number {
@@ -133,7 +144,9 @@ macro_rules! bytes {
         }
     )*};
 }
-bytes!(i8 u8 i16 u16 i32 u32 i64 u64 f32 f64);
+bytes!(i8 u8 i16 u16 i32 u32 i64 u64 i128 u128 f32 f64);
+#[cfg(target_arch = "x86_64")]
+bytes!(LongDouble);
 
 macro_rules! pairs {
     ($($type:ty)*) => {$(
@@ -151,6 +164,8 @@ macro_rules! pairs {
     )*};
 }
 pairs!(f32 f64);
+#[cfg(target_arch = "x86_64")]
+pairs!(LongDouble);
 
 /// The new value of a number.
 fn one<N: Number>(op: c_int, old: N, operand: N, compare: N) -> N {
@@ -231,10 +246,16 @@ pub(super) fn apply(
         FI_UINT32 => all::<u32>(op, values, operands, compare),
         FI_INT64 => all::<i64>(op, values, operands, compare),
         FI_UINT64 => all::<u64>(op, values, operands, compare),
+        FI_INT128 => all::<i128>(op, values, operands, compare),
+        FI_UINT128 => all::<u128>(op, values, operands, compare),
         FI_FLOAT => all::<f32>(op, values, operands, compare),
         FI_DOUBLE => all::<f64>(op, values, operands, compare),
         FI_FLOAT_COMPLEX => all::<[f32; 2]>(op, values, operands, compare),
         FI_DOUBLE_COMPLEX => all::<[f64; 2]>(op, values, operands, compare),
+        #[cfg(target_arch = "x86_64")]
+        FI_LONG_DOUBLE => all::<LongDouble>(op, values, operands, compare),
+        #[cfg(target_arch = "x86_64")]
+        FI_LONG_DOUBLE_COMPLEX => all::<[LongDouble; 2]>(op, values, operands, compare),
         _ => Err(FiError::OPNOTSUPP),
     }
 }
@@ -263,6 +284,46 @@ mod tests {
             apply(FI_INT8, op, &mut bytes, &[operand as u8], &[]).unwrap();
             assert_eq!(bytes, [new as u8]);
         }
+    }
+
+    #[test]
+    fn numbers_of_sixteen_bytes() {
+        let mut value = i128::MAX.to_ne_bytes();
+        let operand = 1i128.to_ne_bytes();
+        apply(FI_INT128, FI_SUM, &mut value, &operand, &[]).unwrap();
+        assert_eq!(i128::from_ne_bytes(value), i128::MIN);
+        let high = (1u128 << 100).to_ne_bytes();
+        apply(FI_UINT128, FI_BXOR, &mut value, &high, &[]).unwrap();
+        assert_eq!(u128::from_ne_bytes(value), 1 << 127 | 1 << 100);
+        assert_eq!(
+            one(FI_MSWAP, u128::MAX, 0, 1 << 120),
+            u128::MAX ^ (1 << 120)
+        );
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn long_doubles_alone_and_in_pairs() {
+        let one = LongDouble::ONE;
+        let (two, none) = (one + one, one - one);
+        let of = |value: LongDouble| value.to_ne_bytes();
+        let pair = |a, b| [of(a), of(b)].concat();
+        let mut value = of(two);
+        apply(FI_LONG_DOUBLE, FI_PROD, &mut value, &of(two), &[]).unwrap();
+        assert_eq!(value[..10], of(two + two)[..10]);
+        apply(FI_LONG_DOUBLE, FI_MIN, &mut value, &of(one), &[]).unwrap();
+        apply(FI_LONG_DOUBLE, FI_CSWAP_GT, &mut value, &of(none), &of(two)).unwrap();
+        assert_eq!(value[..10], of(none)[..10], "two is more than one");
+        // i * i = -1
+        let mut value = pair(none, one);
+        let operand = value.clone();
+        apply(FI_LONG_DOUBLE_COMPLEX, FI_PROD, &mut value, &operand, &[]).unwrap();
+        assert_eq!(value[..10], of(none - one)[..10]);
+        assert_eq!(value[16..26], of(none)[..10]);
+        assert_eq!(
+            limits(Kind::Fetch, FI_LONG_DOUBLE_COMPLEX, FI_SUM),
+            Ok((128, 32))
+        );
     }
 
     #[test]
@@ -301,7 +362,8 @@ mod tests {
 
     #[test]
     fn what_there_is_not_is_said() {
-        assert!(limits(Kind::Base, FI_LONG_DOUBLE, FI_SUM).is_err());
+        assert!(limits(Kind::Base, FI_LONG_DOUBLE, FI_BXOR).is_err());
+        assert!(limits(Kind::Base, FI_UINT128 + 1, FI_SUM).is_err());
         assert!(limits(Kind::Base, FI_FLOAT, FI_BOR).is_err());
         assert!(limits(Kind::Base, FI_INT8, FI_ATOMIC_READ).is_err());
         assert!(limits(Kind::Fetch, FI_INT8, FI_CSWAP).is_err());

@@ -6,6 +6,8 @@
 
 mod calls;
 mod compute;
+#[cfg(target_arch = "x86_64")]
+mod extended;
 
 pub(super) use calls::{OPS, of_message};
 pub(crate) use compute::{Kind, limits};
