@@ -11,7 +11,6 @@ mod coming_and_going;
 mod connected;
 mod deferred;
 mod devices;
-mod forgotten;
 mod harness;
 mod info;
 mod keys;
