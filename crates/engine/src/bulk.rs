@@ -142,8 +142,11 @@ fn pull_step<L: Link, M: Memory>(
             if bulk.done < u64::from(head.len) {
                 return Stepped::More;
             }
-            hit(x, counter, head.len, true);
             let last = head.flags.contains(HeadFlags::LAST);
+            if last {
+                let total = qp.resp.current.map_or(head.len, |now| now.total);
+                hit(x, counter, total, true);
+            }
             Stepped::Finished(arrived(x, qp, port.meta.node, head, last))
         }
         Err(trouble) => unmoved(x, qp, port, head, trouble),

@@ -408,7 +408,9 @@ fn piece<M: Memory>(
             place_send(x, qp, now.received, bytes)
         };
         match stored {
-            Ok(counter) => hit(x, counter, head.len, true),
+            // A message of several pieces counts once.
+            Ok(counter) if last => hit(x, counter, now.total, true),
+            Ok(_) => {}
             Err(trouble) => return failed(x, qp, node, head, trouble),
         }
     }

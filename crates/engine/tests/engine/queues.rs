@@ -641,7 +641,7 @@ fn a_datagram_that_waits_is_as_it_was_posted() {
 fn bound_counters_are_told() {
     let mut pair = Pair::new();
     let [a, _] = pair.connect(|_, _| {});
-    let mine = pair.nodes[0].register(0, 64, ALL);
+    let mine = pair.nodes[0].register(0, 1000, ALL);
     let node = &pair.nodes[1];
     let range = [node.memory.range()];
     let mut spec = rkey_core::RegionSpec::new(node.domain, &range, ALL);
@@ -649,15 +649,18 @@ fn bound_counters_are_told() {
     let theirs = node.protection.register(&spec).unwrap();
     node.protection.bind_counter(theirs.id, 42).unwrap();
     node.protection.enable(theirs.id).unwrap();
-    let sge = [pair.nodes[0].sge(&mine, 0, 8)];
-    let remote = pair.nodes[1].target(&theirs, 0);
-    pair.send(
-        0,
-        &a,
-        &SendRequest::new(1, Work::Write { remote, imm: None }, &sge),
-    );
-    pair.send(0, &a, &SendRequest::new(2, Work::Read { remote }, &sge));
-    pair.settle();
+    // The long ones take several pieces, and count once.
+    for len in [8, 1000] {
+        let sge = [pair.nodes[0].sge(&mine, 0, len)];
+        let remote = pair.nodes[1].target(&theirs, 0);
+        pair.send(
+            0,
+            &a,
+            &SendRequest::new(1, Work::Write { remote, imm: None }, &sge),
+        );
+        pair.send(0, &a, &SendRequest::new(2, Work::Read { remote }, &sge));
+        pair.settle();
+    }
     let hits: Vec<_> = pair.nodes[1]
         .events()
         .iter()
@@ -670,7 +673,15 @@ fn bound_counters_are_told() {
             _ => None,
         })
         .collect();
-    assert_eq!(hits, [(42, 8, true), (42, 8, false)]);
+    assert_eq!(
+        hits,
+        [
+            (42, 8, true),
+            (42, 8, false),
+            (42, 1000, true),
+            (42, 1000, false)
+        ]
+    );
 }
 
 /// Receives in a shared queue use keys of the queue's domain, whatever the queue pair's is.
