@@ -77,10 +77,12 @@ pub(crate) struct Domain {
     pub(crate) users: Users,
 }
 
+/// Queue pair numbers have 24 bits; ours have more, so that the two never mix.
+pub(crate) const FIRST_NUMBER: u32 = 1 << 24;
+
 /// A number that no other endpoint or counter of the process has.
 pub(crate) fn number() -> u32 {
-    // Queue pair numbers have 24 bits; these have more, so that the two never mix.
-    static NEXT: AtomicU32 = AtomicU32::new(1 << 24);
+    static NEXT: AtomicU32 = AtomicU32::new(FIRST_NUMBER);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 

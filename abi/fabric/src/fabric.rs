@@ -47,6 +47,8 @@ impl Fabric {
             tracing::warn!(%error, "the device cannot be opened");
             crate::errno::of_device(&error)
         })?;
+        // Endpoints tell of them, by their own names.
+        opened.leave_own_denials_to_program();
         Ok(device.insert(opened).clone())
     }
 }

@@ -6,6 +6,7 @@
 //! against the rules of hardware that is not there.
 
 use crate::sys::*;
+use parking_lot::Mutex;
 use std::ffi::c_int;
 
 /// The names of `FI_RKEY_MR_MODE`.
@@ -178,6 +179,28 @@ pub(crate) fn negotiate(required: c_int, asked: &Request) -> Option<Granted> {
         mr_mode: needed,
         mode: 0,
     })
+}
+
+/// Tells, once for each set, which of the bits that the environment requires a program does not offer.
+pub(crate) fn explain(required: c_int, asked: &Request) {
+    static TOLD: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
+    let missing = needed(required, asked) & !asked.mr_mode.unwrap_or(ALL);
+    let mut told = TOLD.lock();
+    if missing != 0 && !told.contains(&missing) {
+        told.push(missing);
+        tracing::warn!(
+            "no match: FI_RKEY_MR_MODE or FI_RKEY_PROFILE requires {}, and the mr_mode of the hints has it not",
+            names(missing)
+        );
+    }
+}
+
+/// The names of some bits.
+fn names(bits: c_int) -> String {
+    let single = NAMES.iter().filter(|(_, bit)| bit.count_ones() == 1);
+    let known = single.filter(|(_, bit)| bits & bit != 0);
+    let names: Vec<_> = known.map(|(name, _)| format!("FI_MR_{name}")).collect();
+    names.join(", ")
 }
 
 /// The bits that concern a program with these capabilities (FI-079, FI-086, FI-I16).

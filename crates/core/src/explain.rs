@@ -27,6 +27,19 @@ impl fmt::Display for Attempt {
     }
 }
 
+/// Where a request came from: a queue pair, or an endpoint of several. Queue pair numbers have 24 bits, and
+/// who gives endpoints numbers begins above.
+struct Channel(u32);
+
+impl fmt::Display for Channel {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.checked_sub(1 << 24) {
+            None => write!(out, "queue pair {:#x}", self.0),
+            Some(endpoint) => write!(out, "endpoint {endpoint}"),
+        }
+    }
+}
+
 impl fmt::Display for NamedKey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -49,7 +62,7 @@ impl fmt::Display for Denial {
             key => write!(out, "with {key}")?,
         }
         if let Some(qp) = self.qp {
-            write!(out, " over queue pair {qp:#x}")?;
+            write!(out, " over {}", Channel(qp))?;
         }
         out.write_str(" refused: ")?;
         self.why(out)
@@ -132,7 +145,7 @@ impl Denial {
                 out.write_str("address plus length passes the end of the address space")
             }
             Reason::WrongEndpoint { bound: Some(qp) } => {
-                write!(out, "the memory serves queue pair {qp:#x} only")
+                write!(out, "the memory serves {} only", Channel(*qp))
             }
             Reason::WrongEndpoint { bound: None } => {
                 out.write_str("the memory serves one queue pair only, and that one is gone")

@@ -275,7 +275,7 @@ impl Listener {
         let credentials = peer_credentials(&socket).ok()?;
         let uid = credentials.uid;
         if !self.device.scope().admits(uid) {
-            tracing::debug!(uid, "dropped a client of another user");
+            tracing::info!(uid, "dropped a client of another user");
             return None;
         }
         let ok = side.qps.len() <= QPS_MAX

@@ -10,11 +10,12 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rkey_engine::DenialReport;
 pub use rkey_engine::report::KEPT;
+use rkey_engine::{DenialReport, Side};
 
 use crate::inspect::command;
 
@@ -26,6 +27,8 @@ const REFILL: Duration = Duration::from_millis(250);
 #[derive(Debug, Default)]
 pub(crate) struct DenialLog {
     inner: Mutex<Inner>,
+    /// The program tells of its own requests by itself.
+    peers_only: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -53,12 +56,19 @@ impl DenialLog {
         log
     }
 
+    /// From now on only refusals of peers' requests are logged.
+    pub(crate) fn log_peers_only(&self) {
+        self.peers_only.store(true, Ordering::Relaxed);
+    }
+
     /// Logs a report.
     pub(crate) fn write(&self, report: &DenialReport) {
         let mut inner = self.inner.lock();
         if let Some((file, count)) = &mut inner.file {
             *count += 1;
             tell_watcher(file, *count, report);
+        } else if report.side != Side::Target && self.peers_only.load(Ordering::Relaxed) {
+            // Somebody else does.
         } else if inner.may_log(Instant::now()) {
             let left_out = std::mem::take(&mut inner.silent);
             if left_out > 0 {

@@ -117,6 +117,12 @@ impl Device {
         Ok(())
     }
 
+    /// From now on the log says nothing of refusals that end requests of this device: who takes their
+    /// completions tells of them, in words of its own.
+    pub fn leave_own_denials_to_program(&self) {
+        self.shared().denials.log_peers_only();
+    }
+
     /// Whether both are the same device.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {

@@ -53,6 +53,8 @@ struct Queue {
     entries: VecDeque<Entry>,
     /// Data of the last error that was read; the program may look at it until the next read.
     error_data: Vec<u8>,
+    /// Where the program has these data, and how much of them.
+    given: (usize, usize),
 }
 
 /// What a program waits for: readable when the queue has entries or an endpoint has something to do.

@@ -5,12 +5,12 @@
 
 use super::entry::size_of_format;
 use super::{Cq, CqObject, Entry};
-use crate::eq::{give_error_data, give_text};
+use crate::eq::{give_error_data, give_text, give_words};
 use crate::errno::{FiError, Result};
 use crate::object::{count, find, status};
 use crate::sys::*;
 use crate::wait::{Deadline, readable};
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -201,8 +201,10 @@ pub(super) unsafe extern "C" fn readerr(
                 give_error_data(&queue.error_data, &mut room, &mut size);
                 (*into).err_data = room;
                 (*into).err_data_size = size;
+                queue.given = (room as usize, size);
             } else {
                 (*into).err_data = queue.error_data.as_ptr().cast_mut().cast();
+                queue.given = ((*into).err_data as usize, queue.error_data.len());
             }
             if cq.domain.version >= version(1, 20) {
                 (*into.cast::<LongCqErrEntry>()).src_addr = source;
@@ -213,12 +215,26 @@ pub(super) unsafe extern "C" fn readerr(
 }
 
 pub(super) unsafe extern "C" fn strerror(
-    _: *mut FidCq,
+    cq: *mut FidCq,
     prov_errno: c_int,
-    _: *const c_void,
+    err_data: *const c_void,
     buf: *mut c_char,
     len: usize,
 ) -> *const c_char {
+    // SAFETY: a handle, or something that is refused.
+    let sentence = unsafe { find::<CqObject, _>(cq) }.ok().and_then(|cq| {
+        let queue = cq.inner.queue.lock();
+        let (at, len) = queue.given;
+        // How long other data are, nobody has told us.
+        let ours = !err_data.is_null() && err_data as usize == at && len > 0;
+        let bytes = queue.error_data.get(..len).filter(|_| ours)?;
+        CString::new(bytes).ok()
+    });
     // SAFETY: null or room for so many bytes, as the caller promises.
-    unsafe { give_text(prov_errno, buf, len) }
+    unsafe {
+        match sentence {
+            Some(sentence) => give_words(sentence, buf, len),
+            None => give_text(prov_errno, buf, len),
+        }
+    }
 }

@@ -239,12 +239,22 @@ impl Endpoint {
         let report = self.domain.device.denial(completion.vendor);
         let denial = report.as_ref().map(|report| &report.denial);
         let error = of_status(completion.status, denial);
-        let detail = report.as_ref().map(ToString::to_string).unwrap_or_default();
-        if !detail.is_empty() {
-            tracing::warn!("{detail}");
-        }
         let Some(operation) = state.operations.get(completion.id) else {
             return;
+        };
+        let detail = match denial {
+            Some(denial) => {
+                let peer = state.connections[operation.connection].peer;
+                let here = self.number - crate::domain::FIRST_NUMBER;
+                let peer = match live.av.as_ref().map(|av| av.number(&peer)) {
+                    None | Some(FI_ADDR_NOTAVAIL) => crate::address::to_text(peer),
+                    Some(number) => format!("fi_addr {number}, {}", crate::address::to_text(peer)),
+                };
+                let detail = format!("{denial} (endpoint {here} to {peer})");
+                tracing::warn!("{detail}");
+                detail
+            }
+            None => String::new(),
         };
         operation.error.get_or_insert((error, detail.into_bytes()));
         if operation.answered {

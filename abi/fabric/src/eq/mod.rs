@@ -12,7 +12,7 @@ use crate::wait::{Deadline, Signal, check_object, readable};
 use parking_lot::Mutex;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -408,10 +408,18 @@ unsafe extern "C" fn strerror(
 /// # Safety
 /// Null or room for so many bytes.
 pub(crate) unsafe fn give_text(number: c_int, buf: *mut c_char, len: usize) -> *const c_char {
+    // SAFETY: as the caller promises.
+    unsafe { give_words(errno::text(number).into_owned(), buf, len) }
+}
+
+/// Some words: in the program's buffer if it has one.
+///
+/// # Safety
+/// Null or room for so many bytes.
+pub(crate) unsafe fn give_words(text: CString, buf: *mut c_char, len: usize) -> *const c_char {
     thread_local! {
-        static TEXT: std::cell::RefCell<std::ffi::CString> = std::cell::RefCell::default();
+        static TEXT: std::cell::RefCell<CString> = std::cell::RefCell::default();
     }
-    let text = errno::text(number).into_owned();
     if buf.is_null() || len == 0 {
         return TEXT.with(|place| {
             *place.borrow_mut() = text;

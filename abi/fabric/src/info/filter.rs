@@ -110,7 +110,10 @@ pub(crate) fn matches(
         mode: hints.mode,
         caps: hints.caps,
     };
-    let kind = mode::negotiate(required, &request).ok_or("mr_mode")?;
+    let kind = mode::negotiate(required, &request).ok_or_else(|| {
+        mode::explain(required, &request);
+        "mr_mode"
+    })?;
     let tx_caps = caps
         & !(FI_RECV
             | FI_REMOTE_READ

@@ -10,7 +10,7 @@ use crate::errno::{FiError, Result};
 use crate::object::find;
 use crate::sys::*;
 use rkey_device::base::range::VaRange;
-use rkey_device::core::LocalUse;
+use rkey_device::core::{Attempt, LocalUse};
 use rkey_device::engine::Sge;
 use std::ffi::c_void;
 
@@ -41,7 +41,8 @@ pub(crate) fn element(
 
 #[cold]
 fn refuse(why: &str, usage: LocalUse, addr: u64, len: u32) -> FiError {
-    tracing::warn!("{usage:?} of {len} B at {addr:#x} refused: {why}");
+    let what = Attempt::Local(usage);
+    tracing::warn!("{what} of {len} B at {addr:#x} refused: {why}");
     FiError::INVAL
 }
 

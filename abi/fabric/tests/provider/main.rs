@@ -30,3 +30,4 @@ mod silent;
 mod stopped;
 mod traffic;
 mod versions;
+mod words;

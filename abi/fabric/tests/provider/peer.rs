@@ -37,6 +37,15 @@ pub(crate) fn say_name(side: &Side) {
     say(&hex);
 }
 
+/// This program, running only `test`, as the peer.
+pub(crate) fn rerun(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(ROLE, "peer");
+    command
+}
+
 /// The other process. It does not outlive the test.
 pub(crate) struct Peer {
     child: Child,
@@ -47,9 +56,7 @@ pub(crate) struct Peer {
 impl Peer {
     /// Starts it. `test` is the whole name of the calling test.
     pub(crate) fn start(test: &str, environment: &[(&str, &str)]) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--nocapture", "--test-threads=1"])
-            .env(ROLE, "peer")
+        let mut child = rerun(test)
             .envs(environment.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

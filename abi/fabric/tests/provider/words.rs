@@ -1,0 +1,134 @@
+//! What a program's author reads: one line for each refusal, in libfabric's words.
+
+use crate::harness::*;
+use crate::peer::{is_peer, rerun};
+use crate::registration::pair;
+use rkey_fi::sys::*;
+use std::ffi::{CStr, c_char};
+use std::ptr::null_mut;
+
+/// What this test, run once more by itself with some bits required, writes to standard error.
+fn log_of(test: &str, mode: &str) -> Vec<String> {
+    let output = rerun(test)
+        .env("RKEY_LOG", "warn")
+        .env("FI_RKEY_MR_MODE", mode)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_refusal_is_told_once_on_each_side_in_the_words_of_libfabric() {
+    if is_peer() {
+        let (a, _b, peer) = pair(&Wish::default());
+        assert_eq!(a.write(peer, &[6; 4], 0, 2), 266);
+        return;
+    }
+    let lines = log_of(
+        "words::a_refusal_is_told_once_on_each_side_in_the_words_of_libfabric",
+        "",
+    );
+    let [one, two] = &lines[..] else {
+        panic!("{lines:#?}")
+    };
+    // The target's device tells first.
+    let (target, initiator) = if one.contains("asked by") {
+        (one, two)
+    } else {
+        (two, one)
+    };
+    let said = "RDMA write of 4 B at 0x0 with requested key 0x2";
+    assert!(
+        target.contains(said) && target.contains(" over endpoint "),
+        "{target}"
+    );
+    let to = "to fi_addr 0, fi_sockaddr_in://127.0.0.1:";
+    assert!(
+        initiator.contains(said) && initiator.contains("(endpoint ") && initiator.contains(to),
+        "{initiator}"
+    );
+    assert!(lines.iter().all(|line| !line.contains("queue pair")));
+}
+
+#[test]
+fn a_use_against_the_mode_is_told_in_words() {
+    if is_peer() {
+        let (a, _b, peer) = pair(&Wish::mode(FI_MR_LOCAL));
+        let bytes = [1u8; 8];
+        // SAFETY: a live handle; nothing is sent.
+        let code = again(|| unsafe {
+            let send = (*(*a.ep).msg).send;
+            send(a.ep, bytes.as_ptr().cast(), 8, null_mut(), peer, null_mut())
+        });
+        assert_eq!(code, -(libc::EINVAL as isize));
+        return;
+    }
+    let lines = log_of("words::a_use_against_the_mode_is_told_in_words", "");
+    let [line] = &lines[..] else {
+        panic!("{lines:#?}")
+    };
+    assert!(line.contains(" send of 8 B at 0x"), "{line}");
+}
+
+/// A program that does not offer what the environment requires finds nothing, and reads why, once.
+#[test]
+fn bits_that_a_program_lacks_are_named() {
+    if is_peer() {
+        let provider = rkey_fi::fi_prov_ini();
+        for _ in 0..3 {
+            let mut info = null_mut();
+            // SAFETY: the entry point's structure; hints with everything they need.
+            let code = unsafe {
+                let mut domain: DomainAttr = std::mem::zeroed();
+                domain.mr_mode = FI_MR_LOCAL;
+                let mut hints: Info = std::mem::zeroed();
+                hints.domain_attr = &mut domain;
+                let none = std::ptr::null();
+                ((*provider).getinfo)(V1_17, none, none, 0, &hints, &mut info)
+            };
+            assert_eq!(code, -libc::ENODATA);
+        }
+        return;
+    }
+    let test = "words::bits_that_a_program_lacks_are_named";
+    let lines = log_of(test, "LOCAL,RAW,ENDPOINT,MMU_NOTIFY");
+    let [line] = &lines[..] else {
+        panic!("{lines:#?}")
+    };
+    let why = "requires FI_MR_RAW, FI_MR_MMU_NOTIFY, FI_MR_ENDPOINT, and";
+    assert!(line.contains(why), "{line}");
+}
+
+/// `fi_cq_strerror` has the sentence for the data of the error, and the name without them.
+#[test]
+fn the_queue_explains_its_errors() {
+    let (a, _b, peer) = pair(&Wish::default());
+    let bytes = [6u8; 4];
+    // SAFETY: a live handle; the bytes stay until the completion.
+    let code = again(|| unsafe {
+        let write = (*(*a.ep).rma).write;
+        let at = bytes.as_ptr().cast();
+        write(a.ep, at, 4, null_mut(), peer, 0, 2, null_mut())
+    });
+    assert_eq!(code, 0);
+    let error = a.completion(&[]).unwrap_err();
+    let strerror = |data, buf: *mut c_char, len| {
+        // SAFETY: a live handle, and room of our own; the answer is a C string.
+        unsafe {
+            let text = ((*(*a.cq).ops).strerror)(a.cq, error.prov_errno, data, buf, len);
+            CStr::from_ptr(text).to_str().unwrap().to_owned()
+        }
+    };
+    let sentence = strerror(error.err_data.cast_const(), null_mut(), 0);
+    assert!(sentence.contains("no memory has this key"), "{sentence}");
+    let mut room = [0; 9];
+    let cut = strerror(error.err_data.cast_const(), room.as_mut_ptr(), room.len());
+    assert_eq!(cut, sentence[..8]);
+    let name = strerror(std::ptr::null(), null_mut(), 0);
+    assert_eq!(name, "Required key not available");
+    // Data that are not of this queue are not looked at.
+    let other = std::ptr::dangling::<u8>().cast();
+    assert_eq!(strerror(other, null_mut(), 0), name);
+}
