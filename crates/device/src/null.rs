@@ -4,11 +4,11 @@
 // UNSAFETY: maps memory.
 
 use std::io;
-use std::sync::OnceLock;
 
+use parking_lot::Mutex;
 use rkey_base::range::VaRange;
 use rkey_core::{DomainId, Region};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
 use crate::device::Device;
 use crate::error::DeviceError;
@@ -18,31 +18,37 @@ const BLOCK: usize = 256 << 10;
 
 /// The zeros, which nobody can write, and the sink, which nobody reads. One of each serves all devices of the process
 /// and stays as long as it; pages that nobody touches take no memory, and those of the zeros never do.
-static BLOCKS: OnceLock<[VaRange; 2]> = OnceLock::new();
+static BLOCKS: Mutex<Option<[VaRange; 2]>> = Mutex::new(None);
 
-fn block(protection: ProtFlags) -> io::Result<VaRange> {
+fn blocks() -> io::Result<[VaRange; 2]> {
+    let mut blocks = BLOCKS.lock();
+    match *blocks {
+        Some(blocks) => Ok(blocks),
+        None => Ok(*blocks.insert(map()?)),
+    }
+}
+
+fn map() -> io::Result<[VaRange; 2]> {
     // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
     let start = unsafe {
         mmap_anonymous(
             std::ptr::null_mut(),
-            BLOCK,
-            protection,
+            2 * BLOCK,
+            ProtFlags::READ | ProtFlags::WRITE,
             MapFlags::PRIVATE | MapFlags::NORESERVE,
         )?
     };
-    VaRange::new(start as u64, BLOCK as u64).ok_or_else(|| io::Error::other("memory at the end"))
-}
-
-fn blocks() -> io::Result<[VaRange; 2]> {
-    if let Some(blocks) = BLOCKS.get() {
-        return Ok(*blocks);
+    // SAFETY: the first half of the mapping, which nobody knows yet.
+    if let Err(error) = unsafe { mprotect(start, BLOCK, MprotectFlags::READ) } {
+        // SAFETY: the mapping, which nobody will ever know.
+        let _ = unsafe { munmap(start, 2 * BLOCK) };
+        return Err(error.into());
     }
-    let new = [
-        block(ProtFlags::READ)?,
-        block(ProtFlags::READ | ProtFlags::WRITE)?,
-    ];
-    // Should another thread have been quicker, ours are lost, once.
-    Ok(*BLOCKS.get_or_init(|| new))
+    let half = |number: u64| VaRange::new(start as u64 + number * BLOCK as u64, BLOCK as u64);
+    match [half(0), half(1)] {
+        [Some(zeros), Some(sink)] => Ok([zeros, sink]),
+        _ => Err(io::Error::other("a mapping that passes the last address")),
+    }
 }
 
 impl Device {
