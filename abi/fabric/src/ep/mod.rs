@@ -16,7 +16,7 @@
 //! | [`matching`] | which receive a message goes to |
 //! | [`operation`] | operations that are under way |
 //! | [`condemned`] | operations that are over, with memory that a peer may still touch |
-//! | [`send`], [`receive`] | messages out, messages in |
+//! | [`send`], [`receive`], [`payload`], [`look`] | messages out; messages in, where they go, looking for them |
 //! | [`shared`] | receives that several endpoints share |
 //! | [`progress`] | completions of the device, and what follows from them |
 //! | [`msg`], [`tagged`], [`rma`], [`atomic`] | the calls; [`calls`] is what the first two have in common |
@@ -34,12 +34,14 @@ pub(crate) mod connection;
 mod credit;
 pub(crate) mod deferred;
 mod header;
+mod look;
 mod matching;
 mod msg;
 pub(crate) mod object;
 mod operation;
 mod options;
 mod order;
+mod payload;
 mod progress;
 mod receive;
 mod rma;

@@ -1,21 +1,15 @@
-//! Messages in: receives that are posted, looked for, claimed and cancelled; payload into its place.
-
-#![allow(unsafe_code)]
-// UNSAFETY: writes to memory that the program handed over to receive into.
+//! Messages in: receives that are posted and cancelled, and messages that find theirs or are kept.
 
 use super::deferred::Deferred;
 use super::header::{Header, Kind};
 use super::matching::{Keep, Pattern};
-use super::operation::{Hold, Operation, What};
 use super::order::Arrival;
+use super::payload::part;
 use super::send::{Descriptors, elements, total};
 use super::*;
 use crate::cq::Entry;
-use connection::Later;
 use libc::iovec;
-use rkey_device::base::memory::Memory;
-use rkey_device::core::{Key, LocalUse, WireKey};
-use rkey_device::engine::{SendFlags, Target, Work};
+use rkey_device::core::LocalUse;
 use std::ffi::c_void;
 use std::sync::atomic::AtomicU32;
 
@@ -365,188 +359,16 @@ impl Endpoint {
     }
 
     /// Tells the sender that a message was delivered, if it wants to know.
-    fn confirm(&self, live: &Live, state: &mut State, connection: usize, header: &Header) {
-        if header.confirm || matches!(header.kind, Kind::Announced { .. }) {
-            self.done(live, state, connection, header.id, 0);
-        }
-    }
-
-    /// Copies a payload to where it goes, and completes the receive.
-    #[inline]
-    fn place(&self, live: &Live, state: &mut State, mut landing: Landing, payload: &[u8]) {
-        landing.turn = self.turn(state, false);
-        let fits = payload.len().min(landing.room);
-        landing.entry.len = fits;
-        let error = match self.scatter(&landing.sges, &payload[..fits]) {
-            Err(error) => Some(error),
-            Ok(()) if fits < payload.len() => {
-                landing.entry.overflow = payload.len() - fits;
-                Some(FiError::TRUNC)
-            }
-            Ok(()) => None,
-        };
-        self.received(live, state, landing, error);
-    }
-
-    /// Copies a message to local memory.
-    fn scatter(&self, sges: &[Sge], bytes: &[u8]) -> Result<()> {
-        self.scatter_for(sges, bytes, LocalUse::Recv)
-    }
-
-    /// Copies bytes to local memory that has the right for this use.
-    pub(super) fn scatter_for(
-        &self,
-        sges: &[Sge],
-        mut bytes: &[u8],
-        usage: LocalUse,
-    ) -> Result<()> {
-        // SAFETY: the program handed the memory over to receive into; it is writable, or a fault.
-        let memory = unsafe { self.domain.device.memory() };
-        for sge in sges {
-            let (now, rest) = bytes.split_at(bytes.len().min(sge.len as usize));
-            bytes = rest;
-            if now.is_empty() {
-                continue;
-            }
-            if sge.key == self.group.everything() {
-                memory
-                    .store_bytes(sge.addr, now)
-                    .map_err(|_| FiError::FAULT)?;
-                continue;
-            }
-            // SAFETY: nothing is registered or closed through the table here.
-            let table = unsafe { self.domain.device.protection() };
-            let len = now.len() as u64;
-            // The region may have been closed since the receive was posted.
-            let lease = table
-                .check_local(self.group.id, sge.key, sge.addr, len, usage)
-                .map_err(|denial| {
-                    tracing::warn!("{denial}");
-                    FiError::ACCES
-                })?;
-            let mut left = now;
-            for span in lease.spans() {
-                let (now, rest) = left.split_at(left.len().min(span.len() as usize));
-                memory
-                    .store_bytes(span.start(), now)
-                    .map_err(|_| FiError::FAULT)?;
-                left = rest;
-            }
-        }
-        Ok(())
-    }
-
-    /// Starts to read an announced payload from its sender.
-    fn fetch(
+    pub(super) fn confirm(
         &self,
         live: &Live,
         state: &mut State,
-        mut landing: Landing,
-        header: &Header,
-        key: u32,
         connection: usize,
+        header: &Header,
     ) {
-        landing.turn = self.turn(state, true);
-        let len = header.len as usize;
-        let fits = len.min(landing.room);
-        landing.entry.len = fits;
-        if fits < len {
-            // What does not fit is not read; the sender is done with it.
-            landing.entry.overflow = len - fits;
+        if header.confirm || matches!(header.kind, Kind::Announced { .. }) {
+            self.done(live, state, connection, header.id, 0);
         }
-        landing.sges = part(&landing.sges, 0, fits);
-        if fits == 0 || state.connections[connection].lost {
-            let error = match len {
-                0 => None,
-                _ if fits == 0 => Some(FiError::TRUNC),
-                _ => Some(FiError::CONNRESET),
-            };
-            self.confirm(live, state, connection, header);
-            self.received(live, state, landing, error);
-            return;
-        }
-        let id = state.operations.add(Operation {
-            left: 1,
-            error: None,
-            what: What::Fetch {
-                landing: Box::new(landing),
-                id: header.id,
-            },
-            // The key rides along until the read is posted.
-            entry: Entry {
-                data: u64::from(key),
-                ..Entry::default()
-            },
-            report: false,
-            counts: None,
-            connection,
-            answered: false,
-            turn: None,
-            hold: Hold::Nothing,
-        });
-        let it = &mut state.connections[connection];
-        if it.outstanding < SENDS && it.waiting.is_empty() {
-            self.fetch_now(state, connection, id);
-        } else {
-            it.waiting.push_back(Later::Fetch(id));
-        }
-    }
-
-    /// Posts the read of an announced payload.
-    pub(super) fn fetch_now(&self, state: &mut State, connection: usize, id: u64) {
-        let Some(operation) = state.operations.get(id) else {
-            return;
-        };
-        let What::Fetch { landing, .. } = &operation.what else {
-            return;
-        };
-        let key = WireKey::Device(Key(operation.entry.data as u32));
-        // A receive's buffer need not have the right of a read's result: it is reached as memory of the process, after
-        // its own right was checked when it was posted.
-        let sges: Vec<Sge> = landing
-            .sges
-            .iter()
-            .filter(|sge| sge.len > 0)
-            .copied()
-            .collect();
-        let read = Work::Read {
-            remote: Target { addr: 0, key },
-        };
-        let sges = self.as_results(&sges);
-        if self
-            .post(state, connection, read, &sges, None, SendFlags::empty(), id)
-            .is_err()
-            && let Some(operation) = state.operations.take(id)
-            && let What::Fetch { landing, .. } = operation.what
-            && let Some(live) = self.live.get()
-        {
-            self.received(live, state, *landing, Some(FiError::CONNRESET));
-        }
-    }
-
-    /// The same memory, named so that results can be put there.
-    fn as_results(&self, sges: &[Sge]) -> Vec<Sge> {
-        // SAFETY: nothing is registered or closed through the table here.
-        let table = unsafe { self.domain.device.protection() };
-        let mut results = Vec::with_capacity(sges.len());
-        for sge in sges {
-            let len = u64::from(sge.len);
-            if sge.key == self.group.everything() {
-                results.push(*sge);
-                continue;
-            }
-            if let Ok(lease) =
-                table.check_local(self.group.id, sge.key, sge.addr, len, LocalUse::Recv)
-            {
-                let key = self.group.everything();
-                results.extend(lease.spans().map(|span| Sge {
-                    addr: span.start(),
-                    len: span.len() as u32,
-                    key,
-                }));
-            }
-        }
-        results
     }
 
     /// Completes a receive, when it is its turn.
@@ -591,136 +413,6 @@ impl Endpoint {
         }
     }
 
-    /// `FI_PEEK`, `FI_CLAIM`, `FI_DISCARD` (fi_tagged(3)).
-    fn look(&self, live: &Live, wanted: &Wanted<'_>, pattern: &Pattern<SocketAddr>) -> Result<()> {
-        match self.try_look(live, wanted, pattern)? {
-            true => Ok(()),
-            false => Self::nothing_there(live, wanted),
-        }
-    }
-
-    /// The same, as far as a message is there; whether there is one.
-    pub(super) fn try_look(
-        &self,
-        live: &Live,
-        wanted: &Wanted<'_>,
-        pattern: &Pattern<SocketAddr>,
-    ) -> Result<bool> {
-        let (peek, claim, discard) = (
-            wanted.flags & FI_PEEK != 0,
-            wanted.flags & FI_CLAIM != 0,
-            wanted.flags & FI_DISCARD != 0,
-        );
-        let context = wanted.context as usize;
-        let mut state = live.state.lock();
-        self.advance(live, &mut state);
-        if !peek {
-            if !claim {
-                return Err(FiError::BADFLAGS);
-            }
-            return self.take_claimed(live, &mut state, wanted);
-        }
-        let queue = if wanted.tag.is_some() {
-            &mut state.tagged
-        } else {
-            &mut state.messages
-        };
-        if !(claim || discard) {
-            let Some((source, _, kept)) = queue.peek(pattern) else {
-                return Ok(false);
-            };
-            self.tell(live, context, source, kept.header());
-            return Ok(true);
-        }
-        let Some((source, tag, kept)) = queue.message_for(pattern) else {
-            return Ok(false);
-        };
-        if let Some(srx) = &live.srx {
-            srx.forget(1);
-        }
-        if claim {
-            self.tell(live, context, &source, kept.header());
-            state.claimed.insert(context, (source, tag, kept));
-        } else {
-            self.discard(live, &mut state, context, &source, &kept);
-        }
-        Ok(true)
-    }
-
-    /// Receives or discards the message that was claimed with this context; whether there is one.
-    fn take_claimed(&self, live: &Live, state: &mut State, wanted: &Wanted<'_>) -> Result<bool> {
-        let context = wanted.context as usize;
-        let Some((source, tag, kept)) = state.claimed.remove(&context) else {
-            return Ok(false);
-        };
-        if wanted.flags & FI_DISCARD != 0 {
-            self.discard(live, state, context, &source, &kept);
-            return Ok(true);
-        }
-        match prepare(&self.domain, &self.group, self.caps, wanted) {
-            Ok(mut receive) => {
-                let (landing, _) = self.landing(live, &mut receive, &source, kept.header());
-                self.deliver(live, state, landing, kept);
-                Ok(true)
-            }
-            Err(error) => {
-                state.claimed.insert(context, (source, tag, kept));
-                Err(error)
-            }
-        }
-    }
-
-    /// Says that no message is there, in the way of the call.
-    pub(super) fn nothing_there(live: &Live, wanted: &Wanted<'_>) -> Result<()> {
-        if wanted.flags & FI_PEEK == 0 {
-            return Err(FiError::INVAL);
-        }
-        let (kind, tag) = match wanted.tag {
-            Some((tag, _)) => (FI_TAGGED, tag),
-            None => (FI_MSG, 0),
-        };
-        let entry = Entry {
-            context: wanted.context as usize,
-            flags: FI_RECV | kind,
-            tag,
-            ..Entry::default()
-        };
-        if let Some(rx) = &live.rx {
-            rx.cq.push(entry.failed(FiError::NOMSG));
-        }
-        Ok(())
-    }
-
-    /// Completes a call that looked for a message, or threw one away.
-    fn tell(&self, live: &Live, context: usize, source: &SocketAddr, header: &Header) {
-        let source = match &live.av {
-            Some(av) if self.caps & FI_SOURCE != 0 => av.number(source),
-            _ => FI_ADDR_NOTAVAIL,
-        };
-        if let Some(rx) = &live.rx {
-            rx.cq.push(Entry {
-                context,
-                source,
-                len: header.len as usize,
-                ..rx_entry(header)
-            });
-        }
-    }
-
-    /// Throws a message away, and completes the call that asked for it.
-    fn discard(
-        &self,
-        live: &Live,
-        state: &mut State,
-        context: usize,
-        source: &SocketAddr,
-        kept: &Kept,
-    ) {
-        self.unkeep(live, state, kept);
-        self.confirm(live, state, kept.connection(), kept.header());
-        self.tell(live, context, source, kept.header());
-    }
-
     /// `fi_cancel`: a receive that waits ends with `FI_ECANCELED`.
     pub(super) fn cancel(&self, context: *mut c_void) -> Result<()> {
         let live = self.live()?;
@@ -763,7 +455,7 @@ impl Endpoint {
 }
 
 /// What a completion says about a message that arrived.
-fn rx_entry(header: &Header) -> Entry {
+pub(super) fn rx_entry(header: &Header) -> Entry {
     let kind = if header.tagged { FI_TAGGED } else { FI_MSG };
     let data = if header.has_data {
         FI_REMOTE_CQ_DATA
@@ -776,23 +468,4 @@ fn rx_entry(header: &Header) -> Entry {
         tag: header.tag,
         ..Entry::default()
     }
-}
-
-/// A part of some local memory.
-pub(super) fn part(sges: &[Sge], mut skip: usize, mut len: usize) -> Vec<Sge> {
-    let mut part = Vec::with_capacity(sges.len());
-    for sge in sges {
-        let before = skip.min(sge.len as usize);
-        skip -= before;
-        let take = (sge.len as usize - before).min(len);
-        len -= take;
-        if take > 0 {
-            part.push(Sge {
-                addr: sge.addr.wrapping_add(before as u64),
-                len: take as u32,
-                key: sge.key,
-            });
-        }
-    }
-    part
 }

@@ -11,7 +11,7 @@ pub(super) use calls::{OPS, check_flags};
 use super::connection::NOBODY;
 use super::deferred::Deferred;
 use super::operation::{Hold, Operation, What};
-use super::receive::part;
+use super::payload::part;
 use super::send::{Descriptors, total};
 use super::*;
 use crate::cq::Entry;
