@@ -72,6 +72,11 @@ pub(crate) struct Domain {
     pub(crate) persistent: Mutex<HashSet<RegionId>>,
     /// Regions that are tied to a counter or an endpoint.
     pub(crate) tied: Mutex<Vec<Weak<Mr>>>,
+    /// The number under which the device counts what peers do to regions without a counter of their own: since
+    /// an endpoint has a counter for that.
+    pub(crate) remote_counted: OnceLock<u32>,
+    /// Regions that peers reach, where accesses of peers can be counted (`FI_RMA_EVENT`).
+    pub(crate) countable: Mutex<HashMap<RegionId, Weak<Mr>>>,
     /// What waits for counters.
     pub(crate) work: work::Queue,
     pub(crate) users: Users,
@@ -266,6 +271,8 @@ pub(crate) unsafe extern "C" fn domain_open(
             counters: Mutex::default(),
             persistent: Mutex::default(),
             tied: Mutex::default(),
+            remote_counted: OnceLock::new(),
+            countable: Mutex::default(),
             work: work::Queue::default(),
             users: Users::default(),
         };

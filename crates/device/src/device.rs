@@ -191,6 +191,34 @@ impl Device {
             .unwrap_or_default()
     }
 
+    /// Counts from now on what peers do through an endpoint (as queue pairs were told of it) to regions that
+    /// are bound to a counter.
+    pub fn count_endpoint(&self, endpoint: u32) {
+        if !self.is_forked() {
+            let mut counters = self.shared().endpoint_counters.lock();
+            counters.entry(endpoint).or_default();
+        }
+    }
+
+    /// What was counted for an endpoint ([`Device::count_endpoint`]).
+    #[must_use]
+    pub fn endpoint_counter(&self, endpoint: u32) -> Counter {
+        if self.is_forked() {
+            return Counter::default();
+        }
+        let counters = self.shared().endpoint_counters.lock();
+        counters.get(&endpoint).copied().unwrap_or_default()
+    }
+
+    /// Ends that; the answer is what was counted.
+    pub fn forget_endpoint_counter(&self, endpoint: u32) -> Counter {
+        if self.is_forked() {
+            return Counter::default();
+        }
+        let removed = self.shared().endpoint_counters.lock().remove(&endpoint);
+        removed.unwrap_or_default()
+    }
+
     /// The next asynchronous event, waiting up to `timeout` for it (`None`: for ever).
     ///
     /// # Errors

@@ -52,17 +52,16 @@ impl Shared {
                 Event::Denied(report) => self.denials.write(&report),
                 Event::CounterHit {
                     counter,
+                    endpoint,
                     bytes,
                     write,
                 } => {
                     let mut counters = self.counters.lock();
-                    let entry = counters.entry(counter).or_default();
-                    *(if write {
-                        &mut entry.writes
-                    } else {
-                        &mut entry.reads
-                    }) += 1;
-                    entry.bytes += u64::from(bytes);
+                    counters.entry(counter).or_default().add(bytes, write);
+                    drop(counters);
+                    if let Some(entry) = self.endpoint_counters.lock().get_mut(&endpoint) {
+                        entry.add(bytes, write);
+                    }
                 }
                 Event::BindFailed { qpn, error, .. } => {
                     tracing::warn!(qpn, %error, "a posted bind of a window failed");

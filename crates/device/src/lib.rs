@@ -74,6 +74,7 @@ pub use inspect::{Inspection, list_devices};
 pub use paths::{CopyPaths, copy_paths};
 pub use qp::{Qp, QpOptions};
 pub use queue::{Cq, Srq};
+pub use shared::Counter;
 pub use shared_memory::SharedMemory;
 
 pub use rkey_base as base;

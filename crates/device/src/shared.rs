@@ -73,6 +73,8 @@ pub(crate) struct Shared {
     /// Sockets that the program listens at, to be shut when the device fails.
     listeners: Mutex<Vec<Weak<OwnedFd>>>,
     pub(crate) counters: Mutex<HashMap<u32, Counter>>,
+    /// The same by endpoint, for those that somebody asked about.
+    pub(crate) endpoint_counters: Mutex<HashMap<u32, Counter>>,
     /// How many completion queues are armed: somebody means to sleep.
     pub(crate) armed: AtomicU32,
     stopping: AtomicBool,
@@ -93,6 +95,17 @@ pub struct Counter {
     pub reads: u64,
     /// Bytes of both.
     pub bytes: u64,
+}
+
+impl Counter {
+    pub(crate) fn add(&mut self, bytes: u32, write: bool) {
+        *(if write {
+            &mut self.writes
+        } else {
+            &mut self.reads
+        }) += 1;
+        self.bytes += u64::from(bytes);
+    }
 }
 
 impl Shared {
@@ -135,6 +148,7 @@ impl Shared {
             channels: Mutex::new(Vec::new()),
             listeners: Mutex::new(Vec::new()),
             counters: Mutex::new(HashMap::new()),
+            endpoint_counters: Mutex::new(HashMap::new()),
             armed: AtomicU32::new(0),
             stopping: AtomicBool::new(false),
             fork,

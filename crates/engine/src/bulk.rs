@@ -145,7 +145,7 @@ fn pull_step<L: Link, M: Memory>(
             let last = head.flags.contains(HeadFlags::LAST);
             if last {
                 let total = qp.resp.current.map_or(head.len, |now| now.total);
-                hit(x, counter, total, true);
+                hit(x, qp, counter, total, true);
             }
             Stepped::Finished(arrived(x, qp, port.meta.node, head, last))
         }
@@ -218,7 +218,7 @@ fn push_step<L: Link, M: Memory>(
                 }
                 return Stepped::More;
             }
-            hit(x, counter, head.total, false);
+            hit(x, qp, counter, head.total, false);
             qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
             Stepped::Finished(Reply::Answer(Answer {
                 head: answer,
@@ -272,7 +272,7 @@ fn read_step<L: Link, M: Memory>(
             (Ok(()), Ok(counter)) => {
                 bulk.done += len;
                 if bulk.done == total {
-                    hit(x, counter, head.total, false);
+                    hit(x, qp, counter, head.total, false);
                     qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
                     return Stepped::Finished(Reply::Done);
                 }

@@ -212,9 +212,10 @@ impl<M> Context<M> {
 
     /// A peer's operation moved bytes of a region with a counter.
     #[cold]
-    pub(crate) fn count(&mut self, counter: u32, bytes: u32, write: bool) {
+    pub(crate) fn count(&mut self, counter: u32, endpoint: u32, bytes: u32, write: bool) {
         self.events.push_back(Event::CounterHit {
             counter,
+            endpoint,
             bytes,
             write,
         });

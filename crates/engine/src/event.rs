@@ -109,6 +109,8 @@ pub enum Event {
     CounterHit {
         /// The counter that was bound to the region.
         counter: u32,
+        /// The endpoint that the queue pair belongs to, or its own number.
+        endpoint: u32,
         /// Bytes moved.
         bytes: u32,
         /// Whether the peer wrote (write, atomic) or read.

@@ -145,7 +145,7 @@ fn small_write<M: Memory>(
 ) -> Reply {
     match x.reach.store_remote(&asked(qp, head), bytes) {
         Ok(counter) => {
-            hit(x, counter, head.len, true);
+            hit(x, qp, counter, head.len, true);
             qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
             Reply::Done
         }
@@ -409,7 +409,7 @@ fn piece<M: Memory>(
         };
         match stored {
             // A message of several pieces counts once.
-            Ok(counter) if last => hit(x, counter, now.total, true),
+            Ok(counter) if last => hit(x, qp, counter, now.total, true),
             Ok(_) => {}
             Err(trouble) => return failed(x, qp, node, head, trouble),
         }
@@ -435,9 +435,9 @@ fn place_send<M: Memory>(
 }
 
 #[inline]
-pub(crate) fn hit<M>(x: &mut Context<M>, counter: Counter, bytes: u32, write: bool) {
+pub(crate) fn hit<M>(x: &mut Context<M>, qp: &Qp, counter: Counter, bytes: u32, write: bool) {
     if let Some(counter) = counter {
-        x.count(counter, bytes, write);
+        x.count(counter, qp.accessor().qp, bytes, write);
     }
 }
 
@@ -558,7 +558,7 @@ fn atomic<M: Memory>(x: &mut Context<M>, qp: &mut Qp, node: NodeId, head: &Head)
     });
     match done {
         Ok((old, counter)) => {
-            hit(x, counter, 8, true);
+            hit(x, qp, counter, 8, true);
             qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
             let mut result = back(head, Op::AtomicResult);
             result.operands = [old, 0];

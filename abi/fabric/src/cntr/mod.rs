@@ -10,7 +10,7 @@ use crate::nosys::{self, nosys};
 use crate::object::{Users, find, object, place, remove, status};
 use crate::sys::*;
 use crate::wait::{Deadline, check_object};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +30,22 @@ pub(crate) struct CntrObject {
 }
 object!(CntrObject, FidCntr, 65536);
 
+/// What peers do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Remote {
+    Reads,
+    Writes,
+}
+
+impl Remote {
+    fn of(self, counted: rkey_device::Counter) -> u64 {
+        match self {
+            Self::Reads => counted.reads,
+            Self::Writes => counted.writes,
+        }
+    }
+}
+
 /// A counter.
 pub(crate) struct Counter {
     pub(crate) domain: Arc<Domain>,
@@ -39,6 +55,8 @@ pub(crate) struct Counter {
     /// The number under which the device counts accesses to regions.
     regions: OnceLock<u32>,
     endpoints: RwLock<Vec<Arc<Endpoint>>>,
+    /// Endpoints (by number) whose accesses by peers count here.
+    remote: Mutex<Vec<(u32, Remote)>>,
     waitable: bool,
     pub(crate) users: Users,
 }
@@ -53,9 +71,14 @@ impl Counter {
     }
 
     fn by_device(&self) -> u64 {
-        self.regions
-            .get()
-            .map_or(0, |&number| self.domain.device.counter(number).writes)
+        let device = &self.domain.device;
+        let of_regions = self.regions.get();
+        let of_regions = of_regions.map_or(0, |&number| device.counter(number).writes);
+        let remote = self.remote.lock();
+        let of_endpoints = remote
+            .iter()
+            .map(|&(number, kind)| kind.of(device.endpoint_counter(number)));
+        of_endpoints.fold(of_regions, u64::wrapping_add)
     }
 
     fn value(&self) -> u64 {
@@ -74,6 +97,22 @@ impl Counter {
     pub(crate) fn reached(&self) -> u64 {
         self.value()
             .saturating_add(self.errors.load(Ordering::Acquire))
+    }
+
+    /// Counts from now on what peers do through an endpoint.
+    pub(crate) fn watch(&self, endpoint: u32, kind: Remote) {
+        self.domain.device.count_endpoint(endpoint);
+        self.remote.lock().push((endpoint, kind));
+    }
+
+    /// Ends that, and keeps what was counted.
+    pub(crate) fn unwatch(&self, endpoint: u32, kind: Remote) {
+        let mut remote = self.remote.lock();
+        let before = remote.len();
+        remote.retain(|it| *it != (endpoint, kind));
+        if remote.len() < before {
+            self.add(kind.of(self.domain.device.endpoint_counter(endpoint)));
+        }
     }
 
     /// Makes the endpoints progress that count here.
@@ -160,6 +199,7 @@ pub(crate) unsafe extern "C" fn cntr_open(
             errors: AtomicU64::new(0),
             regions: OnceLock::new(),
             endpoints: RwLock::default(),
+            remote: Mutex::default(),
             waitable: check_object(wait_obj)?,
             users: Users::default(),
         };

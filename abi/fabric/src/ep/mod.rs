@@ -51,7 +51,7 @@ mod tagged;
 
 use crate::av::{AuthKey, Av};
 use crate::cm::Serving;
-use crate::cntr::Counter;
+use crate::cntr::{Counter, Remote};
 use crate::cq::Cq;
 use crate::domain::{Domain, Group};
 use crate::eq::Eq;
@@ -146,6 +146,8 @@ struct Setup {
     av: Option<Arc<Av>>,
     eq: Option<Arc<Eq>>,
     counters: [Option<Arc<Counter>>; COUNTERS],
+    /// Of what peers do: reads, writes.
+    remote: [Option<Arc<Counter>>; 2],
     source: Option<SocketAddr>,
     /// The key that it has from its address vector.
     auth_key: Option<Arc<AuthKey>>,
@@ -160,6 +162,12 @@ const SENT: usize = 0;
 const RECEIVED: usize = 1;
 const READ: usize = 2;
 const WRITTEN: usize = 3;
+
+/// The places of counters of what peers do: FI_REMOTE_READ, FI_REMOTE_WRITE.
+const REMOTE: [(u64, Remote); 2] = [
+    (FI_REMOTE_READ, Remote::Reads),
+    (FI_REMOTE_WRITE, Remote::Writes),
+];
 
 /// A completion queue in its role.
 #[derive(Clone)]
@@ -180,6 +188,7 @@ struct Live {
     av: Option<Arc<Av>>,
     eq: Option<Arc<Eq>>,
     counters: [Option<Arc<Counter>>; COUNTERS],
+    remote: [Option<Arc<Counter>>; 2],
     cq: rkey_device::Cq,
     channel: Option<Channel>,
     srq: Srq,

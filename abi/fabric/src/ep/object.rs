@@ -277,10 +277,12 @@ fn bind_counter(
     if !Arc::ptr_eq(&counter.domain, &ep.domain) || flags == 0 {
         return Err(FiError::INVAL);
     }
-    if flags & (FI_REMOTE_READ | FI_REMOTE_WRITE) != 0 {
-        // What peers do is counted for regions only.
-        return Err(FiError::NOSYS);
+    let remote = flags & (FI_REMOTE_READ | FI_REMOTE_WRITE);
+    if remote != 0 {
+        // FI-I24.
+        ep.check_caps(FI_RMA_EVENT)?;
     }
+    let flags = flags & !remote;
     let places = [
         (FI_SEND, SENT),
         (FI_RECV, RECEIVED),
@@ -296,8 +298,24 @@ fn bind_counter(
             .filter(|(flag, _)| flags & flag != 0)
             .map(|&(_, place)| place)
     };
-    if wanted().any(|place| setup.counters[place].is_some()) {
+    let of_peers = || {
+        REMOTE
+            .iter()
+            .enumerate()
+            .filter(|(_, (flag, _))| remote & flag != 0)
+    };
+    if wanted().any(|place| setup.counters[place].is_some())
+        || of_peers().any(|(place, _)| setup.remote[place].is_some())
+    {
         return Err(FiError::BUSY);
+    }
+    if remote != 0 {
+        crate::mr::bind::count_for_endpoints(&ep.domain);
+    }
+    for (place, &(_, kind)) in of_peers() {
+        counter.users.add();
+        counter.watch(ep.number, kind);
+        setup.remote[place] = Some(Arc::clone(counter));
     }
     for place in wanted() {
         counter.users.add();
@@ -367,6 +385,7 @@ impl Endpoint {
             av: setup.av.clone(),
             eq: setup.eq.clone(),
             counters: setup.counters.clone(),
+            remote: setup.remote.clone(),
             cq,
             channel,
             srq,
@@ -406,7 +425,7 @@ impl Endpoint {
         for side in [&setup.tx, &setup.rx].into_iter().flatten() {
             side.cq.attach(self, fd)?;
         }
-        for counter in setup.counters.iter().flatten() {
+        for counter in setup.counters.iter().chain(&setup.remote).flatten() {
             counter.attach(self);
         }
         if self.domain.auto_progress {
@@ -506,6 +525,14 @@ impl Endpoint {
             counter.detach(self);
             counter.users.remove();
         }
+        for (counter, (_, kind)) in setup.remote.iter().zip(REMOTE) {
+            if let Some(counter) = counter {
+                counter.detach(self);
+                counter.unwatch(self.number, kind);
+                counter.users.remove();
+            }
+        }
+        self.domain.device.forget_endpoint_counter(self.number);
         if let Some(srx) = &setup.srx {
             srx.part();
         }

@@ -156,6 +156,11 @@ impl Endpoint {
             }
             Kind::Atomic(atomic) => {
                 let (error, result) = self.execute(&atomic, payload);
+                // FI-I24: what gives values back counts as a read.
+                let place = usize::from(atomic.form == 0);
+                if let (None, Some(counter)) = (&error, &live.remote[place]) {
+                    counter.add(1);
+                }
                 let answer = Header {
                     id: header.id,
                     data: error.map_or(0, |error| error.0 as u64),

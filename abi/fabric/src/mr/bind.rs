@@ -4,7 +4,7 @@
 // UNSAFETY: C functions.
 
 use super::attr::AvKeys;
-use super::region::{Mr, MrObject};
+use super::region::{Mr, MrObject, State};
 use crate::cntr::{CntrObject, Counter};
 use crate::domain::Domain;
 use crate::ep::object::EpObject;
@@ -13,7 +13,7 @@ use crate::object::{find, input, status};
 use crate::sys::*;
 use rkey_device::core::RegionId;
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
     status(|| {
@@ -82,6 +82,7 @@ fn bind_counter(mr: &Arc<Mr>, counter: &Arc<Counter>, flags: u64) -> Result<()> 
             Err(FiError::BUSY)
         };
     }
+    stop_counting(mr, &mut state);
     for region in mr.everywhere() {
         mr.domain.device.bind_counter(region.id, counter.number())?;
     }
@@ -138,8 +139,53 @@ pub(crate) fn detach_counter(counter: &Arc<Counter>) {
         {
             state.counter = None;
             untie(&mr, |table, id| table.unbind_counter(id));
+            count(&mr, &mut state);
         }
     }
+}
+
+/// An endpoint gets a counter of what peers do: regions without a counter are counted from now on.
+pub(crate) fn count_for_endpoints(domain: &Arc<Domain>) {
+    domain.remote_counted.get_or_init(crate::domain::number);
+    let there: Vec<_> = {
+        let countable = domain.countable.lock();
+        countable.values().filter_map(Weak::upgrade).collect()
+    };
+    for mr in there {
+        let mut state = mr.state.lock();
+        if !state.unconfigured {
+            count(&mr, &mut state);
+        }
+    }
+}
+
+/// Counts what peers do to a region that has no counter, if an endpoint wants to know. What was enabled
+/// under a mode that seals it is not counted any more.
+pub(super) fn count(mr: &Mr, state: &mut State) {
+    let Some(&number) = mr.domain.remote_counted.get() else {
+        return;
+    };
+    if state.counter.is_some() || state.counted || !mr.access.is_remote() {
+        return;
+    }
+    state.counted = true;
+    for region in mr.everywhere() {
+        if let Err(error) = mr.domain.device.bind_counter(region.id, number) {
+            tracing::debug!(%error, "a region is not counted");
+            return stop_counting(mr, state);
+        }
+    }
+}
+
+fn stop_counting(mr: &Mr, state: &mut State) {
+    if std::mem::take(&mut state.counted) {
+        untie(mr, |table, id| table.unbind_counter(id));
+    }
+}
+
+/// A region is being closed.
+pub(super) fn count_no_more(mr: &Mr) {
+    stop_counting(mr, &mut mr.state.lock());
 }
 
 /// An endpoint is being closed: a region that serves it alone serves nobody any more (FI-267).

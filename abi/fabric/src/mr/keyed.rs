@@ -71,14 +71,23 @@ impl Mr {
     fn make_for(&self, group: &Group, state: &State) -> Result<Region> {
         let device = &self.domain.device;
         // What is tied is tied before it is enabled; what is made enabled can still be tied.
+        let counting = match &state.counter {
+            Some(counter) => Some(counter.number()),
+            None => self
+                .domain
+                .remote_counted
+                .get()
+                .copied()
+                .filter(|_| state.counted),
+        };
         let tied = state.counter.is_some() || state.endpoint.is_some();
         let disabled = tied || state.unbacked;
         let spec = self.shape.spec(group.id, &self.ranges, disabled);
         // SAFETY: as for the region itself: the program answers for the memory until it closes it.
         let region = unsafe { device.register(&spec)? };
         let configure = || {
-            if let Some(counter) = &state.counter {
-                device.bind_counter(region.id, counter.number())?;
+            if let Some(number) = counting {
+                device.bind_counter(region.id, number)?;
             }
             if let Some(number) = state.endpoint {
                 device.bind_endpoint(region.id, number)?;

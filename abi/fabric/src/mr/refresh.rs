@@ -105,7 +105,7 @@ fn renew(mr: &Mr) -> Result<()> {
         state.unbacked = false;
         return Ok(());
     }
-    if state.unconfigured || state.counter.is_some() || state.endpoint.is_some() {
+    if state.unconfigured || state.counter.is_some() || state.counted || state.endpoint.is_some() {
         // A region that is tied to something is not taken apart; its pages are found by address anyway.
         return Ok(());
     }

@@ -88,6 +88,8 @@ pub(super) struct State {
     /// Nothing can be tied to it any more.
     pub(super) sealed: bool,
     pub(super) counter: Option<Arc<Counter>>,
+    /// Without a counter of its own it is counted for endpoints.
+    pub(super) counted: bool,
     /// The number of the endpoint that it is tied to.
     pub(super) endpoint: Option<u32>,
 }
@@ -214,6 +216,7 @@ pub(super) fn make(domain: &Arc<Domain>, request: Request) -> Result<MrObject> {
         unbacked: !backed,
         sealed: false,
         counter: None,
+        counted: false,
         endpoint: None,
     };
     let inner = Arc::new(Mr {
@@ -231,10 +234,18 @@ pub(super) fn make(domain: &Arc<Domain>, request: Request) -> Result<MrObject> {
         state: Mutex::new(state),
         _mapping: mapping,
     });
+    if domain.rma_events && access.is_remote() {
+        let mut countable = domain.countable.lock();
+        countable.insert(region.id, Arc::downgrade(&inner));
+    }
     let key = if unconfigured {
         FI_KEY_NOTAVAIL
     } else {
-        let taken = inner.take_keys(&inner.state.lock());
+        let taken = {
+            let mut state = inner.state.lock();
+            bind::count(&inner, &mut state);
+            inner.take_keys(&state)
+        };
         if let Err(error) = taken {
             withdraw(&inner);
             return Err(error);
@@ -254,6 +265,7 @@ pub(super) fn make(domain: &Arc<Domain>, request: Request) -> Result<MrObject> {
 
 /// Takes back a region that the program does not get.
 fn withdraw(mr: &Mr) {
+    mr.domain.countable.lock().remove(&mr.region.id);
     for region in mr.everywhere() {
         let _ = mr.domain.device.revoke_region(region);
         mr.forget_persistent(region);
@@ -327,9 +339,16 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         if mr.domain.version >= version(2, 0) {
             bind::release_endpoint(mr);
         }
+        bind::count_no_more(mr);
         for region in mr.everywhere() {
-            mr.domain.device.close_region(region)?;
+            if let Err(error) = mr.domain.device.close_region(region) {
+                bind::count(mr, &mut mr.state.lock());
+                return Err(error.into());
+            }
             mr.forget_persistent(region);
+        }
+        if mr.domain.rma_events {
+            mr.domain.countable.lock().remove(&mr.region.id);
         }
         let eq = mr.domain.eq.lock().clone();
         if let Some((eq, _)) = eq {
@@ -376,6 +395,7 @@ fn enable(object: &MrObject) -> Result<()> {
         );
         return Err(FiError::OPBADSTATE);
     }
+    bind::count(mr, &mut state);
     mr.take_keys(&state)?;
     if !state.unbacked {
         mr.domain.device.enable_region(mr.region.id)?;

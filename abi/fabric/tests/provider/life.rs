@@ -223,3 +223,120 @@ fn regions_come_and_go_in_many_threads() {
     assert_eq!(steady.close(), 0);
     assert_eq!(kept, [49; 8]);
 }
+
+/// Proves: FI-I24
+#[test]
+fn counters_of_an_endpoint_count_what_peers_do_through_it() {
+    let wish = Wish::default();
+    let a = Side::open(&wish);
+    let (fabric, domain) = open_domain(wish.version, wish.info());
+    let (mut before, mut own) = (vec![0u8; 64], vec![0u8; 64]);
+    let [reads, writes, of_region] = [(); 3].map(|()| counter(domain));
+    let register = |buffer: &mut [u8], key| {
+        let mut mr = null_mut();
+        // SAFETY: a live handle, and a buffer that lives until the region is closed.
+        let code = unsafe {
+            let (reg, at) = ((*(*domain).mr).reg, buffer.as_mut_ptr().cast());
+            reg(
+                domain.cast(),
+                at,
+                64,
+                REMOTE,
+                0,
+                key,
+                0,
+                &mut mr,
+                null_mut(),
+            )
+        };
+        assert_eq!(code, 0);
+        Mr(mr)
+    };
+    let first = register(&mut before, 1);
+    let open = |counted: bool| {
+        let (ep, cq, av) = open_disabled(domain, wish.info());
+        assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
+        if counted {
+            assert_eq!(bind(ep.cast(), reads.cast(), FI_REMOTE_READ), 0);
+            assert_eq!(bind(ep.cast(), writes.cast(), FI_REMOTE_WRITE), 0);
+            let again = bind(ep.cast(), reads.cast(), FI_REMOTE_WRITE);
+            assert_eq!(again, -libc::EBUSY);
+        }
+        assert_eq!(control(ep.cast(), FI_ENABLE, null_mut()), 0);
+        Side {
+            fabric,
+            domain,
+            cq,
+            av,
+            ep,
+            eq: null_mut(),
+        }
+    };
+    let (counted, plain) = (open(true), open(false));
+    let second = register(&mut own, 2);
+    assert_eq!(second.bind(of_region, FI_REMOTE_WRITE), 0);
+    let (to, beside) = (a.peer(&counted), a.peer(&plain));
+    let values = || (count(reads), count(writes));
+    for key in [1, 2] {
+        assert_eq!(a.write(to, &[1; 8], 0, key), 0);
+        assert_eq!(a.read(to, &mut [0; 8], 0, key), 0);
+        assert_eq!(a.write(beside, &[2; 8], 0, key), 0);
+        assert_eq!(a.read(beside, &mut [0; 8], 0, key), 0);
+    }
+    assert_eq!(wait_count(of_region, 2), 2);
+    assert_eq!((wait_count(reads, 2), wait_count(writes, 2)), (2, 2));
+    assert_eq!(a.write(to, &[1; 8], 60, 1), libc::EACCES);
+    // Atomics: with values back they are reads.
+    let (operand, mut old) = (1u64, 0u64);
+    let (at, back, none) = (
+        (&raw const operand).cast(),
+        (&raw mut old).cast(),
+        null_mut(),
+    );
+    // SAFETY: a live handle; operand and result stay until the completion.
+    let code = again(|| unsafe {
+        ((*(*a.ep).atomic).write)(a.ep, at, 1, none, to, 8, 1, FI_UINT64, FI_SUM, none)
+    });
+    assert_eq!(code, 0);
+    assert!(a.completion(&[&counted]).is_ok());
+    assert_eq!(values(), (2, 3));
+    // SAFETY: as above.
+    let code = again(|| unsafe {
+        let call = (*(*a.ep).atomic).readwrite;
+        call(
+            a.ep, at, 1, none, back, none, to, 8, 1, FI_UINT64, FI_SUM, none,
+        )
+    });
+    assert_eq!(code, 0);
+    assert!(a.completion(&[&counted]).is_ok());
+    assert_eq!((values(), old), ((3, 3), 1));
+    // A long message is read from us by its receiver: that is no access of the program's.
+    let (long, mut into) = (vec![5u8; 100_000], vec![0u8; 100_000]);
+    let to_a = counted.peer(&a);
+    // SAFETY: live handles; both buffers stay until the completions.
+    unsafe {
+        let (recv, send) = ((*(*a.ep).msg).recv, (*(*counted.ep).msg).send);
+        let at = into.as_mut_ptr().cast();
+        assert_eq!(recv(a.ep, at, 100_000, none, FI_ADDR_UNSPEC, none), 0);
+        let at = long.as_ptr().cast();
+        assert_eq!(again(|| send(counted.ep, at, 100_000, none, to_a, none)), 0);
+    }
+    assert_eq!(a.completion(&[&counted]).unwrap().len, 100_000);
+    assert_eq!(values(), (3, 3));
+    assert_eq!(close(reads.cast()), -libc::EBUSY);
+    assert_eq!(close(counted.ep.cast()), 0);
+    assert_eq!(values(), (3, 3), "what was counted stays");
+    assert_eq!((close(reads.cast()), close(writes.cast())), (0, 0));
+    assert_eq!(
+        (first.close(), close(of_region.cast()), second.close()),
+        (0, 0, 0)
+    );
+    let silent = Wish {
+        caps: FI_MSG | FI_RMA,
+        ..wish
+    };
+    let (_, domain) = open_domain(wish.version, silent.info());
+    let (ep, ..) = open_disabled(domain, silent.info());
+    let refused = bind(ep.cast(), counter(domain).cast(), FI_REMOTE_READ);
+    assert_eq!(refused, -libc::EOPNOTSUPP, "FI_RMA_EVENT was not asked for");
+}

@@ -669,6 +669,7 @@ fn bound_counters_are_told() {
                 counter,
                 bytes,
                 write,
+                ..
             } => Some((*counter, *bytes, *write)),
             _ => None,
         })
