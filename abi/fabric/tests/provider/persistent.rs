@@ -5,7 +5,7 @@ use crate::registration::pair;
 use rkey_fi::sys::*;
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::ptr::null_mut;
 
 const PAGE: usize = 4096;
@@ -19,8 +19,8 @@ struct Mapped {
 
 impl Mapped {
     fn new(name: &str, pages: usize, sharing: i32) -> Self {
-        let name = format!("{name}-{}", std::process::id());
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let name = format!("rkey-fi-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
         let len = pages * PAGE;
         let file = File::options()
             .read(true)
