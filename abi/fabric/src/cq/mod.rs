@@ -24,6 +24,7 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What a program has a handle of.
 #[repr(C)]
@@ -43,6 +44,8 @@ pub(crate) struct Cq {
     /// With so many entries it is full: nothing is begun that would add more. What was begun does.
     size: usize,
     queue: Mutex<Queue>,
+    /// How many entries there are, for a look without the lock.
+    count: AtomicUsize,
     endpoints: RwLock<Vec<Arc<Endpoint>>>,
     pub(crate) wait: Option<Wait>,
     pub(crate) users: Users,
@@ -69,7 +72,10 @@ impl Cq {
     /// Adds an entry.
     #[inline]
     pub(crate) fn push(&self, entry: Entry) {
-        self.queue.lock().entries.push_back(entry);
+        let mut queue = self.queue.lock();
+        queue.entries.push_back(entry);
+        self.counted(&queue);
+        drop(queue);
         if let Some(wait) = &self.wait {
             wait.signal.raise();
         }
@@ -85,7 +91,13 @@ impl Cq {
     /// Whether the program has to read entries before more may come.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        self.queue.lock().entries.len() >= self.size
+        self.count.load(Ordering::Relaxed) >= self.size
+    }
+
+    /// The number of entries may have changed.
+    #[inline]
+    fn counted(&self, queue: &Queue) {
+        self.count.store(queue.entries.len(), Ordering::Relaxed);
     }
 
     /// An endpoint makes progress through this queue from now on. `fd` is readable when it has to.
@@ -199,6 +211,7 @@ pub(crate) unsafe extern "C" fn cq_open(
             format,
             size,
             queue: Mutex::default(),
+            count: AtomicUsize::new(0),
             endpoints: RwLock::default(),
             wait,
             users: Users::default(),

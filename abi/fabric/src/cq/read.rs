@@ -51,6 +51,7 @@ unsafe fn take(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Res
         queue.entries.pop_front();
         taken += 1;
     }
+    cq.counted(&queue);
     if taken == 0 {
         Err(FiError::AGAIN)
     } else {
@@ -176,6 +177,7 @@ pub(super) unsafe extern "C" fn readerr(
             _ => queue.entries.front().cloned(),
         }
         .ok_or(FiError::AGAIN)?;
+        cq.counted(&queue);
         queue.error_data.clone_from(&entry.detail);
         let Entry {
             source,

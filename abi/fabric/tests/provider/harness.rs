@@ -368,6 +368,15 @@ pub(crate) fn name_of(ep: *mut FidEp) -> Vec<u8> {
     name
 }
 
+/// The name of an endpoint at a port of this host. Endpoints that choose their port themselves are above 49152.
+pub(crate) fn name_at(port: u16) -> Vec<u8> {
+    let mut name = (libc::AF_INET as u16).to_ne_bytes().to_vec();
+    name.extend(port.to_be_bytes());
+    name.extend([127, 0, 0, 1]);
+    name.extend([0; 8]);
+    name
+}
+
 /// Repeats a post while it is asked to come again.
 pub(crate) fn again(mut post: impl FnMut() -> isize) -> isize {
     let started = Instant::now();

@@ -308,9 +308,7 @@ fn an_endpoint_talks_to_itself() {
 #[test]
 fn a_peer_that_is_not_there_is_an_error_of_the_call() {
     let a = Side::open(&Wish::default());
-    let b = Side::open(&Wish::default());
-    let peer = a.peer(&b);
-    assert_eq!(close(b.ep.cast()), 0);
+    let peer = a.insert(&name_at(1));
     assert_eq!(a.write(peer, &[1], 0, 1), -libc::ECONNREFUSED);
     assert_eq!(
         a.write(peer + 1, &[1], 0, 1),

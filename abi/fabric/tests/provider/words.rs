@@ -1,22 +1,37 @@
 //! What a program's author reads: one line for each refusal, in libfabric's words.
 
 use crate::harness::*;
-use crate::peer::{is_peer, rerun};
+use crate::peer::{hear, is_peer, rerun};
 use crate::registration::pair;
 use rkey_fi::sys::*;
 use std::ffi::{CStr, c_char};
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::ptr::null_mut;
 
-/// What this test, run once more by itself with some bits required, writes to standard error.
-fn log_of(test: &str, mode: &str) -> Vec<String> {
-    let output = rerun(test)
+/// The `N` lines that this test, run once more by itself with some bits required, writes to standard error.
+fn log_of<const N: usize>(test: &str, mode: &str) -> [String; N] {
+    let mut child = rerun(test)
         .env("RKEY_LOG", "warn")
         .env("FI_RKEY_MR_MODE", mode)
-        .output()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
         .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    text.lines().map(str::to_owned).collect()
+    let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut lines: Vec<String> = log.by_ref().take(N).map(Result::unwrap).collect();
+    // A device may write a moment after the call that it is about.
+    drop(child.stdin.take());
+    lines.extend(log.map(Result::unwrap));
+    assert!(child.wait().unwrap().success(), "{lines:#?}");
+    let told = lines.try_into();
+    told.unwrap_or_else(|lines: Vec<String>| panic!("{lines:#?}"))
+}
+
+/// In the peer: waits until the test has heard enough.
+fn wait_for_test() {
+    while hear().is_some() {}
 }
 
 #[test]
@@ -24,15 +39,13 @@ fn a_refusal_is_told_once_on_each_side_in_the_words_of_libfabric() {
     if is_peer() {
         let (a, _b, peer) = pair(&Wish::default());
         assert_eq!(a.write(peer, &[6; 4], 0, 2), 266);
-        return;
+        return wait_for_test();
     }
     let lines = log_of(
         "words::a_refusal_is_told_once_on_each_side_in_the_words_of_libfabric",
         "",
     );
-    let [one, two] = &lines[..] else {
-        panic!("{lines:#?}")
-    };
+    let [one, two] = &lines;
     // The target's device tells first.
     let (target, initiator) = if one.contains("asked by") {
         (one, two)
@@ -63,12 +76,9 @@ fn a_use_against_the_mode_is_told_in_words() {
             send(a.ep, bytes.as_ptr().cast(), 8, null_mut(), peer, null_mut())
         });
         assert_eq!(code, -(libc::EINVAL as isize));
-        return;
+        return wait_for_test();
     }
-    let lines = log_of("words::a_use_against_the_mode_is_told_in_words", "");
-    let [line] = &lines[..] else {
-        panic!("{lines:#?}")
-    };
+    let [line] = log_of("words::a_use_against_the_mode_is_told_in_words", "");
     assert!(line.contains(" send of 8 B at 0x"), "{line}");
 }
 
@@ -90,13 +100,10 @@ fn bits_that_a_program_lacks_are_named() {
             };
             assert_eq!(code, -libc::ENODATA);
         }
-        return;
+        return wait_for_test();
     }
     let test = "words::bits_that_a_program_lacks_are_named";
-    let lines = log_of(test, "LOCAL,RAW,ENDPOINT,MMU_NOTIFY");
-    let [line] = &lines[..] else {
-        panic!("{lines:#?}")
-    };
+    let [line] = log_of(test, "LOCAL,RAW,ENDPOINT,MMU_NOTIFY");
     let why = "requires FI_MR_RAW, FI_MR_MMU_NOTIFY, FI_MR_ENDPOINT, and";
     assert!(line.contains(why), "{line}");
 }
