@@ -91,7 +91,7 @@ impl Envelope {
 
     /// Of a message whose call has flags; `data` counts if they say so.
     pub(super) fn with_flags(self, flags: u64, data: u64) -> Result<Self> {
-        if flags & !(SEND_FLAGS | QUIET) != 0 {
+        if flags & !SEND_FLAGS != 0 {
             return Err(FiError::BADFLAGS);
         }
         Ok(Self {
@@ -132,6 +132,10 @@ impl Envelope {
 
     pub(super) fn flags(&self) -> u64 {
         self.flags.unwrap_or(0)
+    }
+
+    pub(super) fn flags_mut(&mut self) -> &mut u64 {
+        self.flags.get_or_insert(0)
     }
 }
 
@@ -202,7 +206,7 @@ impl Filter {
 
     /// Of a receive whose call has flags, of which these are known.
     pub(super) fn with_flags(self, flags: u64, known: u64) -> Result<Self> {
-        if flags & !(known | FI_TRIGGER | QUIET) != 0 {
+        if flags & !(known | FI_TRIGGER) != 0 {
             return Err(FiError::BADFLAGS);
         }
         Ok(Self {
@@ -243,6 +247,10 @@ impl Filter {
 
     pub(super) fn flags(&self) -> u64 {
         self.flags.unwrap_or(0)
+    }
+
+    pub(super) fn flags_mut(&mut self) -> &mut u64 {
+        self.flags.get_or_insert(0)
     }
 }
 

@@ -135,10 +135,10 @@ impl Job {
                     let (peer, context) = (msg.addr, msg.context);
                     let what = if work.op_type == FI_OP_SEND {
                         let it = Envelope::new(peer, None, context);
-                        What::Send(buffers, it.with_flags(quiet(flags)?, msg.data)?)
+                        What::Send(buffers, it.with_flags(flags, msg.data)?)
                     } else {
                         let it = Filter::new(peer, None, context);
-                        What::Receive(buffers, it.with_flags(quiet(flags)?, msg::RECV_FLAGS)?)
+                        What::Receive(buffers, it.with_flags(flags, msg::RECV_FLAGS)?)
                     };
                     (ep, what)
                 }
@@ -149,10 +149,10 @@ impl Job {
                     let (peer, context) = (msg.addr, msg.context);
                     let what = if work.op_type == FI_OP_TSEND {
                         let it = Envelope::new(peer, Some(msg.tag), context);
-                        What::Send(buffers, it.with_flags(quiet(flags)?, msg.data)?)
+                        What::Send(buffers, it.with_flags(flags, msg.data)?)
                     } else {
                         let it = Filter::new(peer, Some((msg.tag, msg.ignore)), context);
-                        What::Receive(buffers, it.with_flags(quiet(flags)?, FI_COMPLETION)?)
+                        What::Receive(buffers, it.with_flags(flags, FI_COMPLETION)?)
                     };
                     (ep, what)
                 }
@@ -165,7 +165,7 @@ impl Job {
                         peer: msg.addr,
                         data: (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data),
                         context: msg.context,
-                        flags: rma::check_flags(quiet(flags)?, reads)?,
+                        flags: rma::check_flags(flags, reads)?,
                         reads,
                     };
                     (ep, what)
@@ -197,7 +197,7 @@ impl Job {
         }
         Ok(Self {
             deferred: Some(Deferred { counter }),
-            ..Self::triggered(ep, what)?
+            ..Self::triggered(ep, what.quiet()?)?
         })
     }
 
@@ -312,15 +312,23 @@ impl Job {
     }
 }
 
-/// Flags of deferred work: it is reported only if it says so.
-fn quiet(flags: u64) -> Result<u64> {
-    if flags & (FI_TRIGGER | QUIET) != 0 {
-        return Err(FiError::BADFLAGS);
+impl What {
+    /// As deferred work, which is reported only if it says so.
+    fn quiet(mut self) -> Result<Self> {
+        let flags = match &mut self {
+            Self::Send(_, it) => it.flags_mut(),
+            Self::Receive(_, it) => it.flags_mut(),
+            Self::Rma { flags, .. } => flags,
+            Self::Atomic { asked, .. } => &mut asked.flags,
+        };
+        if *flags & FI_TRIGGER != 0 {
+            return Err(FiError::BADFLAGS);
+        }
+        if *flags & FI_COMPLETION == 0 {
+            *flags |= QUIET;
+        }
+        Ok(self)
     }
-    Ok(match flags & FI_COMPLETION {
-        0 => flags | QUIET,
-        _ => flags,
-    })
 }
 
 /// # Safety
@@ -338,7 +346,7 @@ unsafe fn atomic_of(
             operands: Buffers::read(msg.msg_iov, msg.desc, msg.iov_count)?,
             compare: Buffers::read(compare.msg_iov, compare.desc, compare.iov_count)?,
             result: Buffers::read(result.msg_iov, result.desc, result.iov_count)?,
-            asked: Box::new(of_message(kind, msg, quiet(flags)?)?),
+            asked: Box::new(of_message(kind, msg, flags)?),
         })
     }
 }

@@ -485,6 +485,7 @@ fn work_is_cancelled_flushed_refused_and_fails() {
         (write(null_mut(), 0).queue(a.domain), -libc::EINVAL),
         (write(go, FI_MULTICAST).queue(a.domain), -260),
         (write(go, FI_TRIGGER).queue(a.domain), -260),
+        (write(go, 1 << 63).queue(a.domain), -260),
         (
             Work::new(FI_OP_CNTR_ADD, counts(go), go, 1, done).queue(a.domain),
             -libc::EINVAL,

@@ -427,7 +427,7 @@ unsafe fn message(
 /// # Safety
 /// The remote list is what it says.
 pub(crate) unsafe fn of_message(kind: Kind, msg: &MsgAtomic, flags: u64) -> Result<Asked<'static>> {
-    if flags & !(FLAGS | QUIET) != 0 {
+    if flags & !FLAGS != 0 {
         return Err(FiError::BADFLAGS);
     }
     // SAFETY: as the caller promises.

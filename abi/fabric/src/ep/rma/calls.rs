@@ -199,7 +199,7 @@ pub(crate) fn check_flags(flags: u64, reads: bool) -> Result<u64> {
         true => READ_FLAGS,
         false => WRITE_FLAGS,
     };
-    match flags & !(known | QUIET) {
+    match flags & !known {
         0 => Ok(flags),
         _ => Err(FiError::BADFLAGS),
     }
