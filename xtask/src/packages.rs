@@ -31,6 +31,10 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("mpich", "another MPI to run on the device"),
     ("libmpich-dev", "its compiler"),
     (
+        "python3-venv",
+        "brings a third MPI, and mpi4py with its tests, from the Python package index",
+    ),
+    (
         "openssh-client",
         "Open MPI looks for it before it starts anything",
     ),

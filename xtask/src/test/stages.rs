@@ -1,6 +1,6 @@
 //! The stages, in the order in which a mistake is cheapest to find.
 
-use super::{Report, Session, rdma_core, summary, unprivileged};
+use super::{Report, Session, mpi, rdma_core, summary, unprivileged};
 use crate::{conform, lint, packages, process, testbin};
 use anyhow::{Context, Result};
 use std::path::PathBuf;
@@ -76,6 +76,11 @@ pub(super) const ALL: &[Stage] = &[
         name: "rdma-core",
         what: "rdma-core's own Python tests against our libibverbs.so.1",
         run: rdma_core::tests,
+    },
+    Stage {
+        name: "mpi",
+        what: "Open MPI and MPICH on four ranks over the libfabric provider",
+        run: mpi::tests,
     },
     Stage {
         name: "demo",

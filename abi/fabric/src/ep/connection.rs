@@ -621,6 +621,8 @@ impl Endpoint {
         state.burial.waiting += 1;
         let waiting = std::mem::take(&mut state.connections[connection].waiting);
         let address = state.connections[connection].peer;
+        let open = state.operations.of(connection).len();
+        tracing::info!(peer = %address, open, "a connection is over; operations that are open on it fail");
         if let Some(&peer) = state.by_address.get(&address)
             && state.peers[peer].way == Way::Open(connection)
         {
