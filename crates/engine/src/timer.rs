@@ -20,6 +20,7 @@ pub(crate) struct Timers {
     pub(crate) watched: Vec<u32>,
     scan_every: u64,
     next_scan: Option<u64>,
+    last_scan: u64,
 }
 
 impl Timers {
@@ -29,6 +30,7 @@ impl Timers {
             watched: Vec::new(),
             scan_every: SCAN_MAX_NS,
             next_scan: None,
+            last_scan: 0,
         }
     }
 
@@ -55,19 +57,32 @@ impl Timers {
         self.watched.push(qp);
     }
 
-    /// Whether the coarse list is to be looked through now.
+    /// If the coarse list is to be looked through now: how long ago that was last done.
+    ///
+    /// Of a long pause only a part counts. Then nobody was looking: this process was stopped, or the machine, and
+    /// with it perhaps the peer; what the peer did meanwhile has not been seen yet.
     #[inline]
-    pub(crate) fn scan_due(&mut self, now: u64) -> bool {
+    pub(crate) fn scan_due(&mut self, now: u64) -> Option<u64> {
         if self.watched.is_empty() {
-            return false;
+            return None;
         }
         // The first look after a while only reads the clock: nobody knew the time when the list
         // was started.
-        let due = self.next_scan.is_none_or(|at| now >= at);
-        if due {
-            self.next_scan = Some(now + self.scan_every);
+        let Some(at) = self.next_scan else {
+            self.scanned(now);
+            return Some(0);
+        };
+        if now < at {
+            return None;
         }
-        due
+        let elapsed = now.saturating_sub(self.last_scan);
+        self.scanned(now);
+        Some(elapsed.min(2 * self.scan_every))
+    }
+
+    fn scanned(&mut self, now: u64) {
+        self.last_scan = now;
+        self.next_scan = Some(now + self.scan_every);
     }
 
     pub(crate) fn next_deadline(&self) -> Option<u64> {
@@ -102,12 +117,21 @@ mod tests {
     #[test]
     fn an_idle_engine_has_no_deadline() {
         let mut timers = Timers::new();
-        assert!(!timers.scan_due(5) && timers.next_deadline().is_none());
+        assert!(timers.scan_due(5).is_none() && timers.next_deadline().is_none());
         timers.watch(1, 40_000_000);
-        assert!(timers.scan_due(5));
+        assert_eq!(timers.scan_due(5), Some(0));
         assert_eq!(timers.next_deadline(), Some(10_000_005));
-        assert!(!timers.scan_due(6));
+        assert_eq!(timers.scan_due(6), None);
+        assert_eq!(timers.scan_due(10_000_015), Some(10_000_010));
         timers.watched.clear();
         assert_eq!(timers.next_deadline(), None);
+    }
+
+    #[test]
+    fn a_pause_of_this_process_is_no_silence_of_the_peer() {
+        let mut timers = Timers::new();
+        timers.watch(1, 40_000_000);
+        assert_eq!(timers.scan_due(0), Some(0));
+        assert_eq!(timers.scan_due(3_600_000_000_000), Some(20_000_000));
     }
 }
