@@ -27,6 +27,10 @@ pub(crate) struct FabricObject {
 }
 object!(FabricObject, FidFabric, 1024);
 
+/// The transport timeout of endpoints, as `RKEY_TIMEOUT` counts it: with its retries 13 seconds. Programs of libfabric
+/// know no timeouts: a peer that is only slow is to be waited for. One that ended is noticed at once all the same.
+const PATIENT: u8 = 19;
+
 /// A fabric. The device is opened when the first object needs it.
 #[derive(Default)]
 pub(crate) struct Fabric {
@@ -42,7 +46,13 @@ impl Fabric {
         if let Some(device) = &*device {
             return Ok(device.clone());
         }
-        let config = Config::from_env().map_err(rkey_device::DeviceError::from);
+        let config = Config::from_env().map(|mut config| {
+            if std::env::var_os("RKEY_TIMEOUT").is_none() {
+                config.timeout = PATIENT;
+            }
+            config
+        });
+        let config = config.map_err(rkey_device::DeviceError::from);
         let opened = config.and_then(Device::open).map_err(|error| {
             tracing::warn!(%error, "the device cannot be opened");
             crate::errno::of_device(&error)

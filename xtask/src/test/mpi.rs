@@ -238,8 +238,6 @@ impl Place {
             .env("FI_PROVIDER_PATH", self.folder.join("lib"))
             .env("FI_PROVIDER", provider)
             .env("RKEY_LOG", "info")
-            // Ranks that share processors with other programs may stand still for longer than a second.
-            .env("RKEY_TIMEOUT", "20")
             .env("PYTHONDONTWRITEBYTECODE", "1");
         match mpi {
             Mpi::OpenMpi => {

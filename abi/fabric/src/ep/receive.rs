@@ -306,7 +306,12 @@ impl Endpoint {
                     self.taken(live, state, connection, header.len);
                 }
             }
-            (None, _) if self.ep_type == FI_EP_DGRAM && queue.unexpected() >= DATAGRAMS_MAX => {}
+            (None, _) if self.ep_type == FI_EP_DGRAM && queue.unexpected() >= DATAGRAMS_MAX => {
+                // It was counted as kept before anybody knew that there is no room.
+                if let Some(srx) = &live.srx {
+                    srx.forget(1);
+                }
+            }
             (None, Kind::Announced { key }) => {
                 state.connections[connection].kept += 1;
                 state.connections[connection].announced += 1;

@@ -8,6 +8,7 @@ use std::ffi::{CStr, c_char};
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::ptr::null_mut;
+use std::sync::mpsc;
 
 /// The `N` lines that this test, run once more by itself with some bits required, writes to standard error.
 fn log_of<const N: usize>(test: &str, mode: &str) -> [String; N] {
@@ -20,9 +21,16 @@ fn log_of<const N: usize>(test: &str, mode: &str) -> [String; N] {
         .spawn()
         .unwrap();
     let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+    // It goes on when it has said so much, or should have.
+    let (enough, wait) = mpsc::channel::<()>();
+    let stdin = child.stdin.take();
+    std::thread::spawn(move || {
+        let _ = wait.recv_timeout(PATIENCE);
+        drop(stdin);
+    });
     let mut lines: Vec<String> = log.by_ref().take(N).map(Result::unwrap).collect();
     // A device may write a moment after the call that it is about.
-    drop(child.stdin.take());
+    drop(enough);
     lines.extend(log.map(Result::unwrap));
     assert!(child.wait().unwrap().success(), "{lines:#?}");
     let told = lines.try_into();
