@@ -16,7 +16,7 @@ use rkey_link::shm::{Connector, HandshakeError, LocalNode, ShmLink, Step};
 use rkey_link::{Link, NodeId};
 
 use crate::control::Control;
-use crate::groups::Search;
+use crate::groups::{Search, Silent};
 use crate::names;
 use crate::reactor::Token;
 use crate::shared::Shared;
@@ -38,6 +38,7 @@ pub(crate) struct Discovery {
     blocks: HashMap<u16, LinkId>,
     attempts: HashMap<u16, Attempt>,
     pub(crate) searches: Vec<Search>,
+    pub(crate) silent: Silent,
 }
 
 /// The search for the owner of one block.
@@ -70,6 +71,7 @@ impl Discovery {
             blocks: HashMap::new(),
             attempts: HashMap::new(),
             searches: Vec::new(),
+            silent: Silent::default(),
         }
     }
 
@@ -88,6 +90,11 @@ impl Discovery {
     pub(crate) fn link_of(&self, control: &Control, block: u16) -> Option<LinkId> {
         let link = self.blocks.get(&block).copied();
         link.filter(|&link| control.has(link))
+    }
+
+    /// Whether somebody is trying to reach the owner of a block.
+    pub(crate) fn looks_for(&self, block: u16) -> bool {
+        self.attempts.contains_key(&block)
     }
 
     /// Takes new wishes and goes on with old ones. Says whether a search has ended, one way or the other.

@@ -21,8 +21,11 @@ use crate::qp::Qp;
 use crate::queue::Srq;
 use crate::shared::Shared;
 
-/// How long the devices of a group may take to be reached; those that are not by then miss what is sent meanwhile.
-const PERSISTENCE: Duration = Duration::from_millis(50);
+/// How long the devices of a group may take to be reached; those that are not by then miss what is sent meanwhile,
+/// and nobody waits for them again.
+const PERSISTENCE: Duration = Duration::from_millis(200);
+/// Pauses between two attempts to reach a device that did not answer: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The groups that a device says it has members of, and how many.
 #[derive(Debug, Default)]
@@ -81,13 +84,12 @@ impl Qp {
                 what: "datagram queue pair",
             });
         }
-        self.join_group(Group::Gid(group))
+        self.device().shared().check()?;
+        self.enter(&mut self.membership().lock(), Group::Gid(group))
     }
 
-    fn join_group(&self, group: Group) -> Result<(), DeviceError> {
+    fn enter(&self, membership: &mut Membership, group: Group) -> Result<(), DeviceError> {
         let shared = self.device().shared();
-        shared.check()?;
-        let mut membership = self.membership().lock();
         if membership.groups.contains(&group) {
             return Ok(());
         }
@@ -106,20 +108,19 @@ impl Qp {
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
     pub fn leave(&self, group: [u8; 16]) -> Result<bool, DeviceError> {
-        self.leave_group(Group::Gid(group))
+        self.device().shared().check()?;
+        Ok(self.quit(&mut self.membership().lock(), Group::Gid(group)))
     }
 
-    fn leave_group(&self, group: Group) -> Result<bool, DeviceError> {
+    fn quit(&self, membership: &mut Membership, group: Group) -> bool {
         let shared = self.device().shared();
-        shared.check()?;
-        let mut membership = self.membership().lock();
         let Some(place) = membership.groups.iter().position(|of| *of == group) else {
-            return Ok(false);
+            return false;
         };
         membership.groups.swap_remove(place);
         shared.command(|engine| engine.leave_group(self.id(), group));
         shared.adverts.remove(group);
-        Ok(true)
+        true
     }
 
     /// How many groups it is a member of, and how many flows it has.
@@ -136,14 +137,16 @@ impl Qp {
     pub fn add_flow(&self, flow: Flow) -> Result<u32, DeviceError> {
         let shared = self.device().shared();
         shared.check()?;
-        let number = {
-            let mut membership = self.membership().lock();
-            membership.next_flow += 1;
-            membership.next_flow
-        };
+        // To the end: another thread may take the last flow away meanwhile, and the membership with it.
+        let mut membership = self.membership().lock();
+        membership.next_flow += 1;
+        let number = membership.next_flow;
         shared.command(|engine| engine.add_flow(self.id(), number, flow))?;
-        self.join_group(Group::Wire)?;
-        self.membership().lock().flows.push(number);
+        if let Err(error) = self.enter(&mut membership, Group::Wire) {
+            shared.command(|engine| engine.remove_flow(self.id(), number));
+            return Err(error);
+        }
+        membership.flows.push(number);
         Ok(number)
     }
 
@@ -154,17 +157,14 @@ impl Qp {
     pub fn remove_flow(&self, number: u32) -> Result<bool, DeviceError> {
         let shared = self.device().shared();
         shared.check()?;
-        let last = {
-            let mut membership = self.membership().lock();
-            let Some(place) = membership.flows.iter().position(|of| *of == number) else {
-                return Ok(false);
-            };
-            membership.flows.swap_remove(place);
-            membership.flows.is_empty()
+        let mut membership = self.membership().lock();
+        let Some(place) = membership.flows.iter().position(|of| *of == number) else {
+            return Ok(false);
         };
+        membership.flows.swap_remove(place);
         shared.command(|engine| engine.remove_flow(self.id(), number));
-        if last {
-            self.leave_group(Group::Wire)?;
+        if membership.flows.is_empty() {
+            self.quit(&mut membership, Group::Wire);
         }
         Ok(true)
     }
@@ -210,6 +210,59 @@ pub(crate) struct Search {
     until: Instant,
 }
 
+/// Devices that were waited for and did not answer, by their block: they may be stopped, or somebody has bound
+/// names that mean nothing. They are tried again now and then, but no datagram waits for them.
+#[derive(Debug, Default)]
+pub(crate) struct Silent(HashMap<u16, Silence>);
+
+#[derive(Debug)]
+struct Silence {
+    /// Where it was said to have members.
+    group: Group,
+    again: Instant,
+    pause: Duration,
+}
+
+impl Silent {
+    fn has(&self, block: u16) -> bool {
+        self.0.contains_key(&block)
+    }
+
+    fn add(&mut self, block: u16, group: Group, now: Instant) {
+        let pause = PAUSES.0;
+        let again = now + pause;
+        self.0.entry(block).or_insert(Silence {
+            group,
+            again,
+            pause,
+        });
+    }
+
+    fn remove(&mut self, block: u16) {
+        self.0.remove(&block);
+    }
+
+    /// A group has members in these blocks now: others that were said to have some are forgotten, so that whoever
+    /// gets their numbers is waited for.
+    fn keep(&mut self, group: Group, blocks: &[u16]) {
+        self.0
+            .retain(|block, silence| silence.group != group || blocks.contains(block));
+    }
+
+    /// Whether a device is to be tried now: it is not silent, or its pause is over.
+    fn is_due(&mut self, block: u16, now: Instant) -> bool {
+        let Some(silence) = self.0.get_mut(&block) else {
+            return true;
+        };
+        if now < silence.again {
+            return false;
+        }
+        silence.pause = (silence.pause * 2).min(PAUSES.1);
+        silence.again = now + silence.pause;
+        true
+    }
+}
+
 impl Discovery {
     /// Starts to look for the devices of a group, for a queue pair that sends to it.
     pub(crate) fn look_for_group(
@@ -221,7 +274,11 @@ impl Discovery {
         now: Instant,
     ) {
         let blocks = names::members(shared.scope, group).unwrap_or_default();
+        self.silent.keep(group, &blocks);
         for &block in blocks.iter().filter(|&&block| !shared.blocks.owns(block)) {
+            if !self.silent.is_due(block, now) {
+                continue;
+            }
             let peer = u32::from(block) << 8;
             let waiting = Waiting {
                 qp,
@@ -248,7 +305,7 @@ impl Discovery {
         let before = searches.len();
         searches.retain(|search| {
             let mut links: Vec<LinkId> = Vec::new();
-            let mut missing = false;
+            let mut missing = Vec::new();
             for &block in &search.blocks {
                 let link = if shared.blocks.owns(block) {
                     shared.talks_to_itself();
@@ -257,13 +314,21 @@ impl Discovery {
                     self.link_of(control, block)
                 };
                 match link {
-                    Some(link) if !links.contains(&link) => links.push(link),
-                    Some(_) => {}
-                    None => missing = true,
+                    Some(link) => {
+                        self.silent.remove(block);
+                        if !links.contains(&link) {
+                            links.push(link);
+                        }
+                    }
+                    None => missing.push(block),
                 }
             }
-            if missing && now < search.until {
+            let hopeful = |&block: &u16| !self.silent.has(block) && self.looks_for(block);
+            if now < search.until && missing.iter().any(hopeful) {
                 return true;
+            }
+            for block in missing {
+                self.silent.add(block, search.group, now);
             }
             shared.command(|engine| engine.connect_group(search.group, links));
             false
@@ -276,5 +341,46 @@ impl Discovery {
     /// When [`Discovery::end_searches`] gives up waiting.
     pub(crate) fn search_deadline(&self) -> Option<Instant> {
         self.searches.iter().map(|search| search.until).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silent_devices_are_tried_less_and_less_often() {
+        let (group, start) = (Group::Gid([1; 16]), Instant::now());
+        let mut silent = Silent::default();
+        assert!(silent.is_due(7, start) && !silent.has(7));
+        silent.add(7, group, start);
+        let mut last = start;
+        let mut gaps = Vec::new();
+        for tenths in 0..5000u32 {
+            let now = start + tenths * Duration::from_millis(100);
+            // Searches that find it missing again change nothing.
+            silent.add(7, group, now);
+            if silent.is_due(7, now) {
+                gaps.push((now - last).as_secs());
+                last = now;
+            }
+        }
+        assert_eq!(gaps, [1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 60, 60, 60]);
+    }
+
+    #[test]
+    fn who_is_gone_is_not_remembered() {
+        let (group, other) = (Group::Gid([1; 16]), Group::Wire);
+        let mut silent = Silent::default();
+        for (block, of) in [(7, group), (8, group), (9, other)] {
+            silent.add(block, of, Instant::now());
+        }
+        silent.keep(group, &[8, 10]);
+        assert_eq!(
+            [7, 8, 9, 10].map(|b| silent.has(b)),
+            [false, true, true, false]
+        );
+        silent.remove(8);
+        assert!(!silent.has(8));
     }
 }

@@ -321,6 +321,58 @@ fn groups() {
     );
 }
 
+/// A member that does not answer, and names behind which there is no device, hold up the first datagram to the group
+/// only.
+#[test]
+fn a_member_that_is_stopped_does_not_hold_up_the_group() {
+    const GROUP: [u8; 16] = [
+        0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x77, 0x11, 0x22, 0x44,
+    ];
+    const SENDS: u32 = 150;
+    let test = "a_member_that_is_stopped_does_not_hold_up_the_group";
+    if role().is_some() {
+        let side = Side::open();
+        let qp = datagram_qp(&side.device, &side);
+        qp.join(GROUP).unwrap();
+        tell(&side, &qp);
+        return sleep_in_read();
+    }
+    let (peer, ..) = start(test, "member");
+    peer.stop();
+    let side = Side::open();
+    let qp = datagram_qp(&side.device, &side);
+    let send = || {
+        let sges = [side.sge(0, 8)];
+        let work = Work::Send {
+            imm: None,
+            invalidate: None,
+        };
+        let mut request = SendRequest::new(1, work, &sges);
+        request.ud = Some(UdAddress {
+            link: None,
+            qpn: rkey_engine::groups::GROUP_QPN,
+            qkey: 0x1234,
+            route: rkey_engine::Route {
+                target: GROUP,
+                ..Default::default()
+            },
+        });
+        qp.post_send(&request).unwrap();
+        assert_eq!(side.next_asleep().status, Status::Success);
+    };
+    let started = Instant::now();
+    for _ in 0..SENDS {
+        send();
+        // What is known about a group is good for a millisecond.
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    // Each of them waited as long as the search may take.
+    assert!(started.elapsed() < SENDS * Duration::from_millis(50));
+    // It is found when it goes on, though not at once.
+    peer.signal(libc::SIGCONT);
+    peer.finish();
+}
+
 /// A program that says where it listens is believed if the kernel says the same (or if only one user's
 /// programs are there).
 #[test]

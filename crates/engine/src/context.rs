@@ -108,8 +108,9 @@ impl<M> Context<M> {
     /// Puts an entry into a completion queue.
     #[inline(always)]
     pub(crate) fn complete(&mut self, cq: CqId, entry: Completion, solicited: bool) {
-        // A completion queue is not destroyed while a queue pair uses it.
-        let Some(queue) = self.cqs.at_mut(cq.index) else {
+        // It may be gone: receiving halves of extended reliable connections do not hold the queue of the shared
+        // receive queue that they turned to last.
+        let Some(queue) = self.cqs.get_mut(cq) else {
             return;
         };
         let pushed = queue.push(entry, solicited);

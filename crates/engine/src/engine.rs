@@ -335,6 +335,9 @@ impl<L: Link, M: Memory> Engine<L, M> {
             });
         }
         self.x.srqs.remove(srq);
+        if serves.is_some() {
+            self.forget_receives_of(srq);
+        }
         if let Some(cq) = serves.and_then(|(_, cq)| self.x.cqs.get_mut(cq)) {
             cq.users = cq.users.saturating_sub(1);
         }

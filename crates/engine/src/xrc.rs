@@ -73,6 +73,18 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
         Ok(srq)
     }
+
+    /// Queue pairs that turned to a queue give up the receives that they took from it: it ends, and they are not
+    /// among its users.
+    pub(crate) fn forget_receives_of(&mut self, srq: SrqId) {
+        for qp in self.qps.iter_mut() {
+            if qp.config.srq == Some(srq) && qp.resp.recv.held {
+                qp.resp.recv.held = false;
+                // A request that is being pulled into it stops.
+                qp.life = self.x.life();
+            }
+        }
+    }
 }
 
 /// Whether it is one of the two halves.

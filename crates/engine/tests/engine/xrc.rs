@@ -150,6 +150,46 @@ fn a_message_does_not_change_its_queue() {
     assert_eq!(rest, vec![0; 1000 - first]);
 }
 
+/// The receive that a message has taken ends with its queue. What comes of the message afterwards says nothing to a
+/// completion queue that was made in the place of the one that is gone.
+#[test]
+fn a_queue_ends_in_the_middle_of_a_message() {
+    let (mut pair, [a, b]) = connection();
+    let queue = Behind::new(&mut pair.nodes[1], DOMAIN);
+    let mine = pair.nodes[0].register(0, 1 << 16, ALL);
+    let region = queue.region(&pair.nodes[1], 0x10000, 4096);
+    let sges = [pair.nodes[1].sge(&region, 0x10000, 2048)];
+    let recv = RecvRequest {
+        id: 10,
+        sges: &sges,
+    };
+    let at_target = &mut pair.nodes[1].engine;
+    at_target.post_srq_recv(queue.srq, &recv).unwrap();
+    let sges = [pair.nodes[0].sge(&mine, 0, 1000)];
+    let send = SendRequest {
+        ud: to(queue.srq),
+        ..SendRequest::new(1, send_work(), &sges)
+    };
+    pair.send(0, &a, &send);
+    // The first piece arrives; the rest is still on its way.
+    let rest = pair.end(0).outbox.split_off(1);
+    assert!(!rest.is_empty());
+    pair.settle();
+    let node = &mut pair.nodes[1];
+    let waiting = |node: &Node| node.engine.query_qp(b.id).unwrap().receives;
+    assert_eq!(waiting(node), 1, "taken by the message");
+    node.engine.destroy_srq(queue.srq).unwrap();
+    assert_eq!(waiting(node), 0);
+    node.engine.destroy_cq(queue.cq.id()).unwrap();
+    let other = node.engine.create_cq(64).unwrap();
+    assert_eq!(other.id().index, queue.cq.id().index, "the same place");
+    pair.end(0).outbox.extend(rest);
+    pair.settle();
+    assert_eq!(statuses(&a.poll()), [(1, Status::RemoteInvalidRequest)]);
+    assert_eq!(pair.nodes[1].state(&b), QpState::Error);
+    assert!(other.is_empty() && b.poll().is_empty() && queue.poll().is_empty());
+}
+
 /// Memory is reached in the protection domain of the queue that a request names, whatever the operation.
 #[test]
 fn keys_are_those_of_the_domain_of_the_queue() {
