@@ -87,7 +87,7 @@ fn post_one(qp: &QpObject, wr: &SendWr, more: bool) -> Result<(), Errno> {
         flags,
         ud,
     };
-    let mut count = usize::try_from(wr.num_sge).map_err(|_| Errno::INVAL)?;
+    let mut count = elements(wr.num_sge, qp.granted.max_send_sge)?;
     if wr.opcode == WR_ATOMIC_WRITE {
         count = 0; // the value is in the request already
     } else if wr.send_flags & SEND_INLINE != 0 {
@@ -106,7 +106,20 @@ fn post(qp: &QpObject, request: &SendRequest<'_>) -> Result<(), Errno> {
     })
 }
 
-/// Calls `then` with the elements of a list in the engine's form.
+/// How many elements a request has. A number that the queue cannot take is refused before anything looks
+/// at the list, which may be shorter.
+///
+/// # Errors
+/// `EINVAL`: below 0, or above the limit of the queue, which is 1 at least.
+#[inline]
+fn elements(given: c_int, limit: u32) -> Result<usize, Errno> {
+    match u32::try_from(given) {
+        Ok(count) if count <= 1 || count <= limit => Ok(count as usize),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// Calls `then` with the elements of a list in the engine's form. The queue takes so many.
 #[inline]
 fn with_sges<R>(
     list: *const crate::sys::Sge,
@@ -328,7 +341,7 @@ pub unsafe extern "C" fn post_recv(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mut 
             bad,
             |wr| wr.next,
             |wr, _| {
-                let count = usize::try_from(wr.num_sge).map_err(|_| Errno::INVAL)?;
+                let count = elements(wr.num_sge, object.granted.max_recv_sge)?;
                 with_sges(wr.sg_list, count, |sges| {
                     let request = RecvRequest { id: wr.wr_id, sges };
                     object.qp.post_recv(&request).map_err(errno::from)
@@ -350,14 +363,15 @@ pub unsafe extern "C" fn post_srq_recv(
     fence(|| {
         // SAFETY: a shared receive queue as the caller promises, or something that is refused.
         let object = unsafe { find::<SrqObject>(srq) }.inspect_err(|_| tell_bad(bad, wr))?;
-        post_recvs(&object.srq, wr, bad)
+        post_recvs(&object.srq, object.max_sge, wr, bad)
     })
 }
 
-/// Posts a list of receives to a queue of the device.
+/// Posts a list of receives to a queue of the device that takes so many elements in each.
 #[inline]
 pub(crate) fn post_recvs(
     queue: &rkey_device::Srq,
+    max_sge: u32,
     wr: *mut RecvWr,
     bad: *mut *mut RecvWr,
 ) -> Result<c_int, Errno> {
@@ -366,7 +380,7 @@ pub(crate) fn post_recvs(
         bad,
         |wr| wr.next,
         |wr, _| {
-            let count = usize::try_from(wr.num_sge).map_err(|_| Errno::INVAL)?;
+            let count = elements(wr.num_sge, max_sge)?;
             with_sges(wr.sg_list, count, |sges| {
                 let request = RecvRequest { id: wr.wr_id, sges };
                 queue.post_recv(&request).map_err(errno::from)

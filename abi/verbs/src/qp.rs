@@ -35,7 +35,8 @@ pub struct QpObject {
     pub service: Service,
     /// What the program set last.
     settings: Mutex<QpAttr>,
-    granted: QpCap,
+    /// What it was made with.
+    pub(crate) granted: QpCap,
     signal_all: bool,
     /// Asynchronous events.
     pub acks: Acks,

@@ -10,7 +10,7 @@ use crate::object::{find, input};
 use crate::post::{self, INLINE_MAX, address, target};
 use crate::qp::QpObject;
 use crate::sys::consts::*;
-use crate::sys::{Ah, DataBuf, Mw, MwBindInfo, Qp, QpEx};
+use crate::sys::{Ah, DataBuf, Mw, MwBindInfo, Qp, QpCap, QpEx};
 use crate::{errno, flags};
 use rkey_device::core::{Key, LocalKey};
 use rkey_device::engine::{SendFlags, SendRequest, Sge, UdAddress, Work};
@@ -180,6 +180,33 @@ unsafe fn begin(qp: *mut QpEx, work: impl FnOnce() -> Result<Work, Errno>) {
     }
 }
 
+/// Works on the batch with a list that has as many elements as the program says, but not more than the
+/// queue pair takes; a longer one is refused before anything looks at it.
+///
+/// # Safety
+/// As [`with_batch`], with a list of so many elements.
+unsafe fn with_list<T>(
+    qp: *mut QpEx,
+    (list, count): (*const T, usize),
+    limit: impl FnOnce(&QpCap) -> u32,
+    body: impl FnOnce(&mut Batch, &[T]) -> Result<(), Errno>,
+) {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let Some((queue, _)) = object(qp) else { return };
+        with_batch(qp, |batch| {
+            if count > limit(&queue.granted).max(1) as usize {
+                return Err(Errno::INVAL);
+            }
+            let list = match count {
+                0 => &[],
+                _ => std::slice::from_raw_parts(input(list)?, count),
+            };
+            body(batch, list)
+        });
+    }
+}
+
 /// Functions that begin a request: name, further arguments, and the work.
 macro_rules! requests {
     ($($name:ident($($arg:ident: $type:ty),*) { $work:expr })*) => {$(
@@ -273,20 +300,16 @@ unsafe extern "C" fn set_sge(qp: *mut QpEx, lkey: u32, addr: u64, length: u32) {
 }
 
 unsafe extern "C" fn set_sge_list(qp: *mut QpEx, count: usize, list: *const crate::sys::Sge) {
+    let limit = |granted: &QpCap| granted.max_send_sge;
     // SAFETY: called between start and complete, with a list of so many elements.
     unsafe {
-        with_batch(qp, |batch| {
+        with_list(qp, (list, count), limit, |batch, list| {
             let start = batch.sges.len();
-            if count > 0 {
-                for element in std::slice::from_raw_parts(input(list)?, count) {
-                    let key = LocalKey(element.lkey);
-                    batch.sges.push(Sge {
-                        addr: element.addr,
-                        len: element.length,
-                        key,
-                    });
-                }
-            }
+            batch.sges.extend(list.iter().map(|element| Sge {
+                addr: element.addr,
+                len: element.length,
+                key: LocalKey(element.lkey),
+            }));
             batch.requests.last_mut().ok_or(Errno::INVAL)?.sges = start..start + count;
             Ok(())
         });
@@ -318,17 +341,10 @@ unsafe extern "C" fn set_inline_data(qp: *mut QpEx, addr: *mut c_void, length: u
 }
 
 unsafe extern "C" fn set_inline_data_list(qp: *mut QpEx, count: usize, list: *const DataBuf) {
+    // More pieces than bytes that it takes are too many.
+    let limit = |granted: &QpCap| granted.max_inline_data;
     // SAFETY: called between start and complete, with a list of so many elements.
-    unsafe {
-        with_batch(qp, |batch| {
-            let pieces = if count == 0 {
-                &[]
-            } else {
-                std::slice::from_raw_parts(input(list)?, count)
-            };
-            add_inline(batch, pieces)
-        });
-    }
+    unsafe { with_list(qp, (list, count), limit, add_inline) };
 }
 
 unsafe extern "C" fn start(qp: *mut QpEx) {
@@ -376,18 +392,9 @@ impl Batch {
         if let Some(errno) = self.failed {
             return Err(errno);
         }
-        let count = self.requests.len();
-        if count > 1 {
-            let info = qp.qp.query().map_err(errno::from)?;
-            if count > (info.config.max_send - info.sends.min(info.config.max_send)) as usize {
-                return Err(Errno::NOMEM);
-            }
-        }
-        for (index, pending) in self.requests.iter().enumerate() {
-            let mut flags = pending.flags;
-            flags.set(SendFlags::MORE, index + 1 < count);
+        let requests = self.requests.iter().map(|pending| {
             let inline = pending.inline.clone().map(|range| &self.inline[range]);
-            let request = SendRequest {
+            SendRequest {
                 id: pending.id,
                 work: pending.work,
                 sges: if inline.is_some() {
@@ -401,14 +408,13 @@ impl Batch {
                 } else {
                     inline
                 },
-                flags,
+                flags: pending.flags,
                 ud: pending.ud,
-            };
-            qp.qp.post_send(&request).map_err(|error| {
-                tracing::info!("ibv_wr_complete: {error}");
-                errno::of(&error)
-            })?;
-        }
-        Ok(())
+            }
+        });
+        qp.qp.post_all_sends(requests).map_err(|(index, error)| {
+            tracing::info!("ibv_wr_complete: request {index}: {error}");
+            errno::of(&error)
+        })
     }
 }

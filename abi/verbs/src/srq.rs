@@ -24,6 +24,8 @@ pub struct SrqObject {
     /// The shared receive queue of the device.
     pub srq: rkey_device::Srq,
     attr: Mutex<SrqAttr>,
+    /// Elements that a receive may have.
+    pub(crate) max_sge: u32,
     /// Queue pairs that take from it.
     pub users: Users,
     /// Asynchronous events.
@@ -112,6 +114,7 @@ unsafe fn create(
         c: UnsafeCell::new(c),
         srq,
         attr: Mutex::new(granted),
+        max_sge: sge,
         users: Users::default(),
         acks: Acks::default(),
         xrc,

@@ -33,6 +33,8 @@ pub const TABLE_MAX: u32 = 1 << 10;
 pub struct WqObject {
     c: UnsafeCell<Wq>,
     queue: Srq,
+    /// Elements that a receive may have.
+    max_sge: u32,
     users: Users,
 }
 
@@ -73,9 +75,10 @@ pub unsafe extern "C" fn create_wq(context: *mut Context, attr: *mut WqInitAttr)
         if attr.comp_mask != 0 && attr.create_flags != 0 {
             return Err(Errno::OPNOTSUPP);
         }
+        let max_sge = attr.max_sge.max(1);
         let queue = object
             .device()
-            .create_wq(pd.domain, attr.max_wr, attr.max_sge.max(1), &cq.cq)
+            .create_wq(pd.domain, attr.max_wr, max_sge, &cq.cq)
             .map_err(errno::from)?;
         let c = UnsafeCell::new(Wq {
             context,
@@ -95,6 +98,7 @@ pub unsafe extern "C" fn create_wq(context: *mut Context, attr: *mut WqInitAttr)
         let handle = place(WqObject {
             c,
             queue,
+            max_sge,
             users: Users::default(),
         })?;
         pd.users.add();
@@ -150,7 +154,7 @@ unsafe extern "C" fn post_recv(wq: *mut Wq, wr: *mut RecvWr, bad: *mut *mut Recv
         if unsafe { (*object.c.get()).state } == WQS_ERR {
             return Err(Errno::INVAL);
         }
-        post_recvs(&object.queue, wr, bad)
+        post_recvs(&object.queue, object.max_sge, wr, bad)
     })
 }
 

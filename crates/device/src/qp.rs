@@ -338,6 +338,36 @@ impl Qp {
         })
     }
 
+    /// Posts work requests in order, all or none; the peer's bell rings once for all.
+    ///
+    /// # Errors
+    /// Which request cannot be posted, and why. Nothing was posted.
+    pub fn post_all_sends<'a>(
+        &self,
+        requests: impl ExactSizeIterator<Item = SendRequest<'a>> + Clone,
+    ) -> Result<(), (usize, DeviceError)> {
+        let shared = self.0.device.shared();
+        shared.check().map_err(|e| (0, e))?;
+        shared.post(|engine| {
+            if requests.len() > 1 {
+                engine
+                    .check_sends(self.0.id, requests.clone())
+                    .map_err(|(index, e)| (index, e.into()))?;
+            }
+            let last = requests.len().saturating_sub(1);
+            for (index, mut request) in requests.enumerate() {
+                request
+                    .flags
+                    .set(rkey_engine::SendFlags::MORE, index < last);
+                // Whatever the first ones do to the queue pair: in an error state, posts are taken.
+                engine
+                    .post_send(self.0.id, &request)
+                    .map_err(|e| (index, e.into()))?;
+            }
+            Ok(())
+        })
+    }
+
     /// Posts a receive.
     ///
     /// # Errors

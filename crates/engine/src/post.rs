@@ -50,6 +50,27 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Ok(())
     }
 
+    /// Whether [`Engine::post_send`] would take all of these requests now, one after the other.
+    ///
+    /// # Errors
+    /// Which one it would refuse, and why. Nothing is posted in any case.
+    pub fn check_sends<'a>(
+        &mut self,
+        qp: QpId,
+        requests: impl ExactSizeIterator<Item = SendRequest<'a>>,
+    ) -> Result<(), (usize, PostError)> {
+        let qp = self.qps.get_mut(qp).ok_or((0, PostError::NoSuchQp))?;
+        let room = (qp.config.max_send - qp.sq.len()) as usize;
+        if requests.len() > room {
+            return Err((room, PostError::QueueFull(qp.config.max_send)));
+        }
+        for (index, request) in requests.enumerate() {
+            // What it writes at the tail is part of the queue only after a push.
+            prepare(qp, &request).map_err(|error| (index, error))?;
+        }
+        Ok(())
+    }
+
     /// What becomes of a post that does not simply go to its link.
     #[cold]
     fn send_otherwise(&mut self, qp: QpId, request: &SendRequest<'_>) {
@@ -146,6 +167,14 @@ fn check_sges(given: usize, max: u32) -> Result<(), PostError> {
 /// built elsewhere and copied costs as much as everything else together.
 #[inline]
 fn accept(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
+    prepare(qp, request)?;
+    qp.sq.push(request.sges, request.inline);
+    Ok(())
+}
+
+/// Checks a request and fills in the entry at the tail, which is not part of the queue yet.
+#[inline(always)]
+fn prepare(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
     if qp.state != QpState::Rts && !qp.state.takes_sends() {
         return Err(PostError::WrongState(qp.state));
     }
@@ -211,7 +240,6 @@ fn accept(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
     } else {
         request.sges.len() as u32
     };
-    qp.sq.push(request.sges, request.inline);
     Ok(())
 }
 

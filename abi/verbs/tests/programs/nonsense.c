@@ -2,6 +2,7 @@
    number. Whatever it is, nothing may crash, and what was made before still works in the end. */
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,6 +73,9 @@ int main(void) {
     ibv_node_type_str((enum ibv_node_type)odd());
     ibv_port_state_str((enum ibv_port_state)odd());
   }
+  struct ibv_device_attr device;
+  check("ibv_query_device", ibv_query_device(context, &device));
+  if (device.max_sge > 64) return printf("the lists here are too short\n"), 1;
   static const int types[] = {IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_RAW_PACKET, 0, 77};
   int made = 0;
   for (int i = 0; i < 400; i++) {
@@ -100,14 +104,18 @@ int main(void) {
       check("ibv_modify_qp", ibv_modify_qp(qp, &attr, rnd() % 50 ? mask : (int)odd()));
       struct ibv_qp_init_attr back;
       check("ibv_query_qp", ibv_query_qp(qp, &attr, (int)odd(), &back));
-      struct ibv_sge sge = {(uintptr_t)(rnd() % 2 ? memory : NULL), (uint32_t)odd(), (uint32_t)odd()};
+      struct ibv_sge list[64];
+      for (int of = 0; of < 64; of++)
+        list[of] = (struct ibv_sge){(uintptr_t)(rnd() % 2 ? memory : NULL), (uint32_t)odd(), (uint32_t)odd()};
       struct ibv_send_wr send, *bad_send;
       scramble(&send, sizeof send);
       send.next = NULL;
-      send.sg_list = rnd() % 8 ? &sge : NULL;
-      send.num_sge = rnd() % 4 ? 1 : -(int)(rnd() % 3);
+      send.sg_list = rnd() % 8 ? list : NULL;
+      /* As many as there are, or absurd: below zero, or more than any queue pair takes. */
+      static const int counts[] = {0, 2, 64, -1, -2, 65, 100, 70000, 1 << 28, INT_MAX, INT_MIN};
+      send.num_sge = rnd() % 4 ? 1 : counts[rnd() % 11];
       send.opcode = rnd() % 20;
-      send.send_flags = rnd() % 64 & ~IBV_SEND_INLINE;
+      send.send_flags = rnd() % 64;
       send.wr.ud.ah = NULL;
       send.bind_mw.mw = NULL;
       send.bind_mw.bind_info.mr = NULL;

@@ -26,6 +26,7 @@ fn next_within(world: &World, time: Duration) -> Option<(i32, usize)> {
             if Instant::now() > end {
                 return None;
             }
+            std::thread::yield_now();
         }
         let seen = (event.event_type, event.element as usize);
         async_event::ack_async_event(&raw mut event);

@@ -1,9 +1,9 @@
 //! Lists of requests, and what each kind of queue pair can be asked for.
 
 use crate::world::*;
-use ibverbs::post;
-use ibverbs::sys::SendWr;
 use ibverbs::sys::consts::*;
+use ibverbs::sys::{DataBuf, QpInitAttrEx, RecvWr, SendWr, Sge, SrqInitAttr, WqInitAttr};
+use ibverbs::{post, qp, srq, wq};
 use std::ptr::null_mut;
 
 /// Proves: VB-I07
@@ -77,4 +77,171 @@ fn posting_stops_at_the_first_bad_request() {
     value = 9;
     assert_eq!(world.statuses(1), [(4, WC_SUCCESS)]);
     assert_eq!((world.word(32), value), (8, 9));
+}
+
+/// One element at the very end of what may be read.
+struct LastElement {
+    pages: *mut libc::c_void,
+}
+
+const PAGE: usize = 4096;
+
+impl LastElement {
+    fn new() -> Self {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let writable = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: new pages, of which the second is closed.
+        unsafe {
+            let pages = libc::mmap(null_mut(), 2 * PAGE, writable, flags, -1, 0);
+            assert_ne!(pages, libc::MAP_FAILED);
+            let second = pages.wrapping_byte_add(PAGE);
+            assert_eq!(libc::mprotect(second, PAGE, libc::PROT_NONE), 0);
+            Self { pages }
+        }
+    }
+
+    fn list<T>(&self) -> *mut T {
+        self.pages.wrapping_byte_add(PAGE - size_of::<T>()).cast()
+    }
+}
+
+impl Drop for LastElement {
+    fn drop(&mut self) {
+        // SAFETY: the pages of `new`, which nothing uses any more.
+        unsafe { libc::munmap(self.pages, 2 * PAGE) };
+    }
+}
+
+/// A list is not looked at when its length cannot be right.
+#[test]
+fn more_elements_than_the_queue_takes_are_refused_unseen() {
+    let world = World::new();
+    let last = LastElement::new();
+    let [a, _] = world.pair(QPT_RC);
+    // SAFETY: all zeroes is valid; objects are live.
+    let (shared, work_queue) = unsafe {
+        let mut wanted: SrqInitAttr = std::mem::zeroed();
+        (wanted.attr.max_wr, wanted.attr.max_sge) = (4, 1);
+        let mut of_wq: WqInitAttr = std::mem::zeroed();
+        (of_wq.wq_type, of_wq.max_wr, of_wq.max_sge) = (WQT_RQ, 4, 1);
+        (of_wq.pd, of_wq.cq) = (world.pd, world.cq);
+        (
+            srq::create_srq(world.pd, &raw mut wanted),
+            wq::create_wq(world.context, &raw mut of_wq),
+        )
+    };
+    assert!(!shared.is_null() && !work_queue.is_null());
+    for count in [3, 100, i32::MAX, i32::MIN, -1] {
+        let mut wr = RecvWr {
+            wr_id: 1,
+            next: null_mut(),
+            sg_list: last.list::<Sge>(),
+            num_sge: count,
+        };
+        let mut element = sge(0, 0, 0);
+        let mut plain = request(1, WR_SEND, &mut element);
+        (plain.sg_list, plain.num_sge) = (last.list(), count);
+        let mut inline = plain;
+        inline.send_flags |= SEND_INLINE;
+        // SAFETY: live queues; a list that is shorter than it is said to be must not be looked at.
+        unsafe {
+            let post_wq = (*work_queue).post_recv.expect("a function");
+            let wr = &raw mut wr;
+            assert_eq!(post::post_recv(a, wr, null_mut()), libc::EINVAL, "{count}");
+            assert_eq!(post::post_srq_recv(shared, wr, null_mut()), libc::EINVAL);
+            assert_eq!(post_wq(work_queue, wr, null_mut()), libc::EINVAL);
+        }
+        for wr in [&mut plain, &mut inline] {
+            assert_eq!(send(a, wr), (libc::EINVAL, true), "{count}");
+        }
+    }
+}
+
+/// A queue pair with the extended interface, connected with another.
+fn extended(world: &World) -> *mut ibverbs::sys::QpEx {
+    // SAFETY: all zeroes is valid; objects are live.
+    unsafe {
+        let mut attr: QpInitAttrEx = std::mem::zeroed();
+        (attr.send_cq, attr.recv_cq, attr.pd) = (world.cq, world.cq, world.pd);
+        attr.qp_type = QPT_RC;
+        (attr.cap.max_send_wr, attr.cap.max_recv_wr) = (4, 4);
+        (attr.cap.max_send_sge, attr.cap.max_recv_sge) = (2, 2);
+        attr.cap.max_inline_data = 8;
+        attr.comp_mask = QP_INIT_ATTR_PD | QP_INIT_ATTR_SEND_OPS_FLAGS;
+        attr.send_ops_flags = QP_EX_WITH_SEND | QP_EX_WITH_RDMA_WRITE;
+        let pair = qp::create_qp_ex(world.context, &raw mut attr);
+        assert!(!pair.is_null());
+        let other = world.qp(QPT_RC);
+        world.connect(pair, QPT_RC, (*other).qp_num);
+        world.connect(other, QPT_RC, (*pair).qp_num);
+        qp::qp_to_qp_ex(pair)
+    }
+}
+
+#[test]
+fn longer_lists_than_the_extended_queue_pair_takes_are_refused_unseen() {
+    let world = World::new();
+    let last = LastElement::new();
+    let pair = extended(&world);
+    // SAFETY: a live queue pair; a list that is shorter than it is said to be must not be looked at.
+    unsafe {
+        for count in [3, 100, usize::MAX] {
+            (*pair).wr_start.expect("a function")(pair);
+            (*pair).wr_send.expect("a function")(pair);
+            (*pair).wr_set_sge_list.expect("a function")(pair, count, last.list::<Sge>());
+            let code = (*pair).wr_complete.expect("a function")(pair);
+            assert_eq!(code, libc::EINVAL, "{count}");
+        }
+        for count in [9, usize::MAX] {
+            (*pair).wr_start.expect("a function")(pair);
+            (*pair).wr_send.expect("a function")(pair);
+            (*pair).wr_set_inline_data_list.expect("a function")(
+                pair,
+                count,
+                last.list::<DataBuf>(),
+            );
+            let code = (*pair).wr_complete.expect("a function")(pair);
+            assert_eq!(code, libc::EINVAL, "{count}");
+        }
+    }
+}
+
+/// A list of the extended interface is posted whole or not at all.
+#[test]
+fn a_bad_request_keeps_the_whole_list_back() {
+    let mut world = World::new();
+    let region = world.register(0, 256, ALL);
+    // SAFETY: a live region.
+    let (lkey, rkey) = unsafe { ((*region).lkey, (*region).rkey) };
+    world.set(0, 7);
+    let pair = extended(&world);
+    // SAFETY: a live queue pair, and functions of it.
+    unsafe {
+        let write = |id, to| {
+            ((*pair).wr_id, (*pair).wr_flags) = (id, SEND_SIGNALED);
+            (*pair).wr_rdma_write.expect("a function")(pair, rkey, world.at(to));
+            (*pair).wr_set_sge.expect("a function")(pair, lkey, world.at(0), 8);
+        };
+        let complete = || (*pair).wr_complete.expect("a function")(pair);
+        let start = || (*pair).wr_start.expect("a function")(pair);
+        // The second is longer than what is taken inline.
+        start();
+        write(1, 8);
+        write(2, 16);
+        let mut long = [1u8; 9];
+        (*pair).wr_set_inline_data.expect("a function")(pair, long.as_mut_ptr().cast(), 9);
+        assert_eq!(complete(), libc::EINVAL);
+        // One more than there is room for.
+        start();
+        (1..=5).for_each(|id| write(id, 8));
+        assert_eq!(complete(), libc::ENOMEM);
+        // As many as there is room for.
+        start();
+        (1..=4).for_each(|id| write(10 + id, 16 + 8 * id as usize));
+        assert_eq!(complete(), 0);
+    }
+    let all = [11, 12, 13, 14].map(|id| (id, WC_SUCCESS));
+    assert_eq!(world.statuses(4), all);
+    assert_eq!((world.word(8), world.word(16)), (0, 0));
+    assert_eq!((world.word(24), world.word(48)), (7, 7));
 }
