@@ -17,6 +17,7 @@ use rkey_device::engine::{CqId, QpId, SrqId};
 use rkey_kit::{Errno, fence};
 use std::collections::HashMap;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// How many events of an object were given to the program, and how many it has acknowledged.
@@ -67,10 +68,16 @@ impl Events {
         self.cqs.lock().remove(&id);
     }
 
-    /// The handle of a completion queue.
+    /// Counts a completion event as given to the program; gives the handle of its completion queue, which then stays
+    /// until the event is acknowledged.
     #[must_use]
-    pub fn cq(&self, id: CqId) -> Option<*mut Cq> {
-        self.cqs.lock().get(&id).map(|&handle| handle as *mut Cq)
+    pub fn completion(&self, id: CqId) -> Option<*mut Cq> {
+        // The book stays locked until the event is counted, so that the object stays.
+        let cqs = self.cqs.lock();
+        let handle = *cqs.get(&id)? as *mut Cq;
+        // SAFETY: objects leave the book before they go.
+        unsafe { find::<CqObject>(handle) }.ok()?.comp_acks.give();
+        Some(handle)
     }
 
     /// Events of this queue pair are those of this handle.
@@ -192,6 +199,15 @@ pub unsafe extern "C" fn get_async_event(context: *mut Context, event: *mut Asyn
     if fence(body) == 0 { 0 } else { -1 }
 }
 
+/// Adds to a counter of acknowledged events that programs may read, whichever threads acknowledge.
+///
+/// # Safety
+/// A field of a live object.
+pub(crate) unsafe fn completed(counter: *mut u32, count: u32) {
+    // SAFETY: a field as the caller promises, which only this function writes.
+    unsafe { AtomicU32::from_ptr(counter) }.fetch_add(count, Ordering::Relaxed);
+}
+
 /// `ibv_ack_async_event`.
 ///
 /// # Safety
@@ -205,17 +221,17 @@ pub unsafe extern "C" fn ack_async_event(event: *mut AsyncEvent) {
             match event.event_type {
                 EVENT_CQ_ERR => {
                     let cq = find::<CqObject>(event.element as *const Cq)?;
-                    (*cq.c()).async_events_completed += 1;
+                    completed(&raw mut (*cq.c()).async_events_completed, 1);
                     cq.async_acks.acknowledge(1);
                 }
                 EVENT_SRQ_ERR | EVENT_SRQ_LIMIT_REACHED => {
                     let srq = find::<SrqObject>(event.element as *const Srq)?;
-                    (*srq.c()).events_completed += 1;
+                    completed(&raw mut (*srq.c()).events_completed, 1);
                     srq.acks.acknowledge(1);
                 }
                 EVENT_QP_FATAL..=EVENT_PATH_MIG_ERR | EVENT_QP_LAST_WQE_REACHED => {
                     let qp = find::<QpObject>(event.element as *const Qp)?;
-                    (*qp.c()).events_completed += 1;
+                    completed(&raw mut (*qp.c()).events_completed, 1);
                     qp.acks.acknowledge(1);
                 }
                 _ => {}

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use crate::async_event::{is_nonblocking, make_blocking};
+use crate::async_event::{completed, is_nonblocking, make_blocking};
 use crate::context::ContextObject;
 use crate::cq::CqObject;
 use crate::errno;
@@ -112,16 +112,11 @@ pub unsafe extern "C" fn get_cq_event(
                 None => object.channel.next_event_or_signal().map_err(errno::from)?,
                 some => some,
             };
-            let Some(handle) = event.and_then(|id| context.open.events.cq(id)) else {
+            let Some(handle) = event.and_then(|id| context.open.events.completion(id)) else {
                 continue;
             };
-            // SAFETY: completion queues leave the book before they go.
-            let Ok(found) = (unsafe { find::<CqObject>(handle) }) else {
-                continue;
-            };
-            found.comp_acks.give();
             *cq = handle;
-            // SAFETY: a live completion queue.
+            // SAFETY: a completion queue with an event that nobody has acknowledged yet, which keeps it.
             *cq_context = unsafe { (*handle).cq_context };
             return Ok(0);
         }
@@ -137,8 +132,8 @@ pub unsafe extern "C" fn ack_cq_events(cq: *mut Cq, count: u32) {
     fence(|| {
         // SAFETY: a completion queue as the caller promises, or something that is refused.
         let object = unsafe { find::<CqObject>(cq)? };
-        // SAFETY: a live completion queue; programs acknowledge from one thread at a time.
-        unsafe { (*cq).comp_events_completed = (*cq).comp_events_completed.wrapping_add(count) };
+        // SAFETY: a live completion queue.
+        unsafe { completed(&raw mut (*cq).comp_events_completed, count) };
         object.comp_acks.acknowledge(count);
         Ok(())
     });

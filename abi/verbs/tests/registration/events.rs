@@ -2,9 +2,13 @@
 
 use crate::world::*;
 use ibverbs::sys::consts::*;
-use ibverbs::sys::{AsyncEvent, Cq, Qp, QpAttr, QpInitAttr, RecvWr, Srq, SrqAttr, SrqInitAttr};
-use ibverbs::{async_event, cq, post, qp, srq};
+use ibverbs::sys::{
+    AsyncEvent, CompChannel, Cq, Qp, QpAttr, QpInitAttr, RecvWr, Srq, SrqAttr, SrqInitAttr,
+};
+use ibverbs::{async_event, channel, cq, post, qp, srq};
+use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// The next event, acknowledged: its type, and the address of its object. `None` when there is none for `time`.
@@ -89,10 +93,16 @@ fn shared_queue(world: &World) -> *mut Srq {
 /// A completion queue that is too small breaks, and the queue pairs that use it with it.
 #[test]
 fn an_overrun() {
-    let world = World::new();
+    overrun(&World::new(), 0);
+}
+
+/// Breaks a completion queue that has had so many events.
+fn overrun(world: &World, events: u32) -> *mut Cq {
     // SAFETY: a live context.
     let small = unsafe { cq::create_cq(world.context, 1, null_mut(), null_mut(), 0) };
-    let [a, b] = [0, 1].map(|_| create(&world, small, null_mut()));
+    // SAFETY: a live completion queue.
+    unsafe { (*small).async_events_completed = events };
+    let [a, b] = [0, 1].map(|_| create(world, small, null_mut()));
     for pair in [a, b] {
         world.connect(pair, QPT_RC, 0x77);
     }
@@ -100,9 +110,69 @@ fn an_overrun() {
         receive(a, id, &mut sge(0, 0, 0));
     }
     go(a, QPS_ERR, false);
-    assert_eq!(next(&world), (EVENT_CQ_ERR, small as usize));
-    assert_eq!(next(&world), (EVENT_QP_FATAL, b as usize));
+    assert_eq!(next(world), (EVENT_CQ_ERR, small as usize));
+    assert_eq!(next(world), (EVENT_QP_FATAL, b as usize));
     assert_eq!((state(a), state(b)), (QPS_ERR, QPS_ERR));
+    small
+}
+
+/// A completion queue whose event a thread is getting stays until that event is acknowledged.
+#[test]
+fn a_completion_queue_waits_for_events_that_are_on_their_way() {
+    const ROUNDS: usize = 300;
+    let world = World::new();
+    // SAFETY: a live context.
+    let events = unsafe { channel::create_comp_channel(world.context) };
+    assert!(!events.is_null());
+    let (gone, seen, events_at) = (AtomicUsize::new(0), AtomicUsize::new(0), events as usize);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut which, mut round) = (null_mut(), null_mut());
+            while round as usize != ROUNDS + 1 {
+                let events = events_at as *mut CompChannel;
+                // SAFETY: a live channel, and room for both.
+                let code = unsafe { channel::get_cq_event(events, &raw mut which, &raw mut round) };
+                assert_eq!(code, 0);
+                assert!(round as usize > gone.load(Ordering::Acquire), "{round:?}");
+                seen.fetch_add(1, Ordering::Relaxed);
+                // SAFETY: it waits for this.
+                unsafe { channel::ack_cq_events(which, 1) };
+            }
+        });
+        for round in 1..=ROUNDS + 1 {
+            // SAFETY: live objects; nobody uses the queue after it was destroyed.
+            unsafe {
+                let queue = cq::create_cq(world.context, 4, round as *mut c_void, events, 0);
+                assert_eq!(cq::req_notify_cq(queue, 0), 0);
+                let pair = create(&world, queue, null_mut());
+                world.connect(pair, QPT_RC, 0x77);
+                receive(pair, 1, &mut sge(0, 0, 0));
+                go(pair, QPS_ERR, false);
+                assert_eq!(qp::destroy_qp(pair), 0);
+                // The last one stays until its event was seen, which ends the other thread.
+                if round <= ROUNDS {
+                    assert_eq!(cq::destroy_cq(queue), 0);
+                    gone.store(round, Ordering::Release);
+                }
+            }
+        }
+    });
+    assert!(seen.load(Ordering::Relaxed) > 0);
+}
+
+/// Counters of events that programs read begin anew after the highest number.
+#[test]
+fn counters_of_acknowledged_events_wrap() {
+    let world = World::new();
+    // SAFETY: a live completion queue.
+    unsafe {
+        (*world.cq).comp_events_completed = u32::MAX;
+        channel::ack_cq_events(world.cq, 2);
+        assert_eq!((*world.cq).comp_events_completed, 1);
+    }
+    let small = overrun(&world, u32::MAX);
+    // SAFETY: a live completion queue.
+    assert_eq!(unsafe { (*small).async_events_completed }, 0);
 }
 
 /// Proves: VB-I21
