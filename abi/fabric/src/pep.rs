@@ -312,13 +312,10 @@ impl PepObject {
     /// The handle of a passive endpoint.
     fn handle_in(inner: &Arc<Passive>) -> usize {
         use crate::object::Object;
-        // SAFETY: an endpoint is closed only after its requests were handled: closing waits for that.
-        let live = unsafe { Self::pool().live(|object| Arc::ptr_eq(&object.inner, inner)) };
-        // SAFETY: as above.
-        let found = live
-            .first()
-            .and_then(|&address| unsafe { Self::pool().get(address) });
-        found.map_or(0, |object| handle_of(object) as usize)
+        let same = |object: &Self| Arc::ptr_eq(&object.inner, inner);
+        let found =
+            Self::pool().find_map(|object| same(object).then(|| handle_of(object) as usize));
+        found.unwrap_or(0)
     }
 }
 

@@ -48,7 +48,7 @@ struct Books {
     reserved: u32,
 }
 
-// SAFETY: objects are placed and removed under the lock or by whoever won the state word; shared access
+// SAFETY: objects are placed by whoever has the place from the books, and removed under their lock; shared access
 // to them is as for a plain `&T`.
 unsafe impl<T: Send + Sync> Sync for Pool<T> {}
 
@@ -185,28 +185,40 @@ impl<T> Pool<T> {
     /// No reference to the object is used any more.
     pub unsafe fn take(&self, address: *const T) -> Option<T> {
         let slot = self.at(address as usize)?;
+        // Whoever looks through the objects holds the books, too: none goes away under their eyes.
+        let mut books = self.books.lock();
         slot.state
             .compare_exchange(LIVE, FREE, Ordering::AcqRel, Ordering::Relaxed)
             .ok()?;
         // SAFETY: the place was live until now, and we alone took it; it is not in the free list yet.
         let value = unsafe { (*slot.value.get()).assume_init_read() };
         let index = (address as usize - self.base.load(Ordering::Relaxed)) / Self::STRIDE;
-        self.books.lock().free.push(index as u32);
+        books.free.push(index as u32);
         Some(value)
     }
 
-    /// The addresses of the objects that are live now and for which `wanted` says so.
-    ///
-    /// # Safety
-    /// No other thread frees objects meanwhile.
+    /// Looks at the objects that are live, one after the other, until `look` finds what it wants. Other threads may free
+    /// objects meanwhile: they wait until this is done. `look` must not place or take objects of this pool.
+    pub fn find_map<R>(&self, mut look: impl FnMut(&T) -> Option<R>) -> Option<R> {
+        let books = self.books.lock();
+        (0..books.fresh).find_map(|index| {
+            // SAFETY: objects are freed under the lock that is held.
+            look(unsafe { self.get(self.slot(index).cast())? })
+        })
+    }
+
+    /// The addresses of the objects that are live now and for which `wanted` says so. What holds for the closure of
+    /// [`Pool::find_map`] holds for `wanted`.
     #[must_use]
-    pub unsafe fn live(&self, wanted: impl Fn(&T) -> bool) -> Vec<*const T> {
-        let fresh = self.books.lock().fresh;
-        (0..fresh)
-            .map(|index| self.slot(index).cast::<T>())
-            // SAFETY: the caller promises that objects stay.
-            .filter(|&address| unsafe { self.get(address) }.is_some_and(&wanted))
-            .collect()
+    pub fn live(&self, wanted: impl Fn(&T) -> bool) -> Vec<*const T> {
+        let mut found = Vec::new();
+        self.find_map(|object| {
+            if wanted(object) {
+                found.push(&raw const *object);
+            }
+            None::<()>
+        });
+        found
     }
 }
 
@@ -224,6 +236,13 @@ mod tests {
         unsafe {
             assert_eq!(STRINGS.get(a).unwrap(), "a");
             assert_eq!(STRINGS.live(|s| s == "b"), vec![b]);
+            assert_eq!(
+                STRINGS
+                    .find_map(|s| (s == "b").then(|| s.clone()))
+                    .as_deref(),
+                Some("b")
+            );
+            assert_eq!(STRINGS.find_map(|s| (s == "c").then_some(())), None);
             assert_eq!(STRINGS.take(a).as_deref(), Some("a"));
             assert!(STRINGS.get(a).is_none() && STRINGS.take(a).is_none());
             for wild in [
@@ -239,6 +258,30 @@ mod tests {
             }
             assert_eq!(STRINGS.get(b).unwrap(), "b");
         }
+    }
+
+    /// An object that is being looked at stays until that is over.
+    #[test]
+    fn nothing_is_freed_under_the_eyes_of_a_search() {
+        static WORDS: Pool<String> = Pool::new(4);
+        let word = WORDS.put("word".to_owned()).unwrap().as_ptr() as usize;
+        let taken = &AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            let found = WORDS.find_map(|s| {
+                scope.spawn(move || {
+                    // SAFETY: no reference is in use, except by the search.
+                    drop(unsafe { WORDS.take(word as *const String) });
+                    taken.store(1, Ordering::Release);
+                });
+                // Time for the other thread to do wrong; right it does whatever the time.
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                assert_eq!(taken.load(Ordering::Acquire), 0);
+                Some(s.clone())
+            });
+            assert_eq!(found.as_deref(), Some("word"));
+        });
+        assert_eq!(taken.load(Ordering::Acquire), 1);
+        assert!(!WORDS.contains(word as *const String));
     }
 
     #[test]

@@ -213,19 +213,15 @@ pub(crate) fn identity(fd: c_int) -> Option<(u64, u64)> {
 /// another process's device does not help: its engine and its memory are there.
 ///
 /// # Safety
-/// No device is closed by another thread meanwhile.
+/// Any number will do.
 pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut Context {
     fence(|| {
         let wanted = identity(cmd_fd).ok_or(Errno::BADF)?;
         let same = |c: &ContextObject| identity(c.open.command.as_raw_fd()) == Some(wanted);
-        // SAFETY: nothing is closed meanwhile, as the caller promises.
-        let found = unsafe { CONTEXTS.live(same) };
-        let Some(&first) = found.first() else {
-            return Err(Errno::INVAL);
-        };
-        // SAFETY: as above.
-        let object = unsafe { CONTEXTS.get(first) }.ok_or(Errno::INVAL)?;
-        new_context(Arc::clone(&object.open))
+        let open = CONTEXTS
+            .find_map(|context| same(context).then(|| Arc::clone(&context.open)))
+            .ok_or(Errno::INVAL)?;
+        new_context(open)
     })
 }
 
@@ -305,7 +301,7 @@ fn device_attributes(device: &rkey_device::Device) -> DeviceAttr {
         max_rdd: 0,
         max_mw: number(config.limits.max_windows),
         max_raw_ipv6_qp: 0,
-        max_raw_ethy_qp: 0,
+        max_raw_ethy_qp: number(config.max_qps),
         max_mcast_grp: MAX_GROUPS,
         max_mcast_qp_attach: MAX_GROUPS,
         max_total_mcast_qp_attach: MAX_GROUPS.saturating_mul(MAX_GROUPS),

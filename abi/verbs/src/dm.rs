@@ -279,14 +279,10 @@ pub unsafe extern "C" fn import_dm(context: *mut Context, handle: u32) -> *mut D
                     && find::<ContextObject>(dm.context).is_ok_and(|c| c.device().is(device))
             }
         };
-        // SAFETY: nothing is freed meanwhile, as the caller promises.
-        let found = unsafe { DMS.live(same) };
-        let Some(&first) = found.first() else {
-            return Err(Errno::NOENT);
-        };
-        // SAFETY: as above.
-        let first = unsafe { DMS.get(first) }.ok_or(Errno::NOENT)?;
-        new_dm(context, Arc::clone(&first.memory), first.len, handle, true)
+        let (memory, len) = DMS
+            .find_map(|dm| same(dm).then(|| (Arc::clone(&dm.memory), dm.len)))
+            .ok_or(Errno::NOENT)?;
+        new_dm(context, memory, len, handle, true)
     })
 }
 

@@ -415,16 +415,15 @@ fn find_by_key(pd: &PdObject, lkey: u32) -> Result<(u64, u64, bool), Errno> {
                 c.lkey == lkey && find::<PdObject>(c.pd).is_ok_and(|of| of.domain == pd.domain)
             }
     };
-    // SAFETY: nothing is freed meanwhile, as the caller of advise_mr promises.
-    unsafe {
-        let Some(&first) = MRS.live(same).first() else {
-            return Err(Errno::NOENT);
-        };
-        let mr = MRS.get(first).ok_or(Errno::NOENT)?;
-        let (base, flags) = *mr.base.get();
-        let end = base.saturating_add((*mr.c()).length as u64);
-        Ok((base, end, flags & ACCESS_LOCAL_WRITE != 0))
-    }
+    let found = MRS.find_map(|mr| {
+        same(mr).then(|| {
+            // SAFETY: a live region.
+            let ((base, flags), len) = unsafe { (*mr.base.get(), (*mr.c()).length as u64) };
+            let end = base.saturating_add(len);
+            (base, end, flags & ACCESS_LOCAL_WRITE != 0)
+        })
+    });
+    found.ok_or(Errno::NOENT)
 }
 
 /// Asks the kernel for the pages. It is advice: a kernel that does not know it, or pages that are not
@@ -479,15 +478,9 @@ pub unsafe extern "C" fn import_mr(pd: *mut Pd, handle: u32) -> *mut Mr {
                 && unsafe { (*mr.c()).handle } == handle
                 && mr.context().is_ok_and(|c| c.device().is(device))
         };
-        // SAFETY: nothing is freed meanwhile, as the caller promises.
-        let found = unsafe { MRS.live(same) };
-        let Some(&first) = found.first() else {
-            return Err(Errno::NOENT);
-        };
-        // SAFETY: as above.
-        let first = unsafe { MRS.get(first) }.ok_or(Errno::NOENT)?;
-        // SAFETY: a live region.
-        let original = unsafe { &*first.c() };
+        let region = MRS
+            .find_map(|mr| same(mr).then(|| mr.region()))
+            .ok_or(Errno::NOENT)?;
         let c = Mr {
             context: object.context,
             pd,
@@ -495,12 +488,12 @@ pub unsafe extern "C" fn import_mr(pd: *mut Pd, handle: u32) -> *mut Mr {
             addr: std::ptr::null_mut(),
             length: 0,
             handle,
-            lkey: original.lkey,
-            rkey: original.rkey,
+            lkey: region.local_key.0,
+            rkey: region.key.0,
         };
         place(MrObject {
             c: UnsafeCell::new(c),
-            region: UnsafeCell::new(first.region()),
+            region: UnsafeCell::new(region),
             base: UnsafeCell::new((0, 0)),
             keep: None,
             imported: true,

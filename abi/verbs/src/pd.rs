@@ -178,13 +178,9 @@ pub unsafe extern "C" fn import_pd(context: *mut Context, handle: u32) -> *mut P
         let same = |pd: &PdObject| {
             pd.domain.0 == handle && pd.context().is_ok_and(|c| c.device().is(object.device()))
         };
-        // SAFETY: nothing is freed meanwhile, as the caller promises.
-        let found = unsafe { PDS.live(same) };
-        let Some(&first) = found.first() else {
-            return Err(Errno::NOENT);
-        };
-        // SAFETY: as above.
-        let domain = unsafe { PDS.get(first) }.ok_or(Errno::NOENT)?.domain;
+        let domain = PDS
+            .find_map(|pd| same(pd).then_some(pd.domain))
+            .ok_or(Errno::NOENT)?;
         new_pd(context, domain, Kind::Imported)
     })
 }

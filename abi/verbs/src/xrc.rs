@@ -100,11 +100,10 @@ pub unsafe extern "C" fn open_xrcd(context: *mut Context, attr: *mut XrcdInitAtt
         let same = |xrcd: &XrcdObject| {
             file.is_some() && xrcd.domain.file == file && xrcd.domain.device.is(object.device())
         };
-        // SAFETY: nothing is freed meanwhile, as the caller promises.
-        let found = unsafe { XRCDS.live(same).first().and_then(|&first| XRCDS.get(first)) };
+        let found = XRCDS.find_map(|xrcd| same(xrcd).then(|| Arc::clone(&xrcd.domain)));
         let domain = match found {
             Some(_) if attr.oflags & EXCLUSIVE != 0 => return Err(Errno::INVAL),
-            Some(found) => Arc::clone(&found.domain),
+            Some(domain) => domain,
             None if attr.oflags & CREATE == 0 => return Err(Errno::AGAIN),
             None => Arc::new(new_domain(object.device(), file)?),
         };
@@ -248,9 +247,8 @@ pub unsafe extern "C" fn open_qp(context: *mut Context, attr: *mut QpOpenAttr) -
             qp.qp.qpn() == attr.qp_num
                 && domain.is_ok_and(|of| Arc::ptr_eq(&of.domain, &xrcd.domain))
         };
-        // SAFETY: nothing is freed meanwhile, as the caller promises.
-        let found = unsafe { QPS.live(same).first().and_then(|&first| QPS.get(first)) };
-        let qp = &found.ok_or(Errno::INVAL)?.qp;
+        let found = QPS.find_map(|qp| same(qp).then(|| qp.qp.clone()));
+        let qp = &found.ok_or(Errno::INVAL)?;
         let with_context = attr.comp_mask & CONTEXT != 0;
         let qp_context = if with_context {
             attr.qp_context
