@@ -34,7 +34,7 @@ struct Address {
 
 static TABLE: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
-/// The table as it was when a device was opened last.
+/// The table: what was there when a device was opened, the first time and each time after it.
 #[must_use]
 pub fn table() -> Vec<Entry> {
     let mut table = TABLE.lock();
@@ -44,9 +44,20 @@ pub fn table() -> Vec<Entry> {
     table.clone()
 }
 
-/// Looks at the addresses of the host anew.
+/// Looks at the addresses of the host anew. Entries keep their places: contexts that were opened earlier use them.
 pub fn refresh() {
-    *TABLE.lock() = read();
+    extend(&mut TABLE.lock(), &read());
+}
+
+/// Adds what is new at the end of the table.
+fn extend(table: &mut Vec<Entry>, now: &[Entry]) {
+    // The first entry is the device's own, and there already.
+    let fresh = if table.is_empty() { 0 } else { 1 };
+    for entry in now.iter().skip(fresh) {
+        if table.len() < TABLE_LEN && !table.contains(entry) {
+            table.push(*entry);
+        }
+    }
 }
 
 /// The entry at an index.
@@ -273,6 +284,33 @@ mod tests {
             .map(|n| address(&format!("10.0.1.{n}"), 3))
             .collect();
         assert_eq!(arrange(&many, 1).len(), TABLE_LEN);
+    }
+
+    #[test]
+    fn entries_keep_their_places() {
+        let mut table = Vec::new();
+        extend(&mut table, &arrange(&[address("10.0.0.1", 2)], 1));
+        let before = table.clone();
+        let later = [address("10.0.0.2", 3), address("2001:db8::7", 3)];
+        extend(&mut table, &arrange(&later, 1));
+        let all = [
+            "fe80::1",
+            "::ffff:10.0.0.1",
+            "::ffff:10.0.0.2",
+            "2001:db8::7",
+        ];
+        assert_eq!(texts(&table), all);
+        assert_eq!(table[..2], before);
+        extend(&mut table, &arrange(&later, 1));
+        assert_eq!(texts(&table), all, "nothing is there twice");
+        let many: Vec<_> = (0..200)
+            .map(|n| address(&format!("10.0.1.{n}"), 3))
+            .collect();
+        extend(&mut table, &arrange(&many, 1));
+        assert_eq!(
+            (table.len(), texts(&table)[1].as_str()),
+            (TABLE_LEN, all[1])
+        );
     }
 
     #[test]
