@@ -1,10 +1,12 @@
 /* What a signal does to a thread that waits for an event: what it does to a read. */
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/time.h>
+#include <unistd.h>
 
 static volatile sig_atomic_t signals;
 static void count(int number) { (void)number; signals++; }
@@ -14,6 +16,17 @@ static void signal_in(int milliseconds, int flags) {
   sigaction(SIGALRM, &action, NULL);
   struct itimerval timer = {.it_value.tv_usec = milliseconds * 1000, .it_interval.tv_usec = 20000};
   setitimer(ITIMER_REAL, &timer, NULL);
+}
+
+/* An error of a queue pair, after some signals, so that its receives are flushed. */
+static void *fail_later(void *qp) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGALRM);
+  pthread_sigmask(SIG_BLOCK, &set, NULL);
+  while (signals < 3) usleep(1000);
+  struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+  return ibv_modify_qp(qp, &attr, IBV_QP_STATE) ? qp : NULL;
 }
 
 int main(void) {
@@ -32,8 +45,7 @@ int main(void) {
   if (ibv_get_async_event(context, &event) != -1 || errno != EINTR)
     return printf("an asynchronous event came of a signal\n"), 1;
 
-  /* A handler that restarts: the wait goes on until there is an event. It comes of an error of a queue
-     pair whose receives are flushed by the handler of the second signal. */
+  /* A handler that restarts: the wait goes on until there is an event. */
   struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
                                   .cap = {1, 1, 1, 1, 0}};
   struct ibv_qp *qp = ibv_create_qp(pd, &init);
@@ -41,14 +53,16 @@ int main(void) {
   if (ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)) return 2;
   struct ibv_recv_wr wr = {0}, *bad;
   if (ibv_post_recv(qp, &wr, &bad)) return 3;
-  signals = 0;
+  pthread_t thread;
+  void *failed;
   signal_in(20, SA_RESTART);
-  while (signals < 3) {}
-  attr.qp_state = IBV_QPS_ERR;
-  if (ibv_modify_qp(qp, &attr, IBV_QP_STATE)) return 4;
+  signals = 0;
+  if (pthread_create(&thread, NULL, fail_later, qp)) return 7;
   if (ibv_get_cq_event(channel, &which, &cq_context) || which != cq)
     return printf("a signal ended a wait that goes on: %s\n", strerror(errno)), 1;
   ibv_ack_cq_events(cq, 1);
+  if (pthread_join(thread, &failed) || failed) return 4;
+  if (signals < 3) return printf("the wait ended before the signals came\n"), 1;
   struct ibv_wc wc;
   if (ibv_poll_cq(cq, 1, &wc) != 1 || wc.status != IBV_WC_WR_FLUSH_ERR) return 5;
   if (ibv_destroy_qp(qp) || ibv_destroy_cq(cq) || ibv_destroy_comp_channel(channel) ||
