@@ -69,7 +69,7 @@ pub(crate) fn on_acked<M: Memory>(
             qp.req.rewinding = qp.req.in_flight > 0;
         } else if record.seq_last & 1 == 1 {
             qp.req.acked = (record.seq_last >> 1) + 1;
-            qp.req.not_ready_since = None;
+            qp.req.not_ready_for = None;
             qp.req.rnr_left = qp.settings.rnr_retry;
         }
     }
@@ -244,7 +244,7 @@ fn answered<M: Memory>(x: &mut Context<M>, qp: &mut Qp, seq: u64) {
 /// Everything before `seq` has been executed.
 fn advance(qp: &mut Qp, seq: u64) {
     qp.req.acked = qp.req.acked.max(seq);
-    qp.req.not_ready_since = None;
+    qp.req.not_ready_for = None;
     qp.req.rnr_left = qp.settings.rnr_retry;
 }
 
@@ -272,7 +272,7 @@ fn on_nak<M: Memory>(x: &mut Context<M>, qp: &mut Qp, refusal: Refusal) {
         return;
     }
     if seq > qp.sq.head {
-        qp.req.not_ready_since = None;
+        qp.req.not_ready_for = None;
         qp.req.rnr_left = qp.settings.rnr_retry;
     }
     qp.req.acked = seq;
@@ -294,12 +294,13 @@ fn on_nak<M: Memory>(x: &mut Context<M>, qp: &mut Qp, refusal: Refusal) {
             return;
         }
         Nak::NotReady | Nak::Sequence => {
-            if !patience_is_over(x, qp) {
+            if !patience_is_over(qp) {
                 let delay = qp
                     .req
                     .not_ready_delay
                     .clamp(NOT_READY_FIRST_NS, NOT_READY_LAST_NS);
                 qp.req.not_ready_delay = delay * 2;
+                qp.req.not_ready_for = qp.req.not_ready_for.map(|waited| waited + delay);
                 rewind(qp, seq);
                 wait(x, qp, delay);
                 return;
@@ -357,12 +358,14 @@ fn fault_here<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64, address: u64) -> Opt
 }
 
 /// Whether a peer has been "not ready" for longer than this queue pair is patient.
-fn patience_is_over<M>(x: &Context<M>, qp: &mut Qp) -> bool {
+///
+/// The pauses between its answers count, not the clock: that may have stood still, and leaps then.
+fn patience_is_over(qp: &mut Qp) -> bool {
     let patience = qp.patience();
-    match qp.req.not_ready_since {
-        Some(since) => patience > 0 && x.now.saturating_sub(since) >= patience,
+    match qp.req.not_ready_for {
+        Some(waited) => patience > 0 && waited >= patience,
         None => {
-            qp.req.not_ready_since = Some(x.now);
+            qp.req.not_ready_for = Some(0);
             qp.req.not_ready_delay = NOT_READY_FIRST_NS;
             false
         }

@@ -124,7 +124,7 @@ impl<M> Context<M> {
         qp.req.rewinding = false;
         qp.req.stopped = false;
         qp.req.wait = None;
-        qp.req.not_ready_since = None;
+        qp.req.not_ready_for = None;
         qp.req.seen = None;
     }
 

@@ -77,7 +77,7 @@ impl Timers {
         }
         let elapsed = now.saturating_sub(self.last_scan);
         self.scanned(now);
-        Some(elapsed.min(2 * self.scan_every))
+        Some(elapsed.min(self.scan_every))
     }
 
     fn scanned(&mut self, now: u64) {
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(timers.scan_due(5), Some(0));
         assert_eq!(timers.next_deadline(), Some(10_000_005));
         assert_eq!(timers.scan_due(6), None);
-        assert_eq!(timers.scan_due(10_000_015), Some(10_000_010));
+        assert_eq!(timers.scan_due(10_000_005), Some(10_000_000));
         timers.watched.clear();
         assert_eq!(timers.next_deadline(), None);
     }
@@ -132,6 +132,6 @@ mod tests {
         let mut timers = Timers::new();
         timers.watch(1, 40_000_000);
         assert_eq!(timers.scan_due(0), Some(0));
-        assert_eq!(timers.scan_due(3_600_000_000_000), Some(20_000_000));
+        assert_eq!(timers.scan_due(3_600_000_000_000), Some(10_000_000));
     }
 }

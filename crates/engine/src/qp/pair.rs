@@ -68,8 +68,8 @@ pub(crate) struct Requester {
     pub(crate) asked: bool,
     /// Receiver-not-ready retries that are left.
     pub(crate) rnr_left: u8,
-    /// Since when the peer has been "not ready".
-    pub(crate) not_ready_since: Option<u64>,
+    /// How long the peer has been waited for since it was "not ready" (nanoseconds).
+    pub(crate) not_ready_for: Option<u64>,
     /// The next delay for a peer that is not ready.
     pub(crate) not_ready_delay: u64,
     /// The queue pair is in the list of those that have a timeout running.
@@ -92,7 +92,7 @@ impl Requester {
             blocked: false,
             asked: false,
             rnr_left: 0,
-            not_ready_since: None,
+            not_ready_for: None,
             not_ready_delay: 0,
             watched: false,
             seen: None,
