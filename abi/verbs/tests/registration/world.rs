@@ -105,7 +105,8 @@ impl World {
             max_dest_rd_atomic: 4,
             max_rd_atomic: 4,
             min_rnr_timer: 1,
-            timeout: 14,
+            // 8 times 2 seconds: a loaded machine is no peer that is silent.
+            timeout: 19,
             retry_cnt: 7,
             rnr_retry: 7,
             qkey: 0x11,
