@@ -16,7 +16,7 @@ use rkey_device::engine::{Completion, Stamped};
 use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Completions that are taken from the device at a time.
 const BATCH: usize = 16;
@@ -112,8 +112,14 @@ pub unsafe fn create(context: *mut Context, wanted: &CqWanted) -> Result<*mut Cq
             find_or_null::<PdObject>(wanted.parent)?,
         )
     };
-    // SAFETY: a live context.
-    let vectors = unsafe { (*context).num_comp_vectors };
+    // SAFETY: a live context, and a live channel.
+    let (vectors, of_other) = unsafe {
+        let of_other = channel.is_some() && (*wanted.channel).context != context;
+        ((*context).num_comp_vectors, of_other)
+    };
+    if of_other || parent.is_some_and(|parent| parent.context != context) {
+        return Err(Errno::INVAL);
+    }
     if wanted.depth == 0 || i64::from(wanted.vector) >= i64::from(vectors) {
         return Err(Errno::INVAL);
     }
@@ -197,7 +203,7 @@ pub unsafe extern "C" fn resize_cq(cq: *mut Cq, depth: c_int) -> c_int {
             .filter(|&d| d > 0)
             .ok_or(Errno::INVAL)?;
         if (depth as usize) < object.cq.depth() {
-            settle(object, depth as usize);
+            settle(object, depth as usize)?;
         }
         object.cq.resize(depth).map_err(errno::from)?;
         // SAFETY: a live completion queue; programs resize from one thread at a time.
@@ -207,18 +213,21 @@ pub unsafe extern "C" fn resize_cq(cq: *mut Cq, depth: c_int) -> c_int {
 }
 
 /// Lets work come to its end that a device of hardware would be done with by now, so that a queue is not
-/// made too small for it: until no completion has come for a moment, or there are too many already.
-fn settle(object: &CqObject, depth: usize) {
-    const LOOKS: u32 = 20;
-    const MOMENT: Duration = Duration::from_millis(1);
-    let mut quiet = 0;
-    let mut seen = object.cq.len();
-    while quiet < LOOKS && seen <= depth {
-        std::thread::sleep(MOMENT);
-        let now = object.cq.len();
-        quiet = if now == seen { quiet + 1 } else { 0 };
-        seen = now;
+/// made too small for it: until no send is outstanding, or there are too many completions already. Sends that do not
+/// get on, because the peer has no receive for them, are not waited for.
+fn settle(object: &CqObject, depth: usize) -> Result<(), Errno> {
+    const LOOK: Duration = Duration::from_millis(1);
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let outstanding = || object.cq.outstanding().map_err(errno::from);
+    let (mut left, mut since) = (outstanding()?, Instant::now());
+    while left > 0 && object.cq.len() <= depth && since.elapsed() < PATIENCE {
+        std::thread::sleep(LOOK);
+        let now = outstanding()?;
+        if now != left {
+            (left, since) = (now, Instant::now());
+        }
     }
+    Ok(())
 }
 
 /// `ibv_destroy_cq`: waits until all of its events are acknowledged.

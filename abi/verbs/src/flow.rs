@@ -231,7 +231,9 @@ pub unsafe extern "C" fn create_flow(qp: *mut Qp, attr: *mut FlowAttr) -> *mut F
             context: unsafe { (*qp).context },
             handle: number,
         });
-        place(FlowObject { c, qp, number })
+        place(FlowObject { c, qp, number }).inspect_err(|_| {
+            let _ = object.qp.remove_flow(number);
+        })
     })
 }
 

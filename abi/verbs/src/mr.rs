@@ -10,14 +10,18 @@ use crate::pd::PdObject;
 use crate::sys::consts::*;
 use crate::sys::{Context, Mr, Pd, Sge};
 use crate::{errno, flags};
+use rkey_device::Device;
 use rkey_device::base::range::VaRange;
 use rkey_device::core::{Addressing, Region, RegionSpec, Rules};
 use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::OnceLock;
 
 /// The end of the address space of a program: the length of an implicit on-demand region.
 const USER_SPACE: u64 = 1 << 47;
+/// Bytes of a page.
+const PAGE: u64 = 4096;
 
 /// How many bytes a program means: all there are, for an implicit on-demand region.
 pub(crate) fn bytes_meant(addr: *mut c_void, length: usize, flags: u32) -> u64 {
@@ -35,8 +39,8 @@ pub struct MrObject {
     region: UnsafeCell<Region>,
     /// First address by which requests name it, and the program's flags.
     pub(crate) base: UnsafeCell<(u64, u32)>,
-    /// What has to stay as long as the region.
-    keep: Option<Box<Keep>>,
+    /// What has to stay as long as the region, if anything.
+    keep: OnceLock<Box<Keep>>,
     /// Only a name for the region of another context.
     pub(crate) imported: bool,
 }
@@ -75,12 +79,12 @@ impl MrObject {
 
     /// Whether its memory is the program's own, and not a mapping or device memory that goes with it, or none.
     pub(crate) fn is_of_program(&self) -> bool {
-        self.keep.is_none()
+        self.keep.get().is_none()
     }
 
     /// Whether it stands for no memory.
     fn is_null(&self) -> bool {
-        matches!(self.keep.as_deref(), Some(Keep::Null))
+        matches!(self.keep.get().map(|keep| &**keep), Some(Keep::Null))
     }
 
     pub(crate) fn context(&self) -> Result<&ContextObject, Errno> {
@@ -194,13 +198,30 @@ unsafe fn register_with(
         Addressing::Zero => 0,
         Addressing::Iova(iova) => iova,
     };
-    place(MrObject {
+    let object = MrObject {
         c: UnsafeCell::new(c),
         region: UnsafeCell::new(region),
         base: UnsafeCell::new((base, wanted.flags)),
-        keep: keep.map(Box::new),
+        keep: OnceLock::new(),
         imported: false,
-    })
+    };
+    let handle = place(object).inspect_err(|_| close(device, &region))?;
+    if let Some(keep) = keep {
+        // Only now: without a place the region has to end before what it stands for does.
+        // SAFETY: a live region.
+        let _empty = unsafe { find::<MrObject>(handle)? }
+            .keep
+            .set(Box::new(keep));
+    }
+    Ok(handle)
+}
+
+/// Ends a region that got no handle.
+#[cold]
+fn close(device: &Device, region: &Region) {
+    if let Err(error) = device.revoke_region(*region) {
+        tracing::warn!(%error, "closing a region that there is no room for");
+    }
 }
 
 /// What a program sees of a region with this address and length.
@@ -301,7 +322,7 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
         }
         let writes = ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC;
         let writable = access as u32 & writes != 0;
-        let inside = (offset % 4096) as usize;
+        let inside = (offset % PAGE) as usize;
         let mapping = map(fd, offset - inside as u64, inside + length, writable)?;
         let wanted = Wanted {
             start: mapping.start as u64 + inside as u64,
@@ -392,21 +413,33 @@ pub unsafe extern "C" fn advise_mr(
         for piece in list {
             let region = find_by_key(pd, piece.lkey)?;
             let inside = VaRange::new(piece.addr, piece.length.into())
-                .is_some_and(|asked| region.0 <= asked.start() && asked.end() <= region.1);
+                .is_some_and(|asked| region.base <= asked.start() && asked.end() <= region.end);
             if !inside {
                 return Err(Errno::FAULT);
             }
-            if advice == PREFETCH_WRITE && !region.2 {
+            if advice == PREFETCH_WRITE && !region.writable {
                 return Err(Errno::PERM);
             }
-            bring_in(piece, advice);
+            if let Some(memory) = region.memory {
+                bring_in(memory + (piece.addr - region.base), piece.length, advice);
+            }
         }
         Ok(0)
     })
 }
 
-/// Start, end and "may be written" of the region of a domain with this local key.
-fn find_by_key(pd: &PdObject, lkey: u32) -> Result<(u64, u64, bool), Errno> {
+/// A region that advice is about.
+struct Advised {
+    /// First address by which requests name it, and the one after the last.
+    base: u64,
+    end: u64,
+    /// Where the memory begins, if pages of it can be brought in.
+    memory: Option<u64>,
+    writable: bool,
+}
+
+/// The region of a domain with this local key.
+fn find_by_key(pd: &PdObject, lkey: u32) -> Result<Advised, Errno> {
     let same = |mr: &MrObject| {
         // SAFETY: a live region; its protection domain is live or refused.
         !mr.is_null()
@@ -418,9 +451,19 @@ fn find_by_key(pd: &PdObject, lkey: u32) -> Result<(u64, u64, bool), Errno> {
     let found = MRS.find_map(|mr| {
         same(mr).then(|| {
             // SAFETY: a live region.
-            let ((base, flags), len) = unsafe { (*mr.base.get(), (*mr.c()).length as u64) };
-            let end = base.saturating_add(len);
-            (base, end, flags & ACCESS_LOCAL_WRITE != 0)
+            let ((base, flags), c) = unsafe { (*mr.base.get(), &*mr.c()) };
+            let memory = match mr.keep.get().map(|keep| &**keep) {
+                None => Some(c.addr as u64),
+                // It begins in its first page where the structure says it begins in the file.
+                Some(Keep::Mapping(mapping)) => Some(mapping.start as u64 + c.addr as u64 % PAGE),
+                Some(Keep::Dm(_) | Keep::Null) => None,
+            };
+            Advised {
+                base,
+                end: base.saturating_add(c.length as u64),
+                memory,
+                writable: flags & ACCESS_LOCAL_WRITE != 0,
+            }
         })
     });
     found.ok_or(Errno::NOENT)
@@ -428,11 +471,11 @@ fn find_by_key(pd: &PdObject, lkey: u32) -> Result<(u64, u64, bool), Errno> {
 
 /// Asks the kernel for the pages. It is advice: a kernel that does not know it, or pages that are not
 /// there, are no error.
-fn bring_in(piece: &Sge, advice: c_int) {
+fn bring_in(memory: u64, length: u32, advice: c_int) {
     const POPULATE_READ: c_int = 22;
     const POPULATE_WRITE: c_int = 23;
-    let start = piece.addr & !4095;
-    let len = piece.addr + u64::from(piece.length) - start;
+    let start = memory & !(PAGE - 1);
+    let len = memory + u64::from(length) - start;
     let how = match advice {
         0 => POPULATE_READ,
         1 => POPULATE_WRITE,
@@ -453,13 +496,14 @@ pub unsafe extern "C" fn alloc_null_mr(pd: *mut Pd) -> *mut Mr {
         let device = object.context()?.device();
         let region = device.register_null(object.domain).map_err(errno::from)?;
         let shown = (std::ptr::null_mut(), usize::MAX);
-        place(MrObject {
+        let null = MrObject {
             c: UnsafeCell::new(structure(object, pd, shown, &region)),
             region: UnsafeCell::new(region),
             base: UnsafeCell::new((0, ACCESS_LOCAL_WRITE)),
-            keep: Some(Box::new(Keep::Null)),
+            keep: OnceLock::from(Box::new(Keep::Null)),
             imported: false,
-        })
+        };
+        place(null).inspect_err(|_| close(device, &region))
     })
 }
 
@@ -495,7 +539,7 @@ pub unsafe extern "C" fn import_mr(pd: *mut Pd, handle: u32) -> *mut Mr {
             c: UnsafeCell::new(c),
             region: UnsafeCell::new(region),
             base: UnsafeCell::new((0, 0)),
-            keep: None,
+            keep: OnceLock::new(),
             imported: true,
         })
     })
@@ -537,3 +581,37 @@ pub unsafe fn sweep(context: *mut Context) {
 
 // A place of the pool is a power of two; a region should not need more than 128 bytes.
 const _: () = assert!(size_of::<MrObject>() <= 120);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{context, device, pd};
+
+    #[test]
+    fn a_region_without_a_place_is_closed() {
+        let mut memory = [0u64; 8];
+        let start = memory.as_mut_ptr().cast();
+        // SAFETY: the device is ours, and each object is live when it is used; a region of zeroes is of no context.
+        unsafe {
+            let context = context::open_device(device::the_device());
+            let pd = pd::alloc_pd(context);
+            let last = reg_mr(pd, start, 64, 0);
+            assert!(!last.is_null());
+            let region = find::<MrObject>(last).unwrap().region();
+            let fake = || MrObject {
+                c: UnsafeCell::new(std::mem::zeroed()),
+                region: UnsafeCell::new(region),
+                base: UnsafeCell::new((0, 0)),
+                keep: OnceLock::new(),
+                imported: true,
+            };
+            while MRS.put(fake()).is_some() {}
+            assert!(reg_mr(pd, start, 64, 0).is_null());
+            assert_eq!(Errno::last(), Errno::NOMEM);
+            assert!(alloc_null_mr(pd).is_null());
+            assert_eq!(Errno::last(), Errno::NOMEM);
+            assert_eq!(dereg_mr(last), 0);
+            assert_eq!(pd::dealloc_pd(pd), 0, "nothing of it is left");
+        }
+    }
+}

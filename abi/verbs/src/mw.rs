@@ -82,6 +82,9 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut Pd, mw_type: c_int) -> *mut Mw {
             c: UnsafeCell::new(c),
             window: window.id,
         })
+        .inspect_err(|_| {
+            let _ = device.close_window(window.id);
+        })
     })
 }
 
@@ -211,6 +214,33 @@ pub unsafe fn sweep(context: *mut Context) {
             {
                 tracing::debug!(%error, "closing a window with its context");
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{context, device, pd};
+
+    #[test]
+    fn a_window_without_a_place_is_closed() {
+        // SAFETY: the device is ours, and each object is live when it is used; a window of zeroes is of no context.
+        unsafe {
+            let context = context::open_device(device::the_device());
+            let pd = pd::alloc_pd(context);
+            let last = alloc_mw(pd, MW_TYPE_1);
+            assert!(!last.is_null());
+            let id = find::<MwObject>(last).unwrap().window;
+            let fake = || MwObject {
+                c: UnsafeCell::new(std::mem::zeroed()),
+                window: id,
+            };
+            while MWS.put(fake()).is_some() {}
+            assert!(alloc_mw(pd, MW_TYPE_1).is_null());
+            assert_eq!(Errno::last(), Errno::NOMEM);
+            assert_eq!(dealloc_mw(last), 0);
+            assert_eq!(pd::dealloc_pd(pd), 0, "nothing of it is left");
         }
     }
 }

@@ -185,7 +185,7 @@ pub unsafe extern "C" fn import_pd(context: *mut Context, handle: u32) -> *mut P
     })
 }
 
-/// `ibv_unimport_pd`.
+/// `ibv_unimport_pd`. As long as something uses the handle it stays, which the call cannot say: it has no result.
 ///
 /// # Safety
 /// Nobody uses it.
@@ -194,6 +194,9 @@ pub unsafe extern "C" fn unimport_pd(pd: *mut Pd) {
         // SAFETY: a protection domain as the caller promises, or something that is refused.
         let object = unsafe { find::<PdObject>(pd)? };
         if matches!(object.kind, Kind::Imported) {
+            object.users.none().inspect_err(|_| {
+                tracing::warn!("ibv_unimport_pd: objects still use the protection domain");
+            })?;
             // SAFETY: nobody uses it.
             unsafe { remove::<PdObject>(pd)? };
         }

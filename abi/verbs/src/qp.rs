@@ -126,6 +126,12 @@ unsafe fn create(
     if sends_only && srq.is_some() || !sends_only && recv_cq.is_none() {
         return Err(Errno::INVAL);
     }
+    let cqs = [Some(send_cq), recv_cq];
+    // SAFETY: a live queue.
+    let srq_fits = srq.is_none_or(|srq| unsafe { (*srq.c()).context } == pd.context);
+    if !srq_fits || !cqs.into_iter().flatten().all(|cq| cq.is_of(pd.context)) {
+        return Err(Errno::INVAL);
+    }
     let receives = srq.is_none() && !sends_only;
     let context = pd.context()?;
     let builder = match extra.send_ops {
@@ -288,6 +294,10 @@ pub unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAt
         }
         if attr.comp_mask & QP_INIT_ATTR_CREATE_FLAGS != 0 && attr.create_flags != 0 {
             return Err(Errno::OPNOTSUPP);
+        }
+        // SAFETY: a protection domain as the caller promises, or something that is refused.
+        if unsafe { find::<PdObject>(attr.pd)? }.context != context {
+            return Err(Errno::INVAL);
         }
         let base = QpInitAttr {
             qp_context: attr.qp_context,

@@ -12,7 +12,6 @@ use crate::pd::PdObject;
 use crate::sys::consts::*;
 use crate::sys::{Context, Cq, Pd, Srq, SrqAttr, SrqInitAttr, SrqInitAttrEx, Xrcd};
 use crate::xrc::XrcdObject;
-use parking_lot::Mutex;
 use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -23,7 +22,6 @@ pub struct SrqObject {
     c: UnsafeCell<Srq>,
     /// The shared receive queue of the device.
     pub srq: rkey_device::Srq,
-    attr: Mutex<SrqAttr>,
     /// Elements that a receive may have.
     pub(crate) max_sge: u32,
     /// Queue pairs that take from it.
@@ -82,17 +80,19 @@ unsafe fn create(
         return Err(Errno::INVAL);
     }
     // The limit is not looked at when the queue is made (ibv_create_srq(3)).
-    let granted = SrqAttr {
-        max_sge: attr.max_sge.max(1),
-        srq_limit: 0,
-        ..*attr
-    };
-    let (wr, sge) = (granted.max_wr, granted.max_sge);
+    let (wr, sge) = (attr.max_wr, attr.max_sge.max(1));
     let serves = match xrc {
         // SAFETY: as the caller promises, or refused.
         Some((xrcd, cq)) => Some(unsafe { (find::<XrcdObject>(xrcd)?, find::<CqObject>(cq)?) }),
         None => None,
     };
+    // SAFETY: live objects.
+    let strange = |(xrcd, cq): (*mut Xrcd, *mut Cq)| unsafe {
+        (*xrcd).context != pd.context || (*cq).context != pd.context
+    };
+    if xrc.is_some_and(strange) {
+        return Err(Errno::INVAL);
+    }
     let made = match serves {
         None => context.device().create_srq(pd.domain, wr, sge),
         Some((xrcd, cq)) => context
@@ -113,7 +113,6 @@ unsafe fn create(
     let handle = place(SrqObject {
         c: UnsafeCell::new(c),
         srq,
-        attr: Mutex::new(granted),
         max_sge: sge,
         users: Users::default(),
         acks: Acks::default(),
@@ -125,7 +124,7 @@ unsafe fn create(
         cq.users.add();
     }
     pd.users.add();
-    (attr.max_wr, attr.max_sge) = (granted.max_wr, granted.max_sge);
+    attr.max_sge = sge;
     Ok(handle)
 }
 
@@ -175,6 +174,9 @@ pub unsafe extern "C" fn create_srq_ex(
         // SAFETY: as the caller promises, or refused.
         unsafe {
             let object = find::<PdObject>(attr.pd)?;
+            if object.context != context {
+                return Err(Errno::INVAL);
+            }
             create(object, attr.pd, attr.srq_context, &mut attr.attr, xrc)
         }
     })
@@ -192,20 +194,18 @@ pub unsafe extern "C" fn modify_srq(srq: *mut Srq, attr: *mut SrqAttr, mask: c_i
         if mask & !(SRQ_MAX_WR | SRQ_LIMIT) != 0 {
             return Err(Errno::INVAL);
         }
-        let mut current = object.attr.lock();
+        let (max_wr, ..) = object.srq.query().map_err(errno::from)?;
         let depth = (mask & SRQ_MAX_WR != 0).then_some(attr.max_wr);
         let limit = (mask & SRQ_LIMIT != 0).then_some(attr.srq_limit);
-        if depth == Some(0) || limit.is_some_and(|l| l > depth.unwrap_or(current.max_wr)) {
+        if depth == Some(0) || limit.is_some_and(|l| l > depth.unwrap_or(max_wr)) {
             return Err(Errno::INVAL);
         }
         object.srq.modify(limit, depth).map_err(errno::from)?;
-        current.max_wr = depth.unwrap_or(current.max_wr);
-        current.srq_limit = limit.unwrap_or(current.srq_limit);
         Ok(0)
     })
 }
 
-/// `ibv_query_srq`.
+/// `ibv_query_srq`. The limit is 0 once its event was raised.
 ///
 /// # Safety
 /// A shared receive queue, and room for attributes.
@@ -213,7 +213,12 @@ pub unsafe extern "C" fn query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_int {
     fence(|| {
         // SAFETY: as the caller promises, or refused.
         let (object, attr) = unsafe { (find::<SrqObject>(srq)?, output(attr)?) };
-        *attr = *object.attr.lock();
+        let (max_wr, srq_limit, _) = object.srq.query().map_err(errno::from)?;
+        *attr = SrqAttr {
+            max_wr,
+            max_sge: object.max_sge,
+            srq_limit,
+        };
         Ok(0)
     })
 }

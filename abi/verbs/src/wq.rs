@@ -7,7 +7,7 @@ use crate::context::ContextObject;
 use crate::cq::CqObject;
 use crate::errno;
 use crate::modify::Service;
-use crate::object::{Object, Users, find, input, place, remove};
+use crate::object::{Object, Users, find, input, output, place, remove};
 use crate::pd::PdObject;
 use crate::post::post_recvs;
 use crate::qp::{Made, head};
@@ -69,10 +69,11 @@ pub unsafe extern "C" fn create_wq(context: *mut Context, attr: *mut WqInitAttr)
                 find::<CqObject>(attr.cq)?,
             )
         };
-        if attr.wq_type != WQT_RQ || attr.max_wr == 0 {
+        if attr.wq_type != WQT_RQ || attr.max_wr == 0 || pd.context != context || !cq.is_of(context)
+        {
             return Err(Errno::INVAL);
         }
-        if attr.comp_mask != 0 && attr.create_flags != 0 {
+        if attr.comp_mask & WQ_INIT_ATTR_FLAGS != 0 && attr.create_flags != 0 {
             return Err(Errno::OPNOTSUPP);
         }
         let max_sge = attr.max_sge.max(1);
@@ -152,6 +153,10 @@ unsafe extern "C" fn post_recv(wq: *mut Wq, wr: *mut RecvWr, bad: *mut *mut Recv
         let object = unsafe { find::<WqObject>(wq)? };
         // SAFETY: a live queue.
         if unsafe { (*object.c.get()).state } == WQS_ERR {
+            // SAFETY: null, or room for a pointer as the caller promises.
+            if let Ok(bad) = unsafe { output(bad) } {
+                *bad = wr;
+            }
             return Err(Errno::INVAL);
         }
         post_recvs(&object.queue, object.max_sge, wr, bad)
@@ -240,7 +245,9 @@ pub unsafe extern "C" fn create_table(
             unsafe { std::slice::from_raw_parts(input(attr.ind_tbl.cast_const())?, len as usize) };
         for &wq in queues {
             // SAFETY: a queue as the caller promises, or something that is refused.
-            unsafe { find::<WqObject>(wq)? };
+            if unsafe { (*find::<WqObject>(wq)?.c.get()).context } != context {
+                return Err(Errno::INVAL);
+            }
         }
         let idle = object.device().create_cq(1, None).map_err(errno::from)?;
         let c = UnsafeCell::new(RwqIndTable {
@@ -320,7 +327,10 @@ pub unsafe fn create_spreading(
     if attr.comp_mask & NEEDED != NEEDED || attr.qp_type != QPT_RAW_PACKET {
         return Err(Errno::INVAL);
     }
-    if attr.comp_mask & !(NEEDED | QP_INIT_ATTR_CREATE_FLAGS) != 0 || attr.create_flags != 0 {
+    let with_flags = attr.comp_mask & QP_INIT_ATTR_CREATE_FLAGS != 0;
+    if attr.comp_mask & !(NEEDED | QP_INIT_ATTR_CREATE_FLAGS) != 0
+        || with_flags && attr.create_flags != 0
+    {
         return Err(Errno::OPNOTSUPP);
     }
     // SAFETY: as the caller promises, or refused.
@@ -331,6 +341,10 @@ pub unsafe fn create_spreading(
             find::<TableObject>(attr.rwq_ind_tbl)?,
         )
     };
+    // SAFETY: a live table.
+    if pd.context != context || unsafe { (*table.c.get()).context } != context {
+        return Err(Errno::INVAL);
+    }
     let (key, fields) = hash(&attr.rx_hash_conf)?;
     let queues = table.queues()?;
     let options = QpOptions {

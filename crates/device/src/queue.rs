@@ -70,7 +70,7 @@ impl Device {
     /// Creates a completion queue for up to `depth` completions, whose events go to `channel`.
     ///
     /// # Errors
-    /// [`DeviceError::TooLarge`], [`DeviceError::Limit`].
+    /// [`DeviceError::TooLarge`], [`DeviceError::Limit`]; [`DeviceError::Unknown`]: the channel is another device's.
     pub fn create_cq(&self, depth: u32, channel: Option<&Channel>) -> Result<Cq, DeviceError> {
         self.place_cq(depth, channel, |engine| engine.create_cq(depth))
     }
@@ -99,6 +99,11 @@ impl Device {
     ) -> Result<Cq, DeviceError> {
         self.check()?;
         self.check_cq_depth(depth)?;
+        if channel.is_some_and(|channel| !self.is(channel.device())) {
+            return Err(DeviceError::Unknown {
+                what: "completion channel",
+            });
+        }
         let shared = self.shared();
         let entries = shared
             .command(create)
@@ -311,6 +316,18 @@ impl Cq {
         self.arm(solicited_only)?;
         shared.hand_over();
         Ok(())
+    }
+
+    /// How many sends are on their way that will complete here. The engine's thread sees to them meanwhile.
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`].
+    pub fn outstanding(&self) -> Result<u32, DeviceError> {
+        let shared = self.0.device.shared();
+        shared.check()?;
+        let count = shared.command(|engine| engine.outstanding(self.id()));
+        shared.hand_over();
+        Ok(count)
     }
 
     /// Changes how many completions it can hold.

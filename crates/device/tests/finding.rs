@@ -328,7 +328,7 @@ fn a_member_that_is_stopped_does_not_hold_up_the_group() {
     const GROUP: [u8; 16] = [
         0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x77, 0x11, 0x22, 0x44,
     ];
-    const SENDS: u32 = 150;
+    const SENDS: u32 = 600;
     let test = "a_member_that_is_stopped_does_not_hold_up_the_group";
     if role().is_some() {
         let side = Side::open();
@@ -366,9 +366,8 @@ fn a_member_that_is_stopped_does_not_hold_up_the_group() {
         // What is known about a group is good for a millisecond.
         std::thread::sleep(Duration::from_millis(2));
     }
-    // Each of them waited as long as the search may take.
-    assert!(started.elapsed() < SENDS * Duration::from_millis(50));
-    // It is found when it goes on, though not at once.
+    // A wait for a device takes many times as long.
+    assert!(started.elapsed() < SENDS * Duration::from_millis(30));
     peer.signal(libc::SIGCONT);
     peer.finish();
 }

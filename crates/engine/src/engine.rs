@@ -174,6 +174,12 @@ impl<L: Link, M: Memory> Engine<L, M> {
         })
     }
 
+    /// How many sends are on their way that will complete in a queue.
+    pub fn outstanding(&self, cq: CqId) -> u32 {
+        let sending = |qp: &&Qp| qp.config.send_cq == cq && qp.state == QpState::Rts;
+        self.qps.iter().filter(sending).map(|qp| qp.sq.len()).sum()
+    }
+
     /// The next entry (or only the next solicited one or error) raises one [`Event::CqReady`].
     /// Entries that are in the queue already do not count: look once more after arming.
     ///

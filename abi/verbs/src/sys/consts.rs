@@ -299,6 +299,10 @@ numbers! {
         WQS_RDY = 1,
         WQS_ERR = 2,
     }
+    /// `enum ibv_wq_init_attr_mask`.
+    WQ_INIT_ATTR_MASK: u32 {
+        WQ_INIT_ATTR_FLAGS = 1,
+    }
     /// `enum ibv_wq_attr_mask`.
     WQ_ATTR_MASK: u32 {
         WQ_ATTR_STATE = 1,

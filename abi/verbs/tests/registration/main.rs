@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: calls the C functions.
 
+mod belongs;
 mod events;
 mod keys;
 mod null;

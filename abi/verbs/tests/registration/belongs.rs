@@ -1,0 +1,244 @@
+//! What belongs to whom: objects of another context, what still has users, and which memory a call is about.
+
+use crate::world::{ALL, LEN, World, request, send, sge};
+use ibverbs::mr::{advise_mr, dereg_mr, reg_mr_iova2};
+use ibverbs::sys::consts::*;
+use ibverbs::sys::{
+    QpAttr, QpInitAttr, QpInitAttrEx, RecvWr, RwqIndTableInitAttr, SrqAttr, SrqInitAttr, Wq,
+    WqAttr, WqInitAttr,
+};
+use ibverbs::{channel, cq, pd, post, qp, srq, wq};
+use std::ptr::null_mut;
+
+fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap()
+}
+
+fn shared_queue(pd: *mut ibverbs::sys::Pd) -> *mut ibverbs::sys::Srq {
+    let mut attr = SrqInitAttr {
+        srq_context: null_mut(),
+        attr: SrqAttr {
+            max_wr: 4,
+            max_sge: 1,
+            srq_limit: 0,
+        },
+    };
+    // SAFETY: a live protection domain.
+    let queue = unsafe { srq::create_srq(pd, &raw mut attr) };
+    assert!(!queue.is_null());
+    queue
+}
+
+fn work_queue(world: &World, from: &World) -> *mut Wq {
+    let mut attr = WqInitAttr {
+        wq_context: null_mut(),
+        wq_type: WQT_RQ,
+        max_wr: 4,
+        max_sge: 1,
+        pd: world.pd,
+        cq: from.cq,
+        comp_mask: 0,
+        // The mask does not say that they are there.
+        create_flags: 0xdead,
+    };
+    // SAFETY: live objects.
+    unsafe { wq::create_wq(world.context, &raw mut attr) }
+}
+
+/// Objects of another context are none of this one, as the kernel sees it.
+#[test]
+fn objects_of_another_context() {
+    let (one, other) = (World::new(), World::new());
+    // SAFETY: live objects; all zeroes is valid.
+    unsafe {
+        let events = channel::create_comp_channel(other.context);
+        assert!(!events.is_null());
+        let made = cq::create_cq(one.context, 16, null_mut(), events, 0);
+        assert!(made.is_null() && errno() == libc::EINVAL);
+        let mut attr: QpInitAttr = std::mem::zeroed();
+        attr.qp_type = QPT_RC;
+        let foreign = shared_queue(other.pd);
+        for (send_cq, recv_cq, srq) in [
+            (other.cq, one.cq, null_mut()),
+            (one.cq, other.cq, null_mut()),
+            (one.cq, one.cq, foreign),
+        ] {
+            (attr.send_cq, attr.recv_cq, attr.srq) = (send_cq, recv_cq, srq);
+            assert!(qp::create_qp(one.pd, &raw mut attr).is_null());
+            assert_eq!(errno(), libc::EINVAL);
+        }
+        assert!(work_queue(&one, &other).is_null() && errno() == libc::EINVAL);
+        assert!(!work_queue(&one, &one).is_null());
+    }
+}
+
+/// A protection domain that is in use stays, and its place serves the next one as ever.
+#[test]
+fn an_imported_domain_with_users_stays() {
+    let world = World::new();
+    // SAFETY: live objects.
+    unsafe {
+        let imported = pd::import_pd(world.context, (*world.pd).handle);
+        assert!(!imported.is_null());
+        let queue = shared_queue(imported);
+        pd::unimport_pd(imported);
+        // One of these would get the place, if it were free.
+        let next: Vec<_> = (0..8).map(|_| pd::alloc_pd(world.context)).collect();
+        assert!(!next.contains(&imported));
+        assert_eq!(srq::destroy_srq(queue), 0);
+        pd::unimport_pd(imported);
+        for pd in next {
+            assert_eq!(pd::dealloc_pd(pd), 0);
+        }
+    }
+}
+
+/// The limit that a program asks for is what the device has: none once its event was raised.
+#[test]
+fn the_limit_of_shared_receives_ends_with_its_event() {
+    let world = World::new();
+    let queue = shared_queue(world.pd);
+    let mut attr = SrqAttr {
+        max_wr: 0,
+        max_sge: 0,
+        srq_limit: 2,
+    };
+    // SAFETY: a live queue.
+    unsafe {
+        // There are fewer receives: the event is raised at once.
+        assert_eq!(srq::modify_srq(queue, &raw mut attr, SRQ_LIMIT as i32), 0);
+        assert_eq!(srq::query_srq(queue, &raw mut attr), 0);
+        assert_eq!((attr.max_wr, attr.max_sge, attr.srq_limit), (4, 1, 0));
+        attr.srq_limit = 5;
+        let refused = srq::modify_srq(queue, &raw mut attr, SRQ_LIMIT as i32);
+        assert_eq!(refused, libc::EINVAL, "more than it holds");
+    }
+}
+
+/// Receives are not taken in the error state, and the program learns which was the first.
+#[test]
+fn a_work_queue_in_error_names_the_receive() {
+    let world = World::new();
+    let queue = work_queue(&world, &world);
+    // SAFETY: live objects.
+    unsafe {
+        for state in [WQS_RDY, WQS_ERR] {
+            let mut attr: WqAttr = std::mem::zeroed();
+            (attr.attr_mask, attr.wq_state) = (WQ_ATTR_STATE, state);
+            assert_eq!(wq::modify_wq(queue, &raw mut attr), 0);
+        }
+        let mut wr = RecvWr {
+            wr_id: 1,
+            next: null_mut(),
+            sg_list: null_mut(),
+            num_sge: 0,
+        };
+        let mut bad = null_mut();
+        let code = (*queue).post_recv.unwrap()(queue, &raw mut wr, &raw mut bad);
+        assert_eq!(code, libc::EINVAL);
+        assert!(std::ptr::eq(bad, &raw const wr));
+    }
+}
+
+/// Flags that the mask does not speak of are not looked at.
+#[test]
+fn a_spreading_queue_pair_without_flags() {
+    let world = World::new();
+    let mut key = [7u8; 40];
+    // SAFETY: live objects; all zeroes is valid.
+    unsafe {
+        let mut queues = [work_queue(&world, &world)];
+        let mut table: RwqIndTableInitAttr = std::mem::zeroed();
+        table.ind_tbl = queues.as_mut_ptr();
+        let table = wq::create_table(world.context, &raw mut table);
+        assert!(!table.is_null());
+        let mut attr: QpInitAttrEx = std::mem::zeroed();
+        attr.qp_type = QPT_RAW_PACKET;
+        attr.comp_mask = QP_INIT_ATTR_PD | QP_INIT_ATTR_IND_TABLE | QP_INIT_ATTR_RX_HASH;
+        (attr.pd, attr.rwq_ind_tbl, attr.create_flags) = (world.pd, table, 0xdead);
+        attr.rx_hash_conf.rx_hash_function = wq::TOEPLITZ;
+        attr.rx_hash_conf.rx_hash_key_len = key.len() as u8;
+        attr.rx_hash_conf.rx_hash_key = key.as_mut_ptr();
+        assert!(!qp::create_qp_ex(world.context, &raw mut attr).is_null());
+    }
+}
+
+/// Advice about a region whose addresses are the program's choice is about its memory, not about what lies at such
+/// an address in the process.
+#[test]
+fn advice_is_about_the_memory_of_the_region() {
+    const PAGES: usize = 2;
+    const BYTES: usize = PAGES * 4096;
+    let world = World::new();
+    // SAFETY: fresh mappings, which stay until the end.
+    let mappings = [0, 1].map(|_| unsafe {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let start = libc::mmap(null_mut(), BYTES, rights, kind, -1, 0);
+        assert_ne!(start, libc::MAP_FAILED);
+        libc::madvise(start, BYTES, libc::MADV_NOHUGEPAGE);
+        start
+    });
+    let resident = |start| {
+        let mut pages = [0u8; PAGES];
+        // SAFETY: a live mapping, and a byte for each of its pages.
+        let code = unsafe { libc::mincore(start, BYTES, pages.as_mut_ptr()) };
+        assert_eq!(code, 0);
+        pages.map(|page| page & 1)
+    };
+    let [memory, elsewhere] = mappings;
+    // SAFETY: live objects.
+    unsafe {
+        let region = reg_mr_iova2(world.pd, memory, BYTES, elsewhere as u64, ALL);
+        assert!(!region.is_null());
+        let mut piece = sge(elsewhere as u64 + 4096, 8, (*region).lkey);
+        let advice = 1; // prefetch, to write
+        assert_eq!(advise_mr(world.pd, advice, 0, &raw mut piece, 1), 0);
+        assert_eq!(resident(elsewhere), [0, 0]);
+        assert_eq!(resident(memory), [0, 1]);
+        assert_eq!(dereg_mr(region), 0);
+        for start in mappings {
+            assert_eq!(libc::munmap(start, BYTES), 0);
+        }
+    }
+}
+
+/// A queue is not made too small for the sends that are on their way, however long they take.
+#[test]
+fn a_queue_does_not_shrink_below_what_is_outstanding() {
+    let world = World::new();
+    let [a, b] = world.pair(QPT_RC);
+    let region = world.register(0, LEN, ALL);
+    // SAFETY: live objects.
+    unsafe {
+        let mut slow = QpAttr {
+            min_rnr_timer: 28, // 164 ms
+            ..QpAttr::default()
+        };
+        let mask = QP_MIN_RNR_TIMER as i32;
+        assert_eq!(qp::modify_qp(b, &raw mut slow, mask), 0);
+        for id in 0..3 {
+            let mut piece = sge(world.at(0), 8, (*region).lkey);
+            assert_eq!(send(a, &mut request(id, WR_SEND, &mut piece)), (0, false));
+        }
+        // Nobody has a receive for them yet.
+        for _ in 0..100 {
+            let mut wc = ibverbs::sys::Wc::default();
+            assert_eq!(cq::poll_cq(world.cq, 1, &raw mut wc), 0);
+        }
+        let shared = world.cq;
+        for id in 3..6 {
+            let mut piece = sge(world.at(64), 8, (*region).lkey);
+            let mut wr = RecvWr {
+                wr_id: id,
+                next: null_mut(),
+                sg_list: &raw mut piece,
+                num_sge: 1,
+            };
+            assert_eq!(post::post_recv(b, &raw mut wr, null_mut()), 0);
+        }
+        assert_eq!(cq::resize_cq(shared, 5), libc::EINVAL);
+        assert_eq!(world.statuses(6).len(), 6);
+        assert_eq!(cq::resize_cq(shared, 5), 0);
+    }
+}
