@@ -123,13 +123,16 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 self.x.ready.push(index);
             }
         }
-        if let Some(elapsed) = self.x.timers.scan_due(now) {
-            self.look_for_silence(elapsed, progress);
+        if let Some(watching) = self.x.timers.scan_due(now) {
+            self.look_for_silence(watching, progress);
         }
     }
 
-    /// Fails the queue pairs whose peers have done nothing for too long; the last look was so long ago.
-    fn look_for_silence(&mut self, elapsed: u64, progress: &mut Progress) {
+    /// Fails the queue pairs whose peers have done nothing for too long, by the time of [`Timers::scan_due`].
+    /// A place may be on the list more than once, for the queue pairs that had it before.
+    ///
+    /// [`Timers::scan_due`]: crate::timer::Timers::scan_due
+    fn look_for_silence(&mut self, now: u64, progress: &mut Progress) {
         let mut watched = std::mem::take(&mut self.x.timers.watched);
         watched.retain(|&index| {
             let Some(qp) = self.qps.at_mut(index) else {
@@ -144,16 +147,15 @@ impl<L: Link, M: Memory> Engine<L, M> {
             }
             let link = qp.out.and_then(|id| self.links.get(id));
             let moved = link.map_or(0, |port| port.meta.progress);
-            qp.req.seen = match qp.req.seen {
-                Some((seen, silent)) if seen == moved && qp.req.wait.is_none() => {
-                    Some((seen, silent.saturating_add(elapsed)))
+            match qp.req.seen {
+                Some((seen, since)) if seen == moved && qp.req.wait.is_none() => {
+                    let patience = qp.patience();
+                    if patience > 0 && now.saturating_sub(since) >= patience {
+                        self.x.give_up(qp, Status::RetryExceeded);
+                        progress.did = true;
+                    }
                 }
-                _ => Some((moved, 0)),
-            };
-            let patience = qp.patience();
-            if patience > 0 && qp.req.seen.is_some_and(|(_, silent)| silent >= patience) {
-                self.x.give_up(qp, Status::RetryExceeded);
-                progress.did = true;
+                _ => qp.req.seen = Some((moved, now)),
             }
             true
         });

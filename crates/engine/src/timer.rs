@@ -21,6 +21,8 @@ pub(crate) struct Timers {
     scan_every: u64,
     next_scan: Option<u64>,
     last_scan: u64,
+    /// Time in which silence is measured: it passes only as looks through the list do.
+    watching: u64,
 }
 
 impl Timers {
@@ -31,6 +33,7 @@ impl Timers {
             scan_every: SCAN_MAX_NS,
             next_scan: None,
             last_scan: 0,
+            watching: 0,
         }
     }
 
@@ -57,10 +60,11 @@ impl Timers {
         self.watched.push(qp);
     }
 
-    /// If the coarse list is to be looked through now: how long ago that was last done.
+    /// If the coarse list is to be looked through now: the time in which silence is measured.
     ///
-    /// Of a long pause only a part counts. Then nobody was looking: this process was stopped, or the machine, and
-    /// with it perhaps the peer; what the peer did meanwhile has not been seen yet.
+    /// A look advances it by no more than the pause between two looks. If the last one was longer ago, nobody was
+    /// looking: this process was stopped, or the machine, and with it perhaps the peer; what the peer did meanwhile
+    /// has not been seen yet.
     #[inline]
     pub(crate) fn scan_due(&mut self, now: u64) -> Option<u64> {
         if self.watched.is_empty() {
@@ -68,16 +72,15 @@ impl Timers {
         }
         // The first look after a while only reads the clock: nobody knew the time when the list
         // was started.
-        let Some(at) = self.next_scan else {
-            self.scanned(now);
-            return Some(0);
-        };
-        if now < at {
-            return None;
+        if let Some(at) = self.next_scan {
+            if now < at {
+                return None;
+            }
+            let elapsed = now.saturating_sub(self.last_scan);
+            self.watching += elapsed.min(self.scan_every);
         }
-        let elapsed = now.saturating_sub(self.last_scan);
         self.scanned(now);
-        Some(elapsed.min(self.scan_every))
+        Some(self.watching)
     }
 
     fn scanned(&mut self, now: u64) {
@@ -123,6 +126,7 @@ mod tests {
         assert_eq!(timers.next_deadline(), Some(10_000_005));
         assert_eq!(timers.scan_due(6), None);
         assert_eq!(timers.scan_due(10_000_005), Some(10_000_000));
+        assert_eq!(timers.scan_due(20_000_005), Some(20_000_000));
         timers.watched.clear();
         assert_eq!(timers.next_deadline(), None);
     }

@@ -74,7 +74,7 @@ pub(crate) struct Requester {
     pub(crate) not_ready_delay: u64,
     /// The queue pair is in the list of those that have a timeout running.
     pub(crate) watched: bool,
-    /// The link's progress when it was last seen to move, and how long it has not moved since (nanoseconds).
+    /// The link's progress when it was last seen to move, and when that was (in the time of the timers).
     pub(crate) seen: Option<(u64, u64)>,
 }
 
