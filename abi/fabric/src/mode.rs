@@ -5,6 +5,7 @@
 //! behave by), `FI_RKEY_PROFILE` the set that a known provider has, so that a program can be tried
 //! against the rules of hardware that is not there.
 
+use crate::errno::FiError;
 use crate::sys::*;
 use parking_lot::Mutex;
 use std::ffi::c_int;
@@ -80,26 +81,34 @@ pub(crate) fn profile(name: &str) -> Option<c_int> {
         .map(|(_, bits)| *bits)
 }
 
-/// The bits that the provider needs, by the environment of this process. A value that makes no sense
-/// is told once and means no bit.
-pub(crate) fn required() -> c_int {
+/// The bits that the provider needs, by the environment of this process. A value that makes no sense is told: then the
+/// provider offers nothing (`FI_ENODATA`), because a program that was to be tried under a mode must not run without it.
+pub(crate) fn required() -> Result<c_int, FiError> {
     let mode = std::env::var("FI_RKEY_MR_MODE").ok();
     let profile_name = std::env::var("FI_RKEY_PROFILE").ok();
     let from_profile = match profile_name.as_deref() {
         None | Some("") => 0,
-        Some(name) => profile(name).unwrap_or_else(|| {
-            tracing::warn!("FI_RKEY_PROFILE={name:?} is no profile that is known; it is ignored");
-            0
-        }),
+        Some(name) => profile(name).ok_or_else(|| {
+            let known: Vec<&str> = PROFILES.iter().map(|(name, _)| *name).collect();
+            refuse(&format!("FI_RKEY_PROFILE={name:?}"), &known)
+        })?,
     };
     match mode.as_deref().map(parse) {
-        None => from_profile,
-        Some(Ok(bits)) => from_profile | bits,
+        None => Ok(from_profile),
+        Some(Ok(bits)) => Ok(from_profile | bits),
         Some(Err(word)) => {
-            tracing::warn!("FI_RKEY_MR_MODE: {word:?} is no mode bit; the variable is ignored");
-            from_profile
+            let known: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
+            Err(refuse(&format!("{word:?} in FI_RKEY_MR_MODE"), &known))
         }
     }
+}
+
+fn refuse(what: &str, known: &[&str]) -> FiError {
+    tracing::warn!(
+        "{what} is not known, so the provider offers nothing; known are {}",
+        known.join(", ")
+    );
+    FiError::NODATA
 }
 
 /// What `fi_getinfo` looks at.

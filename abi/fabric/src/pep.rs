@@ -121,7 +121,7 @@ pub(crate) unsafe extern "C" fn passive_ep(
             owner.api_version(),
             FI_EP_MSG,
             &hints,
-            crate::mode::required(),
+            crate::mode::required()?,
         )
         .map_err(|why| {
             tracing::info!("no passive endpoint for this information: {why}");

@@ -85,6 +85,20 @@ fn required_modes_come_from_the_environment() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let modes = "mr_mode: [ FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MR_ALLOCATED, FI_MR_PROV_KEY ]";
     assert!(text.contains(modes), "{text}");
+    // A name that is not known is no reason to run without the mode that was meant.
+    for (variable, value) in [
+        ("FI_RKEY_PROFILE", "verb"),
+        ("FI_RKEY_MR_MODE", "LOCAL,RAVV"),
+    ] {
+        let mut command = program("fi_info").unwrap();
+        let output = command.args(["-p", "rkey"]).env(variable, value).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            !output.status.success() && said.contains("known are"),
+            "{said}"
+        );
+    }
 }
 
 /// A child that does not outlive its test.

@@ -81,9 +81,10 @@ fn find(
             return Err(FiError::NODATA);
         }
     }
+    let required = crate::mode::required()?;
     let mut list = build::List::default();
     for ep_type in [FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM] {
-        let offer = match filter::matches(version, ep_type, hints, crate::mode::required()) {
+        let offer = match filter::matches(version, ep_type, hints, required) {
             Ok(offer) => offer,
             Err(why) => {
                 tracing::debug!(ep_type, "no match: {why}");
