@@ -55,6 +55,7 @@ mod failing;
 pub mod fuzzing;
 pub mod groups;
 mod identities;
+mod naps;
 mod null;
 mod peeks;
 mod progress;

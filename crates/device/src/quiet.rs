@@ -5,15 +5,13 @@
 //! registers memory is safe from that: closing the region waits for it. Whoever uses memory that has no
 //! region of its own asks here before the program gets it back.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rkey_engine::{LinkId, QpAttributes, QpState};
 
+use crate::naps::Naps;
 use crate::qp::Qp;
 use crate::shared::Shared;
-
-/// Pauses between two looks.
-const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
 impl Shared {
     /// The links over which something is under way that a queue pair does not wait for any more.
@@ -26,7 +24,7 @@ impl Shared {
     }
 
     /// Whether no peer of a lost link is in the middle of a call.
-    fn has_no_strays(&self) -> bool {
+    pub(crate) fn has_no_strays(&self) -> bool {
         let strays = self.reaches.has_strays(&self.engine.lock());
         !strays || self.settle_reaches()
     }
@@ -60,7 +58,7 @@ impl Qp {
         }
         // It goes there from every state.
         let _ = self.modify(&QpAttributes::to(QpState::Error));
-        let (mut nap, mut cut) = (NAPS.0, Vec::new());
+        let (mut naps, mut cut) = (Naps::new(), Vec::new());
         loop {
             let links = shared.haunted(self.qpn());
             if links.is_empty() {
@@ -71,8 +69,7 @@ impl Qp {
                 cut = links;
             }
             shared.drive_now();
-            std::thread::sleep(nap);
-            nap = (nap * 2).min(NAPS.1);
+            naps.take();
         }
         if !shared.has_no_strays() {
             shared.wait_for_strays();

@@ -17,10 +17,9 @@ use rkey_engine::LinkId;
 use rkey_link::AnyLink;
 use rkey_link::shm::{Reach, ShmLink};
 
+use crate::naps::Naps;
 use crate::shared::{DeviceEngine, Shared};
 
-/// Pauses between two looks at a peer that is in the middle of a call.
-const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 /// So long it may take before it is worth a word in the log.
 const LONG: Duration = Duration::from_secs(1);
 
@@ -101,7 +100,7 @@ impl Shared {
     pub(crate) fn wait_for_strays(&self) {
         let started = Instant::now();
         let mut told = false;
-        let mut nap = NAPS.0;
+        let mut naps = Naps::new();
         while !self.reaches.settle(self, self.has_failed()) {
             if started.elapsed() > LONG && !told {
                 told = true;
@@ -109,8 +108,7 @@ impl Shared {
                     "waiting for a peer that reaches into our memory by a call of the kernel"
                 );
             }
-            std::thread::sleep(nap);
-            nap = (nap * 2).min(NAPS.1);
+            naps.take();
         }
     }
 }

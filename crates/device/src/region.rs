@@ -6,14 +6,14 @@ use rkey_core::{Change, Changing, Closing, MemoryKind, Region, RegionSpec};
 
 use crate::device::Device;
 use crate::error::DeviceError;
+use crate::naps::Naps;
 use crate::shared::Shared;
 
-/// Looks at a region that is not drained before the first pause, and the pauses after that.
+/// Looks at a region that is not drained before the first pause.
 const SPINS: u32 = 1000;
 /// So long a peer may have our permission to reach into memory that is being closed; then the link to
 /// it is cut.
 const STUCK: Duration = Duration::from_secs(1);
-const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
 impl Device {
     /// Registers memory.
@@ -112,11 +112,8 @@ impl Device {
     pub fn try_close_region(&self, region: Region) -> Result<bool, DeviceError> {
         let shared = self.shared();
         if !self.is_forked() && !shared.has_failed() {
-            let engine = shared.engine.lock();
-            let referenced = engine.references(region.local_key);
-            let strays = shared.reaches.has_strays(&engine);
-            drop(engine);
-            if referenced || strays && !shared.settle_reaches() {
+            let referenced = shared.engine.lock().references(region.local_key);
+            if referenced || !shared.has_no_strays() {
                 return Ok(false);
             }
         }
@@ -180,14 +177,13 @@ impl Device {
 #[cold]
 fn wait_for_peers(shared: &Shared, region: Region) {
     let started = Instant::now();
-    let mut nap = NAPS.0;
+    let mut naps = Naps::new();
     while !shared.has_failed() && shared.engine.lock().references(region.local_key) {
         if started.elapsed() > STUCK {
             shared.cut_off(region.local_key);
         }
         shared.drive_now();
-        std::thread::sleep(nap);
-        nap = (nap * 2).min(NAPS.1);
+        naps.take();
     }
 }
 
@@ -202,13 +198,12 @@ fn wait_until_drained<P, R>(mut pending: P, finish: impl Fn(P) -> Result<R, P>) 
         }
         rkey_base::hint::pause();
     }
-    let mut nap = NAPS.0;
+    let mut naps = Naps::new();
     loop {
         match finish(pending) {
             Ok(done) => return done,
             Err(still) => pending = still,
         }
-        std::thread::sleep(nap);
-        nap = (nap * 2).min(NAPS.1);
+        naps.take();
     }
 }

@@ -24,6 +24,7 @@ use rkey_engine::LinkId;
 use rkey_link::direct::LeaseId;
 
 use crate::lease::{Given, Leases, overlap};
+use crate::naps::Naps;
 use crate::shared::Shared;
 
 /// How long a copy that is under way is waited for, before the memory is taken away from under it.
@@ -32,9 +33,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const PATIENCE_WITH_OTHERS: Duration = Duration::from_millis(200);
 /// How long peers that reach into our memory by themselves get to end that.
 const QUIET_WITHIN: Duration = Duration::from_millis(200);
-/// Looks at a lease before the first pause, and the pauses after that.
+/// Looks at a lease before the first pause.
 const SPINS: u32 = 200;
-const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
 /// One lease of one link.
 type Name = (LinkId, LeaseId);
@@ -89,7 +89,7 @@ impl Leases {
             rkey_base::hint::pause();
         }
         let deadline = Instant::now() + patience;
-        let mut nap = NAPS.0;
+        let mut naps = Naps::new();
         loop {
             if self.collect(names) {
                 return true;
@@ -97,8 +97,7 @@ impl Leases {
             if Instant::now() >= deadline {
                 return false;
             }
-            std::thread::sleep(nap);
-            nap = (nap * 2).min(NAPS.1);
+            naps.take();
         }
     }
 
@@ -266,7 +265,7 @@ impl Shared {
         self.settle_reaches();
         self.command(|engine| engine.hold_references_back(true));
         let deadline = Instant::now() + QUIET_WITHIN;
-        let mut nap = NAPS.0;
+        let mut naps = Naps::new();
         let result = loop {
             let engine = self.engine.lock();
             if !engine.has_references() || Instant::now() >= deadline || self.has_failed() {
@@ -274,8 +273,7 @@ impl Shared {
             }
             drop(engine);
             self.drive_now();
-            std::thread::sleep(nap);
-            nap = (nap * 2).min(NAPS.1);
+            naps.take();
         };
         self.command(|engine| engine.hold_references_back(false));
         result

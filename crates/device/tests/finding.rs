@@ -200,9 +200,37 @@ fn datagram_qp(device: &Device, side: &Side) -> Qp {
     qp
 }
 
+/// Sends 8 bytes as a datagram.
+fn send_datagram(side: &Side, qp: &Qp, qpn: u32, route: rkey_engine::Route, word: usize) {
+    let sges = [side.sge(word, 8)];
+    let work = Work::Send {
+        imm: None,
+        invalidate: None,
+    };
+    let mut request = SendRequest::new(1, work, &sges);
+    request.ud = Some(UdAddress {
+        link: None,
+        qpn,
+        qkey: 0x1234,
+        route,
+    });
+    qp.post_send(&request).unwrap();
+}
+
+fn send_to_group(side: &Side, qp: &Qp, group: [u8; 16]) {
+    let route = rkey_engine::Route {
+        target: group,
+        ..Default::default()
+    };
+    send_datagram(side, qp, rkey_engine::groups::GROUP_QPN, route, 0);
+}
+
 /// Datagrams find their way by number, and those to nobody complete and are gone.
 #[test]
 fn datagrams() {
+    let send = |side: &Side, qp: &Qp, to: u32, word: usize| {
+        send_datagram(side, qp, to, rkey_engine::Route::default(), word);
+    };
     if role().is_some() {
         let side = Side::open();
         let qp = datagram_qp(&side.device, &side);
@@ -218,21 +246,6 @@ fn datagrams() {
         send(&side, &qp, done.src_qpn, 1000);
         assert_eq!(side.next().status, Status::Success);
         return sleep_in_read();
-    }
-    fn send(side: &Side, qp: &Qp, to: u32, word: usize) {
-        let sges = [side.sge(word, 8)];
-        let work = Work::Send {
-            imm: None,
-            invalidate: None,
-        };
-        let mut request = SendRequest::new(1, work, &sges);
-        request.ud = Some(UdAddress {
-            link: None,
-            qpn: to,
-            qkey: 0x1234,
-            route: rkey_engine::Route::default(),
-        });
-        qp.post_send(&request).unwrap();
     }
     let side = Side::open();
     let qp = datagram_qp(&side.device, &side);
@@ -287,22 +300,7 @@ fn groups() {
     let send = || {
         let (side, qp) = (&sides[0], &qps[0]);
         side.set(0, 4711);
-        let sges = [side.sge(0, 8)];
-        let work = Work::Send {
-            imm: None,
-            invalidate: None,
-        };
-        let mut request = SendRequest::new(1, work, &sges);
-        request.ud = Some(UdAddress {
-            link: None,
-            qpn: rkey_engine::groups::GROUP_QPN,
-            qkey: 0x1234,
-            route: rkey_engine::Route {
-                target: GROUP,
-                ..Default::default()
-            },
-        });
-        qp.post_send(&request).unwrap();
+        send_to_group(side, qp, GROUP);
     };
     send();
     let mut ids = [sides[0].next_asleep().id, sides[0].next_asleep().id];
@@ -342,22 +340,7 @@ fn a_member_that_is_stopped_does_not_hold_up_the_group() {
     let side = Side::open();
     let qp = datagram_qp(&side.device, &side);
     let send = || {
-        let sges = [side.sge(0, 8)];
-        let work = Work::Send {
-            imm: None,
-            invalidate: None,
-        };
-        let mut request = SendRequest::new(1, work, &sges);
-        request.ud = Some(UdAddress {
-            link: None,
-            qpn: rkey_engine::groups::GROUP_QPN,
-            qkey: 0x1234,
-            route: rkey_engine::Route {
-                target: GROUP,
-                ..Default::default()
-            },
-        });
-        qp.post_send(&request).unwrap();
+        send_to_group(&side, &qp, GROUP);
         assert_eq!(side.next_asleep().status, Status::Success);
     };
     let started = Instant::now();

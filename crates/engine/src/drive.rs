@@ -129,13 +129,12 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 
     /// Fails the queue pairs whose peers have done nothing for too long, by the time of [`Timers::scan_due`].
-    /// A place may be on the list more than once, for the queue pairs that had it before.
     ///
     /// [`Timers::scan_due`]: crate::timer::Timers::scan_due
     fn look_for_silence(&mut self, now: u64, progress: &mut Progress) {
         let mut watched = std::mem::take(&mut self.x.timers.watched);
-        watched.retain(|&index| {
-            let Some(qp) = self.qps.at_mut(index) else {
+        watched.retain(|&id| {
+            let Some(qp) = self.qps.get_mut(id) else {
                 return false;
             };
             let idle = qp.sq.head == qp.sq.tail

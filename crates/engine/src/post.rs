@@ -150,7 +150,7 @@ fn watch<M>(x: &mut Context<M>, qp: &mut Qp) {
     if patience > 0 {
         qp.req.watched = true;
         qp.req.seen = None;
-        x.timers.watch(qp.id.index, patience);
+        x.timers.watch(qp.id, patience);
     }
 }
 

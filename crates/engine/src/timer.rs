@@ -5,6 +5,7 @@
 //! through now and then, so that posting and completing cost nothing. The coarse clock is at most
 //! a quarter of the shortest patience, so a failure comes at most that much late.
 
+use crate::QpId;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -16,8 +17,8 @@ pub(crate) type Who = (u32, u32);
 
 pub(crate) struct Timers {
     exact: BinaryHeap<Reverse<(u64, Who)>>,
-    /// Queue pairs with a timeout running.
-    pub(crate) watched: Vec<u32>,
+    /// Queue pairs with a timeout running, each once.
+    pub(crate) watched: Vec<QpId>,
     scan_every: u64,
     next_scan: Option<u64>,
     last_scan: u64,
@@ -51,7 +52,7 @@ impl Timers {
     }
 
     /// Adds a queue pair to the coarse list.
-    pub(crate) fn watch(&mut self, qp: u32, patience: u64) {
+    pub(crate) fn watch(&mut self, qp: QpId, patience: u64) {
         let every = (patience / 4).clamp(SCAN_MIN_NS, SCAN_MAX_NS);
         if self.watched.is_empty() || every < self.scan_every {
             self.scan_every = every;
@@ -79,13 +80,9 @@ impl Timers {
             let elapsed = now.saturating_sub(self.last_scan);
             self.watching += elapsed.min(self.scan_every);
         }
-        self.scanned(now);
-        Some(self.watching)
-    }
-
-    fn scanned(&mut self, now: u64) {
         self.last_scan = now;
         self.next_scan = Some(now + self.scan_every);
+        Some(self.watching)
     }
 
     pub(crate) fn next_deadline(&self) -> Option<u64> {
@@ -121,7 +118,7 @@ mod tests {
     fn an_idle_engine_has_no_deadline() {
         let mut timers = Timers::new();
         assert!(timers.scan_due(5).is_none() && timers.next_deadline().is_none());
-        timers.watch(1, 40_000_000);
+        timers.watch(QpId::from((1, 1)), 40_000_000);
         assert_eq!(timers.scan_due(5), Some(0));
         assert_eq!(timers.next_deadline(), Some(10_000_005));
         assert_eq!(timers.scan_due(6), None);
@@ -134,7 +131,7 @@ mod tests {
     #[test]
     fn a_pause_of_this_process_is_no_silence_of_the_peer() {
         let mut timers = Timers::new();
-        timers.watch(1, 40_000_000);
+        timers.watch(QpId::from((1, 1)), 40_000_000);
         assert_eq!(timers.scan_due(0), Some(0));
         assert_eq!(timers.scan_due(3_600_000_000_000), Some(10_000_000));
     }

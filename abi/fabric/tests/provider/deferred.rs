@@ -1,6 +1,7 @@
 //! Triggered operations and the deferred work queue.
 
 use crate::harness::*;
+use crate::messages;
 use crate::registration::pair;
 use rkey_fi::sys::*;
 use std::ffi::{c_int, c_void};
@@ -44,22 +45,7 @@ fn tagged(iov: &[libc::iovec], peer: u64, tag: u64, context: *mut c_void) -> Msg
 }
 
 fn trecv(side: &Side, into: &mut [u8], tag: u64, ignore: u64) {
-    let (at, len) = (into.as_mut_ptr().cast(), into.len());
-    // SAFETY: a live handle; the buffer stays until the completion.
-    let code = unsafe {
-        let recv = (*(*side.ep).tagged).recv;
-        recv(
-            side.ep,
-            at,
-            len,
-            null_mut(),
-            FI_ADDR_UNSPEC,
-            tag,
-            ignore,
-            null_mut(),
-        )
-    };
-    assert_eq!(code, 0);
+    messages::trecv(side, FI_ADDR_UNSPEC, into, tag, ignore, 0);
 }
 
 /// A tagged send with `FI_TRIGGER`; the lists are gone when this returns.

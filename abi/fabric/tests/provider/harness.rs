@@ -83,6 +83,24 @@ impl Wish {
     }
 }
 
+/// Registers one buffer in a domain.
+pub(crate) fn reg_in(
+    domain: *mut FidDomain,
+    at: usize,
+    len: usize,
+    access: u64,
+    key: u64,
+    flags: u64,
+) -> Result<Mr, c_int> {
+    let (mut mr, buf) = (null_mut(), at as *const c_void);
+    // SAFETY: a live handle; memory that the test keeps until the region is closed.
+    let code = unsafe {
+        let (reg, domain, none) = ((*(*domain).mr).reg, domain.cast(), null_mut());
+        reg(domain, buf, len, access, 0, key, flags, &mut mr, none)
+    };
+    if code == 0 { Ok(Mr(mr)) } else { Err(code) }
+}
+
 /// One side.
 pub(crate) struct Side {
     pub(crate) fabric: *mut FidFabric,
@@ -261,24 +279,7 @@ impl Side {
         key: u64,
         flags: u64,
     ) -> Result<Mr, c_int> {
-        let mut mr = null_mut();
-        // SAFETY: a handle of this side; memory that the test keeps until the region is closed.
-        let code = unsafe {
-            let reg = (*(*self.domain).mr).reg;
-            let domain = self.domain.cast();
-            reg(
-                domain,
-                at as *const c_void,
-                len,
-                access,
-                0,
-                key,
-                flags,
-                &mut mr,
-                null_mut(),
-            )
-        };
-        if code == 0 { Ok(Mr(mr)) } else { Err(code) }
+        reg_in(self.domain, at, len, access, key, flags)
     }
 
     /// Registers by attributes.

@@ -194,25 +194,9 @@ fn regions_come_and_go_in_many_threads() {
                 let domain = domain as *mut FidDomain;
                 let mut buffer = [0u8; 64];
                 for n in 0..200 {
-                    let mut mr = null_mut();
-                    // SAFETY: a live handle, and a buffer that lives until the region is closed.
-                    let code = unsafe {
-                        let at = buffer.as_mut_ptr().cast();
-                        let key = 1000 * (thread + 1) + n;
-                        ((*(*domain).mr).reg)(
-                            domain.cast(),
-                            at,
-                            64,
-                            REMOTE,
-                            0,
-                            key,
-                            0,
-                            &mut mr,
-                            null_mut(),
-                        )
-                    };
-                    assert_eq!(code, 0);
-                    assert_eq!(Mr(mr).close(), 0);
+                    let (at, key) = (buffer.as_mut_ptr() as usize, 1000 * (thread + 1) + n);
+                    let mr = reg_in(domain, at, 64, REMOTE, key, 0).unwrap();
+                    assert_eq!(mr.close(), 0);
                 }
             });
         }
@@ -233,24 +217,7 @@ fn counters_of_an_endpoint_count_what_peers_do_through_it() {
     let (mut before, mut own) = (vec![0u8; 64], vec![0u8; 64]);
     let [reads, writes, of_region] = [(); 3].map(|()| counter(domain));
     let register = |buffer: &mut [u8], key| {
-        let mut mr = null_mut();
-        // SAFETY: a live handle, and a buffer that lives until the region is closed.
-        let code = unsafe {
-            let (reg, at) = ((*(*domain).mr).reg, buffer.as_mut_ptr().cast());
-            reg(
-                domain.cast(),
-                at,
-                64,
-                REMOTE,
-                0,
-                key,
-                0,
-                &mut mr,
-                null_mut(),
-            )
-        };
-        assert_eq!(code, 0);
-        Mr(mr)
+        reg_in(domain, buffer.as_mut_ptr() as usize, 64, REMOTE, key, 0).unwrap()
     };
     let first = register(&mut before, 1);
     let open = |counted: bool| {

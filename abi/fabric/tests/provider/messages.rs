@@ -2,6 +2,7 @@
 
 use crate::harness::*;
 use crate::registration::pair;
+use crate::shared::trecvmsg;
 use rkey_fi::sys::*;
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -24,7 +25,14 @@ fn tsend(side: &Side, peer: u64, bytes: &[u8], tag: u64, context: usize) {
     assert_eq!(code, 0);
 }
 
-fn trecv(side: &Side, from: u64, into: &mut [u8], tag: u64, ignore: u64, context: usize) {
+pub(crate) fn trecv(
+    side: &Side,
+    from: u64,
+    into: &mut [u8],
+    tag: u64,
+    ignore: u64,
+    context: usize,
+) {
     let (at, len) = (into.as_mut_ptr().cast(), into.len());
     // SAFETY: a live handle; the buffer stays until the completion.
     let code = unsafe {
@@ -44,19 +52,7 @@ fn trecv(side: &Side, from: u64, into: &mut [u8], tag: u64, ignore: u64, context
 }
 
 fn look(side: &Side, tag: u64, flags: u64, context: usize, into: &mut [u8]) -> isize {
-    let iov = [iovec(into)];
-    let msg = MsgTagged {
-        msg_iov: iov.as_ptr(),
-        desc: null_mut(),
-        iov_count: 1,
-        addr: FI_ADDR_UNSPEC,
-        tag,
-        ignore: 0,
-        context: context as *mut c_void,
-        data: 0,
-    };
-    // SAFETY: a live handle; the buffer stays until the completion.
-    unsafe { ((*(*side.ep).tagged).recvmsg)(side.ep, &msg, flags) }
+    trecvmsg(side.ep, into, tag, context, flags)
 }
 
 #[test]

@@ -67,7 +67,13 @@ pub(crate) fn recv(ep: *mut FidEp, into: &mut [u8], context: usize) -> isize {
     unsafe { ((*(*ep).msg).recv)(ep, at, len, null_mut(), FI_ADDR_UNSPEC, context) }
 }
 
-fn trecvmsg(ep: *mut FidEp, into: &mut [u8], tag: u64, context: usize, flags: u64) -> isize {
+pub(crate) fn trecvmsg(
+    ep: *mut FidEp,
+    into: &mut [u8],
+    tag: u64,
+    context: usize,
+    flags: u64,
+) -> isize {
     let iov = [iovec(into)];
     let msg = MsgTagged {
         msg_iov: iov.as_ptr(),

@@ -26,7 +26,16 @@ pub(crate) struct Order {
     pub(crate) seconds: f64,
 }
 
+/// The operations that a peer program knows.
+const ALL: [&str; 5] = ["write", "read", "send", "atomic", "register"];
+
 impl Order {
+    /// Which of the operations that somebody knows are asked for.
+    fn asked(&self, known: &[&'static str]) -> Vec<&'static str> {
+        let wanted = |op: &&str| self.operations.iter().any(|o| o == op);
+        known.iter().copied().filter(wanted).collect()
+    }
+
     /// Arguments that the peer programs have in common.
     fn arguments(&self, operations: &[&str]) -> Vec<String> {
         let pairs = [
@@ -51,6 +60,8 @@ pub(crate) struct Run {
     pub(crate) name: String,
     program: Program,
     arguments: Vec<String>,
+    /// Variables that only this run has.
+    environment: Vec<(&'static str, PathBuf)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,11 +139,8 @@ impl Peers {
 
     /// The runs that `order` asks for: every peer in every variant that might be its best.
     pub(crate) fn runs(&self, order: &Order, tcp: bool) -> Vec<Run> {
-        let asked = |known: &[&'static str]| -> Vec<&'static str> {
-            let wanted = |op: &&str| order.operations.iter().any(|o| o == op);
-            known.iter().copied().filter(wanted).collect()
-        };
-        let all = asked(&["write", "read", "send", "atomic", "register"]);
+        let asked = |known: &[&'static str]| order.asked(known);
+        let all = asked(&ALL);
         let moving = asked(&["write", "read", "send", "atomic"]);
         let over_tcp = if tcp {
             asked(&["write", "read", "send"])
@@ -189,6 +197,7 @@ impl Peers {
                     name: name.into(),
                     program,
                     arguments,
+                    environment: Vec::new(),
                 });
             }
         }
@@ -207,6 +216,7 @@ impl Peers {
                     name: format!("ucx_perftest {test} {size}"),
                     program: Program::Perftest,
                     arguments: vec![(*test).to_owned(), size.to_string()],
+                    environment: Vec::new(),
                 }));
             }
         }
@@ -218,9 +228,7 @@ impl Peers {
         if !self.has.contains(&Program::Fabric) {
             bail!("--libfabric: {}", self.missing.join("; "));
         }
-        let known = ["write", "read", "send", "atomic", "register"];
-        let wanted = |op: &&str| order.operations.iter().any(|o| o == op);
-        let operations: Vec<&str> = known.into_iter().filter(wanted).collect();
+        let operations = order.asked(&ALL);
         let provider = ["--provider", "rkey"].map(str::to_owned);
         let run = Run {
             name: "libfabric rkey".into(),
@@ -230,6 +238,7 @@ impl Peers {
                 .into_iter()
                 .chain(provider)
                 .collect(),
+            environment: vec![("FI_PROVIDER_PATH", run::front_ends()?)],
         };
         let mut figures = self.lines("fabric", &run)?;
         for figure in &mut figures {
@@ -252,7 +261,7 @@ impl Peers {
         let output = Command::new(self.directory.join(program))
             .args(&run.arguments)
             .env("UCX_TLS", UCX_TLS)
-            .env("FI_PROVIDER_PATH", run::front_ends()?)
+            .envs(run.environment.iter().cloned())
             .stdin(Stdio::null())
             .output()?;
         if !output.status.success() {

@@ -1,0 +1,21 @@
+//! Pauses between two looks at something that another process or thread will do.
+
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_micros(20);
+const LONGEST: Duration = Duration::from_millis(1);
+
+/// Pauses that get longer: 20 us at first, then twice as long each, at most 1 ms.
+pub(crate) struct Naps(Duration);
+
+impl Naps {
+    pub(crate) const fn new() -> Self {
+        Self(FIRST)
+    }
+
+    /// Sleeps.
+    pub(crate) fn take(&mut self) {
+        std::thread::sleep(self.0);
+        self.0 = (self.0 * 2).min(LONGEST);
+    }
+}
