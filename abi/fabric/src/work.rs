@@ -91,12 +91,7 @@ impl Queue {
 
     /// Takes what is due, in the order in which it is to be started.
     fn take_due(&self) -> Vec<Item> {
-        let mut items = self.items.lock();
-        let (mut due, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut *items)
-            .into_iter()
-            .partition(|item| item.counter.reached() >= item.threshold);
-        *items = waiting;
-        self.len.store(items.len(), Ordering::Release);
+        let mut due = self.take(|item| item.counter.reached() >= item.threshold);
         due.sort_by_key(|item| item.threshold);
         due
     }
@@ -119,10 +114,13 @@ impl Queue {
 
     #[cold]
     fn run_due(&self) {
-        let counters: Vec<_> = {
+        let mut counters: Vec<_> = {
             let items = self.items.lock();
             items.iter().map(|it| Arc::clone(&it.counter)).collect()
         };
+        // Many items may wait for one counter.
+        counters.sort_by_key(Arc::as_ptr);
+        counters.dedup_by(|a, b| Arc::ptr_eq(a, b));
         for counter in counters {
             counter.progress_endpoints();
         }

@@ -41,11 +41,7 @@ impl Endpoint {
             }
             return self.take_claimed(live, &mut state, wanted);
         }
-        let queue = if wanted.tag.is_some() {
-            &mut state.tagged
-        } else {
-            &mut state.messages
-        };
+        let queue = state.queue(wanted.tag.is_some());
         if !(claim || discard) {
             let Some((source, _, kept)) = queue.peek(pattern) else {
                 return Ok(false);
@@ -114,10 +110,7 @@ impl Endpoint {
 
     /// Completes a call that looked for a message, or threw one away.
     fn tell(&self, live: &Live, context: usize, source: &SocketAddr, header: &Header) {
-        let source = match &live.av {
-            Some(av) if self.caps & FI_SOURCE != 0 => av.number(source),
-            _ => FI_ADDR_NOTAVAIL,
-        };
+        let source = self.number_of(live, source);
         if let Some(rx) = &live.rx {
             rx.cq.push(Entry {
                 context,

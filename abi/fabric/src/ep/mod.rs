@@ -235,6 +235,14 @@ struct State {
 }
 
 impl State {
+    /// Receives and messages with tags, or without.
+    fn queue(&mut self, tagged: bool) -> &mut Matching<SocketAddr, Receive, Kept> {
+        match tagged {
+            true => &mut self.tagged,
+            false => &mut self.messages,
+        }
+    }
+
     /// An operation that could not begin: nobody is told.
     fn forget(&mut self, id: u64) -> Option<Operation> {
         let operation = self.operations.take(id)?;

@@ -96,6 +96,26 @@ pub(super) struct Wanted<'a> {
     pub(super) deferred: Option<&'a Deferred>,
 }
 
+impl Wanted<'_> {
+    /// Which messages it is for, at a context with these capabilities and this address vector.
+    pub(super) fn pattern(&self, caps: u64, av: Option<&Av>) -> Result<Pattern<SocketAddr>> {
+        let (tag, ignore) = self.tag.unwrap_or((0, 0));
+        let source = match self.from {
+            FI_ADDR_UNSPEC => None,
+            _ if caps & FI_DIRECTED_RECV == 0 => None,
+            number => {
+                let av = av.ok_or(FiError::NOAV)?;
+                Some(av.get(number).ok_or(FiError::INVAL)?)
+            }
+        };
+        Ok(Pattern {
+            source,
+            tag,
+            ignore,
+        })
+    }
+}
+
 /// Checks a receive of a context with these capabilities, and names its memory.
 pub(super) fn prepare(
     domain: &Domain,
@@ -142,20 +162,7 @@ impl Endpoint {
             );
             return Err(FiError::OPNOTSUPP);
         }
-        let (tag, ignore) = wanted.tag.unwrap_or((0, 0));
-        let source = match wanted.from {
-            FI_ADDR_UNSPEC => None,
-            _ if self.caps & FI_DIRECTED_RECV == 0 => None,
-            number => {
-                let av = live.av.as_ref().ok_or(FiError::NOAV)?;
-                Some(av.get(number).ok_or(FiError::INVAL)?)
-            }
-        };
-        let pattern = Pattern {
-            source,
-            tag,
-            ignore,
-        };
+        let pattern = wanted.pattern(self.caps, live.av.as_deref())?;
         if wanted.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
             return self.look(live, wanted, &pattern);
         }
@@ -175,11 +182,7 @@ impl Endpoint {
         mut receive: Receive,
     ) {
         loop {
-            let queue = if tagged {
-                &mut state.tagged
-            } else {
-                &mut state.messages
-            };
+            let queue = state.queue(tagged);
             let Some((source, _, kept)) = queue.message_for(&pattern) else {
                 queue.post(pattern, receive);
                 return;
@@ -189,6 +192,14 @@ impl Endpoint {
             if keep == Keep::No {
                 return;
             }
+        }
+    }
+
+    /// The number by which the program knows who sent a message, if it wants to know.
+    pub(super) fn number_of(&self, live: &Live, source: &SocketAddr) -> u64 {
+        match &live.av {
+            Some(av) if self.caps & FI_SOURCE != 0 => av.number(source),
+            _ => FI_ADDR_NOTAVAIL,
         }
     }
 
@@ -202,10 +213,7 @@ impl Endpoint {
     ) -> (Landing, Keep) {
         let entry = Entry {
             context: receive.context,
-            source: match &live.av {
-                Some(av) if self.caps & FI_SOURCE != 0 => av.number(source),
-                _ => FI_ADDR_NOTAVAIL,
-            },
+            source: self.number_of(live, source),
             ..rx_entry(header)
         };
         let report = Self::reports(live.rx.as_ref(), receive.flags);
@@ -273,20 +281,12 @@ impl Endpoint {
             return;
         }
         let source = state.connections[connection].peer;
-        let queue = if header.tagged {
-            &mut state.tagged
-        } else {
-            &mut state.messages
-        };
         let find = |receive: &mut Receive| self.landing(live, receive, &source, &header);
         let landing = match &live.srx {
             Some(srx) => self.shared_receive_for(live, state, srx, &source, &header),
-            None => queue.receive_for(&source, header.tag, find),
-        };
-        let queue = if header.tagged {
-            &mut state.tagged
-        } else {
-            &mut state.messages
+            None => state
+                .queue(header.tagged)
+                .receive_for(&source, header.tag, find),
         };
         match (landing, header.kind) {
             (Some(landing), Kind::Announced { key }) => {
@@ -306,7 +306,10 @@ impl Endpoint {
                     self.taken(live, state, connection, header.len);
                 }
             }
-            (None, _) if self.ep_type == FI_EP_DGRAM && queue.unexpected() >= DATAGRAMS_MAX => {
+            (None, _)
+                if self.ep_type == FI_EP_DGRAM
+                    && state.queue(header.tagged).unexpected() >= DATAGRAMS_MAX =>
+            {
                 // It was counted as kept before anybody knew that there is no room.
                 if let Some(srx) = &live.srx {
                     srx.forget(1);
@@ -315,7 +318,7 @@ impl Endpoint {
             (None, Kind::Announced { key }) => {
                 state.connections[connection].kept += 1;
                 state.connections[connection].announced += 1;
-                queue.keep(
+                state.queue(header.tagged).keep(
                     source,
                     header.tag,
                     Kept::Announced {
@@ -328,7 +331,7 @@ impl Endpoint {
             (None, _) => {
                 let payload = payload.to_vec();
                 state.connections[connection].kept += 1;
-                queue.keep(
+                state.queue(header.tagged).keep(
                     source,
                     header.tag,
                     Kept::Here {
@@ -442,11 +445,7 @@ impl Endpoint {
     /// Ends the oldest receive for which `wanted` says so; whether there was one.
     fn take_back(live: &Live, state: &mut State, wanted: impl Fn(&Receive) -> bool) -> bool {
         for tagged in [false, true] {
-            let queue = if tagged {
-                &mut state.tagged
-            } else {
-                &mut state.messages
-            };
+            let queue = state.queue(tagged);
             let Some(receive) = queue.cancel(&wanted) else {
                 continue;
             };

@@ -107,20 +107,7 @@ impl Srx {
 
     /// Posts a receive, or looks for a message, as the flags say.
     pub(super) fn receive(&self, wanted: &Wanted<'_>) -> Result<()> {
-        let source = match wanted.from {
-            FI_ADDR_UNSPEC => None,
-            _ if self.caps & FI_DIRECTED_RECV == 0 => None,
-            number => {
-                let av = self.av.get().ok_or(FiError::NOAV)?;
-                Some(av.get(number).ok_or(FiError::INVAL)?)
-            }
-        };
-        let (tag, ignore) = wanted.tag.unwrap_or((0, 0));
-        let pattern = Pattern {
-            source,
-            tag,
-            ignore,
-        };
+        let pattern = wanted.pattern(self.caps, self.av.get().map(|av| &**av))?;
         if wanted.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
             return self.look(wanted, &pattern);
         }
@@ -194,11 +181,7 @@ impl Endpoint {
         if std::mem::replace(&mut state.settled, posts) != posts {
             for tagged in [false, true] {
                 let there = pool.queue(tagged);
-                let kept = if tagged {
-                    &mut state.tagged
-                } else {
-                    &mut state.messages
-                };
+                let kept = state.queue(tagged);
                 kept.offer(|source, tag, kept: &Kept| {
                     there.receive_for(source, tag, |receive| {
                         self.landing(live, receive, source, kept.header())
