@@ -4,6 +4,7 @@
 //! own tests runs, compared with the list of what does not pass. `RKEY_MPI4PY` names other modules of these.
 //! Every other way between the ranks is forbidden, and each MPI has to say that it took the provider.
 
+use super::rdma_core::RECORDER;
 use super::{Report, Session, unprivileged};
 use crate::{process, testbin};
 use anyhow::{Context, Result, bail, ensure};
@@ -200,6 +201,7 @@ impl Place {
         }
         let sources = session.root.join(SOURCES);
         fs::copy(sources.join("suite.py"), folder.join("suite.py"))?;
+        fs::copy(session.root.join(RECORDER), folder.join("recorder.py"))?;
         let place = Self { folder };
         for mpi in [Mpi::OpenMpi, Mpi::Mpich] {
             let mut compile = match mpi {

@@ -15,6 +15,8 @@ use std::time::Duration;
 /// The list of results, and the program that runs one module.
 const LIST: &str = "abi/verbs/tests/rdma-core/results.txt";
 const RUNNER: &str = "abi/verbs/tests/rdma-core/run.py";
+/// What notes the results of Python tests.
+pub(super) const RECORDER: &str = "testing/recorder.py";
 /// Where Debian has the tests.
 const INSTALLED: &str = "/usr/share/doc/rdma-core/tests";
 /// The interpreter that Debian's python3-pyverbs is for.
@@ -92,6 +94,7 @@ impl Place {
                 .with_context(|| format!("copying {library}"))?;
         }
         fs::copy(session.root.join(RUNNER), folder.join("run.py"))?;
+        fs::copy(session.root.join(RECORDER), folder.join("recorder.py"))?;
         let source = source(session)?;
         let mut modules = Vec::new();
         for entry in fs::read_dir(&source)?.flatten() {
