@@ -190,16 +190,57 @@ pub(crate) fn negotiate(required: c_int, asked: &Request) -> Option<Granted> {
     })
 }
 
+/// What a program was told about required bits: sets that its hints lacked, and whether it offered them later.
+#[derive(Debug, Default)]
+struct Told(Vec<(c_int, bool)>);
+
+impl Told {
+    /// Whether it is news that these bits are missing.
+    fn lacks(&mut self, missing: c_int) -> bool {
+        let news = missing != 0 && self.0.iter().all(|(told, _)| *told != missing);
+        if news {
+            self.0.push((missing, false));
+        }
+        news
+    }
+
+    /// Bits of which the program was told that they are missing, and which it has offered now for the first time.
+    fn offers(&mut self, granted: c_int) -> c_int {
+        let mut news = 0;
+        for (missing, again) in &mut self.0 {
+            if !*again && *missing & !granted == 0 {
+                *again = true;
+                news |= *missing;
+            }
+        }
+        news
+    }
+}
+
+static TOLD: Mutex<Told> = Mutex::new(Told(Vec::new()));
+
 /// Tells, once for each set, which of the bits that the environment requires a program does not offer.
 pub(crate) fn explain(required: c_int, asked: &Request) {
-    static TOLD: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
     let missing = needed(required, asked) & !asked.mr_mode.unwrap_or(ALL);
-    let mut told = TOLD.lock();
-    if missing != 0 && !told.contains(&missing) {
-        told.push(missing);
+    if TOLD.lock().lacks(missing) {
         tracing::warn!(
             "no match: FI_RKEY_MR_MODE or FI_RKEY_PROFILE requires {}, and the mr_mode of the hints has it not",
             names(missing)
+        );
+    }
+}
+
+/// Tells that a program whose hints lacked required bits has them now: some take them from what the provider reports
+/// (`fi_getinfo` without hints) and do not follow them.
+pub(crate) fn explain_match(asked: &Request, granted: Granted) {
+    if asked.mr_mode.is_none() {
+        return;
+    }
+    let offered = TOLD.lock().offers(granted.mr_mode);
+    if offered != 0 {
+        tracing::warn!(
+            "a match after all: the mr_mode of the hints has {} now, and the program is held to it",
+            names(offered)
         );
     }
 }
@@ -374,6 +415,18 @@ mod tests {
             Some(FI_MR_PROV_KEY | FI_MR_HMEM)
         );
         assert_eq!(bits(required, &with(FI_MSG)), Some(0));
+    }
+
+    #[test]
+    fn bits_that_a_program_offers_in_the_end_are_told_once() {
+        let mut told = Told::default();
+        assert!(!told.lacks(0));
+        assert!(told.lacks(FI_MR_LOCAL | FI_MR_RAW));
+        assert!(!told.lacks(FI_MR_LOCAL | FI_MR_RAW));
+        assert_eq!(told.offers(FI_MR_LOCAL), 0, "one is still missing");
+        let all = FI_MR_LOCAL | FI_MR_RAW;
+        assert_eq!(told.offers(all | FI_MR_ENDPOINT), all);
+        assert_eq!(told.offers(all), 0, "that was said");
     }
 
     /// Proves: FI-250

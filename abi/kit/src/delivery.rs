@@ -40,6 +40,11 @@ pub const FABRIC: FrontEnd = FrontEnd {
     preload: false,
 };
 
+/// Libfabric's `ofi_rxm` sends messages of medium length (16 to 128 KiB) in segments, and in its version 1.17 one that
+/// is peeked at and claimed before it is received is never completed, over any provider. With this limit it reads
+/// them from the sender's memory, as it does with longer ones.
+const WHOLE_MESSAGES: (&str, &str) = ("FI_OFI_RXM_SAR_LIMIT", "0");
+
 /// All that there are.
 pub const FRONT_ENDS: &[FrontEnd] = &[VERBS, FABRIC];
 
@@ -89,6 +94,10 @@ pub fn environment(
     let providers = in_front(folder.as_os_str(), now("FI_PROVIDER_PATH"));
     let mut all = vec![("LD_LIBRARY_PATH", path), ("FI_PROVIDER_PATH", providers)];
     all.extend(preload.map(|value| ("LD_PRELOAD", value)));
+    let (name, value) = WHOLE_MESSAGES;
+    if now(name).is_none() {
+        all.push((name, value.into()));
+    }
     all
 }
 
@@ -115,8 +124,15 @@ mod tests {
             [
                 ("LD_LIBRARY_PATH", "/opt/rkey".into()),
                 ("FI_PROVIDER_PATH", "/opt/rkey".into()),
-                ("LD_PRELOAD", preload.into())
+                ("LD_PRELOAD", preload.into()),
+                ("FI_OFI_RXM_SAR_LIMIT", "0".into()),
             ]
+        );
+        let set = |name: &str| (name == "FI_OFI_RXM_SAR_LIMIT").then(|| OsString::from("65536"));
+        let names = environment(Path::new("/opt/rkey"), set);
+        assert!(
+            names.iter().all(|(name, _)| !name.starts_with("FI_OFI")),
+            "what the user chose holds: {names:?}"
         );
     }
 

@@ -114,6 +114,7 @@ pub(crate) fn matches(
         mode::explain(required, &request);
         "mr_mode"
     })?;
+    mode::explain_match(&request, kind);
     let tx_caps = caps
         & !(FI_RECV
             | FI_REMOTE_READ
