@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn fabric(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        crate::log::start();
+        rkey_kit::log::start();
         // SAFETY: null or attributes, as the caller promises.
         let name = unsafe { attr.as_ref() }.map_or(std::ptr::null_mut(), |attr| attr.name);
         // SAFETY: the name is null or a C string.

@@ -28,7 +28,6 @@ mod eq;
 mod errno;
 mod fabric;
 mod info;
-mod log;
 mod mode;
 mod mr;
 mod nosys;

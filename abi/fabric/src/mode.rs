@@ -8,6 +8,7 @@
 use crate::errno::FiError;
 use crate::sys::*;
 use parking_lot::Mutex;
+use rkey_kit::settings::{MR_MODE, PROFILE};
 use std::ffi::c_int;
 
 /// The names of `FI_RKEY_MR_MODE`.
@@ -84,13 +85,13 @@ pub(crate) fn profile(name: &str) -> Option<c_int> {
 /// The bits that the provider needs, by the environment of this process. A value that makes no sense is told: then the
 /// provider offers nothing (`FI_ENODATA`), because a program that was to be tried under a mode must not run without it.
 pub(crate) fn required() -> Result<c_int, FiError> {
-    let mode = std::env::var("FI_RKEY_MR_MODE").ok();
-    let profile_name = std::env::var("FI_RKEY_PROFILE").ok();
+    let mode = std::env::var(MR_MODE.name).ok();
+    let profile_name = std::env::var(PROFILE.name).ok();
     let from_profile = match profile_name.as_deref() {
         None | Some("") => 0,
         Some(name) => profile(name).ok_or_else(|| {
             let known: Vec<&str> = PROFILES.iter().map(|(name, _)| *name).collect();
-            refuse(&format!("FI_RKEY_PROFILE={name:?}"), &known)
+            refuse(&format!("{}={name:?}", PROFILE.name), &known)
         })?,
     };
     match mode.as_deref().map(parse) {
@@ -98,7 +99,7 @@ pub(crate) fn required() -> Result<c_int, FiError> {
         Some(Ok(bits)) => Ok(from_profile | bits),
         Some(Err(word)) => {
             let known: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
-            Err(refuse(&format!("{word:?} in FI_RKEY_MR_MODE"), &known))
+            Err(refuse(&format!("{word:?} in {}", MR_MODE.name), &known))
         }
     }
 }

@@ -3,7 +3,8 @@
 //! One folder holds the libraries under the names that programs ask for. It goes in front of
 //! `LD_LIBRARY_PATH`, which serves programs that are linked with a library and those that load it by name
 //! later. Where a library has to come before the C library as well, it goes in front of `LD_PRELOAD`.
-//! Libfabric looks for providers in the folders of `FI_PROVIDER_PATH`.
+//! Libfabric looks for providers in the folders of `FI_PROVIDER_PATH`; where `FI_PROVIDER` is not set, programs
+//! that name no provider get ours instead of one of libfabric's own.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -40,10 +41,15 @@ pub const FABRIC: FrontEnd = FrontEnd {
     preload: false,
 };
 
-/// Libfabric's `ofi_rxm` sends messages of medium length (16 to 128 KiB) in segments, and in its version 1.17 one that
-/// is peeked at and claimed before it is received is never completed, over any provider. With this limit it reads
-/// them from the sender's memory, as it does with longer ones.
-const WHOLE_MESSAGES: (&str, &str) = ("FI_OFI_RXM_SAR_LIMIT", "0");
+/// What libfabric is told unless the user has told it something else: to offer the provider alone, and the layer over
+/// its connected endpoints to programs that ask for that by name; and how `ofi_rxm` shall send messages of medium
+/// length (16 to 128 KiB). It does so in segments, and in version 1.17 a message that is peeked at and claimed before
+/// it is received is then never completed, over any provider. With this limit it reads such messages from the sender's
+/// memory, as it does with longer ones.
+const UNLESS_SET: &[(&str, &str)] = &[
+    ("FI_PROVIDER", "rkey,ofi_rxm"),
+    ("FI_OFI_RXM_SAR_LIMIT", "0"),
+];
 
 /// All that there are.
 pub const FRONT_ENDS: &[FrontEnd] = &[VERBS, FABRIC];
@@ -94,10 +100,8 @@ pub fn environment(
     let providers = in_front(folder.as_os_str(), now("FI_PROVIDER_PATH"));
     let mut all = vec![("LD_LIBRARY_PATH", path), ("FI_PROVIDER_PATH", providers)];
     all.extend(preload.map(|value| ("LD_PRELOAD", value)));
-    let (name, value) = WHOLE_MESSAGES;
-    if now(name).is_none() {
-        all.push((name, value.into()));
-    }
+    let unset = UNLESS_SET.iter().filter(|(name, _)| now(name).is_none());
+    all.extend(unset.map(|&(name, value)| (name, value.into())));
     all
 }
 
@@ -116,7 +120,11 @@ mod tests {
 
     #[test]
     fn what_was_set_stays_behind_it() {
-        let set = |name: &str| (name == "LD_PRELOAD").then(|| OsString::from("/lib/other.so"));
+        let set = |name: &str| match name {
+            "LD_PRELOAD" => Some(OsString::from("/lib/other.so")),
+            "FI_PROVIDER" => Some(OsString::from("shm")),
+            _ => None,
+        };
         let variables = environment(Path::new("/opt/rkey"), set);
         let preload = "/opt/rkey/libibverbs.so.1:/lib/other.so";
         assert_eq!(
@@ -128,12 +136,10 @@ mod tests {
                 ("FI_OFI_RXM_SAR_LIMIT", "0".into()),
             ]
         );
-        let set = |name: &str| (name == "FI_OFI_RXM_SAR_LIMIT").then(|| OsString::from("65536"));
-        let names = environment(Path::new("/opt/rkey"), set);
-        assert!(
-            names.iter().all(|(name, _)| !name.starts_with("FI_OFI")),
-            "what the user chose holds: {names:?}"
-        );
+        let variables = environment(Path::new("/opt/rkey"), |_| None);
+        for &(name, value) in UNLESS_SET {
+            assert!(variables.contains(&(name, value.into())), "{variables:?}");
+        }
     }
 
     #[test]

@@ -5,12 +5,16 @@
 //! | [`mod@fence`] | a panic ends at the border and becomes an error of the call |
 //! | [`errno`] | error numbers as values, and the ways C functions return them |
 //! | [`delivery`] | how programs are made to find the front ends |
+//! | [`settings`] | the environment variables of the front ends |
+//! | [`log`] | where their messages go |
 //! | [`pool`] | objects whose addresses a C program holds, checked before each use |
 
 pub mod delivery;
 pub mod errno;
 pub mod fence;
+pub mod log;
 pub mod pool;
+pub mod settings;
 
 pub use errno::Errno;
 pub use fence::fence;

@@ -14,6 +14,7 @@ use crate::port::PORT;
 use crate::sys::consts::WC_GRH;
 use crate::sys::{Ah, AhAttr, Context, Gid, GlobalRoute, Grh, Pd, Wc};
 use rkey_device::engine::Route;
+use rkey_kit::settings::LOCAL_ROUTES;
 use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -74,12 +75,10 @@ pub fn check(attr: &AhAttr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Set to 1, address handles need no global route, against the rule for Ethernet ports: some programs (qperf with
+/// Whether address handles need no global route, against the rule for Ethernet ports: some programs (qperf with
 /// datagrams) know only local ones.
-const LOCAL_ROUTES: &str = "RKEY_LOCAL_ROUTES";
-
 fn takes_local_routes() -> bool {
-    std::env::var_os(LOCAL_ROUTES).is_some_and(|value| value == "1")
+    std::env::var_os(LOCAL_ROUTES.name).is_some_and(|value| value == "1")
 }
 
 /// `ibv_create_ah`.
@@ -92,7 +91,8 @@ pub unsafe extern "C" fn create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
         let (object, attr) = unsafe { (find::<PdObject>(pd)?, input(attr)?) };
         if attr.is_global == 0 && !takes_local_routes() {
             tracing::warn!(
-                "an address handle without a global route: on an Ethernet port peers have GIDs (set is_global; most programs take an option such as -g 0). {LOCAL_ROUTES}=1 takes it as one on this host"
+                "an address handle without a global route: on an Ethernet port peers have GIDs (set is_global; most programs take an option such as -g 0). {}=1 takes it as one on this host",
+                LOCAL_ROUTES.name
             );
             return Err(Errno::INVAL);
         }

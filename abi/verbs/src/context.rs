@@ -168,7 +168,7 @@ fn new_context(open: Arc<Open>) -> Result<*mut Context, Errno> {
 /// A device, or anything else.
 pub unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
     fence(|| {
-        crate::log::start();
+        rkey_kit::log::start();
         device::check(device)?;
         let config = Config::from_env().map_err(|error| {
             tracing::error!("the device cannot be opened: {error}");

@@ -86,7 +86,7 @@ fn new_list(devices: &[*mut Device]) -> *mut *mut Device {
 /// `count` is null or room for a number.
 pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut Device {
     fence(|| {
-        crate::log::start();
+        rkey_kit::log::start();
         if !count.is_null() {
             // SAFETY: not null, so it is room for a number.
             unsafe { *count = 1 };

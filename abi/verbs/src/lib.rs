@@ -30,7 +30,6 @@ pub mod flow;
 pub mod fork;
 pub mod gid;
 pub mod interpose;
-pub mod log;
 pub mod mcast;
 pub mod modify;
 pub mod mr;

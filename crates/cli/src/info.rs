@@ -6,6 +6,7 @@ use clap::Args;
 use comfy_table::{Cell, Color};
 use rkey_device::config::VARIABLES;
 use rkey_device::{CopyPaths, copy_paths};
+use rkey_kit::settings::SETTINGS;
 use serde::Serialize;
 
 /// Arguments of `rkey info`.
@@ -43,11 +44,31 @@ struct Identity {
 #[derive(Serialize)]
 struct Setting {
     variable: &'static str,
+    /// What holds, in the form one would write it.
     value: String,
     /// Whether the environment sets it.
     set: bool,
     allowed: &'static str,
     meaning: &'static str,
+}
+
+impl Setting {
+    /// A variable as it stands in the environment.
+    fn of(
+        variable: &'static str,
+        default: &str,
+        allowed: &'static str,
+        meaning: &'static str,
+    ) -> Self {
+        let value = std::env::var(variable).ok();
+        Self {
+            variable,
+            set: value.is_some(),
+            value: value.unwrap_or_else(|| default.to_owned()),
+            allowed,
+            meaning,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -120,19 +141,13 @@ fn gather() -> anyhow::Result<Info> {
             )
         })?;
     let inspection = device.inspect()?;
-    let settings = VARIABLES
+    let of_device = VARIABLES
         .iter()
-        .map(|variable| {
-            let value = std::env::var(variable.name).ok();
-            Setting {
-                variable: variable.name,
-                set: value.is_some(),
-                value: value.unwrap_or_else(|| variable.default.to_owned()),
-                allowed: variable.allowed,
-                meaning: variable.meaning,
-            }
-        })
-        .collect();
+        .map(|v| Setting::of(v.name, v.default, v.allowed, v.meaning));
+    let of_front_ends = SETTINGS
+        .iter()
+        .map(|s| Setting::of(s.name, s.default, s.allowed, s.meaning));
+    let settings = of_device.chain(of_front_ends).collect();
     Ok(Info {
         version: env!("CARGO_PKG_VERSION"),
         identity: Identity {

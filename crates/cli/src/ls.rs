@@ -9,6 +9,9 @@ use rkey_device::{Inspection, list_devices};
 
 /// Arguments of `rkey ls`.
 #[derive(Args, Debug, Clone)]
+#[command(
+    after_help = "Keys are not shown: a process that has one could use it. Which memory a refused key names, `rkey explain` says."
+)]
 pub(crate) struct LsArgs {
     /// Show all that one process has: domains, regions, windows, queue pairs, links, counters.
     #[arg(value_name = "PID")]
@@ -20,6 +23,9 @@ pub(crate) struct LsArgs {
 
 /// Rows of one kind that are printed at most; JSON has them all.
 const SHOWN: usize = 50;
+
+/// Bytes that a process can address on x86-64, with or without the last pages.
+const ADDRESS_SPACE: std::ops::RangeInclusive<u64> = (1 << 47) - (1 << 16)..=1 << 47;
 
 /// Runs `rkey ls`.
 pub(crate) fn run(args: &LsArgs) -> anyhow::Result<()> {
@@ -82,7 +88,7 @@ fn print_all(devices: &[Inspection]) {
             device.command.clone(),
             device.protection.domains.len().to_string(),
             device.regions.to_string(),
-            style::bytes(device.protection.total_bytes),
+            style::bytes(registered(device)),
             device.windows.to_string(),
             device.qps.len().to_string(),
             peers(device),
@@ -94,6 +100,23 @@ fn print_all(devices: &[Inspection]) {
     println!(
         "`rkey ls PID` shows one of them in detail, `rkey explain PID` why accesses were refused."
     );
+}
+
+/// Who does the device's work, in words.
+fn driver(name: &str) -> String {
+    match name {
+        "program" => "driven by the program, which polls".to_owned(),
+        "thread" => "driven by its own thread, as the program does not poll".to_owned(),
+        _ => "at rest: it has nothing to do".to_owned(),
+    }
+}
+
+/// Bytes of the regions that the program made.
+fn registered(device: &Inspection) -> u64 {
+    let regions = &device.protection.regions;
+    let everything = regions.iter().filter(|r| is_everything(r.base, r.len));
+    let total = device.protection.total_bytes;
+    total.saturating_sub(everything.map(|r| r.len).sum())
 }
 
 /// How many other devices a device is linked with.
@@ -114,7 +137,7 @@ fn print_one(device: &Inspection) {
         "process {} (user {}): {}",
         device.pid, device.uid, device.command
     );
-    println!("device {}, driven by: {}\n", device.node, device.driver);
+    println!("device {}, {}\n", device.node, driver(&device.driver));
     let colour = style::colour();
 
     let mut table = style::table(colour, ["domain", "regions, windows, queue pairs"]);
@@ -134,7 +157,7 @@ fn print_one(device: &Inspection) {
             format!("{:#x}", region.id),
             region.domain.0.to_string(),
             format!("{:#x}", region.base),
-            style::bytes(region.len),
+            extent(region.base, region.len),
             region.access.to_string(),
             region.state.clone(),
             region.windows.to_string(),
@@ -223,6 +246,19 @@ fn print_one(device: &Inspection) {
         "Refused accesses: {} (`rkey explain {}`)\n",
         device.denied, device.pid
     );
+}
+
+fn is_everything(base: u64, len: u64) -> bool {
+    base == 0 && ADDRESS_SPACE.contains(&len)
+}
+
+/// The bytes of a region. Front ends whose programs need not register local buffers have one over everything.
+fn extent(base: u64, len: u64) -> String {
+    if is_everything(base, len) {
+        "all memory, for local buffers that need no region".to_owned()
+    } else {
+        style::bytes(len)
+    }
 }
 
 /// Adds the first rows of a kind.

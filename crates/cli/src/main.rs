@@ -21,7 +21,7 @@ use std::process::ExitCode;
 #[derive(Parser, Debug)]
 #[command(name = "rkey", version, about, arg_required_else_help = true)]
 #[command(
-    after_help = "Logging: RKEY_LOG=warn|info|debug|trace (the syntax of tracing's filters)."
+    after_help = "Logging: RKEY_LOG=off|error|warn|info|debug|trace, here and in the programs under `rkey run`. `rkey info` lists all variables."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -47,6 +47,13 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     failure::start_logging();
+    if matches!(
+        cli.command,
+        Command::Info(_) | Command::Ls(_) | Command::Explain(_)
+    ) {
+        // They only print: `rkey ls | head` ends them as it ends any other program.
+        sigpipe::reset();
+    }
     let outcome = match &cli.command {
         Command::Demo(args) => demo::run(args),
         Command::Info(args) => info::run(args).map(|()| ExitCode::SUCCESS),

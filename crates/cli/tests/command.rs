@@ -169,6 +169,25 @@ fn ls_and_explain_show_live_processes() {
     drop((inner, outer));
 }
 
+/// `rkey info | head` ends like any other program, without a panic.
+#[test]
+fn a_reader_that_goes_is_no_error() {
+    use std::os::unix::process::ExitStatusExt;
+    let mut child = program()
+        .args(["explain", "--reasons"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(
+        output.status.signal(),
+        Some(rustix::process::Signal::PIPE.as_raw())
+    );
+    assert_eq!(text(&output.stderr), "");
+}
+
 #[test]
 fn explain_knows_every_reason() {
     let output = run(&["explain", "--reasons"]);

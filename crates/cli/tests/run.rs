@@ -42,6 +42,11 @@ fn libfabric_finds_the_provider() {
         println!("skipped: fi_info is not installed");
         return;
     }
+    // A program that names no provider gets ours, and no other.
+    let all = text(&run(&["fi_info"]).stdout);
+    let others = |line: &&str| line.contains("provider: ") && !line.ends_with(": rkey");
+    assert!(all.contains("provider: rkey"), "{all}");
+    assert_eq!(all.lines().find(others), None, "{all}");
     let text = text(&output.stdout);
     for endpoint in ["FI_EP_RDM", "FI_EP_MSG", "FI_EP_DGRAM"] {
         assert!(text.contains(endpoint), "{output:?}");

@@ -216,6 +216,12 @@ impl Denial {
         }
     }
 
+    /// The sentence and the advice in one line, for logs.
+    #[must_use]
+    pub fn in_one_line(&self) -> String {
+        format!("{self}. {}", self.advice())
+    }
+
     /// The sentence and the advice, a line each.
     #[must_use]
     pub fn explain(&self) -> String {

@@ -376,7 +376,7 @@ pub const VARIABLES: &[Variable] = &[
         timeout,
         0..=31,
         "15",
-        "transport timeout where the program sets none: 4.096 us * 2^n, 0 = never"
+        "transport timeout where the program sets none: 4.096 us * 2^n, 0 = never; libfabric programs have 19 without it"
     ),
     number!(
         "RKEY_RETRY_COUNT",

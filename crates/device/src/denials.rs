@@ -77,7 +77,7 @@ impl DenialLog {
                     "refusals were not logged because there were too many"
                 );
             }
-            tracing::warn!(id = report.id, "{report}");
+            tracing::warn!(id = report.id, "{report}. {}", report.denial.advice());
         } else {
             inner.silent += 1;
         }

@@ -93,7 +93,7 @@ impl Endpoint {
             let lease = table
                 .check_remote(&who, key, addr, len, Access::Write)
                 .map_err(|denial| {
-                    tracing::warn!("{denial}");
+                    tracing::warn!("{}", denial.in_one_line());
                     crate::errno::of_status(
                         rkey_device::engine::Status::RemoteAccess,
                         Some(&denial),

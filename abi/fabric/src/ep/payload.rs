@@ -69,7 +69,7 @@ impl Endpoint {
             let lease = table
                 .check_local(self.group.id, sge.key, sge.addr, len, usage)
                 .map_err(|denial| {
-                    tracing::warn!("{denial}");
+                    tracing::warn!("{}", denial.in_one_line());
                     FiError::ACCES
                 })?;
             let mut left = now;

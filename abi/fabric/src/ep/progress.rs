@@ -10,6 +10,7 @@ use super::order::Arrival;
 use super::*;
 use crate::cq::Entry;
 use crate::errno::of_status;
+use rkey_device::core::{Denial, NamedKey, WireKey};
 use rkey_device::engine::{CompletionOp, QpState, RecvRequest, Status};
 
 /// The error that a peer reports: 0 is none.
@@ -255,7 +256,8 @@ impl Endpoint {
                     None | Some(FI_ADDR_NOTAVAIL) => crate::address::to_text(peer),
                     Some(number) => format!("fi_addr {number}, {}", crate::address::to_text(peer)),
                 };
-                let detail = format!("{denial} (endpoint {here} to {peer})");
+                let advice = advice(denial);
+                let detail = format!("{denial} (endpoint {here} to {peer}). {advice}");
                 tracing::warn!("{detail}");
                 detail
             }
@@ -403,4 +405,12 @@ impl Endpoint {
             });
         }
     }
+}
+
+/// What to do about a refusal.
+fn advice(denial: &Denial) -> String {
+    if denial.key == NamedKey::Remote(WireKey::Requested(FI_KEY_NOTAVAIL)) {
+        return "The key is FI_KEY_NOTAVAIL: fi_mr_key gives it for a region without remote rights, or not enabled yet.".to_owned();
+    }
+    denial.advice()
 }

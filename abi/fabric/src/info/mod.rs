@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C" fn getinfo(
     info: *mut *mut Info,
 ) -> c_int {
     status(|| {
-        crate::log::start();
+        rkey_kit::log::start();
         if info.is_null() {
             return Err(FiError::INVAL);
         }

@@ -127,7 +127,7 @@ fn described(
             key: group.everything(),
         }),
         Err(denial) => {
-            tracing::warn!("{denial}");
+            tracing::warn!("{}", denial.in_one_line());
             Err(FiError::ACCES)
         }
     }

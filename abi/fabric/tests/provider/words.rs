@@ -138,6 +138,10 @@ fn the_queue_explains_its_errors() {
     };
     let sentence = strerror(error.err_data.cast_const(), null_mut(), 0);
     assert!(sentence.contains("no memory has this key"), "{sentence}");
+    assert!(
+        sentence.contains("Check that the key arrived"),
+        "{sentence}"
+    );
     let mut room = [0; 9];
     let cut = strerror(error.err_data.cast_const(), room.as_mut_ptr(), room.len());
     assert_eq!(cut, sentence[..8]);
@@ -146,4 +150,29 @@ fn the_queue_explains_its_errors() {
     // Data that are not of this queue are not looked at.
     let other = std::ptr::dangling::<u8>().cast();
     assert_eq!(strerror(other, null_mut(), 0), name);
+
+    // The key that a region without remote rights has.
+    // SAFETY: a live handle; the bytes stay until the completion.
+    let code = again(|| unsafe {
+        let write = (*(*a.ep).rma).write;
+        let at = bytes.as_ptr().cast();
+        write(
+            a.ep,
+            at,
+            4,
+            null_mut(),
+            peer,
+            0,
+            FI_KEY_NOTAVAIL,
+            null_mut(),
+        )
+    });
+    assert_eq!(code, 0);
+    let error = a.completion(&[]).unwrap_err();
+    let data: *const libc::c_void = error.err_data.cast_const();
+    // SAFETY: a live handle, and the data that the queue has just given.
+    let text = unsafe { ((*(*a.cq).ops).strerror)(a.cq, 0, data, null_mut(), 0) };
+    // SAFETY: a C string of the queue, until the next read.
+    let text = unsafe { CStr::from_ptr(text) }.to_str().unwrap();
+    assert!(text.contains("The key is FI_KEY_NOTAVAIL"), "{text}");
 }

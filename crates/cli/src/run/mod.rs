@@ -17,6 +17,7 @@ use std::process::{Command, ExitCode};
 
 /// Arguments of `rkey run`.
 #[derive(Args, Debug, Clone)]
+#[command(after_help = HELP)]
 pub(crate) struct RunArgs {
     /// When the program has ended, print which accesses were refused in it and its children, and why.
     #[arg(long)]
@@ -25,6 +26,20 @@ pub(crate) struct RunArgs {
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
     words: Vec<OsString>,
 }
+
+/// Examples, and what the program's environment gets.
+const HELP: &str = "\
+Examples (put `--` before a program that has options of its own):
+  rkey run -- ib_write_bw & sleep 1; rkey run -- ib_write_bw 127.0.0.1
+  rkey run -- fi_info -p rkey
+  rkey run --explain -- mpirun -n 4 ./program
+
+What the program and all that it starts find in their environment:
+  LD_PRELOAD, LD_LIBRARY_PATH   the library for verbs, libibverbs.so.1
+  FI_PROVIDER_PATH              the provider for libfabric, librkey-fi.so
+  FI_PROVIDER=rkey,ofi_rxm      unless it is set: libfabric offers nothing else
+
+RKEY_LOG=info also tells why calls failed, RKEY_LOG=off silences refusals; `rkey info` lists more variables.";
 
 /// What a shell answers when a program is not there, or cannot be started.
 const NOT_FOUND: u8 = 127;

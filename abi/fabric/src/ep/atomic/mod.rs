@@ -238,7 +238,7 @@ impl Endpoint {
             table
                 .check_remote(&who, key, it.addr, len, want)
                 .map_err(|denial| {
-                    tracing::warn!("{denial}");
+                    tracing::warn!("{}", denial.in_one_line());
                     crate::errno::of_status(
                         rkey_device::engine::Status::RemoteAccess,
                         Some(&denial),

@@ -1,8 +1,10 @@
-//! Where the library's messages go: to standard error, from the level that `RKEY_LOG` says.
+//! Where the messages of a front end go: to standard error, from the level that `RKEY_LOG` says.
 //!
-//! The default is `warn`: refused accesses are explained, everything else is silent. `RKEY_LOG=off`
-//! silences all, `RKEY_LOG=info` also tells why calls were refused, `debug` and `trace` tell more.
+//! The default is `warn`: refused accesses and uses against the rules in force are explained, everything else
+//! is silent. `RKEY_LOG=off` silences all, `RKEY_LOG=info` also tells why calls were refused, `debug` and
+//! `trace` tell more.
 
+use crate::settings::LOG;
 use std::io::IsTerminal;
 use std::sync::Once;
 use tracing_subscriber::EnvFilter;
@@ -12,7 +14,8 @@ static START: Once = Once::new();
 /// Starts logging, once, unless the program has a subscriber of its own in this library.
 pub fn start() {
     START.call_once(|| {
-        let filter = EnvFilter::try_from_env("RKEY_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+        let filter =
+            EnvFilter::try_from_env(LOG.name).unwrap_or_else(|_| EnvFilter::new(LOG.default));
         let subscriber = tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_writer(std::io::stderr)
