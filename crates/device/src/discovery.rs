@@ -17,7 +17,7 @@ use rkey_link::{Link, NodeId};
 
 use crate::control::Control;
 use crate::groups::{Search, Silent};
-use crate::names;
+use crate::names::{self, Scope};
 use crate::reactor::Token;
 use crate::shared::Shared;
 
@@ -32,6 +32,9 @@ const PERSISTENCE: Duration = Duration::from_secs(60);
 const PERSISTENCE_DATAGRAM: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_secs(5));
 
+/// Two looks whether somebody else has a number are at least this far apart: the kernel's list can be long.
+const LOOK_PAUSE: Duration = Duration::from_millis(500);
+
 /// What is known about where devices are.
 pub(crate) struct Discovery {
     local: LocalNode,
@@ -39,6 +42,8 @@ pub(crate) struct Discovery {
     attempts: HashMap<u16, Attempt>,
     pub(crate) searches: Vec<Search>,
     pub(crate) silent: Silent,
+    /// When we last looked whether somebody has a number whom we may not reach.
+    looked_elsewhere: Option<Instant>,
 }
 
 /// The search for the owner of one block.
@@ -48,6 +53,8 @@ struct Attempt {
     pause: Duration,
     /// Somebody has the block, as far as we know.
     exists: bool,
+    /// The program was told whose device has the block, or that question was asked in vain.
+    told: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -72,6 +79,7 @@ impl Discovery {
             attempts: HashMap::new(),
             searches: Vec::new(),
             silent: Silent::default(),
+            looked_elsewhere: None,
         }
     }
 
@@ -144,6 +152,7 @@ impl Discovery {
             state: State::Idle(waiting.since),
             pause: PAUSES.0,
             exists: false,
+            told: false,
         });
         attempt.waiting.push(waiting);
         false
@@ -164,6 +173,10 @@ impl Discovery {
         attempt
             .waiting
             .retain(|waiting| still_waits(shared, *waiting, exists, now));
+        let long = attempt.waiting.is_empty() || attempt.pause >= PAUSES.1;
+        if long && !exists && !std::mem::replace(&mut attempt.told, true) {
+            tell_whose(shared.scope, block, &mut self.looked_elsewhere, now);
+        }
         if attempt.waiting.is_empty() {
             self.attempts.remove(&block);
             return true; // requests may have waited for the end of the search
@@ -291,6 +304,25 @@ impl Discovery {
                 shared.reactor.remove(fd);
             }
         }
+    }
+}
+
+/// Tells the program when a device of somebody whom it may not reach has a block that it looks for.
+fn tell_whose(scope: Scope, block: u16, looked: &mut Option<Instant>, now: Instant) {
+    if looked.is_some_and(|at| now.saturating_duration_since(at) < LOOK_PAUSE) {
+        return;
+    }
+    *looked = Some(now);
+    for owner in names::other_owners(scope, block).unwrap_or_default() {
+        let first = u32::from(block) << 8;
+        let whose = match owner {
+            Scope::User(uid) => format!("a program of user {uid}, shared with that user only,"),
+            Scope::Any => "a program that is shared with all users".to_owned(),
+        };
+        tracing::warn!(
+            "no device that may be reached has queue pairs {first:#x} to {:#x}, but {whose} has: both sides need RKEY_SHARE=all to reach each other",
+            first | (names::BLOCK_SIZE - 1)
+        );
     }
 }
 

@@ -147,6 +147,36 @@ pub fn claimed_blocks(scope: Scope) -> std::io::Result<Vec<u16>> {
     Ok(parse_proc_net_unix(&text, &block_prefix(scope)))
 }
 
+/// Other scopes in which a device of this network namespace has a block.
+///
+/// # Errors
+/// `/proc/net/unix` cannot be read.
+pub fn other_owners(scope: Scope, block: u16) -> std::io::Result<Vec<Scope>> {
+    let text = std::fs::read_to_string("/proc/net/unix")?;
+    let mut owners = parse_owners(&text, block);
+    owners.retain(|owner| *owner != scope);
+    Ok(owners)
+}
+
+/// The scopes in which the text of `/proc/net/unix` has a block, each once.
+fn parse_owners(text: &str, block: u16) -> Vec<Scope> {
+    let suffix = format!("/qp/{block:04x}");
+    let owner = |line: &str| {
+        let name = line.split_ascii_whitespace().nth(7)?;
+        match name.strip_prefix("@rkey/1/")?.strip_suffix(&suffix)? {
+            "any" => Some(Scope::Any),
+            uid => uid.parse().ok().map(Scope::User),
+        }
+    };
+    let mut owners = Vec::new();
+    for owner in text.lines().filter_map(owner) {
+        if !owners.contains(&owner) {
+            owners.push(owner);
+        }
+    }
+    owners
+}
+
 fn block_prefix(scope: Scope) -> String {
     format!("rkey/1/{scope}/qp/")
 }
@@ -235,6 +265,9 @@ Num       RefCount Protocol Flags    Type St Inode Path
             parse_proc_net_unix(text, &block_prefix(Scope::User(1000))),
             [0x0001, 0x00ab]
         );
+        assert_eq!(parse_owners(text, 0xab), [Scope::User(1000)]);
+        assert_eq!(parse_owners(text, 2), [Scope::User(1001)]);
+        assert!(parse_owners(text, 3).is_empty());
         let any = block_prefix(Scope::Any);
         assert_eq!(parse_proc_net_unix(text, &any), [] as [u16; 0]);
     }

@@ -1,6 +1,8 @@
 //! The example programs of rdma-core (Debian's `ibverbs-utils`).
 
-use crate::support::{DEVICE, Stage};
+use crate::support::{DEVICE, Stage, free_port};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 
 #[test]
 fn ibv_devices_lists_the_device() {
@@ -76,4 +78,39 @@ fn xsrq_ping_pong() {
             assert!(text.contains("success"), "{text}");
         }
     }
+}
+
+/// A peer of another user cannot be reached, and the program reads why.
+#[test]
+fn a_peer_of_another_user_is_named() {
+    const NOBODY: u32 = 65534;
+    if !is_root() {
+        eprintln!("SKIP: not root, so this test cannot become another user");
+        return;
+    }
+    let stage = Stage::new("other-user");
+    stage.copy_libraries();
+    let port = free_port();
+    let side = |name: &str, user: u32, more: &[&str]| {
+        let mut command = stage.command("ibv_rc_pingpong");
+        command.uid(user).args(["-g", "0", "-p", &port.to_string()]);
+        command.args(more);
+        stage.start(command, name)
+    };
+    let mut server = side("server", 0, &[]);
+    server.wait_until_it_listens(port);
+    let mut client = side("client", NOBODY, &["127.0.0.1"]);
+    let status = client.wait();
+    let text = client.text();
+    assert!(status.is_some_and(|status| !status.success()), "{text}");
+    let whose = "but a program of user 0, shared with that user only, has";
+    assert!(
+        text.contains(whose) && text.contains("RKEY_SHARE=all"),
+        "{text}"
+    );
+    server.kill();
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }

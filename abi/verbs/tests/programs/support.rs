@@ -33,6 +33,14 @@ impl Stage {
         Self { folder }
     }
 
+    /// Puts a copy of the library in place of the link, for users who cannot reach where cargo put it.
+    pub(crate) fn copy_libraries(&self) {
+        let name = self.file(VERBS.file);
+        let library = std::fs::canonicalize(&name).expect("the link leads to the library");
+        std::fs::remove_file(&name).expect("the folder is ours");
+        std::fs::copy(library, &name).expect("there is room for a copy");
+    }
+
     /// A file in the folder.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
