@@ -11,6 +11,7 @@ use crate::cntr::Counter;
 use crate::eq::{Eq, EqObject};
 use crate::errno::{FiError, Result};
 use crate::fabric::{Fabric, FabricObject};
+use crate::identity::Identities;
 use crate::info::filter::Hints;
 use crate::mode;
 use crate::mr::region::Mr;
@@ -52,6 +53,8 @@ pub(crate) struct Domain {
     pub(crate) av_keys: bool,
     /// The program asked for `FI_DIRECTED_RECV`.
     pub(crate) directed: bool,
+    /// Peers that regions can be limited to.
+    pub(crate) identities: Identities,
     /// Messages are to make progress while the program does something else.
     pub(crate) auto_progress: bool,
     pub(crate) default_av: c_int,
@@ -259,6 +262,7 @@ pub(crate) unsafe extern "C" fn domain_open(
             rma_events: info.caps & FI_RMA_EVENT != 0,
             av_keys: version >= crate::sys::version(1, 20) && attr.auth_key_size == FI_AV_AUTH_KEY,
             directed: info.caps & FI_DIRECTED_RECV != 0,
+            identities: Identities::default(),
             auto_progress: attr.data_progress == FI_PROGRESS_AUTO,
             default_av: attr.av_type,
             format: Format::of(info.addr_format).ok_or(FiError::INVAL)?,

@@ -14,7 +14,7 @@
 //! | `eq`, `cq`, `cntr`, `wait` | events, completions, counters, waiting for them |
 //! | `av` | address vectors |
 //! | `ep` | endpoints: connections, messages, tags, RMA, atomics, progress |
-//! | `cm`, `pep` | taking connections; passive endpoints |
+//! | `cm`, `pep`, `identity` | taking connections; passive endpoints; peers that regions can be limited to |
 //! | `object`, `errno`, `nosys`, `log` | handles, error numbers, the surroundings |
 
 mod address;
@@ -27,6 +27,7 @@ mod ep;
 mod eq;
 mod errno;
 mod fabric;
+mod identity;
 mod info;
 mod mode;
 mod mr;

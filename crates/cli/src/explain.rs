@@ -109,6 +109,7 @@ fn examples() -> Vec<Denial> {
         },
         Reason::Wraps,
         Reason::WrongEndpoint { bound: Some(0x12) },
+        Reason::OtherPeer,
         Reason::Misaligned,
         Reason::NotAWindow,
         Reason::WindowKind(WindowKind::Type1),

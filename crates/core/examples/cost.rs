@@ -62,7 +62,11 @@ fn main() {
         let list = regions.len() as u64 * size_of::<(Region, u64)>() as u64;
         let bytes = (memory() - before).saturating_sub(list) / u64::from(live);
 
-        let who = Accessor { domain, qp: 1 };
+        let who = Accessor {
+            domain,
+            qp: 1,
+            peer: None,
+        };
         let check = |(region, start): &(Region, u64)| {
             let key = WireKey::Device(black_box(region.key));
             let lease = table.check_remote(&who, key, black_box(start + 64), 8, Operation::Write);

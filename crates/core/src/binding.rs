@@ -210,6 +210,7 @@ impl Protection {
             len: 0,
             domain: who.domain,
             qp: Some(who.qp),
+            peer: who.peer,
         };
         let mut books = self.books.lock();
         let window = self

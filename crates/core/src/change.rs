@@ -152,13 +152,14 @@ impl Protection {
         };
         let geometry = geometry.unwrap_or_else(|| self.geometry_of(entry));
         let access = access.unwrap_or(entry.access());
-        let kept = flag::DISABLED | flag::ENDPOINT | flag::ENABLED;
+        let kept = flag::DISABLED | flag::ENDPOINT | flag::ENABLED | flag::PEER;
         let requested = books.requested_of.get(&region.index).copied();
         Ok(Filling {
             domain,
             rights: access.bits() | geometry.flags | entry.rights() & kept,
             requested: requested.filter(|_| access.is_remote()),
             endpoint: Entry::tied(&entry.endpoint),
+            peer: entry.peer(),
             counter: Entry::tied(&entry.counter),
             memory,
             geometry,

@@ -4,8 +4,8 @@
 //! flags in one step, the domain, and the range, all with arithmetic that cannot wrap. Everything else leaves it.
 //!
 //! The order in which reasons are looked for is fixed, so that a request that is wrong in several ways always gets the
-//! same answer: no bytes (granted), the key, the domain, disabled or unbound, the endpoint, the right, wrap-around,
-//! the range, the alignment.
+//! same answer: no bytes (granted), the key, the domain, disabled or unbound, the endpoint, the peer, the right,
+//! wrap-around, the range, the alignment.
 //!
 //! A request of **no bytes** is granted without a look at its key, as InfiniBand has it: it touches no memory.
 
@@ -148,6 +148,9 @@ impl Protection {
             if rights & flag::ENDPOINT != 0 && ask.qp.is_some() && bound != ask.qp {
                 return Err(Reason::WrongEndpoint { bound });
             }
+            if rights & flag::PEER != 0 && ask.qp.is_some() && pin.peer() != ask.peer {
+                return Err(Reason::OtherPeer);
+            }
             has_right(pin.access(), needs)?;
             if rights & flag::NULL != 0 {
                 return self.nothing(&pin, ask, needs);
@@ -202,6 +205,9 @@ impl Protection {
             let bound = Entry::tied(&region.endpoint);
             if region.rights() & flag::ENDPOINT != 0 && bound != ask.qp {
                 return Err(Reason::WrongEndpoint { bound });
+            }
+            if region.rights() & flag::PEER != 0 && region.peer() != ask.peer {
+                return Err(Reason::OtherPeer);
             }
             let offset = self.offset_in_window(&to, &region, ask.addr, ask.len)?;
             let memory = self.memory_of(&region, offset, ask.len, alignment)?;

@@ -113,6 +113,8 @@ pub enum Reason {
         /// The queue pair it is tied to; none when it was taken away.
         bound: Option<u32>,
     },
+    /// The memory serves one peer, and somebody else asked.
+    OtherPeer,
     /// An atomic operation on 8 bytes that do not lie on an 8-byte boundary of memory.
     Misaligned,
     /// Only type 2 windows can be invalidated; this key names a region.
@@ -195,6 +197,7 @@ pub(crate) struct Ask {
     pub(crate) len: u64,
     pub(crate) domain: DomainId,
     pub(crate) qp: Option<u32>,
+    pub(crate) peer: Option<u32>,
 }
 
 impl Ask {
@@ -214,6 +217,7 @@ impl Ask {
             len,
             domain: who.domain,
             qp: Some(who.qp),
+            peer: who.peer,
         }
     }
 
@@ -232,6 +236,7 @@ impl Ask {
             len,
             domain,
             qp: None,
+            peer: None,
         }
     }
 
@@ -391,6 +396,7 @@ impl Reason {
                 (19, 0, granted.bits() << 16 | missing.bits(), 0, 0)
             }
             Self::Fault { .. } => (20, 0, 0, 0, 0),
+            Self::OtherPeer => (21, 0, 0, 0, 0),
             Self::Other(code) => (code, 0, 0, 0, 0),
         }
     }
@@ -439,6 +445,7 @@ impl Reason {
                 missing: Access::from_bits_truncate(small & 0xffff),
             },
             20 => Self::Fault { at: 0 },
+            21 => Self::OtherPeer,
             _ => Self::Other(code),
         }
     }

@@ -23,8 +23,10 @@ pub(crate) mod flag {
     pub(crate) const WINDOW: u32 = 1 << 19;
     /// The window is bound.
     pub(crate) const BOUND: u32 = 1 << 20;
+    /// Only the peer in `link_generation` may use it.
+    pub(crate) const PEER: u32 = 1 << 26;
     /// Any of these makes a check leave its straight path.
-    pub(crate) const UNUSUAL: u32 = DISABLED | SCATTER | ENDPOINT | WINDOW;
+    pub(crate) const UNUSUAL: u32 = DISABLED | SCATTER | ENDPOINT | WINDOW | PEER;
     /// The region was enabled by `enable`: nothing can be tied to it any more.
     pub(crate) const ENABLED: u32 = 1 << 21;
     /// The region has a key that the program asked for.
@@ -60,7 +62,7 @@ pub(crate) struct Entry {
     pub(crate) counter: AtomicU32,
     /// Region: number of windows bound to it. Window: slot of its region.
     pub(crate) link: AtomicU32,
-    /// Window: generation of its region's slot.
+    /// Region: the peer that it serves, if it serves one only. Window: generation of its region's slot.
     pub(crate) link_generation: AtomicU32,
     /// Window: changes with every bind and invalidation; odd in between.
     pub(crate) version: AtomicU32,
@@ -80,6 +82,11 @@ impl Entry {
 
     pub(crate) fn domain(&self) -> DomainId {
         DomainId(self.domain.load(Ordering::Relaxed))
+    }
+
+    /// The peer that the region serves, if it serves one only.
+    pub(crate) fn peer(&self) -> Option<u32> {
+        (self.rights() & flag::PEER != 0).then(|| self.link_generation.load(Ordering::Relaxed))
     }
 
     /// Changes flags; the caller holds the table's lock.

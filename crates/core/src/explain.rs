@@ -150,6 +150,7 @@ impl Denial {
             Reason::WrongEndpoint { bound: None } => {
                 out.write_str("the memory serves one queue pair only, and that one is gone")
             }
+            Reason::OtherPeer => out.write_str("the memory serves another peer only"),
             Reason::Misaligned => {
                 out.write_str("its 8 B do not lie on an 8-byte boundary of one piece of memory")
             }
@@ -200,6 +201,9 @@ impl Denial {
             }
             Reason::Wraps => "Check address and length; one of them is probably negative.".into(),
             Reason::WrongEndpoint { .. } => "Send the request over that queue pair, or bind anew for this one.".into(),
+            Reason::OtherPeer => {
+                "Ask the owner to register the memory for this peer, or for all of them.".into()
+            }
             Reason::Misaligned => "Use an address that is a multiple of 8.".into(),
             Reason::NotAWindow => "Close the region to take its key back; only type 2 windows are invalidated.".into(),
             Reason::WindowKind(WindowKind::Dat | WindowKind::Type1) => {

@@ -124,4 +124,6 @@ pub struct Accessor {
     pub domain: DomainId,
     /// Number of the queue pair (24 bits).
     pub qp: u32,
+    /// Whom the queue pair leads to, for regions that serve one peer only; the owner gives the numbers.
+    pub peer: Option<u32>,
 }

@@ -107,7 +107,11 @@ impl World {
             engine: SpinLock::new(table.section()),
             table,
             memory: AtomicU64::new(REGISTERED),
-            who: Accessor { domain, qp: 1 },
+            who: Accessor {
+                domain,
+                qp: 1,
+                peer: None,
+            },
         });
         let region = world.register();
         (world, region)

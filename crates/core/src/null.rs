@@ -46,6 +46,7 @@ impl Protection {
             rights: access.bits() | flags,
             requested: None,
             endpoint: None,
+            peer: None,
             counter: None,
             memory: MemoryKind::User,
         })

@@ -49,6 +49,8 @@ pub struct RegionSpec<'a> {
     pub requested_key: Option<u64>,
     /// Can be enabled only with an endpoint tied to it, and serves only that endpoint (FI-076).
     pub needs_endpoint: bool,
+    /// Serves only this peer ([`Accessor::peer`](crate::Accessor)).
+    pub peer: Option<u32>,
     /// Where the memory comes from.
     pub memory: MemoryKind,
     /// The rules of the API that asks.
@@ -67,6 +69,7 @@ impl<'a> RegionSpec<'a> {
             disabled: false,
             requested_key: None,
             needs_endpoint: false,
+            peer: None,
             memory: MemoryKind::User,
             rules: Rules::empty(),
         }

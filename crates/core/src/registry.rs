@@ -28,6 +28,7 @@ pub(crate) struct Filling {
     pub(crate) rights: u32,
     pub(crate) requested: Option<u64>,
     pub(crate) endpoint: Option<u32>,
+    pub(crate) peer: Option<u32>,
     pub(crate) counter: Option<u32>,
     pub(crate) memory: MemoryKind,
 }
@@ -47,12 +48,16 @@ impl Protection {
         } else if spec.disabled {
             rights |= flag::DISABLED;
         }
+        if spec.peer.is_some() {
+            rights |= flag::PEER;
+        }
         self.enter(Filling {
             geometry,
             domain: spec.domain,
             rights,
             requested: spec.requested_key.filter(|_| access.is_remote()),
             endpoint: None,
+            peer: spec.peer,
             counter: None,
             memory: spec.memory,
         })
@@ -352,6 +357,9 @@ impl Protection {
         slot.counter
             .store(it.counter.unwrap_or(NONE), Ordering::Relaxed);
         slot.link.store(0, Ordering::Relaxed);
+        if let Some(peer) = it.peer {
+            slot.link_generation.store(peer, Ordering::Relaxed);
+        }
     }
 
     /// Ends a live region on which nothing hangs.

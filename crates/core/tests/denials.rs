@@ -30,6 +30,7 @@ impl Fixture {
         let who = Accessor {
             domain: self.domain,
             qp: QP,
+            peer: None,
         };
         let key = WireKey::Device(Key(key));
         self.table
@@ -249,6 +250,7 @@ fn a_window_that_was_bound_anew() {
     let who = Accessor {
         domain: it.domain,
         qp: QP,
+        peer: None,
     };
     let mut keys = Vec::new();
     for bits in [1, 2] {
@@ -333,6 +335,7 @@ fn what_the_engine_finds_out_by_itself() {
     let who = Accessor {
         domain: DomainId(1),
         qp: QP,
+        peer: None,
     };
     let key = WireKey::Requested(7);
     let denial = Denial::by_queue_pair(&who, key, 0, 8, Operation::Read, Access::REMOTE_WRITE);

@@ -78,7 +78,11 @@ fn nobody_else_reaches_it() {
         denied.unwrap_err().reason,
         Reason::OtherDomain { owner: domain }
     );
-    let who = Accessor { domain, qp: 1 };
+    let who = Accessor {
+        domain,
+        qp: 1,
+        peer: None,
+    };
     for want in [Operation::Write, Operation::Read, Operation::Atomic] {
         let denied = table.check_remote(&who, WireKey::Device(region.key), 0, 8, want);
         let reason = denied.unwrap_err().reason;

@@ -23,7 +23,11 @@ fn remote(
     len: u64,
     want: Operation,
 ) -> Result<Lease<'_>, Reason> {
-    let who = Accessor { domain, qp: 1 };
+    let who = Accessor {
+        domain,
+        qp: 1,
+        peer: None,
+    };
     table
         .check_remote(&who, WireKey::Device(key), addr, len, want)
         .map_err(|denial| denial.reason)
@@ -273,7 +277,11 @@ fn requested_keys_are_unique_among_the_live_regions_of_a_domain() {
         })
     };
     let ask = |domain, key| {
-        let who = Accessor { domain, qp: 1 };
+        let who = Accessor {
+            domain,
+            qp: 1,
+            peer: None,
+        };
         let key = WireKey::Requested(key);
         table
             .check_remote(&who, key, 0x1000, 8, Operation::Write)
@@ -354,7 +362,14 @@ fn a_region_of_one_endpoint_serves_no_other() {
     };
     let region = table.register(&spec).unwrap();
     let ask = |qp| {
-        let (who, key) = (Accessor { domain, qp }, WireKey::Device(region.key));
+        let (who, key) = (
+            Accessor {
+                domain,
+                qp,
+                peer: None,
+            },
+            WireKey::Device(region.key),
+        );
         table
             .check_remote(&who, key, 0x1000, 8, Operation::Read)
             .map_err(|denial| denial.reason)
@@ -373,6 +388,63 @@ fn a_region_of_one_endpoint_serves_no_other() {
     );
     table.forget_endpoint(4);
     assert_eq!(ask(4).unwrap_err(), Reason::WrongEndpoint { bound: None });
+}
+
+/// Proves: FI-212
+#[test]
+fn a_region_of_one_peer_serves_no_other() {
+    let (table, domain) = table();
+    let ranges = [range(0x1000, 64)];
+    let spec = RegionSpec {
+        peer: Some(7),
+        ..RegionSpec::new(domain, &ranges, ALL)
+    };
+    let region = table.register(&spec).unwrap();
+    let ask = |key, peer| {
+        let who = Accessor {
+            domain,
+            qp: 1,
+            peer,
+        };
+        let lease = table.check_remote(&who, WireKey::Device(key), 0x1010, 8, Operation::Write);
+        lease.map(drop).map_err(|denial| denial.reason)
+    };
+    let serves_seven_only = |key| {
+        assert_eq!(ask(key, Some(7)), Ok(()));
+        assert_eq!(ask(key, Some(8)), Err(Reason::OtherPeer));
+        assert_eq!(ask(key, None), Err(Reason::OtherPeer));
+    };
+    serves_seven_only(region.key);
+    let own = table.check_local(domain, region.local_key, 0x1000, 8, LocalUse::Send);
+    assert!(own.is_ok(), "the owner is no peer");
+    drop(own);
+    // Nor does a window let others in.
+    let window = table.create_window(domain, WindowKind::Type1).unwrap();
+    let bind = |range| {
+        let request = BindRequest {
+            window: window.id,
+            region: BindRegion::Key(region.local_key),
+            range,
+            access: Access::REMOTE_WRITE,
+            zero_based: false,
+            new_key: None,
+            qp: None,
+            domain,
+            rules: Rules::VERBS,
+        };
+        table.bind_window(&request).unwrap()
+    };
+    serves_seven_only(bind(range(0x1010, 16)));
+    bind(range(0, 0));
+    // A change of the region leaves it to the same peer.
+    let other = [range(0x1000, 128)];
+    let change = Change {
+        ranges: Some((&other, Addressing::Virtual)),
+        ..Change::default()
+    };
+    let (changed, closing) = table.reregister(region.id, &change).unwrap();
+    closing.finish().unwrap();
+    serves_seven_only(changed.key);
 }
 
 #[test]
@@ -408,7 +480,11 @@ fn checks_in_a_section_hold_up_nothing() {
         requested_key: Some(9),
         ..RegionSpec::new(domain, &ranges, ALL)
     };
-    let who = Accessor { domain, qp: 1 };
+    let who = Accessor {
+        domain,
+        qp: 1,
+        peer: None,
+    };
     let region = table.register(&spec).unwrap();
     table.bind_counter(region.id, 5).unwrap();
     let write = Operation::Write;
@@ -577,6 +653,7 @@ fn a_change_in_place_keeps_keys_and_handle() {
     let who = Accessor {
         domain: other,
         qp: 1,
+        peer: None,
     };
     let asked = || {
         let refused = table.check_remote(&who, WireKey::Requested(3), 0, 8, Operation::Read);

@@ -80,7 +80,11 @@ fn memory_is_the_owners_when_its_close_is_drained() {
     let domain = table.create_domain().unwrap();
     let section = SpinLock::new(table.section());
     let (arena, stop) = (arena(), AtomicBool::new(false));
-    let who = Accessor { domain, qp: 1 };
+    let who = Accessor {
+        domain,
+        qp: 1,
+        peer: None,
+    };
     let granted = thread::scope(|scope| {
         let checkers = [None, Some(&section)].map(|section| {
             let (table, arena, stop) = (&table, &arena, &stop);
@@ -124,7 +128,11 @@ fn windows_are_rebound_under_fire() {
         let domain = table.create_domain().unwrap();
         let section = SpinLock::new(table.section());
         let (arena, stop) = (arena(), AtomicBool::new(false));
-        let who = Accessor { domain, qp: 1 };
+        let who = Accessor {
+            domain,
+            qp: 1,
+            peer: None,
+        };
         thread::scope(|scope| {
             let checkers = [None, Some(&section)].map(|section| {
                 let (table, arena, stop) = (&table, &arena, &stop);
@@ -171,7 +179,11 @@ fn requested_keys_come_and_go_under_fire() {
     let table = Protection::new(Limits::default(), Secrets([1, 2, 3, 4]));
     let domain = table.create_domain().unwrap();
     let section = SpinLock::new(table.section());
-    let who = Accessor { domain, qp: 1 };
+    let who = Accessor {
+        domain,
+        qp: 1,
+        peer: None,
+    };
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let checker = scope.spawn(|| {

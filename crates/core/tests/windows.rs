@@ -67,6 +67,7 @@ impl Fixture {
         let who = Accessor {
             domain: self.domain,
             qp,
+            peer: None,
         };
         let lease =
             self.table
@@ -241,10 +242,12 @@ fn type_2_keys_are_the_consumers_and_the_queue_pairs() {
         let owner = Accessor {
             domain: it.domain,
             qp: 1,
+            peer: None,
         };
         let stranger = Accessor {
             domain: it.domain,
             qp: 2,
+            peer: None,
         };
         let refused = it.table.invalidate(key, &stranger, true).unwrap_err();
         assert_eq!(refused.reason, Reason::WrongEndpoint { bound: Some(1) });
@@ -347,6 +350,7 @@ fn windows_on_scatter_lists_and_zero_based_regions() {
     let who = Accessor {
         domain: it.domain,
         qp: 1,
+        peer: None,
     };
     let lease = it
         .table
@@ -442,6 +446,7 @@ fn a_window_grants_its_own_rights_only() {
             let who = Accessor {
                 domain: it.domain,
                 qp: 1,
+                peer: None,
             };
             let granted = it
                 .table
@@ -560,6 +565,7 @@ fn only_type_2_windows_are_invalidated() {
     let who = Accessor {
         domain: it.domain,
         qp: 1,
+        peer: None,
     };
     let why = |key| it.table.invalidate(key, &who, true).unwrap_err().reason;
     assert_eq!(why(it.region.key), Reason::NotAWindow);
@@ -589,6 +595,7 @@ fn a_lease_through_a_window_outlives_the_binding_not_the_region() {
         let who = Accessor {
             domain: it.domain,
             qp: 1,
+            peer: None,
         };
         let lease = it
             .table

@@ -436,6 +436,7 @@ impl Shared {
         let who = Accessor {
             domain: info.config.domain,
             qp: qpn,
+            peer: info.config.peer,
         };
         let allowed = info.attributes.access.unwrap_or_default();
         let wanted: &[Operation] = if write {

@@ -51,6 +51,9 @@ pub struct QpOptions {
     /// The endpoint that it is part of, for regions that serve one endpoint only: the number that
     /// [`Device::bind_endpoint`] was given. `None`: its own number.
     pub endpoint: Option<u32>,
+    /// Whom it leads to, for regions that serve one peer only: the number in their
+    /// [`RegionSpec`](crate::core::RegionSpec).
+    pub peer: Option<u32>,
 }
 
 impl QpOptions {
@@ -73,6 +76,7 @@ impl QpOptions {
             survive_remote_error: false,
             xrcd: None,
             endpoint: None,
+            peer: None,
         }
     }
 
@@ -92,6 +96,7 @@ impl QpOptions {
             survive_remote_error: self.survive_remote_error,
             xrcd: self.xrcd,
             endpoint: self.endpoint,
+            peer: self.peer,
         }
     }
 }

@@ -98,6 +98,11 @@ impl Av {
         self.keys.get(number)
     }
 
+    /// The key that an address belongs to, if it was inserted with one.
+    pub(crate) fn key_of_address(&self, address: u64) -> Option<Arc<AuthKey>> {
+        self.keys.of_address(address)
+    }
+
     /// Whether an address may be used by an endpoint with this key: it belongs to that key or to none.
     pub(crate) fn allows(&self, address: u64, key: &[u8]) -> bool {
         self.keys

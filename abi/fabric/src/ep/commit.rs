@@ -79,10 +79,11 @@ impl Endpoint {
     }
 
     /// Makes durable what a peer wrote: the error, if any.
-    pub(super) fn commit(&self, payload: &[u8]) -> Result<()> {
+    pub(super) fn commit(&self, payload: &[u8], peer: Option<u32>) -> Result<()> {
         let who = Accessor {
             domain: self.group.id,
             qp: self.number,
+            peer,
         };
         // SAFETY: nothing is registered or closed through the table here.
         let table = unsafe { self.domain.device.protection() };

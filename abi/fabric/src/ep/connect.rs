@@ -129,7 +129,7 @@ impl Endpoint {
         if !state.connections.is_empty() {
             return Err(FiError::ISCONN);
         }
-        let qp = self.new_qp(live)?;
+        let qp = self.new_qp(live, None)?;
         self.add_connection(live, &mut state, qp.clone(), peer)?;
         Ok(qp)
     }

@@ -9,6 +9,7 @@ use super::header::{Header, MAX_LEN};
 use super::operation::Hold;
 use super::*;
 use crate::cm::Coming;
+use crate::identity::Identity;
 use parking_lot::MutexGuard;
 use rkey_device::engine::{SendFlags, SendRequest, Work};
 use rkey_device::{DeviceError, Incoming};
@@ -45,6 +46,8 @@ pub(super) enum Way {
 pub(super) struct Connection {
     pub(super) qp: Option<Qp>,
     pub(super) peer: SocketAddr,
+    /// By which regions for one peer know it.
+    pub(super) identity: Option<Arc<Identity>>,
     /// Both sides are ready, and it did not fail: operations of ours may begin on it. Answers go before that: the
     /// peer may be ready a moment before we know.
     pub(super) up: bool,
@@ -147,7 +150,13 @@ impl Endpoint {
         Ok(())
     }
 
-    pub(super) fn new_qp(&self, live: &Live) -> Result<Qp> {
+    /// Who a peer is, where regions can be limited to one (FI-212).
+    fn identity(&self, peer: &Hello) -> Option<Arc<Identity>> {
+        let limited = self.domain.av_keys && self.domain.directed;
+        limited.then(|| self.domain.identities.of(peer.name))
+    }
+
+    pub(super) fn new_qp(&self, live: &Live, peer: Option<&Identity>) -> Result<Qp> {
         let options = QpOptions {
             srq: Some(live.srq.clone()),
             max_send: SENDS,
@@ -157,6 +166,7 @@ impl Endpoint {
             max_inline: INLINE_MAX as u32,
             survive_remote_error: true,
             endpoint: Some(self.number),
+            peer: peer.map(|peer| peer.number),
             ..QpOptions::new(self.group.id, &live.cq)
         };
         Ok(self.domain.device.create_qp(&options)?)
@@ -165,7 +175,8 @@ impl Endpoint {
     /// A queue pair, and the connection that it is to be.
     fn prepare_connection(&self, live: &Live, peer: &Hello) -> Result<(Qp, usize)> {
         let prepare = || {
-            let qp = self.new_qp(live)?;
+            let identity = self.identity(peer);
+            let qp = self.new_qp(live, identity.as_deref())?;
             let index = self.add_connection(live, &mut live.state.lock(), qp.clone(), peer)?;
             Ok((qp, index))
         };
@@ -194,6 +205,7 @@ impl Endpoint {
         let index = state.place_connection(Connection {
             qp: Some(qp),
             peer: peer.name,
+            identity: self.identity(peer),
             up: false,
             lost: false,
             ended: false,

@@ -243,6 +243,12 @@ impl State {
         }
     }
 
+    /// The number by which regions for one peer know who is behind a connection.
+    fn identity_of(&self, connection: usize) -> Option<u32> {
+        let identity = self.connections[connection].identity.as_ref();
+        identity.map(|identity| identity.number)
+    }
+
     /// An operation that could not begin: nobody is told.
     fn forget(&mut self, id: u64) -> Option<Operation> {
         let operation = self.operations.take(id)?;

@@ -156,7 +156,7 @@ impl Endpoint {
                     .add(messages, header.len);
             }
             Kind::Atomic(atomic) => {
-                let (error, result) = self.execute(&atomic, payload);
+                let (error, result) = self.execute(&atomic, payload, state.identity_of(connection));
                 // FI-I24: what gives values back counts as a read.
                 let place = usize::from(atomic.form == 0);
                 if let (None, Some(counter)) = (&error, &live.remote[place]) {
@@ -181,7 +181,7 @@ impl Endpoint {
                 self.answered(live, state, connection, header.id, error);
             }
             Kind::Commit => {
-                let error = self.commit(payload).err();
+                let error = self.commit(payload, state.identity_of(connection)).err();
                 let answer = Header {
                     id: header.id,
                     data: error.map_or(0, |error| error.0 as u64),

@@ -7,6 +7,7 @@ use super::region::{self, MrObject};
 use crate::av::{AuthKey, Av, AvObject};
 use crate::domain::{Domain, DomainObject};
 use crate::errno::{FiError, Result};
+use crate::identity::Identity;
 use crate::object::{find, input, list, status};
 use crate::sys::*;
 use libc::iovec;
@@ -43,6 +44,8 @@ pub(crate) struct AvKeys {
     pub(crate) av: Arc<Av>,
     /// This one only.
     pub(crate) only: Option<Arc<AuthKey>>,
+    /// Of the peers that have them, this one only.
+    pub(crate) peer: Option<Arc<Identity>>,
 }
 
 const ACCESS: u64 =
@@ -288,18 +291,22 @@ unsafe fn av_keys(
     if !Arc::ptr_eq(&av.domain, domain) {
         return Err(FiError::INVAL);
     }
-    let only = match key.src_addr {
-        _ if !domain.directed => None,
-        FI_ADDR_UNSPEC => None,
-        number if flags & FI_AUTH_KEY != 0 => Some(av.auth_key(number).ok_or(FiError::INVAL)?),
-        _ => {
-            tracing::warn!("a region can be limited to an authorization key, not to one address");
-            return Err(FiError::OPNOTSUPP);
+    let (only, peer) = match key.src_addr {
+        _ if !domain.directed => (None, None),
+        FI_ADDR_UNSPEC => (None, None),
+        number if flags & FI_AUTH_KEY != 0 => {
+            (Some(av.auth_key(number).ok_or(FiError::INVAL)?), None)
+        }
+        number => {
+            let address = av.get(number).ok_or(FiError::INVAL)?;
+            let peer = domain.identities.of(address);
+            (av.key_of_address(number), Some(peer))
         }
     };
     Ok(AvKeys {
         av: Arc::clone(av),
         only,
+        peer,
     })
 }
 

@@ -7,7 +7,7 @@
 use super::region::{Mr, State};
 use crate::domain::Group;
 use crate::errno::{FiError, Result};
-use rkey_device::core::Region;
+use rkey_device::core::{Region, RegionSpec};
 use std::sync::Arc;
 
 /// A region for the peers of one authorization key.
@@ -82,7 +82,11 @@ impl Mr {
         };
         let tied = state.counter.is_some() || state.endpoint.is_some();
         let disabled = tied || state.unbacked;
-        let spec = self.shape.spec(group.id, &self.ranges, disabled);
+        let peer = self.keys.as_ref().and_then(|keys| keys.peer.as_ref());
+        let spec = RegionSpec {
+            peer: peer.map(|peer| peer.number),
+            ..self.shape.spec(group.id, &self.ranges, disabled)
+        };
         // SAFETY: as for the region itself: the program answers for the memory until it closes it.
         let region = unsafe { device.register(&spec)? };
         let configure = || {

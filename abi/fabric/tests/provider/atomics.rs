@@ -6,7 +6,7 @@ use rkey_fi::sys::*;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-fn add(side: &Side, target: &Side, peer: u64, value: u32, addr: u64, key: u64) -> c_int {
+pub(crate) fn add(side: &Side, target: &Side, peer: u64, value: u32, addr: u64, key: u64) -> c_int {
     // SAFETY: a live handle; the operand is copied when it is posted.
     let code = again(|| unsafe {
         let (write, at) = ((*(*side.ep).atomic).write, (&raw const value).cast());

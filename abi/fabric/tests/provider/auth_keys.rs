@@ -1,5 +1,6 @@
 //! Authorization keys in address vectors (`FI_AV_AUTH_KEY`).
 
+use crate::atomics::add;
 use crate::harness::*;
 use rkey_fi::sys::*;
 use std::ffi::{c_int, c_void};
@@ -236,11 +237,83 @@ fn a_region_can_be_for_one_of_the_keys() {
     assert_eq!((mr.close(), buffer), (0, [2; 4]));
     for (number, flags, refusal) in [
         (numbers[1] + 1, FI_AUTH_KEY, INVAL),
-        // As the number of an address: regions are not limited to those.
-        (numbers[1], 0, -libc::EOPNOTSUPP),
+        // It is not the number of an address.
+        (numbers[1], 0, INVAL),
     ] {
         let refused = keyed.register(&mut buffer, 1, both, number, flags);
         assert_eq!(refused.unwrap_err(), refusal);
+    }
+}
+
+/// Enters the address of an endpoint, with the number of its key if it has one.
+fn insert_address(av: *mut FidAv, of: &Side, key: Option<u64>) -> u64 {
+    let (name, mut number) = (name_of(of.ep), key.unwrap_or(0));
+    let flags = if key.is_some() { FI_AUTH_KEY } else { 0 };
+    // SAFETY: a live handle, an address, and a number for it.
+    let code = unsafe {
+        let insert = (*(*av).ops).insert;
+        insert(av, name.as_ptr().cast(), 1, &mut number, flags, null_mut())
+    };
+    assert_eq!(code, 1);
+    number
+}
+
+/// Proves: FI-212
+#[test]
+fn a_region_can_be_for_one_address() {
+    for mr_mode in [0, FI_MR_ENDPOINT] {
+        for with_key in [false, true] {
+            let keyed = Keyed::open(mr_mode);
+            let (av, numbers) = keyed.av(&[b"key"]);
+            let end = keyed.endpoint(av);
+            let peers = [peer_of(b"key", &end), peer_of(b"key", &end)];
+            let ([(a, to_a), (b, to_b)], mut buffer) = (peers, [0u8; 8]);
+            // One of them is connected before the region is there, the other one after it.
+            let mut common = [0u8; 4];
+            let common_mr = keyed
+                .register(&mut common, 9, av, FI_ADDR_UNSPEC, 0)
+                .unwrap();
+            let enable = |mr: &Mr| {
+                if mr_mode != 0 {
+                    assert_eq!((mr.bind(end.ep, 0), mr.enable()), (0, 0));
+                }
+            };
+            enable(&common_mr);
+            assert_eq!(a.write(to_a, &[5; 4], 0, 9), 0);
+            let key = with_key.then_some(numbers[0]);
+            let address_of_a = insert_address(av, &a, key);
+            insert_address(av, &b, key);
+            let mr = keyed.register(&mut buffer, 1, av, address_of_a, 0).unwrap();
+            enable(&mr);
+            assert_eq!(a.write(to_a, &[1; 4], 0, 1), 0);
+            assert_eq!(b.write(to_b, &[2; 4], 4, 1), libc::EACCES);
+            assert_eq!(b.write(to_b, &[6; 4], 0, 9), 0, "what is everybody's");
+            // It stays that peer's when its number is gone.
+            assert_eq!(remove(av, address_of_a, 0), 0);
+            assert_eq!(a.write(to_a, &[3; 4], 4, 1), 0);
+            assert_eq!(b.write(to_b, &[2; 4], 4, 1), libc::EACCES);
+            assert_eq!(add(&a, &end, to_a, 1, 0, 1), 0);
+            assert_eq!(add(&b, &end, to_b, 1, 0, 1), libc::EACCES);
+            // A peer that we connected to is known just as well.
+            let (c, to_c) = peer_of(b"key", &end);
+            let address_of_c = insert_address(av, &c, key);
+            let mut private = [0u8; 4];
+            let private_mr = keyed
+                .register(&mut private, 3, av, address_of_c, 0)
+                .unwrap();
+            enable(&private_mr);
+            assert_eq!(end.write(address_of_c, &[0], 0, 1), 266, "connected");
+            assert_eq!(c.write(to_c, &[7; 4], 0, 3), 0);
+            assert_eq!(a.write(to_a, &[8; 4], 0, 3), libc::EACCES);
+            if mr_mode != 0 {
+                assert_eq!((mr.close(), close(end.ep.cast())), (BUSY, 0));
+            }
+            let closed = [mr, common_mr, private_mr].map(Mr::close);
+            assert_eq!((closed, private), ([0; 3], [7; 4]));
+            assert_eq!((buffer, common), ([2, 1, 1, 1, 3, 3, 3, 3], [6; 4]));
+            let again = keyed.register(&mut buffer, 2, av, address_of_a, 0);
+            assert_eq!(again.unwrap_err(), INVAL, "nobody has that number");
+        }
     }
 }
 

@@ -67,6 +67,7 @@ pub(super) fn check(
     let who = Accessor {
         domain: table.domain,
         qp: 7,
+        peer: None,
     };
     let count = (effort.seconds * 1e9 / if scattered { 50.0 } else { 10.0 }) as usize;
     // An odd step through the table visits everything and is nothing that a prefetcher expects.

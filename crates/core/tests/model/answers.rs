@@ -65,7 +65,11 @@ pub(crate) fn denial_no(denial: &Denial) -> No {
         Reason::Misaligned => No::Misaligned,
         Reason::NotAWindow => No::NotAWindow,
         Reason::WindowKind(_) => No::WindowKind,
-        Reason::Closing | Reason::QueuePair { .. } | Reason::Fault { .. } | Reason::Other(_) => {
+        Reason::Closing
+        | Reason::OtherPeer
+        | Reason::QueuePair { .. }
+        | Reason::Fault { .. }
+        | Reason::Other(_) => {
             panic!("nothing of the kind was asked for: {denial}")
         }
     }

@@ -343,6 +343,7 @@ impl World {
             disabled: ask.disabled,
             requested_key: ask.requested,
             needs_endpoint: ask.needs_endpoint,
+            peer: None,
             memory: MemoryKind::User,
             rules: Self::rules(ask.verbs),
         });
@@ -615,9 +616,15 @@ impl World {
         };
         let (name, key) = self.device_key(name);
         let (qp, remote) = (self.qp_for(name), self.random.one_in(2));
-        let core = self
-            .core
-            .invalidate(key, &Accessor { domain: id, qp }, remote);
+        let core = self.core.invalidate(
+            key,
+            &Accessor {
+                domain: id,
+                qp,
+                peer: None,
+            },
+            remote,
+        );
         let model = self.model.invalidate(name, domain, qp);
         self.same(
             "invalidate",
@@ -701,7 +708,11 @@ impl World {
             len = 8;
         }
         let (key, qp) = (self.key(name), self.qp_for(name));
-        let who = Accessor { domain: id, qp };
+        let who = Accessor {
+            domain: id,
+            qp,
+            peer: None,
+        };
         let core = if self.random.one_in(2) {
             self.core
                 .check_remote_in(&self.section, &who, key, addr, len, want)

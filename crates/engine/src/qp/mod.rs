@@ -42,6 +42,8 @@ pub struct QpConfig {
     /// The endpoint that it is part of, for regions that serve one endpoint only (FI-076). Queue pairs of
     /// one endpoint have the same. `None`: its own number.
     pub endpoint: Option<u32>,
+    /// Whom it leads to, for regions that serve one peer only (FI-212): a number of the owner's choice.
+    pub peer: Option<u32>,
 }
 
 /// Names an XRC domain: the shared receive queues that extended reliable connections may reach. The number is the
@@ -67,6 +69,7 @@ impl QpConfig {
             survive_remote_error: false,
             xrcd: None,
             endpoint: None,
+            peer: None,
         }
     }
 }

@@ -231,6 +231,7 @@ impl Qp {
         Accessor {
             domain: self.config.domain,
             qp: self.config.endpoint.unwrap_or(self.qpn),
+            peer: self.config.peer,
         }
     }
 

@@ -306,6 +306,7 @@ fn a_fenced_bind_waits_for_reads() {
     let who = rkey_core::Accessor {
         domain: world.pair.nodes[1].domain,
         qp: b.qpn,
+        peer: None,
     };
     let bound = |world: &Bound| {
         let base = world.pair.nodes[1].base();

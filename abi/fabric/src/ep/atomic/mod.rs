@@ -199,8 +199,9 @@ impl Endpoint {
         &self,
         it: &header::Atomic,
         payload: &[u8],
+        peer: Option<u32>,
     ) -> (Option<FiError>, Vec<u8>) {
-        match self.try_execute(it, payload) {
+        match self.try_execute(it, payload, peer) {
             Ok(result) => (None, result),
             Err(error) => (Some(error), Vec::new()),
         }
@@ -208,7 +209,12 @@ impl Endpoint {
 
     #[allow(unsafe_code)]
     // UNSAFETY: reaches registered memory by address, under leases of the protection table.
-    fn try_execute(&self, it: &header::Atomic, payload: &[u8]) -> Result<Vec<u8>> {
+    fn try_execute(
+        &self,
+        it: &header::Atomic,
+        payload: &[u8],
+        peer: Option<u32>,
+    ) -> Result<Vec<u8>> {
         let kind = Kind::from_wire(it.form).ok_or(FiError::INVAL)?;
         let (datatype, op) = (c_int::from(it.datatype), c_int::from(it.op));
         let (most, size) = limits(kind, datatype, op)?;
@@ -230,6 +236,7 @@ impl Endpoint {
         let who = Accessor {
             domain: self.group.id,
             qp: self.number,
+            peer,
         };
         let len = (count * size) as u64;
         // SAFETY: nothing is registered or closed through the table here.
