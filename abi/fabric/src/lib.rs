@@ -15,18 +15,22 @@
 //! | `av` | address vectors |
 //! | `ep` | endpoints: connections, messages, tags, RMA, atomics, progress |
 //! | `cm`, `pep`, `identity` | taking connections; passive endpoints; peers that regions can be limited to |
-//! | `object`, `errno`, `nosys`, `log` | handles, error numbers, the surroundings |
+//! | `object`, `errno`, `nosys`, `complaint` | handles, error numbers, calls that are not there, what peers do wrong |
+//! | [`fuzzing`] | what peers send, for fuzz targets |
 
 mod address;
 mod av;
 mod cm;
 mod cntr;
+mod complaint;
 mod cq;
 mod domain;
 mod ep;
 mod eq;
 mod errno;
 mod fabric;
+#[doc(hidden)]
+pub mod fuzzing;
 mod identity;
 mod info;
 mod mode;

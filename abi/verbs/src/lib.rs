@@ -13,7 +13,7 @@
 //! | [`cq`], [`cq_ex`], [`channel`], [`async_event`] | completions and events |
 //! | [`qp`], [`qp_ex`], [`modify`], [`post`], [`srq`], [`xrc`], [`ah`], [`mcast`], [`flow`], [`wq`] | queue pairs and what they need |
 //! | [`flags`], [`status`], [`errno`], [`strings`], [`convert`] | translation tables |
-//! | [`fork`], [`interpose`], [`log`] | the surroundings |
+//! | [`fork`], [`interpose`] | the surroundings |
 
 pub mod ah;
 pub mod async_event;

@@ -16,6 +16,7 @@
 //! | [`segment`] | sealed shared-memory segments, own and foreign |
 //! | [`barrier`] | memory barriers of which one side is free |
 //! | [`process`] | other processes: are they alive, reading and writing their memory, forks of our own |
+//! | [`limit`] | how many log lines a stranger may cause |
 //! | [`hint`] | prefetch and pause |
 
 pub mod barrier;
@@ -23,6 +24,7 @@ pub mod copy;
 pub mod fault;
 pub mod fifo;
 pub mod hint;
+pub mod limit;
 pub mod lock;
 pub mod memory;
 pub mod process;

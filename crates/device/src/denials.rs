@@ -11,33 +11,22 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rkey_base::limit::Limit;
 pub use rkey_engine::report::KEPT;
 use rkey_engine::{DenialReport, Side};
 
 use crate::inspect::command;
 
-/// Log lines that may come at once, and how fast new ones are granted.
-const BURST: u32 = 32;
-const REFILL: Duration = Duration::from_millis(250);
-
 /// Writes refusals of a device to the log, not too many.
 #[derive(Debug, Default)]
 pub(crate) struct DenialLog {
-    inner: Mutex<Inner>,
+    /// Where a watcher wants them, and how many there were.
+    file: Mutex<Option<(File, usize)>>,
+    limit: Limit,
     /// The program tells of its own requests by itself.
     peers_only: AtomicBool,
-}
-
-#[derive(Debug, Default)]
-struct Inner {
-    /// Where a watcher wants them, and how many there were.
-    file: Option<(File, usize)>,
-    used: u32,
-    silent: u64,
-    refilled: Option<Instant>,
 }
 
 impl DenialLog {
@@ -52,7 +41,7 @@ impl DenialLog {
             }
         };
         let log = Self::default();
-        log.inner.lock().file = file.and_then(open);
+        *log.file.lock() = file.and_then(open);
         log
     }
 
@@ -63,14 +52,12 @@ impl DenialLog {
 
     /// Logs a report.
     pub(crate) fn write(&self, report: &DenialReport) {
-        let mut inner = self.inner.lock();
-        if let Some((file, count)) = &mut inner.file {
+        if let Some((file, count)) = &mut *self.file.lock() {
             *count += 1;
             tell_watcher(file, *count, report);
         } else if report.side != Side::Target && self.peers_only.load(Ordering::Relaxed) {
             // Somebody else does.
-        } else if inner.may_log(Instant::now()) {
-            let left_out = std::mem::take(&mut inner.silent);
+        } else if let Some(left_out) = self.limit.take() {
             if left_out > 0 {
                 tracing::warn!(
                     left_out,
@@ -78,8 +65,6 @@ impl DenialLog {
                 );
             }
             tracing::warn!(id = report.id, "{report}. {}", report.denial.advice());
-        } else {
-            inner.silent += 1;
         }
     }
 }
@@ -97,40 +82,5 @@ fn tell_watcher(file: &mut File, count: usize, report: &DenialReport) {
     };
     if let Err(error) = file.write_all(text.as_bytes()) {
         tracing::warn!(%error, "a refusal could not be reported");
-    }
-}
-
-impl Inner {
-    fn may_log(&mut self, now: Instant) -> bool {
-        let since = *self.refilled.get_or_insert(now);
-        let granted = now.duration_since(since).as_millis() / REFILL.as_millis();
-        if granted > 0 {
-            self.used = self
-                .used
-                .saturating_sub(granted.try_into().unwrap_or(u32::MAX));
-            self.refilled = Some(now);
-        }
-        if self.used >= BURST {
-            return false;
-        }
-        self.used += 1;
-        true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn logging_is_limited_and_recovers() {
-        let mut inner = Inner::default();
-        let start = Instant::now();
-        assert_eq!(
-            (0..1000).filter(|_| inner.may_log(start)).count(),
-            BURST as usize
-        );
-        let later = start + REFILL * 3;
-        assert_eq!((0..1000).filter(|_| inner.may_log(later)).count(), 3);
     }
 }

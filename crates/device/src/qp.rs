@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rkey_core::{Access, DomainId};
+use rkey_core::{Access, Denial, DomainId};
 use rkey_engine::{
-    Peer, QpAttributes, QpConfig, QpId, QpInfo, QpState, QpType, RecvRequest, SendRequest, XrcdId,
+    DenialReport, Peer, QpAttributes, QpConfig, QpId, QpInfo, QpState, QpType, RecvRequest,
+    SendRequest, Side, XrcdId,
 };
 use rkey_link::NodeId;
 
@@ -236,6 +237,22 @@ impl Qp {
         shared.check()?;
         shared.post(|engine| engine.modify_qp(self.0.id, attributes))?;
         Ok(())
+    }
+
+    /// Notes that something was refused which the peer asked for in a message: for front ends that carry out
+    /// operations of their own. It is kept and logged like what the engine refuses.
+    pub fn note_refusal(&self, denial: Denial) {
+        let Ok(info) = self.query() else { return };
+        let peer = info.attributes.peer;
+        self.0.device.shared().note(DenialReport {
+            id: 0,
+            side: Side::Target,
+            qpn: info.qpn,
+            peer_qpn: peer.map_or(0, |peer| peer.qpn),
+            peer: peer.and_then(|peer| peer.node).unwrap_or_default(),
+            work_id: None,
+            denial,
+        });
     }
 
     /// Everything about it, as it is now.

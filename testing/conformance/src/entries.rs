@@ -51,6 +51,11 @@ pub const ALL: &[Entry] = &[
         run: engine,
         samples: engine_samples,
     },
+    Entry {
+        name: "fabric",
+        run: fabric,
+        samples: fabric_samples,
+    },
 ];
 
 /// The entry of this name.
@@ -180,4 +185,14 @@ fn engine_samples() -> Vec<Vec<u8>> {
     (0..8)
         .map(|_| (0..400).map(|_| random.draw() as u8).collect())
         .collect()
+}
+
+/// What an endpoint of the libfabric provider hears from another: the first words, and messages.
+pub fn fabric(bytes: &[u8]) {
+    let _ = rkey_fi::fuzzing::hello(bytes);
+    let _ = rkey_fi::fuzzing::message(bytes);
+}
+
+fn fabric_samples() -> Vec<Vec<u8>> {
+    [rkey_fi::fuzzing::hellos(), rkey_fi::fuzzing::messages()].concat()
 }

@@ -84,6 +84,11 @@ fn engines() {
 }
 
 #[test]
+fn messages_of_libfabric() {
+    soak("fabric");
+}
+
+#[test]
 fn every_entry_has_a_fuzz_target() {
     let manifest = include_str!("../../../fuzz/Cargo.toml");
     for entry in entries::ALL {

@@ -7,6 +7,7 @@
 
 use super::header::{Header, Kind, MAX_LEN};
 use super::*;
+use crate::complaint::complain;
 use crate::mr::persistent;
 use rkey_device::core::{Accessor, Key, Operation as Access, WireKey};
 use rkey_device::engine::{SendFlags, Work};
@@ -30,7 +31,7 @@ fn encode(places: &[(RmaIov, WireKey)]) -> Vec<u8> {
 }
 
 /// The places of a request; a key that no device chooses names nothing.
-fn decode(payload: &[u8]) -> Result<Vec<(u64, u64, WireKey)>> {
+pub(super) fn decode(payload: &[u8]) -> Result<Vec<(u64, u64, WireKey)>> {
     let places = payload.chunks_exact(PLACE);
     if !places.remainder().is_empty() || places.len() > crate::info::offer::RMA_IOV_LIMIT {
         return Err(FiError::INVAL);
@@ -79,11 +80,11 @@ impl Endpoint {
     }
 
     /// Makes durable what a peer wrote: the error, if any.
-    pub(super) fn commit(&self, payload: &[u8], peer: Option<u32>) -> Result<()> {
+    pub(super) fn commit(&self, from: &Connection, payload: &[u8]) -> Result<()> {
         let who = Accessor {
             domain: self.group.id,
             qp: self.number,
-            peer,
+            peer: from.identity(),
         };
         // SAFETY: nothing is registered or closed through the table here.
         let table = unsafe { self.domain.device.protection() };
@@ -93,20 +94,14 @@ impl Endpoint {
             }
             let lease = table
                 .check_remote(&who, key, addr, len, Access::Write)
-                .map_err(|denial| {
-                    tracing::warn!("{}", denial.in_one_line());
-                    crate::errno::of_status(
-                        rkey_device::engine::Status::RemoteAccess,
-                        Some(&denial),
-                    )
-                })?;
+                .map_err(|denial| from.refuse(denial))?;
             let promised = lease
                 .region()
                 .is_some_and(|region| self.domain.persistent.lock().contains(&region));
             if !promised {
-                tracing::warn!(
+                complain(format_args!(
                     "a write is to be durable (FI_COMMIT_COMPLETE), and its region was registered without FI_RMA_PMEM"
-                );
+                ));
                 return Err(FiError::INVAL);
             }
             let spans: Vec<_> = lease.spans().collect();

@@ -9,9 +9,11 @@ use super::header::{Header, MAX_LEN};
 use super::operation::Hold;
 use super::*;
 use crate::cm::Coming;
+use crate::complaint::complain;
 use crate::identity::Identity;
 use parking_lot::MutexGuard;
-use rkey_device::engine::{SendFlags, SendRequest, Work};
+use rkey_device::core::Denial;
+use rkey_device::engine::{QpAttributes, QpState, SendFlags, SendRequest, Status, Work};
 use rkey_device::{DeviceError, Incoming};
 use rkey_device::{Qp, QpOptions};
 use std::collections::VecDeque;
@@ -53,6 +55,8 @@ pub(super) struct Connection {
     pub(super) up: bool,
     /// It failed, or the peer went.
     pub(super) lost: bool,
+    /// The peer did not keep the rules.
+    pub(super) cut: bool,
     /// The queue pair of a lost one has ended, too.
     pub(super) ended: bool,
     /// Its place is free.
@@ -72,6 +76,23 @@ pub(super) struct Connection {
     pub(super) waiting: VecDeque<Later>,
     /// Keys of regions there are chosen by the device.
     pub(super) device_keys: bool,
+}
+
+impl Connection {
+    /// By which number regions for one peer know it.
+    pub(super) fn identity(&self) -> Option<u32> {
+        self.identity.as_ref().map(|identity| identity.number)
+    }
+
+    /// The peer asked in a message for what it may not: noted here, and the error that it gets.
+    #[cold]
+    pub(super) fn refuse(&self, denial: Box<Denial>) -> FiError {
+        let error = crate::errno::of_status(Status::RemoteAccess, Some(&denial));
+        if let Some(qp) = &self.qp {
+            qp.note_refusal(*denial);
+        }
+        error
+    }
 }
 
 /// What is posted when there is room.
@@ -208,6 +229,7 @@ impl Endpoint {
             identity: self.identity(peer),
             up: false,
             lost: false,
+            cut: false,
             ended: false,
             buried: false,
             pinned: true,
@@ -259,17 +281,20 @@ impl Endpoint {
             return refuse(incoming, "not an endpoint of libfabric");
         };
         if let Err(why) = self.admits(live, &hello) {
-            tracing::warn!("a connection from {} was refused: {why}", hello.name);
+            complain(format_args!(
+                "a connection from {} was refused: {why}",
+                hello.name
+            ));
             return refuse(incoming, why);
         }
         // What we send to that address goes over this connection: nobody else's may be claimed.
         if !incoming.listens_at(hello.name) {
-            tracing::warn!(
+            complain(format_args!(
                 "a connection from {} was refused: the peer, process {} of user {}, does not listen there",
                 hello.name,
                 incoming.peer().pid,
                 incoming.peer().uid
-            );
+            ));
             return refuse(incoming, "the address is not yours");
         }
         // Known before it is ready: messages may come as soon as the peer has our answer.
@@ -562,8 +587,7 @@ impl Endpoint {
             if state.connections[connection].waiting.len() > ANSWERS_MAX
                 && let Some(live) = self.live.get()
             {
-                tracing::warn!("a peer asks much and takes no answers; the connection ends");
-                self.lose(live, state, connection);
+                self.cut_off(live, state, connection, "it asks much and takes no answers");
             }
         }
     }
@@ -622,6 +646,20 @@ impl Endpoint {
                 Some(Later::Fetch(id)) => self.fetch_now(state, connection, id),
             }
         }
+    }
+
+    /// A peer does not keep the rules: nothing that it says is heard any more.
+    #[cold]
+    pub(super) fn cut_off(&self, live: &Live, state: &mut State, connection: usize, why: &str) {
+        let it = &mut state.connections[connection];
+        if !std::mem::replace(&mut it.cut, true) {
+            complain(format_args!("the connection to {} ends: {why}", it.peer));
+            // It need not take what we have sent: then that would never end.
+            if let Some(qp) = &it.qp {
+                let _ = qp.modify(&QpAttributes::to(QpState::Error));
+            }
+        }
+        self.lose(live, state, connection);
     }
 
     /// A connection failed: what waits for the peer's answer gets none.

@@ -112,8 +112,7 @@ impl Endpoint {
     /// A peer does not keep the rules.
     #[cold]
     pub(super) fn exceeded(&self, live: &Live, state: &mut State, connection: usize) {
-        tracing::warn!("a peer sends more than it may; the connection ends");
-        self.lose(live, state, connection);
+        self.cut_off(live, state, connection, "it sends more than it may");
     }
 
     /// The program has taken a message of a peer.

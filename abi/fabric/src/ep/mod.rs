@@ -33,6 +33,7 @@ pub(crate) mod connect;
 pub(crate) mod connection;
 mod credit;
 pub(crate) mod deferred;
+pub(crate) mod foreign;
 mod header;
 mod look;
 mod matching;
@@ -241,12 +242,6 @@ impl State {
             true => &mut self.tagged,
             false => &mut self.messages,
         }
-    }
-
-    /// The number by which regions for one peer know who is behind a connection.
-    fn identity_of(&self, connection: usize) -> Option<u32> {
-        let identity = self.connections[connection].identity.as_ref();
-        identity.map(|identity| identity.number)
     }
 
     /// An operation that could not begin: nobody is told.

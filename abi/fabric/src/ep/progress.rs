@@ -78,6 +78,7 @@ impl Endpoint {
         let index = completion.id as u32;
         if completion.status == Status::Success
             && let Some(&connection) = state.by_qpn.get(&completion.qpn)
+            && !state.connections[connection].cut
         {
             if completion.opcode == CompletionOp::RecvWriteImm {
                 let (len, data) = (completion.bytes, completion.imm.into());
@@ -89,8 +90,12 @@ impl Endpoint {
             match Header::decode(bytes) {
                 Some((header, payload)) => self.heard(live, state, connection, header, payload),
                 None => {
-                    tracing::warn!("a peer sent something that is no message; the connection ends");
-                    self.lose(live, state, connection);
+                    self.cut_off(
+                        live,
+                        state,
+                        connection,
+                        "it sent something that is no message",
+                    );
                 }
             }
         }
@@ -156,7 +161,8 @@ impl Endpoint {
                     .add(messages, header.len);
             }
             Kind::Atomic(atomic) => {
-                let (error, result) = self.execute(&atomic, payload, state.identity_of(connection));
+                let (error, result) =
+                    self.execute(&state.connections[connection], &atomic, payload);
                 // FI-I24: what gives values back counts as a read.
                 let place = usize::from(atomic.form == 0);
                 if let (None, Some(counter)) = (&error, &live.remote[place]) {
@@ -181,7 +187,7 @@ impl Endpoint {
                 self.answered(live, state, connection, header.id, error);
             }
             Kind::Commit => {
-                let error = self.commit(payload, state.identity_of(connection)).err();
+                let error = self.commit(&state.connections[connection], payload).err();
                 let answer = Header {
                     id: header.id,
                     data: error.map_or(0, |error| error.0 as u64),

@@ -12,6 +12,7 @@ mod connected;
 mod deferred;
 mod devices;
 mod harness;
+mod hostile;
 mod info;
 mod keys;
 mod layout;

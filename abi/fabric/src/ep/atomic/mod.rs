@@ -53,6 +53,61 @@ fn elements_of(list: &[Ioc]) -> usize {
         .fold(0, |sum: usize, piece| sum.saturating_add(piece.count))
 }
 
+/// What a peer asks for, once it makes sense.
+struct Order<'a> {
+    kind: Kind,
+    datatype: c_int,
+    op: c_int,
+    /// Bytes of memory.
+    len: usize,
+    operands: &'a [u8],
+    compare: &'a [u8],
+}
+
+impl<'a> Order<'a> {
+    /// Reads what a peer sent.
+    fn read(it: &header::Atomic, payload: &'a [u8]) -> Result<Self> {
+        let kind = Kind::from_wire(it.form).ok_or(FiError::INVAL)?;
+        let (datatype, op) = (c_int::from(it.datatype), c_int::from(it.op));
+        let (most, size) = limits(kind, datatype, op)?;
+        let count = it.count as usize;
+        if count == 0 || count > most {
+            return Err(FiError::INVAL);
+        }
+        let len = count * size;
+        let wanted = match (op, kind) {
+            (FI_ATOMIC_READ, _) => 0,
+            (_, Kind::Compare) => 2 * len,
+            _ => len,
+        };
+        if payload.len() != wanted {
+            return Err(FiError::INVAL);
+        }
+        let (operands, compare) = payload.split_at(wanted.min(len));
+        Ok(Self {
+            kind,
+            datatype,
+            op,
+            len,
+            operands,
+            compare,
+        })
+    }
+
+    /// Puts the new values in the place of the old ones.
+    fn apply(&self, values: &mut [u8]) -> Result<()> {
+        compute::apply(self.datatype, self.op, values, self.operands, self.compare)
+    }
+}
+
+/// For fuzz targets: whether an atomic of a peer makes sense, tried on memory of ours.
+pub(super) fn makes_sense(it: &header::Atomic, payload: &[u8]) -> bool {
+    Order::read(it, payload).is_ok_and(|order| {
+        let mut values = vec![0x5a; order.len];
+        order.op == FI_ATOMIC_READ || order.apply(&mut values).is_ok()
+    })
+}
+
 impl Endpoint {
     #[allow(unsafe_code)]
     // UNSAFETY: reads memory that the program hands over.
@@ -197,11 +252,11 @@ impl Endpoint {
     /// Carries out an atomic of a peer: the error, if any, and the old values, if it asked for them.
     pub(super) fn execute(
         &self,
+        from: &Connection,
         it: &header::Atomic,
         payload: &[u8],
-        peer: Option<u32>,
     ) -> (Option<FiError>, Vec<u8>) {
-        match self.try_execute(it, payload, peer) {
+        match self.try_execute(from, it, payload) {
             Ok(result) => (None, result),
             Err(error) => (Some(error), Vec::new()),
         }
@@ -211,24 +266,12 @@ impl Endpoint {
     // UNSAFETY: reaches registered memory by address, under leases of the protection table.
     fn try_execute(
         &self,
+        from: &Connection,
         it: &header::Atomic,
         payload: &[u8],
-        peer: Option<u32>,
     ) -> Result<Vec<u8>> {
-        let kind = Kind::from_wire(it.form).ok_or(FiError::INVAL)?;
-        let (datatype, op) = (c_int::from(it.datatype), c_int::from(it.op));
-        let (most, size) = limits(kind, datatype, op)?;
-        let count = it.count as usize;
-        let reads_only = op == FI_ATOMIC_READ;
-        let wanted = match (reads_only, kind) {
-            (true, _) => 0,
-            (false, Kind::Compare) => 2 * count * size,
-            (false, _) => count * size,
-        };
-        if count == 0 || count > most || payload.len() != wanted {
-            return Err(FiError::INVAL);
-        }
-        let (operands, compare) = payload.split_at(wanted.min(count * size));
+        let order = Order::read(it, payload)?;
+        let reads_only = order.op == FI_ATOMIC_READ;
         let key = match it.device_key {
             true => WireKey::Device(Key(u32::try_from(it.key).map_err(|_| FiError::NOKEY)?)),
             false => WireKey::Requested(it.key),
@@ -236,24 +279,18 @@ impl Endpoint {
         let who = Accessor {
             domain: self.group.id,
             qp: self.number,
-            peer,
+            peer: from.identity(),
         };
-        let len = (count * size) as u64;
+        let len = order.len as u64;
         // SAFETY: nothing is registered or closed through the table here.
         let table = unsafe { self.domain.device.protection() };
         let check = |want| {
             table
                 .check_remote(&who, key, it.addr, len, want)
-                .map_err(|denial| {
-                    tracing::warn!("{}", denial.in_one_line());
-                    crate::errno::of_status(
-                        rkey_device::engine::Status::RemoteAccess,
-                        Some(&denial),
-                    )
-                })
+                .map_err(|denial| from.refuse(denial))
         };
         // FI-I49: what changes memory needs the right to write, what gives values back the right to read.
-        let reading = (kind != Kind::Base)
+        let reading = (order.kind != Kind::Base)
             .then(|| check(Access::Read))
             .transpose()?;
         let lease = match reads_only {
@@ -269,7 +306,7 @@ impl Endpoint {
         };
         // SAFETY: only addresses of spans that the lease covers.
         let memory = unsafe { self.domain.device.memory() };
-        let mut values = vec![0; count * size];
+        let mut values = vec![0; order.len];
         let _alone = ONE_AT_A_TIME.lock();
         let mut at = 0;
         for span in spans() {
@@ -281,7 +318,7 @@ impl Endpoint {
         }
         let before = values.clone();
         if !reads_only {
-            compute::apply(datatype, op, &mut values, operands, compare)?;
+            order.apply(&mut values)?;
             at = 0;
             for span in spans() {
                 let end = at + span.len() as usize;
@@ -301,7 +338,7 @@ impl Endpoint {
                 counter.add(1);
             }
         }
-        Ok(if kind == Kind::Base {
+        Ok(if order.kind == Kind::Base {
             Vec::new()
         } else {
             before

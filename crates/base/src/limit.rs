@@ -1,0 +1,83 @@
+//! Log lines that a stranger can cause: a burst, and then a few a second; what was left out is counted.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Lines that may come at once, and how fast new ones are granted.
+const BURST: u32 = 32;
+const REFILL: Duration = Duration::from_millis(250);
+
+/// Says which lines may be written.
+#[derive(Debug, Default)]
+pub struct Limit(Mutex<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    used: u32,
+    silent: u64,
+    refilled: Option<Instant>,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self::NEW
+    }
+}
+
+impl Inner {
+    const NEW: Self = Self {
+        used: 0,
+        silent: 0,
+        refilled: None,
+    };
+}
+
+impl Limit {
+    /// A limit of which nothing has been used.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Mutex::new(Inner::NEW))
+    }
+
+    /// Whether a line may be written now: then how many were left out since the last one.
+    pub fn take(&self) -> Option<u64> {
+        self.take_at(Instant::now())
+    }
+
+    fn take_at(&self, now: Instant) -> Option<u64> {
+        // Nothing panics in the middle of a change.
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = *inner.refilled.get_or_insert(now);
+        let granted = now.duration_since(since).as_millis() / REFILL.as_millis();
+        if granted > 0 {
+            let granted = granted.try_into().unwrap_or(u32::MAX);
+            inner.used = inner.used.saturating_sub(granted);
+            inner.refilled = Some(now);
+        }
+        if inner.used >= BURST {
+            inner.silent += 1;
+            return None;
+        }
+        inner.used += 1;
+        Some(std::mem::take(&mut inner.silent))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_then_a_few_and_the_rest_is_counted() {
+        let limit = Limit::new();
+        let start = Instant::now();
+        let written = |at| {
+            (0..1000)
+                .filter_map(|_| limit.take_at(at))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(written(start), [0; BURST as usize]);
+        let left_out = 1000 - u64::from(BURST);
+        assert_eq!(written(start + REFILL * 3), [left_out, 0, 0]);
+    }
+}
