@@ -3,7 +3,8 @@
 //! A sender has credit for so many messages and bytes with each peer, and gets it back as the peer's
 //! program takes them. What goes beyond is announced instead: the payload stays at the sender until a
 //! receive matches, so that every receive is served, whatever waits before it. Announcements are bounded by
-//! what a sender may have under way. A peer that takes more than its credit loses the connection.
+//! what a sender may have under way. A peer that takes more than its credit loses the connection. What peers leave
+//! unread when they go is bounded for all of them together: beyond that no new peer is let in.
 
 use super::header::{Header, Kind};
 use super::receive::Kept;
@@ -15,6 +16,10 @@ pub(super) const MESSAGES: u32 = 4096;
 pub(super) const BYTES: u32 = 4 << 20;
 /// Announced messages that one peer may have here; no sender has so much under way.
 pub(super) const ANNOUNCED: u32 = 2 * OPERATIONS_MAX as u32;
+
+/// Unread messages of peers that have gone, and their bytes: with more of them nobody new is let in.
+const LEFT_MESSAGES: u64 = 16 * 1024;
+const LEFT_BYTES: u64 = 64 << 20;
 
 /// What we may send.
 #[derive(Clone, Copy, Debug)]
@@ -86,9 +91,26 @@ impl Debt {
         half(self.back.0, self.held.0, MESSAGES) || half(self.back.1, self.held.1, BYTES)
     }
 
+    /// Bytes that the program has not taken.
+    fn unread(&self) -> u64 {
+        self.held.1.into()
+    }
+
     /// What is given back: messages and bytes.
     pub(super) fn give_back(&mut self) -> (u32, u32) {
         std::mem::take(&mut self.back)
+    }
+}
+
+impl State {
+    /// Whether so much that the program has not read is left of peers that have gone that no other peer may come
+    /// and leave more.
+    pub(super) fn is_littered(&self) -> bool {
+        let gone = self.connections.iter().filter(|it| it.lost && !it.buried);
+        let (messages, bytes) = gone.fold((0, 0), |(messages, bytes), it| {
+            (messages + u64::from(it.kept), bytes + it.debt.unread())
+        });
+        messages >= LEFT_MESSAGES || bytes >= LEFT_BYTES
     }
 }
 

@@ -71,3 +71,98 @@ fn an_endpoint_outlives_any_number_of_peers() {
         }
     });
 }
+
+/// Posts a receive of eight bytes: of a message with this tag, or of one without.
+fn receive(ep: *mut FidEp, into: &mut [u8; 8], tag: Option<u64>) {
+    let (at, from) = (into.as_mut_ptr().cast(), FI_ADDR_UNSPEC);
+    // SAFETY: a live handle; the buffer stays until the completion.
+    let code = unsafe {
+        match tag {
+            None => ((*(*ep).msg).recv)(ep, at, 8, null_mut(), from, null_mut()),
+            Some(tag) => {
+                let recv = (*(*ep).tagged).recv;
+                recv(ep, at, 8, null_mut(), from, tag, 0, null_mut())
+            }
+        }
+    };
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn what_peers_leave_unread_is_bounded_for_all_of_them_together() {
+    // Five of them leave more than an endpoint keeps.
+    const EACH: usize = 4000;
+    let wish = Wish::default();
+    let (stays, others) = (Side::open(&wish), Side::open(&wish));
+    let info = wish.info();
+    let newcomer = || {
+        let (ep, cq, av) = open_ep(others.domain, info);
+        let (name, mut number) = (name_of(stays.ep), 0);
+        // SAFETY: live handles, and a name as an endpoint gave it.
+        unsafe {
+            let (insert, at) = ((*(*av).ops).insert, name.as_ptr().cast());
+            assert_eq!(insert(av, at, 1, &mut number, 0, null_mut()), 1);
+        }
+        let side = Side {
+            ep,
+            cq,
+            av,
+            ..others
+        };
+        (side, number)
+    };
+    let leave = |side: Side| {
+        assert_eq!(close(side.ep.cast()), 0);
+        assert_eq!((close(side.cq.cast()), close(side.av.cast())), (0, 0));
+    };
+    let inject = |side: &Side, peer: u64, tag: Option<u64>| {
+        let bytes = [1u8; 8];
+        again(|| {
+            let (at, len) = (bytes.as_ptr().cast(), bytes.len());
+            // SAFETY: a live handle; the bytes are copied before the call returns.
+            let code = unsafe {
+                match tag {
+                    None => ((*(*side.ep).msg).inject)(side.ep, at, len, peer),
+                    Some(tag) => ((*(*side.ep).tagged).inject)(side.ep, at, len, peer, tag),
+                }
+            };
+            for cq in [side.cq, stays.cq] {
+                assert!(code == 0 || poll(cq).is_none());
+            }
+            code
+        })
+    };
+    let mut left = 0;
+    let refused = loop {
+        let (side, number) = newcomer();
+        let code = inject(&side, number, None);
+        if code != 0 {
+            leave(side);
+            break code;
+        }
+        for _ in 1..EACH {
+            assert_eq!(inject(&side, number, None), 0);
+        }
+        // Messages arrive in order: those before this one are there.
+        let mut last = [0u8; 8];
+        receive(stays.ep, &mut last, Some(left as u64));
+        assert_eq!(inject(&side, number, Some(left as u64)), 0);
+        assert_eq!(stays.completion(&[&side]).unwrap().len, 8);
+        leave(side);
+        left += 1;
+        assert!(left < 8, "peers leave as much as they like");
+    };
+    assert_eq!(refused, -(libc::ECONNREFUSED as isize));
+    assert!(left >= 5, "{left} peers");
+    // Nothing of it is lost, and when it is read, others may come.
+    let mut into = [0u8; 8];
+    for _ in 0..left * EACH {
+        receive(stays.ep, &mut into, None);
+        assert_eq!(stays.completion(&[]).unwrap().len, 8);
+    }
+    let (side, number) = newcomer();
+    assert_eq!(inject(&side, number, None), 0);
+    receive(stays.ep, &mut into, None);
+    assert_eq!(stays.completion(&[&side]).unwrap().len, 8);
+    leave(side);
+}
