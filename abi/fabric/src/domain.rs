@@ -209,7 +209,7 @@ static OPS: OpsDomain = OpsDomain {
     ),
     srx_ctx: crate::ep::shared::srx_context,
     query_atomic,
-    query_collective: nosys!(c_int, *mut FidDomain, c_int, *mut c_void, u64),
+    query_collective: crate::ep::collective::query,
     endpoint2,
     xpu_ctx: nosys!(
         c_int,

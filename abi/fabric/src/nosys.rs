@@ -15,7 +15,7 @@ macro_rules! nosys {
 }
 pub(crate) use nosys;
 
-use crate::sys::{Fid, Ops, OpsCollective};
+use crate::sys::{Fid, Ops};
 use std::ffi::{c_char, c_int, c_void};
 
 /// What can be done with any handle: nothing, as long as its kind says nothing else.
@@ -41,20 +41,4 @@ pub(crate) const OPS: Ops = Ops {
         *mut c_void,
         *mut c_void
     ),
-};
-
-/// Nobody has collective operations here.
-pub(crate) static COLLECTIVE: OpsCollective = OpsCollective {
-    size: size_of::<OpsCollective>(),
-    barrier: nosys!(i32),
-    broadcast: nosys!(i32),
-    alltoall: nosys!(i32),
-    allreduce: nosys!(i32),
-    allgather: nosys!(i32),
-    reduce_scatter: nosys!(i32),
-    reduce: nosys!(i32),
-    scatter: nosys!(i32),
-    gather: nosys!(i32),
-    msg: nosys!(i32),
-    barrier2: nosys!(i32),
 };

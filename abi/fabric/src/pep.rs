@@ -93,7 +93,7 @@ static CM: OpsCm = OpsCm {
         *mut FidEp,
         *const c_void,
         u64,
-        *mut *mut c_void,
+        *mut *mut FidMc,
         *mut c_void
     ),
 };

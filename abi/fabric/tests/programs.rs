@@ -218,3 +218,60 @@ fn the_end_of_a_connected_peer_ends_the_wait() {
 fn ping_pong_over_datagrams() {
     pingpong(&["-e", "dgram"]);
 }
+
+/// Four processes of a C program, built with the headers of the installed libfabric; none without these.
+fn group_of_four(words: &[&str], environment: &[(&str, &str)]) -> Option<Guard> {
+    if !std::path::Path::new("/usr/include/rdma/fi_collective.h").exists() {
+        println!("skipped: the headers of libfabric are not installed");
+        return None;
+    }
+    let place = std::env::temp_dir().join(format!(
+        "rkey-fi-group-{}-{}",
+        std::process::id(),
+        words.len() + 2 * environment.len()
+    ));
+    std::fs::create_dir_all(&place).unwrap();
+    let source = place.join("group.c");
+    std::fs::write(&source, include_str!("collectives/group.c")).unwrap();
+    let built = Command::new("cc")
+        .args(["-O1", "-Wall", "-Werror", "-o"])
+        .arg(place.join("group"))
+        .arg(&source)
+        .arg("-lfabric")
+        .output();
+    let child = match &built {
+        Ok(output) if output.status.success() => Command::new(place.join("group"))
+            .args(words)
+            .env("FI_PROVIDER_PATH", folder())
+            .env("RKEY_LOG", "warn")
+            .envs(environment.iter().copied())
+            .spawn()
+            .ok(),
+        _ => None,
+    };
+    // What runs needs its file no more.
+    let _ = std::fs::remove_dir_all(&place);
+    let Ok(output) = built else {
+        println!("skipped: there is no C compiler");
+        return None;
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    Some(Guard(child.unwrap_or_else(|| panic!("{said}"))))
+}
+
+/// Proves: FI-087, FI-088
+#[test]
+fn four_processes_have_collective_operations() {
+    for environment in [&[][..], &[("FI_RKEY_MR_MODE", "COLLECTIVE")]] {
+        if let Some(mut group) = group_of_four(&[], environment) {
+            assert!(group.wait(), "{environment:?}: a member failed");
+        }
+    }
+}
+
+#[test]
+fn a_killed_member_ends_the_operations_of_the_others() {
+    if let Some(mut group) = group_of_four(&["killed"], &[]) {
+        assert!(group.wait(), "a member failed");
+    }
+}

@@ -16,17 +16,10 @@ const SECTIONS: &[(&str, &str)] = &[
     ),
 ];
 
-const COLLECTIVES: &str = "the provider has no collective operations";
 const NO_BEHAVIOUR: &str = "says nothing about behaviour";
 
 /// By clause.
 const CLAUSES: &[(&str, &str)] = &[
-    ("FI-087", COLLECTIVES),
-    ("FI-088", COLLECTIVES),
-    ("FI-100", COLLECTIVES),
-    ("FI-101", COLLECTIVES),
-    ("FI-102", COLLECTIVES),
-    ("FI-269", COLLECTIVES),
     ("FI-107", "what a descriptor holds cannot be seen"),
     (
         "FI-192",

@@ -7,6 +7,7 @@
 // UNSAFETY: C functions that read and write the program's memory.
 
 mod keys;
+pub(crate) mod set;
 
 pub(crate) use keys::AuthKey;
 
@@ -58,6 +59,16 @@ impl Av {
     pub(crate) fn get(&self, number: u64) -> Option<SocketAddr> {
         let index = usize::try_from(number).ok()?;
         self.book.read().addresses.get(index).copied().flatten()
+    }
+
+    /// All numbers that there are.
+    fn numbers(&self) -> Vec<u64> {
+        let book = self.book.read();
+        let numbered = book.addresses.iter().enumerate();
+        numbered
+            .filter(|(_, address)| address.is_some())
+            .map(|(number, _)| number as u64)
+            .collect()
     }
 
     /// The number of an address; `FI_ADDR_NOTAVAIL` if it was not inserted.
@@ -193,13 +204,7 @@ static OPS: OpsAv = OpsAv {
     remove: remove_numbers,
     lookup,
     straddr,
-    av_set: nosys!(
-        c_int,
-        *mut FidAv,
-        *mut c_void,
-        *mut *mut c_void,
-        *mut c_void
-    ),
+    av_set: set::av_set,
     insert_auth_key: keys::insert_auth_key,
     lookup_auth_key: keys::lookup_auth_key,
     set_user_id: nosys!(c_int, *mut FidAv, u64, u64, u64),

@@ -392,7 +392,7 @@ impl Endpoint {
         if let Way::Open(connection) = state.peers[peer].way {
             return Ok((state, connection));
         }
-        self.reach(live, state, peer)
+        Err(self.reach(live, &mut state, peer))
     }
 
     #[cold]
@@ -412,24 +412,21 @@ impl Endpoint {
         Ok(peer)
     }
 
-    /// Connects to a peer, in a thread of its own: the program is asked to come again.
+    /// Connects to a peer, in a thread of its own: the program is asked to come again, or told why there is no way.
     #[cold]
-    fn reach<'a>(
-        &self,
-        live: &'a Live,
-        mut state: MutexGuard<'a, State>,
-        peer: usize,
-    ) -> Result<(MutexGuard<'a, State>, usize)> {
+    pub(super) fn reach(&self, live: &Live, state: &mut State, peer: usize) -> FiError {
         let it = &mut state.peers[peer];
         if it.way == Way::Coming {
-            return Err(FiError::AGAIN);
+            return FiError::AGAIN;
         }
         if let Some((error, at)) = it.failed.take()
             && at.elapsed() < REMEMBERED
         {
-            return Err(error);
+            return error;
         }
-        let ep = live.this.upgrade().ok_or(FiError::SHUTDOWN)?;
+        let Some(ep) = live.this.upgrade() else {
+            return FiError::SHUTDOWN;
+        };
         let address = it.address;
         it.way = Way::Coming;
         let spawned = std::thread::Builder::new()
@@ -437,9 +434,9 @@ impl Endpoint {
             .spawn(move || ep.call(peer, address));
         if spawned.is_err() {
             it.way = Way::None;
-            return Err(FiError::NOMEM);
+            return FiError::NOMEM;
         }
-        Err(FiError::AGAIN)
+        FiError::AGAIN
     }
 
     /// The thread that connects to a peer.
@@ -674,8 +671,11 @@ impl Endpoint {
         if std::mem::replace(&mut state.connections[connection].lost, true) {
             return;
         }
-        state.connections[connection].up = false;
+        let up = std::mem::replace(&mut state.connections[connection].up, false);
         state.burial.waiting += 1;
+        if let Some(collective) = &mut state.collective {
+            collective.forget_connection(connection, state.connections[connection].peer, up);
+        }
         let waiting = std::mem::take(&mut state.connections[connection].waiting);
         let address = state.connections[connection].peer;
         let open = state.operations.of(connection).len();

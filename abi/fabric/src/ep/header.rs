@@ -7,6 +7,8 @@ pub(crate) const LEN: usize = 32;
 pub(crate) const MAX_LEN: usize = LEN + ATOMIC_LEN;
 /// Bytes that follow the header of an announced message: the key under which it can be read.
 const ANNOUNCED_LEN: usize = 8;
+/// Bytes that follow the header of a part of a collective operation: its signature, and the key if it is announced.
+const PART_LEN: usize = 8;
 /// Bytes that follow the header of an atomic operation.
 const ATOMIC_LEN: usize = 40;
 
@@ -32,6 +34,23 @@ pub(crate) enum Kind {
     Credit,
     /// What operation `id` wrote before is to be made durable; the places follow. The answer is `Done`.
     Commit,
+    /// A part of a collective operation with its payload. `tag` and the upper half of `data` name the group, the lower
+    /// half numbers the operation in it.
+    Part { signature: u32 },
+    /// A part whose payload the receiver reads from the sender's memory.
+    AnnouncedPart { signature: u32, key: u32 },
+    /// The sender has left a group, or cannot go on in it: the lower half of `data` is 0 or an error number.
+    Apart,
+}
+
+impl Kind {
+    /// The same without its payload, which is read under this key.
+    pub(crate) fn announced(self, key: u32) -> Self {
+        match self {
+            Self::Part { signature } => Self::AnnouncedPart { signature, key },
+            _ => Self::Announced { key },
+        }
+    }
 }
 
 /// What an atomic operation does, and where.
@@ -69,6 +88,13 @@ pub(crate) struct Header {
 const TAGGED: u8 = 1;
 const HAS_DATA: u8 = 2;
 const CONFIRM: u8 = 4;
+
+/// Writes what follows the header of a part.
+fn part(into: &mut [u8; MAX_LEN], signature: u32, key: u32) -> usize {
+    into[LEN..LEN + 4].copy_from_slice(&signature.to_le_bytes());
+    into[LEN + 4..LEN + 8].copy_from_slice(&key.to_le_bytes());
+    PART_LEN
+}
 
 impl Header {
     pub(crate) fn new(kind: Kind) -> Self {
@@ -111,6 +137,9 @@ impl Header {
             Kind::Bye => (7, 0),
             Kind::Credit => (9, 0),
             Kind::Commit => (8, 0),
+            Kind::Part { signature } => (10, part(into, signature, 0)),
+            Kind::AnnouncedPart { signature, key } => (11, part(into, signature, key)),
+            Kind::Apart => (12, 0),
         };
         let mut flags = 0;
         for (set, flag) in [
@@ -168,10 +197,21 @@ impl Header {
             7 => (Kind::Bye, rest),
             8 => (Kind::Commit, rest),
             9 => (Kind::Credit, rest),
+            10 | 11 => {
+                let (more, rest) = rest.split_first_chunk::<PART_LEN>()?;
+                let signature = u32::from_le_bytes([more[0], more[1], more[2], more[3]]);
+                let key = u32::from_le_bytes([more[4], more[5], more[6], more[7]]);
+                let kind = match head[0] {
+                    10 => Kind::Part { signature },
+                    _ => Kind::AnnouncedPart { signature, key },
+                };
+                (kind, rest)
+            }
+            12 => (Kind::Apart, rest),
             _ => return None,
         };
         let len = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
-        if kind == Kind::Message && payload.len() != len as usize {
+        if matches!(kind, Kind::Message | Kind::Part { .. }) && payload.len() != len as usize {
             return None;
         }
         let header = Self {
@@ -192,7 +232,7 @@ impl Header {
 mod tests {
     use super::*;
 
-    fn kinds() -> [Kind; 9] {
+    fn kinds() -> [Kind; 12] {
         let atomic = Atomic {
             addr: 7,
             key: u64::MAX - 1,
@@ -212,6 +252,14 @@ mod tests {
             Kind::Bye,
             Kind::Commit,
             Kind::Credit,
+            Kind::Part {
+                signature: 0x1234_5678,
+            },
+            Kind::AnnouncedPart {
+                signature: u32::MAX,
+                key: 7,
+            },
+            Kind::Apart,
         ]
     }
 
@@ -250,15 +298,17 @@ mod tests {
         }
         assert_eq!(Header::decode(&[0; MAX_LEN]), None);
         let mut bytes = [0; MAX_LEN];
-        Header {
-            len: 9,
-            ..Header::new(Kind::Message)
+        for kind in [Kind::Message, Kind::Part { signature: 1 }] {
+            Header {
+                len: 9,
+                ..Header::new(kind)
+            }
+            .encode(&mut bytes);
+            assert_eq!(
+                Header::decode(&bytes),
+                None,
+                "the payload is as long as the header says"
+            );
         }
-        .encode(&mut bytes);
-        assert_eq!(
-            Header::decode(&bytes),
-            None,
-            "the payload is as long as the header says"
-        );
     }
 }

@@ -20,6 +20,7 @@
 //! | [`shared`] | receives that several endpoints share |
 //! | [`progress`] | completions of the device, and what follows from them |
 //! | [`msg`], [`tagged`], [`rma`], [`atomic`] | the calls; [`calls`] is what the first two have in common |
+//! | [`collective`] | operations of groups of endpoints |
 //! | [`deferred`] | operations that are started later |
 //! | [`commit`] | writes that are to be durable |
 //! | [`connect`] | connection management of `FI_EP_MSG` |
@@ -27,6 +28,7 @@
 pub(crate) mod atomic;
 mod burial;
 mod calls;
+pub(crate) mod collective;
 mod commit;
 mod condemned;
 pub(crate) mod connect;
@@ -222,6 +224,8 @@ struct State {
     sends: InOrder<Operation>,
     arrivals: InOrder<Arrival>,
     condemned: Condemned,
+    /// There are groups, or a peer has spoken of one.
+    collective: Option<Box<collective::Collective>>,
     messages: Matching<SocketAddr, Receive, Kept>,
     tagged: Matching<SocketAddr, Receive, Kept>,
     /// How many receives the shared context had when the messages that wait were last offered to it.
@@ -360,8 +364,10 @@ impl Endpoint {
             while channel.try_next_event()?.is_some() {}
             live.cq.req_notify(false)?;
         }
-        // No descriptor tells that a peer has let go of memory.
-        if !live.state.lock().condemned.is_empty() {
+        // No descriptor tells that a peer has let go of memory, or that a member of a group is gone.
+        let state = live.state.lock();
+        let together = state.collective.as_ref();
+        if !state.condemned.is_empty() || together.is_some_and(|it| !it.is_idle()) {
             return Err(FiError::AGAIN);
         }
         Ok(())

@@ -11,7 +11,7 @@ use crate::cq::CqObject;
 use crate::domain::{DomainObject, number};
 use crate::eq::EqObject;
 use crate::info::filter::Hints;
-use crate::nosys::{self, COLLECTIVE, nosys};
+use crate::nosys::{self, nosys};
 use crate::object::{find, handle_of, input, object, place, remove, status, transfer};
 use shared::SrxObject;
 use std::cell::UnsafeCell;
@@ -69,14 +69,7 @@ pub(super) static CM: OpsCm = OpsCm {
     accept: connect::accept,
     reject: nosys!(c_int, *mut FidPep, *mut Fid, *const c_void, usize),
     shutdown: connect::shutdown,
-    join: nosys!(
-        c_int,
-        *mut FidEp,
-        *const c_void,
-        u64,
-        *mut *mut c_void,
-        *mut c_void
-    ),
+    join: collective::join,
 };
 
 /// `fi_endpoint`.
@@ -154,7 +147,7 @@ pub(crate) unsafe extern "C" fn endpoint(
                 rma: &rma::OPS,
                 tagged: &tagged::OPS,
                 atomic: &atomic::OPS,
-                collective: &COLLECTIVE,
+                collective: &collective::OPS,
             }),
             inner,
         };
@@ -342,7 +335,7 @@ impl Endpoint {
         if setup.enabled {
             return Ok(());
         }
-        let transmits = self.caps & (FI_SEND | FI_READ | FI_WRITE) != 0;
+        let transmits = self.caps & (FI_SEND | FI_READ | FI_WRITE | FI_COLLECTIVE) != 0;
         let counted =
             |places: &[usize]| places.iter().any(|&place| setup.counters[place].is_some());
         if transmits && setup.tx.is_none() && !counted(&[SENT, READ, WRITTEN]) {

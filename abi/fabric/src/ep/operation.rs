@@ -50,6 +50,8 @@ pub(crate) enum What {
     WriteTold,
     /// An atomic with a result.
     AtomicFetch { result: Vec<Sge> },
+    /// A part of a collective operation, sent or read; then `taken` of the peer is told.
+    Part { run: u64, taken: Option<u64> },
 }
 
 /// What stays until the operation is complete.
@@ -110,9 +112,14 @@ impl Operations {
 
     /// The numbers of all operations of a connection.
     pub(crate) fn of(&self, connection: usize) -> Vec<u64> {
+        self.all(|operation| operation.connection == connection)
+    }
+
+    /// The numbers of all operations that are wanted.
+    pub(crate) fn all(&self, wanted: impl Fn(&Operation) -> bool) -> Vec<u64> {
         let numbered = self.places.iter().enumerate();
         numbered
-            .filter(|(_, (_, place))| place.as_ref().is_some_and(|o| o.connection == connection))
+            .filter(|(_, (_, place))| place.as_ref().is_some_and(&wanted))
             .map(|(index, (generation, _))| u64::from(*generation) << 32 | index as u64)
             .collect()
     }

@@ -14,7 +14,7 @@ use rkey_device::core::{Denial, NamedKey, WireKey};
 use rkey_device::engine::{CompletionOp, QpState, RecvRequest, Status};
 
 /// The error that a peer reports: 0 is none.
-fn reported(number: u64) -> Option<FiError> {
+pub(super) fn reported(number: u64) -> Option<FiError> {
     match number {
         0 => None,
         1..=4095 => Some(FiError(number as i32)),
@@ -49,6 +49,9 @@ impl Endpoint {
         state.completions = completions;
         if !state.condemned.is_empty() {
             self.look_at_condemned(live, state);
+        }
+        if state.collective.as_ref().is_some_and(|it| !it.is_idle()) {
+            self.carry_on(live, state);
         }
         self.settle(live, state);
         if state.owing {
@@ -196,6 +199,9 @@ impl Endpoint {
                 self.say(state, connection, &answer, &[]);
             }
             Kind::Bye => self.lose(live, state, connection),
+            Kind::Part { .. } | Kind::AnnouncedPart { .. } | Kind::Apart => {
+                self.part_arrived(live, state, connection, &header, payload);
+            }
         }
     }
 
@@ -333,6 +339,9 @@ impl Endpoint {
             self.done(live, state, operation.connection, id, number);
             self.received(live, state, *landing, error);
             return;
+        }
+        if let What::Part { .. } = operation.what {
+            return self.part_over(state, operation);
         }
         if operation.error.is_some() {
             Self::refund(state, &operation);

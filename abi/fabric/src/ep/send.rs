@@ -194,7 +194,7 @@ impl Endpoint {
         self.announce(&mut state, message.iov, Box::default(), header, operation)
     }
 
-    fn send_with_payload(
+    pub(super) fn send_with_payload(
         &self,
         state: &mut State,
         iov: &[iovec],
@@ -253,7 +253,7 @@ impl Endpoint {
     }
 
     /// Tells the peer where it can read the payload. The key is good until the peer has it.
-    fn announce(
+    pub(super) fn announce(
         &self,
         state: &mut State,
         iov: &[iovec],
@@ -270,7 +270,7 @@ impl Endpoint {
         operation.left += 1;
         operation.answered = true;
         if ranges.is_empty() {
-            header.kind = Kind::Announced { key: 0 };
+            header.kind = header.kind.announced(0);
             return self.post_announced(state, header, operation, None);
         }
         let spec = RegionSpec {
@@ -280,7 +280,7 @@ impl Endpoint {
         // SAFETY: the program hands the buffers over until the send is complete; peers only read them.
         let region = unsafe { self.domain.device.register(&spec)? };
         operation.hold = Hold::Region(region, copy);
-        header.kind = Kind::Announced { key: region.key.0 };
+        header.kind = header.kind.announced(region.key.0);
         self.post_announced(state, header, operation, Some(region))
     }
 

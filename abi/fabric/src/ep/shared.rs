@@ -12,7 +12,7 @@ use super::matching::{Matching, Pattern};
 use super::receive::{Kept, Receive, Wanted, prepare};
 use super::*;
 use crate::domain::DomainObject;
-use crate::nosys::{self, COLLECTIVE, nosys};
+use crate::nosys::{self, nosys};
 use crate::object::{Users, find, object, place, remove, status, transfer};
 use parking_lot::RwLock;
 use std::cell::UnsafeCell;
@@ -288,7 +288,7 @@ pub(crate) unsafe extern "C" fn srx_context(
                 rma: &rma::OPS,
                 tagged: &tagged::OPS,
                 atomic: &atomic::OPS,
-                collective: &COLLECTIVE,
+                collective: &collective::OPS,
             }),
             inner: Arc::new(inner),
         };

@@ -103,7 +103,7 @@ pub(crate) fn matches(
     hints: &Hints<'_>,
     required: c_int,
 ) -> Result<Offer, &'static str> {
-    let caps = capabilities(ep_type, hints.caps)?;
+    let caps = capabilities(version, ep_type, hints.caps)?;
     let request = Request {
         version,
         mr_mode: hints.domain.map(|domain| domain.mr_mode),
@@ -162,12 +162,16 @@ pub(crate) fn matches(
 }
 
 /// The capabilities of an offer for those that were asked for.
-fn capabilities(ep_type: c_int, asked: u64) -> Result<u64, &'static str> {
+fn capabilities(version: u32, ep_type: c_int, asked: u64) -> Result<u64, &'static str> {
     let (primary, secondary) = (offer::primary(ep_type), offer::secondary(ep_type));
     if asked == 0 {
         return Ok(primary | secondary);
     }
     if asked & !(primary | secondary | on_demand(ep_type)) != 0 {
+        return Err("capabilities");
+    }
+    // FI-269: before 1.9 the bit meant nothing.
+    if asked & FI_COLLECTIVE != 0 && version < COLLECTIVE_SINCE {
         return Err("capabilities");
     }
     let mut caps = asked | COMM;
@@ -310,7 +314,7 @@ fn domain(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
         &[FI_AV_MAP, FI_AV_TABLE],
         FI_AV_UNSPEC,
     )?;
-    if domain.caps & !(COMM | on_demand(offer.ep_type)) != 0 {
+    if domain.caps & !(COMM | on_demand(offer.ep_type) & FI_HMEM) != 0 {
         return Err("domain capabilities");
     }
     at_most("cq_data_size", domain.cq_data_size, CQ_DATA_SIZE)?;
@@ -369,7 +373,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_does_not_match() {
-        for caps in [FI_MULTICAST, FI_COLLECTIVE, FI_NAMED_RX_CTX] {
+        for caps in [FI_MULTICAST, FI_NAMED_RX_CTX] {
             assert!(ask(FI_EP_RDM, FI_MSG | caps).is_err());
         }
         assert!(ask(FI_EP_DGRAM, FI_RMA).is_err());

@@ -54,6 +54,9 @@ pub(crate) struct Offer {
     pub(crate) av_keys: bool,
 }
 
+/// From this version on there are collective operations.
+pub(crate) const COLLECTIVE_SINCE: u32 = version(1, 9);
+
 /// Capabilities that say what an endpoint is for.
 pub(crate) const fn primary(ep_type: c_int) -> u64 {
     match ep_type {
@@ -75,7 +78,8 @@ pub(crate) const fn secondary(ep_type: c_int) -> u64 {
 pub(crate) const fn on_demand(ep_type: c_int) -> u64 {
     match ep_type {
         FI_EP_DGRAM => 0,
-        _ => FI_HMEM,
+        FI_EP_MSG => FI_HMEM,
+        _ => FI_HMEM | FI_COLLECTIVE,
     }
 }
 

@@ -8,6 +8,7 @@ use crate::av::{AuthKey, Av, AvObject};
 use crate::domain::{Domain, DomainObject};
 use crate::errno::{FiError, Result};
 use crate::identity::Identity;
+use crate::info::offer::COLLECTIVE_SINCE;
 use crate::object::{find, input, list, status};
 use crate::sys::*;
 use libc::iovec;
@@ -203,7 +204,12 @@ unsafe fn register(
         return Err(FiError::INVAL);
     }
     check_flags(domain, flags)?;
-    if attr.access & !ACCESS != 0 {
+    // FI-269: before 1.9 there were no collective operations.
+    let later = match domain.version < COLLECTIVE_SINCE {
+        true => FI_COLLECTIVE,
+        false => 0,
+    };
+    if attr.access & (!ACCESS | later) != 0 {
         tracing::info!("access {:#x} has bits that are no right", attr.access);
         return Err(FiError::INVAL);
     }

@@ -36,7 +36,30 @@ pub(crate) fn element(
             key: group.everything(),
         });
     }
-    described(domain, group, addr, len32, desc, usage)
+    let needs = domain.has(FI_MR_LOCAL).then_some("FI_MR_LOCAL");
+    described(domain, group, addr, len32, desc, usage, needs)
+}
+
+/// The element for a piece of local memory of a collective operation.
+///
+/// With `FI_MR_COLLECTIVE` its region has to be registered for that, too (FI-087, FI-101); without, the rules are those
+/// of other transfers (FI-088, FI-100).
+pub(crate) fn collective(
+    domain: &Domain,
+    group: &Group,
+    addr: u64,
+    len: usize,
+    desc: *mut c_void,
+    usage: LocalUse,
+) -> Result<Sge> {
+    if !domain.has(FI_MR_COLLECTIVE) || len == 0 {
+        return element(domain, group, addr, len, desc, usage);
+    }
+    let len = u32::try_from(len).map_err(|_| FiError::MSGSIZE)?;
+    let needs = Some("FI_MR_COLLECTIVE");
+    let both = LocalUse::Collective;
+    described(domain, group, addr, len, desc, both, needs)?;
+    described(domain, group, addr, len, desc, usage, needs)
 }
 
 #[cold]
@@ -46,6 +69,7 @@ fn refuse(why: &str, usage: LocalUse, addr: u64, len: u32) -> FiError {
     FiError::INVAL
 }
 
+/// The element by its descriptor; `needs` is the bit of the mode that asks for one, if one does.
 fn described(
     domain: &Domain,
     group: &Group,
@@ -53,20 +77,20 @@ fn described(
     len: u32,
     desc: *mut c_void,
     usage: LocalUse,
+    needs: Option<&str>,
 ) -> Result<Sge> {
     if desc.is_null() {
-        return Err(refuse(
-            "the domain has FI_MR_LOCAL, and the transfer came without a descriptor (fi_mr_desc)",
-            usage,
-            addr,
-            len,
-        ));
+        let bit = needs.unwrap_or_default();
+        let why = format!(
+            "the domain has {bit}, and the transfer came without a descriptor (fi_mr_desc)"
+        );
+        return Err(refuse(&why, usage, addr, len));
     }
     // SAFETY: a handle, or something that is refused.
     let object = unsafe { find::<MrObject, _>(desc) };
     let mr = match object {
         Ok(object) if std::ptr::eq(&raw const *object.inner.domain, domain) => &object.inner,
-        _ if !domain.has(FI_MR_LOCAL) && domain.version < version(1, 22) => {
+        _ if needs.is_none() && domain.version < version(1, 22) => {
             return Ok(Sge {
                 addr,
                 len,
@@ -91,7 +115,7 @@ fn described(
         ));
     }
     let Some(inside) = place_in(mr, addr, len) else {
-        if !domain.has(FI_MR_LOCAL) {
+        if needs.is_none() {
             // Nobody needed the descriptor.
             return Ok(Sge {
                 addr,
@@ -121,7 +145,7 @@ fn described(
             len,
             key,
         }),
-        Err(_) if !domain.has(FI_MR_LOCAL) => Ok(Sge {
+        Err(_) if needs.is_none() => Ok(Sge {
             addr,
             len,
             key: group.everything(),

@@ -60,6 +60,9 @@ pub const FI_CONTEXT2: u64 = 1 << 52;
 pub const FI_AUTH_KEY: u64 = 1 << 57;
 pub const FI_AV_USER_ID: u64 = 1 << 41;
 pub const FI_SYNC_ERR: u64 = 1 << 58;
+pub const FI_UNIVERSE: u64 = 1 << 57;
+/// `FI_BARRIER_SET` to `FI_GATHER_SET`: which operations an address vector set is for.
+pub const FI_COLLECTIVE_SETS: u64 = 0x1ff << 40;
 pub const FI_ADDR_NOTAVAIL: u64 = u64::MAX;
 pub const FI_ADDR_UNSPEC: u64 = u64::MAX;
 pub const FI_KEY_NOTAVAIL: u64 = u64::MAX;
@@ -212,6 +215,8 @@ pub const FI_CLASS_EQ: usize = 13;
 pub const FI_CLASS_CQ: usize = 14;
 pub const FI_CLASS_CNTR: usize = 15;
 pub const FI_CLASS_CONNREQ: usize = 18;
+pub const FI_CLASS_MC: usize = 19;
+pub const FI_CLASS_AV_SET: usize = 21;
 
 // Events.
 pub const FI_NOTIFY: u32 = 0;
@@ -220,6 +225,7 @@ pub const FI_CONNECTED: u32 = 2;
 pub const FI_SHUTDOWN: u32 = 3;
 pub const FI_MR_COMPLETE: u32 = 4;
 pub const FI_AV_COMPLETE: u32 = 5;
+pub const FI_JOIN_COMPLETE: u32 = 6;
 
 // Data types and operations of atomics.
 pub const FI_INT8: c_int = 0;
@@ -238,6 +244,8 @@ pub const FI_LONG_DOUBLE: c_int = 12;
 pub const FI_LONG_DOUBLE_COMPLEX: c_int = 13;
 pub const FI_INT128: c_int = 14;
 pub const FI_UINT128: c_int = 15;
+/// Of collective operations without data.
+pub const FI_VOID: c_int = 256;
 
 pub const FI_MIN: c_int = 0;
 pub const FI_MAX: c_int = 1;
@@ -258,6 +266,19 @@ pub const FI_CSWAP_LT: c_int = 15;
 pub const FI_CSWAP_GE: c_int = 16;
 pub const FI_CSWAP_GT: c_int = 17;
 pub const FI_MSWAP: c_int = 18;
+/// Of collective operations that reduce nothing.
+pub const FI_NOOP: c_int = 256;
+
+// Collective operations.
+pub const FI_BARRIER: c_int = 0;
+pub const FI_BROADCAST: c_int = 1;
+pub const FI_ALLTOALL: c_int = 2;
+pub const FI_ALLREDUCE: c_int = 3;
+pub const FI_ALLGATHER: c_int = 4;
+pub const FI_REDUCE_SCATTER: c_int = 5;
+pub const FI_REDUCE: c_int = 6;
+pub const FI_SCATTER: c_int = 7;
+pub const FI_GATHER: c_int = 8;
 
 /// The protocol number of this provider: outside of the range that libfabric gives out.
 pub const PROTO_RKEY: u32 = 1 << 31 | 0x726b;

@@ -8,6 +8,7 @@
 //! fields are those of the manual pages.
 #![allow(missing_docs)]
 
+pub mod collective;
 pub mod consts;
 pub mod events;
 pub mod info;
@@ -17,6 +18,7 @@ pub mod ops;
 pub mod transfer;
 pub mod trigger;
 
+pub use collective::*;
 pub use consts::*;
 pub use events::*;
 pub use info::*;

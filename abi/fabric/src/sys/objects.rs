@@ -68,6 +68,21 @@ pub struct FidAv {
 layout!(FidAv, 32);
 
 #[repr(C)]
+pub struct FidAvSet {
+    pub fid: Fid,
+    pub ops: *const OpsAvSet,
+}
+layout!(FidAvSet, 32);
+
+/// A multicast group, or a collective one.
+#[repr(C)]
+pub struct FidMc {
+    pub fid: Fid,
+    pub fi_addr: u64,
+}
+layout!(FidMc, 32, fi_addr @ 24);
+
+#[repr(C)]
 pub struct FidMr {
     pub fid: Fid,
     pub mem_desc: *mut c_void,

@@ -1,6 +1,7 @@
 //! The tables of operations through which programs call us, at their full length of API 2.6. Programs
 //! that are older look at the beginning only.
 
+use super::collective::*;
 use super::events::*;
 use super::info::{Info, RxAttr};
 use super::mr::MrAttr;
@@ -49,7 +50,7 @@ table!(OpsDomain {
     stx_ctx: fn(*mut FidDomain, *mut c_void, *mut *mut c_void, *mut c_void) -> c_int,
     srx_ctx: fn(*mut FidDomain, *mut RxAttr, *mut *mut FidEp, *mut c_void) -> c_int,
     query_atomic: fn(*mut FidDomain, c_int, c_int, *mut AtomicAttr, u64) -> c_int,
-    query_collective: fn(*mut FidDomain, c_int, *mut c_void, u64) -> c_int,
+    query_collective: fn(*mut FidDomain, c_int, *mut CollectiveAttr, u64) -> c_int,
     endpoint2: fn(*mut FidDomain, *mut Info, *mut *mut FidEp, u64, *mut c_void) -> c_int,
     xpu_ctx: fn(*mut FidDomain, *mut c_void, *mut *mut c_void, *mut c_void) -> c_int,
 });
@@ -132,7 +133,7 @@ table!(OpsCm {
     accept: fn(*mut FidEp, *const c_void, usize) -> c_int,
     reject: fn(*mut FidPep, *mut Fid, *const c_void, usize) -> c_int,
     shutdown: fn(*mut FidEp, u64) -> c_int,
-    join: fn(*mut FidEp, *const c_void, u64, *mut *mut c_void, *mut c_void) -> c_int,
+    join: fn(*mut FidEp, *const c_void, u64, *mut *mut FidMc, *mut c_void) -> c_int,
 });
 
 table!(OpsAv {
@@ -142,7 +143,7 @@ table!(OpsAv {
     remove: fn(*mut FidAv, *mut u64, usize, u64) -> c_int,
     lookup: fn(*mut FidAv, u64, *mut c_void, *mut usize) -> c_int,
     straddr: fn(*mut FidAv, *const c_void, *mut c_char, *mut usize) -> *const c_char,
-    av_set: fn(*mut FidAv, *mut c_void, *mut *mut c_void, *mut c_void) -> c_int,
+    av_set: fn(*mut FidAv, *mut AvSetAttr, *mut *mut FidAvSet, *mut c_void) -> c_int,
     insert_auth_key: fn(*mut FidAv, *const c_void, usize, *mut u64, u64) -> c_int,
     lookup_auth_key: fn(*mut FidAv, u64, *mut c_void, *mut usize) -> c_int,
     set_user_id: fn(*mut FidAv, u64, u64, u64) -> c_int,
@@ -179,19 +180,25 @@ table!(OpsCntr {
     export_xpu: fn(*mut FidCntr, *mut c_void) -> c_int,
 });
 
-table!(
-    /// Eleven collective operations, which nobody has: each is called with more arguments than it looks at.
-    OpsCollective {
-        barrier: fn() -> c_int,
-        broadcast: fn() -> c_int,
-        alltoall: fn() -> c_int,
-        allreduce: fn() -> c_int,
-        allgather: fn() -> c_int,
-        reduce_scatter: fn() -> c_int,
-        reduce: fn() -> c_int,
-        scatter: fn() -> c_int,
-        gather: fn() -> c_int,
-        msg: fn() -> c_int,
-        barrier2: fn() -> c_int,
-    }
-);
+table!(OpsAvSet {
+    set_union: fn(*mut FidAvSet, *const FidAvSet) -> c_int,
+    intersect: fn(*mut FidAvSet, *const FidAvSet) -> c_int,
+    diff: fn(*mut FidAvSet, *const FidAvSet) -> c_int,
+    insert: fn(*mut FidAvSet, u64) -> c_int,
+    remove: fn(*mut FidAvSet, u64) -> c_int,
+    addr: fn(*mut FidAvSet, *mut u64) -> c_int,
+});
+
+table!(OpsCollective {
+    barrier: fn(*mut FidEp, u64, *mut c_void) -> isize,
+    broadcast: fn(*mut FidEp, *mut c_void, usize, *mut c_void, u64, u64, c_int, u64, *mut c_void) -> isize,
+    alltoall: fn(*mut FidEp, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, u64, c_int, u64, *mut c_void) -> isize,
+    allreduce: fn(*mut FidEp, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, u64, c_int, c_int, u64, *mut c_void) -> isize,
+    allgather: fn(*mut FidEp, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, u64, c_int, u64, *mut c_void) -> isize,
+    reduce_scatter: fn(*mut FidEp, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, u64, c_int, c_int, u64, *mut c_void) -> isize,
+    reduce: fn(*mut FidEp, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, u64, u64, c_int, c_int, u64, *mut c_void) -> isize,
+    scatter: fn(*mut FidEp, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, u64, u64, c_int, u64, *mut c_void) -> isize,
+    gather: fn(*mut FidEp, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, u64, u64, c_int, u64, *mut c_void) -> isize,
+    msg: fn(*mut FidEp, *const MsgCollective, *mut Ioc, *mut *mut c_void, usize, u64) -> isize,
+    barrier2: fn(*mut FidEp, u64, u64, *mut c_void) -> isize,
+});

@@ -87,7 +87,7 @@ pub struct MsgAtomic {
 layout!(MsgAtomic, 72, datatype @ 48, context @ 56);
 
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct AtomicAttr {
     pub count: usize,
     pub size: usize,

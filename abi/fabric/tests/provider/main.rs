@@ -7,6 +7,7 @@ mod access;
 mod asynchronous;
 mod atomics;
 mod auth_keys;
+mod collectives;
 mod coming_and_going;
 mod connected;
 mod deferred;

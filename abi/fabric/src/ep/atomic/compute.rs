@@ -29,7 +29,7 @@ impl Kind {
 }
 
 /// Bytes of a number of a type.
-pub(super) fn size_of_type(datatype: c_int) -> Option<usize> {
+pub(in crate::ep) fn size_of_type(datatype: c_int) -> Option<usize> {
     Some(match datatype {
         FI_INT8 | FI_UINT8 => 1,
         FI_INT16 | FI_UINT16 => 2,
@@ -230,7 +230,7 @@ fn all<N: Bytes>(op: c_int, values: &mut [u8], operands: &[u8], compare: &[u8]) 
 ///
 /// # Errors
 /// `FI_EINVAL`: too few operands, `FI_EOPNOTSUPP`: no such type.
-pub(super) fn apply(
+pub(in crate::ep) fn apply(
     datatype: c_int,
     op: c_int,
     values: &mut [u8],

@@ -11,6 +11,7 @@ mod extended;
 
 pub(super) use calls::{OPS, of_message};
 pub(crate) use compute::{Kind, limits};
+pub(super) use compute::{apply, size_of_type};
 
 use super::deferred::Deferred;
 use super::header::{self, Header, Kind as HeaderKind, MAX_LEN};
@@ -48,7 +49,8 @@ pub(super) struct Asked<'a> {
     pub(super) deferred: Option<&'a Deferred>,
 }
 
-fn elements_of(list: &[Ioc]) -> usize {
+/// Elements of a list.
+pub(super) fn elements_of(list: &[Ioc]) -> usize {
     list.iter()
         .fold(0, |sum: usize, piece| sum.saturating_add(piece.count))
 }

@@ -1,0 +1,361 @@
+//! The calls of `fi_collective`.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions that read lists of the program.
+
+use super::plan::Kind;
+use super::start::{Asked, Memory, element_size};
+use super::{BYTES_MAX, MEMBERS_MAX};
+use crate::domain::DomainObject;
+use crate::ep::calls::descriptors;
+use crate::ep::object::EpObject;
+use crate::errno::FiError;
+use crate::object::{find, input, list, status, transfer};
+use crate::sys::*;
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+/// The collective calls of an endpoint.
+pub(in crate::ep) static OPS: OpsCollective = OpsCollective {
+    size: size_of::<OpsCollective>(),
+    barrier,
+    broadcast,
+    alltoall,
+    allreduce,
+    allgather,
+    reduce_scatter,
+    reduce,
+    scatter,
+    gather,
+    msg,
+    barrier2,
+};
+
+/// Flags that a call may have.
+pub(super) const FLAGS: u64 = FI_COMPLETION
+    | FI_MORE
+    | FI_INJECT
+    | FI_INJECT_COMPLETE
+    | FI_TRANSMIT_COMPLETE
+    | FI_DELIVERY_COMPLETE;
+
+/// What goes with the buffers of a call.
+struct Words {
+    group: u64,
+    root: u64,
+    datatype: c_int,
+    op: c_int,
+    flags: Option<u64>,
+    context: *mut c_void,
+}
+
+impl Words {
+    fn new(group: u64, datatype: c_int, flags: u64, context: *mut c_void) -> Self {
+        Self {
+            group,
+            root: FI_ADDR_NOTAVAIL,
+            datatype,
+            op: FI_NOOP,
+            flags: Some(flags),
+            context,
+        }
+    }
+
+    fn with_root(self, root: u64) -> Self {
+        Self { root, ..self }
+    }
+
+    fn with_op(self, op: c_int) -> Self {
+        Self { op, ..self }
+    }
+
+    fn asked<'a>(
+        &self,
+        kind: Kind,
+        source: Memory<'a>,
+        result: Memory<'a>,
+        count: Option<usize>,
+    ) -> Asked<'a> {
+        Asked {
+            kind,
+            source,
+            result,
+            count,
+            group: self.group,
+            root: self.root,
+            datatype: self.datatype,
+            op: self.op,
+            context: self.context,
+            flags: self.flags,
+        }
+    }
+}
+
+/// A buffer and its descriptor.
+type Buffer = (*mut c_void, *mut c_void);
+
+/// Starts an operation with one buffer on each side.
+///
+/// # Safety
+/// A handle, or something that is refused.
+unsafe fn start(
+    ep: *mut FidEp,
+    kind: Kind,
+    source: Buffer,
+    result: Buffer,
+    count: usize,
+    words: &Words,
+) -> isize {
+    transfer(|| {
+        // SAFETY: as the caller promises.
+        let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
+        let (source, result) = (
+            Memory::One(source.0, source.1),
+            Memory::One(result.0, result.1),
+        );
+        ep.collective(&words.asked(kind, source, result, Some(count)))
+    })
+}
+
+unsafe extern "C" fn barrier(ep: *mut FidEp, group: u64, context: *mut c_void) -> isize {
+    let words = Words {
+        flags: None,
+        ..Words::new(group, FI_VOID, 0, context)
+    };
+    let none = (null_mut(), null_mut());
+    // SAFETY: arguments as the caller promises.
+    unsafe { start(ep, Kind::Barrier, none, none, 0, &words) }
+}
+
+unsafe extern "C" fn barrier2(
+    ep: *mut FidEp,
+    group: u64,
+    flags: u64,
+    context: *mut c_void,
+) -> isize {
+    let words = Words::new(group, FI_VOID, flags, context);
+    let none = (null_mut(), null_mut());
+    // SAFETY: arguments as the caller promises.
+    unsafe { start(ep, Kind::Barrier, none, none, 0, &words) }
+}
+
+unsafe extern "C" fn broadcast(
+    ep: *mut FidEp,
+    buf: *mut c_void,
+    count: usize,
+    desc: *mut c_void,
+    group: u64,
+    root: u64,
+    datatype: c_int,
+    flags: u64,
+    context: *mut c_void,
+) -> isize {
+    let words = Words::new(group, datatype, flags, context).with_root(root);
+    let buffer = (buf, desc);
+    // SAFETY: arguments as the caller promises.
+    unsafe { start(ep, Kind::Broadcast, buffer, buffer, count, &words) }
+}
+
+unsafe extern "C" fn alltoall(
+    ep: *mut FidEp,
+    buf: *const c_void,
+    count: usize,
+    desc: *mut c_void,
+    result: *mut c_void,
+    result_desc: *mut c_void,
+    group: u64,
+    datatype: c_int,
+    flags: u64,
+    context: *mut c_void,
+) -> isize {
+    let words = Words::new(group, datatype, flags, context);
+    let (source, result) = ((buf.cast_mut(), desc), (result, result_desc));
+    // SAFETY: arguments as the caller promises.
+    unsafe { start(ep, Kind::AllToAll, source, result, count, &words) }
+}
+
+unsafe extern "C" fn allreduce(
+    ep: *mut FidEp,
+    buf: *const c_void,
+    count: usize,
+    desc: *mut c_void,
+    result: *mut c_void,
+    result_desc: *mut c_void,
+    group: u64,
+    datatype: c_int,
+    op: c_int,
+    flags: u64,
+    context: *mut c_void,
+) -> isize {
+    let words = Words::new(group, datatype, flags, context).with_op(op);
+    let (source, result) = ((buf.cast_mut(), desc), (result, result_desc));
+    // SAFETY: arguments as the caller promises.
+    unsafe { start(ep, Kind::AllReduce, source, result, count, &words) }
+}
+
+unsafe extern "C" fn allgather(
+    ep: *mut FidEp,
+    buf: *const c_void,
+    count: usize,
+    desc: *mut c_void,
+    result: *mut c_void,
+    result_desc: *mut c_void,
+    group: u64,
+    datatype: c_int,
+    flags: u64,
+    context: *mut c_void,
+) -> isize {
+    let words = Words::new(group, datatype, flags, context);
+    let (source, result) = ((buf.cast_mut(), desc), (result, result_desc));
+    // SAFETY: arguments as the caller promises.
+    unsafe { start(ep, Kind::AllGather, source, result, count, &words) }
+}
+
+unsafe extern "C" fn reduce_scatter(
+    ep: *mut FidEp,
+    buf: *const c_void,
+    count: usize,
+    desc: *mut c_void,
+    result: *mut c_void,
+    result_desc: *mut c_void,
+    group: u64,
+    datatype: c_int,
+    op: c_int,
+    flags: u64,
+    context: *mut c_void,
+) -> isize {
+    let words = Words::new(group, datatype, flags, context).with_op(op);
+    let (source, result) = ((buf.cast_mut(), desc), (result, result_desc));
+    // SAFETY: arguments as the caller promises.
+    unsafe { start(ep, Kind::ReduceScatter, source, result, count, &words) }
+}
+
+unsafe extern "C" fn reduce(
+    ep: *mut FidEp,
+    buf: *const c_void,
+    count: usize,
+    desc: *mut c_void,
+    result: *mut c_void,
+    result_desc: *mut c_void,
+    group: u64,
+    root: u64,
+    datatype: c_int,
+    op: c_int,
+    flags: u64,
+    context: *mut c_void,
+) -> isize {
+    let words = Words::new(group, datatype, flags, context).with_root(root);
+    let words = words.with_op(op);
+    let (source, result) = ((buf.cast_mut(), desc), (result, result_desc));
+    // SAFETY: arguments as the caller promises.
+    unsafe { start(ep, Kind::Reduce, source, result, count, &words) }
+}
+
+unsafe extern "C" fn scatter(
+    ep: *mut FidEp,
+    buf: *const c_void,
+    count: usize,
+    desc: *mut c_void,
+    result: *mut c_void,
+    result_desc: *mut c_void,
+    group: u64,
+    root: u64,
+    datatype: c_int,
+    flags: u64,
+    context: *mut c_void,
+) -> isize {
+    let words = Words::new(group, datatype, flags, context).with_root(root);
+    let (source, result) = ((buf.cast_mut(), desc), (result, result_desc));
+    // SAFETY: arguments as the caller promises.
+    unsafe { start(ep, Kind::Scatter, source, result, count, &words) }
+}
+
+unsafe extern "C" fn gather(
+    ep: *mut FidEp,
+    buf: *const c_void,
+    count: usize,
+    desc: *mut c_void,
+    result: *mut c_void,
+    result_desc: *mut c_void,
+    group: u64,
+    root: u64,
+    datatype: c_int,
+    flags: u64,
+    context: *mut c_void,
+) -> isize {
+    let words = Words::new(group, datatype, flags, context).with_root(root);
+    let (source, result) = ((buf.cast_mut(), desc), (result, result_desc));
+    // SAFETY: arguments as the caller promises.
+    unsafe { start(ep, Kind::Gather, source, result, count, &words) }
+}
+
+unsafe extern "C" fn msg(
+    ep: *mut FidEp,
+    msg: *const MsgCollective,
+    resultv: *mut Ioc,
+    result_desc: *mut *mut c_void,
+    result_count: usize,
+    flags: u64,
+) -> isize {
+    transfer(|| {
+        // SAFETY: a handle, or something that is refused; a message as the caller promises, or null.
+        let (ep, msg) = unsafe { (&find::<EpObject, _>(ep)?.inner, input(msg)?) };
+        let kind = Kind::of(msg.coll).ok_or(FiError::OPNOTSUPP)?;
+        // SAFETY: lists of these lengths, as the caller promises.
+        let (source, result) = unsafe {
+            (
+                Memory::List(
+                    list(msg.msg_iov, msg.iov_count)?,
+                    descriptors(msg.desc, msg.iov_count)?,
+                ),
+                Memory::List(
+                    list(resultv.cast_const(), result_count)?,
+                    descriptors(result_desc, result_count)?,
+                ),
+            )
+        };
+        let words = Words::new(msg.coll_addr, msg.datatype, flags, msg.context);
+        let words = words.with_root(msg.root_addr).with_op(msg.op);
+        // A broadcast has one buffer, wherever it goes.
+        let result = if kind == Kind::Broadcast {
+            source
+        } else {
+            result
+        };
+        ep.collective(&words.asked(kind, source, result, None))
+    })
+}
+
+/// `fi_query_collective`.
+///
+/// # Safety
+/// Arguments as fi_collective(3) asks for them.
+pub(crate) unsafe extern "C" fn query(
+    domain: *mut FidDomain,
+    coll: c_int,
+    attr: *mut CollectiveAttr,
+    flags: u64,
+) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused; attributes as the caller promises.
+        let attr = unsafe {
+            find::<DomainObject, _>(domain)?;
+            input(attr.cast_const())?;
+            &mut *attr
+        };
+        if flags != 0 {
+            return Err(FiError::BADFLAGS);
+        }
+        if attr.mode != 0 {
+            return Err(FiError::INVAL);
+        }
+        let kind = Kind::of(coll).ok_or(FiError::OPNOTSUPP)?;
+        let size = element_size(kind, attr.datatype, attr.op)?;
+        attr.datatype_attr = AtomicAttr {
+            count: BYTES_MAX.checked_div(size).unwrap_or(0),
+            size,
+        };
+        attr.max_members = MEMBERS_MAX;
+        Ok(())
+    })
+}

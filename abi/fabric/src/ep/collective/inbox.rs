@@ -1,0 +1,198 @@
+//! Parts of collective operations that came before anybody here asked for them. A peer is ahead by what it has under
+//! way at most: nothing of it is complete there before we have taken our part. What exceeds that is refused, and what
+//! a connection has brought goes with it.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+
+/// Parts that one connection may have here.
+const PARTS: u32 = 4096;
+/// Bytes of them.
+const BYTES: usize = super::RUNS_MAX * super::WINDOW as usize * super::super::EAGER_MAX;
+/// In place of the number of an operation: the sender is no longer with the group.
+pub(super) const APART: u32 = u32::MAX;
+
+/// What all members call a group: its members, and how many groups of the same members there were before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Name {
+    pub(super) members: u64,
+    pub(super) instance: u32,
+}
+
+/// Whose part it is, and of what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) from: SocketAddr,
+    pub(super) group: Name,
+    pub(super) seq: u32,
+}
+
+/// A part.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) connection: usize,
+    /// The operation of the sender that waits for our answer.
+    pub(super) id: u64,
+    pub(super) signature: u32,
+    pub(super) body: Body,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Body {
+    Here(Vec<u8>),
+    /// So many bytes are to be read under this key.
+    There {
+        key: u32,
+        len: u32,
+    },
+    /// None at all: the sender has left, or failed with this error.
+    Apart(u32),
+}
+
+impl Body {
+    fn kept(&self) -> usize {
+        match self {
+            Self::Here(bytes) => bytes.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// The parts that wait.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    parts: HashMap<Key, VecDeque<Part>>,
+    /// Parts and bytes by connection.
+    held: HashMap<usize, (u32, usize)>,
+}
+
+impl Inbox {
+    /// Keeps a part; `false` if its connection has more here than it may.
+    #[must_use]
+    pub(super) fn keep(&mut self, key: Key, part: Part) -> bool {
+        let (parts, bytes) = self.held.entry(part.connection).or_default();
+        if *parts >= PARTS || *bytes + part.body.kept() > BYTES {
+            return false;
+        }
+        *parts += 1;
+        *bytes += part.body.kept();
+        self.parts.entry(key).or_default().push_back(part);
+        true
+    }
+
+    /// The oldest part of an operation from a member.
+    pub(super) fn take(&mut self, key: &Key) -> Option<Part> {
+        let queue = self.parts.get_mut(key)?;
+        let part = queue.pop_front()?;
+        if queue.is_empty() {
+            self.parts.remove(key);
+        }
+        self.release(&part);
+        Some(part)
+    }
+
+    /// What the oldest part is, without taking it.
+    pub(super) fn look(&self, key: &Key) -> Option<&Part> {
+        self.parts.get(key)?.front()
+    }
+
+    fn release(&mut self, part: &Part) {
+        if let Some((parts, bytes)) = self.held.get_mut(&part.connection) {
+            *parts -= 1;
+            *bytes -= part.body.kept();
+            if *parts == 0 {
+                self.held.remove(&part.connection);
+            }
+        }
+    }
+
+    fn keep_only(&mut self, wanted: impl Fn(&Key, &Part) -> bool) {
+        let mut gone = Vec::new();
+        self.parts.retain(|key, queue| {
+            for part in std::mem::take(queue) {
+                match wanted(key, &part) {
+                    true => queue.push_back(part),
+                    false => gone.push(part),
+                }
+            }
+            !queue.is_empty()
+        });
+        for part in gone {
+            self.release(&part);
+        }
+    }
+
+    /// A connection is over; whether it leaves anything.
+    pub(super) fn forget_connection(&mut self, connection: usize) -> bool {
+        let leaves = self.held.contains_key(&connection);
+        if leaves {
+            self.keep_only(|_, part| part.connection != connection);
+        }
+        leaves
+    }
+
+    /// A group is closed.
+    pub(super) fn forget_group(&mut self, group: Name) {
+        self.keep_only(|key, _| key.group != group);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(port: u16, seq: u32) -> Key {
+        Key {
+            from: SocketAddr::from(([127, 0, 0, 1], port)),
+            group: Name {
+                members: 7,
+                instance: 0,
+            },
+            seq,
+        }
+    }
+
+    fn part(connection: usize, id: u64, len: usize) -> Part {
+        Part {
+            connection,
+            id,
+            signature: 0,
+            body: Body::Here(vec![0; len]),
+        }
+    }
+
+    #[test]
+    fn parts_are_found_by_sender_and_operation_in_order() {
+        let mut inbox = Inbox::default();
+        for (port, seq, id) in [(1, 1, 10), (1, 2, 11), (2, 1, 12), (1, 1, 13)] {
+            assert!(inbox.keep(key(port, seq), part(0, id, 8)));
+        }
+        assert_eq!(inbox.look(&key(1, 1)).map(|part| part.id), Some(10));
+        assert_eq!(inbox.take(&key(1, 1)).map(|part| part.id), Some(10));
+        assert_eq!(inbox.take(&key(1, 1)).map(|part| part.id), Some(13));
+        assert!(inbox.take(&key(1, 1)).is_none());
+        assert_eq!(inbox.take(&key(2, 1)).map(|part| part.id), Some(12));
+    }
+
+    #[test]
+    fn a_connection_has_its_limits_and_leaves_nothing() {
+        let mut inbox = Inbox::default();
+        let mut seq = 0;
+        while inbox.keep(key(1, seq), part(0, 0, 8192)) {
+            seq += 1;
+            assert!((seq as usize) * 8192 <= BYTES);
+        }
+        assert_eq!(seq as usize, BYTES / 8192);
+        assert!(inbox.keep(key(2, 0), part(1, 0, 8192)), "another may");
+        assert!(inbox.take(&key(1, 0)).is_some());
+        assert!(inbox.keep(key(1, seq), part(0, 0, 8192)), "there is room");
+        assert!(inbox.forget_connection(0) && !inbox.forget_connection(0));
+        assert_eq!((inbox.parts.len(), inbox.held.len()), (1, 1));
+        inbox.forget_group(key(2, 0).group);
+        assert!(inbox.parts.is_empty() && inbox.held.is_empty());
+        for seq in 0..PARTS {
+            assert!(inbox.keep(key(1, seq), part(0, 0, 0)));
+        }
+        assert!(!inbox.keep(key(1, PARTS), part(0, 0, 0)));
+    }
+}

@@ -1,0 +1,101 @@
+//! `fi_collective`: operations of groups of endpoints.
+//!
+//! Members send each other parts, which are messages of a kind of their own: no receive of the program ever matches
+//! one. A part names its group by the members and by how many groups of the same members there were before, so that
+//! nobody has to agree on a number; it names the operation by how many there were in the group. Short parts carry
+//! their payload, long ones are read from their sender's memory. Each is answered when it is taken, and an operation
+//! ends when its parts are answered: what a member that has left still had on its way was of an operation that failed.
+//!
+//! When an operation cannot go on, the whole group ends: each member is told, and tells the others.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`calls`] | the calls of programs |
+//! | [`group`] | joining and leaving |
+//! | [`start`] | checks of a call, and its working memory |
+//! | [`plan`] | who sends what to whom |
+//! | [`run`] | operations under way |
+//! | [`parts`], [`inbox`] | parts out and in |
+
+mod calls;
+mod group;
+mod inbox;
+mod parts;
+mod plan;
+mod run;
+mod start;
+
+pub(super) use calls::OPS;
+pub(crate) use calls::query;
+pub(super) use group::join;
+
+use super::*;
+use group::Group;
+use header::Header;
+use inbox::{Inbox, Name};
+use run::{Finished, Run};
+use std::time::Instant;
+
+/// Operations that an endpoint may have under way.
+const RUNS_MAX: usize = 64;
+/// Parts of one operation that may wait for their answers.
+const WINDOW: u32 = 8;
+/// Members of a group.
+const MEMBERS_MAX: usize = 65_536;
+/// Bytes of an operation: those of all members together where each has its own.
+const BYTES_MAX: usize = 1 << 30;
+
+/// What an endpoint has of groups.
+#[derive(Default)]
+pub(super) struct Collective {
+    groups: Vec<Group>,
+    /// How many groups of the same members were joined.
+    instances: HashMap<u64, u32>,
+    inbox: Inbox,
+    runs: Vec<Run>,
+    /// Messages of runs that are over, one way or the other.
+    finished: Vec<Finished>,
+    /// What members are to be told.
+    telling: Vec<(SocketAddr, Header)>,
+    /// How many runs there were.
+    started: u64,
+    /// When peers are looked after the next time.
+    look: Option<Instant>,
+}
+
+impl Collective {
+    /// Whether there is nothing to do.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.runs.is_empty() && self.finished.is_empty() && self.telling.is_empty()
+    }
+
+    /// A connection is over. If it was in use, its peer is no longer with any group: what the two had for each other
+    /// may be lost.
+    pub(super) fn forget_connection(&mut self, connection: usize, peer: SocketAddr, was_up: bool) {
+        if !self.inbox.forget_connection(connection) && !was_up {
+            return;
+        }
+        for group in &mut self.groups {
+            if let Some(rank) = group.rank_of(peer) {
+                group.members[rank].left = true;
+            }
+        }
+    }
+
+    fn group(&mut self, address: u64) -> Option<&mut Group> {
+        self.groups
+            .iter_mut()
+            .find(|group| group.address == address)
+    }
+
+    fn named(&mut self, name: Name) -> Option<&mut Group> {
+        self.groups.iter_mut().find(|group| group.name == name)
+    }
+
+    /// Whether a group was here and is no longer.
+    fn was(&self, name: Name) -> bool {
+        let joined = self.instances.get(&name.members);
+        joined.is_some_and(|&joined| name.instance < joined)
+    }
+}

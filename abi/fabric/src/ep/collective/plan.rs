@@ -1,0 +1,511 @@
+//! Who sends what to whom in a collective operation. A plan is what one member does, round after round, on blocks of
+//! its working memory; no memory is touched here.
+//!
+//! | operation | how |
+//! | --- | --- |
+//! | barrier | dissemination: after the last round every member has heard of every other |
+//! | broadcast, reduce, scatter, gather | binomial trees around the root |
+//! | allreduce | recursive doubling; members beyond a power of two hand theirs to a neighbour first |
+//! | allgather | a ring |
+//! | alltoall, reduce-scatter | pairwise exchange |
+//!
+//! In a tree members count from the root: the number of a member there is how far it is behind the root.
+
+use std::ffi::c_int;
+use std::ops::Range;
+
+/// A collective operation, numbered as in `enum fi_collective_op`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    Barrier,
+    Broadcast,
+    AllToAll,
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    Reduce,
+    Scatter,
+    Gather,
+}
+
+/// All of them, by number.
+const KINDS: [Kind; 9] = [
+    Kind::Barrier,
+    Kind::Broadcast,
+    Kind::AllToAll,
+    Kind::AllReduce,
+    Kind::AllGather,
+    Kind::ReduceScatter,
+    Kind::Reduce,
+    Kind::Scatter,
+    Kind::Gather,
+];
+
+impl Kind {
+    pub(crate) fn of(number: c_int) -> Option<Self> {
+        usize::try_from(number)
+            .ok()
+            .and_then(|number| KINDS.get(number))
+            .copied()
+    }
+
+    /// Whether values of members become one.
+    pub(crate) fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
+    }
+
+    /// Whether one member is the source or the target.
+    pub(crate) fn has_root(self) -> bool {
+        matches!(
+            self,
+            Self::Broadcast | Self::Reduce | Self::Scatter | Self::Gather
+        )
+    }
+}
+
+/// What a member sends in a round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Send {
+    pub(super) to: usize,
+    pub(super) blocks: Range<usize>,
+}
+
+/// What it receives in a round, when everything of the round is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Receive {
+    pub(super) from: usize,
+    pub(super) blocks: Range<usize>,
+    pub(super) how: How,
+}
+
+/// What becomes of something that was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    Put,
+    /// It is the second operand of the reduction.
+    Reduce,
+    /// It is the first: so that two members who exchange values come to the same result, bit for bit.
+    ReduceBehind,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Round {
+    pub(super) sends: Vec<Send>,
+    pub(super) receive: Option<Receive>,
+}
+
+impl Round {
+    fn send(to: usize, blocks: Range<usize>) -> Self {
+        Self {
+            sends: vec![Send { to, blocks }],
+            receive: None,
+        }
+    }
+
+    fn receive(from: usize, blocks: Range<usize>, how: How) -> Self {
+        Self {
+            sends: Vec::new(),
+            receive: Some(Receive { from, blocks, how }),
+        }
+    }
+
+    fn and(mut self, other: Self) -> Self {
+        self.sends.extend(other.sends);
+        self.receive = self.receive.or(other.receive);
+        self
+    }
+}
+
+/// What one member does.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// Blocks of working memory.
+    pub(super) blocks: usize,
+    /// Where each block of the source goes.
+    pub(super) load: Vec<usize>,
+    /// Where each block of the result is in the end.
+    pub(super) store: Vec<usize>,
+    pub(super) rounds: Vec<Round>,
+}
+
+impl Plan {
+    /// The plan of member `me` of `n`.
+    pub(super) fn new(kind: Kind, n: usize, me: usize, root: usize) -> Self {
+        let tree = Tree::new(n, me, root);
+        match kind {
+            Kind::Barrier => Self {
+                rounds: dissemination(n, me),
+                ..Self::default()
+            },
+            Kind::Broadcast => Self {
+                blocks: 1,
+                load: if tree.at == 0 { vec![0] } else { vec![] },
+                store: if tree.at == 0 { vec![] } else { vec![0] },
+                rounds: tree.down(|_| 0..1),
+            },
+            Kind::AllToAll => Self {
+                blocks: 2 * n,
+                load: (0..n).collect(),
+                store: (0..n)
+                    .map(|from| if from == me { me } else { n + from })
+                    .collect(),
+                rounds: pairwise(n, me, |from| (n + from..n + from + 1, How::Put)),
+            },
+            Kind::AllReduce => Self {
+                blocks: 1,
+                load: vec![0],
+                store: vec![0],
+                rounds: doubling(n, me),
+            },
+            Kind::AllGather => Self {
+                blocks: n,
+                load: vec![me],
+                store: (0..n).collect(),
+                rounds: ring(n, me),
+            },
+            Kind::ReduceScatter => Self {
+                blocks: n,
+                load: (0..n).collect(),
+                store: vec![me],
+                rounds: pairwise(n, me, |_| (me..me + 1, How::Reduce)),
+            },
+            Kind::Reduce => Self {
+                blocks: 1,
+                load: vec![0],
+                store: if tree.at == 0 { vec![0] } else { vec![] },
+                rounds: tree.up(|_| 0..1, How::Reduce),
+            },
+            Kind::Scatter => Self {
+                blocks: tree.below(tree.at).len(),
+                load: if tree.at == 0 { tree.places() } else { vec![] },
+                store: vec![0],
+                rounds: tree.down(|of| tree.relative(of)),
+            },
+            Kind::Gather => Self {
+                blocks: tree.below(tree.at).len(),
+                load: vec![0],
+                store: if tree.at == 0 { tree.places() } else { vec![] },
+                rounds: tree.up(|of| tree.relative(of), How::Put),
+            },
+        }
+    }
+}
+
+/// A binomial tree: the parent of a number is that number without its lowest bit.
+struct Tree {
+    n: usize,
+    root: usize,
+    /// Our number.
+    at: usize,
+}
+
+impl Tree {
+    fn new(n: usize, me: usize, root: usize) -> Self {
+        Self {
+            n,
+            root,
+            at: (me + n - root) % n,
+        }
+    }
+
+    fn member(&self, number: usize) -> usize {
+        (number + self.root) % self.n
+    }
+
+    /// The number of each member.
+    fn places(&self) -> Vec<usize> {
+        (0..self.n)
+            .map(|member| (member + self.n - self.root) % self.n)
+            .collect()
+    }
+
+    /// How many numbers a subtree may have.
+    fn span(&self, of: usize) -> usize {
+        match of {
+            0 => self.n.next_power_of_two(),
+            _ => 1 << of.trailing_zeros(),
+        }
+    }
+
+    /// The numbers of a subtree.
+    fn below(&self, of: usize) -> Range<usize> {
+        of..(of + self.span(of)).min(self.n)
+    }
+
+    /// The same, counted from our own number.
+    fn relative(&self, of: usize) -> Range<usize> {
+        let below = self.below(of);
+        let first = below.start.saturating_sub(self.at);
+        first..first + below.len()
+    }
+
+    /// Our children, the nearest first.
+    fn children(&self) -> Vec<usize> {
+        let distances = std::iter::successors(Some(1), |distance| Some(distance << 1));
+        distances
+            .take_while(|&distance| distance < self.span(self.at))
+            .map(|distance| self.at + distance)
+            .filter(|&child| child < self.n)
+            .collect()
+    }
+
+    fn parent(&self) -> Option<usize> {
+        (self.at > 0).then(|| self.at & (self.at - 1))
+    }
+
+    /// From the root to everybody: the blocks of whoever's subtree it is.
+    fn down(&self, blocks: impl Fn(usize) -> Range<usize>) -> Vec<Round> {
+        let mut rounds = Vec::new();
+        if let Some(parent) = self.parent() {
+            let from = self.member(parent);
+            rounds.push(Round::receive(from, blocks(self.at), How::Put));
+        }
+        // Who has most to pass on comes first.
+        let children = self.children().into_iter().rev();
+        rounds.push(Round {
+            sends: children
+                .map(|child| Send {
+                    to: self.member(child),
+                    blocks: blocks(child),
+                })
+                .collect(),
+            receive: None,
+        });
+        rounds
+    }
+
+    /// From everybody to the root.
+    fn up(&self, blocks: impl Fn(usize) -> Range<usize>, how: How) -> Vec<Round> {
+        let children = self.children().into_iter();
+        let mut rounds: Vec<_> = children
+            .map(|child| Round::receive(self.member(child), blocks(child), how))
+            .collect();
+        if let Some(parent) = self.parent() {
+            rounds.push(Round::send(self.member(parent), blocks(self.at)));
+        }
+        rounds
+    }
+}
+
+fn dissemination(n: usize, me: usize) -> Vec<Round> {
+    let distances = std::iter::successors(Some(1), |distance| Some(distance << 1));
+    distances
+        .take_while(|&distance| distance < n)
+        .map(|distance| {
+            let there = Round::send((me + distance) % n, 0..0);
+            there.and(Round::receive((me + n - distance) % n, 0..0, How::Put))
+        })
+        .collect()
+}
+
+/// Each block goes to its member; `place` says where that of a member goes here.
+fn pairwise(n: usize, me: usize, place: impl Fn(usize) -> (Range<usize>, How)) -> Vec<Round> {
+    (1..n)
+        .map(|distance| {
+            let (to, from) = ((me + distance) % n, (me + n - distance) % n);
+            let (blocks, how) = place(from);
+            Round::send(to, to..to + 1).and(Round::receive(from, blocks, how))
+        })
+        .collect()
+}
+
+fn ring(n: usize, me: usize) -> Vec<Round> {
+    (1..n)
+        .map(|round| {
+            let (mine, theirs) = ((me + 1 + n - round) % n, (me + n - round) % n);
+            let there = Round::send((me + 1) % n, mine..mine + 1);
+            let from = (me + n - 1) % n;
+            there.and(Round::receive(from, theirs..theirs + 1, How::Put))
+        })
+        .collect()
+}
+
+fn doubling(n: usize, me: usize) -> Vec<Round> {
+    let pairs = n - (1 << n.ilog2());
+    // Of the first members every other one leaves its values to its neighbour, and is told the result.
+    let paired = me < 2 * pairs;
+    if paired && me.is_multiple_of(2) {
+        let neighbour = me + 1;
+        return vec![
+            Round::send(neighbour, 0..1),
+            Round::receive(neighbour, 0..1, How::Put),
+        ];
+    }
+    let mut rounds = Vec::new();
+    if paired {
+        rounds.push(Round::receive(me - 1, 0..1, How::ReduceBehind));
+    }
+    let number = if paired { me / 2 } else { me - pairs };
+    let member = |number: usize| match number < pairs {
+        true => 2 * number + 1,
+        false => number + pairs,
+    };
+    for bit in 0..n.ilog2() {
+        let partner = number ^ (1 << bit);
+        let how = match partner < number {
+            true => How::ReduceBehind,
+            false => How::Reduce,
+        };
+        let there = Round::send(member(partner), 0..1);
+        rounds.push(there.and(Round::receive(member(partner), 0..1, how)));
+    }
+    if paired {
+        rounds.push(Round::send(me - 1, 0..1));
+    }
+    rounds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::{HashMap, VecDeque};
+
+    /// One block of a member: a text, so that a reduction shows its order.
+    type Block = String;
+
+    struct Member {
+        plan: Plan,
+        work: Vec<Block>,
+        round: usize,
+        sent: bool,
+    }
+
+    /// Lets all members follow their plans; the results.
+    fn run(kind: Kind, n: usize, root: usize) -> Vec<Vec<Block>> {
+        let mut members: Vec<Member> = (0..n)
+            .map(|me| {
+                let plan = Plan::new(kind, n, me, root);
+                let mut work = vec![Block::new(); plan.blocks];
+                for (block, &to) in plan.load.iter().enumerate() {
+                    work[to] = format!("{me}.{block}");
+                }
+                Member {
+                    plan,
+                    work,
+                    round: 0,
+                    sent: false,
+                }
+            })
+            .collect();
+        let mut ways: HashMap<(usize, usize), VecDeque<Vec<Block>>> = HashMap::new();
+        loop {
+            let mut moved = false;
+            for (me, member) in members.iter_mut().enumerate() {
+                let Some(round) = member.plan.rounds.get(member.round) else {
+                    continue;
+                };
+                if !std::mem::replace(&mut member.sent, true) {
+                    for send in &round.sends {
+                        assert_ne!(send.to, me, "nobody sends to itself");
+                        let blocks = member.work[send.blocks.clone()].to_vec();
+                        ways.entry((me, send.to)).or_default().push_back(blocks);
+                    }
+                }
+                if let Some(receive) = &round.receive {
+                    let way = ways.get_mut(&(receive.from, me));
+                    let Some(blocks) = way.and_then(VecDeque::pop_front) else {
+                        continue;
+                    };
+                    let places = &mut member.work[receive.blocks.clone()];
+                    assert_eq!(places.len(), blocks.len(), "{kind:?} of {n}");
+                    for (place, block) in places.iter_mut().zip(blocks) {
+                        *place = match receive.how {
+                            How::Put => block,
+                            How::Reduce => format!("({place}+{block})"),
+                            How::ReduceBehind => format!("({block}+{place})"),
+                        };
+                    }
+                }
+                member.round += 1;
+                member.sent = false;
+                moved = true;
+            }
+            if !moved {
+                break;
+            }
+        }
+        assert!(ways.values().all(VecDeque::is_empty), "{kind:?} of {n}");
+        members
+            .iter()
+            .map(|member| {
+                assert_eq!(member.round, member.plan.rounds.len(), "{kind:?} of {n}");
+                let places = member.plan.store.iter();
+                places.map(|&at| member.work[at].clone()).collect()
+            })
+            .collect()
+    }
+
+    /// Every operand of a reduction is there once.
+    fn sums(text: &str, block: usize, n: usize) -> bool {
+        let mut parts: Vec<&str> = text.split(['(', '+', ')']).collect();
+        parts.retain(|part| !part.is_empty());
+        parts.sort_by_key(|part| {
+            part.split_once('.')
+                .and_then(|it| it.0.parse::<usize>().ok())
+        });
+        parts == (0..n).map(|m| format!("{m}.{block}")).collect::<Vec<_>>()
+    }
+
+    #[test]
+    fn every_member_gets_what_is_its_own() {
+        for n in 1..=19 {
+            for root in 0..n {
+                assert!(run(Kind::Barrier, n, root).iter().all(Vec::is_empty));
+                let broadcast = run(Kind::Broadcast, n, root);
+                let gather = run(Kind::Gather, n, root);
+                let scatter = run(Kind::Scatter, n, root);
+                let reduce = run(Kind::Reduce, n, root);
+                for me in 0..n {
+                    if me == root {
+                        assert!(broadcast[me].is_empty());
+                        let all: Vec<_> = (0..n).map(|m| format!("{m}.0")).collect();
+                        assert_eq!(gather[me], all);
+                        assert!(sums(&reduce[me][0], 0, n));
+                    } else {
+                        assert_eq!(broadcast[me], [format!("{root}.0")]);
+                        assert!(gather[me].is_empty() && reduce[me].is_empty());
+                    }
+                    assert_eq!(scatter[me], [format!("{root}.{me}")]);
+                }
+            }
+            let gathered = run(Kind::AllGather, n, 0);
+            let exchanged = run(Kind::AllToAll, n, 0);
+            let scattered = run(Kind::ReduceScatter, n, 0);
+            let reduced = run(Kind::AllReduce, n, 0);
+            for me in 0..n {
+                let all = |block: usize| -> Vec<_> {
+                    (0..n).map(|member| format!("{member}.{block}")).collect()
+                };
+                assert_eq!(gathered[me], all(0));
+                assert_eq!(exchanged[me], all(me));
+                assert!(sums(&scattered[me][0], me, n), "{scattered:?}");
+                assert!(sums(&reduced[me][0], 0, n));
+                assert_eq!(reduced[me], reduced[0], "the same in the same order");
+            }
+        }
+    }
+
+    /// Nobody leaves a barrier before everybody has come: each member hears, directly or through others, of all.
+    #[test]
+    fn a_barrier_waits_for_everybody() {
+        for n in 1..=19usize {
+            let plans: Vec<_> = (0..n).map(|me| dissemination(n, me)).collect();
+            let mut known: Vec<u32> = (0..n).map(|me| 1 << me).collect();
+            for round in 0..plans[0].len() {
+                let before = known.clone();
+                for (me, plan) in plans.iter().enumerate() {
+                    let from = plan[round].receive.as_ref().map(|receive| receive.from);
+                    known[me] |= before[from.unwrap()];
+                }
+            }
+            assert!(known.iter().all(|&all| all == (1 << n) - 1));
+        }
+    }
+
+    #[test]
+    fn operations_have_the_numbers_of_the_headers() {
+        assert_eq!(Kind::of(0), Some(Kind::Barrier));
+        assert_eq!(Kind::of(8), Some(Kind::Gather));
+        assert_eq!((Kind::of(9), Kind::of(-1)), (None, None));
+    }
+}

@@ -1,0 +1,357 @@
+//! Peers that say what no member would: a device of its own, with the words of an endpoint.
+
+use super::*;
+use rkey_device::base::range::VaRange;
+use rkey_device::core::{Access, DomainId, LocalKey, RegionSpec};
+use rkey_device::engine::{Completion, RecvRequest, SendFlags, SendRequest, Sge, Status, Work};
+use rkey_device::{Config, Cq, Device, Listener, Qp, QpOptions};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The address in the name of an endpoint: a `sockaddr_in`.
+fn address_of(name: &[u8]) -> SocketAddr {
+    let port = u16::from_be_bytes([name[2], name[3]]);
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+struct Stranger {
+    address: SocketAddr,
+    cq: Cq,
+    qp: Qp,
+    closed: Arc<AtomicBool>,
+    /// Takes the connections of those who would rather use their own.
+    door: Option<JoinHandle<()>>,
+}
+
+/// A device with memory to receive into, and what it says when it connects.
+struct Home {
+    device: Device,
+    domain: DomainId,
+    memory: Vec<u8>,
+    key: LocalKey,
+    hello: Vec<u8>,
+}
+
+impl Home {
+    fn open() -> (Self, Listener) {
+        let device = Device::open(Config::from_env().unwrap()).unwrap();
+        let listener = device
+            .listen(SocketAddr::from(([127, 0, 0, 1], 0)))
+            .unwrap();
+        let domain = device.create_domain().unwrap();
+        let memory = vec![0u8; 16_384];
+        let ranges = [VaRange::new(memory.as_ptr() as u64, memory.len() as u64).unwrap()];
+        let spec = RegionSpec::new(domain, &ranges, Access::LOCAL_WRITE);
+        // SAFETY: the memory is kept as long as the device, and nobody looks at it.
+        let region = unsafe { device.register(&spec) }.unwrap();
+        let name = format!("fi_sockaddr_in://{}", listener.local_address());
+        let mut hello = b"fi2".to_vec();
+        hello.push((FI_EP_RDM as u8) << 1);
+        let mut key = DefaultHasher::new();
+        Vec::<u8>::new().hash(&mut key);
+        hello.extend(key.finish().to_le_bytes());
+        hello.push(name.len() as u8);
+        hello.extend(name.bytes());
+        let home = Self {
+            device,
+            domain,
+            memory,
+            key: region.local_key,
+            hello,
+        };
+        (home, listener)
+    }
+
+    fn qp(&self) -> (Cq, Qp) {
+        let cq = self.device.create_cq(1024, None).unwrap();
+        let options = QpOptions {
+            max_send: 64,
+            max_recv: 128,
+            max_inline: 512,
+            ..QpOptions::new(self.domain, &cq)
+        };
+        let qp = self.device.create_qp(&options).unwrap();
+        (cq, qp)
+    }
+
+    /// Room for what an endpoint says to a connected queue pair.
+    fn receive(&self, qp: &Qp) {
+        for id in 0..128 {
+            let sges = [Sge {
+                addr: self.memory.as_ptr() as u64,
+                len: self.memory.len() as u32,
+                key: self.key,
+            }];
+            qp.post_recv(&RecvRequest { id, sges: &sges }).unwrap();
+        }
+    }
+}
+
+impl Stranger {
+    /// Connects to an endpoint, as another endpoint would.
+    fn new(to: &Side) -> Self {
+        let (home, listener) = Home::open();
+        let address = listener.local_address();
+        let (cq, qp) = home.qp();
+        let there = address_of(&name_of(to.ep));
+        home.device
+            .connect(there, &[&qp], &home.hello, PATIENCE)
+            .unwrap();
+        home.receive(&qp);
+        let closed = Arc::new(AtomicBool::new(false));
+        let door = std::thread::spawn({
+            let closed = Arc::clone(&closed);
+            move || {
+                let mut guests = Vec::new();
+                while !closed.load(Ordering::Acquire) {
+                    let Ok(incoming) = listener.accept(Some(Duration::from_millis(20))) else {
+                        continue;
+                    };
+                    let (cq, qp) = home.qp();
+                    if incoming.accept(&[&qp], &home.hello).is_ok() {
+                        home.receive(&qp);
+                        guests.push((cq, qp));
+                    }
+                }
+            }
+        });
+        Self {
+            address,
+            cq,
+            qp,
+            closed,
+            door: Some(door),
+        }
+    }
+
+    /// The name by which an endpoint finds it.
+    fn name(&self) -> Vec<u8> {
+        name_at(self.address.port())
+    }
+
+    /// Says something, and waits until it has arrived; `false` if the connection has ended.
+    fn says(&self, bytes: &[u8]) -> bool {
+        let send = Work::Send {
+            imm: None,
+            invalidate: None,
+        };
+        let request = SendRequest {
+            inline: Some(bytes),
+            flags: SendFlags::SIGNALED,
+            ..SendRequest::new(7, send, &[])
+        };
+        if self.qp.post_send(&request).is_err() {
+            return false;
+        }
+        let started = Instant::now();
+        loop {
+            let mut one = [Completion::default()];
+            assert!(started.elapsed() < PATIENCE);
+            if self.cq.poll(&mut one).unwrap() == 0 {
+                std::thread::yield_now();
+            } else if !one[0].opcode.is_recv() {
+                return one[0].status == Status::Success;
+            }
+        }
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.closed.store(true, Ordering::Release);
+        let door = self.door.take().map(JoinHandle::join);
+        assert!(matches!(door, Some(Ok(()))) || std::thread::panicking());
+    }
+}
+
+/// What a part of a group says.
+#[derive(Clone)]
+struct Words {
+    kind: u8,
+    len: u32,
+    members: u64,
+    instance: u32,
+    seq: u32,
+    signature: u32,
+    payload: Vec<u8>,
+}
+
+impl Words {
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![self.kind, 4, 0, 0];
+        bytes.extend(self.len.to_le_bytes());
+        bytes.extend(0x1234_5678_9abc_u64.to_le_bytes());
+        bytes.extend(self.members.to_le_bytes());
+        let data = u64::from(self.instance) << 32 | u64::from(self.seq);
+        bytes.extend(data.to_le_bytes());
+        bytes.extend(self.signature.to_le_bytes());
+        bytes.extend(0x0bad_0bad_u32.to_le_bytes());
+        bytes.extend(&self.payload);
+        bytes
+    }
+}
+
+/// The name of a group.
+fn members(addresses: &[SocketAddr]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for address in addresses {
+        address.hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+const HERE: u8 = 10;
+const THERE: u8 = 11;
+const APART: u8 = 12;
+
+/// A member whose words make no sense ends the operation with an error, and its group; nothing else.
+#[test]
+fn a_member_that_talks_nonsense_ends_the_operation() {
+    let team = Team::open(2, &wish());
+    let honest = team.join_all();
+    let side = &team.sides[0];
+    let stranger = Stranger::new(side);
+    let number = side.insert(&stranger.name());
+    let addresses = [address_of(&name_of(side.ep)), address_of(&stranger.name())];
+    let good = Words {
+        kind: HERE,
+        len: 8,
+        members: members(&addresses),
+        instance: 0,
+        seq: 1,
+        signature: 99,
+        payload: vec![0; 8],
+    };
+    let say = |change: &dyn Fn(&mut Words)| {
+        let mut words = good.clone();
+        change(&mut words);
+        words
+    };
+    let nonsense = [
+        say(&|_| {}),
+        say(&|it| it.payload = vec![1; 400]),
+        say(&|it| (it.kind, it.len) = (THERE, 8)),
+        say(&|it| (it.kind, it.len) = (THERE, u32::MAX)),
+        say(&|it| (it.kind, it.seq) = (APART, libc::EIO as u32)),
+        say(&|it| (it.kind, it.seq) = (APART, u32::MAX)),
+        say(&|it| it.kind = 200),
+    ];
+    for (instance, mut words) in nonsense.into_iter().enumerate() {
+        words.instance = instance as u32;
+        if words.kind == HERE {
+            words.len = words.payload.len() as u32;
+        }
+        let set = Set::of(side, &[0, number as usize]);
+        let mc = join(side.ep, &set, FI_ADDR_NOTAVAIL, 1).unwrap();
+        assert!(team.event(0).is_ok());
+        let mut numbers = [5u64, 0];
+        let [source, result] = &mut numbers;
+        let it = Buffers::new(
+            std::slice::from_mut(source),
+            std::slice::from_mut(result),
+            1,
+        );
+        let sum = (FI_UINT64, FI_SUM);
+        assert_eq!(call(side, &mc, FI_ALLREDUCE, it, None, sum), 0);
+        stranger.says(&words.bytes());
+        let ended = team.done(0).unwrap_err();
+        let wanted = match words.kind {
+            APART if words.seq == u32::MAX => libc::EREMOTEIO,
+            APART => libc::EIO,
+            200 => libc::ECONNRESET,
+            _ => libc::EINVAL,
+        };
+        assert_eq!((ended, numbers), (wanted, [5, 0]), "{}", words.kind);
+        mc.close();
+    }
+    for (side, mc) in team.sides.iter().zip(&honest) {
+        assert_eq!(barrier(side, mc), 0);
+    }
+    team.all_done();
+    honest.into_iter().for_each(Mc::close);
+}
+
+/// Waits until a stranger's connection has ended.
+fn is_shut_out(team: &Team, stranger: &Stranger, words: &Words, most: u32) {
+    let started = Instant::now();
+    for seq in 0.. {
+        let words = Words {
+            seq: seq % 1_000_000,
+            ..words.clone()
+        };
+        if !stranger.says(&words.bytes()) {
+            return;
+        }
+        assert!(seq < most, "it may say whatever it likes");
+        team.progress();
+        if seq > 5000 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(started.elapsed() < PATIENCE);
+    }
+}
+
+/// Who is no member is not heard, and nobody fills our memory.
+#[test]
+fn who_is_no_member_is_shut_out() {
+    let team = Team::open(2, &wish());
+    let group = team.join_all();
+    let addresses: Vec<_> = team
+        .sides
+        .iter()
+        .map(|side| address_of(&name_of(side.ep)))
+        .collect();
+    let words = Words {
+        kind: HERE,
+        len: 400,
+        members: members(&addresses),
+        instance: 0,
+        seq: 1,
+        signature: 0,
+        payload: vec![0; 400],
+    };
+    for members in [words.members, 77] {
+        for kind in [HERE, THERE, APART] {
+            let words = Words {
+                kind,
+                members,
+                ..words.clone()
+            };
+            if kind == APART && members != 77 {
+                // There is nothing to end: it is not looked at.
+                let stranger = Stranger::new(&team.sides[0]);
+                assert!(stranger.says(&words.bytes()));
+                continue;
+            }
+            is_shut_out(&team, &Stranger::new(&team.sides[0]), &words, 20_000);
+        }
+    }
+    for (side, mc) in team.sides.iter().zip(&group) {
+        assert_eq!(barrier(side, mc), 0);
+    }
+    team.all_done();
+    group.into_iter().for_each(Mc::close);
+}
+
+/// An endpoint that has no collectives has no ear for them.
+#[test]
+fn an_endpoint_without_collectives_keeps_nothing_of_them() {
+    let team = Team {
+        sides: vec![Side::open(&Wish::default())],
+    };
+    let words = Words {
+        kind: HERE,
+        len: 0,
+        members: 1,
+        instance: 0,
+        seq: 1,
+        signature: 0,
+        payload: Vec::new(),
+    };
+    let stranger = Stranger::new(&team.sides[0]);
+    is_shut_out(&team, &stranger, &words, 20_000);
+}
