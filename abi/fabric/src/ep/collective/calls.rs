@@ -156,137 +156,40 @@ unsafe extern "C" fn broadcast(
     unsafe { start(ep, Kind::Broadcast, buffer, buffer, count, &words) }
 }
 
-unsafe extern "C" fn alltoall(
-    ep: *mut FidEp,
-    buf: *const c_void,
-    count: usize,
-    desc: *mut c_void,
-    result: *mut c_void,
-    result_desc: *mut c_void,
-    group: u64,
-    datatype: c_int,
-    flags: u64,
-    context: *mut c_void,
-) -> isize {
-    let words = Words::new(group, datatype, flags, context);
-    let (source, result) = ((buf.cast_mut(), desc), (result, result_desc));
-    // SAFETY: arguments as the caller promises.
-    unsafe { start(ep, Kind::AllToAll, source, result, count, &words) }
+/// Calls with a source and a result; those of one shape differ in their names only.
+macro_rules! two_buffers {
+    ($($name:ident: $kind:ident ($($root:ident)?) ($($op:ident)?);)*) => {$(
+        unsafe extern "C" fn $name(
+            ep: *mut FidEp,
+            buf: *const c_void,
+            count: usize,
+            desc: *mut c_void,
+            result: *mut c_void,
+            result_desc: *mut c_void,
+            group: u64,
+            $($root: u64,)?
+            datatype: c_int,
+            $($op: c_int,)?
+            flags: u64,
+            context: *mut c_void,
+        ) -> isize {
+            let words = Words::new(group, datatype, flags, context);
+            $(let words = words.with_root($root);)?
+            $(let words = words.with_op($op);)?
+            let (source, result) = ((buf.cast_mut(), desc), (result, result_desc));
+            // SAFETY: arguments as the caller promises.
+            unsafe { start(ep, Kind::$kind, source, result, count, &words) }
+        }
+    )*};
 }
-
-unsafe extern "C" fn allreduce(
-    ep: *mut FidEp,
-    buf: *const c_void,
-    count: usize,
-    desc: *mut c_void,
-    result: *mut c_void,
-    result_desc: *mut c_void,
-    group: u64,
-    datatype: c_int,
-    op: c_int,
-    flags: u64,
-    context: *mut c_void,
-) -> isize {
-    let words = Words::new(group, datatype, flags, context).with_op(op);
-    let (source, result) = ((buf.cast_mut(), desc), (result, result_desc));
-    // SAFETY: arguments as the caller promises.
-    unsafe { start(ep, Kind::AllReduce, source, result, count, &words) }
-}
-
-unsafe extern "C" fn allgather(
-    ep: *mut FidEp,
-    buf: *const c_void,
-    count: usize,
-    desc: *mut c_void,
-    result: *mut c_void,
-    result_desc: *mut c_void,
-    group: u64,
-    datatype: c_int,
-    flags: u64,
-    context: *mut c_void,
-) -> isize {
-    let words = Words::new(group, datatype, flags, context);
-    let (source, result) = ((buf.cast_mut(), desc), (result, result_desc));
-    // SAFETY: arguments as the caller promises.
-    unsafe { start(ep, Kind::AllGather, source, result, count, &words) }
-}
-
-unsafe extern "C" fn reduce_scatter(
-    ep: *mut FidEp,
-    buf: *const c_void,
-    count: usize,
-    desc: *mut c_void,
-    result: *mut c_void,
-    result_desc: *mut c_void,
-    group: u64,
-    datatype: c_int,
-    op: c_int,
-    flags: u64,
-    context: *mut c_void,
-) -> isize {
-    let words = Words::new(group, datatype, flags, context).with_op(op);
-    let (source, result) = ((buf.cast_mut(), desc), (result, result_desc));
-    // SAFETY: arguments as the caller promises.
-    unsafe { start(ep, Kind::ReduceScatter, source, result, count, &words) }
-}
-
-unsafe extern "C" fn reduce(
-    ep: *mut FidEp,
-    buf: *const c_void,
-    count: usize,
-    desc: *mut c_void,
-    result: *mut c_void,
-    result_desc: *mut c_void,
-    group: u64,
-    root: u64,
-    datatype: c_int,
-    op: c_int,
-    flags: u64,
-    context: *mut c_void,
-) -> isize {
-    let words = Words::new(group, datatype, flags, context).with_root(root);
-    let words = words.with_op(op);
-    let (source, result) = ((buf.cast_mut(), desc), (result, result_desc));
-    // SAFETY: arguments as the caller promises.
-    unsafe { start(ep, Kind::Reduce, source, result, count, &words) }
-}
-
-unsafe extern "C" fn scatter(
-    ep: *mut FidEp,
-    buf: *const c_void,
-    count: usize,
-    desc: *mut c_void,
-    result: *mut c_void,
-    result_desc: *mut c_void,
-    group: u64,
-    root: u64,
-    datatype: c_int,
-    flags: u64,
-    context: *mut c_void,
-) -> isize {
-    let words = Words::new(group, datatype, flags, context).with_root(root);
-    let (source, result) = ((buf.cast_mut(), desc), (result, result_desc));
-    // SAFETY: arguments as the caller promises.
-    unsafe { start(ep, Kind::Scatter, source, result, count, &words) }
-}
-
-unsafe extern "C" fn gather(
-    ep: *mut FidEp,
-    buf: *const c_void,
-    count: usize,
-    desc: *mut c_void,
-    result: *mut c_void,
-    result_desc: *mut c_void,
-    group: u64,
-    root: u64,
-    datatype: c_int,
-    flags: u64,
-    context: *mut c_void,
-) -> isize {
-    let words = Words::new(group, datatype, flags, context).with_root(root);
-    let (source, result) = ((buf.cast_mut(), desc), (result, result_desc));
-    // SAFETY: arguments as the caller promises.
-    unsafe { start(ep, Kind::Gather, source, result, count, &words) }
+two_buffers! {
+    alltoall: AllToAll () ();
+    allreduce: AllReduce () (op);
+    allgather: AllGather () ();
+    reduce_scatter: ReduceScatter () (op);
+    reduce: Reduce (root) (op);
+    scatter: Scatter (root) ();
+    gather: Gather (root) ();
 }
 
 unsafe extern "C" fn msg(
