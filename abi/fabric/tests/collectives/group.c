@@ -20,7 +20,7 @@ enum { RANKS = 4, NAME = 64, MOST = 50000 };
 /* What the members know of each other before libfabric connects them. */
 struct table {
 	char names[RANKS][NAME];
-	_Atomic int there;
+	_Atomic int there, joined, done;
 };
 
 static struct table *table;
@@ -52,6 +52,16 @@ static void *descs[2];
 	} \
 } while (0)
 
+/* Waits until so many members have come here; without libfabric, but with its progress. */
+static void meet(_Atomic int *counter, int members)
+{
+	atomic_fetch_add(counter, 1);
+	while (atomic_load(counter) < members) {
+		fi_cq_read(cq, NULL, 0);
+		usleep(1000);
+	}
+}
+
 static void open_all(void)
 {
 	struct fi_info *hints = fi_allocinfo();
@@ -77,9 +87,7 @@ static void open_all(void)
 	CHECK(fi_enable(ep));
 	size_t len = NAME;
 	CHECK(fi_getname(&ep->fid, table->names[me], &len));
-	atomic_fetch_add(&table->there, 1);
-	while (atomic_load(&table->there) < RANKS)
-		usleep(1000);
+	meet(&table->there, RANKS);
 	for (int rank = 0; rank < RANKS; rank++)
 		ASSERT(fi_av_insert(av, table->names[rank], 1, &numbers[rank], 0, NULL) == 1);
 	if (info->domain_attr->mr_mode & FI_MR_COLLECTIVE) {
@@ -241,6 +249,8 @@ static int member(int killed)
 	};
 	struct fid_mc *mc = join(&all);
 	if (killed) {
+		/* Who is killed earlier may end the joining of another. */
+		meet(&table->joined, RANKS);
 		if (me == RANKS - 1)
 			raise(SIGKILL);
 		fill(MOST);
@@ -254,9 +264,7 @@ static int member(int killed)
 		ASSERT(code < 0);
 		ASSERT(fi_barrier(ep, fi_mc_addr(mc), NULL) < 0);
 		/* Until everybody knows: then this one may go, too. */
-		atomic_fetch_add(&table->there, 1);
-		while (atomic_load(&table->there) < 2 * RANKS - 1)
-			fi_cq_read(cq, NULL, 0), usleep(1000);
+		meet(&table->done, RANKS - 1);
 	} else {
 		query();
 		refused(mc);
