@@ -128,7 +128,7 @@ fn not_run(proofs: &[Proof], listed: &[Listed]) -> Vec<String> {
         })
     };
     let mut problems = Vec::new();
-    for proof in proofs {
+    for proof in proofs.iter().filter(|proof| !proof.of_stage) {
         if let Some(test) = proof
             .test
             .as_deref()
@@ -192,6 +192,16 @@ mod tests {
         ]);
         let table = render::table(&clauses::parse(CLAUSES), &proofs::find(&tree));
         assert!(table.contains("shown: `rkey-verbs`: `a`"), "{table}");
+    }
+
+    #[test]
+    fn a_check_in_c_shows_its_clauses() {
+        let check = "CHECK(keys, \"VB-001 VB-002\", \"keys differ\",\n      .needs = 1) {\n}\n";
+        let tree = Tree::of(&[("abi/fabric/tests/clauses/a.c", check)]);
+        let proofs = proofs::find(&tree);
+        let table = render::table(&clauses::parse(CLAUSES), &proofs);
+        assert!(table.contains("shown: `stage fabric`: `keys`"), "{table}");
+        assert_eq!(not_run(&proofs, &[]), Vec::<String>::new());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Tests that say which clauses they show: `/// Proves: VB-010, FI-098` above a `#[test]`.
+//! Tests that say which clauses they show: `/// Proves: VB-010, FI-098` above a `#[test]`, or the second argument of a
+//! `CHECK` in C.
 
 use super::clauses::is_id;
 use crate::source::Tree;
@@ -13,6 +14,8 @@ pub(super) struct Proof {
     pub(super) test: Option<String>,
     /// The clauses.
     pub(super) ids: Vec<String>,
+    /// A check in C: its stage runs all of them, and cargo knows none.
+    pub(super) of_stage: bool,
 }
 
 impl Proof {
@@ -53,8 +56,38 @@ pub(super) fn find(tree: &Tree) -> Vec<Proof> {
                     place,
                     test,
                     ids,
+                    of_stage: false,
                 }),
             }
+        }
+    }
+    proofs.extend(checks(tree));
+    proofs
+}
+
+/// Where the checks in C are, and the stage that runs them.
+const CHECKS: &str = "abi/fabric/tests/clauses/";
+const STAGE: &str = "fabric";
+
+/// The checks in C: `CHECK(name, "FI-001 FI-002", ...`.
+fn checks(tree: &Tree) -> Vec<Proof> {
+    let mut proofs = Vec::new();
+    let files = tree.files.iter();
+    for file in files.filter(|file| file.path.starts_with(CHECKS) && file.path.ends_with(".c")) {
+        for (index, line) in file.text.lines().enumerate() {
+            let Some((name, rest)) = line
+                .strip_prefix("CHECK(")
+                .and_then(|rest| rest.split_once(','))
+            else {
+                continue;
+            };
+            proofs.push(Proof {
+                package: format!("stage {STAGE}"),
+                place: format!("{}:{}", file.path, index + 1),
+                test: Some(name.to_owned()),
+                ids: ids(rest.split('"').nth(1).unwrap_or_default()),
+                of_stage: true,
+            });
         }
     }
     proofs

@@ -70,7 +70,8 @@ impl State {
 
 const HEAD: &str = "# Conformance\n\n\
     Written by `cargo xtask conform`; do not edit. The clauses are those of [the list](spec/clauses.md): what the manual pages of\n\
-    `fi_mr`, `ibv_reg_mr` and `dat_rmr_bind` require, in our words. Tests that run in `cargo xtask test` cite clauses (`/// Proves: ID`).\n\n\
+    `fi_mr`, `ibv_reg_mr` and `dat_rmr_bind` require, in our words. Tests that run in `cargo xtask test` cite clauses (`/// Proves: ID`);\n\
+    so do the checks in C of its stage `fabric`, which run [with other providers](fabric-differences.md) too.\n\n\
     * **shown**: a test shows it through the API that the clause is about.\n\
     * **rule**: tests of the core, the engine or the device show the rule that the clause states. The call, its flags and its error codes\n\
       are not shown; they wait for the front end.\n\

@@ -5,7 +5,7 @@
 //! Every other way between the ranks is forbidden, and each MPI has to say that it took the provider.
 
 use super::rdma_core::RECORDER;
-use super::{Report, Session, unprivileged};
+use super::{Report, Session, stages, unprivileged};
 use crate::{process, testbin};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
@@ -187,17 +187,9 @@ struct Place {
 impl Place {
     fn new(session: &Session<'_>) -> Result<Self> {
         let folder = session.scratch.join("mpi");
-        fs::create_dir_all(folder.join("lib"))?;
-        let metadata = cargo_metadata::MetadataCommand::new()
-            .current_dir(session.root)
-            .no_deps()
-            .exec()?;
-        let kept = metadata.target_directory.join("mpi").into_std_path_buf();
-        install(&kept)?;
-        testbin::build(session.root, &["build", "--release", "-p", "rkey-fabric"])?;
-        let library = metadata.target_directory.join("release/librkey_fi.so");
-        fs::copy(&library, folder.join("lib/librkey-fi.so"))
-            .with_context(|| format!("copying {library}"))?;
+        fs::create_dir_all(&folder)?;
+        let kept = kept(session)?;
+        provider_into(session, &folder.join("lib"))?;
         for part in ["venv", "tests"] {
             copy(&kept.join(part), &folder)?;
         }
@@ -333,6 +325,23 @@ fn proven(mpi: Mpi, output: &str) -> Result<()> {
         mpi.name(),
         mpi.proof()
     );
+    Ok(())
+}
+
+/// The folder with MPICH and mpi4py, which are brought there if need be.
+pub(super) fn kept(session: &Session<'_>) -> Result<PathBuf> {
+    let kept = stages::in_target(session, "mpi")?;
+    install(&kept)?;
+    Ok(kept)
+}
+
+/// Puts a release build of the provider into a folder, under the name that libfabric looks for.
+pub(super) fn provider_into(session: &Session<'_>, folder: &Path) -> Result<()> {
+    testbin::build(session.root, &["build", "--release", "-p", "rkey-fabric"])?;
+    let library = stages::in_target(session, "release/librkey_fi.so")?;
+    fs::create_dir_all(folder)?;
+    fs::copy(&library, folder.join("librkey-fi.so"))
+        .with_context(|| format!("copying {}", library.display()))?;
     Ok(())
 }
 

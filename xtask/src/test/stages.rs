@@ -1,6 +1,6 @@
 //! The stages, in the order in which a mistake is cheapest to find.
 
-use super::{Report, Session, mpi, rdma_core, summary, unprivileged};
+use super::{Report, Session, fabric, mpi, rdma_core, summary, unprivileged};
 use crate::{conform, lint, packages, process, testbin};
 use anyhow::{Context, Result};
 use std::path::PathBuf;
@@ -76,6 +76,11 @@ pub(super) const ALL: &[Stage] = &[
         name: "rdma-core",
         what: "rdma-core's own Python tests against our libibverbs.so.1",
         run: rdma_core::tests,
+    },
+    Stage {
+        name: "fabric",
+        what: "the clauses of fi_mr through libfabric: rkey in every mode, tcp and shm beside it",
+        run: fabric::tests,
     },
     Stage {
         name: "mpi",
@@ -227,8 +232,8 @@ fn conformance(session: &Session<'_>) -> Result<Report> {
     ))
 }
 
-/// Target directory of a build with other flags, so that the ordinary one stays warm.
-fn side_target(session: &Session<'_>, name: &str) -> Result<PathBuf> {
+/// A place in the target directory, for a build with other flags so that the ordinary one stays warm, or what is kept.
+pub(super) fn in_target(session: &Session<'_>, name: &str) -> Result<PathBuf> {
     let metadata = cargo_metadata::MetadataCommand::new()
         .current_dir(session.root)
         .no_deps()
@@ -254,7 +259,7 @@ fn loom(session: &Session<'_>) -> Result<Report> {
     ]);
     command
         .env("RUSTFLAGS", "--cfg loom")
-        .env("CARGO_TARGET_DIR", side_target(session, "loom")?);
+        .env("CARGO_TARGET_DIR", in_target(session, "loom")?);
     command.env("LOOM_MAX_PREEMPTIONS", "3");
     let mut report = counted(
         command,
@@ -294,7 +299,7 @@ fn miri(session: &Session<'_>) -> Result<Report> {
     );
     command
         .env("PROPTEST_CASES", "2")
-        .env("CARGO_TARGET_DIR", side_target(session, "miri")?);
+        .env("CARGO_TARGET_DIR", in_target(session, "miri")?);
     for name in ["RUSTUP_TOOLCHAIN", "CARGO", "RUSTC"] {
         command.env_remove(name);
     }

@@ -1,0 +1,70 @@
+/* Attributes that came later: interfaces of device memory, page sizes, and what older programs leave behind them. */
+
+#include "suite.h"
+
+static void usable(struct world *w, struct attributes *attr) {
+    struct area area = {.bytes = attr->known.mr_iov->iov_base, .length = PAGE};
+    wants("fi_mr_regattr", regattr(&w->there, attr, 0, &area.mr), 0);
+    make_usable(w, &w->there, &area);
+    name_area(w, &w->there, &area);
+    wants("a write of a peer", access_area(w, WRITE, &area, 0, 8), 0);
+}
+
+CHECK(what_older_programs_leave, "FI-I43", "before 1.19 nothing behind the attributes of then is looked at", .below = FI_VERSION(1, 19)) {
+    struct iovec part = {pages(1), PAGE};
+    struct attributes attr = attributes(&part, 1, REMOTE);
+    memset(&attr.hmem_data, 0xEE, sizeof attr - offsetof(struct attributes, hmem_data));
+    usable(w, &attr);
+}
+
+CHECK(size_of_pages, "FI-136 FI-137", "from 1.22 on page_size may be 0 or a size of the system", .from = FI_VERSION(1, 22)) {
+    struct iovec part = {pages(1), PAGE};
+    struct attributes attr = attributes(&part, 1, REMOTE);
+    usable(w, &attr);
+    attr.page_size = PAGE;
+    attr.known.requested_key = next_key();
+    usable(w, &attr);
+}
+
+CHECK(size_of_no_pages, "FI-138", "from 1.22 on a page_size that is none of the system's is refused", .from = FI_VERSION(1, 22)) {
+    struct iovec part = {pages(1), PAGE};
+    struct attributes attr = attributes(&part, 1, REMOTE);
+    attr.page_size = 12345;
+    struct fid_mr *mr;
+    wants_refusal("fi_mr_regattr", regattr(&w->there, &attr, 0, &mr));
+}
+
+CHECK(system_memory, "FI-124", "with FI_HMEM and the interface of system memory the device is not looked at", .caps = FI_HMEM) {
+    struct iovec part = {pages(1), PAGE};
+    struct attributes attr = attributes(&part, 1, REMOTE);
+    attr.known.iface = FI_HMEM_SYSTEM;
+    attr.known.device.reserved = 0xEEEEEEEEEEEEEEEE;
+    usable(w, &attr);
+}
+
+CHECK(interfaces_of_devices, "FI-125 FI-126 FI-127 FI-128 FI-129", "with FI_HMEM a region of a device's memory is made, or refused with an error",
+      .caps = FI_HMEM) {
+    for (int iface = FI_HMEM_CUDA; iface <= FI_HMEM_SYNAPSEAI; iface++) {
+        struct iovec part = {pages(1), PAGE};
+        struct attributes attr = attributes(&part, 1, REMOTE);
+        attr.known.iface = iface;
+        struct fid_mr *mr = NULL;
+        int code = regattr(&w->there, &attr, 0, &mr);
+        wants_that(code < 0 || mr != NULL, "there is a region or an error");
+    }
+}
+
+CHECK(unknown_interface, "FI-130", "with FI_HMEM an interface that does not exist is refused", .caps = FI_HMEM) {
+    struct iovec part = {pages(1), PAGE};
+    struct attributes attr = attributes(&part, 1, REMOTE);
+    attr.known.iface = 99;
+    struct fid_mr *mr;
+    wants_refusal("fi_mr_regattr", regattr(&w->there, &attr, 0, &mr));
+}
+
+CHECK(buffers_of_the_system, "FI-043", "with FI_MR_HMEM and without FI_MR_LOCAL buffers of system memory need no registration", .needs = FI_MR_HMEM,
+      .without = FI_MR_LOCAL, .caps = FI_HMEM) {
+    struct area area = share(w, REMOTE);
+    wants("a write from a buffer as it is", write_from(w, pages(1), 64, NULL, &area), 0);
+    wants("a read into a buffer as it is", read_into(w, pages(1), 64, NULL, &area), 0);
+}

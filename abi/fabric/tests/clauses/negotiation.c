@@ -1,0 +1,88 @@
+/* What fi_getinfo makes of the mode bits that a program offers. */
+
+#include "suite.h"
+
+/* The bits that come back for these hints; ends the check when none come. */
+static int granted(struct world *w, int offered) {
+    struct fi_info *info;
+    int code = ask(w, w->api, hints(w, offered), &info);
+    if (code) differs("fi_getinfo gives %s", code_name(code));
+    int bits = info->domain_attr->mr_mode;
+    fi_freeinfo(info);
+    return bits;
+}
+
+static int refused(struct world *w, int offered) {
+    struct fi_info *info;
+    int code = ask(w, w->api, hints(w, offered), &info);
+    if (!code) fi_freeinfo(info);
+    return code;
+}
+
+/* The bits that the provider needs, by what it leaves of all. */
+static int needed(struct world *w) {
+    if (getenv("FI_RKEY_MR_MODE") && !strcmp(getenv("FI_RKEY_MR_MODE"), "BASIC")) return BASIC_BITS;
+    return granted(w, ALL_BITS);
+}
+
+CHECK(bits_that_are_needed, "FI-025 FI-037 FI-038 FI-039 FI-I16", "of all bits those come back that are needed: they are enough, and without any one of them nothing matches",
+      .bare = true) {
+    int bits = needed(w);
+    wants_that(!(bits & ~ALL_BITS), "they are among those that were offered");
+    wants_that(granted(w, bits) == bits, "they are enough");
+    for (int bit = 1; bit <= FI_MR_COLLECTIVE; bit <<= 1)
+        if (bits & bit) wants("fi_getinfo with one of them less", refused(w, bits & ~bit), -FI_ENODATA);
+}
+
+CHECK(bits_of_capabilities, "FI-079 FI-086", "FI_MR_HMEM and FI_MR_COLLECTIVE are only for programs that ask for FI_HMEM and FI_COLLECTIVE",
+      .bare = true) {
+    wants_that(!(granted(w, ALL_BITS) & (FI_MR_HMEM | FI_MR_COLLECTIVE)), "neither comes back");
+}
+
+CHECK(basic_by_name, "FI-249 FI-251", "FI_MR_BASIC is granted as it is, and stays alone", .bare = true) {
+    if (needed(w) & ~BASIC_BITS) does_not_apply("the provider needs bits that FI_MR_BASIC has not");
+    wants_that(granted(w, FI_MR_BASIC) == FI_MR_BASIC, "FI_MR_BASIC comes back");
+}
+
+CHECK(scalable_by_name, "FI-029 FI-255", "FI_MR_SCALABLE is granted where no bit is needed", .bare = true) {
+    if (needed(w)) does_not_apply("the provider needs mode bits");
+    wants_that(granted(w, FI_MR_SCALABLE) == FI_MR_SCALABLE, "FI_MR_SCALABLE comes back");
+}
+
+CHECK(basic_with_others, "FI-253 FI-261 FI-I18", "FI_MR_BASIC and FI_MR_SCALABLE with other bits match nothing", .bare = true) {
+    wants("fi_getinfo for FI_MR_BASIC and FI_MR_LOCAL", refused(w, FI_MR_BASIC | FI_MR_LOCAL), -FI_ENODATA);
+    wants("fi_getinfo for FI_MR_BASIC and FI_MR_PROV_KEY", refused(w, FI_MR_BASIC | FI_MR_PROV_KEY), -FI_ENODATA);
+    wants("fi_getinfo for FI_MR_SCALABLE and FI_MR_LOCAL", refused(w, FI_MR_SCALABLE | FI_MR_LOCAL), -FI_ENODATA);
+}
+
+CHECK(old_mode_bit, "FI-050 FI-I19", "from 1.5 on the mode bit FI_LOCAL_MR changes nothing", .bare = true) {
+    for (int i = 0; i < 2; i++) {
+        int offered = i ? ALL_BITS : ALL_BITS & ~FI_MR_LOCAL;
+        struct fi_info *with = hints(w, offered), *info;
+        with->mode |= FI_LOCAL_MR;
+        int code = ask(w, w->api, with, &info), plain = refused(w, offered);
+        wants("fi_getinfo with FI_LOCAL_MR", code, plain);
+        if (!code) wants_that(info->domain_attr->mr_mode == granted(w, offered), "the bits are the same");
+    }
+}
+
+CHECK(versions_of_old, "FI-028 FI-I17", "before 1.5 no bits mean basic or scalable registration, and FI_MR_SCALABLE asks for the second", .bare = true,
+      .from = FI_VERSION(1, 0), .below = FI_VERSION(1, 5)) {
+    int bits = granted(w, FI_MR_UNSPEC);
+    wants_that(bits == FI_MR_BASIC || bits == FI_MR_SCALABLE, "one of the two comes back");
+    if (refused(w, FI_MR_SCALABLE) == 0) wants_that(granted(w, FI_MR_SCALABLE) == FI_MR_SCALABLE, "FI_MR_SCALABLE comes back");
+    else wants_that(bits == FI_MR_BASIC, "a provider without scalable registration says so");
+}
+
+CHECK(program_of_old, "FI-I17", "before 1.5 a program without bits can do everything", .from = FI_VERSION(1, 0), .below = FI_VERSION(1, 5)) {
+    struct area area = share(w, REMOTE);
+    wants("a write", access_area(w, WRITE, &area, 0, 64), 0);
+    wants_pattern(w, area.bytes, 64, "the bytes are written");
+    wants("a read", access_area(w, READ, &area, 0, 64), 0);
+}
+
+CHECK(events_without_targets, "FI-I25", "FI_RMA_EVENT is not for a program that only asks for transfers of its own", .bare = true) {
+    struct fi_info *initiator = hints(w, ALL_BITS), *info;
+    initiator->caps = FI_RMA | FI_READ | FI_WRITE | FI_RMA_EVENT;
+    wants("fi_getinfo", ask(w, w->api, initiator, &info), -FI_ENODATA);
+}

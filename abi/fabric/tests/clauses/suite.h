@@ -1,0 +1,177 @@
+/* What the checks share: two sides of a transfer, regions made by the steps that the mode bits ask for, and verdicts.
+ *
+ * A check is a function that runs in a process of its own, once for each mode of registration and API version. It ends
+ * by returning (what came is what the clauses say), by `differs`, or by `does_not_apply`. */
+#ifndef SUITE_H
+#define SUITE_H
+
+#include <errno.h>
+#include <rdma/fabric.h>
+#include <rdma/fi_atomic.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+#include <rdma/fi_tagged.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct world;
+
+struct check {
+    const char *name;
+    /* What it shows, by the numbers of docs/spec/clauses.md. */
+    const char *clauses;
+    /* What has to come, in one sentence. */
+    const char *what;
+    void (*run)(struct world *);
+    /* Capabilities beside messages, RMA and atomics that it cannot do without. */
+    uint64_t caps;
+    /* Mode bits that it is about: one that has to be in force, and those that may not be. */
+    int needs, without;
+    /* The API versions that it is about; 0: all from 1.5 on. */
+    uint32_t from, below;
+    /* It asks for information itself: no sides are opened for it. */
+    bool bare;
+};
+
+/* A check, collected by the linker: name, clauses, what has to come, and further members. */
+#define CHECK(name, clauses, what, ...)                                                                   \
+    static void name(struct world *);                                                                     \
+    static const struct check check_##name __attribute__((section("checks"), used, aligned(8))) = {       \
+        #name, clauses, what, name, __VA_ARGS__};                                                         \
+    static void name(struct world *w)
+
+/* One side: a program with one endpoint. */
+struct side {
+    struct fi_info *info;
+    struct fid_fabric *fabric;
+    struct fid_domain *domain;
+    struct fid_cq *cq;
+    struct fid_av *av;
+    struct fid_ep *ep;
+    /* The other side. */
+    fi_addr_t peer;
+};
+
+struct world {
+    const struct check *check;
+    const char *provider;
+    uint32_t api;
+    /* `here` asks for transfers, `there` has the regions that they are about. */
+    struct side here, there;
+};
+
+/* Registered memory: its bytes, and how a peer names it. */
+struct area {
+    unsigned char *bytes;
+    size_t length;
+    struct fid_mr *mr;
+    uint64_t base, key;
+};
+
+/* struct fi_mr_attr as it is from 2.0 on: the headers that this is compiled with may end before, and libraries of later
+ * versions look at all of it. */
+struct attributes {
+    struct fi_mr_attr known;
+    void *hmem_data;
+    size_t page_size;
+    const struct fid_mr *base_mr;
+    size_t sub_mr_cnt;
+};
+_Static_assert(sizeof(struct fi_mr_attr) == 80, "the structure of 1.17: what follows it is in struct attributes");
+
+#define PAGE ((size_t)4096)
+/* Every bit that a program may offer from API version 1.5 on. */
+#define ALL_BITS                                                                                              \
+    (FI_MR_LOCAL | FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_MMU_NOTIFY |        \
+     FI_MR_RMA_EVENT | FI_MR_ENDPOINT | FI_MR_HMEM | FI_MR_COLLECTIVE)
+#define BASIC_BITS (FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY)
+#define CHOSEN_KEYS (FI_MR_PROV_KEY | FI_MR_RAW)
+#define REMOTE (FI_REMOTE_READ | FI_REMOTE_WRITE)
+#define EVERY_RIGHT (FI_SEND | FI_RECV | FI_READ | FI_WRITE | REMOTE)
+/* No completion came in time. */
+#define NOTHING_CAME 100000
+
+/* verdict.c: how a check ends when it does not end well, and how codes are written. */
+_Noreturn void differs(const char *format, ...) __attribute__((format(printf, 1, 2)));
+_Noreturn void does_not_apply(const char *format, ...) __attribute__((format(printf, 1, 2)));
+const char *code_name(long code);
+/* The call gave this code. */
+void wants(const char *call, long came, long wanted);
+/* The call gave one of the negative codes. */
+void wants_refusal(const char *call, long came);
+/* The transfer ended with an error: a code of the call, or of its completion. */
+void wants_failure(const char *transfer, long came);
+/* Something is so. */
+void wants_that(bool so, const char *what);
+/* The pattern that writes carry comes to this place. */
+void wants_pattern(struct world *w, const void *at, size_t length, const char *what);
+/* The child's end of the matter. */
+void verdicts_go_to(int descriptor);
+
+/* sides.c */
+struct fi_info *hints(struct world *w, int mr_mode);
+/* Information of the provider for these hints, or what fi_getinfo gave; the hints are freed. */
+int ask(struct world *w, uint32_t api, struct fi_info *hints, struct fi_info **info);
+void open_world(struct world *w);
+void open_side(struct world *w, struct side *side);
+/* Another endpoint in the domain of the side, with queue and addresses of its own. */
+void open_endpoint(struct side *side);
+void close_side(struct side *side);
+void close_endpoint(struct side *side);
+fi_addr_t name_of(struct side *side, struct fid_ep *other);
+/* The mode bits in force. */
+int mode(const struct world *w);
+
+/* regions.c */
+unsigned char *pages(size_t count);
+/* Registration as it is, with no further steps. */
+int reg(struct side *side, void *at, size_t length, uint64_t access, uint64_t key, uint64_t flags, struct fid_mr **mr);
+/* What fi_mr_regattr is told of these buffers, with the next key. */
+struct attributes attributes(const struct iovec *parts, size_t count, uint64_t access);
+int regattr(struct side *side, const struct attributes *attr, uint64_t flags, struct fid_mr **mr);
+/* The steps between registration and use, and how the peer names the region. */
+void make_usable(struct world *w, struct side *side, struct area *area);
+void name_area(struct world *w, struct side *side, struct area *area);
+/* A page of `there` with these rights and the pattern in it, ready for use. */
+struct area share(struct world *w, uint64_t access);
+void close_area(struct area *area);
+/* Ends a check of regions that are closed before their endpoints, where that is not allowed. */
+void needs_closable_regions(struct world *w);
+/* Registers memory of this side for its own transfers. */
+void *describe(struct world *w, struct side *side, void *at, size_t length, uint64_t access);
+/* The descriptor that a transfer of this side needs for memory of its own: NULL where none is asked for. */
+void *local(struct world *w, struct side *side, void *at, size_t length, uint64_t access);
+/* A key that no region of the test has asked for yet. */
+uint64_t next_key(void);
+
+/* transfers.c */
+enum operation { WRITE, READ, ATOMIC, FETCH, COMPARE, OPERATIONS };
+extern const char *const operation_names[OPERATIONS];
+/* The rights that an operation needs at the target. */
+uint64_t rights_for(enum operation operation);
+/* Transfers of `here`: 0, the positive error of the completion, or the negative code of the call. */
+int remote(struct world *w, enum operation operation, uint64_t address, size_t length, uint64_t key);
+int access_area(struct world *w, enum operation operation, const struct area *area, uint64_t offset, size_t length);
+int write_from(struct world *w, const void *from, size_t length, void *desc, const struct area *area);
+/* Starts such a write, and waits for nothing. */
+int write_with_data(struct world *w, const void *from, size_t length, void *desc, uint64_t data, const struct area *area);
+int read_into(struct world *w, void *to, size_t length, void *desc, const struct area *area);
+int completion(struct world *w, struct side *side, struct fi_cq_data_entry *entry);
+/* One message from `here` to `there`, by descriptors of their own; tagged or not. */
+int message(struct world *w, const void *from, void *from_desc, void *to, void *to_desc, size_t length, bool tagged);
+/* Messages still pass in both directions. */
+void endpoints_work(struct world *w);
+/* Looks at the queues of both sides: their transfers make progress. */
+void progress(struct world *w);
+/* Waits for something, with progress; false when it does not come. */
+bool comes(struct world *w, bool (*so)(void *), void *of);
+
+#endif

@@ -1,0 +1,247 @@
+//! The clauses of `fi_mr(3)` through the public interface of an installed libfabric: a C program of checks, over our
+//! provider in every mode of registration and several API versions, and over libfabric's own `tcp` and `shm`.
+//!
+//! With ours every check has to be as the clauses say. What the others do is compared with the page that explains
+//! their differences: it has to be neither more nor less.
+
+mod page;
+
+use super::{Report, Session, mpi, unprivileged};
+use crate::process;
+use anyhow::{Context, Result};
+use page::{Check, Found, Results, Verdict};
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+const SOURCES: &str = "abi/fabric/tests/clauses";
+const PAGE: &str = "docs/fabric-differences.md";
+/// Libfabric's own providers, and what its filter has to let through for each.
+const OTHERS: &[(&str, &str)] = &[("tcp", "tcp,ofi_rxm"), ("shm", "shm")];
+/// The API version of Debian's libfabric.
+const API: &str = "1.17";
+
+/// Required mode bits: none, each alone, some sets, and all that go together.
+const MODES: &[&str] = &[
+    "NONE",
+    "LOCAL",
+    "RAW",
+    "VIRT_ADDR",
+    "ALLOCATED",
+    "PROV_KEY",
+    "MMU_NOTIFY",
+    "RMA_EVENT",
+    "ENDPOINT",
+    "HMEM",
+    "COLLECTIVE",
+    "BASIC",
+    "SCALABLE",
+    "LOCAL,VIRT_ADDR,ALLOCATED,PROV_KEY",
+    "ENDPOINT,ALLOCATED",
+    "RAW,VIRT_ADDR",
+    "LOCAL,RMA_EVENT,MMU_NOTIFY",
+    "LOCAL,RAW,VIRT_ADDR,ALLOCATED,PROV_KEY,MMU_NOTIFY,RMA_EVENT,ENDPOINT,HMEM",
+];
+/// Those that a difference between versions or users can show in.
+const SOME_MODES: &[&str] = &["NONE", "LOCAL", "RAW", "MMU_NOTIFY", "ENDPOINT", "BASIC"];
+
+/// Runs of our provider.
+struct Runs {
+    /// With the libfabric that MPICH brings, which is newer than Debian's.
+    newer: bool,
+    api: &'static str,
+    modes: &'static [&'static str],
+    unprivileged: bool,
+}
+
+const fn runs(newer: bool, api: &'static str, modes: &'static [&'static str]) -> Runs {
+    Runs {
+        newer,
+        api,
+        modes,
+        unprivileged: false,
+    }
+}
+
+/// Before 1.5 no bits can be offered; what changed later changed with 1.19, 1.22 and 2.0.
+const OURS: &[Runs] = &[
+    runs(false, API, MODES),
+    runs(false, "1.5", SOME_MODES),
+    runs(false, "1.4", &["NONE", "BASIC"]),
+    runs(true, "1.18", SOME_MODES),
+    runs(true, "1.22", MODES),
+    runs(true, "2.5", SOME_MODES),
+    Runs {
+        unprivileged: true,
+        ..runs(false, API, SOME_MODES)
+    },
+];
+
+/// The stage.
+pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
+    let place = Place::new(session)?;
+    let checks = page::checks(&process::capture(place.command(false).arg("--list"))?)?;
+    let mut wrong = Vec::new();
+    let mut passed = ours(&place, &checks, &mut wrong)?;
+    let found = others(&place, &checks, &mut wrong)?;
+    let file = session.root.join(PAGE);
+    let text = fs::read_to_string(&file).unwrap_or_default();
+    let rendered = page::render(&checks, &found, &page::explanations(&text));
+    if session.record {
+        fs::write(&file, &rendered)?;
+    } else if rendered != text {
+        wrong.extend(page::changes(&text, &rendered));
+        wrong.push(format!("{PAGE} is not what came (--record)"));
+    }
+    if rendered.contains(page::UNEXPLAINED) {
+        wrong.push(format!("{PAGE}: a difference is not explained"));
+    }
+    passed += found.values().map(Results::len).sum::<usize>();
+    for what in &wrong {
+        println!("error: {what}");
+    }
+    Ok(Report {
+        passed,
+        failed: wrong.len(),
+        note: format!(
+            "{} checks; rkey in every mode, tcp and shm beside it",
+            checks.len()
+        ),
+        skipped: false,
+    })
+}
+
+/// Every check is as the clauses say wherever it applies, and it does somewhere. Gives how many were.
+fn ours(place: &Place, checks: &[Check], wrong: &mut Vec<String>) -> Result<usize> {
+    let mut passed = 0;
+    let mut shown = BTreeSet::new();
+    for runs in OURS {
+        if runs.unprivileged && !process::is_root() {
+            continue;
+        }
+        for mode in runs.modes {
+            let mut command = place.command(runs.newer);
+            command
+                .env("FI_PROVIDER", "rkey")
+                .env("FI_RKEY_MR_MODE", mode);
+            command.args(["--api", runs.api, "rkey"]);
+            place.become_user(&mut command, runs.unprivileged)?;
+            let results = page::results(&process::capture(&mut command)?, checks)?;
+            for (name, result) in results {
+                match result.verdict {
+                    Verdict::Ok => {
+                        passed += 1;
+                        shown.insert(name);
+                    }
+                    Verdict::Inapplicable => {}
+                    _ => wrong.push(format!(
+                        "rkey, API {}, mode {mode}: {name} {}: {}",
+                        runs.api,
+                        result.verdict.name(),
+                        result.came
+                    )),
+                }
+            }
+        }
+    }
+    let never = checks.iter().filter(|check| !shown.contains(&check.name));
+    wrong.extend(never.map(|check| format!("rkey: {} applies nowhere", check.name)));
+    Ok(passed)
+}
+
+/// What libfabric's own providers do; the same for every user.
+fn others(place: &Place, checks: &[Check], wrong: &mut Vec<String>) -> Result<Found> {
+    let mut found = Found::new();
+    for (provider, filter) in OTHERS {
+        let run = |unprivileged| {
+            let mut command = place.command(false);
+            // Many wait for what never comes: side by side.
+            command
+                .env("FI_PROVIDER", filter)
+                .args(["--together", "16", "--api", API, provider]);
+            place.become_user(&mut command, unprivileged)?;
+            page::results(&process::capture(&mut command)?, checks)
+        };
+        let results = run(false)?;
+        if process::is_root() {
+            for (name, result) in run(true)? {
+                if results.get(&name) != Some(&result) {
+                    wrong.push(format!(
+                        "{provider}: {name} is different for an ordinary user: {} {}",
+                        result.verdict.name(),
+                        result.came
+                    ));
+                }
+            }
+        }
+        found.insert(provider, results);
+    }
+    Ok(found)
+}
+
+/// A folder that everybody can read, with the program and the provider.
+struct Place {
+    folder: PathBuf,
+    /// The folder of the newer libfabric.
+    newer: PathBuf,
+}
+
+impl Place {
+    fn new(session: &Session<'_>) -> Result<Self> {
+        let folder = session.scratch.join("fabric");
+        fs::create_dir_all(folder.join("own"))?;
+        mpi::provider_into(session, &folder.join("lib"))?;
+        let newer = folder.join("newer");
+        fs::create_dir_all(&newer)?;
+        let library = mpi::kept(session)?.join("venv/lib/mpich/libfabric.so.1");
+        fs::copy(&library, newer.join("libfabric.so.1"))
+            .with_context(|| format!("copying {}", library.display()))?;
+        let mut sources: Vec<PathBuf> = fs::read_dir(session.root.join(SOURCES))?
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<Result<_, _>>()?;
+        sources.retain(|path| path.extension().is_some_and(|end| end == "c"));
+        sources.sort();
+        let mut compile = Command::new("gcc");
+        compile
+            .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra"])
+            .args(["-Wno-missing-field-initializers", "-o"])
+            .arg(folder.join("clauses"))
+            .args(&sources)
+            .arg("-lfabric");
+        process::capture(&mut compile)?;
+        Ok(Self { folder, newer })
+    }
+
+    /// The program with one of the two libraries.
+    fn command(&self, newer: bool) -> Command {
+        let mut command = Command::new(self.folder.join("clauses"));
+        command
+            .current_dir(self.folder.join("own"))
+            .env("FI_PROVIDER_PATH", self.folder.join("lib"))
+            .env("RKEY_LOG", "off");
+        if newer {
+            command.env("LD_LIBRARY_PATH", &self.newer);
+        }
+        command
+    }
+
+    fn become_user(&self, command: &mut Command, unprivileged: bool) -> Result<()> {
+        if !unprivileged {
+            return Ok(());
+        }
+        let uid = unprivileged::UID;
+        let own = self.folder.join(uid.to_string());
+        fs::create_dir_all(&own)?;
+        chown(&own, Some(uid), Some(uid))?;
+        command
+            .uid(uid)
+            .gid(uid)
+            .current_dir(&own)
+            .env("HOME", &own);
+        command.env("TMPDIR", &own);
+        Ok(())
+    }
+}
