@@ -493,6 +493,8 @@ impl Protection {
         let type2 = kind.is_type2();
         let claimed = self.claim(books, type2)?;
         let (index, generation) = (claimed.index(), claimed.generation());
+        // The slot may have been a region's.
+        claimed.version.store(0, Ordering::Relaxed);
         claimed.rebind(None);
         claimed.domain.store(domain.0, Ordering::Relaxed);
         claimed.endpoint.store(NONE, Ordering::Relaxed);

@@ -29,10 +29,10 @@ impl Protection {
         let entry = self.region(region)?;
         let filling = self.refill(&mut books, region, entry, change, geometry, access)?;
         // The old region leaves the table of requested keys first, so that its key is free for the new one.
-        let requested = self.forget_requested(&mut books, region, entry);
+        let requested = self.forget_requested(region, entry);
         let placed = self.place(&mut books, filling, entry.len.load(Ordering::Relaxed));
-        if let (Err(_), Some(key)) = (&placed, requested) {
-            self.remember_requested(&mut books, entry.domain(), key, region);
+        if placed.is_err() {
+            self.restore_requested(region, entry, requested);
         }
         let new = placed?;
         if let Some(endpoint) = books.endpoints.remove(&region) {
@@ -66,28 +66,22 @@ impl Protection {
             .ok_or(reached(Limit::TotalBytes, max))?;
         // A requested key that stays is found throughout, so that who uses it meanwhile hears of the change, not of a key
         // that nobody has.
-        let asked = books.requested_of.get(&region.index).copied();
+        let asked = entry.requested();
         let stays = asked.is_some() && asked == new.requested && new.domain == entry.domain();
-        let requested = match stays {
-            true => None,
-            false => self.forget_requested(&mut books, region, entry),
-        };
         if stays {
             new.rights |= flag::REQUESTED;
-        } else if let Some(key) = new.requested {
-            let kept = self.may_request(new.domain, key).and_then(|()| {
-                match self.remember_requested(&mut books, new.domain, key, region) {
-                    true => Ok(()),
-                    false => Err(reached(Limit::KeySlots, u64::from(self.slots.capacity()))),
+        } else {
+            let requested = self.forget_requested(region, entry);
+            if let Some(key) = new.requested {
+                match self.may_request(new.domain, key) {
+                    Ok(room) => room.fill(region),
+                    Err(error) => {
+                        self.restore_requested(region, entry, requested);
+                        return Err(error);
+                    }
                 }
-            });
-            if let Err(error) = kept {
-                if let Some(key) = requested {
-                    self.remember_requested(&mut books, entry.domain(), key, region);
-                }
-                return Err(error);
+                new.rights |= flag::REQUESTED;
             }
-            new.rights |= flag::REQUESTED;
         }
         let Some(retired) = self.slots.retire(region.index, region.generation) else {
             return Err(CoreError::NoSuchRegion(region)); // cannot be: it is live, and the books are locked
@@ -98,13 +92,23 @@ impl Protection {
             new.rights |= flag::SHARED;
         }
         books.bytes = bytes;
-        books.children(entry.domain())?.regions -= 1;
-        books.children(new.domain)?.regions += 1;
+        books.region_went(entry.domain(), entry.rights());
+        books.region_came(new.domain, new.rights)?;
         Ok(Changing {
             table: self,
             region,
             waiting: Some((retired, Box::new(new))),
         })
+    }
+
+    /// Gives a region the key back that was taken from it just now.
+    fn restore_requested(&self, region: RegionId, entry: &Entry, key: Option<u64>) {
+        // There is room: the place that was emptied is still there.
+        if let Some(key) = key
+            && let Ok(room) = self.may_request(entry.domain(), key)
+        {
+            room.fill(region);
+        }
     }
 
     /// What a change asks for, checked by itself.
@@ -152,8 +156,8 @@ impl Protection {
         };
         let geometry = geometry.unwrap_or_else(|| self.geometry_of(entry));
         let access = access.unwrap_or(entry.access());
-        let kept = flag::DISABLED | flag::ENDPOINT | flag::ENABLED | flag::PEER;
-        let requested = books.requested_of.get(&region.index).copied();
+        let kept = flag::DISABLED | flag::ENDPOINT | flag::ENABLED | flag::PEER | flag::INTERNAL;
+        let requested = entry.requested();
         Ok(Filling {
             domain,
             rights: access.bits() | geometry.flags | entry.rights() & kept,
@@ -226,16 +230,14 @@ impl Drop for Changing<'_> {
             return;
         };
         let mut books = self.table.books.lock();
-        if let Some(key) = books.requested_of.remove(&self.region.index) {
-            self.table.requested.remove(new.domain, key);
+        if let Some(key) = new.requested {
+            self.table.requested.remove(new.domain, key, self.region);
         }
         books.shared.remove(&self.region.index);
         books.endpoints.remove(&self.region);
         books.bytes = books.bytes.wrapping_sub(new.geometry.len);
         books.regions -= 1;
-        if let Ok(children) = books.children(new.domain) {
-            children.regions -= 1;
-        }
+        books.region_went(new.domain, new.rights);
         self.table.put_back(&mut books, false, retired);
     }
 }

@@ -35,6 +35,8 @@ pub(crate) mod flag {
     pub(crate) const SHARED: u32 = 1 << 23;
     /// The region's addresses are its virtual ones.
     pub(crate) const VIRTUAL: u32 = 1 << 24;
+    /// The front end made the region for itself.
+    pub(crate) const INTERNAL: u32 = 1 << 27;
     /// The region stands for no memory; it is a scatter list of what is read and what is written in its place.
     pub(crate) const NULL: u32 = 1 << 25;
 }
@@ -64,9 +66,10 @@ pub(crate) struct Entry {
     pub(crate) link: AtomicU32,
     /// Region: the peer that it serves, if it serves one only. Window: generation of its region's slot.
     pub(crate) link_generation: AtomicU32,
-    /// Window: changes with every bind and invalidation; odd in between.
+    /// Window: changes with every bind and invalidation; odd in between. Region: upper half of the key that the program
+    /// asked for.
     pub(crate) version: AtomicU32,
-    /// Window: its place in the list of windows.
+    /// Window: its place in the list of windows. Region: lower half of the key that the program asked for.
     pub(crate) window: AtomicU32,
 }
 
@@ -80,6 +83,7 @@ impl Entry {
         Access::from_bits_truncate(self.rights() & 0xffff)
     }
 
+    #[inline]
     pub(crate) fn domain(&self) -> DomainId {
         DomainId(self.domain.load(Ordering::Relaxed))
     }
@@ -89,6 +93,23 @@ impl Entry {
         (self.rights() & flag::PEER != 0).then(|| self.link_generation.load(Ordering::Relaxed))
     }
 
+    /// The key that the program asked for, of a region's slot that does not change meanwhile.
+    #[inline]
+    pub(crate) fn requested(&self) -> Option<u64> {
+        if self.rights() & flag::REQUESTED == 0 {
+            return None;
+        }
+        let high = u64::from(self.version.load(Ordering::Relaxed));
+        Some(high << 32 | u64::from(self.window.load(Ordering::Relaxed)))
+    }
+
+    /// Notes the key that the program asked for.
+    #[inline]
+    pub(crate) fn note_requested(&self, key: u64) {
+        self.version.store((key >> 32) as u32, Ordering::Relaxed);
+        self.window.store(key as u32, Ordering::Relaxed);
+    }
+
     /// Changes flags; the caller holds the table's lock.
     pub(crate) fn change_flags(&self, set: u32, clear: u32) {
         let rights = self.rights.load(Ordering::Relaxed);
@@ -96,6 +117,7 @@ impl Entry {
     }
 
     /// The endpoint or counter in `place`.
+    #[inline]
     pub(crate) fn tied(place: &AtomicU32) -> Option<u32> {
         let value = place.load(Ordering::Relaxed);
         (value != NONE).then_some(value)

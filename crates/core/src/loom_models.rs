@@ -4,11 +4,11 @@
 //! to a word, and a changer that looks at a word before it changes it would hide the reader's look from it.
 
 use crate::entry::{BoundTo, Entry};
-use crate::requested::Requested;
+use crate::requested::{Requested, Vacancy};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{
     Access, Accessor, BindRegion, BindRequest, Closing, DomainId, Limits, Operation, Protection,
-    Region, RegionSpec, Rules, Secrets, Section, WindowKind, WireKey,
+    Region, RegionId, RegionSpec, Rules, Secrets, Section, WindowKind, WireKey,
 };
 use loom::sync::Arc;
 use loom::thread;
@@ -50,12 +50,25 @@ fn rebind_against_binding() {
     });
 }
 
+fn first_use(index: u32) -> RegionId {
+    let generation = 0;
+    RegionId { index, generation }
+}
+
+fn add(table: &Requested, domain: DomainId, key: u64, index: u32) {
+    let Vacancy::Room(room) = table.vacancy(domain, key) else {
+        panic!("no room");
+    };
+    room.fill(first_use(index));
+}
+
 /// Looks `key` up while key 7 goes and key 8 comes into its cell, and key 5 stays in the level that was added last.
 fn look_up_against_changes(key: u64, right: fn(Option<(u32, u32)>) -> bool) {
     loom::model(move || {
         let table = Arc::new(Requested::new(1));
         let domain = DomainId(1);
-        assert!(table.insert(domain, 7, 70, 0) && table.insert(domain, 5, 50, 0));
+        add(&table, domain, 7, 70);
+        add(&table, domain, 5, 50);
         let reader = {
             let table = Arc::clone(&table);
             thread::spawn(move || {
@@ -63,8 +76,8 @@ fn look_up_against_changes(key: u64, right: fn(Option<(u32, u32)>) -> bool) {
                 assert!(right(found), "{found:?}");
             })
         };
-        table.remove(domain, 7);
-        assert!(table.insert(domain, 8, 80, 0));
+        table.remove(domain, 7, first_use(70));
+        add(&table, domain, 8, 80);
         reader.join().unwrap();
         assert_eq!(table.find(domain, 7), None);
         assert_eq!(table.find(domain, 8), Some((80, 0)));
@@ -146,7 +159,7 @@ impl World {
 
     /// What an owner does before the memory is its own again; false if somebody holds it still.
     fn take_back(&self, closing: Closing<'_>) -> bool {
-        drop(self.engine.lock());
+        self.engine.pass();
         let drained = closing.finish().is_ok();
         if drained {
             self.memory.store(OURS, Ordering::Relaxed);

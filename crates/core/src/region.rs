@@ -53,6 +53,8 @@ pub struct RegionSpec<'a> {
     pub peer: Option<u32>,
     /// Where the memory comes from.
     pub memory: MemoryKind,
+    /// The front end makes it for itself, not for its program: see [`crate::Protection::regions_of_program`].
+    pub internal: bool,
     /// The rules of the API that asks.
     pub rules: Rules,
 }
@@ -71,6 +73,7 @@ impl<'a> RegionSpec<'a> {
             needs_endpoint: false,
             peer: None,
             memory: MemoryKind::User,
+            internal: false,
             rules: Rules::empty(),
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::entry::{Entry, NONE, flag};
 use crate::lease::Closing;
+use crate::requested::{Room, Vacancy};
 use crate::scatter::Pieces;
 use crate::state::{RegionEvent, RegionState};
 use crate::sync::{AtomicU32, Ordering};
@@ -50,6 +51,9 @@ impl Protection {
         }
         if spec.peer.is_some() {
             rights |= flag::PEER;
+        }
+        if spec.internal {
+            rights |= flag::INTERNAL;
         }
         self.enter(Filling {
             geometry,
@@ -299,9 +303,10 @@ impl Protection {
         let bytes = bytes
             .filter(|bytes| *bytes <= max)
             .ok_or(reached(Limit::TotalBytes, max))?;
-        if let Some(key) = it.requested {
-            self.may_request(it.domain, key)?;
-        }
+        let room = match it.requested {
+            Some(key) => Some(self.may_request(it.domain, key)?),
+            None => None,
+        };
         let claimed = self
             .claim(books, false)
             .ok_or_else(|| reached(Limit::KeySlots, u64::from(self.slots.capacity())))?;
@@ -310,16 +315,8 @@ impl Protection {
             generation: claimed.generation(),
         };
         let mut rights = it.rights;
-        if let Some(key) = it.requested {
-            if !self.remember_requested(books, it.domain, key, id) {
-                // A claim cannot be given back: the slot becomes a region for a moment, and ends at once.
-                claimed.rights.store(flag::DISABLED, Ordering::Relaxed);
-                claimed.publish();
-                if let Some(retired) = self.slots.retire(id.index, id.generation) {
-                    self.put_back(books, false, retired);
-                }
-                return Err(reached(Limit::KeySlots, u64::from(self.slots.capacity())));
-            }
+        if let Some(room) = room {
+            room.fill(id);
             rights |= flag::REQUESTED;
         }
         if it.memory != MemoryKind::User {
@@ -331,7 +328,7 @@ impl Protection {
         claimed.publish();
         books.bytes = bytes.wrapping_add(replaced); // `end` takes them away again
         books.regions += 1;
-        books.children(domain)?.regions += 1;
+        books.region_came(domain, rights)?;
         Ok(Region {
             id,
             local_key: self.keys.local(id.index, id.generation),
@@ -360,6 +357,9 @@ impl Protection {
         if let Some(peer) = it.peer {
             slot.link_generation.store(peer, Ordering::Relaxed);
         }
+        if let Some(key) = it.requested {
+            slot.note_requested(key);
+        }
     }
 
     /// Ends a live region on which nothing hangs.
@@ -367,58 +367,39 @@ impl Protection {
     pub(crate) fn end(&self, books: &mut Books, region: RegionId, entry: &Entry) -> Closing<'_> {
         debug_assert!(state(entry).step(RegionEvent::Close) == Some(RegionState::Closing));
         let rights = entry.rights();
-        if rights & (flag::REQUESTED | flag::SHARED) != 0 {
-            self.forget_requested(books, region, entry);
+        if rights & flag::REQUESTED != 0 {
+            self.forget_requested(region, entry);
+        }
+        if rights & flag::SHARED != 0 {
             books.shared.remove(&region.index);
         }
         books.bytes = books.bytes.wrapping_sub(entry.len.load(Ordering::Relaxed));
         books.regions -= 1;
-        if let Ok(children) = books.children(entry.domain()) {
-            children.regions -= 1;
-        }
+        books.region_went(entry.domain(), rights);
         let retired = self.slots.retire(region.index, region.generation);
         // There is one: it is live, and nobody else retires without the books.
         let busy = retired.and_then(|retired| self.try_put_back(books, false, retired).err());
         Closing::new(self, busy, rights & flag::SHARED != 0)
     }
 
-    #[cold]
-    pub(crate) fn may_request(&self, domain: DomainId, key: u64) -> Result<(), CoreError> {
+    /// Room for a key that the program asks for.
+    #[inline]
+    pub(crate) fn may_request(&self, domain: DomainId, key: u64) -> Result<Room<'_>, CoreError> {
         if key == u64::MAX {
             return Err(CoreError::KeyReserved(key));
         }
-        match self.requested.find(domain, key) {
-            Some(_) => Err(CoreError::KeyTaken(key)),
-            None => Ok(()),
+        match self.requested.vacancy(domain, key) {
+            Vacancy::Room(room) => Ok(room),
+            Vacancy::Taken => Err(CoreError::KeyTaken(key)),
+            Vacancy::Full => Err(reached(Limit::KeySlots, u64::from(self.slots.capacity()))),
         }
     }
 
-    #[cold]
-    pub(crate) fn remember_requested(
-        &self,
-        books: &mut Books,
-        domain: DomainId,
-        key: u64,
-        region: RegionId,
-    ) -> bool {
-        let kept = self
-            .requested
-            .insert(domain, key, region.index, region.generation);
-        if kept {
-            books.requested_of.insert(region.index, key);
-        }
-        kept
-    }
-
-    #[cold]
-    pub(crate) fn forget_requested(
-        &self,
-        books: &mut Books,
-        region: RegionId,
-        entry: &Entry,
-    ) -> Option<u64> {
-        let key = books.requested_of.remove(&region.index)?;
-        self.requested.remove(entry.domain(), key);
+    /// Takes the key away that the program asked for.
+    #[inline]
+    pub(crate) fn forget_requested(&self, region: RegionId, entry: &Entry) -> Option<u64> {
+        let key = entry.requested()?;
+        self.requested.remove(entry.domain(), key, region);
         Some(key)
     }
 }

@@ -4,30 +4,80 @@
 //! levels stay where they are, so that readers never meet a table that moves. A cell's target is written last and
 //! taken away first, and a reader looks at it before and after the key: it believes only what did not change.
 //! The caller that finds a target pins the slot, which tells whether it is still the one.
+//!
+//! With many keys what a look-up costs is the cache lines that it touches: a bucket is two, side by side, and a key is
+//! looked for first in the one where it was put if there was room.
 
-use crate::DomainId;
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use crate::key::GENERATIONS;
+use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
+use crate::{DomainId, Limits, RegionId};
 use std::sync::OnceLock;
 
 const BUCKET: usize = if cfg!(loom) { 1 } else { 8 };
 const FIRST_LEVEL: usize = if cfg!(loom) { 1 } else { 64 };
 const LEVELS: usize = 9;
-const EMPTY: u64 = u64::MAX;
+/// The target of a free cell.
+const EMPTY: u64 = 0;
+/// In the target of a cell that is not free.
+const USED: u64 = 1 << 31;
+const INDEX_BITS: u32 = 20;
 
-#[derive(Debug)]
+const _: () = assert!(Limits::KEY_SLOTS <= 1 << INDEX_BITS && GENERATIONS <= 1 << 11);
+
+#[derive(Debug, Default)]
 struct Cell {
-    /// Slot index and generation; `EMPTY` when the cell is free.
+    /// Domain (32 bits), `USED`, generation (11) and slot index (20); `EMPTY` when the cell is free.
     target: AtomicU64,
     key: AtomicU64,
-    domain: AtomicU32,
 }
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Bucket([Cell; BUCKET]);
 
 /// The table of requested keys. Changes are made by one caller at a time, who holds the protection table's lock.
 pub(crate) struct Requested {
-    levels: [OnceLock<Box<[Cell]>>; LEVELS],
+    levels: [OnceLock<Box<[Bucket]>>; LEVELS],
     /// How many levels there are.
     grown: AtomicUsize,
     factor: u64,
+}
+
+/// Whether a key can be added.
+pub(crate) enum Vacancy<'a> {
+    /// It can, here.
+    Room(Room<'a>),
+    /// It is there already.
+    Taken,
+    /// There is no room for it.
+    Full,
+}
+
+/// Room for a key. It is there as long as nobody adds another.
+#[must_use = "the key is not in the table yet"]
+pub(crate) struct Room<'a> {
+    cell: &'a Cell,
+    domain: DomainId,
+    key: u64,
+}
+
+impl Room<'_> {
+    /// Adds the key.
+    #[inline]
+    pub(crate) fn fill(self, region: RegionId) {
+        // Nobody believes the cell before its target is there again; the fence keeps the key's store behind the
+        // removal that emptied it.
+        fence(Ordering::Release);
+        self.cell.key.store(self.key, Ordering::Relaxed);
+        let target = target(self.domain, region);
+        self.cell.target.store(target, Ordering::Release);
+    }
+}
+
+#[inline]
+fn target(domain: DomainId, region: RegionId) -> u64 {
+    let name = region.generation << INDEX_BITS | region.index;
+    u64::from(domain.0) << 32 | USED | u64::from(name)
 }
 
 impl Requested {
@@ -42,99 +92,118 @@ impl Requested {
     /// The slot index and generation that `key` names in `domain`.
     #[inline]
     pub(crate) fn find(&self, domain: DomainId, key: u64) -> Option<(u32, u32)> {
+        let mixed = self.mix(domain, key);
         for level in self.levels() {
-            for cell in self.bucket(level, domain, key) {
+            for cell in cells(level, mixed) {
                 let target = cell.target.load(Ordering::Acquire);
-                if target == EMPTY
-                    || cell.key.load(Ordering::Relaxed) != key
-                    || cell.domain.load(Ordering::Relaxed) != domain.0
-                {
+                if !belongs(target, domain) || cell.key.load(Ordering::Relaxed) != key {
                     continue;
                 }
                 fence(Ordering::Acquire);
                 if cell.target.load(Ordering::Relaxed) == target {
-                    return Some(((target >> 32) as u32, target as u32));
+                    let name = (target & (USED - 1)) as u32;
+                    return Some((name & ((1 << INDEX_BITS) - 1), name >> INDEX_BITS));
                 }
             }
         }
         None
     }
 
-    /// Adds a key that is not there; false when there is no room.
-    pub(crate) fn insert(&self, domain: DomainId, key: u64, index: u32, generation: u32) -> bool {
-        let grown = self.grown.load(Ordering::Relaxed);
-        // The largest level first: it is the one that lookups try first.
-        for number in (0..grown)
-            .rev()
-            .chain([grown])
-            .take_while(|number| *number < LEVELS)
-        {
-            let level = self.levels[number].get_or_init(|| new_level(number));
-            self.grown.store(grown.max(number + 1), Ordering::Release);
-            for cell in self.bucket(level, domain, key) {
-                if cell.target.load(Ordering::Relaxed) == EMPTY {
-                    // Nobody believes the cell before its target is there again; the fence keeps these stores
-                    // behind the removal that emptied it.
-                    fence(Ordering::Release);
-                    cell.key.store(key, Ordering::Relaxed);
-                    cell.domain.store(domain.0, Ordering::Relaxed);
-                    let target = u64::from(index) << 32 | u64::from(generation);
-                    cell.target.store(target, Ordering::Release);
-                    return true;
+    /// Whether a key can be added, and where.
+    #[inline]
+    pub(crate) fn vacancy(&self, domain: DomainId, key: u64) -> Vacancy<'_> {
+        let mixed = self.mix(domain, key);
+        // In the largest level that has room: it is the one that lookups try first.
+        let mut free = None;
+        for level in self.levels() {
+            for cell in cells(level, mixed) {
+                let target = cell.target.load(Ordering::Relaxed);
+                if target == EMPTY {
+                    free = free.or(Some(cell));
+                } else if belongs(target, domain) && cell.key.load(Ordering::Relaxed) == key {
+                    return Vacancy::Taken;
                 }
             }
         }
-        false
+        match free.or_else(|| self.grow(mixed)) {
+            Some(cell) => Vacancy::Room(Room { cell, domain, key }),
+            None => Vacancy::Full,
+        }
     }
 
-    /// Takes a key away.
-    pub(crate) fn remove(&self, domain: DomainId, key: u64) {
+    /// Adds a level, and says where in it a key goes.
+    #[cold]
+    fn grow(&self, mixed: u64) -> Option<&Cell> {
+        let grown = self.grown.load(Ordering::Relaxed);
+        let level = self.levels.get(grown)?.get_or_init(|| {
+            let buckets = (FIRST_LEVEL << (2 * grown)) / BUCKET;
+            (0..buckets).map(|_| Bucket::default()).collect()
+        });
+        self.grown.store(grown + 1, Ordering::Release);
+        cells(level, mixed).next()
+    }
+
+    /// Takes a key away, if it names this region.
+    #[inline]
+    pub(crate) fn remove(&self, domain: DomainId, key: u64, region: RegionId) {
+        let mixed = self.mix(domain, key);
+        let target = target(domain, region);
         for level in self.levels() {
-            for cell in self.bucket(level, domain, key) {
-                if cell.target.load(Ordering::Relaxed) != EMPTY
-                    && cell.key.load(Ordering::Relaxed) == key
-                    && cell.domain.load(Ordering::Relaxed) == domain.0
-                {
-                    cell.target.store(EMPTY, Ordering::Release);
-                    return;
+            for cell in cells(level, mixed) {
+                if cell.target.load(Ordering::Relaxed) == target {
+                    return cell.target.store(EMPTY, Ordering::Release);
                 }
             }
         }
     }
 
     /// The levels, the largest and usually fullest first.
-    #[inline]
-    fn levels(&self) -> impl Iterator<Item = &[Cell]> {
-        let grown = self.grown.load(Ordering::Acquire).min(LEVELS);
-        self.levels[..grown]
-            .iter()
-            .rev()
-            .filter_map(|level| level.get().map(|level| &level[..]))
+    #[inline(always)]
+    fn levels(&self) -> impl Iterator<Item = &[Bucket]> {
+        let grown = self.grown.load(Ordering::Acquire);
+        let level = |number: usize| Some(&**self.levels.get(number)?.get()?);
+        (0..grown).rev().map_while(level)
     }
 
     #[inline]
-    fn bucket<'a>(&self, level: &'a [Cell], domain: DomainId, key: u64) -> &'a [Cell] {
+    fn mix(&self, domain: DomainId, key: u64) -> u64 {
         let mixed = (key ^ u64::from(domain.0).rotate_left(40)).wrapping_mul(self.factor);
-        let mixed = (mixed ^ mixed >> 32).wrapping_mul(self.factor);
-        // Levels have a power of two of cells, and at least a bucket.
-        let start = (mixed >> 36) as usize & (level.len() - 1) & !(BUCKET - 1);
-        &level[start..start + BUCKET]
+        (mixed ^ mixed >> 32).wrapping_mul(self.factor)
     }
 }
 
-fn new_level(number: usize) -> Box<[Cell]> {
-    let cells = FIRST_LEVEL << (2 * number);
-    let empty = || Cell {
-        target: AtomicU64::new(EMPTY),
-        key: AtomicU64::new(0),
-        domain: AtomicU32::new(0),
-    };
-    (0..cells).map(|_| empty()).collect()
+/// Whether a cell is that of a key in this domain.
+#[inline]
+fn belongs(target: u64, domain: DomainId) -> bool {
+    target & USED != 0 && target >> 32 == u64::from(domain.0)
+}
+
+/// The cells of a level that may be a key's, in the order in which they are tried.
+#[inline]
+fn cells(level: &[Bucket], mixed: u64) -> impl Iterator<Item = &Cell> {
+    // Levels have a power of two of buckets. Which half of its bucket a key tries first says a bit that does not
+    // choose the bucket.
+    let bucket = &level[(mixed >> 36) as usize & (level.len() - 1)].0;
+    let first = (mixed >> 35) as usize & 1;
+    (0..BUCKET).map(move |number| &bucket[(number + first * (BUCKET / 2)) % BUCKET])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn region(index: u32, generation: u32) -> RegionId {
+        RegionId { index, generation }
+    }
+
+    fn add(table: &Requested, domain: DomainId, key: u32, generation: u32) {
+        let Vacancy::Room(room) = table.vacancy(domain, u64::from(key)) else {
+            panic!("no room for {key}");
+        };
+        room.fill(region(key, generation));
+        let again = table.vacancy(domain, u64::from(key));
+        assert!(matches!(again, Vacancy::Taken));
+    }
 
     #[test]
     #[cfg_attr(miri, ignore = "many thousand steps")]
@@ -142,15 +211,17 @@ mod tests {
         let table = Requested::new(0x1234_5678_9abc_def1);
         let (one, two) = (DomainId(1), DomainId(2));
         for key in 0..10_000u32 {
-            assert!(table.insert(one, u64::from(key), key, 7));
-            assert!(table.insert(two, u64::from(key), key, 8));
+            add(&table, one, key, 7);
+            add(&table, two, key, 8);
         }
         for key in 0..10_000u32 {
             assert_eq!(table.find(one, u64::from(key)), Some((key, 7)));
             assert_eq!(table.find(two, u64::from(key)), Some((key, 8)));
         }
         for key in (0..10_000).step_by(2) {
-            table.remove(one, key);
+            table.remove(one, key, region(key as u32, 6)); // another use of the slot
+            assert!(table.find(one, key).is_some());
+            table.remove(one, key, region(key as u32, 7));
         }
         for key in 0..10_000 {
             assert_eq!(table.find(one, key).is_some(), key % 2 == 1);

@@ -3,7 +3,8 @@
 //! A pin and its end are two atomic read-modify-writes, several times as much as the rest of a check. An engine does
 //! all its checks and all its copies under its own lock, so it can do without: it keeps a [`Section`] behind that lock.
 //!
-//! **The contract.** Whoever closes or re-registers a region has to pass through that lock once (lock it and unlock it)
+//! **The contract.** Whoever closes or re-registers a region has to pass through that lock once (lock it and unlock it,
+//! or [`pass`](rkey_base::lock::SpinLock::pass) by)
 //! after the request that ended the region returned and before the memory goes back to its owner (and, where a region
 //! is changed in place, before [`crate::Changing::finish`]). What was granted in
 //! the section before has ended by then, and what is asked in it later sees that the region has ended.
@@ -26,8 +27,8 @@ pub struct Section(());
 impl Protection {
     /// A section, to be kept behind a lock.
     ///
-    /// The caller promises that after a region was closed or re-registered that lock is locked and unlocked once before
-    /// the region's memory is anybody else's. Leases given in the section do not outlive the lock's guard.
+    /// The caller promises that after a region was closed or re-registered that lock is locked and unlocked, or passed
+    /// by, once before the region's memory is anybody else's. Leases given in the section do not outlive the lock's guard.
     #[must_use]
     pub fn section(&self) -> Section {
         Section(())

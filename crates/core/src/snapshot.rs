@@ -90,7 +90,7 @@ impl Protection {
     /// meanwhile may show in one and not in another.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        let (domains, windows, requested, total_bytes) = {
+        let (domains, windows, total_bytes) = {
             let books = self.books.lock();
             let domains = books
                 .open_domains()
@@ -127,24 +127,13 @@ impl Protection {
                     }
                 })
                 .collect();
-            (
-                domains.collect(),
-                windows,
-                books.requested_of.clone(),
-                books.bytes,
-            )
+            (domains.collect(), windows, books.bytes)
         };
         let regions = self
             .slots
             .iter_live()
             .filter(|pin| pin.rights() & flag::WINDOW == 0);
-        let regions = regions.map(|pin| {
-            let requested = requested.get(&pin.index()).copied();
-            RegionInfo {
-                requested,
-                ..self.region_info(&pin)
-            }
-        });
+        let regions = regions.map(|pin| self.region_info(&pin));
         Snapshot {
             domains,
             regions: regions.collect(),
@@ -179,7 +168,7 @@ impl Protection {
             windows: pin.link.load(Ordering::Relaxed),
             endpoint: Entry::tied(&pin.endpoint),
             counter: Entry::tied(&pin.counter),
-            requested: None,
+            requested: pin.requested(),
         }
     }
 }

@@ -57,8 +57,6 @@ pub(crate) struct Books {
     pub(crate) live_windows: u32,
     /// Type 2 windows that are bound.
     pub(crate) bound_type2: u32,
-    /// Requested keys by slot.
-    pub(crate) requested_of: HashMap<u32, u64>,
     /// Endpoints that regions are tied to.
     pub(crate) endpoints: HashMap<RegionId, u32>,
     /// Regions in shared segments, by slot.
@@ -72,6 +70,8 @@ struct DomainRecord {
     generation: u16,
     open: bool,
     children: DomainChildren,
+    /// Regions among them that the front end made for itself.
+    internal: u32,
 }
 
 /// A retired slot that waits for its last user.
@@ -170,6 +170,16 @@ impl Protection {
         Ok(())
     }
 
+    /// How many regions of a domain are not closed, without those that the front end made for itself.
+    ///
+    /// # Errors
+    /// [`CoreError::NoSuchDomain`].
+    pub fn regions_of_program(&self, domain: DomainId) -> Result<u32, CoreError> {
+        let mut books = self.books.lock();
+        let record = books.domain(domain)?;
+        Ok(record.children.regions - record.internal)
+    }
+
     /// A free slot for a region or a window.
     #[inline]
     pub(crate) fn claim(&self, books: &mut Books, type2: bool) -> Option<Claimed<'_, Entry>> {
@@ -255,6 +265,24 @@ impl Books {
     #[inline]
     pub(crate) fn children(&mut self, domain: DomainId) -> Result<&mut DomainChildren, CoreError> {
         Ok(&mut self.domain(domain)?.children)
+    }
+
+    /// A region with these rights and flags has come into an open domain.
+    #[inline]
+    pub(crate) fn region_came(&mut self, domain: DomainId, rights: u32) -> Result<(), CoreError> {
+        let record = self.domain(domain)?;
+        record.children.regions += 1;
+        record.internal += u32::from(rights & flag::INTERNAL != 0);
+        Ok(())
+    }
+
+    /// It has gone.
+    #[inline]
+    pub(crate) fn region_went(&mut self, domain: DomainId, rights: u32) {
+        if let Ok(record) = self.domain(domain) {
+            record.children.regions -= 1;
+            record.internal -= u32::from(rights & flag::INTERNAL != 0);
+        }
     }
 
     /// The open domains.

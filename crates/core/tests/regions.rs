@@ -534,39 +534,6 @@ fn a_close_that_nobody_waits_for_ends_later() {
 }
 
 #[test]
-fn a_domain_with_children_stays() {
-    let (table, domain) = table();
-    let ranges = [range(0x1000, 64)];
-    let region = table
-        .register(&RegionSpec::new(domain, &ranges, ALL))
-        .unwrap();
-    let window = table.create_window(domain, WindowKind::Type1).unwrap();
-    table.hold_domain(domain).unwrap();
-    let children = DomainChildren {
-        regions: 1,
-        windows: 1,
-        holders: 1,
-    };
-    let busy = table.close_domain(domain).unwrap_err();
-    assert_eq!(busy, CoreError::DomainBusy { domain, children });
-    assert_eq!(
-        busy.to_string(),
-        "domain 1 is busy: 1 regions, 1 windows, 1 queue pairs"
-    );
-    table.release_domain(domain).unwrap();
-    table.close_window(window.id).unwrap();
-    table.close_region(region.id).unwrap().finish().unwrap();
-    table.close_domain(domain).unwrap();
-    assert_eq!(
-        table.close_domain(domain),
-        Err(CoreError::NoSuchDomain(domain))
-    );
-    let refused = table.register(&RegionSpec::new(domain, &ranges, ALL));
-    assert_eq!(refused, Err(CoreError::NoSuchDomain(domain)));
-    assert_ne!(table.create_domain().unwrap(), domain);
-}
-
-#[test]
 fn a_reregistration_changes_keys_or_nothing() {
     let (table, domain) = table();
     let other = table.create_domain().unwrap();

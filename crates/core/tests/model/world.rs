@@ -345,6 +345,7 @@ impl World {
             needs_endpoint: ask.needs_endpoint,
             peer: None,
             memory: MemoryKind::User,
+            internal: self.random.one_in(4),
             rules: Self::rules(ask.verbs),
         });
         let model = self.model.register(&ask);
