@@ -59,13 +59,32 @@ impl<T> SpinLock<T> {
     /// Locks if nobody holds the lock at this moment.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        self.locked
-            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
-            .then(|| Guard {
-                lock: self,
-                _not_send: std::marker::PhantomData,
-            })
+        // Sequentially consistent for `pass`.
+        let locked = self
+            .locked
+            .compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed)
+            .is_ok();
+        crate::sync::order_for_loom();
+        locked.then(|| Guard {
+            lock: self,
+            _not_send: std::marker::PhantomData,
+        })
+    }
+
+    /// Waits until whoever holds the lock at this moment has let go, as locking and unlocking would, for the price of a
+    /// load when nobody holds it.
+    ///
+    /// What the caller has changed before, by a sequentially consistent read-modify-write, is seen by whoever locks
+    /// afterwards and looks by a sequentially consistent load; what earlier holders did has happened before this
+    /// returns.
+    #[inline]
+    pub fn pass(&self) {
+        crate::sync::order_for_loom();
+        // One of the two comes first in the order of all such operations: our load, and then a holder that it does not
+        // see looks after our change; or the holder's exchange, and then our load sees it or what it unlocked.
+        if self.locked.load(Ordering::SeqCst) {
+            drop(self.lock());
+        }
     }
 
     /// Whether somebody holds the lock at this moment; by the time the answer is used it may be wrong.
@@ -186,6 +205,26 @@ mod tests {
     }
 
     #[test]
+    fn to_pass_is_to_wait_for_the_holder() {
+        let lock = &SpinLock::new(0);
+        lock.pass();
+        let guard = lock.lock();
+        let passed = &AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                lock.pass();
+                passed.store(true, Ordering::SeqCst);
+            });
+            for _ in 0..100 {
+                std::thread::yield_now();
+                assert!(!passed.load(Ordering::SeqCst));
+            }
+            drop(guard);
+        });
+        assert!(!lock.is_locked());
+    }
+
+    #[test]
     fn a_panic_unlocks() {
         let lock = SpinLock::new(0);
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -214,6 +253,30 @@ mod loom_models {
             *lock.lock() += 1;
             other.join().unwrap();
             assert_eq!(*lock.lock(), 2);
+        });
+    }
+
+    /// Who ends something and passes has it alone afterwards.
+    #[test]
+    fn what_has_ended_is_used_no_more_after_a_pass() {
+        loom::model(|| {
+            let ended = Arc::new(AtomicBool::new(false));
+            let world = Arc::new((SpinLock::new(()), UnsafeCell::new(0)));
+            let user = {
+                let (ended, world) = (Arc::clone(&ended), Arc::clone(&world));
+                thread::spawn(move || {
+                    let _guard = world.0.lock();
+                    if !ended.load(Ordering::SeqCst) {
+                        // SAFETY: that nobody else uses it now is what loom checks.
+                        world.1.with_mut(|value| unsafe { *value += 1 });
+                    }
+                })
+            };
+            ended.swap(true, Ordering::SeqCst);
+            world.0.pass();
+            // SAFETY: as above.
+            world.1.with_mut(|value| unsafe { *value += 1 });
+            user.join().unwrap();
         });
     }
 

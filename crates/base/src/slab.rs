@@ -118,7 +118,7 @@ impl<T> Slot<T> {
             match self.word.compare_exchange_weak(
                 seen.0,
                 wanted.0,
-                Ordering::AcqRel,
+                Ordering::SeqCst,
                 Ordering::Acquire,
             ) {
                 Ok(_) => return Some(seen),
@@ -314,7 +314,8 @@ impl<T> Slab<T> {
     }
 
     /// Ends a slot's life: from now on it cannot be found. `None` when the slot is not live under this generation;
-    /// of several callers at once exactly one gets it.
+    /// of several callers at once exactly one gets it. It is sequentially consistent with [`Look::is_live`]
+    /// (see [`SpinLock::pass`]).
     #[inline]
     pub fn retire(&self, index: u32, generation: u32) -> Option<Retired<'_, T>> {
         let slot = self.slot(index)?;
@@ -500,7 +501,7 @@ impl<'a, T> Look<'a, T> {
     #[must_use]
     #[inline(always)]
     pub fn is_live(&self, generation: u32) -> bool {
-        let word = self.slot.load();
+        let word = Word(self.slot.word.load(Ordering::SeqCst));
         word.is(Word::LIVE) && word.generation() == generation
     }
 }

@@ -38,6 +38,14 @@ impl<T> UnsafeCell<T> {
     }
 }
 
+/// Loom knows sequential consistency from fences only: one goes wherever an access has that ordering and the order of
+/// accesses to different words matters.
+#[inline(always)]
+pub(crate) fn order_for_loom() {
+    #[cfg(loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
+
 /// Waits a little while another thread does something short: by a processor hint for the first rounds, then by giving
 /// the processor away, because on a small machine the thread that is waited for may need this very core.
 #[derive(Debug, Default)]

@@ -9,11 +9,11 @@
 //! Until then some memory of a lost link is kept, too. The engine thread looks after it.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rkey_engine::LinkId;
+use rkey_engine::{Exposure, LinkId};
 use rkey_link::AnyLink;
 use rkey_link::shm::{Reach, ShmLink};
 
@@ -28,6 +28,8 @@ const LONG: Duration = Duration::from_secs(1);
 pub(crate) struct Reaches {
     all: Mutex<HashMap<LinkId, Reach>>,
     count: AtomicUsize,
+    /// How many links the engine had lost when no peer of theirs was left that is not at rest.
+    settled: AtomicU64,
 }
 
 impl Reaches {
@@ -46,12 +48,24 @@ impl Reaches {
     #[inline]
     pub(crate) fn has_strays(&self, engine: &DeviceEngine) -> bool {
         let known = self.count.load(Ordering::Acquire);
-        known > 0
+        let strays = known > 0
             && engine
                 .links()
                 .filter(|(_, link)| is_requester(link))
                 .count()
-                != known
+                != known;
+        if !strays {
+            let lost = engine.exposure().lost_links();
+            self.settled.store(lost, Ordering::Release);
+        }
+        strays
+    }
+
+    /// Whether it is certain, without a look at the engine, that no peer reaches into memory that has been closed
+    /// before its lock was passed.
+    #[inline]
+    pub(crate) fn are_over(&self, exposure: &Exposure) -> bool {
+        !exposure.is_memory_named() && exposure.lost_links() == self.settled.load(Ordering::Acquire)
     }
 
     /// Forgets lost links whose peers are at rest; says whether all are. With `all`, also links that

@@ -152,23 +152,35 @@ impl Device {
         finish: impl Fn(P) -> Result<R, P>,
     ) -> R {
         let shared = self.shared();
-        // The engine uses what it has looked up only under its lock: once we have had the lock, it
-        // knows that the region is closed. Only then may the place in the table be used again.
-        let (referenced, strays) = {
-            let engine = shared.engine.lock();
-            let strays = shared.reaches.has_strays(&engine);
-            (engine.references(region.local_key), strays)
-        };
-        if leasable {
-            shared.revoke_leases(region.id);
+        // The engine uses what it has looked up only under its lock: once we have passed it, the engine
+        // knows that the region is closed.
+        shared.engine.pass();
+        if leasable || !shared.reaches.are_over(&shared.exposure) || shared.has_failed() {
+            wait_for_reaches(shared, region, leasable);
         }
-        if referenced {
-            wait_for_peers(shared, region);
+        match finish(pending) {
+            Ok(done) => done,
+            Err(still) => wait_until_drained(still, finish),
         }
-        if referenced || strays || shared.has_failed() {
-            shared.wait_for_strays();
-        }
-        wait_until_drained(pending, finish)
+    }
+}
+
+/// Waits for peers that have a lease of the memory, or that may reach into it by themselves.
+#[cold]
+fn wait_for_reaches(shared: &Shared, region: Region, leasable: bool) {
+    let (referenced, strays) = {
+        let engine = shared.engine.lock();
+        let strays = shared.reaches.has_strays(&engine);
+        (engine.references(region.local_key), strays)
+    };
+    if leasable {
+        shared.revoke_leases(region.id);
+    }
+    if referenced {
+        wait_for_peers(shared, region);
+    }
+    if referenced || strays || shared.has_failed() {
+        shared.wait_for_strays();
     }
 }
 
@@ -190,6 +202,7 @@ fn wait_for_peers(shared: &Shared, region: Region) {
 /// Waits until the last access that was under way has ended. Accesses last as long as one copy of one
 /// piece (the thread that makes it may have been descheduled), and never wait for anybody, so this
 /// ends. The calling thread holds no lock of the engine, as those never leave this crate.
+#[cold]
 fn wait_until_drained<P, R>(mut pending: P, finish: impl Fn(P) -> Result<R, P>) -> R {
     for _ in 0..SPINS {
         match finish(pending) {

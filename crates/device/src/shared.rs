@@ -10,7 +10,7 @@ use rkey_base::lock::SpinLock;
 use rkey_base::memory::ProcessMemory;
 use rkey_base::process::ForkMark;
 use rkey_core::Protection;
-use rkey_engine::{CqId, DenialReport, Engine, Group, LinkId, QpId, Reports};
+use rkey_engine::{CqId, DenialReport, Engine, Exposure, Group, LinkId, QpId, Reports};
 use rkey_link::{AnyLink, NodeId};
 
 use crate::blocks::Blocks;
@@ -41,6 +41,8 @@ pub(crate) struct Shared {
     /// rings and, for payload by reference, the kernel's copy of one piece between two processes:
     /// memory that is backed by a slow file system makes that wait, and with it the device.
     pub(crate) engine: SpinLock<DeviceEngine>,
+    /// What the engine says of memory that peers reach by themselves, without its lock.
+    pub(crate) exposure: Arc<Exposure>,
     pub(crate) memory: ProcessMemory,
     pub(crate) progress: ProgressState,
     pub(crate) blocks: Blocks,
@@ -127,6 +129,7 @@ impl Shared {
             config,
             protection,
             reports: engine.reports(),
+            exposure: Arc::clone(engine.exposure()),
             engine: SpinLock::new(engine),
             memory,
             progress,

@@ -1,6 +1,7 @@
 //! What requester and responder share: completion queues, events, reports, timers, the time.
 
 use crate::cq::{Cq, Pushed};
+use crate::exposure::Exposure;
 use crate::groups::{Destinations, Group};
 use crate::id::Table;
 use crate::qp::pair::Qp;
@@ -14,7 +15,6 @@ use crate::{
 };
 use rkey_core::{Denial, DomainId};
 use rkey_link::NodeId;
-use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -67,8 +67,7 @@ pub(crate) struct Context<M> {
     /// Links to datagram queue pairs.
     pub(crate) routes: HashMap<u32, LinkId>,
     pub(crate) ghosts: Vec<Ghost>,
-    /// Something may be outstanding by reference.
-    pub(crate) referenced: Cell<bool>,
+    pub(crate) exposure: Arc<Exposure>,
     pub(crate) reports: Arc<Reports>,
     next_life: u32,
     last_report: u32,
@@ -91,7 +90,7 @@ impl<M> Context<M> {
             destinations: HashMap::new(),
             routes: HashMap::new(),
             ghosts: Vec::new(),
-            referenced: Cell::new(false),
+            exposure: Arc::default(),
             reports: Arc::default(),
             next_life: 0,
             last_report: 0,

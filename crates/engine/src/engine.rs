@@ -3,6 +3,7 @@
 
 use crate::context::{Context, Srq};
 use crate::cq::{Clock, Cq};
+use crate::exposure::Exposure;
 use crate::id::Table;
 use crate::numbers::Numbers;
 use crate::port::Port;
@@ -109,6 +110,11 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// The last refused accesses. Can be looked at without the engine.
     pub fn reports(&self) -> Arc<Reports> {
         Arc::clone(&self.x.reports)
+    }
+
+    /// Whether peers may be able to reach into memory by themselves.
+    pub fn exposure(&self) -> &Arc<Exposure> {
+        &self.x.exposure
     }
 
     /// Creates a completion queue.

@@ -19,7 +19,7 @@
 //! | [`cq`] | completion queues |
 //! | [`spread`] | receive side scaling of raw frames |
 //! | [`groups`] | multicast groups, and the wire of raw frames |
-//! | [`event`], [`report`] | what else an engine tells |
+//! | [`event`], [`report`], [`exposure`] | what else an engine tells |
 //! | [`inspect`] | everything an engine has, as plain data |
 #![forbid(unsafe_code)]
 
@@ -33,6 +33,7 @@ mod drive;
 mod engine;
 pub mod error;
 pub mod event;
+pub mod exposure;
 pub mod groups;
 pub mod id;
 pub mod inspect;
@@ -59,6 +60,7 @@ pub use cq::{Clock, CqShared, Stamped};
 pub use engine::{Engine, EngineConfig, Progress};
 pub use error::{EngineError, ModifyError};
 pub use event::Event;
+pub use exposure::Exposure;
 pub use groups::{Flow, Group};
 pub use id::{CqId, LinkId, QpId, SrqId};
 pub use qp::state::{Attributes, QpState, QpType};

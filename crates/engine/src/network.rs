@@ -22,6 +22,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     pub fn detach(&mut self, link: LinkId, _reason: DownReason) -> Option<L> {
         self.take_last_news(link);
         let port = self.links.remove(link)?;
+        self.x.exposure.link_lost();
         for who in &port.meta.blocked {
             if let Some(qp) = self.qps.get_mut(*who) {
                 qp.req.blocked = false;
@@ -202,7 +203,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 
     fn links_that_name(&self, names: impl Fn(&[Sge]) -> bool) -> Vec<LinkId> {
-        if !self.x.referenced.get() {
+        if !self.x.exposure.is_memory_named() {
             return Vec::new();
         }
         let mut any = !self.x.ghosts.is_empty();
@@ -218,7 +219,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             }
         }
         // As long as nothing is, nobody has to look.
-        self.x.referenced.set(any);
+        self.x.exposure.set_named(any);
         let ghosts = self
             .x
             .ghosts

@@ -446,7 +446,7 @@ fn send_any<L: Link, M: Memory>(
         return refused_here(x, qp, error, trouble);
     }
     if qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) {
-        x.referenced.set(true);
+        x.exposure.set_named(true);
     }
     let last = head.flags.contains(HeadFlags::LAST);
     record(port, qp, seq, last);

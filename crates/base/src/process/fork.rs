@@ -18,6 +18,7 @@ static PAGE: OnceLock<Result<&'static AtomicU64, i32>> = OnceLock::new();
 /// The last incarnation in the line of this process. Not wiped, so a child goes on counting where its parent was.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
+#[inline]
 fn page() -> Result<&'static AtomicU64, i32> {
     *PAGE.get_or_init(|| {
         let len = super::page_size();
