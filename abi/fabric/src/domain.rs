@@ -14,7 +14,7 @@ use crate::fabric::{Fabric, FabricObject};
 use crate::identity::Identities;
 use crate::info::filter::Hints;
 use crate::mode;
-use crate::mr::region::Mr;
+use crate::mr::bind::Watched;
 use crate::nosys::{self, nosys};
 use crate::object::{Users, find, object, output, place, remove, status};
 use crate::sys::*;
@@ -26,6 +26,7 @@ use rkey_device::core::{Access, DomainId, LocalKey, RawKeyMap, Region, RegionId,
 use std::cell::UnsafeCell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -68,21 +69,50 @@ pub(crate) struct Domain {
     /// The same without raw mode, where a mapped key is the key itself: how often each was mapped.
     pub(crate) plain_keys: Mutex<HashMap<u64, usize>>,
     /// The event queue of the domain, and whether registrations are reported there.
-    pub(crate) eq: Mutex<Option<(Arc<Eq>, bool)>>,
+    pub(crate) eq: OnceLock<(Arc<Eq>, bool)>,
     /// Counters that are bound to regions, by the number that the device knows.
     pub(crate) counters: Mutex<HashMap<u32, Weak<Counter>>>,
     /// Regions that were registered with `FI_RMA_PMEM`.
     pub(crate) persistent: Mutex<HashSet<RegionId>>,
-    /// Regions that are tied to a counter or an endpoint.
-    pub(crate) tied: Mutex<Vec<Weak<Mr>>>,
+    /// Regions that are tied to a counter or an endpoint, and those that peers reach where accesses of peers can be
+    /// counted (`FI_RMA_EVENT`).
+    pub(crate) watched: Mutex<HashSet<Watched>>,
     /// The number under which the device counts what peers do to regions without a counter of their own: since
     /// an endpoint has a counter for that.
     pub(crate) remote_counted: OnceLock<u32>,
-    /// Regions that peers reach, where accesses of peers can be counted (`FI_RMA_EVENT`).
-    pub(crate) countable: Mutex<HashMap<RegionId, Weak<Mr>>>,
     /// What waits for counters.
     pub(crate) work: work::Queue,
+    /// Objects that hang on it, but for regions, which the device counts.
     pub(crate) users: Users,
+}
+
+/// A domain as its regions know it.
+pub(crate) struct DomainRef(NonNull<Domain>);
+
+// SAFETY: it stands for a reference, and a domain is shared between threads.
+unsafe impl Send for DomainRef {}
+// SAFETY: as above.
+unsafe impl Sync for DomainRef {}
+
+impl DomainRef {
+    /// Counts nothing, which is what makes it cheap.
+    ///
+    /// # Safety
+    /// It is used only as long as a region of the program's is registered in a group of the domain, or under a call that
+    /// the program made about one: until then the domain is not closed.
+    pub(crate) unsafe fn new(domain: &Domain) -> Self {
+        Self(NonNull::from(domain))
+    }
+}
+
+impl std::ops::Deref for DomainRef {
+    type Target = Domain;
+
+    #[inline]
+    fn deref(&self) -> &Domain {
+        // SAFETY: the domain is there, as whoever made this promised.
+        unsafe { self.0.as_ref() }
+    }
 }
 
 /// Queue pair numbers have 24 bits; ours have more, so that the two never mix.
@@ -101,21 +131,48 @@ impl Domain {
 
     /// The group for an authorization key; the empty key means that of the domain.
     pub(crate) fn group(&self, key: &[u8]) -> Result<Arc<Group>> {
-        // Empty keys are not compared: the comparison of nothing reads from an address that is none, which is slow.
-        if key.is_empty() || !self.auth_key.is_empty() && *key == self.auth_key {
-            return self.own_group();
+        if self.is_own(key) {
+            return self.own_group().map(Arc::clone);
         }
         self.group_of(key)
     }
 
+    /// The protection domain of a key's group, and what keeps it: nothing, if it is the domain's own group.
+    #[inline]
+    pub(crate) fn protection_domain(&self, key: &[u8]) -> Result<(DomainId, Option<Arc<Group>>)> {
+        if self.is_own(key) {
+            return Ok((self.own_group()?.id, None));
+        }
+        let group = self.group_of(key)?;
+        Ok((group.id, Some(group)))
+    }
+
+    #[inline]
+    fn is_own(&self, key: &[u8]) -> bool {
+        // Empty keys are not compared: the comparison of nothing reads from an address that is none, which is slow.
+        key.is_empty() || !self.auth_key.is_empty() && *key == self.auth_key
+    }
+
     /// The group of the domain's own key. It lives as long as the domain, so that a program that registers now and
     /// then pays once.
-    fn own_group(&self) -> Result<Arc<Group>> {
+    #[inline]
+    fn own_group(&self) -> Result<&Arc<Group>> {
         if let Some(group) = self.default_group.get() {
-            return Ok(Arc::clone(group));
+            return Ok(group);
         }
         let group = self.group_of(&self.auth_key)?;
-        Ok(Arc::clone(self.default_group.get_or_init(|| group)))
+        Ok(self.default_group.get_or_init(|| group))
+    }
+
+    /// Whether the program has regions in it that it has not closed.
+    fn has_regions(&self) -> bool {
+        // SAFETY: nothing is registered or closed through the table here.
+        let table = unsafe { self.device.protection() };
+        let groups = self.groups.lock();
+        groups
+            .values()
+            .filter_map(Weak::upgrade)
+            .any(|group| table.regions_of_program(group.id).is_ok_and(|n| n > 0))
     }
 
     fn group_of(&self, key: &[u8]) -> Result<Arc<Group>> {
@@ -144,7 +201,10 @@ impl Group {
         let id = device.create_domain()?;
         let all = [VaRange::new(0, 1 << 47).ok_or(FiError::INVAL)?];
         let local = Access::LOCAL_READ | Access::LOCAL_WRITE;
-        let spec = RegionSpec::new(id, &all, local);
+        let spec = RegionSpec {
+            internal: true,
+            ..RegionSpec::new(id, &all, local)
+        };
         // SAFETY: no peer can reach the region, as it has no remote right; requests of this process name only
         // memory that the program hands over for exactly that (a buffer to send, one to receive into).
         match unsafe { device.register(&spec) } {
@@ -271,12 +331,11 @@ pub(crate) unsafe extern "C" fn domain_open(
             default_group: OnceLock::new(),
             raw_keys: RawKeyMap::default(),
             plain_keys: Mutex::default(),
-            eq: Mutex::default(),
+            eq: OnceLock::new(),
             counters: Mutex::default(),
             persistent: Mutex::default(),
-            tied: Mutex::default(),
+            watched: Mutex::default(),
             remote_counted: OnceLock::new(),
-            countable: Mutex::default(),
             work: work::Queue::default(),
             users: Users::default(),
         };
@@ -302,13 +361,16 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         // SAFETY: a handle, or something that is refused.
         let domain = &unsafe { find::<DomainObject, _>(fid)? }.inner;
         domain.users.none()?;
+        if domain.has_regions() {
+            return Err(FiError::BUSY);
+        }
         if !domain.raw_keys.is_empty() || !domain.plain_keys.lock().is_empty() {
             tracing::warn!(
                 "a domain is closed before its mapped keys were released with fi_mr_unmap_key"
             );
             return Err(FiError::BUSY);
         }
-        if let Some((eq, _)) = domain.eq.lock().take() {
+        if let Some((eq, _)) = domain.eq.get() {
             eq.users.remove();
         }
         // SAFETY: the program uses the domain no more.
@@ -329,12 +391,9 @@ unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
         if !Arc::ptr_eq(&eq.inner.fabric, &domain.inner.fabric) {
             return Err(FiError::INVAL);
         }
-        let mut place = domain.inner.eq.lock();
-        if place.is_some() {
-            return Err(FiError::BUSY);
-        }
+        let bound = (Arc::clone(&eq.inner), flags & FI_REG_MR != 0);
+        domain.inner.eq.set(bound).map_err(|_| FiError::BUSY)?;
         eq.inner.users.add();
-        *place = Some((Arc::clone(&eq.inner), flags & FI_REG_MR != 0));
         Ok(())
     })
 }

@@ -8,9 +8,11 @@
 // UNSAFETY: turns addresses that C passes into references, after the pool has checked them.
 
 use crate::errno::{FiError, Result};
-use rkey_kit::Pool;
+use rkey_kit::{Pool, Spares};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::LocalKey;
 
 /// An object that a program has a handle of.
 ///
@@ -76,6 +78,40 @@ pub(crate) unsafe fn place<T: Object>(object: T, into: *mut *mut T::C) -> Result
 pub(crate) unsafe fn remove<T: Object, H>(handle: *const H) -> Result<T> {
     // SAFETY: as promised by the caller.
     unsafe { T::pool().take(handle.cast()) }.ok_or(FiError::INVAL)
+}
+
+/// Makes an object that is told its handle, in a spare place of this thread if there is one.
+#[inline(always)]
+pub(crate) fn place_spare<T: Object>(
+    spares: &'static LocalKey<Spares<T>>,
+    make: impl FnOnce(*mut T::C) -> T,
+) -> Result<&'static T> {
+    let mut make = Some(|address: NonNull<T>| make(address.as_ptr().cast()));
+    let placed = spares
+        .try_with(|spares| T::pool().put_in(Some(spares), make.take()?))
+        // A thread that is ending has no spare places any more.
+        .unwrap_or_else(|_| T::pool().put_in(None, make.take()?))
+        .ok_or(FiError::NOMEM)?;
+    // SAFETY: the object was made just now, and the program has no handle yet.
+    Ok(unsafe { &*placed.as_ptr() })
+}
+
+/// Ends an object of a kind that [`place_spare`] is used for.
+///
+/// # Safety
+/// No reference to it is used any more, no other thread ends or removes it, and nothing looks through its pool.
+#[inline]
+pub(crate) unsafe fn end<T: Object, H>(
+    spares: &'static LocalKey<Spares<T>>,
+    handle: *const H,
+) -> Result<()> {
+    // SAFETY: as promised by the caller.
+    let end = |spares: Option<&Spares<T>>| unsafe { T::pool().end(spares, handle.cast()) };
+    let ended = spares.try_with(|spares| end(Some(spares)));
+    match ended.unwrap_or_else(|_| end(None)) {
+        true => Ok(()),
+        false => Err(FiError::INVAL),
+    }
 }
 
 /// The handle of an object.

@@ -13,7 +13,7 @@
 // UNSAFETY: reserves address space, places objects there, and checks addresses that C passes.
 
 use parking_lot::Mutex;
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -79,13 +79,35 @@ impl<T> Pool<T> {
     /// Places an object. `None`: the pool is full, or there is no memory.
     pub fn put(&self, value: T) -> Option<NonNull<T>> {
         let index = self.claim()?;
-        let slot = self.slot(index);
-        // SAFETY: `claim` gave this place to us alone, and it is usable.
-        let slot = unsafe { &*slot };
+        Some(self.fill(index, |_| value))
+    }
+
+    /// Places an object that is told its address while it is made, in a spare place if there is one. `None` as for
+    /// [`Pool::put`].
+    #[inline(always)]
+    pub fn put_in(
+        &self,
+        spares: Option<&Spares<T>>,
+        make: impl FnOnce(NonNull<T>) -> T,
+    ) -> Option<NonNull<T>> {
+        let index = match spares.and_then(Spares::pop) {
+            Some(index) => index,
+            None => self.claim()?,
+        };
+        Some(self.fill(index, make))
+    }
+
+    /// Fills a place that is the caller's alone. Inlined, so that the object is made where it is to be.
+    #[inline(always)]
+    fn fill(&self, index: u32, make: impl FnOnce(NonNull<T>) -> T) -> NonNull<T> {
+        // SAFETY: the place is one that was claimed, so it is usable.
+        let slot = unsafe { &*self.slot(index) };
+        // SAFETY: it points into a place.
+        let address = unsafe { NonNull::new_unchecked(slot.value.get().cast::<T>()) };
         // SAFETY: nobody else touches the value of a place that is not live.
-        unsafe { (*slot.value.get()).write(value) };
+        unsafe { address.write(make(address)) };
         slot.state.store(LIVE, Ordering::Release);
-        NonNull::new(slot.value.get().cast())
+        address
     }
 
     fn claim(&self) -> Option<u32> {
@@ -197,6 +219,30 @@ impl<T> Pool<T> {
         Some(value)
     }
 
+    /// Ends the object at an address, without a lock if there is room for its place among the spares. False: there is
+    /// none.
+    ///
+    /// # Safety
+    /// No reference to the object is used any more, no other thread takes or ends it, and nobody looks through the objects
+    /// of this pool ([`Pool::find_map`], [`Pool::live`]).
+    #[inline]
+    pub unsafe fn end(&self, spares: Option<&Spares<T>>, address: *const T) -> bool {
+        let Some(slot) = self.at(address as usize) else {
+            return false;
+        };
+        if slot.state.load(Ordering::Acquire) != LIVE {
+            return false;
+        }
+        slot.state.store(FREE, Ordering::Release);
+        // SAFETY: the place was live until now, and the caller promises that we alone end it.
+        unsafe { (*slot.value.get()).assume_init_drop() };
+        let index = (address as usize - self.base.load(Ordering::Relaxed)) / Self::STRIDE;
+        if !spares.is_some_and(|spares| spares.push(index as u32)) {
+            self.books.lock().free.push(index as u32);
+        }
+        true
+    }
+
     /// Looks at the objects that are live, one after the other, until `look` finds what it wants. Other threads may free
     /// objects meanwhile: they wait until this is done. `look` must not place or take objects of this pool.
     pub fn find_map<R>(&self, mut look: impl FnMut(&T) -> Option<R>) -> Option<R> {
@@ -219,6 +265,58 @@ impl<T> Pool<T> {
             None::<()>
         });
         found
+    }
+}
+
+/// Free places of a pool that one thread keeps, so that it needs no lock for objects that come and go. They go back to
+/// the pool with the thread.
+pub struct Spares<T: 'static> {
+    pool: fn() -> &'static Pool<T>,
+    count: Cell<usize>,
+    places: [Cell<u32>; SPARES],
+}
+
+/// So many places a thread keeps.
+const SPARES: usize = 16;
+
+impl<T> Spares<T> {
+    /// No places of this pool.
+    #[must_use]
+    pub const fn new(pool: fn() -> &'static Pool<T>) -> Self {
+        Self {
+            pool,
+            count: Cell::new(0),
+            places: [const { Cell::new(0) }; SPARES],
+        }
+    }
+
+    #[inline]
+    fn pop(&self) -> Option<u32> {
+        let last = self.count.get().checked_sub(1)?;
+        let place = self.places.get(last)?.get();
+        self.count.set(last);
+        Some(place)
+    }
+
+    /// False: there is no room.
+    #[inline]
+    fn push(&self, index: u32) -> bool {
+        let count = self.count.get();
+        let Some(place) = self.places.get(count) else {
+            return false;
+        };
+        place.set(index);
+        self.count.set(count + 1);
+        true
+    }
+}
+
+impl<T> Drop for Spares<T> {
+    fn drop(&mut self) {
+        if self.count.get() > 0 {
+            let mut books = (self.pool)().books.lock();
+            books.free.extend(std::iter::from_fn(|| self.pop()));
+        }
     }
 }
 
@@ -293,6 +391,44 @@ mod tests {
         // SAFETY: no reference is in use.
         assert_eq!(unsafe { NUMBERS.take(first) }, Some(1));
         assert!(NUMBERS.put(4).is_some());
+    }
+
+    /// Places that a thread keeps for itself are lost to nobody: they serve it again, and others when it has ended.
+    #[test]
+    fn spare_places_are_used_and_given_back() {
+        const MANY: u32 = 3 * SPARES as u32;
+        static WORDS: Pool<String> = Pool::new(MANY);
+        fn words() -> &'static Pool<String> {
+            &WORDS
+        }
+        let put = |spares: Option<&Spares<String>>| {
+            WORDS.put_in(spares, |address| format!("{address:p}"))
+        };
+        let end = |spares: Option<&Spares<String>>, address: NonNull<String>| {
+            // SAFETY: no reference is in use, and one thread has the pool.
+            unsafe { WORDS.end(spares, address.as_ptr()) }
+        };
+        let spares = Some(&Spares::new(words));
+        for turn in 0..3 {
+            let all: Vec<_> = std::iter::from_fn(|| put(spares)).collect();
+            // What another thread (or a turn before) keeps is not there.
+            assert_eq!(all.len(), MANY as usize, "{turn}");
+            for address in all {
+                // SAFETY: it is live, and nobody ends it meanwhile.
+                let word = unsafe { WORDS.get(address.as_ptr()) }.unwrap();
+                assert_eq!(*word, format!("{address:p}"));
+                assert!(end(spares, address));
+                assert!(!end(spares, address) && !WORDS.contains(address.as_ptr()));
+            }
+        }
+        let mine = Spares::new(words);
+        for address in [(); SPARES].map(|()| put(spares).unwrap()) {
+            assert!(end(Some(&mine), address));
+        }
+        let rest = std::iter::from_fn(|| put(spares)).count();
+        assert_eq!(rest, MANY as usize - SPARES);
+        drop(mine);
+        assert_eq!(std::iter::from_fn(|| put(None)).count(), SPARES);
     }
 
     #[test]

@@ -275,6 +275,7 @@ impl Endpoint {
         }
         let spec = RegionSpec {
             addressing: Addressing::Zero,
+            internal: true,
             ..RegionSpec::new(self.group.id, &ranges, Access::REMOTE_READ)
         };
         // SAFETY: the program hands the buffers over until the send is complete; peers only read them.

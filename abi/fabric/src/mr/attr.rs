@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read structures of the program.
 
-use super::region::{self, MrObject};
+use super::region;
 use crate::av::{AuthKey, Av, AvObject};
 use crate::domain::{Domain, DomainObject};
 use crate::errno::{FiError, Result};
@@ -14,18 +14,22 @@ use crate::sys::*;
 use libc::iovec;
 use rkey_device::base::process::page_size;
 use rkey_device::base::range::VaRange;
+use smallvec::{SmallVec, smallvec};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
+/// The memory of a region: one range, almost always.
+pub(crate) type Ranges = SmallVec<[VaRange; 1]>;
+
 /// A request, checked as far as that needs no table.
-pub(crate) struct Request {
-    pub(crate) ranges: Vec<VaRange>,
+pub(crate) struct Request<'a> {
+    pub(crate) ranges: Ranges,
     /// A file whose pages are the memory, instead of ranges.
     pub(crate) dmabuf: Option<Dmabuf>,
     pub(crate) access: u64,
     pub(crate) requested_key: u64,
     pub(crate) context: usize,
-    pub(crate) auth_key: Vec<u8>,
+    pub(crate) auth_key: &'a [u8],
     /// Where the authorization keys of an `FI_AV_AUTH_KEY` domain are.
     pub(crate) keys: Option<AvKeys>,
     pub(crate) flags: u64,
@@ -223,12 +227,12 @@ unsafe fn register(
     }
     check_interface(domain, attr)?;
     let mut request = Request {
-        ranges: Vec::new(),
+        ranges: Ranges::new(),
         dmabuf: None,
         access: attr.access,
         requested_key: attr.requested_key,
         context: attr.context as usize,
-        auth_key: Vec::new(),
+        auth_key: &[],
         keys: None,
         flags,
     };
@@ -245,11 +249,10 @@ unsafe fn register(
         request.keys = Some(unsafe { av_keys(domain, attr, by_attributes, flags)? });
     } else if domain.version >= version(1, 5) {
         // SAFETY: null or so many bytes, as the caller promises.
-        request.auth_key = unsafe { list(attr.auth_key, attr.auth_key_size)? }.to_vec();
+        request.auth_key = unsafe { list(attr.auth_key, attr.auth_key_size)? };
     }
-    let object: MrObject = region::make(domain, request)?;
     // SAFETY: room for a handle: not null, and the caller promises the rest.
-    unsafe { region::hand_out(object, mr) }
+    unsafe { region::make(domain, request, mr) }
 }
 
 fn check_flags(domain: &Domain, flags: u64) -> Result<()> {
@@ -329,18 +332,17 @@ fn check_interface(domain: &Domain, attr: &MrAttr) -> Result<()> {
 }
 
 /// The ranges of a list. None may be empty or pass the end of the address space (FI-015, FI-I34).
-pub(super) fn ranges(iov: &[iovec]) -> Result<Vec<VaRange>> {
-    if iov.is_empty() {
-        return Err(FiError::INVAL);
+pub(super) fn ranges(iov: &[iovec]) -> Result<Ranges> {
+    let range = |piece: &iovec| {
+        VaRange::new(piece.iov_base as u64, piece.iov_len as u64)
+            .filter(|range| !range.is_empty())
+            .ok_or(FiError::INVAL)
+    };
+    match iov {
+        [] => Err(FiError::INVAL),
+        [one] => Ok(smallvec![range(one)?]),
+        many => many.iter().map(range).collect(),
     }
-    iov.iter()
-        .map(|piece| VaRange::new(piece.iov_base as u64, piece.iov_len as u64))
-        .map(|range| {
-            range
-                .filter(|range| !range.is_empty())
-                .ok_or(FiError::INVAL)
-        })
-        .collect()
 }
 
 /// The description of a DMA-buf.

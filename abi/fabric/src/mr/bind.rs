@@ -1,7 +1,7 @@
 //! `fi_mr_bind`: counters and endpoints of a region.
 
 #![allow(unsafe_code)]
-// UNSAFETY: C functions.
+// UNSAFETY: C functions; a list of regions that takes part in nobody's count.
 
 use super::attr::AvKeys;
 use super::region::{Mr, MrObject, State};
@@ -13,7 +13,9 @@ use crate::object::{find, input, status};
 use crate::sys::*;
 use rkey_device::core::RegionId;
 use std::ffi::c_int;
-use std::sync::{Arc, Weak};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
     status(|| {
@@ -30,7 +32,7 @@ pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64)
             FI_CLASS_EP => {
                 // SAFETY: a handle, or something that is refused.
                 let ep = unsafe { find::<EpObject, _>(bound)? };
-                if !Arc::ptr_eq(&ep.inner.domain, &mr.domain) {
+                if !mr.is_of(&ep.inner.domain) {
                     return Err(FiError::INVAL);
                 }
                 // FI-210.
@@ -39,7 +41,11 @@ pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64)
                         .bound_av()
                         .is_none_or(|av| !Arc::ptr_eq(&av, &keys.av))
                 };
-                if mr.keys.as_ref().is_some_and(foreign) {
+                if mr
+                    .copies
+                    .as_ref()
+                    .is_some_and(|copies| foreign(&copies.keys))
+                {
                     tracing::warn!(
                         "a region and its endpoint have their authorization keys from one address vector"
                     );
@@ -54,8 +60,8 @@ pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64)
 }
 
 /// A counter of what peers write (FI-179 to FI-181, FI-183, FI-I37).
-fn bind_counter(mr: &Arc<Mr>, counter: &Arc<Counter>, flags: u64) -> Result<()> {
-    if flags != FI_REMOTE_WRITE || !Arc::ptr_eq(&counter.domain, &mr.domain) {
+fn bind_counter(mr: &Mr, counter: &Arc<Counter>, flags: u64) -> Result<()> {
+    if flags != FI_REMOTE_WRITE || !mr.is_of(&counter.domain) {
         return Err(FiError::INVAL);
     }
     if !mr.domain.rma_events {
@@ -71,6 +77,7 @@ fn bind_counter(mr: &Arc<Mr>, counter: &Arc<Counter>, flags: u64) -> Result<()> 
         );
         return Err(FiError::INVAL);
     }
+    watch(mr);
     let mut state = mr.state.lock();
     if state.sealed {
         return Err(FiError::OPBADSTATE);
@@ -87,15 +94,15 @@ fn bind_counter(mr: &Arc<Mr>, counter: &Arc<Counter>, flags: u64) -> Result<()> 
         mr.domain.device.bind_counter(region.id, counter.number())?;
     }
     state.counter = Some(Arc::clone(counter));
-    remember(mr);
     Ok(())
 }
 
 /// The endpoint that a region serves (FI-076, FI-182).
-fn bind_endpoint(mr: &Arc<Mr>, number: u32, flags: u64) -> Result<()> {
+fn bind_endpoint(mr: &Mr, number: u32, flags: u64) -> Result<()> {
     if flags != 0 {
         return Err(FiError::INVAL);
     }
+    watch(mr);
     let mut state = mr.state.lock();
     if state.sealed {
         return Err(FiError::OPBADSTATE);
@@ -104,33 +111,39 @@ fn bind_endpoint(mr: &Arc<Mr>, number: u32, flags: u64) -> Result<()> {
         mr.domain.device.bind_endpoint(region.id, number)?;
     }
     state.endpoint = Some(number);
-    remember(mr);
     Ok(())
 }
 
-fn remember(mr: &Arc<Mr>) {
-    let mut tied = mr.domain.tied.lock();
-    tied.retain(|known| known.strong_count() > 0);
-    if !tied
-        .iter()
-        .any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(mr)))
-    {
-        tied.push(Arc::downgrade(mr));
-    }
+/// A region that is to be found when a counter or an endpoint comes or goes.
+#[derive(PartialEq, Eq, Hash)]
+pub(crate) struct Watched(NonNull<Mr>);
+
+// SAFETY: it stands for a reference, and a region is shared between threads.
+unsafe impl Send for Watched {}
+
+/// From now on the region is found. Not to be called under the lock of a region's state.
+pub(super) fn watch(mr: &Mr) {
+    let mut watched = mr.domain.watched.lock();
+    watched.insert(Watched(NonNull::from(mr)));
+    mr.watched.store(true, Ordering::Relaxed);
 }
 
-fn tied(domain: &Domain) -> Vec<Arc<Mr>> {
-    domain
-        .tied
-        .lock()
-        .iter()
-        .filter_map(std::sync::Weak::upgrade)
-        .collect()
+/// The region goes away.
+pub(super) fn unwatch(mr: &Mr) {
+    let mut watched = mr.domain.watched.lock();
+    watched.remove(&Watched(NonNull::from(mr)));
+}
+
+fn for_each_watched(domain: &Domain, mut then: impl FnMut(&Mr)) {
+    for mr in &*domain.watched.lock() {
+        // SAFETY: a region is taken out before it goes away, under the lock that is held here.
+        then(unsafe { mr.0.as_ref() });
+    }
 }
 
 /// A counter is being closed: its regions count no more (FI-267, FI-I06).
 pub(crate) fn detach_counter(counter: &Arc<Counter>) {
-    for mr in tied(&counter.domain) {
+    for_each_watched(&counter.domain, |mr| {
         let mut state = mr.state.lock();
         if state
             .counter
@@ -138,25 +151,24 @@ pub(crate) fn detach_counter(counter: &Arc<Counter>) {
             .is_some_and(|bound| Arc::ptr_eq(bound, counter))
         {
             state.counter = None;
-            untie(&mr, |table, id| table.unbind_counter(id));
-            count(&mr, &mut state);
+            untie(mr, |table, id| table.unbind_counter(id));
+            count(mr, &mut state);
         }
-    }
+    });
 }
 
 /// An endpoint gets a counter of what peers do: regions without a counter are counted from now on.
 pub(crate) fn count_for_endpoints(domain: &Arc<Domain>) {
     domain.remote_counted.get_or_init(crate::domain::number);
-    let there: Vec<_> = {
-        let countable = domain.countable.lock();
-        countable.values().filter_map(Weak::upgrade).collect()
-    };
-    for mr in there {
+    if !domain.rma_events {
+        return;
+    }
+    for_each_watched(domain, |mr| {
         let mut state = mr.state.lock();
         if !state.unconfigured {
-            count(&mr, &mut state);
+            count(mr, &mut state);
         }
-    }
+    });
 }
 
 /// Counts what peers do to a region that has no counter, if an endpoint wants to know. What was enabled
@@ -190,13 +202,13 @@ pub(super) fn count_no_more(mr: &Mr) {
 
 /// An endpoint is being closed: a region that serves it alone serves nobody any more (FI-267).
 pub(crate) fn detach_endpoint(domain: &Domain, number: u32) {
-    for mr in tied(domain) {
+    for_each_watched(domain, |mr| {
         let mut state = mr.state.lock();
         if state.endpoint == Some(number) {
             state.endpoint = None;
-            untie(&mr, |table, id| table.unbind_endpoint(id));
+            untie(mr, |table, id| table.unbind_endpoint(id));
         }
-    }
+    });
 }
 
 /// A region is being closed before its endpoint.

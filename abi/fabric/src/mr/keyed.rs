@@ -4,11 +4,20 @@
 #![allow(unsafe_code)]
 // UNSAFETY: registers memory for which the program answers.
 
-use super::region::{Mr, State};
+use super::attr::AvKeys;
+use super::region::{Mr, Shape, State};
 use crate::domain::Group;
 use crate::errno::{FiError, Result};
 use rkey_device::core::{Region, RegionSpec};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+/// The memory of a region once more for each key of an address vector.
+pub(super) struct Copies {
+    pub(super) keys: AvKeys,
+    pub(super) shape: Shape,
+    /// From when the region is enabled on.
+    pub(super) regions: OnceLock<Vec<Keyed>>,
+}
 
 /// A region for the peers of one authorization key.
 pub(super) struct Keyed {
@@ -20,26 +29,29 @@ pub(super) struct Keyed {
 impl Mr {
     /// The region that peers name.
     pub(super) fn for_peers(&self) -> Region {
-        let keyed = self.keyed.get().and_then(|all| all.first());
-        keyed.map_or(self.region, |keyed| keyed.region)
+        let copies = self.copies.as_ref().and_then(|copies| copies.regions.get());
+        let first = copies.and_then(|regions| regions.first());
+        first.map_or(self.region, |keyed| keyed.region)
     }
 
     /// Every region of it in the table, its own last.
     pub(super) fn everywhere(&self) -> impl Iterator<Item = Region> {
-        let keyed = self.keyed.get().into_iter().flatten();
+        let copies = self.copies.as_ref().and_then(|copies| copies.regions.get());
+        let keyed = copies.into_iter().flatten();
         keyed.map(|keyed| keyed.region).chain([self.region])
     }
 
     /// Takes the keys that are in the address vector now (FI-211, FI-I21), with what the region is tied to.
     pub(super) fn take_keys(&self, state: &State) -> Result<()> {
-        let Some(keys) = &self.keys else {
+        let Some(copies) = &self.copies else {
             return Ok(());
         };
+        let keys = &copies.keys;
         let keys = match &keys.only {
             Some(key) => vec![Arc::clone(key)],
             None => keys.av.auth_keys(),
         };
-        if self.shape.requested_key.is_none() && keys.len() > 1 {
+        if copies.shape.requested_key.is_none() && keys.len() > 1 {
             tracing::warn!(
                 "a region has one key for peers: with FI_MR_PROV_KEY it takes one authorization key, and the address vector has {}",
                 keys.len()
@@ -50,7 +62,7 @@ impl Mr {
         for key in keys {
             let made = self.domain.group(&key.bytes).and_then(|group| {
                 Ok(Keyed {
-                    region: self.make_for(&group, state)?,
+                    region: self.make_for(copies, &group, state)?,
                     _group: group,
                 })
             });
@@ -62,13 +74,13 @@ impl Mr {
                 }
             }
         }
-        if self.keyed.set(all).is_err() {
+        if copies.regions.set(all).is_err() {
             return Err(FiError::OPBADSTATE);
         }
         Ok(())
     }
 
-    fn make_for(&self, group: &Group, state: &State) -> Result<Region> {
+    fn make_for(&self, copies: &Copies, group: &Group, state: &State) -> Result<Region> {
         let device = &self.domain.device;
         // What is tied is tied before it is enabled; what is made enabled can still be tied.
         let counting = match &state.counter {
@@ -82,10 +94,9 @@ impl Mr {
         };
         let tied = state.counter.is_some() || state.endpoint.is_some();
         let disabled = tied || state.unbacked;
-        let peer = self.keys.as_ref().and_then(|keys| keys.peer.as_ref());
         let spec = RegionSpec {
-            peer: peer.map(|peer| peer.number),
-            ..self.shape.spec(group.id, &self.ranges, disabled)
+            peer: copies.keys.peer.as_ref().map(|peer| peer.number),
+            ..copies.shape.spec(group.id, &self.ranges, disabled)
         };
         // SAFETY: as for the region itself: the program answers for the memory until it closes it.
         let region = unsafe { device.register(&spec)? };

@@ -3,51 +3,65 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions; registers memory for which the program answers; maps DMA-bufs.
 
-use super::attr::{AvKeys, Dmabuf, Request};
-use super::keyed::Keyed;
+use super::attr::{Dmabuf, Ranges, Request};
+use super::keyed::Copies;
 use super::{bind, persistent, raw, refresh};
 use crate::cntr::Counter;
-use crate::domain::{Domain, Group};
+use crate::domain::{Domain, DomainRef, Group};
 use crate::errno::{FiError, Result};
 use crate::nosys;
-use crate::object::{find, handle_of, object, place, remove, status};
+use crate::object::{Object, end, find, handle_of, object, place_spare, status};
 use crate::sys::*;
 use parking_lot::Mutex;
 use rkey_device::base::process::page_size;
 use rkey_device::base::range::VaRange;
 use rkey_device::core::{Access, Addressing, DomainId, Region, RegionSpec, Rules};
+use rkey_kit::Spares;
+use smallvec::smallvec;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// What a program has a handle of.
 #[repr(C)]
 pub(crate) struct MrObject {
     pub(super) fid: UnsafeCell<FidMr>,
-    pub(crate) inner: Arc<Mr>,
+    pub(crate) inner: Mr,
 }
 object!(MrObject, FidMr, 2_000_000);
 
+thread_local! {
+    static SPARES: Spares<MrObject> = const { Spares::new(<MrObject as Object>::pool) };
+}
+
 /// A registered region.
 pub(crate) struct Mr {
-    pub(crate) domain: Arc<Domain>,
-    pub(crate) group: Arc<Group>,
+    pub(crate) domain: DomainRef,
+    /// The protection domain of its authorization key.
+    pub(crate) group: DomainId,
     /// In the group of the domain or of the region's own authorization key.
     pub(crate) region: Region,
-    /// The same memory once more for each key of an address vector, from when it is enabled on.
-    pub(super) keyed: OnceLock<Vec<Keyed>>,
-    pub(super) keys: Option<AvKeys>,
-    pub(super) shape: Shape,
+    pub(super) copies: Option<Box<Copies>>,
     /// It was made with `FI_RMA_PMEM`.
     pub(super) durable: bool,
     /// Where its bytes are in this process, in order.
-    pub(crate) ranges: Vec<VaRange>,
+    pub(crate) ranges: Ranges,
     /// The address by which peers name its first byte.
     pub(crate) base: u64,
     pub(crate) access: Access,
     /// It was made with `FI_RMA_EVENT`.
     pub(super) rma_event: bool,
     pub(super) state: Mutex<State>,
+    /// It may be among the domain's watched regions. Stays once it is set.
+    pub(super) watched: AtomicBool,
+    /// What goes after it.
+    _kept: Option<Box<Kept>>,
+}
+
+/// What a region needs, and does not look at.
+struct Kept {
+    _group: Option<Arc<Group>>,
     /// The file that it lies in.
     _mapping: Option<Mapping>,
 }
@@ -165,9 +179,18 @@ pub(crate) fn rights(access: u64) -> Access {
     rights
 }
 
-/// Makes the region for a request.
-pub(super) fn make(domain: &Arc<Domain>, request: Request) -> Result<MrObject> {
-    let group = domain.group(&request.auth_key)?;
+/// Makes the region for a request and gives it to the program, and tells the event queue if registration is
+/// asynchronous (FI-200 to FI-206).
+///
+/// # Safety
+/// `mr` is room for a handle.
+#[inline]
+pub(super) unsafe fn make(
+    domain: &Domain,
+    request: Request<'_>,
+    mr: *mut *mut FidMr,
+) -> Result<()> {
+    let (group, keeper) = domain.protection_domain(request.auth_key)?;
     let access = rights(request.access);
     let (ranges, mapping, addressing) = match request.dmabuf {
         None if domain.has(FI_MR_VIRT_ADDR) => (request.ranges, None, Addressing::Virtual),
@@ -181,7 +204,7 @@ pub(super) fn make(domain: &Arc<Domain>, request: Request) -> Result<MrObject> {
                 true => Addressing::Iova(buf.base + buf.offset),
                 false => Addressing::Zero,
             };
-            (vec![range], Some(mapping), addressing)
+            (smallvec![range], Some(mapping), addressing)
         }
     };
     let durable = request.flags & FI_RMA_PMEM != 0;
@@ -199,13 +222,10 @@ pub(super) fn make(domain: &Arc<Domain>, request: Request) -> Result<MrObject> {
         needs_endpoint: domain.has(FI_MR_ENDPOINT),
         access,
     };
-    let spec = shape.spec(group.id, &ranges, unconfigured || !backed);
+    let spec = shape.spec(group, &ranges, unconfigured || !backed);
     // SAFETY: the program hands the memory over until it closes the region: that is what registering means
     // (fi_mr(3)). It is touched by copies that survive faults.
     let region = unsafe { domain.device.register(&spec)? };
-    if durable {
-        domain.persistent.lock().insert(region.id);
-    }
     let base = match addressing {
         Addressing::Virtual => ranges.first().map_or(0, VaRange::start),
         Addressing::Zero => 0,
@@ -219,93 +239,104 @@ pub(super) fn make(domain: &Arc<Domain>, request: Request) -> Result<MrObject> {
         counted: false,
         endpoint: None,
     };
-    let inner = Arc::new(Mr {
-        domain: Arc::clone(domain),
-        group,
-        region,
-        keyed: OnceLock::new(),
-        keys: request.keys,
-        shape,
-        durable,
-        ranges,
-        base,
-        access,
-        rma_event,
-        state: Mutex::new(state),
-        _mapping: mapping,
+    let copies = request.keys.map(|keys| {
+        let regions = OnceLock::new();
+        Box::new(Copies {
+            keys,
+            shape,
+            regions,
+        })
     });
-    if domain.rma_events && access.is_remote() {
-        let mut countable = domain.countable.lock();
-        countable.insert(region.id, Arc::downgrade(&inner));
-    }
-    let key = if unconfigured {
-        FI_KEY_NOTAVAIL
-    } else {
-        let taken = {
-            let mut state = inner.state.lock();
-            bind::count(&inner, &mut state);
-            inner.take_keys(&state)
-        };
-        if let Err(error) = taken {
-            withdraw(&inner);
-            return Err(error);
-        }
-        inner.key()
-    };
-    let fid = FidMr {
-        fid: Fid::new(FI_CLASS_MR, request.context as *mut c_void, &FID_OPS),
-        mem_desc: std::ptr::null_mut(),
-        key,
-    };
-    Ok(MrObject {
-        fid: UnsafeCell::new(fid),
-        inner,
+    let kept = (keeper.is_some() || mapping.is_some()).then(|| {
+        Box::new(Kept {
+            _group: keeper,
+            _mapping: mapping,
+        })
+    });
+    let object = place_spare(&SPARES, |handle: *mut FidMr| MrObject {
+        fid: UnsafeCell::new(FidMr {
+            fid: Fid::new(FI_CLASS_MR, request.context as *mut c_void, &FID_OPS),
+            // The descriptor is the handle: whether it is one of a live region can be checked.
+            mem_desc: handle.cast(),
+            key: FI_KEY_NOTAVAIL,
+        }),
+        inner: Mr {
+            // SAFETY: the region is registered in a group of the domain until it is closed, and the program calls no
+            // other function about it afterwards.
+            domain: unsafe { DomainRef::new(domain) },
+            group,
+            region,
+            copies,
+            durable,
+            ranges,
+            base,
+            access,
+            rma_event,
+            state: Mutex::new(state),
+            watched: AtomicBool::new(false),
+            _kept: kept,
+        },
     })
+    .inspect_err(|_| {
+        let _ = domain.device.revoke_region(region);
+    })?;
+    let handle = handle_of(object);
+    if let Err(error) = object.inner.begin(unconfigured) {
+        withdraw(&object.inner);
+        // SAFETY: nobody has the handle.
+        let _ = unsafe { end::<MrObject, _>(&SPARES, handle) };
+        return Err(error);
+    }
+    if !unconfigured {
+        // SAFETY: the object was made just now; the program has not had control since.
+        unsafe { (*object.fid.get()).key = object.inner.key() };
+    }
+    // SAFETY: room as the caller promises.
+    unsafe { *mr = handle };
+    if let Some((eq, true)) = domain.eq.get() {
+        // The handle was written before: whoever reads the event finds it there (FI-202).
+        eq.completed(FI_MR_COMPLETE, handle as usize, request.context, 0);
+    }
+    Ok(())
 }
 
 /// Takes back a region that the program does not get.
 fn withdraw(mr: &Mr) {
-    mr.domain.countable.lock().remove(&mr.region.id);
+    bind::unwatch(mr);
     for region in mr.everywhere() {
         let _ = mr.domain.device.revoke_region(region);
         mr.forget_persistent(region);
     }
 }
 
-/// Gives the object to the program, and tells the event queue if registration is asynchronous
-/// (FI-200 to FI-206).
-///
-/// # Safety
-/// `mr` is room for a handle.
-pub(super) unsafe fn hand_out(object: MrObject, mr: *mut *mut FidMr) -> Result<()> {
-    let inner = Arc::clone(&object.inner);
-    let domain = Arc::clone(&inner.domain);
-    // SAFETY: room as the caller promises.
-    let placed = match unsafe { place(object, mr) } {
-        Ok(placed) => placed,
-        Err(error) => {
-            withdraw(&inner);
-            return Err(error);
-        }
-    };
-    domain.users.add();
-    let handle = handle_of(placed);
-    // SAFETY: the object was made just now; the program has not had control since.
-    let context = unsafe {
-        let fid = placed.fid.get();
-        // The descriptor is the handle: whether it is one of a live region can be checked.
-        (*fid).mem_desc = handle.cast();
-        (*fid).fid.context
-    };
-    let eq = domain.eq.lock().clone();
-    if let Some((eq, true)) = eq {
-        // The handle was written before: whoever reads the event finds it there (FI-202).
-        eq.completed(FI_MR_COMPLETE, handle as usize, context as usize, 0);
-    }
-    Ok(())
-}
-
 impl Mr {
+    /// What comes with the first moment of a region.
+    fn begin(&self, unconfigured: bool) -> Result<()> {
+        if self.durable {
+            self.domain.persistent.lock().insert(self.region.id);
+        }
+        if self.domain.rma_events && self.access.is_remote() {
+            bind::watch(self);
+        }
+        if unconfigured || self.copies.is_none() && !self.is_known_elsewhere() {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        bind::count(self, &mut state);
+        self.take_keys(&state)
+    }
+
+    /// Whether it may be tied to something or counted.
+    #[inline]
+    fn is_known_elsewhere(&self) -> bool {
+        self.watched.load(Ordering::Relaxed) || self.domain.remote_counted.get().is_some()
+    }
+
+    /// Whether it is a region of this domain.
+    pub(super) fn is_of(&self, domain: &Domain) -> bool {
+        std::ptr::eq(&raw const *self.domain, domain)
+    }
+
     /// A region of it is closed.
     pub(super) fn forget_persistent(&self, region: Region) {
         if self.durable {
@@ -336,28 +367,31 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: a handle, or something that is refused.
         let mr = &unsafe { find::<MrObject, _>(fid)? }.inner;
-        if mr.domain.version >= version(2, 0) {
-            bind::release_endpoint(mr);
+        let known = mr.is_known_elsewhere();
+        if known {
+            if mr.domain.version >= version(2, 0) {
+                bind::release_endpoint(mr);
+            }
+            bind::count_no_more(mr);
         }
-        bind::count_no_more(mr);
         for region in mr.everywhere() {
             if let Err(error) = mr.domain.device.close_region(region) {
-                bind::count(mr, &mut mr.state.lock());
+                if known {
+                    bind::count(mr, &mut mr.state.lock());
+                }
                 return Err(error.into());
             }
             mr.forget_persistent(region);
         }
-        if mr.domain.rma_events {
-            mr.domain.countable.lock().remove(&mr.region.id);
+        if known {
+            bind::unwatch(mr);
         }
-        let eq = mr.domain.eq.lock().clone();
-        if let Some((eq, _)) = eq {
+        if let Some((eq, _)) = mr.domain.eq.get() {
             eq.forget(fid as usize);
         }
-        // SAFETY: the program uses the region no more.
-        let object = unsafe { remove::<MrObject, _>(fid)? };
-        object.inner.domain.users.remove();
-        Ok(())
+        // SAFETY: the program uses the region no more; of several threads that close it only one gets here, the one whose
+        // close the device has accepted; and nothing looks through the pool of regions.
+        unsafe { end::<MrObject, _>(&SPARES, fid) }
     })
 }
 
