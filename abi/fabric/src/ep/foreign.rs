@@ -53,6 +53,12 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         Kind::Bye,
         Kind::Credit,
         Kind::Commit,
+        Kind::Part { signature: 9 },
+        Kind::AnnouncedPart {
+            signature: 9,
+            key: 5,
+        },
+        Kind::Apart,
     ];
     let message = |kind| {
         let header = Header {

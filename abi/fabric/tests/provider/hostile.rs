@@ -168,7 +168,12 @@ fn exchange(a: &Side, b: &Side, peer: u64, round: usize) {
 /// Whatever a peer says, it changes no byte that it may not, others are served, and it is cut off at most.
 #[test]
 fn a_peer_that_says_anything_does_no_harm() {
-    let (a, b, peer) = pair(&Wish::default());
+    // Collectives are there only if they are asked for: then everything that a peer may say is heard.
+    let everything = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_COLLECTIVE;
+    let (a, b, peer) = pair(&Wish {
+        caps: everything,
+        ..Wish::default()
+    });
     let (mut secret, mut shown) = ([0x77u8; 4096], [0x33u8; 4096]);
     let regions = [
         b.reg(&mut secret, FI_RECV, 0, 0).unwrap(),

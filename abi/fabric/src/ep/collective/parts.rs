@@ -257,8 +257,8 @@ impl Endpoint {
         payload: &[u8],
     ) {
         if self.check_collective().is_err() {
-            tracing::warn!("a part of a collective operation came to an endpoint without them");
-            return self.lose(live, state, connection);
+            let why = "it speaks of collective operations to an endpoint without them";
+            return self.cut_off(live, state, connection, why);
         }
         if state.connections[connection].lost {
             return;
@@ -278,8 +278,8 @@ impl Endpoint {
         match it.named(name) {
             Some(group) => match (group.rank_of(from), group.broken) {
                 (None, _) => {
-                    tracing::warn!("a peer that is no member speaks to a collective group");
-                    return self.lose(live, state, connection);
+                    let why = "it speaks to a collective group that it is no member of";
+                    return self.cut_off(live, state, connection, why);
                 }
                 (Some(_), Some(error)) => {
                     return self.refuse_part(state, connection, name, error);
