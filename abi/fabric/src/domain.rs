@@ -52,6 +52,8 @@ pub(crate) struct Domain {
     pub(crate) rma_events: bool,
     /// Authorization keys are in address vectors.
     pub(crate) av_keys: bool,
+    /// The program asked for `FI_AV_USER_ID`.
+    pub(crate) user_ids: bool,
     /// The program asked for `FI_DIRECTED_RECV`.
     pub(crate) directed: bool,
     /// Peers that regions can be limited to.
@@ -321,6 +323,7 @@ pub(crate) unsafe extern "C" fn domain_open(
             hmem: info.caps & FI_HMEM != 0,
             rma_events: info.caps & FI_RMA_EVENT != 0,
             av_keys: version >= crate::sys::version(1, 20) && attr.auth_key_size == FI_AV_AUTH_KEY,
+            user_ids: (info.caps | attr.caps) & FI_AV_USER_ID != 0,
             directed: info.caps & FI_DIRECTED_RECV != 0,
             identities: Identities::default(),
             auto_progress: attr.data_progress == FI_PROGRESS_AUTO,

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read and write the program's memory.
 
+mod ids;
 mod keys;
 pub(crate) mod set;
 
@@ -40,6 +41,8 @@ pub(crate) struct Av {
     pub(crate) domain: Arc<Domain>,
     /// Insertions are reported to the event queue.
     asynchronous: bool,
+    /// Completions name senders by identifiers of the program only (`FI_AV_USER_ID`).
+    identifies: bool,
     eq: Mutex<Option<Arc<Eq>>>,
     book: RwLock<Book>,
     keys: keys::KeyBook,
@@ -52,6 +55,8 @@ pub(crate) struct Av {
 struct Book {
     addresses: Vec<Option<SocketAddr>>,
     numbers: HashMap<SocketAddr, u64>,
+    /// Identifiers of the program, by number.
+    ids: HashMap<u64, u64>,
 }
 
 impl Av {
@@ -105,6 +110,7 @@ impl Av {
         };
         self.removals.fetch_add(1, Ordering::AcqRel);
         self.keys.forget(number);
+        book.ids.remove(&number);
         if book.numbers.get(&address) == Some(&number) {
             // It may have been inserted before, too.
             match book
@@ -132,10 +138,19 @@ impl Av {
         context: *mut c_void,
     ) -> Result<c_int> {
         let keyed = flags & FI_AUTH_KEY != 0;
-        if flags & !(FI_MORE | FI_SYNC_ERR | FI_AUTH_KEY) != 0 || keyed && !self.domain.av_keys {
+        let identified = flags & FI_AV_USER_ID != 0;
+        if flags & !(FI_MORE | FI_SYNC_ERR | FI_AUTH_KEY | FI_AV_USER_ID) != 0
+            || keyed && !self.domain.av_keys
+        {
             return Err(FiError::BADFLAGS);
         }
-        if keyed && numbers.is_null() {
+        if identified && (self.identifies || self.domain.av_keys) {
+            tracing::warn!(
+                "FI_AV_USER_ID of an insertion is for vectors without that flag and without authorization keys"
+            );
+            return Err(FiError::INVAL);
+        }
+        if (keyed || identified) && numbers.is_null() {
             return Err(FiError::INVAL);
         }
         if flags & FI_SYNC_ERR != 0 && (self.asynchronous || context.is_null()) {
@@ -154,6 +169,10 @@ impl Av {
             };
             let address = address.filter(|_| !matches!(key, Some(None)));
             let number = address.map_or(FI_ADDR_NOTAVAIL, |address| self.insert(address));
+            if identified && address.is_some() {
+                // SAFETY: as many numbers as there are addresses: not null, as was checked.
+                self.identify(number, unsafe { *numbers.add(index) })?;
+            }
             if let (Some(_), Some(Some(key))) = (address, key) {
                 self.keys.assign(number, key);
             }
@@ -207,7 +226,7 @@ static OPS: OpsAv = OpsAv {
     av_set: set::av_set,
     insert_auth_key: keys::insert_auth_key,
     lookup_auth_key: keys::lookup_auth_key,
-    set_user_id: nosys!(c_int, *mut FidAv, u64, u64, u64),
+    set_user_id: ids::set_user_id,
     lookup2: nosys!(c_int, *mut FidAv, u64, *mut c_void, *mut usize, u64),
 };
 
@@ -228,8 +247,15 @@ pub(crate) unsafe extern "C" fn av_open(
         if !attr.name.is_null() || attr.rx_ctx_bits != 0 {
             return Err(FiError::NOSYS);
         }
-        if attr.flags & !FI_COMPLETION != 0 {
+        if attr.flags & !(FI_COMPLETION | FI_AV_USER_ID) != 0 {
             return Err(FiError::BADFLAGS);
+        }
+        let identifies = attr.flags & FI_AV_USER_ID != 0;
+        if identifies && !owner.inner.user_ids {
+            tracing::warn!(
+                "an address vector for identifiers needs a domain with the capability FI_AV_USER_ID"
+            );
+            return Err(FiError::INVAL);
         }
         match attr.av_type {
             FI_AV_MAP | FI_AV_TABLE => {}
@@ -242,6 +268,7 @@ pub(crate) unsafe extern "C" fn av_open(
         let inner = Av {
             domain: Arc::clone(&owner.inner),
             asynchronous: attr.flags & FI_COMPLETION != 0,
+            identifies,
             eq: Mutex::default(),
             book: RwLock::default(),
             keys: keys::KeyBook::default(),

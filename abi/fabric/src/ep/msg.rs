@@ -22,7 +22,7 @@ pub(super) static OPS: OpsMsg = OpsMsg {
     injectdata,
 };
 
-pub(super) const RECV_FLAGS: u64 = FI_COMPLETION | FI_MORE | FI_MULTI_RECV;
+pub(super) const RECV_FLAGS: u64 = FI_COMPLETION | FI_MORE | FI_MULTI_RECV | FI_AUTH_KEY;
 
 unsafe extern "C" fn send(
     ep: *mut FidEp,

@@ -97,12 +97,24 @@ pub(super) struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// Which messages it is for, at a context with these capabilities and this address vector.
-    pub(super) fn pattern(&self, caps: u64, av: Option<&Av>) -> Result<Pattern<SocketAddr>> {
+    /// Which messages it is for, at a context with these capabilities, this authorization key and this address vector.
+    pub(super) fn pattern(
+        &self,
+        caps: u64,
+        group: &Group,
+        av: Option<&Av>,
+    ) -> Result<Pattern<SocketAddr>> {
         let (tag, ignore) = self.tag.unwrap_or((0, 0));
         let source = match self.from {
             FI_ADDR_UNSPEC => None,
             _ if caps & FI_DIRECTED_RECV == 0 => None,
+            number if self.flags & FI_AUTH_KEY != 0 => {
+                // Whoever reaches an endpoint has its key: others are refused as peers.
+                let key = av.and_then(|av| av.auth_key(number));
+                key.filter(|key| key.bytes == group.key)
+                    .ok_or(FiError::INVAL)?;
+                None
+            }
             number => {
                 let av = av.ok_or(FiError::NOAV)?;
                 Some(av.get(number).ok_or(FiError::INVAL)?)
@@ -162,7 +174,7 @@ impl Endpoint {
             );
             return Err(FiError::OPNOTSUPP);
         }
-        let pattern = wanted.pattern(self.caps, live.av.as_deref())?;
+        let pattern = wanted.pattern(self.caps, &self.group, live.av.as_deref())?;
         if wanted.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
             return self.look(live, wanted, &pattern);
         }
@@ -195,10 +207,10 @@ impl Endpoint {
         }
     }
 
-    /// The number by which the program knows who sent a message, if it wants to know.
+    /// By what the program knows who sent a message, if it wants to know.
     pub(super) fn number_of(&self, live: &Live, source: &SocketAddr) -> u64 {
         match &live.av {
-            Some(av) if self.caps & FI_SOURCE != 0 => av.number(source),
+            Some(av) if self.caps & FI_SOURCE != 0 => av.reported(source),
             _ => FI_ADDR_NOTAVAIL,
         }
     }

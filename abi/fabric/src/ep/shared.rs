@@ -107,7 +107,7 @@ impl Srx {
 
     /// Posts a receive, or looks for a message, as the flags say.
     pub(super) fn receive(&self, wanted: &Wanted<'_>) -> Result<()> {
-        let pattern = wanted.pattern(self.caps, self.av.get().map(|av| &**av))?;
+        let pattern = wanted.pattern(self.caps, &self.group, self.av.get().map(|av| &**av))?;
         if wanted.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
             return self.look(wanted, &pattern);
         }

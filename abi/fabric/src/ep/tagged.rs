@@ -22,7 +22,7 @@ pub(super) static OPS: OpsTagged = OpsTagged {
     injectdata,
 };
 
-const RECV_FLAGS: u64 = FI_COMPLETION | FI_MORE | FI_PEEK | FI_CLAIM | FI_DISCARD;
+const RECV_FLAGS: u64 = FI_COMPLETION | FI_MORE | FI_PEEK | FI_CLAIM | FI_DISCARD | FI_AUTH_KEY;
 
 unsafe extern "C" fn send(
     ep: *mut FidEp,

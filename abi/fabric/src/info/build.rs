@@ -201,7 +201,7 @@ fn domain(domain: &mut DomainAttr, offer: &Offer) -> Result<()> {
     domain.max_ep_srx_ctx = MAX_SHARING;
     domain.cntr_cnt = 65_536;
     domain.mr_iov_limit = MR_IOV_LIMIT;
-    domain.caps = offer::COMM;
+    domain.caps = offer::COMM | offer.caps & FI_AV_USER_ID;
     domain.mr_cnt = 1_000_000;
     if offer.av_keys {
         domain.auth_key_size = FI_AV_AUTH_KEY;

@@ -317,6 +317,7 @@ fn domain(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
     if domain.caps & !(COMM | on_demand(offer.ep_type) & FI_HMEM) != 0 {
         return Err("domain capabilities");
     }
+    offer.caps |= domain.caps & FI_AV_USER_ID;
     at_most("cq_data_size", domain.cq_data_size, CQ_DATA_SIZE)?;
     at_most("mr_iov_limit", domain.mr_iov_limit, MR_IOV_LIMIT)?;
     at_most(

@@ -77,9 +77,9 @@ pub(crate) const fn secondary(ep_type: c_int) -> u64 {
 /// Capabilities that are only reported when they are asked for.
 pub(crate) const fn on_demand(ep_type: c_int) -> u64 {
     match ep_type {
-        FI_EP_DGRAM => 0,
+        FI_EP_DGRAM => FI_AV_USER_ID,
         FI_EP_MSG => FI_HMEM,
-        _ => FI_HMEM | FI_COLLECTIVE,
+        _ => FI_HMEM | FI_COLLECTIVE | FI_AV_USER_ID,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::atomics::add;
 use crate::harness::*;
+use crate::messages::tsend;
 use rkey_fi::sys::*;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -522,4 +523,38 @@ fn a_descriptor_serves_endpoints_of_every_key() {
     let code = end.read_with(number, &mut source, mr.desc(), 0, 5);
     assert_eq!(code, -libc::EACCES, "no right to read into it");
     assert_eq!((mr.close(), there.close(), into), (0, 0, [7; 4]));
+}
+
+#[test]
+fn a_receive_may_be_for_the_peers_of_a_key() {
+    let keyed = Keyed::open(0);
+    let (av, numbers) = keyed.av(&[b"key"]);
+    let end = keyed.endpoint(av);
+    let later = insert_key(av, b"later").unwrap();
+    let (a, to_end) = peer_of(b"key", &end);
+    let address_of_a = insert_address(av, &a, None);
+    let mut into = [0u8; 4];
+    let mut receive = |addr: u64, flags: u64| {
+        let iov = [iovec(&mut into)];
+        let msg = MsgTagged {
+            msg_iov: iov.as_ptr(),
+            desc: null_mut(),
+            iov_count: 1,
+            addr,
+            tag: 5,
+            ignore: 0,
+            context: null_mut(),
+            data: 0,
+        };
+        // SAFETY: a live handle; the buffer stays until the completion.
+        unsafe { ((*(*end.ep).tagged).recvmsg)(end.ep, &msg, flags) }
+    };
+    let refused = INVAL as isize;
+    assert_eq!(receive(later, FI_AUTH_KEY), refused, "not the endpoint's");
+    assert_eq!(receive(address_of_a, FI_AUTH_KEY), refused, "no key");
+    assert_eq!(receive(numbers[0], 0), refused, "no address");
+    assert_eq!(receive(numbers[0], FI_AUTH_KEY), 0);
+    tsend(&a, to_end, &[8; 4], 5, 0);
+    assert_eq!(end.completion(&[&a]).unwrap().tag, 5);
+    assert_eq!(into, [8; 4]);
 }

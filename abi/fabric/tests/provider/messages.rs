@@ -4,10 +4,10 @@ use crate::harness::*;
 use crate::registration::pair;
 use crate::shared::trecvmsg;
 use rkey_fi::sys::*;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
-fn tsend(side: &Side, peer: u64, bytes: &[u8], tag: u64, context: usize) {
+pub(crate) fn tsend(side: &Side, peer: u64, bytes: &[u8], tag: u64, context: usize) {
     let (at, len) = (bytes.as_ptr().cast(), bytes.len());
     // SAFETY: a live handle; the bytes stay until the completion.
     let code = again(|| unsafe {
@@ -106,6 +106,107 @@ fn tags_select_and_order_is_kept() {
         assert_eq!(b.completion(&[]).unwrap().op_context as usize, context);
     }
     assert_eq!(buffers, [[2; 4], [3; 4], [1; 4]]);
+}
+
+/// One completion, and who it says the sender was.
+fn completion_from(side: &Side, peer: &Side) -> u64 {
+    let started = std::time::Instant::now();
+    loop {
+        // SAFETY: live handles, and room for an entry of the longest format and for a number.
+        let (code, from) = unsafe {
+            ((*(*peer.cq).ops).read)(peer.cq, null_mut(), 0);
+            let (mut entry, mut from): (CqTaggedEntry, _) = (std::mem::zeroed(), 0);
+            let readfrom = (*(*side.cq).ops).readfrom;
+            let code = readfrom(side.cq, (&raw mut entry).cast(), 1, &mut from);
+            (code, from)
+        };
+        if code == 1 {
+            return from;
+        }
+        assert_eq!(code, -(libc::EAGAIN as isize));
+        assert!(started.elapsed().as_secs() < 30, "no completion came");
+        std::thread::yield_now();
+    }
+}
+
+/// Sends from one side to the other, and says by what the other one's completion names the sender.
+fn named_as(from: &Side, to: &Side, peer: u64) -> u64 {
+    let mut into = [0u8; 1];
+    trecv(to, FI_ADDR_UNSPEC, &mut into, 1, 0, 1);
+    tsend(from, peer, &[1], 1, 1);
+    let source = completion_from(to, from);
+    assert!(from.completion(&[to]).is_ok());
+    source
+}
+
+fn av_with(side: &Side, flags: u64) -> (c_int, *mut FidAv) {
+    let mut av = null_mut();
+    // SAFETY: a live handle, and attributes of our own.
+    let code = unsafe {
+        let mut attr: AvAttr = std::mem::zeroed();
+        attr.flags = flags;
+        ((*(*side.domain).ops).av_open)(side.domain, &mut attr, &mut av, null_mut())
+    };
+    (code, av)
+}
+
+fn set_user_id(av: *mut FidAv, number: u64, id: u64, flags: u64) -> c_int {
+    // SAFETY: a live handle.
+    unsafe { ((*(*av).ops).set_user_id)(av, number, id, flags) }
+}
+
+#[test]
+fn completions_name_senders_by_identifiers_of_the_program() {
+    let wish = Wish {
+        caps: FI_TAGGED | FI_SOURCE | FI_AV_USER_ID,
+        ..Wish::default()
+    };
+    let info = wish.info();
+    let (a, b) = (Side::open(&wish), Side::open(&wish));
+    // The vector of this endpoint is for identifiers.
+    let (code, av) = av_with(&b, FI_AV_USER_ID);
+    assert_eq!(code, 0);
+    let (ep, cq, _) = open_disabled(b.domain, info);
+    assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
+    assert_eq!(control(ep.cast(), FI_ENABLE, null_mut()), 0);
+    let b = Side { ep, cq, av, ..b };
+    let to_b = a.peer(&b);
+    let from_a = b.peer(&a);
+    assert_eq!(named_as(&a, &b, to_b), FI_ADDR_NOTAVAIL, "it has none yet");
+    assert_eq!(set_user_id(av, from_a, 4711, 0), 0);
+    assert_eq!(named_as(&a, &b, to_b), 4711);
+    assert_eq!(set_user_id(av, from_a, 4712, 0), 0);
+    assert_eq!(named_as(&a, &b, to_b), 4712);
+    assert_eq!(set_user_id(av, from_a + 1, 1, 0), -libc::EINVAL);
+    assert_eq!(set_user_id(av, from_a, 1, FI_MORE), -260, "no such flag");
+    assert_eq!(set_user_id(av, from_a, 1, FI_AUTH_KEY), -libc::EINVAL);
+    assert_eq!(insert_with_id(&b, &a, 5), -libc::EINVAL, "not here");
+}
+
+fn insert_with_id(side: &Side, of: &Side, mut id: u64) -> c_int {
+    let name = name_of(of.ep);
+    // SAFETY: a live handle, a name as an endpoint gave it, and an identifier that becomes the number.
+    unsafe {
+        let insert = (*(*side.av).ops).insert;
+        let at = name.as_ptr().cast();
+        insert(side.av, at, 1, &mut id, FI_AV_USER_ID, null_mut())
+    }
+}
+
+#[test]
+fn an_identifier_may_come_with_the_address() {
+    let wish = Wish {
+        caps: FI_TAGGED | FI_SOURCE,
+        ..Wish::default()
+    };
+    let (a, b, c) = (Side::open(&wish), Side::open(&wish), Side::open(&wish));
+    let (to_b, c_to_b) = (a.peer(&b), c.peer(&b));
+    assert_eq!(insert_with_id(&b, &a, 900), 1);
+    let from_c = b.peer(&c);
+    assert_eq!(named_as(&a, &b, to_b), 900);
+    assert_eq!(named_as(&c, &b, c_to_b), from_c, "it has only a number");
+    assert_eq!(set_user_id(b.av, from_c, 1, 0), -libc::EINVAL);
+    assert_eq!(av_with(&b, FI_AV_USER_ID).0, -libc::EINVAL, "unasked for");
 }
 
 #[test]
