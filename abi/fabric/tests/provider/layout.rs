@@ -57,6 +57,18 @@ fn sizes_and_offsets_are_those_of_the_headers() {
         "sizeof(struct fi_ops_tagged)" = size_of::<OpsTagged>();
         "sizeof(struct fi_ops_rma)" = size_of::<OpsRma>();
         "sizeof(struct fi_ops_atomic)" = size_of::<OpsAtomic>();
+        "sizeof(struct fi_av_set_attr)" = size_of::<AvSetAttr>();
+        "offsetof(struct fi_av_set_attr, flags)" = offset_of!(AvSetAttr, flags);
+        "sizeof(struct fi_collective_attr)" = size_of::<CollectiveAttr>();
+        "offsetof(struct fi_collective_attr, max_members)" = offset_of!(CollectiveAttr, max_members);
+        "sizeof(struct fi_collective_addr)" = size_of::<CollectiveAddr>();
+        "sizeof(struct fi_msg_collective)" = size_of::<MsgCollective>();
+        "offsetof(struct fi_msg_collective, op)" = offset_of!(MsgCollective, op);
+        "sizeof(struct fid_mc)" = size_of::<FidMc>();
+        "offsetof(struct fid_mc, fi_addr)" = offset_of!(FidMc, fi_addr);
+        "sizeof(struct fid_av_set)" = size_of::<FidAvSet>();
+        "sizeof(struct fi_ops_av_set)" = size_of::<OpsAvSet>();
+        "sizeof(struct fi_ops_collective)" = size_of::<OpsCollective>();
         "sizeof(struct fi_ops_cm)" = size_of::<OpsCm>();
         "sizeof(struct fi_ops_mr)" = size_of::<OpsMr>();
         "sizeof(struct fi_ops_eq)" = size_of::<OpsEq>();
@@ -70,6 +82,15 @@ fn sizes_and_offsets_are_those_of_the_headers() {
         "FI_MR_COLLECTIVE" = FI_MR_COLLECTIVE as usize;
         "FI_CLASS_CNTR" = FI_CLASS_CNTR;
         "FI_CLASS_CONNREQ" = FI_CLASS_CONNREQ;
+        "FI_CLASS_MC" = FI_CLASS_MC;
+        "FI_CLASS_AV_SET" = FI_CLASS_AV_SET;
+        "FI_JOIN_COMPLETE" = FI_JOIN_COMPLETE as usize;
+        "FI_UNIVERSE" = FI_UNIVERSE as usize;
+        "FI_BARRIER_SET | FI_BROADCAST_SET | FI_ALLTOALL_SET | FI_ALLREDUCE_SET | FI_ALLGATHER_SET \
+         | FI_REDUCE_SCATTER_SET | FI_REDUCE_SET | FI_SCATTER_SET | FI_GATHER_SET" = FI_COLLECTIVE_SETS as usize;
+        "FI_GATHER" = FI_GATHER as usize;
+        "FI_VOID" = FI_VOID as usize;
+        "FI_NOOP" = FI_NOOP as usize;
         "FI_REFRESH" = FI_REFRESH as usize;
         "FI_UNMAP_KEY" = FI_UNMAP_KEY as usize;
         "FI_GETWAITOBJ" = FI_GETWAITOBJ as usize;
@@ -100,6 +121,7 @@ fn sizes_and_offsets_are_those_of_the_headers() {
         "fi_rma",
         "fi_tagged",
         "fi_atomic",
+        "fi_collective",
         "fi_trigger",
         "fi_eq",
         "fi_errno",
