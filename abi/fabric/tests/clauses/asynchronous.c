@@ -23,7 +23,7 @@ static bool has_come(void *of) {
     return event->length != -FI_EAGAIN;
 }
 
-CHECK(event_of_a_registration, "FI-115 FI-201 FI-202 FI-204 FI-206 FI-I01 FI-I02",
+CHECK(event_of_a_registration, "FI-115 FI-201 FI-202 FI-204 FI-206 FI-I01 FI-I02 FI-I04",
       "with FI_REG_MR an event tells that a region is complete, with its fid and context; one for each registration") {
     struct event event = {.queue = bind_queue(w, FI_REG_MR)};
     for (uintptr_t context = 0x100; context < 0x103; context++) {

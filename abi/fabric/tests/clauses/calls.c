@@ -16,8 +16,8 @@ CHECK(a_region_at_once, "FI-001 FI-020 FI-200", "fi_mr_reg gives 0 and a region 
     wants_pattern(w, at, 64, "the bytes are written");
 }
 
-CHECK(several_buffers, "FI-002 FI-109", "fi_mr_regv makes one region of three buffers, with one key",
-      .without = FI_MR_VIRT_ADDR) {
+/* A region of the first, third and fifth of five pages. */
+static struct area three_pages_of_five(struct world *w) {
     if (w->there.info->domain_attr->mr_iov_limit < 3) differs("mr_iov_limit is below 3");
     unsigned char *at = pages(5);
     struct iovec parts[] = {{at, PAGE}, {at + 2 * PAGE, PAGE}, {at + 4 * PAGE, PAGE}};
@@ -25,6 +25,13 @@ CHECK(several_buffers, "FI-002 FI-109", "fi_mr_regv makes one region of three bu
     wants("fi_mr_regv", fi_mr_regv(w->there.domain, parts, 3, REMOTE, 0, next_key(), 0, &area.mr, NULL), 0);
     make_usable(w, &w->there, &area);
     name_area(w, &w->there, &area);
+    return area;
+}
+
+CHECK(several_buffers, "FI-002 FI-109", "fi_mr_regv makes one region of three buffers, with one key",
+      .without = FI_MR_VIRT_ADDR) {
+    struct area area = three_pages_of_five(w);
+    unsigned char *at = area.bytes;
     for (size_t i = 0; i < 3; i++) {
         wants("a write to a part", access_area(w, WRITE, &area, i * PAGE, 64), 0);
         wants_pattern(w, at + 2 * i * PAGE, 64, "each part is reached by its offset in the whole");
@@ -37,13 +44,8 @@ CHECK(several_buffers, "FI-002 FI-109", "fi_mr_regv makes one region of three bu
 
 CHECK(several_buffers_by_address, "FI-I38", "a region of three buffers is reached by their addresses, and what lies between is not",
       .needs = FI_MR_VIRT_ADDR) {
-    if (w->there.info->domain_attr->mr_iov_limit < 3) differs("mr_iov_limit is below 3");
-    unsigned char *at = pages(5);
-    struct iovec parts[] = {{at, PAGE}, {at + 2 * PAGE, PAGE}, {at + 4 * PAGE, PAGE}};
-    struct area area = {.bytes = at, .length = 3 * PAGE};
-    wants("fi_mr_regv", fi_mr_regv(w->there.domain, parts, 3, REMOTE, 0, next_key(), 0, &area.mr, NULL), 0);
-    make_usable(w, &w->there, &area);
-    name_area(w, &w->there, &area);
+    struct area area = three_pages_of_five(w);
+    unsigned char *at = area.bytes;
     for (size_t i = 0; i < 5; i += 2) {
         wants("a write to a part", access_area(w, WRITE, &area, i * PAGE, 64), 0);
         wants_pattern(w, at + i * PAGE, 64, "the part at this address is written");

@@ -18,21 +18,13 @@ static void put_pages_at(unsigned char *at) {
     memset(at, 0xEE, PAGE);
 }
 
-static struct area share_at(struct world *w, unsigned char *at) {
-    struct area area = {.bytes = at, .length = PAGE};
-    wants("fi_mr_reg", reg(&w->there, at, PAGE, REMOTE, next_key(), 0, &area.mr), 0);
-    make_usable(w, &w->there, &area);
-    name_area(w, &w->there, &area);
-    return area;
-}
-
 CHECK(range_without_pages, "FI-030", "without FI_MR_ALLOCATED a range without pages can be registered", .without = FI_MR_ALLOCATED) {
-    share_at(w, nothing());
+    share_at(w, nothing(), REMOTE);
 }
 
 CHECK(transfer_without_pages, "FI-031 FI-064", "a transfer to a range without pages fails, and succeeds when they have come",
       .without = FI_MR_ALLOCATED | FI_MR_MMU_NOTIFY) {
-    struct area area = share_at(w, nothing());
+    struct area area = share_at(w, nothing(), REMOTE);
     wants_failure("a write without pages", access_area(w, WRITE, &area, 0, 8));
     put_pages_at(area.bytes);
     wants("a write with pages", access_area(w, WRITE, &area, 0, 8), 0);
@@ -41,7 +33,7 @@ CHECK(transfer_without_pages, "FI-031 FI-064", "a transfer to a range without pa
 
 CHECK(pages_that_change, "FI-064 FI-065", "a region follows its pages: what is mapped again at its address is what peers reach",
       .without = FI_MR_ALLOCATED | FI_MR_MMU_NOTIFY) {
-    struct area area = share_at(w, pages(1));
+    struct area area = share(w, REMOTE);
     for (int i = 0; i < 10; i++) {
         wants("a write", access_area(w, WRITE, &area, 0, 8), 0);
         wants_pattern(w, area.bytes, 8, "the bytes are in the pages of now");
@@ -52,7 +44,7 @@ CHECK(pages_that_change, "FI-064 FI-065", "a region follows its pages: what is m
 
 CHECK(refresh_tells_of_pages, "FI-069 FI-260", "with FI_MR_MMU_NOTIFY pages that come later have to be told with fi_mr_refresh", .needs = FI_MR_MMU_NOTIFY,
       .without = FI_MR_ALLOCATED) {
-    struct area area = share_at(w, nothing());
+    struct area area = share_at(w, nothing(), REMOTE);
     put_pages_at(area.bytes);
     wants_failure("a write before fi_mr_refresh", access_area(w, WRITE, &area, 0, 8));
     wants_that(area.bytes[0] == 0xEE, "nothing is written");
@@ -61,7 +53,7 @@ CHECK(refresh_tells_of_pages, "FI-069 FI-260", "with FI_MR_MMU_NOTIFY pages that
 }
 
 CHECK(pages_that_are_there, "FI-196 FI-260", "pages that are there when the region is made need no fi_mr_refresh") {
-    struct area area = share_at(w, pages(1));
+    struct area area = share(w, REMOTE);
     wants("a write", access_area(w, WRITE, &area, 0, 8), 0);
 }
 
@@ -72,7 +64,7 @@ CHECK(range_has_to_have_pages, "FI-061", "with FI_MR_ALLOCATED a range without m
 
 CHECK(refresh, "FI-012 FI-185 FI-188 FI-189 FI-193", "without FI_MR_ALLOCATED fi_mr_refresh takes all or a part of a region, or gives -FI_ENOSYS where FI_MR_MMU_NOTIFY is clear",
       .without = FI_MR_ALLOCATED) {
-    struct area area = share_at(w, pages(1));
+    struct area area = share(w, REMOTE);
     struct iovec half = {area.bytes, PAGE / 2};
     int all = fi_mr_refresh(area.mr, NULL, 0, 0), part = fi_mr_refresh(area.mr, &half, 1, 0);
     if (all == -FI_ENOSYS && part == -FI_ENOSYS && !(mode(w) & FI_MR_MMU_NOTIFY)) return;
@@ -83,12 +75,12 @@ CHECK(refresh, "FI-012 FI-185 FI-188 FI-189 FI-193", "without FI_MR_ALLOCATED fi
 
 CHECK(refresh_of_fixed_pages, "FI-257", "with FI_MR_ALLOCATED and without FI_MR_MMU_NOTIFY fi_mr_refresh gives -FI_ENOSYS", .needs = FI_MR_ALLOCATED,
       .without = FI_MR_MMU_NOTIFY) {
-    struct area area = share_at(w, pages(1));
+    struct area area = share(w, REMOTE);
     wants("fi_mr_refresh", fi_mr_refresh(area.mr, NULL, 0, 0), -FI_ENOSYS);
 }
 
 CHECK(refresh_of_other_memory, "FI-190 FI-258", "fi_mr_refresh of memory outside the region is an error") {
-    struct area area = share_at(w, pages(1));
+    struct area area = share(w, REMOTE);
     struct iovec beside = {pages(1), PAGE};
     wants_refusal("fi_mr_refresh", fi_mr_refresh(area.mr, &beside, 1, 0));
 }

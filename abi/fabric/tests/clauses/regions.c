@@ -48,9 +48,9 @@ void name_area(struct world *w, struct side *side, struct area *area) {
     wants("fi_mr_map_raw", fi_mr_map_raw(other->domain, area->base, raw, size, &area->key, 0), 0);
 }
 
-struct area share(struct world *w, uint64_t access) {
-    struct area area = {.bytes = pages(1), .length = PAGE};
-    wants("fi_mr_reg", reg(&w->there, area.bytes, PAGE, access, next_key(), 0, &area.mr), 0);
+struct area share_at(struct world *w, unsigned char *at, uint64_t access) {
+    struct area area = {.bytes = at, .length = PAGE};
+    wants("fi_mr_reg", reg(&w->there, at, PAGE, access, next_key(), 0, &area.mr), 0);
     wants_that(area.mr, "a region comes back");
     make_usable(w, &w->there, &area);
     if (access & REMOTE)
@@ -59,6 +59,8 @@ struct area share(struct world *w, uint64_t access) {
         area.key = 0x7777; /* it has none that could be told */
     return area;
 }
+
+struct area share(struct world *w, uint64_t access) { return share_at(w, pages(1), access); }
 
 void needs_closable_regions(struct world *w) {
     if (mode(w) & FI_MR_ENDPOINT && w->api < FI_VERSION(2, 0)) does_not_apply("a region is closed after its endpoint");

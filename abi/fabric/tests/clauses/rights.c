@@ -109,13 +109,7 @@ CHECK(virtual_addresses, "FI-053 FI-055 FI-060 FI-I11", "with FI_MR_VIRT_ADDR ev
 
 CHECK(overlapping_regions, "FI-I40", "regions may overlap; each has its own key and rights") {
     unsigned char *at = pages(1);
-    struct area one = {.bytes = at, .length = PAGE}, two = one;
-    wants("fi_mr_reg", reg(&w->there, at, PAGE, FI_REMOTE_READ, next_key(), 0, &one.mr), 0);
-    wants("fi_mr_reg of the same memory", reg(&w->there, at, PAGE, REMOTE, next_key(), 0, &two.mr), 0);
-    make_usable(w, &w->there, &one);
-    make_usable(w, &w->there, &two);
-    name_area(w, &w->there, &one);
-    name_area(w, &w->there, &two);
+    struct area one = share_at(w, at, FI_REMOTE_READ), two = share_at(w, at, REMOTE);
     wants("a read by the key that may read", access_area(w, READ, &one, 0, 8), 0);
     wants("a write by the key that may write", access_area(w, WRITE, &two, 0, 8), 0);
     memset(at, 0xEE, PAGE);

@@ -142,6 +142,8 @@ void make_usable(struct world *w, struct side *side, struct area *area);
 void name_area(struct world *w, struct side *side, struct area *area);
 /* A page of `there` with these rights and the pattern in it, ready for use. */
 struct area share(struct world *w, uint64_t access);
+/* The same with memory that is, or is not, there already. */
+struct area share_at(struct world *w, unsigned char *at, uint64_t access);
 void close_area(struct area *area);
 /* Ends a check of regions that are closed before their endpoints, where that is not allowed. */
 void needs_closable_regions(struct world *w);
