@@ -1,11 +1,11 @@
 //! Messages in: receives that are posted and cancelled, and messages that find theirs or are kept.
 
 use super::deferred::Deferred;
+use super::elements::{elements, part};
 use super::header::{Header, Kind};
 use super::matching::{Keep, Pattern};
 use super::order::Arrival;
-use super::payload::part;
-use super::send::{Descriptors, elements, total};
+use super::send::{Descriptors, total};
 use super::*;
 use crate::cq::Entry;
 use libc::iovec;
@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicU32;
 
 /// A receive that waits for a message.
 pub(super) struct Receive {
-    sges: Vec<Sge>,
+    sges: Sges,
     room: usize,
     context: usize,
     buffer: usize,
@@ -238,7 +238,8 @@ impl Endpoint {
                     ..entry
                 },
                 report,
-                deferred: receive.deferred.clone(),
+                overflow: 0,
+                deferred: receive.deferred.take(),
                 shared: None,
                 turn: None,
             };
@@ -256,6 +257,7 @@ impl Endpoint {
                 ..entry
             },
             report,
+            overflow: 0,
             deferred: receive.deferred.clone(),
             shared: Some(Arc::clone(shared)),
             turn: None,
@@ -341,19 +343,29 @@ impl Endpoint {
                 );
             }
             (None, _) => {
-                let payload = payload.to_vec();
-                state.connections[connection].kept += 1;
-                state.queue(header.tagged).keep(
-                    source,
-                    header.tag,
-                    Kept::Here {
-                        header,
-                        payload,
-                        connection,
-                    },
-                );
+                self.keep(state, connection, header, payload.to_vec());
             }
         }
+    }
+
+    /// Keeps a message until a receive asks for it.
+    pub(super) fn keep(
+        &self,
+        state: &mut State,
+        connection: usize,
+        header: Header,
+        payload: Vec<u8>,
+    ) {
+        let it = &mut state.connections[connection];
+        it.kept += 1;
+        let source = it.peer;
+        let (tagged, tag) = (header.tagged, header.tag);
+        let kept = Kept::Here {
+            header,
+            payload,
+            connection,
+        };
+        state.queue(tagged).keep(source, tag, kept);
     }
 
     /// Brings a message to its receive: copies it, or starts to read it.
@@ -404,7 +416,7 @@ impl Endpoint {
     }
 
     pub(super) fn complete(live: &Live, mut landing: Landing, error: Option<FiError>) {
-        let error = error.or_else(|| (landing.entry.overflow > 0).then_some(FiError::TRUNC));
+        let error = error.or_else(|| (landing.overflow > 0).then_some(FiError::TRUNC));
         if let Some(shared) = landing.shared.take() {
             // The last message of a buffer that takes no more says so.
             let last = shared.pending.fetch_sub(1, Ordering::AcqRel) == 1;
@@ -426,7 +438,9 @@ impl Endpoint {
         let Some(rx) = &live.rx else { return };
         match error {
             Some(error) if own.is_none() || landing.report => {
-                rx.cq.push(landing.entry.failed(error));
+                let overflow = landing.overflow;
+                rx.cq
+                    .push(landing.entry.failed_with(error, overflow, Vec::new()));
             }
             None if landing.report => rx.cq.push(landing.entry),
             _ => {}
