@@ -8,9 +8,8 @@
 // UNSAFETY: turns addresses that C passes into references, after the pool has checked them.
 
 use crate::errno::{FiError, Result};
-use rkey_kit::{Pool, Spares};
+use rkey_kit::{Pool, Spares, Vacant};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::LocalKey;
 
@@ -80,23 +79,19 @@ pub(crate) unsafe fn remove<T: Object, H>(handle: *const H) -> Result<T> {
     unsafe { T::pool().take(handle.cast()) }.ok_or(FiError::INVAL)
 }
 
-/// Makes an object that is told its handle, in a spare place of this thread if there is one.
-#[inline(always)]
-pub(crate) fn place_spare<T: Object>(
+/// A place for an object whose handle is needed to make it, from the spare ones of this thread if there is one.
+#[inline]
+pub(crate) fn vacant<T: Object>(
     spares: &'static LocalKey<Spares<T>>,
-    make: impl FnOnce(*mut T::C) -> T,
-) -> Result<&'static T> {
-    let mut make = Some(|address: NonNull<T>| make(address.as_ptr().cast()));
-    let placed = spares
-        .try_with(|spares| T::pool().put_in(Some(spares), make.take()?))
-        // A thread that is ending has no spare places any more.
-        .unwrap_or_else(|_| T::pool().put_in(None, make.take()?))
-        .ok_or(FiError::NOMEM)?;
-    // SAFETY: the object was made just now, and the program has no handle yet.
-    Ok(unsafe { &*placed.as_ptr() })
+) -> Result<Vacant<'static, T>> {
+    let vacant = spares.try_with(|spares| T::pool().vacant(Some(spares)));
+    // A thread that is ending has no spare places any more.
+    vacant
+        .unwrap_or_else(|_| T::pool().vacant(None))
+        .ok_or(FiError::NOMEM)
 }
 
-/// Ends an object of a kind that [`place_spare`] is used for.
+/// Ends an object of a kind that [`vacant`] is used for.
 ///
 /// # Safety
 /// No reference to it is used any more, no other thread ends or removes it, and nothing looks through its pool.

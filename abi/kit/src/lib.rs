@@ -18,4 +18,4 @@ pub mod settings;
 
 pub use errno::Errno;
 pub use fence::fence;
-pub use pool::{Pool, Spares};
+pub use pool::{Pool, Spares, Vacant};

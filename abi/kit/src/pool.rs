@@ -52,7 +52,7 @@ struct Books {
 // to them is as for a plain `&T`.
 unsafe impl<T: Send + Sync> Sync for Pool<T> {}
 
-impl<T> Pool<T> {
+impl<T: 'static> Pool<T> {
     /// Distance between two objects.
     const STRIDE: usize = size_of::<Slot<T>>().next_power_of_two();
 
@@ -78,36 +78,20 @@ impl<T> Pool<T> {
 
     /// Places an object. `None`: the pool is full, or there is no memory.
     pub fn put(&self, value: T) -> Option<NonNull<T>> {
-        let index = self.claim()?;
-        Some(self.fill(index, |_| value))
+        let vacant = self.vacant(None)?;
+        let address = vacant.address();
+        vacant.fill(value);
+        Some(address)
     }
 
-    /// Places an object that is told its address while it is made, in a spare place if there is one. `None` as for
-    /// [`Pool::put`].
-    #[inline(always)]
-    pub fn put_in(
-        &self,
-        spares: Option<&Spares<T>>,
-        make: impl FnOnce(NonNull<T>) -> T,
-    ) -> Option<NonNull<T>> {
+    /// A place for an object, from the spare ones if there is one. `None` as for [`Pool::put`].
+    #[inline]
+    pub fn vacant(&self, spares: Option<&Spares<T>>) -> Option<Vacant<'_, T>> {
         let index = match spares.and_then(Spares::pop) {
             Some(index) => index,
             None => self.claim()?,
         };
-        Some(self.fill(index, make))
-    }
-
-    /// Fills a place that is the caller's alone. Inlined, so that the object is made where it is to be.
-    #[inline(always)]
-    fn fill(&self, index: u32, make: impl FnOnce(NonNull<T>) -> T) -> NonNull<T> {
-        // SAFETY: the place is one that was claimed, so it is usable.
-        let slot = unsafe { &*self.slot(index) };
-        // SAFETY: it points into a place.
-        let address = unsafe { NonNull::new_unchecked(slot.value.get().cast::<T>()) };
-        // SAFETY: nobody else touches the value of a place that is not live.
-        unsafe { address.write(make(address)) };
-        slot.state.store(LIVE, Ordering::Release);
-        address
+        Some(Vacant { pool: self, index })
     }
 
     fn claim(&self) -> Option<u32> {
@@ -268,6 +252,43 @@ impl<T> Pool<T> {
     }
 }
 
+/// A place that an object will have. Dropping it gives the place back.
+pub struct Vacant<'a, T: 'static> {
+    pool: &'a Pool<T>,
+    index: u32,
+}
+
+impl<'a, T: 'static> Vacant<'a, T> {
+    #[inline]
+    fn slot(&self) -> &'a Slot<T> {
+        // SAFETY: the place was claimed, so it is usable; the space of a pool is never given back.
+        unsafe { &*self.pool.slot(self.index) }
+    }
+
+    /// Where the object will be.
+    #[inline]
+    #[must_use]
+    pub fn address(&self) -> NonNull<T> {
+        NonNull::from(&self.slot().value).cast()
+    }
+
+    /// Places the object.
+    #[inline(always)]
+    pub fn fill(self, value: T) -> &'a T {
+        let slot = std::mem::ManuallyDrop::new(self).slot();
+        // SAFETY: nobody else touches the value of a place that is not live.
+        let placed = unsafe { (*slot.value.get()).write(value) };
+        slot.state.store(LIVE, Ordering::Release);
+        placed
+    }
+}
+
+impl<T: 'static> Drop for Vacant<'_, T> {
+    fn drop(&mut self) {
+        self.pool.books.lock().free.push(self.index);
+    }
+}
+
 /// Free places of a pool that one thread keeps, so that it needs no lock for objects that come and go. They go back to
 /// the pool with the thread.
 pub struct Spares<T: 'static> {
@@ -402,7 +423,10 @@ mod tests {
             &WORDS
         }
         let put = |spares: Option<&Spares<String>>| {
-            WORDS.put_in(spares, |address| format!("{address:p}"))
+            let vacant = WORDS.vacant(spares)?;
+            let address = vacant.address();
+            vacant.fill(format!("{address:p}"));
+            Some(address)
         };
         let end = |spares: Option<&Spares<String>>, address: NonNull<String>| {
             // SAFETY: no reference is in use, and one thread has the pool.
@@ -428,7 +452,11 @@ mod tests {
         let rest = std::iter::from_fn(|| put(spares)).count();
         assert_eq!(rest, MANY as usize - SPARES);
         drop(mine);
-        assert_eq!(std::iter::from_fn(|| put(None)).count(), SPARES);
+        let mut unused: Vec<_> = std::iter::from_fn(|| WORDS.vacant(None)).collect();
+        assert_eq!(unused.len(), SPARES);
+        assert!(!WORDS.contains(unused[0].address().as_ptr()));
+        unused.truncate(5);
+        assert_eq!(std::iter::from_fn(|| put(None)).count(), SPARES - 5);
     }
 
     #[test]

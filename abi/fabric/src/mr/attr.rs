@@ -23,9 +23,7 @@ pub(crate) type Ranges = SmallVec<[VaRange; 1]>;
 
 /// A request, checked as far as that needs no table.
 pub(crate) struct Request<'a> {
-    pub(crate) ranges: Ranges,
-    /// A file whose pages are the memory, instead of ranges.
-    pub(crate) dmabuf: Option<Dmabuf>,
+    pub(crate) memory: Memory<'a>,
     pub(crate) access: u64,
     pub(crate) requested_key: u64,
     pub(crate) context: usize,
@@ -33,6 +31,14 @@ pub(crate) struct Request<'a> {
     /// Where the authorization keys of an `FI_AV_AUTH_KEY` domain are.
     pub(crate) keys: Option<AvKeys>,
     pub(crate) flags: u64,
+}
+
+/// What is to be registered.
+pub(crate) enum Memory<'a> {
+    /// Pieces of memory, not looked at yet.
+    List(&'a [iovec]),
+    /// A file whose pages are the memory.
+    Dmabuf(Dmabuf),
 }
 
 /// A DMA-buf, as the program describes it.
@@ -226,31 +232,31 @@ unsafe fn register(
         tail.check()?;
     }
     check_interface(domain, attr)?;
-    let mut request = Request {
-        ranges: Ranges::new(),
-        dmabuf: None,
+    let memory = if flags & FI_MR_DMABUF != 0 {
+        // SAFETY: with this flag the field points to a DMA-buf's description, as the caller promises.
+        Memory::Dmabuf(unsafe { dmabuf(attr)? })
+    } else {
+        // SAFETY: a list of this length, as the caller promises.
+        Memory::List(unsafe { list(attr.mr_iov, attr.iov_count)? })
+    };
+    // FI-118: keys that tie a region to endpoints exist from 1.5 on.
+    let (mut keys, mut auth_key): (_, &[u8]) = (None, &[]);
+    if domain.av_keys {
+        // SAFETY: in such a domain the key is a structure, as the caller promises.
+        keys = Some(unsafe { av_keys(domain, attr, by_attributes, flags)? });
+    } else if domain.version >= version(1, 5) {
+        // SAFETY: null or so many bytes, as the caller promises.
+        auth_key = unsafe { list(attr.auth_key, attr.auth_key_size)? };
+    }
+    let request = Request {
+        memory,
         access: attr.access,
         requested_key: attr.requested_key,
         context: attr.context as usize,
-        auth_key: &[],
-        keys: None,
+        auth_key,
+        keys,
         flags,
     };
-    if flags & FI_MR_DMABUF != 0 {
-        // SAFETY: with this flag the field points to a DMA-buf's description, as the caller promises.
-        request.dmabuf = Some(unsafe { dmabuf(attr)? });
-    } else {
-        // SAFETY: a list of this length, as the caller promises.
-        request.ranges = ranges(unsafe { list(attr.mr_iov, attr.iov_count)? })?;
-    }
-    // FI-118: keys that tie a region to endpoints exist from 1.5 on.
-    if domain.av_keys {
-        // SAFETY: in such a domain the key is a structure, as the caller promises.
-        request.keys = Some(unsafe { av_keys(domain, attr, by_attributes, flags)? });
-    } else if domain.version >= version(1, 5) {
-        // SAFETY: null or so many bytes, as the caller promises.
-        request.auth_key = unsafe { list(attr.auth_key, attr.auth_key_size)? };
-    }
     // SAFETY: room for a handle: not null, and the caller promises the rest.
     unsafe { region::make(domain, request, mr) }
 }
@@ -332,6 +338,7 @@ fn check_interface(domain: &Domain, attr: &MrAttr) -> Result<()> {
 }
 
 /// The ranges of a list. None may be empty or pass the end of the address space (FI-015, FI-I34).
+#[inline]
 pub(super) fn ranges(iov: &[iovec]) -> Result<Ranges> {
     let range = |piece: &iovec| {
         VaRange::new(piece.iov_base as u64, piece.iov_len as u64)

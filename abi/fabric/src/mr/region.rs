@@ -3,14 +3,14 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions; registers memory for which the program answers; maps DMA-bufs.
 
-use super::attr::{Dmabuf, Ranges, Request};
+use super::attr::{Dmabuf, Memory, Ranges, Request, ranges};
 use super::keyed::Copies;
 use super::{bind, persistent, raw, refresh};
 use crate::cntr::Counter;
 use crate::domain::{Domain, DomainRef, Group};
 use crate::errno::{FiError, Result};
 use crate::nosys;
-use crate::object::{Object, end, find, handle_of, object, place_spare, status};
+use crate::object::{Object, end, find, object, status, vacant};
 use crate::sys::*;
 use parking_lot::Mutex;
 use rkey_device::base::process::page_size;
@@ -184,18 +184,22 @@ pub(crate) fn rights(access: u64) -> Access {
 ///
 /// # Safety
 /// `mr` is room for a handle.
-#[inline]
+#[inline(always)]
 pub(super) unsafe fn make(
     domain: &Domain,
     request: Request<'_>,
     mr: *mut *mut FidMr,
 ) -> Result<()> {
-    let (group, keeper) = domain.protection_domain(request.auth_key)?;
     let access = rights(request.access);
-    let (ranges, mapping, addressing) = match request.dmabuf {
-        None if domain.has(FI_MR_VIRT_ADDR) => (request.ranges, None, Addressing::Virtual),
-        None => (request.ranges, None, Addressing::Zero),
-        Some(buf) => {
+    let (ranges, mapping, addressing) = match request.memory {
+        Memory::List(pieces) => {
+            let addressing = match domain.has(FI_MR_VIRT_ADDR) {
+                true => Addressing::Virtual,
+                false => Addressing::Zero,
+            };
+            (ranges(pieces)?, None, addressing)
+        }
+        Memory::Dmabuf(buf) => {
             let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
             let (mapping, first) = Mapping::new(&buf, access.intersects(writes))?;
             let range = VaRange::new(first, buf.len as u64).ok_or(FiError::INVAL)?;
@@ -207,6 +211,7 @@ pub(super) unsafe fn make(
             (smallvec![range], Some(mapping), addressing)
         }
     };
+    let (group, keeper) = domain.protection_domain(request.auth_key)?;
     let durable = request.flags & FI_RMA_PMEM != 0;
     if durable {
         persistent::check(&ranges)?;
@@ -222,6 +227,7 @@ pub(super) unsafe fn make(
         needs_endpoint: domain.has(FI_MR_ENDPOINT),
         access,
     };
+    let vacant = vacant::<MrObject>(&SPARES)?;
     let spec = shape.spec(group, &ranges, unconfigured || !backed);
     // SAFETY: the program hands the memory over until it closes the region: that is what registering means
     // (fi_mr(3)). It is touched by copies that survive faults.
@@ -253,7 +259,8 @@ pub(super) unsafe fn make(
             _mapping: mapping,
         })
     });
-    let object = place_spare(&SPARES, |handle: *mut FidMr| MrObject {
+    let handle: *mut FidMr = vacant.address().as_ptr().cast();
+    let object = vacant.fill(MrObject {
         fid: UnsafeCell::new(FidMr {
             fid: Fid::new(FI_CLASS_MR, request.context as *mut c_void, &FID_OPS),
             // The descriptor is the handle: whether it is one of a live region can be checked.
@@ -276,11 +283,7 @@ pub(super) unsafe fn make(
             watched: AtomicBool::new(false),
             _kept: kept,
         },
-    })
-    .inspect_err(|_| {
-        let _ = domain.device.revoke_region(region);
-    })?;
-    let handle = handle_of(object);
+    });
     if let Err(error) = object.inner.begin(unconfigured) {
         withdraw(&object.inner);
         // SAFETY: nobody has the handle.
