@@ -81,11 +81,17 @@ fn checks(tree: &Tree) -> Vec<Proof> {
             else {
                 continue;
             };
+            // A line without clauses has them on the next one, where nobody would find them.
+            let listed = ids(rest.split('"').nth(1).unwrap_or_default());
+            let ids = match listed.is_empty() {
+                true => vec![format!("{name} names no clause on its line")],
+                false => listed,
+            };
             proofs.push(Proof {
                 package: format!("stage {STAGE}"),
                 place: format!("{}:{}", file.path, index + 1),
                 test: Some(name.to_owned()),
-                ids: ids(rest.split('"').nth(1).unwrap_or_default()),
+                ids,
                 of_stage: true,
             });
         }

@@ -7,6 +7,7 @@ use super::connection::Hello;
 use super::header::{Header, Kind};
 use super::object::{EpObject, give_name};
 use super::*;
+use crate::complaint::complain;
 use crate::eq::Failure;
 use crate::info::offer::CM_DATA_SIZE;
 use crate::object::{find, input, list, object, remove, status};
@@ -236,10 +237,10 @@ pub(super) unsafe extern "C" fn accept(ep: *mut FidEp, param: *const c_void, len
         let live = ep.live()?;
         let request = ep.setup.lock().request.take().ok_or(FiError::INVAL)?;
         if let Err(why) = ep.admits(live, &request.hello) {
-            tracing::warn!(
+            complain(format_args!(
                 "a connection from {} was refused: {why}",
                 request.hello.name
-            );
+            ));
             request.incoming.reject("");
             return Err(FiError::CONNREFUSED);
         }

@@ -298,10 +298,10 @@ impl Endpoint {
             return refuse(incoming, "the address is not yours");
         }
         if live.state.lock().is_littered() {
-            tracing::warn!(
+            complain(format_args!(
                 "a connection from {} was refused: the program has to receive what peers have left that are gone",
                 hello.name
-            );
+            ));
             return refuse(incoming, "too many messages of others are unread there");
         }
         // Known before it is ready: messages may come as soon as the peer has our answer.

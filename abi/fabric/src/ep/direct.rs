@@ -45,6 +45,9 @@ impl Endpoint {
         let header = Header::of_message(&head, payload.len())?;
         let it = &mut state.connections[connection];
         let limited = self.ep_type != FI_EP_DGRAM;
+        if it.cut {
+            return None;
+        }
         // An answer has to be posted, and a peer without credit loses its connection.
         if header.confirm || limited && !it.debt.has_room(header.len) {
             return None;
@@ -87,7 +90,7 @@ impl Endpoint {
         if unnamed || matches!(denial.reason, Reason::Fault { .. }) {
             return FiError::FAULT;
         }
-        tracing::warn!("{denial}");
+        tracing::warn!("{}", denial.in_one_line());
         FiError::ACCES
     }
 }

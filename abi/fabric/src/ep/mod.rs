@@ -420,7 +420,13 @@ impl Endpoint {
             if live.cq.wait(Some(time)).is_err() {
                 return;
             }
-            self.advance(live, &mut live.state.lock());
+            {
+                let mut state = live.state.lock();
+                if self.closing.load(Ordering::Acquire) {
+                    return;
+                }
+                self.advance(live, &mut state);
+            }
             self.domain.work.run();
         }
     }

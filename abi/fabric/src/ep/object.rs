@@ -480,6 +480,7 @@ impl Endpoint {
             self.linger(live);
             let (qps, operations) = {
                 let mut state = live.state.lock();
+                state.collective = None;
                 if let Some(srx) = &live.srx {
                     srx.detach(
                         self,

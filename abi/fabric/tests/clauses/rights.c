@@ -87,8 +87,9 @@ CHECK(offsets, "FI-027 FI-033 FI-060 FI-I11", "without FI_MR_VIRT_ADDR every ope
     struct area area = share(w, REMOTE);
     for (int operation = 0; operation < COMPARE; operation++) {
         memset(area.bytes, 0xEE, PAGE);
+        if (operation == READ) memset(area.bytes + 16, 0x5A, 8);
         wants(operation_names[operation], access_area(w, operation, &area, 16, 8), 0);
-        if (operation == READ) continue;
+        if (operation == READ) wants_pattern(w, last_result(), 8, "the bytes from 16 on are read");
         wants_pattern(w, area.bytes + 16, 8, "the bytes from 16 on are written");
         wants_that(area.bytes[15] == 0xEE && area.bytes[24] == 0xEE, "no others are written");
     }
@@ -99,8 +100,9 @@ CHECK(virtual_addresses, "FI-053 FI-055 FI-060 FI-I11", "with FI_MR_VIRT_ADDR ev
     struct area area = share(w, REMOTE);
     for (int operation = 0; operation < COMPARE; operation++) {
         memset(area.bytes, 0xEE, PAGE);
+        if (operation == READ) memset(area.bytes + 16, 0x5A, 8);
         wants(operation_names[operation], remote(w, operation, (uintptr_t)area.bytes + 16, 8, area.key), 0);
-        if (operation == READ) continue;
+        if (operation == READ) wants_pattern(w, last_result(), 8, "the bytes at the address are read");
         wants_pattern(w, area.bytes + 16, 8, "the bytes at the address are written");
         wants_that(area.bytes[15] == 0xEE && area.bytes[24] == 0xEE, "no others are written");
     }

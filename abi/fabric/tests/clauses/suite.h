@@ -161,6 +161,8 @@ extern const char *const operation_names[OPERATIONS];
 uint64_t rights_for(enum operation operation);
 /* Transfers of `here`: 0, the positive error of the completion, or the negative code of the call. */
 int remote(struct world *w, enum operation operation, uint64_t address, size_t length, uint64_t key);
+/* What the last of them read. */
+const void *last_result(void);
 int access_area(struct world *w, enum operation operation, const struct area *area, uint64_t offset, size_t length);
 int write_from(struct world *w, const void *from, size_t length, void *desc, const struct area *area);
 /* Starts such a write, and waits for nothing. */

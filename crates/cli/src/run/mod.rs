@@ -38,6 +38,7 @@ What the program and all that it starts find in their environment:
   LD_PRELOAD, LD_LIBRARY_PATH   the library for verbs, libibverbs.so.1
   FI_PROVIDER_PATH              the provider for libfabric, librkey-fi.so
   FI_PROVIDER=rkey,ofi_rxm      unless it is set: libfabric offers nothing else
+  FI_OFI_RXM_SAR_LIMIT=0        unless it is set: ofi_rxm of libfabric 1.17 hangs with matched probes otherwise
 
 RKEY_LOG=info also tells why calls failed, RKEY_LOG=off silences refusals; `rkey info` lists more variables.";
 

@@ -23,6 +23,8 @@ use std::time::Duration;
 struct McObject {
     fid: UnsafeCell<FidMc>,
     ep: Weak<Endpoint>,
+    /// Where its events are.
+    eq: Arc<Eq>,
     address: u64,
 }
 object!(McObject, FidMc, 65536);
@@ -104,10 +106,10 @@ pub(in crate::ep) unsafe extern "C" fn join(
         let set = unsafe { find::<AvSetObject, _>(addr.set)? };
         ep.check_collective()?;
         let live = ep.live()?;
-        if live.eq.is_none() {
+        let Some(eq) = &live.eq else {
             tracing::warn!("an endpoint needs an event queue to join a collective group");
             return Err(FiError::NOEQ);
-        }
+        };
         let members = ep.members(live, &set.inner)?;
         let by_itself = addr.coll_addr == FI_ADDR_NOTAVAIL;
         if !by_itself && addr.coll_addr != set.inner.address {
@@ -124,6 +126,7 @@ pub(in crate::ep) unsafe extern "C" fn join(
                 fi_addr: address,
             }),
             ep: Arc::downgrade(ep),
+            eq: Arc::clone(eq),
             address,
         };
         // SAFETY: room for a handle, as the caller promises.
@@ -141,6 +144,8 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         if let Some(ep) = object.ep.upgrade() {
             ep.leave(object.address);
         }
+        // The next group may get the same handle.
+        object.eq.forget(fid as usize);
         Ok(())
     })
 }
@@ -276,9 +281,17 @@ impl Endpoint {
             let Some(live) = self.live.get() else { return };
             {
                 let mut state = live.state.lock();
+                if self.closing.load(Ordering::Acquire) {
+                    return;
+                }
                 self.advance(live, &mut state);
-                let group = state.collective.as_mut().and_then(|it| it.group(address));
-                if group.is_none_or(|group| group.joined || group.broken.is_some()) {
+                let Some(it) = &mut state.collective else {
+                    return;
+                };
+                // Members that still have to hear of the end may wait for us.
+                let told = it.telling.is_empty();
+                let over = |group: &mut Group| group.joined || told && group.broken.is_some();
+                if it.group(address).is_none_or(over) {
                     return;
                 }
             }
@@ -341,9 +354,6 @@ impl Endpoint {
                     self.say(state, connection, &apart(group.name, None), &[]);
                 }
             }
-        }
-        if let Some(eq) = &live.eq {
-            eq.forget(group.fid);
         }
     }
 

@@ -45,6 +45,20 @@ const MEMBERS_MAX: usize = 65_536;
 /// Bytes of an operation: those of all members together where each has its own.
 const BYTES_MAX: usize = 1 << 30;
 
+/// Room for so many bytes, which may be more than there are.
+fn reserved(len: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).map_err(|_| FiError::NOMEM)?;
+    Ok(bytes)
+}
+
+/// The same, filled with zeros.
+fn zeroed(len: usize) -> Result<Vec<u8>> {
+    let mut bytes = reserved(len)?;
+    bytes.resize(len, 0);
+    Ok(bytes)
+}
+
 /// What an endpoint has of groups.
 #[derive(Default)]
 pub(super) struct Collective {

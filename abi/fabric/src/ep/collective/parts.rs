@@ -105,7 +105,8 @@ impl Endpoint {
             let iov = piece(bytes);
             return self.send_with_payload(state, &iov, Sges::new(), header, operation, true);
         }
-        let copy: Box<[u8]> = bytes.into();
+        let mut copy = zeroed(bytes.len())?.into_boxed_slice();
+        copy.copy_from_slice(bytes);
         let iov = piece(&copy);
         self.announce(state, &iov, copy, header, operation)
     }
@@ -189,7 +190,7 @@ impl Endpoint {
         key: u32,
         len: usize,
     ) -> Result<()> {
-        let bytes = vec![0u8; len].into_boxed_slice();
+        let bytes = zeroed(len)?.into_boxed_slice();
         let sge = Sge {
             addr: bytes.as_ptr() as u64,
             len: len as u32,
@@ -312,22 +313,25 @@ impl Endpoint {
         }
     }
 
-    /// Tells members what they are to be told, as far as there is a way.
-    pub(super) fn tell_members(&self, live: &Live, state: &mut State) {
+    /// Tells members what they are to be told, as far as there is a way. Who waits for a part of ours has connected to
+    /// us; the others get to know it as the answer to their parts.
+    pub(super) fn tell_members(&self, state: &mut State) {
         let telling = match &mut state.collective {
             Some(it) if !it.telling.is_empty() => std::mem::take(&mut it.telling),
             _ => return,
         };
         for (address, header) in telling {
-            match self.way_to(live, state, address) {
-                Ok(connection) => self.say(state, connection, &header, &[]),
-                Err(FiError::AGAIN) => {
+            let Some(&peer) = state.by_address.get(&address) else {
+                continue;
+            };
+            match state.peers[peer].way {
+                Way::Open(connection) => self.say(state, connection, &header, &[]),
+                Way::Coming => {
                     if let Some(it) = &mut state.collective {
                         it.telling.push((address, header));
                     }
                 }
-                // Who cannot be reached has noticed, or is gone.
-                Err(_) => {}
+                Way::None => {}
             }
         }
     }

@@ -110,12 +110,12 @@ impl Run {
     }
 
     /// The bytes of the result.
-    fn result(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.plan.store.len() * self.block);
+    fn result(&self) -> Result<Vec<u8>> {
+        let mut bytes = reserved(self.plan.store.len() * self.block)?;
         for &block in &self.plan.store {
             bytes.extend_from_slice(&self.work[self.bytes(&(block..block + 1))]);
         }
-        bytes
+        Ok(bytes)
     }
 }
 
@@ -157,7 +157,7 @@ impl Endpoint {
                 break;
             }
         }
-        self.tell_members(live, state);
+        self.tell_members(state);
     }
 
     /// Peers that went without a word are found by looking.
@@ -238,7 +238,9 @@ impl Endpoint {
             ) => {
                 let stored = match error {
                     Some(error) => Err(error),
-                    None => self.scatter_for(result, &run.result(), LocalUse::Recv),
+                    None => run
+                        .result()
+                        .and_then(|bytes| self.scatter_for(result, &bytes, LocalUse::Recv)),
                 };
                 let operation = Operation {
                     left: 0,

@@ -206,12 +206,6 @@ impl Endpoint {
 
     /// The working memory of a plan, with the source in it.
     fn load(&self, plan: &Plan, source: &[iovec], block: usize) -> Result<Vec<u8>> {
-        let zeroed = |len: usize| {
-            let mut bytes = Vec::new();
-            bytes.try_reserve_exact(len).map_err(|_| FiError::NOMEM)?;
-            bytes.resize(len, 0);
-            Ok::<Vec<u8>, FiError>(bytes)
-        };
         let mut bytes = zeroed(plan.load.len() * block)?;
         self.gather(source, &mut bytes)?;
         let in_order = plan.load.iter().enumerate().all(|(from, &to)| from == to);
