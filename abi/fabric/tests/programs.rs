@@ -131,13 +131,22 @@ fn port() -> String {
 }
 
 fn pingpong(words: &[&str]) {
+    pingpong_under("rkey", words);
+}
+
+/// The same with the registration of another provider.
+fn pingpong_under(profile: &str, words: &[&str]) {
     let Some(mut server) = program("fi_pingpong") else {
         return;
     };
     let port = port();
     let common = ["-p", "rkey", "-c", "-I", "20"];
     let quiet = |command: &mut Command| {
-        command.args(common).args(words).stdout(Stdio::null());
+        command
+            .args(common)
+            .args(words)
+            .env("FI_RKEY_PROFILE", profile)
+            .stdout(Stdio::null());
     };
     quiet(&mut server);
     let mut server = Guard(server.args(["-B", &port]).spawn().unwrap());
@@ -176,6 +185,8 @@ fn ping_pong_over_the_layer_on_top() {
         let mut words = vec!["-p", "rkey;ofi_rxm", "-e", "rdm"];
         words.extend(more);
         pingpong(&words);
+        // Then the layer registers its own buffers, with a flag of its own.
+        pingpong_under("verbs", &words);
     }
 }
 

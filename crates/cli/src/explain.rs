@@ -64,10 +64,12 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
         }
     }
     if silent {
-        println!("No live device of this user has refused anything.");
+        println!(
+            "No live device of this user has refused anything. For a program that ends: `rkey run --explain -- PROGRAM`."
+        );
     }
     println!(
-        "`rkey explain --reasons` explains each reason by example; RKEY_LOG=warn makes programs log them."
+        "`rkey explain --reasons` explains each reason by example. Both sides of an access note its refusal."
     );
     Ok(())
 }

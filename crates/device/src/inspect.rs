@@ -64,7 +64,7 @@ pub struct Inspection {
     pub counters: Vec<CounterView>,
     /// Refused accesses since it was opened.
     pub denied: u64,
-    /// The last of them, oldest first, a sentence each.
+    /// The last of them, oldest first: what was refused and why, and what to do about it.
     pub denials: Vec<String>,
 }
 
@@ -269,7 +269,7 @@ fn inspect(shared: &Shared) -> Inspection {
             .reports
             .all()
             .iter()
-            .map(ToString::to_string)
+            .map(|report| format!("{report}. {}", report.denial.advice()))
             .collect(),
     }
 }

@@ -262,7 +262,8 @@ unsafe fn register(
 }
 
 fn check_flags(domain: &Domain, flags: u64) -> Result<()> {
-    let mut known = FI_RMA_EVENT | FI_RMA_PMEM;
+    // Libfabric's own layers over a provider (ofi_rxm with FI_MR_LOCAL) say that they cache by themselves.
+    let mut known = FI_RMA_EVENT | FI_RMA_PMEM | OFI_MR_NOCACHE;
     if domain.hmem {
         known |= HMEM_FLAGS;
     }

@@ -34,6 +34,8 @@ pub const FI_HMEM_HOST_ALLOC: u64 = 1 << 45;
 pub const FI_HMEM_DEVICE_ONLY: u64 = 1 << 46;
 pub const FI_HMEM: u64 = 1 << 47;
 pub const FI_RMA_PMEM: u64 = 1 << 49;
+/// Of libfabric's own layers, and in no public header: the region is not to be cached.
+pub const OFI_MR_NOCACHE: u64 = 1 << 60;
 pub const FI_SOURCE_ERR: u64 = 1 << 50;
 pub const FI_LOCAL_COMM: u64 = 1 << 51;
 pub const FI_REMOTE_COMM: u64 = 1 << 52;

@@ -81,7 +81,7 @@ impl Report {
     fn print(&self) {
         let text = fs::read_to_string(&self.path).unwrap_or_default();
         if text.is_empty() {
-            eprintln!("rkey: no access was refused");
+            eprintln!("rkey: no access was refused; calls that were are in the log");
         } else {
             eprint!("rkey: refused accesses:\n{text}");
         }
