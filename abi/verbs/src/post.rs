@@ -84,7 +84,6 @@ fn post_one(qp: &QpObject, wr: &SendWr, more: bool) -> Result<(), Errno> {
         work,
         sges: &[],
         inline: None,
-        front: &[],
         flags,
         ud,
     };

@@ -408,7 +408,6 @@ impl Batch {
                 } else {
                     inline
                 },
-                front: &[],
                 flags: pending.flags,
                 ud: pending.ud,
             }

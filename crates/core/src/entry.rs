@@ -79,7 +79,6 @@ impl Entry {
         self.rights.load(Ordering::Acquire)
     }
 
-    #[inline]
     pub(crate) fn access(&self) -> Access {
         Access::from_bits_truncate(self.rights() & 0xffff)
     }

@@ -24,9 +24,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use rkey_base::barrier;
 use rkey_base::lock::Guard;
-use rkey_base::memory::ProcessMemory;
 use rkey_core::LocalKey;
-use rkey_engine::{CqId, Inbox, LinkId};
+use rkey_engine::LinkId;
 use rkey_link::AnyLink;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{
@@ -228,19 +227,13 @@ impl Shared {
     /// One look on behalf of a poller that found its completion queue empty.
     #[inline]
     pub(crate) fn poll(&self) {
-        self.poll_for(None);
-    }
-
-    /// The same for a poller who takes the messages of a completion queue himself.
-    #[inline]
-    pub(crate) fn poll_for(&self, inbox: Option<(CqId, &mut dyn Inbox<ProcessMemory>)>) {
         let state = &self.progress;
         let stamp = state.stamp.0.load(Ordering::Relaxed).wrapping_add(1);
         state.stamp.0.store(stamp, Ordering::Relaxed);
         let look = state.peeks.look();
         if look == Look::Arrived || state.restless.load(Ordering::Relaxed) {
             if let Some(engine) = self.engine.try_lock()
-                && self.drive_for(engine, state.clock.load(Ordering::Relaxed), inbox)
+                && self.drive(engine, state.clock.load(Ordering::Relaxed))
                 && state.quiet_since.load(Ordering::Relaxed) != 0
             {
                 state.quiet_since.store(0, Ordering::Relaxed);
@@ -292,22 +285,9 @@ impl Shared {
 
     /// Drives once, then does what came of it, without the lock. Says whether anything was done.
     #[inline]
-    pub(crate) fn drive(&self, engine: Guard<'_, DeviceEngine>, now: u64) -> bool {
-        self.drive_for(engine, now, None)
-    }
-
-    #[inline]
-    fn drive_for(
-        &self,
-        mut engine: Guard<'_, DeviceEngine>,
-        now: u64,
-        inbox: Option<(CqId, &mut dyn Inbox<ProcessMemory>)>,
-    ) -> bool {
+    pub(crate) fn drive(&self, mut engine: Guard<'_, DeviceEngine>, now: u64) -> bool {
         let alarm = PanicAlarm(self);
-        let progress = match inbox {
-            Some((cq, inbox)) => engine.drive_with(now, BUDGET, cq, inbox),
-            None => engine.drive(now, BUDGET),
-        };
+        let progress = engine.drive(now, BUDGET);
         let state = &self.progress;
         let deadline = progress.next_deadline.unwrap_or(u64::MAX);
         if state.deadline.load(Ordering::Relaxed) != deadline {

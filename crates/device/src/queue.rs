@@ -6,11 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rkey_base::memory::ProcessMemory;
 use rkey_core::DomainId;
 use rkey_engine::{
-    Clock, Completion, CqId, CqShared, EngineError, Inbox, RecvRequest, SrqId, Stamped, WqState,
-    XrcdId,
+    Clock, Completion, CqId, CqShared, EngineError, RecvRequest, SrqId, Stamped, WqState, XrcdId,
 };
 
 use crate::channel::{Channel, EventQueue};
@@ -198,27 +196,6 @@ impl Cq {
         let entries = self.look()?;
         // Looks before it locks, so that a poll in vain costs little.
         Ok(entries.pop(into))
-    }
-
-    /// As [`Cq::poll`]. When there is none, messages that a peer has sent are offered to `inbox` before they go to
-    /// receives; see [`Inbox`]. It is called while the device is locked, and must not use it in any other way
-    /// than through what it is given.
-    ///
-    /// # Errors
-    /// As [`Cq::poll`].
-    #[inline]
-    pub fn poll_with(
-        &self,
-        into: &mut [Completion],
-        inbox: &mut dyn Inbox<ProcessMemory>,
-    ) -> Result<usize, DeviceError> {
-        let inner = &*self.0;
-        let shared = inner.device.shared();
-        shared.check()?;
-        if inner.entries.is_empty() {
-            shared.poll_for(Some((self.id(), inbox)));
-        }
-        Ok(inner.entries.pop(into))
     }
 
     /// As [`Cq::poll`], with the time of each completion; 0 if the queue has no clock.

@@ -380,8 +380,7 @@ fn send_small<L: Link, M: Memory>(
         } else {
             LocalUse::Send
         };
-        let (place, skip) = put_front(queue.front(seq), 0, place);
-        let gathered = x.reach.gather(domain, queue.sges(seq), skip, place, want);
+        let gathered = x.reach.gather(domain, queue.sges(seq), 0, place, want);
         gathered.map_err(|found| keep(&mut trouble, found))
     });
     match sent {
@@ -403,21 +402,6 @@ fn put(mut place: Place<'_>, bytes: &[u8]) {
         Ok(eight) => place.put_u64(0, u64::from_le_bytes(eight)),
         Err(_) => place.put(0, bytes),
     }
-}
-
-/// Puts the bytes in front into the place of a piece that begins at `offset` of its message: what is left of the
-/// place, and where in the memory behind them that begins.
-#[inline]
-fn put_front<'a>(front: &[u8], offset: u64, place: Place<'a>) -> (Place<'a>, u64) {
-    let before = offset.min(front.len() as u64);
-    let front = &front[before as usize..];
-    if front.is_empty() {
-        return (place, offset - before);
-    }
-    let len = front.len().min(place.len());
-    let (mut first, rest) = place.split(len);
-    first.put(0, &front[..len]);
-    (rest, 0)
 }
 
 /// The link did not take it, or local memory stood in the way, and then the request has failed.
@@ -543,8 +527,7 @@ fn tell<L: Link, M: Memory>(
         if head.op == Op::Write {
             head.addr = head.addr.wrapping_add(offset);
         }
-        let whole = inline || qp.sq.wqe(seq).front > 0;
-        if !whole && let Some(sent) = tell_large(reach, port, qp, head, trouble) {
+        if !inline && let Some(sent) = tell_large(reach, port, qp, head, trouble) {
             return sent;
         }
         let rest = u64::from(head.total) - offset;
@@ -576,9 +559,8 @@ fn tell<L: Link, M: Memory>(
     }
     let domain = qp.config.domain;
     port.link.request(head, |place| {
-        let (place, skip) = put_front(queue.front(seq), offset, place);
         reach
-            .gather(domain, queue.sges(seq), skip, place, want)
+            .gather(domain, queue.sges(seq), offset, place, want)
             .map_err(|found| keep(trouble, found))
     })
 }

@@ -9,7 +9,6 @@ use crate::bulk::Bulk;
 use crate::context::Context;
 use crate::groups;
 use crate::id::Table;
-use crate::inbox::Desk;
 use crate::nak::Nak;
 use crate::numbers::Numbers;
 use crate::port::Meta;
@@ -94,7 +93,6 @@ pub(crate) fn on_request<M: Memory>(
     numbers: &Numbers,
     meta: &mut Meta,
     incoming: &Incoming<'_>,
-    desk: &mut Option<Desk<'_, M>>,
 ) -> Reply {
     let head = &incoming.head;
     let Some(qp) = find(qps, numbers, &mut meta.last, head.dst_qp) else {
@@ -121,32 +119,22 @@ pub(crate) fn on_request<M: Memory>(
     const HOW: HeadFlags = HeadFlags::FIRST
         .union(HeadFlags::LAST)
         .union(HeadFlags::IMMEDIATE)
-        .union(HeadFlags::INVALIDATE)
         .union(HeadFlags::BY_REFERENCE);
-    // A message of one piece, and the next in its order: most of what arrives.
-    if head.flags.intersection(HOW) == HeadFlags::FIRST.union(HeadFlags::LAST)
+    if head.op == Op::Write
+        && head.flags.intersection(HOW) == HeadFlags::FIRST.union(HeadFlags::LAST)
         && head.msn == qp.resp.msn
         && head.len == head.total
         && head.len > 0
         && qp.resp.current.is_none()
+        && qp.settings.access.contains(Access::REMOTE_WRITE)
         && let Payload::Bytes(bytes) = &incoming.payload
     {
-        if head.op == Op::Write && qp.settings.access.contains(Access::REMOTE_WRITE) {
-            return small_write(x, qp, meta.node, head, *bytes);
-        }
-        if head.op == Op::Send
-            && !qp.resp.recv.held
-            && let Some(desk) = desk
-            && desk.take(x, qp, *bytes)
-        {
-            qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
-            return Reply::Done;
-        }
+        return small_write(x, qp, meta.node, head, *bytes);
     }
     request_of_peer(x, qp, meta.node, incoming)
 }
 
-/// A write of one piece.
+/// A write of one piece: most of what arrives.
 #[inline(always)]
 fn small_write<M: Memory>(
     x: &mut Context<M>,
@@ -522,7 +510,7 @@ pub(crate) fn complete_receive<M>(
         src_qpn: head.src_qp,
         vendor: 0,
     };
-    x.complete_recv(qp.config.recv_cq, entry, solicited);
+    x.complete(qp.config.recv_cq, entry, solicited);
 }
 
 fn read<M: Memory>(

@@ -149,7 +149,6 @@ impl QueuePair {
             work,
             sges,
             inline: None,
-            front: &[],
             flags,
             ud: None,
         })
@@ -162,7 +161,6 @@ impl QueuePair {
             work,
             sges: &[],
             inline: Some(bytes),
-            front: &[],
             flags,
             ud: None,
         })
@@ -399,7 +397,6 @@ impl QueuePair {
             work,
             sges: &[],
             inline: None,
-            front: &[],
             flags: SendFlags::SIGNALED,
             ud: None,
         };

@@ -18,8 +18,7 @@ use crate::nosys::{self, nosys};
 use crate::object::{Users, find, object, place, remove, status};
 use crate::sys::*;
 use crate::wait::{Set, Signal, check_object};
-use parking_lot::RwLock;
-use rkey_device::base::lock::SpinLock;
+use parking_lot::{Mutex, RwLock};
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
@@ -44,7 +43,7 @@ pub(crate) struct Cq {
     format: c_int,
     /// With so many entries it is full: nothing is begun that would add more. What was begun does.
     size: usize,
-    queue: SpinLock<Queue>,
+    queue: Mutex<Queue>,
     /// How many entries there are, for a look without the lock.
     count: AtomicUsize,
     endpoints: RwLock<Vec<Arc<Endpoint>>>,
@@ -93,12 +92,6 @@ impl Cq {
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.count.load(Ordering::Relaxed) >= self.size
-    }
-
-    /// Whether there is nothing to read.
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Relaxed) == 0
     }
 
     /// The number of entries may have changed.
@@ -217,7 +210,7 @@ pub(crate) unsafe extern "C" fn cq_open(
             domain: Arc::clone(&owner.inner),
             format,
             size,
-            queue: SpinLock::default(),
+            queue: Mutex::default(),
             count: AtomicUsize::new(0),
             endpoints: RwLock::default(),
             wait,

@@ -3,9 +3,8 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that write entries to the program's memory.
 
-use super::entry::Failure;
 use super::entry::size_of_format;
-use super::{Cq, CqObject};
+use super::{Cq, CqObject, Entry};
 use crate::eq::{give_error_data, give_text, give_words};
 use crate::errno::{FiError, Result};
 use crate::object::{count, find, status};
@@ -33,7 +32,7 @@ unsafe fn take(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Res
         let Some(entry) = queue.entries.front() else {
             break;
         };
-        if entry.failure.is_some() {
+        if entry.error != 0 {
             if taken == 0 {
                 return Err(FiError::AVAIL);
             }
@@ -69,13 +68,12 @@ unsafe fn poll(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Res
     if into.is_null() && max > 0 {
         return Err(FiError::INVAL);
     }
-    // A program may ask for no entries, to have progress made.
-    if cq.is_empty() || max == 0 {
-        cq.progress();
-        if cq.is_empty() {
-            return Err(FiError::AGAIN);
-        }
+    // SAFETY: as the caller promises.
+    match unsafe { take(cq, into, max, sources) } {
+        Err(FiError::AGAIN) => {}
+        result => return result,
     }
+    cq.progress();
     // SAFETY: as the caller promises.
     unsafe { take(cq, into, max, sources) }
 }
@@ -171,11 +169,7 @@ pub(super) unsafe extern "C" fn readerr(
             return Err(FiError::INVAL);
         }
         let mut queue = cq.queue.lock();
-        if queue
-            .entries
-            .front()
-            .is_none_or(|entry| entry.failure.is_none())
-        {
+        if queue.entries.front().is_none_or(|entry| entry.error == 0) {
             return Err(FiError::AGAIN);
         }
         let entry = match flags & FI_PEEK {
@@ -184,14 +178,14 @@ pub(super) unsafe extern "C" fn readerr(
         }
         .ok_or(FiError::AGAIN)?;
         cq.counted(&queue);
-        let tagged = entry.tagged();
-        let source = entry.source;
-        let Failure {
+        queue.error_data.clone_from(&entry.detail);
+        let Entry {
+            source,
             error,
             overflow,
-            detail,
-        } = *entry.failure.unwrap_or_default();
-        queue.error_data = detail;
+            ..
+        } = entry;
+        let tagged = entry.tagged();
         // SAFETY: an entry of the program; before 1.5 its last two fields did not exist, from 1.20 on
         // there is one more.
         unsafe {

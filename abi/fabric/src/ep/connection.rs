@@ -11,7 +11,7 @@ use super::*;
 use crate::cm::Coming;
 use crate::complaint::complain;
 use crate::identity::Identity;
-use rkey_device::base::lock::Guard;
+use parking_lot::MutexGuard;
 use rkey_device::core::Denial;
 use rkey_device::engine::{QpAttributes, QpState, SendFlags, SendRequest, Status, Work};
 use rkey_device::{DeviceError, Incoming};
@@ -366,7 +366,7 @@ impl Endpoint {
         &self,
         live: &'a Live,
         number: u64,
-    ) -> Result<(Guard<'a, State>, usize)> {
+    ) -> Result<(MutexGuard<'a, State>, usize)> {
         let mut state = live.state.lock();
         if self.ep_type == FI_EP_MSG {
             return match state.connections.first() {
@@ -546,24 +546,14 @@ impl Endpoint {
         flags: SendFlags,
         operation: u64,
     ) -> Result<()> {
+        let connection = &mut state.connections[connection];
+        let qp = connection.qp.as_ref().ok_or(FiError::NOTCONN)?;
         let request = SendRequest {
             inline,
             flags: flags | SendFlags::SIGNALED,
             ..SendRequest::new(operation, work, sges)
         };
-        Self::post_request(state, connection, &request)
-    }
-
-    /// The same for a request that is made up.
-    #[inline]
-    pub(super) fn post_request(
-        state: &mut State,
-        connection: usize,
-        request: &SendRequest<'_>,
-    ) -> Result<()> {
-        let connection = &mut state.connections[connection];
-        let qp = connection.qp.as_ref().ok_or(FiError::NOTCONN)?;
-        qp.post_send(request)?;
+        qp.post_send(&request)?;
         connection.outstanding += 1;
         Ok(())
     }
@@ -705,7 +695,9 @@ impl Endpoint {
             };
             if operation.answered {
                 operation.answered = false;
-                operation.fail(FiError::CONNRESET);
+                operation
+                    .error
+                    .get_or_insert((FiError::CONNRESET, Vec::new()));
                 self.step(live, state, id);
             }
         }

@@ -66,13 +66,6 @@ pub(super) struct Debt {
 }
 
 impl Debt {
-    /// Whether the peer has credit for a message of this length.
-    #[inline]
-    pub(super) fn has_room(&self, len: u32) -> bool {
-        let mut then = *self;
-        then.arrive(len)
-    }
-
     /// A message has come; `false` if the peer had no credit for it.
     #[inline]
     pub(super) fn arrive(&mut self, len: u32) -> bool {

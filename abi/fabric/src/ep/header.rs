@@ -157,37 +157,15 @@ impl Header {
         LEN + more
     }
 
-    /// The header of a message that comes with a payload of this length; nothing if it is something else.
+    /// Reads what a peer sent: the header, and the payload behind it.
     #[inline]
-    pub(crate) fn of_message(head: &[u8; LEN], payload: usize) -> Option<Self> {
-        let header = Self::fields(head, Kind::Message);
-        (head[0] == 1 && header.len as usize == payload).then_some(header)
-    }
-
-    /// The fields that all kinds have.
-    #[inline]
-    fn fields(head: &[u8; LEN], kind: Kind) -> Self {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (head, rest) = bytes.split_first_chunk::<LEN>()?;
         let word = |at: usize| {
             let mut word = [0; 8];
             word.copy_from_slice(&head[at..at + 8]);
             u64::from_le_bytes(word)
         };
-        Self {
-            kind,
-            tagged: head[1] & TAGGED != 0,
-            has_data: head[1] & HAS_DATA != 0,
-            confirm: head[1] & CONFIRM != 0,
-            id: word(8),
-            tag: word(16),
-            data: word(24),
-            len: u32::from_le_bytes([head[4], head[5], head[6], head[7]]),
-        }
-    }
-
-    /// Reads what a peer sent: the header, and the payload behind it.
-    #[inline]
-    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
-        let (head, rest) = bytes.split_first_chunk::<LEN>()?;
         let (kind, payload) = match head[0] {
             1 => (Kind::Message, rest),
             2 => {
@@ -232,10 +210,21 @@ impl Header {
             12 => (Kind::Apart, rest),
             _ => return None,
         };
-        let header = Self::fields(head, kind);
-        let has_payload = matches!(kind, Kind::Message | Kind::Part { .. });
-        let whole = !has_payload || payload.len() == header.len as usize;
-        whole.then_some((header, payload))
+        let len = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        if matches!(kind, Kind::Message | Kind::Part { .. }) && payload.len() != len as usize {
+            return None;
+        }
+        let header = Self {
+            kind,
+            tagged: head[1] & TAGGED != 0,
+            has_data: head[1] & HAS_DATA != 0,
+            confirm: head[1] & CONFIRM != 0,
+            id: word(8),
+            tag: word(16),
+            data: word(24),
+            len,
+        };
+        Some((header, payload))
     }
 }
 

@@ -51,11 +51,8 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
             .position(|(pattern, _)| pattern.accepts(source, tag))?;
         let (_, receive) = self.posted.get_mut(index)?;
         let (result, keep) = take(receive);
-        match (keep, index) {
-            (Keep::Yes, _) => {}
-            // Mostly it is the first one, and nothing has to move.
-            (Keep::No, 0) => drop(self.posted.pop_front()),
-            (Keep::No, _) => drop(self.posted.remove(index)),
+        if keep == Keep::No {
+            self.posted.remove(index);
         }
         Some(result)
     }

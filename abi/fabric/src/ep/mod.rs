@@ -14,10 +14,9 @@
 //! | [`credit`] | how much a peer may send that nobody has asked for |
 //! | [`header`] | what endpoints say to each other |
 //! | [`matching`] | which receive a message goes to |
-//! | [`operation`], [`elements`] | operations that are under way, and their memory |
+//! | [`operation`] | operations that are under way |
 //! | [`condemned`] | operations that are over, with memory that a peer may still touch |
 //! | [`send`], [`receive`], [`payload`], [`look`] | messages out; messages in, where they go, looking for them |
-//! | [`direct`] | messages that need no buffer |
 //! | [`shared`] | receives that several endpoints share |
 //! | [`progress`] | completions of the device, and what follows from them |
 //! | [`msg`], [`tagged`], [`rma`], [`atomic`] | the calls; [`calls`] is what the first two have in common |
@@ -36,8 +35,6 @@ pub(crate) mod connect;
 pub(crate) mod connection;
 mod credit;
 pub(crate) mod deferred;
-mod direct;
-mod elements;
 pub(crate) mod foreign;
 mod header;
 mod look;
@@ -66,20 +63,17 @@ use crate::sys::*;
 use burial::Burial;
 use condemned::Condemned;
 use connection::{Connection, Peer};
-use elements::Sges;
 use header::Header;
 use matching::Matching;
 use operation::{Operation, Operations};
 use order::{Arrival, InOrder};
 use parking_lot::Mutex;
 use receive::{Kept, Receive};
-use rkey_device::base::lock::SpinLock;
 use rkey_device::engine::{Completion, Sge};
 use rkey_device::{Channel, Srq};
 use shared::Srx;
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -205,7 +199,7 @@ struct Live {
     /// Where peers find it.
     name: Mutex<SocketAddr>,
     serving: Mutex<Option<Serving>>,
-    state: SpinLock<State>,
+    state: Mutex<State>,
 }
 
 /// What changes about an endpoint.
@@ -224,7 +218,7 @@ struct State {
     /// Peers are to get something back when the completion queue has room: credit, and answers.
     owing: bool,
     owed: Vec<(usize, Header)>,
-    by_qpn: HashMap<u32, usize, BuildHasherDefault<NumberHasher>>,
+    by_qpn: HashMap<u32, usize>,
     operations: Operations,
     /// What a connected endpoint still has to tell of its own transfers, and of what arrived.
     sends: InOrder<Operation>,
@@ -264,36 +258,11 @@ impl State {
     }
 }
 
-/// Spreads numbers of queue pairs, which the device has chosen: no peer can make them collide.
-#[derive(Default)]
-struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes
-            .iter()
-            .for_each(|&byte| self.write_u32(u32::from(byte)));
-    }
-
-    #[inline]
-    fn write_u32(&mut self, number: u32) {
-        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    #[inline]
-    fn finish(&self) -> u64 {
-        // The table looks at the highest bits and at the lowest ones.
-        self.0 ^ self.0 >> 32
-    }
-}
-
 /// Where a message goes.
 pub(crate) struct Landing {
-    sges: Sges,
+    sges: Vec<Sge>,
     /// Bytes that there is room for.
     room: usize,
-    /// Bytes that do not fit.
-    overflow: usize,
     entry: crate::cq::Entry,
     report: bool,
     /// It is of deferred work.

@@ -385,7 +385,7 @@ impl Endpoint {
             buffers: Buffers::new(),
             name: Mutex::new(wish),
             serving: Mutex::new(None),
-            state: SpinLock::default(),
+            state: Mutex::default(),
         };
         for index in 0..BUFFERS {
             self.post_buffer(&live, index);
@@ -504,8 +504,8 @@ impl Endpoint {
             }
             // Messages that the peers never fetched.
             for operation in operations {
-                if let operation::Hold::Region(held) = operation.hold {
-                    let _ = self.domain.device.close_region(held.0);
+                if let operation::Hold::Region(region, _) = operation.hold {
+                    let _ = self.domain.device.close_region(region);
                 }
             }
         }

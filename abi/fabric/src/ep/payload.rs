@@ -4,7 +4,6 @@
 // UNSAFETY: writes to memory that the program handed over to receive into.
 
 use super::connection::Later;
-use super::elements::part;
 use super::header::Header;
 use super::operation::{Hold, Operation, What};
 use super::*;
@@ -15,29 +14,21 @@ use rkey_device::engine::{SendFlags, Target, Work};
 
 impl Endpoint {
     /// Copies a payload to where it goes, and completes the receive.
-    pub(super) fn place(&self, live: &Live, state: &mut State, landing: Landing, payload: &[u8]) {
-        self.place_with(live, state, landing, payload.len(), |sges, fits| {
-            self.scatter(sges, &payload[..fits])
-        });
-    }
-
-    /// The same for a payload of this length, of which `copy` brings as much as fits.
     #[inline]
-    pub(super) fn place_with(
+    pub(super) fn place(
         &self,
         live: &Live,
         state: &mut State,
         mut landing: Landing,
-        len: usize,
-        copy: impl FnOnce(&[Sge], usize) -> Result<()>,
+        payload: &[u8],
     ) {
         landing.turn = self.turn(state, false);
-        let fits = len.min(landing.room);
+        let fits = payload.len().min(landing.room);
         landing.entry.len = fits;
-        let error = match copy(&landing.sges, fits) {
+        let error = match self.scatter(&landing.sges, &payload[..fits]) {
             Err(error) => Some(error),
-            Ok(()) if fits < len => {
-                landing.overflow = len - fits;
+            Ok(()) if fits < payload.len() => {
+                landing.entry.overflow = payload.len() - fits;
                 Some(FiError::TRUNC)
             }
             Ok(()) => None,
@@ -109,7 +100,7 @@ impl Endpoint {
         landing.entry.len = fits;
         if fits < len {
             // What does not fit is not read; the sender is done with it.
-            landing.overflow = len - fits;
+            landing.entry.overflow = len - fits;
         }
         landing.sges = part(&landing.sges, 0, fits);
         if fits == 0 || state.connections[connection].lost {
@@ -205,4 +196,23 @@ impl Endpoint {
         }
         results
     }
+}
+
+/// A part of some local memory.
+pub(super) fn part(sges: &[Sge], mut skip: usize, mut len: usize) -> Vec<Sge> {
+    let mut part = Vec::with_capacity(sges.len());
+    for sge in sges {
+        let before = skip.min(sge.len as usize);
+        skip -= before;
+        let take = (sge.len as usize - before).min(len);
+        len -= take;
+        if take > 0 {
+            part.push(Sge {
+                addr: sge.addr.wrapping_add(before as u64),
+                len: take as u32,
+                key: sge.key,
+            });
+        }
+    }
+    part
 }

@@ -4,9 +4,8 @@
 // UNSAFETY: reads buffers that the device has filled.
 
 use super::connection::NOBODY;
-use super::direct::Direct;
 use super::header::{Header, Kind};
-use super::operation::{Counts, Operation, Plain, What};
+use super::operation::{Counts, Operation, What};
 use super::order::Arrival;
 use super::*;
 use crate::cq::Entry;
@@ -30,12 +29,7 @@ impl Endpoint {
         if completions.is_empty() {
             completions = vec![Completion::default(); 32];
         }
-        loop {
-            let ep = self;
-            let mut direct = Direct { ep, live, state };
-            let Ok(count) = live.cq.poll_with(&mut completions, &mut direct) else {
-                break;
-            };
+        while let Ok(count) = live.cq.poll(&mut completions) {
             state.idle = if count > 0 {
                 0
             } else {
@@ -228,7 +222,7 @@ impl Endpoint {
         }
         operation.answered = false;
         if let Some(error) = error {
-            operation.fail(error);
+            operation.error.get_or_insert((error, Vec::new()));
         }
         self.step(live, state, id);
     }
@@ -244,20 +238,10 @@ impl Endpoint {
         let failed = completion.status != Status::Success;
         let waiting = !it.waiting.is_empty();
         if completion.id != NOBODY {
-            let id = match Plain::of(completion.id) {
-                Some(plain) if !failed => {
-                    Self::report_plain(live, plain);
-                    None
-                }
-                Some(plain) => Some(state.operations.add(plain.operation(connection))),
-                None => Some(completion.id),
-            };
-            if let Some(id) = id {
-                if failed {
-                    self.fail(live, state, completion, id);
-                }
-                self.step(live, state, id);
+            if failed {
+                self.fail(live, state, completion);
             }
+            self.step(live, state, completion.id);
         }
         if failed {
             self.check(live, state, connection);
@@ -269,18 +253,11 @@ impl Endpoint {
 
     /// Notes why a request failed. No answer will come to one that did not arrive.
     #[cold]
-    fn fail(&self, live: &Live, state: &mut State, completion: &Completion, id: u64) {
-        if completion.status == Status::LocalProtection && completion.opcode == CompletionOp::Send {
-            // A message whose memory could not be read: it has not left, and needed no credit.
-            let len = completion.bytes.saturating_sub(header::LEN as u32);
-            if let Some(&connection) = state.by_qpn.get(&completion.qpn) {
-                state.connections[connection].credit.add(1, len);
-            }
-        }
+    fn fail(&self, live: &Live, state: &mut State, completion: &Completion) {
         let report = self.domain.device.denial(completion.vendor);
         let denial = report.as_ref().map(|report| &report.denial);
         let error = of_status(completion.status, denial);
-        let Some(operation) = state.operations.get(id) else {
+        let Some(operation) = state.operations.get(completion.id) else {
             return;
         };
         let detail = match denial {
@@ -298,10 +275,10 @@ impl Endpoint {
             }
             None => String::new(),
         };
-        operation.fail_with(error, detail.into_bytes());
+        operation.error.get_or_insert((error, detail.into_bytes()));
         if operation.answered {
             operation.answered = false;
-            self.step(live, state, id);
+            self.step(live, state, completion.id);
         }
     }
 
@@ -349,7 +326,7 @@ impl Endpoint {
     #[cold]
     pub(super) fn fail_with(&self, live: &Live, state: &mut State, id: u64, error: FiError) {
         if let Some(operation) = state.operations.get(id) {
-            operation.fail(error);
+            operation.error.get_or_insert((error, Vec::new()));
             self.step(live, state, id);
         }
     }
@@ -357,7 +334,7 @@ impl Endpoint {
     /// An operation is complete, and its memory the program's.
     pub(super) fn finish(&self, live: &Live, state: &mut State, operation: Operation) {
         if let What::Fetch { landing, id } = operation.what {
-            let error = operation.error.map(|trouble| trouble.0);
+            let error = operation.error.map(|(error, _)| error);
             let number = error.map_or(0, |error| error.0 as u64);
             self.done(live, state, operation.connection, id, number);
             self.received(live, state, *landing, error);
@@ -378,21 +355,6 @@ impl Endpoint {
         }
     }
 
-    /// Tells the program that a plain operation has succeeded.
-    #[inline]
-    fn report_plain(live: &Live, plain: Plain) {
-        if plain.counts
-            && let Some(counter) = &live.counters[plain.form.place()]
-        {
-            counter.add(1);
-        }
-        if plain.report
-            && let Some(tx) = &live.tx
-        {
-            tx.cq.push(plain.entry());
-        }
-    }
-
     /// Tells the program that an operation is complete.
     pub(super) fn report(live: &Live, operation: Operation) {
         let counter = match &operation.counts {
@@ -408,11 +370,16 @@ impl Endpoint {
         let Some(tx) = &live.tx else { return };
         match operation.error {
             // What the program never asked about is told only when it fails, and then to nobody in particular.
-            Some(trouble)
+            Some((error, detail))
                 if operation.report || matches!(operation.counts, Some(Counts::Place(_))) =>
             {
-                let (error, detail) = *trouble;
-                tx.cq.push(operation.entry.failed_with(error, 0, detail));
+                tx.cq.push(
+                    Entry {
+                        detail,
+                        ..operation.entry
+                    }
+                    .failed(error),
+                );
             }
             None if operation.report => tx.cq.push(operation.entry),
             _ => {}

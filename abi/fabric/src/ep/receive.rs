@@ -1,11 +1,11 @@
 //! Messages in: receives that are posted and cancelled, and messages that find theirs or are kept.
 
 use super::deferred::Deferred;
-use super::elements::{elements, part};
 use super::header::{Header, Kind};
 use super::matching::{Keep, Pattern};
 use super::order::Arrival;
-use super::send::{Descriptors, total};
+use super::payload::part;
+use super::send::{Descriptors, elements, total};
 use super::*;
 use crate::cq::Entry;
 use libc::iovec;
@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicU32;
 
 /// A receive that waits for a message.
 pub(super) struct Receive {
-    sges: Sges,
+    sges: Vec<Sge>,
     room: usize,
     context: usize,
     buffer: usize,
@@ -238,8 +238,7 @@ impl Endpoint {
                     ..entry
                 },
                 report,
-                overflow: 0,
-                deferred: receive.deferred.take(),
+                deferred: receive.deferred.clone(),
                 shared: None,
                 turn: None,
             };
@@ -257,7 +256,6 @@ impl Endpoint {
                 ..entry
             },
             report,
-            overflow: 0,
             deferred: receive.deferred.clone(),
             shared: Some(Arc::clone(shared)),
             turn: None,
@@ -343,29 +341,19 @@ impl Endpoint {
                 );
             }
             (None, _) => {
-                self.keep(state, connection, header, payload.to_vec());
+                let payload = payload.to_vec();
+                state.connections[connection].kept += 1;
+                state.queue(header.tagged).keep(
+                    source,
+                    header.tag,
+                    Kept::Here {
+                        header,
+                        payload,
+                        connection,
+                    },
+                );
             }
         }
-    }
-
-    /// Keeps a message until a receive asks for it.
-    pub(super) fn keep(
-        &self,
-        state: &mut State,
-        connection: usize,
-        header: Header,
-        payload: Vec<u8>,
-    ) {
-        let it = &mut state.connections[connection];
-        it.kept += 1;
-        let source = it.peer;
-        let (tagged, tag) = (header.tagged, header.tag);
-        let kept = Kept::Here {
-            header,
-            payload,
-            connection,
-        };
-        state.queue(tagged).keep(source, tag, kept);
     }
 
     /// Brings a message to its receive: copies it, or starts to read it.
@@ -416,7 +404,7 @@ impl Endpoint {
     }
 
     pub(super) fn complete(live: &Live, mut landing: Landing, error: Option<FiError>) {
-        let error = error.or_else(|| (landing.overflow > 0).then_some(FiError::TRUNC));
+        let error = error.or_else(|| (landing.entry.overflow > 0).then_some(FiError::TRUNC));
         if let Some(shared) = landing.shared.take() {
             // The last message of a buffer that takes no more says so.
             let last = shared.pending.fetch_sub(1, Ordering::AcqRel) == 1;
@@ -438,9 +426,7 @@ impl Endpoint {
         let Some(rx) = &live.rx else { return };
         match error {
             Some(error) if own.is_none() || landing.report => {
-                let overflow = landing.overflow;
-                rx.cq
-                    .push(landing.entry.failed_with(error, overflow, Vec::new()));
+                rx.cq.push(landing.entry.failed(error));
             }
             None if landing.report => rx.cq.push(landing.entry),
             _ => {}

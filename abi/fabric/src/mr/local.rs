@@ -133,7 +133,7 @@ fn described(
     let key = mr.region.local_key;
     // SAFETY: nothing is registered or closed through the table here.
     let table = unsafe { domain.device.protection() };
-    match table.allows(mr.group, mr.region.id, inside, u64::from(len), usage) {
+    match table.check_local(mr.group, key, inside, u64::from(len), usage) {
         // The endpoint's key is not that of the region's own place in the table.
         Ok(_) if domain.av_keys => Ok(Sge {
             addr,

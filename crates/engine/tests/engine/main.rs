@@ -8,7 +8,6 @@ mod basics;
 mod exactly_once;
 mod flow;
 mod groups;
-mod inbox;
 mod queues;
 mod rights;
 mod support;

@@ -11,7 +11,6 @@ use super::receiver::{Cursor, Receiver};
 use super::sender::Sender;
 use crate::{Head, Incoming, Malformed, SendError, Ticket};
 use rkey_base::fault::Fault;
-use rkey_base::hint::prefetch_write;
 use rkey_base::shared::Place;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -242,13 +241,7 @@ impl End {
                 Ok(None)
             }
             Err(malformed) => Err(self.break_with(malformed)),
-            Ok(some) => {
-                if self.receiver.is_ack_due() {
-                    // The peer has read the word: have it back by the time that it is written.
-                    prefetch_write(self.own.ack().as_ptr().cast());
-                }
-                Ok(some)
-            }
+            some => some,
         }
     }
 

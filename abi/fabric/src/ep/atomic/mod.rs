@@ -178,7 +178,7 @@ impl Endpoint {
                     LocalUse::AtomicResult,
                 )
             })
-            .collect::<Result<Sges>>()?;
+            .collect::<Result<Vec<_>>>()?;
         let (mut state, connection) = self.connection_to(live, it.peer)?;
         let report = Self::reports(live.tx.as_ref(), it.flags);
         self.make_room(live, &mut state, connection, 1, report)?;

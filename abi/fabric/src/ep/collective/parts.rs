@@ -103,7 +103,7 @@ impl Endpoint {
         let operation = carrying(run.number, connection, None, Hold::Nothing);
         if bytes.len() <= EAGER_MAX {
             let iov = piece(bytes);
-            return self.send_with_payload(state, &iov, Sges::new(), header, operation, true);
+            return self.send_with_payload(state, &iov, Vec::new(), header, operation, true);
         }
         let mut copy = zeroed(bytes.len())?.into_boxed_slice();
         copy.copy_from_slice(bytes);
@@ -242,7 +242,7 @@ impl Endpoint {
             it.finished.push(Finished {
                 run,
                 fetched,
-                error: operation.error.map(|trouble| trouble.0),
+                error: operation.error.map(|(error, _)| error),
             });
         }
     }

@@ -10,8 +10,8 @@ pub(super) use calls::{OPS, check_flags};
 
 use super::connection::NOBODY;
 use super::deferred::Deferred;
-use super::elements::part;
 use super::operation::{Hold, Operation, What};
+use super::payload::part;
 use super::send::{Descriptors, total};
 use super::*;
 use crate::cq::Entry;
@@ -20,7 +20,6 @@ use crate::mr::raw;
 use libc::iovec;
 use rkey_device::core::{LocalUse, WireKey};
 use rkey_device::engine::{SendFlags, Target, Work};
-use smallvec::{SmallVec, smallvec};
 use std::ffi::c_void;
 
 /// A transfer between local and remote memory.
@@ -75,7 +74,7 @@ impl Endpoint {
                 len: len as u32,
                 key,
             };
-            (smallvec![sge], Hold::Bytes(bytes))
+            (vec![sge], Hold::Bytes(bytes))
         } else {
             (self.elements(it.iov, it.desc, usage)?, Hold::Nothing)
         };
@@ -93,11 +92,11 @@ impl Endpoint {
         let report = Self::reports(live.tx.as_ref(), it.flags);
         self.make_room(live, &mut state, connection, posts, report)?;
         let device_keys = state.connections[connection].device_keys;
-        let named = |piece: &RmaIov| Ok((*piece, wire_key(self, device_keys, piece.key)?));
-        let places: SmallVec<[_; 1]> = match it.remote {
-            [one] => smallvec![named(one)?],
-            all => all.iter().map(named).collect::<Result<_>>()?,
-        };
+        let keys = it
+            .remote
+            .iter()
+            .map(|piece| wire_key(self, device_keys, piece.key))
+            .collect::<Result<Vec<_>>>()?;
         // The data are an entry in the peer's completion queue, which has to have room.
         if it.data.is_some() && !state.connections[connection].credit.take(0) {
             self.advance(live, &mut state);
@@ -131,6 +130,7 @@ impl Endpoint {
         };
         let id = self.begin(&mut state, operation);
         let mut skip = 0;
+        let places: Vec<_> = it.remote.iter().copied().zip(keys).collect();
         for (index, &(piece, key)) in places.iter().enumerate() {
             let remote = Target {
                 addr: piece.addr,
@@ -140,8 +140,11 @@ impl Endpoint {
                 true => Work::Read { remote },
                 false => Work::Write { remote, imm },
             };
-            let part = (places.len() > 1).then(|| part(&sges, skip, piece.len));
-            let local = part.as_ref().unwrap_or(&sges);
+            let local = if it.remote.len() == 1 {
+                sges.clone()
+            } else {
+                part(&sges, skip, piece.len)
+            };
             skip += piece.len;
             let fence = it.flags & FI_FENCE != 0 && index == 0;
             let flags = if fence {
@@ -149,7 +152,7 @@ impl Endpoint {
             } else {
                 SendFlags::empty()
             };
-            if let Err(error) = self.post(&mut state, connection, work, local, None, flags, id) {
+            if let Err(error) = self.post(&mut state, connection, work, &local, None, flags, id) {
                 return self.cut_short(live, &mut state, id, index as u32, error);
             }
         }
@@ -176,7 +179,7 @@ impl Endpoint {
             return Err(error);
         }
         if let Some(operation) = state.operations.get(id) {
-            operation.fail(error);
+            operation.error.get_or_insert((error, Vec::new()));
             operation.left = posted;
             operation.answered = false;
         }
