@@ -8,7 +8,7 @@ const BURST: u32 = 32;
 const REFILL: Duration = Duration::from_millis(250);
 
 /// Says which lines may be written.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Limit(Mutex<Inner>);
 
 #[derive(Debug)]
@@ -18,25 +18,21 @@ struct Inner {
     refilled: Option<Instant>,
 }
 
-impl Default for Inner {
+impl Default for Limit {
     fn default() -> Self {
-        Self::NEW
+        Self::new()
     }
-}
-
-impl Inner {
-    const NEW: Self = Self {
-        used: 0,
-        silent: 0,
-        refilled: None,
-    };
 }
 
 impl Limit {
     /// A limit of which nothing has been used.
     #[must_use]
     pub const fn new() -> Self {
-        Self(Mutex::new(Inner::NEW))
+        Self(Mutex::new(Inner {
+            used: 0,
+            silent: 0,
+            refilled: None,
+        }))
     }
 
     /// Whether a line may be written now: then how many were left out since the last one.

@@ -2,9 +2,8 @@
 //!
 //! A mutex of the operating system asks for one atomic read-modify-write to lock and another one to unlock. This lock
 //! unlocks with a plain release store, which on x86 is an ordinary `mov`, and it is meant for the places where those
-//! few nanoseconds are a good part of the work. Whoever waits spins for about a microsecond, then gives the
-//! processor away at every turn, so that a preempted holder on a machine with few cores gets on, and at last sleeps
-//! between looks, for the rare holder that has much to do.
+//! few nanoseconds are a good part of the work. Whoever waits spins for about a microsecond and then gives the
+//! processor away at every turn, so that a preempted holder on a machine with few cores gets on.
 
 // UNSAFETY: a lock hands out `&mut T` from `&self`; that cannot be written without `unsafe`.
 #![allow(unsafe_code)]

@@ -47,8 +47,7 @@ pub(crate) fn order_for_loom() {
 }
 
 /// Waits a little while another thread does something short: by a processor hint for the first rounds, then by giving
-/// the processor away, because on a small machine the thread that is waited for may need this very core. Who still
-/// waits after a good part of a millisecond sleeps a little between looks.
+/// the processor away, because on a small machine the thread that is waited for may need this very core.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     rounds: u32,
@@ -58,11 +57,6 @@ impl Backoff {
     /// About a microsecond of `pause` on current processors, which is several times longer than any critical section.
     #[cfg(not(loom))]
     const SPINS: u32 = 100;
-    /// Where the yields end.
-    #[cfg(not(loom))]
-    const YIELDS: u32 = 1000;
-    #[cfg(not(loom))]
-    const NAP: std::time::Duration = std::time::Duration::from_micros(50);
 
     #[cfg(not(loom))]
     #[inline]
@@ -70,11 +64,8 @@ impl Backoff {
         if self.rounds < Self::SPINS {
             self.rounds += 1;
             std::hint::spin_loop();
-        } else if self.rounds < Self::YIELDS {
-            self.rounds += 1;
-            std::thread::yield_now();
         } else {
-            std::thread::sleep(Self::NAP);
+            std::thread::yield_now();
         }
     }
 

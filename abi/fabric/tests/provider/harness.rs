@@ -3,6 +3,7 @@
 
 use rkey_fi::sys::*;
 use std::ffi::{c_int, c_void};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ptr::{null, null_mut};
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -367,6 +368,12 @@ pub(crate) fn name_of(ep: *mut FidEp) -> Vec<u8> {
     assert_eq!(code, 0);
     name.truncate(len);
     name
+}
+
+/// The address in the name of an endpoint of this host: a `sockaddr_in`.
+pub(crate) fn address_of(name: &[u8]) -> SocketAddr {
+    let port = u16::from_be_bytes([name[2], name[3]]);
+    (Ipv4Addr::LOCALHOST, port).into()
 }
 
 /// The name of an endpoint at a port of this host. Endpoints that choose their port themselves are above 49152.

@@ -22,12 +22,18 @@ pub(crate) fn wish() -> Wish {
 
 /// Opens a side whose endpoint has an event queue.
 pub(crate) fn open(wish: &Wish) -> Side {
+    open_with(wish, |_, _| {})
+}
+
+/// The same, with what is to be bound before it is enabled.
+pub(crate) fn open_with(wish: &Wish, more: impl FnOnce(*mut FidDomain, *mut FidEp)) -> Side {
     let info = wish.info();
     let (fabric, domain) = open_domain(wish.version, info);
     let (ep, cq, av) = open_disabled(domain, info);
     let eq = event_queue(fabric);
     assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
     assert_eq!(bind(ep.cast(), eq.cast(), 0), 0);
+    more(domain, ep);
     assert_eq!(control(ep.cast(), FI_ENABLE, null_mut()), 0);
     Side {
         fabric,

@@ -325,23 +325,11 @@ fn groups_are_for_endpoints_that_asked_for_them() {
 /// Collectives count as what they are made of: atomic writes.
 #[test]
 fn a_counter_counts_operations_that_report_nothing() {
-    let wish = wish();
-    let info = wish.info();
-    let (fabric, domain) = open_domain(wish.version, info);
-    let (ep, cq, av) = open_disabled(domain, info);
-    let (eq, counted) = (event_queue(fabric), counter(domain));
-    assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
-    assert_eq!(bind(ep.cast(), eq.cast(), 0), 0);
-    assert_eq!(bind(ep.cast(), counted.cast(), FI_WRITE), 0);
-    assert_eq!(control(ep.cast(), FI_ENABLE, null_mut()), 0);
-    let side = Side {
-        fabric,
-        domain,
-        cq,
-        av,
-        ep,
-        eq,
-    };
+    let mut counted = null_mut();
+    let side = open_with(&wish(), |domain, ep| {
+        counted = counter(domain);
+        assert_eq!(bind(ep.cast(), counted.cast(), FI_WRITE), 0);
+    });
     assert_eq!(side.peer(&side), 0);
     let team = Team { sides: vec![side] };
     let group = team.join_all();

@@ -12,12 +12,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The address in the name of an endpoint: a `sockaddr_in`.
-fn address_of(name: &[u8]) -> SocketAddr {
-    let port = u16::from_be_bytes([name[2], name[3]]);
-    SocketAddr::from(([127, 0, 0, 1], port))
-}
-
 struct Stranger {
     address: SocketAddr,
     cq: Cq,
