@@ -7,7 +7,11 @@
 // UNSAFETY: C functions; registers all memory of the process for local use.
 
 use crate::address::Format;
-use crate::cntr::Counter;
+use crate::av::AvObject;
+use crate::cntr::{CntrObject, Counter};
+use crate::cq::CqObject;
+use crate::ep::object::EpObject;
+use crate::ep::shared::SrxObject;
 use crate::eq::{Eq, EqObject};
 use crate::errno::{FiError, Result};
 use crate::fabric::{Fabric, FabricObject};
@@ -16,7 +20,7 @@ use crate::info::filter::Hints;
 use crate::mode;
 use crate::mr::bind::Watched;
 use crate::nosys::{self, nosys};
-use crate::object::{Users, find, object, output, place, remove, status};
+use crate::object::{Object, Users, busy, find, object, output, place, remove, status};
 use crate::sys::*;
 use crate::work;
 use parking_lot::Mutex;
@@ -166,15 +170,17 @@ impl Domain {
         Ok(self.default_group.get_or_init(|| group))
     }
 
-    /// Whether the program has regions in it that it has not closed.
-    fn has_regions(&self) -> bool {
+    /// Regions of the program's in it that it has not closed.
+    fn regions(&self) -> usize {
         // SAFETY: nothing is registered or closed through the table here.
         let table = unsafe { self.device.protection() };
         let groups = self.groups.lock();
         groups
             .values()
             .filter_map(Weak::upgrade)
-            .any(|group| table.regions_of_program(group.id).is_ok_and(|n| n > 0))
+            .filter_map(|group| table.regions_of_program(group.id).ok())
+            .map(|regions| regions as usize)
+            .sum()
     }
 
     fn group_of(&self, key: &[u8]) -> Result<Arc<Group>> {
@@ -218,7 +224,7 @@ impl Group {
             }),
             Err(error) => {
                 let _ = device.close_domain(id);
-                tracing::warn!(%error, "unregistered memory cannot be used: raise RKEY_MAX_REGION_BYTES");
+                tracing::warn!("memory that the program does not register cannot be used: {error}");
                 Err(crate::errno::of_device(&error))
             }
         }
@@ -357,15 +363,41 @@ pub(crate) unsafe extern "C" fn domain_open(
     })
 }
 
+/// What of a domain the program has not closed: "2 endpoints, 1 completion queue".
+fn open_objects(domain: &Arc<Domain>) -> String {
+    macro_rules! open {
+        ($object:ty) => {
+            <$object>::pool()
+                .live(|object| Arc::ptr_eq(&object.inner.domain, domain))
+                .len()
+        };
+    }
+    let all = [
+        (open!(EpObject), "endpoint"),
+        (open!(SrxObject), "shared receive context"),
+        (open!(CqObject), "completion queue"),
+        (open!(CntrObject), "counter"),
+        (open!(AvObject), "address vector"),
+        (domain.regions(), "memory region"),
+    ];
+    let there = all.iter().filter(|(count, _)| *count > 0);
+    let words: Vec<_> = there
+        .map(|(count, what)| match count {
+            1 => format!("1 {what}"),
+            _ => format!("{count} {what}s"),
+        })
+        .collect();
+    words.join(", ")
+}
+
 /// `fi_close` of a domain: `-FI_EBUSY` while objects hang on it or keys of peers are mapped
 /// (FI-I05, FI-176).
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: a handle, or something that is refused.
         let domain = &unsafe { find::<DomainObject, _>(fid)? }.inner;
-        domain.users.none()?;
-        if domain.has_regions() {
-            return Err(FiError::BUSY);
+        if !domain.users.is_empty() || domain.regions() > 0 {
+            return Err(busy(&open_objects(domain)));
         }
         if !domain.raw_keys.is_empty() || !domain.plain_keys.lock().is_empty() {
             tracing::warn!(

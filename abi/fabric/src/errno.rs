@@ -5,6 +5,7 @@ use rkey_device::DeviceError;
 use rkey_device::core::{CoreError, Denial, Reason};
 use rkey_device::engine::{PostError, Status};
 use rkey_kit::Errno;
+use std::fmt::Arguments;
 
 /// A positive error number; calls return it negated.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -55,6 +56,13 @@ impl FiError {
     pub(crate) const NOKEY: Self = Self(266);
     pub(crate) const NOAV: Self = Self(267);
     pub(crate) const NORX: Self = Self(269);
+
+    /// The number, with what it cannot say in the log of whoever asks for that (`RKEY_LOG=info`).
+    #[cold]
+    pub(crate) fn because(self, why: Arguments<'_>) -> Self {
+        tracing::info!("a call was refused: {why}");
+        self
+    }
 
     /// What a call returns.
     pub(crate) const fn code(self) -> i32 {

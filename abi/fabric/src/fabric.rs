@@ -12,7 +12,7 @@ use crate::nosys::{self, nosys};
 use crate::object::{Users, find, object, place, remove, status};
 use crate::pep::passive_ep;
 use crate::sys::*;
-use crate::{cq, eq};
+use crate::{cq, ep, eq};
 use parking_lot::Mutex;
 use rkey_device::{Config, Device};
 use std::cell::UnsafeCell;
@@ -46,10 +46,10 @@ impl Fabric {
         if let Some(device) = &*device {
             return Ok(device.clone());
         }
-        let config = Config::from_env().map(|mut config| {
-            if std::env::var_os("RKEY_TIMEOUT").is_none() {
-                config.timeout = PATIENT;
-            }
+        let mut config = Config::default();
+        config.timeout = PATIENT;
+        let config = config.with_env().map(|mut config| {
+            enough_for_endpoints(&mut config);
             config
         });
         let config = config.map_err(rkey_device::DeviceError::from);
@@ -60,6 +60,27 @@ impl Fabric {
         // Endpoints tell of them, by their own names.
         opened.leave_own_denials_to_program();
         Ok(device.insert(opened).clone())
+    }
+}
+
+/// Limits below what endpoints need would only make every transfer fail.
+fn enough_for_endpoints(config: &mut Config) {
+    let limits = [
+        ("RKEY_MAX_INLINE", &mut config.max_inline, ep::NEEDED_INLINE),
+        ("RKEY_MAX_SGE", &mut config.max_sge, ep::NEEDED_SGE),
+        (
+            "RKEY_MAX_QUEUE_DEPTH",
+            &mut config.max_queue_depth,
+            ep::NEEDED_DEPTH,
+        ),
+    ];
+    for (name, limit, needed) in limits {
+        if *limit < needed {
+            tracing::warn!(
+                "{name}={limit} is too little for libfabric endpoints: they take {needed}"
+            );
+            *limit = needed;
+        }
     }
 }
 
@@ -123,7 +144,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         unsafe { find::<FabricObject, _>(fid)? }
             .inner
             .users
-            .none()?;
+            .none("domains, event queues or passive endpoints of the fabric")?;
         // SAFETY: the program uses the fabric no more.
         unsafe { remove::<FabricObject, _>(fid) }.map(drop)
     })

@@ -19,7 +19,10 @@
 //! | [`fuzzing`] | what peers send, for fuzz targets |
 
 mod address;
+mod attached;
+mod authorization;
 mod av;
+mod backlog;
 mod cm;
 mod cntr;
 mod complaint;

@@ -8,7 +8,7 @@
 use crate::errno::FiError;
 use crate::sys::*;
 use parking_lot::Mutex;
-use rkey_kit::settings::{MR_MODE, PROFILE};
+use rkey_kit::settings::{self, MR_MODE, PROFILE, Setting};
 use std::ffi::c_int;
 
 /// The names of `FI_RKEY_MR_MODE`.
@@ -53,28 +53,16 @@ const PROFILES: &[(&str, c_int)] = &[
     ("cxi", FI_MR_ENDPOINT | FI_MR_ALLOCATED),
 ];
 
-/// The bits of `FI_RKEY_MR_MODE`: names with or without `FI_MR_`, separated by `,`, `|` or blanks.
-///
-/// # Errors
-/// The first word that names no bit.
-pub(crate) fn parse(text: &str) -> Result<c_int, String> {
-    let mut mode = 0;
-    for word in text
-        .split([',', '|', ' ', '+'])
-        .filter(|word| !word.is_empty())
-    {
-        let name = word.to_uppercase();
-        let name = name.strip_prefix("FI_MR_").unwrap_or(&name);
-        match NAMES.iter().find(|(known, _)| *known == name) {
-            Some((_, bits)) => mode |= bits,
-            None => return Err(word.to_owned()),
-        }
-    }
-    Ok(mode)
+/// The bits of `FI_RKEY_MR_MODE`; none if one of its words names no bit.
+fn parse(text: &str) -> Option<c_int> {
+    settings::mode_words(text).try_fold(0, |mode, word| {
+        let (_, bits) = NAMES.iter().find(|(known, _)| *known == word)?;
+        Some(mode | bits)
+    })
 }
 
 /// The bits of a profile.
-pub(crate) fn profile(name: &str) -> Option<c_int> {
+fn profile(name: &str) -> Option<c_int> {
     let name = name.to_lowercase();
     PROFILES
         .iter()
@@ -85,31 +73,15 @@ pub(crate) fn profile(name: &str) -> Option<c_int> {
 /// The bits that the provider needs, by the environment of this process. A value that makes no sense is told: then the
 /// provider offers nothing (`FI_ENODATA`), because a program that was to be tried under a mode must not run without it.
 pub(crate) fn required() -> Result<c_int, FiError> {
-    let mode = std::env::var(MR_MODE.name).ok();
-    let profile_name = std::env::var(PROFILE.name).ok();
-    let from_profile = match profile_name.as_deref() {
-        None | Some("") => 0,
-        Some(name) => profile(name).ok_or_else(|| {
-            let known: Vec<&str> = PROFILES.iter().map(|(name, _)| *name).collect();
-            refuse(&format!("{}={name:?}", PROFILE.name), &known)
-        })?,
-    };
-    match mode.as_deref().map(parse) {
-        None => Ok(from_profile),
-        Some(Ok(bits)) => Ok(from_profile | bits),
-        Some(Err(word)) => {
-            let known: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
-            Err(refuse(&format!("{word:?} in {}", MR_MODE.name), &known))
+    let bits = |setting: Setting, meaning: fn(&str) -> Option<c_int>| match setting.value() {
+        Ok(None) => Ok(0),
+        Ok(Some(value)) => meaning(&value).ok_or(FiError::NODATA),
+        Err(error) => {
+            tracing::warn!("the provider offers nothing: {error}");
+            Err(FiError::NODATA)
         }
-    }
-}
-
-fn refuse(what: &str, known: &[&str]) -> FiError {
-    tracing::warn!(
-        "{what} is not known, so the provider offers nothing; known are {}",
-        known.join(", ")
-    );
-    FiError::NODATA
+    };
+    Ok(bits(PROFILE, profile)? | bits(MR_MODE, parse)?)
 }
 
 /// What `fi_getinfo` looks at.
@@ -224,10 +196,10 @@ static TOLD: Mutex<Told> = Mutex::new(Told(Vec::new()));
 pub(crate) fn explain(required: c_int, asked: &Request) {
     let missing = needed(required, asked) & !asked.mr_mode.unwrap_or(ALL);
     if TOLD.lock().lacks(missing) {
-        tracing::warn!(
+        rkey_device::denials::refused(&format!(
             "no match: FI_RKEY_MR_MODE or FI_RKEY_PROFILE requires {}, and the mr_mode of the hints has it not",
             names(missing)
-        );
+        ));
     }
 }
 
@@ -318,13 +290,21 @@ mod tests {
     fn names_of_bits() {
         assert_eq!(
             parse("local,FI_MR_VIRT_ADDR | prov_key"),
-            Ok(FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY)
+            Some(FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY)
         );
-        assert_eq!(parse("BASIC"), Ok(BASIC));
-        assert_eq!(parse("SCALABLE"), Ok(0));
-        assert_eq!(parse("LOCAL,NONSENSE"), Err("NONSENSE".to_owned()));
+        assert_eq!(parse("BASIC"), Some(BASIC));
+        assert_eq!(parse("SCALABLE"), Some(0));
+        assert_eq!(parse("LOCAL,NONSENSE"), None);
         assert_eq!(profile("verbs"), Some(FI_MR_LOCAL | BASIC));
         assert_eq!(profile("nobody"), None);
+    }
+
+    #[test]
+    fn every_name_that_the_environment_may_have_has_its_bits() {
+        let names =
+            |of: &[(&'static str, c_int)]| -> Vec<_> { of.iter().map(|(n, _)| *n).collect() };
+        assert_eq!(names(NAMES), settings::MODE_WORDS);
+        assert_eq!(names(PROFILES), settings::PROFILES);
     }
 
     /// Proves: FI-037, FI-038, FI-039

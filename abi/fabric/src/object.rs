@@ -183,6 +183,12 @@ pub(crate) fn transfer(body: impl FnOnce() -> Result<()>) -> isize {
     count(|| body().map(|()| 0))
 }
 
+/// An object cannot be closed while others use it.
+#[cold]
+pub(crate) fn busy(who: &str) -> FiError {
+    FiError::BUSY.because(format_args!("there still are {who}: fi_close them first"))
+}
+
 /// How many other objects hang on an object.
 #[derive(Debug, Default)]
 pub(crate) struct Users(AtomicU32);
@@ -196,12 +202,17 @@ impl Users {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// `FI_EBUSY` while there are any.
-    pub(crate) fn none(&self) -> Result<()> {
-        if self.0.load(Ordering::Acquire) == 0 {
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
+    }
+
+    /// `FI_EBUSY` while there are any; `who` they can be.
+    pub(crate) fn none(&self, who: &str) -> Result<()> {
+        if self.is_empty() {
             Ok(())
         } else {
-            Err(FiError::BUSY)
+            Err(busy(who))
         }
     }
 }

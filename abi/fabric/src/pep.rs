@@ -4,9 +4,11 @@
 // UNSAFETY: C functions.
 
 use crate::address::Format;
+use crate::backlog::Backlog;
 use crate::cm::Serving;
+use crate::complaint::complain;
 use crate::ep::connect::{RequestObject, parameters, read_request, reject as reject_request};
-use crate::ep::object::{give_name, reachable};
+use crate::ep::name::{give_name, reachable};
 use crate::eq::{Eq, EqObject};
 use crate::errno::{FiError, Result};
 use crate::fabric::{Fabric, FabricObject};
@@ -38,6 +40,7 @@ struct Passive {
     offer: Offer,
     format: Format,
     state: Mutex<State>,
+    backlog: Backlog,
 }
 
 struct State {
@@ -138,6 +141,7 @@ pub(crate) unsafe extern "C" fn passive_ep(
             offer,
             format,
             state: Mutex::new(state),
+            backlog: Backlog::default(),
         };
         let object = PepObject {
             fid: UnsafeCell::new(FidPep {
@@ -291,6 +295,19 @@ impl Passive {
         };
         let Some((request, peer, data)) = read_request(incoming) else {
             return Ok(());
+        };
+        let added = self.backlog.add(request);
+        // Some may have made room.
+        eq.forget_gone_requests();
+        let request = match added {
+            Ok(request) => request,
+            Err(request) => {
+                complain(format_args!(
+                    "a connection from {peer} was refused: the program has to answer requests that wait at {address}"
+                ));
+                request.incoming.reject("");
+                return Ok(());
+            }
         };
         let info = new_info(&self.offer, self.format, reachable(address), Some(peer))?;
         let mut handle = std::ptr::null_mut();

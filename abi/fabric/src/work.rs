@@ -70,7 +70,7 @@ pub(crate) struct Queue {
     items: Mutex<Vec<Item>>,
     /// How many there are: most domains have none, and look no further.
     len: AtomicUsize,
-    /// Somebody starts what is due: one at a time, so that order is kept.
+    /// Somebody starts what is due: one at a time, so that order is kept. Meanwhile that is not among the items.
     running: Mutex<()>,
     /// Endpoints (by number) that make progress through the completion counter of their work.
     attached: Mutex<Vec<(u32, Arc<Counter>)>>,
@@ -102,6 +102,12 @@ impl Queue {
         let later = std::mem::replace(&mut *items, due);
         items.extend(later);
         self.len.store(items.len(), Ordering::Release);
+    }
+
+    /// Whether nothing waits, also nothing that somebody has just taken out and may have to put back.
+    pub(crate) fn is_empty(&self) -> bool {
+        let _alone = self.running.lock();
+        self.len.load(Ordering::Acquire) == 0
     }
 
     /// Starts what is due.
@@ -138,6 +144,12 @@ impl Queue {
         }
     }
 
+    /// Takes out what `which` says, before it is started or after: what somebody is just starting may have to wait on.
+    fn withdraw(&self, which: impl Fn(&Item) -> bool) -> Vec<Item> {
+        let _alone = self.running.lock();
+        self.take(which)
+    }
+
     /// Takes out what `which` says.
     fn take(&self, which: impl Fn(&Item) -> bool) -> Vec<Item> {
         let mut items = self.items.lock();
@@ -149,7 +161,7 @@ impl Queue {
 
     /// `fi_cancel` of a triggered operation of an endpoint; whether there is one.
     pub(crate) fn cancel(&self, endpoint: u32, context: usize) -> bool {
-        let taken = self.take(|it| it.id == context && it.action.endpoint() == Some(endpoint));
+        let taken = self.withdraw(|it| it.id == context && it.action.endpoint() == Some(endpoint));
         for item in &taken {
             if let Action::Job(job) = &item.action {
                 job.failed(FiError::CANCELED);
@@ -160,7 +172,7 @@ impl Queue {
 
     /// An endpoint is being closed.
     pub(crate) fn forget(&self, endpoint: u32) -> Vec<Arc<Counter>> {
-        drop(self.take(|it| it.action.endpoint() == Some(endpoint)));
+        drop(self.withdraw(|it| it.action.endpoint() == Some(endpoint)));
         let mut attached = self.attached.lock();
         let (of_it, rest) = std::mem::take(&mut *attached)
             .into_iter()
@@ -256,7 +268,8 @@ pub(crate) unsafe fn queue(domain: &Arc<Domain>, work: *const DeferredWork) -> R
 
 /// `FI_CANCEL_WORK`: `FI_ENOENT` for work that does not wait (any more).
 pub(crate) fn cancel(domain: &Domain, work: *const DeferredWork) -> Result<()> {
-    match domain.work.take(|it| it.id == work as usize).is_empty() {
+    let taken = domain.work.withdraw(|it| it.id == work as usize);
+    match taken.is_empty() {
         true => Err(FiError::NOENT),
         false => Ok(()),
     }
@@ -268,7 +281,7 @@ pub(crate) fn cancel(domain: &Domain, work: *const DeferredWork) -> Result<()> {
 /// Null, a handle, or something that is refused.
 pub(crate) unsafe fn flush(domain: &Arc<Domain>, counter: *mut FidCntr) -> Result<()> {
     if counter.is_null() {
-        drop(domain.work.take(Item::is_work));
+        drop(domain.work.withdraw(Item::is_work));
         return Ok(());
     }
     // SAFETY: as the caller promises.
@@ -276,7 +289,7 @@ pub(crate) unsafe fn flush(domain: &Arc<Domain>, counter: *mut FidCntr) -> Resul
     drop(
         domain
             .work
-            .take(|it| it.is_work() && Arc::ptr_eq(&it.counter, counter)),
+            .withdraw(|it| it.is_work() && Arc::ptr_eq(&it.counter, counter)),
     );
     Ok(())
 }

@@ -11,11 +11,33 @@ use tracing_subscriber::EnvFilter;
 
 static START: Once = Once::new();
 
+/// The filter that a value of `RKEY_LOG` stands for: a level, or directives of the crate tracing-subscriber. There a
+/// word alone names a part of the program, whatever it is; here only one of ours, so that a misspelt level is none.
+#[must_use]
+pub fn filter(value: &str) -> Option<EnvFilter> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let known = |word: &str| {
+        word.contains(['=', '[', '{', ']', '}'])
+            || word.starts_with("rkey")
+            || word.starts_with("ibverbs")
+            || LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level))
+            || matches!(word, "0" | "1" | "2" | "3" | "4" | "5")
+    };
+    let mut words = value.split(',').map(str::trim).filter(|it| !it.is_empty());
+    if !words.clone().all(known) || words.next().is_none() {
+        return None;
+    }
+    value.parse().ok()
+}
+
 /// Starts logging, once, unless the program has a subscriber of its own in this library.
 pub fn start() {
     START.call_once(|| {
-        let filter =
-            EnvFilter::try_from_env(LOG.name).unwrap_or_else(|_| EnvFilter::new(LOG.default));
+        let value = LOG.value();
+        let wanted = value.as_ref().ok().and_then(Option::as_deref);
+        let filter = wanted
+            .and_then(filter)
+            .unwrap_or_else(|| EnvFilter::new(LOG.default));
         let subscriber = tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_writer(std::io::stderr)
@@ -24,5 +46,42 @@ pub fn start() {
             .finish();
         // Fails only when there is one already, and then that one is meant.
         let _ = tracing::subscriber::set_global_default(subscriber);
+        if let Err(error) = value {
+            tracing::warn!("{error}; {} holds", LOG.default);
+        }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_and_directives_are_filters_and_other_words_are_not() {
+        for good in [
+            "off",
+            "WARN",
+            "rkey_device=trace",
+            "warn,rkey_fi=debug",
+            "rkey_core",
+            "info,rkey_fi[call{len=3}]=trace",
+            "warn,,ibverbs",
+            "info,",
+            "3",
+        ] {
+            assert!(filter(good).is_some(), "{good}");
+        }
+        for bad in [
+            "banana",
+            "6",
+            "-1",
+            "!!",
+            "",
+            ",",
+            "warn,loud",
+            "rkey_fi=banana",
+        ] {
+            assert!(filter(bad).is_none(), "{bad}");
+        }
+    }
 }

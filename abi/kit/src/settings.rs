@@ -1,4 +1,8 @@
 //! The environment variables of the front ends. Those of the device itself are in its configuration.
+//!
+//! For both, an empty value is none, and one that is not allowed is told and never guessed at.
+
+use std::ffi::OsStr;
 
 /// One environment variable.
 #[derive(Clone, Copy, Debug)]
@@ -11,14 +15,52 @@ pub struct Setting {
     pub allowed: &'static str,
     /// What it does, in a sentence.
     pub meaning: &'static str,
+    /// Whether a value is allowed.
+    accepts: fn(&str) -> bool,
+}
+
+impl Setting {
+    /// Its value in the environment of this process; none where it is not set, or empty.
+    ///
+    /// # Errors
+    /// The value is not allowed.
+    pub fn value(&self) -> Result<Option<String>, BadValue> {
+        let value = std::env::var_os(self.name);
+        self.check(value.as_deref().unwrap_or_default())
+    }
+
+    fn check(&self, value: &OsStr) -> Result<Option<String>, BadValue> {
+        let value = value.to_string_lossy().trim().to_owned();
+        if value.is_empty() {
+            Ok(None)
+        } else if (self.accepts)(&value) {
+            Ok(Some(value))
+        } else {
+            Err(BadValue {
+                variable: self.name,
+                value,
+                allowed: self.allowed,
+            })
+        }
+    }
+}
+
+/// A value that a variable does not accept.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{variable}={value:?} is not allowed: it has to be {allowed}")]
+pub struct BadValue {
+    variable: &'static str,
+    value: String,
+    allowed: &'static str,
 }
 
 /// What is logged.
 pub const LOG: Setting = Setting {
     name: "RKEY_LOG",
     default: "warn",
-    allowed: "off, error, warn, info, debug, trace, or a filter of the crate tracing-subscriber",
+    allowed: "off, error, warn, info, debug, trace (or 0 to 5), or a filter such as rkey_fi=debug,warn",
     meaning: "what programs on the device write to standard error: warn explains refused accesses, info also why calls failed, off is silence",
+    accepts: |value| crate::log::filter(value).is_some(),
 };
 
 /// Verbs: address handles need no global route.
@@ -27,15 +69,46 @@ pub const LOCAL_ROUTES: Setting = Setting {
     default: "0",
     allowed: "0 or 1",
     meaning: "verbs: 1 takes address handles without a global route, which qperf makes, as ones on this host",
+    accepts: |value| matches!(value, "0" | "1"),
 };
+
+/// The names that [`MR_MODE`] may have, without `FI_MR_`.
+pub const MODE_WORDS: &[&str] = &[
+    "LOCAL",
+    "RAW",
+    "VIRT_ADDR",
+    "ALLOCATED",
+    "PROV_KEY",
+    "MMU_NOTIFY",
+    "RMA_EVENT",
+    "ENDPOINT",
+    "HMEM",
+    "COLLECTIVE",
+    "BASIC",
+    "SCALABLE",
+    "NONE",
+];
+
+/// The names in a value of [`MR_MODE`], as [`MODE_WORDS`] has them: separated by `,`, `|`, `+` or blanks.
+pub fn mode_words(value: &str) -> impl Iterator<Item = String> {
+    let words = value.split([',', '|', ' ', '+']);
+    words.filter(|word| !word.is_empty()).map(|word| {
+        let name = word.to_uppercase();
+        name.strip_prefix("FI_MR_").unwrap_or(&name).to_owned()
+    })
+}
 
 /// Libfabric: the bits that the provider requires.
 pub const MR_MODE: Setting = Setting {
     name: "FI_RKEY_MR_MODE",
     default: "none",
-    allowed: "names of mr_mode bits, separated by commas, with or without FI_MR_",
+    allowed: "names of mr_mode bits, separated by commas: LOCAL, RAW, VIRT_ADDR, ALLOCATED, PROV_KEY, MMU_NOTIFY, RMA_EVENT, ENDPOINT, HMEM, COLLECTIVE, BASIC, SCALABLE or NONE",
     meaning: "libfabric: mode bits of registration that the provider requires and behaves by (LOCAL, PROV_KEY, ...)",
+    accepts: |value| mode_words(value).all(|word| MODE_WORDS.contains(&&*word)),
 };
+
+/// The names that [`PROFILE`] may have.
+pub const PROFILES: &[&str] = &["rkey", "tcp", "shm", "sockets", "verbs", "efa", "cxi"];
 
 /// Libfabric: the bits of a known provider.
 pub const PROFILE: Setting = Setting {
@@ -43,7 +116,44 @@ pub const PROFILE: Setting = Setting {
     default: "rkey",
     allowed: "rkey, tcp, shm, sockets, verbs, efa or cxi",
     meaning: "libfabric: requires the mode bits that this provider requires",
+    accepts: |value| PROFILES.contains(&&*value.to_lowercase()),
 };
 
 /// All of them.
 pub const SETTINGS: &[Setting] = &[LOG, LOCAL_ROUTES, MR_MODE, PROFILE];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_variable_accepts_its_default_and_refuses_nonsense() {
+        for setting in SETTINGS {
+            let check = |value: &str| setting.check(value.as_ref());
+            assert_eq!(check(setting.default), Ok(Some(setting.default.into())));
+            for none in ["", " "] {
+                assert_eq!(check(none), Ok(None), "{}", setting.name);
+            }
+            for bad in ["banana", "-1", "7", "!!", "local,banana"] {
+                let error = check(bad).unwrap_err().to_string();
+                let told = format!("{}={bad:?} is not allowed", setting.name);
+                assert!(error.starts_with(&told), "{error}");
+                assert!(error.ends_with(setting.allowed), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_may_be_written_in_several_ways() {
+        let words: Vec<String> = mode_words("local,FI_MR_VIRT_ADDR | prov_key").collect();
+        assert_eq!(words, ["LOCAL", "VIRT_ADDR", "PROV_KEY"]);
+        assert!((PROFILE.accepts)("Verbs"));
+        // The words are told as they are accepted.
+        for word in MODE_WORDS {
+            assert!(MR_MODE.allowed.contains(word), "{word}");
+        }
+        for name in PROFILES {
+            assert!(PROFILE.allowed.contains(name), "{name}");
+        }
+    }
+}

@@ -18,6 +18,7 @@ use rkey_kit::settings::LOCAL_ROUTES;
 use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::sync::OnceLock;
 
 /// Address handles that there may be.
 pub const MAX: u32 = 1 << 18;
@@ -78,7 +79,14 @@ pub fn check(attr: &AhAttr) -> Result<(), Errno> {
 /// Whether address handles need no global route, against the rule for Ethernet ports: some programs (qperf with
 /// datagrams) know only local ones.
 fn takes_local_routes() -> bool {
-    std::env::var_os(LOCAL_ROUTES.name).is_some_and(|value| value == "1")
+    static TAKES: OnceLock<bool> = OnceLock::new();
+    *TAKES.get_or_init(|| match LOCAL_ROUTES.value() {
+        Ok(value) => value.as_deref() == Some("1"),
+        Err(error) => {
+            tracing::warn!("{error}; {} holds", LOCAL_ROUTES.default);
+            false
+        }
+    })
 }
 
 /// `ibv_create_ah`.

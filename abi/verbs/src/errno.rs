@@ -1,7 +1,8 @@
 //! Errors of the device as error numbers, each in the way the kernel's drivers use them.
 
+use crate::flags;
 use rkey_device::DeviceError;
-use rkey_device::core::CoreError;
+use rkey_device::core::{Access, CoreError};
 use rkey_device::engine::{EngineError, PostError};
 use rkey_kit::Errno;
 
@@ -18,6 +19,29 @@ pub fn of(error: &DeviceError) -> Errno {
 #[cold]
 pub fn from(error: DeviceError) -> Errno {
     of(&error)
+}
+
+/// As [`of`], for a registration. A rule of verbs that the program broke is told in the words of verbs, and whoever
+/// does not ask hears of it: `EINVAL` alone says nothing.
+#[cold]
+#[must_use]
+pub fn of_registration(call: &str, error: &DeviceError) -> Errno {
+    match broken_rule(error) {
+        Some(rule) => rkey_device::denials::refused(&format!("{call} refused: {rule}")),
+        None => tracing::info!("{call}: {error}"),
+    }
+    of(error)
+}
+
+/// "IBV_ACCESS_REMOTE_WRITE needs IBV_ACCESS_LOCAL_WRITE"
+fn broken_rule(error: &DeviceError) -> Option<String> {
+    let DeviceError::Core(CoreError::AccessNeeds { asked, missing }) = error else {
+        return None;
+    };
+    // The only rights that need another (VB-014, VB-015).
+    let writing = *asked & (Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+    let [asked, missing] = [writing, *missing].map(flags::names);
+    Some(format!("{asked} needs {missing}"))
 }
 
 fn number(error: &DeviceError) -> Errno {
@@ -81,6 +105,26 @@ mod tests {
         assert_eq!(core(&full), Errno::NOMEM);
         assert_eq!(core(&CoreError::Empty), Errno::INVAL);
         assert_eq!(core(&CoreError::UnknownAccess(1 << 30)), Errno::INVAL);
+    }
+
+    #[test]
+    fn a_right_that_is_missing_has_its_name_in_verbs() {
+        let rule = |asked| {
+            broken_rule(&DeviceError::Core(CoreError::AccessNeeds {
+                asked,
+                missing: Access::LOCAL_WRITE,
+            }))
+        };
+        let asked = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        assert_eq!(
+            rule(asked).unwrap(),
+            "IBV_ACCESS_REMOTE_WRITE needs IBV_ACCESS_LOCAL_WRITE"
+        );
+        assert_eq!(
+            rule(asked | Access::REMOTE_ATOMIC).unwrap(),
+            "IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_ATOMIC needs IBV_ACCESS_LOCAL_WRITE"
+        );
+        assert_eq!(broken_rule(&DeviceError::Core(CoreError::Empty)), None);
     }
 
     #[test]

@@ -94,10 +94,10 @@ exports! { "__rkey_1_" "@@IBVERBS_1.1" {
     "ibv_node_type_str" => crate::strings::node_type_str,
     "ibv_open_device" => crate::context::open_device,
     "ibv_port_state_str" => crate::strings::port_state_str,
-    "ibv_query_device" => crate::context::query_device,
-    "ibv_query_gid" => crate::context::query_gid,
-    "ibv_query_pkey" => crate::context::query_pkey,
-    "ibv_query_port" => crate::context::query_port,
+    "ibv_query_device" => crate::query::query_device,
+    "ibv_query_gid" => crate::query::query_gid,
+    "ibv_query_pkey" => crate::query::query_pkey,
+    "ibv_query_port" => crate::query::query_port,
     "ibv_query_qp" => crate::qp::query_qp,
     "ibv_query_srq" => crate::srq::query_srq,
     "ibv_rate_to_mbps" => crate::strings::rate_to_mbps,
@@ -120,8 +120,8 @@ exports! { "__rkey_2_" "@@IBVERBS_1.10" {
 } }
 
 exports! { "__rkey_3_" "@@IBVERBS_1.11" {
-    "_ibv_query_gid_ex" => crate::context::query_gid_ex,
-    "_ibv_query_gid_table" => crate::context::query_gid_table,
+    "_ibv_query_gid_ex" => crate::query::query_gid_ex,
+    "_ibv_query_gid_table" => crate::query::query_gid_table,
 } }
 
 exports! { "__rkey_4_" "@@IBVERBS_1.12" {
@@ -139,7 +139,7 @@ exports! { "__rkey_6_" "@@IBVERBS_1.14" {
 } }
 
 exports! { "__rkey_7_" "@@IBVERBS_1.5" {
-    "ibv_get_pkey_index" => crate::context::get_pkey_index,
+    "ibv_get_pkey_index" => crate::query::get_pkey_index,
 } }
 
 exports! { "__rkey_8_" "@@IBVERBS_1.6" {
@@ -222,7 +222,7 @@ exports! { "__rkey_12_" "@@IBVERBS_PRIVATE_34" {
     "ibv_cmd_req_notify_cq" => crate::private::refuse,
     "ibv_cmd_rereg_mr" => crate::private::refuse,
     "ibv_cmd_resize_cq" => crate::private::refuse,
-    "ibv_query_gid_type" => crate::context::query_gid_type,
+    "ibv_query_gid_type" => crate::query::query_gid_type,
     "ibv_read_ibdev_sysfs_file" => crate::private::refuse_minus_one,
     "verbs_init_cq" => crate::private::ignore,
     "verbs_open_device" => crate::private::refuse_null,
@@ -257,10 +257,10 @@ exports! { "__rkey_13_" "@IBVERBS_1.0" {
     "ibv_modify_qp" => crate::qp::modify_qp,
     "ibv_modify_srq" => crate::srq::modify_srq,
     "ibv_open_device" => crate::context::open_device,
-    "ibv_query_device" => crate::context::query_device,
-    "ibv_query_gid" => crate::context::query_gid,
-    "ibv_query_pkey" => crate::context::query_pkey,
-    "ibv_query_port" => crate::context::query_port,
+    "ibv_query_device" => crate::query::query_device,
+    "ibv_query_gid" => crate::query::query_gid,
+    "ibv_query_pkey" => crate::query::query_pkey,
+    "ibv_query_port" => crate::query::query_port,
     "ibv_query_qp" => crate::qp::query_qp,
     "ibv_query_srq" => crate::srq::query_srq,
     "ibv_reg_mr" => crate::mr::reg_mr,

@@ -5,14 +5,14 @@ use rkey_device::core::Access;
 use rkey_device::engine::SendFlags;
 use rkey_kit::Errno;
 
-/// Each right of verbs beside the rights of the core that it stands for. Local read has no flag: it
+/// Each right of verbs beside the rights of the core that it stands for, and its name. Local read has no flag: it
 /// is always on (VB-016), which is a rule of the core's for verbs.
-const RIGHTS: [(u32, Access); 5] = [
-    (ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE),
-    (ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
-    (ACCESS_REMOTE_READ, Access::REMOTE_READ),
-    (ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
-    (ACCESS_MW_BIND, Access::BIND),
+const RIGHTS: [(u32, Access, &str); 5] = [
+    (ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE, "LOCAL_WRITE"),
+    (ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE, "REMOTE_WRITE"),
+    (ACCESS_REMOTE_READ, Access::REMOTE_READ, "REMOTE_READ"),
+    (ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC, "REMOTE_ATOMIC"),
+    (ACCESS_MW_BIND, Access::BIND, "MW_BIND"),
 ];
 
 /// What a program asked for at a registration.
@@ -66,7 +66,7 @@ pub fn qp_access(flags: u32) -> Result<Access, Errno> {
 fn rights(flags: u32) -> Result<Access, Errno> {
     let mut access = Access::empty();
     let mut left = flags;
-    for (flag, right) in RIGHTS {
+    for (flag, right, _) in RIGHTS {
         if flags & flag != 0 {
             access |= right;
             left &= !flag;
@@ -84,8 +84,20 @@ fn rights(flags: u32) -> Result<Access, Errno> {
 pub fn access_flags(access: Access) -> u32 {
     RIGHTS
         .iter()
-        .filter(|(_, right)| access.contains(*right))
-        .fold(0, |flags, (flag, _)| flags | flag)
+        .filter(|(_, right, _)| access.contains(*right))
+        .fold(0, |flags, (flag, _, _)| flags | flag)
+}
+
+/// The names of the flags of verbs for rights of the core.
+#[must_use]
+pub fn names(access: Access) -> String {
+    let there = RIGHTS
+        .iter()
+        .filter(|(_, right, _)| access.contains(*right));
+    let names: Vec<_> = there
+        .map(|(_, _, name)| format!("IBV_ACCESS_{name}"))
+        .collect();
+    names.join(", ")
 }
 
 /// The flags of a send. `SEND_INLINE` is about how the payload is given and not among them.
@@ -139,7 +151,7 @@ mod tests {
         for flags in 0..=PLAIN {
             let access = region_flags(flags).unwrap().access;
             assert_eq!(access_flags(access), flags);
-            for (flag, right) in RIGHTS {
+            for (flag, right, _) in RIGHTS {
                 assert_eq!(access.contains(right), flags & flag != 0);
                 assert_eq!(access.intersects(right), flags & flag != 0);
             }

@@ -15,6 +15,7 @@
 //! | [`flags`], [`status`], [`errno`], [`strings`], [`convert`] | translation tables |
 //! | [`fork`], [`interpose`] | the surroundings |
 
+pub mod advise;
 pub mod ah;
 pub mod async_event;
 pub mod channel;
@@ -41,6 +42,7 @@ pub mod post;
 pub mod private;
 pub mod qp;
 pub mod qp_ex;
+pub mod query;
 pub mod rereg;
 pub mod srq;
 pub mod status;

@@ -5,10 +5,10 @@
 
 use crate::context::ContextObject;
 use crate::dm::Hold;
-use crate::object::{Object, find, input, place, remove};
+use crate::object::{Object, find, place, remove};
 use crate::pd::PdObject;
 use crate::sys::consts::*;
-use crate::sys::{Context, Mr, Pd, Sge};
+use crate::sys::{Context, Mr, Pd};
 use crate::{errno, flags};
 use rkey_device::Device;
 use rkey_device::base::range::VaRange;
@@ -21,7 +21,7 @@ use std::sync::OnceLock;
 /// The end of the address space of a program: the length of an implicit on-demand region.
 const USER_SPACE: u64 = 1 << 47;
 /// Bytes of a page.
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 /// How many bytes a program means: all there are, for an implicit on-demand region.
 pub(crate) fn bytes_meant(addr: *mut c_void, length: usize, flags: u32) -> u64 {
@@ -187,10 +187,8 @@ unsafe fn register_with(
         ..RegionSpec::new(pd.domain, &ranges, asked.access)
     };
     // SAFETY: the program that registers memory promises what `register` asks for.
-    let region = unsafe { device.register(&spec) }.map_err(|error| {
-        tracing::info!("ibv_reg_mr: {error}");
-        errno::of(&error)
-    })?;
+    let region = unsafe { device.register(&spec) }
+        .map_err(|error| errno::of_registration("ibv_reg_mr", &error))?;
     let shown = (wanted.shown, wanted.len as usize);
     let c = structure(pd, pd_handle, shown, &region);
     let base = match spec.addressing {
@@ -384,62 +382,18 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
     })
 }
 
-/// `ibv_advise_mr`: brings pages in, where the keys allow the program to ask for it.
-///
-/// # Safety
-/// A protection domain, and a list of so many pieces.
-pub unsafe extern "C" fn advise_mr(
-    pd: *mut Pd,
-    advice: c_int,
-    advise_flags: u32,
-    list: *mut Sge,
-    count: u32,
-) -> c_int {
-    const PREFETCH: c_int = 0;
-    const PREFETCH_WRITE: c_int = 1;
-    const PREFETCH_NO_FAULT: c_int = 2;
-    const FLUSH: u32 = 1;
-    fence(|| {
-        // SAFETY: a protection domain as the caller promises, or something that is refused.
-        let pd = unsafe { find::<PdObject>(pd)? };
-        if !(PREFETCH..=PREFETCH_NO_FAULT).contains(&advice) {
-            return Err(Errno::OPNOTSUPP);
-        }
-        if advise_flags & !FLUSH != 0 || count == 0 {
-            return Err(Errno::INVAL);
-        }
-        // SAFETY: not null, and a list of so many pieces as the caller promises.
-        let list = unsafe { std::slice::from_raw_parts(input(list)?, count as usize) };
-        for piece in list {
-            let region = find_by_key(pd, piece.lkey)?;
-            let inside = VaRange::new(piece.addr, piece.length.into())
-                .is_some_and(|asked| region.base <= asked.start() && asked.end() <= region.end);
-            if !inside {
-                return Err(Errno::FAULT);
-            }
-            if advice == PREFETCH_WRITE && !region.writable {
-                return Err(Errno::PERM);
-            }
-            if let Some(memory) = region.memory {
-                bring_in(memory + (piece.addr - region.base), piece.length, advice);
-            }
-        }
-        Ok(0)
-    })
-}
-
 /// A region that advice is about.
-struct Advised {
+pub(crate) struct Advised {
     /// First address by which requests name it, and the one after the last.
-    base: u64,
-    end: u64,
+    pub(crate) base: u64,
+    pub(crate) end: u64,
     /// Where the memory begins, if pages of it can be brought in.
-    memory: Option<u64>,
-    writable: bool,
+    pub(crate) memory: Option<u64>,
+    pub(crate) writable: bool,
 }
 
 /// The region of a domain with this local key.
-fn find_by_key(pd: &PdObject, lkey: u32) -> Result<Advised, Errno> {
+pub(crate) fn find_by_key(pd: &PdObject, lkey: u32) -> Result<Advised, Errno> {
     let same = |mr: &MrObject| {
         // SAFETY: a live region; its protection domain is live or refused.
         !mr.is_null()
@@ -467,22 +421,6 @@ fn find_by_key(pd: &PdObject, lkey: u32) -> Result<Advised, Errno> {
         })
     });
     found.ok_or(Errno::NOENT)
-}
-
-/// Asks the kernel for the pages. It is advice: a kernel that does not know it, or pages that are not
-/// there, are no error.
-fn bring_in(memory: u64, length: u32, advice: c_int) {
-    const POPULATE_READ: c_int = 22;
-    const POPULATE_WRITE: c_int = 23;
-    let start = memory & !(PAGE - 1);
-    let len = memory + u64::from(length) - start;
-    let how = match advice {
-        0 => POPULATE_READ,
-        1 => POPULATE_WRITE,
-        _ => libc::MADV_WILLNEED,
-    };
-    // SAFETY: none of the three changes what the pages hold.
-    unsafe { libc::madvise(start as *mut c_void, len as usize, how) };
 }
 
 /// `ibv_alloc_null_mr`: its local key gives zeros and takes what nobody wants, at any address. Its remote key is refused.

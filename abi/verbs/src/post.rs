@@ -84,6 +84,7 @@ fn post_one(qp: &QpObject, wr: &SendWr, more: bool) -> Result<(), Errno> {
         work,
         sges: &[],
         inline: None,
+        front: &[],
         flags,
         ud,
     };

@@ -24,6 +24,7 @@ use rkey_device::engine::QpState;
 use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A queue pair, as a program sees it.
 #[repr(C)]
@@ -100,6 +101,14 @@ struct Extra {
     send_ops: Option<u64>,
 }
 
+/// Whether nobody in this process has asked for too much inline data before. No attribute says how much there may be,
+/// so programs find out by trying (libfabric's verbs provider does, in every program that looks for providers): one
+/// of these refusals is told, the others only where every call that fails is.
+fn is_first_probe() -> bool {
+    static PROBED: AtomicBool = AtomicBool::new(false);
+    !PROBED.swap(true, Ordering::Relaxed)
+}
+
 /// Makes a queue pair and fills in the granted sizes.
 ///
 /// # Safety
@@ -162,8 +171,11 @@ unsafe fn create(
         fail_with_peer: false,
         ..QpOptions::new(pd.domain, &send_cq.cq)
     };
-    let qp = context.device().create_qp(&options).map_err(|error| {
-        tracing::info!("ibv_create_qp: {error}");
+    let device = context.device();
+    let qp = device.create_qp(&options).map_err(|error| {
+        if options.max_inline <= device.config().max_inline || is_first_probe() {
+            tracing::info!("ibv_create_qp: {error}");
+        }
         errno::of(&error)
     })?;
     let made = Made {

@@ -408,6 +408,7 @@ impl Batch {
                 } else {
                     inline
                 },
+                front: &[],
                 flags: pending.flags,
                 ud: pending.ud,
             }

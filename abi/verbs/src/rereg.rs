@@ -115,7 +115,8 @@ unsafe fn change(
         change.ranges = Some((&ranges, addressing));
     }
     // SAFETY: the program promises what `change_region` asks for.
-    unsafe { context.device().change_region(object.region(), &change) }.map_err(errno::from)?;
+    unsafe { context.device().change_region(object.region(), &change) }
+        .map_err(|error| errno::of_registration("ibv_rereg_mr", &error))?;
     base.1 = flags;
     if asked.moves {
         base.0 = if rights.zero_based {

@@ -6,8 +6,16 @@
 
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{Context, Mr, Pd, PortAttr, Qp, QpInitAttr, Srq, SrqInitAttr, Wc};
-use ibverbs::{context, cq, device, mr, pd, post, qp, srq};
+use ibverbs::{context, cq, device, mr, pd, post, qp, query, srq};
 use std::ptr::null_mut;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One test at a time: an object that is gone leaves its place to the next one of its kind, and that must not be
+/// another test's.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Opens the device.
 fn open() -> *mut Context {
@@ -38,7 +46,7 @@ fn wild_handles_are_refused() {
         // SAFETY: nothing is an object, and that is what the calls have to find out.
         unsafe {
             let context = address as *mut Context;
-            assert_eq!(context::query_port(context, 1, &raw mut port), libc::EINVAL);
+            assert_eq!(query::query_port(context, 1, &raw mut port), libc::EINVAL);
             assert_eq!(context::close_device(context), libc::EINVAL);
             assert!(pd::alloc_pd(context).is_null());
             assert_eq!(pd::dealloc_pd(address as *mut Pd), libc::EINVAL);
@@ -61,6 +69,7 @@ fn wild_handles_are_refused() {
 /// Proves: VB-001, VB-020, VB-I20
 #[test]
 fn a_region_lives_from_registration_to_deregistration() {
+    let _alone = alone();
     let context = open();
     let mut memory = vec![0u8; 4096];
     // SAFETY: the memory stays; objects are used as they are meant to be, and then as they are not.
@@ -85,6 +94,7 @@ fn a_region_lives_from_registration_to_deregistration() {
 /// Proves: VB-003, VB-004, VB-014, VB-015, VB-017, VB-I01, VB-I23
 #[test]
 fn registrations_that_are_refused() {
+    let _alone = alone();
     let context = open();
     let mut memory = vec![0u8; 4096];
     let start = memory.as_mut_ptr().cast();
@@ -119,6 +129,7 @@ fn registrations_that_are_refused() {
 
 #[test]
 fn absurd_sizes_and_wrong_objects() {
+    let _alone = alone();
     let context = open();
     // SAFETY: objects are live; what is wrong is refused.
     unsafe {
@@ -159,6 +170,7 @@ fn absurd_sizes_and_wrong_objects() {
 /// What a program leaves behind goes with its context.
 #[test]
 fn closing_takes_everything_along() {
+    let _alone = alone();
     let context = open();
     let mut memory = vec![0u8; 4096];
     // SAFETY: the memory stays; nothing is used after the context was closed, except to be refused.

@@ -1,5 +1,6 @@
 //! How the command fails: one line that says what went wrong, one that says what to do.
 
+use rkey_kit::settings::{LOG, SETTINGS};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
@@ -38,17 +39,25 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Sends `tracing` events to standard error as `RKEY_LOG` asks; silent without it.
+/// Checks the variables of the environment, those of the front ends as well: `rkey` hands them to the programs that it
+/// starts, where complaints are easily overlooked.
+pub(crate) fn check_environment() -> anyhow::Result<()> {
+    const ADVICE: &str = "unset the variable, or give it one of the values above";
+    for setting in SETTINGS {
+        setting.value().map_err(|error| hinted(error, ADVICE))?;
+    }
+    rkey::Config::from_env().map_err(|error| hinted(error, ADVICE))?;
+    Ok(())
+}
+
+/// Sends `tracing` events to standard error as `RKEY_LOG` asks; silent without it, or if it makes no sense.
 pub(crate) fn start_logging() {
-    let Ok(filter) = std::env::var("RKEY_LOG") else {
-        return;
-    };
-    match filter.parse::<tracing_subscriber::EnvFilter>() {
-        Ok(filter) => tracing_subscriber::fmt()
+    let value = LOG.value().ok().flatten();
+    if let Some(filter) = value.as_deref().and_then(rkey_kit::log::filter) {
+        tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_writer(std::io::stderr)
             .with_ansi(std::io::stderr().is_terminal() && crate::style::wanted())
-            .init(),
-        Err(error) => eprintln!("rkey: RKEY_LOG is ignored: {error} (try RKEY_LOG=debug)"),
+            .init();
     }
 }

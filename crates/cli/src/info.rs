@@ -61,6 +61,7 @@ impl Setting {
         meaning: &'static str,
     ) -> Self {
         let value = std::env::var(variable).ok();
+        let value = value.filter(|value| !value.trim().is_empty());
         Self {
             variable,
             set: value.is_some(),
@@ -121,12 +122,7 @@ pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<()> {
 }
 
 fn gather() -> anyhow::Result<Info> {
-    let config = rkey::Config::from_env().map_err(|error| {
-        hinted(
-            error,
-            "unset the variable, or give it one of the values above",
-        )
-    })?;
+    let config = rkey::Config::from_env()?;
     let reachable_by = match config.share {
         rkey_device::Share::User => "processes of this user on this host (RKEY_SHARE=user)",
         rkey_device::Share::All => "processes of all users on this host (RKEY_SHARE=all)",

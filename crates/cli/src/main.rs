@@ -54,17 +54,20 @@ fn main() -> ExitCode {
         // They only print: `rkey ls | head` ends them as it ends any other program.
         sigpipe::reset();
     }
-    let outcome = match &cli.command {
+    match failure::check_environment().and_then(|()| run(&cli.command)) {
+        Ok(code) => code,
+        Err(error) => failure::report(&error),
+    }
+}
+
+fn run(command: &Command) -> anyhow::Result<ExitCode> {
+    match command {
         Command::Demo(args) => demo::run(args),
         Command::Info(args) => info::run(args).map(|()| ExitCode::SUCCESS),
         Command::Ls(args) => ls::run(args).map(|()| ExitCode::SUCCESS),
         Command::Explain(args) => explain::run(args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::run(args),
         Command::Bench(args) => bench::run(args).map(|()| ExitCode::SUCCESS),
-    };
-    match outcome {
-        Ok(code) => code,
-        Err(error) => failure::report(&error),
     }
 }
 

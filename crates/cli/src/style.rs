@@ -63,6 +63,12 @@ pub(crate) fn bytes(count: u64) -> String {
     }
 }
 
+/// So many things, in words.
+pub(crate) fn count(count: usize, thing: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{plural}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

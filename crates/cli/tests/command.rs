@@ -145,7 +145,7 @@ fn ls_and_explain_show_live_processes() {
     assert_eq!(device["qps"].as_array().unwrap().len(), 4);
     let table = text(&run(&["ls"]).stdout);
     assert!(
-        table.contains(&pid) && table.contains("queue pairs"),
+        table.contains(&pid) && table.contains("queue pairs") && table.contains("peers"),
         "{table}"
     );
     let detail = text(&run(&["ls", &pid]).stdout);
@@ -159,6 +159,22 @@ fn ls_and_explain_show_live_processes() {
     ] {
         assert!(detail.contains(words), "{words} is missing in {detail}");
     }
+    // What is counted by domain is what is listed.
+    let mut domain = detail
+        .lines()
+        .skip_while(|line| !line.starts_with("Domains: 1"));
+    let row: Vec<&str> = domain
+        .nth(4)
+        .unwrap()
+        .split(['│', '┆'])
+        .map(str::trim)
+        .collect();
+    assert_eq!(row[3..6], ["1", "4", "0"], "{detail}");
+    assert!(
+        detail.contains("Queue pairs: 4\n")
+            && detail.contains("Links (to 0 peers, and to itself): 1\n"),
+        "{detail}"
+    );
     let why = text(&run(&["explain", &pid]).stdout);
     assert!(
         why.contains("remote write") && why.contains("refused") && why.contains("as well."),
@@ -253,12 +269,32 @@ fn logging_is_asked_for_by_variable() {
         err.contains("WARN") && err.contains("refused") && !err.contains('\u{1b}'),
         "{err}"
     );
-    let output = program()
-        .args(["ls"])
-        .env("RKEY_LOG", "!!")
-        .output()
-        .unwrap();
-    assert!(text(&output.stderr).contains("RKEY_LOG"));
+}
+
+/// A value that makes no sense is told before anything is done; an empty one counts as unset.
+#[test]
+fn every_variable_is_checked() {
+    for (variable, bad) in [
+        ("RKEY_LOG", "banana"),
+        ("RKEY_LOG", "-1"),
+        ("RKEY_LOCAL_ROUTES", "banana"),
+        ("RKEY_TIMEOUT", "banana"),
+        ("FI_RKEY_MR_MODE", "bar"),
+        ("FI_RKEY_PROFILE", "foo"),
+    ] {
+        for words in [&["info"][..], &["ls"], &["run", "echo", "started"]] {
+            let output = program().args(words).env(variable, bad).output().unwrap();
+            let err = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{err}");
+            assert!(output.stdout.is_empty(), "{output:?}");
+            let told = format!("{variable}={bad:?} is not allowed: it has to be ");
+            assert_eq!(err.matches(&told).count(), 1, "{err}");
+        }
+        let output = program().arg("info").env(variable, "").output().unwrap();
+        let out = text(&output.stdout);
+        assert!(output.status.success(), "{variable}: {output:?}");
+        assert!(!out.contains(&format!("{variable} *")), "{out}");
+    }
 }
 
 #[test]

@@ -53,6 +53,34 @@ fn libfabric_finds_the_provider() {
     }
 }
 
+/// Libfabric's own verbs provider opens the device as well and tries how much inline data a queue pair takes: that is
+/// told once.
+#[test]
+fn probing_does_not_flood_the_log() {
+    let refused = |level: &str| {
+        let mut command = program();
+        let output = command
+            .env("RKEY_LOG", level)
+            .args(["run", "fi_info"])
+            .output();
+        let log = text(&output.unwrap().stderr);
+        let lines = log
+            .lines()
+            .filter(|line| line.contains("inline data were asked for"));
+        let of_call = lines
+            .clone()
+            .filter(|line| line.contains("ibv_create_qp"))
+            .count();
+        (of_call, lines.count() - of_call)
+    };
+    let (told, all) = refused("debug");
+    assert_eq!(told, all.min(1));
+    assert_eq!(refused("info"), (told, 0));
+    if all == 0 {
+        println!("this libfabric has no verbs provider: nobody tries");
+    }
+}
+
 #[test]
 fn arguments_are_the_programs_own() {
     let output = run(&["printf", "%s|", "--explain", "-h", "two words", "--"]);
@@ -128,16 +156,23 @@ fn signals_reach_the_program() {
 fn refusals_are_explained_at_the_end() {
     let quiet = run(&["--explain", "true"]);
     assert!(
-        text(&quiet.stderr).contains("no access was refused"),
+        text(&quiet.stderr).contains("no process opened a device"),
         "{quiet:?}"
     );
+    let opened = run(&["--explain", "ibv_devinfo"]);
+    if opened.status.code() == Some(127) {
+        println!("skipped: ibv_devinfo is not installed");
+    } else {
+        let said = text(&opened.stderr);
+        assert!(said.contains("no access was refused"), "{opened:?}");
+    }
     // The demo's second process makes ten mistakes on purpose. It uses the device without verbs.
     let rkey = program().get_program().to_owned();
     let output = run(&["--explain", rkey.to_str().unwrap(), "demo", "-q"]);
     let errors = text(&output.stderr);
     assert!(output.status.success(), "{output:?}");
     for words in [
-        "refused accesses:",
+        "refused accesses and calls:",
         "the key is stale",
         "Ask the owner for the present key",
         "process ",

@@ -10,7 +10,7 @@ pub struct DomainChildren {
     pub regions: u32,
     /// Windows that are not closed.
     pub windows: u32,
-    /// Queue pairs and other users, counted by `hold_domain`.
+    /// Queue pairs and shared receive queues, counted by `hold_domain`.
     pub holders: u32,
 }
 
@@ -24,10 +24,17 @@ impl DomainChildren {
 
 impl fmt::Display for DomainChildren {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = |count| if count == 1 { "" } else { "s" };
         write!(
             out,
-            "{} regions, {} windows, {} queue pairs",
-            self.regions, self.windows, self.holders
+            "{} region{}, {} window{}, {} queue pair{} or shared receive queue{}",
+            self.regions,
+            plural(self.regions),
+            self.windows,
+            plural(self.windows),
+            self.holders,
+            plural(self.holders),
+            plural(self.holders),
         )
     }
 }

@@ -79,6 +79,7 @@ impl Entry {
         self.rights.load(Ordering::Acquire)
     }
 
+    #[inline]
     pub(crate) fn access(&self) -> Access {
         Access::from_bits_truncate(self.rights() & 0xffff)
     }

@@ -66,7 +66,7 @@ pub enum CoreError {
     },
     /// The region still has windows or bindings.
     #[error(
-        "{region} is busy: {windows} windows are bound to it, {bindings} endpoints or counters tied to it"
+        "{region} is busy: windows bound to it: {windows}, endpoints or counters tied to it: {bindings}"
     )]
     RegionBusy {
         /// The region.

@@ -124,7 +124,12 @@ impl Denial {
                         )?;
                     }
                 }
-                write!(out, ", which is {memory} ({} B)", memory.len())
+                write!(out, ", which is {memory} ({} B)", memory.len())?;
+                out.write_str(if self.misses_zero_base() {
+                    " and addressed from 0"
+                } else {
+                    ""
+                })
             }
             Reason::NotInOnePiece => {
                 out.write_str("it does not lie in one piece of the region's scatter list")
@@ -165,9 +170,10 @@ impl Denial {
             }
             Reason::Fault { at: 0 } => out.write_str("there is no usable memory behind the key"),
             Reason::Fault { at } => {
+                let able = self.usable();
                 write!(
                     out,
-                    "there is no usable memory at {at:#x}: not mapped, or not writable"
+                    "there is no usable memory at {at:#x}: not mapped, or not {able}"
                 )
             }
             Reason::Other(code) => write!(out, "reason {code}, which this version does not know"),
@@ -177,6 +183,11 @@ impl Denial {
     /// What to do about it.
     #[must_use]
     pub fn advice(&self) -> String {
+        if let Attempt::Local(_) = self.attempt
+            && let Some(advice) = self.local_advice()
+        {
+            return advice;
+        }
         match &self.reason {
             Reason::UnknownKey => {
                 "Check that the key arrived whole and that the connection leads to the process that made it.".into()
@@ -193,6 +204,9 @@ impl Denial {
             Reason::Unbound => "The owner has to bind the window first, and to hand out the key of that bind.".into(),
             Reason::Closing => "Tell peers to stop before closing a region.".into(),
             Reason::Right { missing, .. } => format!("Register or bind the memory with \"{missing}\" as well."),
+            Reason::OutOfRange { memory, .. } if self.misses_zero_base() => {
+                format!("Ask for an offset into the memory, below {:#x}, not for an address.", memory.end())
+            }
             Reason::OutOfRange { memory, before, after } => self.in_range(memory.len(), *before, *after),
             Reason::NotInOnePiece => "Split the request where the pieces end.".into(),
             Reason::ZeroBased { offset, .. } => format!("Ask for offset {offset:#x}."),
@@ -214,9 +228,44 @@ impl Denial {
                 format!("Give the target's queue pair \"{missing}\" in its access flags.")
             }
             Reason::Fault { .. } => {
-                "The owner has to keep the memory mapped, and writable where it is written to.".into()
+                format!("The owner has to keep the memory mapped and {}.", self.usable())
             }
             Reason::Other(_) => "The peer runs a newer version; look at its own message.".into(),
+        }
+    }
+
+    /// What to do where it is not a peer's memory that a request used wrongly, but that of whoever posted it. Both sides
+    /// may read this.
+    fn local_advice(&self) -> Option<String> {
+        Some(match &self.reason {
+            Reason::UnknownKey => {
+                "A request names its own memory by the lkey of a region that its process has registered.".into()
+            }
+            Reason::StaleKey { .. } => "Close a region when no request needs it any more.".into(),
+            Reason::Disabled => "Enable the region first.".into(),
+            Reason::Closing => "Close a region when its requests are done.".into(),
+            Reason::Fault { .. } => format!(
+                "Whoever posts a request has to keep its memory mapped and {} until it is done.",
+                self.usable()
+            ),
+            _ => return None,
+        })
+    }
+
+    /// Whether somebody asked for memory that is addressed from 0 by something that cannot be an offset into it.
+    fn misses_zero_base(&self) -> bool {
+        match &self.reason {
+            Reason::OutOfRange { memory, .. } => memory.start() == 0 && self.addr >= memory.end(),
+            _ => false,
+        }
+    }
+
+    /// What the memory has to be for what was tried.
+    fn usable(&self) -> &'static str {
+        match self.attempt {
+            Attempt::Remote(Operation::Read)
+            | Attempt::Local(LocalUse::Send | LocalUse::WriteSource) => "readable",
+            _ => "writable",
         }
     }
 

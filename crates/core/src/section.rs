@@ -18,11 +18,27 @@ use crate::lease::{Granted, Held, Lease};
 use crate::sync::{Ordering, fence};
 use crate::table::Protection;
 use crate::{Access, Accessor, Denial, DomainId, LocalKey, LocalUse, Operation, RegionId, WireKey};
+use rkey_base::range::VaRange;
+use std::cell::Cell;
 
 /// The right to check without pins. It is worth what the lock is worth behind which it is kept: see the contract of
 /// [`Protection::section`].
 #[derive(Debug)]
-pub struct Section(());
+pub struct Section {
+    /// What keys that were used lately name, which never changes; a key has one place here.
+    lately: [Cell<Opened>; LATELY],
+}
+
+const LATELY: usize = 8;
+
+/// A key, and what it names in a table.
+#[derive(Clone, Copy, Debug)]
+struct Opened {
+    /// The address of the table's keys.
+    of: usize,
+    key: u32,
+    named: Named,
+}
 
 impl Protection {
     /// A section, to be kept behind a lock.
@@ -31,7 +47,14 @@ impl Protection {
     /// by, once before the region's memory is anybody else's. Leases given in the section do not outlive the lock's guard.
     #[must_use]
     pub fn section(&self) -> Section {
-        Section(())
+        let nothing = Opened {
+            of: 0,
+            key: 0,
+            named: self.keys.open(0),
+        };
+        Section {
+            lately: std::array::from_fn(|_| Cell::new(nothing)),
+        }
     }
 
     /// As [`Self::check_remote`], in a section.
@@ -49,7 +72,7 @@ impl Protection {
         want: Operation,
     ) -> Result<Lease<'s>, Box<Denial>> {
         let slot = match key {
-            WireKey::Device(device) => match self.keys.open(device.0) {
+            WireKey::Device(device) => match self.open_in(section, device.0) {
                 Named::Remote { index, generation } => Some((index, generation)),
                 Named::Local { .. } | Named::Type2 { .. } => None,
             },
@@ -81,7 +104,7 @@ impl Protection {
     ) -> Result<Lease<'s>, Box<Denial>> {
         let ask = Ask::local(domain, NamedKey::Local(key), addr, len, want);
         if len > 0
-            && let Named::Local { index, generation } = self.keys.open(key.0)
+            && let Named::Local { index, generation } = self.open_in(section, key.0)
             && let Some(lease) = self.look(section, (index, generation), &ask, want.needs(), 0)
         {
             return Ok(lease);
@@ -89,23 +112,55 @@ impl Protection {
         self.check_local(domain, key, addr, len, want)
     }
 
-    /// The straight path without a pin. Everything that it does not grant is decided again, with one.
+    /// Whether a request of this side may name this memory of a region at this moment, for whoever wants to know
+    /// before it is posted. Nothing is held: the memory may not be touched on the strength of the answer.
+    ///
+    /// # Errors
+    /// As [`Self::check_region`].
+    #[inline]
+    pub fn allows(
+        &self,
+        domain: DomainId,
+        region: RegionId,
+        addr: u64,
+        len: u64,
+        want: LocalUse,
+    ) -> Result<(), Box<Denial>> {
+        let ask = Ask::local(domain, NamedKey::Region(region), addr, len, want);
+        let slot = (region.index, region.generation);
+        if self.straight(slot, &ask, want.needs(), 0).is_some() {
+            return Ok(());
+        }
+        self.check_region(domain, region, addr, len, want).map(drop)
+    }
+
+    /// What a key names. Opening one takes as long as all the rest of a check.
+    #[inline]
+    fn open_in(&self, section: &Section, key: u32) -> Named {
+        let place = &section.lately[key as usize % LATELY];
+        let last = place.get();
+        let of = &raw const self.keys as usize;
+        if last.key == key && last.of == of {
+            return last.named;
+        }
+        let named = self.keys.open(key);
+        place.set(Opened { of, key, named });
+        named
+    }
+
+    /// The straight path in a section. Everything that it does not grant is decided again, with a pin.
     #[inline]
     fn look<'s>(
         &'s self,
         _: &'s Section,
-        (index, generation): (u32, u32),
+        slot: (u32, u32),
         ask: &Ask,
         needs: Access,
         alignment: u64,
     ) -> Option<Lease<'s>> {
-        let look = self.slots.look(index)?;
-        let range = usual(look.value(), ask, needs, alignment)?;
-        let counter = Entry::tied(&look.value().counter);
-        // The slot may have been given out anew while it was read. If it is live under this generation after that, it
-        // was so all the time.
-        fence(Ordering::Acquire);
-        look.is_live(generation).then_some(Lease {
+        let (range, counter) = self.straight(slot, ask, needs, alignment)?;
+        let (index, generation) = slot;
+        Some(Lease {
             held: Held::Section {
                 region: RegionId { index, generation },
                 counter,
@@ -113,5 +168,23 @@ impl Protection {
             memory: Granted::One(range),
             through_window: false,
         })
+    }
+
+    /// The straight path without a pin: the memory asked for, as it is at this moment, and the region's counter.
+    #[inline]
+    fn straight(
+        &self,
+        (index, generation): (u32, u32),
+        ask: &Ask,
+        needs: Access,
+        alignment: u64,
+    ) -> Option<(VaRange, Option<u32>)> {
+        let look = self.slots.look(index)?;
+        let range = usual(look.value(), ask, needs, alignment)?;
+        let counter = Entry::tied(&look.value().counter);
+        // The slot may have been given out anew while it was read. If it is live under this generation after that, it
+        // was so all the time.
+        fence(Ordering::Acquire);
+        look.is_live(generation).then_some((range, counter))
     }
 }

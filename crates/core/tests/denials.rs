@@ -359,6 +359,83 @@ fn what_the_engine_finds_out_by_itself() {
     );
 }
 
+/// A request's own memory comes from nowhere, and nobody else owns it.
+#[test]
+fn advice_about_local_memory_is_for_whoever_posted_the_request() {
+    let it = Fixture::new();
+    let key = LocalKey(0x42);
+    let unknown = it
+        .table
+        .check_local(it.domain, key, 0x7000, 8, LocalUse::Send);
+    says(
+        &unknown.unwrap_err(),
+        "send of 8 B at 0x7000 with lkey 0x00000042 refused: no memory has this key, and none had it before",
+        "A request names its own memory by the lkey of a region that its process has registered.",
+    );
+    let region = it.register(Access::all(), Addressing::Virtual);
+    it.table.close_region(region.id).unwrap().finish().unwrap();
+    let key = region.local_key;
+    let stale = it
+        .table
+        .check_local(it.domain, key, 0x7000, 8, LocalUse::Recv);
+    let stale = stale.unwrap_err();
+    assert_eq!(stale.reason, Reason::StaleKey { now: SlotNow::Free });
+    assert_eq!(
+        stale.advice(),
+        "Close a region when no request needs it any more."
+    );
+    for (attempt, able, who) in [
+        (
+            Attempt::Local(LocalUse::WriteSource),
+            "readable",
+            "Whoever posts a request has to keep its memory mapped and readable until it is done.",
+        ),
+        (
+            Attempt::Local(LocalUse::ReadSink),
+            "writable",
+            "Whoever posts a request has to keep its memory mapped and writable until it is done.",
+        ),
+        (
+            Attempt::Remote(Operation::Read),
+            "readable",
+            "The owner has to keep the memory mapped and readable.",
+        ),
+        (
+            Attempt::Remote(Operation::Atomic),
+            "writable",
+            "The owner has to keep the memory mapped and writable.",
+        ),
+    ] {
+        let denial = Denial::fault(attempt, NamedKey::Local(key), 4096, 8, 0x1000);
+        let why = format!("at 0x1000: not mapped, or not {able}");
+        assert!(denial.to_string().ends_with(&why), "{denial}");
+        assert_eq!(denial.advice(), who);
+    }
+}
+
+/// An address that is not even the owner's own: all that is left to say is that offsets are meant.
+#[test]
+fn memory_addressed_from_zero_is_told_to_whoever_asks_for_an_address() {
+    let it = Fixture::new();
+    let region = it.register(Access::all(), Addressing::Zero);
+    says(
+        &it.write(region.key.0, 0x7f12_0000_0000, 10),
+        &format!(
+            "RDMA write of 10 B at 0x7f1200000000 with {} over queue pair 0x12 refused: \
+             10 B of it lie behind the end of the memory, which is 0x0..0x1000 (4096 B) and addressed from 0",
+            region.key
+        ),
+        "Ask for an offset into the memory, below 0x1000, not for an address.",
+    );
+    // One byte too far is another mistake.
+    let denial = it.write(region.key.0, 0xffc, 8);
+    assert!(!denial.to_string().contains("addressed from 0"), "{denial}");
+    assert_eq!(
+        denial.advice(),
+        "Ask for at most 4 B here, or register 4 B more."
+    );
+}
+
 /// A denial says nothing about memory that is not behind the key: it has the same form whatever the slot holds now.
 #[test]
 fn a_stale_key_learns_nothing_about_its_successor() {

@@ -172,6 +172,61 @@ impl Channel {
     pub(crate) fn queue(&self) -> &Arc<EventQueue<CqId>> {
         &self.queue
     }
+
+    /// Waits up to `timeout` (`None`: for ever) for the next completion queue that is ready, and
+    /// leaves the engine to its thread meanwhile.
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`], or waiting failed.
+    pub fn next_event(&self, timeout: Option<Duration>) -> Result<Option<CqId>, DeviceError> {
+        let shared = self.device().shared();
+        shared.check()?;
+        if let Some(event) = self.queue().try_next() {
+            return Ok(Some(event));
+        }
+        shared.hand_over();
+        let event = self.queue().next(timeout)?;
+        shared.check()?;
+        Ok(event)
+    }
+
+    /// Waits for the next completion queue that is ready, as a blocking `read` of the descriptor would: a
+    /// signal whose handler was installed without `SA_RESTART` ends it. None: the device failed.
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`], [`DeviceError::Io`] with `EINTR`.
+    pub fn next_event_or_signal(&self) -> Result<Option<CqId>, DeviceError> {
+        let shared = self.device().shared();
+        shared.check()?;
+        if let Some(event) = self.queue().try_next() {
+            return Ok(Some(event));
+        }
+        shared.hand_over();
+        let event = self.queue().next_or_signal()?;
+        shared.check()?;
+        Ok(event)
+    }
+
+    /// The next completion queue that is ready, if there is one now.
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`].
+    pub fn try_next_event(&self) -> Result<Option<CqId>, DeviceError> {
+        self.device().check()?;
+        Ok(self.queue().try_next())
+    }
+
+    /// Whether events wait.
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        !self.queue().waiting.lock().is_empty()
+    }
+
+    /// A descriptor that is readable exactly while events wait. For `poll` and its kin only.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.queue().fd()
+    }
 }
 
 impl Device {

@@ -117,23 +117,36 @@ impl Config {
     /// # Errors
     /// The first variable whose value is not allowed, with what would be.
     pub fn from_env() -> Result<Self, ConfigError> {
-        Self::from_variables(|name| {
-            std::env::var_os(name).map(|v| v.to_string_lossy().into_owned())
-        })
+        Self::default().with_env()
     }
 
-    /// The defaults, changed by the variables that `lookup` knows.
+    /// This configuration, changed by the `RKEY_*` environment variables of this process. An empty one counts as unset.
+    ///
+    /// # Errors
+    /// As [`Config::from_env`].
+    pub fn with_env(self) -> Result<Self, ConfigError> {
+        self.with_variables(|name| std::env::var_os(name).map(|v| v.to_string_lossy().into_owned()))
+    }
+
+    /// The defaults, changed by the variables that `lookup` knows. An empty one counts as unset.
     ///
     /// # Errors
     /// As [`Config::from_env`].
     pub fn from_variables(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        let mut config = Self::default();
+        Self::default().with_variables(lookup)
+    }
+
+    fn with_variables(
+        mut self,
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
         for variable in VARIABLES {
-            if let Some(value) = lookup(variable.name) {
-                config.set(variable.name, &value)?;
+            let value = lookup(variable.name);
+            if let Some(value) = value.filter(|value| !value.trim().is_empty()) {
+                self.set(variable.name, &value)?;
             }
         }
-        Ok(config)
+        Ok(self)
     }
 
     /// Sets one value by the name of its variable, as the environment would.
@@ -509,6 +522,20 @@ mod tests {
             error.to_string(),
             "RKEY_SHARE=\"everyone\" is not allowed: it has to be user or all"
         );
+    }
+
+    #[test]
+    fn an_empty_variable_counts_as_unset() {
+        for empty in ["", " "] {
+            let lookup = |_: &str| Some(empty.to_owned());
+            let config = Config {
+                timeout: 19,
+                ..Config::default()
+            };
+            let config = config.with_variables(lookup).unwrap();
+            assert_eq!((config.timeout, config.share), (19, Share::User));
+            assert!(Config::from_variables(lookup).is_ok());
+        }
     }
 
     #[test]

@@ -5,44 +5,84 @@
 //! to a burst and then a few a second; what was left out is counted and told.
 //!
 //! A program that is watched (`rkey run --explain` sets `RKEY_REPORT`) writes the first [`KEPT`] refusals,
-//! with the advice that belongs to them, to the end of a file instead.
+//! with the advice that belongs to them, to the end of a file instead. So does a front end with what it refuses
+//! by rules that the device does not know ([`refused`]).
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rkey_base::limit::Limit;
 pub use rkey_engine::report::KEPT;
 use rkey_engine::{DenialReport, Side};
+use rkey_link::NodeId;
 
+use crate::config::Config;
 use crate::inspect::command;
 
+/// What is left out here.
+const REFUSALS: &str = "refusals";
+
+/// Tells of a call that a front end refuses before a device hears of it, for which the front end has its own rules:
+/// whoever watches the program, or the log.
+pub fn refused(what: &str) {
+    static WATCHER: OnceLock<Option<Mutex<Watcher>>> = OnceLock::new();
+    static LIMIT: Limit = Limit::new();
+    let watcher = WATCHER.get_or_init(|| {
+        let config = Config::from_env().ok()?;
+        Watcher::open(config.report.as_deref()?).map(Mutex::new)
+    });
+    match watcher {
+        Some(watcher) => watcher.lock().tell(what),
+        None => limited(&LIMIT, REFUSALS, || tracing::warn!("{what}")),
+    }
+}
+
+/// Says something that a peer can cause any number of times, if not too much was said of late. What was left out is
+/// counted, and told as so many of `kind`.
+pub fn limited(limit: &Limit, kind: &str, say: impl FnOnce()) {
+    let Some(left_out) = limit.take() else { return };
+    if left_out > 0 {
+        tracing::warn!(
+            left_out,
+            "{kind} were not logged because there were too many"
+        );
+    }
+    say();
+}
+
 /// Writes refusals of a device to the log, not too many.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct DenialLog {
-    /// Where a watcher wants them, and how many there were.
-    file: Mutex<Option<(File, usize)>>,
+    /// Where a watcher wants them.
+    watcher: Option<Mutex<Watcher>>,
+    /// The device.
+    node: NodeId,
     limit: Limit,
     /// The program tells of its own requests by itself.
     peers_only: AtomicBool,
 }
 
+/// The devices of this process that are watched.
+static HERE: Mutex<BTreeSet<NodeId>> = Mutex::new(BTreeSet::new());
+
 impl DenialLog {
-    /// An empty log, which writes to the end of `file` where there is one. It is not created: it is
-    /// somebody else's, and he may be gone.
-    pub(crate) fn new(file: Option<&Path>) -> Self {
-        let open = |path: &Path| match OpenOptions::new().append(true).open(path) {
-            Ok(file) => Some((file, 0)),
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "refusals cannot be reported there");
-                None
-            }
-        };
-        let log = Self::default();
-        *log.file.lock() = file.and_then(open);
-        log
+    /// An empty log of a device, which writes to the end of `file` where there is one.
+    pub(crate) fn new(node: NodeId, file: Option<&Path>) -> Self {
+        let watcher = file.and_then(Watcher::open);
+        if watcher.is_some() {
+            HERE.lock().insert(node);
+        }
+        Self {
+            watcher: watcher.map(Mutex::new),
+            node,
+            limit: Limit::new(),
+            peers_only: AtomicBool::new(false),
+        }
     }
 
     /// From now on only refusals of peers' requests are logged.
@@ -52,35 +92,72 @@ impl DenialLog {
 
     /// Logs a report.
     pub(crate) fn write(&self, report: &DenialReport) {
-        if let Some((file, count)) = &mut *self.file.lock() {
-            *count += 1;
-            tell_watcher(file, *count, report);
+        if let Some(watcher) = &self.watcher {
+            // One refusal is one, also when both sides are in this process: the side that refused tells.
+            if report.side != Side::Initiator || !HERE.lock().contains(&report.peer) {
+                let advice = report.denial.advice();
+                watcher.lock().tell(&format!("{report}\n  {advice}"));
+            }
         } else if report.side != Side::Target && self.peers_only.load(Ordering::Relaxed) {
             // Somebody else does.
-        } else if let Some(left_out) = self.limit.take() {
-            if left_out > 0 {
-                tracing::warn!(
-                    left_out,
-                    "refusals were not logged because there were too many"
-                );
-            }
-            tracing::warn!(id = report.id, "{report}. {}", report.denial.advice());
+        } else {
+            limited(&self.limit, REFUSALS, || {
+                tracing::warn!(id = report.id, "{report}. {}", report.denial.advice());
+            });
+        }
+    }
+
+    /// The program's own words for a refusal of one of its requests. A watcher has been told of it already.
+    pub(crate) fn write_own(&self, words: &str) {
+        if self.watcher.is_none() {
+            limited(&self.limit, REFUSALS, || tracing::warn!("{words}"));
         }
     }
 }
 
-/// Tells the watcher. In one write, so that the texts of several processes do not mix.
-fn tell_watcher(file: &mut File, count: usize, report: &DenialReport) {
-    if count > KEPT + 1 {
-        return;
+impl Drop for DenialLog {
+    fn drop(&mut self) {
+        if self.watcher.is_some() {
+            HERE.lock().remove(&self.node);
+        }
     }
-    let who = format!("process {} ({})", std::process::id(), command());
-    let text = if count > KEPT {
-        format!("{who}: further refusals are not listed\n")
-    } else {
-        format!("{who}: {report}\n  {}\n", report.denial.advice())
-    };
-    if let Err(error) = file.write_all(text.as_bytes()) {
-        tracing::warn!(%error, "a refusal could not be reported");
+}
+
+/// Where a watcher wants refusals, and how many there were.
+#[derive(Debug)]
+struct Watcher {
+    file: File,
+    count: usize,
+}
+
+impl Watcher {
+    /// The file is not created: it is somebody else's, and he may be gone. An empty line in it says that somebody who
+    /// could refuse something was there.
+    fn open(path: &Path) -> Option<Self> {
+        let opened = OpenOptions::new().append(true).open(path);
+        match opened.and_then(|mut file| file.write_all(b"\n").map(|()| file)) {
+            Ok(file) => Some(Self { file, count: 0 }),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "refusals cannot be reported there");
+                None
+            }
+        }
+    }
+
+    /// Tells the watcher. In one write, so that the texts of several processes do not mix.
+    fn tell(&mut self, what: &str) {
+        self.count += 1;
+        if self.count > KEPT + 1 {
+            return;
+        }
+        let who = format!("process {} ({})", std::process::id(), command());
+        let text = if self.count > KEPT {
+            format!("{who}: further refusals are not listed\n")
+        } else {
+            format!("{who}: {what}\n")
+        };
+        if let Err(error) = self.file.write_all(text.as_bytes()) {
+            tracing::warn!(%error, "a refusal could not be reported");
+        }
     }
 }

@@ -118,9 +118,15 @@ impl Device {
     }
 
     /// From now on the log says nothing of refusals that end requests of this device: who takes their
-    /// completions tells of them, in words of its own.
+    /// completions tells of them, in words of its own ([`Device::tell_own_denial`]).
     pub fn leave_own_denials_to_program(&self) {
         self.shared().denials.log_peers_only();
+    }
+
+    /// Logs what the program says of a refusal of one of its requests, as seldom as all refusals are logged; not
+    /// where somebody watches, who hears of refusals from the device.
+    pub fn tell_own_denial(&self, words: &str) {
+        self.shared().denials.write_own(words);
     }
 
     /// Whether both are the same device.

@@ -100,12 +100,36 @@ impl Shared {
             .get(&qpn)
             .is_some_and(|&(id, fails)| id == qp && fails);
         if fails {
-            let to_error = QpAttributes::to(QpState::Error);
-            if let Err(error) = self.command(|engine| engine.modify_qp(qp, &to_error)) {
-                tracing::debug!(%error, "a queue pair without a peer");
-            }
+            self.end_with_peer(qp);
         }
         self.events.push(AsyncEvent::PeerGone { qp, qpn });
+    }
+
+    /// A queue pair goes with its peer. Its completion queues are told: no completion does that when nothing was
+    /// posted to it.
+    fn end_with_peer(&self, qp: QpId) {
+        let Some(info) = self.command(|engine| engine.query_qp(qp)) else {
+            return;
+        };
+        let mut cqs = vec![info.config.send_cq, info.config.recv_cq];
+        cqs.dedup();
+        let told: Vec<_> = {
+            let notify = self.notify.lock();
+            cqs.iter()
+                .filter_map(|cq| notify.get(cq).cloned())
+                .collect()
+        };
+        self.command(|engine| {
+            if let Err(error) = engine.modify_qp(qp, &QpAttributes::to(QpState::Error)) {
+                tracing::debug!(%error, "a queue pair without a peer");
+            }
+            for notify in &told {
+                notify.count_gone_peer(engine);
+            }
+        });
+        for cq in cqs {
+            self.cq_is_ready(cq);
+        }
     }
 
     /// A queue pair needs a link: the one to ourselves at once, others by the engine thread.

@@ -18,8 +18,8 @@ use crate::discovery::{Discovery, Waiting};
 use crate::error::DeviceError;
 use crate::names;
 use crate::qp::Qp;
-use crate::queue::Srq;
 use crate::shared::Shared;
+use crate::srq::Srq;
 
 /// How long the devices of a group may take to be reached; those that are not by then miss what is sent meanwhile,
 /// and nobody waits for them again.

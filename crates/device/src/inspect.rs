@@ -10,13 +10,14 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rkey_core::Snapshot;
-use rkey_engine::inspect::{CqSnapshot, LinkSnapshot, QpSnapshot};
+use rkey_engine::inspect::{CqSnapshot, LinkSnapshot, QpSnapshot, SrqSnapshot};
 use rkey_link::shm::{Control, LocalNode, Step, Stranger};
 use rkey_link::{AnyLink, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::channel::wait_readable;
 use crate::config::Config;
+use crate::describe::EndpointView;
 use crate::device::{Device, link_config};
 use crate::error::DeviceError;
 use crate::names::{self, Scope};
@@ -30,8 +31,8 @@ const ANSWER: &[u8] = b"inspection";
 const LONGEST: u64 = 64 << 20;
 /// The most regions and windows that are listed one by one.
 const LISTED: usize = 10_000;
-/// How long a device has to answer.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// How long devices have to answer, all of them together.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A device at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -56,12 +57,21 @@ pub struct Inspection {
     pub windows: usize,
     /// Queue pairs, by number.
     pub qps: Vec<QpView>,
+    /// Shared receive queues.
+    #[serde(default)]
+    pub srqs: Vec<SrqView>,
     /// Completion queues.
     pub cqs: Vec<CqView>,
     /// Links to other devices and to itself.
     pub links: Vec<LinkView>,
     /// Counters that are bound to regions.
     pub counters: Vec<CounterView>,
+    /// Endpoints of a front end; of many only the first ones.
+    #[serde(default)]
+    pub endpoints: Vec<EndpointView>,
+    /// How many endpoints there are.
+    #[serde(default)]
+    pub endpoint_count: usize,
     /// Refused accesses since it was opened.
     pub denied: u64,
     /// The last of them, oldest first: what was refused and why, and what to do about it.
@@ -91,6 +101,21 @@ pub struct QpView {
     pub receives: u32,
     /// Why nothing is sent although something is posted: "Link", "Room", "Delay", "Rewind" or "Order".
     pub waits_for: Option<String>,
+}
+
+/// A shared receive queue.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SrqView {
+    /// Its number within the device.
+    pub number: u32,
+    /// Its domain.
+    pub domain: u32,
+    /// Receives that it can hold.
+    pub depth: usize,
+    /// Receives that wait in it.
+    pub used: usize,
+    /// Queue pairs that take them.
+    pub users: u32,
 }
 
 /// A completion queue.
@@ -237,6 +262,7 @@ fn inspect(shared: &Shared) -> Inspection {
             .collect();
         (engine.snapshot(), roles)
     };
+    let (endpoints, endpoint_count) = shared.descriptions.ask();
     let counters = shared.counters.lock();
     Inspection {
         node: shared.node,
@@ -249,6 +275,7 @@ fn inspect(shared: &Shared) -> Inspection {
         regions,
         windows,
         qps: engine.qps.iter().map(view_qp).collect(),
+        srqs: engine.srqs.iter().map(view_srq).collect(),
         cqs: engine.cqs.iter().map(view_cq).collect(),
         links: engine
             .links
@@ -264,6 +291,8 @@ fn inspect(shared: &Shared) -> Inspection {
                 bytes: c.bytes,
             })
             .collect(),
+        endpoints,
+        endpoint_count,
         denied: shared.reports.total(),
         denials: shared
             .reports
@@ -286,6 +315,16 @@ fn view_qp(qp: &QpSnapshot) -> QpView {
         started: qp.sends_started,
         receives: qp.receives,
         waits_for: qp.waits_for.map(|what| format!("{what:?}")),
+    }
+}
+
+fn view_srq(srq: &SrqSnapshot) -> SrqView {
+    SrqView {
+        number: srq.index,
+        domain: srq.domain.0,
+        depth: srq.depth as usize,
+        used: srq.used as usize,
+        users: srq.users,
     }
 }
 

@@ -18,6 +18,7 @@
 //! | `discovery`, `control` | links to other devices, made and accepted by the engine thread |
 //! | [`denials`], [`event`] | refused accesses and other things that happened, for people and programs |
 //! | [`inspect`], [`paths`] | what a device looks like from outside, what the kernel allows here |
+//! | [`describe`] | what front ends tell of their endpoints when somebody looks |
 //! | [`fork`] | what a forked child may (not) do with its parent's device |
 //!
 //! # Who drives the engine
@@ -30,6 +31,7 @@ pub mod channel;
 pub mod config;
 pub mod connect;
 pub mod denials;
+pub mod describe;
 pub mod device;
 pub mod error;
 pub mod event;
@@ -43,6 +45,7 @@ pub mod queue;
 pub mod region;
 mod revoke;
 pub mod shared_memory;
+pub mod srq;
 pub mod window;
 
 mod blocks;
@@ -74,9 +77,10 @@ pub use event::AsyncEvent;
 pub use inspect::{Inspection, list_devices};
 pub use paths::{CopyPaths, copy_paths};
 pub use qp::{Qp, QpOptions};
-pub use queue::{Cq, Srq};
+pub use queue::Cq;
 pub use shared::Counter;
 pub use shared_memory::SharedMemory;
+pub use srq::Srq;
 
 pub use rkey_base as base;
 pub use rkey_core as core;

@@ -24,8 +24,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use rkey_base::barrier;
 use rkey_base::lock::Guard;
+use rkey_base::memory::ProcessMemory;
 use rkey_core::LocalKey;
-use rkey_engine::LinkId;
+use rkey_engine::{CqId, Inbox, LinkId};
 use rkey_link::AnyLink;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{
@@ -44,6 +45,9 @@ const BUDGET: u32 = 256;
 const SETTLE: u32 = 32;
 /// Every so many empty polls the clock is read.
 const POLLS_PER_LOOK: u32 = 64;
+/// A poller who has found nothing for so long gives the processor away whenever it looks at the clock: where there are
+/// more pollers than processors, the peer that it waits for may need this very one.
+const YIELD_AFTER: u64 = 5_000;
 /// Every so many empty polls an acknowledgement that is held back is told.
 const POLLS_PER_ACK: u32 = 64;
 /// So long a request may be unacknowledged before the peer is woken whatever its sleep word says.
@@ -86,6 +90,10 @@ pub(crate) struct ProgressState {
     restless: AtomicBool,
     /// Since when pollers have found nothing; 0: they have just found something.
     quiet_since: AtomicU64,
+    /// A poller is to give the processor away.
+    tired: AtomicBool,
+    /// When peers are to be woken if nothing has been found until then.
+    kick_at: AtomicU64,
     /// When a poller last looked at the clock.
     polled_at: AtomicU64,
     /// Coarse time in nanoseconds of the monotonic clock.
@@ -117,6 +125,8 @@ impl ProgressState {
             mode: AtomicU8::new(Mode::Thread as u8),
             restless: AtomicBool::new(false),
             quiet_since: AtomicU64::new(0),
+            tired: AtomicBool::new(false),
+            kick_at: AtomicU64::new(u64::MAX),
             polled_at: AtomicU64::new(0),
             clock: AtomicU64::new(now_ns()),
             deadline: AtomicU64::new(u64::MAX),
@@ -227,13 +237,20 @@ impl Shared {
     /// One look on behalf of a poller that found its completion queue empty.
     #[inline]
     pub(crate) fn poll(&self) {
+        self.poll_for(None);
+        self.rest();
+    }
+
+    /// The same for a poller who takes the messages of a completion queue himself.
+    #[inline]
+    pub(crate) fn poll_for(&self, inbox: Option<(CqId, &mut dyn Inbox<ProcessMemory>)>) {
         let state = &self.progress;
         let stamp = state.stamp.0.load(Ordering::Relaxed).wrapping_add(1);
         state.stamp.0.store(stamp, Ordering::Relaxed);
         let look = state.peeks.look();
         if look == Look::Arrived || state.restless.load(Ordering::Relaxed) {
             if let Some(engine) = self.engine.try_lock()
-                && self.drive(engine, state.clock.load(Ordering::Relaxed))
+                && self.drive_for(engine, state.clock.load(Ordering::Relaxed), inbox)
                 && state.quiet_since.load(Ordering::Relaxed) != 0
             {
                 state.quiet_since.store(0, Ordering::Relaxed);
@@ -241,8 +258,17 @@ impl Shared {
         } else if look == Look::Owed && stamp.is_multiple_of(POLLS_PER_ACK) {
             self.publish();
         }
-        if stamp.is_multiple_of(POLLS_PER_LOOK) {
-            self.poll_slowly();
+        if stamp.is_multiple_of(POLLS_PER_LOOK) && self.poll_slowly() {
+            state.tired.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives the processor away if a poller has found nothing for a while. Not under a lock that others want.
+    #[inline]
+    pub(crate) fn rest(&self) {
+        if self.progress.tired.load(Ordering::Relaxed) {
+            self.progress.tired.store(false, Ordering::Relaxed);
+            std::thread::yield_now();
         }
     }
 
@@ -258,36 +284,58 @@ impl Shared {
         }
     }
 
-    /// What pollers do now and then: the clock, deadlines, peers that may be asleep.
+    /// What pollers do now and then: the clock, deadlines, peers that may be asleep. Says whether the processor is
+    /// better given away.
     #[cold]
-    fn poll_slowly(&self) {
+    fn poll_slowly(&self) -> bool {
         let now = self.progress.refresh_clock();
         self.progress.polled_at.store(now, Ordering::Relaxed);
         let Some(engine) = self.engine.try_lock() else {
             // Its holder may be waiting for this very processor.
-            std::thread::yield_now();
-            return;
+            return true;
         };
         if self.progress.mode() == Mode::Asleep {
             self.lend(&engine);
         }
-        let quiet_since = self.progress.quiet_since.load(Ordering::Relaxed);
+        let state = &self.progress;
+        let quiet_since = state.quiet_since.load(Ordering::Relaxed);
+        let mut quiet = 0;
         if quiet_since == 0 {
-            self.progress.quiet_since.store(now, Ordering::Relaxed);
-        } else if now >= quiet_since.saturating_add(KICK_AFTER) {
-            kick_peers(&engine);
-            let again = now.saturating_add(KICK_AGAIN);
-            self.progress.quiet_since.store(again, Ordering::Relaxed);
+            state.quiet_since.store(now, Ordering::Relaxed);
+            state
+                .kick_at
+                .store(now.saturating_add(KICK_AFTER), Ordering::Relaxed);
+        } else {
+            quiet = now.saturating_sub(quiet_since);
+            if now >= state.kick_at.load(Ordering::Relaxed) {
+                kick_peers(&engine);
+                let again = now.saturating_add(KICK_AGAIN);
+                state.kick_at.store(again, Ordering::Relaxed);
+            }
         }
         // Also to hear about deadlines of what was posted since.
-        self.drive(engine, now);
+        let did = self.drive(engine, now);
+        quiet > YIELD_AFTER && !did
     }
 
     /// Drives once, then does what came of it, without the lock. Says whether anything was done.
     #[inline]
-    pub(crate) fn drive(&self, mut engine: Guard<'_, DeviceEngine>, now: u64) -> bool {
+    pub(crate) fn drive(&self, engine: Guard<'_, DeviceEngine>, now: u64) -> bool {
+        self.drive_for(engine, now, None)
+    }
+
+    #[inline]
+    fn drive_for(
+        &self,
+        mut engine: Guard<'_, DeviceEngine>,
+        now: u64,
+        inbox: Option<(CqId, &mut dyn Inbox<ProcessMemory>)>,
+    ) -> bool {
         let alarm = PanicAlarm(self);
-        let progress = engine.drive(now, BUDGET);
+        let progress = match inbox {
+            Some((cq, inbox)) => engine.drive_with(now, BUDGET, cq, inbox),
+            None => engine.drive(now, BUDGET),
+        };
         let state = &self.progress;
         let deadline = progress.next_deadline.unwrap_or(u64::MAX);
         if state.deadline.load(Ordering::Relaxed) != deadline {

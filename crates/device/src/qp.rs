@@ -14,7 +14,8 @@ use crate::connect::QpAddress;
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::groups::Membership;
-use crate::queue::{Cq, Srq};
+use crate::queue::Cq;
+use crate::srq::Srq;
 
 /// What a queue pair is made of; none of it changes later.
 #[derive(Clone, Debug)]

@@ -1,15 +1,12 @@
-//! Completion queues and shared receive queues.
+//! Completion queues.
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rkey_core::DomainId;
-use rkey_engine::{
-    Clock, Completion, CqId, CqShared, EngineError, RecvRequest, SrqId, Stamped, WqState, XrcdId,
-};
+use rkey_base::memory::ProcessMemory;
+use rkey_engine::{Clock, Completion, CqId, CqShared, EngineError, Inbox, Stamped};
 
 use crate::channel::{Channel, EventQueue};
 use crate::device::Device;
@@ -28,6 +25,8 @@ pub(crate) struct CqNotify {
     waiters: AtomicU32,
     times_ready: Mutex<u64>,
     readiness: Condvar,
+    /// Queue pairs that complete here and that were ended because their peer is gone.
+    peers_gone: AtomicU32,
 }
 
 impl CqNotify {
@@ -46,6 +45,12 @@ impl CqNotify {
     pub(crate) fn wake_all(&self) {
         *self.times_ready.lock() += 1;
         self.readiness.notify_all();
+    }
+
+    /// A queue pair that completes here was ended. With the engine's lock, so that who arms the queue after it sees
+    /// the number, and who did so before is told.
+    pub(crate) fn count_gone_peer(&self, _locked: &DeviceEngine) {
+        self.peers_gone.fetch_add(1, Ordering::Release);
     }
 
     /// Whether it was armed until now.
@@ -115,6 +120,7 @@ impl Device {
             waiters: AtomicU32::new(0),
             times_ready: Mutex::new(0),
             readiness: Condvar::new(),
+            peers_gone: AtomicU32::new(0),
         });
         shared
             .notify
@@ -186,6 +192,15 @@ impl Cq {
         self.0.entries.is_overrun()
     }
 
+    /// How many queue pairs that complete here were ended because the process of their peer is gone
+    /// ([`QpOptions::fail_with_peer`](crate::QpOptions::fail_with_peer)). Whoever has armed the queue is told of one
+    /// more as of a completion; what came from that peer was in the queue before.
+    #[inline]
+    #[must_use]
+    pub fn peers_gone(&self) -> u32 {
+        self.0.notify.peers_gone.load(Ordering::Acquire)
+    }
+
     /// Takes completions, oldest first, fills `into` from its start and returns how many there were.
     /// When there is none, the call drives the engine itself if a peer has sent something.
     ///
@@ -196,6 +211,34 @@ impl Cq {
         let entries = self.look()?;
         // Looks before it locks, so that a poll in vain costs little.
         Ok(entries.pop(into))
+    }
+
+    /// Gives the processor away if [`Cq::poll_with`] has found nothing for a while: for the time after the caller has
+    /// let go of locks that other threads want. [`Cq::poll`] does so by itself.
+    #[inline]
+    pub fn rest(&self) {
+        self.0.device.shared().rest();
+    }
+
+    /// As [`Cq::poll`]. When there is none, messages that a peer has sent are offered to `inbox` before they go to
+    /// receives; see [`Inbox`]. It is called while the device is locked, and must not use it in any other way
+    /// than through what it is given.
+    ///
+    /// # Errors
+    /// As [`Cq::poll`].
+    #[inline]
+    pub fn poll_with(
+        &self,
+        into: &mut [Completion],
+        inbox: &mut dyn Inbox<ProcessMemory>,
+    ) -> Result<usize, DeviceError> {
+        let inner = &*self.0;
+        let shared = inner.device.shared();
+        shared.check()?;
+        if inner.entries.is_empty() {
+            shared.poll_for(Some((self.id(), inbox)));
+        }
+        Ok(inner.entries.pop(into))
     }
 
     /// As [`Cq::poll`], with the time of each completion; 0 if the queue has no clock.
@@ -363,239 +406,5 @@ impl Drop for CqInner {
         if let Err(error) = shared.command(|engine| engine.destroy_cq(id)) {
             tracing::debug!(%error, "destroying a completion queue");
         }
-    }
-}
-
-/// A shared receive queue. Clones are the same queue; the last one destroys it.
-#[derive(Clone, Debug)]
-pub struct Srq(Arc<SrqInner>);
-
-#[derive(Debug)]
-struct SrqInner {
-    device: Device,
-    id: SrqId,
-    /// Where its receives complete, if that is its own business: it has to stay as long as the queue.
-    _cq: Option<Cq>,
-}
-
-impl Device {
-    /// Creates a queue of `depth` receives of up to `max_sge` elements that queue pairs of `domain`
-    /// can share.
-    ///
-    /// # Errors
-    /// [`DeviceError::TooLarge`], [`DeviceError::Limit`].
-    pub fn create_srq(
-        &self,
-        domain: DomainId,
-        depth: u32,
-        max_sge: u32,
-    ) -> Result<Srq, DeviceError> {
-        self.check()?;
-        self.check_queue("receives in one shared receive queue", depth, max_sge)?;
-        let id = self
-            .shared()
-            .command(|engine| engine.create_srq(domain, depth, max_sge))
-            .map_err(|e| self.limit_of(e, "shared receive queues", "RKEY_MAX_SRQS"))?;
-        Ok(Srq(Arc::new(SrqInner {
-            device: self.clone(),
-            id,
-            _cq: None,
-        })))
-    }
-
-    /// Creates a shared receive queue that the extended reliable connections of an XRC domain reach by its
-    /// [number](Srq::number). Its receives complete in `cq`.
-    ///
-    /// # Errors
-    /// As [`Device::create_srq`].
-    pub fn create_xrc_srq(
-        &self,
-        domain: DomainId,
-        depth: u32,
-        max_sge: u32,
-        xrcd: XrcdId,
-        cq: &Cq,
-    ) -> Result<Srq, DeviceError> {
-        self.create_serving(domain, depth, max_sge, Some(xrcd), cq)
-    }
-
-    /// Creates a receive queue over which raw queue pairs spread frames ([`Qp::spread`](crate::Qp::spread)). Its
-    /// receives complete in `cq`. It begins in [`WqState::Reset`].
-    ///
-    /// # Errors
-    /// As [`Device::create_srq`].
-    pub fn create_wq(
-        &self,
-        domain: DomainId,
-        depth: u32,
-        max_sge: u32,
-        cq: &Cq,
-    ) -> Result<Srq, DeviceError> {
-        self.create_serving(domain, depth, max_sge, None, cq)
-    }
-
-    fn create_serving(
-        &self,
-        domain: DomainId,
-        depth: u32,
-        max_sge: u32,
-        xrcd: Option<XrcdId>,
-        cq: &Cq,
-    ) -> Result<Srq, DeviceError> {
-        self.check()?;
-        self.check_queue("receives in one shared receive queue", depth, max_sge)?;
-        if !self.is(cq.device()) {
-            return Err(DeviceError::Unknown {
-                what: "completion queue",
-            });
-        }
-        let id = self
-            .shared()
-            .command(|engine| match xrcd {
-                Some(xrcd) => engine.create_xrc_srq(domain, depth, max_sge, xrcd, cq.id()),
-                None => engine.create_wq(domain, depth, max_sge, cq.id()),
-            })
-            .map_err(|e| self.limit_of(e, "shared receive queues", "RKEY_MAX_SRQS"))?;
-        Ok(Srq(Arc::new(SrqInner {
-            device: self.clone(),
-            id,
-            _cq: Some(cq.clone()),
-        })))
-    }
-}
-
-impl Srq {
-    /// The device that it belongs to.
-    #[must_use]
-    pub fn device(&self) -> &Device {
-        &self.0.device
-    }
-
-    /// The engine's name of it.
-    #[must_use]
-    pub fn id(&self) -> SrqId {
-        self.0.id
-    }
-
-    /// The number by which requests of extended reliable connections name it.
-    #[must_use]
-    pub fn number(&self) -> u32 {
-        self.0.id.number()
-    }
-
-    /// Brings a receive queue of [`Device::create_wq`] into another state.
-    ///
-    /// # Errors
-    /// [`DeviceError::Forked`], [`DeviceError::Failed`].
-    pub fn set_state(&self, state: WqState) -> Result<(), DeviceError> {
-        let shared = self.0.device.shared();
-        shared.check()?;
-        shared.command(|engine| engine.set_wq_state(self.0.id, state))?;
-        Ok(())
-    }
-
-    /// Adds a receive.
-    ///
-    /// # Errors
-    /// [`DeviceError::Post`], [`DeviceError::Forked`], [`DeviceError::Failed`].
-    pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), DeviceError> {
-        let shared = self.0.device.shared();
-        shared.check()?;
-        shared.post(|engine| engine.post_srq_recv(self.0.id, request))?;
-        Ok(())
-    }
-
-    /// Its depth, the limit below which an event is raised (0: none), and the receives in it.
-    ///
-    /// # Errors
-    /// [`DeviceError::Forked`], [`DeviceError::Failed`].
-    pub fn query(&self) -> Result<(u32, u32, u32), DeviceError> {
-        let device = &self.0.device;
-        device.check()?;
-        device
-            .shared()
-            .command(|engine| engine.query_srq(self.0.id))
-            .ok_or(DeviceError::Unknown {
-                what: "shared receive queue",
-            })
-    }
-
-    /// Sets the number of receives below which one event is raised (0: none), or the depth.
-    ///
-    /// # Errors
-    /// As [`Device::create_srq`].
-    pub fn modify(&self, limit: Option<u32>, depth: Option<u32>) -> Result<(), DeviceError> {
-        let device = &self.0.device;
-        device.check()?;
-        if let Some(depth) = depth {
-            device.check_queue("receives in one shared receive queue", depth, 0)?;
-        }
-        device
-            .shared()
-            .command(|engine| engine.modify_srq(self.0.id, limit, depth))?;
-        Ok(())
-    }
-}
-
-impl Drop for SrqInner {
-    fn drop(&mut self) {
-        let shared = self.device.shared();
-        if !shared.is_usable() {
-            return;
-        }
-        if let Err(error) = shared.command(|engine| engine.destroy_srq(self.id)) {
-            tracing::debug!(%error, "destroying a shared receive queue");
-        }
-    }
-}
-
-impl Channel {
-    /// Waits up to `timeout` (`None`: for ever) for the next completion queue that is ready, and
-    /// leaves the engine to its thread meanwhile.
-    ///
-    /// # Errors
-    /// [`DeviceError::Forked`], [`DeviceError::Failed`], or waiting failed.
-    pub fn next_event(&self, timeout: Option<Duration>) -> Result<Option<CqId>, DeviceError> {
-        let shared = self.device().shared();
-        shared.check()?;
-        if let Some(event) = self.queue().try_next() {
-            return Ok(Some(event));
-        }
-        shared.hand_over();
-        let event = self.queue().next(timeout)?;
-        shared.check()?;
-        Ok(event)
-    }
-
-    /// Waits for the next completion queue that is ready, as a blocking `read` of the descriptor would: a
-    /// signal whose handler was installed without `SA_RESTART` ends it. None: the device failed.
-    ///
-    /// # Errors
-    /// [`DeviceError::Forked`], [`DeviceError::Failed`], [`DeviceError::Io`] with `EINTR`.
-    pub fn next_event_or_signal(&self) -> Result<Option<CqId>, DeviceError> {
-        let shared = self.device().shared();
-        shared.check()?;
-        if let Some(event) = self.queue().try_next() {
-            return Ok(Some(event));
-        }
-        shared.hand_over();
-        let event = self.queue().next_or_signal()?;
-        shared.check()?;
-        Ok(event)
-    }
-
-    /// The next completion queue that is ready, if there is one now.
-    ///
-    /// # Errors
-    /// [`DeviceError::Forked`], [`DeviceError::Failed`].
-    pub fn try_next_event(&self) -> Result<Option<CqId>, DeviceError> {
-        self.device().check()?;
-        Ok(self.queue().try_next())
-    }
-
-    /// A descriptor that is readable exactly while events wait. For `poll` and its kin only.
-    #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.queue().fd()
     }
 }

@@ -17,6 +17,7 @@ use crate::blocks::Blocks;
 use crate::channel::EventQueue;
 use crate::config::Config;
 use crate::denials::DenialLog;
+use crate::describe::Descriptions;
 use crate::error::DeviceError;
 use crate::event::AsyncEvent;
 use crate::groups::Adverts;
@@ -66,6 +67,8 @@ pub(crate) struct Shared {
     /// The last refused accesses: the engine notes its own before anybody can hear of them.
     pub(crate) reports: Arc<Reports>,
     pub(crate) denials: DenialLog,
+    /// What front ends tell of their endpoints.
+    pub(crate) descriptions: Descriptions,
     pub(crate) leases: Leases,
     pub(crate) identities: Identities,
     /// Peers that reach into our memory by themselves.
@@ -122,7 +125,7 @@ impl Shared {
         blocks: Blocks,
         fork: ForkMark,
     ) -> Result<Self, DeviceError> {
-        let denials = DenialLog::new(config.report.as_deref());
+        let denials = DenialLog::new(node, config.report.as_deref());
         Ok(Self {
             node,
             scope: Scope::of(config.share),
@@ -145,6 +148,7 @@ impl Shared {
             qps: Mutex::new(BTreeMap::new()),
             events: EventQueue::new(4096)?,
             denials,
+            descriptions: Descriptions::default(),
             leases: Leases::default(),
             identities: Identities::default(),
             reaches: Reaches::default(),

@@ -111,11 +111,10 @@ fn the_peer_is_not_ready_yet() {
 /// A number that nobody has: the time-out of the queue pair decides, and the search ends with it.
 #[test]
 fn the_peer_never_appears() {
-    let side = Side::open();
+    let side = Side::hasty();
     let qp = side.qp();
     // A number in a block that nobody has (or, once in 65,000 runs, somebody has).
     bring_up(&qp, (qp.qpn() ^ 0x55_5500) & 0xff_ffff);
-    let started = Instant::now();
     let remote = common::Remote::from(&side.invitation()[..]);
     let write = Work::Write {
         remote: remote.at(0),
@@ -124,11 +123,6 @@ fn the_peer_never_appears() {
     qp.post_send(&SendRequest::new(1, write, &[side.sge(0, 8)]))
         .unwrap();
     assert_eq!(side.next_asleep().status, Status::RetryExceeded);
-    assert!(
-        started.elapsed() < Duration::from_secs(4),
-        "{:?}",
-        started.elapsed()
-    );
     assert_eq!(qp.query().unwrap().state, QpState::Error);
 }
 
@@ -349,8 +343,8 @@ fn a_member_that_is_stopped_does_not_hold_up_the_group() {
         // What is known about a group is good for a millisecond.
         std::thread::sleep(Duration::from_millis(2));
     }
-    // A wait for a device takes many times as long.
-    assert!(started.elapsed() < SENDS * Duration::from_millis(30));
+    // A wait for a device in each of them takes longer.
+    assert!(started.elapsed() < SENDS * Duration::from_millis(100));
     peer.signal(libc::SIGCONT);
     peer.finish();
 }
@@ -391,5 +385,46 @@ fn an_address_that_somebody_claims_is_the_one_that_he_listens_at() {
         let qp = side.qp();
         incoming.accept(&[&qp], &[]).unwrap();
         peer.finish();
+    }
+}
+
+/// Whoever answers can be refused, before the queue pair takes anything of that peer's.
+#[test]
+fn who_answers_is_looked_at_first() {
+    let (near, far) = (Side::open(), Side::open());
+    let listener = far.listen();
+    for welcome in [true, false] {
+        std::thread::scope(|scope| {
+            let answers = scope.spawn(|| {
+                let qp = far.qp();
+                let incoming = listener.accept(Some(common::LONG)).unwrap();
+                assert_eq!(incoming.local_address(), listener.local_address());
+                incoming.accept(&[&qp], b"an answer").map(|_| qp)
+            });
+            let qp = near.qp();
+            let admit = |peer: &rkey_device::Peer| {
+                assert_eq!(peer.node, far.device.node());
+                assert_eq!(peer.private_data, b"an answer");
+                assert_eq!(qp.query().unwrap().state, QpState::Reset);
+                welcome.then_some(()).ok_or("not he")
+            };
+            let (find, answer) = (common::LONG, common::LONG);
+            let address = listener.local_address();
+            let device = &near.device;
+            let made = device.connect_patiently(address, &[&qp], &[], find, answer, admit);
+            let state = qp.query().unwrap().state;
+            if welcome {
+                made.unwrap();
+                assert_eq!(state, QpState::Rts);
+            } else {
+                let error = made.unwrap_err();
+                assert!(
+                    matches!(error, rkey_device::DeviceError::Handshake("not he")),
+                    "{error}"
+                );
+                assert_eq!(state, QpState::Reset);
+            }
+            assert_eq!(answers.join().unwrap().is_ok(), welcome);
+        });
     }
 }

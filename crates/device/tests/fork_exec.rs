@@ -161,10 +161,7 @@ fn a_killed_peer_whose_child_lives_on() {
     // Kept open, so that the child of the peer lives on.
     let input = peer.0.stdin.take();
     peer.kill();
-    let event = side
-        .device
-        .next_event(Some(std::time::Duration::from_secs(2)))
-        .unwrap();
+    let event = side.device.next_event(Some(common::LONG)).unwrap();
     assert!(event.is_some(), "the end of the peer was not seen");
     drop(input);
 }

@@ -194,12 +194,10 @@ fn closing_a_region_under_fire() {
         let side = Side::open();
         for round in 0.. {
             let qp = side.qp();
-            let Ok(peer) = side.device.connect(
-                common::address(),
-                &[&qp],
-                &side.invitation(),
-                Duration::from_secs(2),
-            ) else {
+            let Ok(peer) = side
+                .device
+                .connect(common::address(), &[&qp], &side.invitation(), LONG)
+            else {
                 assert!(round > 0);
                 return;
             };
@@ -292,6 +290,6 @@ fn closing_a_region_under_fire() {
             polling.store(false, Ordering::Relaxed);
         });
     }
-    drop(listener);
+    listener.accept(Some(LONG)).unwrap().reject("it is over");
     peer.finish();
 }

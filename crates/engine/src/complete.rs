@@ -167,7 +167,7 @@ impl<M> Context<M> {
             vendor,
             ..Completion::default()
         };
-        self.complete(qp.config.recv_cq, entry, true);
+        self.complete_recv(qp.config.recv_cq, entry, true);
     }
 
     /// Everything that was started before Sqd is complete.

@@ -69,6 +69,8 @@ pub(crate) struct Context<M> {
     pub(crate) ghosts: Vec<Ghost>,
     pub(crate) exposure: Arc<Exposure>,
     pub(crate) reports: Arc<Reports>,
+    /// Receives that have completed, well or not.
+    pub(crate) received: u64,
     next_life: u32,
     last_report: u32,
     reports_waiting: usize,
@@ -92,6 +94,7 @@ impl<M> Context<M> {
             ghosts: Vec::new(),
             exposure: Arc::default(),
             reports: Arc::default(),
+            received: 0,
             next_life: 0,
             last_report: 0,
             reports_waiting: 0,
@@ -116,6 +119,13 @@ impl<M> Context<M> {
         if pushed != Pushed::Quiet {
             self.tell(cq, pushed);
         }
+    }
+
+    /// The same for the entry of a receive.
+    #[inline(always)]
+    pub(crate) fn complete_recv(&mut self, cq: CqId, entry: Completion, solicited: bool) {
+        self.received += 1;
+        self.complete(cq, entry, solicited);
     }
 
     /// Takes the entries of a queue pair that is reset or destroyed out of its completion queues.

@@ -5,12 +5,13 @@ use crate::answer::{on_acked, on_response};
 use crate::bulk::{self, Stepped};
 use crate::context::Context;
 use crate::id::Table;
+use crate::inbox::{Desk, Inbox};
 use crate::numbers::Numbers;
 use crate::port::Port;
 use crate::qp::pair::Qp;
 use crate::requester::{drop_datagram, pump};
 use crate::responder::{Answer, Reply, on_request};
-use crate::{Engine, Event, LinkId, Progress, QpState, Status};
+use crate::{CqId, Engine, Event, LinkId, Progress, QpState, Status};
 use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link, Malformed, SendError};
 
@@ -23,15 +24,39 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// be sent, and lets timers run out. `now_ns` is any clock that does not go back. A budget of
     /// 0 only tells the time.
     pub fn drive(&mut self, now_ns: u64, budget: u32) -> Progress {
+        self.drive_for(now_ns, budget, None)
+    }
+
+    /// As [`Engine::drive`]. Messages of one piece whose receives would complete in `cq` are offered to `inbox`
+    /// first, in their order: as long as it takes them, and unless something has come that is still in the queue.
+    /// Those that take their way through a receive come later.
+    pub fn drive_with(
+        &mut self,
+        now_ns: u64,
+        budget: u32,
+        cq: CqId,
+        inbox: &mut dyn Inbox<M>,
+    ) -> Progress {
+        self.drive_for(now_ns, budget, Some((cq, inbox)))
+    }
+
+    #[inline]
+    fn drive_for(
+        &mut self,
+        now_ns: u64,
+        budget: u32,
+        inbox: Option<(CqId, &mut dyn Inbox<M>)>,
+    ) -> Progress {
         self.x.now = now_ns;
         let mut progress = Progress::default();
         if budget == 0 {
             progress.next_deadline = self.x.timers.next_deadline();
             return progress;
         }
+        let mut desk = inbox.and_then(|(cq, inbox)| Desk::open(cq, inbox, &self.x));
         for index in 0..self.links.bound() {
             if self.links.at(index).is_some_and(Port::has_work) {
-                self.drive_link(index, budget, &mut progress);
+                self.drive_link(index, budget, &mut progress, &mut desk);
             }
         }
         self.run_timers(now_ns, &mut progress);
@@ -41,11 +66,24 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 
     #[inline]
-    fn drive_link(&mut self, index: u32, budget: u32, progress: &mut Progress) {
+    fn drive_link(
+        &mut self,
+        index: u32,
+        budget: u32,
+        progress: &mut Progress,
+        desk: &mut Option<Desk<'_, M>>,
+    ) {
         let Some(port) = self.links.at_mut(index) else {
             return;
         };
-        let taken = take(&mut self.x, &mut self.qps, &self.numbers, port, budget);
+        let taken = take(
+            &mut self.x,
+            &mut self.qps,
+            &self.numbers,
+            port,
+            budget,
+            desk,
+        );
         match taken {
             Ok(pieces) => {
                 progress.did |= pieces > 0;
@@ -177,7 +215,14 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 continue;
             }
             for _ in 0..LAST_ROUNDS {
-                let taken = take(&mut self.x, &mut self.qps, &self.numbers, port, LAST_BUDGET);
+                let taken = take(
+                    &mut self.x,
+                    &mut self.qps,
+                    &self.numbers,
+                    port,
+                    LAST_BUDGET,
+                    &mut None,
+                );
                 if !taken.is_ok_and(|pieces| pieces > 0) {
                     break;
                 }
@@ -253,6 +298,7 @@ fn take<L: Link, M: Memory>(
     numbers: &Numbers,
     port: &mut Port<L>,
     budget: u32,
+    desk: &mut Option<Desk<'_, M>>,
 ) -> Result<u32, Malformed> {
     let mut pieces = 0;
     port.meta.stuck = false;
@@ -293,7 +339,7 @@ fn take<L: Link, M: Memory>(
         // Looked at where it lies: moving it costs as much as executing it.
         let next = port.link.incoming();
         let reply = match &next {
-            Ok(Some(incoming)) => on_request(x, qps, numbers, &mut port.meta, incoming),
+            Ok(Some(incoming)) => on_request(x, qps, numbers, &mut port.meta, incoming, desk),
             Ok(None) => break,
             Err(malformed) => return Err(*malformed),
         };

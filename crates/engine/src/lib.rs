@@ -17,6 +17,7 @@
 //! | [`status`] | completions, as polled |
 //! | [`qp`] | queue pairs: configuration, attributes and the [state table](qp::state) |
 //! | [`cq`] | completion queues |
+//! | [`inbox`] | messages that need no receive |
 //! | [`spread`] | receive side scaling of raw frames |
 //! | [`groups`] | multicast groups, and the wire of raw frames |
 //! | [`event`], [`report`], [`exposure`] | what else an engine tells |
@@ -36,6 +37,7 @@ pub mod event;
 pub mod exposure;
 pub mod groups;
 pub mod id;
+pub mod inbox;
 pub mod inspect;
 mod nak;
 mod network;
@@ -63,6 +65,7 @@ pub use event::Event;
 pub use exposure::Exposure;
 pub use groups::{Flow, Group};
 pub use id::{CqId, LinkId, QpId, SrqId};
+pub use inbox::{Inbox, Message};
 pub use qp::state::{Attributes, QpState, QpType};
 pub use qp::{Peer, QpAttributes, QpConfig, QpInfo, XrcdId};
 pub use report::{DenialReport, Reports, Side};

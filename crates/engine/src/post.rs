@@ -168,7 +168,7 @@ fn check_sges(given: usize, max: u32) -> Result<(), PostError> {
 #[inline]
 fn accept(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
     prepare(qp, request)?;
-    qp.sq.push(request.sges, request.inline);
+    qp.sq.push(request.sges, request.inline, request.front);
     Ok(())
 }
 
@@ -189,6 +189,11 @@ fn prepare(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
             }
             bytes.len() as u64
         }
+    };
+    let total = if request.front.is_empty() {
+        total
+    } else {
+        total + check_front(qp, request)?
     };
     if total > MESSAGE_MAX {
         return Err(PostError::TooLong(total));
@@ -235,12 +240,33 @@ fn prepare(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
     wqe.flags = flags;
     wqe.total = total as u32;
     wqe.vendor = 0;
+    wqe.front = request.front.len() as u32;
     wqe.sges = if request.inline.is_some() {
         0
     } else {
         request.sges.len() as u32
     };
     Ok(())
+}
+
+/// Whether bytes may go in front of a request; how many those are.
+#[inline]
+fn check_front(qp: &Qp, request: &SendRequest<'_>) -> Result<u64, PostError> {
+    let (given, max) = (request.front.len(), qp.config.max_inline);
+    let plain = Work::Send {
+        imm: None,
+        invalidate: None,
+    };
+    if request.work != plain || !qp.config.qp_type.is_plain_connection() || request.inline.is_some()
+    {
+        return Err(PostError::NotSupported(
+            "bytes in front of anything but a plain send",
+        ));
+    }
+    if given > max as usize {
+        return Err(PostError::InlineTooLong { given, max });
+    }
+    Ok(given as u64)
 }
 
 /// A raw frame.

@@ -160,7 +160,7 @@ impl<M: Memory> Reach<M> {
     }
 
     /// Stores `bytes` to `sges`, starting `offset` bytes into them.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn scatter(
         &self,
         domain: DomainId,
@@ -183,6 +183,20 @@ impl<M: Memory> Reach<M> {
                     .map_err(|fault| explain(fault.into(), sge, addr, len, want));
             }
         }
+        self.scatter_any(domain, sges, offset, bytes, want)
+    }
+
+    /// [`scatter`](Self::scatter) for any list.
+    #[inline(never)]
+    fn scatter_any(
+        &self,
+        domain: DomainId,
+        sges: &[Sge],
+        offset: u64,
+        bytes: Foreign<'_>,
+        want: LocalUse,
+    ) -> Result<(), Trouble> {
+        let len = bytes.len() as u64;
         self.walk(domain, sges, offset, len, want, |span, before| {
             self.store_part(span, bytes, before)
         })

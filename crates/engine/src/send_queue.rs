@@ -55,6 +55,8 @@ pub(crate) struct Wqe {
     pub(crate) msn: u32,
     /// Bytes of a read that have arrived.
     pub(crate) received: u32,
+    /// Bytes in the inline area that come before those of the elements.
+    pub(crate) front: u32,
     /// The id of the report that explains the failure.
     pub(crate) vendor: u32,
 }
@@ -72,6 +74,7 @@ impl Wqe {
         imm: 0,
         msn: 0,
         received: 0,
+        front: 0,
         vendor: 0,
     };
 
@@ -207,6 +210,13 @@ impl SendQueue {
         &self.inline[from..from + self.wqe(seq).total as usize]
     }
 
+    /// The bytes in front of those of the elements.
+    #[inline]
+    pub(crate) fn front(&self, seq: u64) -> &[u8] {
+        let from = self.slot(seq) * self.inline_stride;
+        &self.inline[from..from + self.wqe(seq).front as usize]
+    }
+
     /// Takes the payload of a request that has to wait, and forgets those that wait no more.
     pub(crate) fn keep(&mut self, seq: u64, bytes: Box<[u8]>) {
         while self.kept.front().is_some_and(|(old, _)| *old < self.next) {
@@ -228,11 +238,15 @@ impl SendQueue {
         self.wqe_mut(self.tail)
     }
 
-    /// Takes the entry at the tail into the queue, with these elements or these bytes. The caller
-    /// has checked lengths and room, and has filled in the entry.
+    /// Takes the entry at the tail into the queue, with these elements and the bytes in front of them, or with
+    /// these bytes. The caller has checked lengths and room, and has filled in the entry.
     #[inline]
-    pub(crate) fn push(&mut self, sges: &[Sge], inline: Option<&[u8]>) {
+    pub(crate) fn push(&mut self, sges: &[Sge], inline: Option<&[u8]>, front: &[u8]) {
         let slot = self.slot(self.tail);
+        if !front.is_empty() {
+            let from = slot * self.inline_stride;
+            self.inline[from..from + front.len()].copy_from_slice(front);
+        }
         match (inline, sges) {
             (None, []) => {}
             (None, [one]) => self.sges[slot * self.sge_stride] = *one,

@@ -177,7 +177,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
                     qpn: queue.number(),
                     ..Completion::default()
                 };
-                self.x.complete(cq, entry, true);
+                self.x.complete_recv(cq, entry, true);
             }
         }
         self.settle_broken();

@@ -160,6 +160,9 @@ pub struct SendRequest<'a> {
     /// The payload itself, instead of `sges` (sends and writes only): no key is needed and the
     /// bytes may be reused at once.
     pub inline: Option<&'a [u8]>,
+    /// Bytes of the message in front of those that `sges` name (sends of connected queue pairs only). They are
+    /// inline data in all other respects.
+    pub front: &'a [u8],
     /// How to treat it.
     pub flags: SendFlags,
     /// Where to (datagrams), or the number of the peer's shared receive queue (extended reliable connections).
@@ -188,6 +191,7 @@ impl<'a> SendRequest<'a> {
             work,
             sges,
             inline: None,
+            front: &[],
             flags: SendFlags::SIGNALED,
             ud: None,
         }

@@ -149,6 +149,7 @@ impl QueuePair {
             work,
             sges,
             inline: None,
+            front: &[],
             flags,
             ud: None,
         })
@@ -161,6 +162,7 @@ impl QueuePair {
             work,
             sges: &[],
             inline: Some(bytes),
+            front: &[],
             flags,
             ud: None,
         })
@@ -397,6 +399,7 @@ impl QueuePair {
             work,
             sges: &[],
             inline: None,
+            front: &[],
             flags: SendFlags::SIGNALED,
             ud: None,
         };

@@ -159,7 +159,7 @@ fn next(cq: &Cq) -> Completion {
 
 /// An event about a queue pair, other than that its peer is gone or that it has begun.
 fn event_of(side: &Side, qp: &Qp) -> Option<AsyncEvent> {
-    let until = Instant::now() + Duration::from_secs(2);
+    let until = Instant::now() + LONG;
     while Instant::now() < until {
         match side
             .device

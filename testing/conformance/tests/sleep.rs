@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::process::{Peer, alone, cpu_time, role, sleep_in_read, states};
+use common::process::{Peer, alone, quietest, role, sleep_in_read, states};
 use common::side::{Side, seed_of};
 use common::{Random, until};
 use rkey_device::engine::{SendRequest, Status, Work};
@@ -86,15 +86,12 @@ fn the_target_sleeps() {
         }
         assert!(is_in_read(peer.pid()), "the target's program woke");
     }
-    // Let both fall asleep.
-    std::thread::sleep(Duration::from_millis(300));
-    let ours = std::process::id();
-    let before = (cpu_time(ours), cpu_time(peer.pid()));
-    std::thread::sleep(IDLE);
-    let used = (cpu_time(ours) - before.0, cpu_time(peer.pid()) - before.1);
-    eprintln!("{TEST}: idle for {IDLE:?}: {used:?} of processor time here and there");
-    assert!(used.0 <= NOTHING, "the initiator used {:?}", used.0);
-    assert!(used.1 <= NOTHING, "the target used {:?}", used.1);
+    // Both fall asleep.
+    for (who, pid) in [("initiator", std::process::id()), ("target", peer.pid())] {
+        let used = quietest(&[pid], IDLE, NOTHING);
+        eprintln!("{TEST}: the {who} idle for {IDLE:?}: {used:?} of processor time");
+        assert!(used <= NOTHING, "the {who} used {used:?}");
+    }
     drop(qp);
     side.withdraw(&offer);
     peer.finish();

@@ -30,10 +30,7 @@ fn peer_with_traffic() {
         side.empty_inbox();
         let (offer, qp) = (side.offer(), side.qp());
         let invitation = side.invitation(&offer);
-        let Ok(peer) = side
-            .device
-            .connect(address(), &[&qp], &invitation, Duration::from_secs(3))
-        else {
+        let Ok(peer) = side.device.connect(address(), &[&qp], &invitation, LONG) else {
             return;
         };
         let remote = Remote::from(&peer.private_data[..]);
@@ -280,10 +277,7 @@ fn peer_with_a_lease() {
     let bytes = vec![0xaau8; LEASED];
     for round in 0.. {
         let qp = side.qp();
-        let Ok(peer) = side
-            .device
-            .connect(address(), &[&qp], &[], Duration::from_secs(3))
-        else {
+        let Ok(peer) = side.device.connect(address(), &[&qp], &[], LONG) else {
             return;
         };
         let (base, key) = invited(&peer.private_data);

@@ -1,9 +1,9 @@
-//! A file is one concept, and one concept fits in 800 lines.
+//! A file is one concept, and one concept fits in 600 lines.
 
 use super::Finding;
 use crate::source::Tree;
 
-const LIMIT: usize = 800;
+const LIMIT: usize = 600;
 
 /// Rust and C files longer than the limit.
 pub(super) fn files(tree: &Tree) -> Vec<Finding> {

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that has to pass, in one command, with a table at the end.
 
 mod fabric;
+mod failures;
 mod mpi;
 mod rdma_core;
 mod stages;
@@ -35,8 +36,8 @@ pub(crate) struct Args {
 pub(crate) struct Report {
     /// Tests or checks that passed.
     passed: usize,
-    /// Tests or checks that failed.
-    failed: usize,
+    /// Tests or checks that failed: the name of each, and below it what it said.
+    failures: Vec<String>,
     /// A sentence for the table.
     note: String,
     /// The stage could not run here; the note says why.
@@ -44,19 +45,30 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    fn check(ok: bool, note: impl Into<String>) -> Self {
-        Self {
-            passed: usize::from(ok),
-            failed: usize::from(!ok),
+    /// One check, and what it said in `outcome`.
+    fn check(outcome: Result<(), String>, note: impl Into<String>) -> Self {
+        let mut report = Self {
+            passed: 0,
+            failures: Vec::new(),
             note: note.into(),
             skipped: false,
+        };
+        report.add(outcome);
+        report
+    }
+
+    /// Counts one more check.
+    fn add(&mut self, outcome: Result<(), String>) {
+        match outcome {
+            Ok(()) => self.passed += 1,
+            Err(said) => self.failures.push(said),
         }
     }
 
     fn skip(why: impl Into<String>) -> Self {
         Self {
             passed: 0,
-            failed: 0,
+            failures: Vec::new(),
             note: why.into(),
             skipped: true,
         }
@@ -129,9 +141,11 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
         }
         println!("\n=== {}: {}", stage.name, stage.what);
         let start = Instant::now();
-        let report = (stage.run)(&session)
-            .unwrap_or_else(|error| Report::check(false, format!("{error:#}").replace('\n', " ")));
-        if report.failed > 0 {
+        let report = (stage.run)(&session).unwrap_or_else(|error| {
+            let why = format!("{error:#}");
+            Report::check(Err(why.clone()), why.replace('\n', " "))
+        });
+        if !report.failures.is_empty() {
             println!("error: stage {} failed: {}", stage.name, report.note);
         }
         rows.push(Row {

@@ -140,7 +140,7 @@ const RUNS: &[Run] = &[
 /// The stage.
 pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
     let place = Place::new(session)?;
-    let (mut passed, mut failed) = (0, 0);
+    let (mut passed, mut failures) = (0, Vec::new());
     for run in RUNS {
         if run.unprivileged && !process::is_root() {
             continue;
@@ -148,8 +148,8 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
         match place.program(run) {
             Ok(()) => passed += 1,
             Err(error) => {
-                failed += 1;
                 println!("error: {error:#}");
+                failures.push(format!("{error:#}"));
             }
         }
     }
@@ -166,14 +166,14 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
     for one in &found {
         let wrong = one.judge(&expected, modules.is_none());
         passed += one.passed();
-        failed += wrong.len();
         for what in wrong {
             println!("error: mpi4py over {}: {what}", one.mpi);
+            failures.push(format!("mpi4py over {}: {what}", one.mpi));
         }
     }
     Ok(Report {
         passed,
-        failed,
+        failures,
         note: format!("{} runs of four ranks, mpi4py", RUNS.len()),
         skipped: false,
     })

@@ -65,7 +65,7 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
         let again = place.run_all(Some(unprivileged::UID))?;
         let theirs = compare(&expected, &again, "as an ordinary user");
         report.passed += theirs.passed;
-        report.failed += theirs.failed;
+        report.failures.extend(theirs.failures);
         report.note = format!("{}; {}", report.note, theirs.note);
     }
     Ok(report)
@@ -255,20 +255,20 @@ fn compare(expected: &Rows, found: &Rows, how: &str) -> Report {
     let mut names: Vec<&String> = expected.keys().chain(found.keys()).collect();
     names.sort_unstable();
     names.dedup();
-    let (mut passed, mut failed) = (0, 0);
+    let (mut passed, mut failures) = (0, Vec::new());
     for name in &names {
         match judge(expected.get(*name), found.get(*name)) {
             Ok(true) => passed += 1,
             Ok(false) => {}
             Err(what) => {
-                failed += 1;
                 println!("error: {name} ({how}) {what}");
+                failures.push(format!("{name} ({how}) {what}"));
             }
         }
     }
     Report {
         passed,
-        failed,
+        failures,
         note: format!("{passed} of {} pass {how}", names.len()),
         skipped: false,
     }

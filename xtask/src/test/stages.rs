@@ -1,6 +1,6 @@
 //! The stages, in the order in which a mistake is cheapest to find.
 
-use super::{Report, Session, fabric, mpi, rdma_core, summary, unprivileged};
+use super::{Report, Session, fabric, failures, mpi, rdma_core, summary, unprivileged};
 use crate::{conform, lint, packages, process, testbin};
 use anyhow::{Context, Result};
 use std::path::PathBuf;
@@ -110,15 +110,30 @@ pub(super) const ON_REQUEST: &[&str] = &["miri"];
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn debian_packages(session: &Session<'_>) -> Result<Report> {
-    Ok(Report::check(true, packages::ensure(session.install)?))
+    Ok(Report::check(Ok(()), packages::ensure(session.install)?))
+}
+
+/// Runs a program as one check.
+fn succeeds(command: Command, limit: Duration) -> Result<Result<(), String>> {
+    let described = process::describe(&command);
+    let outcome = process::run(command, limit)?;
+    Ok(match outcome.ok {
+        true => Ok(()),
+        false => Err(failures::of_program(&described, &outcome.output)),
+    })
+}
+
+/// Makes a check of what the caller has shown already.
+fn told(ok: bool, what: &str) -> Result<(), String> {
+    ok.then_some(())
+        .ok_or_else(|| format!("{what}; the output of the stage says why"))
 }
 
 /// Runs cargo and makes the whole of it one check.
 fn one_check(session: &Session<'_>, arguments: &[&str], note: &str) -> Result<Report> {
     let mut command = process::cargo(session.root);
     command.args(arguments);
-    let outcome = process::run(command, 15 * MINUTE)?;
-    Ok(Report::check(outcome.ok, note))
+    Ok(Report::check(succeeds(command, 15 * MINUTE)?, note))
 }
 
 fn fmt(session: &Session<'_>) -> Result<Report> {
@@ -138,27 +153,37 @@ fn clippy(session: &Session<'_>) -> Result<Report> {
 }
 
 fn lint_stage(session: &Session<'_>) -> Result<Report> {
-    Ok(Report::check(lint::run(session.root)?, "cargo xtask lint"))
+    let name = "cargo xtask lint";
+    Ok(Report::check(told(lint::run(session.root)?, name), name))
 }
 
-/// Runs a test command and reads its counts; a run that fails without a failed test fails once.
-fn counted(command: Command, limit: Duration, note: &str) -> Result<Report> {
+/// Runs a test command and reads what passed and failed; a run that fails without a failed test fails once.
+pub(super) fn counted(command: Command, limit: Duration, note: &str) -> Result<Report> {
+    let described = process::describe(&command);
     let outcome = process::run(command, limit)?;
-    let (passed, mut failed) = summary::count(&outcome.output);
-    if !outcome.ok && failed == 0 {
-        failed = 1;
-    }
-    let late = if outcome.timed_out {
-        "; stopped at its time limit"
-    } else {
-        ""
-    };
-    Ok(Report {
-        passed,
-        failed,
-        note: format!("{note}{late}"),
+    let mut report = Report {
+        passed: summary::passed(&outcome.output),
+        failures: failures::of_tests(&outcome.output),
+        note: note.into(),
         skipped: false,
-    })
+    };
+    if outcome.timed_out {
+        report.note.push_str("; stopped at its time limit");
+    }
+    if !outcome.ok && report.failures.is_empty() {
+        let said = failures::of_program(&described, &outcome.output);
+        report.failures.push(said);
+    }
+    Ok(report)
+}
+
+/// `counted` for a whole suite: one that ran nothing has not passed.
+fn suite(command: Command, limit: Duration, note: &str) -> Result<Report> {
+    let mut report = counted(command, limit, note)?;
+    if report.passed == 0 && report.failures.is_empty() {
+        report.failures.push("no test was run".into());
+    }
+    Ok(report)
 }
 
 fn has_nextest(session: &Session<'_>) -> bool {
@@ -188,23 +213,18 @@ fn tests(session: &Session<'_>) -> Result<Report> {
             "--tests",
         ]);
     }
-    let mut report = counted(
-        command,
-        20 * MINUTE,
-        if nextest {
-            "cargo nextest"
-        } else {
-            "cargo test"
-        },
-    )?;
-    report.failed = report.failed.max(usize::from(report.passed == 0)); // a suite that ran nothing has not passed
-    Ok(report)
+    let runner = if nextest {
+        "cargo nextest"
+    } else {
+        "cargo test"
+    };
+    suite(command, 20 * MINUTE, runner)
 }
 
 fn doctests(session: &Session<'_>) -> Result<Report> {
     let mut command = process::cargo(session.root);
     command.args(["test", "--workspace", "--doc", "--no-fail-fast"]);
-    let mut report = counted(
+    let mut report = suite(
         command,
         10 * MINUTE,
         "doc tests; rustdoc without warnings, of private items too",
@@ -218,18 +238,15 @@ fn doctests(session: &Session<'_>) -> Result<Report> {
             "RUSTDOCFLAGS",
             "-D warnings -A rustdoc::private_intra_doc_links",
         );
-        let documented = process::run(command, 10 * MINUTE)?.ok;
-        report.passed += usize::from(documented);
-        report.failed += usize::from(!documented);
+        report.add(succeeds(command, 10 * MINUTE)?);
     }
     Ok(report)
 }
 
 fn conformance(session: &Session<'_>) -> Result<Report> {
-    Ok(Report::check(
-        conform::run(session.root, &conform::Args::checking())?,
-        "cargo xtask conform --check",
-    ))
+    let name = "cargo xtask conform --check";
+    let ok = conform::run(session.root, &conform::Args::checking())?;
+    Ok(Report::check(told(ok, name), name))
 }
 
 /// A place in the target directory, for a build with other flags so that the ordinary one stays warm, or what is kept.
@@ -261,13 +278,11 @@ fn loom(session: &Session<'_>) -> Result<Report> {
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", in_target(session, "loom")?);
     command.env("LOOM_MAX_PREEMPTIONS", "3");
-    let mut report = counted(
+    suite(
         command,
         10 * MINUTE,
         "rkey-base and rkey-core with --cfg loom",
-    )?;
-    report.failed = report.failed.max(usize::from(report.passed == 0));
-    Ok(report)
+    )
 }
 
 fn miri(session: &Session<'_>) -> Result<Report> {
@@ -303,7 +318,7 @@ fn miri(session: &Session<'_>) -> Result<Report> {
     for name in ["RUSTUP_TOOLCHAIN", "CARGO", "RUSTC"] {
         command.env_remove(name);
     }
-    counted(command, 60 * MINUTE, "nightly Miri")
+    suite(command, 60 * MINUTE, "nightly Miri")
 }
 
 fn fuzz(session: &Session<'_>) -> Result<Report> {
@@ -317,7 +332,7 @@ fn fuzz(session: &Session<'_>) -> Result<Report> {
         "fuzz_smoke",
     ]);
     command.env("RKEY_FUZZ_SECONDS", "5");
-    counted(
+    suite(
         command,
         10 * MINUTE,
         "5 s for each entry, seeded random and mutated bytes",
@@ -338,16 +353,14 @@ fn demo(session: &Session<'_>) -> Result<Report> {
     let program = release_build(session)?;
     let mut command = Command::new(&program);
     command.arg("demo");
-    let mut report = Report::check(process::run(command, 3 * MINUTE)?.ok, "as we are");
+    let mut report = Report::check(succeeds(command, 3 * MINUTE)?, "as we are");
     if !process::is_root() {
         report.note = "as an ordinary user (we are not root)".into();
         return Ok(report);
     }
     let mut command = unprivileged::command(session, &program)?;
     command.arg("demo");
-    let ok = process::run(command, 3 * MINUTE)?.ok;
-    report.passed += usize::from(ok);
-    report.failed += usize::from(!ok);
+    report.add(succeeds(command, 3 * MINUTE)?);
     report.note = "as root and as uid 65534".into();
     Ok(report)
 }
@@ -356,28 +369,17 @@ fn examples(session: &Session<'_>) -> Result<Report> {
     let built = testbin::build(session.root, &["build", "-p", "rkey", "--examples"])?;
     let mut report = Report {
         passed: 0,
-        failed: 0,
-        note: String::new(),
+        failures: Vec::new(),
+        note: format!("{} examples", built.programs.len()),
         skipped: false,
     };
-    let mut failed = Vec::new();
-    for (name, program) in &built.programs {
+    for program in built.programs.values() {
         let mut command = Command::new(program);
         command.current_dir(session.root);
-        if process::run(command, 2 * MINUTE)?.ok {
-            report.passed += 1;
-        } else {
-            report.failed += 1;
-            failed.push(name.as_str());
-        }
+        report.add(succeeds(command, 2 * MINUTE)?);
     }
-    report.note = match failed.len() {
-        0 => format!("{} examples", report.passed),
-        _ => format!("failed: {}", failed.join(", ")),
-    };
-    if report.passed + report.failed == 0 {
-        report.failed = 1;
-        report.note = "there are no examples".into();
+    if built.programs.is_empty() {
+        report.failures.push("there are no examples".into());
     }
     Ok(report)
 }
@@ -400,5 +402,5 @@ fn peers(session: &Session<'_>) -> Result<Report> {
     } else {
         "a benchmark or a peer did not run"
     };
-    Ok(Report::check(ran, note))
+    Ok(Report::check(told(ran, note), note))
 }

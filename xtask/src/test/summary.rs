@@ -4,8 +4,14 @@
 use super::Row;
 use std::time::Duration;
 
-/// Prints the table and the closing line; true when nothing failed.
+/// Prints what failed, the table and the closing line; true when nothing failed. What failed comes
+/// once more because many see only the end of a run.
 pub(super) fn print(rows: &[Row], took: Duration) -> bool {
+    for row in rows {
+        for said in &row.report.failures {
+            println!("\nfailed in stage {}: {said}", row.name);
+        }
+    }
     println!(
         "\n{:<14} {:>7} {:>7} {:>8}  note",
         "stage", "passed", "failed", "seconds"
@@ -16,13 +22,13 @@ pub(super) fn print(rows: &[Row], took: Duration) -> bool {
             "{:<14} {:>7} {:>7} {:>8.1}  {state}{}",
             row.name,
             row.report.passed,
-            row.report.failed,
+            row.report.failures.len(),
             row.took.as_secs_f64(),
             row.report.note
         );
     }
     let passed: usize = rows.iter().map(|row| row.report.passed).sum();
-    let failed: usize = rows.iter().map(|row| row.report.failed).sum();
+    let failed: usize = rows.iter().map(|row| row.report.failures.len()).sum();
     let skipped = rows.iter().filter(|row| row.report.skipped).count();
     let minutes = took.as_secs_f64() / 60.0;
     println!(
@@ -33,9 +39,9 @@ pub(super) fn print(rows: &[Row], took: Duration) -> bool {
     failed == 0
 }
 
-/// Passed and failed tests in the output of `cargo test` or `cargo nextest run`. nextest repeats the
-/// output of failed test programs, so where it has a summary of its own only that counts.
-pub(super) fn count(output: &str) -> (usize, usize) {
+/// Passed tests in the output of `cargo test` or `cargo nextest run`. nextest repeats the output of
+/// failed test programs, so where it has a summary of its own only that counts.
+pub(super) fn passed(output: &str) -> usize {
     let lines = || output.lines().map(str::trim);
     let nextest: Vec<&str> = lines()
         .filter_map(|line| line.strip_prefix("Summary [")?.split_once("run:"))
@@ -47,10 +53,10 @@ pub(super) fn count(output: &str) -> (usize, usize) {
             .filter_map(|line| line.strip_prefix("test result:"))
             .collect(),
     };
-    counts.into_iter().fold((0, 0), |(passed, failed), words| {
-        let failures = number_before(words, "failed") + number_before(words, "timed out");
-        (passed + number_before(words, "passed"), failed + failures)
-    })
+    counts
+        .into_iter()
+        .map(|words| number_before(words, "passed"))
+        .sum()
 }
 
 /// The number that stands before `word`, 0 when it does not occur.
@@ -71,11 +77,11 @@ mod tests {
     fn counts_of_both_runners_are_read() {
         let cargo = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured\n\
                      test result: FAILED. 3 passed; 2 failed; 0 ignored";
-        assert_eq!(count(cargo), (15, 2));
+        assert_eq!(passed(cargo), 15);
         let nextest = "     Summary [   1.234s] 20 tests run: 17 passed (1 slow), 2 failed, 1 timed out, 4 skipped";
-        assert_eq!(count(nextest), (17, 3));
-        let repeated = format!("test result: FAILED. 0 passed; 1 failed; 0 ignored\n{nextest}");
-        assert_eq!(count(&repeated), (17, 3));
-        assert_eq!(count("nothing was run"), (0, 0));
+        assert_eq!(passed(nextest), 17);
+        let repeated = format!("test result: FAILED. 1 passed; 1 failed; 0 ignored\n{nextest}");
+        assert_eq!(passed(&repeated), 17);
+        assert_eq!(passed("nothing was run"), 0);
     }
 }

@@ -1,7 +1,7 @@
 //! The process tests once more as an ordinary user. The user may not read our checkout, so the
 //! programs are copied to a directory that everybody can read.
 
-use super::{Report, Session, summary};
+use super::{Report, Session, stages};
 use crate::{process, testbin};
 use anyhow::{Context, Result};
 use std::fs;
@@ -42,7 +42,7 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
     let built = testbin::build_tests(session.root)?;
     let mut total = Report {
         passed: 0,
-        failed: 0,
+        failures: Vec::new(),
         note: format!("as uid {UID}"),
         skipped: false,
     };
@@ -78,10 +78,9 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
         if let Some(rkey) = &rkey {
             command.env("RKEY_BIN", rkey);
         }
-        let outcome = process::run(command, Duration::from_secs(600))?;
-        let (passed, failed) = summary::count(&outcome.output);
-        total.passed += passed;
-        total.failed += if outcome.ok { 0 } else { failed.max(1) };
+        let report = stages::counted(command, Duration::from_secs(600), "")?;
+        total.passed += report.passed;
+        total.failures.extend(report.failures);
     }
     Ok(total)
 }

@@ -66,7 +66,10 @@ impl KeyBook {
     /// Takes a key away (FI-I23).
     pub(super) fn remove(&self, number: u64) -> Result<()> {
         let mut book = self.0.write();
-        book.get(number).ok_or(FiError::INVAL)?.users.none()?;
+        book.get(number)
+            .ok_or(FiError::INVAL)?
+            .users
+            .none("endpoints or regions that use the authorization key")?;
         let index = (number - FIRST) as usize;
         book.keys[index] = None;
         Ok(())

@@ -86,6 +86,11 @@ impl Av {
             .unwrap_or(FI_ADDR_NOTAVAIL)
     }
 
+    /// The same for those who cannot wait for a program that changes the vector: nothing then.
+    pub(crate) fn number_now(&self, address: &SocketAddr) -> Option<u64> {
+        self.book.try_read()?.numbers.get(address).copied()
+    }
+
     fn insert(&self, address: SocketAddr) -> u64 {
         let mut book = self.book.write();
         let number = book.addresses.len() as u64;
@@ -292,7 +297,10 @@ pub(crate) unsafe extern "C" fn av_open(
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: a handle, or something that is refused.
-        unsafe { find::<AvObject, _>(fid)? }.inner.users.none()?;
+        unsafe { find::<AvObject, _>(fid)? }
+            .inner
+            .users
+            .none("endpoints that are bound to the address vector, or sets of its addresses")?;
         // SAFETY: the program uses the vector no more.
         let object = unsafe { remove::<AvObject, _>(fid)? };
         if let Some(eq) = object.inner.eq.lock().take() {

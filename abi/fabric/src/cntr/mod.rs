@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
+use crate::attached::Attached;
 use crate::domain::{Domain, DomainObject, number};
 use crate::ep::Endpoint;
 use crate::errno::{FiError, Result};
@@ -10,7 +11,7 @@ use crate::nosys::{self, nosys};
 use crate::object::{Users, find, object, place, remove, status};
 use crate::sys::*;
 use crate::wait::{Deadline, check_object};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,7 +55,7 @@ pub(crate) struct Counter {
     errors: AtomicU64,
     /// The number under which the device counts accesses to regions.
     regions: OnceLock<u32>,
-    endpoints: RwLock<Vec<Arc<Endpoint>>>,
+    endpoints: Attached,
     /// Endpoints (by number) whose accesses by peers count here.
     remote: Mutex<Vec<(u32, Remote)>>,
     waitable: bool,
@@ -117,7 +118,7 @@ impl Counter {
 
     /// Makes the endpoints progress that count here.
     pub(crate) fn progress_endpoints(&self) {
-        for endpoint in &*self.endpoints.read() {
+        for endpoint in &*self.endpoints.all() {
             endpoint.progress();
         }
     }
@@ -140,16 +141,11 @@ impl Counter {
     }
 
     pub(crate) fn attach(&self, endpoint: &Arc<Endpoint>) {
-        let mut endpoints = self.endpoints.write();
-        if !endpoints.iter().any(|known| Arc::ptr_eq(known, endpoint)) {
-            endpoints.push(Arc::clone(endpoint));
-        }
+        self.endpoints.add(endpoint);
     }
 
     pub(crate) fn detach(&self, endpoint: &Arc<Endpoint>) {
-        self.endpoints
-            .write()
-            .retain(|known| !Arc::ptr_eq(known, endpoint));
+        self.endpoints.remove(endpoint);
     }
 }
 
@@ -198,7 +194,7 @@ pub(crate) unsafe extern "C" fn cntr_open(
             value: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             regions: OnceLock::new(),
-            endpoints: RwLock::default(),
+            endpoints: Attached::default(),
             remote: Mutex::default(),
             waitable: check_object(wait_obj)?,
             users: Users::default(),
@@ -223,7 +219,9 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: a handle, or something that is refused.
         let counter = Arc::clone(&unsafe { find::<CntrObject, _>(fid)? }.inner);
-        counter.users.none()?;
+        counter
+            .users
+            .none("endpoints, regions or deferred operations that use the counter")?;
         crate::mr::bind::detach_counter(&counter);
         if let Some(number) = counter.regions.get() {
             counter.domain.counters.lock().remove(number);

@@ -15,7 +15,13 @@ pub(crate) struct Entry {
     pub(crate) tag: u64,
     /// Where it came from, by the address vector of the endpoint.
     pub(crate) source: u64,
-    /// 0, or the error.
+    /// Why it failed, if it did: apart, so that the others fit into a cache line.
+    pub(crate) failure: Option<Box<Failure>>,
+}
+
+/// Why an operation failed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Failure {
     pub(crate) error: c_int,
     /// Bytes that did not fit.
     pub(crate) overflow: usize,
@@ -24,9 +30,22 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub(crate) fn failed(mut self, error: FiError) -> Self {
-        self.error = error.0;
-        self
+    pub(crate) fn failed(self, error: FiError) -> Self {
+        self.failed_with(error, 0, Vec::new())
+    }
+
+    /// With the bytes that did not fit, and what there is to say about it.
+    #[cold]
+    pub(crate) fn failed_with(self, error: FiError, overflow: usize, detail: Vec<u8>) -> Self {
+        let failure = Failure {
+            error: error.0,
+            overflow,
+            detail,
+        };
+        Self {
+            failure: Some(Box::new(failure)),
+            ..self
+        }
     }
 
     /// The entry as the longest structure; the others are its beginning.

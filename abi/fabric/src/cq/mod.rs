@@ -11,6 +11,7 @@ mod read;
 
 pub(crate) use entry::Entry;
 
+use crate::attached::Attached;
 use crate::domain::{Domain, DomainObject};
 use crate::ep::Endpoint;
 use crate::errno::{FiError, Result};
@@ -18,13 +19,13 @@ use crate::nosys::{self, nosys};
 use crate::object::{Users, find, object, place, remove, status};
 use crate::sys::*;
 use crate::wait::{Set, Signal, check_object};
-use parking_lot::{Mutex, RwLock};
+use rkey_device::base::lock::SpinLock;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// What a program has a handle of.
 #[repr(C)]
@@ -43,10 +44,10 @@ pub(crate) struct Cq {
     format: c_int,
     /// With so many entries it is full: nothing is begun that would add more. What was begun does.
     size: usize,
-    queue: Mutex<Queue>,
+    queue: SpinLock<Queue>,
     /// How many entries there are, for a look without the lock.
     count: AtomicUsize,
-    endpoints: RwLock<Vec<Arc<Endpoint>>>,
+    endpoints: Attached,
     pub(crate) wait: Option<Wait>,
     pub(crate) users: Users,
 }
@@ -65,7 +66,7 @@ pub(crate) struct Wait {
     set: Set,
     signal: Signal,
     /// Somebody asked for the queue to be woken.
-    woken: std::sync::atomic::AtomicBool,
+    woken: AtomicBool,
 }
 
 impl Cq {
@@ -81,8 +82,9 @@ impl Cq {
         }
     }
 
-    /// Wakes who waits for the descriptor: a call that was to come again may succeed now.
-    pub(crate) fn wake(&self) {
+    /// Lets who waits look again, and prepare again: an endpoint has something for him, or what he waits for may have
+    /// been told to somebody else.
+    pub(crate) fn nudge(&self) {
         if let Some(wait) = &self.wait {
             wait.signal.raise();
         }
@@ -94,6 +96,17 @@ impl Cq {
         self.count.load(Ordering::Relaxed) >= self.size
     }
 
+    /// Entries that the program has not read.
+    pub(crate) fn unread(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is nothing to read.
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
     /// The number of entries may have changed.
     #[inline]
     fn counted(&self, queue: &Queue) {
@@ -102,47 +115,50 @@ impl Cq {
 
     /// An endpoint makes progress through this queue from now on. `fd` is readable when it has to.
     pub(crate) fn attach(&self, endpoint: &Arc<Endpoint>, fd: Option<RawFd>) -> Result<()> {
-        if let (Some(wait), Some(fd)) = (&self.wait, fd) {
-            wait.set.add(fd)?;
-        }
-        let mut endpoints = self.endpoints.write();
-        if !endpoints.iter().any(|known| Arc::ptr_eq(known, endpoint)) {
-            endpoints.push(Arc::clone(endpoint));
-        }
-        Ok(())
+        self.endpoints.join(endpoint, self.set(), fd)
     }
 
     pub(crate) fn detach(&self, endpoint: &Arc<Endpoint>, fd: Option<RawFd>) {
-        if let (Some(wait), Some(fd)) = (&self.wait, fd) {
-            wait.set.remove(fd);
-        }
-        self.endpoints
-            .write()
-            .retain(|known| !Arc::ptr_eq(known, endpoint));
+        self.endpoints.leave(endpoint, self.set(), fd);
+    }
+
+    /// What a program waits for, if it may.
+    fn set(&self) -> Option<&Set> {
+        self.wait.as_ref().map(|wait| &wait.set)
     }
 
     pub(crate) fn progress(&self) {
-        for endpoint in &*self.endpoints.read() {
+        for endpoint in &*self.endpoints.all() {
             endpoint.progress();
         }
         self.domain.work.run();
     }
 
-    /// Prepares to wait: `FI_EAGAIN` if there is something to read or to do.
-    pub(crate) fn arm(&self) -> Result<()> {
+    /// Prepares to wait: `FI_EAGAIN` if there is something to read or to do. Says whether there is something to come
+    /// again for.
+    fn arm(&self) -> Result<bool> {
         let wait = self.wait.as_ref().ok_or(FiError::INVAL)?;
-        self.progress();
-        for endpoint in &*self.endpoints.read() {
-            endpoint.arm()?;
+        // Before everything else: whoever raises it from here on has something that is not looked for below.
+        wait.signal.clear();
+        let mut armed = Ok(false);
+        for endpoint in &*self.endpoints.all() {
+            match endpoint.arm(self) {
+                Ok(false) => {}
+                other if armed == Ok(true) && other == Err(FiError::AGAIN) => {}
+                other => armed = other,
+            }
         }
-        // What came between the progress and the arming raises nothing any more.
-        self.progress();
-        let queue = self.queue.lock();
-        if !queue.entries.is_empty() {
+        self.domain.work.run();
+        if !self.is_empty() {
+            // Others may wait for it as well.
+            wait.signal.raise();
             return Err(FiError::AGAIN);
         }
-        wait.signal.clear();
-        Ok(())
+        match armed {
+            // What makes work due (a peer's write, a counter of other endpoints) wakes nobody.
+            Ok(false) if !self.domain.work.is_empty() => Err(FiError::AGAIN),
+            armed => armed,
+        }
     }
 }
 
@@ -200,7 +216,7 @@ pub(crate) unsafe extern "C" fn cq_open(
                 let wait = Wait {
                     set: Set::new()?,
                     signal: Signal::new()?,
-                    woken: std::sync::atomic::AtomicBool::new(false),
+                    woken: AtomicBool::new(false),
                 };
                 wait.set.add(wait.signal.raw())?;
                 Some(wait)
@@ -210,9 +226,9 @@ pub(crate) unsafe extern "C" fn cq_open(
             domain: Arc::clone(&owner.inner),
             format,
             size,
-            queue: Mutex::default(),
+            queue: SpinLock::default(),
             count: AtomicUsize::new(0),
-            endpoints: RwLock::default(),
+            endpoints: Attached::default(),
             wait,
             users: Users::default(),
         };
@@ -239,7 +255,10 @@ pub(crate) unsafe extern "C" fn cq_open(
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: a handle, or something that is refused.
-        unsafe { find::<CqObject, _>(fid)? }.inner.users.none()?;
+        unsafe { find::<CqObject, _>(fid)? }
+            .inner
+            .users
+            .none("endpoints that are bound to the completion queue")?;
         // SAFETY: the program uses the queue no more.
         let object = unsafe { remove::<CqObject, _>(fid)? };
         object.inner.domain.users.remove();
@@ -276,5 +295,11 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
 /// A handle, or something that is refused.
 pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<()> {
     // SAFETY: as the caller promises.
-    unsafe { find::<CqObject, _>(fid)? }.inner.arm()
+    let cq = &unsafe { find::<CqObject, _>(fid)? }.inner;
+    let comes_again = cq.arm()?;
+    let wait = cq.wait.as_ref().ok_or(FiError::INVAL)?;
+    match comes_again || wait.woken.swap(false, Ordering::AcqRel) {
+        true => Err(FiError::AGAIN),
+        false => Ok(()),
+    }
 }

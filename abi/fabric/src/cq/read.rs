@@ -3,8 +3,9 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that write entries to the program's memory.
 
+use super::entry::Failure;
 use super::entry::size_of_format;
-use super::{Cq, CqObject, Entry};
+use super::{Cq, CqObject};
 use crate::eq::{give_error_data, give_text, give_words};
 use crate::errno::{FiError, Result};
 use crate::object::{count, find, status};
@@ -32,7 +33,7 @@ unsafe fn take(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Res
         let Some(entry) = queue.entries.front() else {
             break;
         };
-        if entry.error != 0 {
+        if entry.failure.is_some() {
             if taken == 0 {
                 return Err(FiError::AVAIL);
             }
@@ -68,12 +69,13 @@ unsafe fn poll(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Res
     if into.is_null() && max > 0 {
         return Err(FiError::INVAL);
     }
-    // SAFETY: as the caller promises.
-    match unsafe { take(cq, into, max, sources) } {
-        Err(FiError::AGAIN) => {}
-        result => return result,
+    // A program may ask for no entries, to have progress made.
+    if cq.is_empty() || max == 0 {
+        cq.progress();
+        if cq.is_empty() {
+            return Err(FiError::AGAIN);
+        }
     }
-    cq.progress();
     // SAFETY: as the caller promises.
     unsafe { take(cq, into, max, sources) }
 }
@@ -134,11 +136,13 @@ pub(super) unsafe extern "C" fn sreadfrom(
                 continue;
             }
             match cq.arm() {
-                Ok(()) if wait.woken.load(Ordering::Acquire) => {}
-                Ok(()) => {
+                Ok(true) => return Err(FiError::AGAIN),
+                Ok(false) if wait.woken.load(Ordering::Acquire) => {}
+                Ok(false) => {
                     readable(&[wait.set.raw()], &deadline)?;
                 }
-                // There may be something to read, or something to do that no descriptor tells of.
+                Err(FiError::AGAIN) if max > 0 && !cq.is_empty() => {}
+                // There is something to do that no descriptor tells of.
                 Err(FiError::AGAIN) => std::thread::sleep(NAP),
                 Err(error) => return Err(error),
             }
@@ -169,7 +173,11 @@ pub(super) unsafe extern "C" fn readerr(
             return Err(FiError::INVAL);
         }
         let mut queue = cq.queue.lock();
-        if queue.entries.front().is_none_or(|entry| entry.error == 0) {
+        if queue
+            .entries
+            .front()
+            .is_none_or(|entry| entry.failure.is_none())
+        {
             return Err(FiError::AGAIN);
         }
         let entry = match flags & FI_PEEK {
@@ -178,14 +186,14 @@ pub(super) unsafe extern "C" fn readerr(
         }
         .ok_or(FiError::AGAIN)?;
         cq.counted(&queue);
-        queue.error_data.clone_from(&entry.detail);
-        let Entry {
-            source,
+        let tagged = entry.tagged();
+        let source = entry.source;
+        let Failure {
             error,
             overflow,
-            ..
-        } = entry;
-        let tagged = entry.tagged();
+            detail,
+        } = *entry.failure.unwrap_or_default();
+        queue.error_data = detail;
         // SAFETY: an entry of the program; before 1.5 its last two fields did not exist, from 1.20 on
         // there is one more.
         unsafe {

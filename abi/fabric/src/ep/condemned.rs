@@ -52,8 +52,8 @@ impl Endpoint {
         if operation.error.is_some() && !qp.is_none_or(Qp::is_quiet) {
             return false;
         }
-        if let Hold::Region(region, _) = operation.hold {
-            match self.domain.device.try_close_region(region) {
+        if let Hold::Region(held) = &operation.hold {
+            match self.domain.device.try_close_region(held.0) {
                 Ok(false) => return false,
                 Ok(true) => {}
                 Err(error) => tracing::debug!(%error, "closing the region of a message"),

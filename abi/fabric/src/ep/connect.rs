@@ -3,9 +3,10 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use super::connection::Hello;
 use super::header::{Header, Kind};
-use super::object::{EpObject, give_name};
+use super::hello::Hello;
+use super::name::give_name;
+use super::object::EpObject;
 use super::*;
 use crate::complaint::complain;
 use crate::eq::Failure;
@@ -14,12 +15,15 @@ use crate::object::{find, input, list, object, remove, status};
 use rkey_device::{DeviceError, Incoming};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 /// How long a peer may take to accept.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The error of a peer that refused, for `err` of the event.
 const REFUSED: FiError = FiError::CONNREFUSED;
+/// The error of a request whose peer does not wait any more.
+const GONE: FiError = FiError(libc::ECONNABORTED);
 
 /// A peer that asks for a connection.
 pub(crate) struct Request {
@@ -27,16 +31,34 @@ pub(crate) struct Request {
     pub(super) hello: Hello,
 }
 
+/// A request that the program has not answered: nothing, once that is done or the peer has gone.
+pub(crate) struct Pending(Mutex<Option<Request>>);
+
+impl Pending {
+    pub(crate) fn new(request: Request) -> Self {
+        Self(Mutex::new(Some(request)))
+    }
+
+    /// Whether the peer still waits for an answer. If it has gone, nothing is kept of it.
+    pub(crate) fn is_waiting(&self) -> bool {
+        let mut request = self.0.lock();
+        if request.as_ref().is_some_and(|it| it.incoming.is_gone()) {
+            *request = None;
+        }
+        request.is_some()
+    }
+}
+
 /// The handle in the `fi_info` of a connection request.
 #[repr(C)]
 pub(crate) struct RequestObject {
     fid: UnsafeCell<Fid>,
-    request: Mutex<Option<Request>>,
+    request: Arc<Pending>,
 }
 object!(RequestObject, Fid, 65536);
 
 impl RequestObject {
-    pub(crate) fn new(request: Request) -> Self {
+    pub(crate) fn new(request: Arc<Pending>) -> Self {
         let fid = Fid {
             fclass: FI_CLASS_CONNREQ,
             context: std::ptr::null_mut(),
@@ -44,7 +66,7 @@ impl RequestObject {
         };
         Self {
             fid: UnsafeCell::new(fid),
-            request: Mutex::new(Some(request)),
+            request,
         }
     }
 }
@@ -63,15 +85,15 @@ pub(crate) fn read_request(incoming: Incoming) -> Option<(Request, SocketAddr, V
     Some((Request { incoming, hello }, name, data))
 }
 
-/// Takes a request from its handle. An endpoint can also be made with the handle of something else
-/// (a passive endpoint), which says nothing about a peer.
+/// Takes a request from its handle; `FI_ECONNABORTED` when the peer has gone.
 ///
 /// # Safety
 /// The handle of a request, or something else, which is refused.
-pub(super) unsafe fn take_request(handle: *mut Fid) -> Result<Option<Request>> {
+pub(super) unsafe fn take_request(handle: *mut Fid) -> Result<Request> {
     // SAFETY: a handle, or something that is refused.
     let object = unsafe { remove::<RequestObject, _>(handle)? };
-    Ok(object.request.into_inner())
+    let request = object.request.0.lock().take();
+    request.ok_or(GONE)
 }
 
 /// Takes a request from its handle to refuse it.
@@ -80,10 +102,26 @@ pub(super) unsafe fn take_request(handle: *mut Fid) -> Result<Option<Request>> {
 /// The handle of a request, or something else, which is refused.
 pub(crate) unsafe fn reject(handle: *mut Fid, data: &[u8]) -> Result<()> {
     // SAFETY: as the caller promises.
-    let request = unsafe { take_request(handle)? }.ok_or(FiError::INVAL)?;
-    let hex: String = data.iter().map(|byte| format!("{byte:02x}")).collect();
-    request.incoming.reject(&hex);
+    match unsafe { take_request(handle) } {
+        Ok(request) => {
+            let hex: String = data.iter().map(|byte| format!("{byte:02x}")).collect();
+            request.incoming.reject(&hex);
+        }
+        Err(error) if error == GONE => {}
+        Err(error) => return Err(error),
+    }
     Ok(())
+}
+
+/// Whether the peer of a request has gone.
+///
+/// # Safety
+/// The information of a request that nobody has seen.
+pub(crate) unsafe fn is_gone(info: *mut Info) -> bool {
+    // SAFETY: as the caller promises: made by us, and its handle that of a request.
+    let object =
+        unsafe { input(info.cast_const()).and_then(|it| find::<RequestObject, _>(it.handle)) };
+    object.is_ok_and(|it| it.request.0.lock().is_none())
 }
 
 /// Forgets a request of which the program will not hear: the peer is refused.
@@ -125,7 +163,7 @@ pub(crate) unsafe fn parameters<'a>(param: *const c_void, len: usize) -> Result<
 
 impl Endpoint {
     /// A new queue pair as the connection of this endpoint.
-    fn only_connection(&self, live: &Live, peer: &Hello) -> Result<rkey_device::Qp> {
+    fn only_connection(&self, live: &Live, peer: SocketAddr) -> Result<rkey_device::Qp> {
         let mut state = live.state.lock();
         if !state.connections.is_empty() {
             return Err(FiError::ISCONN);
@@ -135,16 +173,52 @@ impl Endpoint {
         Ok(qp)
     }
 
+    /// Takes it away again: nobody was asked.
+    fn no_connection(live: &Live) {
+        let mut state = live.state.lock();
+        state.connections.clear();
+        state.by_qpn.clear();
+    }
+
+    /// Makes the connection in a thread of its own, and tells the program how that went.
+    fn make_connection(
+        self: &Arc<Self>,
+        live: &Live,
+        thread: std::thread::Builder,
+        make: impl FnOnce(&Self, &Live) -> Made + Send + 'static,
+    ) -> Result<()> {
+        let ep = Arc::clone(self);
+        let spawned = thread.spawn(move || {
+            let Some(live) = ep.live.get() else { return };
+            let made = catch_unwind(AssertUnwindSafe(|| make(&ep, live)));
+            match made.unwrap_or(Err((FiError::IO, Vec::new()))) {
+                Ok(data) => ep.connected(live, &data),
+                Err((error, data)) => ep.not_connected(live, error, data),
+            }
+        });
+        spawned.map(drop).map_err(|_| {
+            Self::no_connection(live);
+            FiError::NOMEM
+        })
+    }
+
     fn connected(&self, live: &Live, data: &[u8]) {
         let mut state = live.state.lock();
-        state.connections[0].pinned = false;
-        state.connections[0].up = !state.connections[0].lost;
-        drop(state);
+        // The peer may have gone since. That is told below.
+        self.check(live, &mut state, 0);
+        let it = &mut state.connections[0];
+        it.pinned = false;
+        it.up = !it.lost;
+        let over = it.lost && !self.closing.load(Ordering::Acquire);
+        // Under the lock, so that nobody tells of the end before.
         if let Some(eq) = &live.eq {
             let fid = self.handle.load(Ordering::Relaxed);
             eq.unless_closing(&self.closing, || {
                 eq.connection(FI_CONNECTED, fid, std::ptr::null_mut(), data);
             });
+        }
+        if over {
+            self.tell_shutdown(live, &mut state);
         }
     }
 
@@ -167,27 +241,24 @@ impl Endpoint {
         }
     }
 
-    /// The thread of a connect.
-    fn connect(&self, qp: &rkey_device::Qp, address: SocketAddr, data: &[u8]) {
-        let Some(live) = self.live.get() else { return };
-        let hello = self.hello(live, data).encode();
-        match self.domain.device.connect(address, &[qp], &hello, PATIENCE) {
-            Ok(peer) => match Hello::decode(&peer.private_data) {
-                Some(there) => {
-                    live.state.lock().connections[0].device_keys = there.device_keys;
-                    self.connected(live, &there.data);
-                }
-                None => self.not_connected(live, FiError::CONNRESET, Vec::new()),
-            },
-            Err(DeviceError::Refused { reason }) => {
-                self.not_connected(live, REFUSED, rejected_with(&reason));
+    /// Asks whoever listens at an address.
+    fn connect(&self, live: &Live, qp: &rkey_device::Qp, address: SocketAddr, data: &[u8]) -> Made {
+        match self.ask_at(live, address, qp, data, PATIENCE, PATIENCE) {
+            Ok(there) => {
+                live.state.lock().connections[0].device_keys = there.device_keys;
+                Ok(there.data)
             }
-            Err(error) => {
-                let number = crate::errno::of_device(&error);
-                self.not_connected(live, number, Vec::new());
-            }
+            Err(DeviceError::Refused { reason }) => Err((REFUSED, rejected_with(&reason))),
+            Err(error) => Err((crate::errno::of_device(&error), Vec::new())),
         }
     }
+}
+
+/// How making a connection went: what the peer says to it, or the error and the data of the event.
+type Made = std::result::Result<Vec<u8>, (FiError, Vec<u8>)>;
+
+fn thread(name: &str) -> std::thread::Builder {
+    std::thread::Builder::new().name(name.to_owned())
 }
 
 /// `fi_connect`.
@@ -211,17 +282,11 @@ pub(super) unsafe extern "C" fn connect(
         let address = address.ok_or(FiError::INVAL)?;
         ep.enable()?;
         let live = ep.live()?;
-        let unknown = Hello {
-            name: address,
-            ..ep.hello(live, &[])
-        };
-        let qp = ep.only_connection(live, &unknown)?;
-        let (ep, data) = (Arc::clone(ep), data.to_vec());
-        std::thread::Builder::new()
-            .name("rkey-fi-connect".to_owned())
-            .spawn(move || ep.connect(&qp, address, &data))
-            .map_err(|_| FiError::NOMEM)?;
-        Ok(())
+        let qp = ep.only_connection(live, address)?;
+        let data = data.to_vec();
+        ep.make_connection(live, thread("rkey-fi-connect"), move |ep, live| {
+            ep.connect(live, &qp, address, &data)
+        })
     })
 }
 
@@ -236,7 +301,11 @@ pub(super) unsafe extern "C" fn accept(ep: *mut FidEp, param: *const c_void, len
         ep.enable()?;
         let live = ep.live()?;
         let request = ep.setup.lock().request.take().ok_or(FiError::INVAL)?;
-        if let Err(why) = ep.admits(live, &request.hello) {
+        let (asker, port) = (
+            request.incoming.peer().node,
+            request.incoming.local_address().port(),
+        );
+        if let Err(why) = ep.admits(&request.hello, asker, port) {
             complain(format_args!(
                 "a connection from {} was refused: {why}",
                 request.hello.name
@@ -244,21 +313,14 @@ pub(super) unsafe extern "C" fn accept(ep: *mut FidEp, param: *const c_void, len
             request.incoming.reject("");
             return Err(FiError::CONNREFUSED);
         }
-        let qp = ep.only_connection(live, &request.hello)?;
-        let (ep, hello) = (Arc::clone(ep), ep.hello(live, data).encode());
-        std::thread::Builder::new()
-            .name("rkey-fi-accept".to_owned())
-            .spawn(move || {
-                let Some(live) = ep.live.get() else { return };
-                match request.incoming.accept(&[&qp], &hello) {
-                    Ok(_) => ep.connected(live, &[]),
-                    Err(error) => {
-                        ep.not_connected(live, crate::errno::of_device(&error), Vec::new());
-                    }
-                }
-            })
-            .map_err(|_| FiError::NOMEM)?;
-        Ok(())
+        let qp = ep.only_connection(live, request.hello.name)?;
+        live.state.lock().connections[0].device_keys = request.hello.device_keys;
+        let hello = ep.answer(live, &request.hello, data).encode();
+        ep.make_connection(live, thread("rkey-fi-accept"), move |_, _| {
+            let accepted = request.incoming.accept(&[&qp], &hello);
+            let error = |error| (crate::errno::of_device(&error), Vec::new());
+            accepted.map(|_| Vec::new()).map_err(error)
+        })
     })
 }
 
@@ -311,12 +373,4 @@ pub(super) unsafe extern "C" fn getpeer(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_data_of_a_refusal_survives() {
-        assert_eq!(rejected_with("00ff10"), [0, 255, 16]);
-        assert!(rejected_with("no hex at all").is_empty());
-    }
-}
+mod tests;

@@ -49,6 +49,11 @@ impl Credit {
         true
     }
 
+    /// Whether it may be too little for the next message.
+    pub(super) fn is_used_up(mut self) -> bool {
+        !self.take(EAGER_MAX as u32)
+    }
+
     /// The peer gives back. It cannot give more than there is.
     pub(super) fn add(&mut self, messages: u32, bytes: u32) {
         self.messages = self.messages.saturating_add(messages).min(MESSAGES);
@@ -66,6 +71,13 @@ pub(super) struct Debt {
 }
 
 impl Debt {
+    /// Whether the peer has credit for a message of this length.
+    #[inline]
+    pub(super) fn has_room(&self, len: u32) -> bool {
+        let mut then = *self;
+        then.arrive(len)
+    }
+
     /// A message has come; `false` if the peer had no credit for it.
     #[inline]
     pub(super) fn arrive(&mut self, len: u32) -> bool {

@@ -1,9 +1,12 @@
 //! What endpoints of other processes send, for fuzz targets and for tests with hostile peers.
 
-use super::connection::Hello;
 use super::header::{Atomic, Header, Kind, MAX_LEN};
+use super::hello::Hello;
 use super::{atomic, commit};
-use crate::sys::FI_EP_RDM;
+use crate::authorization::{self, Proof};
+use crate::sys::{FI_ATOMIC_READ, FI_EP_RDM, FI_UINT64};
+use rkey_device::link::NodeId;
+use std::net::SocketAddr;
 
 /// What a peer says when it connects: whether it makes sense. What does is the same when it is written again.
 pub(crate) fn hello(bytes: &[u8]) -> bool {
@@ -14,10 +17,26 @@ pub(crate) fn hello(bytes: &[u8]) -> bool {
     again.is_some_and(|again| again.name == hello.name && again.data == hello.data)
 }
 
-/// A hello like another, from an endpoint with another name.
-pub(crate) fn hello_from(name: std::net::SocketAddr, like: &[u8]) -> Option<Vec<u8>> {
-    let hello = Hello::decode(like)?;
-    Some(Hello { name, ..hello }.encode())
+/// What an endpoint tells that has no authorization key.
+fn hello_of(name: SocketAddr, proof: Proof) -> Hello {
+    Hello {
+        ep_type: FI_EP_RDM as u8,
+        device_keys: false,
+        proof,
+        name,
+        data: Vec::new(),
+    }
+}
+
+/// What an endpoint without an authorization key, on a device, tells when it asks at a port.
+pub(crate) fn asks(name: SocketAddr, device: NodeId, port: u16) -> Vec<u8> {
+    hello_of(name, authorization::ask(&[], device, port)).encode()
+}
+
+/// What it tells a peer that asked.
+pub(crate) fn answers(name: SocketAddr, device: NodeId, asked: &[u8]) -> Option<Vec<u8>> {
+    let asked = Hello::decode(asked)?.proof;
+    Some(hello_of(name, authorization::answer(&[], device, &asked)).encode())
 }
 
 /// A message of a peer: whether it makes sense.
@@ -73,14 +92,27 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
     kinds.into_iter().map(message).collect()
 }
 
+/// Asks for so many numbers of 8 bytes, from the beginning of a region.
+pub(crate) fn reads(key: u64, count: u32) -> Vec<u8> {
+    let atomic = Atomic {
+        addr: 0,
+        key,
+        device_key: false,
+        datatype: FI_UINT64 as u8,
+        op: FI_ATOMIC_READ as u8,
+        form: atomic::Kind::Fetch as u8,
+        count,
+    };
+    let mut head = [0; MAX_LEN];
+    let len = Header::new(Kind::Atomic(atomic)).encode(&mut head);
+    head[..len].to_vec()
+}
+
 /// What an endpoint says when it connects.
 pub(crate) fn hellos() -> Vec<Vec<u8>> {
     let hello = Hello {
-        ep_type: FI_EP_RDM as u8,
-        device_keys: false,
-        authorization: 7,
-        name: ([127, 0, 0, 1], 7471).into(),
         data: vec![1, 2, 3],
+        ..hello_of(([127, 0, 0, 1], 7471).into(), [7; 32])
     };
     vec![hello.encode()]
 }

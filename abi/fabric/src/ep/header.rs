@@ -89,6 +89,14 @@ const TAGGED: u8 = 1;
 const HAS_DATA: u8 = 2;
 const CONFIRM: u8 = 4;
 
+/// The number of [`Kind::Bye`].
+const BYE: u8 = 7;
+
+/// Whether a message is the last one of its sender.
+pub(crate) fn is_last(message: &[u8]) -> bool {
+    message.first() == Some(&BYE)
+}
+
 /// Writes what follows the header of a part.
 fn part(into: &mut [u8; MAX_LEN], signature: u32, key: u32) -> usize {
     into[LEN..LEN + 4].copy_from_slice(&signature.to_le_bytes());
@@ -134,7 +142,7 @@ impl Header {
                 (5, ATOMIC_LEN)
             }
             Kind::AtomicResult => (6, 0),
-            Kind::Bye => (7, 0),
+            Kind::Bye => (BYE, 0),
             Kind::Credit => (9, 0),
             Kind::Commit => (8, 0),
             Kind::Part { signature } => (10, part(into, signature, 0)),
@@ -157,15 +165,37 @@ impl Header {
         LEN + more
     }
 
-    /// Reads what a peer sent: the header, and the payload behind it.
+    /// The header of a message that comes with a payload of this length; nothing if it is something else.
     #[inline]
-    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
-        let (head, rest) = bytes.split_first_chunk::<LEN>()?;
+    pub(crate) fn of_message(head: &[u8; LEN], payload: usize) -> Option<Self> {
+        let header = Self::fields(head, Kind::Message);
+        (head[0] == 1 && header.len as usize == payload).then_some(header)
+    }
+
+    /// The fields that all kinds have.
+    #[inline]
+    fn fields(head: &[u8; LEN], kind: Kind) -> Self {
         let word = |at: usize| {
             let mut word = [0; 8];
             word.copy_from_slice(&head[at..at + 8]);
             u64::from_le_bytes(word)
         };
+        Self {
+            kind,
+            tagged: head[1] & TAGGED != 0,
+            has_data: head[1] & HAS_DATA != 0,
+            confirm: head[1] & CONFIRM != 0,
+            id: word(8),
+            tag: word(16),
+            data: word(24),
+            len: u32::from_le_bytes([head[4], head[5], head[6], head[7]]),
+        }
+    }
+
+    /// Reads what a peer sent: the header, and the payload behind it.
+    #[inline]
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (head, rest) = bytes.split_first_chunk::<LEN>()?;
         let (kind, payload) = match head[0] {
             1 => (Kind::Message, rest),
             2 => {
@@ -194,7 +224,7 @@ impl Header {
                 (Kind::Atomic(atomic), rest)
             }
             6 => (Kind::AtomicResult, rest),
-            7 => (Kind::Bye, rest),
+            BYE => (Kind::Bye, rest),
             8 => (Kind::Commit, rest),
             9 => (Kind::Credit, rest),
             10 | 11 => {
@@ -210,21 +240,10 @@ impl Header {
             12 => (Kind::Apart, rest),
             _ => return None,
         };
-        let len = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
-        if matches!(kind, Kind::Message | Kind::Part { .. }) && payload.len() != len as usize {
-            return None;
-        }
-        let header = Self {
-            kind,
-            tagged: head[1] & TAGGED != 0,
-            has_data: head[1] & HAS_DATA != 0,
-            confirm: head[1] & CONFIRM != 0,
-            id: word(8),
-            tag: word(16),
-            data: word(24),
-            len,
-        };
-        Some((header, payload))
+        let header = Self::fields(head, kind);
+        let has_payload = matches!(kind, Kind::Message | Kind::Part { .. });
+        let whole = !has_payload || payload.len() == header.len as usize;
+        whole.then_some((header, payload))
     }
 }
 
@@ -278,6 +297,7 @@ mod tests {
             let mut bytes = [0xff; MAX_LEN];
             let len = header.encode(&mut bytes);
             let mut message = bytes[..len].to_vec();
+            assert_eq!(is_last(&message), kind == Kind::Bye);
             message.extend([1, 2, 3]);
             assert_eq!(Header::decode(&message), Some((header, &[1u8, 2, 3][..])));
         }

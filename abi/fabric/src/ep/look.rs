@@ -6,6 +6,18 @@ use super::receive::{Wanted, prepare, rx_entry};
 use super::*;
 use crate::cq::Entry;
 
+impl State {
+    /// Takes the first message that was claimed with a context.
+    fn unclaim(&mut self, context: usize) -> Option<(SocketAddr, u64, Kept)> {
+        let claimed = self.claimed.get_mut(&context)?;
+        let first = claimed.pop_front();
+        if claimed.is_empty() {
+            self.claimed.remove(&context);
+        }
+        first
+    }
+}
+
 impl Endpoint {
     /// `FI_PEEK`, `FI_CLAIM`, `FI_DISCARD` (fi_tagged(3)).
     pub(super) fn look(
@@ -57,17 +69,18 @@ impl Endpoint {
         }
         if claim {
             self.tell(live, context, &source, kept.header());
-            state.claimed.insert(context, (source, tag, kept));
+            let claimed = state.claimed.entry(context).or_default();
+            claimed.push_back((source, tag, kept));
         } else {
             self.discard(live, &mut state, context, &source, &kept);
         }
         Ok(true)
     }
 
-    /// Receives or discards the message that was claimed with this context; whether there is one.
+    /// Receives or discards the first message that was claimed with this context; whether there is one.
     fn take_claimed(&self, live: &Live, state: &mut State, wanted: &Wanted<'_>) -> Result<bool> {
         let context = wanted.context as usize;
-        let Some((source, tag, kept)) = state.claimed.remove(&context) else {
+        let Some((source, tag, kept)) = state.unclaim(context) else {
             return Ok(false);
         };
         if wanted.flags & FI_DISCARD != 0 {
@@ -81,7 +94,8 @@ impl Endpoint {
                 Ok(true)
             }
             Err(error) => {
-                state.claimed.insert(context, (source, tag, kept));
+                let claimed = state.claimed.entry(context).or_default();
+                claimed.push_front((source, tag, kept));
                 Err(error)
             }
         }

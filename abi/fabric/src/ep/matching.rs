@@ -51,8 +51,11 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
             .position(|(pattern, _)| pattern.accepts(source, tag))?;
         let (_, receive) = self.posted.get_mut(index)?;
         let (result, keep) = take(receive);
-        if keep == Keep::No {
-            self.posted.remove(index);
+        match (keep, index) {
+            (Keep::Yes, _) => {}
+            // Mostly it is the first one, and nothing has to move.
+            (Keep::No, 0) => drop(self.posted.pop_front()),
+            (Keep::No, _) => drop(self.posted.remove(index)),
         }
         Some(result)
     }
@@ -117,6 +120,30 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
 
     pub(crate) fn unexpected(&self) -> usize {
         self.unexpected.len()
+    }
+
+    /// The senders for whom receives wait that take nobody else's messages, once for each receive.
+    pub(crate) fn wanted(&self) -> impl Iterator<Item = &P> {
+        self.posted
+            .iter()
+            .filter_map(|(pattern, _)| pattern.source.as_ref())
+    }
+
+    /// The tags of the posted receives, oldest first, each with the bits of it that do not count.
+    pub(crate) fn wanted_tags(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.posted
+            .iter()
+            .map(|(pattern, _)| (pattern.tag, pattern.ignore))
+    }
+
+    /// The tags of the kept messages, oldest first.
+    pub(crate) fn kept_tags(&self) -> impl Iterator<Item = u64> {
+        self.unexpected.iter().map(|(_, tag, _)| *tag)
+    }
+
+    /// The senders of the kept messages, once for each message.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = &P> {
+        self.unexpected.iter().map(|(source, _, _)| source)
     }
 }
 

@@ -8,26 +8,34 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`object`], [`options`] | the handle: bindings, enabling, names, options, closing |
-//! | [`connection`] | peers, and connections to them on demand; what is posted to one |
+//! | [`object`], [`binding`], [`name`], [`options`] | the handle |
+//! | [`life`] | enabling, and the end |
+//! | [`connection`], [`reach`] | peers and connections, made on demand |
+//! | [`post`] | requests to a connection, and what waits for room |
 //! | [`burial`] | connections that are over: what they leave, and when their place is free |
 //! | [`credit`] | how much a peer may send that nobody has asked for |
+//! | [`hello`] | what the two sides of a connection tell each other first |
 //! | [`header`] | what endpoints say to each other |
 //! | [`matching`] | which receive a message goes to |
-//! | [`operation`] | operations that are under way |
+//! | [`operation`], [`elements`] | operations that are under way, and their memory |
 //! | [`condemned`] | operations that are over, with memory that a peer may still touch |
 //! | [`send`], [`receive`], [`payload`], [`look`] | messages out; messages in, where they go, looking for them |
+//! | [`direct`] | messages that need no buffer |
 //! | [`shared`] | receives that several endpoints share |
 //! | [`progress`] | completions of the device, and what follows from them |
-//! | [`msg`], [`tagged`], [`rma`], [`atomic`] | the calls; [`calls`] is what the first two have in common |
+//! | [`wake`] | what wakes a program that waits |
+//! | [`msg`], [`tagged`], [`rma`], [`atomic`] | the calls; [`calls`] is what the first two have in common, [`caps`] what they need |
 //! | [`collective`] | operations of groups of endpoints |
 //! | [`deferred`] | operations that are started later |
 //! | [`commit`] | writes that are to be durable |
+//! | [`describe`] | what there is under way, for people |
 //! | [`connect`] | connection management of `FI_EP_MSG` |
 
 pub(crate) mod atomic;
+mod binding;
 mod burial;
 mod calls;
+mod caps;
 pub(crate) mod collective;
 mod commit;
 mod condemned;
@@ -35,22 +43,31 @@ pub(crate) mod connect;
 pub(crate) mod connection;
 mod credit;
 pub(crate) mod deferred;
+mod describe;
+mod direct;
+mod elements;
 pub(crate) mod foreign;
 mod header;
+pub(crate) mod hello;
+mod life;
 mod look;
 mod matching;
 mod msg;
+pub(crate) mod name;
 pub(crate) mod object;
 mod operation;
 mod options;
 mod order;
 mod payload;
+mod post;
 mod progress;
+mod reach;
 mod receive;
 mod rma;
 mod send;
 pub(crate) mod shared;
 mod tagged;
+mod wake;
 
 use crate::av::{AuthKey, Av};
 use crate::cm::Serving;
@@ -61,8 +78,10 @@ use crate::eq::Eq;
 use crate::errno::{FiError, Result};
 use crate::sys::*;
 use burial::Burial;
+use caps::check_caps;
 use condemned::Condemned;
 use connection::{Connection, Peer};
+use elements::Sges;
 use header::Header;
 use matching::Matching;
 use operation::{Operation, Operations};
@@ -72,10 +91,10 @@ use receive::{Kept, Receive};
 use rkey_device::engine::{Completion, Sge};
 use rkey_device::{Channel, Srq};
 use shared::Srx;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -91,14 +110,19 @@ const SENDS: u32 = 256;
 const RESERVE: u32 = 32;
 /// Payload and header up to this length are copied into the request.
 const INLINE_MAX: usize = 512;
-/// After so many looks in vain the peers are looked after.
-const LOOK_AFTER: u32 = 1024;
+
+/// What a device has to allow so that endpoints work.
+pub(crate) const NEEDED_INLINE: u32 = INLINE_MAX as u32;
+pub(crate) const NEEDED_SGE: u32 = crate::info::offer::IOV_LIMIT as u32 + 1;
+pub(crate) const NEEDED_DEPTH: u32 = if BUFFERS > SENDS { BUFFERS } else { SENDS };
+
 /// The least room for another message in a buffer for several, until the program says another.
 const MIN_MULTI_RECV: usize = 64;
 /// Operations that an endpoint may have under way.
 const OPERATIONS_MAX: usize = 4096;
-/// Answers that may wait for room on one connection: no peer that keeps the rules needs so many.
+/// Answers that may wait for room on one connection, and their bytes: no peer that keeps the rules needs so many.
 const ANSWERS_MAX: usize = 4 * OPERATIONS_MAX;
+const ANSWERS_BYTES: usize = ANSWERS_MAX * header::MAX_LEN + OPERATIONS_MAX * atomic::BYTES_MAX;
 /// Datagrams that are kept for a receive; more are dropped.
 const DATAGRAMS_MAX: usize = 1024;
 
@@ -199,6 +223,8 @@ struct Live {
     /// Where peers find it.
     name: Mutex<SocketAddr>,
     serving: Mutex<Option<Serving>>,
+    /// Shows it to people, until it is closed.
+    description: Mutex<Option<rkey_device::describe::Description>>,
     state: Mutex<State>,
 }
 
@@ -218,7 +244,7 @@ struct State {
     /// Peers are to get something back when the completion queue has room: credit, and answers.
     owing: bool,
     owed: Vec<(usize, Header)>,
-    by_qpn: HashMap<u32, usize>,
+    by_qpn: HashMap<u32, usize, BuildHasherDefault<NumberHasher>>,
     operations: Operations,
     /// What a connected endpoint still has to tell of its own transfers, and of what arrived.
     sends: InOrder<Operation>,
@@ -230,13 +256,15 @@ struct State {
     tagged: Matching<SocketAddr, Receive, Kept>,
     /// How many receives the shared context had when the messages that wait were last offered to it.
     settled: u64,
-    /// Messages that were claimed, by the context that claimed them.
-    claimed: HashMap<usize, (SocketAddr, u64, Kept)>,
+    /// Messages that were claimed, by the context that claimed them: the oldest is received first.
+    claimed: HashMap<usize, VecDeque<(SocketAddr, u64, Kept)>>,
     completions: Vec<Completion>,
     /// The connection of a connected endpoint ended.
     shut: bool,
-    /// Looks in vain since something happened.
-    idle: u32,
+    /// Peers to whom a way was found, or none, since a call was asked to come again; it has not come yet.
+    reached: Vec<usize>,
+    /// How many peers the device had told to be gone when connections were last looked after.
+    peers_gone: u32,
 }
 
 impl State {
@@ -258,11 +286,36 @@ impl State {
     }
 }
 
+/// Spreads numbers of queue pairs, which the device has chosen: no peer can make them collide.
+#[derive(Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes
+            .iter()
+            .for_each(|&byte| self.write_u32(u32::from(byte)));
+    }
+
+    #[inline]
+    fn write_u32(&mut self, number: u32) {
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        // The table looks at the highest bits and at the lowest ones.
+        self.0 ^ self.0 >> 32
+    }
+}
+
 /// Where a message goes.
 pub(crate) struct Landing {
-    sges: Vec<Sge>,
+    sges: Sges,
     /// Bytes that there is room for.
     room: usize,
+    /// Bytes that do not fit.
+    overflow: usize,
     entry: crate::cq::Entry,
     report: bool,
     /// It is of deferred work.
@@ -323,21 +376,11 @@ mod buffers {
 }
 use buffers::Buffers;
 
-/// Whether capabilities have every one that something needs.
-fn check_caps(there: u64, needed: u64) -> Result<()> {
-    if there & needed == needed {
-        return Ok(());
-    }
-    tracing::info!(
-        "the endpoint was made without the capabilities {:#x}",
-        needed & !there
-    );
-    Err(FiError::OPNOTSUPP)
-}
-
 impl Endpoint {
     fn live(&self) -> Result<&Live> {
-        self.live.get().ok_or(FiError::OPBADSTATE)
+        self.live.get().ok_or_else(|| {
+            FiError::OPBADSTATE.because(format_args!("the endpoint is not enabled (fi_enable)"))
+        })
     }
 
     /// Whether it has every one of these capabilities; an endpoint whose information said none has all.
@@ -353,32 +396,8 @@ impl Endpoint {
             return;
         };
         self.advance(live, &mut state);
-    }
-
-    /// Asks for the descriptor to become readable when there is something to do.
-    pub(crate) fn arm(&self) -> Result<()> {
-        let Some(live) = self.live.get() else {
-            return Ok(());
-        };
-        if let Some(channel) = &live.channel {
-            while channel.try_next_event()?.is_some() {}
-            live.cq.req_notify(false)?;
-        }
-        // No descriptor tells that a peer has let go of memory, or that a member of a group is gone.
-        let state = live.state.lock();
-        let together = state.collective.as_ref();
-        if !state.condemned.is_empty() || together.is_some_and(|it| !it.is_idle()) {
-            return Err(FiError::AGAIN);
-        }
-        Ok(())
-    }
-
-    /// The descriptor of [`Endpoint::arm`].
-    fn fd(&self) -> Option<RawFd> {
-        let live = self.live.get()?;
-        live.channel
-            .as_ref()
-            .map(|channel| channel.fd().as_raw_fd())
+        drop(state);
+        live.cq.rest();
     }
 
     /// The thread of automatic progress: waits for something to do, and does it.

@@ -5,7 +5,7 @@
 //! earlier. Programs of connected endpoints rely on it (libfabric's `ofi_rxm` cuts messages into segments,
 //! and takes the last one for the end).
 
-use super::operation::{Operation, What};
+use super::operation::{Operation, Plain, What};
 use super::{Endpoint, Landing, Live, State};
 use crate::cq::Entry;
 use crate::errno::FiError;
@@ -89,6 +89,7 @@ pub(crate) enum Arrival {
 
 impl Endpoint {
     /// Numbers an operation of the program's, and gives it its place in the order of completions where it needs one.
+    /// What it holds is known by then: it may be a plain one.
     #[inline]
     pub(super) fn begin(&self, state: &mut State, mut operation: Operation) -> u64 {
         if self.ep_type == FI_EP_MSG {
@@ -98,7 +99,8 @@ impl Endpoint {
                 operation.turn = Some(state.sends.enter());
             }
         }
-        state.operations.add(operation)
+        let plain = Plain::like(&operation).and_then(Plain::number);
+        plain.unwrap_or_else(|| state.operations.add(operation))
     }
 
     /// The place of something that arrived in the order of completions: none where it can be told at once.

@@ -3,32 +3,48 @@
 #![allow(unsafe_code)]
 // UNSAFETY: writes to memory that the program handed over to receive into.
 
-use super::connection::Later;
+use super::elements::part;
 use super::header::Header;
 use super::operation::{Hold, Operation, What};
+use super::post::Later;
 use super::*;
 use crate::cq::Entry;
 use rkey_device::base::memory::Memory;
-use rkey_device::core::{Key, LocalUse, WireKey};
+use rkey_device::core::{Denial, Key, LocalUse, WireKey};
 use rkey_device::engine::{SendFlags, Target, Work};
+
+/// Memory of the program's may not be written: its region may have been closed since the receive was posted.
+#[cold]
+fn not_allowed(denial: &Denial) -> FiError {
+    rkey_device::denials::refused(&denial.in_one_line());
+    FiError::ACCES
+}
 
 impl Endpoint {
     /// Copies a payload to where it goes, and completes the receive.
+    pub(super) fn place(&self, live: &Live, state: &mut State, landing: Landing, payload: &[u8]) {
+        self.place_with(live, state, landing, payload.len(), |sges, fits| {
+            self.scatter(sges, &payload[..fits])
+        });
+    }
+
+    /// The same for a payload of this length, of which `copy` brings as much as fits.
     #[inline]
-    pub(super) fn place(
+    pub(super) fn place_with(
         &self,
         live: &Live,
         state: &mut State,
         mut landing: Landing,
-        payload: &[u8],
+        len: usize,
+        copy: impl FnOnce(&[Sge], usize) -> Result<()>,
     ) {
         landing.turn = self.turn(state, false);
-        let fits = payload.len().min(landing.room);
+        let fits = len.min(landing.room);
         landing.entry.len = fits;
-        let error = match self.scatter(&landing.sges, &payload[..fits]) {
+        let error = match copy(&landing.sges, fits) {
             Err(error) => Some(error),
-            Ok(()) if fits < payload.len() => {
-                landing.entry.overflow = payload.len() - fits;
+            Ok(()) if fits < len => {
+                landing.overflow = len - fits;
                 Some(FiError::TRUNC)
             }
             Ok(()) => None,
@@ -65,13 +81,9 @@ impl Endpoint {
             // SAFETY: nothing is registered or closed through the table here.
             let table = unsafe { self.domain.device.protection() };
             let len = now.len() as u64;
-            // The region may have been closed since the receive was posted.
             let lease = table
                 .check_local(self.group.id, sge.key, sge.addr, len, usage)
-                .map_err(|denial| {
-                    tracing::warn!("{}", denial.in_one_line());
-                    FiError::ACCES
-                })?;
+                .map_err(|denial| not_allowed(&denial))?;
             let mut left = now;
             for span in lease.spans() {
                 let (now, rest) = left.split_at(left.len().min(span.len() as usize));
@@ -100,7 +112,7 @@ impl Endpoint {
         landing.entry.len = fits;
         if fits < len {
             // What does not fit is not read; the sender is done with it.
-            landing.entry.overflow = len - fits;
+            landing.overflow = len - fits;
         }
         landing.sges = part(&landing.sges, 0, fits);
         if fits == 0 || state.connections[connection].lost {
@@ -149,70 +161,52 @@ impl Endpoint {
             return;
         };
         let key = WireKey::Device(Key(operation.entry.data as u32));
-        // A receive's buffer need not have the right of a read's result: it is reached as memory of the process, after
-        // its own right was checked when it was posted.
-        let sges: Vec<Sge> = landing
-            .sges
-            .iter()
-            .filter(|sge| sge.len > 0)
-            .copied()
-            .collect();
+        let sges = match self.as_results(&landing.sges) {
+            Ok(sges) => sges,
+            Err(error) => return self.fail_fetch(state, id, error),
+        };
         let read = Work::Read {
             remote: Target { addr: 0, key },
         };
-        let sges = self.as_results(&sges);
-        if self
-            .post(state, connection, read, &sges, None, SendFlags::empty(), id)
-            .is_err()
-            && let Some(operation) = state.operations.take(id)
-            && let What::Fetch { landing, .. } = operation.what
-            && let Some(live) = self.live.get()
+        if let Err(error) = self.post(state, connection, read, &sges, None, SendFlags::empty(), id)
         {
-            self.received(live, state, *landing, Some(FiError::CONNRESET));
+            self.fail_fetch(state, id, error);
         }
     }
 
-    /// The same memory, named so that results can be put there.
-    fn as_results(&self, sges: &[Sge]) -> Vec<Sge> {
+    /// An announced payload is not read. Its sender is told.
+    #[cold]
+    fn fail_fetch(&self, state: &mut State, id: u64, error: FiError) {
+        if let Some(mut operation) = state.operations.take(id)
+            && let Some(live) = self.live.get()
+        {
+            operation.fail(error);
+            self.finish(live, state, operation);
+        }
+    }
+
+    /// The same memory, named so that results can be put there: a receive's buffer need not have the right of a read's
+    /// result, so it is reached as memory of the process. Its region may have been closed since it was posted.
+    fn as_results(&self, sges: &[Sge]) -> Result<Sges> {
         // SAFETY: nothing is registered or closed through the table here.
         let table = unsafe { self.domain.device.protection() };
-        let mut results = Vec::with_capacity(sges.len());
-        for sge in sges {
-            let len = u64::from(sge.len);
-            if sge.key == self.group.everything() {
+        let key = self.group.everything();
+        let mut results = Sges::new();
+        for sge in sges.iter().filter(|sge| sge.len > 0) {
+            if sge.key == key {
                 results.push(*sge);
                 continue;
             }
-            if let Ok(lease) =
-                table.check_local(self.group.id, sge.key, sge.addr, len, LocalUse::Recv)
-            {
-                let key = self.group.everything();
-                results.extend(lease.spans().map(|span| Sge {
-                    addr: span.start(),
-                    len: span.len() as u32,
-                    key,
-                }));
-            }
+            let len = u64::from(sge.len);
+            let lease = table
+                .check_local(self.group.id, sge.key, sge.addr, len, LocalUse::Recv)
+                .map_err(|denial| not_allowed(&denial))?;
+            results.extend(lease.spans().map(|span| Sge {
+                addr: span.start(),
+                len: span.len() as u32,
+                key,
+            }));
         }
-        results
+        Ok(results)
     }
-}
-
-/// A part of some local memory.
-pub(super) fn part(sges: &[Sge], mut skip: usize, mut len: usize) -> Vec<Sge> {
-    let mut part = Vec::with_capacity(sges.len());
-    for sge in sges {
-        let before = skip.min(sge.len as usize);
-        skip -= before;
-        let take = (sge.len as usize - before).min(len);
-        len -= take;
-        if take > 0 {
-            part.push(Sge {
-                addr: sge.addr.wrapping_add(before as u64),
-                len: take as u32,
-                key: sge.key,
-            });
-        }
-    }
-    part
 }

@@ -3,10 +3,11 @@
 #![allow(unsafe_code)]
 // UNSAFETY: reads buffers that the device has filled.
 
-use super::connection::NOBODY;
+use super::direct::Direct;
 use super::header::{Header, Kind};
-use super::operation::{Counts, Operation, What};
+use super::operation::{Counts, Operation, Plain, What};
 use super::order::Arrival;
+use super::post::NOBODY;
 use super::*;
 use crate::cq::Entry;
 use crate::errno::of_status;
@@ -25,15 +26,25 @@ pub(super) fn reported(number: u64) -> Option<FiError> {
 impl Endpoint {
     /// Handles what the device has completed.
     pub(super) fn advance(&self, live: &Live, state: &mut State) {
+        // Before the completions are taken: what came from those peers is among them.
+        let peers_gone = live.cq.peers_gone();
         let mut completions = std::mem::take(&mut state.completions);
         if completions.is_empty() {
             completions = vec![Completion::default(); 32];
         }
-        while let Ok(count) = live.cq.poll(&mut completions) {
-            state.idle = if count > 0 {
-                0
-            } else {
-                state.idle.wrapping_add(1)
+        loop {
+            let mut direct = Direct {
+                ep: self,
+                live,
+                state,
+                refused: Vec::new(),
+            };
+            let polled = live.cq.poll_with(&mut completions, &mut direct);
+            for denial in direct.refused {
+                rkey_device::denials::refused(&denial.in_one_line());
+            }
+            let Ok(count) = polled else {
+                break;
             };
             for completion in &completions[..count] {
                 if completion.opcode.is_recv() {
@@ -60,12 +71,14 @@ impl Endpoint {
         if state.burial.waiting > 0 && self.ep_type != FI_EP_MSG {
             self.bury(state);
         }
-        if state.idle % LOOK_AFTER == LOOK_AFTER - 1 {
+        if peers_gone != state.peers_gone {
+            state.peers_gone = peers_gone;
             self.look_after(live, state);
         }
     }
 
-    /// Looks for connections whose peer went without a word: its queue pair is in the error state then.
+    /// Looks for connections whose peer went without a word: its queue pair is in the error state then. Whoever
+    /// still connects one looks himself when it is made.
     #[cold]
     pub(super) fn look_after(&self, live: &Live, state: &mut State) {
         for connection in 0..state.connections.len() {
@@ -222,7 +235,7 @@ impl Endpoint {
         }
         operation.answered = false;
         if let Some(error) = error {
-            operation.error.get_or_insert((error, Vec::new()));
+            operation.fail(error);
         }
         self.step(live, state, id);
     }
@@ -238,10 +251,20 @@ impl Endpoint {
         let failed = completion.status != Status::Success;
         let waiting = !it.waiting.is_empty();
         if completion.id != NOBODY {
-            if failed {
-                self.fail(live, state, completion);
+            let id = match Plain::of(completion.id) {
+                Some(plain) if !failed => {
+                    Self::report_plain(live, plain);
+                    None
+                }
+                Some(plain) => Some(state.operations.add(plain.operation(connection))),
+                None => Some(completion.id),
+            };
+            if let Some(id) = id {
+                if failed {
+                    self.fail(live, state, completion, id);
+                }
+                self.step(live, state, id);
             }
-            self.step(live, state, completion.id);
         }
         if failed {
             self.check(live, state, connection);
@@ -253,11 +276,18 @@ impl Endpoint {
 
     /// Notes why a request failed. No answer will come to one that did not arrive.
     #[cold]
-    fn fail(&self, live: &Live, state: &mut State, completion: &Completion) {
+    fn fail(&self, live: &Live, state: &mut State, completion: &Completion, id: u64) {
+        if completion.status == Status::LocalProtection && completion.opcode == CompletionOp::Send {
+            // A message whose memory could not be read: it has not left, and needed no credit.
+            let len = completion.bytes.saturating_sub(header::LEN as u32);
+            if let Some(&connection) = state.by_qpn.get(&completion.qpn) {
+                state.connections[connection].credit.add(1, len);
+            }
+        }
         let report = self.domain.device.denial(completion.vendor);
         let denial = report.as_ref().map(|report| &report.denial);
         let error = of_status(completion.status, denial);
-        let Some(operation) = state.operations.get(completion.id) else {
+        let Some(operation) = state.operations.get(id) else {
             return;
         };
         let detail = match denial {
@@ -270,21 +300,21 @@ impl Endpoint {
                 };
                 let advice = advice(denial);
                 let detail = format!("{denial} (endpoint {here} to {peer}). {advice}");
-                tracing::warn!("{detail}");
+                self.domain.device.tell_own_denial(&detail);
                 detail
             }
             None => String::new(),
         };
-        operation.error.get_or_insert((error, detail.into_bytes()));
+        operation.fail_with(error, detail.into_bytes());
         if operation.answered {
             operation.answered = false;
-            self.step(live, state, completion.id);
+            self.step(live, state, id);
         }
     }
 
     /// A connection on which something failed is lost if the queue pair is.
     #[cold]
-    fn check(&self, live: &Live, state: &mut State, connection: usize) {
+    pub(super) fn check(&self, live: &Live, state: &mut State, connection: usize) {
         let Some(qp) = &state.connections[connection].qp else {
             return;
         };
@@ -326,7 +356,7 @@ impl Endpoint {
     #[cold]
     pub(super) fn fail_with(&self, live: &Live, state: &mut State, id: u64, error: FiError) {
         if let Some(operation) = state.operations.get(id) {
-            operation.error.get_or_insert((error, Vec::new()));
+            operation.fail(error);
             self.step(live, state, id);
         }
     }
@@ -334,7 +364,7 @@ impl Endpoint {
     /// An operation is complete, and its memory the program's.
     pub(super) fn finish(&self, live: &Live, state: &mut State, operation: Operation) {
         if let What::Fetch { landing, id } = operation.what {
-            let error = operation.error.map(|(error, _)| error);
+            let error = operation.error.map(|trouble| trouble.0);
             let number = error.map_or(0, |error| error.0 as u64);
             self.done(live, state, operation.connection, id, number);
             self.received(live, state, *landing, error);
@@ -355,6 +385,19 @@ impl Endpoint {
         }
     }
 
+    /// Tells the program that a plain operation has succeeded.
+    #[inline]
+    fn report_plain(live: &Live, plain: Plain) {
+        if let Some(counter) = &live.counters[plain.form.place()] {
+            counter.add(1);
+        }
+        if plain.report
+            && let Some(tx) = &live.tx
+        {
+            tx.cq.push(plain.entry());
+        }
+    }
+
     /// Tells the program that an operation is complete.
     pub(super) fn report(live: &Live, operation: Operation) {
         let counter = match &operation.counts {
@@ -369,17 +412,12 @@ impl Endpoint {
         }
         let Some(tx) = &live.tx else { return };
         match operation.error {
-            // What the program never asked about is told only when it fails, and then to nobody in particular.
-            Some((error, detail))
+            // What the program asked not to hear of (fi_inject, no FI_COMPLETION) is told when it fails (fi_msg(3)).
+            Some(trouble)
                 if operation.report || matches!(operation.counts, Some(Counts::Place(_))) =>
             {
-                tx.cq.push(
-                    Entry {
-                        detail,
-                        ..operation.entry
-                    }
-                    .failed(error),
-                );
+                let (error, detail) = *trouble;
+                tx.cq.push(operation.entry.failed_with(error, 0, detail));
             }
             None if operation.report => tx.cq.push(operation.entry),
             _ => {}
@@ -408,11 +446,12 @@ impl Endpoint {
         }
     }
 
-    /// Tells the event queue of a connected endpoint that the connection ended, once.
+    /// Gives the receives of a connected endpoint back, whose connection ended, and tells its event queue, once.
     pub(super) fn tell_shutdown(&self, live: &Live, state: &mut State) {
         if std::mem::replace(&mut state.shut, true) {
             return;
         }
+        self.flush_receives(live, state);
         if let Some(eq) = &live.eq {
             let fid = self.handle.load(Ordering::Relaxed);
             eq.unless_closing(&self.closing, || {

@@ -1,11 +1,12 @@
 //! Messages in: receives that are posted and cancelled, and messages that find theirs or are kept.
 
 use super::deferred::Deferred;
+use super::elements::{elements, part};
 use super::header::{Header, Kind};
 use super::matching::{Keep, Pattern};
 use super::order::Arrival;
-use super::payload::part;
-use super::send::{Descriptors, elements, total};
+use super::reach::no_peer;
+use super::send::{Descriptors, total};
 use super::*;
 use crate::cq::Entry;
 use libc::iovec;
@@ -15,7 +16,7 @@ use std::sync::atomic::AtomicU32;
 
 /// A receive that waits for a message.
 pub(super) struct Receive {
-    sges: Vec<Sge>,
+    sges: Sges,
     room: usize,
     context: usize,
     buffer: usize,
@@ -117,7 +118,7 @@ impl Wanted<'_> {
             }
             number => {
                 let av = av.ok_or(FiError::NOAV)?;
-                Some(av.get(number).ok_or(FiError::INVAL)?)
+                Some(av.get(number).ok_or_else(|| no_peer(number))?)
             }
         };
         Ok(Pattern {
@@ -181,6 +182,9 @@ impl Endpoint {
         let receive = prepare(&self.domain, &self.group, self.caps, wanted)?;
         let mut state = live.state.lock();
         self.start(live, &mut state, wanted.tag.is_some(), pattern, receive);
+        if state.shut {
+            self.flush_receives(live, &mut state);
+        }
         Ok(())
     }
 
@@ -238,7 +242,8 @@ impl Endpoint {
                     ..entry
                 },
                 report,
-                deferred: receive.deferred.clone(),
+                overflow: 0,
+                deferred: receive.deferred.take(),
                 shared: None,
                 turn: None,
             };
@@ -256,6 +261,7 @@ impl Endpoint {
                 ..entry
             },
             report,
+            overflow: 0,
             deferred: receive.deferred.clone(),
             shared: Some(Arc::clone(shared)),
             turn: None,
@@ -341,19 +347,29 @@ impl Endpoint {
                 );
             }
             (None, _) => {
-                let payload = payload.to_vec();
-                state.connections[connection].kept += 1;
-                state.queue(header.tagged).keep(
-                    source,
-                    header.tag,
-                    Kept::Here {
-                        header,
-                        payload,
-                        connection,
-                    },
-                );
+                self.keep(state, connection, header, payload.to_vec());
             }
         }
+    }
+
+    /// Keeps a message until a receive asks for it.
+    pub(super) fn keep(
+        &self,
+        state: &mut State,
+        connection: usize,
+        header: Header,
+        payload: Vec<u8>,
+    ) {
+        let it = &mut state.connections[connection];
+        it.kept += 1;
+        let source = it.peer;
+        let (tagged, tag) = (header.tagged, header.tag);
+        let kept = Kept::Here {
+            header,
+            payload,
+            connection,
+        };
+        state.queue(tagged).keep(source, tag, kept);
     }
 
     /// Brings a message to its receive: copies it, or starts to read it.
@@ -399,12 +415,14 @@ impl Endpoint {
         mut landing: Landing,
         error: Option<FiError>,
     ) {
-        let turn = landing.turn.take();
-        Self::in_turn(live, state, turn, Arrival::Message(landing, error));
+        match landing.turn.take() {
+            None => Self::complete(live, landing, error),
+            turn => Self::in_turn(live, state, turn, Arrival::Message(landing, error)),
+        }
     }
 
     pub(super) fn complete(live: &Live, mut landing: Landing, error: Option<FiError>) {
-        let error = error.or_else(|| (landing.entry.overflow > 0).then_some(FiError::TRUNC));
+        let error = error.or_else(|| (landing.overflow > 0).then_some(FiError::TRUNC));
         if let Some(shared) = landing.shared.take() {
             // The last message of a buffer that takes no more says so.
             let last = shared.pending.fetch_sub(1, Ordering::AcqRel) == 1;
@@ -426,7 +444,9 @@ impl Endpoint {
         let Some(rx) = &live.rx else { return };
         match error {
             Some(error) if own.is_none() || landing.report => {
-                rx.cq.push(landing.entry.failed(error));
+                let overflow = landing.overflow;
+                rx.cq
+                    .push(landing.entry.failed_with(error, overflow, Vec::new()));
             }
             None if landing.report => rx.cq.push(landing.entry),
             _ => {}

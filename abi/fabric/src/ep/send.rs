@@ -4,17 +4,18 @@
 // UNSAFETY: reads and registers memory that the program hands over.
 
 use super::deferred::Deferred;
+use super::elements::elements;
 use super::header::{Header, Kind, MAX_LEN};
-use super::operation::{Hold, Operation, What};
+use super::operation::{Form, Hold, Operation, Plain, What};
 use super::*;
 use crate::cq::Entry;
-use crate::info::offer::{IOV_LIMIT, MAX_DGRAM_SIZE, MAX_MSG_SIZE};
-use crate::mr::local;
+use crate::info::offer::{INJECT_SIZE, MAX_DGRAM_SIZE, MAX_MSG_SIZE};
 use libc::iovec;
 use rkey_device::base::memory::Memory;
 use rkey_device::base::range::VaRange;
 use rkey_device::core::{Access, Addressing, LocalUse, Region, RegionSpec};
-use rkey_device::engine::{SendFlags, Work};
+use rkey_device::engine::{SendFlags, SendRequest, Work};
+use smallvec::smallvec;
 use std::ffi::c_void;
 
 /// A message to be sent.
@@ -51,31 +52,43 @@ impl Descriptors<'_> {
 /// The program's own calls to inject never report success.
 pub(super) const QUIET: u64 = 1 << 63;
 
+const SEND: Work = Work::Send {
+    imm: None,
+    invalidate: None,
+};
+
+/// A message of this length fits behind any header into what is copied when a request is posted.
+const SHORT: usize = INLINE_MAX - MAX_LEN;
+
+/// A send of a header and the memory behind it.
+#[inline]
+fn with_front<'a>(id: u64, front: &'a [u8], sges: &'a [Sge]) -> SendRequest<'a> {
+    SendRequest {
+        front,
+        ..SendRequest::new(id, SEND, sges)
+    }
+}
+
 /// Bytes of a list of buffers.
 pub(super) fn total(iov: &[iovec]) -> Result<usize> {
     iov.iter()
         .try_fold(0usize, |sum, piece| sum.checked_add(piece.iov_len))
         .filter(|&sum| sum <= MAX_MSG_SIZE)
-        .ok_or(FiError::MSGSIZE)
+        .ok_or_else(|| too_long("a message", MAX_MSG_SIZE))
 }
 
-/// The elements for a list of local buffers.
+#[cold]
+fn too_long(what: &str, most: usize) -> FiError {
+    FiError::MSGSIZE.because(format_args!("{what} has {most} B at most"))
+}
+
+/// `FI_EMSGSIZE` if a transfer with these flags is injected, and has too many bytes for that.
 #[inline]
-pub(super) fn elements(
-    domain: &Domain,
-    group: &Group,
-    iov: &[iovec],
-    desc: Descriptors<'_>,
-    usage: LocalUse,
-) -> Result<Vec<Sge>> {
-    if iov.len() > IOV_LIMIT {
-        return Err(FiError::INVAL);
+pub(super) fn check_inject(flags: u64, len: usize) -> Result<()> {
+    if flags & FI_INJECT != 0 && len > INJECT_SIZE {
+        return Err(too_long("what is injected (inject_size)", INJECT_SIZE));
     }
-    let one = |(index, piece): (usize, &iovec)| {
-        let at = piece.iov_base as u64;
-        local::element(domain, group, at, piece.iov_len, desc.get(index), usage)
-    };
-    iov.iter().enumerate().map(one).collect()
+    Ok(())
 }
 
 impl Endpoint {
@@ -93,7 +106,7 @@ impl Endpoint {
         iov: &[iovec],
         desc: Descriptors<'_>,
         usage: LocalUse,
-    ) -> Result<Vec<Sge>> {
+    ) -> Result<Sges> {
         elements(&self.domain, &self.group, iov, desc, usage)
     }
 
@@ -127,15 +140,13 @@ impl Endpoint {
         let live = self.live()?;
         let len = total(message.iov)?;
         if self.ep_type == FI_EP_DGRAM && len > MAX_DGRAM_SIZE {
-            return Err(FiError::MSGSIZE);
+            return Err(too_long("a datagram", MAX_DGRAM_SIZE));
         }
         let inject = message.flags & FI_INJECT != 0;
-        if inject && len > crate::info::offer::INJECT_SIZE {
-            return Err(FiError::MSGSIZE);
-        }
+        check_inject(message.flags, len)?;
         // What is copied here and now needs no registration (fi_msg(3)); with descriptors it is checked anyway.
         let sges = match inject {
-            true => Vec::new(),
+            true => Sges::new(),
             false => self.elements(message.iov, message.desc, LocalUse::Send)?,
         };
         let kind = match message.tag {
@@ -151,7 +162,12 @@ impl Endpoint {
             len: len as u32,
             ..Header::new(Kind::Message)
         };
-        let operation = Operation {
+        let report = Self::reports(live.tx.as_ref(), message.flags);
+        let (mut state, connection) = self.connection_to(live, message.to)?;
+        self.make_room(live, &mut state, connection, 1, report)?;
+        let credit = &mut state.connections[connection].credit;
+        let eager = len <= EAGER_MAX && (self.ep_type == FI_EP_DGRAM || credit.take(header.len));
+        let operation = || Operation {
             left: 1,
             error: None,
             what: What::Transmit,
@@ -160,28 +176,35 @@ impl Endpoint {
                 flags: FI_SEND | kind,
                 ..Entry::default()
             },
-            report: Self::reports(live.tx.as_ref(), message.flags),
-            counts: deferred::counts(
-                message.deferred,
-                (message.flags & QUIET == 0 || live.counters[SENT].is_some()).then_some(SENT),
-            ),
-            connection: 0,
+            report,
+            counts: deferred::counts(message.deferred, Some(SENT)),
+            connection,
             answered: false,
             turn: None,
             hold: Hold::Nothing,
         };
-        let (mut state, connection) = self.connection_to(live, message.to)?;
-        self.make_room(live, &mut state, connection, 1, operation.report)?;
-        let operation = Operation {
-            connection,
-            ..operation
-        };
-        let credit = &mut state.connections[connection].credit;
-        if len <= EAGER_MAX && (self.ep_type == FI_EP_DGRAM || credit.take(header.len)) {
-            let sent =
-                self.send_with_payload(&mut state, message.iov, sges, header, operation, inject);
+        if eager {
+            // Most messages amount to a plain operation, and need none to be made: what says otherwise is known here.
+            let remembered = self.ep_type == FI_EP_MSG
+                || header.confirm
+                || message.deferred.is_some()
+                || inject && len > SHORT;
+            let plain = Plain {
+                context: message.context as usize,
+                form: match message.tag {
+                    Some(_) => Form::Tagged,
+                    None => Form::Message,
+                },
+                report,
+            };
+            let (state, iov) = (&mut *state, message.iov);
+            let sent = match plain.number().filter(|_| !remembered) {
+                Some(id) => self.post_message(state, connection, iov, &sges, &header, inject, id),
+                None => self.send_with_payload(state, iov, sges, header, operation(), inject),
+            };
             return sent.inspect_err(|_| state.connections[connection].credit.add(1, header.len));
         }
+        let operation = operation();
         if inject {
             let mut bytes = vec![0; len].into_boxed_slice();
             self.gather(message.iov, &mut bytes)?;
@@ -198,7 +221,7 @@ impl Endpoint {
         &self,
         state: &mut State,
         iov: &[iovec],
-        mut sges: Vec<Sge>,
+        mut sges: Sges,
         mut header: Header,
         mut operation: Operation,
         inject: bool,
@@ -210,46 +233,63 @@ impl Endpoint {
             operation.left += 1;
             operation.answered = true;
         }
+        if inject && len > SHORT {
+            let mut bytes = vec![0; len].into_boxed_slice();
+            self.gather(iov, &mut bytes)?;
+            sges = smallvec![Sge {
+                addr: bytes.as_ptr() as u64,
+                len: len as u32,
+                key: self.group.everything(),
+            }];
+            operation.hold = Hold::Bytes(bytes);
+        }
         let id = self.begin(state, operation);
         header.id = if confirm { id } else { 0 };
+        self.post_message(state, connection, iov, &sges, &header, inject, id)
+            .inspect_err(|_| drop(state.forget(id)))
+    }
+
+    /// Posts a message with its header in front. With `inject` a short one is copied now.
+    #[inline]
+    #[allow(clippy::too_many_arguments)]
+    fn post_message(
+        &self,
+        state: &mut State,
+        connection: usize,
+        iov: &[iovec],
+        sges: &[Sge],
+        header: &Header,
+        inject: bool,
+        id: u64,
+    ) -> Result<()> {
+        let len = header.len as usize;
         let mut head = [0; MAX_LEN];
         let head_len = header.encode(&mut head);
-        let send = Work::Send {
-            imm: None,
-            invalidate: None,
-        };
-        let none = SendFlags::empty();
-        let posted = if head_len + len <= INLINE_MAX {
-            let mut bytes = [0; INLINE_MAX];
-            bytes[..head_len].copy_from_slice(&head[..head_len]);
-            self.gather(iov, &mut bytes[head_len..head_len + len])
-                .and_then(|()| {
-                    let bytes = &bytes[..head_len + len];
-                    self.post(state, connection, send, &[], Some(bytes), none, id)
-                })
+        let head = &head[..head_len];
+        if inject && len <= SHORT {
+            self.post_copied(state, connection, iov, head, len, id)
         } else {
-            let mut bytes = head[..head_len].to_vec();
-            let gathered = if inject {
-                bytes.resize(head_len + len, 0);
-                self.gather(iov, &mut bytes[head_len..])
-            } else {
-                Ok(())
-            };
-            let bytes = bytes.into_boxed_slice();
-            sges.insert(
-                0,
-                Sge {
-                    addr: bytes.as_ptr() as u64,
-                    len: bytes.len() as u32,
-                    key: self.group.everything(),
-                },
-            );
-            if let Some(operation) = state.operations.get(id) {
-                operation.hold = Hold::Bytes(bytes);
-            }
-            gathered.and_then(|()| self.post(state, connection, send, &sges, None, none, id))
-        };
-        posted.inspect_err(|_| drop(state.forget(id)))
+            Self::post_request(state, connection, &with_front(id, head, sges))
+        }
+    }
+
+    /// Posts a short message that is copied now.
+    fn post_copied(
+        &self,
+        state: &mut State,
+        connection: usize,
+        iov: &[iovec],
+        head: &[u8],
+        len: usize,
+        id: u64,
+    ) -> Result<()> {
+        let mut bytes = [0; INLINE_MAX];
+        let (front, rest) = bytes.split_at_mut(head.len());
+        front.copy_from_slice(head);
+        self.gather(iov, &mut rest[..len])?;
+        let bytes = Some(&bytes[..head.len() + len]);
+        let none = SendFlags::empty();
+        self.post(state, connection, SEND, &[], bytes, none, id)
     }
 
     /// Tells the peer where it can read the payload. The key is good until the peer has it.
@@ -280,7 +320,7 @@ impl Endpoint {
         };
         // SAFETY: the program hands the buffers over until the send is complete; peers only read them.
         let region = unsafe { self.domain.device.register(&spec)? };
-        operation.hold = Hold::Region(region, copy);
+        operation.hold = Hold::Region(Box::new((region, copy)));
         header.kind = header.kind.announced(region.key.0);
         self.post_announced(state, header, operation, Some(region))
     }
@@ -297,12 +337,8 @@ impl Endpoint {
         header.id = id;
         let mut head = [0; MAX_LEN];
         let len = header.encode(&mut head);
-        let send = Work::Send {
-            imm: None,
-            invalidate: None,
-        };
         let none = SendFlags::empty();
-        self.post(state, connection, send, &[], Some(&head[..len]), none, id)
+        self.post(state, connection, SEND, &[], Some(&head[..len]), none, id)
             .inspect_err(|_| {
                 state.forget(id);
                 if let Some(region) = region {

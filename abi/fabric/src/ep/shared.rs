@@ -15,6 +15,7 @@ use crate::domain::DomainObject;
 use crate::nosys::{self, nosys};
 use crate::object::{Users, find, object, place, remove, status, transfer};
 use parking_lot::RwLock;
+use rkey_device::describe::{TAGS, Traffic};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::atomic::AtomicU64;
@@ -93,10 +94,26 @@ impl Srx {
         Ok(())
     }
 
-    /// An endpoint goes, and what it kept with it.
-    pub(super) fn detach(&self, ep: &Arc<Endpoint>, kept: usize) {
+    /// Notes the receives that it has, and for each of them that waits for one sender who that is; nothing while the
+    /// program holds on to them.
+    pub(super) fn count(
+        &self,
+        until: std::time::Instant,
+        traffic: &mut Traffic,
+        wanted: &mut dyn FnMut(SocketAddr),
+    ) -> Option<()> {
+        let pool = rkey_device::describe::lock_until(&self.pool, until)?;
+        let all = pool.messages.wanted().chain(pool.tagged.wanted());
+        all.for_each(|source| wanted(*source));
+        traffic.receives = pool.messages.posted();
+        traffic.tagged_receives = pool.tagged.posted();
+        traffic.wanted_tags = pool.tagged.wanted_tags().take(TAGS).collect();
+        Some(())
+    }
+
+    /// An endpoint goes. What it keeps is its own to forget.
+    pub(super) fn detach(&self, ep: &Arc<Endpoint>) {
         self.endpoints.write().retain(|it| !Arc::ptr_eq(it, ep));
-        self.forget(kept);
     }
 
     /// So many messages are kept no longer.
@@ -303,7 +320,10 @@ pub(crate) unsafe extern "C" fn srx_context(
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: a handle, or something that is refused.
-        unsafe { find::<SrxObject, _>(fid)? }.inner.users.none()?;
+        unsafe { find::<SrxObject, _>(fid)? }
+            .inner
+            .users
+            .none("endpoints that are bound to the shared receive context")?;
         // SAFETY: the program uses the context no more.
         let object = unsafe { remove::<SrxObject, _>(fid)? };
         object.inner.domain.users.remove();

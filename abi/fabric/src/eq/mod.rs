@@ -3,16 +3,19 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
+use crate::attached::Attached;
+use crate::ep::Endpoint;
 use crate::errno::{self, FiError, Result};
 use crate::fabric::{Fabric, FabricObject};
 use crate::nosys;
 use crate::object::{Users, count, find, object, place, remove, status};
 use crate::sys::*;
-use crate::wait::{Deadline, Signal, check_object, readable};
+use crate::wait::{Deadline, Set, Signal, check_object, readable};
 use parking_lot::Mutex;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,14 +27,18 @@ pub(crate) struct EqObject {
 }
 object!(EqObject, FidEq, 4096);
 
-/// An event queue. Its descriptor is readable while it is not empty.
+/// An event queue. Its descriptor is readable while it is not empty, and when the end of a connection may have come.
 pub(crate) struct Eq {
     pub(crate) fabric: Arc<Fabric>,
     queue: Mutex<Queue>,
     /// Held while it is told of an object that may be closed by another thread, and while one is forgotten.
     telling: Mutex<()>,
     signal: Signal,
-    waitable: bool,
+    /// What a program waits for, if it may: `signal`, and the descriptors of `endpoints`.
+    set: Option<Set>,
+    /// Connected endpoints: whoever looks for events hears of the end of their connections (fi_domain(3), control
+    /// progress).
+    endpoints: Attached,
     writable: bool,
     pub(crate) users: Users,
 }
@@ -48,8 +55,32 @@ enum Event {
     Plain {
         event: u32,
         bytes: Vec<u8>,
+        /// Of a request for a connection: the address of its information.
+        request: Option<usize>,
+        /// The program has peeked at it.
+        seen: bool,
     },
     Failed(Failure),
+}
+
+impl Event {
+    /// An event that is no request of ours.
+    fn plain(event: u32, bytes: Vec<u8>) -> Self {
+        Self::Plain {
+            event,
+            bytes,
+            request: None,
+            seen: false,
+        }
+    }
+
+    /// The information of the request for a connection that it is, if it is one.
+    fn request(&self) -> Option<*mut Info> {
+        match self {
+            Self::Plain { request, .. } => request.map(|info| info as *mut Info),
+            Self::Failed(_) => None,
+        }
+    }
 }
 
 /// What goes into the error queue.
@@ -67,6 +98,40 @@ impl Eq {
         self.signal.raise();
     }
 
+    /// Whether a program may wait for it.
+    pub(crate) fn is_waitable(&self) -> bool {
+        self.set.is_some()
+    }
+
+    /// The end of an endpoint's connection is told here from now on. `fd` is readable when it may have come.
+    pub(crate) fn attach(&self, endpoint: &Arc<Endpoint>, fd: Option<RawFd>) -> Result<()> {
+        self.endpoints.join(endpoint, self.set.as_ref(), fd)
+    }
+
+    pub(crate) fn detach(&self, endpoint: &Arc<Endpoint>, fd: Option<RawFd>) {
+        self.endpoints.leave(endpoint, self.set.as_ref(), fd);
+    }
+
+    /// Looks whether connections have ended; whether there was anything to do.
+    fn progress(&self) -> bool {
+        let endpoints = self.endpoints.all();
+        // All of them, so that one with many messages does not keep the others back.
+        endpoints.iter().filter(|it| it.look_for_end()).count() > 0
+    }
+
+    /// Prepares to wait: `FI_EAGAIN` if there is something to read.
+    fn arm(&self) -> Result<()> {
+        for endpoint in &*self.endpoints.all() {
+            endpoint.arm_for_end()?;
+        }
+        let queue = self.queue.lock();
+        if !queue.events.is_empty() {
+            return Err(FiError::AGAIN);
+        }
+        self.signal.clear();
+        Ok(())
+    }
+
     /// Tells that an operation on an object has completed.
     pub(crate) fn completed(&self, event: u32, fid: usize, context: usize, data: u64) {
         let entry = EqEntry {
@@ -74,10 +139,7 @@ impl Eq {
             context: context as *mut c_void,
             data,
         };
-        self.push(Event::Plain {
-            event,
-            bytes: bytes_of(&entry),
-        });
+        self.push(Event::plain(event, bytes_of(&entry)));
     }
 
     /// Tells of a connection. The program frees `info`.
@@ -87,7 +149,12 @@ impl Eq {
             info,
         });
         bytes.extend_from_slice(data);
-        self.push(Event::Plain { event, bytes });
+        self.push(Event::Plain {
+            event,
+            bytes,
+            request: (event == FI_CONNREQ).then_some(info as usize),
+            seen: false,
+        });
     }
 
     /// Tells that an operation failed.
@@ -111,14 +178,27 @@ impl Eq {
             Event::Plain { bytes, .. } => bytes.get(..8) == Some(&fid.to_ne_bytes()),
         };
         let _order = self.telling.lock();
+        self.take_out(about);
+    }
+
+    /// Forgets requests for connections of clients that have gone, but for one that the program has peeked at: it may
+    /// use what belongs to it.
+    pub(crate) fn forget_gone_requests(&self) {
+        self.take_out(|event| {
+            let unseen = matches!(event, Event::Plain { seen: false, .. });
+            let info = event.request().filter(|_| unseen);
+            // SAFETY: the information of a request that the program has not read.
+            info.is_some_and(|info| unsafe { crate::ep::connect::is_gone(info) })
+        });
+    }
+
+    /// Takes events out that the program has not read.
+    fn take_out(&self, unwanted: impl Fn(&Event) -> bool) {
         let mut forgotten = Vec::new();
         self.queue.lock().events.retain(|event| {
-            let keep = !about(event);
-            if let (false, Event::Plain { event, bytes }) = (keep, event)
-                && *event == FI_CONNREQ
-                && let Some(info) = bytes[8..].first_chunk::<8>()
-            {
-                forgotten.push(usize::from_ne_bytes(*info) as *mut Info);
+            let keep = !unwanted(event);
+            if !keep {
+                forgotten.extend(event.request());
             }
             keep
         });
@@ -171,12 +251,22 @@ pub(crate) unsafe extern "C" fn eq_open(
         if flags & !FI_WRITE != 0 {
             return Err(FiError::BADFLAGS);
         }
+        let signal = Signal::new()?;
+        let set = match check_object(wait_obj)? {
+            false => None,
+            true => {
+                let set = Set::new()?;
+                set.add(signal.raw())?;
+                Some(set)
+            }
+        };
         let inner = Eq {
             fabric: Arc::clone(&owner.inner),
             queue: Mutex::default(),
             telling: Mutex::default(),
-            signal: Signal::new()?,
-            waitable: check_object(wait_obj)?,
+            signal,
+            set,
+            endpoints: Attached::default(),
             writable: flags & FI_WRITE != 0,
             users: Users::default(),
         };
@@ -197,7 +287,10 @@ pub(crate) unsafe extern "C" fn eq_open(
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: a handle, or something that is refused.
-        unsafe { find::<EqObject, _>(fid)? }.inner.users.none()?;
+        unsafe { find::<EqObject, _>(fid)? }
+            .inner
+            .users
+            .none("endpoints, domains or address vectors that are bound to the event queue")?;
         // SAFETY: the program uses the queue no more.
         let object = unsafe { remove::<EqObject, _>(fid)? };
         object.inner.fabric.users.remove();
@@ -209,10 +302,10 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
     status(|| {
         // SAFETY: a handle, or something that is refused.
         let eq = &unsafe { find::<EqObject, _>(fid)? }.inner;
-        match command {
-            FI_GETWAIT if eq.waitable => {
+        match (command, &eq.set) {
+            (FI_GETWAIT, Some(set)) => {
                 // SAFETY: room for a descriptor, as the command asks for.
-                unsafe { crate::object::output(arg.cast(), eq.signal.raw()) }
+                unsafe { crate::object::output(arg.cast(), set.raw()) }
             }
             _ => Err(FiError::NOSYS),
         }
@@ -225,14 +318,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
 /// A handle, or something that is refused.
 pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<()> {
     // SAFETY: as the caller promises.
-    let eq = &unsafe { find::<EqObject, _>(fid)? }.inner;
-    let queue = eq.queue.lock();
-    if queue.events.is_empty() {
-        eq.signal.clear();
-        Ok(())
-    } else {
-        Err(FiError::AGAIN)
-    }
+    unsafe { find::<EqObject, _>(fid)? }.inner.arm()
 }
 
 /// Takes or peeks at an event.
@@ -248,13 +334,15 @@ unsafe fn take(
 ) -> Result<usize> {
     // Under the lock all the way: of two threads each gets an event of its own.
     let mut queue = eq.queue.lock();
-    let (number, bytes) = match queue.events.front() {
+    let (number, bytes, seen) = match queue.events.front_mut() {
         None => {
             eq.signal.clear();
             return Err(FiError::AGAIN);
         }
         Some(Event::Failed(_)) => return Err(FiError::AVAIL),
-        Some(Event::Plain { event, bytes }) => (*event, bytes),
+        Some(Event::Plain {
+            event, bytes, seen, ..
+        }) => (*event, bytes, seen),
     };
     // Connection data is cut to the room there is; everything else has to fit, or stays (fi_eq(3)).
     let least = match number {
@@ -271,10 +359,30 @@ unsafe fn take(
         // SAFETY: not null, so it is room for a number.
         unsafe { *event = number };
     }
+    *seen = true;
     if flags & FI_PEEK == 0 {
         queue.events.pop_front();
     }
     Ok(len)
+}
+
+/// The same, after a look at the connections if there is none.
+///
+/// # Safety
+/// As [`take`].
+unsafe fn poll(
+    eq: &Eq,
+    event: *mut u32,
+    buf: *mut c_void,
+    len: usize,
+    flags: u64,
+) -> Result<usize> {
+    // SAFETY: as the caller promises.
+    match unsafe { take(eq, event, buf, len, flags) } {
+        // SAFETY: as above.
+        Err(FiError::AGAIN) if eq.progress() => unsafe { take(eq, event, buf, len, flags) },
+        result => result,
+    }
 }
 
 unsafe extern "C" fn read(
@@ -288,7 +396,7 @@ unsafe extern "C" fn read(
         // SAFETY: a handle, or something that is refused.
         let eq = &unsafe { find::<EqObject, _>(eq)? }.inner;
         // SAFETY: room as the caller promises.
-        unsafe { take(eq, event, buf, len, flags) }
+        unsafe { poll(eq, event, buf, len, flags) }
     })
 }
 
@@ -303,19 +411,20 @@ unsafe extern "C" fn sread(
     count(|| {
         // SAFETY: a handle, or something that is refused.
         let eq = &unsafe { find::<EqObject, _>(eq)? }.inner;
-        if !eq.waitable {
-            return Err(FiError::INVAL);
-        }
+        let set = eq.set.as_ref().ok_or(FiError::INVAL)?;
         let deadline = Deadline::of(timeout);
         loop {
             // SAFETY: room as the caller promises.
-            match unsafe { take(eq, event, buf, len, flags) } {
+            match unsafe { poll(eq, event, buf, len, flags) } {
+                Err(FiError::AGAIN) if deadline.passed() => return Err(FiError::AGAIN),
                 Err(FiError::AGAIN) => {}
                 result => return result,
             }
-            if !readable(&[eq.signal.raw()], &deadline)? {
-                return Err(FiError::AGAIN);
-            }
+            match eq.arm() {
+                Ok(()) => readable(&[set.raw()], &deadline)?,
+                Err(FiError::AGAIN) => continue,
+                Err(error) => return Err(error),
+            };
         }
     })
 }
@@ -387,7 +496,7 @@ unsafe extern "C" fn write(
         }
         // SAFETY: so many bytes, as the caller promises.
         let bytes = unsafe { crate::object::list(buf.cast::<u8>(), len)? }.to_vec();
-        eq.push(Event::Plain { event, bytes });
+        eq.push(Event::plain(event, bytes));
         Ok(len)
     })
 }

@@ -202,7 +202,7 @@ fn domain(domain: &mut DomainAttr, offer: &Offer) -> Result<()> {
     domain.cntr_cnt = 65_536;
     domain.mr_iov_limit = MR_IOV_LIMIT;
     domain.caps = offer::COMM | offer.caps & FI_AV_USER_ID;
-    domain.mr_cnt = 1_000_000;
+    domain.mr_cnt = 1 << 18;
     if offer.av_keys {
         domain.auth_key_size = FI_AV_AUTH_KEY;
     }

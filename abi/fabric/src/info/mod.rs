@@ -15,8 +15,10 @@ use crate::errno::{FiError, Result};
 use crate::object::status;
 use crate::sys::*;
 use filter::Hints;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char, c_int};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// The fabric and the domain by name.
 pub(crate) const FABRIC_NAME: &CStr = c"rkey";
@@ -77,7 +79,7 @@ fn find(
     let (source, dest) = addresses(node, service, flags, hints, format)?;
     for address in [source, dest].into_iter().flatten() {
         if !rkey_device::names::is_of_this_host(address.ip()) {
-            tracing::info!("{address} is not an address of this host");
+            tell_of_stranger(address.ip());
             return Err(FiError::NODATA);
         }
     }
@@ -96,6 +98,21 @@ fn find(
         list.add(&offer, format, source, dest)?;
     }
     list.finish()
+}
+
+/// Tells, once for each address, that nobody on another host can be reached: programs ask for one peer again and again.
+fn tell_of_stranger(address: IpAddr) {
+    /// More are told to those who ask for more.
+    const MOST: usize = 64;
+    static TOLD: Mutex<BTreeSet<IpAddr>> = Mutex::new(BTreeSet::new());
+    let mut told = TOLD.lock();
+    if told.len() < MOST && told.insert(address) {
+        tracing::warn!(
+            "no match: {address} is not an address of this host, and rkey reaches processes on this host only"
+        );
+    } else {
+        tracing::info!("{address} is not an address of this host");
+    }
 }
 
 /// The addresses of this side and of the peer.

@@ -344,13 +344,21 @@ pub(super) fn ranges(iov: &[iovec]) -> Result<Ranges> {
     let range = |piece: &iovec| {
         VaRange::new(piece.iov_base as u64, piece.iov_len as u64)
             .filter(|range| !range.is_empty())
-            .ok_or(FiError::INVAL)
+            .ok_or_else(|| no_range(piece))
     };
     match iov {
         [] => Err(FiError::INVAL),
         [one] => Ok(smallvec![range(one)?]),
         many => many.iter().map(range).collect(),
     }
+}
+
+#[cold]
+fn no_range(piece: &iovec) -> FiError {
+    FiError::INVAL.because(format_args!(
+        "{} B from {:p} on cannot be registered: there has to be a byte at least, and none behind the last address",
+        piece.iov_len, piece.iov_base
+    ))
 }
 
 /// The description of a DMA-buf.

@@ -72,8 +72,8 @@ fn bind_counter(mr: &Mr, counter: &Arc<Counter>, flags: u64) -> Result<()> {
     }
     // FI-070, FI-071.
     if mr.domain.has(FI_MR_RMA_EVENT) && !mr.rma_event {
-        tracing::warn!(
-            "a counter can be bound to a region of an FI_MR_RMA_EVENT domain only if it was registered with FI_RMA_EVENT"
+        rkey_device::denials::refused(
+            "a counter can be bound to a region of an FI_MR_RMA_EVENT domain only if it was registered with FI_RMA_EVENT",
         );
         return Err(FiError::INVAL);
     }

@@ -11,6 +11,7 @@ use crate::object::find;
 use crate::sys::*;
 use rkey_device::base::range::VaRange;
 use rkey_device::core::{Attempt, LocalUse};
+use rkey_device::denials::refused;
 use rkey_device::engine::Sge;
 use std::ffi::c_void;
 
@@ -65,7 +66,7 @@ pub(crate) fn collective(
 #[cold]
 fn refuse(why: &str, usage: LocalUse, addr: u64, len: u32) -> FiError {
     let what = Attempt::Local(usage);
-    tracing::warn!("{what} of {len} B at {addr:#x} refused: {why}");
+    refused(&format!("{what} of {len} B at {addr:#x} refused: {why}"));
     FiError::INVAL
 }
 
@@ -133,7 +134,7 @@ fn described(
     let key = mr.region.local_key;
     // SAFETY: nothing is registered or closed through the table here.
     let table = unsafe { domain.device.protection() };
-    match table.check_local(mr.group, key, inside, u64::from(len), usage) {
+    match table.allows(mr.group, mr.region.id, inside, u64::from(len), usage) {
         // The endpoint's key is not that of the region's own place in the table.
         Ok(_) if domain.av_keys => Ok(Sge {
             addr,
@@ -151,7 +152,7 @@ fn described(
             key: group.everything(),
         }),
         Err(denial) => {
-            tracing::warn!("{}", denial.in_one_line());
+            refused(&denial.in_one_line());
             Err(FiError::ACCES)
         }
     }

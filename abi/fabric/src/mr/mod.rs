@@ -7,6 +7,7 @@
 //! | [`bind`] | counters and endpoints |
 //! | [`refresh`] | pages that changed |
 //! | [`keyed`] | authorization keys from address vectors |
+//! | [`mappings`] | what is mapped in the process |
 //! | [`persistent`] | memory that outlives the process |
 //! | [`raw`] | raw keys: of our regions, and of peers |
 //! | [`local`] | descriptors in data transfers |
@@ -18,6 +19,7 @@ pub(crate) mod attr;
 pub(crate) mod bind;
 mod keyed;
 pub(crate) mod local;
+mod mappings;
 pub(crate) mod persistent;
 pub(crate) mod raw;
 pub(crate) mod refresh;

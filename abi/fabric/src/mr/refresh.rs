@@ -4,9 +4,10 @@
 //! itself. What is enforced here is what the mode in force asks of the program.
 
 #![allow(unsafe_code)]
-// UNSAFETY: asks the kernel about memory, and changes a region for which the program answers.
+// UNSAFETY: changes a region for which the program answers.
 
 use super::attr::ranges;
+use super::mappings;
 use super::region::{Mr, MrObject};
 use crate::domain::Domain;
 use crate::errno::{FiError, Result};
@@ -15,36 +16,16 @@ use crate::sys::*;
 use rkey_device::base::range::VaRange;
 use rkey_device::core::Change;
 
-const PAGE: u64 = 4096;
-/// Pages that the kernel is asked about at a time.
-const AT_ONCE: u64 = 1 << 16;
-
-/// Whether every byte is in memory that is mapped.
-fn is_mapped(range: &VaRange) -> bool {
-    let mut residence = vec![0u8; AT_ONCE.min(range.len() / PAGE + 2) as usize];
-    let mut at = range.start() / PAGE * PAGE;
-    while at < range.end() {
-        let len = (range.end() - at).min(residence.len() as u64 * PAGE);
-        // SAFETY: the list has a byte for each page of the range that is asked about; the range itself is not touched.
-        let failed = unsafe { libc::mincore(at as *mut _, len as usize, residence.as_mut_ptr()) };
-        if failed != 0 {
-            return false;
-        }
-        at += len;
-    }
-    true
-}
-
 /// Whether a region can be used at once. With `FI_MR_ALLOCATED` memory that is not there is refused
 /// (FI-061); with `FI_MR_MMU_NOTIFY` it waits for a refresh (FI-069, FI-260).
 pub(super) fn check_backed(domain: &Domain, ranges: &[VaRange]) -> Result<bool> {
     let (allocated, notify) = (domain.has(FI_MR_ALLOCATED), domain.has(FI_MR_MMU_NOTIFY));
-    if !allocated && !notify || ranges.iter().all(is_mapped) {
+    if !allocated && !notify || mappings::back(ranges)? {
         return Ok(true);
     }
     if allocated {
-        tracing::warn!(
-            "the memory of a region is not all mapped: in an FI_MR_ALLOCATED domain it has to be when it is registered"
+        rkey_device::denials::refused(
+            "the memory of a region is not all mapped, or only reserved: in an FI_MR_ALLOCATED domain it has to be when it is registered",
         );
         return Err(FiError::FAULT);
     }
@@ -79,9 +60,9 @@ pub(super) unsafe fn refresh(object: &MrObject, arg: *const MrModify) -> Result<
         if !mr.ranges.iter().any(|own| own.contains(range)) {
             return Err(FiError::INVAL);
         }
-        if !is_mapped(range) {
-            return Err(FiError::FAULT);
-        }
+    }
+    if !mappings::back(&asked)? {
+        return Err(FiError::FAULT);
     }
     if notify {
         renew(mr)?;
@@ -94,7 +75,7 @@ fn renew(mr: &Mr) -> Result<()> {
     let mut state = mr.state.lock();
     if state.unbacked {
         // It takes all of it to be there.
-        if !mr.ranges.iter().all(is_mapped) {
+        if !mappings::back(&mr.ranges)? {
             return Ok(());
         }
         if !state.unconfigured {

@@ -427,8 +427,8 @@ fn enable(object: &MrObject) -> Result<()> {
         };
     }
     if mr.domain.has(FI_MR_ENDPOINT) && state.endpoint.is_none() {
-        tracing::warn!(
-            "a region of an FI_MR_ENDPOINT domain has to be bound to an endpoint before it is enabled"
+        rkey_device::denials::refused(
+            "a region of an FI_MR_ENDPOINT domain has to be bound to an endpoint before it is enabled",
         );
         return Err(FiError::OPBADSTATE);
     }

@@ -1,6 +1,7 @@
 //! Atomics on a peer's memory.
 
 use crate::harness::*;
+use crate::peer::until;
 use crate::registration::pair;
 use rkey_fi::sys::*;
 use std::ffi::c_int;
@@ -64,7 +65,7 @@ fn fetch(
     }
 }
 
-/// Proves: FI-098, FI-099, FI-180, FI-I11, FI-I49
+/// Proves: FI-023, FI-098, FI-099, FI-180, FI-I11, FI-I49
 #[test]
 fn atomics_need_the_right_to_write_and_to_give_values_back_the_right_to_read() {
     for mode in [0, FI_MR_VIRT_ADDR] {
@@ -150,4 +151,77 @@ fn numbers_of_sixteen_bytes() {
     assert_eq!(memory[..16], (1u128 << 64).to_ne_bytes());
     let two_and_a_quarter = (0x4000_u128 << 64 | 0x9000_0000_0000_0000).to_ne_bytes();
     assert_eq!(memory[16..26], two_and_a_quarter[..10]);
+}
+
+/// The old value goes to memory that has the right of a read's result, and the operand comes from memory that has that of
+/// a write's source.
+///
+/// Proves: FI-092, FI-093
+#[test]
+fn operands_and_old_values_need_their_rights_where_buffers_are_registered() {
+    let (a, b, peer) = pair(&Wish::mode(FI_MR_LOCAL));
+    let mut target = vec![9u8, 0, 0, 0, 0, 0, 0, 0];
+    let remote = b.reg(&mut target, REMOTE, 1, 0).unwrap();
+    let mut sum = 9;
+    for (operand, result) in [
+        (FI_WRITE, FI_READ),
+        (FI_READ, FI_READ),
+        (FI_WRITE, FI_WRITE),
+        (FI_SEND, FI_RECV),
+    ] {
+        let (mut one, mut old) = (vec![1u8, 0, 0, 0], vec![0u8; 4]);
+        let from = a.reg(&mut one, operand, 0, 0).unwrap();
+        let into = a.reg(&mut old, result, 0, 0).unwrap();
+        let good = (operand, result) == (FI_WRITE, FI_READ);
+        // SAFETY: a live handle; the buffers stay until the completion.
+        let code = again(|| unsafe {
+            let call = (*(*a.ep).atomic).readwrite;
+            let (at, to) = (one.as_ptr().cast(), old.as_mut_ptr().cast());
+            let (from, into, none) = (from.desc(), into.desc(), null_mut());
+            call(
+                a.ep, at, 1, from, to, into, peer, 0, 1, FI_UINT32, FI_SUM, none,
+            )
+        });
+        assert_eq!(code, if good { 0 } else { -libc::EACCES as isize });
+        if good {
+            assert!(a.completion(&[&b]).is_ok());
+            assert_eq!(old, [sum, 0, 0, 0]);
+            sum += 1;
+        }
+        assert_eq!((from.close(), into.close()), (0, 0));
+    }
+    assert_eq!(remote.close(), 0);
+    assert_eq!(target[0], sum);
+}
+
+/// The operand is copied in the call: it needs no registration, also where others do, and may go at once.
+#[test]
+fn an_injected_atomic_is_carried_out_and_not_told() {
+    for mode in [0, FI_MR_LOCAL] {
+        let (a, b, peer) = pair(&Wish::mode(mode));
+        let mut target = vec![0u8; 8];
+        let mr = b.reg(&mut target, REMOTE, 1, 0).unwrap();
+        for round in 1..=3u64 {
+            let mut operand = Box::new(5u64);
+            let code = again(|| {
+                // SAFETY: live handles, and a number.
+                unsafe {
+                    let inject = (*(*a.ep).atomic).inject;
+                    let from = (&raw const *operand).cast();
+                    inject(a.ep, from, 1, peer, 0, 1, FI_UINT64, FI_SUM)
+                }
+            });
+            assert_eq!(code, 0, "mode {mode:#x}");
+            *operand = 1000;
+            until("the sum", || {
+                while let Some(entry) = poll(b.cq) {
+                    assert!(entry.is_err(), "the target is not told");
+                }
+                assert!(poll(a.cq).is_none(), "success is not told");
+                // SAFETY: the peer's endpoint is driven by this thread only.
+                unsafe { target.as_ptr().cast::<u64>().read_volatile() == 5 * round }
+            });
+        }
+        assert_eq!(mr.close(), 0);
+    }
 }

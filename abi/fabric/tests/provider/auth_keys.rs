@@ -55,21 +55,14 @@ impl Keyed {
 
     /// An endpoint that waits to be enabled.
     fn waiting(&self, av: *mut FidAv) -> Side {
-        let (ep, cq, _) = open_disabled(self.domain, self.info);
-        assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
-        Side {
-            fabric: self.fabric,
-            domain: self.domain,
-            cq,
-            av,
-            ep,
-            eq: null_mut(),
-        }
+        let side = Side::waiting((self.fabric, self.domain), self.info);
+        assert_eq!(bind(side.ep.cast(), av.cast(), 0), 0);
+        Side { av, ..side }
     }
 
     fn endpoint(&self, av: *mut FidAv) -> Side {
         let side = self.waiting(av);
-        assert_eq!(enable(&side), 0);
+        assert_eq!(side.enable(), 0);
         side
     }
 
@@ -97,10 +90,6 @@ impl Keyed {
         };
         if code == 0 { Ok(Mr(mr)) } else { Err(code) }
     }
-}
-
-fn enable(side: &Side) -> c_int {
-    control(side.ep.cast(), FI_ENABLE, null_mut())
 }
 
 fn insert_key(av: *mut FidAv, key: &[u8]) -> Result<u64, c_int> {
@@ -433,10 +422,10 @@ fn a_key_of_an_enabled_endpoint_stays() {
     assert_eq!(remove(av, numbers[0], FI_AUTH_KEY), 0);
     assert_eq!(remove(av, numbers[0], FI_AUTH_KEY), INVAL);
     let end = keyed.waiting(av);
-    assert_eq!(enable(&end), INVAL, "there is no key");
+    assert_eq!(end.enable(), INVAL, "there is no key");
     insert_key(av, b"one").unwrap();
     insert_key(av, b"two").unwrap();
-    assert_eq!(enable(&end), INVAL, "max_ep_auth_key is 1");
+    assert_eq!(end.enable(), INVAL, "max_ep_auth_key is 1");
 }
 
 /// Proves: FI-I20

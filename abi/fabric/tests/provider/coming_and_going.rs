@@ -1,9 +1,11 @@
 //! Peers that come and go: what they leave at an endpoint that stays.
 
 use crate::harness::*;
-use crate::peer::{Peer, hear, is_peer};
+use crate::outsider::Outsider;
+use crate::peer::{Peer, hear, is_peer, until};
 use rkey_fi::sys::*;
 use std::ptr::null_mut;
+use std::time::Duration;
 
 /// Queue pairs that the device may have, and how many peers come.
 const ROOM: &str = "24";
@@ -165,4 +167,51 @@ fn what_peers_leave_unread_is_bounded_for_all_of_them_together() {
     receive(stays.ep, &mut into, None);
     assert_eq!(stays.completion(&[&side]).unwrap().len, 8);
     leave(side);
+}
+
+/// Both sides ask at the same time. Ours is turned down: what the peer has made serves us as well.
+#[test]
+fn the_connection_of_a_peer_serves_who_could_not_make_one() {
+    let (side, outsider) = (Side::open(&Wish::default()), Outsider::open());
+    let number = side.insert(&outsider.name());
+    let at = b"x".as_ptr().cast();
+    // SAFETY: a live handle, and a byte that is copied.
+    let inject = || unsafe { ((*(*side.ep).msg).inject)(side.ep, at, 1, number) };
+    assert_eq!(inject(), -(libc::EAGAIN as isize), "it is connecting");
+    let asked = outsider.caller(PATIENCE).unwrap();
+    let there = address_of(&name_of(side.ep));
+    let line = outsider.connect(there, &outsider.hello(there), 1).unwrap();
+    // Mostly it has taken note of this connection by then; otherwise the test shows less.
+    std::thread::sleep(Duration::from_millis(200));
+    asked.reject("later");
+    until("the message goes", || {
+        // It may ask once more, before it has taken notice of ours.
+        if let Some(asked) = outsider.caller(Duration::from_millis(1)) {
+            asked.reject("later");
+        }
+        inject() == 0
+    });
+    until("the message comes", || line.has_heard());
+}
+
+/// The program does not hear of an injected message that arrives, but it does of one that does not (fi_msg(3)).
+#[test]
+fn an_injected_message_that_does_not_arrive_is_told() {
+    let (side, outsider) = (Side::open(&Wish::default()), Outsider::open());
+    let number = side.insert(&outsider.name());
+    let inject = || {
+        // SAFETY: a live handle, and a byte that is copied.
+        unsafe { ((*(*side.ep).tagged).inject)(side.ep, b"x".as_ptr().cast(), 1, number, 7) }
+    };
+    assert_eq!(inject(), -(libc::EAGAIN as isize), "it is connecting");
+    let asked = outsider.caller(PATIENCE).unwrap();
+    let answer = outsider.answer(&asked);
+    // It takes nothing, and goes.
+    let line = outsider.accept(asked, &answer, 0).unwrap();
+    assert_eq!(again(inject), 0);
+    assert!(poll(side.cq).is_none(), "it is on its way");
+    drop(line);
+    drop(outsider);
+    let error = side.completion(&[]).unwrap_err();
+    assert!(error.err > 0 && error.flags & (FI_TAGGED | FI_SEND) == FI_TAGGED | FI_SEND);
 }

@@ -3,12 +3,13 @@
 use crate::harness::*;
 use crate::peer::{Peer, hear, is_peer, say};
 use rkey_fi::sys::*;
+use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 const AGAIN: isize = -(libc::EAGAIN as isize);
 
-fn wish() -> Wish {
+pub(crate) fn wish() -> Wish {
     Wish {
         ep_type: FI_EP_MSG,
         ..Wish::default()
@@ -16,7 +17,7 @@ fn wish() -> Wish {
 }
 
 /// Looks at a queue without taking anything: the kind of the event, or why there is none.
-fn look(eq: *mut FidEq) -> Result<u32, isize> {
+pub(crate) fn look(eq: *mut FidEq) -> Result<u32, isize> {
     let (mut event, mut room) = (0, [0u64; 64]);
     let at = room.as_mut_ptr().cast();
     // SAFETY: a live handle, and room of our own.
@@ -24,7 +25,7 @@ fn look(eq: *mut FidEq) -> Result<u32, isize> {
     if code > 0 { Ok(event) } else { Err(code) }
 }
 
-fn wait_for(eq: *mut FidEq, wanted: Result<u32, isize>) {
+pub(crate) fn wait_for(eq: *mut FidEq, wanted: Result<u32, isize>) {
     let started = Instant::now();
     while look(eq) != wanted {
         assert!(
@@ -37,7 +38,7 @@ fn wait_for(eq: *mut FidEq, wanted: Result<u32, isize>) {
 }
 
 /// A passive endpoint that listens.
-fn listen(fabric: *mut FidFabric, eq: *mut FidEq) -> *mut FidPep {
+pub(crate) fn listen(fabric: *mut FidFabric, eq: *mut FidEq) -> *mut FidPep {
     let mut pep = null_mut();
     // SAFETY: live handles, and an information of the provider's.
     unsafe {
@@ -54,7 +55,7 @@ fn connect(pep: *mut FidPep) -> (*mut FidEp, *mut FidEq) {
     connect_to(&name_of_pep(pep))
 }
 
-fn name_of_pep(pep: *mut FidPep) -> Vec<u8> {
+pub(crate) fn name_of_pep(pep: *mut FidPep) -> Vec<u8> {
     let mut name = vec![0u8; 128];
     let mut len = name.len();
     let at = name.as_mut_ptr().cast();
@@ -120,14 +121,26 @@ fn a_closed_endpoint_is_not_heard_of() {
 
 /// Accepts the request that is in the queue: the endpoint and its completion queue.
 fn accept(fabric: *mut FidFabric, eq: *mut FidEq) -> (*mut FidEp, *mut FidCq) {
-    let info = take(eq).info;
+    accept_request(fabric, take(eq).info, eq, |_| {})
+}
+
+/// The same with the information of the request, and a queue for the events of the endpoint, which is prepared before
+/// it is connected.
+pub(crate) fn accept_request(
+    fabric: *mut FidFabric,
+    info: *mut Info,
+    events: *mut FidEq,
+    prepare: impl FnOnce(*mut FidEp),
+) -> (*mut FidEp, *mut FidCq) {
     let mut domain = null_mut();
     // SAFETY: live handles, and the information of a request.
     unsafe {
         let open = (*(*fabric).ops).domain;
         assert_eq!(open(fabric, info, &mut domain, null_mut()), 0);
         let (here, cq, _) = open_disabled(domain, info);
-        assert_eq!(bind(here.cast(), eq.cast(), 0), 0);
+        assert_eq!(bind(here.cast(), events.cast(), 0), 0);
+        assert_eq!(control(here.cast(), FI_ENABLE, null_mut()), 0);
+        prepare(here);
         assert_eq!(((*(*here).cm).accept)(here, null_mut(), 0), 0);
         (here, cq)
     }
@@ -143,6 +156,66 @@ fn take(eq: *mut FidEq) -> EqCmEntry {
         assert!(read(eq, &mut event, at, size_of_val(&room), 0) > 0);
         room.as_ptr().cast::<EqCmEntry>().read()
     }
+}
+
+/// A client that goes as soon as it is connected: the server hears of the connection first, then of its end, and gets
+/// the receives back that it has posted, before the end and after it.
+#[test]
+fn the_end_of_a_connection_is_told_after_its_beginning() {
+    let (fabric, _) = open_domain(wish().version, wish().info());
+    let eq = event_queue(fabric);
+    let pep = listen(fabric, eq);
+    for round in 0..12 {
+        let (ep, theirs) = connect(pep);
+        wait_for(eq, Ok(FI_CONNREQ));
+        let (ours, client) = (event_queue(fabric), (ep as usize, theirs as usize));
+        let client = std::thread::spawn(move || {
+            let (ep, theirs) = (client.0 as *mut FidEp, client.1 as *mut FidEq);
+            wait_for(theirs, Ok(FI_CONNECTED));
+            // SAFETY: a live handle.
+            assert_eq!(unsafe { ((*(*ep).cm).shutdown)(ep, 0) }, 0);
+        });
+        let (here, cq) = accept_request(fabric, take(eq).info, ours, |ep| post(ep, 1));
+        // Somebody looks all the time, also before the connection is known to be there.
+        let started = Instant::now();
+        while look(ours) == Err(AGAIN) {
+            let _ = poll(cq).map(|flushed| assert_flushed(flushed, 1));
+            assert!(started.elapsed() < PATIENCE, "no event");
+        }
+        assert_eq!(look(ours), Ok(FI_CONNECTED), "round {round}");
+        take(ours);
+        while look(ours) == Err(AGAIN) {
+            let _ = poll(cq).map(|flushed| assert_flushed(flushed, 1));
+            assert!(started.elapsed() < PATIENCE, "no event");
+        }
+        assert_eq!(look(ours), Ok(FI_SHUTDOWN), "round {round}");
+        take(ours);
+        post(here, 2);
+        while !poll(cq).is_some_and(|flushed| assert_flushed(flushed, 2)) {
+            assert!(started.elapsed() < PATIENCE, "a receive waits for ever");
+        }
+        client.join().unwrap();
+        let all: [*mut Fid; 4] = [here.cast(), ep.cast(), ours.cast(), theirs.cast()];
+        assert_eq!(all.map(close), [0; 4]);
+    }
+    assert_eq!(close(pep.cast()), 0);
+}
+
+/// Posts a receive of nothing.
+fn post(ep: *mut FidEp, context: usize) {
+    let context = context as *mut c_void;
+    // SAFETY: a live handle; no memory is passed.
+    let code = unsafe { ((*(*ep).msg).recv)(ep, null_mut(), 0, null_mut(), 0, context) };
+    assert_eq!(code, 0);
+}
+
+/// A receive came back without a message; whether it is the one with this context.
+fn assert_flushed(flushed: Result<CqTaggedEntry, CqErrEntry>, context: usize) -> bool {
+    let Err(error) = flushed else {
+        panic!("nothing was sent");
+    };
+    assert_eq!(error.err, libc::ECANCELED);
+    error.op_context as usize == context
 }
 
 /// Nothing is under way: only looking at the queue tells.
@@ -182,4 +255,52 @@ fn the_end_of_a_process_is_noticed_by_a_peer_that_only_looks() {
     }
     assert_eq!(look(eq), Ok(FI_SHUTDOWN));
     assert_eq!((close(here.cast()), close(pep.cast())), (0, 0));
+}
+
+/// What a program writes into its queue by itself is only bytes, whatever it calls them: requests that come later are
+/// told, and those of clients that have gone are forgotten, beside it.
+#[test]
+fn events_of_the_program_are_no_requests() {
+    let (fabric, _) = open_domain(wish().version, wish().info());
+    let mut eq: *mut FidEq = null_mut();
+    // SAFETY: a live handle, attributes of our own, and room for a handle.
+    unsafe {
+        let mut attr: EqAttr = std::mem::zeroed();
+        attr.flags = FI_WRITE;
+        let open = (*(*fabric).ops).eq_open;
+        assert_eq!(open(fabric, &mut attr, &mut eq, null_mut()), 0);
+    }
+    let pep = listen(fabric, eq);
+    // Shorter than a request, and with something that is no address where one would be.
+    let written: [&[u8]; 3] = [b"", b"four", &[0x41; 32]];
+    for bytes in written {
+        // SAFETY: a live handle, and so many bytes.
+        let code = unsafe {
+            let write = (*(*eq).ops).write;
+            write(eq, FI_CONNREQ, bytes.as_ptr().cast(), bytes.len(), 0)
+        };
+        assert_eq!(code, bytes.len() as isize);
+    }
+    let clients = [connect(pep), connect(pep)];
+    // Mostly both have been heard of by then; otherwise the test shows less.
+    std::thread::sleep(Duration::from_millis(200));
+    for bytes in written {
+        let (mut event, mut room) = (0, [0u8; 64]);
+        // SAFETY: a live handle, and room of our own.
+        let code = unsafe {
+            let read = (*(*eq).ops).read;
+            read(eq, &mut event, room.as_mut_ptr().cast(), room.len(), 0)
+        };
+        assert_eq!((code, event), (bytes.len() as isize, FI_CONNREQ));
+        assert_eq!(&room[..bytes.len()], bytes);
+    }
+    // Both have come, though the first found the program's events in the queue.
+    for _ in clients {
+        wait_for(eq, Ok(FI_CONNREQ));
+        take(eq);
+    }
+    for (ep, theirs) in clients {
+        assert_eq!((close(ep.cast()), close(theirs.cast())), (0, 0));
+    }
+    assert_eq!((close(pep.cast()), close(eq.cast())), (0, 0));
 }

@@ -191,8 +191,18 @@ pub(crate) fn open_domain(version: u32, info: *mut Info) -> (*mut FidFabric, *mu
 impl Side {
     pub(crate) fn open(wish: &Wish) -> Self {
         let info = wish.info();
-        let (fabric, domain) = open_domain(wish.version, info);
-        let (ep, cq, av) = open_ep(domain, info);
+        let side = Self::waiting(open_domain(wish.version, info), info);
+        assert_eq!(bind(side.ep.cast(), side.av.cast(), 0), 0);
+        assert_eq!(side.enable(), 0);
+        side
+    }
+
+    /// A side in a domain: the endpoint waits for its address vector, bound to no event queue, and to be enabled.
+    pub(crate) fn waiting(
+        (fabric, domain): (*mut FidFabric, *mut FidDomain),
+        info: *mut Info,
+    ) -> Self {
+        let (ep, cq, av) = open_disabled(domain, info);
         Self {
             fabric,
             domain,
@@ -201,6 +211,10 @@ impl Side {
             ep,
             eq: null_mut(),
         }
+    }
+
+    pub(crate) fn enable(&self) -> c_int {
+        control(self.ep.cast(), FI_ENABLE, null_mut())
     }
 
     /// Opens an event queue and binds the domain to it.
@@ -328,6 +342,11 @@ impl Side {
         let code = again(|| unsafe {
             ((*(*self.ep).rma).write)(self.ep, at, len, desc, peer, addr, key, null_mut())
         });
+        self.end_of(code)
+    }
+
+    /// What became of a transfer that was posted with a code.
+    fn end_of(&self, code: isize) -> c_int {
         if code != 0 {
             return code as c_int;
         }
@@ -352,10 +371,7 @@ impl Side {
         let code = again(|| unsafe {
             ((*(*self.ep).rma).read)(self.ep, at, len, desc, peer, addr, key, null_mut())
         });
-        if code != 0 {
-            return code as c_int;
-        }
-        self.completion(&[]).err().map_or(0, |error| error.err)
+        self.end_of(code)
     }
 }
 

@@ -91,6 +91,17 @@ fn the_number_of_regions_is_no_limit() {
         let answer = ask_with(V1_22, 0, 0, |domain| domain.mr_cnt = mr_cnt);
         assert_eq!(answer, Ok((0, 0)), "{mr_cnt}");
     }
+    // And what the provider says is none either.
+    let wish = Wish::default();
+    // SAFETY: the information of the provider.
+    let count = unsafe { (*(*wish.info()).domain_attr).mr_cnt };
+    let side = Side::open(&wish);
+    let mut buffer = [0u8; 8];
+    let regions: Vec<Mr> = (0..=count as u64)
+        .map(|key| side.reg(&mut buffer, REMOTE, key, 0).unwrap())
+        .collect();
+    assert!(regions.len() > count);
+    assert!(regions.into_iter().all(|mr| mr.close() == 0));
 }
 
 /// Proves: FI-250

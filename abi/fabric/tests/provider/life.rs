@@ -221,23 +221,17 @@ fn counters_of_an_endpoint_count_what_peers_do_through_it() {
     };
     let first = register(&mut before, 1);
     let open = |counted: bool| {
-        let (ep, cq, av) = open_disabled(domain, wish.info());
-        assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
+        let side = Side::waiting((fabric, domain), wish.info());
+        let ep = side.ep;
+        assert_eq!(bind(ep.cast(), side.av.cast(), 0), 0);
         if counted {
             assert_eq!(bind(ep.cast(), reads.cast(), FI_REMOTE_READ), 0);
             assert_eq!(bind(ep.cast(), writes.cast(), FI_REMOTE_WRITE), 0);
             let again = bind(ep.cast(), reads.cast(), FI_REMOTE_WRITE);
             assert_eq!(again, -libc::EBUSY);
         }
-        assert_eq!(control(ep.cast(), FI_ENABLE, null_mut()), 0);
-        Side {
-            fabric,
-            domain,
-            cq,
-            av,
-            ep,
-            eq: null_mut(),
-        }
+        assert_eq!(side.enable(), 0);
+        side
     };
     let (counted, plain) = (open(true), open(false));
     let second = register(&mut own, 2);

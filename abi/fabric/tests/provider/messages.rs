@@ -291,6 +291,32 @@ fn messages_are_peeked_at_claimed_and_discarded() {
     );
 }
 
+/// Two messages are claimed with one context: each can be received, in the order in which they were claimed.
+#[test]
+fn messages_that_were_claimed_with_one_context_are_all_received() {
+    let (a, b, peer) = pair(&Wish::default());
+    for (tag, byte) in [(5, 1), (6, 2), (7, 3)] {
+        tsend(&a, peer, &[byte; 4], tag, 0);
+        loop {
+            assert_eq!(look(&b, tag, FI_PEEK | FI_CLAIM, 77, &mut []), 0);
+            match b.completion(&[&a]) {
+                Ok(entry) => break assert_eq!(entry.tag, tag),
+                Err(error) => assert_eq!(error.err, libc::ENOMSG),
+            }
+        }
+    }
+    let mut into = [0u8; 4];
+    for byte in [1, 2] {
+        assert_eq!(look(&b, 5, FI_CLAIM, 77, &mut into), 0);
+        assert!(b.completion(&[&a]).is_ok());
+        assert_eq!(into, [byte; 4]);
+    }
+    assert_eq!(look(&b, 5, FI_CLAIM | FI_DISCARD, 77, &mut []), 0);
+    assert_eq!(b.completion(&[&a]).unwrap().tag, 7);
+    let none = look(&b, 5, FI_CLAIM, 77, &mut into);
+    assert_eq!(none, -(libc::EINVAL as isize));
+}
+
 /// Memory at the end of the address space, which no process has: an error of each message that goes there.
 #[test]
 fn buffers_that_cannot_be_are_errors_of_their_messages() {
@@ -412,4 +438,66 @@ fn a_peer_that_is_not_there_is_an_error_of_the_call() {
         -libc::EINVAL,
         "nobody has that number"
     );
+}
+
+/// Some go straight from the link to their receive, some through a buffer, and some are read from their sender.
+#[test]
+fn messages_match_in_order_whichever_way_they_take() {
+    const COUNT: usize = 90;
+    let (a, b, peer) = pair(&Wish::default());
+    let lens = [8, 9000, 600];
+    let sent: Vec<_> = (0..COUNT)
+        .map(|n| vec![n as u8 + 1; lens[n % lens.len()]])
+        .collect();
+    let mut got = vec![vec![0u8; 9000]; COUNT];
+    let (early, late) = got.split_at_mut(COUNT / 2);
+    for (n, into) in early.iter_mut().enumerate() {
+        trecv(&b, FI_ADDR_UNSPEC, into, 5, 0, n);
+    }
+    for (n, bytes) in sent.iter().enumerate() {
+        tsend(&a, peer, bytes, 5, n);
+    }
+    for (n, into) in late.iter_mut().enumerate() {
+        trecv(&b, FI_ADDR_UNSPEC, into, 5, 0, COUNT / 2 + n);
+    }
+    let mut contexts = Vec::new();
+    for _ in 0..COUNT {
+        let entry = b.completion(&[&a]).unwrap();
+        let n = entry.op_context as usize;
+        assert_eq!(entry.len, sent[n].len());
+        contexts.push(n);
+    }
+    contexts.sort_unstable();
+    assert!(contexts.into_iter().eq(0..COUNT));
+    let mut contexts: Vec<_> = (0..COUNT)
+        .map(|_| a.completion(&[&b]).unwrap().op_context as usize)
+        .collect();
+    contexts.sort_unstable();
+    assert!(contexts.into_iter().eq(0..COUNT));
+    for (n, (into, bytes)) in got.iter().zip(&sent).enumerate() {
+        assert!(into[..bytes.len()] == **bytes, "message {n}");
+    }
+}
+
+/// Messages that fail at their sender cost it no credit: those that follow still arrive.
+#[test]
+fn messages_that_never_left_leave_room_for_others() {
+    let (a, b, peer) = pair(&Wish::default());
+    let hole = map_at(0, 8192, libc::PROT_NONE);
+    // SAFETY: an address without memory: the provider has to survive it.
+    let nothing = unsafe { std::slice::from_raw_parts(hole as *const u8, 8192) };
+    // More than a peer may send that nobody has asked for.
+    for n in 0..600 {
+        tsend(&a, peer, nothing, 5, n);
+        assert_eq!(a.completion(&[]).unwrap_err().err, libc::EFAULT);
+    }
+    let bytes = [7u8; 8192];
+    tsend(&a, peer, &bytes, 5, 1);
+    // It came with its payload: it is sent before anybody asks for it.
+    assert_eq!(a.completion(&[&b]).unwrap().op_context as usize, 1);
+    let mut into = [0u8; 8192];
+    trecv(&b, FI_ADDR_UNSPEC, &mut into, 5, 0, 2);
+    assert_eq!(b.completion(&[&a]).unwrap().op_context as usize, 2);
+    assert_eq!(into, bytes);
+    unmap(hole, 8192);
 }

@@ -37,6 +37,15 @@ fn allocated_means_that_pages_are_there_at_registration() {
         b.reg_at(at, 2 * PAGE, REMOTE, 1, 0).err(),
         Some(-libc::EFAULT)
     );
+    // Addresses that are only reserved have no pages either.
+    map_at(at + PAGE, PAGE, libc::PROT_NONE);
+    assert_eq!(
+        b.reg_at(at, 2 * PAGE, REMOTE, 1, 0).err(),
+        Some(-libc::EFAULT)
+    );
+    map_at(at + PAGE, PAGE, libc::PROT_READ);
+    assert_eq!(b.reg_at(at, 2 * PAGE, REMOTE, 1, 0).unwrap().close(), 0);
+    unmap(at + PAGE, PAGE);
     let mr = b.reg_at(at, PAGE, REMOTE, 1, 0).unwrap();
     assert_eq!(mr.refresh(&[]), -libc::ENOSYS);
     assert_eq!(mr.close(), 0);
@@ -65,9 +74,9 @@ fn with_allocated_pages_that_are_replaced_all_the_same_are_found() {
 #[test]
 fn with_notification_unbacked_memory_waits_for_a_refresh() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_MMU_NOTIFY));
-    let at = map_at(0, PAGE, RW);
-    unmap(at, PAGE);
+    let at = map_at(0, PAGE, libc::PROT_NONE);
     let mr = b.reg_at(at, PAGE, REMOTE, 1, 0).unwrap();
+    assert_eq!(mr.refresh(&[]), -libc::EFAULT);
     map_at(at, PAGE, RW);
     assert_eq!(
         a.write(peer, &[1; 8], 0, 1),
@@ -109,9 +118,11 @@ fn a_refresh_is_of_the_region_and_of_memory_that_is_there() {
         unmap(at + PAGE, PAGE);
         assert_eq!(mr.refresh(&part(0, PAGE)), 0);
         assert_eq!(mr.refresh(&part(PAGE, PAGE)), -libc::EFAULT);
+        map_at(at + PAGE, PAGE, libc::PROT_NONE);
+        assert_eq!(mr.refresh(&part(PAGE, PAGE)), -libc::EFAULT);
         assert_eq!(mr.refresh(&[]), -libc::EFAULT);
         assert_eq!(mr.close(), 0);
-        unmap(at, PAGE);
+        unmap(at, 2 * PAGE);
     }
 }
 

@@ -28,13 +28,23 @@ pub(crate) fn hear() -> Option<String> {
     (read > 0).then(|| line.trim().to_owned())
 }
 
+/// The name of an endpoint as a word.
+pub(crate) fn word_of_name(side: &Side) -> String {
+    let name = name_of(side.ep);
+    name.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// The name that a word stands for.
+pub(crate) fn name_in(word: &str) -> Vec<u8> {
+    let pairs = word.as_bytes().chunks_exact(2);
+    pairs
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
+
 /// In the peer: tells the name of an endpoint.
 pub(crate) fn say_name(side: &Side) {
-    let hex: String = name_of(side.ep)
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect();
-    say(&hex);
+    say(&word_of_name(side));
 }
 
 /// This program, running only `test`, as the peer.
@@ -86,11 +96,11 @@ impl Peer {
 
     /// The name of its endpoint.
     pub(crate) fn name(&mut self) -> Vec<u8> {
-        let hex = self.heard();
-        let pairs = hex.as_bytes().chunks_exact(2);
-        pairs
-            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
-            .collect()
+        name_in(&self.heard())
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn tell(&mut self, what: &str) {

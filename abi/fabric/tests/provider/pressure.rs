@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// More than any endpoint takes unasked.
 const MANY: u64 = 100_000;
 /// When nothing is taken for so long, nothing will be.
-const CALM: Duration = Duration::from_millis(300);
+const CALM: Duration = Duration::from_secs(1);
 const AGAIN: isize = -(libc::EAGAIN as isize);
 
 /// Sides of which the second progresses by itself, with queues of so many entries.
@@ -154,5 +154,41 @@ fn a_full_queue_takes_no_operations() {
         assert!(a.completion(&[]).is_ok());
     }
     assert_eq!(a.write(peer, &bytes, 0, 1), 0);
+    assert_eq!(mr.close(), 0);
+}
+
+/// `fi_tx_size_left` falls with every operation that is under way, and comes back.
+#[test]
+fn what_is_under_way_leaves_less_room() {
+    let (a, b, peer) = open(0);
+    let mut buffer = [0u8; 8];
+    let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
+    let bytes = [7u8; 8];
+    assert_eq!(a.write(peer, &bytes, 0, 1), 0);
+    // SAFETY: a live handle.
+    let left = || unsafe { ((*(*a.ep).ops).tx_size_left)(a.ep) };
+    let all = left();
+    let (at, none) = (bytes.as_ptr().cast::<c_void>(), null_mut());
+    // Nothing is complete before somebody looks, and the last ones wait for a receive there.
+    for under_way in 1..=48 {
+        // SAFETY: a live handle; the bytes stay.
+        let code = unsafe {
+            match under_way % 3 {
+                0 => ((*(*a.ep).rma).write)(a.ep, at, 8, none, peer, 0, 1, none),
+                1 => ((*(*a.ep).tagged).inject)(a.ep, at, 8, peer, 1),
+                _ => ((*(*a.ep).tagged).send)(a.ep, at, 8, none, peer, 1, none),
+            }
+        };
+        assert_eq!(code, 0);
+        assert_eq!(all - left(), under_way);
+    }
+    for _ in 0..32 {
+        assert!(a.completion(&[]).is_ok());
+    }
+    let started = Instant::now();
+    while left() != all {
+        while poll(a.cq).is_some() {}
+        assert!(started.elapsed() < PATIENCE, "{} of {all}", left());
+    }
     assert_eq!(mr.close(), 0);
 }

@@ -4,6 +4,7 @@ use crate::harness::*;
 use rkey_fi::sys::*;
 use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// A domain with a context and two endpoints that share it.
@@ -34,28 +35,19 @@ impl Sharing {
         let srx = srx_of(domain);
         let mut common: *mut FidAv = null_mut();
         let ends = [0, 1].map(|_| {
-            let (ep, cq, own) = open_disabled(domain, info);
+            let mut side = Side::waiting((fabric, domain), info);
             if common.is_null() {
-                common = own;
+                common = side.av;
             }
+            side.av = common;
+            let ep = side.ep;
             assert_eq!(bind(ep.cast(), common.cast(), 0), 0);
-            assert_eq!(
-                control(ep.cast(), FI_ENABLE, null_mut()),
-                -269,
-                "not bound to the context"
-            );
+            assert_eq!(side.enable(), -269, "not bound to the context");
             assert_eq!(bind(ep.cast(), srx.cast(), 1), -260, "no flags");
             assert_eq!(bind(ep.cast(), srx.cast(), 0), 0);
             assert_eq!(bind(ep.cast(), srx.cast(), 0), -libc::EBUSY);
-            assert_eq!(control(ep.cast(), FI_ENABLE, null_mut()), 0);
-            Side {
-                fabric,
-                domain,
-                cq,
-                av: common,
-                ep,
-                eq: null_mut(),
-            }
+            assert_eq!(side.enable(), 0);
+            side
         });
         Self { srx, ends }
     }
@@ -337,6 +329,57 @@ pub(crate) struct Server {
     pub(crate) srx: *mut FidEp,
 }
 
+/// Endpoints come and go while a thread looks for messages in the context that they share.
+#[test]
+fn endpoints_close_while_their_shared_receives_are_used() {
+    const CLOSES: usize = 5000;
+    let wish = Wish::default();
+    let info = shared_info(&wish);
+    let (_fabric, domain) = open_domain(wish.version, info);
+    let srx = srx_of(domain) as usize;
+    let (ep, cq, av) = open_disabled(domain, info);
+    let open = |ep: *mut FidEp| {
+        assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
+        assert_eq!(bind(ep.cast(), (srx as *mut FidEp).cast(), 0), 0);
+        assert_eq!(control(ep.cast(), FI_ENABLE, null_mut()), 0);
+    };
+    open(ep);
+    let (over, first) = (AtomicBool::new(false), cq as usize);
+    let closed = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                trecvmsg(srx as *mut FidEp, &mut [], 5, 7, FI_PEEK);
+                while poll(first as *mut FidCq).is_some() {}
+            }
+        });
+        // Threads that wait for each other cannot be ended: the process is.
+        scope.spawn(|| {
+            let (mut last, mut since) = (usize::MAX, Instant::now());
+            while !over.load(Ordering::Relaxed) {
+                let now = closed.load(Ordering::Relaxed);
+                if now != last {
+                    (last, since) = (now, Instant::now());
+                }
+                if since.elapsed() > PATIENCE {
+                    eprintln!("fi_close hangs after {now}");
+                    std::process::abort();
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        for _ in 0..CLOSES {
+            let (ep, cq, own) = open_disabled(domain, info);
+            open(ep);
+            let codes = (close(ep.cast()), close(cq.cast()), close(own.cast()));
+            assert_eq!(codes, (0, 0, 0));
+            closed.fetch_add(1, Ordering::Relaxed);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(close(ep.cast()), 0);
+}
+
 /// The next event, which is of this kind; what it is about.
 fn event(eq: *mut FidEq, wanted: u32) -> EqCmEntry {
     let started = Instant::now();
@@ -412,24 +455,17 @@ impl Server {
 
 /// An endpoint with queues of its own, and with a context if there is one.
 fn connected_side(
-    (fabric, domain): (*mut FidFabric, *mut FidDomain),
+    opened: (*mut FidFabric, *mut FidDomain),
     info: *mut Info,
     srx: *mut FidEp,
 ) -> Side {
-    let eq = event_queue(fabric);
-    let (ep, cq, av) = open_disabled(domain, info);
-    assert_eq!(bind(ep.cast(), eq.cast(), 0), 0);
+    let mut side = Side::waiting(opened, info);
+    side.eq = event_queue(side.fabric);
+    assert_eq!(bind(side.ep.cast(), side.eq.cast(), 0), 0);
     if !srx.is_null() {
-        assert_eq!(bind(ep.cast(), srx.cast(), 0), 0);
+        assert_eq!(bind(side.ep.cast(), srx.cast(), 0), 0);
     }
-    Side {
-        fabric,
-        domain,
-        cq,
-        av,
-        ep,
-        eq,
-    }
+    side
 }
 
 #[test]

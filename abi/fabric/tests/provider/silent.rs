@@ -24,7 +24,7 @@ fn socket(address: SocketAddr) -> (OwnedFd, libc::sockaddr_un, libc::socklen_t) 
 }
 
 /// What a side says first when it connects: whoever listens at the address that it is given hears it.
-fn first_words(of: &Side) -> Vec<u8> {
+pub(crate) fn first_words(of: &Side) -> Vec<u8> {
     // Below those that endpoints choose, and not that of another run of this test.
     let port = 1024 + (std::process::id() % 40_000) as u16;
     let (listener, place, len) = socket(SocketAddr::from(([127, 0, 0, 1], port)));
@@ -54,7 +54,7 @@ fn first_words(of: &Side) -> Vec<u8> {
 const AGAIN: isize = -(libc::EAGAIN as isize);
 
 /// Says the same to another listener.
-fn say(words: &[u8], address: SocketAddr) -> OwnedFd {
+pub(crate) fn say(words: &[u8], address: SocketAddr) -> OwnedFd {
     let (client, place, len) = socket(address);
     // SAFETY: an address of this length, and bytes of our own.
     unsafe {

@@ -4,6 +4,7 @@ use crate::harness::*;
 use crate::registration::pair;
 use rkey_fi::sys::*;
 use std::collections::BTreeSet;
+use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -121,26 +122,79 @@ fn operations_on_a_region_that_goes_complete_or_fail() {
     assert_eq!((mr.close(), buffer), (0, vec![3; 32]));
 }
 
+/// A message for a side, and what came of it there and at the sender.
+fn send_from(
+    a: &Side,
+    b: &Side,
+    peer: u64,
+    bytes: &[u8],
+    desc: *mut c_void,
+) -> (Result<usize, c_int>, Result<(), c_int>) {
+    let at = bytes.as_ptr().cast();
+    // SAFETY: a live handle; the buffer outlives the endpoint's use of it.
+    let code =
+        again(|| unsafe { ((*(*a.ep).msg).send)(a.ep, at, bytes.len(), desc, peer, null_mut()) });
+    assert_eq!(code, 0);
+    let there = b.completion(&[a]).map(|entry| entry.len);
+    let here = a.completion(&[b]).map(|_| ());
+    (
+        there.map_err(|entry| entry.err),
+        here.map_err(|entry| entry.err),
+    )
+}
+
+/// Whether it comes with the message or is read from the sender: what is not written is no success.
+///
 /// Proves: FI-I08
 #[test]
 fn a_posted_buffer_whose_region_was_closed_is_not_written_to() {
-    let (a, b, peer) = pair(&Wish::mode(FI_MR_LOCAL));
-    let (mut into, mut bytes) = (vec![0u8; 16], vec![7u8; 16]);
-    let sink = b.reg(&mut into, FI_RECV, 0, 0).unwrap();
-    let source = a.reg(&mut bytes, FI_SEND, 0, 0).unwrap();
-    // SAFETY: live handles; the buffers outlive the endpoints' use of them.
-    unsafe {
-        let (recv, none) = ((*(*b.ep).msg).recv, null_mut());
-        let at = into.as_mut_ptr().cast();
-        assert_eq!(recv(b.ep, at, 16, sink.desc(), FI_ADDR_UNSPEC, none), 0);
-        assert_eq!(sink.close(), 0);
-        let send = (*(*a.ep).msg).send;
-        let at = bytes.as_ptr().cast();
-        assert_eq!(again(|| send(a.ep, at, 16, source.desc(), peer, none)), 0);
+    for (len, told) in [(16, Ok(())), (4096, Ok(())), (65536, Err(libc::EACCES))] {
+        let (a, b, peer) = pair(&Wish::mode(FI_MR_LOCAL));
+        let (mut into, mut bytes) = (vec![0u8; len], vec![7u8; len]);
+        let sink = b.reg(&mut into, FI_RECV, 0, 0).unwrap();
+        let source = a.reg(&mut bytes, FI_SEND, 0, 0).unwrap();
+        // SAFETY: a live handle; the buffer outlives the endpoint's use of it.
+        let code = unsafe {
+            let (recv, none) = ((*(*b.ep).msg).recv, null_mut());
+            let at = into.as_mut_ptr().cast();
+            recv(b.ep, at, len, sink.desc(), FI_ADDR_UNSPEC, none)
+        };
+        assert_eq!((code, sink.close()), (0, 0));
+        let came = send_from(&a, &b, peer, &bytes, source.desc());
+        assert_eq!(came, (Err(libc::EACCES), told), "{len} B");
+        assert_eq!((source.close(), into), (0, vec![0; len]));
     }
-    assert_eq!(b.completion(&[&a]).unwrap_err().err, libc::EACCES);
-    assert!(a.completion(&[&b]).is_ok());
-    assert_eq!((source.close(), into), (0, vec![0; 16]));
+}
+
+/// The first of two buffers may not be written any more: nothing of the message lands in the second one instead.
+#[test]
+fn a_payload_does_not_move_up_into_the_next_buffer() {
+    const HALF: usize = 32768;
+    let (a, b, peer) = pair(&Wish::mode(FI_MR_LOCAL));
+    let mut bytes = vec![7u8; 2 * HALF];
+    let (mut one, mut two) = (vec![0u8; HALF], vec![0u8; HALF]);
+    let source = a.reg(&mut bytes, FI_SEND, 0, 0).unwrap();
+    let first = b.reg(&mut one, FI_RECV, 0, 0).unwrap();
+    let second = b.reg(&mut two, FI_RECV, 0, 0).unwrap();
+    let iov = [iovec(&mut one), iovec(&mut two)];
+    let mut descs = [first.desc(), second.desc()];
+    // SAFETY: a live handle; the buffers outlive the endpoint's use of them.
+    let code = unsafe {
+        let (recvv, none) = ((*(*b.ep).msg).recvv, null_mut());
+        recvv(
+            b.ep,
+            iov.as_ptr(),
+            descs.as_mut_ptr(),
+            2,
+            FI_ADDR_UNSPEC,
+            none,
+        )
+    };
+    assert_eq!((code, first.close()), (0, 0));
+    let came = send_from(&a, &b, peer, &bytes, source.desc());
+    assert_eq!(came, (Err(libc::EACCES), Err(libc::EACCES)));
+    assert_eq!((source.close(), second.close()), (0, 0));
+    assert_eq!((one, two), (vec![0; HALF], vec![0; HALF]));
 }
 
 /// Proves: FI-186

@@ -12,9 +12,13 @@ use std::sync::mpsc;
 
 /// The `N` lines that this test, run once more by itself with some bits required, writes to standard error.
 fn log_of<const N: usize>(test: &str, mode: &str) -> [String; N] {
+    log_with(test, &[("RKEY_LOG", "warn"), ("FI_RKEY_MR_MODE", mode)])
+}
+
+/// The `N` lines that this test, run once more by itself with these variables, writes to standard error.
+fn log_with<const N: usize>(test: &str, variables: &[(&str, &str)]) -> [String; N] {
     let mut child = rerun(test)
-        .env("RKEY_LOG", "warn")
-        .env("FI_RKEY_MR_MODE", mode)
+        .envs(variables.iter().copied())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -73,6 +77,29 @@ fn a_refusal_is_told_once_on_each_side_in_the_words_of_libfabric() {
     assert!(lines.iter().all(|line| !line.contains("queue pair")));
 }
 
+/// A level that there is not does not silence refusals, and neither does an empty one.
+#[test]
+fn refusals_are_told_whatever_the_level_is_misspelt_as() {
+    if is_peer() {
+        let (a, _b, peer) = pair(&Wish::default());
+        assert_eq!(a.write(peer, &[6; 4], 0, 2), 266);
+        return wait_for_test();
+    }
+    let test = "words::refusals_are_told_whatever_the_level_is_misspelt_as";
+    let refusals = |lines: &[String]| {
+        let told = lines.iter().filter(|line| line.contains(" refused: "));
+        told.count()
+    };
+    let lines: [String; 2] = log_with(test, &[("RKEY_LOG", "")]);
+    assert_eq!(refusals(&lines), 2, "{lines:#?}");
+    for bad in ["banana", "-1"] {
+        let lines: [String; 3] = log_with(test, &[("RKEY_LOG", bad)]);
+        assert_eq!(refusals(&lines), 2, "{lines:#?}");
+        let told = format!("RKEY_LOG={bad:?} is not allowed: it has to be off, error, warn");
+        assert!(lines[0].contains(&told), "{lines:#?}");
+    }
+}
+
 #[test]
 fn a_use_against_the_mode_is_told_in_words() {
     if is_peer() {
@@ -88,6 +115,195 @@ fn a_use_against_the_mode_is_told_in_words() {
     }
     let [line] = log_of("words::a_use_against_the_mode_is_told_in_words", "");
     assert!(line.contains(" send of 8 B at 0x"), "{line}");
+}
+
+/// A number alone does not say what was wrong with a call: whoever asks reads it.
+#[test]
+fn whoever_asks_reads_why_calls_fail() {
+    if is_peer() {
+        let wish = Wish::default();
+        let side = Side::waiting(open_domain(wish.version, wish.info()), wish.info());
+        let mut bytes = vec![0u8; 100_000];
+        let at = bytes.as_mut_ptr().cast();
+        // SAFETY: live handles; nothing is sent or written.
+        unsafe {
+            let inject_write = (*(*side.ep).rma).inject;
+            let inject_write = |len, peer| inject_write(side.ep, at, len, peer, 0, 2);
+            let trecv = (*(*side.ep).tagged).recv;
+            let trecv = trecv(side.ep, at.cast(), 8, null_mut(), 0, 0, 0, null_mut());
+            assert_eq!([inject_write(8, 0), trecv], [-258; 2]);
+            assert_eq!(side.enable(), -267);
+            assert_eq!(bind(side.ep.cast(), side.av.cast(), 0), 0);
+            assert_eq!(side.enable(), 0);
+            assert_eq!(inject_write(8, 77), -libc::EINVAL as isize);
+            assert_eq!(inject_write(100_000, 0), -libc::EMSGSIZE as isize);
+        }
+        assert_eq!(
+            side.reg_at(4096, 0, REMOTE, 1, 0).unwrap_err(),
+            -libc::EINVAL
+        );
+        let mr = side.reg(&mut bytes, REMOTE, 1, 0).unwrap();
+        for open in [side.domain.cast(), side.cq.cast(), side.fabric.cast()] {
+            assert_eq!(close(open), -libc::EBUSY);
+        }
+        assert_eq!([mr.close(), close(side.ep.cast())], [0; 2]);
+        side.close_rest();
+        return;
+    }
+    let test = "words::whoever_asks_reads_why_calls_fail";
+    let lines: [String; 9] = log_with(test, &[("RKEY_LOG", "info")]);
+    for (line, words) in lines.iter().zip([
+        "the endpoint is not enabled (fi_enable)",
+        "the endpoint is not enabled (fi_enable)",
+        "the endpoint is bound to no address vector (fi_ep_bind)",
+        "fi_addr 0x4d is not in the address vector",
+        "what is injected (inject_size) has 4096 B at most",
+        "0 B from 0x1000 on cannot be registered",
+        "there still are 1 endpoint, 1 completion queue, 1 address vector, 1 memory region: fi_close",
+        "there still are endpoints that are bound to the completion queue",
+        "there still are domains, event queues or passive endpoints of the fabric",
+    ]) {
+        assert!(line.contains(words), "{lines:#?}");
+    }
+}
+
+/// The advice names the limit that was reached.
+#[test]
+fn the_limit_that_was_reached_is_named() {
+    if is_peer() {
+        let wish = Wish::default();
+        let (_fabric, domain) = open_domain(wish.version, wish.info());
+        let mut ep = null_mut();
+        // SAFETY: live handles, and room for a handle.
+        let code = unsafe { ((*(*domain).ops).endpoint)(domain, wish.info(), &mut ep, null_mut()) };
+        assert_eq!(code, -libc::ENOMEM);
+        return;
+    }
+    let test = "words::the_limit_that_was_reached_is_named";
+    for limit in ["RKEY_MAX_TOTAL_BYTES", "RKEY_MAX_REGION_BYTES"] {
+        let [line] = log_with(test, &[("RKEY_LOG", "warn"), (limit, "1")]);
+        assert_eq!(line.matches("RKEY_MAX").count(), 1, "{line}");
+        assert!(line.contains(&format!("(raise it with {limit})")), "{line}");
+    }
+}
+
+/// What this test, run once more by itself, reports to whoever watches it.
+fn reported(test: &str) -> String {
+    watched(test).0
+}
+
+/// The same, and what it writes to standard error meanwhile.
+fn watched(test: &str) -> (String, String) {
+    let name = format!("rkey-{}-{test}", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    std::fs::write(&file, "").unwrap();
+    let output = rerun(test)
+        .env("RKEY_REPORT", &file)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = std::fs::read_to_string(&file).unwrap();
+    // An empty line is of a device that was opened.
+    let lines = text.lines().filter(|line| !line.is_empty());
+    let text: String = lines.map(|line| format!("{line}\n")).collect();
+    std::fs::remove_file(&file).unwrap();
+    assert!(output.status.success(), "{text}");
+    (text, String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// Whoever asks for something wrong again and again is not drowned in answers, on neither side.
+#[test]
+fn refusals_are_told_as_seldom_as_it_takes() {
+    const MANY: usize = 5000;
+    if is_peer() {
+        let (a, _b, peer) = pair(&Wish::default());
+        for _ in 0..MANY {
+            assert_eq!(a.write(peer, &[6; 4], 0, 2), 266);
+        }
+        return;
+    }
+    let test = "words::refusals_are_told_as_seldom_as_it_takes";
+    let output = rerun(test)
+        .env("RKEY_LOG", "warn")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    let lines = text.lines().count();
+    assert!((2..MANY / 4).contains(&lines), "{lines} lines");
+    // And where somebody watches, he alone is told.
+    let (report, log) = watched(test);
+    assert!(
+        report.contains("further refusals are not listed"),
+        "{report}"
+    );
+    assert_eq!(log, "");
+}
+
+/// Both sides are in one process, and the refusal is one.
+#[test]
+fn a_refusal_within_a_process_is_reported_once() {
+    if is_peer() {
+        let (a, b, peer) = pair(&Wish::default());
+        for key in [2, 3] {
+            assert_eq!(a.write(peer, &[6; 4], 0, key), 266);
+        }
+        // What the devices have to say they have said when they are closed.
+        for side in [a, b] {
+            assert_eq!(close(side.ep.cast()), 0);
+            side.close_rest();
+        }
+        return;
+    }
+    let text = reported("words::a_refusal_within_a_process_is_reported_once");
+    for key in ["0x2", "0x3"] {
+        let said = format!("RDMA write of 4 B at 0x0 with requested key {key}");
+        assert_eq!(text.matches(&said).count(), 1, "{text}");
+    }
+    assert_eq!(
+        text.matches("Check that the key arrived").count(),
+        2,
+        "{text}"
+    );
+}
+
+/// Whoever watches reads of calls that the mode in force forbids, and not only of accesses.
+#[test]
+fn refusals_by_the_mode_are_reported() {
+    if is_peer() {
+        let wish = Wish::mode(FI_MR_LOCAL | FI_MR_RAW | FI_MR_ENDPOINT | FI_MR_ALLOCATED);
+        let (a, _b, peer) = pair(&wish);
+        let mut bytes = [1u8; 8];
+        // SAFETY: a live handle; nothing is sent.
+        let code = again(|| unsafe {
+            let send = (*(*a.ep).msg).send;
+            send(a.ep, bytes.as_ptr().cast(), 8, null_mut(), peer, null_mut())
+        });
+        assert_eq!(code, -(libc::EINVAL as isize));
+        let mr = a
+            .reg(&mut bytes, REMOTE | FI_READ | FI_WRITE, 1, 0)
+            .unwrap();
+        assert_eq!(mr.enable(), -258);
+        assert_eq!(mr.bind(a.ep, 0), 0);
+        assert_eq!(mr.enable(), 0);
+        assert_eq!(a.write_with(peer, &bytes, mr.desc(), 0, 77), -266);
+        let gone = map_at(0, 4096, RW);
+        unmap(gone, 4096);
+        assert_eq!(a.reg_at(gone, 64, REMOTE, 2, 0).unwrap_err(), -libc::EFAULT);
+        return;
+    }
+    let text = reported("words::refusals_by_the_mode_are_reported");
+    for (words, bit) in [
+        ("send of 8 B at 0x", "FI_MR_LOCAL"),
+        ("before it is enabled", "FI_MR_ENDPOINT"),
+        ("key 0x4d was not mapped", "FI_MR_RAW"),
+        ("is not all mapped", "FI_MR_ALLOCATED"),
+    ] {
+        let told = |line: &str| line.contains(words) && line.contains(bit) && line.contains(": ");
+        assert_eq!(text.lines().filter(|line| told(line)).count(), 1, "{text}");
+    }
+    assert_eq!(text.lines().count(), 4, "{text}");
 }
 
 /// A program that does not offer what the environment requires finds nothing, and reads why, once.
@@ -114,6 +330,30 @@ fn bits_that_a_program_lacks_are_named() {
     let [line] = log_of(test, "LOCAL,RAW,ENDPOINT,MMU_NOTIFY");
     let why = "requires FI_MR_RAW, FI_MR_MMU_NOTIFY, FI_MR_ENDPOINT, and";
     assert!(line.contains(why), "{line}");
+}
+
+/// A peer on another host is told once, and nobody has to ask.
+#[test]
+fn an_address_of_another_host_is_told() {
+    if is_peer() {
+        let provider = rkey_fi::fi_prov_ini();
+        for node in [c"192.0.2.77", c"192.0.2.77", c"192.0.2.78"] {
+            let (mut info, hints) = (null_mut(), Wish::default().info());
+            let service = c"7471".as_ptr();
+            // SAFETY: the entry point's structure, C strings, hints that it gave, and room for a list.
+            let code = unsafe {
+                ((*provider).getinfo)(V1_17, node.as_ptr(), service, 0, hints, &mut info)
+            };
+            assert_eq!(code, -libc::ENODATA);
+        }
+        return;
+    }
+    let test = "words::an_address_of_another_host_is_told";
+    let lines: [String; 2] = log_with(test, &[("RKEY_LOG", "warn")]);
+    for (line, address) in lines.iter().zip(["192.0.2.77", "192.0.2.78"]) {
+        let words = format!("{address} is not an address of this host");
+        assert!(line.contains(&words), "{lines:#?}");
+    }
 }
 
 /// `fi_cq_strerror` has the sentence for the data of the error, and the name without them.

@@ -33,6 +33,21 @@ fn a_program_that_loads_symbols_by_version() {
     }
 }
 
+/// The program that the README shows.
+#[test]
+fn the_example_writes_and_is_refused() {
+    let stage = Stage::new("write");
+    let source = include_str!("../../examples/write.c");
+    let program = compile(&stage, "write", source, &["-libverbs"]);
+    let text = stage.start(stage.command(program), "program").succeed();
+    for line in [
+        "the first write: success, the second: remote access error\n",
+        "the owner has: written by the peer\n",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+}
+
 /// Proves: VB-008
 #[test]
 fn signals_end_waits_as_they_end_a_read() {

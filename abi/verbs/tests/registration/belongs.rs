@@ -1,7 +1,8 @@
 //! What belongs to whom: objects of another context, what still has users, and which memory a call is about.
 
 use crate::world::{ALL, LEN, World, request, send, sge};
-use ibverbs::mr::{advise_mr, dereg_mr, reg_mr_iova2};
+use ibverbs::advise::advise_mr;
+use ibverbs::mr::{dereg_mr, reg_mr_iova2};
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{
     QpAttr, QpInitAttr, QpInitAttrEx, RecvWr, RwqIndTableInitAttr, SrqAttr, SrqInitAttr, Wq,

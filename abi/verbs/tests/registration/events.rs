@@ -250,7 +250,7 @@ fn a_message_before_the_receiver_is_ready_to_send() {
     // SAFETY: live objects, and room for a GID.
     unsafe {
         let gid = &raw mut attr.ah_attr.grh.dgid.0;
-        assert_eq!(ibverbs::context::query_gid(world.context, 1, 0, gid), 0);
+        assert_eq!(ibverbs::query::query_gid(world.context, 1, 0, gid), 0);
         attr.qp_state = QPS_INIT;
         let init = QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_ACCESS_FLAGS;
         assert_eq!(qp::modify_qp(b, &raw mut attr, init as i32), 0);

@@ -1,7 +1,8 @@
 //! Null regions: zeros to send, and a place for bytes that nobody wants.
 
 use crate::world::*;
-use ibverbs::mr::{advise_mr, alloc_null_mr, dereg_mr, reg_mr};
+use ibverbs::advise::advise_mr;
+use ibverbs::mr::{alloc_null_mr, dereg_mr, reg_mr};
 use ibverbs::rereg::rereg_mr;
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{Mr, MwBindInfo, SendWr, Sge};

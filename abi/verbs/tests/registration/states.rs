@@ -4,7 +4,7 @@
 use crate::world::*;
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{AhAttr, Qp, QpAttr, QpInitAttr, QpInitAttrEx, UdWr, Xrcd, XrcdInitAttr};
-use ibverbs::{ah, context, qp, xrc};
+use ibverbs::{ah, qp, query, xrc};
 use std::time::{Duration, Instant};
 
 /// Services: name, `enum ibv_qp_type`.
@@ -203,7 +203,7 @@ impl Maker {
         let mut attr = QpAttr::default().ah_attr;
         let gid = &raw mut attr.grh.dgid.0;
         // SAFETY: a live context, and room for a GID.
-        let code = unsafe { context::query_gid(self.world.context, 1, 0, gid) };
+        let code = unsafe { query::query_gid(self.world.context, 1, 0, gid) };
         assert_eq!(code, 0);
         (attr.is_global, attr.port_num) = (1, 1);
         attr

@@ -7,7 +7,7 @@ use ibverbs::sys::consts::*;
 use ibverbs::sys::{
     Context, Cq, Mr, Mw, MwBind, MwBindInfo, Pd, Qp, QpAttr, QpInitAttr, RecvWr, SendWr, Sge, Wc,
 };
-use ibverbs::{context, cq, device, mr, mw, pd, post, qp};
+use ibverbs::{context, cq, device, mr, mw, pd, post, qp, query};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
@@ -115,7 +115,7 @@ impl World {
         // SAFETY: live objects, and room for a GID.
         unsafe {
             let gid = &raw mut attr.ah_attr.grh.dgid.0;
-            assert_eq!(context::query_gid(self.context, 1, 0, gid), 0);
+            assert_eq!(query::query_gid(self.context, 1, 0, gid), 0);
             (attr.ah_attr.is_global, attr.ah_attr.port_num) = (1, 1);
             let connected = qp_type != QPT_UD;
             let rights = if connected { QP_ACCESS_FLAGS } else { QP_QKEY };

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::sync::Arc;
+use crate::sync::Ordering;
 use loom::sync::atomic::AtomicU64 as LoomU64;
 use loom::thread;
 

@@ -1,6 +1,7 @@
 //! The slab's life cycle, and many threads at once.
 
 use super::*;
+use crate::sync::Ordering;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU64 as Value;
 

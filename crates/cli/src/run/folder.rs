@@ -4,6 +4,7 @@
 //! the directory for temporary files, where the name may be taken: by us in an earlier run, or by somebody
 //! who wishes us ill. So it is used only when it is a directory of ours that others cannot change.
 
+use super::tidy::{FOLDER, tidy};
 use crate::failure::hinted;
 use anyhow::{Context, Result};
 use rkey_kit::delivery::{FrontEnd, PLACES};
@@ -39,7 +40,9 @@ pub(super) fn make(front_ends: &[FrontEnd]) -> Result<PathBuf> {
             .with_context(|| format!("{} cannot be reached", library.display()))?;
         found.push((front_end, library));
     }
-    let folder = private()?.join(name(found.iter().map(|(_, library)| library)));
+    let private = private()?;
+    tidy(&private);
+    let folder = private.join(name(found.iter().map(|(_, library)| library)));
     claim(&folder)
         .and_then(|()| {
             found
@@ -59,7 +62,7 @@ fn name<'a>(libraries: impl Iterator<Item = &'a PathBuf>) -> String {
             hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         }
     }
-    format!("run-{hash:016x}")
+    format!("{FOLDER}{hash:016x}")
 }
 
 /// A directory for temporary files that nobody else can change.

@@ -5,6 +5,7 @@
 //! `rkey` stays, to say at the end what was refused and why.
 
 mod folder;
+mod tidy;
 mod watch;
 
 use crate::failure::{hinted, report};
@@ -32,7 +33,8 @@ const HELP: &str = "\
 Examples (put `--` before a program that has options of its own):
   rkey run -- ib_write_bw & sleep 1; rkey run -- ib_write_bw 127.0.0.1
   rkey run -- fi_info -p rkey
-  rkey run --explain -- mpirun -n 4 ./program
+  rkey run --explain -- mpirun --mca pml cm --mca mtl ofi -n 4 ./program     (Open MPI)
+  rkey run --explain -- mpiexec -n 4 ./program                               (MPICH with ch4:ofi)
 
 What the program and all that it starts find in their environment:
   LD_PRELOAD, LD_LIBRARY_PATH   the library for verbs, libibverbs.so.1

@@ -4,13 +4,14 @@
 //! a program are handed on to it, and it decides what they do.
 
 use super::folder;
+use super::tidy::{REPORT, hold};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{
     SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH,
 };
 use signal_hook::iterator::Signals;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
@@ -63,27 +64,39 @@ fn end_as(status: ExitStatus) -> ExitCode {
 /// The file to which refusals are written. It goes with the value.
 struct Report {
     path: PathBuf,
+    /// Open as long as somebody waits for it.
+    _held: File,
 }
 
 impl Report {
     fn new() -> Result<Self> {
-        let path = folder::private()?.join(format!("refused-{}", std::process::id()));
+        let path = folder::private()?.join(format!("{REPORT}{}", std::process::id()));
         let _ = fs::remove_file(&path); // of an earlier process with our number
         let made = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
             .open(&path);
-        made.with_context(|| format!("{} cannot be made", path.display()))?;
-        Ok(Self { path })
+        let held = made.with_context(|| format!("{} cannot be made", path.display()))?;
+        hold(&held);
+        Ok(Self { path, _held: held })
     }
 
     fn print(&self) {
         let text = fs::read_to_string(&self.path).unwrap_or_default();
         if text.is_empty() {
-            eprintln!("rkey: no access was refused; calls that were are in the log");
+            eprintln!(
+                "rkey: no process opened a device: the program did not use RDMA, or took another way; for MPI see `rkey run --help`"
+            );
+        } else if text.trim().is_empty() {
+            eprintln!(
+                "rkey: no access was refused, and no call by the rules of registration; RKEY_LOG=info tells why others failed"
+            );
         } else {
-            eprint!("rkey: refused accesses:\n{text}");
+            eprintln!("rkey: refused accesses and calls:");
+            text.lines()
+                .filter(|line| !line.is_empty())
+                .for_each(|line| eprintln!("{line}"));
         }
     }
 }

@@ -5,11 +5,22 @@
 #![allow(clippy::needless_range_loop, clippy::large_enum_variant)]
 
 mod basics;
+mod completion_queues;
+mod counters;
+mod datagrams;
 mod exactly_once;
+mod faults;
 mod flow;
 mod groups;
-mod queues;
+mod inbox;
+mod limits;
+mod links;
+mod posts;
+mod refusals;
+mod retries;
 mod rights;
+mod shared_receives;
 mod support;
+mod unreliable;
 mod windows;
 mod xrc;

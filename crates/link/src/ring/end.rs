@@ -11,6 +11,7 @@ use super::receiver::{Cursor, Receiver};
 use super::sender::Sender;
 use crate::{Head, Incoming, Malformed, SendError, Ticket};
 use rkey_base::fault::Fault;
+use rkey_base::hint::prefetch_write;
 use rkey_base::shared::Place;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -116,8 +117,8 @@ impl End {
             self.refresh_for_slot()?;
         }
         if head.len > super::slot::INLINE_MAX && !self.sender.has_room() {
-            // Not an error yet: a smaller piece may still fit.
-            let _ = self.refresh();
+            // No room is not an error yet, a smaller piece may still fit; but what the peer says may have ended it all.
+            self.refresh().map_err(|_| SendError::Full)?;
         }
         let ticket = self.sender.send(head, fill)?;
         self.dirty.set(true);
@@ -241,7 +242,13 @@ impl End {
                 Ok(None)
             }
             Err(malformed) => Err(self.break_with(malformed)),
-            some => some,
+            Ok(some) => {
+                if self.receiver.is_ack_due() {
+                    // The peer has read the word: have it back by the time that it is written.
+                    prefetch_write(self.own.ack().as_ptr().cast());
+                }
+                Ok(some)
+            }
         }
     }
 

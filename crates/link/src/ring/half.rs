@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Version of the layout and of the meaning of every word in it.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// "rkeyhalf", read as a little-endian number.
 const MAGIC: u64 = u64::from_le_bytes(*b"rkeyhalf");
 

@@ -4,7 +4,7 @@
 //! look at it ([`Cursor`]), so that a poller can peek without taking any lock.
 
 use super::half::Half;
-use super::slot::{self, Body, PAYLOAD, Rules};
+use super::slot::{self, Body, Rules};
 use crate::{HeadFlags, Incoming, Malformed, Payload};
 use rkey_base::hint::prefetch_read;
 use rkey_base::shared::Foreign;
@@ -117,16 +117,16 @@ impl Receiver {
         let (head, body) = unsafe { slot::read(slot, first, &self.rules)? };
         let mut bytes = 0;
         let payload = match body {
-            Body::Inline => {
+            Body::Inline(at) => {
                 if behind && head.len > 16 {
                     let ahead = self.peer.slot(index + AHEAD);
-                    for line in (64..PAYLOAD + head.len as usize).step_by(64) {
+                    for line in (64..at + head.len as usize).step_by(64) {
                         prefetch_read(ahead.wrapping_add(line));
                     }
                 }
                 // SAFETY: the reader has checked that the length is at most 208, which is what a
-                // slot has after its head.
-                let bytes = unsafe { Foreign::new(slot.add(PAYLOAD), head.len as usize) };
+                // slot has after its head; a head is at most 48 bytes long.
+                let bytes = unsafe { Foreign::new(slot.add(at), head.len as usize) };
                 Payload::Bytes(bytes)
             }
             Body::Bounced(offset) => {
@@ -142,6 +142,12 @@ impl Receiver {
         self.taken_bytes.set(bytes);
         self.ack_now.set(head.flags.contains(HeadFlags::ACK_NOW));
         Ok(Some(Incoming { head, payload }))
+    }
+
+    /// Whether the taken piece is to be acknowledged at once.
+    #[inline]
+    pub(crate) fn is_ack_due(&self) -> bool {
+        self.ack_now.get()
     }
 
     /// Gives the taken slot back; says whether the acknowledgement is due now.

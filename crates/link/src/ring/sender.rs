@@ -5,7 +5,7 @@
 //! cache miss whenever the peer has written it.
 
 use super::half::Half;
-use super::slot::{self, BOUNCED, INLINE_MAX, PAYLOAD};
+use super::slot::{self, BOUNCED, INLINE_MAX};
 use crate::{Head, HeadFlags, Malformed, Op, SendError};
 use rkey_base::fault::Fault;
 use rkey_base::hint::prefetch_write;
@@ -16,6 +16,8 @@ use std::cell::Cell;
 const LINE: u64 = 64;
 /// How much of the payload ring ahead is prefetched: more costs more than it brings.
 const PREFETCH_PAYLOAD: u64 = 1024;
+/// The same at the beginning of the ring once it is empty: then nothing else is to be done.
+const PREFETCH_EMPTY: u32 = 4096;
 
 /// Puts pieces into our half.
 #[derive(Debug)]
@@ -33,6 +35,8 @@ pub(crate) struct Sender {
     head: u64,
     /// The same, freed by the peer.
     tail: Cell<u64>,
+    /// Bytes of the last piece there, until the ring is empty.
+    last_len: Cell<u32>,
     /// `head` after each of the last pieces, by slot.
     ends: Box<[u64]>,
 }
@@ -48,6 +52,7 @@ impl Sender {
             acked: Cell::new(0),
             head: 0,
             tail: Cell::new(0),
+            last_len: Cell::new(0),
             ends: vec![0; geometry.slots as usize].into_boxed_slice(),
         }
     }
@@ -84,7 +89,12 @@ impl Sender {
             // `acked` is at least 1 here, and its slot cannot have been used again, because the
             // window is smaller than the ring.
             let last = (acked - 1) as usize & (self.ends.len() - 1);
-            self.tail.set(self.ends[last]);
+            self.tail.set(self.tail.get().max(self.ends[last]));
+            if self.head == self.tail.get() {
+                // The peer has read what was at the beginning, where the next piece goes.
+                let len = self.last_len.take().min(PREFETCH_EMPTY);
+                self.prefetch_payload(0, len.into());
+            }
         }
     }
 
@@ -112,6 +122,11 @@ impl Sender {
         let size = u64::from(self.own.geometry().payload);
         let need = u64::from(len).next_multiple_of(LINE);
         let at = self.head & (size - 1);
+        if self.head == self.tail.get() {
+            // Nothing is in the ring: begin at its beginning, with lines that are in the caches.
+            let start = (self.head + (size - 1)) & !(size - 1);
+            return (need <= size).then_some((start, start + need));
+        }
         // A piece lies in one stretch; what is left at the end of the ring is skipped.
         let start = if at + need > size {
             self.head + (size - at)
@@ -138,9 +153,9 @@ impl Sender {
         if head.len == 0 {
             extension = if head.op.has_operands() { 16 } else { 0 };
         } else if head.len <= INLINE_MAX {
-            // SAFETY: payload begins 48 bytes into our 256-byte slot and is at most 208 bytes;
+            // SAFETY: payload begins at most 48 bytes into our 256-byte slot and is at most 208 bytes;
             // only this sender writes our slots.
-            let place = unsafe { Place::new(slot.add(PAYLOAD), head.len as usize) };
+            let place = unsafe { Place::new(slot.add(slot::payload_at(head)), head.len as usize) };
             fill(place).map_err(SendError::Fault)?;
             extension = head.len as u16;
         } else {
@@ -171,20 +186,31 @@ impl Sender {
         fill(place).map_err(SendError::Fault)?;
         // SAFETY: 8 bytes at offset 48 of our own slot.
         unsafe { slot::put_extension(slot, 0, offset) };
+        self.last_len.set(head.len);
+        if self.head == self.tail.get() {
+            // What was skipped is free.
+            self.tail.set(start);
+        } else {
+            self.prefetch_ahead(end, head.len);
+        }
         self.head = end;
-        self.prefetch_payload(end, head.len);
         Ok(())
     }
 
     /// Asks for the lines that the next piece of this size will use, if they are free.
     #[inline]
-    fn prefetch_payload(&self, from: u64, len: u32) {
+    fn prefetch_ahead(&self, from: u64, len: u32) {
         let size = u64::from(self.own.geometry().payload);
         let at = from & (size - 1);
         let len = u64::from(len).min(PREFETCH_PAYLOAD).min(size - at);
-        if from + len - self.tail.get() > size {
-            return;
+        if from + len - self.tail.get() <= size {
+            self.prefetch_payload(at, len);
         }
+    }
+
+    /// Asks for lines of the payload ring.
+    #[inline]
+    fn prefetch_payload(&self, at: u64, len: u64) {
         if let Some(place) = self.own.payload_place(at as usize, len as usize) {
             for line in (0..len as usize).step_by(LINE as usize) {
                 prefetch_write(place.as_ptr().wrapping_add(line));
@@ -247,7 +273,7 @@ impl Sender {
         let ahead = self.own.slot(index + 2);
         prefetch_write(ahead);
         if extension > 16 && extension != BOUNCED {
-            let used = PAYLOAD + usize::from(extension);
+            let used = slot::payload_at(head) + usize::from(extension);
             for line in (64..used).step_by(64) {
                 prefetch_write(ahead.wrapping_add(line));
             }

@@ -408,12 +408,34 @@ fn sleep_epochs_go_on() {
     }
 }
 
+/// The payload ring is full, and what the peer says when it is asked for room makes no sense: nothing is sent any more.
+#[test]
+fn nonsense_that_is_found_while_looking_for_room_ends_the_sending() {
+    let mut p = pair(SMALL);
+    let long = Head::new(Op::Send);
+    let full = (0..100).find(|_| send(&mut p.requester, &long, &[7; 2048]).is_err());
+    assert!(full.is_some_and(|sent| sent > 0));
+    p.responses.ack().store(77, Ordering::Release);
+    for len in [2048, 8] {
+        let sent = send(&mut p.requester, &long, &vec![7; len]);
+        assert!(matches!(sent, Err(SendError::Full)), "{sent:?}");
+    }
+    assert!(p.requester.broken().is_some());
+}
+
 /// A peer that writes random words all over its half, while we look at it.
 #[test]
 #[cfg_attr(miri, ignore = "long")]
 fn a_scribbling_peer_does_no_harm() {
     use std::sync::atomic::{AtomicBool, AtomicU64};
     struct Scribble<'a>(&'a Half);
+    /// Ends the other thread, also when this one fails.
+    struct Stops<'a>(&'a AtomicBool);
+    impl Drop for Stops<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
     let scribbled = pair(SMALL);
     let stop = AtomicBool::new(false);
     let words = SMALL.bytes() / 8;
@@ -447,6 +469,7 @@ fn a_scribbling_peer_does_no_harm() {
                 word(&Scribble(&scribbled.responses), at, value.rotate_left(3));
             }
         });
+        let _stops = Stops(&stop);
         let (mut taken, mut broken) = (0u64, 0u64);
         while taken < 2_000 || broken < 2_000 {
             // Both ends read a half that the other thread writes. Their own writes go there too,
@@ -482,6 +505,5 @@ fn a_scribbling_peer_does_no_harm() {
                 }
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }

@@ -11,7 +11,7 @@ use crate::{Malformed, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// The version of the whole protocol: packets, segment layout, slots.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 /// The most bytes of [`Hello::purpose`].
 pub const PURPOSE_MAX: usize = 1024;
 

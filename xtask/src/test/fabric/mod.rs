@@ -105,7 +105,7 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
     }
     Ok(Report {
         passed,
-        failed: wrong.len(),
+        failures: wrong,
         note: format!(
             "{} checks; rkey in every mode, tcp and shm beside it",
             checks.len()

@@ -212,8 +212,9 @@ unsafe extern "C" fn inject(
     datatype: c_int,
     op: c_int,
 ) -> isize {
+    let piece = one(buf, count);
     let lists = Lists {
-        operands: List::new(&one(buf, count), std::ptr::null_mut(), 1),
+        operands: List::new(&piece, std::ptr::null_mut(), 1),
         compare: List::NONE,
         result: List::NONE,
     };

@@ -7,7 +7,7 @@ use crate::sys::*;
 use std::ffi::c_int;
 
 /// Bytes of one operand list.
-const BYTES_MAX: usize = 4096;
+pub(in crate::ep) const BYTES_MAX: usize = 4096;
 
 /// The three forms of atomic calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

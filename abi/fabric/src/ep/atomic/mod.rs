@@ -10,13 +10,13 @@ mod compute;
 mod extended;
 
 pub(super) use calls::{OPS, of_message};
+pub(super) use compute::{BYTES_MAX, apply, size_of_type};
 pub(crate) use compute::{Kind, limits};
-pub(super) use compute::{apply, size_of_type};
 
 use super::deferred::Deferred;
 use super::header::{self, Header, Kind as HeaderKind, MAX_LEN};
 use super::operation::{Hold, Operation, What};
-use super::send::{Descriptors, QUIET};
+use super::send::Descriptors;
 use super::*;
 use crate::cq::Entry;
 use crate::mr::local;
@@ -117,15 +117,19 @@ impl Endpoint {
         &self,
         list: &[Ioc],
         desc: Descriptors<'_>,
+        inject: bool,
         size: usize,
         into: &mut Vec<u8>,
     ) -> Result<()> {
         for (index, piece) in list.iter().enumerate() {
             let len = piece.count * size;
             let addr = piece.addr as u64;
-            // Refused without a descriptor where one is needed, and without the right.
+            // Refused without a descriptor where one is needed, and without the right. What is copied here and now
+            // needs no registration.
             let usage = LocalUse::WriteSource;
-            local::element(&self.domain, &self.group, addr, len, desc.get(index), usage)?;
+            if !inject {
+                local::element(&self.domain, &self.group, addr, len, desc.get(index), usage)?;
+            }
             let start = into.len();
             into.resize(start + len, 0);
             // SAFETY: operands that the program hands over: its own memory, or a fault.
@@ -156,11 +160,10 @@ impl Endpoint {
         let mut payload = Vec::new();
         let inject = it.flags & FI_INJECT != 0;
         if !reads_only {
-            let desc = if inject { Descriptors::None } else { it.desc };
-            self.gather_operands(it.operands, desc, size, &mut payload)?;
+            self.gather_operands(it.operands, it.desc, inject, size, &mut payload)?;
         }
         if it.kind == Kind::Compare {
-            self.gather_operands(it.compare, it.compare_desc, size, &mut payload)?;
+            self.gather_operands(it.compare, it.compare_desc, inject, size, &mut payload)?;
         }
         let result = it
             .result
@@ -178,7 +181,7 @@ impl Endpoint {
                     LocalUse::AtomicResult,
                 )
             })
-            .collect::<Result<Vec<_>>>()?;
+            .collect::<Result<Sges>>()?;
         let (mut state, connection) = self.connection_to(live, it.peer)?;
         let report = Self::reports(live.tx.as_ref(), it.flags);
         self.make_room(live, &mut state, connection, 1, report)?;
@@ -211,10 +214,7 @@ impl Endpoint {
                 ..Entry::default()
             },
             report: Self::reports(live.tx.as_ref(), it.flags),
-            counts: deferred::counts(
-                it.deferred,
-                (it.flags & QUIET == 0 || live.counters[place].is_some()).then_some(place),
-            ),
+            counts: deferred::counts(it.deferred, Some(place)),
             connection,
             answered: true,
             turn: None,

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read lists of the program.
 
-use super::plan::Kind;
+use super::kind::Kind;
 use super::start::{Asked, Memory, element_size};
 use super::{BYTES_MAX, MEMBERS_MAX};
 use crate::domain::DomainObject;

@@ -3,8 +3,9 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use super::inbox::{APART, Body, Key, Name};
-use super::plan::{Kind, Plan};
+use super::inbox::{APART, Body, Key};
+use super::kind::Kind;
+use super::plan::Plan;
 use super::run::{End, Run};
 use super::*;
 use crate::av::set::{AvSetObject, new_address};
@@ -14,7 +15,6 @@ use crate::nosys;
 use crate::object::{find, handle_of, input, object, place, remove, status};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Weak;
 use std::time::Duration;
 
@@ -204,11 +204,7 @@ impl Endpoint {
         (fid, context): (usize, usize),
         by_itself: bool,
     ) {
-        let mut hasher = DefaultHasher::new();
-        for member in &members {
-            member.address.hash(&mut hasher);
-        }
-        let hash = hasher.finish();
+        let hash = names::members(members.iter().map(|member| member.address));
         let n = members.len();
         let mut guard = live.state.lock();
         let state = &mut *guard;

@@ -2,6 +2,7 @@
 //! way at most: nothing of it is complete there before we have taken our part. What exceeds that is refused, and what
 //! a connection has brought goes with it.
 
+use super::Name;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
@@ -11,13 +12,6 @@ const PARTS: u32 = 4096;
 const BYTES: usize = super::RUNS_MAX * super::WINDOW as usize * super::super::EAGER_MAX;
 /// In place of the number of an operation: the sender is no longer with the group.
 pub(super) const APART: u32 = u32::MAX;
-
-/// What all members call a group: its members, and how many groups of the same members there were before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Name {
-    pub(super) members: u64,
-    pub(super) instance: u32,
-}
 
 /// Whose part it is, and of what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,7 +56,7 @@ impl Body {
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     parts: HashMap<Key, VecDeque<Part>>,
-    /// Parts and bytes by connection.
+    /// Parts and bytes by connection, also of those that have brought some before.
     held: HashMap<usize, (u32, usize)>,
 }
 
@@ -100,9 +94,6 @@ impl Inbox {
         if let Some((parts, bytes)) = self.held.get_mut(&part.connection) {
             *parts -= 1;
             *bytes -= part.body.kept();
-            if *parts == 0 {
-                self.held.remove(&part.connection);
-            }
         }
     }
 
@@ -122,13 +113,13 @@ impl Inbox {
         }
     }
 
-    /// A connection is over; whether it leaves anything.
+    /// A connection is over; whether it has brought anything.
     pub(super) fn forget_connection(&mut self, connection: usize) -> bool {
-        let leaves = self.held.contains_key(&connection);
-        if leaves {
+        let used = self.held.remove(&connection).is_some();
+        if used {
             self.keep_only(|_, part| part.connection != connection);
         }
-        leaves
+        used
     }
 
     /// A group is closed.
@@ -189,7 +180,9 @@ mod tests {
         assert!(inbox.forget_connection(0) && !inbox.forget_connection(0));
         assert_eq!((inbox.parts.len(), inbox.held.len()), (1, 1));
         inbox.forget_group(key(2, 0).group);
-        assert!(inbox.parts.is_empty() && inbox.held.is_empty());
+        assert!(inbox.parts.is_empty());
+        // Nothing of it is left, and still it was used.
+        assert!(inbox.forget_connection(1) && inbox.held.is_empty());
         for seq in 0..PARTS {
             assert!(inbox.keep(key(1, seq), part(0, 0, 0)));
         }

@@ -12,18 +12,23 @@
 //! | --- | --- |
 //! | [`calls`] | the calls of programs |
 //! | [`group`] | joining and leaving |
+//! | [`names`] | what members call a group, and an operation |
 //! | [`start`] | checks of a call, and its working memory |
-//! | [`plan`] | who sends what to whom |
+//! | [`kind`] | the operations |
+//! | [`plan`], [`tree`] | who sends what to whom |
 //! | [`run`] | operations under way |
 //! | [`parts`], [`inbox`] | parts out and in |
 
 mod calls;
 mod group;
 mod inbox;
+mod kind;
+pub(crate) mod names;
 mod parts;
 mod plan;
 mod run;
 mod start;
+mod tree;
 
 pub(super) use calls::OPS;
 pub(crate) use calls::query;
@@ -32,7 +37,8 @@ pub(super) use group::join;
 use super::*;
 use group::Group;
 use header::Header;
-use inbox::{Inbox, Name};
+use inbox::Inbox;
+use names::Name;
 use run::{Finished, Run};
 use std::time::Instant;
 
@@ -84,6 +90,11 @@ impl Collective {
         self.runs.is_empty() && self.finished.is_empty() && self.telling.is_empty()
     }
 
+    /// Operations that are not complete.
+    pub(super) fn under_way(&self) -> usize {
+        self.runs.len()
+    }
+
     /// A connection is over. If it was in use, its peer is no longer with any group: what the two had for each other
     /// may be lost.
     pub(super) fn forget_connection(&mut self, connection: usize, peer: SocketAddr, was_up: bool) {
@@ -111,5 +122,56 @@ impl Collective {
     fn was(&self, name: Name) -> bool {
         let joined = self.instances.get(&name.members);
         joined.is_some_and(|&joined| name.instance < joined)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer that was accepted may send parts before we know that it is ready.
+    #[test]
+    fn a_member_is_gone_whose_connection_was_used_before_it_was_up() {
+        let [ours, theirs] = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let name = Name {
+            members: 7,
+            instance: 0,
+        };
+        for (brought, was_up) in [(false, false), (true, false), (false, true)] {
+            let mut it = Collective::default();
+            let members = [ours, theirs].map(|address| group::Member {
+                address,
+                left: false,
+            });
+            it.groups.push(Group {
+                address: 1,
+                name,
+                members: members.into(),
+                rank: 0,
+                next: 1,
+                joined: true,
+                broken: None,
+                fid: 0,
+                context: 0,
+            });
+            let key = inbox::Key {
+                from: theirs,
+                group: name,
+                seq: 1,
+            };
+            let part = inbox::Part {
+                connection: 3,
+                id: 1,
+                signature: 0,
+                body: inbox::Body::Here(Vec::new()),
+            };
+            if brought {
+                assert!(it.inbox.keep(key, part));
+                assert!(it.inbox.take(&key).is_some(), "nothing of it is left");
+            }
+            it.forget_connection(3, theirs, was_up);
+            let left = it.groups[0].members.iter().map(|member| member.left);
+            assert_eq!(left.collect::<Vec<_>>(), [false, brought || was_up]);
+        }
     }
 }

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: names memory of our own to the device.
 
-use super::inbox::{Body, Key, Name, Part};
+use super::inbox::{Body, Key, Part};
 use super::plan::{Receive, Send};
 use super::run::{Finished, Run};
 use super::*;
@@ -103,7 +103,7 @@ impl Endpoint {
         let operation = carrying(run.number, connection, None, Hold::Nothing);
         if bytes.len() <= EAGER_MAX {
             let iov = piece(bytes);
-            return self.send_with_payload(state, &iov, Vec::new(), header, operation, true);
+            return self.send_with_payload(state, &iov, Sges::new(), header, operation, true);
         }
         let mut copy = zeroed(bytes.len())?.into_boxed_slice();
         copy.copy_from_slice(bytes);
@@ -242,7 +242,7 @@ impl Endpoint {
             it.finished.push(Finished {
                 run,
                 fetched,
-                error: operation.error.map(|(error, _)| error),
+                error: operation.error.map(|trouble| trouble.0),
             });
         }
     }

@@ -8,60 +8,10 @@
 //! | allreduce | recursive doubling; members beyond a power of two hand theirs to a neighbour first |
 //! | allgather | a ring |
 //! | alltoall, reduce-scatter | pairwise exchange |
-//!
-//! In a tree members count from the root: the number of a member there is how far it is behind the root.
 
-use std::ffi::c_int;
+use super::kind::Kind;
+use super::tree::Tree;
 use std::ops::Range;
-
-/// A collective operation, numbered as in `enum fi_collective_op`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
-    Barrier,
-    Broadcast,
-    AllToAll,
-    AllReduce,
-    AllGather,
-    ReduceScatter,
-    Reduce,
-    Scatter,
-    Gather,
-}
-
-/// All of them, by number.
-const KINDS: [Kind; 9] = [
-    Kind::Barrier,
-    Kind::Broadcast,
-    Kind::AllToAll,
-    Kind::AllReduce,
-    Kind::AllGather,
-    Kind::ReduceScatter,
-    Kind::Reduce,
-    Kind::Scatter,
-    Kind::Gather,
-];
-
-impl Kind {
-    pub(crate) fn of(number: c_int) -> Option<Self> {
-        usize::try_from(number)
-            .ok()
-            .and_then(|number| KINDS.get(number))
-            .copied()
-    }
-
-    /// Whether values of members become one.
-    pub(crate) fn reduces(self) -> bool {
-        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
-    }
-
-    /// Whether one member is the source or the target.
-    pub(crate) fn has_root(self) -> bool {
-        matches!(
-            self,
-            Self::Broadcast | Self::Reduce | Self::Scatter | Self::Gather
-        )
-    }
-}
 
 /// What a member sends in a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,14 +45,14 @@ pub(super) struct Round {
 }
 
 impl Round {
-    fn send(to: usize, blocks: Range<usize>) -> Self {
+    pub(super) fn send(to: usize, blocks: Range<usize>) -> Self {
         Self {
             sends: vec![Send { to, blocks }],
             receive: None,
         }
     }
 
-    fn receive(from: usize, blocks: Range<usize>, how: How) -> Self {
+    pub(super) fn receive(from: usize, blocks: Range<usize>, how: How) -> Self {
         Self {
             sends: Vec::new(),
             receive: Some(Receive { from, blocks, how }),
@@ -188,102 +138,6 @@ impl Plan {
                 rounds: tree.up(|of| tree.relative(of), How::Put),
             },
         }
-    }
-}
-
-/// A binomial tree: the parent of a number is that number without its lowest bit.
-struct Tree {
-    n: usize,
-    root: usize,
-    /// Our number.
-    at: usize,
-}
-
-impl Tree {
-    fn new(n: usize, me: usize, root: usize) -> Self {
-        Self {
-            n,
-            root,
-            at: (me + n - root) % n,
-        }
-    }
-
-    fn member(&self, number: usize) -> usize {
-        (number + self.root) % self.n
-    }
-
-    /// The number of each member.
-    fn places(&self) -> Vec<usize> {
-        (0..self.n)
-            .map(|member| (member + self.n - self.root) % self.n)
-            .collect()
-    }
-
-    /// How many numbers a subtree may have.
-    fn span(&self, of: usize) -> usize {
-        match of {
-            0 => self.n.next_power_of_two(),
-            _ => 1 << of.trailing_zeros(),
-        }
-    }
-
-    /// The numbers of a subtree.
-    fn below(&self, of: usize) -> Range<usize> {
-        of..(of + self.span(of)).min(self.n)
-    }
-
-    /// The same, counted from our own number.
-    fn relative(&self, of: usize) -> Range<usize> {
-        let below = self.below(of);
-        let first = below.start.saturating_sub(self.at);
-        first..first + below.len()
-    }
-
-    /// Our children, the nearest first.
-    fn children(&self) -> Vec<usize> {
-        let distances = std::iter::successors(Some(1), |distance| Some(distance << 1));
-        distances
-            .take_while(|&distance| distance < self.span(self.at))
-            .map(|distance| self.at + distance)
-            .filter(|&child| child < self.n)
-            .collect()
-    }
-
-    fn parent(&self) -> Option<usize> {
-        (self.at > 0).then(|| self.at & (self.at - 1))
-    }
-
-    /// From the root to everybody: the blocks of whoever's subtree it is.
-    fn down(&self, blocks: impl Fn(usize) -> Range<usize>) -> Vec<Round> {
-        let mut rounds = Vec::new();
-        if let Some(parent) = self.parent() {
-            let from = self.member(parent);
-            rounds.push(Round::receive(from, blocks(self.at), How::Put));
-        }
-        // Who has most to pass on comes first.
-        let children = self.children().into_iter().rev();
-        rounds.push(Round {
-            sends: children
-                .map(|child| Send {
-                    to: self.member(child),
-                    blocks: blocks(child),
-                })
-                .collect(),
-            receive: None,
-        });
-        rounds
-    }
-
-    /// From everybody to the root.
-    fn up(&self, blocks: impl Fn(usize) -> Range<usize>, how: How) -> Vec<Round> {
-        let children = self.children().into_iter();
-        let mut rounds: Vec<_> = children
-            .map(|child| Round::receive(self.member(child), blocks(child), how))
-            .collect();
-        if let Some(parent) = self.parent() {
-            rounds.push(Round::send(self.member(parent), blocks(self.at)));
-        }
-        rounds
     }
 }
 
@@ -500,12 +354,5 @@ mod tests {
             }
             assert!(known.iter().all(|&all| all == (1 << n) - 1));
         }
-    }
-
-    #[test]
-    fn operations_have_the_numbers_of_the_headers() {
-        assert_eq!(Kind::of(0), Some(Kind::Barrier));
-        assert_eq!(Kind::of(8), Some(Kind::Gather));
-        assert_eq!((Kind::of(9), Kind::of(-1)), (None, None));
     }
 }

@@ -244,7 +244,7 @@ impl Endpoint {
                 };
                 let operation = Operation {
                     left: 0,
-                    error: stored.err().map(|error| (error, Vec::new())),
+                    error: stored.err().map(|error| Box::new((error, Vec::new()))),
                     what: What::Transmit,
                     entry: entry.clone(),
                     report: *report,

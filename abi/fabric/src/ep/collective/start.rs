@@ -2,7 +2,8 @@
 //! program's own again when the call returns; a result is written when the operation is complete.
 
 use super::calls::FLAGS;
-use super::plan::{Kind, Plan};
+use super::kind::Kind;
+use super::plan::Plan;
 use super::run::{End, Run};
 use super::*;
 use crate::cq::Entry;
@@ -13,7 +14,6 @@ use crate::mr::local;
 use libc::iovec;
 use rkey_device::core::LocalUse;
 use std::ffi::c_void;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Memory of the program's: one buffer as long as it has to be, or a list.
 #[derive(Clone, Copy)]
@@ -167,15 +167,10 @@ impl Endpoint {
             report,
             result,
         };
-        let mut signature = DefaultHasher::new();
-        (it.kind, seat.root, block).hash(&mut signature);
-        if it.kind.reduces() {
-            (it.datatype, it.op).hash(&mut signature);
-        }
         let mut run = Run::new(0, it.group, 0, plan, end);
-        run.signature = signature.finish() as u32;
         run.block = block;
         run.reduction = it.kind.reduces().then_some((it.datatype, it.op));
+        run.signature = names::signature(it.kind, seat.root, block, run.reduction);
         run.work = work;
         self.begin_run(live, run, report)
     }

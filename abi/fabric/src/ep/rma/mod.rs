@@ -8,11 +8,11 @@ mod calls;
 
 pub(super) use calls::{OPS, check_flags};
 
-use super::connection::NOBODY;
 use super::deferred::Deferred;
+use super::elements::part;
 use super::operation::{Hold, Operation, What};
-use super::payload::part;
-use super::send::{Descriptors, total};
+use super::post::NOBODY;
+use super::send::{Descriptors, check_inject, total};
 use super::*;
 use crate::cq::Entry;
 use crate::info::offer::RMA_IOV_LIMIT;
@@ -20,6 +20,7 @@ use crate::mr::raw;
 use libc::iovec;
 use rkey_device::core::{LocalUse, WireKey};
 use rkey_device::engine::{SendFlags, Target, Work};
+use smallvec::{SmallVec, smallvec};
 use std::ffi::c_void;
 
 /// A transfer between local and remote memory.
@@ -37,9 +38,9 @@ pub(super) struct Transfer<'a> {
 /// What a key of the program's names at the peer of a connection.
 pub(super) fn wire_key(ep: &Endpoint, device_keys: bool, key: u64) -> Result<WireKey> {
     raw::resolve(&ep.domain, key, device_keys).ok_or_else(|| {
-        tracing::warn!(
+        rkey_device::denials::refused(&format!(
             "key {key:#x} was not mapped with fi_mr_map_raw, as the domain's FI_MR_RAW asks for"
-        );
+        ));
         FiError::NOKEY
     })
 }
@@ -57,9 +58,7 @@ impl Endpoint {
             return Err(FiError::INVAL);
         }
         let inject = it.flags & FI_INJECT != 0;
-        if inject && len > crate::info::offer::INJECT_SIZE {
-            return Err(FiError::MSGSIZE);
-        }
+        check_inject(it.flags, len)?;
         let usage = if reads {
             LocalUse::ReadSink
         } else {
@@ -74,7 +73,7 @@ impl Endpoint {
                 len: len as u32,
                 key,
             };
-            (vec![sge], Hold::Bytes(bytes))
+            (smallvec![sge], Hold::Bytes(bytes))
         } else {
             (self.elements(it.iov, it.desc, usage)?, Hold::Nothing)
         };
@@ -92,11 +91,11 @@ impl Endpoint {
         let report = Self::reports(live.tx.as_ref(), it.flags);
         self.make_room(live, &mut state, connection, posts, report)?;
         let device_keys = state.connections[connection].device_keys;
-        let keys = it
-            .remote
-            .iter()
-            .map(|piece| wire_key(self, device_keys, piece.key))
-            .collect::<Result<Vec<_>>>()?;
+        let named = |piece: &RmaIov| Ok((*piece, wire_key(self, device_keys, piece.key)?));
+        let places: SmallVec<[_; 1]> = match it.remote {
+            [one] => smallvec![named(one)?],
+            all => all.iter().map(named).collect::<Result<_>>()?,
+        };
         // The data are an entry in the peer's completion queue, which has to have room.
         if it.data.is_some() && !state.connections[connection].credit.take(0) {
             self.advance(live, &mut state);
@@ -130,7 +129,6 @@ impl Endpoint {
         };
         let id = self.begin(&mut state, operation);
         let mut skip = 0;
-        let places: Vec<_> = it.remote.iter().copied().zip(keys).collect();
         for (index, &(piece, key)) in places.iter().enumerate() {
             let remote = Target {
                 addr: piece.addr,
@@ -140,11 +138,8 @@ impl Endpoint {
                 true => Work::Read { remote },
                 false => Work::Write { remote, imm },
             };
-            let local = if it.remote.len() == 1 {
-                sges.clone()
-            } else {
-                part(&sges, skip, piece.len)
-            };
+            let part = (places.len() > 1).then(|| part(&sges, skip, piece.len));
+            let local = part.as_ref().unwrap_or(&sges);
             skip += piece.len;
             let fence = it.flags & FI_FENCE != 0 && index == 0;
             let flags = if fence {
@@ -152,7 +147,7 @@ impl Endpoint {
             } else {
                 SendFlags::empty()
             };
-            if let Err(error) = self.post(&mut state, connection, work, &local, None, flags, id) {
+            if let Err(error) = self.post(&mut state, connection, work, local, None, flags, id) {
                 return self.cut_short(live, &mut state, id, index as u32, error);
             }
         }
@@ -179,7 +174,7 @@ impl Endpoint {
             return Err(error);
         }
         if let Some(operation) = state.operations.get(id) {
-            operation.error.get_or_insert((error, Vec::new()));
+            operation.fail(error);
             operation.left = posted;
             operation.answered = false;
         }

@@ -28,21 +28,13 @@ pub(crate) fn open(wish: &Wish) -> Side {
 /// The same, with what is to be bound before it is enabled.
 pub(crate) fn open_with(wish: &Wish, more: impl FnOnce(*mut FidDomain, *mut FidEp)) -> Side {
     let info = wish.info();
-    let (fabric, domain) = open_domain(wish.version, info);
-    let (ep, cq, av) = open_disabled(domain, info);
-    let eq = event_queue(fabric);
-    assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
-    assert_eq!(bind(ep.cast(), eq.cast(), 0), 0);
-    more(domain, ep);
-    assert_eq!(control(ep.cast(), FI_ENABLE, null_mut()), 0);
-    Side {
-        fabric,
-        domain,
-        cq,
-        av,
-        ep,
-        eq,
-    }
+    let mut side = Side::waiting(open_domain(wish.version, info), info);
+    side.eq = event_queue(side.fabric);
+    assert_eq!(bind(side.ep.cast(), side.av.cast(), 0), 0);
+    assert_eq!(bind(side.ep.cast(), side.eq.cast(), 0), 0);
+    more(side.domain, side.ep);
+    assert_eq!(side.enable(), 0);
+    side
 }
 
 /// Members, each with all names in its address vector, in the same order.

@@ -1,122 +1,47 @@
 //! Peers that say what no member would: a device of its own, with the words of an endpoint.
 
 use super::*;
-use rkey_device::base::range::VaRange;
-use rkey_device::core::{Access, DomainId, LocalKey, RegionSpec};
-use rkey_device::engine::{Completion, RecvRequest, SendFlags, SendRequest, Sge, Status, Work};
-use rkey_device::{Config, Cq, Device, Listener, Qp, QpOptions};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::SocketAddr;
+use crate::outsider::{Line, Outsider};
+use rkey_fi::fuzzing;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// Messages that it takes on a connection.
+const RECEIVES: u64 = 128;
+
 struct Stranger {
-    address: SocketAddr,
-    cq: Cq,
-    qp: Qp,
+    home: Arc<Outsider>,
+    line: Line,
     closed: Arc<AtomicBool>,
     /// Takes the connections of those who would rather use their own.
     door: Option<JoinHandle<()>>,
 }
 
-/// A device with memory to receive into, and what it says when it connects.
-struct Home {
-    device: Device,
-    domain: DomainId,
-    memory: Vec<u8>,
-    key: LocalKey,
-    hello: Vec<u8>,
-}
-
-impl Home {
-    fn open() -> (Self, Listener) {
-        let device = Device::open(Config::from_env().unwrap()).unwrap();
-        let listener = device
-            .listen(SocketAddr::from(([127, 0, 0, 1], 0)))
-            .unwrap();
-        let domain = device.create_domain().unwrap();
-        let memory = vec![0u8; 16_384];
-        let ranges = [VaRange::new(memory.as_ptr() as u64, memory.len() as u64).unwrap()];
-        let spec = RegionSpec::new(domain, &ranges, Access::LOCAL_WRITE);
-        // SAFETY: the memory is kept as long as the device, and nobody looks at it.
-        let region = unsafe { device.register(&spec) }.unwrap();
-        let name = format!("fi_sockaddr_in://{}", listener.local_address());
-        let mut hello = b"fi2".to_vec();
-        hello.push((FI_EP_RDM as u8) << 1);
-        let mut key = DefaultHasher::new();
-        Vec::<u8>::new().hash(&mut key);
-        hello.extend(key.finish().to_le_bytes());
-        hello.push(name.len() as u8);
-        hello.extend(name.bytes());
-        let home = Self {
-            device,
-            domain,
-            memory,
-            key: region.local_key,
-            hello,
-        };
-        (home, listener)
-    }
-
-    fn qp(&self) -> (Cq, Qp) {
-        let cq = self.device.create_cq(1024, None).unwrap();
-        let options = QpOptions {
-            max_send: 64,
-            max_recv: 128,
-            max_inline: 512,
-            ..QpOptions::new(self.domain, &cq)
-        };
-        let qp = self.device.create_qp(&options).unwrap();
-        (cq, qp)
-    }
-
-    /// Room for what an endpoint says to a connected queue pair.
-    fn receive(&self, qp: &Qp) {
-        for id in 0..128 {
-            let sges = [Sge {
-                addr: self.memory.as_ptr() as u64,
-                len: self.memory.len() as u32,
-                key: self.key,
-            }];
-            qp.post_recv(&RecvRequest { id, sges: &sges }).unwrap();
-        }
-    }
-}
-
 impl Stranger {
     /// Connects to an endpoint, as another endpoint would.
     fn new(to: &Side) -> Self {
-        let (home, listener) = Home::open();
-        let address = listener.local_address();
-        let (cq, qp) = home.qp();
+        let home = Arc::new(Outsider::open());
         let there = address_of(&name_of(to.ep));
-        home.device
-            .connect(there, &[&qp], &home.hello, PATIENCE)
-            .unwrap();
-        home.receive(&qp);
+        let line = home.connect(there, &home.hello(there), RECEIVES).unwrap();
         let closed = Arc::new(AtomicBool::new(false));
         let door = std::thread::spawn({
-            let closed = Arc::clone(&closed);
+            let (home, closed) = (Arc::clone(&home), Arc::clone(&closed));
             move || {
                 let mut guests = Vec::new();
                 while !closed.load(Ordering::Acquire) {
-                    let Ok(incoming) = listener.accept(Some(Duration::from_millis(20))) else {
+                    let Some(incoming) = home.caller(Duration::from_millis(20)) else {
                         continue;
                     };
-                    let (cq, qp) = home.qp();
-                    if incoming.accept(&[&qp], &home.hello).is_ok() {
-                        home.receive(&qp);
-                        guests.push((cq, qp));
-                    }
+                    let answer = home.answer(&incoming);
+                    guests.extend(home.accept(incoming, &answer, RECEIVES));
                 }
             }
         });
         Self {
-            address,
-            cq,
-            qp,
+            home,
+            line,
             closed,
             door: Some(door),
         }
@@ -124,7 +49,7 @@ impl Stranger {
 
     /// The name by which an endpoint finds it.
     fn name(&self) -> Vec<u8> {
-        name_at(self.address.port())
+        self.home.name()
     }
 
     /// Says something, and waits until it has arrived; `false` if the connection has ended.
@@ -134,34 +59,7 @@ impl Stranger {
 
     /// The same with several things at once.
     fn says_all(&self, messages: &[Vec<u8>]) -> bool {
-        let send = Work::Send {
-            imm: None,
-            invalidate: None,
-        };
-        for bytes in messages {
-            let request = SendRequest {
-                inline: Some(bytes),
-                flags: SendFlags::SIGNALED,
-                ..SendRequest::new(7, send, &[])
-            };
-            if self.qp.post_send(&request).is_err() {
-                return false;
-            }
-        }
-        let started = Instant::now();
-        let (mut arrived, mut one) = (0, [Completion::default()]);
-        while arrived < messages.len() {
-            assert!(started.elapsed() < PATIENCE);
-            if self.cq.poll(&mut one).unwrap() == 0 {
-                std::thread::yield_now();
-            } else if !one[0].opcode.is_recv() {
-                if one[0].status != Status::Success {
-                    return false;
-                }
-                arrived += 1;
-            }
-        }
-        true
+        self.line.says(messages, || ())
     }
 }
 
@@ -200,15 +98,6 @@ impl Words {
     }
 }
 
-/// The name of a group.
-fn members(addresses: &[SocketAddr]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    for address in addresses {
-        address.hash(&mut hasher);
-    }
-    hasher.finish()
-}
-
 const HERE: u8 = 10;
 const THERE: u8 = 11;
 const APART: u8 = 12;
@@ -225,7 +114,7 @@ fn a_member_that_talks_nonsense_ends_the_operation() {
     let good = Words {
         kind: HERE,
         len: 8,
-        members: members(&addresses),
+        members: fuzzing::group_name(&addresses),
         instance: 0,
         seq: 1,
         signature: 99,
@@ -321,7 +210,7 @@ fn who_is_no_member_is_shut_out() {
     let words = Words {
         kind: HERE,
         len: 400,
-        members: members(&addresses),
+        members: fuzzing::group_name(&addresses),
         instance: 0,
         seq: 1,
         signature: 0,

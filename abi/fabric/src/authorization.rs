@@ -1,0 +1,100 @@
+//! Showing that one has an authorization key (FI-119), to somebody who may not have it.
+//!
+//! Whoever asks for a connection shows a code that only the key makes out of its device and the port that it asks
+//! at; the answer is a code that only the key makes out of the device there and the first code. The kernel says
+//! whose device that is. So a code is of no use to anybody else, or elsewhere, and nobody who answers without the
+//! key is believed. It does not tell the key either, except to somebody who guesses it: keys should not be words.
+//!
+//! The code is HMAC-SHA-256; the key of it is the hash of the authorization key, so that keys of all lengths differ.
+
+use hmac_sha256::{HMAC, Hash};
+use rkey_device::link::NodeId;
+
+/// What one side shows.
+pub(crate) type Proof = [u8; 32];
+
+/// Ends of connections say different things, so that nobody gets an answer by asking.
+const ASKS: &[u8] = b"rkey fabric asks";
+const ANSWERS: &[u8] = b"rkey fabric answers";
+
+/// What a device shows that asks for a connection at a port.
+pub(crate) fn ask(key: &[u8], device: NodeId, port: u16) -> Proof {
+    asking(key, device, port).finalize()
+}
+
+/// Whether a device that asks here has the key.
+pub(crate) fn may_ask(key: &[u8], device: NodeId, port: u16, proof: &Proof) -> bool {
+    asking(key, device, port).finalize_verify(proof)
+}
+
+/// What a device shows that answers.
+pub(crate) fn answer(key: &[u8], device: NodeId, asked: &Proof) -> Proof {
+    answering(key, device, asked).finalize()
+}
+
+/// Whether a device that answers has the key.
+pub(crate) fn may_answer(key: &[u8], device: NodeId, asked: &Proof, proof: &Proof) -> bool {
+    answering(key, device, asked).finalize_verify(proof)
+}
+
+fn asking(key: &[u8], device: NodeId, port: u16) -> HMAC {
+    code(key, ASKS, device, &port.to_le_bytes())
+}
+
+fn answering(key: &[u8], device: NodeId, asked: &Proof) -> HMAC {
+    code(key, ANSWERS, device, asked)
+}
+
+fn code(key: &[u8], side: &[u8], device: NodeId, about: &[u8]) -> HMAC {
+    let mut code = HMAC::new(Hash::hash(key));
+    code.update(side);
+    code.update(device.pid.to_le_bytes());
+    code.update(device.nonce.to_le_bytes());
+    code.update(about);
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEVICE: NodeId = NodeId { pid: 7, nonce: 9 };
+
+    fn hex(proof: &Proof) -> String {
+        proof.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Other builds say the same.
+    #[test]
+    fn codes_are_what_they_always_were() {
+        let asked = ask(b"a key", DEVICE, 7471);
+        let answered = answer(b"a key", DEVICE, &asked);
+        assert_eq!(
+            hex(&asked),
+            "4abd9f82896ac31bb5f0a62ece53e3dd68b73b6feb1b6d2364ca4d1692889f53"
+        );
+        assert_eq!(
+            hex(&answered),
+            "bf348d3ca6f6a8389315b007d83e0963a9209e68771db4e6e6061fe3fbd7fccd"
+        );
+    }
+
+    #[test]
+    fn a_code_is_for_one_key_one_device_and_one_place() {
+        let other = NodeId { nonce: 8, ..DEVICE };
+        let asked = ask(b"a key", DEVICE, 1);
+        assert!(may_ask(b"a key", DEVICE, 1, &asked));
+        for key in [&b"a ke"[..], b"a key\0", b""] {
+            assert!(!may_ask(key, DEVICE, 1, &asked));
+        }
+        assert!(!may_ask(b"a key", other, 1, &asked));
+        assert!(!may_ask(b"a key", DEVICE, 2, &asked));
+
+        let answered = answer(b"a key", DEVICE, &asked);
+        assert!(may_answer(b"a key", DEVICE, &asked, &answered));
+        assert!(!may_answer(b"another", DEVICE, &asked, &answered));
+        assert!(!may_answer(b"a key", other, &asked, &answered));
+        assert!(!may_answer(b"a key", DEVICE, &answered, &answered));
+        assert!(!may_answer(b"a key", DEVICE, &asked, &asked), "an echo");
+    }
+}

@@ -1,0 +1,168 @@
+//! `fi_ep_bind`: what an endpoint works with.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use super::object::EpObject;
+use super::*;
+use crate::av::AvObject;
+use crate::cntr::CntrObject;
+use crate::cq::CqObject;
+use crate::eq::EqObject;
+use crate::object::{find, input, status};
+use shared::SrxObject;
+
+/// `fi_ep_bind`.
+pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused; every handle begins with a `fid`.
+        let (object, class) =
+            unsafe { (find::<EpObject, _>(fid)?, input(bound.cast_const())?.fclass) };
+        let ep = &object.inner;
+        let mut setup = ep.setup.lock();
+        if setup.enabled {
+            return Err(FiError::OPBADSTATE);
+        }
+        match class {
+            FI_CLASS_CQ => {
+                // SAFETY: a handle, or something that is refused.
+                let cq = &unsafe { find::<CqObject, _>(bound)? }.inner;
+                bind_cq(ep, &mut setup, cq, flags)
+            }
+            FI_CLASS_CNTR => {
+                // SAFETY: a handle, or something that is refused.
+                let counter = &unsafe { find::<CntrObject, _>(bound)? }.inner;
+                bind_counter(ep, &mut setup, counter, flags)
+            }
+            FI_CLASS_AV => {
+                // SAFETY: a handle, or something that is refused.
+                let av = &unsafe { find::<AvObject, _>(bound)? }.inner;
+                if !Arc::ptr_eq(&av.domain, &ep.domain) || ep.ep_type == FI_EP_MSG || flags != 0 {
+                    return Err(FiError::INVAL);
+                }
+                if setup.av.is_some() {
+                    return Err(FiError::BUSY);
+                }
+                av.users.add();
+                setup.av = Some(Arc::clone(av));
+                Ok(())
+            }
+            FI_CLASS_SRX_CTX => {
+                // SAFETY: a handle, or something that is refused.
+                let srx = &unsafe { find::<SrxObject, _>(bound)? }.inner;
+                if flags != 0 {
+                    return Err(FiError::BADFLAGS);
+                }
+                if !ep.shares {
+                    tracing::warn!(
+                        "an endpoint takes a shared receive context if its rx_ctx_cnt is FI_SHARED_CONTEXT"
+                    );
+                    return Err(FiError::INVAL);
+                }
+                if setup.srx.is_some() {
+                    return Err(FiError::BUSY);
+                }
+                srx.join(ep)?;
+                setup.srx = Some(Arc::clone(srx));
+                Ok(())
+            }
+            FI_CLASS_EQ => {
+                // SAFETY: a handle, or something that is refused.
+                let eq = &unsafe { find::<EqObject, _>(bound)? }.inner;
+                if !Arc::ptr_eq(&eq.fabric, &ep.domain.fabric) {
+                    return Err(FiError::INVAL);
+                }
+                if setup.eq.is_some() {
+                    return Err(FiError::BUSY);
+                }
+                eq.users.add();
+                setup.eq = Some(Arc::clone(eq));
+                Ok(())
+            }
+            _ => Err(FiError::INVAL),
+        }
+    })
+}
+
+fn bind_cq(ep: &Endpoint, setup: &mut Setup, cq: &Arc<Cq>, flags: u64) -> Result<()> {
+    if flags & !(FI_SEND | FI_RECV | FI_SELECTIVE_COMPLETION) != 0 {
+        return Err(FiError::BADFLAGS);
+    }
+    if flags & (FI_SEND | FI_RECV) == 0 || !Arc::ptr_eq(&cq.domain, &ep.domain) {
+        return Err(FiError::INVAL);
+    }
+    let taken = (flags & FI_SEND != 0 && setup.tx.is_some())
+        || (flags & FI_RECV != 0 && setup.rx.is_some());
+    if taken {
+        return Err(FiError::BUSY);
+    }
+    let side = Side {
+        cq: Arc::clone(cq),
+        selective: flags & FI_SELECTIVE_COMPLETION != 0,
+    };
+    if flags & FI_SEND != 0 {
+        cq.users.add();
+        setup.tx = Some(side.clone());
+    }
+    if flags & FI_RECV != 0 {
+        cq.users.add();
+        setup.rx = Some(side);
+    }
+    Ok(())
+}
+
+fn bind_counter(
+    ep: &Endpoint,
+    setup: &mut Setup,
+    counter: &Arc<Counter>,
+    flags: u64,
+) -> Result<()> {
+    if !Arc::ptr_eq(&counter.domain, &ep.domain) || flags == 0 {
+        return Err(FiError::INVAL);
+    }
+    let remote = flags & (FI_REMOTE_READ | FI_REMOTE_WRITE);
+    if remote != 0 {
+        // FI-I24.
+        ep.check_caps(FI_RMA_EVENT)?;
+    }
+    let flags = flags & !remote;
+    let places = [
+        (FI_SEND, SENT),
+        (FI_RECV, RECEIVED),
+        (FI_READ, READ),
+        (FI_WRITE, WRITTEN),
+    ];
+    if flags & !places.iter().fold(0, |all, (flag, _)| all | flag) != 0 {
+        return Err(FiError::BADFLAGS);
+    }
+    let wanted = || {
+        places
+            .iter()
+            .filter(|(flag, _)| flags & flag != 0)
+            .map(|&(_, place)| place)
+    };
+    let of_peers = || {
+        REMOTE
+            .iter()
+            .enumerate()
+            .filter(|(_, (flag, _))| remote & flag != 0)
+    };
+    if wanted().any(|place| setup.counters[place].is_some())
+        || of_peers().any(|(place, _)| setup.remote[place].is_some())
+    {
+        return Err(FiError::BUSY);
+    }
+    if remote != 0 {
+        crate::mr::bind::count_for_endpoints(&ep.domain);
+    }
+    for (place, &(_, kind)) in of_peers() {
+        counter.users.add();
+        counter.watch(ep.number, kind);
+        setup.remote[place] = Some(Arc::clone(counter));
+    }
+    for place in wanted() {
+        counter.users.add();
+        setup.counters[place] = Some(Arc::clone(counter));
+    }
+    Ok(())
+}

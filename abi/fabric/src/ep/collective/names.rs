@@ -1,0 +1,77 @@
+//! What members call their group and an operation in it. Each works it out alone, and programs of other builds come to
+//! the same: the hash is SipHash-1-3 with a key of zeros, over bytes that are fixed here.
+
+use super::kind::Kind;
+use siphasher::sip::SipHasher13;
+use std::ffi::c_int;
+use std::net::SocketAddr;
+
+/// What all members call a group: its members, and how many groups of the same members there were before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Name {
+    pub(super) members: u64,
+    pub(super) instance: u32,
+}
+
+/// The members of a group, in their order, as one number.
+pub(crate) fn members(addresses: impl Iterator<Item = SocketAddr>) -> u64 {
+    let mut bytes = Vec::new();
+    for address in addresses {
+        bytes.extend(crate::address::to_text(address).into_bytes());
+        bytes.push(0);
+    }
+    SipHasher13::new().hash(&bytes)
+}
+
+/// What an operation is, so that members notice who asks for another: the bytes of a block belong to it, and what is
+/// done to which type, if anything is.
+pub(super) fn signature(
+    kind: Kind,
+    root: usize,
+    block: usize,
+    reduction: Option<(c_int, c_int)>,
+) -> u32 {
+    let (datatype, op) = reduction.unwrap_or((-1, -1));
+    let mut bytes = [0; 25];
+    bytes[0] = kind as u8;
+    bytes[1..9].copy_from_slice(&(root as u64).to_le_bytes());
+    bytes[9..17].copy_from_slice(&(block as u64).to_le_bytes());
+    bytes[17..21].copy_from_slice(&datatype.to_le_bytes());
+    bytes[21..].copy_from_slice(&op.to_le_bytes());
+    SipHasher13::new().hash(&bytes) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    /// Other builds say the same.
+    #[test]
+    fn names_are_what_they_always_were() {
+        let (v4, v6) = (address("127.0.0.1:7471"), address("[::1]:7472"));
+        assert_eq!(members([v4, v6].into_iter()), 0xf78e_7513_7283_93ab);
+        assert_eq!(signature(Kind::Barrier, 0, 0, None), 0xf46b_160a);
+        assert_eq!(signature(Kind::Reduce, 3, 4096, Some((7, 2))), 0x962c_0602);
+    }
+
+    #[test]
+    fn all_that_members_have_to_agree_on_is_in_the_signature() {
+        let good = signature(Kind::Reduce, 1, 8, Some((7, 2)));
+        for other in [
+            signature(Kind::AllReduce, 1, 8, Some((7, 2))),
+            signature(Kind::Reduce, 2, 8, Some((7, 2))),
+            signature(Kind::Reduce, 1, 16, Some((7, 2))),
+            signature(Kind::Reduce, 1, 8, Some((6, 2))),
+            signature(Kind::Reduce, 1, 8, Some((7, 3))),
+            signature(Kind::Reduce, 1, 8, None),
+        ] {
+            assert_ne!(other, good);
+        }
+        let (a, b) = (address("127.0.0.1:1"), address("127.0.0.1:2"));
+        assert_ne!(members([a, b].into_iter()), members([b, a].into_iter()));
+    }
+}

@@ -1,0 +1,127 @@
+//! Connections that do not come, come late, or end before they have begun.
+
+use super::*;
+use std::ptr::{null, null_mut};
+use std::time::Instant;
+
+const V1_17: u32 = version(1, 17);
+
+/// A connected endpoint that is not connected yet, and its event queue.
+fn opened() -> (Arc<Endpoint>, *mut FidEq) {
+    let (mut info, mut fabric, mut domain) = (null_mut(), null_mut(), null_mut());
+    let (mut eq, mut cq, mut ep) = (null_mut(), null_mut(), null_mut());
+    // SAFETY: the entry point's structure, and handles that were opened just now.
+    unsafe {
+        let provider = &*crate::fi_prov_ini();
+        let mut attr: EpAttr = std::mem::zeroed();
+        attr.ep_type = FI_EP_MSG;
+        let mut hints: Info = std::mem::zeroed();
+        hints.ep_attr = &mut attr;
+        let getinfo = provider.getinfo;
+        let codes = [
+            getinfo(V1_17, null(), null(), 0, &hints, &mut info),
+            (provider.fabric)((*info).fabric_attr, &mut fabric, null_mut()),
+        ];
+        assert_eq!(codes, [0; 2]);
+        (*fabric).api_version = V1_17;
+        let codes = [
+            ((*(*fabric).ops).domain)(fabric, info, &mut domain, null_mut()),
+            ((*(*fabric).ops).eq_open)(fabric, null_mut(), &mut eq, null_mut()),
+            ((*(*domain).ops).cq_open)(domain, null_mut(), &mut cq, null_mut()),
+            super::super::object::endpoint(domain, info, &mut ep, null_mut()),
+            binding::bind(ep.cast(), eq.cast(), 0),
+            binding::bind(ep.cast(), cq.cast(), FI_SEND | FI_RECV),
+        ];
+        assert_eq!(codes, [0; 6]);
+        let ep = Arc::clone(&find::<EpObject, _>(ep).unwrap().inner);
+        ep.enable().unwrap();
+        (ep, eq)
+    }
+}
+
+/// The next event: its number, or the error.
+fn event(eq: *mut FidEq) -> std::result::Result<u32, i32> {
+    let started = Instant::now();
+    // SAFETY: a live handle, and room of our own.
+    unsafe {
+        let ops = &*(*eq).ops;
+        loop {
+            let (mut event, mut room) = (0, [0u64; 8]);
+            match (ops.read)(eq, &mut event, room.as_mut_ptr().cast(), 64, 0) {
+                -259 => {
+                    let mut error: EqErrEntry = std::mem::zeroed();
+                    assert!((ops.readerr)(eq, &mut error, 0) > 0);
+                    return Err(error.err);
+                }
+                code if code > 0 => return Ok(event),
+                _ => assert!(started.elapsed() < PATIENCE, "no event"),
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn none(eq: *mut FidEq) {
+    // SAFETY: a live handle.
+    assert!(unsafe { crate::eq::trywait(eq.cast()) }.is_ok());
+}
+
+const SOMEBODY: SocketAddr = SocketAddr::V4(std::net::SocketAddrV4::new(
+    std::net::Ipv4Addr::LOCALHOST,
+    1,
+));
+
+#[test]
+fn an_end_before_the_beginning_is_told_after_it() {
+    let (ep, eq) = opened();
+    let live = ep.live().unwrap();
+    let _qp = ep.only_connection(live, SOMEBODY).unwrap();
+    ep.lose(live, &mut live.state.lock(), 0);
+    none(eq);
+    ep.connected(live, &[]);
+    assert_eq!((event(eq), event(eq)), (Ok(FI_CONNECTED), Ok(FI_SHUTDOWN)));
+    none(eq);
+}
+
+#[test]
+fn a_connection_that_cannot_be_begun_can_be_made_later() {
+    let (ep, eq) = opened();
+    let live = ep.live().unwrap();
+    let _qp = ep.only_connection(live, SOMEBODY).unwrap();
+    // No thread has so much room.
+    let huge = thread("huge").stack_size(1 << 60);
+    let made = ep.make_connection(live, huge, |_, _| Ok(Vec::new()));
+    assert_eq!(made, Err(FiError::NOMEM));
+    none(eq);
+    let _qp = ep.only_connection(live, SOMEBODY).unwrap();
+    let make = |_: &Endpoint, _: &Live| Ok(Vec::new());
+    ep.make_connection(live, thread("usual"), make).unwrap();
+    assert_eq!(event(eq), Ok(FI_CONNECTED));
+}
+
+#[test]
+fn a_panic_while_connecting_is_an_event() {
+    let (ep, eq) = opened();
+    let live = ep.live().unwrap();
+    let _qp = ep.only_connection(live, SOMEBODY).unwrap();
+    let make = |_: &Endpoint, _: &Live| panic!("as a bug of ours would");
+    ep.make_connection(live, thread("panics"), make).unwrap();
+    assert_eq!(event(eq), Err(FiError::IO.0));
+}
+
+/// A thread may come to it late.
+#[test]
+fn an_endpoint_that_is_closed_gets_no_connections() {
+    let (ep, _) = opened();
+    ep.shut();
+    let live = ep.live().unwrap();
+    let late = ep.prepare_connection(live, SOMEBODY);
+    assert_eq!(late.err(), Some(FiError::SHUTDOWN));
+    assert!(live.state.lock().connections.is_empty());
+}
+
+#[test]
+fn the_data_of_a_refusal_survives() {
+    assert_eq!(rejected_with("00ff10"), [0, 255, 16]);
+    assert!(rejected_with("no hex at all").is_empty());
+}

@@ -1,0 +1,185 @@
+//! What an endpoint has under way, for people who look at its process (`rkey ls PID`): who waits for whom. Numbers
+//! and tags only; nothing of what messages and keys contain.
+
+use super::connection::Way;
+use super::*;
+use rkey_device::describe::{EndpointView, PEERS, PeerView, TAGS, Traffic, lock_until};
+use std::time::Instant;
+
+/// A peer, while the endpoint is gone through.
+#[derive(Default)]
+struct Tally {
+    way: &'static str,
+    qpn: Option<u32>,
+    outstanding: u32,
+    unanswered: usize,
+    out_of_credit: bool,
+    receives: usize,
+    unexpected: usize,
+}
+
+impl Tally {
+    fn is_at_rest(&self) -> bool {
+        let waits = self.outstanding as usize + self.unanswered + self.receives + self.unexpected;
+        waits == 0 && !self.out_of_credit && self.way != CONNECTING
+    }
+
+    fn view(&self, address: SocketAddr, number: Option<u64>) -> PeerView {
+        let way = if self.way.is_empty() { NONE } else { self.way };
+        PeerView {
+            address: crate::address::to_text(address),
+            number,
+            way: way.to_owned(),
+            qpn: self.qpn,
+            outstanding: self.outstanding,
+            unanswered: self.unanswered,
+            out_of_credit: self.out_of_credit,
+            receives: self.receives,
+            unexpected: self.unexpected,
+        }
+    }
+}
+
+const NONE: &str = "none";
+const CONNECTING: &str = "connecting";
+const OPEN: &str = "open";
+const LOST: &str = "lost";
+
+type Tallies = HashMap<SocketAddr, Tally>;
+
+impl Endpoint {
+    /// Shows the endpoint to those who inspect the device, until it is closed.
+    pub(super) fn show(&self, live: &Live) {
+        let weak = live.this.clone();
+        let (number, ep_type) = (self.number, type_name(self.ep_type));
+        let describe = move |until| {
+            // It is there: who closes it takes the description away first.
+            let ep = weak.upgrade();
+            let live = ep.as_ref().and_then(|ep| ep.live.get());
+            EndpointView {
+                number: number - crate::domain::FIRST_NUMBER,
+                ep_type: ep_type.to_owned(),
+                name: live
+                    .and_then(|live| lock_until(&live.name, until))
+                    .map(|name| crate::address::to_text(*name)),
+                traffic: live.and_then(|live| live.traffic(until)),
+            }
+        };
+        *live.description.lock() = Some(self.domain.device.describe(describe));
+    }
+}
+
+impl Live {
+    /// What there is, unless the program holds on to it.
+    fn traffic(&self, until: Instant) -> Option<Traffic> {
+        let state = &*lock_until(&self.state, until)?;
+        let mut peers = state.tally();
+        let mut traffic = Traffic {
+            unexpected: state.messages.unexpected(),
+            tagged_unexpected: state.tagged.unexpected(),
+            unexpected_tags: state.tagged.kept_tags().take(TAGS).collect(),
+            operations: state.operations.len(),
+            collectives: state.collective.as_ref().map_or(0, |it| it.under_way()),
+            ..Traffic::default()
+        };
+        for source in state.messages.sources().chain(state.tagged.sources()) {
+            peers.entry(*source).or_default().unexpected += 1;
+        }
+        traffic.unexpected_from = peers.values().filter(|it| it.unexpected > 0).count();
+        if let Some(srx) = &self.srx {
+            traffic.shared_receives = true;
+            srx.count(until, &mut traffic, &mut |source| {
+                peers.entry(source).or_default().receives += 1;
+            })?;
+        } else {
+            traffic.receives = state.messages.posted();
+            traffic.tagged_receives = state.tagged.posted();
+            traffic.wanted_tags = state.tagged.wanted_tags().take(TAGS).collect();
+            let wanted = state.messages.wanted().chain(state.tagged.wanted());
+            for source in wanted {
+                peers.entry(*source).or_default().receives += 1;
+            }
+        }
+        let (tx, rx) = (self.tx.as_ref(), self.rx.as_ref());
+        let rx = rx.filter(|rx| !tx.is_some_and(|tx| Arc::ptr_eq(&tx.cq, &rx.cq)));
+        traffic.completions = [tx, rx]
+            .into_iter()
+            .flatten()
+            .map(|it| it.cq.unread())
+            .sum();
+        traffic.peers = peers.len();
+        traffic.listed = self.list(peers);
+        Some(traffic)
+    }
+
+    /// The first peers: those with something under way before the others.
+    fn list(&self, peers: Tallies) -> Vec<PeerView> {
+        let number = |address: &_| self.av.as_ref().and_then(|av| av.number_now(address));
+        let mut all: Vec<_> = peers
+            .into_iter()
+            .map(|(address, it)| (it.is_at_rest(), number(&address), address, it))
+            .collect();
+        all.sort_by_key(|&(at_rest, number, address, _)| {
+            (at_rest, number.unwrap_or(u64::MAX), address)
+        });
+        all.truncate(PEERS);
+        let views = all.iter();
+        views
+            .map(|(_, number, address, it)| it.view(*address, *number))
+            .collect()
+    }
+}
+
+impl State {
+    /// The peers, and what goes over the connections to them.
+    fn tally(&self) -> Tallies {
+        let mut unanswered = vec![0; self.connections.len()];
+        for operation in self.operations.iter().filter(|it| it.answered) {
+            if let Some(count) = unanswered.get_mut(operation.connection) {
+                *count += 1;
+            }
+        }
+        let mut all = Tallies::new();
+        for (connection, unanswered) in self.connections.iter().zip(unanswered) {
+            if connection.buried {
+                continue;
+            }
+            let it = all.entry(connection.peer).or_default();
+            it.way = match (connection.lost, connection.up) {
+                _ if it.way == OPEN => OPEN,
+                (true, _) => LOST,
+                (false, true) => OPEN,
+                (false, false) => CONNECTING,
+            };
+            if !connection.lost {
+                it.qpn = connection.qp.as_ref().map(rkey_device::Qp::qpn);
+                it.outstanding += connection.outstanding;
+                it.unanswered += unanswered;
+                it.out_of_credit = connection.up && connection.credit.is_used_up();
+            }
+        }
+        for (address, &peer) in &self.by_address {
+            let it = all.entry(*address).or_default();
+            match self.peers[peer].way {
+                Way::None => {}
+                Way::Coming => it.way = CONNECTING,
+                // With a connection in either direction it is this one that we send on.
+                Way::Open(connection) => {
+                    let connection = &self.connections[connection];
+                    it.way = OPEN;
+                    it.qpn = connection.qp.as_ref().map(rkey_device::Qp::qpn);
+                    it.out_of_credit = connection.credit.is_used_up();
+                }
+            }
+        }
+        all
+    }
+}
+
+fn type_name(ep_type: c_int) -> &'static str {
+    match ep_type {
+        FI_EP_MSG => "FI_EP_MSG",
+        FI_EP_DGRAM => "FI_EP_DGRAM",
+        _ => "FI_EP_RDM",
+    }
+}

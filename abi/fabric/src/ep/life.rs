@@ -1,0 +1,244 @@
+//! An endpoint from being enabled to its end.
+
+use super::header::{Header, Kind};
+use super::name::reachable;
+use super::*;
+use std::time::Instant;
+
+/// An endpoint cannot be enabled before it is bound to everything that it needs.
+#[cold]
+fn unbound(error: FiError, to: &str) -> FiError {
+    error.because(format_args!(
+        "the endpoint is bound to no {to} (fi_ep_bind)"
+    ))
+}
+
+impl Endpoint {
+    /// Makes the endpoint usable. A second time does nothing.
+    pub(super) fn enable(self: &Arc<Self>) -> Result<()> {
+        let mut setup = self.setup.lock();
+        if setup.enabled {
+            return Ok(());
+        }
+        let transmits = self.caps & (FI_SEND | FI_READ | FI_WRITE | FI_COLLECTIVE) != 0;
+        let counted =
+            |places: &[usize]| places.iter().any(|&place| setup.counters[place].is_some());
+        if transmits && setup.tx.is_none() && !counted(&[SENT, READ, WRITTEN]) {
+            return Err(unbound(FiError::NOCQ, "completion queue (FI_TRANSMIT)"));
+        }
+        if self.caps & FI_RECV != 0 && setup.rx.is_none() && !counted(&[RECEIVED]) {
+            return Err(unbound(FiError::NOCQ, "completion queue (FI_RECV)"));
+        }
+        if self.ep_type != FI_EP_MSG && setup.av.is_none() {
+            return Err(unbound(FiError::NOAV, "address vector"));
+        }
+        if self.ep_type == FI_EP_MSG && setup.eq.is_none() {
+            return Err(unbound(FiError::NOEQ, "event queue"));
+        }
+        if self.shares && setup.srx.is_none() {
+            tracing::warn!("the endpoint has to be bound to its shared receive context");
+            return Err(FiError::NORX);
+        }
+        let auth_key = self.take_auth_key(&setup)?;
+        let device = &self.domain.device;
+        let waits = [&setup.tx, &setup.rx]
+            .into_iter()
+            .flatten()
+            .any(|side| side.cq.wait.is_some());
+        // The end of a connection is for who looks or waits for events, too, unless a thread looks for it.
+        let looks = self.ep_type == FI_EP_MSG && !self.domain.auto_progress;
+        let hears = setup.eq.clone().filter(|_| looks);
+        let channel = if waits || hears.as_ref().is_some_and(|eq| eq.is_waitable()) {
+            Some(device.create_channel()?)
+        } else {
+            None
+        };
+        let cq = device.create_cq(BUFFERS + 4 * SENDS, channel.as_ref())?;
+        let srq = device.create_srq(self.group.id, BUFFERS, 1)?;
+        let wish = setup
+            .source
+            .unwrap_or_else(|| self.domain.format.loopback(0));
+        let live = Live {
+            this: Arc::downgrade(self),
+            tx: setup.tx.clone(),
+            rx: setup.rx.clone(),
+            srx: setup.srx.clone(),
+            av: setup.av.clone(),
+            eq: setup.eq.clone(),
+            counters: setup.counters.clone(),
+            remote: setup.remote.clone(),
+            cq,
+            channel,
+            srq,
+            buffers: Buffers::new(),
+            name: Mutex::new(wish),
+            serving: Mutex::new(None),
+            description: Mutex::new(None),
+            state: Mutex::default(),
+        };
+        for index in 0..BUFFERS {
+            self.post_buffer(&live, index);
+        }
+        if self.ep_type != FI_EP_MSG {
+            let listener = device.listen(wish)?;
+            *live.name.lock() = reachable(listener.local_address());
+            let weak = Arc::downgrade(self);
+            let handler = move |incoming: rkey_device::Incoming| match weak.upgrade() {
+                Some(ep) => ep.take(incoming),
+                None => {
+                    incoming.reject("the endpoint is closed");
+                    None
+                }
+            };
+            *live.serving.lock() = Some(self.domain.fabric.cm.serve(listener, Box::new(handler))?);
+        }
+        if let Some(srx) = &setup.srx {
+            srx.attach(self, setup.av.as_ref())?;
+        }
+        if self.live.set(live).is_err() {
+            return Ok(());
+        }
+        setup.enabled = true;
+        if let Some(live) = self.live.get() {
+            self.show(live);
+        }
+        if let Some(key) = &auth_key {
+            key.users.add();
+        }
+        setup.auth_key = auth_key;
+        let fd = self.fd();
+        for side in [&setup.tx, &setup.rx].into_iter().flatten() {
+            side.cq.attach(self, fd)?;
+        }
+        if let Some(eq) = hears {
+            eq.attach(self, fd)?;
+        }
+        for counter in setup.counters.iter().chain(&setup.remote).flatten() {
+            counter.attach(self);
+        }
+        if self.domain.auto_progress {
+            let ep = Arc::clone(self);
+            std::thread::Builder::new()
+                .name("rkey-fi-progress".to_owned())
+                .spawn(move || ep.run())
+                .map_err(|_| FiError::NOMEM)?;
+        }
+        Ok(())
+    }
+
+    /// The key of an endpoint whose domain has them in address vectors: one (`max_ep_auth_key`).
+    fn take_auth_key(&self, setup: &Setup) -> Result<Option<Arc<AuthKey>>> {
+        if !self.domain.av_keys {
+            return Ok(None);
+        }
+        let keys = setup.av.as_ref().ok_or(FiError::NOAV)?.auth_keys();
+        let [key] = keys.as_slice() else {
+            tracing::warn!(
+                "the address vector of an endpoint has {} authorization keys, and an endpoint takes one (max_ep_auth_key)",
+                keys.len()
+            );
+            return Err(FiError::INVAL);
+        };
+        let group = self.domain.group(&key.bytes)?;
+        if self.group.found.get_or_init(|| Arc::clone(&group)).id != group.id {
+            // An attempt of before took another.
+            return Err(FiError::OPBADSTATE);
+        }
+        Ok(Some(Arc::clone(key)))
+    }
+
+    /// The address vector that it is bound to.
+    pub(crate) fn bound_av(&self) -> Option<Arc<Av>> {
+        self.setup.lock().av.clone()
+    }
+
+    /// Ends the endpoint: tells the peers, and takes everything apart.
+    pub(super) fn shut(self: &Arc<Self>) {
+        self.closing.store(true, Ordering::Release);
+        for counter in self.domain.work.forget(self.number) {
+            counter.detach(self);
+        }
+        crate::mr::bind::detach_endpoint(&self.domain, self.number);
+        if let Some(live) = self.live.get() {
+            // Nobody looks, and nobody comes any more.
+            drop(live.description.lock().take());
+            drop(live.serving.lock().take());
+            {
+                let mut state = live.state.lock();
+                self.advance(live, &mut state);
+                self.answer_owed(&mut state);
+                for connection in 0..state.connections.len() {
+                    if state.connections[connection].up {
+                        self.say(&mut state, connection, &Header::new(Kind::Bye), &[]);
+                    }
+                }
+            }
+            self.linger(live);
+            // Not under the lock of the state, which whoever posts to shared receives takes while it holds the list of
+            // their endpoints.
+            if let Some(srx) = &live.srx {
+                srx.detach(self);
+            }
+            let (qps, operations) = {
+                let mut state = live.state.lock();
+                state.collective = None;
+                if let Some(srx) = &live.srx {
+                    srx.forget(state.messages.unexpected() + state.tagged.unexpected());
+                }
+                let mut qps = Vec::new();
+                for connection in &mut state.connections {
+                    connection.up = false;
+                    connection.lost = true;
+                    qps.extend(connection.qp.take());
+                }
+                let mut operations = state.operations.drain();
+                operations.extend(state.condemned.drain());
+                (qps, operations)
+            };
+            // From here on no peer touches the program's memory, stopped or not.
+            let deadline = Instant::now() + condemned::STUCK;
+            for qp in &qps {
+                qp.quiesce(deadline);
+            }
+            // Messages that the peers never fetched.
+            for operation in operations {
+                if let operation::Hold::Region(held) = operation.hold {
+                    let _ = self.domain.device.close_region(held.0);
+                }
+            }
+        }
+        let fd = self.fd();
+        let setup = std::mem::take(&mut *self.setup.lock());
+        for side in [&setup.tx, &setup.rx].into_iter().flatten() {
+            side.cq.detach(self, fd);
+            side.cq.users.remove();
+        }
+        for counter in setup.counters.iter().flatten() {
+            counter.detach(self);
+            counter.users.remove();
+        }
+        for (counter, (_, kind)) in setup.remote.iter().zip(REMOTE) {
+            if let Some(counter) = counter {
+                counter.detach(self);
+                counter.unwatch(self.number, kind);
+                counter.users.remove();
+            }
+        }
+        self.domain.device.forget_endpoint_counter(self.number);
+        if let Some(srx) = &setup.srx {
+            srx.part();
+        }
+        if let Some(key) = &setup.auth_key {
+            key.users.remove();
+        }
+        if let Some(av) = &setup.av {
+            av.users.remove();
+        }
+        if let Some(eq) = &setup.eq {
+            eq.detach(self, fd);
+            eq.forget(self.handle.load(Ordering::Relaxed));
+            eq.users.remove();
+        }
+        self.setup.lock().enabled = true;
+    }
+}

@@ -1,0 +1,81 @@
+//! The name of an endpoint: the address under which peers find it.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use super::object::EpObject;
+use super::*;
+use crate::av::give_cut;
+use crate::object::{find, status};
+use std::ffi::c_void;
+
+/// The address under which peers on this host find a listener.
+pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address {
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
+        _ => return address,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+/// `fi_setname`: the address, before the endpoint is enabled.
+pub(super) unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: usize) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused; so many bytes as the program says.
+        let (object, bytes) = unsafe {
+            (
+                find::<EpObject, _>(fid)?,
+                crate::object::list(addr.cast::<u8>().cast_const(), len)?,
+            )
+        };
+        let (address, _) = object
+            .inner
+            .domain
+            .format
+            .decode(bytes)
+            .ok_or(FiError::INVAL)?;
+        let mut setup = object.inner.setup.lock();
+        if setup.enabled {
+            return Err(FiError::OPBADSTATE);
+        }
+        setup.source = Some(address);
+        Ok(())
+    })
+}
+
+/// `fi_getname`.
+pub(super) unsafe extern "C" fn getname(
+    fid: *mut Fid,
+    addr: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        let ep = &unsafe { find::<EpObject, _>(fid)? }.inner;
+        let name = match ep.live.get() {
+            Some(live) => *live.name.lock(),
+            None if ep.ep_type == FI_EP_MSG => ep
+                .setup
+                .lock()
+                .source
+                .unwrap_or_else(|| ep.domain.format.loopback(0)),
+            None => return Err(FiError::OPBADSTATE),
+        };
+        // SAFETY: room as the caller promises.
+        unsafe { give_name(&ep.domain.format.encode(name), addr, len) }
+    })
+}
+
+/// Gives a name to the program; `FI_ETOOSMALL` when it has no room for all of it.
+///
+/// # Safety
+/// `len` is null or a number, and `addr` has so many bytes.
+pub(crate) unsafe fn give_name(name: &[u8], addr: *mut c_void, len: *mut usize) -> Result<()> {
+    // SAFETY: as the caller promises.
+    if unsafe { give_cut(name, addr, len)? } {
+        Ok(())
+    } else {
+        Err(FiError::TOOSMALL)
+    }
+}

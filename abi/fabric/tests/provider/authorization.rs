@@ -1,0 +1,81 @@
+//! Peers that would pass for one with an authorization key.
+
+use crate::harness::*;
+use crate::outsider::Outsider;
+use rkey_device::DeviceError;
+use rkey_fi::sys::*;
+
+const KEYED: Wish = Wish {
+    version: V1_17,
+    mr_mode: 0,
+    caps: 0,
+    ep_type: FI_EP_RDM,
+    auth_key: b"members only",
+    domain_key: &[],
+    queue: 0,
+    auto_progress: false,
+};
+
+/// Lets an endpoint send to a peer.
+fn post(from: &Side, to: u64) -> isize {
+    // SAFETY: a live handle; the byte is taken along.
+    unsafe { ((*(*from.ep).msg).inject)(from.ep, [0u8].as_ptr().cast(), 1, to) }
+}
+
+const AGAIN: isize = -(libc::EAGAIN as isize);
+
+/// Who is asked and has not got the key gets no connection, whatever it answers.
+///
+/// Proves: FI-119
+#[test]
+fn who_answers_without_the_key_is_not_believed() {
+    let outsider = Outsider::open();
+    let ask = |side: &Side, with_echo: bool| {
+        let number = side.insert(&outsider.name());
+        assert_eq!(post(side, number), AGAIN, "it is connecting");
+        let incoming = outsider.caller(PATIENCE).unwrap();
+        let answer = match with_echo {
+            true => incoming.peer().private_data.clone(),
+            false => outsider.answer(&incoming),
+        };
+        let line = outsider.accept(incoming, &answer, 8);
+        (line.map(drop), again(|| post(side, number)))
+    };
+    let (line, code) = ask(&Side::open(&Wish::default()), false);
+    assert!(line.is_ok(), "there is no key to have");
+    assert_eq!(code, 0);
+    for with_echo in [false, true] {
+        let (line, code) = ask(&Side::open(&KEYED), with_echo);
+        assert!(line.is_err(), "{with_echo}");
+        assert_eq!(code, -(libc::ECONNRESET as isize), "{with_echo}");
+    }
+}
+
+/// What a member shows to somebody who has not got the key does not let that one in elsewhere.
+///
+/// Proves: FI-119
+#[test]
+fn what_a_member_shows_is_of_no_use_to_others() {
+    let (a, b) = (Side::open(&KEYED), Side::open(&KEYED));
+    let outsider = Outsider::open();
+    let number = a.insert(&outsider.name());
+    assert_eq!(post(&a, number), AGAIN, "it is connecting");
+    let incoming = outsider.caller(PATIENCE).unwrap();
+    let shown = incoming.peer().private_data.clone();
+    incoming.reject("only curious");
+    for member in [&a, &b] {
+        let there = address_of(&name_of(member.ep));
+        for hello in [&shown, &outsider.hello(there)] {
+            let refused = outsider.connect(there, hello, 0);
+            let Err(DeviceError::Refused { reason }) = refused.map(drop) else {
+                panic!("it was let in");
+            };
+            assert!(reason.contains("authorization keys"), "{reason}");
+        }
+    }
+    // Members are let in.
+    let b_of_a = a.peer(&b);
+    assert_eq!(again(|| post(&a, b_of_a)), 0);
+    let sides = [a, b];
+    assert_eq!(sides.map(|side| close(side.ep.cast())), [0; 2]);
+}

@@ -1,0 +1,355 @@
+//! The end of a peer comes to a program that waits or looks for it in whichever way, and does nothing else.
+
+use crate::connected::{listen, name_of_pep, wish};
+use crate::harness::*;
+use crate::peer::{Peer, hear, is_peer, name_in, say, until};
+use crate::waiting::*;
+use rkey_fi::sys::*;
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+const AVAIL: isize = -259;
+
+/// An event queue with a descriptor.
+fn waitable_eq(fabric: *mut FidFabric) -> *mut FidEq {
+    let mut eq = null_mut();
+    // SAFETY: a live handle, and attributes of our own.
+    let code = unsafe {
+        let mut attr: EqAttr = std::mem::zeroed();
+        attr.wait_obj = FI_WAIT_FD;
+        ((*(*fabric).ops).eq_open)(fabric, &mut attr, &mut eq, null_mut())
+    };
+    assert_eq!(code, 0);
+    eq
+}
+
+/// Takes an event, or says why there is none; with `fi_eq_sread` if there is a time.
+fn take(eq: *mut FidEq, time: Option<c_int>) -> Result<(u32, EqCmEntry), isize> {
+    let (mut event, mut room) = (0, [0u64; 64]);
+    let (at, len) = (room.as_mut_ptr().cast(), size_of_val(&room));
+    // SAFETY: a live handle, room of our own, and an event that is one of a connection.
+    unsafe {
+        let ops = &*(*eq).ops;
+        let code = match time {
+            Some(time) => (ops.sread)(eq, &mut event, at, len, time, 0),
+            None => (ops.read)(eq, &mut event, at, len, 0),
+        };
+        if code < 0 {
+            return Err(code);
+        }
+        Ok((event, room.as_ptr().cast::<EqCmEntry>().read()))
+    }
+}
+
+/// The next event, which is of this kind.
+fn expect(eq: *mut FidEq, kind: u32) -> EqCmEntry {
+    let (event, entry) = take(eq, Some(PATIENCE.as_millis() as c_int)).unwrap();
+    assert_eq!(event, kind);
+    entry
+}
+
+/// Somebody who listens.
+struct Server {
+    fabric: *mut FidFabric,
+    eq: *mut FidEq,
+    pep: *mut FidPep,
+}
+
+/// Our end of a connection, and its queues, which a program can wait for.
+#[derive(Clone, Copy)]
+struct End {
+    fabric: Shared<FidFabric>,
+    ep: Shared<FidEp>,
+    cq: Shared<FidCq>,
+    eq: Shared<FidEq>,
+}
+
+impl Server {
+    fn open() -> Self {
+        let (fabric, _) = open_domain(wish().version, wish().info());
+        let eq = waitable_eq(fabric);
+        let pep = listen(fabric, eq);
+        Self { fabric, eq, pep }
+    }
+
+    /// Its name as a word.
+    fn word(&self) -> String {
+        let name = name_of_pep(self.pep);
+        name.iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    /// Accepts the next connection.
+    fn accept(&self, progress: c_int) -> End {
+        let info = expect(self.eq, FI_CONNREQ).info;
+        let (mut domain, mut ep) = (null_mut(), null_mut());
+        // SAFETY: live handles, and the information of a request, which is ours.
+        unsafe {
+            (*(*info).domain_attr).data_progress = progress;
+            let open = (*(*self.fabric).ops).domain;
+            assert_eq!(open(self.fabric, info, &mut domain, null_mut()), 0);
+            let open = (*(*domain).ops).endpoint;
+            assert_eq!(open(domain, info, &mut ep, null_mut()), 0);
+        }
+        let (cq, eq) = (waitable_cq(domain), waitable_eq(self.fabric));
+        assert_eq!(bind(ep.cast(), cq.cast(), FI_SEND | FI_RECV), 0);
+        assert_eq!(bind(ep.cast(), eq.cast(), 0), 0);
+        // SAFETY: a live handle.
+        assert_eq!(unsafe { ((*(*ep).cm).accept)(ep, null_mut(), 0) }, 0);
+        expect(eq, FI_CONNECTED);
+        End {
+            fabric: Shared(self.fabric),
+            ep: Shared(ep),
+            cq: Shared(cq),
+            eq: Shared(eq),
+        }
+    }
+}
+
+/// Connects to a name, in the peer.
+fn connect(name: &[u8]) -> *mut FidEp {
+    let (fabric, domain) = open_domain(wish().version, wish().info());
+    let eq = waitable_eq(fabric);
+    let (ep, _, _) = open_disabled(domain, wish().info());
+    assert_eq!(bind(ep.cast(), eq.cast(), 0), 0);
+    // SAFETY: a live handle, and a name as a passive endpoint gave it.
+    let code = unsafe { ((*(*ep).cm).connect)(ep, name.as_ptr().cast(), null_mut(), 0) };
+    assert_eq!(code, 0);
+    expect(eq, FI_CONNECTED);
+    ep
+}
+
+/// How a program hears of something.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    EventsRead,
+    EventsWaited,
+    EventsPolled,
+    CompletionsWaited,
+    CompletionsPolled,
+    /// With automatic progress: by the descriptor of the events, without preparing to wait.
+    ByItself,
+}
+
+const WAYS: [Way; 6] = [
+    Way::EventsRead,
+    Way::EventsWaited,
+    Way::EventsPolled,
+    Way::CompletionsWaited,
+    Way::CompletionsPolled,
+    Way::ByItself,
+];
+
+/// Hears of the end of a connection; the queue that is not looked at is left alone.
+fn hear_of_the_end(way: Way, end: End) {
+    let (fabric, cq, eq) = (end.fabric.get(), end.cq.get(), end.eq.get());
+    let started = Instant::now();
+    let in_time = || assert!(started.elapsed() < 2 * PATIENCE, "{way:?}");
+    match way {
+        Way::EventsRead => {
+            while take(eq, None).map(|(event, _)| event) != Ok(FI_SHUTDOWN) {
+                in_time();
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            return;
+        }
+        Way::EventsWaited => {
+            let got = take(eq, Some(LONG)).map(|(event, _)| event);
+            assert_eq!(got, Ok(FI_SHUTDOWN), "{way:?}");
+            in_time();
+            return;
+        }
+        Way::EventsPolled => {
+            while take(eq, None).map(|(event, _)| event) != Ok(FI_SHUTDOWN) {
+                in_time();
+                if trywait(fabric, eq.cast()) == 0 {
+                    assert!(readable(descriptor(eq.cast())), "{way:?}");
+                }
+            }
+            return;
+        }
+        Way::ByItself => {
+            while take(eq, None).map(|(event, _)| event) != Ok(FI_SHUTDOWN) {
+                in_time();
+                assert!(readable(descriptor(eq.cast())), "{way:?}");
+            }
+        }
+        Way::CompletionsWaited => {
+            let (code, took) = sread(cq);
+            assert_eq!(code, AVAIL);
+            assert!(took < 2 * PATIENCE);
+        }
+        Way::CompletionsPolled => {}
+    }
+    // The receive is given back.
+    let error = loop {
+        match poll(cq) {
+            Some(result) => break result.unwrap_err(),
+            None => assert!(
+                trywait(fabric, cq.cast()) != 0 || readable(descriptor(cq.cast())),
+                "{way:?}"
+            ),
+        }
+        in_time();
+    };
+    assert_eq!(error.err, libc::ECANCELED);
+    if !matches!(way, Way::ByItself) {
+        assert_eq!(take(eq, None).map(|(event, _)| event), Ok(FI_SHUTDOWN));
+    }
+}
+
+/// In the peer: connections, and then what it is told to do to them.
+fn end_connections() {
+    let name = name_in(&hear().unwrap());
+    let eps = WAYS.map(|_| connect(&name));
+    say("connected");
+    while let Some(what) = hear() {
+        for ep in eps {
+            // SAFETY: a live handle.
+            let shutdown = |ep: *mut FidEp| unsafe { ((*(*ep).cm).shutdown)(ep, 0) };
+            match what.as_str() {
+                "close" => assert_eq!(close(ep.cast()), 0),
+                "shut down" => assert_eq!(shutdown(ep), 0),
+                _ => return,
+            }
+        }
+        say("done");
+    }
+}
+
+/// A peer makes a connection for each way to hear of its end. When everybody sleeps it ends them.
+fn everybody_hears(test: &str, end: impl FnOnce(&mut Peer)) {
+    let mut peer = Peer::start(test, &[]);
+    let server = Server::open();
+    peer.tell(&server.word());
+    let ends = WAYS.map(|way| {
+        server.accept(match way {
+            Way::ByItself => FI_PROGRESS_AUTO,
+            _ => FI_PROGRESS_MANUAL,
+        })
+    });
+    assert_eq!(peer.heard(), "connected");
+    let mut buffers = WAYS.map(|_| [0u8; 8]);
+    for (end, buffer) in ends.iter().zip(&mut buffers) {
+        let (ep, at) = (end.ep.get(), buffer.as_mut_ptr().cast());
+        // SAFETY: a live handle; the buffer stays until the endpoint is closed.
+        let code = unsafe { ((*(*ep).msg).recv)(ep, at, 8, null_mut(), 0, null_mut()) };
+        assert_eq!(code, 0);
+    }
+    let threads = WAYS.map(|_| AtomicI32::new(0));
+    std::thread::scope(|scope| {
+        for ((&way, &end), thread) in WAYS.iter().zip(&ends).zip(&threads) {
+            scope.spawn(move || {
+                note_thread(thread);
+                hear_of_the_end(way, end);
+            });
+        }
+        for thread in &threads {
+            until_asleep(thread);
+        }
+        end(&mut peer);
+    });
+    for end in ends {
+        assert_eq!(close(end.ep.get().cast()), 0);
+        assert_eq!(close(end.eq.get().cast()), 0);
+        assert_eq!(close(end.cq.get().cast()), 0);
+    }
+    assert_eq!(close(server.pep.cast()), 0);
+}
+
+#[test]
+fn a_closed_endpoint_is_heard_of() {
+    if is_peer() {
+        return end_connections();
+    }
+    everybody_hears("hearing::a_closed_endpoint_is_heard_of", |peer| {
+        peer.tell("close");
+        assert_eq!(peer.heard(), "done");
+    });
+}
+
+#[test]
+fn a_connection_that_was_shut_down_is_heard_of() {
+    if is_peer() {
+        return end_connections();
+    }
+    let test = "hearing::a_connection_that_was_shut_down_is_heard_of";
+    everybody_hears(test, |peer| {
+        peer.tell("shut down");
+        assert_eq!(peer.heard(), "done");
+    });
+}
+
+#[test]
+fn a_killed_peer_is_heard_of() {
+    if is_peer() {
+        return end_connections();
+    }
+    everybody_hears("hearing::a_killed_peer_is_heard_of", |peer| {
+        peer.signal(libc::SIGKILL);
+    });
+}
+
+/// How often a thread has gone to sleep.
+fn sleeps(thread: &AtomicI32) -> u64 {
+    let path = format!("/proc/self/task/{}/status", thread.load(Ordering::Acquire));
+    let status = std::fs::read_to_string(path).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+/// In the peer: sends as many messages as it is asked for.
+fn send_messages() {
+    let ep = connect(&name_in(&hear().unwrap()));
+    say("connected");
+    while let Some(number) = hear().and_then(|word| word.parse::<usize>().ok()) {
+        for _ in 0..number {
+            // SAFETY: a live handle; the bytes are copied.
+            let inject = || unsafe { ((*(*ep).msg).inject)(ep, [7u8; 8].as_ptr().cast(), 8, 0) };
+            assert_eq!(again(inject), 0);
+        }
+    }
+}
+
+/// A thread that waits for events is woken by the end, and by none of the messages that another thread takes.
+#[test]
+fn messages_do_not_wake_who_waits_for_events() {
+    const MESSAGES: usize = 500;
+    if is_peer() {
+        return send_messages();
+    }
+    let mut peer = Peer::start("hearing::messages_do_not_wake_who_waits_for_events", &[]);
+    let server = Server::open();
+    peer.tell(&server.word());
+    let end = server.accept(FI_PROGRESS_MANUAL);
+    assert_eq!(peer.heard(), "connected");
+    let thread = AtomicI32::new(0);
+    let mut buffers = vec![[0u8; 8]; MESSAGES];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            note_thread(&thread);
+            hear_of_the_end(Way::EventsWaited, end);
+        });
+        until_asleep(&thread);
+        let before = sleeps(&thread);
+        for buffer in &mut buffers {
+            let (ep, at) = (end.ep.get(), buffer.as_mut_ptr().cast());
+            // SAFETY: a live handle; the buffer stays until the completion.
+            let recv = || unsafe { ((*(*ep).msg).recv)(ep, at, 8, null_mut(), 0, null_mut()) };
+            assert_eq!(again(recv), 0);
+            peer.tell("1");
+            until("a message", || match poll(end.cq.get()) {
+                Some(entry) => entry.map(|entry| entry.len).is_ok_and(|len| len == 8),
+                None => false,
+            });
+        }
+        // It may have slept at a lock on its way to its wait.
+        let more = sleeps(&thread) - before;
+        assert!(more < MESSAGES as u64 / 10, "woken {more} times");
+        peer.signal(libc::SIGKILL);
+    });
+    assert_eq!(close(end.ep.get().cast()), 0);
+}

@@ -1,0 +1,278 @@
+//! Waiting for a completion queue, in a call (`fi_cq_sread`) or by its descriptor after `fi_trywait`: whatever there is
+//! to do or to read wakes.
+
+use crate::deferred::{Work, rma};
+use crate::harness::*;
+use crate::peer::until;
+use rkey_fi::sys::*;
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+pub(crate) const AGAIN: isize = -(libc::EAGAIN as isize);
+/// Milliseconds of a wait that is not to end by itself.
+pub(crate) const LONG: c_int = 3 * PATIENCE.as_millis() as c_int;
+
+/// A queue with a descriptor.
+pub(crate) fn waitable_cq(domain: *mut FidDomain) -> *mut FidCq {
+    let mut cq = null_mut();
+    // SAFETY: a live handle, and attributes of our own.
+    let code = unsafe {
+        let mut attr: CqAttr = std::mem::zeroed();
+        attr.format = FI_CQ_FORMAT_TAGGED;
+        attr.wait_obj = FI_WAIT_FD;
+        ((*(*domain).ops).cq_open)(domain, &mut attr, &mut cq, null_mut())
+    };
+    assert_eq!(code, 0);
+    cq
+}
+
+/// A side whose queue has a descriptor.
+fn waitable(wish: &Wish) -> Side {
+    let info = wish.info();
+    let (fabric, domain) = open_domain(wish.version, info);
+    let cq = waitable_cq(domain);
+    let (mut av, mut ep) = (null_mut(), null_mut());
+    // SAFETY: live handles, and attributes of our own.
+    unsafe {
+        let ops = &*(*domain).ops;
+        let mut attr: AvAttr = std::mem::zeroed();
+        assert_eq!((ops.av_open)(domain, &mut attr, &mut av, null_mut()), 0);
+        assert_eq!((ops.endpoint)(domain, info, &mut ep, null_mut()), 0);
+    }
+    assert_eq!(bind(ep.cast(), cq.cast(), FI_SEND | FI_RECV), 0);
+    assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
+    let side = Side {
+        fabric,
+        domain,
+        cq,
+        av,
+        ep,
+        eq: null_mut(),
+    };
+    assert_eq!(side.enable(), 0);
+    side
+}
+
+/// The descriptor of a queue.
+pub(crate) fn descriptor(queue: *mut Fid) -> c_int {
+    let mut fd: c_int = -1;
+    assert_eq!(control(queue, FI_GETWAIT, (&raw mut fd).cast()), 0);
+    fd
+}
+
+pub(crate) fn trywait(fabric: *mut FidFabric, queue: *mut Fid) -> c_int {
+    let mut list = [queue];
+    // SAFETY: live handles.
+    unsafe { ((*(*fabric).ops).trywait)(fabric, list.as_mut_ptr(), 1) }
+}
+
+/// Waits until a descriptor is readable; whether it became so.
+pub(crate) fn readable(fd: c_int) -> bool {
+    let mut set = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: a list of this length.
+    unsafe { libc::poll(&mut set, 1, PATIENCE.as_millis() as c_int) == 1 }
+}
+
+/// `fi_cq_sread` for one entry, and how long it took.
+pub(crate) fn sread(cq: *mut FidCq) -> (isize, Duration) {
+    let started = Instant::now();
+    // SAFETY: a live handle, and room for an entry of the longest format.
+    let code = unsafe {
+        let mut entry: CqTaggedEntry = std::mem::zeroed();
+        let at = (&raw mut entry).cast();
+        ((*(*cq).ops).sread)(cq, at, 1, null_mut(), LONG)
+    };
+    (code, started.elapsed())
+}
+
+/// Waits until a thread of this process sleeps.
+pub(crate) fn until_asleep(thread: &AtomicI32) {
+    until("the sleep of a thread", || {
+        let path = format!("/proc/self/task/{}/stat", thread.load(Ordering::Acquire));
+        let stat = std::fs::read_to_string(path).unwrap_or_default();
+        stat.rsplit(')')
+            .next()
+            .unwrap_or("")
+            .trim_start()
+            .starts_with('S')
+    });
+}
+
+/// The calling thread, for [`until_asleep`].
+pub(crate) fn note_thread(into: &AtomicI32) {
+    // SAFETY: no memory is passed.
+    into.store(unsafe { libc::gettid() }, Ordering::Release);
+}
+
+/// Handles go from thread to thread.
+pub(crate) struct Shared<T>(pub(crate) *mut T);
+// SAFETY: the provider's objects may be used by several threads (FI_THREAD_SAFE).
+unsafe impl<T> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Shared<T> {}
+
+impl<T> Shared<T> {
+    pub(crate) fn get(&self) -> *mut T {
+        self.0
+    }
+}
+
+fn inject(ep: *mut FidEp, peer: u64) -> isize {
+    // SAFETY: a live handle; the byte is copied.
+    unsafe { ((*(*ep).msg).inject)(ep, b"x".as_ptr().cast(), 1, peer) }
+}
+
+fn recv(ep: *mut FidEp, into: &mut [u8; 8]) {
+    let at = into.as_mut_ptr().cast();
+    // SAFETY: a live handle; the buffer stays until the completion.
+    let code = unsafe { ((*(*ep).msg).recv)(ep, at, 8, null_mut(), FI_ADDR_UNSPEC, null_mut()) };
+    assert_eq!(code, 0);
+}
+
+/// Another thread holds the endpoint now and then: what arrives then is not left lying.
+#[test]
+fn nothing_is_missed_while_other_calls_are_under_way() {
+    const ROUNDS: usize = 1000;
+    let wish = Wish::default();
+    let (a, b) = (waitable(&wish), waitable(&wish));
+    let (to_b, to_a) = (a.peer(&b), b.peer(&a));
+    let done = AtomicBool::new(false);
+    let (a_ep, b_ep, b_cq) = (Shared(a.ep), Shared(b.ep), Shared(b.cq));
+    let mut there = [0u8; 8];
+    recv(b.ep, &mut there);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let ep = a_ep.get();
+            while !done.load(Ordering::Relaxed) {
+                // SAFETY: a live handle.
+                unsafe { ((*(*ep).ops).tx_size_left)(ep) };
+            }
+        });
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                if sread(b_cq.get()).0 == 1 {
+                    recv(b_ep.get(), &mut there);
+                    assert_eq!(again(|| inject(b_ep.get(), to_a)), 0);
+                }
+            }
+        });
+        let fd = descriptor(a.cq.cast());
+        let mut here = [0u8; 8];
+        let round = || {
+            recv(a.ep, &mut here);
+            assert_eq!(again(|| inject(a.ep, to_b)), 0);
+            while poll(a.cq).is_none() {
+                if trywait(a.fabric, a.cq.cast()) == 0 && !readable(fd) {
+                    return false;
+                }
+            }
+            true
+        };
+        let woken = std::iter::repeat_with(round)
+            .take(ROUNDS)
+            .all(|woken| woken);
+        done.store(true, Ordering::Relaxed);
+        // SAFETY: a live handle.
+        assert_eq!(unsafe { ((*(*b.cq).ops).signal)(b.cq) }, 0);
+        assert!(woken, "a message came, and nothing woke");
+    });
+}
+
+/// A call that met `-FI_EAGAIN` because there is no connection yet may come again when there is one, and is told so
+/// even if that was before it began to wait.
+#[test]
+fn a_call_that_may_come_again_is_woken() {
+    let wish = Wish::default();
+    let (a, b) = (waitable(&wish), Side::open(&wish));
+    let peer = a.peer(&b);
+    assert_eq!(inject(a.ep, peer), AGAIN);
+    // It is told now, and preparing to wait does not take that away.
+    assert!(readable(descriptor(a.cq.cast())));
+    assert_eq!(trywait(a.fabric, a.cq.cast()), AGAIN as c_int);
+    assert_eq!(inject(a.ep, peer), 0);
+    assert_eq!(trywait(a.fabric, a.cq.cast()), 0, "it is told once");
+
+    let (c, peer) = (waitable(&wish), waitable(&wish));
+    let peer = c.peer(&peer);
+    assert_eq!(inject(c.ep, peer), AGAIN);
+    let (code, took) = sread(c.cq);
+    assert_eq!(code, AGAIN);
+    assert!(took < 2 * PATIENCE, "only the time-out ended it");
+    assert_eq!(inject(c.ep, peer), 0);
+}
+
+/// A peer's write makes deferred work due; the program waits for what that work completes.
+#[test]
+fn deferred_work_is_started_for_a_program_that_waits() {
+    for by_descriptor in [false, true] {
+        let wish = Wish::default();
+        let (a, b) = (Side::open(&wish), waitable(&wish));
+        let (to_b, to_a) = (a.peer(&b), b.peer(&a));
+        let (mut inbox, mut back) = ([0u8; 4], [0u8; 4]);
+        let there = b.reg(&mut inbox, REMOTE, 1, 0).unwrap();
+        let here = a.reg(&mut back, REMOTE, 2, 0).unwrap();
+        let [hits, done] = [(); 2].map(|()| counter(b.domain));
+        assert_eq!(there.bind(hits, FI_REMOTE_WRITE), 0);
+        // So that the connections are there.
+        assert_eq!(b.write(to_a, &[1; 4], 0, 2), 0);
+        assert_eq!(a.write(to_b, &[0; 4], 0, 1), 0);
+        assert_eq!(wait_count(hits, 1), 1);
+        let mut answer = [6u8; 4];
+        let (iov, to) = (
+            [iovec(&mut answer)],
+            [RmaIov {
+                addr: 0,
+                len: 4,
+                key: 2,
+            }],
+        );
+        let op = DeferredRma {
+            ep: b.ep,
+            msg: rma(&iov, &to, to_a),
+            flags: FI_COMPLETION,
+        };
+        let reply = Work::new(FI_OP_WRITE, op, hits, 2, done);
+        assert_eq!(reply.queue(b.domain), 0);
+        let (fabric, cq) = (Shared(b.fabric), Shared(b.cq));
+        let thread = AtomicI32::new(0);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                note_thread(&thread);
+                if !by_descriptor {
+                    return sread(cq.get());
+                }
+                let started = Instant::now();
+                while poll(cq.get()).is_none() {
+                    assert!(started.elapsed() < PATIENCE, "it was not started");
+                    match trywait(fabric.get(), cq.get().cast()) {
+                        0 => assert!(readable(descriptor(cq.get().cast()))),
+                        _ => std::thread::sleep(Duration::from_micros(100)),
+                    }
+                }
+                (1, started.elapsed())
+            });
+            until_asleep(&thread);
+            assert_eq!(a.write(to_b, &[3; 4], 0, 1), 0);
+            let (code, took) = waits.join().unwrap();
+            assert_eq!(code, 1);
+            assert!(took < 2 * PATIENCE);
+        });
+        assert_eq!((count(done), back), (1, [6; 4]));
+        // The region is tied to the counter.
+        assert_eq!([close(hits.cast()), there.close(), here.close()], [0; 3]);
+    }
+}

@@ -1,0 +1,72 @@
+//! Advice about the memory of regions: pages that a program wants brought in before they are needed.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use crate::mr::{PAGE, find_by_key};
+use crate::object::{find, input};
+use crate::pd::PdObject;
+use crate::sys::{Pd, Sge};
+use rkey_device::base::range::VaRange;
+use rkey_kit::{Errno, fence};
+use std::ffi::{c_int, c_void};
+
+/// `ibv_advise_mr`: brings pages in, where the keys allow the program to ask for it.
+///
+/// # Safety
+/// A protection domain, and a list of so many pieces.
+pub unsafe extern "C" fn advise_mr(
+    pd: *mut Pd,
+    advice: c_int,
+    advise_flags: u32,
+    list: *mut Sge,
+    count: u32,
+) -> c_int {
+    const PREFETCH: c_int = 0;
+    const PREFETCH_WRITE: c_int = 1;
+    const PREFETCH_NO_FAULT: c_int = 2;
+    const FLUSH: u32 = 1;
+    fence(|| {
+        // SAFETY: a protection domain as the caller promises, or something that is refused.
+        let pd = unsafe { find::<PdObject>(pd)? };
+        if !(PREFETCH..=PREFETCH_NO_FAULT).contains(&advice) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if advise_flags & !FLUSH != 0 || count == 0 {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: not null, and a list of so many pieces as the caller promises.
+        let list = unsafe { std::slice::from_raw_parts(input(list)?, count as usize) };
+        for piece in list {
+            let region = find_by_key(pd, piece.lkey)?;
+            let inside = VaRange::new(piece.addr, piece.length.into())
+                .is_some_and(|asked| region.base <= asked.start() && asked.end() <= region.end);
+            if !inside {
+                return Err(Errno::FAULT);
+            }
+            if advice == PREFETCH_WRITE && !region.writable {
+                return Err(Errno::PERM);
+            }
+            if let Some(memory) = region.memory {
+                bring_in(memory + (piece.addr - region.base), piece.length, advice);
+            }
+        }
+        Ok(0)
+    })
+}
+
+/// Asks the kernel for the pages. It is advice: a kernel that does not know it, or pages that are not
+/// there, are no error.
+fn bring_in(memory: u64, length: u32, advice: c_int) {
+    const POPULATE_READ: c_int = 22;
+    const POPULATE_WRITE: c_int = 23;
+    let start = memory & !(PAGE - 1);
+    let len = memory + u64::from(length) - start;
+    let how = match advice {
+        0 => POPULATE_READ,
+        1 => POPULATE_WRITE,
+        _ => libc::MADV_WILLNEED,
+    };
+    // SAFETY: none of the three changes what the pages hold.
+    unsafe { libc::madvise(start as *mut c_void, len as usize, how) };
+}

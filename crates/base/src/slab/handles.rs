@@ -1,0 +1,241 @@
+//! Handles of a slot, one for each part of its life: [`Claimed`], [`Pin`], [`Retired`]; and the [`Look`] that holds
+//! nothing.
+
+use super::slot::{Slot, Word};
+use super::{FreeList, Slab};
+use crate::sync::Ordering;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+
+/// A slot that is being prepared. Dropping it gives the slot back.
+#[must_use = "dropping it gives the slot back"]
+pub struct Claimed<'a, T> {
+    pub(super) slab: &'a Slab<T>,
+    pub(super) slot: &'a Slot<T>,
+    pub(super) index: u32,
+    pub(super) generation: u32,
+    /// Claimed from the slab's own list.
+    pub(super) own_list: bool,
+}
+
+impl<T> Claimed<'_, T> {
+    /// Makes the slot live: whoever pins it from now on sees everything that was stored into it before.
+    #[inline]
+    pub fn publish(self) {
+        let generation = self.generation;
+        self.publish_as(generation);
+    }
+
+    /// Makes the slot live under another generation than [`generation`](Self::generation).
+    #[inline]
+    pub fn publish_as(self, generation: u32) {
+        let this = ManuallyDrop::new(self);
+        // The word of a claimed slot is changed by the owner of the claim only; no read-modify-write is needed.
+        this.slot
+            .word
+            .store(Word::new(generation, Word::LIVE, 0).0, Ordering::Release);
+    }
+}
+
+impl<T> Drop for Claimed<'_, T> {
+    fn drop(&mut self) {
+        if self.own_list {
+            let mut free = self.slab.free.lock();
+            self.slab
+                .put_back(&mut free, self.slot, self.index, self.generation, false);
+        }
+    }
+}
+
+/// A slot that is looked at and not held: it may be retired, released and reused at the same moment.
+#[derive(Clone, Copy)]
+pub struct Look<'a, T> {
+    pub(super) slot: &'a Slot<T>,
+}
+
+impl<'a, T> Look<'a, T> {
+    /// What the slot holds.
+    #[must_use]
+    #[inline(always)]
+    pub fn value(&self) -> &'a T {
+        &self.slot.value
+    }
+
+    /// Whether the slot is live under this generation at this moment. Nothing keeps it so: whoever relies on it has to
+    /// be sure by other means, a lock for instance, that what is retired from now on is not taken apart under his eyes.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_live(&self, generation: u32) -> bool {
+        let word = Word(self.slot.word.load(Ordering::SeqCst));
+        word.is(Word::LIVE) && word.generation() == generation
+    }
+}
+
+/// A slot that was found and is held. Dropping it lets go.
+#[must_use = "dropping it lets go of the slot"]
+pub struct Pin<'a, T> {
+    pub(super) slot: &'a Slot<T>,
+    pub(super) index: u32,
+    pub(super) generation: u32,
+}
+
+impl<T> Pin<'_, T> {
+    /// Whether the slot was retired since it was pinned.
+    #[must_use]
+    #[inline]
+    pub fn is_retired(&self) -> bool {
+        !self.slot.load().is(Word::LIVE)
+    }
+}
+
+impl<T> Drop for Pin<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // This pin is counted, so the count is not 0 and nothing is borrowed from the state beside it. Release: what
+        // was done under the pin happens before the drained slot is released.
+        self.slot.word.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// A slot that cannot be found any more, and waits for its last pins to be dropped.
+///
+/// If this is dropped instead of released, the slot stays as it is until [`Slab::resume`].
+#[must_use = "the slot is lost until it is released"]
+pub struct Retired<'a, T> {
+    pub(super) slab: &'a Slab<T>,
+    pub(super) slot: &'a Slot<T>,
+    pub(super) index: u32,
+    pub(super) generation: u32,
+}
+
+impl<T> Retired<'_, T> {
+    /// Whether no pin is left. Once true it stays true, and everything that was done under pins has happened before.
+    #[must_use]
+    #[inline]
+    pub fn is_drained(&self) -> bool {
+        self.slot.load().low() == 0
+    }
+
+    /// Frees the slot; its next use will be under `next_generation`. It is the next slot to be claimed.
+    ///
+    /// # Errors
+    ///
+    /// The slot itself, when it is not drained.
+    #[inline]
+    pub fn release(self, next_generation: u32) -> Result<(), Self> {
+        let slab = self.slab;
+        self.release_to(&mut slab.free.lock(), next_generation)
+    }
+
+    /// Frees the slot like [`release`](Self::release), but it is claimed only when every other slot is in use; of
+    /// several such slots the one that was freed first is claimed first.
+    ///
+    /// # Errors
+    ///
+    /// The slot itself, when it is not drained.
+    pub fn release_last(self, next_generation: u32) -> Result<(), Self> {
+        let slab = self.slab;
+        self.release_last_to(&mut slab.free.lock(), next_generation)
+    }
+
+    /// Frees the slot like [`release`](Self::release), to a list that the caller keeps.
+    ///
+    /// # Errors
+    ///
+    /// The slot itself, when it is not drained.
+    #[inline]
+    pub fn release_to(self, free: &mut FreeList, next_generation: u32) -> Result<(), Self> {
+        self.finish(free, next_generation, false)
+    }
+
+    /// Frees the slot like [`release_last`](Self::release_last), to a list that the caller keeps.
+    ///
+    /// # Errors
+    ///
+    /// The slot itself, when it is not drained.
+    pub fn release_last_to(self, free: &mut FreeList, next_generation: u32) -> Result<(), Self> {
+        self.finish(free, next_generation, true)
+    }
+
+    /// Makes the slot live again, under the generation it had: what it holds may have been changed meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The slot itself, when it is not drained.
+    pub fn revive(self) -> Result<(), Self> {
+        if !self.is_drained() {
+            return Err(self);
+        }
+        let this = ManuallyDrop::new(self);
+        // A drained slot's word is changed by its owner only. Release: whoever pins it sees the change.
+        this.slot.word.store(
+            Word::new(this.generation, Word::LIVE, 0).0,
+            Ordering::Release,
+        );
+        Ok(())
+    }
+
+    #[inline]
+    fn finish(self, free: &mut FreeList, next_generation: u32, last: bool) -> Result<(), Self> {
+        if !self.is_drained() {
+            return Err(self);
+        }
+        let this = ManuallyDrop::new(self);
+        this.slab
+            .put_back(free, this.slot, this.index, next_generation, last);
+        Ok(())
+    }
+}
+
+impl<T> Drop for Retired<'_, T> {
+    fn drop(&mut self) {
+        // The state is ours to change, the count is not: pins may be dropped at the same time.
+        self.slot.update(|word| Some(word.with_state(Word::LEFT)));
+    }
+}
+
+macro_rules! holds_a_slot {
+    ($holder:ident, $generation:literal) => {
+        impl<T> $holder<'_, T> {
+            /// The number of the slot.
+            #[must_use]
+            #[inline]
+            pub fn index(&self) -> u32 {
+                self.index
+            }
+
+            #[doc = $generation]
+            #[must_use]
+            #[inline]
+            pub fn generation(&self) -> u32 {
+                self.generation
+            }
+        }
+
+        impl<T> Deref for $holder<'_, T> {
+            type Target = T;
+
+            #[inline(always)]
+            fn deref(&self) -> &T {
+                &self.slot.value
+            }
+        }
+
+        impl<T> fmt::Debug for $holder<'_, T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($holder))
+                    .field("index", &self.index)
+                    .field("generation", &self.generation)
+                    .finish_non_exhaustive()
+            }
+        }
+    };
+}
+
+holds_a_slot!(
+    Claimed,
+    "The generation that the last release chose for this use; 0 if the slot was never used."
+);
+holds_a_slot!(Pin, "The generation under which it was found.");
+holds_a_slot!(Retired, "The generation under which it lived.");

@@ -1,0 +1,150 @@
+//! Takes away what earlier runs have left in our private place and nobody can need any more.
+//!
+//! The folder with the front ends has to outlive `rkey run`, whose place the program takes, and is used again by the next
+//! run of the same build: there is one for each place with libraries. It goes when that place is gone. A file for
+//! refusals goes with its watcher; one whose watcher was killed is found by its lock.
+
+use rkey_kit::delivery::FRONT_ENDS;
+use rustix::fs::{FlockOperation, OFlags, flock};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// How names of folders with front ends begin, and names of files for refusals.
+pub(super) const FOLDER: &str = "run-";
+pub(super) const REPORT: &str = "refused-";
+/// Younger files are left alone: their owner may be about to lock them.
+const YOUNG: Duration = Duration::from_secs(60);
+
+/// Marks a file for refusals as in use, until it is closed.
+pub(super) fn hold(file: &File) {
+    // Nobody else has it: at worst it would go while its owner still runs.
+    let _ = flock(file, FlockOperation::NonBlockingLockExclusive);
+}
+
+/// Tidies our private place. What cannot be taken away stays: the next run tries again.
+pub(super) fn tidy(private: &Path) {
+    let Ok(entries) = fs::read_dir(private) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let (name, path) = (entry.file_name(), entry.path());
+        let name = name.to_string_lossy();
+        let _ = if name.starts_with(FOLDER) {
+            remove_without_libraries(&path)
+        } else if name.starts_with(REPORT) {
+            remove_without_watcher(&path)
+        } else {
+            Ok(())
+        };
+    }
+}
+
+/// Removes a folder with front ends if the places where they lay are gone. Only what we have put there is removed.
+fn remove_without_libraries(folder: &Path) -> io::Result<()> {
+    for front_end in FRONT_ENDS {
+        let library = fs::read_link(folder.join(front_end.file))?;
+        if library.parent().is_none_or(Path::exists) {
+            return Ok(());
+        }
+    }
+    let names = FRONT_ENDS
+        .iter()
+        .flat_map(|front_end| front_end.links.iter().chain([&front_end.file]));
+    for name in names {
+        let link = folder.join(name);
+        if link.is_symlink() {
+            fs::remove_file(link)?;
+        }
+    }
+    fs::remove_dir(folder)
+}
+
+/// Removes a file for refusals that nobody holds.
+fn remove_without_watcher(path: &Path) -> io::Result<()> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path)?;
+    let age = file.metadata()?.modified()?.elapsed();
+    if age.is_ok_and(|age| age > YOUNG) {
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+    use std::time::{Instant, SystemTime};
+
+    fn empty(name: &str) -> PathBuf {
+        let base = std::env::temp_dir().join(format!("rkey-tidy-{name}-{}", std::process::id()));
+        fs::create_dir(&base).unwrap();
+        base
+    }
+
+    #[test]
+    fn folders_go_with_the_libraries() {
+        let base = empty("folders");
+        let libraries = base.join("libraries");
+        let make = |name: &str, libraries: &Path| {
+            let folder = base.join(name);
+            fs::create_dir(&folder).unwrap();
+            for front_end in FRONT_ENDS {
+                let library = libraries.join(front_end.built);
+                front_end.put_into(&folder, &library).unwrap();
+            }
+            folder
+        };
+        fs::create_dir(&libraries).unwrap();
+        // A build that goes on has taken its libraries away for a moment.
+        let used = make("run-used", &libraries);
+        let left = make("run-left", Path::new("/there/is/no/such/place"));
+        let mixed = make("run-mixed", Path::new("/there/is/no/such/place"));
+        fs::write(mixed.join("of somebody else"), "").unwrap();
+        let other = make("other", Path::new("/there/is/no/such/place"));
+        tidy(&base);
+        assert!(used.exists() && !left.exists() && other.exists());
+        assert!(mixed.join("of somebody else").exists());
+        fs::remove_dir(&libraries).unwrap();
+        tidy(&base);
+        assert!(!used.exists());
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn reports_go_with_their_watchers() {
+        let base = empty("reports");
+        let make = |name: &str, age: Duration| {
+            let path = base.join(name);
+            let file = File::create(&path).unwrap();
+            file.set_modified(SystemTime::now() - age).unwrap();
+            (path, file)
+        };
+        let old = 2 * YOUNG;
+        let (held, holder) = make("refused-1", old);
+        hold(&holder);
+        let (left, _) = make("refused-2", old);
+        let (young, _) = make("refused-3", Duration::ZERO);
+        // A process that another test starts has our descriptors for a moment, and with them the locks.
+        let goes = |path: &Path| {
+            let started = Instant::now();
+            while path.exists() {
+                tidy(&base);
+                assert!(started.elapsed() < Duration::from_secs(20), "it stays");
+            }
+        };
+        goes(&left);
+        assert!(held.exists() && young.exists());
+        drop(holder);
+        goes(&held);
+        assert!(young.exists());
+        fs::remove_dir_all(&base).unwrap();
+    }
+}

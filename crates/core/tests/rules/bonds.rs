@@ -1,0 +1,131 @@
+//! Regions that are tied: to counters and endpoints before they are enabled, or to one peer.
+
+use crate::table::{ALL, over, range, remote, table};
+use rkey_core::*;
+
+/// Proves: FI-072, FI-073, FI-075, FI-198, FI-199
+#[test]
+fn a_disabled_region_is_tied_then_enabled() {
+    let (table, domain) = table();
+    let ranges = [range(0x1000, 64)];
+    let spec = RegionSpec {
+        disabled: true,
+        ..RegionSpec::new(domain, &ranges, ALL)
+    };
+    let region = table.register(&spec).unwrap();
+    let ask = || remote(&table, domain, region.key, 0x1000, 8, Operation::Write);
+    assert_eq!(ask().unwrap_err(), Reason::Disabled);
+    table.bind_counter(region.id, 3).unwrap();
+    table.bind_endpoint(region.id, 4).unwrap();
+    let tied = CoreError::AlreadyTied {
+        region: region.id,
+        to: 3,
+    };
+    assert_eq!(table.bind_counter(region.id, 5), Err(tied));
+    assert_eq!(ask().unwrap_err(), Reason::Disabled);
+    table.enable(region.id).unwrap();
+    assert_eq!(ask().unwrap().counter(), Some(3));
+    let late = CoreError::AlreadyEnabled(region.id);
+    assert_eq!(table.bind_counter(region.id, 3), Err(late.clone()));
+    assert_eq!(table.bind_endpoint(region.id, 4), Err(late.clone()));
+    assert_eq!(table.enable(region.id), Err(late));
+    let busy = CoreError::RegionBusy {
+        region: region.id,
+        windows: 0,
+        bindings: 2,
+    };
+    assert_eq!(table.close_region(region.id).unwrap_err(), busy);
+    assert!(ask().is_ok(), "a refused close changes nothing");
+    table.unbind_counter(region.id).unwrap();
+    assert_eq!(table.forget_endpoint(4), 1);
+    table.close_region(region.id).unwrap().finish().unwrap();
+}
+
+/// Proves: FI-076, FI-077
+#[test]
+fn a_region_of_one_endpoint_serves_no_other() {
+    let (table, domain) = table();
+    let ranges = [range(0x1000, 64)];
+    let spec = RegionSpec {
+        needs_endpoint: true,
+        ..RegionSpec::new(domain, &ranges, ALL)
+    };
+    let region = table.register(&spec).unwrap();
+    let ask = |qp| {
+        let (who, key) = (over(domain, qp), WireKey::Device(region.key));
+        table
+            .check_remote(&who, key, 0x1000, 8, Operation::Read)
+            .map_err(|denial| denial.reason)
+    };
+    assert_eq!(ask(4).unwrap_err(), Reason::Disabled);
+    assert_eq!(
+        table.enable(region.id),
+        Err(CoreError::NeedsEndpoint(region.id))
+    );
+    table.bind_endpoint(region.id, 4).unwrap();
+    table.enable(region.id).unwrap();
+    assert!(ask(4).is_ok());
+    assert_eq!(
+        ask(5).unwrap_err(),
+        Reason::WrongEndpoint { bound: Some(4) }
+    );
+    table.forget_endpoint(4);
+    assert_eq!(ask(4).unwrap_err(), Reason::WrongEndpoint { bound: None });
+}
+
+/// Proves: FI-212
+#[test]
+fn a_region_of_one_peer_serves_no_other() {
+    let (table, domain) = table();
+    let ranges = [range(0x1000, 64)];
+    let spec = RegionSpec {
+        peer: Some(7),
+        ..RegionSpec::new(domain, &ranges, ALL)
+    };
+    let region = table.register(&spec).unwrap();
+    let ask = |key, peer| {
+        let who = Accessor {
+            domain,
+            qp: 1,
+            peer,
+        };
+        let lease = table.check_remote(&who, WireKey::Device(key), 0x1010, 8, Operation::Write);
+        lease.map(drop).map_err(|denial| denial.reason)
+    };
+    let serves_seven_only = |key| {
+        assert_eq!(ask(key, Some(7)), Ok(()));
+        assert_eq!(ask(key, Some(8)), Err(Reason::OtherPeer));
+        assert_eq!(ask(key, None), Err(Reason::OtherPeer));
+    };
+    serves_seven_only(region.key);
+    let own = table.check_local(domain, region.local_key, 0x1000, 8, LocalUse::Send);
+    assert!(own.is_ok(), "the owner is no peer");
+    drop(own);
+    // Nor does a window let others in.
+    let window = table.create_window(domain, WindowKind::Type1).unwrap();
+    let bind = |range| {
+        let request = BindRequest {
+            window: window.id,
+            region: BindRegion::Key(region.local_key),
+            range,
+            access: Access::REMOTE_WRITE,
+            zero_based: false,
+            new_key: None,
+            qp: None,
+            domain,
+            rules: Rules::VERBS,
+        };
+        table.bind_window(&request).unwrap()
+    };
+    serves_seven_only(bind(range(0x1010, 16)));
+    bind(range(0, 0));
+    // A change of the region leaves it to the same peer.
+    let other = [range(0x1000, 128)];
+    let change = Change {
+        ranges: Some((&other, Addressing::Virtual)),
+        ..Change::default()
+    };
+    let (changed, closing) = table.reregister(region.id, &change).unwrap();
+    closing.finish().unwrap();
+    serves_seven_only(changed.key);
+}

@@ -1,0 +1,185 @@
+//! The end of a region, and its change: what waits for leases, and what is left afterwards.
+
+use crate::table::{ALL, over, range, remote, table, table_within};
+use rkey_core::*;
+
+#[test]
+fn a_close_waits_for_the_lease() {
+    let (table, domain) = table();
+    let ranges = [range(0x1000, 64)];
+    let region = table
+        .register(&RegionSpec::new(domain, &ranges, ALL))
+        .unwrap();
+    let lease = remote(&table, domain, region.key, 0x1000, 8, Operation::Write).unwrap();
+    let closing = table.close_region(region.id).unwrap();
+    assert!(!closing.is_drained());
+    let refused = remote(&table, domain, region.key, 0x1000, 8, Operation::Write).unwrap_err();
+    assert_eq!(refused, Reason::Closing);
+    assert_eq!(
+        table.close_region(region.id).unwrap_err(),
+        CoreError::NoSuchRegion(region.id)
+    );
+    let closing = closing.finish().unwrap_err();
+    drop(lease);
+    assert!(closing.is_drained());
+    closing.finish().unwrap();
+    let refused = remote(&table, domain, region.key, 0x1000, 8, Operation::Write).unwrap_err();
+    assert_eq!(refused, Reason::StaleKey { now: SlotNow::Free });
+}
+
+#[test]
+fn checks_in_a_section_hold_up_nothing() {
+    let (table, domain) = table();
+    let section = table.section();
+    let ranges = [range(0x1000, 64)];
+    let spec = RegionSpec {
+        requested_key: Some(9),
+        ..RegionSpec::new(domain, &ranges, ALL)
+    };
+    let who = over(domain, 1);
+    let region = table.register(&spec).unwrap();
+    table.bind_counter(region.id, 5).unwrap();
+    let write = Operation::Write;
+    let ask = |key| table.check_remote_in(&section, &who, key, 0x1000, 8, write);
+    let key = WireKey::Device(region.key);
+    let lease = ask(key).unwrap();
+    assert_eq!(lease.single(), Some(range(0x1000, 8)));
+    assert_eq!(
+        (lease.region(), lease.counter()),
+        (Some(region.id), Some(5))
+    );
+    assert!(ask(WireKey::Requested(9)).is_ok());
+    let local = region.local_key;
+    assert!(
+        table
+            .check_local_in(&section, domain, local, 0x1000, 8, LocalUse::Send)
+            .is_ok()
+    );
+    table.unbind_counter(region.id).unwrap();
+    table.close_region(region.id).unwrap().finish().unwrap();
+    assert!(matches!(
+        ask(key).unwrap_err().reason,
+        Reason::StaleKey { .. }
+    ));
+}
+
+#[test]
+fn a_close_that_nobody_waits_for_ends_later() {
+    let limits = Limits {
+        key_slots: 1,
+        ..Limits::default()
+    };
+    let (table, domain) = table_within(limits);
+    let ranges = [range(0x1000, 64)];
+    let spec = RegionSpec::new(domain, &ranges, ALL);
+    let region = table.register(&spec).unwrap();
+    let lease = remote(&table, domain, region.key, 0x1000, 8, Operation::Write).unwrap();
+    drop(table.close_region(region.id).unwrap());
+    let none_left = CoreError::LimitReached {
+        limit: Limit::KeySlots,
+        value: 1,
+    };
+    assert_eq!(table.register(&spec), Err(none_left));
+    drop(lease);
+    assert!(table.register(&spec).is_ok());
+}
+
+#[test]
+fn a_reregistration_changes_keys_or_nothing() {
+    let (table, domain) = table();
+    let other = table.create_domain().unwrap();
+    let ranges = [range(0x1000, 64)];
+    let old = table
+        .register(&RegionSpec::new(domain, &ranges, Access::REMOTE_READ))
+        .unwrap();
+    let change = Change {
+        access: Some(Access::REMOTE_WRITE),
+        rules: Rules::VERBS,
+        ..Change::default()
+    };
+    assert!(table.reregister(old.id, &change).is_err());
+    assert!(remote(&table, domain, old.key, 0x1000, 8, Operation::Read).is_ok());
+
+    let moved = [range(0x8000, 32)];
+    let change = Change {
+        domain: Some(other),
+        ranges: Some((&moved, Addressing::Zero)),
+        access: Some(Access::REMOTE_WRITE),
+        rules: Rules::empty(),
+    };
+    let lease = remote(&table, domain, old.key, 0x1000, 8, Operation::Read).unwrap();
+    let (new, closing) = table.reregister(old.id, &change).unwrap();
+    assert!(!closing.is_drained());
+    drop(lease);
+    closing.finish().unwrap();
+    assert!(new.key != old.key && new.local_key != old.local_key && new.id != old.id);
+    let refused = remote(&table, domain, old.key, 0x1000, 8, Operation::Read).unwrap_err();
+    assert!(matches!(refused, Reason::StaleKey { .. }));
+    let granted = remote(&table, other, new.key, 24, 8, Operation::Write).unwrap();
+    assert_eq!(granted.single(), Some(range(0x8018, 8)));
+    assert_eq!(table.snapshot().total_bytes, 32);
+}
+
+#[test]
+fn a_change_in_place_keeps_keys_and_handle() {
+    let (table, domain) = table();
+    let other = table.create_domain().unwrap();
+    let ranges = [range(0x1000, 64)];
+    let spec = RegionSpec::new(domain, &ranges, Access::REMOTE_READ);
+    let region = table
+        .register(&RegionSpec {
+            requested_key: Some(3),
+            ..spec
+        })
+        .unwrap();
+    let moved = [range(0x8000, 16), range(0x9000, 16)];
+    let change = Change {
+        domain: Some(other),
+        ranges: Some((&moved, Addressing::Zero)),
+        access: Some(Access::REMOTE_WRITE),
+        rules: Rules::empty(),
+    };
+    let wrong = Change {
+        ranges: Some((&[], Addressing::Zero)),
+        ..change
+    };
+    assert_eq!(
+        table.change_region(region.id, &wrong).unwrap_err(),
+        CoreError::Empty
+    );
+    let lease = remote(&table, domain, region.key, 0x1000, 8, Operation::Read).unwrap();
+    let changing = table.change_region(region.id, &change).unwrap();
+    let refused = remote(&table, domain, region.key, 0x1000, 8, Operation::Read).unwrap_err();
+    assert_eq!(refused, Reason::Closing);
+    let changing = changing.finish().unwrap_err();
+    drop(lease);
+    assert!(changing.is_drained());
+    assert_eq!(changing.finish().unwrap(), region);
+    let granted = remote(&table, other, region.key, 12, 8, Operation::Write).unwrap();
+    assert_eq!(
+        granted.spans().collect::<Vec<_>>(),
+        [range(0x800c, 4), range(0x9000, 4)]
+    );
+    drop(granted);
+    table.close_domain(domain).unwrap();
+    // Once more, and given up half way: the region is gone and nothing is left of it.
+    let change = Change {
+        access: Some(Access::REMOTE_READ),
+        ..Change::default()
+    };
+    let changing = table.change_region(region.id, &change).unwrap();
+    let who = over(other, 1);
+    let asked = || {
+        let refused = table.check_remote(&who, WireKey::Requested(3), 0, 8, Operation::Read);
+        refused.unwrap_err().reason
+    };
+    assert_eq!(asked(), Reason::Closing, "the key stays known meanwhile");
+    drop(changing);
+    assert_eq!(asked(), Reason::UnknownKey);
+    assert_eq!(
+        table.enable(region.id),
+        Err(CoreError::NoSuchRegion(region.id))
+    );
+    assert_eq!(table.snapshot().total_bytes, 0);
+    table.close_domain(other).unwrap();
+}

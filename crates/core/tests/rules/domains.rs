@@ -1,0 +1,75 @@
+//! Protection domains and what hangs on them.
+
+use crate::table::{ALL, range, table};
+use rkey_core::*;
+
+#[test]
+fn a_domain_with_children_stays() {
+    let (table, domain) = table();
+    let ranges = [range(0x1000, 64)];
+    let region = table
+        .register(&RegionSpec::new(domain, &ranges, ALL))
+        .unwrap();
+    let window = table.create_window(domain, WindowKind::Type1).unwrap();
+    table.hold_domain(domain).unwrap();
+    let children = DomainChildren {
+        regions: 1,
+        windows: 1,
+        holders: 1,
+    };
+    let busy = table.close_domain(domain).unwrap_err();
+    assert_eq!(busy, CoreError::DomainBusy { domain, children });
+    assert_eq!(
+        busy.to_string(),
+        "domain 1 is busy: 1 region, 1 window, 1 queue pair or shared receive queue"
+    );
+    table.release_domain(domain).unwrap();
+    table.close_window(window.id).unwrap();
+    table.close_region(region.id).unwrap().finish().unwrap();
+    table.close_domain(domain).unwrap();
+    assert_eq!(
+        table.close_domain(domain),
+        Err(CoreError::NoSuchDomain(domain))
+    );
+    let refused = table.register(&RegionSpec::new(domain, &ranges, ALL));
+    assert_eq!(refused, Err(CoreError::NoSuchDomain(domain)));
+    assert_ne!(table.create_domain().unwrap(), domain);
+}
+
+/// Regions of the front end are not the program's, whatever is changed about them.
+#[test]
+fn the_regions_of_the_program_are_counted() {
+    let (table, domain) = table();
+    let other = table.create_domain().unwrap();
+    let ranges = [range(0x1000, 64)];
+    let plain = RegionSpec::new(domain, &ranges, ALL);
+    let of_program = table.register(&plain).unwrap();
+    let internal = RegionSpec {
+        internal: true,
+        ..plain
+    };
+    let [first, second] = [(); 2].map(|()| table.register(&internal).unwrap());
+    let counts = || [domain, other].map(|id| table.regions_of_program(id).unwrap());
+    assert_eq!(counts(), [1, 0]);
+    let there = Change {
+        domain: Some(other),
+        ..Change::default()
+    };
+    let (first, closing) = table.reregister(first.id, &there).unwrap();
+    closing.finish().unwrap();
+    let changing = table.change_region(second.id, &there).unwrap();
+    assert_eq!(changing.finish().unwrap().id, second.id);
+    assert_eq!(counts(), [1, 0]);
+    let changing = table.change_region(of_program.id, &there).unwrap();
+    assert_eq!(counts(), [0, 1]);
+    drop(changing);
+    assert_eq!(counts(), [0, 0]);
+    for region in [first, second] {
+        table.close_region(region.id).unwrap().finish().unwrap();
+    }
+    for domain in [domain, other] {
+        table.close_domain(domain).unwrap();
+        let gone = CoreError::NoSuchDomain(domain);
+        assert_eq!(table.regions_of_program(domain), Err(gone));
+    }
+}

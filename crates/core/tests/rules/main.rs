@@ -1,0 +1,13 @@
+//! The rules of the core, one object after the other.
+
+mod bonds;
+mod closing;
+mod domains;
+mod fixture;
+mod keys;
+mod limits;
+mod null_regions;
+mod regions;
+mod table;
+mod window_keys;
+mod windows;

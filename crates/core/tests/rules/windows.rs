@@ -1,0 +1,303 @@
+//! Windows of any kind: what a bind asks for, what a window grants, and how it and its region end.
+
+use crate::fixture::Fixture;
+use crate::table::{ALL, over, range};
+use rkey_core::*;
+
+/// Proves: VB-021, DA-I16
+#[test]
+fn a_region_with_a_bound_window_does_not_close() {
+    for kind in WindowKind::ALL {
+        let it = Fixture::new();
+        let window = it.window(kind);
+        let key = Some(window.key).filter(|_| kind.is_type2());
+        let key = it.bind(&BindRequest {
+            new_key: key,
+            ..it.request(window.id)
+        });
+        let busy = CoreError::RegionBusy {
+            region: it.region.id,
+            windows: 1,
+            bindings: 0,
+        };
+        assert_eq!(it.close(), Err(busy));
+        assert!(it.write(key, 1, 0x1010, 8).is_ok());
+        assert!(it.write(it.region.key, 1, 0x1010, 8).is_ok());
+        it.table.close_window(window.id).unwrap();
+        assert!(matches!(
+            it.write(key, 1, 0x1010, 8),
+            Err(Reason::StaleKey { .. })
+        ));
+        it.close().unwrap();
+    }
+}
+
+/// Proves: DA-I16
+#[test]
+fn a_rebind_to_another_region_lets_the_first_go() {
+    let it = Fixture::new();
+    let window = it.window(WindowKind::Dat);
+    it.bind(&it.request(window.id));
+    let second = it
+        .table
+        .register(&RegionSpec::new(it.domain, &[range(0x9000, 64)], ALL))
+        .unwrap();
+    let request = it.request(window.id);
+    let region = BindRegion::Id(second.id);
+    let key = it.bind(&BindRequest {
+        region,
+        range: range(0x9000, 8),
+        ..request
+    });
+    it.close().unwrap();
+    assert_eq!(it.write(key, 1, 0x9000, 8), Ok(range(0x9000, 8)));
+}
+
+#[test]
+fn zero_based_windows_count_from_their_own_start() {
+    let it = Fixture::new();
+    let window = it.window(WindowKind::Type2B);
+    let request = BindRequest {
+        zero_based: true,
+        new_key: Some(window.key),
+        ..it.request(window.id)
+    };
+    let key = it.bind(&request);
+    assert_eq!(it.write(key, 1, 0, 16), Ok(range(0x1010, 16)));
+    assert_eq!(it.write(key, 1, 15, 1), Ok(range(0x101f, 1)));
+    assert!(matches!(
+        it.write(key, 1, 16, 1),
+        Err(Reason::OutOfRange { .. })
+    ));
+    assert_eq!(
+        it.write(key, 1, 0x1012, 4),
+        Err(Reason::ZeroBased { len: 16, offset: 2 })
+    );
+    let window = it.window(WindowKind::Type1);
+    let request = BindRequest {
+        zero_based: true,
+        ..it.request(window.id)
+    };
+    let refused = it.table.bind_window(&request);
+    assert_eq!(refused, Err(BindError::ZeroBased(WindowKind::Type1)));
+}
+
+#[test]
+fn windows_on_scatter_lists_and_zero_based_regions() {
+    let it = Fixture::new();
+    let pieces = [range(0x4000, 10), range(0x8000, 10)];
+    let spec = RegionSpec::new(it.domain, &pieces, ALL);
+    let region = it
+        .table
+        .register(&RegionSpec {
+            addressing: Addressing::Zero,
+            ..spec
+        })
+        .unwrap();
+    let window = it.window(WindowKind::Dat);
+    let key = it.bind(&BindRequest {
+        region: BindRegion::Id(region.id),
+        range: range(8, 4),
+        rules: Rules::UDAPL,
+        ..it.request(window.id)
+    });
+    let who = over(it.domain, 1);
+    let lease = it
+        .table
+        .check_remote(&who, WireKey::Device(key), 8, 4, Operation::Write)
+        .unwrap();
+    assert_eq!(
+        lease.spans().collect::<Vec<_>>(),
+        [range(0x4008, 2), range(0x8000, 2)]
+    );
+    assert_eq!(lease.region(), Some(region.id));
+    assert!(lease.through_window());
+}
+
+/// Proves: VB-013, DA-027, DA-029, DA-030, DA-032, DA-I18
+#[test]
+fn a_bind_asks_the_region_for_rights_and_room() {
+    let it = Fixture::new();
+    let window = it.window(WindowKind::Type1);
+    let bind = |access: Access, wanted: Access, rules| {
+        let ranges = [range(0x1000, 256)];
+        let spec = RegionSpec::new(it.domain, &ranges, access);
+        let region = it.table.register(&spec).unwrap();
+        let request = it.request(window.id);
+        let region = BindRegion::Id(region.id);
+        it.table.bind_window(&BindRequest {
+            region,
+            access: wanted,
+            rules,
+            ..request
+        })
+    };
+    let (read, write) = (Access::REMOTE_READ, Access::REMOTE_WRITE);
+    let lacks = |asked, missing| Err(BindError::RegionLacks { asked, missing });
+    assert_eq!(
+        bind(Access::LOCAL_WRITE, write, Rules::VERBS),
+        lacks(write, Access::BIND)
+    );
+    assert_eq!(
+        bind(Access::BIND, write, Rules::VERBS),
+        lacks(write, Access::LOCAL_WRITE)
+    );
+    assert!(bind(Access::BIND, read, Rules::VERBS).is_ok());
+    assert_eq!(
+        bind(Access::LOCAL_READ, write, Rules::UDAPL),
+        lacks(write, Access::LOCAL_WRITE)
+    );
+    assert_eq!(
+        bind(Access::LOCAL_WRITE, read, Rules::UDAPL),
+        lacks(read, Access::LOCAL_READ)
+    );
+    assert!(
+        bind(
+            Access::LOCAL_READ | Access::LOCAL_WRITE,
+            read | write,
+            Rules::UDAPL
+        )
+        .is_ok()
+    );
+    assert!(bind(Access::empty(), read | write, Rules::empty()).is_ok());
+    let local = bind(ALL, Access::SEND | read, Rules::empty());
+    assert_eq!(local, Err(BindError::NotRemote(Access::SEND)));
+    for (start, len) in [
+        (0xfff, 8),
+        (0x10f9, 8),
+        (0x2000, 1),
+        (0x1000, 257),
+        (1, u64::MAX - 1),
+    ] {
+        let request = BindRequest {
+            range: range(start, len),
+            ..it.request(window.id)
+        };
+        let refused = it.table.bind_window(&request);
+        assert!(
+            matches!(refused, Err(BindError::OutOfRange { .. })),
+            "{refused:?}"
+        );
+    }
+}
+
+/// Proves: DA-005, DA-007, DA-008
+#[test]
+fn a_window_grants_its_own_rights_only() {
+    let it = Fixture::new();
+    let window = it.window(WindowKind::Dat);
+    for bits in 0..8 {
+        let access = Access::from_bits_truncate(bits * Access::REMOTE_READ.bits());
+        let key = it.bind(&BindRequest {
+            access,
+            ..it.request(window.id)
+        });
+        for want in [Operation::Write, Operation::Read, Operation::Atomic] {
+            let who = over(it.domain, 1);
+            let granted = it
+                .table
+                .check_remote(&who, WireKey::Device(key), 0x1010, 8, want);
+            assert_eq!(
+                granted.is_ok(),
+                access.contains(want.needs()),
+                "{access}: {want:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn window_region_and_queue_pair_meet_in_one_domain() {
+    let it = Fixture::new();
+    let other = it.table.create_domain().unwrap();
+    let window = it.window(WindowKind::Dat);
+    let request = it.request(window.id);
+    let refused = it
+        .table
+        .bind_window(&BindRequest {
+            domain: other,
+            ..request
+        })
+        .unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "the window is in domain 1, the queue pair in domain 2"
+    );
+    let far = it
+        .table
+        .register(&RegionSpec::new(other, &[range(0x1000, 256)], ALL))
+        .unwrap();
+    let request = BindRequest {
+        region: BindRegion::Id(far.id),
+        ..request
+    };
+    let refused = it.table.bind_window(&request).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "the window is in domain 1, the region in domain 2"
+    );
+}
+
+/// Proves: DA-I08
+#[test]
+fn an_unbind_looks_at_nothing_but_its_length() {
+    let it = Fixture::new();
+    let window = it.window(WindowKind::Dat);
+    let key = it.bind(&it.request(window.id));
+    let request = it.request(window.id);
+    let garbage = BindRegion::Key(LocalKey(0xdead_beef));
+    let range = range(0xffff_ffff, 0);
+    it.bind(&BindRequest {
+        region: garbage,
+        range,
+        access: Access::all(),
+        ..request
+    });
+    assert!(it.write(key, 1, 0x1010, 8).is_err());
+    it.close().unwrap();
+}
+
+/// A lease through a window holds up the close of the region, also when the window is unbound meanwhile.
+#[test]
+fn a_lease_through_a_window_outlives_the_binding_not_the_region() {
+    for kind in WindowKind::ALL {
+        let it = Fixture::new();
+        let window = it.window(kind);
+        let new_key = Some(window.key).filter(|_| kind.is_type2());
+        let key = it.bind(&BindRequest {
+            new_key,
+            ..it.request(window.id)
+        });
+        let who = over(it.domain, 1);
+        let lease = it
+            .table
+            .check_remote(&who, WireKey::Device(key), 0x1010, 8, Operation::Write)
+            .unwrap();
+        it.table.close_window(window.id).unwrap();
+        let closing = it.table.close_region(it.region.id).unwrap();
+        assert!(!closing.is_drained());
+        drop(lease);
+        closing.finish().unwrap();
+    }
+}
+
+#[test]
+fn revoking_a_region_unbinds_its_windows() {
+    let it = Fixture::new();
+    let keys = WindowKind::ALL.map(|kind| {
+        let window = it.window(kind);
+        let new_key = Some(window.key).filter(|_| kind.is_type2());
+        it.bind(&BindRequest {
+            new_key,
+            ..it.request(window.id)
+        })
+    });
+    it.table
+        .revoke_region(it.region.id)
+        .unwrap()
+        .finish()
+        .unwrap();
+    for key in keys {
+        assert_eq!(it.write(key, 1, 0x1010, 8), Err(Reason::Unbound));
+    }
+}

@@ -1,0 +1,306 @@
+//! Who listens, who asks, and the answer.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rkey_link::shm::peer_credentials;
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+
+use super::packet::{Packet, Side, send, try_receive};
+use super::socket::listener;
+use super::{Deadline, HALF_OPEN_TIME, PRIVATE_DATA_MAX, Peer, QPS_MAX};
+use crate::channel::wait_readable;
+use crate::device::Device;
+use crate::error::DeviceError;
+use crate::names::{self, Scope};
+use crate::qp::Qp;
+
+/// The most clients that may be in the middle of saying what they want.
+const HALF_OPEN_MAX: usize = 64;
+/// How long a peer that was answered may take to be ready, while nobody waits for it: it may be short of processors.
+const READY_TIME: Duration = Duration::from_secs(20);
+
+/// A place where other processes of this host can ask for a connection.
+#[derive(Debug)]
+pub struct Listener {
+    pub(super) device: Device,
+    pub(super) socket: Arc<OwnedFd>,
+    pub(super) address: SocketAddr,
+    pub(super) half_open: Mutex<Vec<(OwnedFd, Instant)>>,
+}
+
+impl Listener {
+    /// The address that peers have to give.
+    #[must_use]
+    pub fn local_address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Waits for the next request of a peer; without a time for ever.
+    ///
+    /// Clients that are not allowed, say nothing or talk nonsense are dropped here without
+    /// troubling the caller, and without holding up the others.
+    ///
+    /// # Errors
+    /// [`DeviceError::TimedOut`], [`DeviceError::Failed`], or the socket failed.
+    pub fn accept(&self, timeout: Option<Duration>) -> Result<Incoming, DeviceError> {
+        let started = Instant::now();
+        let deadline = timeout.and_then(|t| started.checked_add(t));
+        loop {
+            self.device.check()?;
+            if let Some(incoming) = self.take()? {
+                return Ok(incoming);
+            }
+            if deadline.is_some_and(|d| d <= Instant::now()) {
+                return Err(DeviceError::TimedOut {
+                    what: "a connection request",
+                    after: started.elapsed(),
+                });
+            }
+            self.wait(deadline)?;
+        }
+    }
+
+    /// The next request of a peer if there is one now, for a program that waits on its own: until
+    /// [`Listener::socket`] is readable, and while [`Listener::has_half_open`] for a millisecond at most.
+    ///
+    /// # Errors
+    /// The socket failed.
+    pub fn try_accept(&self) -> Result<Option<Incoming>, DeviceError> {
+        self.device.check()?;
+        self.take()
+    }
+
+    /// The descriptor that is readable when a client has come. For `poll` and its kin only.
+    #[must_use]
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Whether a client has come that has not said what it wants.
+    #[must_use]
+    pub fn has_half_open(&self) -> bool {
+        !self.half_open.lock().is_empty()
+    }
+
+    /// One round over the new and the half-open clients: the first that has asked properly.
+    fn take(&self) -> Result<Option<Incoming>, DeviceError> {
+        let mut half_open = self.half_open.lock();
+        while half_open.len() < HALF_OPEN_MAX {
+            match rustix::net::accept_with(
+                &*self.socket,
+                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            ) {
+                Ok(client) => half_open.push((client, Instant::now() + HALF_OPEN_TIME)),
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(error) => return Err(DeviceError::io("accepting a connection")(error)),
+            }
+        }
+        let mut index = 0;
+        while index < half_open.len() {
+            match try_receive(&half_open[index].0) {
+                Ok(None) if half_open[index].1 > Instant::now() => index += 1,
+                Ok(None) => drop(half_open.swap_remove(index)),
+                Ok(Some(Packet::Request(side))) => {
+                    let (socket, _) = half_open.swap_remove(index);
+                    if let Some(incoming) = self.admit(socket, side) {
+                        return Ok(Some(incoming));
+                    }
+                }
+                Ok(Some(_)) | Err(_) => {
+                    tracing::debug!(address = %self.address, "dropped a client that talks nonsense");
+                    half_open.swap_remove(index);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Checks who asks.
+    fn admit(&self, socket: OwnedFd, side: Side) -> Option<Incoming> {
+        let credentials = peer_credentials(&socket).ok()?;
+        let uid = credentials.uid;
+        if !self.device.scope().admits(uid) {
+            tracing::info!(uid, "dropped a client of another user");
+            return None;
+        }
+        let ok = side.qps.len() <= QPS_MAX
+            && side.private_data.len() <= PRIVATE_DATA_MAX
+            && self
+                .device
+                .shared()
+                .check_identity(side.node, uid, credentials.pid)
+                .is_ok();
+        ok.then(|| Incoming {
+            device: self.device.clone(),
+            socket,
+            address: self.address,
+            peer: Peer {
+                node: side.node,
+                uid,
+                pid: credentials.pid.unwrap_or(0),
+                qps: side.qps,
+                private_data: side.private_data,
+            },
+        })
+    }
+
+    /// Waits until a client does something or the next half-open one has to go.
+    fn wait(&self, deadline: Option<Instant>) -> Result<(), DeviceError> {
+        let half_open = self.half_open.lock();
+        let next = half_open
+            .iter()
+            .map(|(_, until)| *until)
+            .chain(deadline)
+            .min();
+        if half_open.is_empty() {
+            drop(half_open);
+            wait_readable(self.socket.as_fd(), next)?;
+        } else {
+            // A short nap instead of a set of descriptors: half-open clients are rare, and speak
+            // within microseconds when they are honest.
+            drop(half_open);
+            let nap = Duration::from_millis(1);
+            wait_readable(self.socket.as_fd(), Some(Instant::now() + nap))?;
+        }
+        Ok(())
+    }
+}
+
+/// A peer that asked for a connection and waits for the answer.
+#[derive(Debug)]
+pub struct Incoming {
+    device: Device,
+    socket: OwnedFd,
+    address: SocketAddr,
+    peer: Peer,
+}
+
+impl Incoming {
+    /// Who asks, with which queue pairs and private data.
+    #[must_use]
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Where it asks: the address of the listener.
+    #[must_use]
+    pub fn local_address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether the peer waits no longer. Never waits.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        // It has nothing to say before it is answered.
+        wait_readable(self.socket.as_fd(), Some(Instant::now())).unwrap_or(false)
+    }
+
+    /// Connects queue pairs of ours (as many as the peer has, in the same order) and tells the
+    /// peer. They are in state RTS afterwards, and the peer's too.
+    ///
+    /// # Errors
+    /// The number differs, the peer went away, or the queue pairs could not be changed; the peer
+    /// then gets an error too. The queue pairs may be in any state: destroy them.
+    pub fn accept(self, qps: &[&Qp], private_data: &[u8]) -> Result<Peer, DeviceError> {
+        let timeout = self.device.config().connect_timeout;
+        let mut accepting = self.answer(qps, private_data)?;
+        accepting.deadline = Deadline::after("the connection", timeout);
+        receive_ready(&accepting)?;
+        Ok(accepting.peer)
+    }
+
+    /// The first half of [`Incoming::accept`], which does not wait for the peer.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn answer(self, qps: &[&Qp], private_data: &[u8]) -> Result<Accepting, DeviceError> {
+        let side = self.device.side(qps, private_data)?;
+        if qps.len() != self.peer.qps.len() {
+            let _ = send(
+                &self.socket,
+                &Packet::Rejected("another number of queue pairs".into()),
+            );
+            return Err(DeviceError::Handshake(
+                "the peer brings another number of queue pairs",
+            ));
+        }
+        for (ours, theirs) in qps.iter().zip(&self.peer.qps) {
+            ours.connect(self.peer.node, *theirs)?;
+        }
+        send(&self.socket, &Packet::Accepted(side))?;
+        Ok(Accepting {
+            socket: self.socket,
+            peer: self.peer,
+            deadline: Deadline::after("the connection", READY_TIME),
+        })
+    }
+
+    /// Whether the process that asks also listens at an address, as the kernel knows it: what a program says
+    /// about itself may be somebody else's address. Among the processes of one user it is taken as true.
+    #[must_use]
+    pub fn listens_at(&self, address: SocketAddr) -> bool {
+        let scope = self.device.scope();
+        if let Scope::User(_) = scope {
+            return true;
+        }
+        // A process number of 0 is one that we do not see; then the user decides.
+        let same = |uid: u32, pid: Option<u32>| {
+            let seen = pid.filter(|_| self.peer.pid != 0);
+            uid == self.peer.uid && seen.is_none_or(|pid| pid == self.peer.pid)
+        };
+        let names = names::candidates(scope, address);
+        names.iter().any(|name| {
+            let who = names::abstract_address(name).and_then(|name| listener(&name));
+            who.is_ok_and(|who| same(who.uid, who.pid))
+        })
+    }
+
+    /// Refuses, and tells the peer why.
+    pub fn reject(self, reason: &str) {
+        let reason: String = reason.chars().take(512).collect();
+        let _ = send(&self.socket, &Packet::Rejected(reason));
+    }
+}
+
+/// A connection that is accepted here: the peer has yet to say that it is ready.
+#[derive(Debug)]
+pub struct Accepting {
+    socket: OwnedFd,
+    peer: Peer,
+    deadline: Deadline,
+}
+
+impl Accepting {
+    /// Readable when the peer has answered or gone.
+    #[must_use]
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Whether the peer is ready. Never waits.
+    ///
+    /// # Errors
+    /// The peer went away, or its time is over; the queue pairs may be in any state: destroy them.
+    pub fn is_ready(&self) -> Result<bool, DeviceError> {
+        match try_receive(&self.socket)? {
+            Some(Packet::Ready) => Ok(true),
+            Some(_) => Err(DeviceError::Handshake("the peer answered out of turn")),
+            None => self.deadline.remaining().map(|_| false),
+        }
+    }
+}
+
+/// Waits until the peer is ready.
+fn receive_ready(accepting: &Accepting) -> Result<(), DeviceError> {
+    while !accepting.is_ready()? {
+        let until = Instant::now() + accepting.deadline.remaining()?;
+        wait_readable(accepting.socket(), Some(until))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! The packets of the hand-shake, and sending and receiving them.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use rkey_link::NodeId;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use serde::{Deserialize, Serialize};
+
+use super::{Deadline, QpAddress};
+use crate::channel::wait_readable;
+use crate::error::DeviceError;
+
+/// The first bytes of every packet; the digit is the version of the protocol.
+const MAGIC: &[u8; 8] = b"rkeyCON1";
+/// No packet of the protocol is longer.
+const PACKET_MAX: usize = 8192;
+
+/// What one side tells about itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Side {
+    pub(super) node: NodeId,
+    pub(super) qps: Vec<QpAddress>,
+    pub(super) private_data: Vec<u8>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Packet {
+    Request(Side),
+    Accepted(Side),
+    Rejected(String),
+    Ready,
+}
+
+pub(super) fn send(socket: &OwnedFd, packet: &Packet) -> Result<(), DeviceError> {
+    let bytes = encode(packet);
+    match rustix::net::send(socket, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        Ok(_) => Ok(()),
+        Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => {
+            Err(DeviceError::Handshake("the peer went away"))
+        }
+        Err(error) => Err(DeviceError::io("talking to the peer")(error)),
+    }
+}
+
+/// The next packet, waiting for it.
+pub(super) fn receive(socket: &OwnedFd, deadline: &Deadline) -> Result<Packet, DeviceError> {
+    loop {
+        if let Some(packet) = try_receive(socket)? {
+            return Ok(packet);
+        }
+        let until = Instant::now() + deadline.remaining()?;
+        wait_readable(socket.as_fd(), Some(until))?;
+    }
+}
+
+/// The next packet if it is there.
+pub(super) fn try_receive(socket: &OwnedFd) -> Result<Option<Packet>, DeviceError> {
+    let mut buffer = [0u8; PACKET_MAX];
+    match rustix::net::recv(socket, &mut buffer, RecvFlags::DONTWAIT) {
+        Ok((_, 0)) | Err(Errno::CONNRESET) => Err(DeviceError::Handshake("the peer went away")),
+        Ok((_, len)) => match buffer.get(..len).and_then(decode) {
+            Some(packet) => Ok(Some(packet)),
+            None => Err(DeviceError::Handshake("the peer speaks another language")),
+        },
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(error) => Err(DeviceError::io("listening to the peer")(error)),
+    }
+}
+
+pub(super) fn encode(packet: &Packet) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    // Writing plain data into a Vec cannot fail.
+    if let Ok(body) = postcard::to_stdvec(packet) {
+        bytes.extend_from_slice(&body);
+    }
+    bytes
+}
+
+pub(super) fn decode(bytes: &[u8]) -> Option<Packet> {
+    let (packet, rest) = postcard::take_from_bytes(bytes.strip_prefix(MAGIC)?).ok()?;
+    rest.is_empty().then_some(packet)
+}
+
+/// What a peer said, made safe to print.
+pub(super) fn printable(text: &str) -> String {
+    text.chars()
+        .take(512)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
+}
+
+/// Whether bytes are a packet of the protocol; for fuzzing.
+pub(crate) fn decodes(bytes: &[u8]) -> bool {
+    decode(bytes).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{PRIVATE_DATA_MAX, QPS_MAX};
+    use super::*;
+
+    #[test]
+    fn packets_survive_the_way() {
+        let side = Side {
+            node: NodeId {
+                pid: 7,
+                nonce: u64::MAX,
+            },
+            qps: vec![
+                QpAddress {
+                    qpn: 0x123456,
+                    msn: 9
+                };
+                QPS_MAX
+            ],
+            private_data: vec![0xa5; PRIVATE_DATA_MAX],
+        };
+        for packet in [
+            Packet::Request(side.clone()),
+            Packet::Accepted(side),
+            Packet::Rejected("no".into()),
+            Packet::Ready,
+        ] {
+            let bytes = encode(&packet);
+            assert!(bytes.len() <= PACKET_MAX);
+            assert_eq!(decode(&bytes), Some(packet));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_not_a_packet() {
+        assert_eq!(decode(b""), None);
+        assert_eq!(decode(b"GET / HTTP/1.1"), None);
+        let mut bytes = encode(&Packet::Ready);
+        bytes.push(0);
+        assert_eq!(decode(&bytes), None);
+        // A length that promises more than there is.
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&[0, 1, 1, 0xff, 0xff, 0xff, 0xff, 0x0f]);
+        assert_eq!(decode(&bytes), None);
+    }
+
+    #[test]
+    fn what_a_peer_says_is_safe_to_print() {
+        assert_eq!(printable("no\x1b[2J\nroom"), "no [2J room");
+    }
+}

@@ -1,0 +1,131 @@
+//! Sockets of listeners and of those who look for one, by the names that addresses have.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rkey_link::shm::peer_credentials;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::Deadline;
+use crate::error::DeviceError;
+use crate::names::{self, Scope};
+
+/// How often a listener is asked who it is, while it takes no more clients.
+const LISTENER_TRIES: u32 = 50;
+/// Shortest and longest pause between two attempts to find a listener.
+const RETRY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+
+/// A socket bound to the name of an address; `None` if the name is taken.
+pub(super) fn bind(scope: Scope, address: SocketAddr) -> Result<Option<OwnedFd>, DeviceError> {
+    let socket = new_socket()?;
+    let name = names::abstract_address(&names::listen_name(scope, address))
+        .map_err(DeviceError::io("naming a listener"))?;
+    match rustix::net::bind(&socket, &name) {
+        Ok(()) => Ok(Some(socket)),
+        Err(Errno::ADDRINUSE) => Ok(None),
+        Err(error) => Err(DeviceError::io("binding a listener")(error)),
+    }
+}
+
+/// Binds a port of the range that is customary for this (49152 to 65535), from a random start.
+pub(super) fn bind_free_port(
+    scope: Scope,
+    address: SocketAddr,
+) -> Result<(OwnedFd, SocketAddr), DeviceError> {
+    let start = getrandom::u32()
+        .map_err(|e| DeviceError::io("choosing a port")(std::io::Error::other(e)))?;
+    for step in 0..16384u32 {
+        let port = 49152 + (start.wrapping_add(step) % 16384) as u16;
+        let address = SocketAddr::new(address.ip(), port);
+        if let Some(socket) = bind(scope, address)? {
+            return Ok((socket, address));
+        }
+    }
+    Err(DeviceError::AddressInUse { address })
+}
+
+/// Who listens at a name. The listener sees a client that goes again.
+pub(super) fn listener(
+    name: &rustix::net::SocketAddrUnix,
+) -> std::io::Result<rkey_link::shm::Credentials> {
+    let socket = new_socket().map_err(std::io::Error::other)?;
+    let mut tries = 0;
+    loop {
+        match rustix::net::connect(&socket, name) {
+            Ok(()) => return peer_credentials(&socket),
+            // More clients wait than it takes.
+            Err(Errno::AGAIN | Errno::INTR) if tries < LISTENER_TRIES => {
+                tries += 1;
+                std::thread::sleep(RETRY.0);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Somebody who listens, reached.
+pub(super) struct Reached {
+    pub(super) socket: OwnedFd,
+    pub(super) uid: u32,
+    pub(super) pid: Option<u32>,
+    /// It has known of us since then, or a little later.
+    pub(super) since: Instant,
+}
+
+/// Reaches whoever listens at an address, trying until the deadline.
+pub(super) fn dial(
+    scope: Scope,
+    address: SocketAddr,
+    deadline: &Deadline,
+) -> Result<Reached, DeviceError> {
+    let names = names::candidates(scope, address);
+    let mut pause = RETRY.0;
+    loop {
+        for name in &names {
+            let name =
+                names::abstract_address(name).map_err(DeviceError::io("naming a listener"))?;
+            let socket = new_socket()?;
+            let since = Instant::now();
+            match rustix::net::connect(&socket, &name) {
+                Ok(()) => {
+                    let credentials =
+                        peer_credentials(&socket).map_err(DeviceError::io("asking who listens"))?;
+                    let uid = credentials.uid;
+                    if !scope.admits(uid) {
+                        return Err(DeviceError::OtherUser { uid });
+                    }
+                    return Ok(Reached {
+                        socket,
+                        uid,
+                        pid: credentials.pid,
+                        since,
+                    });
+                }
+                // Not there, or (AGAIN) more clients wait than it takes.
+                Err(Errno::CONNREFUSED | Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(DeviceError::io("connecting")(error)),
+            }
+        }
+        let Ok(left) = deadline.remaining() else {
+            return Err(DeviceError::NobodyListens {
+                address,
+                waited: deadline.timeout,
+                hint: "start the listener first; it has to be of the same user and in the same network namespace",
+            });
+        };
+        std::thread::sleep(pause.min(left));
+        pause = (pause * 2).min(RETRY.1);
+    }
+}
+
+fn new_socket() -> Result<OwnedFd, DeviceError> {
+    rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+    .map_err(DeviceError::io("creating a socket"))
+}

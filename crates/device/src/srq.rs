@@ -1,0 +1,193 @@
+//! Shared receive queues, and what is like one: those of extended connections and work queues.
+
+use std::sync::Arc;
+
+use rkey_core::DomainId;
+use rkey_engine::{RecvRequest, SrqId, WqState, XrcdId};
+
+use crate::device::Device;
+use crate::error::DeviceError;
+use crate::queue::Cq;
+
+/// A shared receive queue. Clones are the same queue; the last one destroys it.
+#[derive(Clone, Debug)]
+pub struct Srq(Arc<SrqInner>);
+
+#[derive(Debug)]
+struct SrqInner {
+    device: Device,
+    id: SrqId,
+    /// Where its receives complete, if that is its own business: it has to stay as long as the queue.
+    _cq: Option<Cq>,
+}
+
+impl Device {
+    /// Creates a queue of `depth` receives of up to `max_sge` elements that queue pairs of `domain`
+    /// can share.
+    ///
+    /// # Errors
+    /// [`DeviceError::TooLarge`], [`DeviceError::Limit`].
+    pub fn create_srq(
+        &self,
+        domain: DomainId,
+        depth: u32,
+        max_sge: u32,
+    ) -> Result<Srq, DeviceError> {
+        self.check()?;
+        self.check_queue("receives in one shared receive queue", depth, max_sge)?;
+        let id = self
+            .shared()
+            .command(|engine| engine.create_srq(domain, depth, max_sge))
+            .map_err(|e| self.limit_of(e, "shared receive queues", "RKEY_MAX_SRQS"))?;
+        Ok(Srq(Arc::new(SrqInner {
+            device: self.clone(),
+            id,
+            _cq: None,
+        })))
+    }
+
+    /// Creates a shared receive queue that the extended reliable connections of an XRC domain reach by its
+    /// [number](Srq::number). Its receives complete in `cq`.
+    ///
+    /// # Errors
+    /// As [`Device::create_srq`].
+    pub fn create_xrc_srq(
+        &self,
+        domain: DomainId,
+        depth: u32,
+        max_sge: u32,
+        xrcd: XrcdId,
+        cq: &Cq,
+    ) -> Result<Srq, DeviceError> {
+        self.create_serving(domain, depth, max_sge, Some(xrcd), cq)
+    }
+
+    /// Creates a receive queue over which raw queue pairs spread frames ([`Qp::spread`](crate::Qp::spread)). Its
+    /// receives complete in `cq`. It begins in [`WqState::Reset`].
+    ///
+    /// # Errors
+    /// As [`Device::create_srq`].
+    pub fn create_wq(
+        &self,
+        domain: DomainId,
+        depth: u32,
+        max_sge: u32,
+        cq: &Cq,
+    ) -> Result<Srq, DeviceError> {
+        self.create_serving(domain, depth, max_sge, None, cq)
+    }
+
+    fn create_serving(
+        &self,
+        domain: DomainId,
+        depth: u32,
+        max_sge: u32,
+        xrcd: Option<XrcdId>,
+        cq: &Cq,
+    ) -> Result<Srq, DeviceError> {
+        self.check()?;
+        self.check_queue("receives in one shared receive queue", depth, max_sge)?;
+        if !self.is(cq.device()) {
+            return Err(DeviceError::Unknown {
+                what: "completion queue",
+            });
+        }
+        let id = self
+            .shared()
+            .command(|engine| match xrcd {
+                Some(xrcd) => engine.create_xrc_srq(domain, depth, max_sge, xrcd, cq.id()),
+                None => engine.create_wq(domain, depth, max_sge, cq.id()),
+            })
+            .map_err(|e| self.limit_of(e, "shared receive queues", "RKEY_MAX_SRQS"))?;
+        Ok(Srq(Arc::new(SrqInner {
+            device: self.clone(),
+            id,
+            _cq: Some(cq.clone()),
+        })))
+    }
+}
+
+impl Srq {
+    /// The device that it belongs to.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// The engine's name of it.
+    #[must_use]
+    pub fn id(&self) -> SrqId {
+        self.0.id
+    }
+
+    /// The number by which requests of extended reliable connections name it.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.0.id.number()
+    }
+
+    /// Brings a receive queue of [`Device::create_wq`] into another state.
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`].
+    pub fn set_state(&self, state: WqState) -> Result<(), DeviceError> {
+        let shared = self.0.device.shared();
+        shared.check()?;
+        shared.command(|engine| engine.set_wq_state(self.0.id, state))?;
+        Ok(())
+    }
+
+    /// Adds a receive.
+    ///
+    /// # Errors
+    /// [`DeviceError::Post`], [`DeviceError::Forked`], [`DeviceError::Failed`].
+    pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), DeviceError> {
+        let shared = self.0.device.shared();
+        shared.check()?;
+        shared.post(|engine| engine.post_srq_recv(self.0.id, request))?;
+        Ok(())
+    }
+
+    /// Its depth, the limit below which an event is raised (0: none), and the receives in it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`].
+    pub fn query(&self) -> Result<(u32, u32, u32), DeviceError> {
+        let device = &self.0.device;
+        device.check()?;
+        device
+            .shared()
+            .command(|engine| engine.query_srq(self.0.id))
+            .ok_or(DeviceError::Unknown {
+                what: "shared receive queue",
+            })
+    }
+
+    /// Sets the number of receives below which one event is raised (0: none), or the depth.
+    ///
+    /// # Errors
+    /// As [`Device::create_srq`].
+    pub fn modify(&self, limit: Option<u32>, depth: Option<u32>) -> Result<(), DeviceError> {
+        let device = &self.0.device;
+        device.check()?;
+        if let Some(depth) = depth {
+            device.check_queue("receives in one shared receive queue", depth, 0)?;
+        }
+        device
+            .shared()
+            .command(|engine| engine.modify_srq(self.0.id, limit, depth))?;
+        Ok(())
+    }
+}
+
+impl Drop for SrqInner {
+    fn drop(&mut self) {
+        let shared = self.device.shared();
+        if !shared.is_usable() {
+            return;
+        }
+        if let Err(error) = shared.command(|engine| engine.destroy_srq(self.id)) {
+            tracing::debug!(%error, "destroying a shared receive queue");
+        }
+    }
+}

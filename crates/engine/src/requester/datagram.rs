@@ -1,0 +1,148 @@
+//! Datagrams at the requester: each finds its own way.
+//!
+//! A connected queue pair has one link for all its requests. A datagram names its receiver, so here the link is
+//! looked up for each of them; one whose receiver is not known yet waits for the search, and one that cannot be
+//! delivered is lost without a word, as on any network. What a receiver does with them is in `ud.rs`, and the copies
+//! that go to a group are made in `groups.rs`.
+
+use super::piece::{head_of, keep, send_piece};
+use super::{Start, ask_for_link, hold, start};
+use crate::context::Context;
+use crate::groups::{self, Copied};
+use crate::id::Table;
+use crate::port::Port;
+use crate::qp::pair::Qp;
+use crate::reach::{Reach, Trouble};
+use crate::send_queue::{Detail, WqeFlags};
+use crate::{QpType, Status, UdAddress, ud};
+use rkey_base::memory::Memory;
+use rkey_core::LocalUse;
+use rkey_link::{HeadFlags, Link, SendError, Ticket};
+
+pub(super) fn pump_datagrams<L: Link, M: Memory>(
+    x: &mut Context<M>,
+    links: &mut Table<Port<L>>,
+    qp: &mut Qp,
+) {
+    while qp.sq.next != qp.sq.tail && qp.may_send() {
+        match start(x, qp) {
+            Start::Send => {}
+            Start::Ended => continue,
+            Start::Wait => return,
+        }
+        if let Detail::Datagram(to) = *qp.sq.detail(qp.sq.next)
+            && let Some(group) = groups::group_of(qp, &to)
+        {
+            match groups::send(x, links, qp, &to, group) {
+                Copied::Ended => continue,
+                Copied::Wait => return ud::take_payloads(x, qp),
+            }
+        }
+        let port = match datagram_path(x, links, qp) {
+            Path::Port(port) => port,
+            Path::Ended => continue,
+            Path::Wait => return ud::take_payloads(x, qp),
+        };
+        if let Err(error) = send_piece(x, port, qp) {
+            hold(port, qp, error);
+            return;
+        }
+    }
+}
+
+enum Path<'a, L> {
+    Port(&'a mut Port<L>),
+    /// It has ended here.
+    Ended,
+    /// There is no link yet.
+    Wait,
+}
+
+fn datagram_path<'a, L: Link, M: Memory>(
+    x: &mut Context<M>,
+    links: &'a mut Table<Port<L>>,
+    qp: &mut Qp,
+) -> Path<'a, L> {
+    let seq = qp.sq.next;
+    let Detail::Datagram(to) = *qp.sq.detail(seq) else {
+        return Path::Wait;
+    };
+    let Some(id) = to.link.or_else(|| x.routes.get(&to.qpn).copied()) else {
+        ask_for_link(x, qp, to.qpn);
+        return Path::Wait;
+    };
+    let len = ud::GRH_LEN + qp.sq.wqe(seq).total;
+    if links
+        .get(id)
+        .is_none_or(|port| port.meta.down.is_some() || port.meta.caps.piece_max < len)
+    {
+        // The network lost it.
+        drop_datagram(x, qp);
+        return Path::Ended;
+    }
+    match links.get_mut(id) {
+        Some(port) => Path::Port(port),
+        None => Path::Wait,
+    }
+}
+
+/// Ends the datagram at `next` as sent: nobody will ever know.
+pub(crate) fn drop_datagram<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
+    let seq = qp.sq.next;
+    qp.sq.wqe_mut(seq).end(Status::Success, 0);
+    qp.sq.next = seq + 1;
+    x.retire(qp);
+}
+
+/// Sends a datagram, with its header in front, or a raw frame.
+pub(crate) fn tell_datagram<L: Link, M: Memory>(
+    reach: &Reach<M>,
+    port: &mut Port<L>,
+    qp: &Qp,
+    to: &UdAddress,
+    key: u64,
+    trouble: &mut Option<Trouble>,
+) -> Result<Ticket, SendError> {
+    let seq = qp.sq.next;
+    let mut head = head_of(qp, seq);
+    let header = to.route.header(head.total);
+    let header = if qp.config.qp_type == QpType::Raw {
+        &[][..]
+    } else {
+        &header[..]
+    };
+    head.flags |= HeadFlags::FIRST | HeadFlags::LAST;
+    head.dst_qp = to.qpn;
+    // The highest bit asks for the queue pair's own key (IBA 10.2.5).
+    head.addr = u64::from(if to.qkey >> 31 == 1 {
+        qp.settings.qkey
+    } else {
+        to.qkey
+    });
+    head.key = key;
+    head.total += header.len() as u32;
+    head.len = head.total;
+    if head.len > port.meta.caps.piece_max {
+        return Err(SendError::Down);
+    }
+    let queue = &qp.sq;
+    let flags = queue.wqe(seq).flags;
+    let taken = if flags.contains(WqeFlags::INLINE) {
+        Some(queue.inline(seq))
+    } else if flags.contains(WqeFlags::KEPT) {
+        queue.kept(seq)
+    } else {
+        None
+    };
+    port.link.request(&head, |place| {
+        let (mut front, mut rest) = place.split(header.len());
+        front.put(0, header);
+        if let Some(bytes) = taken {
+            rest.put(0, bytes);
+            return Ok(());
+        }
+        reach
+            .gather(qp.config.domain, queue.sges(seq), 0, rest, LocalUse::Send)
+            .map_err(|found| keep(trouble, found))
+    })
+}

@@ -1,0 +1,193 @@
+//! The requester: starts work requests in order, one send queue at a time.
+//!
+//! A queue pair is pumped when something was posted, when its link has room again, when a delay is over, and when
+//! an answer lets a request start that waited for it. What is started here is cut into pieces and handed to the link
+//! in `piece.rs`, or, where no connection says which link that is, in `datagram.rs`; what comes back is handled in
+//! `answer.rs`.
+
+mod datagram;
+mod piece;
+mod reference;
+
+use crate::bind;
+use crate::context::Context;
+use crate::id::Table;
+use crate::port::Port;
+use crate::qp::pair::{MSN_MASK, Qp};
+use crate::send_queue::WqeFlags;
+use crate::{CompletionOp, Event, Status};
+use rkey_base::memory::Memory;
+use rkey_link::{DownReason, Link, SendError};
+
+use datagram::pump_datagrams;
+pub(crate) use datagram::{drop_datagram, tell_datagram};
+use piece::send_piece;
+pub(crate) use piece::{local_use, record};
+
+/// Sends what can be sent.
+pub(crate) fn pump<L: Link, M: Memory>(
+    x: &mut Context<M>,
+    links: &mut Table<Port<L>>,
+    qp: &mut Qp,
+) {
+    if qp.config.qp_type.is_datagram() {
+        pump_datagrams(x, links, qp);
+    } else {
+        let port = qp.out.and_then(|id| links.get_mut(id));
+        pump_connected(x, port, qp);
+    }
+}
+
+/// Sends what can be sent over the link of a connected queue pair, which may not have one yet.
+#[inline(always)]
+pub(crate) fn pump_connected<L: Link, M: Memory>(
+    x: &mut Context<M>,
+    mut port: Option<&mut Port<L>>,
+    qp: &mut Qp,
+) {
+    while qp.sq.next != qp.sq.tail && qp.may_send() {
+        if qp.req.offset == 0 {
+            match start(x, qp) {
+                Start::Send => {}
+                Start::Ended => continue,
+                Start::Wait => return,
+            }
+        }
+        let Some(port) = port.as_deref_mut().filter(|port| port.meta.down.is_none()) else {
+            ask_for_link(x, qp, qp.peer_qpn());
+            return;
+        };
+        if let Err(error) = send_piece(x, port, qp) {
+            hold(port, qp, error);
+            return;
+        }
+    }
+}
+
+/// The link did not take a piece.
+#[cold]
+fn hold<L: Link>(port: &mut Port<L>, qp: &mut Qp, error: SendError) {
+    if error == SendError::Full {
+        qp.req.blocked = true;
+        port.meta.blocked.push_back((qp.id.index, qp.id.generation));
+    } else {
+        let reason = port.link.is_up().err().unwrap_or(DownReason::Closed);
+        port.meta.down.get_or_insert(reason);
+    }
+}
+
+enum Start {
+    /// It may be sent.
+    Send,
+    /// It has ended here.
+    Ended,
+    /// Not yet.
+    Wait,
+}
+
+/// Whether the request at `next` may start; executes it if it is a local one.
+#[inline(always)]
+fn start<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
+    const NOT_PLAIN: WqeFlags = WqeFlags::FENCE.union(WqeFlags::DONE);
+    let wqe = qp.sq.wqe(qp.sq.next);
+    if wqe.op == CompletionOp::Write && !wqe.flags.intersects(NOT_PLAIN) {
+        return Start::Send;
+    }
+    start_any(x, qp)
+}
+
+/// [`start`] for any request.
+#[inline(never)]
+fn start_any<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
+    let seq = qp.sq.next;
+    let wqe = qp.sq.wqe(seq);
+    if wqe.flags.intersects(WqeFlags::FENCE.union(WqeFlags::DONE)) {
+        if wqe.flags.contains(WqeFlags::DONE) {
+            // It ended before the requests in front of it had to be sent again.
+            qp.sq.next = seq + 1;
+            return Start::Ended;
+        }
+        if !qp.req.reads.is_empty() {
+            return Start::Wait;
+        }
+    }
+    match wqe.op {
+        CompletionOp::Write => Start::Send,
+        CompletionOp::AtomicWrite => {
+            // A write of 8 aligned bytes is one store at the target.
+            if !wqe.addr.is_multiple_of(8) {
+                fail(x, qp, seq, Status::RemoteInvalidRequest, 0);
+                return Start::Ended;
+            }
+            Start::Send
+        }
+        CompletionOp::Send => {
+            if qp.config.qp_type.is_datagram() && wqe.total > qp.settings.path_mtu {
+                fail(x, qp, seq, Status::LocalLength, 0);
+                return Start::Ended;
+            }
+            Start::Send
+        }
+        CompletionOp::Bind | CompletionOp::Invalidate => {
+            // Everything before it has to be complete: were an earlier request to fail, this one
+            // would have to be flushed, and it cannot be undone.
+            if qp.sq.head != seq {
+                return Start::Wait;
+            }
+            let (status, vendor) = bind::execute(x, qp, seq);
+            if !status.is_success() {
+                fail(x, qp, seq, status, vendor);
+                return Start::Ended;
+            }
+            qp.sq.wqe_mut(seq).end(Status::Success, 0);
+            qp.sq.next = seq + 1;
+            x.retire(qp);
+            Start::Ended
+        }
+        _ => {
+            let allowed = usize::from(qp.settings.max_reads_out);
+            if qp.req.reads.len() < allowed {
+                if wqe.op != CompletionOp::Read && wqe.total < 8 {
+                    fail(x, qp, seq, Status::LocalLength, 0);
+                    return Start::Ended;
+                }
+                return Start::Send;
+            }
+            if allowed == 0 {
+                fail(x, qp, seq, Status::LocalQpOperation, 0);
+                return Start::Ended;
+            }
+            Start::Wait
+        }
+    }
+}
+
+/// The request at `seq`, which is `next` or before it, failed on this side.
+#[cold]
+pub(crate) fn fail<M: Memory>(
+    x: &mut Context<M>,
+    qp: &mut Qp,
+    seq: u64,
+    status: Status,
+    vendor: u32,
+) {
+    qp.sq.wqe_mut(seq).end(status, vendor);
+    if seq == qp.sq.next {
+        qp.sq.next = seq + 1;
+        if qp.req.offset > 0 {
+            qp.req.msn = (qp.req.msn + 1) & MSN_MASK;
+        }
+        qp.req.offset = 0;
+    }
+    // Earlier requests complete first, then this one; nothing else is started.
+    qp.req.stopped = !qp.config.survive_remote_error;
+    x.retire(qp);
+}
+
+#[cold]
+pub(crate) fn ask_for_link<M>(x: &mut Context<M>, qp: &mut Qp, peer: u32) {
+    if !qp.req.asked {
+        qp.req.asked = true;
+        x.events.push_back(Event::LinkNeeded { qp: qp.id, peer });
+    }
+}

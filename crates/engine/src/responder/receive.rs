@@ -1,0 +1,79 @@
+//! The receive that a message uses up: where it is taken from, and how it completes.
+//!
+//! A send takes one for its payload, a write with immediate data only to tell of itself. Between the first and the
+//! last piece of the message it is *held* (`qp.resp.recv`).
+
+use super::Reply;
+use crate::context::Context;
+use crate::nak::Nak;
+use crate::qp::pair::Qp;
+use crate::{Completion, CompletionFlags, CompletionOp, Event, QpType, Status};
+use rkey_link::{Head, HeadFlags, Op};
+
+/// Takes a receive from the queue pair's own queue or the shared one.
+#[inline(always)]
+pub(crate) fn take_receive<M>(x: &mut Context<M>, qp: &mut Qp) -> bool {
+    qp.resp.recv.domain = qp.config.domain;
+    let Some(srq) = qp.config.srq else {
+        return qp.rq.take(&mut qp.resp.recv);
+    };
+    let Some(srq) = x.srqs.get_mut(srq) else {
+        return false;
+    };
+    // Keys in a shared receive queue are those of its own domain (IBA 10.2.9.3).
+    qp.resp.recv.domain = srq.domain;
+    let taken = srq.queue.take(&mut qp.resp.recv);
+    if taken && srq.queue.len() < srq.limit {
+        srq.limit = 0;
+        x.events.push_back(Event::SrqLimit(srq.id));
+    }
+    taken
+}
+
+#[cold]
+pub(super) fn no_receive(qp: &Qp, head: &Head) -> Reply {
+    if qp.config.qp_type == QpType::Uc {
+        return Reply::Done;
+    }
+    let delay = u32::from(qp.settings.min_rnr_timer & 31) << 8;
+    Reply::nak_with(head, Nak::ReceiverNotReady as u32 | delay, None)
+}
+
+/// Completes the receive that is held.
+#[inline(always)]
+pub(crate) fn complete_receive<M>(
+    x: &mut Context<M>,
+    qp: &mut Qp,
+    head: &Head,
+    bytes: u32,
+    mut flags: CompletionFlags,
+) {
+    qp.resp.recv.held = false;
+    let solicited = head.flags.contains(HeadFlags::SOLICITED);
+    flags.set(
+        CompletionFlags::IMM,
+        head.flags.contains(HeadFlags::IMMEDIATE),
+    );
+    flags.set(
+        CompletionFlags::INVALIDATED,
+        head.flags.contains(HeadFlags::INVALIDATE),
+    );
+    flags.set(CompletionFlags::SOLICITED, solicited);
+    let opcode = if head.op == Op::Send {
+        CompletionOp::Recv
+    } else {
+        CompletionOp::RecvWriteImm
+    };
+    let entry = Completion {
+        id: qp.resp.recv.id,
+        status: Status::Success,
+        opcode,
+        flags,
+        bytes,
+        imm: head.imm,
+        qpn: qp.qpn,
+        src_qpn: head.src_qp,
+        vendor: 0,
+    };
+    x.complete_recv(qp.config.recv_cq, entry, solicited);
+}

@@ -1,0 +1,92 @@
+//! Refusals: a message that is not executed, for good.
+//!
+//! The peer is told why, the program here is told who tried what, and a queue pair goes out of service unless its
+//! policy is to survive.
+
+use super::{Reply, wire_key};
+use crate::context::Context;
+use crate::nak::Nak;
+use crate::qp::pair::{MSN_MASK, Qp};
+use crate::reach::Trouble;
+use crate::{Event, QpType, Side, Status};
+use rkey_base::memory::Memory;
+use rkey_core::{Attempt, Denial, NamedKey, Operation, Reason};
+use rkey_link::{Head, NodeId, Op};
+
+/// The bytes of a request could not be moved.
+#[cold]
+pub(crate) fn failed<M: Memory>(
+    x: &mut Context<M>,
+    qp: &mut Qp,
+    node: NodeId,
+    head: &Head,
+    trouble: Trouble,
+) -> Reply {
+    match trouble {
+        Trouble::Denied(denial) if head.op == Op::Send => {
+            // Our own receive named memory that it may not.
+            let work = qp.resp.recv.id;
+            let vendor = x.report(Side::Local, qp, node, Some(work), *denial);
+            x.fail_receive(qp, Status::LocalProtection, vendor);
+            refuse(x, qp, node, head, Nak::RemoteOperation, None)
+        }
+        Trouble::Denied(denial) => {
+            let code = if matches!(denial.reason, Reason::Misaligned) {
+                Nak::InvalidRequest
+            } else {
+                Nak::RemoteAccess
+            };
+            refuse(x, qp, node, head, code, Some(denial))
+        }
+        Trouble::Fault(fault) => {
+            let attempt = Attempt::Remote(match head.op {
+                Op::Read => Operation::Read,
+                Op::Write | Op::Send => Operation::Write,
+                _ => Operation::Atomic,
+            });
+            let key = NamedKey::Remote(wire_key(head));
+            let len = u64::from(head.total);
+            let denial = Denial::fault(attempt, key, head.addr, len, fault.address);
+            refuse(x, qp, node, head, Nak::RemoteOperation, Some(denial))
+        }
+        // What a pull could not reach has been dealt with by whoever pulled.
+        Trouble::Pull(_) => refuse(x, qp, node, head, Nak::RemoteOperation, None),
+    }
+}
+
+/// Refuses a message for good: tells the peer, tells here, and takes the queue pair out of
+/// service if its policy says so. Unreliable connections drop the message instead.
+#[cold]
+pub(crate) fn refuse<M: Memory>(
+    x: &mut Context<M>,
+    qp: &mut Qp,
+    node: NodeId,
+    head: &Head,
+    code: Nak,
+    denial: Option<Box<Denial>>,
+) -> Reply {
+    qp.resp.current = None;
+    let reply = Reply::nak_with(head, code as u32, denial.as_deref());
+    if let Some(denial) = denial {
+        x.report(Side::Target, qp, node, None, *denial);
+    }
+    if qp.config.qp_type == QpType::Uc {
+        return Reply::Done;
+    }
+    qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
+    if qp.config.survive_remote_error {
+        return reply;
+    }
+    let (id, qpn) = (qp.id, qp.qpn);
+    x.events.push_back(match code {
+        Nak::RemoteAccess => Event::AccessError { qp: id, qpn },
+        Nak::InvalidRequest => Event::RequestError { qp: id, qpn },
+        _ => Event::QpFatal { qp: id, qpn },
+    });
+    if qp.resp.recv.held && head.op == Op::Write {
+        // A write with immediate data had taken a receive.
+        x.fail_receive(qp, Status::LocalAccess, 0);
+    }
+    x.enter_error(qp);
+    reply
+}

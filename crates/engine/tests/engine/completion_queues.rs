@@ -1,0 +1,143 @@
+//! Completion queues: depth, overrun, events, and the completions of a queue pair that ends.
+
+use crate::support::*;
+use rkey_engine::*;
+
+/// A queue pair that is reset or destroyed takes along the completions that nobody has taken; others' stay.
+#[test]
+fn completions_end_with_their_queue_pair() {
+    let mut node = Node::new(1);
+    let first = node.qp(|_| {});
+    let cq = first.cq.id();
+    let second = node.qp(|config| (config.send_cq, config.recv_cq) = (cq, cq));
+    let flush = |node: &mut Node, ids: &[(u64, &Qp)]| {
+        for (id, qp) in ids {
+            if node.state(qp) == QpState::Reset {
+                let init = QpAttributes::init(ALL);
+                node.engine.modify_qp(qp.id, &init).unwrap();
+                let error = QpAttributes::to(QpState::Error);
+                node.engine.modify_qp(qp.id, &error).unwrap();
+            }
+            let recv = RecvRequest { id: *id, sges: &[] };
+            node.engine.post_recv(qp.id, &recv).unwrap();
+        }
+    };
+    flush(
+        &mut node,
+        &[(1, &first), (2, &second), (3, &first), (4, &second)],
+    );
+    let reset = QpAttributes::to(QpState::Reset);
+    node.engine.modify_qp(first.id, &reset).unwrap();
+    assert_eq!(
+        statuses(&first.poll()),
+        [(2, Status::Flushed), (4, Status::Flushed)]
+    );
+    flush(&mut node, &[(5, &first), (6, &second), (7, &first)]);
+    node.engine.destroy_qp(second.id).unwrap();
+    assert_eq!(
+        statuses(&first.poll()),
+        [(5, Status::Flushed), (7, Status::Flushed)]
+    );
+}
+
+/// A completion that finds no room breaks the queue and its queue pairs, and says so once.
+#[test]
+fn an_overrun_is_noticed() {
+    let mut pair = Pair::new();
+    let small = pair.nodes[0].engine.create_cq(2).unwrap();
+    let [a, _] = pair.connect(|at, config| {
+        if at == 0 {
+            config.send_cq = small.id();
+        }
+    });
+    let theirs = pair.nodes[1].register(0, 64, ALL);
+    let remote = pair.nodes[1].target(&theirs, 0);
+    for id in 0..3 {
+        pair.send(
+            0,
+            &a,
+            &SendRequest::new(id, Work::Write { remote, imm: None }, &[]),
+        );
+    }
+    pair.settle();
+    assert!(small.is_overrun());
+    assert_eq!(pair.nodes[0].state(&a), QpState::Error);
+    let events = pair.nodes[0].events();
+    assert!(
+        matches!(events[..], [Event::CqOverrun(cq), Event::QpFatal { .. }] if cq == small.id()),
+        "{events:?}"
+    );
+    let mut all = [Completion::default(); 8];
+    assert_eq!(small.pop(&mut all), 2);
+    assert_eq!(
+        statuses(&all[..2]),
+        [(0, Status::Success), (1, Status::Success)]
+    );
+}
+
+#[test]
+fn completion_queues_change_their_depth() {
+    let mut pair = Pair::new();
+    let [a, _] = pair.connect(|_, _| {});
+    let node = &mut pair.nodes[0];
+    node.engine.resize_cq(a.cq.id(), 2).unwrap();
+    for id in 0..2 {
+        node.engine
+            .post_send(a.id, &SendRequest::new(id, send_work(), &[]))
+            .unwrap();
+    }
+    node.engine
+        .modify_qp(a.id, &QpAttributes::to(QpState::Error))
+        .unwrap();
+    assert_eq!(a.cq.len(), 2);
+    let holds = node.engine.resize_cq(a.cq.id(), 1);
+    assert_eq!(holds, Err(EngineError::CqHolds { held: 2, asked: 1 }));
+    node.engine.resize_cq(a.cq.id(), 3).unwrap();
+    assert_eq!(a.cq.depth(), 3);
+    node.engine
+        .post_send(a.id, &SendRequest::new(2, send_work(), &[]))
+        .unwrap();
+    assert_eq!(a.poll().iter().map(|c| c.id).collect::<Vec<_>>(), [0, 1, 2]);
+    assert!(!a.cq.is_overrun());
+}
+
+/// One event for each arming; a queue that waits for solicited entries sleeps through others,
+/// except for errors.
+#[test]
+fn armed_queues_raise_one_event() {
+    let mut pair = Pair::new();
+    let [a, b] = pair.connect(|_, _| {});
+    let ready = |pair: &mut Pair| {
+        let events = pair.nodes[1].events();
+        events
+            .iter()
+            .filter(|e| matches!(e, Event::CqReady(_)))
+            .count()
+    };
+    let send = |pair: &mut Pair, solicited| {
+        pair.recv(1, &b, 5, &[]);
+        let mut request = SendRequest::new(1, send_work(), &[]);
+        request.flags.set(SendFlags::SOLICITED, solicited);
+        pair.send(0, &a, &request);
+        pair.settle();
+    };
+    send(&mut pair, true);
+    assert_eq!(ready(&mut pair), 0, "not armed");
+    pair.nodes[1].engine.arm_cq(b.cq.id(), false).unwrap();
+    assert_eq!(ready(&mut pair), 0, "what was there before does not count");
+    send(&mut pair, false);
+    send(&mut pair, false);
+    assert_eq!(ready(&mut pair), 1);
+    pair.nodes[1].engine.arm_cq(b.cq.id(), true).unwrap();
+    send(&mut pair, false);
+    assert_eq!(ready(&mut pair), 0);
+    send(&mut pair, true);
+    assert_eq!(ready(&mut pair), 1);
+    pair.nodes[1].engine.arm_cq(b.cq.id(), true).unwrap();
+    pair.recv(1, &b, 6, &[]);
+    pair.nodes[1]
+        .engine
+        .modify_qp(b.id, &QpAttributes::to(QpState::Error))
+        .unwrap();
+    assert_eq!(ready(&mut pair), 1, "an error counts as solicited");
+}

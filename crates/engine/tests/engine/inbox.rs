@@ -1,0 +1,248 @@
+//! Messages that an inbox takes, and messages of two parts.
+
+use crate::support::*;
+use rkey_base::memory::ArenaMemory;
+use rkey_core::Reason;
+use rkey_engine::*;
+use std::sync::Arc;
+
+type Memory = Arc<ArenaMemory>;
+
+/// Takes messages until one begins with `leave`, and writes down everything that it is offered.
+struct Taker {
+    seen: Vec<(u32, Vec<u8>)>,
+    leave: u8,
+}
+
+impl Taker {
+    fn new(leave: u8) -> Self {
+        Self {
+            seen: Vec::new(),
+            leave,
+        }
+    }
+
+    fn firsts(&self) -> Vec<u8> {
+        self.seen.iter().map(|(_, bytes)| bytes[0]).collect()
+    }
+}
+
+impl Inbox<Memory> for Taker {
+    fn take(&mut self, message: &Message<'_, Memory>) -> bool {
+        let bytes = message.bytes().to_vec();
+        self.seen.push((message.qpn(), bytes.clone()));
+        bytes[0] != self.leave
+    }
+}
+
+/// Brings what is on its way to node 1 there, and drives node 1 with an inbox for its queue pair.
+fn drive_with(pair: &mut Pair, qp: &Qp, inbox: &mut dyn Inbox<Memory>) {
+    pair.carry_all();
+    let now = pair.now;
+    pair.nodes[1].engine.drive_with(now, 64, qp.cq.id(), inbox);
+    pair.carry_all();
+    pair.drive(0, 64);
+}
+
+fn send_byte(pair: &mut Pair, qp: &Qp, byte: u8) {
+    let request = SendRequest {
+        inline: Some(&[byte; 9]),
+        ..SendRequest::new(byte.into(), send_work(), &[])
+    };
+    pair.send(0, qp, &request);
+}
+
+#[test]
+fn an_inbox_takes_messages_in_order_and_needs_no_receive() {
+    let mut pair = Pair::new();
+    let qps = pair.connect(|_, _| {});
+    for byte in 1..=3 {
+        send_byte(&mut pair, &qps[0], byte);
+    }
+    let mut taker = Taker::new(0);
+    drive_with(&mut pair, &qps[1], &mut taker);
+    assert_eq!(taker.firsts(), [1, 2, 3]);
+    assert_eq!(taker.seen[0], (qps[1].qpn, vec![1; 9]));
+    assert!(qps[1].poll().is_empty(), "no receive was there");
+    let sent = [1, 2, 3].map(|id| (id, Status::Success));
+    assert_eq!(statuses(&qps[0].poll()), sent);
+}
+
+#[test]
+fn what_an_inbox_leaves_goes_to_a_receive_and_so_does_what_follows() {
+    let mut pair = Pair::new();
+    let qps = pair.connect(|_, _| {});
+    let region = pair.nodes[1].register(0, 4096, ALL);
+    for id in 0..3 {
+        let sge = pair.nodes[1].sge(&region, 100 * id, 100);
+        pair.recv(1, &qps[1], id, &[sge]);
+    }
+    for byte in 1..=4 {
+        send_byte(&mut pair, &qps[0], byte);
+    }
+    let mut taker = Taker::new(2);
+    drive_with(&mut pair, &qps[1], &mut taker);
+    assert_eq!(
+        taker.firsts(),
+        [1, 2],
+        "none is offered behind one in a receive"
+    );
+    assert_eq!(qps[1].cq.len(), 3);
+    // Not taken from the queue yet: what comes now would overtake it.
+    let sge = pair.nodes[1].sge(&region, 300, 100);
+    pair.recv(1, &qps[1], 3, &[sge]);
+    send_byte(&mut pair, &qps[0], 5);
+    let mut none = Taker::new(0);
+    drive_with(&mut pair, &qps[1], &mut none);
+    assert!(none.seen.is_empty());
+    assert_eq!(
+        statuses(&qps[1].poll()),
+        [0, 1, 2, 3].map(|id| (id, Status::Success))
+    );
+    for (place, byte) in [(0, 2), (100, 3), (200, 4), (300, 5)] {
+        assert_eq!(pair.nodes[1].bytes(place, 9), [byte; 9]);
+    }
+    send_byte(&mut pair, &qps[0], 6);
+    let mut taker = Taker::new(0);
+    drive_with(&mut pair, &qps[1], &mut taker);
+    assert_eq!(taker.firsts(), [6]);
+}
+
+#[test]
+fn an_inbox_is_for_its_own_queue_and_for_whole_messages() {
+    let mut pair = Pair::new();
+    let own = pair.connect(|_, _| {});
+    let other = pair.connect(|_, _| {});
+    let regions = [0, 1].map(|at| pair.nodes[at].register(0, 4096, ALL));
+    let sge = pair.nodes[1].sge(&regions[1], 0, 4096);
+    pair.recv(1, &own[1], 1, &[sge]);
+    pair.recv(1, &other[1], 2, &[sge]);
+    send_byte(&mut pair, &other[0], 7);
+    let from = pair.nodes[0].sge(&regions[0], 0, 1000);
+    pair.send(0, &own[0], &SendRequest::new(8, send_work(), &[from]));
+    let mut taker = Taker::new(0);
+    drive_with(&mut pair, &own[1], &mut taker);
+    pair.settle();
+    assert!(taker.seen.is_empty());
+    assert_eq!(statuses(&own[1].poll()), [(1, Status::Success)]);
+    assert_eq!(statuses(&other[1].poll()), [(2, Status::Success)]);
+}
+
+/// Puts each message into memory.
+struct Placer<'a> {
+    node: rkey_core::DomainId,
+    sges: &'a [Sge],
+    refused: Vec<Reason>,
+}
+
+impl Inbox<Memory> for Placer<'_> {
+    fn take(&mut self, message: &Message<'_, Memory>) -> bool {
+        let placed = message.place(self.node, self.sges, message.bytes());
+        self.refused
+            .extend(placed.err().map(|denial| denial.reason));
+        true
+    }
+}
+
+#[test]
+fn an_inbox_reaches_only_what_keys_allow() {
+    let mut pair = Pair::new();
+    let qps = pair.connect(|_, _| {});
+    let region = pair.nodes[1].register(0, 64, ALL);
+    let gone = pair.nodes[1].register(128, 64, ALL);
+    let (first, second) = (
+        pair.nodes[1].sge(&region, 0, 5),
+        pair.nodes[1].sge(&region, 32, 32),
+    );
+    let lost = pair.nodes[1].sge(&gone, 128, 64);
+    drop(pair.nodes[1].protection.close_region(gone.id).unwrap());
+    let domain = pair.nodes[1].domain;
+    let put = |pair: &mut Pair, sges: &[Sge], byte| {
+        send_byte(pair, &qps[0], byte);
+        let mut placer = Placer {
+            node: domain,
+            sges,
+            refused: Vec::new(),
+        };
+        drive_with(pair, &qps[1], &mut placer);
+        placer.refused
+    };
+    assert!(put(&mut pair, &[first, second], 3).is_empty());
+    assert_eq!(pair.nodes[1].bytes(0, 6), [3, 3, 3, 3, 3, 0]);
+    assert_eq!(pair.nodes[1].bytes(32, 5), [3, 3, 3, 3, 0]);
+    let refused = put(&mut pair, &[lost], 4);
+    assert!(
+        matches!(refused[..], [Reason::StaleKey { .. } | Reason::Closing]),
+        "{refused:?}"
+    );
+    let range = rkey_base::range::VaRange::new(first.addr, 1).unwrap();
+    pair.nodes[1].memory.poison(range);
+    let refused = put(&mut pair, &[first, second], 5);
+    assert!(matches!(refused[..], [Reason::Fault { .. }]), "{refused:?}");
+}
+
+#[test]
+fn bytes_in_front_come_before_those_in_memory() {
+    let mut pair = Pair::new();
+    let qps = pair.connect(|_, config| config.max_inline = 64);
+    let regions = [0, 1].map(|at| pair.nodes[at].register(0, 8192, ALL));
+    // In a slot, in one piece, in several pieces.
+    for (id, len) in [(1, 0), (2, 8), (3, 150), (4, 1000)] {
+        let payload = pattern(id, len);
+        pair.nodes[0].fill(0, &payload);
+        let from = [pair.nodes[0].sge(&regions[0], 0, len as u32)];
+        let to = pair.nodes[1].sge(&regions[1], 4096, 4096);
+        pair.recv(1, &qps[1], id, &[to]);
+        let front = pattern(id + 100, 40);
+        let request = SendRequest {
+            front: &front,
+            ..SendRequest::new(id, send_work(), &from)
+        };
+        pair.send(0, &qps[0], &request);
+        pair.settle();
+        let arrived = qps[1].poll();
+        assert_eq!(statuses(&arrived), [(id, Status::Success)]);
+        assert_eq!(arrived[0].bytes as usize, 40 + len);
+        assert_eq!(pair.nodes[1].bytes(4096, 40), front);
+        assert_eq!(pair.nodes[1].bytes(4136, len), payload);
+        assert_eq!(statuses(&qps[0].poll()), [(id, Status::Success)]);
+    }
+}
+
+#[test]
+fn bytes_go_in_front_of_plain_sends_only() {
+    let mut pair = Pair::new();
+    let qps = pair.connect(|_, config| config.max_inline = 16);
+    let region = pair.nodes[1].register(0, 64, ALL);
+    let front = [1; 8];
+    let remote = pair.nodes[1].target(&region, 0);
+    let with_imm = Work::Send {
+        imm: Some(1),
+        invalidate: None,
+    };
+    for (work, inline) in [
+        (Work::Write { remote, imm: None }, None),
+        (Work::Read { remote }, None),
+        (with_imm, None),
+        (send_work(), Some(&front[..])),
+    ] {
+        let request = SendRequest {
+            front: &front,
+            inline,
+            ..SendRequest::new(1, work, &[])
+        };
+        let refused = pair.nodes[0].engine.post_send(qps[0].id, &request);
+        assert!(
+            matches!(refused, Err(PostError::NotSupported(_))),
+            "{work:?}: {refused:?}"
+        );
+    }
+    let request = SendRequest {
+        front: &[1; 17],
+        ..SendRequest::new(1, send_work(), &[])
+    };
+    assert_eq!(
+        pair.nodes[0].engine.post_send(qps[0].id, &request),
+        Err(PostError::InlineTooLong { given: 17, max: 16 })
+    );
+}

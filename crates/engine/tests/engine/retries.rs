@@ -1,0 +1,183 @@
+//! Receivers that are not ready, peers that are not there yet, and how long a requester waits for them.
+
+use crate::support::*;
+use rkey_engine::*;
+
+#[test]
+fn a_sender_waits_for_the_receiver() {
+    let mut pair = Pair::new();
+    let ([a, b], [mine, theirs]) = transfer(&mut pair);
+    pair.nodes[0].fill(0, &pattern(1, 2048));
+    for id in 0..8u64 {
+        let sge = [pair.nodes[0].sge(&mine, id * 256, 256)];
+        pair.send(0, &a, &SendRequest::new(id, send_work(), &sge));
+    }
+    pair.settle();
+    assert!(a.poll().is_empty());
+    // The delay is the one that the receiver asks for: 0.64 ms.
+    let deadline = pair.drive(0, 64).next_deadline.unwrap();
+    assert!(deadline <= pair.now + 640_000);
+    for id in 0..8u64 {
+        let room = [pair.nodes[1].sge(&theirs, id * 256, 256)];
+        pair.recv(1, &b, 100 + id, &room);
+    }
+    pair.settle();
+    assert!(
+        a.poll().is_empty(),
+        "nothing is tried before the delay is over"
+    );
+    pair.run(5 * MS);
+    let want: Vec<_> = (0..8).map(|id| (id, Status::Success)).collect();
+    assert_eq!(statuses(&a.poll()), want);
+    let want: Vec<_> = (100..108).map(|id| (id, Status::Success)).collect();
+    assert_eq!(statuses(&b.poll()), want);
+    assert_eq!(pair.nodes[1].bytes(0, 2048), pattern(1, 2048));
+}
+
+#[test]
+fn receiver_not_ready_retries_are_counted() {
+    for retries in [0u8, 2, 7] {
+        let mut pair = Pair::new();
+        let qps = [0, 1].map(|at| pair.nodes[at].qp(|_| {}));
+        pair.ready(&qps, |_, step| {
+            if step.rnr_retry.is_some() {
+                step.rnr_retry = Some(retries);
+            }
+        });
+        let mine = pair.nodes[0].register(0, 64, ALL);
+        let sge = [pair.nodes[0].sge(&mine, 0, 8)];
+        pair.send(0, &qps[0], &SendRequest::new(1, send_work(), &sge));
+        pair.send(0, &qps[0], &SendRequest::new(2, send_work(), &sge));
+        let start = pair.now;
+        pair.run(start + 20 * MS);
+        let done = statuses(&qps[0].poll());
+        if retries == 7 {
+            assert!(done.is_empty(), "7 is for ever");
+            continue;
+        }
+        assert_eq!(done, [(1, Status::RnrRetryExceeded), (2, Status::Flushed)]);
+        assert_eq!(pair.nodes[0].state(&qps[0]), QpState::Error);
+        assert_eq!(
+            pair.nodes[1].state(&qps[1]),
+            QpState::Rts,
+            "the receiver did nothing wrong"
+        );
+    }
+}
+
+/// A peer that comes up later is waited for; requests reach it in order.
+#[test]
+fn a_peer_that_is_not_ready_yet_is_asked_again() {
+    let mut pair = Pair::new();
+    let [a, b] = [0, 1].map(|at| pair.nodes[at].qp(|_| {}));
+    let regions = [0, 1].map(|at| pair.nodes[at].register(0, 1 << 16, ALL));
+    pair.up(0, &a, &b, |_, _| {});
+    pair.nodes[0].fill(0, &pattern(9, 4096));
+    for id in 0..4u64 {
+        let sge = [pair.nodes[0].sge(&regions[0], id * 1024, 1024)];
+        let remote = pair.nodes[1].target(&regions[1], id * 1024);
+        pair.send(
+            0,
+            &a,
+            &SendRequest::new(id, Work::Write { remote, imm: None }, &sge),
+        );
+    }
+    pair.run(100 * MS);
+    assert!(a.poll().is_empty());
+    // The process, or the machine, stands still for longer than any timeout; then all goes on.
+    pair.now += 3_600_000 * MS;
+    pair.run(pair.now + 50 * MS);
+    assert!(a.poll().is_empty());
+    pair.up(1, &b, &a, |_, _| {});
+    pair.now += MS;
+    pair.run(pair.now + 10 * MS);
+    assert_eq!(
+        statuses(&a.poll()),
+        (0..4).map(|id| (id, Status::Success)).collect::<Vec<_>>()
+    );
+    assert_eq!(pair.nodes[1].bytes(0, 4096), pattern(9, 4096));
+}
+
+/// One that never comes up costs the transport timeout, no more and not much less.
+#[test]
+fn a_peer_that_never_is_ready_fails_the_request_in_time() {
+    for exists in [false, true] {
+        let mut pair = Pair::new();
+        let [a, b] = [0, 1].map(|at| pair.nodes[at].qp(|_| {}));
+        if !exists {
+            pair.nodes[1].engine.destroy_qp(b.id).unwrap();
+        }
+        pair.up(0, &a, &b, |_, _| {});
+        let mine = pair.nodes[0].register(0, 64, ALL);
+        let sge = [pair.nodes[0].sge(&mine, 0, 8)];
+        pair.send(0, &a, &SendRequest::new(1, send_work(), &sge));
+        pair.send(0, &a, &SendRequest::new(2, send_work(), &sge));
+        pair.run(700 * MS);
+        assert!(a.poll().is_empty());
+        pair.run(1100 * MS);
+        let want = [(1, Status::RetryExceeded), (2, Status::Flushed)];
+        assert_eq!(statuses(&a.poll()), want);
+        assert_eq!(pair.nodes[0].state(&a), QpState::Error);
+    }
+}
+
+/// Different ideas about the first message number never look like success.
+#[test]
+fn message_numbers_that_do_not_match_fail() {
+    let mut pair = Pair::new();
+    let qps = [0, 1].map(|at| pair.nodes[at].qp(|_| {}));
+    pair.ready(&qps, |at, step| {
+        if at == 1 && step.recv_msn.is_some() {
+            step.recv_msn = Some(17);
+        }
+    });
+    let mine = pair.nodes[0].register(0, 64, ALL);
+    let theirs = pair.nodes[1].register(0, 64, ALL);
+    pair.nodes[0].fill(0, &[1; 8]);
+    let sge = [pair.nodes[0].sge(&mine, 0, 8)];
+    let remote = pair.nodes[1].target(&theirs, 0);
+    pair.send(
+        0,
+        &qps[0],
+        &SendRequest::new(1, Work::Write { remote, imm: None }, &sge),
+    );
+    pair.run(2000 * MS);
+    assert_eq!(statuses(&qps[0].poll()), [(1, Status::RetryExceeded)]);
+    assert_eq!(pair.nodes[1].bytes(0, 8), [0; 8]);
+}
+
+/// A peer that takes requests and does nothing fails them after the timeout; one that is slow
+/// does not, as long as something moves.
+#[test]
+fn silence_fails_and_slowness_does_not() {
+    for moves in [false, true] {
+        let mut pair = Pair::new();
+        let ([a, _], [mine, theirs]) = transfer(&mut pair);
+        let sge = [pair.nodes[0].sge(&mine, 0, 4096)];
+        let remote = pair.nodes[1].target(&theirs, 0);
+        pair.send(
+            0,
+            &a,
+            &SendRequest::new(1, Work::Write { remote, imm: None }, &sge),
+        );
+        for _ in 0..16 {
+            pair.now += 300 * MS;
+            pair.drive(0, 64);
+            if moves {
+                pair.carry_requests(0, 1);
+                pair.drive(1, 64);
+                pair.carry_responses(0, usize::MAX);
+            }
+        }
+        let want = if moves {
+            vec![]
+        } else {
+            vec![(1, Status::RetryExceeded)]
+        };
+        assert_eq!(statuses(&a.poll()), want);
+        if moves {
+            pair.settle();
+            assert_eq!(statuses(&a.poll()), [(1, Status::Success)]);
+        }
+    }
+}

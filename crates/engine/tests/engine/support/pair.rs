@@ -1,0 +1,244 @@
+//! Two nodes and the wires between them, and how their queue pairs become ready.
+
+use super::node::{ALL, Node, Qp};
+use super::wire::{CAPS, WireEnd};
+use rkey_core::{Access, Region};
+use rkey_engine::*;
+use rkey_link::Capabilities;
+use std::sync::Arc;
+
+/// Two nodes and the wires between them.
+pub(crate) struct Pair {
+    pub(crate) nodes: [Node; 2],
+    /// Requester ends: `[0]` is at node 0.
+    pub(crate) ends: [LinkId; 2],
+    /// Responder ends.
+    pub(crate) tails: [LinkId; 2],
+    pub(crate) now: u64,
+}
+
+impl Pair {
+    pub(crate) fn new() -> Self {
+        Self::with(CAPS, EngineConfig::default())
+    }
+
+    pub(crate) fn with(caps: Capabilities, config: EngineConfig) -> Self {
+        Self::of([Node::with(1, config), Node::with(2, config)], caps)
+    }
+
+    pub(crate) fn large(caps: Capabilities, memory: usize) -> Self {
+        let config = EngineConfig::default();
+        Self::of(
+            [1, 2].map(|pid| Node::with_memory(pid, config, memory)),
+            caps,
+        )
+    }
+
+    fn of(mut nodes: [Node; 2], caps: Capabilities) -> Self {
+        let memories = [Arc::clone(&nodes[0].memory), Arc::clone(&nodes[1].memory)];
+        let ids = [nodes[0].node, nodes[1].node];
+        let mut end = |at: usize, requester: bool| {
+            let other = 1 - at;
+            let wire = WireEnd::new(ids[other], Arc::clone(&memories[other]), caps, requester);
+            nodes[at].engine.attach(wire)
+        };
+        let ends = [end(0, true), end(1, true)];
+        let tails = [end(0, false), end(1, false)];
+        Self {
+            nodes,
+            ends,
+            tails,
+            now: 0,
+        }
+    }
+
+    /// The wire end of a node.
+    pub(crate) fn end(&mut self, at: usize) -> &mut WireEnd {
+        self.nodes[at].engine.link_mut(self.ends[at]).unwrap()
+    }
+
+    pub(crate) fn tail(&mut self, at: usize) -> &mut WireEnd {
+        self.nodes[at].engine.link_mut(self.tails[at]).unwrap()
+    }
+
+    /// Carries at most `count` things from requester `at` to its responder.
+    pub(crate) fn carry_requests(&mut self, at: usize, count: usize) -> usize {
+        let Some(end) = self.nodes[at].engine.link_mut(self.ends[at]) else {
+            return 0;
+        };
+        let count = count.min(end.outbox.len());
+        let moved: Vec<_> = end.outbox.drain(..count).collect();
+        if let Some(tail) = self.nodes[1 - at].engine.link_mut(self.tails[1 - at]) {
+            tail.inbox.extend(moved);
+        }
+        count
+    }
+
+    /// Carries at most `count` things back to requester `at`.
+    pub(crate) fn carry_responses(&mut self, at: usize, count: usize) -> usize {
+        let Some(tail) = self.nodes[1 - at].engine.link_mut(self.tails[1 - at]) else {
+            return 0;
+        };
+        let count = count.min(tail.outbox.len());
+        let moved: Vec<_> = tail.outbox.drain(..count).collect();
+        if let Some(end) = self.nodes[at].engine.link_mut(self.ends[at]) {
+            end.inbox.extend(moved);
+        }
+        count
+    }
+
+    pub(crate) fn carry_all(&mut self) -> usize {
+        (0..2)
+            .map(|at| self.carry_requests(at, usize::MAX) + self.carry_responses(at, usize::MAX))
+            .sum()
+    }
+
+    pub(crate) fn drive(&mut self, at: usize, budget: u32) -> Progress {
+        self.nodes[at].engine.drive(self.now, budget)
+    }
+
+    /// Until nothing moves, without letting time pass.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..100_000 {
+            let did = self.drive(0, 64).did | self.drive(1, 64).did;
+            if self.carry_all() == 0 && !did {
+                return;
+            }
+        }
+        panic!("it never comes to rest");
+    }
+
+    /// Until nothing moves and no deadline is left before `limit`.
+    pub(crate) fn run(&mut self, limit: u64) {
+        loop {
+            self.settle();
+            let next = [0, 1].map(|at| self.drive(at, 64).next_deadline);
+            match next.into_iter().flatten().min() {
+                Some(at) if at <= limit => self.now = self.now.max(at),
+                _ => return,
+            }
+        }
+    }
+
+    /// Two connected reliable queue pairs, ready to send.
+    pub(crate) fn connect(&mut self, change: impl Fn(usize, &mut QpConfig)) -> [Qp; 2] {
+        let qps = [0, 1].map(|at| self.nodes[at].qp(|config| change(at, config)));
+        self.ready(&qps, |_, _| {});
+        qps
+    }
+
+    pub(crate) fn ready(&mut self, qps: &[Qp; 2], change: impl Fn(usize, &mut QpAttributes)) {
+        for at in 0..2 {
+            self.up(at, &qps[at], &qps[1 - at], &change);
+        }
+        self.nodes[0].events();
+        self.nodes[1].events();
+    }
+
+    /// Brings one side up to ready-to-send. `change` sees the attributes of each step.
+    pub(crate) fn up(
+        &mut self,
+        at: usize,
+        own: &Qp,
+        other: &Qp,
+        change: impl Fn(usize, &mut QpAttributes),
+    ) {
+        let peer = Peer {
+            qpn: other.qpn,
+            node: None,
+        };
+        let kind = self.nodes[at]
+            .engine
+            .query_qp(own.id)
+            .unwrap()
+            .config
+            .qp_type;
+        for mut step in steps(kind, peer, at as u32) {
+            change(at, &mut step);
+            self.nodes[at].engine.modify_qp(own.id, &step).unwrap();
+            if step.state == Some(QpState::Rtr) && kind != QpType::Ud {
+                self.nodes[at]
+                    .engine
+                    .connect_qp(own.id, self.ends[at])
+                    .unwrap();
+            }
+        }
+    }
+
+    pub(crate) fn send(&mut self, at: usize, qp: &Qp, request: &SendRequest<'_>) {
+        self.nodes[at].engine.post_send(qp.id, request).unwrap();
+    }
+
+    pub(crate) fn recv(&mut self, at: usize, qp: &Qp, id: u64, sges: &[Sge]) {
+        self.nodes[at]
+            .engine
+            .post_recv(qp.id, &RecvRequest { id, sges })
+            .unwrap();
+    }
+}
+
+/// The steps to ready-to-send of a queue pair at node `at`.
+pub(crate) fn steps(kind: QpType, peer: Peer, at: u32) -> Vec<QpAttributes> {
+    let (send, recv) = (0xff_fff0 + at, 0xff_fff0 + 1 - at);
+    match kind {
+        QpType::Rc => vec![
+            QpAttributes::init(Access::REMOTE),
+            QpAttributes::rtr(peer, recv),
+            QpAttributes::rts(send),
+        ],
+        QpType::XrcSend => vec![
+            QpAttributes::init(Access::REMOTE),
+            QpAttributes {
+                min_rnr_timer: None,
+                max_reads_in: None,
+                ..QpAttributes::rtr(peer, recv)
+            },
+            QpAttributes::rts(send),
+        ],
+        QpType::XrcRecv => vec![
+            QpAttributes::init(Access::REMOTE),
+            QpAttributes::rtr(peer, recv),
+            QpAttributes {
+                max_reads_out: None,
+                retry_count: None,
+                rnr_retry: None,
+                ..QpAttributes::rts(send)
+            },
+        ],
+        QpType::Raw => [QpState::Init, QpState::Rtr, QpState::Rts]
+            .map(QpAttributes::to)
+            .to_vec(),
+        QpType::Uc => vec![
+            QpAttributes::init(Access::REMOTE),
+            QpAttributes {
+                state: Some(QpState::Rtr),
+                peer: Some(peer),
+                path_mtu: Some(4096),
+                recv_msn: Some(recv),
+                ..QpAttributes::default()
+            },
+            QpAttributes {
+                send_msn: Some(send),
+                ..QpAttributes::to(QpState::Rts)
+            },
+        ],
+        QpType::Ud => vec![
+            QpAttributes {
+                qkey: Some(0x1111),
+                ..QpAttributes::to(QpState::Init)
+            },
+            QpAttributes::to(QpState::Rtr),
+            QpAttributes {
+                send_msn: Some(send),
+                ..QpAttributes::to(QpState::Rts)
+            },
+        ],
+    }
+}
+
+/// Connected queue pairs, and a region at each node.
+pub(crate) fn transfer(pair: &mut Pair) -> ([Qp; 2], [Region; 2]) {
+    let qps = pair.connect(|_, _| {});
+    let regions = [0, 1].map(|at| pair.nodes[at].register(0, 1 << 20, ALL));
+    (qps, regions)
+}
