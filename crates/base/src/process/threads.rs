@@ -20,7 +20,11 @@ pub fn no_thread_copies(pid: u32) -> io::Result<bool> {
     let mut seen = 0u64;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
         let task = task?.path();
-        let stat = fs::read_to_string(task.join("stat"))?;
+        let Ok(stat) = fs::read_to_string(task.join("stat")) else {
+            // The thread has ended since it was listed, and others may have begun; or the whole process has.
+            fs::metadata(format!("/proc/{pid}"))?;
+            return Ok(false);
+        };
         let aside = match field(&stat, 3) {
             // Stopped, traced, dead, a zombie.
             Some("T" | "t" | "X" | "Z") => true,
@@ -84,15 +88,15 @@ mod tests {
         }
     }
 
-    /// A process that is never asleep, and copies all the time.
+    /// A process that is never at rest: this program, running one of the tests below.
     struct Busy(Child);
 
     impl Busy {
-        fn start() -> Self {
+        fn start(test: &str) -> Self {
             let mut command = Command::new(std::env::current_exe().unwrap());
-            let only = "process::threads::tests::copies_for_ever";
-            command.args(["--exact", only, "--nocapture", "--test-threads=1"]);
-            command.env(COPIES, "1").stdout(Stdio::null());
+            let only = format!("process::threads::tests::{test}");
+            command.args(["--exact", &only, "--nocapture", "--test-threads=1"]);
+            command.env(BUSY, "1").stdout(Stdio::null());
             Self(command.spawn().unwrap())
         }
 
@@ -108,26 +112,50 @@ mod tests {
         }
     }
 
-    const COPIES: &str = "RKEY_TEST_COPIES";
+    const BUSY: &str = "RKEY_TEST_BUSY";
 
-    /// What [`Busy`] does; nothing when the suite runs it.
-    #[test]
-    fn copies_for_ever() {
-        if std::env::var_os(COPIES).is_none() {
+    /// For a process of [`Busy`], until it is killed or forgotten; nothing when the suite runs it.
+    fn busy(mut work: impl FnMut()) {
+        if std::env::var_os(BUSY).is_none() {
             return;
         }
+        let end = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < end {
+            work();
+        }
+    }
+
+    #[test]
+    fn copies_for_ever() {
         let source = vec![1u8; 1 << 20];
         let mut target = vec![0u8; 1 << 20];
         let from = source.as_ptr().expose_provenance() as u64;
-        // Until it is killed, or forgotten.
-        let end = Instant::now() + Duration::from_secs(60);
-        while Instant::now() < end {
+        busy(|| {
             #[expect(unsafe_code, reason = "a copy to a raw address")]
             // SAFETY: as many bytes as there are.
             let copied = unsafe {
                 crate::process::cma_read(std::process::id(), target.as_mut_ptr(), from, 1 << 20)
             };
             copied.unwrap();
+        });
+    }
+
+    #[test]
+    fn starts_threads_for_ever() {
+        busy(|| {
+            let threads = std::array::from_fn::<_, 4, _>(|_| std::thread::spawn(|| {}));
+            for thread in threads {
+                thread.join().unwrap();
+            }
+        });
+    }
+
+    /// That a thread ends while the list is read is no error: the process is there.
+    #[test]
+    fn threads_come_and_go() {
+        let busy = Busy::start("starts_threads_for_ever");
+        for _ in 0..5000 {
+            no_thread_copies(busy.pid()).unwrap();
         }
     }
 
@@ -139,7 +167,7 @@ mod tests {
     #[test]
     fn a_process_stops_and_goes_on() {
         assert!(!no_thread_copies(std::process::id()).unwrap());
-        let mut busy = Busy::start();
+        let mut busy = Busy::start("copies_for_ever");
         let pid = busy.pid();
         let signal = |signal| {
             let id = rustix::process::Pid::from_raw(pid as i32).unwrap();
@@ -182,7 +210,7 @@ mod tests {
             if !usable || fs::create_dir(&group).is_err() {
                 continue;
             }
-            let busy = Busy::start();
+            let busy = Busy::start("copies_for_ever");
             let pid = busy.pid();
             fs::write(group.join("cgroup.procs"), pid.to_string()).unwrap();
             for _ in 0..5 {
