@@ -191,7 +191,7 @@ fn on_read_data<M: Memory>(
                 qp.sq.sges(seq),
                 u64::from(received),
                 bytes,
-                LocalUse::ReadSink,
+                wqe.local_use(),
             );
             if let Err(trouble) = stored {
                 qp.req.reads.pop_front();
@@ -344,7 +344,7 @@ fn fault_here<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64, address: u64) -> Opt
         return None;
     }
     let (sges, len) = (qp.sq.sges(seq), u64::from(wqe.total));
-    let want = requester::local_use(wqe.op);
+    let want = wqe.local_use();
     let met = |span: VaRange, _| {
         if address.wrapping_sub(span.start()) < span.len() {
             Err(Fault::at(address).into())

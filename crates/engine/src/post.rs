@@ -353,6 +353,8 @@ pub(crate) fn accept_rare(
         Work::Read { remote } => {
             let wqe = sq.tail_mut();
             wqe.op = CompletionOp::Read;
+            let receives = request.flags.contains(SendFlags::RECEIVES);
+            flags.set(WqeFlags::RECEIVES, receives);
             aim(wqe, flags, &remote);
         }
         Work::CompareSwap {

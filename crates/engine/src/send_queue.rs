@@ -8,7 +8,7 @@
 use crate::{CompletionOp, Sge, Status, UdAddress};
 use bitflags::bitflags;
 use rkey_base::range::VaRange;
-use rkey_core::{Access, Key, LocalKey, Rules, WindowId};
+use rkey_core::{Access, Key, LocalKey, LocalUse, Rules, WindowId};
 use std::collections::VecDeque;
 
 bitflags! {
@@ -29,6 +29,8 @@ bitflags! {
         const DONE = 1 << 8;
         /// The payload has been taken out of the program's memory; see [`SendQueue::keep`].
         const KEPT = 1 << 9;
+        /// A read whose result is put down like a message.
+        const RECEIVES = 1 << 10;
     }
 }
 
@@ -85,6 +87,18 @@ impl Wqe {
             self.op,
             CompletionOp::Read | CompletionOp::CompareSwap | CompletionOp::FetchAdd
         )
+    }
+
+    /// What it does with the memory of its elements.
+    #[inline]
+    pub(crate) const fn local_use(&self) -> LocalUse {
+        match self.op {
+            CompletionOp::Write => LocalUse::WriteSource,
+            CompletionOp::Read if self.flags.contains(WqeFlags::RECEIVES) => LocalUse::Recv,
+            CompletionOp::Read => LocalUse::ReadSink,
+            CompletionOp::CompareSwap | CompletionOp::FetchAdd => LocalUse::AtomicResult,
+            _ => LocalUse::Send,
+        }
     }
 
     /// Whether it is executed here and sends nothing.

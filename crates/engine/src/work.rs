@@ -113,6 +113,9 @@ bitflags! {
         const SOLICITED = 1 << 2;
         /// More posts follow at once: do not ring the peer's bell yet.
         const MORE = 1 << 3;
+        /// The result of a read goes where a message would have gone: the memory needs the right of a receive
+        /// ([`LocalUse::Recv`](rkey_core::LocalUse::Recv)), not that of a read. Without effect on other requests.
+        const RECEIVES = 1 << 4;
     }
 }
 

@@ -161,15 +161,18 @@ impl Endpoint {
             return;
         };
         let key = WireKey::Device(Key(operation.entry.data as u32));
-        let sges = match self.as_results(&landing.sges) {
-            Ok(sges) => sges,
-            Err(error) => return self.fail_fetch(state, id, error),
-        };
+        let sges: Sges = landing
+            .sges
+            .iter()
+            .copied()
+            .filter(|sge| sge.len > 0)
+            .collect();
         let read = Work::Read {
             remote: Target { addr: 0, key },
         };
-        if let Err(error) = self.post(state, connection, read, &sges, None, SendFlags::empty(), id)
-        {
+        // Until the last byte is there the region is checked as that of a receive: it may be closed meanwhile.
+        let flags = SendFlags::RECEIVES;
+        if let Err(error) = self.post(state, connection, read, &sges, None, flags, id) {
             self.fail_fetch(state, id, error);
         }
     }
@@ -183,30 +186,5 @@ impl Endpoint {
             operation.fail(error);
             self.finish(live, state, operation);
         }
-    }
-
-    /// The same memory, named so that results can be put there: a receive's buffer need not have the right of a read's
-    /// result, so it is reached as memory of the process. Its region may have been closed since it was posted.
-    fn as_results(&self, sges: &[Sge]) -> Result<Sges> {
-        // SAFETY: nothing is registered or closed through the table here.
-        let table = unsafe { self.domain.device.protection() };
-        let key = self.group.everything();
-        let mut results = Sges::new();
-        for sge in sges.iter().filter(|sge| sge.len > 0) {
-            if sge.key == key {
-                results.push(*sge);
-                continue;
-            }
-            let len = u64::from(sge.len);
-            let lease = table
-                .check_local(self.group.id, sge.key, sge.addr, len, LocalUse::Recv)
-                .map_err(|denial| not_allowed(&denial))?;
-            results.extend(lease.spans().map(|span| Sge {
-                addr: span.start(),
-                len: span.len() as u32,
-                key,
-            }));
-        }
-        Ok(results)
     }
 }

@@ -1,8 +1,9 @@
-//! A peer that is stopped while it reaches into our memory, which has no descriptor: when the endpoint is
-//! closed, or the operation is reported as failed, not a byte changes any more.
+//! A peer that is stopped while it reaches into our memory: when its region or the endpoint is closed, or the operation
+//! is reported as failed, not a byte changes any more.
 
 use crate::harness::*;
-use crate::peer::{Peer, hear, is_peer, say_name, until};
+use crate::peer::{Peer, hear, is_peer, name_in, say_name, until, word_of_name};
+use rkey_fi::sys::*;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ const OURS: u8 = 0x11;
 /// Closing takes a second or two here; it may be held up by a busy machine, not by the peer.
 pub(crate) const BOUNDED: Duration = Duration::from_secs(10);
 
-/// The peer: memory that can be read, until the test is over.
+/// The peer: memory that can be read, and is sent to whoever it is told of, until the test is over.
 fn target() {
     let side = Side::open(&Wish::default());
     let mut memory = vec![THEIRS; LEN];
@@ -25,6 +26,14 @@ fn target() {
         if word == "end" {
             break;
         }
+        let to = side.insert(&name_in(&word));
+        let at = memory.as_ptr().cast();
+        // SAFETY: a live handle; the memory outlives the endpoint.
+        let code = again(|| unsafe {
+            let send = (*(*side.ep).msg).send;
+            send(side.ep, at, LEN, null_mut(), to, null_mut())
+        });
+        assert_eq!(code, 0);
     }
     // Time for what was interrupted to go on, if anything lets it.
     std::thread::sleep(Duration::from_millis(300));
@@ -114,4 +123,47 @@ fn a_transfer_that_failed_leaves_memory_that_no_stopped_peer_writes_to() {
         None,
         "written after the completion"
     );
+}
+
+/// The peer is told to send a long message, which is read from its memory.
+#[test]
+fn a_closed_region_leaves_memory_that_no_stopped_peer_writes_to() {
+    if is_peer() {
+        return target();
+    }
+    let test = "stopped::a_closed_region_leaves_memory_that_no_stopped_peer_writes_to";
+    let buffer = Buffer::new();
+    for _ in 0..3 {
+        let mut peer = Peer::start(test, &[]);
+        let side = Side::open(&Wish::mode(FI_MR_LOCAL));
+        let number = side.insert(&peer.name());
+        buffer.fill(0);
+        let at = buffer.0.as_ptr() as usize;
+        let sink = reg_in(side.domain, at, LEN, FI_RECV, 0, 0).unwrap();
+        // SAFETY: a live handle; the buffer outlives the endpoint, and is of atomic bytes.
+        let code = unsafe {
+            let recv = (*(*side.ep).msg).recv;
+            recv(side.ep, at as *mut _, LEN, sink.desc(), number, null_mut())
+        };
+        assert_eq!(code, 0);
+        peer.tell(&word_of_name(&side));
+        let mut came = None;
+        until("the first byte", || {
+            came = came.take().or_else(|| poll(side.cq));
+            buffer.0[0].load(Ordering::Relaxed) == THEIRS
+        });
+        peer.stop();
+        let started = Instant::now();
+        assert_eq!(sink.close(), 0);
+        assert!(started.elapsed() < BOUNDED, "{:?}", started.elapsed());
+        buffer.fill(OURS);
+        peer.goes_on();
+        // The receive ends, too: as a success only if it was over before the stop.
+        if let Err(error) = came.unwrap_or_else(|| side.completion(&[])) {
+            assert_ne!(error.err, 0);
+        }
+        peer.finish();
+        assert_eq!(buffer.other_than(OURS), None, "written after fi_close");
+        assert_eq!(close(side.ep.cast()), 0);
+    }
 }

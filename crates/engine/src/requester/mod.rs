@@ -21,8 +21,8 @@ use rkey_link::{DownReason, Link, SendError};
 
 use datagram::pump_datagrams;
 pub(crate) use datagram::{drop_datagram, tell_datagram};
+pub(crate) use piece::record;
 use piece::send_piece;
-pub(crate) use piece::{local_use, record};
 
 /// Sends what can be sent.
 pub(crate) fn pump<L: Link, M: Memory>(

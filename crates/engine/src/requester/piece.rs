@@ -248,7 +248,7 @@ fn ask<L: Link, M: Memory>(
         }
     }
     // Ask for nothing that could not be put down when it comes.
-    let want = local_use(qp.sq.wqe(seq).op);
+    let want = qp.sq.wqe(seq).local_use();
     reach
         .check_sges(
             qp.config.domain,
@@ -297,15 +297,6 @@ pub(super) fn keep(trouble: &mut Option<Trouble>, found: Trouble) -> Fault {
     };
     *trouble = Some(found);
     fault
-}
-
-pub(crate) const fn local_use(op: CompletionOp) -> LocalUse {
-    match op {
-        CompletionOp::Write => LocalUse::WriteSource,
-        CompletionOp::Read => LocalUse::ReadSink,
-        CompletionOp::CompareSwap | CompletionOp::FetchAdd => LocalUse::AtomicResult,
-        _ => LocalUse::Send,
-    }
 }
 
 /// What a head says of a request besides the operation.

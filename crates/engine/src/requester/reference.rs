@@ -3,7 +3,7 @@
 //! Whether that is the better way depends on the link, on the length, and on whether the peer can reach our memory.
 //! Where it is not, the payload is sent in pieces like any other.
 
-use super::piece::{keep, local_use};
+use super::piece::keep;
 use crate::port::Port;
 use crate::qp::pair::Qp;
 use crate::reach::{Reach, Trouble};
@@ -32,7 +32,7 @@ pub(super) fn tell_large<L: Link, M: Memory>(
         qp.sq.wqe_mut(seq).flags -= WqeFlags::REFERENCE;
         if head.total > port.meta.caps.piece_max {
             // Rather refuse a message as a whole than in its middle.
-            let want = local_use(qp.sq.wqe(seq).op);
+            let want = qp.sq.wqe(seq).local_use();
             let whole = reach.check_sges(qp.config.domain, qp.sq.sges(seq), rest, want);
             if let Err(found) = whole {
                 return Some(Err(SendError::Fault(keep(trouble, found))));
@@ -75,7 +75,7 @@ pub(super) fn by_reference<L: Link, M: Memory>(
     let mut list = [(0, 0); REFERENCES_MAX];
     let mut count = 0;
     let rest = u64::from(head.total) - offset;
-    let want = local_use(qp.sq.wqe(seq).op);
+    let want = qp.sq.wqe(seq).local_use();
     let len = if reads {
         rest
     } else {

@@ -36,6 +36,49 @@ fn rights_of_the_region_decide() {
     }
 }
 
+/// What a read brings goes where the region lets results of reads go, or messages if the request says so.
+#[test]
+fn a_read_may_be_put_down_like_a_message() {
+    let flags = [SendFlags::empty(), SendFlags::RECEIVES];
+    for (granted, allowed) in [(Access::READ, flags[0]), (Access::RECV, flags[1])] {
+        for flag in flags {
+            for (by_reference, len) in [(false, 8), (false, 4096), (true, 4096)] {
+                let caps = rkey_link::Capabilities {
+                    by_reference,
+                    ..CAPS
+                };
+                let mut pair = Pair::with(caps, EngineConfig::default());
+                let qps = pair.connect(|_, _| {});
+                let mine = pair.nodes[0].register(0, 4096, granted);
+                let theirs = pair.nodes[1].register(0, 4096, Access::REMOTE_READ);
+                pair.nodes[1].fill(0, &[7; 4096]);
+                let remote = pair.nodes[1].target(&theirs, 0);
+                let sge = [pair.nodes[0].sge(&mine, 0, len)];
+                let request = SendRequest {
+                    flags: SendFlags::SIGNALED | flag,
+                    ..SendRequest::new(1, Work::Read { remote }, &sge)
+                };
+                pair.send(0, &qps[0], &request);
+                pair.run(10);
+                let (status, value) = match flag == allowed {
+                    true => (Status::Success, 7),
+                    false => (Status::LocalProtection, 0),
+                };
+                assert_eq!(
+                    statuses(&qps[0].poll()),
+                    [(1, status)],
+                    "{granted} {flag:?}"
+                );
+                let bytes = pair.nodes[0].bytes(0, len as usize);
+                assert!(
+                    bytes.iter().all(|byte| *byte == value),
+                    "{granted} {flag:?}"
+                );
+            }
+        }
+    }
+}
+
 /// The queue pair of the target has to allow it, too.
 ///
 /// Proves: VB-I06
