@@ -18,6 +18,7 @@ use crate::fabric::{Fabric, FabricObject};
 use crate::identity::Identities;
 use crate::info::filter::Hints;
 use crate::mode;
+use crate::mr::announced::Announced;
 use crate::mr::bind::Watched;
 use crate::nosys::{self, nosys};
 use crate::object::{Object, Users, busy, find, object, output, place, remove, status};
@@ -78,6 +79,8 @@ pub(crate) struct Domain {
     pub(crate) eq: OnceLock<(Arc<Eq>, bool)>,
     /// Counters that are bound to regions, by the number that the device knows.
     pub(crate) counters: Mutex<HashMap<u32, Weak<Counter>>>,
+    /// Messages that peers may read out of regions.
+    pub(crate) announced: Announced,
     /// Regions that were registered with `FI_RMA_PMEM`.
     pub(crate) persistent: Mutex<HashSet<RegionId>>,
     /// Regions that are tied to a counter or an endpoint, and those that peers reach where accesses of peers can be
@@ -342,6 +345,7 @@ pub(crate) unsafe extern "C" fn domain_open(
             plain_keys: Mutex::default(),
             eq: OnceLock::new(),
             counters: Mutex::default(),
+            announced: Announced::default(),
             persistent: Mutex::default(),
             watched: Mutex::default(),
             remote_counted: OnceLock::new(),

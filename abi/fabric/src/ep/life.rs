@@ -202,8 +202,8 @@ impl Endpoint {
             }
             // Messages that the peers never fetched.
             for operation in operations {
-                if let operation::Hold::Region(held) = operation.hold {
-                    let _ = self.domain.device.close_region(held.0);
+                if let operation::Hold::Announcement(held) = &operation.hold {
+                    self.withdraw(held);
                 }
             }
         }

@@ -22,6 +22,7 @@
 //! | [`send`], [`receive`], [`payload`], [`look`] | messages out; messages in, where they go, looking for them |
 //! | [`direct`] | messages that need no buffer |
 //! | [`shared`] | receives that several endpoints share |
+//! | [`announce`] | long messages, which peers read |
 //! | [`progress`] | completions of the device, and what follows from them |
 //! | [`wake`] | what wakes a program that waits |
 //! | [`msg`], [`tagged`], [`rma`], [`atomic`] | the calls; [`calls`] is what the first two have in common, [`caps`] what they need |
@@ -31,6 +32,7 @@
 //! | [`describe`] | what there is under way, for people |
 //! | [`connect`] | connection management of `FI_EP_MSG` |
 
+mod announce;
 pub(crate) mod atomic;
 mod binding;
 mod burial;

@@ -7,7 +7,8 @@ use crate::cntr::Counter;
 use crate::cq::Entry;
 use crate::errno::FiError;
 use crate::sys::*;
-use rkey_device::core::Region;
+use rkey_device::core::{LocalKey, Region};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// An operation.
@@ -75,8 +76,18 @@ pub(crate) enum Hold {
     Nothing,
     /// Bytes that are being sent.
     Bytes(#[allow(dead_code)] Box<[u8]>),
-    /// Memory that the peer reads; it may be a copy of the program's.
-    Region(Box<(Region, Box<[u8]>)>),
+    /// Memory that the peer reads.
+    Announcement(Box<Announcement>),
+}
+
+/// A payload that the peer reads by a key of its own.
+#[derive(Debug)]
+pub(crate) struct Announcement {
+    pub(crate) region: Region,
+    /// The regions of the program's that it lies in, as far as it named them.
+    pub(crate) owners: SmallVec<[LocalKey; 1]>,
+    /// The payload may be a copy of the program's.
+    pub(crate) _copy: Box<[u8]>,
 }
 
 /// An operation that is one request, waits for nothing else and keeps nothing: its number says all that there is to

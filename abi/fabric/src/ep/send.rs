@@ -12,8 +12,7 @@ use crate::cq::Entry;
 use crate::info::offer::{INJECT_SIZE, MAX_DGRAM_SIZE, MAX_MSG_SIZE};
 use libc::iovec;
 use rkey_device::base::memory::Memory;
-use rkey_device::base::range::VaRange;
-use rkey_device::core::{Access, Addressing, LocalUse, Region, RegionSpec};
+use rkey_device::core::LocalUse;
 use rkey_device::engine::{SendFlags, SendRequest, Work};
 use smallvec::smallvec;
 use std::ffi::c_void;
@@ -52,7 +51,7 @@ impl Descriptors<'_> {
 /// The program's own calls to inject never report success.
 pub(super) const QUIET: u64 = 1 << 63;
 
-const SEND: Work = Work::Send {
+pub(super) const SEND: Work = Work::Send {
     imm: None,
     invalidate: None,
 };
@@ -212,9 +211,10 @@ impl Endpoint {
                 iov_base: bytes.as_mut_ptr().cast(),
                 iov_len: len,
             }];
-            return self.announce(&mut state, &copy, bytes, header, operation);
+            return self.announce(&mut state, &copy, &[], bytes, header, operation);
         }
-        self.announce(&mut state, message.iov, Box::default(), header, operation)
+        let iov = message.iov;
+        self.announce(&mut state, iov, &sges, Box::default(), header, operation)
     }
 
     pub(super) fn send_with_payload(
@@ -290,60 +290,5 @@ impl Endpoint {
         let bytes = Some(&bytes[..head.len() + len]);
         let none = SendFlags::empty();
         self.post(state, connection, SEND, &[], bytes, none, id)
-    }
-
-    /// Tells the peer where it can read the payload. The key is good until the peer has it.
-    pub(super) fn announce(
-        &self,
-        state: &mut State,
-        iov: &[iovec],
-        copy: Box<[u8]>,
-        mut header: Header,
-        mut operation: Operation,
-    ) -> Result<()> {
-        let ranges: Option<Vec<VaRange>> = iov
-            .iter()
-            .filter(|piece| piece.iov_len > 0)
-            .map(|piece| VaRange::new(piece.iov_base as u64, piece.iov_len as u64))
-            .collect();
-        let ranges = ranges.ok_or(FiError::FAULT)?;
-        operation.left += 1;
-        operation.answered = true;
-        if ranges.is_empty() {
-            header.kind = header.kind.announced(0);
-            return self.post_announced(state, header, operation, None);
-        }
-        let spec = RegionSpec {
-            addressing: Addressing::Zero,
-            internal: true,
-            ..RegionSpec::new(self.group.id, &ranges, Access::REMOTE_READ)
-        };
-        // SAFETY: the program hands the buffers over until the send is complete; peers only read them.
-        let region = unsafe { self.domain.device.register(&spec)? };
-        operation.hold = Hold::Region(Box::new((region, copy)));
-        header.kind = header.kind.announced(region.key.0);
-        self.post_announced(state, header, operation, Some(region))
-    }
-
-    fn post_announced(
-        &self,
-        state: &mut State,
-        mut header: Header,
-        operation: Operation,
-        region: Option<Region>,
-    ) -> Result<()> {
-        let connection = operation.connection;
-        let id = self.begin(state, operation);
-        header.id = id;
-        let mut head = [0; MAX_LEN];
-        let len = header.encode(&mut head);
-        let none = SendFlags::empty();
-        self.post(state, connection, SEND, &[], Some(&head[..len]), none, id)
-            .inspect_err(|_| {
-                state.forget(id);
-                if let Some(region) = region {
-                    let _ = self.domain.device.close_region(region);
-                }
-            })
     }
 }

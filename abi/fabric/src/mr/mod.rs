@@ -9,12 +9,14 @@
 //! | [`keyed`] | authorization keys from address vectors |
 //! | [`mappings`] | what is mapped in the process |
 //! | [`persistent`] | memory that outlives the process |
+//! | [`announced`] | messages that peers may read out of regions |
 //! | [`raw`] | raw keys: of our regions, and of peers |
 //! | [`local`] | descriptors in data transfers |
 //!
 //! What a region allows, and to whom, is decided by the protection table of the device. What is decided here
 //! is what belongs to libfabric alone: which request the mode in force allows, and what error a call answers.
 
+pub(crate) mod announced;
 pub(crate) mod attr;
 pub(crate) mod bind;
 mod keyed;

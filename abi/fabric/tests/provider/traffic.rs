@@ -166,6 +166,43 @@ fn a_posted_buffer_whose_region_was_closed_is_not_written_to() {
     }
 }
 
+/// A long message is read when its receive is posted; until then its memory can be withdrawn, and others sent.
+///
+/// Proves: FI-I08
+#[test]
+fn an_announced_message_whose_region_was_closed_is_not_read() {
+    const LEN: usize = 65536;
+    let (a, b, peer) = pair(&Wish::mode(FI_MR_LOCAL));
+    let (mut bytes, mut others, mut into) = (vec![7u8; LEN], vec![8u8; LEN], vec![0u8; LEN]);
+    let source = a.reg(&mut bytes, FI_SEND, 0, 0).unwrap();
+    let other = a.reg(&mut others, FI_SEND, 0, 0).unwrap();
+    let sink = b.reg(&mut into, FI_RECV, 0, 0).unwrap();
+    for (bytes, desc) in [(&bytes, source.desc()), (&others, other.desc())] {
+        let at = bytes.as_ptr().cast();
+        // SAFETY: a live handle; the buffers outlive the endpoint's use of them.
+        let code =
+            again(|| unsafe { ((*(*a.ep).msg).send)(a.ep, at, LEN, desc, peer, null_mut()) });
+        assert_eq!(code, 0);
+    }
+    assert_eq!(source.close(), 0);
+    for expected in [Err(266), Ok(LEN)] {
+        // SAFETY: as above.
+        let code = unsafe {
+            let (recv, none) = ((*(*b.ep).msg).recv, null_mut());
+            let at = into.as_mut_ptr().cast();
+            recv(b.ep, at, LEN, sink.desc(), FI_ADDR_UNSPEC, none)
+        };
+        assert_eq!(code, 0);
+        let there = b.completion(&[&a]).map(|entry| entry.len);
+        let here = a.completion(&[&b]).map(|_| LEN);
+        assert_eq!(there.map_err(|entry| entry.err), expected);
+        assert_eq!(here.map_err(|entry| entry.err), expected);
+        let value = expected.map_or(0, |_| 8);
+        assert!(into.iter().all(|byte| *byte == value));
+    }
+    assert_eq!((other.close(), sink.close()), (0, 0));
+}
+
 /// The first of two buffers may not be written any more: nothing of the message lands in the second one instead.
 #[test]
 fn a_payload_does_not_move_up_into_the_next_buffer() {

@@ -108,7 +108,7 @@ impl Endpoint {
         let mut copy = zeroed(bytes.len())?.into_boxed_slice();
         copy.copy_from_slice(bytes);
         let iov = piece(&copy);
-        self.announce(state, &iov, copy, header, operation)
+        self.announce(state, &iov, &[], copy, header, operation)
     }
 
     /// Looks for the part that a run waits for: its bytes, if they are here.

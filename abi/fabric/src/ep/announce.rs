@@ -1,0 +1,115 @@
+//! Long messages: what the receiver is told instead of the payload, and the memory that it may read meanwhile.
+
+#![allow(unsafe_code)]
+// UNSAFETY: registers memory that the program hands over.
+
+use super::header::{Header, MAX_LEN};
+use super::operation::{Announcement, Hold, Operation};
+use super::send::SEND;
+use super::*;
+use libc::iovec;
+use rkey_device::base::range::VaRange;
+use rkey_device::core::{Access, Addressing, LocalUse, RegionSpec};
+use rkey_device::engine::SendFlags;
+use smallvec::SmallVec;
+
+impl Endpoint {
+    /// Tells the peer where it can read the payload, the bytes of `iov`, of which `sges` says in which regions of the
+    /// program's they lie. The key is good until the peer has it, or one of these regions is closed.
+    pub(super) fn announce(
+        &self,
+        state: &mut State,
+        iov: &[iovec],
+        sges: &[Sge],
+        copy: Box<[u8]>,
+        mut header: Header,
+        mut operation: Operation,
+    ) -> Result<()> {
+        let ranges: Option<Vec<VaRange>> = iov
+            .iter()
+            .filter(|piece| piece.iov_len > 0)
+            .map(|piece| VaRange::new(piece.iov_base as u64, piece.iov_len as u64))
+            .collect();
+        let ranges = ranges.ok_or(FiError::FAULT)?;
+        operation.left += 1;
+        operation.answered = true;
+        if ranges.is_empty() {
+            header.kind = header.kind.announced(0);
+            return self.post_announced(state, header, operation);
+        }
+        let spec = RegionSpec {
+            addressing: Addressing::Zero,
+            internal: true,
+            ..RegionSpec::new(self.group.id, &ranges, Access::REMOTE_READ)
+        };
+        // SAFETY: the program hands the buffers over until the send is complete; peers only read them.
+        let region = unsafe { self.domain.device.register(&spec)? };
+        let everything = self.group.everything();
+        let named: SmallVec<[Sge; 1]> = sges
+            .iter()
+            .copied()
+            .filter(|sge| sge.key != everything)
+            .collect();
+        let announcement = Announcement {
+            region,
+            owners: named.iter().map(|sge| sge.key).collect(),
+            _copy: copy,
+        };
+        for &owner in &announcement.owners {
+            self.domain.announced.add(owner, region);
+        }
+        operation.hold = Hold::Announcement(Box::new(announcement));
+        header.kind = header.kind.announced(region.key.0);
+        self.post_announced(state, header, operation)?;
+        if !named.iter().all(|sge| self.may_send(sge)) {
+            // The peer will not find the key, and answers that.
+            let _ = self.domain.device.close_region(region);
+        }
+        Ok(())
+    }
+
+    /// Whether the region of an element still allows sends.
+    fn may_send(&self, sge: &Sge) -> bool {
+        // SAFETY: nothing is registered or closed through the table here.
+        let table = unsafe { self.domain.device.protection() };
+        let (addr, len) = (sge.addr, u64::from(sge.len));
+        table
+            .check_local(self.group.id, sge.key, addr, len, LocalUse::Send)
+            .is_ok()
+    }
+
+    fn post_announced(
+        &self,
+        state: &mut State,
+        mut header: Header,
+        operation: Operation,
+    ) -> Result<()> {
+        let connection = operation.connection;
+        let id = self.begin(state, operation);
+        header.id = id;
+        let mut head = [0; MAX_LEN];
+        let len = header.encode(&mut head);
+        let none = SendFlags::empty();
+        self.post(state, connection, SEND, &[], Some(&head[..len]), none, id)
+            .inspect_err(|_| {
+                if let Some(operation) = state.forget(id)
+                    && let Hold::Announcement(announcement) = &operation.hold
+                {
+                    self.withdraw(announcement);
+                }
+            })
+    }
+
+    /// Ends a key that no peer uses, or waits until none does.
+    pub(super) fn withdraw(&self, announcement: &Announcement) {
+        self.forget_announced(announcement);
+        let _ = self.domain.device.close_region(announcement.region);
+    }
+
+    /// The key has ended.
+    pub(super) fn forget_announced(&self, announcement: &Announcement) {
+        for &owner in &announcement.owners {
+            self.domain.announced.remove(owner, announcement.region);
+        }
+    }
+}
