@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{ALL, device, pattern};
+use common::{ALL, LONG, device, pattern};
 use rkey::{Device, Error, RemoteKey};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -42,10 +42,7 @@ fn start(device: &Device) -> (Child, rkey::Connection) {
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    (
-        child,
-        listener.accept_timeout(Duration::from_secs(20)).unwrap(),
-    )
+    (child, listener.accept_timeout(LONG).unwrap())
 }
 
 fn descriptors() -> usize {
@@ -88,13 +85,11 @@ fn the_survivor_gets_an_error_soon_and_keeps_nothing() {
         killer.join().unwrap();
         // And not that the time is over.
         assert!(error.is_peer_gone(), "pid {pid}: {error}");
-        let gone = peer
-            .receive_timeout::<u8>(Duration::from_secs(10))
-            .unwrap_err();
+        let gone = peer.receive_timeout::<u8>(LONG).unwrap_err();
         assert!(gone.is_peer_gone(), "{gone}");
         drop(peer);
         // The device closes what belonged to the link in its own time.
-        let settled = Instant::now() + Duration::from_secs(20);
+        let settled = Instant::now() + LONG;
         while round > 0 && descriptors() > before && Instant::now() < settled {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -130,13 +125,13 @@ fn a_mapping_of_a_dead_owner_answers_an_error() {
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        let peer = listener.accept_timeout(Duration::from_secs(20)).unwrap();
+        let peer = listener.accept_timeout(LONG).unwrap();
         let key: RemoteKey = peer.receive().unwrap();
         let mut direct = peer.map(&key).unwrap();
         direct.write(0, b"alive").unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + LONG;
         let error = loop {
             match direct.write(0, b"dead") {
                 Ok(()) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
@@ -154,5 +149,5 @@ fn a_mapping_of_a_dead_owner_answers_an_error() {
     let region = device.domain().unwrap().register(memory, ALL).unwrap();
     let peer = device.connect(address.as_str()).unwrap();
     peer.send(&region.key(..).unwrap()).unwrap();
-    std::thread::sleep(Duration::from_secs(60));
+    std::thread::sleep(2 * LONG);
 }

@@ -2,12 +2,11 @@
 
 mod common;
 
-use common::{ALL, device};
+use common::{ALL, LONG, device};
 use rkey::{
     Access, Completion, CompletionOp, CompletionQueue, Device, Domain, Error, QpState, QueuePair,
     Reason, SendFlags, Status, WindowKind,
 };
-use std::time::Duration;
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
 
@@ -30,10 +29,7 @@ impl End {
     }
 
     fn next(&self) -> Completion {
-        self.queue
-            .next(Duration::from_secs(10))
-            .unwrap()
-            .expect("a completion")
+        self.queue.next(LONG).unwrap().expect("a completion")
     }
 }
 

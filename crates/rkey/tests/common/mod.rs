@@ -8,12 +8,12 @@ use std::time::Duration;
 /// All that a peer can be allowed.
 pub(crate) const ALL: Access = Access::REMOTE;
 
-/// A device that gives up soon, so that a test that hangs says why.
+/// Only a hang takes longer.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// A device whose calls end at some time, so that a test that hangs says why.
 pub(crate) fn device() -> Device {
-    Device::builder()
-        .timeout(Duration::from_secs(10))
-        .open()
-        .unwrap()
+    Device::builder().timeout(LONG).open().unwrap()
 }
 
 /// The owner of memory and its visitor.
@@ -67,7 +67,7 @@ pub(crate) fn connect(owner: &Domain, visitor: &Domain) -> (Connection, Connecti
     let address = listener.address();
     std::thread::scope(|scope| {
         let outer = scope.spawn(|| visitor.connect(address).unwrap());
-        let inner = listener.accept_timeout(Duration::from_secs(10)).unwrap();
+        let inner = listener.accept_timeout(LONG).unwrap();
         (inner, outer.join().unwrap())
     })
 }
