@@ -19,8 +19,27 @@ pub(crate) struct Outcome {
     pub(crate) output: String,
 }
 
+/// How long the end of the output may take when a program was killed.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Pause between two looks at what others do.
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// Runs `command` with its output shown and kept; kills it and its children after `limit`.
-pub(crate) fn run(mut command: Command, limit: Duration) -> Result<Outcome> {
+pub(crate) fn run(command: Command, limit: Duration) -> Result<Outcome> {
+    let described = describe(&command);
+    let end = Instant::now() + limit;
+    let outcome = run_while(command, move |_| Instant::now() < end)?;
+    if outcome.timed_out {
+        eprintln!("error: {described} was stopped after {} s", limit.as_secs());
+    }
+    Ok(outcome)
+}
+
+/// The same until `may_go_on` says no of what it has printed so far.
+fn run_while(
+    mut command: Command,
+    may_go_on: impl Fn(&str) -> bool + Send + 'static,
+) -> Result<Outcome> {
     let described = describe(&command);
     eprintln!("$ {described}");
     command
@@ -43,23 +62,24 @@ pub(crate) fn run(mut command: Command, limit: Duration) -> Result<Outcome> {
             .map(|pipe| tee(pipe, Arc::clone(&output), true)),
     ];
     let finished = Arc::new(AtomicBool::new(false));
-    let timed_out = Arc::new(AtomicBool::new(false));
-    let guard = watch(
-        child.id(),
-        limit,
-        Arc::clone(&finished),
-        Arc::clone(&timed_out),
-    );
+    let pid = child.id();
+    let guard = std::thread::spawn({
+        let (finished, output) = (Arc::clone(&finished), Arc::clone(&output));
+        let stays = move || output.lock().is_ok_and(|text| may_go_on(&text));
+        move || watch(pid, &finished, stays)
+    });
     let status = child.wait()?;
-    for reader in readers.into_iter().flatten() {
-        let _ = reader.join();
+    // They end when every holder of the pipe is gone, so a forgotten grandchild is killed here as well. One that has
+    // left the group of the others is not waited for.
+    let mut killed = None;
+    while !readers.iter().flatten().all(|reader| reader.is_finished()) {
+        if guard.is_finished() && killed.get_or_insert_with(Instant::now).elapsed() > LAST_WORDS {
+            break;
+        }
+        std::thread::sleep(PAUSE);
     }
     finished.store(true, Ordering::Release);
-    let _ = guard.join();
-    let timed_out = timed_out.load(Ordering::Acquire);
-    if timed_out {
-        eprintln!("error: {described} was stopped after {} s", limit.as_secs());
-    }
+    let timed_out = guard.join().unwrap_or(true);
     let output = output.lock().map(|text| text.clone()).unwrap_or_default();
     Ok(Outcome {
         ok: status.success() && !timed_out,
@@ -91,26 +111,17 @@ fn tee(
     })
 }
 
-/// Kills the process group `pid` when `limit` passes before `finished` is set. The readers above end
-/// only when every holder of the pipe is gone, so a forgotten grandchild is caught here as well.
-fn watch(
-    pid: u32,
-    limit: Duration,
-    finished: Arc<AtomicBool>,
-    timed_out: Arc<AtomicBool>,
-) -> std::thread::JoinHandle<()> {
-    std::thread::spawn(move || {
-        let end = Instant::now() + limit;
-        while !finished.load(Ordering::Acquire) {
-            if Instant::now() >= end {
-                timed_out.store(true, Ordering::Release);
-                let group = format!("-{pid}");
-                let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(50));
+/// Kills the process group `pid` when it no longer `stays` before it has `finished`; whether it did.
+fn watch(pid: u32, finished: &AtomicBool, stays: impl Fn() -> bool) -> bool {
+    while !finished.load(Ordering::Acquire) {
+        if !stays() {
+            let group = format!("-{pid}");
+            let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+            return true;
         }
-    })
+        std::thread::sleep(PAUSE);
+    }
+    false
 }
 
 /// The command as one would type it.
@@ -173,9 +184,24 @@ mod tests {
     fn a_program_that_hangs_is_stopped() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo begun; sleep 100"]);
-        let outcome = run(command, Duration::from_millis(300)).expect("sh starts");
+        let outcome = run_while(command, |said| !said.contains("begun")).expect("sh starts");
         assert!(outcome.timed_out && !outcome.ok);
         assert!(outcome.output.contains("begun"));
+    }
+
+    /// It holds the pipe, and is not killed with the others.
+    #[test]
+    fn who_has_left_the_group_is_not_waited_for() {
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            "setsid sh -c 'echo begun $$; exec sleep 100' & sleep 100",
+        ]);
+        let outcome = run_while(command, |said| !said.contains("begun")).expect("sh starts");
+        assert!(outcome.timed_out && !outcome.ok);
+        let pid = outcome.output.trim().trim_start_matches("begun ");
+        let killed = Command::new("kill").args(["-KILL", pid]).status();
+        assert!(killed.expect("kill starts").success(), "it had ended");
     }
 
     #[test]

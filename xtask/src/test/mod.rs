@@ -110,6 +110,8 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
         bail!("no stage named '{name}'; `cargo xtask test --list` names them");
     }
     let scratch = std::env::temp_dir().join(format!("rkey-test-{}", std::process::id()));
+    // Of a killed process that had our number.
+    let _ = std::fs::remove_dir_all(&scratch);
     let session = Session {
         root,
         install: !args.no_install,

@@ -113,7 +113,10 @@ fn copy_to(session: &Session<'_>, program: &Path, folder: &str) -> Result<PathBu
     }
     let name = program.file_name().context("a program has a name")?;
     let to = programs.join(name);
-    fs::copy(program, &to).with_context(|| format!("copying {}", program.display()))?;
-    fs::set_permissions(&to, fs::Permissions::from_mode(0o755))?;
+    // In the place of an earlier copy, which a process that has not ended yet may still run: that cannot be written to.
+    let new = programs.join(format!("{}.new", name.to_string_lossy()));
+    fs::copy(program, &new).with_context(|| format!("copying {}", program.display()))?;
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o755))?;
+    fs::rename(&new, &to)?;
     Ok(to)
 }
