@@ -36,6 +36,7 @@ const EVERYTHING: &[&str] = &[
     "matched",
     "truncation",
     "collectives",
+    "access",
     "windows",
 ];
 
@@ -83,6 +84,8 @@ struct Run {
     environment: &'static [(&'static str, &'static str)],
     parts: &'static [&'static str],
     unprivileged: bool,
+    /// Open MPI's windows are not made of messages, but of accesses of the provider's: `osc rdma` over `btl ofi`.
+    direct: bool,
 }
 
 const fn run(mpi: Mpi, provider: &'static str, parts: &'static [&'static str]) -> Run {
@@ -92,6 +95,7 @@ const fn run(mpi: Mpi, provider: &'static str, parts: &'static [&'static str]) -
         environment: &[],
         parts,
         unprivileged: false,
+        direct: false,
     }
 }
 
@@ -107,7 +111,7 @@ const RUNS: &[Run] = &[
     run(
         Mpi::OpenMpi,
         LAYERED,
-        &["messages", "collectives", "windows"],
+        &["messages", "collectives", "access", "windows"],
     ),
     Run {
         environment: &[("FI_OFI_RXM_SAR_LIMIT", "0")],
@@ -117,23 +121,29 @@ const RUNS: &[Run] = &[
     run(
         Mpi::Mpich,
         LAYERED,
-        &["messages", "matched", "collectives", "windows"],
+        &["messages", "matched", "collectives", "access", "windows"],
     ),
     Run {
         environment: &[("FI_RKEY_PROFILE", "efa")],
-        ..run(Mpi::Mpich, PLAIN, &["messages", "windows"])
+        ..run(Mpi::Mpich, PLAIN, &["messages", "access", "windows"])
     },
     Run {
         environment: &[("FI_RKEY_PROFILE", "cxi")],
-        ..run(Mpi::Mpich, PLAIN, &["messages", "windows"])
+        ..run(Mpi::Mpich, PLAIN, &["messages", "access", "windows"])
+    },
+    // Its `btl ofi` has no maximum and no exchange, and ends a rank that compares and swaps in its own window, over
+    // every provider.
+    Run {
+        direct: true,
+        ..run(Mpi::OpenMpi, PLAIN, &["access"])
     },
     Run {
         unprivileged: true,
-        ..run(Mpi::OpenMpi, PLAIN, &["messages", "windows"])
+        ..run(Mpi::OpenMpi, PLAIN, &["messages", "access", "windows"])
     },
     Run {
         unprivileged: true,
-        ..run(Mpi::Mpich, PLAIN, &["messages", "windows"])
+        ..run(Mpi::Mpich, PLAIN, &["messages", "access", "windows"])
     },
 ];
 
@@ -215,7 +225,7 @@ impl Place {
     }
 
     /// Starts four ranks of something.
-    fn launch(&self, mpi: Mpi, provider: &str, user: Option<u32>) -> Result<Command> {
+    fn launch(&self, mpi: Mpi, provider: &str, user: Option<u32>, direct: bool) -> Result<Command> {
         let own = self
             .folder
             .join(user.map_or("own".to_owned(), |uid| uid.to_string()));
@@ -238,11 +248,16 @@ impl Place {
         match mpi {
             Mpi::OpenMpi => {
                 command.args(["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"]);
+                let (btl, osc) = match direct {
+                    true => ("self,ofi", "rdma"),
+                    false => ("self", "sm,pt2pt"),
+                };
                 for (name, value) in [
                     ("pml", "cm"),
                     ("mtl", "ofi"),
-                    ("btl", "self"),
-                    ("osc", "sm,pt2pt"),
+                    ("btl", btl),
+                    ("btl_ofi_provider_include", provider),
+                    ("osc", osc),
                     ("mtl_ofi_provider_include", provider),
                     ("mtl_base_verbose", "1"),
                     ("mpi_yield_when_idle", "1"),
@@ -272,7 +287,7 @@ impl Place {
 
     fn program(&self, run: &Run) -> Result<()> {
         let user = run.unprivileged.then_some(unprivileged::UID);
-        let mut command = self.launch(run.mpi, run.provider, user)?;
+        let mut command = self.launch(run.mpi, run.provider, user, run.direct)?;
         command
             .arg(self.folder.join(run.mpi.name()))
             .args(run.parts)
@@ -290,7 +305,7 @@ impl Place {
     /// Runs mpi4py's tests.
     fn mpi4py(&self, mpi: Mpi, modules: &str) -> Result<Found> {
         let results = self.folder.join(format!("{}.results", mpi.name()));
-        let mut command = self.launch(mpi, PLAIN, None)?;
+        let mut command = self.launch(mpi, PLAIN, None, false)?;
         command
             .arg(self.folder.join("venv/bin/python3"))
             .arg(self.folder.join("suite.py"))

@@ -47,6 +47,7 @@ void messages(void);
 void matched(void);
 void truncation(void);
 void collectives(void);
+void access_to_windows(void);
 void windows(void);
 
 #endif

@@ -29,6 +29,7 @@ int main(int count, char **words) {
     run("matched", matched, count, words);
     run("truncation", truncation, count, words);
     run("collectives", collectives, count, words);
+    run("access", access_to_windows, count, words);
     run("windows", windows, count, words);
     MPI_Finalize();
     return 0;

@@ -167,14 +167,6 @@ static void locks(long *memory, MPI_Win window) {
     free(in), free(out);
 }
 
-static void everything(long *memory, MPI_Win window) {
-    fences(memory, window);
-    atomics(memory, window);
-    types(memory, window);
-    neighbours(memory, window);
-    locks(memory, window);
-}
-
 /* A window to which memory is tied later, and addressed by where it lies. */
 static void dynamic(void) {
     MPI_Win window;
@@ -235,16 +227,36 @@ static void shared(void) {
     MPI_Comm_free(&host);
 }
 
-void windows(void) {
+/* Calls a function for a window on memory of the program's own, and for one whose memory is the MPI's. */
+static void each_window(void (*function)(long *memory, MPI_Win window)) {
     MPI_Win window;
     long *memory = room(SLOTS * sizeof *memory);
     MPI_Win_create(memory, SLOTS * sizeof *memory, sizeof *memory, MPI_INFO_NULL, MPI_COMM_WORLD, &window);
-    everything(memory, window);
+    function(memory, window);
     MPI_Win_free(&window);
     free(memory);
     MPI_Win_allocate(SLOTS * sizeof *memory, sizeof *memory, MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &window);
-    everything(memory, window);
+    function(memory, window);
     MPI_Win_free(&window);
+}
+
+static void put_and_get(long *memory, MPI_Win window) {
+    fences(memory, window);
+    neighbours(memory, window);
+    locks(memory, window);
+}
+
+static void accumulate(long *memory, MPI_Win window) {
+    atomics(memory, window);
+    types(memory, window);
+}
+
+void access_to_windows(void) {
+    each_window(put_and_get);
     dynamic();
+}
+
+void windows(void) {
+    each_window(accumulate);
     shared();
 }
