@@ -45,6 +45,8 @@ pub(crate) struct Ghost {
     /// The number of the queue pair that they belonged to.
     pub(crate) qpn: u32,
     pub(crate) life: u32,
+    /// They come before this one in its send queue.
+    pub(crate) until: u64,
     pub(crate) sges: Vec<Sge>,
 }
 
@@ -204,7 +206,7 @@ impl<M> Context<M> {
     /// Remembers what a peer may still touch for a queue pair that forgets its requests.
     pub(crate) fn haunt(&mut self, qp: &Qp, seqs: Range<u64>) {
         let Some(link) = qp.out else { return };
-        let mut sges = Vec::new();
+        let (mut sges, until) = (Vec::new(), seqs.end);
         for seq in seqs {
             if qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) {
                 sges.extend_from_slice(qp.sq.sges(seq));
@@ -215,6 +217,7 @@ impl<M> Context<M> {
                 link,
                 qpn: qp.qpn,
                 life: qp.life,
+                until,
                 sges,
             });
         }

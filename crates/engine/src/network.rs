@@ -206,7 +206,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         if !self.x.exposure.is_memory_named() {
             return Vec::new();
         }
-        let mut any = !self.x.ghosts.is_empty();
+        let mut any = self.x.ghosts.iter().any(|ghost| self.is_alive(ghost));
         let mut links = Vec::new();
         for qp in self.qps.iter() {
             for seq in qp.sq.head..qp.sq.next + u64::from(qp.req.offset > 0) {
@@ -237,7 +237,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             port.meta
                 .outstanding
                 .iter()
-                .any(|record| record.life == ghost.life)
+                .any(|record| record.life == ghost.life && record.seq() < ghost.until)
         })
     }
 

@@ -111,6 +111,11 @@ pub(crate) struct Port<L> {
 }
 
 impl Record {
+    /// The work request that it belongs to.
+    pub(crate) const fn seq(&self) -> u64 {
+        self.seq_last >> 1
+    }
+
     const NONE: Self = Self {
         qp: 0,
         life: 0,

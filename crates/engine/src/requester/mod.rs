@@ -176,6 +176,8 @@ pub(crate) fn fail<M: Memory>(
         qp.sq.next = seq + 1;
         if qp.req.offset > 0 {
             qp.req.msn = (qp.req.msn + 1) & MSN_MASK;
+            // It ends here before the peer has done what it was told so far.
+            x.haunt(qp, seq..seq + 1);
         }
         qp.req.offset = 0;
     }

@@ -21,6 +21,7 @@ mod retries;
 mod rights;
 mod shared_receives;
 mod support;
+mod taken_back;
 mod unreliable;
 mod windows;
 mod xrc;
