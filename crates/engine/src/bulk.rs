@@ -11,7 +11,7 @@ use crate::nak::Nak;
 use crate::port::Port;
 use crate::qp::pair::{MSN_MASK, Qp};
 use crate::reach::{Asked, Counter, Reach, Trouble};
-use crate::responder::{Answer, Reply, arrived, asked, back, failed, hit};
+use crate::responder::{Answer, Reply, arrived, asked, back, failed, hit, still_allowed};
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_core::{LocalUse, Operation, WIRE_LEN};
@@ -93,6 +93,9 @@ pub(crate) fn step<L: Link, M: Memory>(
     }
     if let Err(reason) = port.link.is_up() {
         return Stepped::Down(reason);
+    }
+    if let Err(reply) = still_allowed(x, qp, port.meta.node, &bulk.head) {
+        return Stepped::Finished(reply);
     }
     if bulk.head.op != Op::Read {
         return pull_step(x, qp, port, bulk);

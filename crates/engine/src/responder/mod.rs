@@ -146,6 +146,8 @@ fn request_of_peer<M: Memory>(
         .is_none_or(|now| now.msn != head.msn || now.op != head.op)
     {
         return Reply::Done;
+    } else if let Err(reply) = still_allowed(x, qp, node, head) {
+        return reply;
     }
     piece(x, qp, node, incoming)
 }
@@ -280,6 +282,22 @@ fn allow<M: Memory>(
     let (who, key) = (qp.accessor(), wire_key(head));
     let denial = Denial::by_queue_pair(&who, key, head.addr, len, want, granted);
     Err(refuse(x, qp, node, head, Nak::RemoteAccess, Some(denial)))
+}
+
+/// [`allow`] for a message that has begun: the rights of a queue pair may have been taken away since, and what is left
+/// of a message can be 4 GiB and as long in coming as the peer likes.
+#[inline]
+pub(crate) fn still_allowed<M: Memory>(
+    x: &mut Context<M>,
+    qp: &mut Qp,
+    node: NodeId,
+    head: &Head,
+) -> Result<(), Reply> {
+    match head.op {
+        Op::Write => allow(x, qp, node, head, Operation::Write),
+        Op::Read if head.total > 0 => allow(x, qp, node, head, Operation::Read),
+        _ => Ok(()),
+    }
 }
 
 #[inline]

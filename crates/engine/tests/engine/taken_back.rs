@@ -2,6 +2,7 @@
 //! is not forgotten.
 
 use crate::support::*;
+use rkey_core::Access;
 use rkey_engine::*;
 use rkey_link::Capabilities;
 
@@ -9,6 +10,56 @@ const BY_REFERENCE: Capabilities = Capabilities {
     by_reference: true,
     ..CAPS
 };
+
+/// The rights of a queue pair hold for what comes from now on, and a message may never end: a peer that has begun a
+/// write of 4 GiB would keep the right to write for as long as it likes.
+///
+/// Proves: VB-I06
+#[test]
+#[cfg_attr(miri, ignore)]
+fn rights_that_are_taken_from_a_queue_pair_end_the_message_in_progress() {
+    let len = 1 << 20;
+    for (caps, read) in [
+        (CAPS, false),
+        (CAPS, true),
+        (BY_REFERENCE, false),
+        (BY_REFERENCE, true),
+    ] {
+        let mut pair = Pair::with(caps, EngineConfig::default());
+        let [a, b] = pair.connect(|_, _| {});
+        let mine = pair.nodes[0].register(0, len, ALL);
+        let theirs = pair.nodes[1].register(0, len, ALL);
+        let (from, into) = if read { (1, 0) } else { (0, 1) };
+        pair.nodes[from].fill(0, &vec![7; len as usize]);
+        let sge = [pair.nodes[0].sge(&mine, 0, len as u32)];
+        let remote = pair.nodes[1].target(&theirs, 0);
+        let (work, rest) = if read {
+            (Work::Read { remote }, Access::REMOTE_WRITE)
+        } else {
+            (Work::Write { remote, imm: None }, Access::REMOTE_READ)
+        };
+        pair.send(0, &a, &SendRequest::new(1, work, &sge));
+        pair.carry_all();
+        for _ in 0..2 {
+            pair.drive(1, 1);
+        }
+        pair.carry_responses(0, usize::MAX);
+        pair.drive(0, 64);
+        let begun = pair.nodes[into].bytes(0, len as usize);
+        let begun = begun.iter().filter(|byte| **byte == 7).count();
+        assert!(begun > 0 && begun < len as usize, "in the middle of it");
+        let rights = QpAttributes {
+            access: Some(rest),
+            ..QpAttributes::default()
+        };
+        pair.nodes[1].engine.modify_qp(b.id, &rights).unwrap();
+        pair.settle();
+        assert_eq!(statuses(&a.poll()), [(1, Status::RemoteAccess)]);
+        let moved = pair.nodes[into].bytes(0, len as usize);
+        let moved = moved.iter().filter(|byte| **byte == 7).count();
+        assert_eq!(moved, begun, "{caps:?} read {read}");
+    }
+}
 
 /// A message by reference that fails here, after some of it was told to the peer: the peer reads on in what it was
 /// told of, and whoever closes the region has to wait for that.
