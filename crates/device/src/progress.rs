@@ -568,18 +568,11 @@ pub(crate) fn kick_peers(engine: &DeviceEngine) {
     }
 }
 
-/// The links over which a peer may still reach into a region: those with requests that it has not
-/// acknowledged.
+/// The links over which a peer may still reach into a region, because it has not acknowledged a request that named it.
 fn referencing_links(engine: &DeviceEngine, key: LocalKey) -> Vec<LinkId> {
-    if !engine.references(key) {
-        return Vec::new();
-    }
-    let stuck = |link: &AnyLink| matches!(link, AnyLink::Shm(link) if link.has_unacked());
-    engine
-        .links()
-        .filter(|(_, link)| stuck(link))
-        .map(|(id, _)| id)
-        .collect()
+    let mut links = engine.referencing_links(key);
+    links.retain(|id| matches!(engine.link(*id), Some(AnyLink::Shm(link)) if link.has_unacked()));
+    links
 }
 
 /// Marks the device as failed when a panic passes by.

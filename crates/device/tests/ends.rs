@@ -4,9 +4,9 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{LONG, Peer, Side, role, sleep_in_read, until};
-use rkey_device::engine::{QpState, SendRequest, Status, Work};
-use rkey_device::{AsyncEvent, Qp, QpOptions};
+use common::{LONG, Peer, Side, WORDS, role, sleep_in_read, until};
+use rkey_device::engine::{QpState, SendRequest, Sge, Status, Work};
+use rkey_device::{AsyncEvent, Config, Qp, QpOptions};
 
 fn target() {
     let side = Side::open();
@@ -281,6 +281,50 @@ fn a_stopped_peer_and_a_program_that_waits_elsewhere() {
     peer.stop();
     wait(Status::RetryExceeded);
     peer.signal(libc::SIGCONT);
+}
+
+/// Closing a region gives up the peer that was told of its memory and does not answer, and no other: what is under way
+/// to another peer that happens to be slow arrives.
+#[test]
+fn closing_a_region_cuts_off_only_who_was_told_of_it() {
+    const TEST: &str = "closing_a_region_cuts_off_only_who_was_told_of_it";
+    if role().is_some() {
+        return target();
+    }
+    let mut config = Config::from_env().unwrap();
+    config.timeout = 21;
+    // So small that a long write goes by reference.
+    config.ring_bytes = 64 << 10;
+    let side = Side::with(config);
+    let listener = side.listen();
+    let [told, other] = [(); 2].map(|()| {
+        let peer = Peer::start(TEST, "target", listener.local_address());
+        let (qp, remote) = side.accept(&listener);
+        let remote = remote.at(0);
+        let write = Work::Write { remote, imm: None };
+        side.run(&qp, write, &[side.sge(0, 8)]);
+        peer.stop();
+        (peer, qp, write)
+    });
+    let region = side.another_region();
+    let all = Sge {
+        key: region.local_key,
+        ..side.sge(0, WORDS as u32 * 8)
+    };
+    told.1
+        .post_send(&SendRequest::new(1, told.2, &[all]))
+        .unwrap();
+    let few = [side.sge(0, 8)];
+    other
+        .1
+        .post_send(&SendRequest::new(2, other.2, &few))
+        .unwrap();
+    side.device.close_region(region).unwrap();
+    let done = side.next();
+    assert_eq!((done.id, done.status), (1, Status::RetryExceeded));
+    other.0.signal(libc::SIGCONT);
+    let done = side.next();
+    assert_eq!((done.id, done.status), (2, Status::Success));
 }
 
 /// Closing a device is seen by its peers at once.

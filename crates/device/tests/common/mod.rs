@@ -129,13 +129,7 @@ impl Side {
         let domain = device.create_domain().unwrap();
         let memory: Box<[AtomicU64]> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
         let cq = device.create_cq(4096, None).unwrap();
-        let range = VaRange::new(memory.as_ptr() as u64, WORDS as u64 * 8).unwrap();
-        let ranges = [range];
-        let access = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE | Access::BIND;
-        let spec = RegionSpec::new(domain, &ranges, access);
-        // SAFETY: the memory is only reached through atomics, and lives until the region is closed
-        // in `drop`.
-        let region = unsafe { device.register(&spec) }.unwrap();
+        let region = register(&device, domain, &memory);
         Self {
             region,
             memory,
@@ -149,6 +143,11 @@ impl Side {
         self.device
             .create_qp(&QpOptions::new(self.domain, &self.cq))
             .unwrap()
+    }
+
+    /// The same memory once more, under keys of its own. It has to be closed before the side goes.
+    pub fn another_region(&self) -> Region {
+        register(&self.device, self.domain, &self.memory)
     }
 
     pub fn address_of(&self, word: usize) -> u64 {
@@ -240,6 +239,16 @@ impl Side {
         let peer = incoming.accept(&[&qp], &self.invitation()).unwrap();
         (qp, Remote::from(&peer.private_data[..]))
     }
+}
+
+/// Registers the memory of a side with all rights.
+fn register(device: &Device, domain: DomainId, memory: &[AtomicU64]) -> Region {
+    let range = VaRange::new(memory.as_ptr() as u64, WORDS as u64 * 8).unwrap();
+    let ranges = [range];
+    let access = Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE | Access::BIND;
+    let spec = RegionSpec::new(domain, &ranges, access);
+    // SAFETY: the memory is only reached through atomics, and lives until its regions are closed.
+    unsafe { device.register(&spec) }.unwrap()
 }
 
 impl Drop for Side {
