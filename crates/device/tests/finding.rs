@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::{Peer, Side, command, role, sleep_in_read};
+use common::{Peer, Side, command, role, sleep_in_read, until};
 use rkey_device::engine::{
     CompletionFlags, QpAttributes, QpState, QpType, SendRequest, Status, UdAddress, Work,
 };
@@ -34,21 +34,30 @@ fn go_on(qp: &Qp, peer: u32) {
     qp.modify(&QpAttributes::rts(7)).unwrap();
 }
 
-/// Starts a peer that tells its number and key on standard output; gives them and the peer.
-fn start(test: &str, role: &str) -> (Peer, u32, common::Remote) {
+/// What a peer says.
+type Words = std::io::Lines<BufReader<std::process::ChildStdout>>;
+
+/// Starts a peer that tells its number and key on standard output; gives them, the peer and what it says later.
+fn start_talker(test: &str, role: &str) -> (Peer, u32, common::Remote, Words) {
     let mut command = command(test, role, NOWHERE.parse().unwrap());
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let line = lines
         .find_map(|l| l.unwrap().strip_prefix("QP ").map(str::to_owned))
         .unwrap();
-    std::thread::spawn(move || lines.for_each(drop));
     let words: Vec<u64> = line.split(' ').map(|w| w.parse().unwrap()).collect();
     let remote = common::Remote {
         base: words[1],
         key: rkey_device::core::WireKey::Device(rkey_device::core::Key(words[2] as u32)),
     };
-    (Peer(child), words[0] as u32, remote)
+    (Peer(child), words[0] as u32, remote, lines)
+}
+
+/// The same with a peer that has no more to say.
+fn start(test: &str, role: &str) -> (Peer, u32, common::Remote) {
+    let (peer, number, remote, lines) = start_talker(test, role);
+    std::thread::spawn(move || lines.for_each(drop));
+    (peer, number, remote)
 }
 
 fn tell(side: &Side, qp: &Qp) {
@@ -263,46 +272,74 @@ fn datagrams() {
     peer.finish();
 }
 
+/// A group of the test that this process is, or that has started it: others may be run at the same time.
+fn group(which: u8) -> [u8; 16] {
+    let test = match role() {
+        None => std::process::id(),
+        Some(_) => std::os::unix::process::parent_id(),
+    };
+    let mut group = [0; 16];
+    (group[0], group[1], group[11]) = (0xff, 0x0e, which);
+    group[12..].copy_from_slice(&test.to_be_bytes());
+    group
+}
+
 /// What is sent to a group reaches its members in other processes, in other devices of this one, and the sender
 /// itself; who has left it hears nothing more.
 #[test]
 fn groups() {
-    const GROUP: [u8; 16] = [
-        0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x77, 0x11, 0x22, 0x33,
-    ];
+    const READY: &str = "ready to receive";
+    let group = group(1);
     if role().is_some() {
         let side = Side::open();
         let qp = datagram_qp(&side.device, &side);
-        qp.join(GROUP).unwrap();
-        side.receive(&qp, 1, 0, 512);
+        qp.join(group).unwrap();
         tell(&side, &qp);
+        hear();
+        side.receive(&qp, 1, 0, 512);
+        println!("\n{READY}");
         assert_eq!(side.next_asleep().bytes, 48);
         assert_eq!(side.word(5), 4711);
         return;
     }
     let sides = [0, 1].map(|_| Side::open());
     let qps = [0, 1].map(|at| datagram_qp(&sides[at].device, &sides[at]));
-    for (side, qp) in sides.iter().zip(&qps) {
-        assert!(!qp.leave(GROUP).unwrap());
-        qp.join(GROUP).unwrap();
-        qp.join(GROUP).unwrap();
+    for qp in &qps {
+        assert!(!qp.leave(group).unwrap());
+        qp.join(group).unwrap();
+        qp.join(group).unwrap();
         assert_eq!(qp.memberships(), 1);
-        side.receive(qp, 2, 100, 512);
-        side.receive(qp, 3, 200, 512);
     }
-    let (peer, ..) = start("groups", "member");
+    let (mut peer, .., mut words) = start_talker("groups", "member");
     let send = || {
         let (side, qp) = (&sides[0], &qps[0]);
         side.set(0, 4711);
-        send_to_group(side, qp, GROUP);
+        send_to_group(side, qp, group);
     };
+    // Whoever takes long to be reached, as one may on a busy machine, misses what is sent meanwhile. So they receive
+    // when all of them have been.
+    let members = [sides[1].device.node().pid, peer.0.id()];
+    until("the links to the members", || {
+        send();
+        assert_eq!(sides[0].next_asleep().id, 1);
+        let links = sides[0].device.inspect().unwrap().links;
+        let asked = links.iter().filter(|link| link.role == "requester");
+        let pids: Vec<u32> = asked.map(|link| link.node.pid).collect();
+        members.iter().all(|pid| pids.contains(pid))
+    });
+    say(&mut peer, 0);
+    assert!(words.any(|line| line.unwrap() == READY));
+    for (side, qp) in sides.iter().zip(&qps) {
+        side.receive(qp, 2, 100, 512);
+        side.receive(qp, 3, 200, 512);
+    }
     send();
     let mut ids = [sides[0].next_asleep().id, sides[0].next_asleep().id];
     ids.sort_unstable();
     assert_eq!(ids, [1, 2], "sent, and heard by the sender itself");
     assert_eq!((sides[1].next_asleep().id, sides[1].word(105)), (2, 4711));
     peer.finish();
-    assert!(qps[0].leave(GROUP).unwrap() && !qps[0].leave(GROUP).unwrap());
+    assert!(qps[0].leave(group).unwrap() && !qps[0].leave(group).unwrap());
     send();
     assert_eq!(sides[1].next_asleep().id, 3);
     assert_eq!(sides[0].next_asleep().id, 1);
@@ -317,15 +354,13 @@ fn groups() {
 /// only.
 #[test]
 fn a_member_that_is_stopped_does_not_hold_up_the_group() {
-    const GROUP: [u8; 16] = [
-        0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x77, 0x11, 0x22, 0x44,
-    ];
     const SENDS: u32 = 600;
+    let group = group(2);
     let test = "a_member_that_is_stopped_does_not_hold_up_the_group";
     if role().is_some() {
         let side = Side::open();
         let qp = datagram_qp(&side.device, &side);
-        qp.join(GROUP).unwrap();
+        qp.join(group).unwrap();
         tell(&side, &qp);
         return sleep_in_read();
     }
@@ -334,7 +369,7 @@ fn a_member_that_is_stopped_does_not_hold_up_the_group() {
     let side = Side::open();
     let qp = datagram_qp(&side.device, &side);
     let send = || {
-        send_to_group(&side, &qp, GROUP);
+        send_to_group(&side, &qp, group);
         assert_eq!(side.next_asleep().status, Status::Success);
     };
     let started = Instant::now();

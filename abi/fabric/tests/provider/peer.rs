@@ -115,17 +115,7 @@ impl Peer {
     /// Stops it, and waits until all its threads have stopped.
     pub(crate) fn stop(&self) {
         self.signal(libc::SIGSTOP);
-        let tasks = format!("/proc/{}/task", self.child.id());
-        let stopped = |stat: String| {
-            let state = stat.rsplit(')').next().unwrap_or("").trim_start();
-            state.starts_with('T')
-        };
-        until("the stop", || {
-            std::fs::read_dir(&tasks).unwrap().all(|task| {
-                let stat = task.unwrap().path().join("stat");
-                stopped(std::fs::read_to_string(stat).unwrap())
-            })
-        });
+        until("the stop", || has_stopped(self.pid()));
     }
 
     pub(crate) fn goes_on(&self) {
@@ -145,6 +135,26 @@ impl Drop for Peer {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether every thread of a process is stopped.
+fn has_stopped(pid: u32) -> bool {
+    let fields = |place: std::path::PathBuf| {
+        let stat = std::fs::read_to_string(place.join("stat")).ok()?;
+        let (_, after_name) = stat.rsplit_once(')')?;
+        Some(
+            after_name
+                .split_ascii_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>(),
+        )
+    };
+    let process = std::path::Path::new("/proc").join(pid.to_string());
+    let tasks = std::fs::read_dir(process.join("task")).unwrap();
+    // A thread that ends meanwhile has no state any more, and cuts the list short.
+    let states: Vec<_> = tasks.filter_map(|task| fields(task.ok()?.path())).collect();
+    let threads = fields(process).unwrap()[17].parse();
+    threads == Ok(states.len()) && states.iter().all(|fields| fields[0] == "T")
 }
 
 /// Waits until something is so.

@@ -61,17 +61,7 @@ impl Peer {
     /// Stops it, and waits until all its threads have stopped.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
-        let tasks = format!("/proc/{}/task", self.0.id());
-        until("the stop", || {
-            std::fs::read_dir(&tasks).unwrap().all(|task| {
-                let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-                stat.rsplit(')')
-                    .next()
-                    .unwrap()
-                    .trim_start()
-                    .starts_with('T')
-            })
-        });
+        until("the stop", || has_stopped(self.0.id()));
     }
 
     pub fn kill(&mut self) {
@@ -92,6 +82,26 @@ impl Drop for Peer {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Whether every thread of a process is stopped.
+fn has_stopped(pid: u32) -> bool {
+    let fields = |place: std::path::PathBuf| {
+        let stat = std::fs::read_to_string(place.join("stat")).ok()?;
+        let (_, after_name) = stat.rsplit_once(')')?;
+        Some(
+            after_name
+                .split_ascii_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>(),
+        )
+    };
+    let process = std::path::Path::new("/proc").join(pid.to_string());
+    let tasks = std::fs::read_dir(process.join("task")).unwrap();
+    // A thread that ends meanwhile has no state any more, and cuts the list short.
+    let states: Vec<_> = tasks.filter_map(|task| fields(task.ok()?.path())).collect();
+    let threads = fields(process).unwrap()[17].parse();
+    threads == Ok(states.len()) && states.iter().all(|fields| fields[0] == "T")
 }
 
 /// Waits as a program that has nothing to do with RDMA: until standard input ends.

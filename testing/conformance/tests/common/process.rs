@@ -71,7 +71,11 @@ impl Peer {
     /// Stops it, and waits until all its threads have stopped.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
-        until("the stop", || states(self.pid()).iter().all(|s| *s == 'T'));
+        until("the stop", || {
+            // Threads that end meanwhile cut the list of threads short.
+            let states = states(self.pid());
+            states.len() == thread_count(self.pid()) && states.iter().all(|s| *s == 'T')
+        });
     }
 
     pub fn go_on(&self) {
@@ -122,16 +126,24 @@ pub fn states(pid: u32) -> Vec<char> {
         .collect()
 }
 
+/// The fields of `/proc/PID/stat` behind the name; the state, field 3, is the first here.
+fn stat(pid: u32) -> Vec<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let after_name = stat.rsplit(')').next().unwrap();
+    after_name
+        .split_ascii_whitespace()
+        .map(str::to_owned)
+        .collect()
+}
+
+fn thread_count(pid: u32) -> usize {
+    stat(pid)[17].parse().unwrap()
+}
+
 /// Processor time of a process so far, of all its threads.
 pub fn cpu_time(pid: u32) -> Duration {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let fields: Vec<&str> = stat
-        .rsplit(')')
-        .next()
-        .unwrap()
-        .split_ascii_whitespace()
-        .collect();
-    // utime and stime are fields 14 and 15; the state, field 3, is the first here.
+    let fields = stat(pid);
+    // utime and stime are fields 14 and 15.
     let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
     // SAFETY: sysconf touches no memory of ours.
     let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as u64;
