@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{local, unique_name, wait_readable};
+use common::{LONG, local, unique_name, wait_readable};
 use rkey_base::memory::ArenaMemory;
 use rkey_base::process::{PidFd, no_thread_copies};
 use rkey_link::shm::{Connector, Event, Greeting, LinkConfig, Listener, ShmLink, Step};
@@ -15,12 +15,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const NAME: &str = "RKEY_LINK_TEST_NAME";
-const PATIENCE: Duration = Duration::from_secs(20);
 const ROUNDS: u64 = 150;
 const WORDS: usize = 1 << 16;
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LONG;
     while !is_so() {
         assert!(Instant::now() < deadline, "{what} did not happen");
         std::thread::sleep(Duration::from_micros(50));
@@ -69,7 +68,7 @@ fn child() {
 
 fn connect(name: &[u8]) -> ShmLink {
     let node = local(1, LinkConfig::default());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LONG;
     let mut connector = loop {
         match Connector::start(name, &node, b"") {
             Ok(connector) => break connector,

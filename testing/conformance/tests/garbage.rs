@@ -410,7 +410,7 @@ fn a_hostile_process() {
     let attacked = Attacked {
         side: &side,
         honest,
-        holdings: Holdings::now(),
+        holdings: Holdings::settled(),
         links: side.device.inspect().unwrap().links.len(),
         place: listener.local_address(),
         variables: vec![

@@ -250,13 +250,7 @@ fn killed_in_the_middle_of_traffic() {
     until("the links of the bystander", || {
         side.device.inspect().unwrap().links.len() == links
     });
-    // The last steps of making them may be under way.
-    let mut holdings = Holdings::now();
-    until("the end of changes", || {
-        std::thread::sleep(Duration::from_millis(5));
-        let now = Holdings::now();
-        std::mem::replace(&mut holdings, now) == now
-    });
+    let holdings = Holdings::settled();
     std::fs::create_dir_all(folder()).unwrap();
     let shared_memory = Path::new("/dev/shm");
     let files = litter(shared_memory);

@@ -113,8 +113,12 @@ fn a_peer_turns_into_garbage() {
     drop(listener);
     side.withdraw(&offer);
     side.verify(&qp, &remote, "at first");
-    let links = side.device.inspect().unwrap().links.len();
-    let holdings = Holdings::now();
+    // To ourselves, to the honest peer, and from it, when it has got so far.
+    let links = 3;
+    until("the links of the honest peer", || {
+        side.device.inspect().unwrap().links.len() == links
+    });
+    let holdings = Holdings::settled();
     let (mut slowest, mut failures) = (Duration::ZERO, BTreeMap::<String, u32>::new());
     for number in 0..setting("RKEY_TURNCOATS", 24) {
         let seed = first.wrapping_add(number);

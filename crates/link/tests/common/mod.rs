@@ -7,6 +7,7 @@ use rkey_link::shm::{
 use rkey_link::{Incoming, NodeId, Payload};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 pub fn local(number: u32, config: LinkConfig) -> LocalNode {
     let id = NodeId {
@@ -56,13 +57,16 @@ pub fn pair_with(requester: LinkConfig, responder: LinkConfig) -> (ShmLink, ShmL
     }
 }
 
+/// Only a hang takes longer.
+pub const LONG: Duration = Duration::from_secs(60);
+
 pub fn wait_readable(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [rustix::event::PollFd::from_borrowed_fd(
         fd,
         rustix::event::PollFlags::IN,
     )];
     let limit = rustix::event::Timespec {
-        tv_sec: 5,
+        tv_sec: LONG.as_secs() as i64,
         tv_nsec: 0,
     };
     rustix::event::poll(&mut fds, Some(&limit)).unwrap() == 1

@@ -185,6 +185,20 @@ impl Holdings {
         }
     }
 
+    /// What it is when nothing changes any more: threads of the device may be in the middle of making or ending
+    /// something, and have no processor for a moment.
+    pub fn settled() -> Self {
+        let (mut last, mut same) = (Self::now(), 0);
+        until("the end of changes", || {
+            std::thread::sleep(Duration::from_millis(5));
+            let now = Self::now();
+            same = if now == last { same + 1 } else { 0 };
+            last = now;
+            same == 40
+        });
+        last
+    }
+
     /// Waits until it is again what it was.
     pub fn wait_for(self, when: &str) {
         let deadline = Instant::now() + LONG;

@@ -20,7 +20,7 @@ use super::side::{
 /// The most sends outstanding: as many as there are places for what is read.
 const WINDOW: usize = SINK_COUNT;
 /// Decides whether something hangs.
-pub const HANG: Duration = Duration::from_secs(10);
+pub const HANG: Duration = super::LONG;
 
 /// What is remembered about a send until it completes.
 struct Sent {
