@@ -171,8 +171,8 @@ impl Device {
 }
 
 /// All devices that processes of this user have open in this network namespace (with
-/// `RKEY_SHARE=all`: those that are shared with everyone). Devices that do not answer within 0.2 s
-/// (their process is stopped, for example) are left out.
+/// `RKEY_SHARE=all`: those that are shared with everyone). Devices that do not answer within a
+/// second (their process is stopped, for example) are left out.
 ///
 /// # Errors
 /// `/proc/net/unix` cannot be read.

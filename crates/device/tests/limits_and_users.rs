@@ -2,12 +2,14 @@
 
 mod common;
 
+use std::cell::RefCell;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use common::{LONG, Peer, Side, command, role, sleep_in_read};
+use common::{LONG, Peer, Side, command, role, sleep_in_read, until};
 use rkey_device::engine::Work;
-use rkey_device::{Config, Device, DeviceError, QpOptions, list_devices};
+use rkey_device::{Config, Device, DeviceError, Inspection, QpOptions, list_devices};
 
 fn with(name: &str, value: &str) -> Config {
     let mut config = Config::default();
@@ -237,21 +239,27 @@ fn listing_devices() {
         .map(|_| Peer::start("listing_devices", "target", listener.local_address()))
         .collect();
     let _qps = [side.accept(&listener), side.accept(&listener)];
-    let list = list_devices(&Config::default()).unwrap();
-    for peer in &peers {
-        let found = list
-            .iter()
-            .find(|i| i.pid == peer.0.id())
-            .expect("a device is missing");
+    // A device whose process gets no processor for a second is left out.
+    let list = RefCell::new(Vec::new());
+    let has = |pid| list.borrow().iter().any(|i: &Inspection| i.pid == pid);
+    let listed = |pids: &[u32]| {
+        *list.borrow_mut() = list_devices(&Config::default()).unwrap();
+        pids.iter().all(|&pid| has(pid))
+    };
+    let [one, two] = [0, 1].map(|at: usize| peers[at].0.id());
+    let everybody = [one, two, std::process::id()];
+    until("a list of all devices", || listed(&everybody));
+    for found in list.borrow().iter().filter(|i| [one, two].contains(&i.pid)) {
         assert_eq!((found.regions, found.qps.len(), found.cqs.len()), (1, 1, 1));
         assert_eq!(found.qps[0].state, "RTS");
         assert!(found.command.contains("listing_devices"));
     }
-    assert!(list.iter().any(|i| i.pid == std::process::id()));
     peers[0].stop();
-    let list = list_devices(&Config::default()).unwrap();
-    assert!(!list.iter().any(|i| i.pid == peers[0].0.id()));
-    assert!(list.iter().any(|i| i.pid == peers[1].0.id()));
+    until("a list of those that answer", || {
+        let complete = listed(&everybody[1..]);
+        assert!(!has(one), "it does not answer");
+        complete
+    });
     peers[0].signal(libc::SIGCONT);
     peers.into_iter().for_each(Peer::finish);
 }
@@ -305,19 +313,27 @@ fn as_nobody() {
     let Some(mut nobody) = as_user(65534, "as_nobody", "nobody", nowhere) else {
         return;
     };
-    let status = nobody.env_remove("HOME").status().unwrap();
+    let status = nobody.command.env_remove("HOME").status().unwrap();
     assert!(status.success(), "{status}");
 }
 
-/// The command for a role as another user, on a copy of this binary that the user may read.
-fn as_user(
-    uid: u32,
-    test: &str,
-    role: &str,
-    address: std::net::SocketAddr,
-) -> Option<std::process::Command> {
+/// The command for a role as another user, on a copy of this binary that the user may read. The copy goes with the
+/// value.
+struct OtherUser {
+    command: std::process::Command,
+    copy: PathBuf,
+}
+
+impl Drop for OtherUser {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.copy);
+    }
+}
+
+fn as_user(uid: u32, test: &str, role: &str, address: std::net::SocketAddr) -> Option<OtherUser> {
     let own = std::env::current_exe().unwrap();
-    let copy = std::env::temp_dir().join(format!("rkey-test-{}-{test}", std::process::id()));
+    let name = format!("rkey-test-{}-{test}-{role}", std::process::id());
+    let copy = std::env::temp_dir().join(name);
     std::fs::copy(own, &copy).ok()?;
     let mut permissions = std::fs::metadata(&copy).ok()?.permissions();
     std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
@@ -332,7 +348,8 @@ fn as_user(
     }
     plain.env_clear();
     other.uid(uid).gid(uid).current_dir("/");
-    Some(other)
+    let command = other;
+    Some(OtherUser { command, copy })
 }
 
 /// Another user does not find our listener, unless both ends say that they are open to all.
@@ -384,16 +401,16 @@ fn other_users() {
     else {
         return;
     };
-    assert!(stranger.status().unwrap().success());
+    assert!(stranger.command.status().unwrap().success());
 
     let side = Side::with(with("RKEY_SHARE", "all"));
     let listener = side.listen();
     let Some(mut guest) = as_user(65534, "other_users", "guest", listener.local_address()) else {
         return;
     };
-    let mut guest = guest.spawn().unwrap();
+    let mut running = guest.command.spawn().unwrap();
     let (_qp, _) = side.accept(&listener);
-    assert!(guest.wait().unwrap().success());
+    assert!(running.wait().unwrap().success());
 }
 
 /// A shared receive queue of another device is refused like a completion queue.

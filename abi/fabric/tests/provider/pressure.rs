@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// More than any endpoint takes unasked.
 const MANY: u64 = 100_000;
-/// When nothing is taken for so long, nothing will be.
+/// When nothing is taken for so long, nothing will be: once a first one was, and the peers are connected.
 const CALM: Duration = Duration::from_secs(1);
 const AGAIN: isize = -(libc::EAGAIN as isize);
 
@@ -32,7 +32,7 @@ fn open(queue: usize) -> (Side, Side, u64) {
 /// Posts until it is not taken any more; how often it was. Completions of the sender are read, if wanted.
 fn post_until_full(a: &Side, read: bool, mut post: impl FnMut(u64) -> isize) -> u64 {
     let (mut done, mut last) = (0, Instant::now());
-    while done < MANY && last.elapsed() < CALM {
+    while done < MANY && last.elapsed() < if done == 0 { PATIENCE } else { CALM } {
         match post(done) {
             0 => {
                 done += 1;
