@@ -77,7 +77,9 @@ impl Pair {
         // The scheduler's own account, exact to the nanosecond, one file for each thread.
         let mut total = 0;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.target.id()))? {
-            let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
+            // A thread that has ended since has no account any more.
+            let file = task?.path().join("schedstat");
+            let text = std::fs::read_to_string(file).unwrap_or_default();
             total += text
                 .split_whitespace()
                 .next()

@@ -5,8 +5,8 @@ use super::result::{Measurement, OURS};
 use crate::run;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 const COMMON: &str = include_str!("../../../../benches/peers/common.h");
 const LOOPS: &str = include_str!("../../../../benches/peers/loops.h");
@@ -354,25 +354,38 @@ fn perftest(run: &Run, order: &Order) -> Result<Measurement> {
     })
 }
 
+/// How long the two sides of `ucx_perftest` may take to meet, on a busy machine.
+const MEETING: Duration = Duration::from_secs(30);
+
 fn perftest_once(test: &str, size: u64, iterations: &str, order: &Order) -> Result<f64> {
-    let port = free_port()?.to_string();
-    let side = |core: usize| {
+    let side = |port: &str, core: usize| {
         let mut command = Command::new("ucx_perftest");
         command
-            .args(["-p", &port, "-c", &core.to_string()])
+            .args(["-p", port, "-c", &core.to_string()])
             .env("UCX_TLS", UCX_TLS);
         command.stdin(Stdio::null()).stderr(Stdio::null());
         command
     };
-    let mut server = side(order.cores.1).stdout(Stdio::null()).spawn()?;
+    let serve = || -> Result<(String, Child)> {
+        let port = free_port()?.to_string();
+        let server = side(&port, order.cores.1).stdout(Stdio::null()).spawn()?;
+        Ok((port, server))
+    };
+    let (mut port, mut server) = serve()?;
     let size = size.to_string();
-    // The server needs a moment to listen, and a client that comes too early gives up.
     let mut said = Err(anyhow::anyhow!(
         "ucx_perftest {test}: the two sides did not meet"
     ));
-    for _ in 0..20 {
+    let until = Instant::now() + MEETING;
+    // The server needs a moment to listen, and a client that comes too early gives up. Somebody else may have taken the
+    // port meanwhile: then the server has ended.
+    while Instant::now() < until {
         std::thread::sleep(Duration::from_millis(50));
-        let mut client = side(order.cores.0);
+        if !matches!(server.try_wait(), Ok(None)) {
+            (port, server) = serve()?;
+            continue;
+        }
+        let mut client = side(&port, order.cores.0);
         client.args([
             "127.0.0.1",
             "-t",
