@@ -1,6 +1,6 @@
 //! The example programs of rdma-core (Debian's `ibverbs-utils`).
 
-use crate::support::{DEVICE, Stage, free_port};
+use crate::support::{DEVICE, Port, Stage};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 
@@ -90,15 +90,15 @@ fn a_peer_of_another_user_is_named() {
     }
     let stage = Stage::new("other-user");
     stage.copy_libraries();
-    let port = free_port();
+    let port = Port::new();
     let side = |name: &str, user: u32, more: &[&str]| {
         let mut command = stage.command("ibv_rc_pingpong");
-        command.uid(user).args(["-g", "0", "-p", &port.to_string()]);
+        command.uid(user).args(["-g", "0", "-p", &port.text()]);
         command.args(more);
         stage.start(command, name)
     };
     let mut server = side("server", 0, &[]);
-    server.wait_until_it_listens(port);
+    server.wait_until_it_listens(port.number);
     let mut client = side("client", NOBODY, &["127.0.0.1"]);
     let status = client.wait();
     let text = client.text();

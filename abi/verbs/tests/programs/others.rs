@@ -1,6 +1,9 @@
 //! qperf, and the uDAPL provider that is written on verbs.
 
-use crate::support::{Stage, free_port};
+use crate::support::{PATIENCE, Port, Stage};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::time::{Duration, Instant};
 
 /// Every test of qperf's that uses verbs and not the connection manager. Those for datagrams make address
 /// handles without a global route, which has to be allowed.
@@ -23,17 +26,27 @@ fn qperf() {
         "ver_rc_fetch_add",
     ];
     let stage = Stage::new("qperf");
-    let port = free_port();
+    let port = Port::new();
     let mut server = stage.command("qperf");
     server
         .env("RKEY_LOCAL_ROUTES", "1")
-        .args(["-lp", &port.to_string()]);
+        .args(["-lp", &port.text()]);
     let mut server = stage.start(server, "server");
-    server.wait_until_it_listens(port);
+    server.wait_until_it_listens(port.number);
     for test in tests {
         let mut client = stage.command("qperf");
         client.env("RKEY_LOCAL_ROUTES", "1");
-        client.args(["-lp", &port.to_string(), "127.0.0.1", "-t", "1", test]);
+        // Its own limit to what the other side may take is five seconds.
+        client.args([
+            "-lp",
+            &port.text(),
+            "-to",
+            "120",
+            "127.0.0.1",
+            "-t",
+            "1",
+            test,
+        ]);
         let text = stage.start(client, "client").succeed();
         let measured =
             text.contains("bw  =") || text.contains("latency  =") || text.contains("msg_rate  =");
@@ -49,6 +62,7 @@ fn qperf() {
 /// Debian's own program for uDAPL over its verbs provider with connections over sockets.
 #[test]
 fn dtest_of_the_verbs_provider() {
+    let _alone = Turn::new(DTEST_PORT);
     let stage = Stage::new("dtest");
     let registry = stage.file("dat.conf");
     let entry =
@@ -67,6 +81,25 @@ fn dtest_of_the_verbs_provider() {
     let client = side("client", &["-h", "127.0.0.1"]).succeed();
     for text in [client, server.succeed()] {
         assert!(text.contains("DAPL Test Complete. PASSED"), "{text}");
+    }
+}
+
+/// The right to use a port that has to be this one; others on this host have it one after the other. It is a name, as
+/// names go with their process.
+struct Turn(#[expect(dead_code, reason = "held")] UnixListener);
+
+impl Turn {
+    fn new(port: u16) -> Self {
+        let name = format!("rkey-test/turn/{port}");
+        let name = SocketAddr::from_abstract_name(name).expect("a short name");
+        let started = Instant::now();
+        loop {
+            match UnixListener::bind_addr(&name) {
+                Ok(name) => return Self(name),
+                Err(error) => assert!(started.elapsed() < PATIENCE, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! goes through all sizes (`-a`) does so with few rounds. Where a program spins on memory and not on a completion queue
 //! (`ib_write_lat`), each round waits until the device's thread gets a processor: milliseconds on a busy machine.
 
-use crate::support::{DEVICE, Stage};
+use crate::support::{DEVICE, Port, Stage};
 
 /// Runs one program with several sets of options; each has to end well on both sides.
 fn perftest(program: &str, options: &[&str]) {
@@ -105,14 +105,9 @@ fn other_ways_to_post() {
 #[test]
 fn the_connection_manager_is_missed_in_an_orderly_way() {
     let stage = Stage::new("cm");
+    let port = Port::new();
     let mut command = stage.command("ib_write_bw");
-    command.args([
-        "-R",
-        "-n",
-        "5",
-        "-p",
-        &crate::support::free_port().to_string(),
-    ]);
+    command.args(["-R", "-n", "5", "-p", &port.text()]);
     let mut running = stage.start(command, "server");
     let status = running.wait().expect("it does not hang");
     assert_eq!(status.code(), Some(1), "{}", running.text());

@@ -1,15 +1,17 @@
 //! Running programs on the library, alone or as server and client.
+// UNSAFETY: the standard library binds no socket that does not listen.
+#![allow(unsafe_code)]
 
 use rkey_kit::delivery::{self, VERBS};
 use std::fs::File;
-use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// A program that takes longer hangs. Most take a fraction of a second, but machines that run tests are busy, and
 /// perftest is too.
-const PATIENCE: Duration = Duration::from_secs(300);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 /// The name of our device, which the programs print.
 pub(crate) const DEVICE: &str = "rkey0";
 
@@ -26,6 +28,8 @@ impl Stage {
             .find(beside)
             .expect("cargo builds the library for its tests");
         let folder = std::env::temp_dir().join(format!("rkey-{test}-{}", std::process::id()));
+        // Of a killed process that had our number.
+        let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("a folder for temporary files can be made");
         VERBS
             .put_into(&folder, &library)
@@ -84,18 +88,15 @@ impl Stage {
         words: &[&str],
         change: impl Fn(&mut Command),
     ) -> [String; 2] {
-        let port = free_port();
+        let port = Port::new();
         let side = |name: &str, peer: Option<&str>| {
             let mut command = self.command(program);
-            command
-                .args(["-p", &port.to_string()])
-                .args(words)
-                .args(peer);
+            command.args(["-p", &port.text()]).args(words).args(peer);
             change(&mut command);
             self.start(command, name)
         };
         let mut server = side("server", None);
-        server.wait_until_it_listens(port);
+        server.wait_until_it_listens(port.number);
         let mut client = side("client", Some("127.0.0.1"));
         // A client that fails may leave its server waiting for ever.
         let status = client.wait();
@@ -118,10 +119,53 @@ impl Drop for Stage {
     }
 }
 
-/// A port of this host that nobody uses.
-pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a port is left");
-    listener.local_addr().expect("it has an address").port()
+/// A port of this host that nobody uses. As long as the value is there the kernel gives it to nobody who wants just
+/// any port, and has it for a program that asks for it by its number: each of them reuses addresses, and we do not
+/// listen.
+pub(crate) struct Port {
+    pub(crate) number: u16,
+    _held: OwnedFd,
+}
+
+impl Port {
+    pub(crate) fn new() -> Self {
+        let (on, mut len) = (
+            1 as libc::c_int,
+            size_of::<libc::sockaddr_in>() as libc::socklen_t,
+        );
+        let on_len = size_of_val(&on) as libc::socklen_t;
+        // SAFETY: values of our own, with their lengths; zeroes are an address, and mean any.
+        unsafe {
+            let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+            assert!(fd >= 0, "a descriptor is left");
+            let held = OwnedFd::from_raw_fd(fd);
+            let mut address: libc::sockaddr_in = std::mem::zeroed();
+            address.sin_family = libc::AF_INET as libc::sa_family_t;
+            let at = (&raw mut address).cast::<libc::sockaddr>();
+            let (level, option) = (libc::SOL_SOCKET, libc::SO_REUSEADDR);
+            let results = [
+                libc::setsockopt(
+                    held.as_raw_fd(),
+                    level,
+                    option,
+                    (&raw const on).cast(),
+                    on_len,
+                ),
+                libc::bind(held.as_raw_fd(), at, len),
+                libc::getsockname(held.as_raw_fd(), at, &raw mut len),
+            ];
+            assert_eq!(results, [0; 3], "a port is left");
+            Self {
+                number: u16::from_be(address.sin_port),
+                _held: held,
+            }
+        }
+    }
+
+    /// As an argument of a program.
+    pub(crate) fn text(&self) -> String {
+        self.number.to_string()
+    }
 }
 
 /// A program that was started. It ends with the value.
