@@ -17,6 +17,12 @@ impl Attached {
         self.0.read()
     }
 
+    /// Whether an endpoint is among them.
+    pub(crate) fn has(&self, endpoint: &Arc<Endpoint>) -> bool {
+        let all = self.0.read();
+        all.iter().any(|known| Arc::ptr_eq(known, endpoint))
+    }
+
     pub(crate) fn add(&self, endpoint: &Arc<Endpoint>) {
         let mut all = self.0.write();
         if !all.iter().any(|known| Arc::ptr_eq(known, endpoint)) {

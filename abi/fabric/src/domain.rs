@@ -90,7 +90,7 @@ pub(crate) struct Domain {
     /// an endpoint has a counter for that.
     pub(crate) remote_counted: OnceLock<u32>,
     /// What waits for counters.
-    pub(crate) work: work::Queue,
+    pub(crate) work: Arc<work::Queue>,
     /// Objects that hang on it, but for regions, which the device counts.
     pub(crate) users: Users,
 }
@@ -349,7 +349,7 @@ pub(crate) unsafe extern "C" fn domain_open(
             persistent: Mutex::default(),
             watched: Mutex::default(),
             remote_counted: OnceLock::new(),
-            work: work::Queue::default(),
+            work: Arc::default(),
             users: Users::default(),
         };
         let object = DomainObject {

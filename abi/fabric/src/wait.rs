@@ -42,6 +42,46 @@ impl Signal {
     }
 }
 
+/// A descriptor that becomes readable after a while.
+pub(crate) struct Timer(OwnedFd);
+
+#[allow(unsafe_code)]
+// UNSAFETY: system calls on descriptors of our own.
+impl Timer {
+    pub(crate) fn new() -> Result<Self> {
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+        // SAFETY: no memory is passed.
+        let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
+        if fd < 0 {
+            return Err(rkey_kit::Errno::last().into());
+        }
+        // SAFETY: a descriptor that was made just now and that nobody else owns.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Makes it unreadable until so much time has passed, or for good.
+    pub(crate) fn set(&self, after: Option<Duration>) {
+        let after = after.unwrap_or_default();
+        let zero = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let time = libc::itimerspec {
+            it_interval: zero,
+            it_value: libc::timespec {
+                tv_sec: after.as_secs() as _,
+                tv_nsec: after.subsec_nanos().into(),
+            },
+        };
+        // SAFETY: the time is read only, and nothing is given back.
+        unsafe { libc::timerfd_settime(self.raw(), 0, &time, std::ptr::null_mut()) };
+    }
+
+    pub(crate) fn raw(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
 /// An epoll descriptor: readable while one of its members is.
 pub(crate) struct Set(OwnedFd);
 

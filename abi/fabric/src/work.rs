@@ -3,20 +3,28 @@
 //! It is started by whoever makes the domain's queues and counters progress, without any lock of an
 //! endpoint: work of one counter in the order of its thresholds, and of one threshold in the order in
 //! which it was queued.
+//!
+//! A program that sleeps is woken for it: when a counter moves, by whatever the provider or the device counts, and makes
+//! work due; when other work came; and when some could not be started. For what comes after that nobody is woken, nor for
+//! what only the progress of endpoints of other queues makes due: who sleeps looks at those now and then
+//! ([`Queue::needs_looks`]).
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads structures of the program.
 
+use crate::attached::Attached;
 use crate::cntr::{CntrObject, Counter};
 use crate::domain::Domain;
 use crate::ep::deferred::Job;
 use crate::errno::{FiError, Result};
 use crate::object::{find, input};
 use crate::sys::*;
-use parking_lot::Mutex;
+use crate::wait::Signal;
+use parking_lot::{Mutex, Once};
+use rkey_device::CountListener;
 use std::ffi::c_void;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 /// What is done when the time has come.
 pub(crate) enum Action {
@@ -56,6 +64,8 @@ struct Item {
     /// The address by which the program names it: its structure, or the context of a triggered operation.
     id: usize,
     action: Action,
+    /// It was due, and could not be started.
+    tried: bool,
 }
 
 impl Drop for Item {
@@ -74,10 +84,29 @@ pub(crate) struct Queue {
     running: Mutex<()>,
     /// Endpoints (by number) that make progress through the completion counter of their work.
     attached: Mutex<Vec<(u32, Arc<Counter>)>>,
+    /// What wakes those who wait for completion queues of the domain. Not the queues: the device's thread, which wakes
+    /// them too, must not come to hold the last handle of its device.
+    waiters: Mutex<Vec<Weak<Signal>>>,
+    /// They were told that work is due, and nobody has looked since.
+    told: AtomicBool,
+    /// The device tells from now on when it counts.
+    listens: Once,
+}
+
+impl CountListener for Queue {
+    fn counted(&self) {
+        if self.len.load(Ordering::SeqCst) > 0 {
+            self.tell_of_due(None);
+        }
+    }
 }
 
 impl Queue {
-    fn add(&self, counter: &Arc<Counter>, threshold: u64, id: usize, action: Action) {
+    fn add(self: &Arc<Self>, counter: &Arc<Counter>, threshold: u64, id: usize, action: Action) {
+        self.listens.call_once(|| {
+            let listener: Weak<Self> = Arc::downgrade(self);
+            counter.domain.device.listen_to_counts(listener);
+        });
         counter.users.add();
         let mut items = self.items.lock();
         items.push(Item {
@@ -85,13 +114,72 @@ impl Queue {
             threshold,
             id,
             action,
+            tried: false,
         });
-        self.len.store(items.len(), Ordering::Release);
+        // In one order with what is counted, as `Counter::add` says.
+        self.len.store(items.len(), Ordering::SeqCst);
+        drop(items);
+        // Who sleeps already may have to look at other endpoints now.
+        self.rouse();
+    }
+
+    /// Who waits with this is woken when there may be work to start.
+    pub(crate) fn wakes(&self, signal: &Arc<Signal>) {
+        let mut waiters = self.waiters.lock();
+        waiters.retain(|it| it.strong_count() > 0);
+        waiters.push(Arc::downgrade(signal));
+    }
+
+    /// Lets everybody who waits prepare for that anew, if there is work.
+    pub(crate) fn rouse(&self) {
+        if self.len.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        for signal in self.waiters.lock().iter().filter_map(Weak::upgrade) {
+            signal.raise();
+        }
+    }
+
+    /// A counter has moved, and who moved it starts no work himself.
+    #[inline]
+    pub(crate) fn counted_in(&self, counter: &Counter) {
+        if self.len.load(Ordering::SeqCst) > 0 {
+            self.tell_of_due(Some(counter));
+        }
+    }
+
+    /// Tells those who wait if work is due, of one counter or of any.
+    #[cold]
+    fn tell_of_due(&self, of: Option<&Counter>) {
+        let due = |item: &Item| {
+            of.is_none_or(|counter| std::ptr::eq(counter, &*item.counter)) && item.is_due()
+        };
+        let any = self.items.lock().iter().any(due);
+        if any && !self.told.swap(true, Ordering::AcqRel) {
+            self.rouse();
+        }
+    }
+
+    /// Whether work waits for something that wakes nobody: for another try, or for progress of endpoints other than
+    /// those that who asks will be woken for.
+    pub(crate) fn needs_looks(&self, own: &Attached) -> bool {
+        // What somebody has just taken out he may have to put back.
+        let alone = self.running.lock();
+        if self.len.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let (due, counters) = {
+            let items = self.items.lock();
+            let counters: Vec<_> = items.iter().map(|it| Arc::clone(&it.counter)).collect();
+            (items.iter().any(Item::is_due), counters)
+        };
+        drop(alone);
+        due || counters.iter().any(|it| it.depends_on_others(own))
     }
 
     /// Takes what is due, in the order in which it is to be started.
     fn take_due(&self) -> Vec<Item> {
-        let mut due = self.take(|item| item.counter.reached() >= item.threshold);
+        let mut due = self.take(Item::is_due);
         due.sort_by_key(|item| item.threshold);
         due
     }
@@ -102,12 +190,6 @@ impl Queue {
         let later = std::mem::replace(&mut *items, due);
         items.extend(later);
         self.len.store(items.len(), Ordering::Release);
-    }
-
-    /// Whether nothing waits, also nothing that somebody has just taken out and may have to put back.
-    pub(crate) fn is_empty(&self) -> bool {
-        let _alone = self.running.lock();
-        self.len.load(Ordering::Acquire) == 0
     }
 
     /// Starts what is due.
@@ -131,6 +213,8 @@ impl Queue {
             counter.progress_endpoints();
         }
         let _alone = self.running.lock();
+        // Before the look: of what is counted from here on they are told again.
+        self.told.swap(false, Ordering::AcqRel);
         loop {
             let mut due = self.take_due();
             if due.is_empty() {
@@ -139,7 +223,13 @@ impl Queue {
             let started = due.iter().take_while(|it| it.action.run().is_ok()).count();
             due.drain(..started);
             if !due.is_empty() {
-                return self.put_back(due);
+                let first = due.iter().any(|it| !it.tried);
+                due.iter_mut().for_each(|it| it.tried = true);
+                self.put_back(due);
+                // Once: they try again by themselves from then on.
+                return if first {
+                    self.rouse()
+                };
             }
         }
     }
@@ -295,6 +385,11 @@ pub(crate) unsafe fn flush(domain: &Arc<Domain>, counter: *mut FidCntr) -> Resul
 }
 
 impl Item {
+    /// Its counter has reached the threshold.
+    fn is_due(&self) -> bool {
+        self.counter.reached() >= self.threshold
+    }
+
     /// It is of the deferred work queue, not a triggered operation.
     fn is_work(&self) -> bool {
         match &self.action {

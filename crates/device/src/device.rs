@@ -1,7 +1,7 @@
 //! The device: opening it, what hangs on it, and its end.
 
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::error::DeviceError;
 use crate::event::AsyncEvent;
 use crate::names::Scope;
 use crate::progress::ProgressState;
-use crate::shared::{Counter, Shared};
+use crate::shared::{CountListener, Counter, Shared};
 use crate::thread::EngineThread;
 
 /// A software RDMA device of this process. Clones are the same device; it is closed when the last
@@ -223,6 +223,16 @@ impl Device {
         }
         let removed = self.shared().endpoint_counters.lock().remove(&endpoint);
         removed.unwrap_or_default()
+    }
+
+    /// Tells a listener from now on, as long as there is somebody else who holds it, when something was counted
+    /// ([`Device::counter`], [`Device::endpoint_counter`]). What was counted before the call is told to nobody.
+    pub fn listen_to_counts(&self, listener: Weak<dyn CountListener>) {
+        if !self.is_forked() {
+            let mut listeners = self.shared().count_listeners.write();
+            listeners.retain(|it| it.strong_count() > 0);
+            listeners.push(listener);
+        }
     }
 
     /// The next asynchronous event, waiting up to `timeout` for it (`None`: for ever).

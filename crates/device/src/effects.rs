@@ -1,6 +1,7 @@
 //! What follows from the events of the engine. Runs without the engine's lock, in whichever thread
 //! drove.
 
+use std::sync::Weak;
 use std::sync::atomic::Ordering;
 
 use rkey_engine::{CqId, Event, QpAttributes, QpId, QpState};
@@ -61,6 +62,10 @@ impl Shared {
                     drop(counters);
                     if let Some(entry) = self.endpoint_counters.lock().get_mut(&endpoint) {
                         entry.add(bytes, write);
+                    }
+                    let listeners = self.count_listeners.read();
+                    for listener in listeners.iter().filter_map(Weak::upgrade) {
+                        listener.counted();
                     }
                 }
                 Event::BindFailed { qpn, error, .. } => {

@@ -78,7 +78,7 @@ pub use inspect::{Inspection, list_devices};
 pub use paths::{CopyPaths, copy_paths};
 pub use qp::{Qp, QpOptions};
 pub use queue::Cq;
-pub use shared::Counter;
+pub use shared::{CountListener, Counter};
 pub use shared_memory::SharedMemory;
 pub use srq::Srq;
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rkey_base::lock::SpinLock;
 use rkey_base::memory::ProcessMemory;
 use rkey_base::process::ForkMark;
@@ -80,6 +80,8 @@ pub(crate) struct Shared {
     pub(crate) counters: Mutex<HashMap<u32, Counter>>,
     /// The same by endpoint, for those that somebody asked about.
     pub(crate) endpoint_counters: Mutex<HashMap<u32, Counter>>,
+    /// Who wants to know when something was counted.
+    pub(crate) count_listeners: RwLock<Vec<Weak<dyn CountListener>>>,
     /// How many completion queues are armed: somebody means to sleep.
     pub(crate) armed: AtomicU32,
     stopping: AtomicBool,
@@ -100,6 +102,14 @@ pub struct Counter {
     pub reads: u64,
     /// Bytes of both.
     pub bytes: u64,
+}
+
+/// Hears when something was counted ([`Device::listen_to_counts`](crate::Device::listen_to_counts)).
+pub trait CountListener: Send + Sync {
+    /// Something was counted, in a counter that the device knows or for an endpoint. Called in whichever thread drove the
+    /// engine, the engine's own among them, and under whatever locks of its own that thread holds: what is done here is
+    /// short, calls the device for nothing but its counters, and lets go of no device.
+    fn counted(&self);
 }
 
 impl Counter {
@@ -156,6 +166,7 @@ impl Shared {
             listeners: Mutex::new(Vec::new()),
             counters: Mutex::new(HashMap::new()),
             endpoint_counters: Mutex::new(HashMap::new()),
+            count_listeners: RwLock::default(),
             armed: AtomicU32::new(0),
             stopping: AtomicBool::new(false),
             fork,

@@ -63,12 +63,22 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
+    /// Adds, for who starts what has become due himself. In one order with what waits: either that sees the new value,
+    /// or it is seen here to wait.
     pub(crate) fn add(&self, more: u64) {
-        self.value.fetch_add(more, Ordering::AcqRel);
+        self.value.fetch_add(more, Ordering::SeqCst);
     }
 
-    pub(crate) fn add_error(&self) {
-        self.errors.fetch_add(1, Ordering::AcqRel);
+    /// One thing more has happened, or has failed: somebody may have to start what that makes due.
+    #[inline]
+    pub(crate) fn count(&self) {
+        self.add(1);
+        self.domain.work.counted_in(self);
+    }
+
+    pub(crate) fn count_error(&self) {
+        self.errors.fetch_add(1, Ordering::SeqCst);
+        self.domain.work.counted_in(self);
     }
 
     fn by_device(&self) -> u64 {
@@ -84,7 +94,7 @@ impl Counter {
 
     fn value(&self) -> u64 {
         self.value
-            .load(Ordering::Acquire)
+            .load(Ordering::SeqCst)
             .wrapping_add(self.by_device())
     }
 
@@ -97,7 +107,7 @@ impl Counter {
     /// What triggered operations go by: successes and errors (fi_trigger(3)).
     pub(crate) fn reached(&self) -> u64 {
         self.value()
-            .saturating_add(self.errors.load(Ordering::Acquire))
+            .saturating_add(self.errors.load(Ordering::SeqCst))
     }
 
     /// Counts from now on what peers do through an endpoint.
@@ -142,6 +152,14 @@ impl Counter {
 
     pub(crate) fn attach(&self, endpoint: &Arc<Endpoint>) {
         self.endpoints.add(endpoint);
+        // Who waits for work of this counter may have to look at one endpoint more.
+        self.domain.work.rouse();
+    }
+
+    /// Whether it may move only when the program looks at others than these.
+    pub(crate) fn depends_on_others(&self, than: &Attached) -> bool {
+        let by_itself = self.domain.auto_progress;
+        !by_itself && self.endpoints.all().iter().any(|it| !than.has(it))
     }
 
     pub(crate) fn detach(&self, endpoint: &Arc<Endpoint>) {

@@ -8,8 +8,10 @@
 
 mod entry;
 mod read;
+mod waiting;
 
 pub(crate) use entry::Entry;
+pub(crate) use waiting::{Armed, Wait};
 
 use crate::attached::Attached;
 use crate::domain::{Domain, DomainObject};
@@ -18,14 +20,14 @@ use crate::errno::{FiError, Result};
 use crate::nosys::{self, nosys};
 use crate::object::{Users, find, object, place, remove, status};
 use crate::sys::*;
-use crate::wait::{Set, Signal, check_object};
+use crate::wait::{Set, check_object};
 use rkey_device::base::lock::SpinLock;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What a program has a handle of.
 #[repr(C)]
@@ -59,14 +61,6 @@ struct Queue {
     error_data: Vec<u8>,
     /// Where the program has these data, and how much of them.
     given: (usize, usize),
-}
-
-/// What a program waits for: readable when the queue has entries or an endpoint has something to do.
-pub(crate) struct Wait {
-    set: Set,
-    signal: Signal,
-    /// Somebody asked for the queue to be woken.
-    woken: AtomicBool,
 }
 
 impl Cq {
@@ -133,33 +127,6 @@ impl Cq {
         }
         self.domain.work.run();
     }
-
-    /// Prepares to wait: `FI_EAGAIN` if there is something to read or to do. Says whether there is something to come
-    /// again for.
-    fn arm(&self) -> Result<bool> {
-        let wait = self.wait.as_ref().ok_or(FiError::INVAL)?;
-        // Before everything else: whoever raises it from here on has something that is not looked for below.
-        wait.signal.clear();
-        let mut armed = Ok(false);
-        for endpoint in &*self.endpoints.all() {
-            match endpoint.arm(self) {
-                Ok(false) => {}
-                other if armed == Ok(true) && other == Err(FiError::AGAIN) => {}
-                other => armed = other,
-            }
-        }
-        self.domain.work.run();
-        if !self.is_empty() {
-            // Others may wait for it as well.
-            wait.signal.raise();
-            return Err(FiError::AGAIN);
-        }
-        match armed {
-            // What makes work due (a peer's write, a counter of other endpoints) wakes nobody.
-            Ok(false) if !self.domain.work.is_empty() => Err(FiError::AGAIN),
-            armed => armed,
-        }
-    }
 }
 
 static FID_OPS: Ops = Ops {
@@ -212,16 +179,11 @@ pub(crate) unsafe extern "C" fn cq_open(
         }
         let wait = match check_object(wait_obj)? {
             false => None,
-            true => {
-                let wait = Wait {
-                    set: Set::new()?,
-                    signal: Signal::new()?,
-                    woken: AtomicBool::new(false),
-                };
-                wait.set.add(wait.signal.raw())?;
-                Some(wait)
-            }
+            true => Some(Wait::new()?),
         };
+        if let Some(wait) = &wait {
+            owner.inner.work.wakes(&wait.signal);
+        }
         let inner = Cq {
             domain: Arc::clone(&owner.inner),
             format,
@@ -272,9 +234,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
         let cq = &unsafe { find::<CqObject, _>(fid)? }.inner;
         match (command, &cq.wait) {
             // SAFETY: room for a descriptor, as the command asks for.
-            (FI_GETWAIT, Some(wait)) => unsafe {
-                crate::object::output(arg.cast(), wait.set.raw())
-            },
+            (FI_GETWAIT, Some(wait)) => unsafe { crate::object::output(arg.cast(), wait.fd()) },
             (FI_GETWAITOBJ, wait) => {
                 let object = if wait.is_some() {
                     FI_WAIT_FD

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// How long a waiting read looks for entries before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
-/// The pause when it cannot sleep.
+/// The pause of who wants no entries and has some.
 const NAP: Duration = Duration::from_micros(50);
 
 /// Takes up to `max` entries: `FI_EAGAIN` if there are none, `FI_EAVAIL` if the next one is an error.
@@ -139,10 +139,9 @@ pub(super) unsafe extern "C" fn sreadfrom(
                 Ok(true) => return Err(FiError::AGAIN),
                 Ok(false) if wait.woken.load(Ordering::Acquire) => {}
                 Ok(false) => {
-                    readable(&[wait.set.raw()], &deadline)?;
+                    readable(&[wait.fd()], &deadline)?;
                 }
-                Err(FiError::AGAIN) if max > 0 && !cq.is_empty() => {}
-                // There is something to do that no descriptor tells of.
+                Err(FiError::AGAIN) if max > 0 => {}
                 Err(FiError::AGAIN) => std::thread::sleep(NAP),
                 Err(error) => return Err(error),
             }

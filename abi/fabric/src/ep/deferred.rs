@@ -293,7 +293,7 @@ impl Job {
             None => live.counters[place].as_ref(),
         };
         if let Some(counter) = counter {
-            counter.add_error();
+            counter.count_error();
         }
         let side = match place {
             RECEIVED => &live.rx,

@@ -182,7 +182,7 @@ impl Endpoint {
                 // FI-I24: what gives values back counts as a read.
                 let place = usize::from(atomic.form == 0);
                 if let (None, Some(counter)) = (&error, &live.remote[place]) {
-                    counter.add(1);
+                    counter.count();
                 }
                 let answer = Header {
                     id: header.id,
@@ -389,7 +389,7 @@ impl Endpoint {
     #[inline]
     fn report_plain(live: &Live, plain: Plain) {
         if let Some(counter) = &live.counters[plain.form.place()] {
-            counter.add(1);
+            counter.count();
         }
         if plain.report
             && let Some(tx) = &live.tx
@@ -406,8 +406,8 @@ impl Endpoint {
             None => None,
         };
         match (&operation.error, counter) {
-            (Some(_), Some(counter)) => counter.add_error(),
-            (None, Some(counter)) => counter.add(1),
+            (Some(_), Some(counter)) => counter.count_error(),
+            (None, Some(counter)) => counter.count(),
             _ => {}
         }
         let Some(tx) = &live.tx else { return };

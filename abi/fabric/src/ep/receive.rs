@@ -437,8 +437,8 @@ impl Endpoint {
             None => live.counters[RECEIVED].as_ref(),
         };
         match (error, counter) {
-            (Some(_), Some(counter)) => counter.add_error(),
-            (None, Some(counter)) => counter.add(1),
+            (Some(_), Some(counter)) => counter.count_error(),
+            (None, Some(counter)) => counter.count(),
             _ => {}
         }
         let Some(rx) = &live.rx else { return };

@@ -6,14 +6,16 @@
 //! channel asks anew, so that the others are still woken.
 
 use super::*;
+use crate::cq::Armed;
 use std::os::fd::{AsRawFd, RawFd};
 
 impl Endpoint {
-    /// Asks for the descriptor to become readable when there is something to do, after doing what there is. Says whether
-    /// a call that met `FI_EAGAIN` may come again, to who waits for the queue of transmissions.
-    pub(crate) fn arm(&self, cq: &Cq) -> Result<bool> {
+    /// Asks for the descriptor to become readable when there is something to do, after doing what there is. That a call
+    /// may come again is said to who waits for the queue of transmissions.
+    pub(crate) fn arm(&self, cq: &Cq) -> Result<Armed> {
+        let mut armed = Armed::default();
         let Some(live) = self.live.get() else {
-            return Ok(false);
+            return Ok(armed);
         };
         Self::ask_for_events(live, false)?;
         // What came before that is told to nobody any more.
@@ -22,14 +24,12 @@ impl Endpoint {
         let transmits = live.tx.as_ref().is_none_or(|tx| std::ptr::eq(&*tx.cq, cq));
         if transmits && !state.reached.is_empty() {
             state.reached.clear();
-            return Ok(true);
+            armed.comes_again = true;
         }
         // No descriptor tells that a peer has let go of memory, or that a member of a group is gone.
         let together = state.collective.as_ref();
-        if !state.condemned.is_empty() || together.is_some_and(|it| !it.is_idle()) {
-            return Err(FiError::AGAIN);
-        }
-        Ok(false)
+        armed.needs_looks = !state.condemned.is_empty() || together.is_some_and(|it| !it.is_idle());
+        Ok(armed)
     }
 
     /// The same for the end of the connection only.

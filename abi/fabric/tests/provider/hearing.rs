@@ -7,7 +7,7 @@ use crate::waiting::*;
 use rkey_fi::sys::*;
 use std::ffi::c_int;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::AtomicI32;
 use std::time::{Duration, Instant};
 
 const AVAIL: isize = -259;
@@ -289,16 +289,6 @@ fn a_killed_peer_is_heard_of() {
     everybody_hears("hearing::a_killed_peer_is_heard_of", |peer| {
         peer.signal(libc::SIGKILL);
     });
-}
-
-/// How often a thread has gone to sleep.
-fn sleeps(thread: &AtomicI32) -> u64 {
-    let path = format!("/proc/self/task/{}/status", thread.load(Ordering::Acquire));
-    let status = std::fs::read_to_string(path).unwrap();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    line.unwrap().trim().parse().unwrap()
 }
 
 /// In the peer: sends as many messages as it is asked for.

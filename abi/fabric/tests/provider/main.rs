@@ -32,6 +32,7 @@ mod peer;
 mod persistent;
 mod pressure;
 mod registration;
+mod roused;
 mod shared;
 mod silent;
 mod stopped;

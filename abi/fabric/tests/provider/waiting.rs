@@ -1,7 +1,6 @@
 //! Waiting for a completion queue, in a call (`fi_cq_sread`) or by its descriptor after `fi_trywait`: whatever there is
 //! to do or to read wakes.
 
-use crate::deferred::{Work, rma};
 use crate::harness::*;
 use crate::peer::until;
 use rkey_fi::sys::*;
@@ -29,7 +28,12 @@ pub(crate) fn waitable_cq(domain: *mut FidDomain) -> *mut FidCq {
 }
 
 /// A side whose queue has a descriptor.
-fn waitable(wish: &Wish) -> Side {
+pub(crate) fn waitable(wish: &Wish) -> Side {
+    waitable_with(wish, 0, |_| {})
+}
+
+/// The same, bound to its queue with other flags too, and then prepared in some way before it is enabled.
+pub(crate) fn waitable_with(wish: &Wish, flags: u64, prepare: impl FnOnce(&Side)) -> Side {
     let info = wish.info();
     let (fabric, domain) = open_domain(wish.version, info);
     let cq = waitable_cq(domain);
@@ -41,7 +45,7 @@ fn waitable(wish: &Wish) -> Side {
         assert_eq!((ops.av_open)(domain, &mut attr, &mut av, null_mut()), 0);
         assert_eq!((ops.endpoint)(domain, info, &mut ep, null_mut()), 0);
     }
-    assert_eq!(bind(ep.cast(), cq.cast(), FI_SEND | FI_RECV), 0);
+    assert_eq!(bind(ep.cast(), cq.cast(), FI_SEND | FI_RECV | flags), 0);
     assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
     let side = Side {
         fabric,
@@ -51,6 +55,7 @@ fn waitable(wish: &Wish) -> Side {
         ep,
         eq: null_mut(),
     };
+    prepare(&side);
     assert_eq!(side.enable(), 0);
     side
 }
@@ -104,6 +109,16 @@ pub(crate) fn until_asleep(thread: &AtomicI32) {
     });
 }
 
+/// How often a thread has gone to sleep.
+pub(crate) fn sleeps(thread: &AtomicI32) -> u64 {
+    let path = format!("/proc/self/task/{}/status", thread.load(Ordering::Acquire));
+    let status = std::fs::read_to_string(path).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
 /// The calling thread, for [`until_asleep`].
 pub(crate) fn note_thread(into: &AtomicI32) {
     // SAFETY: no memory is passed.
@@ -131,12 +146,12 @@ impl<T> Shared<T> {
     }
 }
 
-fn inject(ep: *mut FidEp, peer: u64) -> isize {
+pub(crate) fn inject(ep: *mut FidEp, peer: u64) -> isize {
     // SAFETY: a live handle; the byte is copied.
     unsafe { ((*(*ep).msg).inject)(ep, b"x".as_ptr().cast(), 1, peer) }
 }
 
-fn recv(ep: *mut FidEp, into: &mut [u8; 8]) {
+pub(crate) fn recv(ep: *mut FidEp, into: &mut [u8; 8]) {
     let at = into.as_mut_ptr().cast();
     // SAFETY: a live handle; the buffer stays until the completion.
     let code = unsafe { ((*(*ep).msg).recv)(ep, at, 8, null_mut(), FI_ADDR_UNSPEC, null_mut()) };
@@ -213,66 +228,4 @@ fn a_call_that_may_come_again_is_woken() {
     assert_eq!(code, AGAIN);
     assert!(took < 2 * PATIENCE, "only the time-out ended it");
     assert_eq!(inject(c.ep, peer), 0);
-}
-
-/// A peer's write makes deferred work due; the program waits for what that work completes.
-#[test]
-fn deferred_work_is_started_for_a_program_that_waits() {
-    for by_descriptor in [false, true] {
-        let wish = Wish::default();
-        let (a, b) = (Side::open(&wish), waitable(&wish));
-        let (to_b, to_a) = (a.peer(&b), b.peer(&a));
-        let (mut inbox, mut back) = ([0u8; 4], [0u8; 4]);
-        let there = b.reg(&mut inbox, REMOTE, 1, 0).unwrap();
-        let here = a.reg(&mut back, REMOTE, 2, 0).unwrap();
-        let [hits, done] = [(); 2].map(|()| counter(b.domain));
-        assert_eq!(there.bind(hits, FI_REMOTE_WRITE), 0);
-        // So that the connections are there.
-        assert_eq!(b.write(to_a, &[1; 4], 0, 2), 0);
-        assert_eq!(a.write(to_b, &[0; 4], 0, 1), 0);
-        assert_eq!(wait_count(hits, 1), 1);
-        let mut answer = [6u8; 4];
-        let (iov, to) = (
-            [iovec(&mut answer)],
-            [RmaIov {
-                addr: 0,
-                len: 4,
-                key: 2,
-            }],
-        );
-        let op = DeferredRma {
-            ep: b.ep,
-            msg: rma(&iov, &to, to_a),
-            flags: FI_COMPLETION,
-        };
-        let reply = Work::new(FI_OP_WRITE, op, hits, 2, done);
-        assert_eq!(reply.queue(b.domain), 0);
-        let (fabric, cq) = (Shared(b.fabric), Shared(b.cq));
-        let thread = AtomicI32::new(0);
-        std::thread::scope(|scope| {
-            let waits = scope.spawn(|| {
-                note_thread(&thread);
-                if !by_descriptor {
-                    return sread(cq.get());
-                }
-                let started = Instant::now();
-                while poll(cq.get()).is_none() {
-                    assert!(started.elapsed() < PATIENCE, "it was not started");
-                    match trywait(fabric.get(), cq.get().cast()) {
-                        0 => assert!(readable(descriptor(cq.get().cast()))),
-                        _ => std::thread::sleep(Duration::from_micros(100)),
-                    }
-                }
-                (1, started.elapsed())
-            });
-            until_asleep(&thread);
-            assert_eq!(a.write(to_b, &[3; 4], 0, 1), 0);
-            let (code, took) = waits.join().unwrap();
-            assert_eq!(code, 1);
-            assert!(took < 2 * PATIENCE);
-        });
-        assert_eq!((count(done), back), (1, [6; 4]));
-        // The region is tied to the counter.
-        assert_eq!([close(hits.cast()), there.close(), here.close()], [0; 3]);
-    }
 }

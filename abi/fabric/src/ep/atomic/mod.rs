@@ -337,7 +337,7 @@ impl Endpoint {
                     .get(&number)
                     .and_then(std::sync::Weak::upgrade)
             {
-                counter.add(1);
+                counter.count();
             }
         }
         Ok(if order.kind == Kind::Base {
