@@ -77,7 +77,7 @@ static struct hello meet(struct side *it, int socket)
     struct ibv_port_attr port;
     struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
     struct ibv_qp_attr rtr = {.qp_state = IBV_QPS_RTR, .max_dest_rd_atomic = 1, .min_rnr_timer = 12};
-    struct ibv_qp_attr rts = {.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
+    struct ibv_qp_attr rts = {.qp_state = IBV_QPS_RTS, .timeout = 18, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
 
     must(ibv_query_port(context, 1, &port) == 0, "ibv_query_port");
     must(ibv_query_gid(context, 1, GID_INDEX, &ours.gid) == 0, "ibv_query_gid");
