@@ -255,11 +255,5 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
 /// A handle, or something that is refused.
 pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<()> {
     // SAFETY: as the caller promises.
-    let cq = &unsafe { find::<CqObject, _>(fid)? }.inner;
-    let comes_again = cq.arm()?;
-    let wait = cq.wait.as_ref().ok_or(FiError::INVAL)?;
-    match comes_again || wait.woken.swap(false, Ordering::AcqRel) {
-        true => Err(FiError::AGAIN),
-        false => Ok(()),
-    }
+    unsafe { find::<CqObject, _>(fid)? }.inner.arm_descriptor()
 }

@@ -12,7 +12,6 @@ use crate::object::{count, find, status};
 use crate::sys::*;
 use crate::wait::{Deadline, readable};
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long a waiting read looks for entries before it sleeps.
@@ -120,6 +119,7 @@ pub(super) unsafe extern "C" fn sreadfrom(
         // SAFETY: a handle, or something that is refused.
         let cq = &unsafe { find::<CqObject, _>(cq)? }.inner;
         let wait = cq.wait.as_ref().ok_or(FiError::INVAL)?;
+        let waiting = wait.begin();
         let deadline = Deadline::of(timeout);
         let spin = Instant::now() + SPIN;
         loop {
@@ -128,7 +128,7 @@ pub(super) unsafe extern "C" fn sreadfrom(
                 Err(FiError::AGAIN) => {}
                 result => return result,
             }
-            if wait.woken.swap(false, Ordering::AcqRel) || deadline.passed() {
+            if waiting.is_woken() || deadline.passed() {
                 return Err(FiError::AGAIN);
             }
             if Instant::now() < spin {
@@ -137,7 +137,6 @@ pub(super) unsafe extern "C" fn sreadfrom(
             }
             match cq.arm() {
                 Ok(true) => return Err(FiError::AGAIN),
-                Ok(false) if wait.woken.load(Ordering::Acquire) => {}
                 Ok(false) => {
                     readable(&[wait.fd()], &deadline)?;
                 }
@@ -154,8 +153,7 @@ pub(super) unsafe extern "C" fn signal(cq: *mut FidCq) -> c_int {
         // SAFETY: a handle, or something that is refused.
         let cq = &unsafe { find::<CqObject, _>(cq)? }.inner;
         let wait = cq.wait.as_ref().ok_or(FiError::INVAL)?;
-        wait.woken.store(true, Ordering::Release);
-        wait.signal.raise();
+        wait.wake();
         Ok(())
     })
 }

@@ -8,6 +8,7 @@ use crate::identity::Identity;
 use rkey_device::core::Denial;
 use rkey_device::engine::{QpAttributes, QpState, Status};
 use rkey_device::{Qp, QpOptions};
+use std::thread::ThreadId;
 use std::time::Instant;
 
 /// Somebody to talk to.
@@ -16,8 +17,8 @@ pub(super) struct Peer {
     pub(super) way: Way,
     /// Why it could not be reached, until the program has heard of it.
     pub(super) failed: Option<(FiError, Instant)>,
-    /// A call of the program was asked to come again, and it has not been decided since whether there is a way.
-    pub(super) asked: bool,
+    /// Threads whose calls were asked to come again. It has not been decided since whether there is a way.
+    pub(super) asked: Vec<ThreadId>,
 }
 
 /// How messages to a peer go.
@@ -64,14 +65,6 @@ pub(super) struct Connection {
 }
 
 impl State {
-    /// Whether there is a way to a peer: a call that was asked to come again for it may do so.
-    #[cold]
-    pub(super) fn decided(&mut self, peer: usize) {
-        if std::mem::take(&mut self.peers[peer].asked) {
-            self.reached.push(peer);
-        }
-    }
-
     /// The way to a peer to whom our own connection was not made, or has ended: over one that it has made, if there is
     /// one (both sides may ask at the same time).
     #[cold]
@@ -192,7 +185,7 @@ impl Endpoint {
             address,
             way: Way::None,
             failed: None,
-            asked: false,
+            asked: Vec::new(),
         };
         let peer = match state.free_peers.pop() {
             Some(peer) => {

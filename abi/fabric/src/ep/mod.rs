@@ -263,8 +263,8 @@ struct State {
     completions: Vec<Completion>,
     /// The connection of a connected endpoint ended.
     shut: bool,
-    /// Peers to whom a way was found, or none, since a call was asked to come again; it has not come yet.
-    reached: Vec<usize>,
+    /// Threads that may come again.
+    reached: reach::Reached,
     /// How many peers the device had told to be gone when connections were last looked after.
     peers_gone: u32,
 }

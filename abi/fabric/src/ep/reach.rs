@@ -11,6 +11,7 @@ use crate::cm::Coming;
 use crate::complaint::complain;
 use parking_lot::MutexGuard;
 use rkey_device::{DeviceError, Incoming, Qp};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// How long an endpoint looks for a peer whose address the program has.
@@ -19,6 +20,58 @@ const REACH: Duration = Duration::from_secs(3);
 const ANSWER: Duration = Duration::from_secs(20);
 /// How long a failure is told to a program that comes again.
 const REMEMBERED: Duration = Duration::from_secs(10);
+
+/// Threads whose calls were asked to come again, and for whom it has been decided since whether there is a way. They have
+/// neither come nor been told yet.
+#[derive(Default)]
+pub(super) struct Reached {
+    /// By peer, and since when.
+    threads: Vec<(usize, ThreadId, Instant)>,
+    /// Nobody has been told of the last decision. Who waits need not be who was asked to come again.
+    untold: bool,
+}
+
+impl Reached {
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.threads.is_empty()
+    }
+
+    /// Whether this thread, which is about to wait, is told now that a call may come again.
+    pub(super) fn tell(&mut self) -> bool {
+        let this = std::thread::current().id();
+        let before = self.threads.len();
+        // Some may never look again.
+        self.threads
+            .retain(|it| it.1 != this && it.2.elapsed() < REMEMBERED);
+        std::mem::take(&mut self.untold) || self.threads.len() < before
+    }
+
+    /// Whether other threads have to be told: what woke them may have been taken by somebody else.
+    pub(super) fn has_others(&self) -> bool {
+        !self.is_empty()
+    }
+
+    /// This thread comes again for a peer: it need not be woken for that.
+    #[cold]
+    fn came(&mut self, peer: usize) {
+        let this = std::thread::current().id();
+        self.threads.retain(|it| (it.0, it.1) != (peer, this));
+        self.untold &= !self.is_empty();
+    }
+}
+
+impl State {
+    /// Whether there is a way to a peer: calls that were asked to come again for it may do so.
+    #[cold]
+    fn decided(&mut self, peer: usize) {
+        let threads = std::mem::take(&mut self.peers[peer].asked);
+        self.reached.untold |= !threads.is_empty();
+        let now = Instant::now();
+        let threads = threads.into_iter().map(|thread| (peer, thread, now));
+        self.reached.threads.extend(threads);
+    }
+}
 
 /// The endpoint knows nobody by this number.
 #[cold]
@@ -59,14 +112,17 @@ impl Endpoint {
             _ => self.look_up(live, &mut state, number)?,
         };
         if !state.reached.is_empty() {
-            // Who comes again need not be woken for it.
-            state.reached.retain(|&it| it != peer);
+            state.reached.came(peer);
         }
         if let Way::Open(connection) = state.peers[peer].way {
             return Ok((state, connection));
         }
         let error = self.reach(live, &mut state, peer);
-        state.peers[peer].asked = error == FiError::AGAIN;
+        let (this, asked) = (std::thread::current().id(), &mut state.peers[peer].asked);
+        asked.retain(|&it| it != this);
+        if error == FiError::AGAIN {
+            asked.push(this);
+        }
         Err(error)
     }
 

@@ -22,13 +22,14 @@ impl Endpoint {
         let mut state = live.state.lock();
         self.advance(live, &mut state);
         let transmits = live.tx.as_ref().is_none_or(|tx| std::ptr::eq(&*tx.cq, cq));
-        if transmits && !state.reached.is_empty() {
-            state.reached.clear();
-            armed.comes_again = true;
+        if transmits {
+            armed.comes_again = state.reached.tell();
+            armed.needs_looks = state.reached.has_others();
         }
         // No descriptor tells that a peer has let go of memory, or that a member of a group is gone.
         let together = state.collective.as_ref();
-        armed.needs_looks = !state.condemned.is_empty() || together.is_some_and(|it| !it.is_idle());
+        armed.needs_looks |=
+            !state.condemned.is_empty() || together.is_some_and(|it| !it.is_idle());
         Ok(armed)
     }
 

@@ -25,6 +25,19 @@ fn socket(address: SocketAddr) -> (OwnedFd, libc::sockaddr_un, libc::socklen_t) 
 
 /// What a side says first when it connects: whoever listens at the address that it is given hears it.
 pub(crate) fn first_words(of: &Side) -> Vec<u8> {
+    let (client, _) = called(of);
+    let mut words = vec![0u8; 8192];
+    // SAFETY: room of our own.
+    unsafe {
+        let fd = client.as_raw_fd();
+        let heard = libc::recv(fd, words.as_mut_ptr().cast(), words.len(), 0);
+        words.truncate(usize::try_from(heard).unwrap());
+    }
+    words
+}
+
+/// A side connects to somebody who says nothing: the other end of that, and the side's number for it.
+pub(crate) fn called(of: &Side) -> (OwnedFd, u64) {
     // Below those that endpoints choose, and not that of another run of this test.
     let port = 1024 + (std::process::id() % 40_000) as u16;
     let (listener, place, len) = socket(SocketAddr::from(([127, 0, 0, 1], port)));
@@ -38,16 +51,7 @@ pub(crate) fn first_words(of: &Side) -> Vec<u8> {
         assert_eq!(inject(of.ep, [1u8].as_ptr().cast(), 1, number), AGAIN);
         let client = libc::accept(fd, std::ptr::null_mut(), std::ptr::null_mut());
         assert!(client >= 0);
-        let client = OwnedFd::from_raw_fd(client);
-        let mut words = vec![0u8; 8192];
-        let heard = libc::recv(
-            client.as_raw_fd(),
-            words.as_mut_ptr().cast(),
-            words.len(),
-            0,
-        );
-        words.truncate(usize::try_from(heard).unwrap());
-        words
+        (OwnedFd::from_raw_fd(client), number)
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::harness::*;
 use crate::peer::until;
+use crate::silent::called;
 use rkey_fi::sys::*;
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -228,4 +229,85 @@ fn a_call_that_may_come_again_is_woken() {
     assert_eq!(code, AGAIN);
     assert!(took < 2 * PATIENCE, "only the time-out ended it");
     assert_eq!(inject(c.ep, peer), 0);
+}
+
+/// Several threads met `-FI_EAGAIN`: each of them is woken when it is decided, and told also if it waits later.
+#[test]
+fn every_thread_that_may_come_again_is_told() {
+    const SLEEP: usize = 4;
+    for by_descriptor in [false, true] {
+        let a = waitable(&Wish::default());
+        let (silent, number) = called(&a);
+        // Of the call that made the connection.
+        let (ep, cq, fabric) = (Shared(a.ep), Shared(a.cq), Shared(a.fabric));
+        let wait = move || {
+            let (cq, fabric) = (cq.get(), fabric.get());
+            if !by_descriptor {
+                let (code, took) = sread(cq);
+                assert_eq!(code, AGAIN);
+                return assert!(took < 2 * PATIENCE, "only the time-out ended it");
+            }
+            while trywait(fabric, cq.cast()) == 0 {
+                assert!(readable(descriptor(cq.cast())), "nothing woke");
+            }
+        };
+        let threads = [(); SLEEP].map(|()| AtomicI32::new(0));
+        let (decided, told) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let asleep: Vec<_> = threads
+                .iter()
+                .map(|thread| {
+                    scope.spawn(move || {
+                        assert_eq!(inject(ep.get(), number), AGAIN);
+                        note_thread(thread);
+                        wait();
+                    })
+                })
+                .collect();
+            // One waits when the others have been told.
+            let late = scope.spawn(|| {
+                assert_eq!(inject(ep.get(), number), AGAIN);
+                decided.store(true, Ordering::Release);
+                while !told.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                wait();
+            });
+            threads.iter().for_each(until_asleep);
+            until("the last call", || decided.load(Ordering::Acquire));
+            drop(silent);
+            let woken: Vec<_> = asleep.into_iter().map(|it| it.join().is_ok()).collect();
+            told.store(true, Ordering::Release);
+            late.join().unwrap();
+            assert_eq!(woken, [true; SLEEP]);
+        });
+    }
+}
+
+/// Who waits in a call is woken, whatever another thread does with the descriptor.
+#[test]
+fn a_signal_is_for_who_waits_in_a_call() {
+    let a = waitable(&Wish::default());
+    let cq = Shared(a.cq);
+    for _ in 0..200 {
+        let thread = AtomicI32::new(0);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                note_thread(&thread);
+                sread(cq.get())
+            });
+            until_asleep(&thread);
+            // SAFETY: a live handle.
+            assert_eq!(unsafe { ((*(*cq.get()).ops).signal)(cq.get()) }, 0);
+            trywait(a.fabric, a.cq.cast());
+            let (code, took) = waits.join().unwrap();
+            assert_eq!(code, AGAIN);
+            assert!(took < 2 * PATIENCE, "only the time-out ended it");
+        });
+    }
+    // Without anybody who waits in a call it is told here, once.
+    // SAFETY: a live handle.
+    assert_eq!(unsafe { ((*(*cq.get()).ops).signal)(cq.get()) }, 0);
+    let told = [(); 2].map(|()| trywait(a.fabric, a.cq.cast()));
+    assert_eq!(told, [AGAIN as c_int, 0]);
 }
