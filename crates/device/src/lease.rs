@@ -278,17 +278,13 @@ fn wait_for_answer(shared: &Shared, id: u64, timeout: Duration) -> Result<Answer
             return Ok(answer);
         }
         shared.check()?;
-        if shared
-            .leases
-            .answered
-            .wait_until(&mut asked, until)
-            .timed_out()
-        {
+        if Instant::now() >= until {
             return Err(DeviceError::TimedOut {
                 what: "the answer about a lease",
                 after: timeout,
             });
         }
+        shared.leases.answered.wait_until(&mut asked, until);
     }
 }
 

@@ -334,10 +334,11 @@ fn as_user(uid: u32, test: &str, role: &str, address: std::net::SocketAddr) -> O
     let own = std::env::current_exe().unwrap();
     let name = format!("rkey-test-{}-{test}-{role}", std::process::id());
     let copy = std::env::temp_dir().join(name);
-    std::fs::copy(own, &copy).ok()?;
-    let mut permissions = std::fs::metadata(&copy).ok()?.permissions();
-    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
-    std::fs::set_permissions(&copy, permissions).ok()?;
+    // By another process: a program that is open for writing cannot be run, and what is open here is for a moment open in
+    // every process that another test starts meanwhile.
+    let mut install = std::process::Command::new("install");
+    install.args(["-m", "755"]).arg(own).arg(&copy);
+    install.status().ok()?.success().then_some(())?;
     let mut plain = command(test, role, address);
     let mut other = std::process::Command::new(&copy);
     other.args(plain.get_args());

@@ -271,13 +271,15 @@ pub struct OtherUser {
 
 impl OtherUser {
     pub fn new(uid: u32, test: &str, role: &str, address: SocketAddr) -> Option<Self> {
-        use std::os::unix::fs::PermissionsExt;
         use std::os::unix::process::CommandExt;
         let own = std::env::current_exe().unwrap();
         let name = format!("rkey-test-{}-{test}-{role}", std::process::id());
         let copy = std::env::temp_dir().join(name);
-        std::fs::copy(own, &copy).ok()?;
-        std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).ok()?;
+        // By another process: a program that is open for writing cannot be run, and what is open here is for a moment
+        // open in every process that another test starts meanwhile.
+        let mut install = Command::new("install");
+        install.args(["-m", "755"]).arg(own).arg(&copy);
+        install.status().ok()?.success().then_some(())?;
         let plain = super::process::command(test, role, address);
         let mut command = Command::new(&copy);
         command.args(plain.get_args());
