@@ -241,6 +241,44 @@ impl Endpoint {
         }
     }
 
+    /// Accepts the request that the endpoint was made for, in a thread of its own. If that cannot be begun the request
+    /// stays, and can be accepted later.
+    fn accept(
+        self: &Arc<Self>,
+        live: &Live,
+        thread: std::thread::Builder,
+        data: &[u8],
+    ) -> Result<()> {
+        let request = self.setup.lock().request.take().ok_or(FiError::INVAL)?;
+        let (asker, port) = (
+            request.incoming.peer().node,
+            request.incoming.local_address().port(),
+        );
+        if let Err(why) = self.admits(&request.hello, asker, port) {
+            complain(format_args!(
+                "a connection from {} was refused: {why}",
+                request.hello.name
+            ));
+            request.incoming.reject("");
+            return Err(FiError::CONNREFUSED);
+        }
+        let (name, device_keys) = (request.hello.name, request.hello.device_keys);
+        let hello = self.answer(live, &request.hello, data).encode();
+        // A thread that does not come to be would take it along.
+        let asked = Arc::new(Mutex::new(Some(request)));
+        let theirs = Arc::clone(&asked);
+        let begun = self.only_connection(live, name).and_then(|qp| {
+            live.state.lock().connections[0].device_keys = device_keys;
+            self.make_connection(live, thread, move |_, _| {
+                let request = theirs.lock().take().ok_or((FiError::IO, Vec::new()))?;
+                let accepted = request.incoming.accept(&[&qp], &hello);
+                let error = |error| (crate::errno::of_device(&error), Vec::new());
+                accepted.map(|_| Vec::new()).map_err(error)
+            })
+        });
+        begun.inspect_err(|_| self.setup.lock().request = asked.lock().take())
+    }
+
     /// Asks whoever listens at an address.
     fn connect(&self, live: &Live, qp: &rkey_device::Qp, address: SocketAddr, data: &[u8]) -> Made {
         match self.ask_at(live, address, qp, data, PATIENCE, PATIENCE) {
@@ -300,27 +338,7 @@ pub(super) unsafe extern "C" fn accept(ep: *mut FidEp, param: *const c_void, len
         }
         ep.enable()?;
         let live = ep.live()?;
-        let request = ep.setup.lock().request.take().ok_or(FiError::INVAL)?;
-        let (asker, port) = (
-            request.incoming.peer().node,
-            request.incoming.local_address().port(),
-        );
-        if let Err(why) = ep.admits(&request.hello, asker, port) {
-            complain(format_args!(
-                "a connection from {} was refused: {why}",
-                request.hello.name
-            ));
-            request.incoming.reject("");
-            return Err(FiError::CONNREFUSED);
-        }
-        let qp = ep.only_connection(live, request.hello.name)?;
-        live.state.lock().connections[0].device_keys = request.hello.device_keys;
-        let hello = ep.answer(live, &request.hello, data).encode();
-        ep.make_connection(live, thread("rkey-fi-accept"), move |_, _| {
-            let accepted = request.incoming.accept(&[&qp], &hello);
-            let error = |error| (crate::errno::of_device(&error), Vec::new());
-            accepted.map(|_| Vec::new()).map_err(error)
-        })
+        ep.accept(live, thread("rkey-fi-accept"), data)
     })
 }
 

@@ -99,6 +99,36 @@ fn a_connection_that_cannot_be_begun_can_be_made_later() {
     assert_eq!(event(eq), Ok(FI_CONNECTED));
 }
 
+/// The peer of a request waits until it is answered.
+#[test]
+fn a_request_that_cannot_be_accepted_now_can_be_accepted_later() {
+    let ((server, events), (client, theirs)) = (opened(), opened());
+    let address = server.domain.format.loopback(0);
+    let listener = server.domain.device.listen(address).unwrap();
+    let (address, live) = (listener.local_address(), client.live().unwrap());
+    let qp = client.only_connection(live, address).unwrap();
+    let connect = move |ep: &Endpoint, live: &Live| ep.connect(live, &qp, address, &[]);
+    client
+        .make_connection(live, thread("client"), connect)
+        .unwrap();
+    let incoming = listener.accept(Some(PATIENCE)).unwrap();
+    server.setup.lock().request = read_request(incoming).map(|(request, ..)| request);
+    let live = server.live().unwrap();
+    let huge = thread("huge").stack_size(1 << 60);
+    assert_eq!(server.accept(live, huge, &[]), Err(FiError::NOMEM));
+    none(events);
+    none(theirs);
+    server.accept(live, thread("usual"), &[]).unwrap();
+    assert_eq!(
+        (event(events), event(theirs)),
+        (Ok(FI_CONNECTED), Ok(FI_CONNECTED))
+    );
+    assert_eq!(
+        server.accept(live, thread("again"), &[]),
+        Err(FiError::INVAL)
+    );
+}
+
 #[test]
 fn a_panic_while_connecting_is_an_event() {
     let (ep, eq) = opened();
