@@ -3,6 +3,8 @@
 use super::header::{Header, Kind};
 use super::name::reachable;
 use super::*;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
 /// An endpoint cannot be enabled before it is bound to everything that it needs.
@@ -92,9 +94,11 @@ impl Endpoint {
             };
             *live.serving.lock() = Some(self.domain.fabric.cm.serve(listener, Box::new(handler))?);
         }
-        if let Some(srx) = &setup.srx {
-            srx.attach(self, setup.av.as_ref())?;
-        }
+        let fd = live.channel.as_ref().map(|it| it.fd().as_raw_fd());
+        let begun = self
+            .register(&setup, hears.as_ref(), fd)
+            .and_then(|()| self.progress_by_itself());
+        let begins = begun.inspect_err(|_| self.deregister(&setup, hears.as_ref(), fd))?;
         if self.live.set(live).is_err() {
             return Ok(());
         }
@@ -106,24 +110,61 @@ impl Endpoint {
             key.users.add();
         }
         setup.auth_key = auth_key;
-        let fd = self.fd();
-        for side in [&setup.tx, &setup.rx].into_iter().flatten() {
-            side.cq.attach(self, fd)?;
-        }
-        if let Some(eq) = hears {
-            eq.attach(self, fd)?;
-        }
         for counter in setup.counters.iter().chain(&setup.remote).flatten() {
             counter.attach(self);
         }
-        if self.domain.auto_progress {
-            let ep = Arc::clone(self);
-            std::thread::Builder::new()
-                .name("rkey-fi-progress".to_owned())
-                .spawn(move || ep.run())
-                .map_err(|_| FiError::NOMEM)?;
+        if let Some(begins) = begins {
+            // It ends by itself if there is nobody to tell.
+            let _ = begins.send(());
         }
         Ok(())
+    }
+
+    /// Lets everything that drives the endpoint, or is driven by it, know of it.
+    fn register(
+        self: &Arc<Self>,
+        setup: &Setup,
+        hears: Option<&Arc<Eq>>,
+        fd: Option<RawFd>,
+    ) -> Result<()> {
+        if let Some(srx) = &setup.srx {
+            srx.attach(self, setup.av.as_ref())?;
+        }
+        for side in [&setup.tx, &setup.rx].into_iter().flatten() {
+            side.cq.attach(self, fd)?;
+        }
+        hears.map_or(Ok(()), |eq| eq.attach(self, fd))
+    }
+
+    /// Undoes that, as far as it came.
+    fn deregister(self: &Arc<Self>, setup: &Setup, hears: Option<&Arc<Eq>>, fd: Option<RawFd>) {
+        if let Some(eq) = hears {
+            eq.detach(self, fd);
+        }
+        for side in [&setup.tx, &setup.rx].into_iter().flatten() {
+            side.cq.detach(self, fd);
+        }
+        if let Some(srx) = &setup.srx {
+            srx.detach(self);
+        }
+    }
+
+    /// Starts the thread of automatic progress, if there is to be one: it begins when it is told.
+    fn progress_by_itself(self: &Arc<Self>) -> Result<Option<Sender<()>>> {
+        if !self.domain.auto_progress {
+            return Ok(None);
+        }
+        let (begins, begun) = channel();
+        let ep = Arc::clone(self);
+        std::thread::Builder::new()
+            .name("rkey-fi-progress".to_owned())
+            .spawn(move || {
+                if begun.recv().is_ok() {
+                    ep.run();
+                }
+            })
+            .map_err(|_| FiError::NOMEM)?;
+        Ok(Some(begins))
     }
 
     /// The key of an endpoint whose domain has them in address vectors: one (`max_ep_auth_key`).

@@ -2,6 +2,7 @@
 
 use crate::harness::*;
 use crate::registration::pair;
+use crate::waiting::*;
 use rkey_fi::sys::*;
 use std::ptr::null_mut;
 
@@ -307,4 +308,52 @@ fn counters_of_an_endpoint_count_what_peers_do_through_it() {
     let (ep, ..) = open_disabled(domain, silent.info());
     let refused = bind(ep.cast(), counter(domain).cast(), FI_REMOTE_READ);
     assert_eq!(refused, -libc::EOPNOTSUPP, "FI_RMA_EVENT was not asked for");
+}
+
+/// An endpoint that could not be enabled because one of its queues takes no descriptor more is as it was before.
+#[test]
+fn an_endpoint_that_cannot_be_enabled_can_be_enabled_later() {
+    let wish = Wish::default();
+    let a = Side::open(&wish);
+    let info = wish.info();
+    let (fabric, domain) = open_domain(wish.version, info);
+    let [sent, received] = [(); 2].map(|()| waitable_cq(domain));
+    let (mut av, mut ep) = (null_mut(), null_mut());
+    // SAFETY: live handles, and attributes of our own.
+    unsafe {
+        let ops = &*(*domain).ops;
+        let mut attr: AvAttr = std::mem::zeroed();
+        assert_eq!((ops.av_open)(domain, &mut attr, &mut av, null_mut()), 0);
+        assert_eq!((ops.endpoint)(domain, info, &mut ep, null_mut()), 0);
+    }
+    assert_eq!(bind(ep.cast(), sent.cast(), FI_SEND), 0);
+    assert_eq!(bind(ep.cast(), received.cast(), FI_RECV), 0);
+    assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
+    let enable = || control(ep.cast(), FI_ENABLE, null_mut());
+    // Something else in the place of the queue's descriptor, for a while.
+    let fd = descriptor(received.cast());
+    // SAFETY: descriptors of ours.
+    unsafe {
+        let kept = libc::dup(fd);
+        let other = libc::eventfd(0, 0);
+        assert_eq!(libc::dup2(other, fd), fd);
+        assert_eq!(enable(), -libc::EINVAL);
+        assert_eq!(libc::dup2(kept, fd), fd);
+        assert_eq!([libc::close(kept), libc::close(other)], [0; 2]);
+    }
+    assert_eq!(enable(), 0);
+    let mut there = [0u8; 8];
+    recv(ep, &mut there);
+    assert_eq!(trywait(fabric, received.cast()), 0);
+    assert_eq!(again(|| inject(a.ep, a.peer_ep(ep))), 0);
+    assert!(readable(fd), "the queue does not hear of its endpoint");
+    let rest: [*mut Fid; 6] = [
+        ep.cast(),
+        sent.cast(),
+        received.cast(),
+        av.cast(),
+        domain.cast(),
+        fabric.cast(),
+    ];
+    assert_eq!(rest.map(close), [0; 6]);
 }
