@@ -86,6 +86,7 @@ impl Protection {
         let Some(retired) = self.slots.retire(region.index, region.generation) else {
             return Err(CoreError::NoSuchRegion(region)); // cannot be: it is live, and the books are locked
         };
+        retired.begin_change();
         if new.memory == MemoryKind::User {
             books.shared.remove(&region.index);
         } else {

@@ -25,8 +25,10 @@ pub(crate) mod flag {
     pub(crate) const BOUND: u32 = 1 << 20;
     /// Only the peer in `link_generation` may use it.
     pub(crate) const PEER: u32 = 1 << 26;
+    /// The region is being changed in place: its slot will live again under the generation that it has.
+    pub(crate) const CHANGING: u32 = 1 << 28;
     /// Any of these makes a check leave its straight path.
-    pub(crate) const UNUSUAL: u32 = DISABLED | SCATTER | ENDPOINT | WINDOW | PEER;
+    pub(crate) const UNUSUAL: u32 = DISABLED | SCATTER | ENDPOINT | WINDOW | PEER | CHANGING;
     /// The region was enabled by `enable`: nothing can be tied to it any more.
     pub(crate) const ENABLED: u32 = 1 << 21;
     /// The region has a key that the program asked for.
@@ -74,9 +76,19 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// Access rights and flags. Sequentially consistent for [`Self::begin_change`].
     #[inline]
     pub(crate) fn rights(&self) -> u32 {
-        self.rights.load(Ordering::Acquire)
+        self.rights.load(Ordering::SeqCst)
+    }
+
+    /// From now on checks leave their straight path, until other rights are stored: after the rest of the slot.
+    ///
+    /// Who checks in a section and has not seen this has the section's lock already. Whoever passes that lock after this
+    /// call, and before he changes the slot, changes it under nobody's eyes: that the slot is live under its generation,
+    /// before and after, would not show the change.
+    pub(crate) fn begin_change(&self) {
+        self.rights.fetch_or(flag::CHANGING, Ordering::SeqCst);
     }
 
     #[inline]

@@ -7,8 +7,9 @@ use crate::entry::{BoundTo, Entry};
 use crate::requested::{Requested, Vacancy};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{
-    Access, Accessor, BindRegion, BindRequest, Closing, DomainId, Limits, Operation, Protection,
-    Region, RegionId, RegionSpec, Rules, Secrets, Section, WindowKind, WireKey,
+    Access, Accessor, Addressing, BindRegion, BindRequest, Change, Closing, DomainId, Limits,
+    Operation, Protection, Region, RegionId, RegionSpec, Rules, Secrets, Section, WindowKind,
+    WireKey,
 };
 use loom::sync::Arc;
 use loom::thread;
@@ -229,6 +230,64 @@ fn an_old_key_against_the_next_use_of_its_slot() {
         assert_eq!(next.id.index, region.id.index, "the same slot");
         peer.join().unwrap();
     });
+}
+
+/// A region that is changed in place, under the keys that it has: whoever is granted something gets memory of before,
+/// which is not yet the owner's, or memory of after, and never the beginning of one with the length of the other.
+fn access_against_a_change(addr: u64) {
+    loom::model(move || {
+        let (world, _) = World::new();
+        let [before, after] =
+            [(START, 64), (8 * START, 128)].map(|(at, len)| [VaRange::new(at, len).unwrap()]);
+        let spec = RegionSpec {
+            addressing: Addressing::Zero,
+            ..RegionSpec::new(world.who.domain, &before, Access::all())
+        };
+        let region = world.table.register(&spec).unwrap();
+        let peer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                let section = world.engine.lock();
+                let key = WireKey::Device(region.key);
+                let lease = world.table.check_remote_in(
+                    &section,
+                    &world.who,
+                    key,
+                    addr,
+                    8,
+                    Operation::Write,
+                );
+                let Ok(lease) = lease else { return };
+                let start = lease.single().unwrap().start();
+                if start == START + addr {
+                    assert!(addr < 64, "the old memory was shorter");
+                    assert_eq!(world.memory.load(Ordering::Relaxed), REGISTERED);
+                } else {
+                    assert_eq!(start, 8 * START + addr);
+                }
+            })
+        };
+        let change = Change {
+            ranges: Some((&after, Addressing::Zero)),
+            ..Change::default()
+        };
+        let changing = world.table.change_region(region.id, &change).unwrap();
+        world.engine.pass();
+        if changing.finish().is_ok() {
+            world.memory.store(OURS, Ordering::Relaxed);
+        }
+        peer.join().unwrap();
+    });
+}
+
+#[test]
+fn access_in_a_section_against_a_change_in_place() {
+    access_against_a_change(0);
+}
+
+#[test]
+fn the_length_of_after_goes_with_the_memory_of_after() {
+    access_against_a_change(64);
 }
 
 /// A window that is unbound: what was granted through it ends before its region's memory is the owner's.

@@ -347,7 +347,6 @@ impl Protection {
         slot.start.store(start, Ordering::Relaxed);
         slot.len.store(it.geometry.len, Ordering::Relaxed);
         slot.base.store(it.geometry.base, Ordering::Relaxed);
-        slot.rights.store(rights, Ordering::Relaxed);
         slot.domain.store(it.domain.0, Ordering::Relaxed);
         slot.endpoint
             .store(it.endpoint.unwrap_or(NONE), Ordering::Relaxed);
@@ -360,6 +359,8 @@ impl Protection {
         if let Some(key) = it.requested {
             slot.note_requested(key);
         }
+        // Last: see `Entry::begin_change`.
+        slot.rights.store(rights, Ordering::Release);
     }
 
     /// Ends a live region on which nothing hangs.

@@ -183,7 +183,7 @@ impl Protection {
         let range = usual(look.value(), ask, needs, alignment)?;
         let counter = Entry::tied(&look.value().counter);
         // The slot may have been given out anew while it was read. If it is live under this generation after that, it
-        // was so all the time.
+        // was so all the time, or was changed in place: then its rights kept us away (see `Entry::begin_change`).
         fence(Ordering::Acquire);
         look.is_live(generation).then_some((range, counter))
     }
