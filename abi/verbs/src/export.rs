@@ -113,8 +113,8 @@ exports! { "__rkey_2_" "@@IBVERBS_1.10" {
     "ibv_import_device" => crate::context::import_device,
     "ibv_import_mr" => crate::mr::import_mr,
     "ibv_import_pd" => crate::pd::import_pd,
-    "ibv_query_ece" => crate::qp::query_ece,
-    "ibv_set_ece" => crate::qp::set_ece,
+    "ibv_query_ece" => crate::ece::query_ece,
+    "ibv_set_ece" => crate::ece::set_ece,
     "ibv_unimport_mr" => crate::mr::unimport_mr,
     "ibv_unimport_pd" => crate::pd::unimport_pd,
 } }

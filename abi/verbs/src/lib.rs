@@ -25,6 +25,7 @@ pub mod cq;
 pub mod cq_ex;
 pub mod device;
 pub mod dm;
+pub mod ece;
 pub mod errno;
 pub mod flags;
 pub mod flow;

@@ -14,7 +14,7 @@ use crate::qp_ex::{self, Builder};
 use crate::srq::SrqObject;
 use crate::sys::consts::*;
 use crate::sys::{
-    Context, Ece, Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx, RwqIndTable, Xrcd,
+    Context, Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx, RwqIndTable, Xrcd,
 };
 use crate::xrc::{self, XrcdObject};
 use crate::{ah, errno, flags, wq};
@@ -25,6 +25,7 @@ use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// A queue pair, as a program sees it.
 #[repr(C)]
@@ -353,7 +354,11 @@ fn check_port_values(mask: u32, attr: &QpAttr) -> Result<(), Errno> {
     }
 }
 
-/// `ibv_modify_qp`.
+/// So long a peer that was told of our memory may not answer when its queue pair ends; then it loses its link.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// `ibv_modify_qp`. When it has brought a queue pair to RESET or ERR, no peer touches memory because of its requests any
+/// more.
 ///
 /// # Safety
 /// A queue pair that no other thread changes, and attributes.
@@ -387,6 +392,11 @@ pub unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
             errno::of(&error)
         })?;
         remember(&mut settings, attr, mask, to);
+        drop(settings);
+        if matches!(to, QpState::Reset | QpState::Error) {
+            let device = object.qp.device();
+            device.wait_until_quiet(object.qp.qpn(), PATIENCE);
+        }
         if mask & QP_STATE != 0 {
             // SAFETY: a live queue pair that no other thread changes.
             unsafe { (*qp).state = attr.qp_state };
@@ -473,7 +483,8 @@ pub unsafe extern "C" fn query_qp(
     })
 }
 
-/// `ibv_destroy_qp`: waits until all of its events are acknowledged.
+/// `ibv_destroy_qp`: waits until all of its events are acknowledged, and until no peer touches memory because of its
+/// requests.
 ///
 /// # Safety
 /// No other thread uses it, except to acknowledge events.
@@ -495,7 +506,9 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
             let c = &*object.c();
             let (pd, send_cq, recv_cq, srq) = (c.pd, c.send_cq, c.recv_cq, c.srq);
             let (xrcd, table) = (object.xrcd, object.table);
+            let (device, number) = (object.qp.device().clone(), object.qp.qpn());
             drop(object);
+            device.wait_until_quiet(number, PATIENCE);
             wq::release_table(table);
             if let Ok(xrcd) = find::<XrcdObject>(xrcd) {
                 xrcd.users.remove();
@@ -529,40 +542,6 @@ pub unsafe extern "C" fn qp_to_qp_ex(qp: *mut Qp) -> *mut QpEx {
             object.ex()
         } else {
             std::ptr::null_mut()
-        })
-    })
-}
-
-/// `ibv_query_ece`: this device has no options that peers have to agree on.
-///
-/// # Safety
-/// A queue pair, or anything else.
-pub unsafe extern "C" fn query_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
-    fence(|| {
-        // SAFETY: as the caller promises, or refused.
-        unsafe {
-            find::<QpObject>(qp)?;
-            output(ece)?;
-        }
-        Err(Errno::OPNOTSUPP)
-    })
-}
-
-/// `ibv_set_ece`.
-///
-/// # Safety
-/// A queue pair, and options.
-pub unsafe extern "C" fn set_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
-    fence(|| {
-        // SAFETY: as the caller promises, or refused.
-        let ece = unsafe {
-            find::<QpObject>(qp)?;
-            input(ece)?
-        };
-        Err(if ece.comp_mask != 0 {
-            Errno::INVAL
-        } else {
-            Errno::OPNOTSUPP
         })
     })
 }

@@ -5,10 +5,11 @@
 //! registers memory is safe from that: closing the region waits for it. Whoever uses memory that has no
 //! region of its own asks here before the program gets it back.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rkey_engine::{LinkId, QpAttributes, QpState};
 
+use crate::device::Device;
 use crate::naps::Naps;
 use crate::qp::Qp;
 use crate::shared::Shared;
@@ -20,6 +21,25 @@ impl Shared {
             // All links count as lost.
             true => Vec::new(),
             false => self.engine.lock().haunted_links(qpn),
+        }
+    }
+
+    fn wait_until_quiet(&self, qpn: u32, deadline: Instant) {
+        let (mut naps, mut cut) = (Naps::new(), Vec::new());
+        loop {
+            let links = self.haunted(qpn);
+            if links.is_empty() {
+                break;
+            }
+            if Instant::now() >= deadline && links != cut {
+                self.cut_links("the end of a queue pair", &links);
+                cut = links;
+            }
+            self.drive_now();
+            naps.take();
+        }
+        if !self.has_no_strays() {
+            self.wait_for_strays();
         }
     }
 
@@ -58,21 +78,18 @@ impl Qp {
         }
         // It goes there from every state.
         let _ = self.modify(&QpAttributes::to(QpState::Error));
-        let (mut naps, mut cut) = (Naps::new(), Vec::new());
-        loop {
-            let links = shared.haunted(self.qpn());
-            if links.is_empty() {
-                break;
-            }
-            if Instant::now() >= deadline && links != cut {
-                shared.cut_links("closing a queue pair", &links);
-                cut = links;
-            }
-            shared.drive_now();
-            naps.take();
-        }
-        if !shared.has_no_strays() {
-            shared.wait_for_strays();
+        shared.wait_until_quiet(self.qpn(), deadline);
+    }
+}
+
+impl Device {
+    /// Waits until no peer touches memory any more because of requests that the queue pair of this number does not wait
+    /// for: one that was reset, destroyed or put into the error state. A peer that does not answer until `patience` is
+    /// over loses its link to this device; then only calls of the kernel that have begun are waited for.
+    pub fn wait_until_quiet(&self, qpn: u32, patience: Duration) {
+        let shared = self.shared();
+        if shared.is_usable() {
+            shared.wait_until_quiet(qpn, Instant::now() + patience);
         }
     }
 }

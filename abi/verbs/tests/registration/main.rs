@@ -11,6 +11,7 @@ mod null;
 mod posting;
 mod rights;
 mod states;
+mod stopped;
 mod times;
 mod windows;
 mod world;

@@ -1,0 +1,157 @@
+//! A peer that is stopped in the middle of a request that names our memory.
+
+#![allow(unsafe_code)]
+// UNSAFETY: calls the C functions, and looks at memory that the device writes.
+
+use crate::world::*;
+use ibverbs::sys::QpAttr;
+use ibverbs::sys::consts::*;
+use ibverbs::{mr, qp};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PEER: &str = "RKEY_TEST_PEER";
+/// So long that the peer puts it into our memory by itself.
+const LONG: usize = 1 << 20;
+
+/// Registers so much memory of these bytes.
+fn register(world: &World, byte: u8) -> (Vec<u8>, *mut ibverbs::sys::Mr) {
+    let mut memory = vec![byte; LONG];
+    // SAFETY: the memory stays as long as the region, as both live to the end of the process.
+    let region = unsafe { mr::reg_mr(world.pd, memory.as_mut_ptr().cast(), LONG, ALL as i32) };
+    assert!(!region.is_null());
+    (memory, region)
+}
+
+/// The other process: offers memory of ones, and does nothing.
+fn peer() {
+    let world = World::new();
+    let (memory, region) = register(&world, 1);
+    let pair = world.qp(QPT_RC);
+    // SAFETY: live objects.
+    let (number, rkey) = unsafe { ((*pair).qp_num, (*region).rkey) };
+    println!("\noffer {number} {} {rkey}", memory.as_ptr() as u64);
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    world.connect(pair, QPT_RC, line.trim().parse().unwrap());
+    println!("\nready");
+    while std::io::stdin().read_line(&mut line).unwrap() > 0 {}
+}
+
+struct Peer(Child);
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Peer {
+    fn signal(&self, signal: i32) {
+        // SAFETY: touches no memory; the process is our child and not yet waited for.
+        assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
+    }
+
+    /// Stops it, and waits until all its threads have stopped.
+    fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let tasks = format!("/proc/{}/task", self.0.id());
+        let end = Instant::now() + Duration::from_secs(20);
+        let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            stat.rsplit(')')
+                .next()
+                .unwrap()
+                .trim_start()
+                .starts_with('T')
+        };
+        while !std::fs::read_dir(&tasks).unwrap().all(is_stopped) {
+            assert!(Instant::now() < end, "it does not stop");
+        }
+    }
+}
+
+/// What ends a queue pair ends what its requests let the peer do: a peer that was stopped before it put what we read into
+/// our memory does not do so later, when the memory holds something else.
+fn nothing_arrives_after(test: &str, end: fn(*mut ibverbs::sys::Qp) -> i32) {
+    if std::env::var_os(PEER).is_some() {
+        return peer();
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(PEER, "1")
+        .env("RKEY_RING_BYTES", "64k")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut other = Peer(command.spawn().unwrap());
+    let mut said = BufReader::new(other.0.stdout.take().unwrap()).lines();
+    let mut hear = |word| {
+        let line = said.find(|line| line.as_ref().is_ok_and(|line| line.starts_with(word)));
+        line.unwrap().unwrap()
+    };
+    let offer = hear("offer");
+    let mut numbers = offer.split(' ').skip(1).map(|n| n.parse::<u64>().unwrap());
+    let [number, addr, rkey] = std::array::from_fn(|_| numbers.next().unwrap());
+
+    let world = World::new();
+    let (memory, region) = register(&world, 0);
+    let pair = world.qp(QPT_RC);
+    // SAFETY: live objects.
+    let (own, lkey) = unsafe { ((*pair).qp_num, (*region).lkey) };
+    world.connect(pair, QPT_RC, number as u32);
+    writeln!(other.0.stdin.as_mut().unwrap(), "{own}").unwrap();
+    hear("ready");
+    let mut few = sge(memory.as_ptr() as u64, 8, lkey);
+    let mut read = remote(1, WR_RDMA_READ, &mut few, addr, rkey as u32);
+    assert_eq!(world.run(pair, &mut read), WC_SUCCESS);
+
+    other.stop();
+    let mut all = sge(memory.as_ptr() as u64, LONG as u32, lkey);
+    let mut read = remote(2, WR_RDMA_READ, &mut all, addr, rkey as u32);
+    assert_eq!(send(pair, &mut read), (0, false));
+    assert_eq!(end(pair), 0);
+    let byte = |at: usize| memory.as_ptr().wrapping_add(at).cast_mut();
+    for at in 0..LONG {
+        // SAFETY: our memory, which nobody else touches any more.
+        unsafe { byte(at).write_volatile(7) };
+    }
+    other.signal(libc::SIGCONT);
+    // Time for the peer to do wrong; right it does whatever the time.
+    std::thread::sleep(Duration::from_millis(300));
+    // SAFETY: as above.
+    let wrong = (0..LONG).find(|at| unsafe { byte(*at).read_volatile() } != 7);
+    assert_eq!(wrong, None);
+}
+
+fn modify(pair: *mut ibverbs::sys::Qp, qp_state: i32) -> i32 {
+    let mut attr = QpAttr {
+        qp_state,
+        ..QpAttr::default()
+    };
+    // SAFETY: a live queue pair.
+    unsafe { qp::modify_qp(pair, &raw mut attr, QP_STATE as i32) }
+}
+
+#[test]
+fn nothing_arrives_after_the_error_state() {
+    nothing_arrives_after("stopped::nothing_arrives_after_the_error_state", |pair| {
+        modify(pair, QPS_ERR)
+    });
+}
+
+#[test]
+fn nothing_arrives_after_a_reset() {
+    nothing_arrives_after("stopped::nothing_arrives_after_a_reset", |pair| {
+        modify(pair, QPS_RESET)
+    });
+}
+
+#[test]
+fn nothing_arrives_after_the_queue_pair_is_destroyed() {
+    let test = "stopped::nothing_arrives_after_the_queue_pair_is_destroyed";
+    // SAFETY: a live queue pair, which is not used afterwards.
+    nothing_arrives_after(test, |pair| unsafe { qp::destroy_qp(pair) });
+}
