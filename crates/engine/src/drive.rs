@@ -182,13 +182,22 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 qp.req.watched = false;
                 return false;
             }
-            let link = qp.out.and_then(|id| self.links.get(id));
-            let moved = link.map_or(0, |port| port.meta.progress);
+            let link = qp.out.and_then(|id| self.links.get_mut(id));
+            let moved = link.as_ref().map_or(0, |port| port.meta.progress);
             match qp.req.seen {
                 Some((seen, since)) if seen == moved && qp.req.wait.is_none() => {
                     let patience = qp.patience();
                     if patience > 0 && now.saturating_sub(since) >= patience {
-                        self.x.give_up(qp, Status::RetryExceeded);
+                        let ours = self.x.config.node;
+                        let other = link.filter(|port| port.meta.node != ours);
+                        match other.filter(|_| qp.names_memory()) {
+                            // It may do later what it was told, and must not once the memory is the program's again.
+                            Some(port) => {
+                                port.meta.down.get_or_insert(DownReason::Silent);
+                                progress.more = true;
+                            }
+                            None => self.x.give_up(qp, Status::RetryExceeded),
+                        }
                         progress.did = true;
                     }
                 }

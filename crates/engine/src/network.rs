@@ -21,8 +21,10 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// [`Status::RetryExceeded`]. No [`crate::Event::LinkDown`] is raised.
     pub fn detach(&mut self, link: LinkId, _reason: DownReason) -> Option<L> {
         self.take_last_news(link);
-        let port = self.links.remove(link)?;
+        let mut port = self.links.remove(link)?;
         self.x.exposure.link_lost();
+        // Before the first completion: whoever takes it may use the memory for something else.
+        port.link.end_references();
         for who in &port.meta.blocked {
             if let Some(qp) = self.qps.get_mut(*who) {
                 qp.req.blocked = false;

@@ -125,6 +125,10 @@ impl Link for AnyLink {
         each!(self, link => link.push(mem, dst_remote, src_local, len))
     }
 
+    fn end_references(&mut self) {
+        each!(self, link => link.end_references());
+    }
+
     #[inline]
     fn pending(&self) -> bool {
         each!(self, link => link.pending())

@@ -44,6 +44,9 @@ pub enum DownReason {
     /// This side closed it.
     #[error("closed by this side")]
     Closed,
+    /// The peer does not answer, and was told of memory that is to be used for something else.
+    #[error("the peer does not answer")]
+    Silent,
 }
 
 /// Why payload by reference could not be moved.

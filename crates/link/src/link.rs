@@ -210,6 +210,10 @@ pub trait Link {
         len: u64,
     ) -> Result<(), PullError>;
 
+    /// Requester: the peer copies nothing to or from our memory any more; no call for that begins after this one has
+    /// returned. The link is about to be let go.
+    fn end_references(&mut self) {}
+
     /// Whether there is something to take, or something of ours to publish, a bell to ring included.
     /// While it says no, no other call has anything to do. A few nanoseconds.
     fn pending(&self) -> bool;

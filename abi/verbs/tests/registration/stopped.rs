@@ -4,8 +4,8 @@
 // UNSAFETY: calls the C functions, and looks at memory that the device writes.
 
 use crate::world::*;
-use ibverbs::sys::QpAttr;
 use ibverbs::sys::consts::*;
+use ibverbs::sys::{Mr, Qp, QpAttr};
 use ibverbs::{mr, qp};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -16,7 +16,7 @@ const PEER: &str = "RKEY_TEST_PEER";
 const LONG: usize = 1 << 20;
 
 /// Registers so much memory of these bytes.
-fn register(world: &World, byte: u8) -> (Vec<u8>, *mut ibverbs::sys::Mr) {
+fn register(world: &World, byte: u8) -> (Vec<u8>, *mut Mr) {
     let mut memory = vec![byte; LONG];
     // SAFETY: the memory stays as long as the region, as both live to the end of the process.
     let region = unsafe { mr::reg_mr(world.pd, memory.as_mut_ptr().cast(), LONG, ALL as i32) };
@@ -75,7 +75,7 @@ impl Peer {
 
 /// What ends a queue pair ends what its requests let the peer do: a peer that was stopped before it put what we read into
 /// our memory does not do so later, when the memory holds something else.
-fn nothing_arrives_after(test: &str, end: fn(*mut ibverbs::sys::Qp) -> i32) {
+fn nothing_arrives_after(test: &str, end: fn(&World, *mut Qp) -> i32) {
     if std::env::var_os(PEER).is_some() {
         return peer();
     }
@@ -101,7 +101,8 @@ fn nothing_arrives_after(test: &str, end: fn(*mut ibverbs::sys::Qp) -> i32) {
     let pair = world.qp(QPT_RC);
     // SAFETY: live objects.
     let (own, lkey) = unsafe { ((*pair).qp_num, (*region).lkey) };
-    world.connect(pair, QPT_RC, number as u32);
+    // 8 times 0.3 seconds.
+    world.connect_with(pair, QPT_RC, number as u32, 16);
     writeln!(other.0.stdin.as_mut().unwrap(), "{own}").unwrap();
     hear("ready");
     let mut few = sge(memory.as_ptr() as u64, 8, lkey);
@@ -112,7 +113,7 @@ fn nothing_arrives_after(test: &str, end: fn(*mut ibverbs::sys::Qp) -> i32) {
     let mut all = sge(memory.as_ptr() as u64, LONG as u32, lkey);
     let mut read = remote(2, WR_RDMA_READ, &mut all, addr, rkey as u32);
     assert_eq!(send(pair, &mut read), (0, false));
-    assert_eq!(end(pair), 0);
+    assert_eq!(end(&world, pair), 0);
     let byte = |at: usize| memory.as_ptr().wrapping_add(at).cast_mut();
     for at in 0..LONG {
         // SAFETY: our memory, which nobody else touches any more.
@@ -126,7 +127,7 @@ fn nothing_arrives_after(test: &str, end: fn(*mut ibverbs::sys::Qp) -> i32) {
     assert_eq!(wrong, None);
 }
 
-fn modify(pair: *mut ibverbs::sys::Qp, qp_state: i32) -> i32 {
+fn modify(pair: *mut Qp, qp_state: i32) -> i32 {
     let mut attr = QpAttr {
         qp_state,
         ..QpAttr::default()
@@ -137,14 +138,15 @@ fn modify(pair: *mut ibverbs::sys::Qp, qp_state: i32) -> i32 {
 
 #[test]
 fn nothing_arrives_after_the_error_state() {
-    nothing_arrives_after("stopped::nothing_arrives_after_the_error_state", |pair| {
-        modify(pair, QPS_ERR)
-    });
+    nothing_arrives_after(
+        "stopped::nothing_arrives_after_the_error_state",
+        |_, pair| modify(pair, QPS_ERR),
+    );
 }
 
 #[test]
 fn nothing_arrives_after_a_reset() {
-    nothing_arrives_after("stopped::nothing_arrives_after_a_reset", |pair| {
+    nothing_arrives_after("stopped::nothing_arrives_after_a_reset", |_, pair| {
         modify(pair, QPS_RESET)
     });
 }
@@ -153,5 +155,14 @@ fn nothing_arrives_after_a_reset() {
 fn nothing_arrives_after_the_queue_pair_is_destroyed() {
     let test = "stopped::nothing_arrives_after_the_queue_pair_is_destroyed";
     // SAFETY: a live queue pair, which is not used afterwards.
-    nothing_arrives_after(test, |pair| unsafe { qp::destroy_qp(pair) });
+    nothing_arrives_after(test, |_, pair| unsafe { qp::destroy_qp(pair) });
+}
+
+#[test]
+fn nothing_arrives_after_a_time_out() {
+    nothing_arrives_after("stopped::nothing_arrives_after_a_time_out", |world, _| {
+        let wc = world.next();
+        assert_eq!((wc.wr_id, wc.status), (2, WC_RETRY_EXC_ERR));
+        0
+    });
 }

@@ -95,6 +95,12 @@ impl World {
 
     /// Brings a queue pair to RTS.
     pub(crate) fn connect(&self, own: *mut Qp, qp_type: i32, peer: u32) {
+        // 8 times 2 seconds: a loaded machine is no peer that is silent.
+        self.connect_with(own, qp_type, peer, 19);
+    }
+
+    /// The same, with a time-out.
+    pub(crate) fn connect_with(&self, own: *mut Qp, qp_type: i32, peer: u32, timeout: u8) {
         let reliable = qp_type == QPT_RC;
         let mut attr = QpAttr {
             qp_state: QPS_INIT,
@@ -105,8 +111,7 @@ impl World {
             max_dest_rd_atomic: 4,
             max_rd_atomic: 4,
             min_rnr_timer: 1,
-            // 8 times 2 seconds: a loaded machine is no peer that is silent.
-            timeout: 19,
+            timeout,
             retry_cnt: 7,
             rnr_retry: 7,
             qkey: 0x11,

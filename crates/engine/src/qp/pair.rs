@@ -259,6 +259,13 @@ impl Qp {
         self.req.reads.iter().map(in_pieces).sum()
     }
 
+    /// Whether the peer was told of memory, by a request that it has not acknowledged.
+    pub(crate) fn names_memory(&self) -> bool {
+        let started = self.sq.head..self.sq.next + u64::from(self.req.offset > 0);
+        let named = |seq| self.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE);
+        self.req.in_flight > 0 && started.into_iter().any(named)
+    }
+
     /// Whether a piece may be sent now.
     #[inline]
     pub(crate) fn may_send(&self) -> bool {

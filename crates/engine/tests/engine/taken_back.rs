@@ -92,3 +92,40 @@ fn what_a_peer_was_told_before_a_message_failed_is_not_forgotten() {
         assert_eq!(pair.nodes[0].engine.haunted_links(a.qpn), []);
     }
 }
+
+/// A request that ends by a time-out gives its memory back, and so does what is flushed behind it: a peer that was told
+/// where the memory is, and goes on after all, is not let near it. One that was told nothing keeps its link.
+#[test]
+fn a_time_out_ends_what_the_peer_was_told() {
+    for read in [true, false] {
+        for by_reference in [true, false] {
+            let caps = Capabilities {
+                by_reference,
+                ..CAPS
+            };
+            let mut pair = Pair::with(caps, EngineConfig::default());
+            let ([a, _b], [mine, theirs]) = transfer(&mut pair);
+            let sge = [pair.nodes[0].sge(&mine, 0, 1 << 16)];
+            let remote = pair.nodes[1].target(&theirs, 0);
+            let work = if read {
+                Work::Read { remote }
+            } else {
+                Work::Write { remote, imm: None }
+            };
+            pair.send(0, &a, &SendRequest::new(1, work, &sge));
+            pair.send(0, &a, &SendRequest::new(2, work, &sge));
+            let end = pair.ends[0];
+            while let Some(at) = pair.drive(0, 64).next_deadline {
+                pair.now = pair.now.max(at);
+                assert!(pair.now < 10_000 * MS, "it never gives up");
+            }
+            let want = [(1, Status::RetryExceeded), (2, Status::Flushed)];
+            assert_eq!(statuses(&a.poll()), want);
+            let node = &mut pair.nodes[0];
+            let lost = node.engine.take_detached(end);
+            assert_eq!(lost.is_some_and(|link| link.ended), by_reference);
+            assert_eq!(node.engine.link(end).is_none(), by_reference);
+            assert!(!by_reference || !node.engine.references(mine.local_key));
+        }
+    }
+}

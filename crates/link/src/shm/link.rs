@@ -431,6 +431,12 @@ impl Link for ShmLink {
         self.process.push(right, mem, dst_remote, src_local, len)
     }
 
+    fn end_references(&mut self) {
+        if self.is_requester() {
+            self.reach.forbid();
+        }
+    }
+
     #[inline]
     fn pending(&self) -> bool {
         self.end.pending() || self.end.is_dirty()

@@ -42,6 +42,8 @@ pub(crate) struct WireEnd {
     pub(crate) down: Option<DownReason>,
     /// Responses that may wait in `outbox`.
     pub(crate) response_room: usize,
+    /// The peer may not reach for our memory any more.
+    pub(crate) ended: bool,
 }
 
 impl WireEnd {
@@ -67,6 +69,7 @@ impl WireEnd {
             requester,
             down: None,
             response_room: 4,
+            ended: false,
         }
     }
 
@@ -238,6 +241,10 @@ impl Link for WireEnd {
             .map_err(PullError::Local)?;
         peer.store_bytes(dst_remote, &bytes)
             .map_err(|fault| PullError::Remote(fault.address))
+    }
+
+    fn end_references(&mut self) {
+        self.ended = true;
     }
 
     fn pending(&self) -> bool {
