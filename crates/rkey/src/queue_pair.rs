@@ -17,6 +17,10 @@ use rkey_device::link::NodeId;
 use rkey_engine::{QpAttributes, QpState, RecvRequest, SendFlags, SendRequest, Sge, Target, Work};
 use serde::{Deserialize, Serialize};
 use std::ops::RangeBounds;
+use std::time::Duration;
+
+/// So long a peer that was told of our memory may not answer when its queue pair is shut down.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Payloads of up to this many bytes travel inside the request.
 pub(crate) const INLINE: u32 = 208;
@@ -103,12 +107,17 @@ impl QueuePair {
         Ok(self.raw.query()?.state)
     }
 
-    /// Puts the queue pair into the error state: everything posted is flushed.
+    /// Puts the queue pair into the error state: everything posted is flushed, and when this returns no peer touches
+    /// memory any more because of it. A peer that does not answer for a second loses its link to this device, and with it
+    /// all connections to the device.
     ///
     /// # Errors
     /// The device is broken.
     pub fn shut_down(&self) -> Result<()> {
-        Ok(self.raw.modify(&QpAttributes::to(QpState::Error))?)
+        self.raw.modify(&QpAttributes::to(QpState::Error))?;
+        let device = self.domain.device().raw();
+        device.wait_until_quiet(self.raw.qpn(), PATIENCE);
+        Ok(())
     }
 
     /// Posts any request but the bind of a window; the methods below are shorter.

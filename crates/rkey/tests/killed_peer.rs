@@ -151,3 +151,76 @@ fn a_mapping_of_a_dead_owner_answers_an_error() {
     peer.send(&region.key(..).unwrap()).unwrap();
     std::thread::sleep(2 * LONG);
 }
+
+/// Not a test of its own: the other process of the test below.
+#[test]
+fn sleeper() {
+    let Ok(address) = std::env::var("RKEY_TEST_SLEEPER_OF") else {
+        return;
+    };
+    let device = device();
+    let domain = device.domain().unwrap();
+    let region = domain.register(vec![1u8; LEN], ALL).unwrap();
+    let peer = device.connect(address.as_str()).unwrap();
+    peer.send(&region.key(..).unwrap()).unwrap();
+    std::thread::sleep(2 * LONG);
+}
+
+/// A child that does not outlive its test.
+struct Sleeper(Child);
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A peer that is stopped before it has put what we read into our memory does not do so when the queue pair has been shut
+/// down since, and the memory holds something else.
+#[test]
+fn a_queue_pair_that_was_shut_down_lets_no_peer_write() {
+    let device = device();
+    let listener = device.listen("127.0.0.1:0").unwrap();
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "sleeper", "--quiet"])
+        .env("RKEY_TEST_SLEEPER_OF", listener.address().to_string())
+        .env("RKEY_RING_BYTES", "64k")
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let child = Sleeper(child);
+    let pid = child.0.id();
+    let signal = |name: &str| {
+        let mut kill = Command::new("kill");
+        let status = kill.arg(name).arg(pid.to_string()).status();
+        assert!(status.unwrap().success());
+    };
+    let peer = listener.accept_timeout(LONG).unwrap();
+    let theirs: RemoteKey = peer.receive().unwrap();
+    let local = peer
+        .domain()
+        .register(vec![0u8; LEN], rkey::Access::empty())
+        .unwrap();
+    peer.read(&local, 0..8, &theirs, 0).unwrap().wait().unwrap();
+    signal("-STOP");
+    let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        let state = stat.rsplit(')').next().unwrap().trim_start();
+        state.starts_with('T')
+    };
+    let limit = Instant::now() + LONG;
+    while !std::fs::read_dir(format!("/proc/{pid}/task"))
+        .unwrap()
+        .all(is_stopped)
+    {
+        assert!(Instant::now() < limit, "it does not stop");
+    }
+    drop(peer.read(&local, .., &theirs, 0).unwrap());
+    peer.queue_pair().shut_down().unwrap();
+    local.write(0, &vec![7; LEN]).unwrap();
+    signal("-CONT");
+    // Time for the peer to do wrong; right it does whatever the time.
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(local.read_vec(..).unwrap().iter().all(|byte| *byte == 7));
+}
