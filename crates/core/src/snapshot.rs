@@ -53,8 +53,6 @@ pub struct RegionInfo {
     pub endpoint: Option<u32>,
     /// Counter it is tied to.
     pub counter: Option<u32>,
-    /// The key the program asked for.
-    pub requested: Option<u64>,
 }
 
 /// A window.
@@ -168,7 +166,6 @@ impl Protection {
             windows: pin.link.load(Ordering::Relaxed),
             endpoint: Entry::tied(&pin.endpoint),
             counter: Entry::tied(&pin.counter),
-            requested: pin.requested(),
         }
     }
 }

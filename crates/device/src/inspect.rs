@@ -1,7 +1,8 @@
 //! What a device looks like, for people: of this process, and of others of the same user.
 //!
 //! A device answers an inspection from its engine thread, so it also works while its program sleeps or
-//! computes. Keys are never part of it.
+//! computes. Whoever may connect may look, also another user where devices are shared (`RKEY_SHARE=all`): what another
+//! user is shown has no key in it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -74,7 +75,8 @@ pub struct Inspection {
     pub endpoint_count: usize,
     /// Refused accesses since it was opened.
     pub denied: u64,
-    /// The last of them, oldest first: what was refused and why, and what to do about it.
+    /// The last of them, oldest first: what was refused and why, and what to do about it. They name keys, which may be
+    /// good for something else than what was refused: other users see none of them.
     pub denials: Vec<String>,
 }
 
@@ -241,7 +243,11 @@ pub(crate) fn decode(text: &[u8]) -> Option<Inspection> {
 
 /// Answers a client that wants to look. Never waits.
 pub(crate) fn answer(shared: &Shared, stranger: &Stranger) -> std::io::Result<()> {
-    let text = serde_json::to_vec(&inspect(shared)).map_err(std::io::Error::other)?;
+    let mut inspection = inspect(shared);
+    if stranger.credentials().uid != inspection.uid {
+        inspection.denials.clear();
+    }
+    let text = serde_json::to_vec(&inspection).map_err(std::io::Error::other)?;
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::memfd_create("rkey-inspection", flags)?);
     file.write_all(&text)?;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use common::{LONG, Peer, Side, command, role, sleep_in_read, until};
-use rkey_device::engine::Work;
+use rkey_device::engine::{SendRequest, Status, Work};
 use rkey_device::{Config, Device, DeviceError, Inspection, QpOptions, list_devices};
 
 fn with(name: &str, value: &str) -> Config {
@@ -388,6 +388,21 @@ fn other_users() {
                 },
                 &[side.sge(0, 8)],
             );
+            // A refusal names a key that is good: its owner sees it, and we do not.
+            let remote = remote.at(common::WORDS);
+            let beyond = Work::Write { remote, imm: None };
+            let sges = [side.sge(0, 8)];
+            qp.post_send(&SendRequest::new(1, beyond, &sges)).unwrap();
+            assert_eq!(side.next().status, Status::RemoteAccess);
+            let owner = std::os::unix::process::parent_id();
+            until("a list with the owner's device", || {
+                let all = list_devices(&with("RKEY_SHARE", "all")).unwrap();
+                let owner = all.iter().find(|i| i.pid == owner);
+                owner.is_some_and(|owner| {
+                    assert_eq!((owner.denied, &owner.denials[..]), (1, &[][..]));
+                    true
+                })
+            });
             return;
         }
         _ => {}
@@ -412,6 +427,7 @@ fn other_users() {
     let mut running = guest.command.spawn().unwrap();
     let (_qp, _) = side.accept(&listener);
     assert!(running.wait().unwrap().success());
+    assert_eq!(side.device.inspect().unwrap().denials.len(), 1);
 }
 
 /// A shared receive queue of another device is refused like a completion queue.

@@ -47,6 +47,11 @@ fn requested_keys_are_unique_among_the_live_regions_of_a_domain() {
         })
         .unwrap();
     assert_eq!(local.requested, None);
+    let shown = format!("{:?}", table.snapshot());
+    assert!(
+        !shown.contains(&key.to_string()),
+        "keys are nobody's business"
+    );
 }
 
 /// A stale key stays stale for as long as there are other keys to give out: with four slots, for all 8,192 of them.
