@@ -1,10 +1,11 @@
 //! Taking connections: one thread for all listeners of a fabric, so that a peer can connect while the
 //! program does something else.
 
+use crate::complaint::complain;
 use crate::errno::Result;
 use crate::wait::{Deadline, Signal, readable};
 use parking_lot::Mutex;
-use rkey_device::{Accepting, DeviceError, Incoming, Listener};
+use rkey_device::{Accepting, DeviceError, Incoming, Listener, Peer};
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,6 +17,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Clients that may be in the middle of connecting at one time.
 const COMING_MAX: usize = 1024;
+/// So many of them may be of one process: the others keep out nobody.
+const OF_PROCESS_MAX: usize = 256;
 
 /// What is done with a peer that asks for a connection. One that was accepted may take its time to answer.
 pub(crate) type Handler = dyn Fn(Incoming) -> Option<Coming> + Send + Sync;
@@ -161,6 +164,18 @@ fn go_on(entry: &Entry, client: Coming) -> Option<Coming> {
     None
 }
 
+/// Why a process is refused that has begun too many connections.
+const TOO_MANY: &str = "too many connections of this process are not complete";
+
+/// Whether a process is in the middle of as many connections as it may be. Those that we do not see count as one.
+fn has_too_many(coming: &[(Arc<Entry>, Coming)], peer: &Peer) -> bool {
+    let of_process = |(_, client): &&(Arc<Entry>, Coming)| {
+        let other = client.accepting.peer();
+        (other.uid, other.pid) == (peer.uid, peer.pid)
+    };
+    coming.iter().filter(of_process).count() >= OF_PROCESS_MAX
+}
+
 /// Hands on all clients that have come.
 fn serve(entry: &Arc<Entry>, coming: &mut Vec<(Arc<Entry>, Coming)>) -> Result<()> {
     while coming.len() < COMING_MAX {
@@ -169,6 +184,13 @@ fn serve(entry: &Arc<Entry>, coming: &mut Vec<(Arc<Entry>, Coming)>) -> Result<(
             return Ok(());
         }
         match entry.listener.try_accept() {
+            Ok(Some(incoming)) if has_too_many(coming, incoming.peer()) => {
+                let (pid, uid) = (incoming.peer().pid, incoming.peer().uid);
+                complain(format_args!(
+                    "a connection of process {pid} of user {uid} was refused: {OF_PROCESS_MAX} of that process are not complete"
+                ));
+                incoming.reject(TOO_MANY);
+            }
             Ok(Some(incoming)) => {
                 // A panic, which would be a bug of ours, costs this client its connection and nobody else's.
                 let handled = catch_unwind(AssertUnwindSafe(|| (entry.handler)(incoming)));

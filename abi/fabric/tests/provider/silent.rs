@@ -1,9 +1,11 @@
 //! Clients that begin to connect and say no more, as one does that was stopped.
 
 use crate::harness::*;
+use crate::peer::{self, Peer, is_peer, until, word_of_name};
 use crate::stopped::BOUNDED;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 /// A socket as devices have them, and the name of a listener.
@@ -23,9 +25,28 @@ fn socket(address: SocketAddr) -> (OwnedFd, libc::sockaddr_un, libc::socklen_t) 
     }
 }
 
-/// What a side says first when it connects: whoever listens at the address that it is given hears it.
+/// What a side says first when it connects: whoever listens at the address that it is given hears it. And somebody else
+/// who listens there now.
+fn first_words_to(of: &Side) -> (Vec<u8>, Side) {
+    let (client, _, port) = called(of);
+    let words = heard_from(client);
+    let wish = Wish::default();
+    let side = Side::waiting(open_domain(wish.version, wish.info()), wish.info());
+    assert_eq!(bind(side.ep.cast(), side.av.cast(), 0), 0);
+    let mut name = name_at(port);
+    let (at, len) = (name.as_mut_ptr().cast(), name.len());
+    // SAFETY: a live handle, and a name of this length.
+    let code = unsafe { ((*(*side.ep).cm).setname)(side.ep.cast(), at, len) };
+    assert_eq!([code, side.enable()], [0; 2]);
+    (words, side)
+}
+
+/// What a side says first to anybody: endpoints do not let it in that are elsewhere.
 pub(crate) fn first_words(of: &Side) -> Vec<u8> {
-    let (client, _) = called(of);
+    heard_from(called(of).0)
+}
+
+fn heard_from(client: OwnedFd) -> Vec<u8> {
     let mut words = vec![0u8; 8192];
     // SAFETY: room of our own.
     unsafe {
@@ -36,10 +57,12 @@ pub(crate) fn first_words(of: &Side) -> Vec<u8> {
     words
 }
 
-/// A side connects to somebody who says nothing: the other end of that, and the side's number for it.
-pub(crate) fn called(of: &Side) -> (OwnedFd, u64) {
-    // Below those that endpoints choose, and not that of another run of this test.
-    let port = 1024 + (std::process::id() % 40_000) as u16;
+/// A side connects to somebody who says nothing: the other end of that, the side's number for it, and the port.
+pub(crate) fn called(of: &Side) -> (OwnedFd, u64, u16) {
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    // Below those that endpoints choose, and not that of another test or run.
+    let number = std::process::id() * 8 + CALLS.fetch_add(1, Ordering::Relaxed);
+    let port = 1024 + (number % 31_000) as u16;
     let (listener, place, len) = socket(SocketAddr::from(([127, 0, 0, 1], port)));
     let number = of.insert(&name_at(port));
     // SAFETY: an address of this length; room of our own.
@@ -51,7 +74,7 @@ pub(crate) fn called(of: &Side) -> (OwnedFd, u64) {
         assert_eq!(inject(of.ep, [1u8].as_ptr().cast(), 1, number), AGAIN);
         let client = libc::accept(fd, std::ptr::null_mut(), std::ptr::null_mut());
         assert!(client >= 0);
-        (OwnedFd::from_raw_fd(client), number)
+        (OwnedFd::from_raw_fd(client), number, port)
     }
 }
 
@@ -72,12 +95,8 @@ pub(crate) fn say(words: &[u8], address: SocketAddr) -> OwnedFd {
 
 #[test]
 fn a_client_that_says_no_more_holds_up_no_other() {
-    let (a, b) = (Side::open(&Wish::default()), Side::open(&Wish::default()));
-    let words = first_words(&a);
-    let name = name_of(b.ep);
-    // A `sockaddr_in`: the port comes after the family.
-    let port = u16::from_be_bytes([name[2], name[3]]);
-    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let (words, b) = first_words_to(&Side::open(&Wish::default()));
+    let address = address_of(&name_of(b.ep));
     let silent: Vec<_> = (0..8).map(|_| say(&words, address)).collect();
     let mut buffer = vec![0u8; 8];
     let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
@@ -91,6 +110,46 @@ fn a_client_that_says_no_more_holds_up_no_other() {
     assert!(started.elapsed() < BOUNDED, "{:?}", started.elapsed());
     drop(silent);
     assert_eq!(mr.close(), 0);
+}
+
+/// Whether a client was refused because its process has begun too much.
+fn is_refused(client: &OwnedFd) -> bool {
+    let mut words = [0u8; 8192];
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    let at = words.as_mut_ptr().cast();
+    // SAFETY: room of our own.
+    let len = unsafe { libc::recv(client.as_raw_fd(), at, words.len(), flags) };
+    let heard = &words[..usize::try_from(len).unwrap_or(0)];
+    let why = b"too many connections of this process";
+    heard.windows(why.len()).any(|some| some == why)
+}
+
+/// One process can hold some places of connections that are not complete, and leaves the others to others.
+#[test]
+fn clients_of_one_process_that_are_never_ready_are_bounded() {
+    const MANY: usize = 300;
+    /// Places that one process gets (docs/api-fabric.md).
+    const BOUND: usize = 256;
+    if is_peer() {
+        let name = peer::name_in(&peer::hear().unwrap());
+        let side = Side::open(&Wish::default());
+        let number = side.insert(&name);
+        // SAFETY: a live handle, and a byte that is copied.
+        let inject =
+            || unsafe { ((*(*side.ep).msg).inject)(side.ep, [1u8].as_ptr().cast(), 1, number) };
+        assert_eq!(again(inject), 0);
+        return peer::say("reached");
+    }
+    let test = "silent::clients_of_one_process_that_are_never_ready_are_bounded";
+    let mut other = Peer::start(test, &[]);
+    let (words, b) = first_words_to(&Side::open(&Wish::default()));
+    let address = address_of(&name_of(b.ep));
+    let clients: Vec<_> = (0..MANY).map(|_| say(&words, address)).collect();
+    let refused = || clients.iter().filter(|it| is_refused(it)).count();
+    until("the refusals", || refused() >= MANY - BOUND);
+    other.tell(&word_of_name(&b));
+    assert_eq!(other.heard(), "reached");
+    assert_eq!(refused(), MANY - BOUND);
 }
 
 /// A call does not wait for a peer that is not there; it is told when it comes again.

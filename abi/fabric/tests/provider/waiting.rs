@@ -237,7 +237,7 @@ fn every_thread_that_may_come_again_is_told() {
     const SLEEP: usize = 4;
     for by_descriptor in [false, true] {
         let a = waitable(&Wish::default());
-        let (silent, number) = called(&a);
+        let (silent, number, _) = called(&a);
         // Of the call that made the connection.
         let (ep, cq, fabric) = (Shared(a.ep), Shared(a.cq), Shared(a.fabric));
         let wait = move || {

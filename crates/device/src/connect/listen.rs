@@ -277,6 +277,12 @@ pub struct Accepting {
 }
 
 impl Accepting {
+    /// Who asked.
+    #[must_use]
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
     /// Readable when the peer has answered or gone.
     #[must_use]
     pub fn socket(&self) -> BorrowedFd<'_> {
