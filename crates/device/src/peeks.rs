@@ -9,11 +9,11 @@
 //! store), compiler fence, load the list. The changer: store the list, heavy barrier, look at the counts.
 //! Either the barrier comes after the announcement, and the changer waits until the count moves on, or the
 //! load comes after the barrier, and finds the new list.
-// UNSAFETY: the list is read through a raw pointer; what keeps it alive is argued above.
+// UNSAFETY: the list is read through a raw pointer; what keeps it alive is argued above. And what forks do.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Once, Weak};
 
 use parking_lot::Mutex;
 use rkey_base::barrier;
@@ -29,12 +29,43 @@ struct Looks(AtomicU32);
 
 thread_local! {
     static LOOKS: Arc<Looks> = {
+        watch_forks();
         let looks = Arc::new(Looks::default());
         let mut lookers = LOOKERS.lock();
         lookers.retain(|looks| looks.strong_count() > 0);
         lookers.push(Arc::downgrade(&looks));
         looks
     };
+}
+
+/// Sees to it that a forked child, which may have a device of its own, does not wait for threads that were looking in its
+/// parent: there are none of them in the child.
+fn watch_forks() {
+    static WATCHED: Once = Once::new();
+
+    extern "C" fn before() {
+        std::mem::forget(LOOKERS.lock());
+    }
+    extern "C" fn in_parent() {
+        // SAFETY: this thread has locked it in `before`.
+        unsafe { LOOKERS.force_unlock() };
+    }
+    extern "C" fn in_child() {
+        // SAFETY: the one thread of the child has locked it in `before`.
+        let lookers = unsafe { &*LOOKERS.data_ptr() };
+        for looks in lookers.iter().filter_map(Weak::upgrade) {
+            looks
+                .0
+                .fetch_add(looks.0.load(Ordering::Relaxed) % 2, Ordering::Release);
+        }
+        in_parent();
+    }
+
+    WATCHED.call_once(|| {
+        // SAFETY: functions without arguments, which stay: this library is never unloaded. If there is no memory to
+        // note them, forks are as they were.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    });
 }
 
 /// What a look at all links found.
@@ -155,6 +186,30 @@ mod tests {
 
     use rkey_link::NodeId;
     use rkey_link::loopback::Loopback;
+
+    /// A thread that looked when its process forked does not exist in the child, and its count stays as it was.
+    #[test]
+    fn a_child_does_not_wait_for_a_thread_of_its_parent() {
+        assert_eq!(Peeks::default().look(), Look::Nothing);
+        let looker = Arc::new(Looks(AtomicU32::new(1)));
+        LOOKERS.lock().push(Arc::downgrade(&looker));
+        // SAFETY: the child uses nothing of other threads, and ends without running anything of the parent's.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0);
+        if pid == 0 {
+            // SAFETY: as above; the alarm ends a child that waits.
+            unsafe {
+                libc::alarm(20);
+                Peeks::default().replace(Box::new([]));
+                libc::_exit(7);
+            }
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child; `status` is ours.
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+        assert_eq!(looker.0.swap(2, Ordering::Release), 1, "still looking here");
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7);
+    }
 
     /// Lists change under many looking threads; the sanitizers and Miri would see a use after free.
     #[test]
