@@ -484,6 +484,10 @@ impl Shared {
 
     /// Gives up links to peers that do not answer.
     pub(crate) fn cut_links(&self, what: &str, links: &[LinkId]) {
+        // We answer ourselves, however long that takes; and there is one such link in the life of a device.
+        let ours = self.loopback.get();
+        let others = links.iter().copied().filter(|link| Some(link) != ours);
+        let links: Vec<LinkId> = others.collect();
         if !links.is_empty() {
             tracing::warn!(
                 ?links,

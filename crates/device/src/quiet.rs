@@ -93,3 +93,20 @@ impl Device {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    /// A long transfer of a device to itself may take longer than a peer may be silent.
+    #[test]
+    fn the_link_to_ourselves_is_never_given_up() {
+        let device = Device::open(Config::default()).unwrap();
+        let shared = device.shared();
+        let link = *shared.loopback.get().unwrap();
+        shared.cut_links("a test", &[link]);
+        assert!(shared.cut.lock().is_empty());
+        assert!(shared.engine.lock().link(link).is_some());
+    }
+}
