@@ -198,6 +198,9 @@ impl Domain {
     }
 }
 
+/// Where the memory of programs ends, but for what they ask the kernel to map beyond (48-bit addresses).
+pub(crate) const ADDRESSES: u64 = 1 << 47;
+
 /// Endpoints and regions of one authorization key.
 pub(crate) struct Group {
     device: Device,
@@ -210,7 +213,7 @@ pub(crate) struct Group {
 impl Group {
     fn new(device: &Device, key: &[u8]) -> Result<Self> {
         let id = device.create_domain()?;
-        let all = [VaRange::new(0, 1 << 47).ok_or(FiError::INVAL)?];
+        let all = [VaRange::new(0, ADDRESSES).ok_or(FiError::INVAL)?];
         let local = Access::LOCAL_READ | Access::LOCAL_WRITE;
         let spec = RegionSpec {
             internal: true,

@@ -1,4 +1,4 @@
-//! MPI over the libfabric provider: Debian's Open MPI and the MPICH of the Python package index, four ranks each.
+//! MPI over the libfabric provider: Debian's Open MPI, and MPICH and Intel MPI of the Python package index, four ranks each.
 //!
 //! A C program of ours checks the data of messages, collectives and one-sided access; then a part of mpi4py's
 //! own tests runs, compared with the list of what does not pass. `RKEY_MPI4PY` names other modules of these.
@@ -22,6 +22,7 @@ const LIST: &str = "abi/fabric/tests/mpi/results.txt";
 /// The interpreter that the packages are installed for.
 const PYTHON: &str = "/usr/bin/python3";
 const MPICH: &str = "mpich==5.0.2";
+const INTEL: &str = "impi-rt==2021.18.1";
 const MPI4PY: &str = "mpi4py==4.1.2";
 /// What is tested without being asked for more.
 const MODULES: &str = concat!(
@@ -47,23 +48,35 @@ const HEAD: &str = "\
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mpi {
-    OpenMpi,
+    Open,
     Mpich,
+    Intel,
 }
 
 impl Mpi {
+    const ALL: [Self; 3] = [Self::Open, Self::Mpich, Self::Intel];
+
     const fn name(self) -> &'static str {
         match self {
-            Self::OpenMpi => "openmpi",
+            Self::Open => "openmpi",
             Self::Mpich => "mpich",
+            Self::Intel => "intel",
+        }
+    }
+
+    /// Whose compiler makes the programs for it: Intel's MPI runs those of MPICH, and comes without one.
+    const fn compiled_by(self) -> Self {
+        match self {
+            Self::Open => Self::Open,
+            Self::Mpich | Self::Intel => Self::Mpich,
         }
     }
 
     /// What it prints when it has taken the provider.
     const fn proof(self) -> &'static str {
         match self {
-            Self::OpenMpi => "mtl:ofi:provider: rkey0",
-            Self::Mpich => "libfabric provider: rkey",
+            Self::Open => "mtl:ofi:provider: rkey0",
+            Self::Mpich | Self::Intel => "libfabric provider: rkey",
         }
     }
 
@@ -71,8 +84,8 @@ impl Mpi {
     /// has sent then disturbs those behind, with every provider.
     const fn left_out(self) -> &'static str {
         match self {
-            Self::OpenMpi => "Cancel",
-            Self::Mpich => "",
+            Self::Open => "Cancel",
+            Self::Mpich | Self::Intel => "",
         }
     }
 }
@@ -104,18 +117,19 @@ const PLAIN: &str = "rkey";
 const LAYERED: &str = "rkey;ofi_rxm";
 
 const RUNS: &[Run] = &[
-    run(Mpi::OpenMpi, PLAIN, EVERYTHING),
+    run(Mpi::Open, PLAIN, EVERYTHING),
     run(Mpi::Mpich, PLAIN, EVERYTHING),
+    run(Mpi::Intel, PLAIN, EVERYTHING),
     // The ofi_rxm of libfabric 1.17 never completes a message that it sends in segments and a matched probe has taken,
     // over any provider. `rkey run` sets the variable for that.
     run(
-        Mpi::OpenMpi,
+        Mpi::Open,
         LAYERED,
         &["messages", "collectives", "access", "windows"],
     ),
     Run {
         environment: &[("FI_OFI_RXM_SAR_LIMIT", "0")],
-        ..run(Mpi::OpenMpi, LAYERED, EVERYTHING)
+        ..run(Mpi::Open, LAYERED, EVERYTHING)
     },
     // Messages that are longer than their receives confuse MPICH over ofi_rxm.
     run(
@@ -128,6 +142,10 @@ const RUNS: &[Run] = &[
         ..run(Mpi::Mpich, PLAIN, &["messages", "access", "windows"])
     },
     Run {
+        environment: &[("FI_RKEY_PROFILE", "efa")],
+        ..run(Mpi::Intel, PLAIN, EVERYTHING)
+    },
+    Run {
         environment: &[("FI_RKEY_PROFILE", "cxi")],
         ..run(Mpi::Mpich, PLAIN, &["messages", "access", "windows"])
     },
@@ -135,15 +153,19 @@ const RUNS: &[Run] = &[
     // every provider.
     Run {
         direct: true,
-        ..run(Mpi::OpenMpi, PLAIN, &["access"])
+        ..run(Mpi::Open, PLAIN, &["access"])
     },
     Run {
         unprivileged: true,
-        ..run(Mpi::OpenMpi, PLAIN, &["messages", "access", "windows"])
+        ..run(Mpi::Open, PLAIN, &["messages", "access", "windows"])
     },
     Run {
         unprivileged: true,
         ..run(Mpi::Mpich, PLAIN, &["messages", "access", "windows"])
+    },
+    Run {
+        unprivileged: true,
+        ..run(Mpi::Intel, PLAIN, &["messages", "access", "windows"])
     },
 ];
 
@@ -165,7 +187,7 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
     }
     let modules = std::env::var("RKEY_MPI4PY").ok();
     let mut found = Vec::new();
-    for mpi in [Mpi::OpenMpi, Mpi::Mpich] {
+    for mpi in Mpi::ALL {
         found.push(place.mpi4py(mpi, modules.as_deref().unwrap_or(MODULES))?);
     }
     let text: String = found.iter().map(Found::render).collect();
@@ -200,17 +222,17 @@ impl Place {
         fs::create_dir_all(&folder)?;
         let kept = kept(session)?;
         provider_into(session, &folder.join("lib"))?;
-        for part in ["venv", "tests"] {
+        for part in ["venv", "intel", "tests"] {
             copy(&kept.join(part), &folder)?;
         }
         let sources = session.root.join(SOURCES);
         fs::copy(sources.join("suite.py"), folder.join("suite.py"))?;
         fs::copy(session.root.join(RECORDER), folder.join("recorder.py"))?;
         let place = Self { folder };
-        for mpi in [Mpi::OpenMpi, Mpi::Mpich] {
+        for mpi in [Mpi::Open, Mpi::Mpich] {
             let mut compile = match mpi {
-                Mpi::OpenMpi => Command::new("mpicc.openmpi"),
-                Mpi::Mpich => Command::new(place.folder.join("venv/bin/mpicc")),
+                Mpi::Open => Command::new("mpicc.openmpi"),
+                _ => Command::new(place.folder.join("venv/bin/mpicc")),
             };
             compile
                 .arg("-O1")
@@ -246,7 +268,7 @@ impl Place {
             .env("RKEY_LOG", "info")
             .env("PYTHONDONTWRITEBYTECODE", "1");
         match mpi {
-            Mpi::OpenMpi => {
+            Mpi::Open => {
                 command.args(["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"]);
                 let (btl, osc) = match direct {
                     true => ("self,ofi", "rdma"),
@@ -280,6 +302,19 @@ impl Place {
                     .env("MPI4PY_MPIABI", "mpich")
                     .env("LD_LIBRARY_PATH", self.folder.join("venv/lib"));
             }
+            Mpi::Intel => {
+                let intel = self.folder.join("intel");
+                command
+                    .arg(intel.join("bin/mpiexec.hydra"))
+                    .env("I_MPI_ROOT", &intel)
+                    .env("I_MPI_HYDRA_BOOTSTRAP", "fork")
+                    .env("I_MPI_FABRICS", "ofi")
+                    .env("I_MPI_OFI_PROVIDER", provider)
+                    .env("I_MPI_DEBUG", "2")
+                    .env("MPI4PY_MPIABI", "impi")
+                    .env("MPI4PY_LIBMPI", intel.join("lib/libmpi.so.12"))
+                    .env("LD_LIBRARY_PATH", intel.join("lib"));
+            }
         }
         command.args(["-n", RANKS]);
         Ok(command)
@@ -289,7 +324,7 @@ impl Place {
         let user = run.unprivileged.then_some(unprivileged::UID);
         let mut command = self.launch(run.mpi, run.provider, user, run.direct)?;
         command
-            .arg(self.folder.join(run.mpi.name()))
+            .arg(self.folder.join(run.mpi.compiled_by().name()))
             .args(run.parts)
             .envs(run.environment.iter().copied());
         let described = process::describe(&command);
@@ -343,7 +378,7 @@ fn proven(mpi: Mpi, output: &str) -> Result<()> {
     Ok(())
 }
 
-/// The folder with MPICH and mpi4py, which are brought there if need be.
+/// The folder with MPICH, Intel MPI and mpi4py, which are brought there if need be.
 pub(super) fn kept(session: &Session<'_>) -> Result<PathBuf> {
     let kept = stages::in_target(session, "mpi")?;
     install(&kept)?;
@@ -360,42 +395,38 @@ pub(super) fn provider_into(session: &Session<'_>, folder: &Path) -> Result<()> 
     Ok(())
 }
 
-/// Brings MPICH, mpi4py and mpi4py's tests from the Python package index, once for a target folder.
+/// Brings MPICH, Intel MPI, mpi4py and mpi4py's tests from the Python package index, once for a target folder.
 fn install(kept: &Path) -> Result<()> {
     let stamp = kept.join("complete");
-    let wanted = format!("{MPICH} {MPI4PY}\n");
+    let wanted = format!("{MPICH} {INTEL} {MPI4PY}\n");
     if fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
         return Ok(());
     }
     let _ = fs::remove_dir_all(kept);
     fs::create_dir_all(kept)?;
-    let mut create = Command::new(PYTHON);
-    create
-        .args(["-m", "venv", "--copies"])
-        .arg(kept.join("venv"));
-    process::capture(&mut create)?;
-    let pip = |words: &[&str]| {
-        let mut command = Command::new(kept.join("venv/bin/python3"));
-        command.args(["-m", "pip", "--disable-pip-version-check"]);
-        command
-            .args(words)
-            .args(["--retries", "10", "--timeout", "60"]);
-        command.current_dir(kept);
-        let described = process::describe(&command);
-        if !process::run(command, Duration::from_secs(600))?.ok {
-            bail!("{described} failed: the MPI stage needs the Python package index");
-        }
-        Ok(())
-    };
-    pip(&["install", "-q", "--only-binary", ":all:", MPICH, MPI4PY])?;
-    pip(&[
-        "download",
-        "-q",
-        "--no-deps",
-        "--no-binary",
-        "mpi4py",
-        MPI4PY,
-    ])?;
+    pip(
+        kept,
+        "venv",
+        &["install", "-q", "--only-binary", ":all:", MPICH, MPI4PY],
+    )?;
+    // Its files have the names of MPICH's.
+    pip(
+        kept,
+        "intel",
+        &["install", "-q", "--only-binary", ":all:", INTEL],
+    )?;
+    pip(
+        kept,
+        "venv",
+        &[
+            "download",
+            "-q",
+            "--no-deps",
+            "--no-binary",
+            "mpi4py",
+            MPI4PY,
+        ],
+    )?;
     let package = MPI4PY.replace("==", "-");
     let mut unpack = Command::new("tar");
     unpack
@@ -405,6 +436,27 @@ fn install(kept: &Path) -> Result<()> {
     process::capture(&mut unpack)?;
     fs::rename(kept.join(&package).join("test"), kept.join("tests"))?;
     fs::write(stamp, wanted)?;
+    Ok(())
+}
+
+/// Runs the installer of a Python environment in the folder, which is made if it is not there.
+fn pip(kept: &Path, environment: &str, words: &[&str]) -> Result<()> {
+    let environment = kept.join(environment);
+    if !environment.exists() {
+        let mut create = Command::new(PYTHON);
+        create.args(["-m", "venv", "--copies"]).arg(&environment);
+        process::capture(&mut create)?;
+    }
+    let mut command = Command::new(environment.join("bin/python3"));
+    command.args(["-m", "pip", "--disable-pip-version-check"]);
+    command
+        .args(words)
+        .args(["--retries", "10", "--timeout", "60"]);
+    command.current_dir(kept);
+    let described = process::describe(&command);
+    if !process::run(command, Duration::from_secs(600))?.ok {
+        bail!("{described} failed: the MPI stage needs the Python package index");
+    }
     Ok(())
 }
 

@@ -5,7 +5,7 @@
 
 use super::region;
 use crate::av::{AuthKey, Av, AvObject};
-use crate::domain::{Domain, DomainObject};
+use crate::domain::{ADDRESSES, Domain, DomainObject};
 use crate::errno::{FiError, Result};
 use crate::identity::Identity;
 use crate::info::offer::COLLECTIVE_SINCE;
@@ -339,11 +339,18 @@ fn check_interface(domain: &Domain, attr: &MrAttr) -> Result<()> {
 }
 
 /// The ranges of a list. None may be empty or pass the end of the address space (FI-015, FI-I34).
+///
+/// Programs register all that they have, now and later, as `UINTPTR_MAX` bytes from 0 on (the dynamic windows of MPI):
+/// a range ends where their memory ends.
 #[inline]
 pub(super) fn ranges(iov: &[iovec]) -> Result<Ranges> {
     let range = |piece: &iovec| {
         VaRange::new(piece.iov_base as u64, piece.iov_len as u64)
             .filter(|range| !range.is_empty())
+            .and_then(|range| match range.start() < ADDRESSES {
+                true => VaRange::new(range.start(), range.len().min(ADDRESSES - range.start())),
+                false => Some(range),
+            })
             .ok_or_else(|| no_range(piece))
     };
     match iov {

@@ -337,3 +337,29 @@ fn regions_over_the_same_bytes_have_rights_of_their_own() {
     assert_eq!(back, [6; 4]);
     assert_eq!((readable.close(), writable.close()), (0, 0));
 }
+
+/// All that the program has, now and later, in one region, as MPI registers it for dynamic windows.
+///
+/// Proves: FI-I34
+#[test]
+fn a_region_may_be_of_everything() {
+    let (a, b, peer) = pair(&Wish::default());
+    let mr = b.reg_at(0, usize::MAX, REMOTE, 1, 0).unwrap();
+    let second = b.reg_at(0, usize::MAX, REMOTE, 2, 0).unwrap();
+    // Memory that was not there when it was registered.
+    let later = vec![0u8; 16];
+    let there = later.as_ptr() as u64;
+    assert_eq!(a.write(peer, &[7; 16], there, 1), 0);
+    let mut back = [0; 16];
+    assert_eq!((a.read(peer, &mut back, there, 2), back), (0, [7; 16]));
+    for (nothing, error) in [
+        (64, libc::EFAULT),
+        ((1 << 47) - 16, libc::EFAULT),
+        ((1 << 47) - 8, libc::EACCES),
+        (1 << 60, libc::EACCES),
+        (u64::MAX - 15, libc::EACCES),
+    ] {
+        assert_eq!(a.write(peer, &[8; 16], nothing, 1), error, "{nothing:#x}");
+    }
+    assert_eq!((mr.close(), second.close(), later), (0, 0, vec![7; 16]));
+}
