@@ -16,6 +16,7 @@ impl Shared {
         for event in events {
             match event {
                 Event::CqReady(cq) => self.cq_is_ready(cq),
+                Event::CqSeen(cq) => self.cq_is_seen(cq),
                 Event::CqOverrun(cq) => {
                     tracing::warn!(
                         ?cq,
@@ -23,6 +24,7 @@ impl Shared {
                     );
                     self.events.push(AsyncEvent::CqOverrun(cq));
                     self.cq_is_ready(cq);
+                    self.cq_is_seen(cq);
                 }
                 Event::QpFatal { qp, qpn } => self.events.push(AsyncEvent::QpFatal { qp, qpn }),
                 Event::AccessError { qp, qpn } => {
@@ -86,6 +88,16 @@ impl Shared {
         notify.ready(cq);
     }
 
+    fn cq_is_seen(&self, cq: CqId) {
+        let notify = self.notify.lock().get(&cq).cloned();
+        if let Some(notify) = notify
+            && notify.unwatch()
+        {
+            self.armed.fetch_sub(1, Ordering::Relaxed);
+            notify.seen(cq);
+        }
+    }
+
     /// The device of a connected queue pair ended before there was a link to it: what waits fails, and the
     /// program is told as if the link had been there.
     pub(crate) fn peer_was_never_reached(&self, qp: QpId, peer: u32) {
@@ -134,6 +146,7 @@ impl Shared {
         });
         for cq in cqs {
             self.cq_is_ready(cq);
+            self.cq_is_seen(cq);
         }
     }
 

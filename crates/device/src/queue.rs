@@ -1,7 +1,7 @@
 //! Completion queues.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -22,6 +22,10 @@ pub(crate) struct CqNotify {
     wants_event: AtomicBool,
     /// Armed in the engine, for the channel or for a waiter.
     armed: AtomicBool,
+    /// Where solicited completions and errors are told besides, if somebody wants to know of nothing else.
+    watcher: OnceLock<Arc<EventQueue<CqId>>>,
+    /// Watched in the engine, for that.
+    watched: AtomicBool,
     waiters: AtomicU32,
     times_ready: Mutex<u64>,
     readiness: Condvar,
@@ -42,6 +46,13 @@ impl CqNotify {
         }
     }
 
+    /// Something came that it was watched for.
+    pub(crate) fn seen(&self, id: CqId) {
+        if let Some(watcher) = self.watcher.get() {
+            watcher.push(id);
+        }
+    }
+
     pub(crate) fn wake_all(&self) {
         *self.times_ready.lock() += 1;
         self.readiness.notify_all();
@@ -51,6 +62,11 @@ impl CqNotify {
     /// the number, and who did so before is told.
     pub(crate) fn count_gone_peer(&self, _locked: &DeviceEngine) {
         self.peers_gone.fetch_add(1, Ordering::Release);
+    }
+
+    /// Whether it was watched until now.
+    pub(crate) fn unwatch(&self) -> bool {
+        self.watched.swap(false, Ordering::AcqRel)
     }
 
     /// Whether it was armed until now.
@@ -117,6 +133,8 @@ impl Device {
             channel: channel.map(|c| Arc::clone(c.queue())),
             wants_event: AtomicBool::new(false),
             armed: AtomicBool::new(false),
+            watcher: OnceLock::new(),
+            watched: AtomicBool::new(false),
             waiters: AtomicU32::new(0),
             times_ready: Mutex::new(0),
             readiness: Condvar::new(),
@@ -361,6 +379,35 @@ impl Cq {
         Ok(())
     }
 
+    /// Lets a channel hear of the next completion that its sender asked to announce, or that is an error, and of the end of
+    /// a peer ([`Cq::peers_gone`]): once for each call, whatever else is asked for and told to others. It is the same
+    /// channel in all calls. Completions that are there already do not count, as with [`Cq::req_notify`].
+    ///
+    /// # Errors
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`]; [`DeviceError::Unknown`]: the channel is another device's.
+    pub fn watch(&self, channel: &Channel) -> Result<(), DeviceError> {
+        let inner = &*self.0;
+        let shared = inner.device.shared();
+        shared.check()?;
+        if !inner.device.is(channel.device()) {
+            return Err(DeviceError::Unknown {
+                what: "completion channel",
+            });
+        }
+        inner
+            .notify
+            .watcher
+            .get_or_init(|| Arc::clone(channel.queue()));
+        shared.command(|engine| {
+            if !inner.notify.watched.swap(true, Ordering::AcqRel) {
+                shared.armed.fetch_add(1, Ordering::Relaxed);
+            }
+            engine.watch_cq(self.id())
+        })?;
+        shared.hand_over();
+        Ok(())
+    }
+
     /// How many sends are on their way that will complete here. The engine's thread sees to them meanwhile.
     ///
     /// # Errors
@@ -399,8 +446,12 @@ impl Drop for CqInner {
         if self.notify.disarm() {
             shared.armed.fetch_sub(1, Ordering::Relaxed);
         }
-        if let Some(channel) = &self.channel {
-            channel.queue().forget(|&event| event == id);
+        if self.notify.unwatch() {
+            shared.armed.fetch_sub(1, Ordering::Relaxed);
+        }
+        let channel = self.channel.as_ref().map(Channel::queue);
+        for events in channel.into_iter().chain(self.notify.watcher.get()) {
+            events.forget(|&event| event == id);
         }
         // Queue pairs hold their completion queues, so nothing uses it any more.
         if let Err(error) = shared.command(|engine| engine.destroy_cq(id)) {

@@ -155,6 +155,11 @@ impl<M> Context<M> {
         match pushed {
             Pushed::Quiet => {}
             Pushed::Ready => self.events.push_back(Event::CqReady(cq)),
+            Pushed::Seen => self.events.push_back(Event::CqSeen(cq)),
+            Pushed::ReadyAndSeen => {
+                self.events.push_back(Event::CqReady(cq));
+                self.events.push_back(Event::CqSeen(cq));
+            }
             Pushed::Overrun => {
                 self.events.push_back(Event::CqOverrun(cq));
                 self.broken.push(cq);

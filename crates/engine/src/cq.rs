@@ -130,6 +130,9 @@ pub(crate) enum Pushed {
     Quiet,
     /// The queue was armed: tell.
     Ready,
+    /// It was watched, and the entry is one of those that are watched for: tell.
+    Seen,
+    ReadyAndSeen,
     /// This entry broke the queue: tell, once.
     Overrun,
     /// The queue was broken before; the entry is lost.
@@ -160,6 +163,8 @@ pub(crate) struct Cq {
     pub(crate) shared: std::sync::Arc<CqShared>,
     lane: Lane,
     armed: Armed,
+    /// A solicited entry, or one with an error, raises an event of its own.
+    watched: bool,
     /// An entry was lost; nothing comes after it.
     broken: bool,
     /// Queue pairs that complete here, counted once for sends and once for receives.
@@ -187,6 +192,7 @@ impl Cq {
             shared: std::sync::Arc::new(shared),
             lane,
             armed: Armed::No,
+            watched: false,
             broken: false,
             users: 0,
         }
@@ -201,6 +207,10 @@ impl Cq {
                 Armed::Any
             };
         }
+    }
+
+    pub(crate) fn watch(&mut self) {
+        self.watched = true;
     }
 
     pub(crate) fn resize(&mut self, depth: u32) -> Result<(), Full> {
@@ -223,14 +233,20 @@ impl Cq {
         if self.broken || self.lane.push(entry).is_err() {
             return self.push_failed();
         }
-        if self.armed == Armed::No {
+        if self.armed == Armed::No && !self.watched {
             return Pushed::Quiet;
         }
-        if self.armed == Armed::Any || solicited || !entry.status.is_success() {
+        let special = solicited || !entry.status.is_success();
+        let seen = special && std::mem::take(&mut self.watched);
+        if self.armed == Armed::Any || special && self.armed == Armed::Solicited {
             self.armed = Armed::No;
-            return Pushed::Ready;
+            return if seen {
+                Pushed::ReadyAndSeen
+            } else {
+                Pushed::Ready
+            };
         }
-        Pushed::Quiet
+        if seen { Pushed::Seen } else { Pushed::Quiet }
     }
 
     #[cold]

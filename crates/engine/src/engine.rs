@@ -201,6 +201,20 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Ok(())
     }
 
+    /// The next solicited entry, or one with an error, raises one [`Event::CqSeen`], whatever the queue is armed for.
+    ///
+    /// # Errors
+    /// There is no such queue.
+    pub fn watch_cq(&mut self, cq: CqId) -> Result<(), EngineError> {
+        let cq = self
+            .x
+            .cqs
+            .get_mut(cq)
+            .ok_or(EngineError::NoSuch("completion queue"))?;
+        cq.watch();
+        Ok(())
+    }
+
     /// Destroys a completion queue.
     ///
     /// # Errors

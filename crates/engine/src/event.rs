@@ -12,6 +12,8 @@ use std::sync::Arc;
 pub enum Event {
     /// An armed completion queue got an entry; it is disarmed now.
     CqReady(CqId),
+    /// A watched completion queue got a solicited entry, or one with an error; it is watched no more.
+    CqSeen(CqId),
     /// A completion queue was full when an entry came. It is broken, and so are its queue pairs.
     CqOverrun(CqId),
     /// A queue pair went to the error state for a reason that no completion tells.

@@ -2,8 +2,8 @@
 
 use super::header::{Header, Kind};
 use super::name::reachable;
+use super::wake::Fds;
 use super::*;
-use std::os::fd::{AsRawFd, RawFd};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
@@ -50,11 +50,9 @@ impl Endpoint {
         // The end of a connection is for who looks or waits for events, too, unless a thread looks for it.
         let looks = self.ep_type == FI_EP_MSG && !self.domain.auto_progress;
         let hears = setup.eq.clone().filter(|_| looks);
-        let channel = if waits || hears.as_ref().is_some_and(|eq| eq.is_waitable()) {
-            Some(device.create_channel()?)
-        } else {
-            None
-        };
+        let hears_asleep = hears.as_ref().is_some_and(|eq| eq.is_waitable());
+        let channel_if = |wanted: bool| wanted.then(|| device.create_channel()).transpose();
+        let (channel, ends) = (channel_if(waits)?, channel_if(hears_asleep)?);
         let cq = device.create_cq(BUFFERS + 4 * SENDS, channel.as_ref())?;
         let srq = device.create_srq(self.group.id, BUFFERS, 1)?;
         let wish = setup
@@ -71,6 +69,7 @@ impl Endpoint {
             remote: setup.remote.clone(),
             cq,
             channel,
+            ends,
             srq,
             buffers: Buffers::new(),
             name: Mutex::new(wish),
@@ -94,11 +93,11 @@ impl Endpoint {
             };
             *live.serving.lock() = Some(self.domain.fabric.cm.serve(listener, Box::new(handler))?);
         }
-        let fd = live.channel.as_ref().map(|it| it.fd().as_raw_fd());
+        let fds = live.fds();
         let begun = self
-            .register(&setup, hears.as_ref(), fd)
+            .register(&setup, hears.as_ref(), fds)
             .and_then(|()| self.progress_by_itself());
-        let begins = begun.inspect_err(|_| self.deregister(&setup, hears.as_ref(), fd))?;
+        let begins = begun.inspect_err(|_| self.deregister(&setup, hears.as_ref(), fds))?;
         if self.live.set(live).is_err() {
             return Ok(());
         }
@@ -121,28 +120,23 @@ impl Endpoint {
     }
 
     /// Lets everything that drives the endpoint, or is driven by it, know of it.
-    fn register(
-        self: &Arc<Self>,
-        setup: &Setup,
-        hears: Option<&Arc<Eq>>,
-        fd: Option<RawFd>,
-    ) -> Result<()> {
+    fn register(self: &Arc<Self>, setup: &Setup, hears: Option<&Arc<Eq>>, fds: Fds) -> Result<()> {
         if let Some(srx) = &setup.srx {
             srx.attach(self, setup.av.as_ref())?;
         }
         for side in [&setup.tx, &setup.rx].into_iter().flatten() {
-            side.cq.attach(self, fd)?;
+            side.cq.attach(self, fds.completions)?;
         }
-        hears.map_or(Ok(()), |eq| eq.attach(self, fd))
+        hears.map_or(Ok(()), |eq| eq.attach(self, fds.ends))
     }
 
     /// Undoes that, as far as it came.
-    fn deregister(self: &Arc<Self>, setup: &Setup, hears: Option<&Arc<Eq>>, fd: Option<RawFd>) {
+    fn deregister(self: &Arc<Self>, setup: &Setup, hears: Option<&Arc<Eq>>, fds: Fds) {
         if let Some(eq) = hears {
-            eq.detach(self, fd);
+            eq.detach(self, fds.ends);
         }
         for side in [&setup.tx, &setup.rx].into_iter().flatten() {
-            side.cq.detach(self, fd);
+            side.cq.detach(self, fds.completions);
         }
         if let Some(srx) = &setup.srx {
             srx.detach(self);
@@ -248,10 +242,10 @@ impl Endpoint {
                 }
             }
         }
-        let fd = self.fd();
+        let fds = self.live.get().map_or(Fds::default(), Live::fds);
         let setup = std::mem::take(&mut *self.setup.lock());
         for side in [&setup.tx, &setup.rx].into_iter().flatten() {
-            side.cq.detach(self, fd);
+            side.cq.detach(self, fds.completions);
             side.cq.users.remove();
         }
         for counter in setup.counters.iter().flatten() {
@@ -276,7 +270,7 @@ impl Endpoint {
             av.users.remove();
         }
         if let Some(eq) = &setup.eq {
-            eq.detach(self, fd);
+            eq.detach(self, fds.ends);
             eq.forget(self.handle.load(Ordering::Relaxed));
             eq.users.remove();
         }

@@ -219,7 +219,9 @@ struct Live {
     counters: [Option<Arc<Counter>>; COUNTERS],
     remote: [Option<Arc<Counter>>; 2],
     cq: rkey_device::Cq,
+    /// What wakes who waits for completions, and who waits for nothing but the end of the connection.
     channel: Option<Channel>,
+    ends: Option<Channel>,
     srq: Srq,
     buffers: Buffers,
     /// Where peers find it.

@@ -1,9 +1,8 @@
 //! What wakes a program that waits for a completion queue or an event queue, and how it prepares to wait.
 //!
-//! The device has one channel for an endpoint, whose descriptor is in the sets of all queues of it that a program can
-//! wait for. Whoever waits for completions asks for everything, and who waits for events for the end of the connection
-//! only: for what a peer says last, and for the device's word that a peer is gone. Whoever takes an event from the
-//! channel asks anew, so that the others are still woken.
+//! The device has two channels for an endpoint: one for all completions, whose descriptor is in the sets of the completion
+//! queues that a program can wait for, and one for the end of the connection, in the set of its event queue: for what a
+//! peer says last, and for the device's word that a peer is gone. So messages wake nobody who waits for events.
 
 use super::*;
 use crate::cq::Armed;
@@ -17,7 +16,10 @@ impl Endpoint {
         let Some(live) = self.live.get() else {
             return Ok(armed);
         };
-        Self::ask_for_events(live, false)?;
+        if let Some(channel) = &live.channel {
+            while channel.try_next_event()?.is_some() {}
+            live.cq.req_notify(false)?;
+        }
         // What came before that is told to nobody any more.
         let mut state = live.state.lock();
         self.advance(live, &mut state);
@@ -38,28 +40,12 @@ impl Endpoint {
         let Some(live) = self.live.get() else {
             return Ok(());
         };
-        if Self::ask_for_events(live, true)? {
-            // That may have been for who waits for a completion queue: he has to ask for everything again.
-            for side in [&live.tx, &live.rx].into_iter().flatten() {
-                side.cq.nudge();
-            }
+        if let Some(ends) = &live.ends {
+            while ends.try_next_event()?.is_some() {}
+            live.cq.watch(ends)?;
         }
         self.advance(live, &mut live.state.lock());
         Ok(())
-    }
-
-    /// Takes what the descriptor was readable for, and lets it become so again: for everything, or for what peers say
-    /// last and for their ends. Says whether there was anything.
-    fn ask_for_events(live: &Live, ends_only: bool) -> Result<bool> {
-        let Some(channel) = &live.channel else {
-            return Ok(false);
-        };
-        let mut events = 0;
-        while channel.try_next_event()?.is_some() {
-            events += 1;
-        }
-        live.cq.req_notify(ends_only)?;
-        Ok(events > 0)
     }
 
     /// As [`Endpoint::progress`], for who reads an event queue and perhaps nothing else; whether there was anything
@@ -71,7 +57,7 @@ impl Endpoint {
         let Some(mut state) = live.state.try_lock() else {
             return false;
         };
-        let told = live.channel.as_ref().is_some_and(Channel::has_events);
+        let told = live.ends.as_ref().is_some_and(Channel::has_events);
         if live.cq.is_empty() && live.cq.peers_gone() == state.peers_gone && !told {
             return false;
         }
@@ -83,12 +69,23 @@ impl Endpoint {
         self.advance(live, &mut state);
         true
     }
+}
 
-    /// The descriptor of [`Endpoint::arm`].
-    pub(super) fn fd(&self) -> Option<RawFd> {
-        let live = self.live.get()?;
-        live.channel
-            .as_ref()
-            .map(|channel| channel.fd().as_raw_fd())
+/// What is readable when there is something to do for who has prepared to wait for it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Fds {
+    /// After [`Endpoint::arm`].
+    pub(super) completions: Option<RawFd>,
+    /// After [`Endpoint::arm_for_end`].
+    pub(super) ends: Option<RawFd>,
+}
+
+impl Live {
+    pub(super) fn fds(&self) -> Fds {
+        let fd = |channel: &Channel| channel.fd().as_raw_fd();
+        Fds {
+            completions: self.channel.as_ref().map(fd),
+            ends: self.ends.as_ref().map(fd),
+        }
     }
 }

@@ -307,11 +307,36 @@ fn send_messages() {
 /// A thread that waits for events is woken by the end, and by none of the messages that another thread takes.
 #[test]
 fn messages_do_not_wake_who_waits_for_events() {
-    const MESSAGES: usize = 500;
     if is_peer() {
         return send_messages();
     }
-    let mut peer = Peer::start("hearing::messages_do_not_wake_who_waits_for_events", &[]);
+    let test = "hearing::messages_do_not_wake_who_waits_for_events";
+    messages_wake_nobody(test, |end| {
+        until("a message", || match poll(end.cq.get()) {
+            Some(entry) => entry.map(|entry| entry.len).is_ok_and(|len| len == 8),
+            None => false,
+        });
+    });
+}
+
+/// The same while the other thread sleeps until they come.
+#[test]
+fn messages_wake_who_waits_for_them_and_nobody_else() {
+    if is_peer() {
+        return send_messages();
+    }
+    let test = "hearing::messages_wake_who_waits_for_them_and_nobody_else";
+    messages_wake_nobody(test, |end| {
+        let (fabric, cq) = (end.fabric.get(), end.cq.get());
+        while poll(cq).is_none() {
+            assert!(trywait(fabric, cq.cast()) != 0 || readable(descriptor(cq.cast())));
+        }
+    });
+}
+
+fn messages_wake_nobody(test: &str, take: impl Fn(End)) {
+    const MESSAGES: usize = 500;
+    let mut peer = Peer::start(test, &[]);
     let server = Server::open();
     peer.tell(&server.word());
     let end = server.accept(FI_PROGRESS_MANUAL);
@@ -331,10 +356,7 @@ fn messages_do_not_wake_who_waits_for_events() {
             let recv = || unsafe { ((*(*ep).msg).recv)(ep, at, 8, null_mut(), 0, null_mut()) };
             assert_eq!(again(recv), 0);
             peer.tell("1");
-            until("a message", || match poll(end.cq.get()) {
-                Some(entry) => entry.map(|entry| entry.len).is_ok_and(|len| len == 8),
-                None => false,
-            });
+            take(end);
         }
         // It may have slept at a lock on its way to its wait.
         let more = sleeps(&thread) - before;

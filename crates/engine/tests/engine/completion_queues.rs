@@ -141,3 +141,47 @@ fn armed_queues_raise_one_event() {
         .unwrap();
     assert_eq!(ready(&mut pair), 1, "an error counts as solicited");
 }
+
+/// A queue is watched for solicited entries and errors apart from what it is armed for.
+#[test]
+fn watched_queues_raise_an_event_of_their_own() {
+    let mut pair = Pair::new();
+    let [a, b] = pair.connect(|_, _| {});
+    let told = |pair: &mut Pair| {
+        let events = pair.nodes[1].events();
+        let ready = |e: &&Event| matches!(e, Event::CqReady(_));
+        let seen = |e: &&Event| matches!(e, Event::CqSeen(_));
+        (
+            events.iter().filter(ready).count(),
+            events.iter().filter(seen).count(),
+        )
+    };
+    let send = |pair: &mut Pair, solicited| {
+        pair.recv(1, &b, 5, &[]);
+        let mut request = SendRequest::new(1, send_work(), &[]);
+        request.flags.set(SendFlags::SOLICITED, solicited);
+        pair.send(0, &a, &request);
+        pair.settle();
+    };
+    pair.nodes[1].engine.watch_cq(b.cq.id()).unwrap();
+    pair.nodes[1].engine.arm_cq(b.cq.id(), false).unwrap();
+    send(&mut pair, false);
+    assert_eq!(told(&mut pair), (1, 0), "it is watched on");
+    send(&mut pair, true);
+    send(&mut pair, true);
+    assert_eq!(told(&mut pair), (0, 1), "once, and not armed any more");
+    for solicited_only in [false, true] {
+        pair.nodes[1].engine.watch_cq(b.cq.id()).unwrap();
+        let arm = pair.nodes[1].engine.arm_cq(b.cq.id(), solicited_only);
+        arm.unwrap();
+        send(&mut pair, true);
+        assert_eq!(told(&mut pair), (1, 1));
+    }
+    pair.nodes[1].engine.watch_cq(b.cq.id()).unwrap();
+    pair.recv(1, &b, 6, &[]);
+    pair.nodes[1]
+        .engine
+        .modify_qp(b.id, &QpAttributes::to(QpState::Error))
+        .unwrap();
+    assert_eq!(told(&mut pair), (0, 1), "an error is seen");
+}
