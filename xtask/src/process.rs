@@ -2,6 +2,7 @@
 //! program can be run as somebody else.
 
 use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -115,8 +116,9 @@ fn tee(
 fn watch(pid: u32, finished: &AtomicBool, stays: impl Fn() -> bool) -> bool {
     while !finished.load(Ordering::Acquire) {
         if !stays() {
-            let group = format!("-{pid}");
-            let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+            if let Some(group) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
             return true;
         }
         std::thread::sleep(PAUSE);
@@ -158,7 +160,7 @@ pub(crate) fn exists(program: &str) -> bool {
 
 /// Whether we are root.
 pub(crate) fn is_root() -> bool {
-    capture(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0")
+    rustix::process::geteuid().is_root()
 }
 
 /// A cargo command in `root`; the same cargo that runs us.
@@ -179,6 +181,7 @@ pub(crate) fn cargo(root: &std::path::Path) -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::kill_process;
 
     #[test]
     fn a_program_that_hangs_is_stopped() {
@@ -200,8 +203,8 @@ mod tests {
         let outcome = run_while(command, |said| !said.contains("begun")).expect("sh starts");
         assert!(outcome.timed_out && !outcome.ok);
         let pid = outcome.output.trim().trim_start_matches("begun ");
-        let killed = Command::new("kill").args(["-KILL", pid]).status();
-        assert!(killed.expect("kill starts").success(), "it had ended");
+        let pid = pid.parse().ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a number"), Signal::KILL).expect("it has not ended");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `rkey run`: the program finds the device, and to its caller it looks as if `rkey` was not there.
 
+use rustix::process::{Pid, Signal, kill_process};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -130,14 +131,7 @@ fn signals_reach_the_program() {
         let mut line = String::new();
         std::io::BufRead::read_line(&mut out, &mut line).unwrap();
         assert_eq!(line, "ready\n");
-        let pid = child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-TERM", &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
         let started = Instant::now();
         while child.try_wait().unwrap().is_none() && started.elapsed() < Duration::from_secs(20) {
             std::thread::sleep(Duration::from_millis(5));

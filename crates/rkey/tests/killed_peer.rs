@@ -4,6 +4,7 @@ mod common;
 
 use common::{ALL, LONG, device, pattern};
 use rkey::{Device, Error, RemoteKey};
+use rustix::process::{Pid, Signal, kill_process};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -191,11 +192,7 @@ fn a_queue_pair_that_was_shut_down_lets_no_peer_write() {
         .unwrap();
     let child = Sleeper(child);
     let pid = child.0.id();
-    let signal = |name: &str| {
-        let mut kill = Command::new("kill");
-        let status = kill.arg(name).arg(pid.to_string()).status();
-        assert!(status.unwrap().success());
-    };
+    let signal = |signal| kill_process(Pid::from_child(&child.0), signal).unwrap();
     let peer = listener.accept_timeout(LONG).unwrap();
     let theirs: RemoteKey = peer.receive().unwrap();
     let local = peer
@@ -203,7 +200,7 @@ fn a_queue_pair_that_was_shut_down_lets_no_peer_write() {
         .register(vec![0u8; LEN], rkey::Access::empty())
         .unwrap();
     peer.read(&local, 0..8, &theirs, 0).unwrap().wait().unwrap();
-    signal("-STOP");
+    signal(Signal::STOP);
     let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
         let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
         let state = stat.rsplit(')').next().unwrap().trim_start();
@@ -219,7 +216,7 @@ fn a_queue_pair_that_was_shut_down_lets_no_peer_write() {
     drop(peer.read(&local, .., &theirs, 0).unwrap());
     peer.queue_pair().shut_down().unwrap();
     local.write(0, &vec![7; LEN]).unwrap();
-    signal("-CONT");
+    signal(Signal::CONT);
     // Time for the peer to do wrong; right it does whatever the time.
     std::thread::sleep(Duration::from_millis(300));
     assert!(local.read_vec(..).unwrap().iter().all(|byte| *byte == 7));

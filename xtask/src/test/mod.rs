@@ -2,6 +2,7 @@
 
 mod fabric;
 mod failures;
+mod fresh;
 mod mpi;
 mod rdma_core;
 mod stages;

@@ -1,6 +1,6 @@
 //! The stages, in the order in which a mistake is cheapest to find.
 
-use super::{Report, Session, fabric, failures, mpi, rdma_core, summary, unprivileged};
+use super::{Report, Session, fabric, failures, fresh, mpi, rdma_core, summary, unprivileged};
 use crate::{conform, lint, packages, process, testbin};
 use anyhow::{Context, Result};
 use std::path::PathBuf;
@@ -102,12 +102,17 @@ pub(super) const ALL: &[Stage] = &[
         what: "the programs of the benchmarks build and run",
         run: peers,
     },
+    Stage {
+        name: "fresh",
+        what: "the README's commands in a minimal Debian 12, as its first user",
+        run: fresh::tests,
+    },
 ];
 
-/// Stages that run only when they are named: too slow for every run.
-pub(super) const ON_REQUEST: &[&str] = &["miri"];
+/// Stages that run only when they are named: too slow for every run, or only for root.
+pub(super) const ON_REQUEST: &[&str] = &["miri", "fresh"];
 
-const MINUTE: Duration = Duration::from_secs(60);
+pub(super) const MINUTE: Duration = Duration::from_secs(60);
 
 fn debian_packages(session: &Session<'_>) -> Result<Report> {
     Ok(Report::check(Ok(()), packages::ensure(session.install)?))
@@ -191,6 +196,10 @@ fn has_nextest(session: &Session<'_>) -> bool {
 }
 
 fn tests(session: &Session<'_>) -> Result<Report> {
+    // Builds the examples too: tests start them, and `cargo test --tests` does not build them.
+    let built = testbin::build_tests(session.root)?;
+    let listed = testbin::list(&built.tests)?;
+    let expected = listed.iter().filter(|test| !test.ignored).count();
     let mut command = process::cargo(session.root);
     let nextest = has_nextest(session);
     if nextest {
@@ -218,7 +227,15 @@ fn tests(session: &Session<'_>) -> Result<Report> {
     } else {
         "cargo test"
     };
-    suite(command, 20 * MINUTE, runner)
+    let mut report = suite(command, 20 * MINUTE, runner)?;
+    report.failures.extend(too_few(expected, &report));
+    Ok(report)
+}
+
+/// Both runners have to run every test that the test programs list.
+fn too_few(expected: usize, report: &Report) -> Option<String> {
+    let ran = report.passed + report.failures.len();
+    (ran < expected).then(|| format!("{ran} tests ran, the test programs list {expected}"))
 }
 
 fn doctests(session: &Session<'_>) -> Result<Report> {
@@ -403,4 +420,17 @@ fn peers(session: &Session<'_>) -> Result<Report> {
         "a benchmark or a peer did not run"
     };
     Ok(Report::check(told(ran, note), note))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_leaves_tests_out_fails() {
+        let mut report = Report::check(Ok(()), "");
+        report.failures.push("FAIL a".into());
+        assert_eq!(too_few(2, &report), None);
+        assert!(too_few(3, &report).is_some_and(|said| said.contains("2 tests ran")));
+    }
 }

@@ -1,0 +1,170 @@
+//! What a fresh root takes over from this machine so that it reaches the same package registries: variables,
+//! configuration files and certificates. Nothing here names a registry.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Variables that say how registries are reached, by their beginning.
+const PREFIXES: &[&str] = &[
+    "PIP_",
+    "CARGO_HTTP_",
+    "CARGO_NET_",
+    "CARGO_REGISTRIES_",
+    "CARGO_REGISTRY_",
+    "CARGO_SOURCE_",
+];
+
+/// The same, by name.
+const NAMES: &[&str] = &[
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "all_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "ALL_PROXY",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "CURL_CA_BUNDLE",
+    "REQUESTS_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+];
+
+/// Files and folders of the system; those that exist are mounted read-only at the same place.
+const SYSTEM: &[&str] = &[
+    "/etc/apt",
+    "/usr/share/keyrings",
+    "/etc/pip.conf",
+    "/etc/resolv.conf",
+    "/etc/hosts",
+];
+
+/// The same below the user's home.
+const HOME: &[&str] = &[".pip/pip.conf", ".config/pip/pip.conf"];
+
+/// The same below cargo's home.
+const CARGO: &[&str] = &["config.toml", "config", "credentials.toml"];
+
+/// Certificates. They are copied: packages add to them.
+pub(super) const CERTIFICATES: &[&str] = &["/etc/ssl/certs", "/usr/local/share/ca-certificates"];
+
+/// The home of the first user of the fresh root.
+pub(super) const NEW_HOME: &str = "/root";
+
+/// What is handed over.
+pub(super) struct Host {
+    /// Variables and their values.
+    pub(super) variables: Vec<(String, OsString)>,
+    /// Paths of this machine and where they appear in the root.
+    pub(super) binds: BTreeMap<PathBuf, PathBuf>,
+}
+
+impl Host {
+    /// Takes from `environment` and from the files that `exists` knows.
+    pub(super) fn of(
+        environment: impl Iterator<Item = (OsString, OsString)>,
+        exists: impl Fn(&Path) -> bool,
+    ) -> Self {
+        let environment: BTreeMap<OsString, OsString> = environment.collect();
+        let folder = |name: &str| environment.get(&OsString::from(name)).map(PathBuf::from);
+        let home = folder("HOME").unwrap_or_else(|| NEW_HOME.into());
+        let cargo = folder("CARGO_HOME").unwrap_or_else(|| home.join(".cargo"));
+        let new_home = Path::new(NEW_HOME);
+        let mut wanted: Vec<(PathBuf, PathBuf)> = Vec::new();
+        wanted.extend(SYSTEM.iter().map(|path| (path.into(), path.into())));
+        wanted.extend(HOME.iter().map(|p| (home.join(p), new_home.join(p))));
+        wanted.extend(
+            CARGO
+                .iter()
+                .map(|p| (cargo.join(p), new_home.join(".cargo").join(p))),
+        );
+        let mut variables = Vec::new();
+        for (name, value) in &environment {
+            let Some(text) = name.to_str().filter(|name| is_handed_over(name)) else {
+                continue;
+            };
+            variables.push((text.to_owned(), value.clone()));
+            // A variable may name a file or a folder, which then has to be there as well.
+            let path = PathBuf::from(value);
+            let copied = |path: &Path| CERTIFICATES.iter().any(|folder| path.starts_with(folder));
+            if path.is_absolute() && !copied(&path) {
+                wanted.push((path.clone(), path));
+            }
+        }
+        let binds = wanted.into_iter().filter(|(from, _)| exists(from));
+        Self {
+            variables,
+            binds: binds.collect(),
+        }
+    }
+}
+
+fn is_handed_over(name: &str) -> bool {
+    NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(variables: &[(&str, &str)], files: &[&str]) -> Host {
+        let environment = variables.iter().map(|(n, v)| (n.into(), v.into()));
+        Host::of(environment, |path| {
+            files.iter().any(|f| Path::new(f) == path)
+        })
+    }
+
+    #[test]
+    fn only_what_leads_to_registries_is_handed_over() {
+        let host = host(
+            &[
+                ("https_proxy", "http://p:1"),
+                ("PIP_CERT", "/c"),
+                ("RKEY_LOG", "debug"),
+            ],
+            &[],
+        );
+        let names: Vec<&str> = host
+            .variables
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .collect();
+        assert_eq!(names, ["PIP_CERT", "https_proxy"]);
+        assert!(host.binds.is_empty(), "nothing of it exists");
+    }
+
+    #[test]
+    fn a_file_that_a_variable_names_comes_along() {
+        let host = host(
+            &[
+                ("PIP_CERT", "/opt/ca.pem"),
+                ("SSL_CERT_DIR", "/etc/ssl/certs"),
+            ],
+            &["/opt/ca.pem", "/etc/ssl/certs"],
+        );
+        assert_eq!(
+            host.binds[Path::new("/opt/ca.pem")],
+            Path::new("/opt/ca.pem")
+        );
+        assert_eq!(host.binds.len(), 1, "certificates are copied");
+    }
+
+    #[test]
+    fn cargo_and_pip_find_their_configuration_in_the_new_home() {
+        let files = [
+            "/home/a/.pip/pip.conf",
+            "/data/cargo/config.toml",
+            "/etc/apt",
+        ];
+        let host = host(
+            &[("HOME", "/home/a"), ("CARGO_HOME", "/data/cargo")],
+            &files,
+        );
+        let at = |from: &str| host.binds.get(Path::new(from)).map(PathBuf::as_path);
+        assert_eq!(at(files[0]), Some(Path::new("/root/.pip/pip.conf")));
+        assert_eq!(at(files[1]), Some(Path::new("/root/.cargo/config.toml")));
+        assert_eq!(at(files[2]), Some(Path::new("/etc/apt")));
+    }
+}

@@ -1,0 +1,206 @@
+//! The README's commands as the first user of a fresh machine runs them: a minimal Debian 12 in a folder, with git, the
+//! certificates, a C linker and the Rust toolchain that runs us, and a clean clone of what is committed.
+
+mod host;
+
+use super::stages::{self, MINUTE};
+use super::{Report, Session, failures};
+use crate::process;
+use anyhow::{Context, Result, ensure};
+use host::{CERTIFICATES, Host, NEW_HOME};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What the README says is needed beside Rust, in Debian's words.
+const LINKER: &str = "gcc libc6-dev";
+
+/// Where the toolchain appears in the root.
+const TOOLCHAIN: &str = "/opt/rust";
+
+/// Where the clone is in the root.
+const CLONE: &str = "/root/rkey";
+
+const ENTER: &str = include_str!("enter.sh");
+
+/// Builds the root and runs the commands in it.
+pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
+    ensure!(process::is_root(), "only root can build a root of its own");
+    ensure!(
+        process::exists("debootstrap"),
+        "run as root: apt-get install debootstrap"
+    );
+    let readme = fs::read_to_string(session.root.join("README.md"))?;
+    let commands = commands(&readme);
+    ensure!(commands.len() == 2, "the README's commands: {commands:?}");
+    let root = stages::in_target(session, "fresh")?.join("root");
+    debootstrap(&root)?;
+    let fresh = Fresh {
+        host: Host::of(std::env::vars_os(), Path::exists),
+        toolchain: toolchain(session)?,
+        root,
+    };
+    fresh.write_binds()?;
+    fresh.copy_certificates()?;
+    fresh.clone_of(session.root)?;
+    let mut report = Report {
+        passed: 0,
+        failures: Vec::new(),
+        note: String::new(),
+        skipped: false,
+    };
+    fresh.run(
+        &format!("apt-get update -q && apt-get install -q -y --no-install-recommends {LINKER}"),
+        &mut report,
+    )?;
+    for command in &commands {
+        let last = fresh.run(&format!("cd {CLONE} && {command}"), &mut report)?;
+        if !report.note.is_empty() {
+            report.note.push_str("; ");
+        }
+        report.note.push_str(&format!("{command}: {last}"));
+    }
+    if report.failures.is_empty() {
+        fs::remove_dir_all(&fresh.root).context("removing the fresh root")?;
+    }
+    Ok(report)
+}
+
+/// The commands of the README's first block of shell lines, without their comments.
+fn commands(readme: &str) -> Vec<String> {
+    readme
+        .lines()
+        .skip_while(|line| *line != "```sh")
+        .skip(1)
+        .take_while(|line| *line != "```")
+        .map(|line| line.split('#').next().unwrap_or("").trim().to_owned())
+        .filter(|command| !command.is_empty())
+        .collect()
+}
+
+/// A minimal Debian 12 with git and certificates, in place of what is at `root`.
+fn debootstrap(root: &Path) -> Result<()> {
+    if root.exists() {
+        fs::remove_dir_all(root).with_context(|| format!("removing {}", root.display()))?;
+    }
+    fs::create_dir_all(root)?;
+    let mut command = Command::new("debootstrap");
+    command.args([
+        "--variant=minbase",
+        "--include=git,ca-certificates",
+        "bookworm",
+    ]);
+    command.arg(root).args(mirror());
+    let outcome = process::run(command, 20 * MINUTE)?;
+    ensure!(outcome.ok, "debootstrap failed");
+    Ok(())
+}
+
+/// Where this machine's apt finds Debian 12; none when this is another system, which leaves debootstrap its default.
+fn mirror() -> Option<String> {
+    let mut command = Command::new("apt-get");
+    command.args(["indextargets", "--format", "$(REPO_URI)"]);
+    command.args([
+        "Created-By: Packages",
+        "Codename: bookworm",
+        "Component: main",
+    ]);
+    let found = process::capture(&mut command).ok()?;
+    found.lines().next().map(str::to_owned)
+}
+
+/// The folder of the toolchain that runs us.
+fn toolchain(session: &Session<'_>) -> Result<PathBuf> {
+    let mut command = Command::new("rustc");
+    command
+        .args(["--print", "sysroot"])
+        .current_dir(session.root);
+    Ok(process::capture(&mut command)?.trim().into())
+}
+
+/// A root and what it takes from this machine.
+struct Fresh {
+    root: PathBuf,
+    host: Host,
+    toolchain: PathBuf,
+}
+
+impl Fresh {
+    fn beside(&self, name: &str) -> PathBuf {
+        self.root.with_file_name(name)
+    }
+
+    /// Writes what `enter.sh` reads, and the script itself.
+    fn write_binds(&self) -> Result<()> {
+        let toolchain = PathBuf::from(TOOLCHAIN);
+        let binds = self.host.binds.iter();
+        let binds: String = binds
+            .chain([(&self.toolchain, &toolchain)])
+            .map(|(from, to)| format!("{}\t{}\n", from.display(), to.display()))
+            .collect();
+        fs::write(self.beside("binds"), binds)?;
+        fs::write(self.beside("enter.sh"), ENTER)?;
+        Ok(())
+    }
+
+    fn copy_certificates(&self) -> Result<()> {
+        for folder in CERTIFICATES.iter().filter(|path| Path::new(path).exists()) {
+            let mut command = Command::new("cp");
+            command.args(["-a", "--remove-destination", &format!("{folder}/.")]);
+            command.arg(format!("{}{folder}/", self.root.display()));
+            process::capture(&mut command)?;
+        }
+        Ok(())
+    }
+
+    /// Clones what is committed in `checkout`.
+    fn clone_of(&self, checkout: &Path) -> Result<()> {
+        let mut command = Command::new("git");
+        command.args(["clone", "--quiet", "--no-hardlinks"]);
+        command.arg(checkout);
+        command.arg(format!("{}{CLONE}", self.root.display()));
+        process::capture(&mut command)?;
+        Ok(())
+    }
+
+    /// Runs a line of shell in the root as one check; returns the last line that it printed.
+    fn run(&self, line: &str, report: &mut Report) -> Result<String> {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh"]);
+        command.args([
+            self.beside("enter.sh"),
+            self.root.clone(),
+            self.beside("binds"),
+        ]);
+        command.args(["sh", "-c", line]);
+        // Nothing else of our environment.
+        command.env_clear().env("HOME", NEW_HOME);
+        command.env(
+            "PATH",
+            format!("{TOOLCHAIN}/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+        );
+        command.envs(self.host.variables.iter().cloned());
+        println!("\n=== fresh: {line}");
+        let outcome = process::run(command, 150 * MINUTE)?;
+        report.add(match outcome.ok {
+            true => Ok(()),
+            false => Err(failures::of_program(line, &outcome.output)),
+        });
+        let last = outcome.output.lines().rfind(|line| !line.trim().is_empty());
+        Ok(last.unwrap_or_default().trim().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commands_are_those_of_the_readme() {
+        let readme = include_str!("../../../../README.md");
+        assert_eq!(
+            commands(readme),
+            ["cargo run --release -- demo", "cargo xtask test"]
+        );
+    }
+}
