@@ -2,6 +2,7 @@
 //! change, private bytes never leave, and the engine comes back.
 
 use crate::hostile::{HOSTILE, HostileLink};
+use crate::mutate::mix;
 use rkey_base::memory::ArenaMemory;
 use rkey_base::range::VaRange;
 use rkey_core::{Access, Limits, Protection, Region, RegionSpec, Secrets, WireKey};
@@ -14,14 +15,15 @@ use std::sync::Arc;
 
 const BASE: u64 = 0x1000_0000;
 const PART: u64 = 4096;
-/// What lies where, in parts of 4 KiB.
+/// What lies where, in parts of 4 KiB. No key grants the private ones.
 const GUARD: u64 = 0;
 const OPEN: u64 = 1;
 const READABLE: u64 = 2;
 const SECRET: u64 = 3;
 const LOCAL: u64 = 4;
+const END: u64 = 5;
 const PARTS: u64 = 6;
-const SECRET_BYTE: u8 = 0xee;
+const PRIVATE: [u64; 3] = [GUARD, SECRET, END];
 const QPN: u32 = 0x123;
 const PEER_QPN: u32 = 0x456;
 
@@ -34,6 +36,8 @@ struct World {
     open: Region,
     readable: Region,
     local: Region,
+    /// What the private parts are full of.
+    secret: [u8; 8],
     now: u64,
     posted: u64,
 }
@@ -43,7 +47,7 @@ struct World {
 /// # Panics
 /// When a byte changed that was not granted, or a secret left.
 pub fn run(bytes: &[u8]) {
-    let Some(mut world) = World::new() else {
+    let Some(mut world) = World::new(secret_for(bytes)) else {
         return;
     };
     let mut script = Script { bytes };
@@ -56,17 +60,43 @@ pub fn run(bytes: &[u8]) {
     world.check();
 }
 
+/// Eight bytes that a script cannot contain but by chance: they depend on all of it. So bytes of the peer that come
+/// back to it, in a refusal or out of memory that it may write, are never taken for private ones.
+fn secret_for(script: &[u8]) -> [u8; 8] {
+    let start = mix(script.len() as u64 + 1);
+    let word = script
+        .iter()
+        .fold(start, |word, byte| mix(word ^ u64::from(*byte)));
+    word.to_le_bytes()
+}
+
+/// What a part holds at the beginning, from any multiple of 8 on.
+fn content(part: u64, secret: [u8; 8]) -> [u8; 8] {
+    match PRIVATE.contains(&part) {
+        true => secret,
+        false => [part as u8; 8],
+    }
+}
+
+/// Whether `answer` has eight bytes of a private part, or four behind the end of the readable one.
+fn leaks(answer: &[u8], secret: [u8; 8]) -> bool {
+    let word = u64::from_le_bytes(secret);
+    let end = [content(READABLE, secret), secret].concat();
+    answer.windows(8).any(|window| {
+        let inside = <[u8; 8]>::try_from(window).map(u64::from_le_bytes);
+        // Wherever in the pattern it begins.
+        inside.is_ok_and(|inside| (0..8).any(|bytes| inside.rotate_left(8 * bytes) == word))
+            || window == &end[4..12]
+    })
+}
+
 impl World {
     /// None when the engine refuses the set-up, which the engine's own tests cover.
-    fn new() -> Option<Self> {
+    fn new(secret: [u8; 8]) -> Option<Self> {
         let memory = Arc::new(ArenaMemory::new(BASE, (PARTS * PART) as usize));
         for part in 0..PARTS {
-            let byte = if part == SECRET {
-                SECRET_BYTE
-            } else {
-                part as u8
-            };
-            memory.write(BASE + part * PART, &[byte; PART as usize]);
+            let bytes = content(part, secret).repeat(PART as usize / 8);
+            memory.write(BASE + part * PART, &bytes);
         }
         let limits = Limits {
             key_slots: 64,
@@ -102,6 +132,7 @@ impl World {
             open,
             readable,
             local,
+            secret,
             now: 0,
             posted: 0,
         };
@@ -291,21 +322,17 @@ impl World {
     }
 
     fn check(&self) {
-        for part in [GUARD, READABLE, SECRET, PARTS - 1] {
-            let byte = if part == SECRET {
-                SECRET_BYTE
-            } else {
-                part as u8
-            };
+        for part in [GUARD, READABLE, SECRET, END] {
             let bytes = self.memory.read(BASE + part * PART, PART as usize);
+            let expected = content(part, self.secret);
             assert!(
-                bytes.iter().all(|b| *b == byte),
+                bytes.chunks(8).all(|chunk| chunk == expected),
                 "part {part} of the memory changed without a grant"
             );
         }
         let link = self.engine.link(self.link);
         let mut answers = link.iter().flat_map(|link| &link.answers);
-        let leaked = answers.any(|answer| answer.windows(4).any(|w| w == [SECRET_BYTE; 4]));
+        let leaked = answers.any(|answer| leaks(answer, self.secret));
         assert!(!leaked, "private bytes left");
     }
 }
@@ -359,10 +386,14 @@ impl Script<'_> {
 mod tests {
     use super::*;
 
-    /// The script engine is of use only if its usual choices get through to the memory.
-    #[test]
-    fn a_plain_write_arrives() {
-        let mut world = World::new().expect("the engine takes the set-up");
+    const SECRET_BYTES: [u8; 8] = *b"\x91\x5e\xc2\x07\xaa\x30\xf8\x6d";
+
+    fn world() -> World {
+        World::new(SECRET_BYTES).expect("the engine takes the set-up")
+    }
+
+    /// A write of 8 bytes, as the peer's link would bring it.
+    fn write_of(payload: [u8; 8], address: u64, key: u64) -> [u8; 256] {
         let mut slot = [0_u8; 256];
         let mut put = |at: usize, bytes: &[u8]| slot[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, &1_u32.to_le_bytes());
@@ -371,21 +402,71 @@ mod tests {
         put(8, &QPN.to_le_bytes());
         put(12, &PEER_QPN.to_le_bytes());
         put(20, &8_u32.to_le_bytes());
-        put(24, &(BASE + OPEN * PART).to_le_bytes());
-        put(32, &u64::from(world.open.key.0).to_le_bytes());
+        put(24, &address.to_le_bytes());
+        put(32, &key.to_le_bytes());
         put(44, &8_u32.to_le_bytes());
-        put(48, b"arrived!");
+        put(48, &payload);
+        slot
+    }
+
+    fn deliver(world: &mut World, slot: &[u8; 256]) {
         let link = world.engine.link_mut(world.link).expect("attached");
-        assert!(link.deliver(&slot, false));
+        assert!(link.deliver(slot, false));
         world.drive();
+    }
+
+    fn answers(world: &mut World) -> &mut Vec<Vec<u8>> {
+        let link = world.engine.link_mut(world.link).expect("attached");
+        &mut link.answers
+    }
+
+    /// The script engine is of use only if its usual choices get through to the memory.
+    #[test]
+    fn a_plain_write_arrives() {
+        let mut world = world();
+        let key = u64::from(world.open.key.0);
+        deliver(&mut world, &write_of(*b"arrived!", BASE + OPEN * PART, key));
         assert_eq!(world.memory.read(BASE + OPEN * PART, 8), b"arrived!");
+        world.check();
+    }
+
+    /// A refusal repeats the address of the request. A fuzzer that chose 0xee for all of it stopped here while the private
+    /// bytes were 0xee too.
+    #[test]
+    fn a_refusal_that_repeats_the_request_is_no_leak() {
+        let mut world = world();
+        let address = u64::from_le_bytes([0xee; 8]);
+        deliver(&mut world, &write_of([0xee; 8], address, 0xeeee_eeee));
+        let repeated = |answer: &Vec<u8>| answer.windows(4).any(|w| w == [0xee; 4]);
+        assert!(answers(&mut world).iter().any(repeated));
+        world.check();
+    }
+
+    #[test]
+    fn a_leak_is_seen_wherever_it_begins() {
+        for at in 0..8 {
+            let mut private = SECRET_BYTES.repeat(2);
+            private.rotate_left(at);
+            assert!(leaks(&private[..8], SECRET_BYTES), "{at}");
+            assert!(!leaks(&private[..7], SECRET_BYTES), "{at}");
+        }
+        let past_the_end = [&[READABLE as u8; 100][..], &SECRET_BYTES[..4]].concat();
+        assert!(leaks(&past_the_end, SECRET_BYTES));
+    }
+
+    #[test]
+    #[should_panic(expected = "private bytes left")]
+    fn the_check_sees_a_leak() {
+        let mut world = world();
+        let private = world.memory.read(BASE + SECRET * PART + 3, 8);
+        answers(&mut world).push(private);
         world.check();
     }
 
     #[test]
     #[should_panic(expected = "without a grant")]
     fn the_check_sees_a_change() {
-        let world = World::new().expect("the engine takes the set-up");
+        let world = world();
         world.memory.write(BASE + GUARD * PART + 100, &[9]);
         world.check();
     }
