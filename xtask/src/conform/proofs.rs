@@ -1,8 +1,40 @@
-//! Tests that say which clauses they show: `/// Proves: VB-010, FI-098` above a `#[test]`, or the second argument of a
-//! `CHECK` in C.
+//! Tests that say which clauses they show, above a `#[test]`:
+//!
+//! * `/// Proves: VB-010, FI-098`
+//! * `/// Proves partly: FI-192 (what is missing)`: a part is shown; the words in brackets may be left out.
+//! * `/// Proves in strict mode: FI-161`: shown with `FI_RKEY_STRICT=1` only.
+//!
+//! A `CHECK` in C lists clauses in its second argument; those behind the word `partly` are shown in part.
 
 use super::clauses::is_id;
 use crate::source::Tree;
+
+/// How far a test shows a clause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Extent {
+    /// All of it.
+    Whole,
+    /// All of it, where the program has asked for the letter of the page.
+    Strict,
+    /// A part.
+    Part,
+}
+
+/// The forms of a citation, by what follows `Proves`.
+const FORMS: &[(&str, Extent)] = &[
+    (":", Extent::Whole),
+    (" in strict mode:", Extent::Strict),
+    (" partly:", Extent::Part),
+];
+
+/// A clause that a test cites.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Citation {
+    pub(super) id: String,
+    pub(super) extent: Extent,
+    /// What a test of a part leaves out; empty when it does not say.
+    pub(super) missing: String,
+}
 
 /// One such comment.
 pub(super) struct Proof {
@@ -13,12 +45,19 @@ pub(super) struct Proof {
     /// Name of the test function; none when no test follows.
     pub(super) test: Option<String>,
     /// The clauses.
-    pub(super) ids: Vec<String>,
+    pub(super) cited: Vec<Citation>,
+    /// Why the comment cannot be read, if it cannot.
+    pub(super) problem: Option<String>,
     /// A check in C: its stage runs all of them, and cargo knows none.
     pub(super) of_stage: bool,
 }
 
 impl Proof {
+    /// The names of the clauses.
+    pub(super) fn ids(&self) -> impl Iterator<Item = &str> {
+        self.cited.iter().map(|citation| citation.id.as_str())
+    }
+
     /// Whether the test goes through the API that its clauses are about. Front ends live in abi/;
     /// a test of any other crate shows the rule, not the call.
     pub(super) fn through_api(&self) -> bool {
@@ -39,10 +78,9 @@ pub(super) fn find(tree: &Tree) -> Vec<Proof> {
     {
         let lines: Vec<&str> = file.text.lines().collect();
         for (index, line) in lines.iter().enumerate() {
-            let Some(list) = line.trim_start().strip_prefix("/// Proves:") else {
+            let Some((cited, problem)) = comment(line.trim_start()) else {
                 continue;
             };
-            let ids = ids(list);
             let test = test_below(&lines[index + 1..]);
             let place = format!("{}:{}", file.path, index + 1);
             // A second line above the same test adds to the first.
@@ -50,12 +88,16 @@ pub(super) fn find(tree: &Tree) -> Vec<Proof> {
                 .last_mut()
                 .filter(|last| last.test == test && same_file(&last.place, &file.path))
             {
-                Some(last) if test.is_some() => last.ids.extend(ids),
+                Some(last) if test.is_some() => {
+                    last.cited.extend(cited);
+                    last.problem = last.problem.take().or(problem);
+                }
                 _ => proofs.push(Proof {
                     package: package(tree, &file.path),
                     place,
                     test,
-                    ids,
+                    cited,
+                    problem,
                     of_stage: false,
                 }),
             }
@@ -63,6 +105,33 @@ pub(super) fn find(tree: &Tree) -> Vec<Proof> {
     }
     proofs.extend(checks(tree));
     proofs
+}
+
+/// What a line of a comment cites, and why it cannot be read; none when it cites nothing.
+fn comment(line: &str) -> Option<(Vec<Citation>, Option<String>)> {
+    let rest = line.strip_prefix("/// Proves")?;
+    let form = FORMS.iter().find(|(form, _)| rest.starts_with(form));
+    let Some((form, extent)) = form else {
+        // Prose may begin with this word; a clause in it is meant as a citation.
+        let problem = format!("`{line}` is no form of a citation");
+        return (!ids(rest).is_empty()).then(|| (Vec::new(), Some(problem)));
+    };
+    let (list, missing) = rest[form.len()..]
+        .split_once('(')
+        .unwrap_or((&rest[form.len()..], ""));
+    let missing = missing.trim().trim_end_matches(['.', ')']);
+    let cited: Vec<Citation> = ids(list)
+        .into_iter()
+        .map(|id| Citation {
+            id,
+            extent: *extent,
+            missing: missing.to_owned(),
+        })
+        .collect();
+    let problem = cited
+        .is_empty()
+        .then(|| format!("`{line}` names no clause"));
+    Some((cited, problem))
 }
 
 /// Where the checks in C are, and the stage that runs them.
@@ -81,17 +150,28 @@ fn checks(tree: &Tree) -> Vec<Proof> {
             else {
                 continue;
             };
-            // A line without clauses has them on the next one, where nobody would find them.
-            let listed = ids(rest.split('"').nth(1).unwrap_or_default());
-            let ids = match listed.is_empty() {
-                true => vec![format!("{name} names no clause on its line")],
-                false => listed,
+            let list = rest.split('"').nth(1).unwrap_or_default();
+            let (whole, part) = list.split_once("partly").unwrap_or((list, ""));
+            let of = |list, extent| {
+                ids(list).into_iter().map(move |id| Citation {
+                    id,
+                    extent,
+                    missing: String::new(),
+                })
             };
+            let cited: Vec<Citation> = of(whole, Extent::Whole)
+                .chain(of(part, Extent::Part))
+                .collect();
+            // They may be on the next line, which is not read.
+            let problem = cited
+                .is_empty()
+                .then(|| format!("{name} names no clause on its line"));
             proofs.push(Proof {
                 package: format!("stage {STAGE}"),
                 place: format!("{}:{}", file.path, index + 1),
                 test: Some(name.to_owned()),
-                ids,
+                cited,
+                problem,
                 of_stage: true,
             });
         }
@@ -148,4 +228,69 @@ fn package(tree: &Tree, path: &str) -> String {
         }
     }
     String::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Vec<(String, Extent, String)> {
+        let (cited, problem) = comment(line).expect("a citation");
+        assert_eq!(problem, None);
+        let fields = |c: Citation| (c.id, c.extent, c.missing);
+        cited.into_iter().map(fields).collect()
+    }
+
+    #[test]
+    fn the_three_forms_are_read() {
+        let one = |id: &str, extent, missing: &str| (id.to_owned(), extent, missing.to_owned());
+        assert_eq!(
+            read("/// Proves: VB-010, FI-098"),
+            [
+                one("VB-010", Extent::Whole, ""),
+                one("FI-098", Extent::Whole, "")
+            ]
+        );
+        assert_eq!(
+            read("/// Proves in strict mode: FI-161"),
+            [one("FI-161", Extent::Strict, "")]
+        );
+        assert_eq!(
+            read("/// Proves partly: FI-192, FI-I10 (not on datagram endpoints, see FI-001)."),
+            [
+                one(
+                    "FI-192",
+                    Extent::Part,
+                    "not on datagram endpoints, see FI-001"
+                ),
+                one(
+                    "FI-I10",
+                    Extent::Part,
+                    "not on datagram endpoints, see FI-001"
+                )
+            ]
+        );
+        assert_eq!(
+            read("/// Proves partly: FI-192"),
+            [one("FI-192", Extent::Part, "")]
+        );
+    }
+
+    #[test]
+    fn a_form_that_is_not_known_is_a_problem() {
+        let problem = |line| comment(line).and_then(|(_, problem)| problem);
+        assert!(problem("/// Proves mostly: FI-192").is_some());
+        assert!(problem("/// Proves: everything").is_some());
+        assert_eq!(comment("/// Proves that a key ends"), None);
+        assert_eq!(comment("/// Shows: FI-192"), None);
+    }
+
+    #[test]
+    fn comments_above_one_test_are_taken_together() {
+        let test = "/// Proves: FI-001\n/// Proves partly: FI-002 (the rest)\n#[test]\nfn a() {}\n";
+        let proofs = find(&Tree::of(&[("abi/fabric/tests/a.rs", test)]));
+        let extents: Vec<Extent> = proofs[0].cited.iter().map(|c| c.extent).collect();
+        assert_eq!(proofs.len(), 1);
+        assert_eq!(extents, [Extent::Whole, Extent::Part]);
+    }
 }

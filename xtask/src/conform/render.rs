@@ -1,42 +1,27 @@
 //! The conformance table as a document: totals first, then every clause.
 
 use super::clauses::Section;
-use super::proofs::Proof;
-use super::reasons::{of_clause, of_section};
-use std::collections::BTreeMap;
+use super::proofs::{Extent, Proof};
+use super::reasons;
+use super::state::{Evidence, State};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// The whole document.
 pub(super) fn table(sections: &[Section], proofs: &[Proof]) -> String {
-    let mut by_id: BTreeMap<&str, Vec<&Proof>> = BTreeMap::new();
-    for proof in proofs {
-        for id in &proof.ids {
-            by_id.entry(id).or_default().push(proof);
-        }
-    }
+    let evidence = Evidence::of(proofs);
     let mut out = String::from(HEAD);
-    totals(&mut out, sections, &by_id);
+    totals(&mut out, sections, &evidence);
     for section in sections {
-        let states: Vec<State> = section
-            .clauses
-            .iter()
-            .map(|c| State::of(by_id.get(c.id.as_str())))
-            .collect();
-        let count = |state| states.iter().filter(|s| **s == state).count();
-        let _ = write!(out, "\n## {}\n\n", section.title);
-        if count(State::Shown) < states.len() {
-            let (all, rules, open) = (states.len(), count(State::Rule), count(State::Open));
-            let _ = writeln!(
-                out,
-                "{all} clauses: {rules} rules, {open} open: {}.\n",
-                of_section(&section.title)
-            );
-        }
+        let _ = write!(
+            out,
+            "\n## {}\n\n{}\n\n",
+            section.title,
+            summary(section, &evidence)
+        );
         out.push_str("| id | kind | clause | state |\n| --- | --- | --- | --- |\n");
         for clause in &section.clauses {
-            let state = by_id
-                .get(clause.id.as_str())
-                .map_or_else(|| open(&clause.id), |found| shown(found));
+            let state = row(&clause.id, &evidence);
             let _ = writeln!(
                 out,
                 "| {} | {} | {} | {state} |",
@@ -47,59 +32,113 @@ pub(super) fn table(sections: &[Section], proofs: &[Proof]) -> String {
     out
 }
 
-/// How far a clause is shown.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Through the API that it is about.
-    Shown,
-    /// The rule that it states, below the API.
-    Rule,
-    /// Not at all.
-    Open,
-}
-
-impl State {
-    fn of(proofs: Option<&Vec<&Proof>>) -> Self {
-        match proofs {
-            Some(proofs) if proofs.iter().any(|proof| proof.through_api()) => Self::Shown,
-            Some(_) => Self::Rule,
-            None => Self::Open,
-        }
-    }
-}
-
 const HEAD: &str = "# Conformance\n\n\
     Written by `cargo xtask conform`; do not edit. The clauses are those of [the list](spec/clauses.md): what the manual pages of\n\
     `fi_mr`, `ibv_reg_mr` and `dat_rmr_bind` require, in our words. Tests that run in `cargo xtask test` cite clauses (`/// Proves: ID`);\n\
     so do the checks in C of its stage `fabric`, which run [with other providers](fabric-differences.md) too.\n\n\
     * **shown**: a test shows it through the API that the clause is about.\n\
+    * **strict**: the same with `FI_RKEY_STRICT=1`. Without it rkey does what other providers do, and warns.\n\
+    * **partly**: tests show a part; what they show or leave out stands in brackets.\n\
     * **rule**: tests of the core, the engine or the device show the rule that the clause states. The call, its flags and its error codes\n\
-      are not shown; they wait for the front end.\n\
+      \x20 are not shown; they wait for the front end.\n\
+    * **does not apply**: the clause asks for nothing here: a permission that is not used, a runtime that is absent, words about the page itself.\n\
     * **open**: nothing shows it. Where no reason stands beside it, that of its section holds.\n\n";
 
-fn open(id: &str) -> String {
-    of_clause(id).map_or_else(|| "open".to_owned(), |reason| format!("open: {reason}"))
-}
-
-fn shown(proofs: &[&Proof]) -> String {
-    let mut tests: Vec<String> = proofs
-        .iter()
-        .map(|p| format!("`{}`: `{}`", p.package, p.test.as_deref().unwrap_or("?")))
+/// The sentence below a section's heading: what its rows say, counted.
+fn summary(section: &Section, evidence: &Evidence<'_>) -> String {
+    let ids = || section.clauses.iter().map(|clause| clause.id.as_str());
+    let counts: Vec<String> = evidence
+        .counts(ids())
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(state, count)| format!("{count} {}", words(state, count)))
         .collect();
-    tests.sort();
-    tests.dedup();
-    let word = if proofs.iter().any(|proof| proof.through_api()) {
-        "shown"
-    } else {
-        "rule"
-    };
-    format!("{word}: {}", tests.join(", "))
+    let all = section.clauses.len();
+    let noun = if all == 1 { "clause" } else { "clauses" };
+    let mut said = format!("{all} {noun}: {}.", counts.join(", "));
+    let unexplained = |id| evidence.state(id) == State::Open && reasons::of_open(id).is_none();
+    if ids().any(unexplained) {
+        let reason = reasons::of_section(&section.title);
+        let _ = write!(said, " Open where the row gives no reason: {reason}.");
+    }
+    said
 }
 
-fn totals(out: &mut String, sections: &[Section], by_id: &BTreeMap<&str, Vec<&Proof>>) {
-    out.push_str(
-        "| documents | clauses | shown | rule | open |\n| --- | ---: | ---: | ---: | ---: |\n",
-    );
+fn words(state: State, count: usize) -> &'static str {
+    match state {
+        State::DoesNotApply if count > 1 => "do not apply",
+        State::Strict => "in strict mode",
+        State::Rule if count > 1 => "rules",
+        _ => state.name(),
+    }
+}
+
+/// The last cell of a clause's row.
+fn row(id: &str, evidence: &Evidence<'_>) -> String {
+    let state = evidence.state(id);
+    let mut parts: Vec<String> = Vec::new();
+    match state {
+        State::DoesNotApply => {
+            let reason = reasons::not_applicable(id).unwrap_or_default();
+            return format!("{}: {reason}", state.name());
+        }
+        // Tests below the API stand beside those that show the whole through it.
+        State::Shown => parts.extend(list("shown", id, evidence, |_, extent| {
+            extent == Extent::Whole
+        })),
+        _ => parts.extend(list("rule", id, evidence, |proof, extent| {
+            extent == Extent::Whole && !proof.through_api()
+        })),
+    }
+    parts.extend(list("strict", id, evidence, |_, extent| {
+        extent == Extent::Strict
+    }));
+    let partly = list("partly", id, evidence, |_, extent| extent == Extent::Part);
+    parts.extend(partly.map(|list| list + &missing(id, evidence)));
+    if state == State::Open {
+        let reason = reasons::of_open(id).map(|reason| format!("open: {reason}"));
+        parts.push(reason.unwrap_or_else(|| "open".to_owned()));
+    }
+    parts.join("; ")
+}
+
+/// What is said of tests that show a part, in brackets.
+fn missing(id: &str, evidence: &Evidence<'_>) -> String {
+    let said: BTreeSet<&str> = evidence
+        .tests(id)
+        .iter()
+        .map(|(_, citation)| citation.missing.as_str())
+        .chain(reasons::of_open(id))
+        .filter(|said| !said.is_empty())
+        .collect();
+    let said: Vec<&str> = said.into_iter().collect();
+    match said.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", said.join("; ")),
+    }
+}
+
+/// The tests of a clause that are `wanted`, behind a word for what they show; none when there are none.
+fn list(
+    word: &str,
+    id: &str,
+    evidence: &Evidence<'_>,
+    wanted: impl Fn(&Proof, Extent) -> bool,
+) -> Option<String> {
+    let names: BTreeSet<String> = evidence
+        .tests(id)
+        .iter()
+        .filter(|(proof, citation)| wanted(proof, citation.extent))
+        .map(|(p, _)| format!("`{}`: `{}`", p.package, p.test.as_deref().unwrap_or("?")))
+        .collect();
+    let names: Vec<String> = names.into_iter().collect();
+    (!names.is_empty()).then(|| format!("{word}: {}", names.join(", ")))
+}
+
+fn totals(out: &mut String, sections: &[Section], evidence: &Evidence<'_>) {
+    let names = State::ALL.map(State::name).join(" | ");
+    let _ = writeln!(out, "| documents | clauses | {names} |");
+    let _ = writeln!(out, "| --- | ---: |{}", " ---: |".repeat(State::ALL.len()));
     let families = [
         ("libfabric `fi_mr`", "FI-"),
         ("verbs `ibv_reg_mr`", "VB-"),
@@ -108,20 +147,23 @@ fn totals(out: &mut String, sections: &[Section], by_id: &BTreeMap<&str, Vec<&Pr
         ("all", ""),
     ];
     for (name, prefix) in families {
-        let ids = sections
+        let ids = || {
+            sections
+                .iter()
+                .flat_map(|s| &s.clauses)
+                .map(|c| c.id.as_str())
+                .filter(|id| id.starts_with(prefix))
+        };
+        let counts: Vec<String> = evidence
+            .counts(ids())
             .iter()
-            .flat_map(|s| &s.clauses)
-            .map(|c| c.id.as_str());
-        let states: Vec<State> = ids
-            .filter(|id| id.starts_with(prefix))
-            .map(|id| State::of(by_id.get(id)))
+            .map(|(_, count)| count.to_string())
             .collect();
-        let count = |state| states.iter().filter(|s| **s == state).count();
-        let (shown, rules, open) = (count(State::Shown), count(State::Rule), count(State::Open));
         let _ = writeln!(
             out,
-            "| {name} | {} | {shown} | {rules} | {open} |",
-            states.len()
+            "| {name} | {} | {} |",
+            ids().count(),
+            counts.join(" | ")
         );
     }
 }

@@ -62,7 +62,7 @@ CHECK(unknown_interface, "FI-130", "with FI_HMEM an interface that does not exis
     wants_refusal("fi_mr_regattr", regattr(&w->there, &attr, 0, &mr));
 }
 
-CHECK(buffers_of_the_system, "FI-043", "with FI_MR_HMEM and without FI_MR_LOCAL buffers of system memory need no registration", .needs = FI_MR_HMEM,
+CHECK(buffers_of_the_system, "FI-043 partly FI-084", "with FI_MR_HMEM and without FI_MR_LOCAL buffers of system memory need no registration", .needs = FI_MR_HMEM,
       .without = FI_MR_LOCAL, .caps = FI_HMEM) {
     struct area area = share(w, REMOTE);
     wants("a write from a buffer as it is", write_from(w, pages(1), 64, NULL, &area), 0);

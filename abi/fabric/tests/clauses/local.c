@@ -63,7 +63,7 @@ CHECK(descriptor_of_nothing_today, "FI-045 FI-256", "without FI_MR_LOCAL, from 1
     for (int use = 0; use < USES; use++) wants(uses[use].name, transfer(w, use, pages(1), NULL), 0);
 }
 
-CHECK(buffers_without_registration, "FI-024 FI-042", "with FI_MR_LOCAL a transfer without a descriptor is refused", .needs = FI_MR_LOCAL) {
+CHECK(buffers_without_registration, "FI-024 FI-042 partly FI-085", "with FI_MR_LOCAL a transfer without a descriptor is refused", .needs = FI_MR_LOCAL) {
     for (int use = 0; use < USES; use++) {
         unsigned char *at = pages(1);
         wants_failure(uses[use].name, transfer(w, use, at, NULL));

@@ -4,7 +4,7 @@ use crate::harness::*;
 use crate::registration::pair;
 use rkey_fi::sys::*;
 
-/// Proves: FI-021, FI-096, FI-097, FI-098, FI-099, FI-111, FI-270, FI-I09
+/// Proves: FI-021, FI-096, FI-097, FI-098, FI-099, FI-111, FI-I09
 #[test]
 fn a_peer_has_the_rights_of_the_region_and_no_others() {
     let (a, b, peer) = pair(&Wish::default());

@@ -96,7 +96,7 @@ fn with_rma_events_a_region_is_bound_and_then_enabled() {
     );
 }
 
-/// Proves: FI-076, FI-077, FI-078, FI-161, FI-178, FI-182, FI-268
+/// Proves: FI-076, FI-077, FI-078, FI-161, FI-178, FI-182
 #[test]
 fn with_endpoints_a_region_serves_the_one_that_it_is_bound_to() {
     let wish = Wish::mode(FI_MR_ENDPOINT);

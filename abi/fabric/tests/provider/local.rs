@@ -60,7 +60,7 @@ fn with_local_registration_every_buffer_needs_its_descriptor() {
     assert_eq!(target, bytes);
 }
 
-/// Proves: FI-090, FI-091, FI-092, FI-093, FI-094, FI-095, FI-103
+/// Proves: FI-090, FI-091, FI-092, FI-093, FI-094, FI-095
 #[test]
 fn each_local_use_needs_its_right() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_LOCAL));
@@ -143,7 +143,6 @@ fn what_is_no_descriptor_was_ignored_before_1_22() {
 
 /// Memory that is not there is an error of the operation, not the end of the program.
 ///
-/// Proves: FI-032
 #[test]
 fn buffers_that_are_not_mapped_are_an_error() {
     let (a, b, peer) = pair(&Wish::default());

@@ -54,7 +54,7 @@ fn allocated_means_that_pages_are_there_at_registration() {
 
 /// A program that replaces pages that it promised to keep: the region goes with the addresses, as without the promise.
 ///
-/// Proves: FI-062, FI-063, FI-259
+/// Proves: FI-062, FI-259
 #[test]
 fn with_allocated_pages_that_are_replaced_all_the_same_are_found() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_ALLOCATED));
@@ -98,7 +98,7 @@ fn with_notification_unbacked_memory_waits_for_a_refresh() {
     unmap(at, PAGE);
 }
 
-/// Proves: FI-012, FI-184, FI-185, FI-189, FI-190, FI-193, FI-258
+/// Proves: FI-012, FI-184, FI-185, FI-189, FI-190, FI-258
 #[test]
 fn a_refresh_is_of_the_region_and_of_memory_that_is_there() {
     for mode in [0, FI_MR_MMU_NOTIFY] {
@@ -157,7 +157,7 @@ fn page_sizes_are_those_of_the_system_and_looked_at_from_1_22_on() {
 
 /// A page size is checked and then makes no difference: pages of another size serve as well.
 ///
-/// Proves: FI-139, FI-140
+/// Proves: FI-140
 #[test]
 fn pages_may_have_any_size_whatever_was_said() {
     let wish = Wish {
@@ -300,7 +300,7 @@ fn absurd_buffers(b: &Side, memfd: c_int) {
     }
 }
 
-/// Proves: FI-123, FI-124, FI-125, FI-126, FI-127, FI-128, FI-129, FI-130, FI-146
+/// Proves: FI-123, FI-124, FI-130, FI-146
 #[test]
 fn interfaces_count_only_with_hmem() {
     let plain = Side::open(&Wish::default());
