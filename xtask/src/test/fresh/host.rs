@@ -154,17 +154,21 @@ mod tests {
     #[test]
     fn cargo_and_pip_find_their_configuration_in_the_new_home() {
         let files = [
-            "/home/a/.pip/pip.conf",
+            "/data/user/.pip/pip.conf",
             "/data/cargo/config.toml",
             "/etc/apt",
         ];
         let host = host(
-            &[("HOME", "/home/a"), ("CARGO_HOME", "/data/cargo")],
+            &[("HOME", "/data/user"), ("CARGO_HOME", "/data/cargo")],
             &files,
         );
         let at = |from: &str| host.binds.get(Path::new(from)).map(PathBuf::as_path);
-        assert_eq!(at(files[0]), Some(Path::new("/root/.pip/pip.conf")));
-        assert_eq!(at(files[1]), Some(Path::new("/root/.cargo/config.toml")));
+        let home = Path::new(NEW_HOME);
+        assert_eq!(at(files[0]), Some(home.join(".pip/pip.conf").as_path()));
+        assert_eq!(
+            at(files[1]),
+            Some(home.join(".cargo/config.toml").as_path())
+        );
         assert_eq!(at(files[2]), Some(Path::new("/etc/apt")));
     }
 }

@@ -19,7 +19,7 @@ const LINKER: &str = "gcc libc6-dev";
 const TOOLCHAIN: &str = "/opt/rust";
 
 /// Where the clone is in the root.
-const CLONE: &str = "/root/rkey";
+const CLONE: &str = "/srv/rkey";
 
 const ENTER: &str = include_str!("enter.sh");
 
