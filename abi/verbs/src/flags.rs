@@ -30,9 +30,12 @@ pub struct RegionFlags {
 /// memory is ordered here anyway, and its page size does not matter.
 ///
 /// # Errors
-/// `EINVAL`: a flag that nobody knows.
+/// `EOPNOTSUPP`: the right to flush, which a device has to have; `EINVAL`: a flag that nobody knows.
 pub fn region_flags(flags: u32) -> Result<RegionFlags, Errno> {
     let flags = flags & !ACCESS_OPTIONAL_RANGE;
+    if flags & (ACCESS_FLUSH_GLOBAL | ACCESS_FLUSH_PERSISTENT) != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
     let known = ACCESS_ZERO_BASED | ACCESS_ON_DEMAND | ACCESS_HUGETLB;
     Ok(RegionFlags {
         access: rights(flags & !known)?,
@@ -54,16 +57,22 @@ pub fn window_flags(flags: u32) -> Result<(Access, bool), Errno> {
     ))
 }
 
-/// The rights that a queue pair grants. Local write may be given, and means nothing.
-///
-/// # Errors
-/// `EINVAL`: a flag that nobody knows.
-pub fn qp_access(flags: u32) -> Result<Access, Errno> {
-    let known = ACCESS_MW_BIND | ACCESS_ZERO_BASED | ACCESS_ON_DEMAND | ACCESS_HUGETLB;
-    Ok(rights(flags & !known & !ACCESS_OPTIONAL_RANGE)? & Access::REMOTE)
+/// The rights that a queue pair grants. Other flags may be given and mean nothing: the kernel looks only at those
+/// that the device has.
+#[must_use]
+pub fn qp_access(flags: u32) -> Access {
+    known_rights(flags).0 & Access::REMOTE
 }
 
 fn rights(flags: u32) -> Result<Access, Errno> {
+    match known_rights(flags) {
+        (access, 0) => Ok(access),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// The rights among these flags, and the flags that are none.
+fn known_rights(flags: u32) -> (Access, u32) {
     let mut access = Access::empty();
     let mut left = flags;
     for (flag, right, _) in RIGHTS {
@@ -72,11 +81,7 @@ fn rights(flags: u32) -> Result<Access, Errno> {
             left &= !flag;
         }
     }
-    if left == 0 {
-        Ok(access)
-    } else {
-        Err(Errno::INVAL)
-    }
+    (access, left)
 }
 
 /// The flags of verbs for rights of the core.
@@ -165,6 +170,12 @@ mod tests {
             let taken = region_flags(flag).is_ok();
             let optional = (20..30).contains(&bit);
             assert_eq!(taken, bit < 8 || optional, "bit {bit}");
+            let flush = flag & (ACCESS_FLUSH_GLOBAL | ACCESS_FLUSH_PERSISTENT) != 0;
+            if flush {
+                assert_eq!(region_flags(flag), Err(Errno::OPNOTSUPP), "bit {bit}");
+            } else if !taken {
+                assert_eq!(region_flags(flag), Err(Errno::INVAL), "bit {bit}");
+            }
             if optional {
                 assert_eq!(region_flags(flag), region_flags(0));
             }
@@ -176,9 +187,12 @@ mod tests {
 
     #[test]
     fn queue_pairs_have_remote_rights_only() {
-        let access = qp_access(ACCESS_LOCAL_WRITE | ACCESS_REMOTE_READ | ACCESS_MW_BIND).unwrap();
+        let access = qp_access(ACCESS_LOCAL_WRITE | ACCESS_REMOTE_READ | ACCESS_MW_BIND);
         assert_eq!(access, Access::REMOTE_READ);
-        assert_eq!(qp_access(1 << 12), Err(Errno::INVAL));
+        for bit in 4..32 {
+            let access = qp_access(ACCESS_REMOTE_WRITE | 1 << bit);
+            assert_eq!(access, Access::REMOTE_WRITE, "bit {bit} is ignored");
+        }
     }
 
     #[test]

@@ -366,7 +366,7 @@ pub unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
     fence(|| {
         // SAFETY: as the caller promises, or refused.
         let (object, attr) = unsafe { (find::<QpObject>(qp)?, input(attr)?) };
-        let mask = mask as u32;
+        let mask = modify::counted(object.service, mask as u32);
         let mut settings = object.settings.lock();
         let from = object.qp.query().map_err(errno::from)?.state;
         if mask & QP_CUR_STATE != 0 {

@@ -33,6 +33,8 @@ numbers! {
         ACCESS_ZERO_BASED = 1 << 5,
         ACCESS_ON_DEMAND = 1 << 6,
         ACCESS_HUGETLB = 1 << 7,
+        ACCESS_FLUSH_GLOBAL = 1 << 8,
+        ACCESS_FLUSH_PERSISTENT = 1 << 9,
         ACCESS_RELAXED_ORDERING = 1 << 20,
     }
     /// `enum ibv_device_cap_flags`.

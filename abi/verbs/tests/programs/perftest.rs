@@ -91,6 +91,25 @@ fn ib_atomic_lat() {
     );
 }
 
+/// Extended reliable connections: both halves are given what a reliable connection needs, and each counts its own.
+#[test]
+fn extended_reliable_connections() {
+    for (program, options) in [
+        ("ib_write_bw", "-n 100 -c XRC"),
+        ("ib_write_bw", "-n 100 -c XRC -q 4 -b"),
+        ("ib_write_lat", "-n 20 -c XRC"),
+        ("ib_read_bw", "-n 100 -c XRC"),
+        ("ib_read_lat", "-n 20 -c XRC"),
+        ("ib_send_bw", "-n 100 -c XRC"),
+        ("ib_send_bw", "-n 100 -c XRC -b -e"),
+        ("ib_send_lat", "-n 20 -c XRC"),
+        ("ib_atomic_bw", "-n 100 -c XRC -A CMP_AND_SWAP"),
+        ("ib_atomic_lat", "-n 20 -c XRC -A FETCH_AND_ADD"),
+    ] {
+        perftest(program, &[options]);
+    }
+}
+
 /// Shared receive queues, and the older calls to post.
 #[test]
 fn other_ways_to_post() {
