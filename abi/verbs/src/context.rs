@@ -8,8 +8,8 @@ use crate::gid;
 use crate::object::{Object, find, handle_of, place, remove};
 use crate::sys::{Context, ContextOps, Device, VerbsContext};
 use crate::{
-    advise, async_event, channel, cq, cq_ex, device, dm, errno, flow, mr, mw, pd, post, qp, query,
-    srq, wq, xrc,
+    advise, async_event, buf, channel, cq, cq_ex, device, dm, errno, flow, mr, mr_ex, mw, pd, post,
+    qp, query, srq, wq, xrc,
 };
 use rkey_device::Config;
 use rkey_kit::{Errno, Pool, fence};
@@ -98,7 +98,10 @@ const OPS: ContextOps = ContextOps {
 
 fn verbs_context(cmd_fd: c_int, async_fd: c_int) -> VerbsContext {
     VerbsContext {
-        newer: [None; 6],
+        bufs: [None; 2],
+        dm_export_dmabuf_fd: None,
+        reg_mr_ex: Some(mr_ex::reg_mr_ex),
+        dmahs: [None; 2],
         query_port: Some(query::query_port_ex),
         advise_mr: Some(advise::advise_mr),
         alloc_null_mr: Some(mr::alloc_null_mr),
@@ -242,6 +245,7 @@ pub unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
             mr::sweep(context);
             dm::sweep(context);
             xrc::sweep(context);
+            buf::sweep(|pd| find::<pd::PdObject>(pd).is_ok_and(|pd| pd.context == context));
             pd::sweep(context);
             drop(remove::<ContextObject>(context)?);
         }

@@ -1,4 +1,4 @@
-//! The exported functions, with the symbol versions of rdma-core 44 (Debian 12).
+//! The exported functions, with the symbol versions of rdma-core 44 (Debian 12) and those that came until 65.
 //!
 //! A version cannot be put on a Rust function, so each exported symbol is a jump of its own, written in
 //! assembly and given its name and version by `.symver`. `verbs.map` declares the versions to the linker.
@@ -156,6 +156,36 @@ exports! { "__rkey_10_" "@@IBVERBS_1.8" {
 
 exports! { "__rkey_11_" "@@IBVERBS_1.9" {
     "ibv_get_device_index" => crate::device::get_device_index,
+} }
+
+exports! { "__rkey_15_" "@@IBVERBS_1.15" {
+    "ibv_alloc_dmah" => crate::absent::make,
+    "ibv_dealloc_dmah" => crate::absent::use_object,
+    "ibv_reg_mr_ex" => crate::mr_ex::reg_mr_ex,
+} }
+
+exports! { "__rkey_16_" "@@IBVERBS_1.16" {
+    "ibv_dm_export_dmabuf_fd" => crate::absent::export,
+    "ibv_query_port_speed" => crate::query::query_port_speed,
+} }
+
+exports! { "__rkey_17_" "@@IBVERBS_1.17" {
+    "ibv_alloc_buf" => crate::buf::alloc_buf,
+    "ibv_free_buf" => crate::buf::free_buf,
+    "ibv_reg_buf_mr" => crate::buf::reg_buf_mr,
+} }
+
+exports! { "__rkey_18_" "@@IBVERBS_1.18" {
+    "ibv_create_comp_cntr" => crate::absent::make,
+    "ibv_destroy_comp_cntr" => crate::absent::use_object,
+    "ibv_inc_comp_cntr" => crate::absent::use_object,
+    "ibv_inc_err_comp_cntr" => crate::absent::use_object,
+    "ibv_qp_attach_comp_cntr" => crate::absent::use_object,
+    "ibv_query_comp_cntr_caps" => crate::absent::ask,
+    "ibv_read_comp_cntr" => crate::absent::use_object,
+    "ibv_read_err_comp_cntr" => crate::absent::use_object,
+    "ibv_set_comp_cntr" => crate::absent::use_object,
+    "ibv_set_err_comp_cntr" => crate::absent::use_object,
 } }
 
 exports! { "__rkey_12_" "@@IBVERBS_PRIVATE_34" {

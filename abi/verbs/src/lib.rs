@@ -9,15 +9,18 @@
 //! | `export`, [`private`] | the exported symbols and their versions |
 //! | [`object`] | from handles to objects, with checks |
 //! | [`device`], [`context`], [`port`], [`gid`] | the device, opening it, what it says about itself |
-//! | [`pd`], [`mr`], [`rereg`], [`mw`], [`dm`] | protection domains, regions, windows, device memory |
+//! | [`pd`], [`mr`], [`mr_ex`], [`rereg`], [`mw`], [`dm`], [`buf`] | protection domains, regions, windows, device memory, buffers |
 //! | [`cq`], [`cq_ex`], [`channel`], [`async_event`] | completions and events |
 //! | [`qp`], [`qp_ex`], [`modify`], [`post`], [`srq`], [`xrc`], [`ah`], [`mcast`], [`flow`], [`wq`] | queue pairs and what they need |
 //! | [`flags`], [`status`], [`errno`], [`strings`], [`convert`] | translation tables |
+//! | [`absent`] | what newer versions have and this device does not |
 //! | [`fork`], [`interpose`] | the surroundings |
 
+pub mod absent;
 pub mod advise;
 pub mod ah;
 pub mod async_event;
+pub mod buf;
 pub mod channel;
 pub mod context;
 pub mod convert;
@@ -35,6 +38,7 @@ pub mod interpose;
 pub mod mcast;
 pub mod modify;
 pub mod mr;
+pub mod mr_ex;
 pub mod mw;
 pub mod object;
 pub mod pd;

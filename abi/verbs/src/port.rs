@@ -15,6 +15,8 @@ pub const COMPAT_LEN: usize = 48;
 const WIDTH_4X: u8 = 2;
 /// Link speed "EDR", 25 Gbit/s per lane.
 const SPEED_EDR: u8 = 32;
+/// What the two come to, in units of 100 Mbit/s.
+pub const SPEED: u64 = 4 * 250;
 /// Physical state "link up".
 const LINK_UP: u8 = 5;
 

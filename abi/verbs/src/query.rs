@@ -374,3 +374,25 @@ pub unsafe extern "C" fn query_rt_values(context: *mut Context, values: *mut Val
         Ok(0)
     })
 }
+/// `ibv_query_port_speed`: in units of 100 Mbit/s.
+///
+/// # Safety
+/// A context, and room for a number.
+pub unsafe extern "C" fn query_port_speed(
+    context: *mut Context,
+    number: u32,
+    speed: *mut u64,
+) -> c_int {
+    fence(|| {
+        // SAFETY: as the caller promises, or refused.
+        let speed = unsafe {
+            find::<ContextObject>(context)?;
+            output(speed)?
+        };
+        if number != port::PORT {
+            return Err(Errno::INVAL);
+        }
+        *speed = port::SPEED;
+        Ok(0)
+    })
+}

@@ -153,6 +153,30 @@ pub extern "C" fn mbps_to_rate(mbps: i32) -> i32 {
     RATES.iter().find(|r| r.2 == mbps).map_or(0, |r| r.0)
 }
 
+const OPCODE_TEXTS: &[(i32, &CStr)] = &[
+    (WR_RDMA_WRITE, c"RDMA write"),
+    (WR_RDMA_WRITE_WITH_IMM, c"RDMA write with immediate"),
+    (WR_SEND, c"send"),
+    (WR_SEND_WITH_IMM, c"send with immediate"),
+    (WR_RDMA_READ, c"RDMA read"),
+    (WR_ATOMIC_CMP_AND_SWP, c"compare and swap"),
+    (WR_ATOMIC_FETCH_AND_ADD, c"fetch and add"),
+    (WR_LOCAL_INV, c"local invalidate"),
+    (WR_BIND_MW, c"bind memory window"),
+    (WR_SEND_WITH_INV, c"send with invalidate"),
+    (WR_TSO, c"TSO"),
+    (WR_DRIVER1, c"driver 1"),
+    (WR_ATOMIC_WRITE, c"atomic write"),
+];
+
+/// `ibv_wr_opcode_str`. The headers of some versions declare it; which version of a symbol a program wants depends on
+/// whose library it was linked with, and one without a version is good for all of them.
+#[allow(unsafe_code)] // UNSAFETY: exports a name of verbs.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_wr_opcode_str(opcode: i32) -> *const c_char {
+    text(OPCODE_TEXTS, opcode, c"unknown")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,6 +187,7 @@ mod tests {
         assert_eq!(PORT_TEXTS.len(), PORT_STATES.len());
         assert_eq!(EVENT_TEXTS.len(), EVENT_TYPES.len());
         assert_eq!(STATUS_TEXTS.len(), WC_STATUSES.len());
+        assert_eq!(OPCODE_TEXTS.len(), WR_OPCODES.len());
         for number in [-5, 99, i32::MAX, i32::MIN] {
             assert!(!wc_status_str(number).is_null() && !event_type_str(number).is_null());
         }

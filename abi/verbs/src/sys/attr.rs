@@ -1,6 +1,6 @@
 //! Attributes: what programs ask for, and what they are told.
 
-use super::objects::{CompChannel, Cq, Pd, RwqIndTable, Srq, Td, Wq, Xrcd};
+use super::objects::{Buf, CompChannel, Cq, Pd, RwqIndTable, Srq, Td, Wq, Xrcd};
 use super::{Gid, layout};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -515,3 +515,36 @@ pub struct QpAttr {
     pub rate_limit: u32,
 }
 layout!(QpAttr, 144, cap @ 36, ah_attr @ 56, pkey_index @ 120, max_rd_atomic @ 126, alt_timeout @ 134, rate_limit @ 136);
+
+/// `struct ibv_mr_init_attr`, as it was before rdma-core 65.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct MrInitAttr {
+    /// Bytes.
+    pub length: usize,
+    /// Flags.
+    pub access: c_int,
+    /// Which fields follow.
+    pub comp_mask: u64,
+    /// How requests name the first byte.
+    pub iova: u64,
+    /// The first byte.
+    pub addr: *mut c_void,
+    /// A file that stands for memory.
+    pub fd: c_int,
+    /// The first byte in it.
+    pub fd_offset: u64,
+    /// A hint for DMA.
+    pub dmah: *mut c_void,
+}
+layout!(MrInitAttr, 64, access @ 8, comp_mask @ 16, iova @ 24, addr @ 32, fd @ 40, fd_offset @ 48, dmah @ 56);
+
+/// `struct ibv_mr_init_attr` of rdma-core 65. Its last field is there only when the mask says so.
+#[repr(C)]
+pub struct MrInitAttrBuf {
+    /// What there was before.
+    pub head: MrInitAttr,
+    /// A buffer of the library's.
+    pub buf: *mut Buf,
+}
+layout!(MrInitAttrBuf, 72, buf @ 64);

@@ -37,6 +37,15 @@ numbers! {
         ACCESS_FLUSH_PERSISTENT = 1 << 9,
         ACCESS_RELAXED_ORDERING = 1 << 20,
     }
+    /// `enum ibv_mr_init_attr_mask`.
+    REG_MR_MASK: u64 {
+        REG_MR_MASK_IOVA = 1,
+        REG_MR_MASK_ADDR = 1 << 1,
+        REG_MR_MASK_FD = 1 << 2,
+        REG_MR_MASK_FD_OFFSET = 1 << 3,
+        REG_MR_MASK_DMAH = 1 << 4,
+        REG_MR_MASK_BUF = 1 << 5,
+    }
     /// `enum ibv_device_cap_flags`.
     DEVICE_CAP_FLAGS: u32 {
         DEVICE_RESIZE_MAX_WR = 1,

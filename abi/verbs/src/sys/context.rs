@@ -113,8 +113,14 @@ pub type Empty = Option<unsafe extern "C" fn()>;
 /// `struct verbs_context`, which grows at its front.
 #[repr(C)]
 pub struct VerbsContext {
-    /// rdma-core 65: free_buf, alloc_buf, dm_export_dmabuf_fd, reg_mr_ex, dealloc_dmah, alloc_dmah.
-    pub newer: [Empty; 6],
+    /// What rdma-core 65 asks providers for `ibv_free_buf` and `ibv_alloc_buf`; without, it allocates by itself.
+    pub bufs: [Empty; 2],
+    /// `ibv_dm_export_dmabuf_fd`.
+    pub dm_export_dmabuf_fd: Empty,
+    /// `ibv_reg_mr_ex`.
+    pub reg_mr_ex: Option<unsafe extern "C" fn(*mut Pd, *mut MrInitAttr) -> *mut Mr>,
+    /// `ibv_dealloc_dmah`, `ibv_alloc_dmah`.
+    pub dmahs: [Empty; 2],
     /// `ibv_query_port`.
     pub query_port: Option<unsafe extern "C" fn(*mut Context, u8, *mut PortAttr, usize) -> c_int>,
     /// `ibv_advise_mr`.
@@ -198,6 +204,6 @@ pub struct VerbsContext {
     /// The public part.
     pub context: Context,
 }
-layout!(VerbsContext, 696, query_port @ 48, alloc_dm @ 112, alloc_td @ 176, modify_cq @ 184, query_rt_values @ 240,
+layout!(VerbsContext, 696, reg_mr_ex @ 24, query_port @ 48, alloc_dm @ 112, alloc_td @ 176, modify_cq @ 184, query_rt_values @ 240,
     create_cq_ex @ 248, query_device_ex @ 264, create_flow @ 288, open_qp @ 304, create_qp_ex @ 312, create_srq_ex @ 328,
     open_xrcd @ 336, close_xrcd @ 344, size @ 360, context @ 368);

@@ -422,3 +422,10 @@ pub struct Grh {
     pub dgid: Gid,
 }
 layout!(Grh, 40, sgid @ 8, dgid @ 24);
+
+/// `struct ibv_buf`, of which programs see nothing.
+#[repr(C)]
+pub struct Buf {
+    /// Nothing.
+    pub private: [u64; 0],
+}

@@ -33,6 +33,20 @@ fn a_program_that_loads_symbols_by_version() {
     }
 }
 
+/// The public symbols of rdma-core 65, and the calls that have come since Debian's version.
+#[test]
+fn a_program_of_a_newer_version_of_rdma_core() {
+    let stage = Stage::new("versions");
+    let source = include_str!("versions.c");
+    let program = compile(&stage, "versions", source, &["-libverbs", "-ldl"]);
+    let debian = include_str!("../debian-exports.txt").lines();
+    let symbols = debian.chain(include_str!("../later-exports.txt").lines());
+    let mut command = stage.command(program);
+    command.args(symbols);
+    let text = stage.start(command, "program").succeed();
+    assert!(text.ends_with("done\n"), "{text}");
+}
+
 /// The program that the README shows.
 #[test]
 fn the_example_writes_and_is_refused() {
