@@ -1,74 +1,130 @@
-//! UCX looks whether `/dev/infiniband/<name>` is a character device that it may open, before it uses a
-//! device. There is no such file, so `stat` and `access` answer for it when this library is preloaded.
+//! Programs look whether `/dev/infiniband/<name>` is a character device that they may open, before they use a device:
+//! UCX by `stat` and `access`, programs that were built for older C libraries by `__xstat`. Others ask by `realpath`
+//! where its link in sysfs leads. There are no such files, so these functions, and those that tell the same in another
+//! way, answer for [them](made_up) when this library is preloaded.
 //! The functions that would have been called without us come first, and everything but "no such file" is their answer:
 //! after that, the path is known to be readable.
 
 #![allow(unsafe_code)]
-// UNSAFETY: replaces two functions of the C library.
+// UNSAFETY: replaces functions of the C library.
 
-use crate::device::DEV_NAME;
+use crate::made_up::{self, File};
 use rkey_kit::Errno;
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::sync::OnceLock;
 
-const FOLDER: &[u8] = b"/dev/infiniband/";
 /// Major and minor number of the first verbs device.
 const NUMBER: (u32, u32) = (231, 192);
+/// The versions of symbols that the C library keeps for old programs only.
+#[cfg(target_arch = "x86_64")]
+const OLD: [&CStr; 2] = [c"GLIBC_2.2.5", c"GLIBC_2.4"];
+/// The versions of symbols that the C library keeps for old programs only.
+#[cfg(target_arch = "aarch64")]
+const OLD: [&CStr; 1] = [c"GLIBC_2.17"];
 
-/// Whether a call that ended so was about our device.
+/// What a call that failed was about, if it is made up.
 ///
 /// # Safety
-/// The call was given this path, and what it returned last.
-unsafe fn is_ours(code: c_int, path: *const c_char) -> bool {
-    if code == 0 || Errno::last() != Errno::NOENT {
-        return false;
+/// The call was given this path.
+unsafe fn made_up(failed: bool, path: *const c_char) -> Option<File> {
+    if !failed || Errno::last() != Errno::NOENT {
+        return None;
     }
     // SAFETY: the kernel looked for the file of this name, so it is a C string that can be read.
-    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-    path.strip_prefix(FOLDER)
-        .is_some_and(|name| name == DEV_NAME.to_bytes())
+    let found = made_up::find(unsafe { CStr::from_ptr(path) }.to_bytes());
+    if found.is_none() {
+        // Looking may have changed it.
+        Errno::NOENT.set();
+    }
+    found
 }
 
-/// The next function of this name after ours.
-fn next(name: &CStr) -> usize {
-    // SAFETY: the name is a C string.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
-}
-
-/// `stat` without us.
-///
-/// # Safety
-/// As the function of the C library.
-unsafe fn next_stat(path: *const c_char, into: *mut libc::stat) -> c_int {
-    type Stat = unsafe extern "C" fn(*const c_char, *mut libc::stat) -> c_int;
-    static NEXT: OnceLock<usize> = OnceLock::new();
-    match *NEXT.get_or_init(|| next(c"stat")) {
-        // A C library without the symbol: the system call writes the same structure.
-        // SAFETY: arguments as the caller promises.
-        0 => unsafe { libc::syscall(libc::SYS_newfstatat, libc::AT_FDCWD, path, into, 0) as c_int },
-        // SAFETY: the function of this name and type, with arguments as the caller promises.
-        address => unsafe { std::mem::transmute::<usize, Stat>(address)(path, into) },
+/// Type and rights of a file that is made up, and its number if it is a device.
+fn mode(file: &File) -> (u32, (u32, u32)) {
+    match file {
+        File::Device => (libc::S_IFCHR | 0o666, NUMBER),
+        File::Link(_) => (libc::S_IFLNK | 0o777, (0, 0)),
+        File::Folder(_) | File::Other(_) => (libc::S_IFDIR | 0o755, (0, 0)),
     }
 }
 
-/// `stat`.
+/// The file that is looked at: a link, or where it leads.
+fn followed(file: File, follow: bool) -> File {
+    match file {
+        File::Link(target) if follow => File::Folder(target),
+        other => other,
+    }
+}
+
+/// The next function of this name after ours, or 0.
+fn next(name: &CStr) -> usize {
+    // SAFETY: the names are C strings.
+    let newest = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    let old = OLD.iter().map(|version| {
+        // SAFETY: as above.
+        unsafe { libc::dlvsym(libc::RTLD_NEXT, name.as_ptr(), version.as_ptr()) }
+    });
+    let mut found = std::iter::once(newest).chain(old);
+    found
+        .find(|address| !address.is_null())
+        .map_or(0, |address| address as usize)
+}
+
+/// Calls the next function of this name, or else, where the C library has none, makes a system call.
+macro_rules! without_us {
+    ($name:literal, ($($arg:ident: $type:ty),*) -> $result:ty, $otherwise:expr) => {{
+        type Function = unsafe extern "C" fn($($type),*) -> $result;
+        static NEXT: OnceLock<usize> = OnceLock::new();
+        // SAFETY: arguments as the caller of the enclosing function promises.
+        unsafe {
+            match *NEXT.get_or_init(|| next($name)) {
+                0 => $otherwise,
+                // The function of this name has this type.
+                address => std::mem::transmute::<usize, Function>(address)($($arg),*),
+            }
+        }
+    }};
+}
+
+/// `fstatat` of the kernel.
 ///
 /// # Safety
 /// As the function of the C library.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn stat(path: *const c_char, into: *mut libc::stat) -> c_int {
+unsafe fn kernel_stat(
+    folder: c_int,
+    path: *const c_char,
+    into: *mut libc::stat,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: arguments as the caller promises.
+    unsafe { libc::syscall(libc::SYS_newfstatat, folder, path, into, flags) as c_int }
+}
+
+/// Answers for a file that is made up after `stat` failed.
+///
+/// # Safety
+/// As `stat`, whose result this was.
+unsafe fn answer_stat(
+    code: c_int,
+    path: *const c_char,
+    into: *mut libc::stat,
+    flags: c_int,
+) -> c_int {
     // SAFETY: arguments as the caller promises.
     unsafe {
-        let code = next_stat(path, into);
-        if !is_ours(code, path) {
+        let Some(file) = made_up(code != 0, path) else {
             return code;
+        };
+        if let File::Other(path) = file {
+            return kernel_stat(libc::AT_FDCWD, path.as_ptr(), into, flags & LINK);
         }
         // The kernel finds out whether there is room.
-        let code = next_stat(c"/".as_ptr(), into);
+        let code = kernel_stat(libc::AT_FDCWD, c"/".as_ptr(), into, 0);
         if code == 0 {
+            let (mode, number) = mode(&followed(file, flags & LINK == 0));
             let mut ours: libc::stat = std::mem::zeroed();
-            ours.st_mode = libc::S_IFCHR | 0o666;
-            ours.st_rdev = libc::makedev(NUMBER.0, NUMBER.1);
+            ours.st_mode = mode;
+            ours.st_rdev = libc::makedev(number.0, number.1);
             ours.st_nlink = 1;
             into.write(ours);
         }
@@ -76,19 +132,116 @@ pub unsafe extern "C" fn stat(path: *const c_char, into: *mut libc::stat) -> c_i
     }
 }
 
-/// `access` without us.
+/// Functions that fill in a `struct stat`: what comes before its path and after its room, in which folder it looks
+/// and with which flags.
+macro_rules! stats {
+    ($($name:ident, $c_name:literal, ($($before:ident),*), ($($after:ident),*), $folder:expr, $flags:expr;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`.")]
+        ///
+        /// # Safety
+        /// As the function of the C library.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            $($before: c_int,)*
+            path: *const c_char,
+            into: *mut libc::stat,
+            $($after: c_int,)*
+        ) -> c_int {
+            let code = without_us!(
+                $c_name,
+                ($($before: c_int,)* path: *const c_char, into: *mut libc::stat $(, $after: c_int)*) -> c_int,
+                kernel_stat($folder, path, into, $flags)
+            );
+            // SAFETY: arguments as the caller promises.
+            unsafe { answer_stat(code, path, into, $flags) }
+        }
+    )*};
+}
+
+const HERE: c_int = libc::AT_FDCWD;
+const LINK: c_int = libc::AT_SYMLINK_NOFOLLOW;
+
+// With addresses of 64 bits `struct stat64` is `struct stat`, and the versions of the older functions name it as well.
+stats! {
+    stat, c"stat", (), (), HERE, 0;
+    stat64, c"stat64", (), (), HERE, 0;
+    lstat, c"lstat", (), (), HERE, LINK;
+    lstat64, c"lstat64", (), (), HERE, LINK;
+    fstatat, c"fstatat", (folder), (flags), folder, flags;
+    fstatat64, c"fstatat64", (folder), (flags), folder, flags;
+    __xstat, c"__xstat", (version), (), HERE, 0;
+    __xstat64, c"__xstat64", (version), (), HERE, 0;
+    __lxstat, c"__lxstat", (version), (), HERE, LINK;
+    __lxstat64, c"__lxstat64", (version), (), HERE, LINK;
+    __fxstatat, c"__fxstatat", (version, folder), (flags), folder, flags;
+    __fxstatat64, c"__fxstatat64", (version, folder), (flags), folder, flags;
+}
+
+/// `statx`.
 ///
 /// # Safety
 /// As the function of the C library.
-unsafe fn next_access(path: *const c_char, mode: c_int) -> c_int {
-    type Access = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
-    static NEXT: OnceLock<usize> = OnceLock::new();
-    match *NEXT.get_or_init(|| next(c"access")) {
-        // SAFETY: arguments as the caller promises.
-        0 => unsafe { libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path, mode) as c_int },
-        // SAFETY: the function of this name and type, with arguments as the caller promises.
-        address => unsafe { std::mem::transmute::<usize, Access>(address)(path, mode) },
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn statx(
+    folder: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mask: c_uint,
+    into: *mut libc::statx,
+) -> c_int {
+    let ask = |path: *const c_char| {
+        without_us!(
+            c"statx",
+            (folder: c_int, path: *const c_char, flags: c_int, mask: c_uint, into: *mut libc::statx) -> c_int,
+            libc::syscall(libc::SYS_statx, folder, path, flags, mask, into) as c_int
+        )
+    };
+    let code = ask(path);
+    // SAFETY: the path and the outcome of the call.
+    let Some(file) = (unsafe { made_up(code != 0, path) }) else {
+        return code;
+    };
+    if let File::Other(path) = file {
+        return ask(path.as_ptr());
     }
+    // The kernel finds out whether there is room.
+    let code = ask(c"/".as_ptr());
+    if code == 0 {
+        let (mode, number) = mode(&followed(file, flags & LINK == 0));
+        // SAFETY: all zeroes is valid, and the kernel has just written there.
+        unsafe {
+            let mut ours: libc::statx = std::mem::zeroed();
+            ours.stx_mask = libc::STATX_BASIC_STATS;
+            ours.stx_mode = mode as u16;
+            (ours.stx_rdev_major, ours.stx_rdev_minor) = number;
+            ours.stx_nlink = 1;
+            into.write(ours);
+        }
+    }
+    code
+}
+
+/// Answers for a file that is made up after `access` failed: everybody may do what its rights say.
+///
+/// # Safety
+/// As `access`, whose result this was.
+unsafe fn answer_access(code: c_int, path: *const c_char, wanted: c_int) -> c_int {
+    // SAFETY: the path and the outcome of the call.
+    let Some(file) = (unsafe { made_up(code != 0, path) }) else {
+        return code;
+    };
+    if let File::Other(path) = file {
+        // SAFETY: a path of ours.
+        return unsafe {
+            libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), wanted) as c_int
+        };
+    }
+    let allowed = (mode(&followed(file, true)).0 & 7) as c_int;
+    if wanted & !allowed != 0 {
+        Errno::ACCES.set();
+        return -1;
+    }
+    0
 }
 
 /// `access`.
@@ -97,12 +250,117 @@ unsafe fn next_access(path: *const c_char, mode: c_int) -> c_int {
 /// As the function of the C library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
+    let code = without_us!(
+        c"access",
+        (path: *const c_char, mode: c_int) -> c_int,
+        libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path, mode) as c_int
+    );
     // SAFETY: arguments as the caller promises.
-    let code = unsafe { next_access(path, mode) };
+    unsafe { answer_access(code, path, mode) }
+}
+
+/// `faccessat`.
+///
+/// # Safety
+/// As the function of the C library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn faccessat(
+    folder: c_int,
+    path: *const c_char,
+    mode: c_int,
+    flags: c_int,
+) -> c_int {
+    let code = without_us!(
+        c"faccessat",
+        (folder: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int,
+        libc::syscall(libc::SYS_faccessat2, folder, path, mode, flags) as c_int
+    );
+    // SAFETY: arguments as the caller promises.
+    unsafe { answer_access(code, path, mode) }
+}
+
+/// The C library's `realpath`.
+///
+/// # Safety
+/// As the function of the C library.
+unsafe fn next_realpath(path: *const c_char, into: *mut c_char) -> *mut c_char {
+    without_us!(
+        c"realpath",
+        (path: *const c_char, into: *mut c_char) -> *mut c_char,
+        no_function()
+    )
+}
+
+/// Answers for a file that is made up after `realpath` failed.
+///
+/// # Safety
+/// As `realpath`, whose result this was.
+unsafe fn answer_realpath(
+    found: *mut c_char,
+    path: *const c_char,
+    into: *mut c_char,
+) -> *mut c_char {
     // SAFETY: the path and the outcome of the call.
-    if mode & libc::X_OK == 0 && unsafe { is_ours(code, path) } {
-        0
-    } else {
-        code
+    let Some(file) = (unsafe { made_up(found.is_null(), path) }) else {
+        return found;
+    };
+    // SAFETY: our path, which is shorter than any room for a path; the program gives back what is allocated.
+    unsafe {
+        let path = match &file {
+            File::Device => path,
+            File::Link(path) | File::Folder(path) => path.as_ptr(),
+            File::Other(path) => return next_realpath(path.as_ptr(), into),
+        };
+        if into.is_null() {
+            libc::strdup(path)
+        } else {
+            std::ptr::copy(path, into, libc::strlen(path) + 1);
+            into
+        }
     }
+}
+
+/// `realpath`.
+///
+/// # Safety
+/// As the function of the C library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realpath(path: *const c_char, into: *mut c_char) -> *mut c_char {
+    // SAFETY: as the caller promises.
+    unsafe { answer_realpath(next_realpath(path, into), path, into) }
+}
+
+/// `canonicalize_file_name`.
+///
+/// # Safety
+/// As the function of the C library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
+    // SAFETY: as the caller promises.
+    unsafe { realpath(path, std::ptr::null_mut()) }
+}
+
+/// `realpath` as programs call it that are built with `_FORTIFY_SOURCE`.
+///
+/// # Safety
+/// As the function of the C library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __realpath_chk(
+    path: *const c_char,
+    into: *mut c_char,
+    room: usize,
+) -> *mut c_char {
+    let found = without_us!(
+        c"__realpath_chk",
+        (path: *const c_char, into: *mut c_char, room: usize) -> *mut c_char,
+        no_function()
+    );
+    // SAFETY: as the caller promises; the real function has found that there is room for any path.
+    unsafe { answer_realpath(found, path, into) }
+}
+
+/// The C library lacks a function.
+fn no_function() -> *mut c_char {
+    Errno::NOSYS.set();
+    std::ptr::null_mut()
 }

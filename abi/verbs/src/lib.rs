@@ -14,7 +14,7 @@
 //! | [`qp`], [`qp_ex`], [`modify`], [`post`], [`srq`], [`xrc`], [`ah`], [`mcast`], [`flow`], [`wq`] | queue pairs and what they need |
 //! | [`flags`], [`status`], [`errno`], [`strings`], [`convert`] | translation tables |
 //! | [`absent`] | what newer versions have and this device does not |
-//! | [`fork`], [`interpose`] | the surroundings |
+//! | [`fork`], [`interpose`], [`made_up`] | the surroundings |
 
 pub mod absent;
 pub mod advise;
@@ -35,6 +35,7 @@ pub mod flow;
 pub mod fork;
 pub mod gid;
 pub mod interpose;
+pub mod made_up;
 pub mod mcast;
 pub mod modify;
 pub mod mr;

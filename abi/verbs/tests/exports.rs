@@ -5,7 +5,27 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Exported without a version: interposed functions of the C library, and one that some headers declare.
-const UNVERSIONED: &[&str] = &["stat", "access", "ibv_wr_opcode_str"];
+const UNVERSIONED: &[&str] = &[
+    "__fxstatat",
+    "__fxstatat64",
+    "__lxstat",
+    "__lxstat64",
+    "__realpath_chk",
+    "__xstat",
+    "__xstat64",
+    "access",
+    "canonicalize_file_name",
+    "faccessat",
+    "fstatat",
+    "fstatat64",
+    "ibv_wr_opcode_str",
+    "lstat",
+    "lstat64",
+    "realpath",
+    "stat",
+    "stat64",
+    "statx",
+];
 
 /// The library as cargo built it beside this test.
 fn library() -> PathBuf {

@@ -88,7 +88,12 @@ fn nonsense_is_answered_with_an_error() {
 #[test]
 fn the_file_of_the_device_is_the_only_one_that_is_made_up() {
     let stage = Stage::new("paths");
-    let program = compile(&stage, "paths", include_str!("paths.c"), &["-libverbs"]);
+    let program = compile(
+        &stage,
+        "paths",
+        include_str!("paths.c"),
+        &["-libverbs", "-ldl"],
+    );
     let text = stage.start(stage.command(program), "program").succeed();
     assert!(text.ends_with("done\n"), "{text}");
 }
