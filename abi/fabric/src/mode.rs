@@ -30,6 +30,8 @@ const NAMES: &[(&str, c_int)] = &[
 
 /// What basic registration stands for (FI-250).
 pub(crate) const BASIC: c_int = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+/// The one pair with `FI_MR_BASIC` that the 1.6.2 page allows (FI-252).
+const BASIC_AND_LOCAL: c_int = FI_MR_BASIC | FI_MR_LOCAL;
 /// Bits that are about targets only: they are dropped when nobody asks for remote access (FI-I16).
 const TARGET: c_int = FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_RMA_EVENT;
 /// Every bit that exists from 1.5 on.
@@ -139,10 +141,17 @@ pub(crate) fn negotiate(required: c_int, asked: &Request) -> Option<Granted> {
         });
     };
     if offered & (FI_MR_BASIC | FI_MR_SCALABLE) != 0 {
-        // FI-253, FI-261, FI-I18: neither goes together with anything.
+        // FI-253, FI-I18: from 1.5 on neither goes together with any other bit. FI-252, FI-261: before, the 1.6.2 page
+        // counts, and it allows FI_MR_LOCAL beside FI_MR_BASIC.
         return match offered {
             FI_MR_BASIC => basic(),
             FI_MR_SCALABLE => scalable(),
+            BASIC_AND_LOCAL if asked.version < version(1, 5) => {
+                (others & !BASIC == 0).then_some(Granted {
+                    mr_mode: FI_MR_BASIC | needed & FI_MR_LOCAL,
+                    mode: 0,
+                })
+            }
             _ => None,
         };
     }
@@ -261,6 +270,7 @@ pub(crate) fn effective(mr_mode: c_int, mode: u64) -> c_int {
             };
             local | if mr_mode == FI_MR_BASIC { BASIC } else { 0 }
         }
+        BASIC_AND_LOCAL => BASIC | FI_MR_LOCAL,
         bits => bits & ALL,
     }
 }
@@ -323,13 +333,15 @@ mod tests {
         }
     }
 
-    /// Proves: FI-251, FI-253, FI-261, FI-I18
+    /// Proves: FI-251, FI-253, FI-I18
     #[test]
     fn basic_stays_basic_and_stands_alone() {
         for version in [V14, V15, V122] {
             assert_eq!(bits(0, &ask(version, FI_MR_BASIC)), Some(FI_MR_BASIC));
             assert_eq!(bits(BASIC, &ask(version, FI_MR_BASIC)), Some(FI_MR_BASIC));
-            assert_eq!(bits(0, &ask(version, FI_MR_BASIC | FI_MR_LOCAL)), None);
+            if version >= V15 {
+                assert_eq!(bits(0, &ask(version, FI_MR_BASIC | FI_MR_LOCAL)), None);
+            }
             assert_eq!(bits(0, &ask(version, FI_MR_BASIC | FI_MR_SCALABLE)), None);
             assert_eq!(
                 bits(0, &ask(version, FI_MR_SCALABLE | FI_MR_PROV_KEY)),
@@ -348,6 +360,21 @@ mod tests {
         assert_eq!(bits(BASIC, &ask(V14, 0)), Some(FI_MR_BASIC));
         assert_eq!(bits(BASIC, &ask(V14, FI_MR_SCALABLE)), None);
         assert_eq!(effective(FI_MR_SCALABLE, 0), 0);
+    }
+
+    /// Proves: FI-252, FI-261
+    #[test]
+    fn before_1_5_basic_may_have_local_beside_it() {
+        let both = FI_MR_BASIC | FI_MR_LOCAL;
+        for (required, granted) in [(BASIC | FI_MR_LOCAL, both), (BASIC, FI_MR_BASIC)] {
+            assert_eq!(bits(required, &ask(V14, both)), Some(granted));
+            assert_eq!(bits(required, &ask(V15, both)), None);
+        }
+        assert_eq!(bits(FI_MR_ENDPOINT, &ask(V14, both)), None);
+        for other in [FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_MR_SCALABLE] {
+            assert_eq!(bits(BASIC, &ask(V14, both | other)), None);
+        }
+        assert_eq!(effective(both, 0), BASIC | FI_MR_LOCAL);
     }
 
     /// Proves: FI-050, FI-254, FI-I19
@@ -396,6 +423,10 @@ mod tests {
             Some(FI_MR_PROV_KEY | FI_MR_HMEM)
         );
         assert_eq!(bits(required, &with(FI_MSG)), Some(0));
+        assert_eq!(
+            bits(required, &with(FI_MSG | FI_COLLECTIVE)),
+            Some(FI_MR_COLLECTIVE)
+        );
     }
 
     #[test]

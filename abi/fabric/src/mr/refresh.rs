@@ -74,10 +74,8 @@ pub(super) unsafe fn refresh(object: &MrObject, arg: *const MrModify) -> Result<
 fn renew(mr: &Mr) -> Result<()> {
     let mut state = mr.state.lock();
     if state.unbacked {
-        // It takes all of it to be there.
-        if !mappings::back(&mr.ranges)? {
-            return Ok(());
-        }
+        // The part that was announced has pages, and the region serves it from now on (FI-186). Access to the rest
+        // fails until it has pages as well.
         if !state.unconfigured {
             for region in mr.everywhere() {
                 mr.domain.device.enable_region(region.id)?;

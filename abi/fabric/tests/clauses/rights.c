@@ -155,11 +155,13 @@ CHECK(refusal_and_afterwards, "FI-160", "after a refused access both endpoints g
 CHECK(data_before_completion, "FI-I28", "when a write with completion data shows at its target, its bytes are there") {
     struct area area = share(w, REMOTE);
     unsigned char *from = pages(1);
-    memset(from, 0x5A, PAGE);
     void *desc = local(w, &w->here, from, PAGE, FI_WRITE);
-    struct fi_cq_data_entry entry = {0};
-    wants("fi_writedata", write_with_data(w, from, PAGE, desc, 0x1122, &area), 0);
-    wants("the completion at the target", completion(w, &w->there, &entry), 0);
-    wants_that(entry.data == 0x1122, "it has the data");
-    wants_pattern(w, area.bytes, PAGE, "all bytes are there");
+    for (int round = 1; round <= 50; round++) {
+        memset(from, round, PAGE);
+        struct fi_cq_data_entry entry = {0};
+        wants("fi_writedata", write_with_data(w, from, PAGE, desc, 0x1122 + round, &area), 0);
+        wants("the completion at the target", completion(w, &w->there, &entry), 0);
+        wants_that(entry.data == (uint64_t)0x1122 + round, "it has the data");
+        wants_that(!memcmp(area.bytes, from, PAGE), "all bytes are there, and those of this round");
+    }
 }

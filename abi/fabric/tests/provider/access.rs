@@ -2,6 +2,7 @@
 
 use crate::harness::*;
 use crate::registration::pair;
+use crate::shared::{Server, recv, send};
 use rkey_fi::sys::*;
 
 /// Proves: FI-021, FI-096, FI-097, FI-098, FI-099, FI-111, FI-I09
@@ -69,6 +70,40 @@ fn a_closed_region_gives_an_error_at_the_peer_only() {
     assert_eq!(a.write(peer, &[8; 4], 4, 2), 0);
     assert_eq!(again.close(), 0);
     assert_eq!(buffer[..9], [6, 6, 6, 6, 8, 8, 8, 8, 5]);
+}
+
+/// The same between connected endpoints: neither of them is disabled, and the connection goes on both ways.
+///
+/// Proves: FI-I10
+#[test]
+fn on_a_connection_a_closed_region_gives_an_error_at_the_peer_only() {
+    let wish = Wish {
+        ep_type: FI_EP_MSG,
+        ..Wish::default()
+    };
+    let server = Server::open(&wish);
+    let (there, here) = server.connect(&wish);
+    let (mut buffer, mut back) = (vec![5u8; 16], vec![5u8; 16]);
+    let mr = here.reg(&mut buffer, REMOTE, 1, 0).unwrap();
+    let other_way = there.reg(&mut back, REMOTE, 1, 0).unwrap();
+    assert_eq!(there.write(0, &[6; 4], 0, 1), 0);
+    assert_eq!(mr.close(), 0);
+    for _ in 0..3 {
+        assert_eq!(there.write(0, &[7; 4], 0, 1), 266);
+        assert_eq!(there.read(0, &mut [0; 4], 0, 1), 266);
+    }
+    assert!(poll(here.cq).is_none(), "the target is told nothing");
+    assert_eq!(here.write(0, &[8; 4], 0, 1), 0, "from the target");
+    let mut into = [0; 8];
+    assert_eq!(recv(server.srx, &mut into, 1), 0);
+    send(&there, 0, &[9; 8]);
+    assert_eq!(here.completion(&[&there]).unwrap().len, 8);
+    assert_eq!(there.completion(&[&here]).unwrap().op_context as usize, 8);
+    let again = here.reg(&mut buffer, REMOTE, 2, 0).unwrap();
+    assert_eq!(there.write(0, &[8; 4], 4, 2), 0);
+    assert_eq!((again.close(), other_way.close()), (0, 0));
+    assert_eq!(buffer[..9], [6, 6, 6, 6, 8, 8, 8, 8, 5]);
+    assert_eq!((back[..5].to_vec(), into), (vec![8, 8, 8, 8, 5], [9; 8]));
 }
 
 /// Proves: FI-I39

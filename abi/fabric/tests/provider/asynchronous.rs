@@ -4,6 +4,8 @@ use crate::harness::*;
 use rkey_fi::sys::*;
 use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::Instant;
 
 /// The next event: its number and entry, or the code.
 fn event(eq: *mut FidEq) -> Result<(u32, EqEntry), isize> {
@@ -24,7 +26,7 @@ fn event(eq: *mut FidEq) -> Result<(u32, EqEntry), isize> {
     }
 }
 
-/// Proves: FI-115, FI-201, FI-202, FI-204, FI-206, FI-I01, FI-I02
+/// Proves: FI-115, FI-201, FI-204, FI-206, FI-I01, FI-I02
 #[test]
 fn completed_registrations_are_told_with_their_context() {
     let mut b = Side::open(&Wish::default());
@@ -62,6 +64,60 @@ fn completed_registrations_are_told_with_their_context() {
     assert_eq!(event(b.eq).err(), Some(-(libc::EAGAIN as isize)));
     assert_eq!(first.key(), 1);
     assert_eq!((first.close(), Mr(second).close()), (0, 0));
+}
+
+/// A thread that reads events while another one registers finds the handle in the variable that the call was given.
+///
+/// Proves: FI-202
+#[test]
+fn the_handle_is_stored_before_its_event_can_be_read() {
+    const ROUNDS: usize = 4000;
+    const PAGE: usize = 4096;
+    let mut b = Side::open(&Wish::default());
+    assert_eq!(b.bind_eq(FI_REG_MR), 0);
+    // A page for each handle, not touched before: storing takes a page fault, and a reader that is told too early has
+    // plenty of time to find nothing there.
+    let pages = map_at(0, ROUNDS * PAGE, RW);
+    // SAFETY: mapped just now, for as long as the test runs; zero bytes are a null pointer.
+    let handle = |round: usize| unsafe { &*((pages + round * PAGE) as *const AtomicPtr<FidMr>) };
+    let (domain, eq, mut buffer) = (b.domain as usize, b.eq as usize, [0u8; 8]);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let eq = eq as *mut FidEq;
+            for round in 0..ROUNDS {
+                let started = Instant::now();
+                let entry = loop {
+                    match event(eq) {
+                        Ok((FI_MR_COMPLETE, entry)) => break entry,
+                        Ok(other) => panic!("unexpected event {}", other.0),
+                        Err(_) => assert!(started.elapsed() < PATIENCE, "no event {round}"),
+                    }
+                    std::hint::spin_loop();
+                };
+                assert_eq!(entry.context as usize, round);
+                let stored = handle(round).load(Ordering::Relaxed);
+                assert_eq!(stored, entry.fid.cast(), "round {round}");
+                assert_eq!(Mr(stored).close(), 0);
+            }
+        });
+        let domain = domain as *mut FidDomain;
+        for round in 0..ROUNDS {
+            // SAFETY: a live handle, a buffer that outlives the region, and room for the handle.
+            let code = unsafe {
+                let reg = (*(*domain).mr).reg;
+                let (at, key) = (buffer.as_mut_ptr().cast(), round as u64);
+                let room = handle(round).as_ptr();
+                let context = round as *mut c_void;
+                reg(domain.cast(), at, 8, REMOTE, 0, key, 0, room, context)
+            };
+            assert_eq!(code, 0);
+            if reader.is_finished() {
+                break;
+            }
+        }
+        reader.join().unwrap();
+    });
+    unmap(pages, ROUNDS * PAGE);
 }
 
 /// Proves: FI-203

@@ -4,6 +4,8 @@ use crate::harness::*;
 use crate::registration::pair;
 use rkey_fi::sys::*;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::time::Instant;
 
 const PAGE: usize = 4096;
 
@@ -70,7 +72,7 @@ fn with_allocated_pages_that_are_replaced_all_the_same_are_found() {
     unmap(at, PAGE);
 }
 
-/// Proves: FI-068, FI-069, FI-187, FI-188, FI-196, FI-260
+/// Proves: FI-068, FI-069, FI-188, FI-196, FI-260
 #[test]
 fn with_notification_unbacked_memory_waits_for_a_refresh() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_MMU_NOTIFY));
@@ -96,6 +98,132 @@ fn with_notification_unbacked_memory_waits_for_a_refresh() {
     );
     assert_eq!((mr.close(), other.close()), (0, 0));
     unmap(at, PAGE);
+}
+
+/// A program that replaces the pages of a region tells it each time, as FI_MR_MMU_NOTIFY requires. A change that is
+/// not announced cannot be noticed, so it is not refused.
+///
+/// Proves: FI-187
+#[test]
+fn with_notification_each_change_of_pages_is_announced() {
+    let (a, b, peer) = pair(&Wish::mode(FI_MR_MMU_NOTIFY));
+    let at = map_at(0, PAGE, RW);
+    let mr = b.reg_at(at, PAGE, REMOTE, 1, 0).unwrap();
+    for round in 1..=20 {
+        map_at(at, PAGE, libc::PROT_NONE);
+        assert_eq!(mr.refresh(&[]), -libc::EFAULT, "no pages yet");
+        assert_ne!(a.write(peer, &[99; 8], 0, 1), 0);
+        map_at(at, PAGE, RW);
+        assert_eq!(mr.refresh(&[]), 0);
+        assert_eq!(a.write(peer, &[round; 8], 0, 1), 0);
+        // SAFETY: mapped just now.
+        let there = unsafe { (at as *const [u8; 9]).read_volatile() };
+        assert_eq!(
+            there,
+            [round, round, round, round, round, round, round, round, 0]
+        );
+    }
+    assert_eq!(mr.close(), 0);
+    unmap(at, PAGE);
+}
+
+/// Memory of which only the first half has pages: a refresh of that half opens it. The other half has no pages, and
+/// access to it fails.
+///
+/// Proves: FI-186
+#[test]
+fn a_refresh_of_a_part_updates_that_part() {
+    let (a, b, peer) = pair(&Wish::mode(FI_MR_MMU_NOTIFY));
+    let at = map_at(0, 2 * PAGE, libc::PROT_NONE);
+    let mr = b.reg_at(at, 2 * PAGE, REMOTE, 1, 0).unwrap();
+    map_at(at, PAGE, RW);
+    assert_eq!(a.write(peer, &[5; 8], 0, 1), libc::EACCES, "not announced");
+    let half = |offset| {
+        [libc::iovec {
+            iov_base: (at + offset) as *mut _,
+            iov_len: PAGE,
+        }]
+    };
+    assert_eq!(mr.refresh(&half(PAGE)), -libc::EFAULT);
+    assert_eq!(
+        a.write(peer, &[5; 8], 0, 1),
+        libc::EACCES,
+        "nothing was updated"
+    );
+    assert_eq!(mr.refresh(&half(0)), 0);
+    assert_eq!(a.write(peer, &[6; 8], 0, 1), 0);
+    // SAFETY: mapped above.
+    assert_eq!(unsafe { (at as *const u8).read_volatile() }, 6);
+    assert_eq!(a.write(peer, &[6; 8], PAGE as u64, 1), libc::EFAULT);
+    map_at(at + PAGE, PAGE, RW);
+    assert_eq!(mr.refresh(&half(PAGE)), 0);
+    assert_eq!(a.write(peer, &[7; 8], PAGE as u64, 1), 0);
+    assert_eq!(mr.close(), 0);
+    unmap(at, 2 * PAGE);
+}
+
+/// The owner replaces all pages of a region again and again and refreshes it while a peer reads. No read fails, and
+/// one that is posted after a change of pages, so also each one that meets the refresh, has nothing of the old pages.
+///
+/// Proves: FI-194
+#[test]
+fn a_refresh_is_atomic_for_peers_where_no_notification_is_asked_for() {
+    const LEN: usize = 4 * PAGE;
+    const CHANGES: u8 = 200;
+    let (a, b, peer) = pair(&Wish::default());
+    // SAFETY: a C string, and flags that exist.
+    let memfd = unsafe { libc::memfd_create(c"rkey-refresh".as_ptr(), libc::MFD_CLOEXEC) };
+    assert!(memfd >= 0);
+    // SAFETY: a descriptor that nothing else owns.
+    let memfd = unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(memfd) };
+    // Change n maps the n-th part of the file, whose bytes are all n.
+    for change in 0..=CHANGES {
+        use std::os::unix::fs::FileExt as _;
+        let at = u64::from(change) * LEN as u64;
+        memfd.write_all_at(&[change; LEN], at).unwrap();
+    }
+    let at = map_at(0, LEN, RW);
+    let map = |change: u8| {
+        use std::os::fd::AsRawFd as _;
+        let (flags, from) = (
+            libc::MAP_SHARED | libc::MAP_FIXED,
+            i64::from(change) * LEN as i64,
+        );
+        // SAFETY: replaces a mapping that this test made; nothing refers to its bytes.
+        let mapped = unsafe { libc::mmap(at as *mut _, LEN, RW, flags, memfd.as_raw_fd(), from) };
+        assert_eq!(mapped as usize, at);
+    };
+    map(0);
+    let mr = b.reg_at(at, LEN, REMOTE, 1, 0).unwrap();
+    let (current, region) = (AtomicU8::new(0), mr.0 as usize);
+    let during = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mr = Mr(region as *mut FidMr);
+            for change in 1..=CHANGES {
+                map(change);
+                current.store(change, Ordering::SeqCst);
+                let before = during.load(Ordering::SeqCst);
+                let started = Instant::now();
+                // A whole read is made while refreshes go on.
+                while during.load(Ordering::SeqCst) < before + 2 {
+                    assert_eq!(mr.refresh(&[]), 0);
+                    assert!(started.elapsed() < PATIENCE, "the reader has stopped");
+                }
+            }
+        });
+        let mut bytes = vec![0u8; LEN];
+        while current.load(Ordering::SeqCst) < CHANGES {
+            let expected = current.load(Ordering::SeqCst);
+            assert_eq!(a.read(peer, &mut bytes, 0, 1), 0, "a refresh never refuses");
+            let oldest = *bytes.iter().min().unwrap();
+            assert!(oldest >= expected, "pages {oldest} after change {expected}");
+            during.fetch_add(1, Ordering::SeqCst);
+        }
+        during.store(usize::MAX / 2, Ordering::SeqCst);
+    });
+    assert_eq!(mr.close(), 0);
+    unmap(at, LEN);
 }
 
 /// Proves: FI-012, FI-184, FI-185, FI-189, FI-190, FI-258
