@@ -17,6 +17,7 @@ use rkey_link::shm::{
 use rkey_link::{AnyLink, DownReason, Link, NodeId};
 
 use crate::inspect;
+use crate::reaches::Scope;
 use crate::reactor::Token;
 use crate::shared::Shared;
 
@@ -306,7 +307,7 @@ impl Control {
     }
 
     fn forget(&mut self, shared: &Shared, id: LinkId) {
-        let reaches = !shared.settle_reaches();
+        let reaches = !shared.settle_reaches(Scope::All);
         let leases = shared.leases.forget_link(id);
         if reaches || leases {
             let pause = RESIDUE_PAUSES.0;
@@ -335,7 +336,7 @@ impl Control {
             self.lose(shared, id, DownReason::Closed);
         }
         if let Some((_, pause)) = self.residue.take_if(|(at, _)| *at <= now) {
-            let reaches = !shared.settle_reaches();
+            let reaches = !shared.settle_reaches(Scope::All);
             if shared.leases.settle() || reaches {
                 let pause = (pause * 2).min(RESIDUE_PAUSES.1);
                 self.residue = Some((now + pause, pause));

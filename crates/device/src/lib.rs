@@ -61,6 +61,7 @@ mod identities;
 mod naps;
 mod null;
 mod peeks;
+mod peers;
 mod progress;
 mod quiet;
 mod reaches;

@@ -12,6 +12,7 @@ use rkey_engine::{LinkId, QpAttributes, QpState};
 use crate::device::Device;
 use crate::naps::Naps;
 use crate::qp::Qp;
+use crate::reaches::Scope;
 use crate::shared::Shared;
 
 impl Shared {
@@ -38,15 +39,16 @@ impl Shared {
             self.drive_now();
             naps.take();
         }
-        if !self.has_no_strays() {
-            self.wait_for_strays();
+        let scope = Scope::Qp(qpn);
+        if !self.has_no_strays(scope) {
+            self.wait_for_strays(scope);
         }
     }
 
-    /// Whether no peer of a lost link is in the middle of a call.
-    pub(crate) fn has_no_strays(&self) -> bool {
+    /// Whether no peer of a lost link is in the middle of a call that touches memory of this scope.
+    pub(crate) fn has_no_strays(&self, scope: Scope) -> bool {
         let strays = self.reaches.has_strays(&self.engine.lock());
-        !strays || self.settle_reaches()
+        !strays || self.settle_reaches(scope)
     }
 }
 
@@ -56,7 +58,8 @@ impl Qp {
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let shared = self.device().shared();
-        shared.is_forked() || shared.haunted(self.qpn()).is_empty() && shared.has_no_strays()
+        shared.is_forked()
+            || shared.haunted(self.qpn()).is_empty() && shared.has_no_strays(Scope::Qp(self.qpn()))
     }
 
     /// Gives up the links over which a peer may still touch such memory, because it has not answered for a
@@ -70,7 +73,7 @@ impl Qp {
 
     /// Ends the queue pair: everything that is posted is flushed, and when this returns no peer touches
     /// memory that any of its requests named. A peer that does not answer until `deadline` loses its link to
-    /// this device; then only calls of the kernel that have begun are waited for.
+    /// this device; calls of the kernel that have begun are then waited for as [`Device::close_region`] does.
     pub fn quiesce(&self, deadline: Instant) {
         let shared = self.device().shared();
         if !shared.is_usable() {
@@ -85,7 +88,7 @@ impl Qp {
 impl Device {
     /// Waits until no peer touches memory any more because of requests that the queue pair of this number does not wait
     /// for: one that was reset, destroyed or put into the error state. A peer that does not answer until `patience` is
-    /// over loses its link to this device; then only calls of the kernel that have begun are waited for.
+    /// over loses its link to this device; calls of the kernel that have begun are then waited for as [`Device::close_region`] does.
     pub fn wait_until_quiet(&self, qpn: u32, patience: Duration) {
         let shared = self.shared();
         if shared.is_usable() {

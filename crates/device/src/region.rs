@@ -7,6 +7,7 @@ use rkey_core::{Change, Changing, Closing, MemoryKind, Region, RegionSpec};
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::naps::Naps;
+use crate::reaches::Scope;
 use crate::shared::Shared;
 
 /// Looks at a region that is not drained before the first pause.
@@ -85,11 +86,12 @@ impl Device {
 
     /// Closes a region: its keys refuse at once; when this returns nobody touches its memory.
     ///
-    /// It takes microseconds if no peer is using the memory, and about a second at most, also when a peer
+    /// It takes microseconds if no peer is using the memory, and about a second, also when a peer
     /// is stopped in the middle of a copy. A peer that does not answer for a second to a request that
     /// names the memory loses its link to this device; see [`crate::SharedMemory`] for what becomes of memory that is
-    /// leased. Only for calls of the kernel that have begun is there no limit (a peer's own side of
-    /// the copy may be a file system that does not answer).
+    /// leased. A peer that has lost its link and does not show within two seconds that it has left our memory (its own side
+    /// of the copy may be a file system that does not answer) is not waited for any longer: the log then says, as an
+    /// error, which process it is. Only regions that this peer was told of wait for it.
     ///
     /// # Errors
     /// [`rkey_core::CoreError::RegionBusy`] (windows or bindings hang on it: nothing changed), or it
@@ -113,7 +115,7 @@ impl Device {
         let shared = self.shared();
         if !self.is_forked() && !shared.has_failed() {
             let referenced = shared.engine.lock().references(region.local_key);
-            if referenced || !shared.has_no_strays() {
+            if referenced || !shared.has_no_strays(Scope::Region(region.local_key)) {
                 return Ok(false);
             }
         }
@@ -180,7 +182,7 @@ fn wait_for_reaches(shared: &Shared, region: Region, leasable: bool) {
         wait_for_peers(shared, region);
     }
     if referenced || strays || shared.has_failed() {
-        shared.wait_for_strays();
+        shared.wait_for_strays(Scope::Region(region.local_key));
     }
 }
 

@@ -262,7 +262,7 @@ impl Shared {
         if self.has_failed() {
             return act();
         }
-        self.settle_reaches();
+        self.withdraw_permits();
         self.command(|engine| engine.hold_references_back(true));
         let deadline = Instant::now() + QUIET_WITHIN;
         let mut naps = Naps::new();

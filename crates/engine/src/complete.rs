@@ -102,7 +102,7 @@ impl<M> Context<M> {
 
     /// Ends all sends as flushed, and forgets what is on the link.
     pub(crate) fn flush_sends(&mut self, qp: &mut Qp) {
-        self.haunt(qp, qp.sq.head..qp.sq.next + u64::from(qp.req.offset > 0));
+        self.haunt(qp, qp.started());
         while qp.sq.head != qp.sq.tail {
             let seq = qp.sq.head;
             self.forfeit(qp, seq);

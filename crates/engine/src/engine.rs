@@ -3,7 +3,7 @@
 
 use crate::context::{Context, Srq};
 use crate::cq::{Clock, Cq};
-use crate::exposure::Exposure;
+use crate::exposure::{Exposure, Told};
 use crate::id::Table;
 use crate::numbers::Numbers;
 use crate::port::Port;
@@ -17,6 +17,7 @@ use crate::{
 use rkey_base::memory::Memory;
 use rkey_core::{CoreError, DomainId, Protection};
 use rkey_link::{Link, NodeId};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// What an engine offers at most, and who it is.
@@ -77,6 +78,8 @@ pub struct Engine<L: Link, M: Memory> {
     pub(crate) numbers: Numbers,
     pub(crate) links: Table<Port<L>>,
     pub(crate) detached: Vec<(LinkId, L)>,
+    /// Memory that was named over links which are gone, until somebody asks.
+    pub(crate) told: HashMap<LinkId, Vec<Told>>,
 }
 
 fn limit(what: &'static str, given: u32, limit: u32) -> Result<(), EngineError> {
@@ -99,6 +102,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             numbers: Numbers::new(),
             links: Table::new(),
             detached: Vec::new(),
+            told: HashMap::new(),
         }
     }
 
@@ -448,8 +452,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         for seq in qp.sq.head..qp.sq.tail {
             self.x.forfeit(&qp, seq);
         }
-        let started = qp.sq.head..qp.sq.next + u64::from(qp.req.offset > 0);
-        self.x.haunt(&qp, started);
+        self.x.haunt(&qp, qp.started());
         self.lay_ghosts();
         self.numbers.remove(qp.qpn);
         // The peer may wait for the last acknowledgement, which the link holds back for company.

@@ -1,6 +1,16 @@
 //! Whether a peer may be able to reach into memory without asking the engine, for those who do not have its lock.
 
+use rkey_core::LocalKey;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Memory of ours that a peer may still touch by itself: a request by reference named it, and was not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The queue pair of the request, which need not exist any more.
+    pub qpn: u32,
+    /// The key of the region, which need not exist any more either.
+    pub key: LocalKey,
+}
 
 /// What an engine says about that. It changes only under the engine's lock; who looks at it has passed the lock since
 /// the memory in question could last be named.

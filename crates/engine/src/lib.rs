@@ -62,7 +62,7 @@ pub use cq::{Clock, CqShared, Stamped};
 pub use engine::{Engine, EngineConfig, Progress};
 pub use error::{EngineError, ModifyError};
 pub use event::Event;
-pub use exposure::Exposure;
+pub use exposure::{Exposure, Told};
 pub use groups::{Flow, Group};
 pub use id::{CqId, LinkId, QpId, SrqId};
 pub use inbox::{Inbox, Message};

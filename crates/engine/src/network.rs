@@ -5,7 +5,7 @@ use crate::context::Ghost;
 use crate::port::Port;
 use crate::requester::{drop_datagram, pump};
 use crate::send_queue::{Detail, WqeFlags};
-use crate::{Engine, EngineError, LinkId, Peer, Progress, QpId, QpState, Sge, Status};
+use crate::{Engine, EngineError, LinkId, Peer, Progress, QpId, QpState, Sge, Status, Told};
 use rkey_base::memory::Memory;
 use rkey_core::LocalKey;
 use rkey_link::{DownReason, Link, NodeId};
@@ -21,7 +21,11 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// [`Status::RetryExceeded`]. No [`crate::Event::LinkDown`] is raised.
     pub fn detach(&mut self, link: LinkId, _reason: DownReason) -> Option<L> {
         self.take_last_news(link);
+        let told = self.told_over(link);
         let mut port = self.links.remove(link)?;
+        if !told.is_empty() {
+            self.told.insert(link, told);
+        }
         self.x.exposure.link_lost();
         // Before the first completion: whoever takes it may use the memory for something else.
         port.link.end_references();
@@ -211,7 +215,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         let mut any = self.x.ghosts.iter().any(|ghost| self.is_alive(ghost));
         let mut links = Vec::new();
         for qp in self.qps.iter() {
-            for seq in qp.sq.head..qp.sq.next + u64::from(qp.req.offset > 0) {
+            for seq in qp.started() {
                 if qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) {
                     any = true;
                     if names(qp.sq.sges(seq)) {
@@ -231,6 +235,36 @@ impl<L: Link, M: Memory> Engine<L, M> {
         links.sort_unstable();
         links.dedup();
         links
+    }
+
+    /// What the peer of a link that is gone had been told of our memory and had not answered for. It is
+    /// forgotten with this call.
+    pub fn take_told(&mut self, link: LinkId) -> Vec<Told> {
+        self.told.remove(&link).unwrap_or_default()
+    }
+
+    fn told_over(&self, link: LinkId) -> Vec<Told> {
+        let mut told = Vec::new();
+        let mut add = |qpn, sges: &[Sge]| {
+            for sge in sges {
+                let one = Told { qpn, key: sge.key };
+                if !told.contains(&one) {
+                    told.push(one);
+                }
+            }
+        };
+        for qp in self.qps.iter().filter(|qp| qp.out == Some(link)) {
+            for seq in qp.started() {
+                if qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) {
+                    add(qp.qpn, qp.sq.sges(seq));
+                }
+            }
+        }
+        let of_link = |ghost: &&Ghost| ghost.link == link && self.is_alive(ghost);
+        for ghost in self.x.ghosts.iter().filter(of_link) {
+            add(ghost.qpn, &ghost.sges);
+        }
+        told
     }
 
     /// Whether the peer has not acknowledged all of it.

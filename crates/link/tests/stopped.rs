@@ -136,7 +136,9 @@ fn a_stopped_responder_writes_nothing_when_it_goes_on() {
         until("the stop", || no_thread_copies(pid).unwrap());
         let reach = link.reach().unwrap();
         reach.forbid();
-        until("the end of all reaching", || reach.is_at_rest());
+        until("the end of all reaching", || {
+            reach.is_at_rest(Instant::now() + LONG)
+        });
         // Ours again.
         set(round << 32);
         kill_process(process, Signal::CONT).unwrap();

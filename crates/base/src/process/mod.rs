@@ -4,18 +4,21 @@
 //! * [`cma_read`], [`cma_write`]: copies between our memory and another process's, by the kernel ("cross memory
 //!   attach", `process_vm_readv(2)`).
 //!   With a permit ([`crate::segment::PeerPermit`]) they last as long as the other process wants.
-//! * [`no_thread_copies`]: whether a process is in the middle of such a copy.
+//! * [`no_thread_copies`]: whether a process is in the middle of such a copy; [`CallWatch`]: whether it is still in one
+//!   that began before some moment.
 //! * [`ForkMark`]: whether this is still the process that made the mark, or a forked child of it.
 
 mod cma;
 mod fork;
 mod pidfd;
 mod threads;
+mod watch;
 
 pub use cma::{CmaError, cma_read, cma_read_with, cma_write, cma_write_with};
 pub use fork::{ForkMark, incarnation};
 pub use pidfd::PidFd;
 pub use threads::no_thread_copies;
+pub use watch::{CallWatch, LONGEST_CALL};
 
 /// The size of a page of memory, in bytes.
 #[must_use]

@@ -25,13 +25,7 @@ pub fn no_thread_copies(pid: u32) -> io::Result<bool> {
             fs::metadata(format!("/proc/{pid}"))?;
             return Ok(false);
         };
-        let aside = match field(&stat, 3) {
-            // Stopped, traced, dead, a zombie.
-            Some("T" | "t" | "X" | "Z") => true,
-            Some("S" | "D" | "I") => sleeps_elsewhere(&task),
-            _ => false,
-        };
-        if !aside {
+        if !is_elsewhere(&task, &stat) {
             return Ok(false);
         }
         seen += 1;
@@ -40,6 +34,16 @@ pub fn no_thread_copies(pid: u32) -> io::Result<bool> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let threads = field(&stat, 20).and_then(|count| count.parse::<u64>().ok());
     Ok(threads == Some(seen))
+}
+
+/// Whether a thread with this `stat` is seen where it is not inside of a call that copies.
+pub(super) fn is_elsewhere(task: &Path, stat: &str) -> bool {
+    match field(stat, 3) {
+        // Stopped, traced, dead, a zombie.
+        Some("T" | "t" | "X" | "Z") => true,
+        Some("S" | "D" | "I") => sleeps_elsewhere(task),
+        _ => false,
+    }
 }
 
 /// Whether a thread sleeps where signals and freezers let it sleep, or inside of a call that does not copy between
@@ -67,7 +71,7 @@ fn sleeps_elsewhere(task: &Path) -> bool {
 }
 
 /// A field of `/proc/*/stat`, counted from 1 as in proc(5). The second one is a name, which may contain anything.
-fn field(stat: &str, number: usize) -> Option<&str> {
+pub(super) fn field(stat: &str, number: usize) -> Option<&str> {
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name
         .split_ascii_whitespace()

@@ -121,7 +121,7 @@ fn step<M: Memory>(x: &mut Context<M>, qp: &mut Qp, from: QpState, to: QpState) 
             for seq in qp.sq.head..qp.sq.tail {
                 x.forfeit(qp, seq);
             }
-            x.haunt(qp, qp.sq.head..qp.sq.next + u64::from(qp.req.offset > 0));
+            x.haunt(qp, qp.started());
             x.forget_completions(qp);
             let life = x.life();
             qp.reset(life);

@@ -9,6 +9,7 @@ use crate::send_queue::{SendQueue, WqeFlags};
 use crate::{CqId, LinkId, Peer, QpId, Spread};
 use rkey_core::{Access, Accessor, DomainId};
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// Message numbers have 24 bits, as packet sequence numbers have.
 pub(crate) const MSN_MASK: u32 = 0xff_ffff;
@@ -259,11 +260,15 @@ impl Qp {
         self.req.reads.iter().map(in_pieces).sum()
     }
 
+    /// The requests of which at least a part was sent, and which have not ended.
+    pub(crate) fn started(&self) -> Range<u64> {
+        self.sq.head..self.sq.next + u64::from(self.req.offset > 0)
+    }
+
     /// Whether the peer was told of memory, by a request that it has not acknowledged.
     pub(crate) fn names_memory(&self) -> bool {
-        let started = self.sq.head..self.sq.next + u64::from(self.req.offset > 0);
         let named = |seq| self.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE);
-        self.req.in_flight > 0 && started.into_iter().any(named)
+        self.req.in_flight > 0 && self.started().any(named)
     }
 
     /// Whether a piece may be sent now.

@@ -13,11 +13,10 @@ use super::socket::Socket;
 use crate::PullError;
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
-use rkey_base::process::{
-    CmaError, PidFd, cma_read, cma_read_with, cma_write_with, no_thread_copies,
-};
+use rkey_base::process::{CallWatch, CmaError, PidFd, cma_read, cma_read_with, cma_write_with};
 use rkey_base::segment::PeerPermit;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
 
 /// Bytes per system call: measured best, and the time between two looks at a revocation.
 const CHUNK: u64 = 256 << 10;
@@ -46,13 +45,18 @@ impl PeerProcess {
             .is_some_and(|process| !process.is_alive())
     }
 
-    /// Whether each of its threads has just been seen outside of a call that copies.
-    pub(crate) fn is_aside(&self) -> bool {
+    /// Whether no thread of it is in a call that copies any more which began before the watch did.
+    pub(crate) fn is_clear(&self, watch: &mut CallWatch, deadline: Instant) -> bool {
         // Of a process that has ended meanwhile, the number may be another one's: ask afterwards.
         let (Some(pid), Some(alive)) = (self.pid, &self.alive) else {
             return false;
         };
-        matches!(no_thread_copies(pid), Ok(true)) && alive.is_alive()
+        matches!(watch.all_clear(pid, deadline), Ok(true)) && alive.is_alive()
+    }
+
+    /// Its number, if it has one in our process namespace.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.pid
     }
 
     /// Readable once the process has ended.

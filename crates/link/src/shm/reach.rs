@@ -13,16 +13,19 @@
 //! A responder that is stopped while it is "at it" may be just before its system call. So the call
 //! needs a permit (`rkey_base::segment::OwnPermit`), which the requester takes back together with
 //! "no more": a call that begins later fails, whenever that is. A call that has begun ends by itself,
-//! because nobody is stopped inside of one. So when the permit is gone, and then each thread of the
-//! responder is seen stopped, or otherwise outside of such a call, none of them is in one, and none
-//! will be. There is no need to wait until they go on.
+//! because a process is not stopped inside of one. So when the permit is gone, only threads matter that
+//! were in such a call at that moment, and each of them no longer once it was seen stopped, asleep in
+//! another call, or after more processor time than a call takes ([`CallWatch`]). There is no need to wait
+//! until they go on, and a word that says "at it" for ever keeps nobody waiting.
 
 use super::cma::PeerProcess;
 use crate::PullError;
 use crate::ring::{Half, Keep};
+use rkey_base::process::CallWatch;
 use rkey_base::segment::OwnPermit;
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// The value of the word "I am at it" while it is so; at all other times it is 0.
 const AT_IT: u64 = 1;
@@ -36,6 +39,8 @@ pub struct Reach {
     process: Arc<PeerProcess>,
     /// What the requester gave, if it lets anybody reach into its memory.
     permit: Option<Arc<OwnPermit>>,
+    /// Watches the responder's threads since the permit was withdrawn.
+    watch: Arc<Mutex<Option<CallWatch>>>,
     _keep: Keep,
 }
 
@@ -52,6 +57,7 @@ impl Reach {
             peer,
             process,
             permit: permit.map(Arc::new),
+            watch: Arc::default(),
             _keep: keep,
         }
     }
@@ -74,13 +80,26 @@ impl Reach {
     /// will not, and one whose word holds what nobody who keeps the rules writes there makes no promise
     /// that could be waited for.
     ///
-    /// That one is stopped can be seen only in process namespaces that we see, and that it is frozen
-    /// only where the kernel tells us in which call its threads are.
-    pub fn is_at_rest(&self) -> bool {
+    /// Where its threads are can be seen only in process namespaces that we see, and that one sleeps or is
+    /// frozen only where the kernel tells us in which call its threads are. A look at many threads ends at
+    /// `deadline`, without an answer.
+    pub fn is_at_rest(&self, deadline: Instant) -> bool {
         fence(Ordering::SeqCst);
-        self.peer.at_it().load(Ordering::Acquire) != AT_IT
-            || self.process.is_dead()
-            || (self.withdraw() && self.process.is_aside())
+        if self.peer.at_it().load(Ordering::Acquire) != AT_IT || self.process.is_dead() {
+            return true;
+        }
+        if !self.withdraw() {
+            return false;
+        }
+        // Nothing panics in the middle of a look.
+        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let watch = watch.get_or_insert_with(CallWatch::begin);
+        self.process.is_clear(watch, deadline)
+    }
+
+    /// The peer's process, if it has a number in our process namespace.
+    pub fn peer_pid(&self) -> Option<u32> {
+        self.process.pid()
     }
 
     /// Responder: announces that the requester's memory is about to be touched.

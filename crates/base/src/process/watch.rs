@@ -1,0 +1,212 @@
+//! Whether calls that had begun before some moment have ended, thread by thread.
+//!
+//! [`no_thread_copies`](super::no_thread_copies) asks where all threads are now, so one thread that always runs
+//! keeps the answer at "no". Where no *new* call can begin, less is enough: a thread has left the call that it may
+//! have been in as soon as it was once seen elsewhere, or has used more processor time than any such call takes.
+//! A thread that started later never was in one.
+
+use super::threads::{field, is_elsewhere};
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// More processor time than one call that copies takes. Links copy 256 KiB by each call, which takes some 50 µs;
+/// the rest is for page faults on both sides, with huge pages to be cleared.
+pub const LONGEST_CALL: Duration = Duration::from_millis(250);
+
+/// Watches a process whose threads can begin no call that copies any more.
+#[derive(Debug)]
+pub struct CallWatch {
+    /// In the unit of the start times, since the machine was started.
+    began: u64,
+    threads: HashMap<u32, Thread>,
+}
+
+/// A thread that was there when the watch began.
+#[derive(Clone, Copy, Debug)]
+enum Thread {
+    /// It may be in such a call. Its start time, and the processor time that it had used when it was first seen.
+    Unknown { start: u64, ran: Duration },
+    /// It is in no such call.
+    Clear,
+}
+
+impl CallWatch {
+    /// Begins to watch. From now on no thread may be able to begin a call that copies.
+    #[must_use]
+    pub fn begin() -> Self {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let ticks = rustix::param::clock_ticks_per_second();
+        let (seconds, nanos) = (now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs());
+        Self {
+            began: seconds * ticks + nanos * ticks / 1_000_000_000,
+            threads: HashMap::new(),
+        }
+    }
+
+    /// Looks at the threads of the process; says whether none of them is in a call that began before the watch did.
+    /// False if that is not known yet, also if the look took until `deadline`.
+    ///
+    /// The number must mean the same process during all looks: compare with a [`PidFd`](super::PidFd).
+    ///
+    /// # Errors
+    ///
+    /// There is no such process (in our namespace), or `/proc` does not tell.
+    pub fn all_clear(&mut self, pid: u32, deadline: Instant) -> io::Result<bool> {
+        let (mut seen, mut clear) = (0u64, true);
+        for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+            let task = task?;
+            let Some(tid) = task.file_name().to_str().and_then(|tid| tid.parse().ok()) else {
+                continue;
+            };
+            seen += 1;
+            // A number that has been given to another thread since is clear as well: that one is younger.
+            if !matches!(self.threads.get(&tid), Some(Thread::Clear)) {
+                clear &= self.look(tid, &task.path());
+            }
+            if Instant::now() >= deadline {
+                return Ok(false);
+            }
+        }
+        // A list that is read while threads end may lack some that have not.
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let threads = field(&stat, 20).and_then(|count| count.parse::<u64>().ok());
+        Ok(clear && threads == Some(seen))
+    }
+
+    /// Looks at one thread; says whether it is clear.
+    fn look(&mut self, tid: u32, task: &Path) -> bool {
+        let Ok(stat) = fs::read_to_string(task.join("stat")) else {
+            // It has ended; another one that gets its number is younger.
+            self.threads.insert(tid, Thread::Clear);
+            return true;
+        };
+        let number = |index| field(&stat, index).and_then(|field| field.parse::<u64>().ok());
+        let (Some(start), Some(ran)) = (number(22), processor_time(task, &stat)) else {
+            return false;
+        };
+        let known = *self
+            .threads
+            .entry(tid)
+            .or_insert(Thread::Unknown { start, ran });
+        let clear = match known {
+            Thread::Clear => true,
+            Thread::Unknown {
+                start: first_start,
+                ran: first_ran,
+            } => {
+                start > self.began
+                    || start != first_start
+                    || ran.saturating_sub(first_ran) > LONGEST_CALL
+                    || is_elsewhere(task, &stat)
+            }
+        };
+        if clear {
+            self.threads.insert(tid, Thread::Clear);
+        }
+        clear
+    }
+}
+
+/// The processor time that a thread has used, as exactly as the kernel tells.
+fn processor_time(task: &Path, stat: &str) -> Option<Duration> {
+    let exact = fs::read_to_string(task.join("schedstat")).ok();
+    let exact = exact.and_then(|times| times.split_ascii_whitespace().next()?.parse().ok());
+    if let Some(nanos) = exact.filter(|nanos| *nanos > 0) {
+        return Some(Duration::from_nanos(nanos));
+    }
+    let ticks = field(stat, 14)?.parse::<u64>().ok()? + field(stat, 15)?.parse::<u64>().ok()?;
+    let millis = ticks.checked_mul(1000)? / rustix::param::clock_ticks_per_second();
+    Some(Duration::from_millis(millis))
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    /// Generous, for machines that are busy.
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn is_clear_in_time(watch: &mut CallWatch) -> bool {
+        let deadline = Instant::now() + LONG;
+        while Instant::now() < deadline {
+            if watch.all_clear(std::process::id(), deadline).unwrap() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        false
+    }
+
+    /// Threads that always run are never seen asleep; the processor time that they use clears them.
+    #[test]
+    fn threads_that_always_run_are_cleared_by_the_time_they_use() {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let spin = || {
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            };
+            let spinners = [scope.spawn(spin), scope.spawn(spin)];
+            let mut watch = CallWatch::begin();
+            let before: Vec<Duration> = spun();
+            assert!(is_clear_in_time(&mut watch), "they are never cleared");
+            // None was cleared by its time alone before it had used it.
+            let used = spun().iter().sum::<Duration>() - before.iter().sum::<Duration>();
+            assert!(used > LONGEST_CALL, "cleared too early: {used:?}");
+            over.store(true, Ordering::Relaxed);
+            for spinner in spinners {
+                spinner.join().unwrap();
+            }
+        });
+    }
+
+    /// The processor time of each thread of this process.
+    fn spun() -> Vec<Duration> {
+        let tasks = fs::read_dir("/proc/self/task").unwrap();
+        tasks
+            .filter_map(|task| {
+                let task = task.ok()?.path();
+                processor_time(&task, &fs::read_to_string(task.join("stat")).ok()?)
+            })
+            .collect()
+    }
+
+    /// Who has been seen elsewhere once is clear for good: it needs no time of its own after that.
+    #[test]
+    fn a_thread_that_slept_once_is_clear() {
+        let (over, tid) = (AtomicBool::new(false), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| {
+                let own = rustix::thread::gettid().as_raw_nonzero().get();
+                tid.store(own.unsigned_abs(), Ordering::Relaxed);
+                while !over.load(Ordering::Relaxed) {
+                    std::thread::park();
+                }
+            });
+            let mut watch = CallWatch::begin();
+            let deadline = Instant::now() + LONG;
+            let is_clear = |watch: &CallWatch| {
+                let thread = watch.threads.get(&tid.load(Ordering::Relaxed));
+                matches!(thread, Some(Thread::Clear))
+            };
+            while !is_clear(&watch) && Instant::now() < deadline {
+                watch.all_clear(std::process::id(), deadline).unwrap();
+            }
+            let was_clear = is_clear(&watch);
+            over.store(true, Ordering::Relaxed);
+            sleeper.thread().unpark();
+            assert!(was_clear);
+        });
+    }
+
+    #[test]
+    fn there_is_no_such_process() {
+        let deadline = Instant::now() + LONG;
+        assert!(CallWatch::begin().all_clear(u32::MAX, deadline).is_err());
+    }
+}

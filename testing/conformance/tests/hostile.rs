@@ -1,0 +1,248 @@
+//! Peers that break the protocol to keep our memory: they say for ever that they are copying, from threads that never
+//! rest, and write for as long as they can.
+// UNSAFETY: writes to the mappings behind the back of the library that made them, sends signals to its thread, and
+// calls `process_vm_writev` with a list in the permit of the link.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::process::{Peer, role, sleep_in_read};
+use common::side::{AREA, Remote, SINK, SINK_COUNT, SINK_WORDS, Side, seed_of};
+use common::{LONG, pattern, until};
+use rkey_device::base::range::VaRange;
+use rkey_device::core::{Access, RegionSpec};
+use rkey_device::engine::{SendRequest, Status, Work};
+
+/// Where a responder's half says that it is reaching into the requester's memory.
+const AT_IT: usize = 640;
+/// What the peer writes to our memory.
+const SCRIBBLE: u64 = 0xbad0_bad0_bad0_bad0;
+
+/// The start addresses of our writable mappings of shared memory with this name.
+fn mappings(name: &str) -> Vec<usize> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines()
+        .filter(|line| line.contains(name) && line.contains("rw-s"))
+        .map(|line| usize::from_str_radix(line.split_once('-').unwrap().0, 16).unwrap())
+        .collect()
+}
+
+extern "C" fn spin(_: i32) {
+    loop {
+        std::hint::spin_loop();
+    }
+}
+
+/// Lets the engine thread run for ever in a signal handler: it answers nothing any more.
+fn stall_the_engine_thread() {
+    // SAFETY: a handler that touches nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = spin as extern "C" fn(i32) as usize;
+        assert_eq!(
+            libc::sigaction(libc::SIGTRAP, &action, std::ptr::null_mut()),
+            0
+        );
+    }
+    for task in std::fs::read_dir("/proc/self/task").unwrap() {
+        let task = task.unwrap();
+        let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        if name.trim() == "rkey-engine" {
+            let tid: i32 = task.file_name().to_str().unwrap().parse().unwrap();
+            let pid = std::process::id() as i32;
+            // SAFETY: a signal to a thread of ours.
+            let sent = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, libc::SIGTRAP) };
+            assert_eq!(sent, 0);
+        }
+    }
+}
+
+/// Says in all halves, for ever, that it is copying.
+fn claim_to_copy(halves: &[usize]) {
+    loop {
+        for half in halves {
+            // SAFETY: an aligned word of a mapping that lives as long as the device, which is never closed here.
+            unsafe { AtomicU64::from_ptr((half + AT_IT) as *mut u64).store(1, Ordering::Relaxed) };
+        }
+    }
+}
+
+/// Writes to the test's memory for ever, with the list of addresses in the permit, as the protocol has it.
+fn write_while_permitted(test: i32, to: u64) {
+    let [permit] = mappings("memfd:rkey-permit")[..] else {
+        panic!("not one permit")
+    };
+    let bytes = [SCRIBBLE; SINK_WORDS];
+    let len = size_of_val(&bytes);
+    let local = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: len,
+    };
+    let list = permit as *mut libc::iovec;
+    // SAFETY: the page of the permit is mapped and there; nobody else uses it, as the engine thread is stalled. The
+    // kernel checks the addresses.
+    unsafe {
+        list.write(libc::iovec {
+            iov_base: to as *mut libc::c_void,
+            iov_len: len,
+        });
+        loop {
+            libc::process_vm_writev(test, &raw const local, 1, list, 1, 0);
+        }
+    }
+}
+
+/// The hostile peer, with as many threads that claim to copy.
+fn peer_that_never_rests(threads: usize) {
+    let side = Side::open(seed_of(11) | 1);
+    let (offer, qp) = (side.offer(), side.qp());
+    let test = side.connect_to_test(&qp, &offer);
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    let pid = line.trim().parse().unwrap();
+    stall_the_engine_thread();
+    let halves = mappings("memfd:rkey-link");
+    for _ in 0..threads {
+        let halves = halves.clone();
+        std::thread::spawn(move || claim_to_copy(&halves));
+    }
+    // Threads that sleep are no help to it, but have to be looked at.
+    for _ in 0..200 {
+        std::thread::spawn(|| std::thread::sleep(10 * LONG));
+    }
+    let to = test.base + 8 * SINK as u64;
+    std::thread::spawn(move || write_while_permitted(pid, to));
+    sleep_in_read();
+    // The device cannot be closed: its thread is stalled.
+    std::process::exit(0);
+}
+
+/// Closes a region that the peer was never told of, again and again, until `is_over`; gives the shortest time that
+/// one took.
+fn close_others(side: &Side, is_over: impl Fn() -> bool) -> Duration {
+    let memory = [0u64; 512];
+    let ranges = [VaRange::new(memory.as_ptr() as u64, 4096).unwrap()];
+    let mut least = Duration::MAX;
+    while !is_over() {
+        let spec = RegionSpec::new(side.domain, &ranges, Access::REMOTE_READ);
+        // SAFETY: memory that is only read, and outlives the region.
+        let region = unsafe { side.device.register(&spec) }.unwrap();
+        let started = Instant::now();
+        side.device.close_region(region).unwrap();
+        if is_over() {
+            break;
+        }
+        least = least.min(started.elapsed());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    least
+}
+
+/// Closing a region that such a peer was told of returns, and then not a byte changes. Other regions do not wait for
+/// it at all.
+fn is_no_hindrance(test: &str, role_of_peer: &str) {
+    let mut side = Side::open(seed_of(12) | 1);
+    let listener = side.listen();
+    let mut peer = Peer::start(test, role_of_peer, listener.local_address());
+    let (offer, qp) = (side.offer(), side.qp());
+    let remote: Remote = side.accept(&listener, &qp, &offer);
+    let mut direct = None;
+    until("the link", || {
+        let links = side.device.inspect().unwrap().links;
+        direct = links
+            .iter()
+            .find(|l| l.role == "requester")
+            .map(|l| l.by_reference);
+        direct.is_some()
+    });
+    if direct == Some(false) {
+        eprintln!("SKIP: the kernel does not permit copies between processes here");
+        return side.withdraw(&offer);
+    }
+    // A request that has been executed, so that the peer has used its permit.
+    let read = Work::Read {
+        remote: remote.pattern(0),
+    };
+    side.run(&qp, read, &[side.sge(SINK, AREA)]);
+    let stdin = peer.0.stdin.as_mut().unwrap();
+    std::io::Write::write_all(stdin, format!("{}\n", std::process::id()).as_bytes()).unwrap();
+    let word = || {
+        side.memory
+            .first_other(SINK, 1, |_, value| value == SCRIBBLE)
+    };
+    until("the first write", || word().is_none());
+    // What is to be closed, and what its peer was told of: it never answers.
+    let read = Work::Read {
+        remote: remote.pattern(0),
+    };
+    qp.post_send(&SendRequest::new(1, read, &[side.sge(SINK, AREA)]))
+        .unwrap();
+    let (closed, others) = std::thread::scope(|scope| {
+        let closing = scope.spawn(|| {
+            let started = Instant::now();
+            side.close_local();
+            started.elapsed()
+        });
+        let is_gone = || {
+            !side
+                .device
+                .inspect()
+                .unwrap()
+                .links
+                .iter()
+                .any(|l| l.role == "requester")
+        };
+        while !closing.is_finished() && !is_gone() {
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        let hang = Instant::now() + LONG;
+        let others = close_others(&side, || closing.is_finished() || Instant::now() > hang);
+        if !closing.is_finished() {
+            eprintln!("the region is still not closed");
+            std::process::abort();
+        }
+        (closing.join().unwrap(), others)
+    });
+    eprintln!("{test}: closed after {closed:.1?}, others in {others:.1?}");
+    let fill = |word: usize| pattern(seed_of(13), word);
+    side.memory.fill(SINK, SINK_COUNT * SINK_WORDS, fill);
+    std::thread::sleep(Duration::from_millis(200));
+    let other = side
+        .memory
+        .first_other(SINK, SINK_COUNT * SINK_WORDS, |word, value| {
+            value == fill(word)
+        });
+    assert_eq!(other, None, "written after the region was closed");
+    assert_eq!(side.next().status, Status::RetryExceeded);
+    assert!(
+        others < Duration::from_millis(500),
+        "another region waited: {others:?}"
+    );
+    assert!(
+        peer.0.try_wait().unwrap().is_none(),
+        "the peer died, and kept nobody waiting"
+    );
+    side.open_local();
+    drop(qp);
+    side.withdraw(&offer);
+}
+
+#[test]
+fn a_peer_that_claims_to_copy_for_ever() {
+    match role() {
+        None => is_no_hindrance("a_peer_that_claims_to_copy_for_ever", "peer"),
+        Some(_) => peer_that_never_rests(1),
+    }
+}
+
+/// With many threads none of them gets much processor time, so that what they use does not clear them in time.
+#[test]
+fn a_peer_of_many_threads_that_claim_to_copy_for_ever() {
+    match role() {
+        None => is_no_hindrance("a_peer_of_many_threads_that_claim_to_copy_for_ever", "peer"),
+        Some(_) => peer_that_never_rests(32),
+    }
+}
