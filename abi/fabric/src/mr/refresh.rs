@@ -70,7 +70,8 @@ pub(super) unsafe fn refresh(object: &MrObject, arg: *const MrModify) -> Result<
     Ok(())
 }
 
-/// The refresh of `FI_MR_MMU_NOTIFY`: access ends and begins again (FI-191, FI-195).
+/// The refresh of `FI_MR_MMU_NOTIFY`: access ends and begins again (FI-191, FI-195). Counters and endpoints stay bound
+/// to the region: the state's lock keeps them from coming or going meanwhile.
 fn renew(mr: &Mr) -> Result<()> {
     let mut state = mr.state.lock();
     if state.unbacked {
@@ -84,8 +85,8 @@ fn renew(mr: &Mr) -> Result<()> {
         state.unbacked = false;
         return Ok(());
     }
-    if state.unconfigured || state.counter.is_some() || state.counted || state.endpoint.is_some() {
-        // A region that is tied to something is not taken apart; its pages are found by address anyway.
+    if state.unconfigured {
+        // It is disabled as it is.
         return Ok(());
     }
     for region in mr.everywhere() {

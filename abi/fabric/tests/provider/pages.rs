@@ -100,6 +100,41 @@ fn with_notification_unbacked_memory_waits_for_a_refresh() {
     unmap(at, PAGE);
 }
 
+/// A counter or an endpoint that is bound to the region changes nothing about that.
+///
+/// Proves: FI-069, FI-191
+#[test]
+fn with_notification_bound_regions_wait_for_a_refresh_as_well() {
+    for (mode, bound) in [
+        (0, [true, false]),
+        (0, [false, true]),
+        (FI_MR_ENDPOINT, [true, true]),
+    ] {
+        let (a, b, peer) = pair(&Wish {
+            caps: FI_MSG | FI_RMA | FI_RMA_EVENT,
+            ..Wish::mode(mode | FI_MR_MMU_NOTIFY)
+        });
+        let (at, counter) = (map_at(0, PAGE, libc::PROT_NONE), counter(b.domain));
+        let mr = b.reg_at(at, PAGE, REMOTE, 1, 0).unwrap();
+        if bound[0] {
+            assert_eq!(mr.bind(counter, FI_REMOTE_WRITE), 0);
+        }
+        if bound[1] {
+            assert_eq!(mr.bind(b.ep, 0), 0);
+        }
+        assert_eq!(mr.enable(), 0);
+        map_at(at, PAGE, RW);
+        assert_eq!(a.write(peer, &[1; 8], 0, 1), libc::EACCES, "{bound:?}");
+        assert_eq!(mr.refresh(&[]), 0);
+        assert_eq!(a.write(peer, &[2; 8], 0, 1), 0, "{bound:?}");
+        let written = u64::from(bound[0]);
+        assert_eq!(wait_count(counter, written), written);
+        assert_eq!((close(b.ep.cast()), close(counter.cast())), (0, 0));
+        assert_eq!(mr.close(), 0);
+        unmap(at, PAGE);
+    }
+}
+
 /// A program that replaces the pages of a region tells it each time, as FI_MR_MMU_NOTIFY requires. A change that is
 /// not announced cannot be noticed, so it is not refused.
 ///

@@ -30,44 +30,100 @@ fn a_refresh_ends_access_only_where_notification_is_asked_for() {
         let (a, b, peer) = pair(&Wish::mode(mode));
         let mut buffer = vec![0u8; 32];
         let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
-        assert_eq!(a.write(peer, &[1; 32], 0, 1), 0);
-        let (stop, refused) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (region, mut seen) = (mr.0 as usize, BTreeSet::new());
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let (mr, started) = (Mr(region as *mut FidMr), Instant::now());
-                // Until a write met a refresh; where none is ever refused, for a while.
-                for round in 0.. {
-                    assert_eq!(mr.refresh(&[]), 0);
-                    let met = refused.load(Ordering::Relaxed);
-                    let done = if mode == 0 { round == 300 } else { met };
-                    if done || started.elapsed() > PATIENCE {
-                        break;
-                    }
-                }
-                stop.store(true, Ordering::Relaxed);
-            });
-            write_on(&a, peer, &stop, |answer| {
-                seen.insert(answer);
-                if answer != 0 {
-                    refused.store(true, Ordering::Relaxed);
-                }
-            });
-        });
-        match mode {
-            0 => assert_eq!(seen, BTreeSet::from([0]), "the region stays enabled"),
-            _ => assert!(
-                seen.remove(&libc::EACCES) && seen.iter().all(|code| *code == 0),
-                "{seen:?}"
-            ),
-        }
-        assert_eq!(
-            a.write(peer, &[2; 32], 0, 1),
-            0,
-            "afterwards all is as before"
-        );
-        assert_eq!((mr.close(), buffer), (0, vec![2; 32]));
+        let expected = match mode {
+            0 => BTreeSet::from([0]),
+            _ => BTreeSet::from([0, libc::EACCES]),
+        };
+        assert_eq!(refresh_under_writes(&a, peer, mr, mode == 0).0, expected);
+        assert_eq!((mr.close(), buffer), (0, vec![1; 32]));
     }
+}
+
+/// What is bound to a region makes no difference to a refresh, and stays bound.
+///
+/// Proves: FI-191, FI-195
+#[test]
+fn a_refresh_ends_access_to_regions_with_a_counter_or_an_endpoint() {
+    let events = FI_MSG | FI_RMA | FI_RMA_EVENT;
+    for (mode, own_counter, endpoint) in [
+        (0, true, false),
+        (0, false, true),
+        (FI_MR_ENDPOINT, false, true),
+        (FI_MR_ENDPOINT, true, true),
+        // A counter of the endpoint counts accesses to every region.
+        (0, false, false),
+    ] {
+        let wish = Wish {
+            caps: events,
+            ..Wish::mode(mode | FI_MR_MMU_NOTIFY)
+        };
+        let a = Side::open(&wish);
+        let info = wish.info();
+        let b = Side::waiting(open_domain(wish.version, info), info);
+        assert_eq!(bind(b.ep.cast(), b.av.cast(), 0), 0);
+        let counter = counter(b.domain);
+        if !own_counter {
+            assert_eq!(bind(b.ep.cast(), counter.cast(), FI_REMOTE_WRITE), 0);
+        }
+        assert_eq!(b.enable(), 0);
+        let peer = a.peer(&b);
+        let mut buffer = vec![0u8; 32];
+        let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
+        if own_counter {
+            assert_eq!(mr.bind(counter, FI_REMOTE_WRITE), 0);
+        }
+        if endpoint {
+            assert_eq!(mr.bind(b.ep, 0), 0);
+        }
+        assert_eq!(mr.enable(), 0);
+        let case = (mode, own_counter, endpoint);
+        let (seen, done) = refresh_under_writes(&a, peer, mr, false);
+        assert_eq!(seen, BTreeSet::from([0, libc::EACCES]), "{case:?}");
+        assert_eq!(wait_count(counter, done), done, "{case:?}");
+        // What is bound still holds the region: an endpoint goes first.
+        if endpoint {
+            assert_eq!(close(b.ep.cast()), 0);
+        }
+        if own_counter {
+            assert_eq!(close(counter.cast()), 0);
+        }
+        assert_eq!(mr.close(), 0, "{case:?}");
+    }
+}
+
+/// Refreshes a region, which has the key 1, while a peer writes: until a write was refused, or, where none ever is, for
+/// a while. The codes of the writes, and how many of them were carried out.
+fn refresh_under_writes(a: &Side, peer: u64, mr: Mr, never: bool) -> (BTreeSet<c_int>, u64) {
+    assert_eq!(a.write(peer, &[1; 32], 0, 1), 0);
+    let (stop, refused) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (region, mut seen, mut done) = (mr.0 as usize, BTreeSet::new(), 1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mr, started) = (Mr(region as *mut FidMr), Instant::now());
+            for round in 0.. {
+                assert_eq!(mr.refresh(&[]), 0);
+                let met = refused.load(Ordering::Relaxed);
+                let done = if never { round == 300 } else { met };
+                if done || started.elapsed() > PATIENCE {
+                    break;
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        write_on(a, peer, &stop, |answer| {
+            seen.insert(answer);
+            match answer {
+                0 => done += 1,
+                _ => refused.store(true, Ordering::Relaxed),
+            }
+        });
+    });
+    assert_eq!(
+        a.write(peer, &[1; 32], 0, 1),
+        0,
+        "afterwards all is as before"
+    );
+    (seen, done + 1)
 }
 
 /// Proves: FI-157
