@@ -1,12 +1,13 @@
 //! Taking connections: one thread for all listeners of a fabric, so that a peer can connect while the
-//! program does something else.
+//! program does something else. Requests that the program accepts are completed there as well, so that a later request
+//! of the same peer is not told first.
 
 use crate::complaint::complain;
 use crate::errno::Result;
 use crate::wait::{Deadline, Signal, readable};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rkey_device::{Accepting, DeviceError, Incoming, Listener, Peer};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +32,13 @@ pub(crate) struct Coming {
 
 type Then = dyn FnOnce(std::result::Result<(), DeviceError>) + Send;
 
+/// A request that the program has accepted.
+pub(crate) struct Accepted {
+    pub(crate) client: Coming,
+    /// Whether the endpoint is still there that it is for.
+    pub(crate) is_wanted: Box<dyn Fn() -> bool + Send>,
+}
+
 /// The listeners of a fabric. The thread runs from the first of them to the end of the fabric.
 #[derive(Default)]
 pub(crate) struct Cm(Mutex<Option<Arc<Inner>>>);
@@ -38,6 +46,13 @@ pub(crate) struct Cm(Mutex<Option<Arc<Inner>>>);
 struct Inner {
     signal: Signal,
     listeners: Mutex<Vec<Arc<Entry>>>,
+    /// Those that the thread has not taken over yet.
+    accepted: Mutex<Vec<Accepted>>,
+    /// How often the thread has let go of the listeners that it had; none: it has ended.
+    rounds: Mutex<Option<u64>>,
+    round: Condvar,
+    /// The process that has the thread: a child of it has not.
+    process: u32,
     ended: AtomicBool,
 }
 
@@ -55,27 +70,36 @@ pub(crate) struct Serving {
 }
 
 impl Cm {
-    /// Serves a listener. The handler, and what it leaves to be done, runs in the thread, one call after the
-    /// other, and never again once the result is dropped.
-    pub(crate) fn serve(&self, listener: Listener, handler: Box<Handler>) -> Result<Serving> {
+    /// What the thread works with. The first call starts the thread.
+    fn inner(&self) -> Result<Arc<Inner>> {
         let mut place = self.0.lock();
-        let inner = match &*place {
-            Some(inner) => Arc::clone(inner),
-            None => {
-                let inner = Arc::new(Inner {
-                    signal: Signal::new()?,
-                    listeners: Mutex::default(),
-                    ended: AtomicBool::new(false),
-                });
-                let threads = Arc::clone(&inner);
-                std::thread::Builder::new()
-                    .name("rkey-fi-cm".to_owned())
-                    .spawn(move || run(&threads))
-                    .map_err(|_| crate::errno::FiError::NOMEM)?;
-                Arc::clone(place.insert(inner))
-            }
-        };
-        drop(place);
+        if let Some(inner) = &*place {
+            return Ok(Arc::clone(inner));
+        }
+        let inner = Arc::new(Inner {
+            signal: Signal::new()?,
+            listeners: Mutex::default(),
+            accepted: Mutex::default(),
+            rounds: Mutex::new(Some(0)),
+            round: Condvar::new(),
+            process: std::process::id(),
+            ended: AtomicBool::new(false),
+        });
+        let threads = Arc::clone(&inner);
+        std::thread::Builder::new()
+            .name("rkey-fi-cm".to_owned())
+            .spawn(move || {
+                let _end = End(&threads);
+                run(&threads);
+            })
+            .map_err(|_| crate::errno::FiError::NOMEM)?;
+        Ok(Arc::clone(place.insert(inner)))
+    }
+
+    /// Serves a listener. The handler, and what it leaves to be done, runs in the thread, one call after the
+    /// other, and never again once the result is dropped. By then the address is free.
+    pub(crate) fn serve(&self, listener: Listener, handler: Box<Handler>) -> Result<Serving> {
+        let inner = self.inner()?;
         let entry = Arc::new(Entry {
             listener,
             handler,
@@ -84,6 +108,50 @@ impl Cm {
         inner.listeners.lock().push(Arc::clone(&entry));
         inner.signal.raise();
         Ok(Serving { inner, entry })
+    }
+
+    /// Accepts a request: `answer` tells the peer. When the peer is ready, the thread goes on, before it hands on any
+    /// request that the peer has made since.
+    pub(crate) fn accept(&self, answer: impl FnOnce() -> Result<Accepted>) -> Result<()> {
+        let inner = self.inner()?;
+        // Under the lock: as soon as the peer is told it may be ready, and ask again.
+        let mut accepted = inner.accepted.lock();
+        accepted.push(answer()?);
+        drop(accepted);
+        inner.signal.raise();
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Waits until the thread has let go of listeners that are not in the list any more. Who polls a socket keeps its
+    /// address, also when it is closed elsewhere.
+    fn wait_for_round(&self) {
+        // What a child of the process inherits has no thread.
+        let has_thread = || self.process == std::process::id();
+        let mut rounds = self.rounds.lock();
+        let before = *rounds;
+        self.signal.raise();
+        while before.is_some() && *rounds == before && has_thread() {
+            self.round.wait(&mut rounds);
+        }
+    }
+
+    /// Tells that the thread has let go of all listeners.
+    fn next_round(&self) {
+        let mut rounds = self.rounds.lock();
+        *rounds = rounds.map(|round| round + 1);
+        self.round.notify_all();
+    }
+}
+
+/// The thread has ended, however it did.
+struct End<'a>(&'a Inner);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        *self.0.rounds.lock() = None;
+        self.0.round.notify_all();
     }
 }
 
@@ -103,37 +171,81 @@ impl Drop for Serving {
             .listeners
             .lock()
             .retain(|other| !Arc::ptr_eq(other, &self.entry));
-        self.inner.signal.raise();
+        self.inner.wait_for_round();
+    }
+}
+
+/// The clients that the thread waits for.
+#[derive(Default)]
+struct Clients {
+    coming: Vec<(Arc<Entry>, Coming)>,
+    accepted: Vec<Accepted>,
+}
+
+impl Clients {
+    /// Lets go of those whose listener is closed.
+    fn let_go(&mut self) {
+        self.coming.retain(|(entry, _)| *entry.open.lock());
+    }
+
+    /// Goes on with those that are ready.
+    fn go_on(&mut self, inner: &Inner) {
+        for (entry, client) in std::mem::take(&mut self.coming) {
+            let open = entry.open.lock();
+            if *open && let Some(client) = go_on(client) {
+                drop(open);
+                self.coming.push((entry, client));
+            }
+        }
+        self.go_on_accepted(inner);
+    }
+
+    /// The same for those that the program has accepted.
+    fn go_on_accepted(&mut self, inner: &Inner) {
+        self.accepted.append(&mut inner.accepted.lock());
+        let wanted = std::mem::take(&mut self.accepted).into_iter();
+        for it in wanted.filter(|it| (it.is_wanted)()) {
+            let is_wanted = it.is_wanted;
+            let waits = go_on(it.client).map(|client| Accepted { client, is_wanted });
+            self.accepted.extend(waits);
+        }
+    }
+
+    /// Their sockets.
+    fn fds(&self) -> impl Iterator<Item = RawFd> {
+        let coming = self.coming.iter().map(|(_, client)| client);
+        let accepted = self.accepted.iter().map(|it| &it.client);
+        coming
+            .chain(accepted)
+            .map(|client| client.accepting.socket().as_raw_fd())
     }
 }
 
 /// The thread: waits for clients and hands them on.
 fn run(inner: &Inner) {
-    let mut coming: Vec<(Arc<Entry>, Coming)> = Vec::new();
+    let mut clients = Clients::default();
     while !inner.ended.load(Ordering::Acquire) {
+        clients.let_go();
+        inner.next_round();
         let entries = inner.listeners.lock().clone();
         let mut calm = true;
         for entry in &entries {
-            calm &= serve(entry, &mut coming).is_ok();
+            calm &= serve(entry, inner, &mut clients).is_ok();
         }
-        let mut next = Vec::new();
-        for (entry, client) in coming {
-            next.extend(go_on(&entry, client).map(|client| (Arc::clone(&entry), client)));
-        }
-        coming = next;
+        clients.go_on(inner);
         let mut fds = vec![inner.signal.raw()];
         fds.extend(
             entries
                 .iter()
                 .map(|entry| entry.listener.socket().as_raw_fd()),
         );
-        let answers = coming.iter();
-        fds.extend(answers.map(|(_, client)| client.accepting.socket().as_raw_fd()));
+        let listeners = fds.len();
+        fds.extend(clients.fds());
         // Somebody who has come and says nothing is asked again soon, and dropped after a second.
         let half_open = entries.iter().any(|entry| entry.listener.has_half_open());
         let deadline = if half_open {
             Deadline::after(Duration::from_millis(1))
-        } else if coming.is_empty() {
+        } else if fds.len() == listeners {
             Deadline::never()
         } else {
             // Their time is looked after now and then.
@@ -141,18 +253,14 @@ fn run(inner: &Inner) {
         };
         // A listener that fails stays readable.
         if readable(&fds, &deadline).is_err() || !calm {
-            std::thread::sleep(PAUSE);
+            let _ = readable(&[inner.signal.raw()], &Deadline::after(PAUSE));
         }
         inner.signal.clear();
     }
 }
 
 /// Goes on with a client that was accepted; gives it back if it is not ready yet.
-fn go_on(entry: &Entry, client: Coming) -> Option<Coming> {
-    let open = entry.open.lock();
-    if !*open {
-        return None;
-    }
+fn go_on(client: Coming) -> Option<Coming> {
     let ready = match client.accepting.is_ready() {
         Ok(false) => return Some(client),
         Ok(true) => Ok(()),
@@ -177,14 +285,14 @@ fn has_too_many(coming: &[(Arc<Entry>, Coming)], peer: &Peer) -> bool {
 }
 
 /// Hands on all clients that have come.
-fn serve(entry: &Arc<Entry>, coming: &mut Vec<(Arc<Entry>, Coming)>) -> Result<()> {
-    while coming.len() < COMING_MAX {
+fn serve(entry: &Arc<Entry>, inner: &Inner, clients: &mut Clients) -> Result<()> {
+    while clients.coming.len() < COMING_MAX {
         let open = entry.open.lock();
         if !*open {
             return Ok(());
         }
         match entry.listener.try_accept() {
-            Ok(Some(incoming)) if has_too_many(coming, incoming.peer()) => {
+            Ok(Some(incoming)) if has_too_many(&clients.coming, incoming.peer()) => {
                 let (pid, uid) = (incoming.peer().pid, incoming.peer().uid);
                 complain(format_args!(
                     "a connection of process {pid} of user {uid} was refused: {OF_PROCESS_MAX} of that process are not complete"
@@ -192,10 +300,15 @@ fn serve(entry: &Arc<Entry>, coming: &mut Vec<(Arc<Entry>, Coming)>) -> Result<(
                 incoming.reject(TOO_MANY);
             }
             Ok(Some(incoming)) => {
+                // The peer may have got ready on an earlier connection before it asked for this one.
+                clients.go_on_accepted(inner);
                 // A panic, which would be a bug of ours, costs this client its connection and nobody else's.
                 let handled = catch_unwind(AssertUnwindSafe(|| (entry.handler)(incoming)));
                 match handled {
-                    Ok(client) => coming.extend(client.map(|client| (Arc::clone(entry), client))),
+                    Ok(client) => {
+                        let client = client.map(|client| (Arc::clone(entry), client));
+                        clients.coming.extend(client);
+                    }
                     Err(_) => tracing::error!("taking a connection panicked"),
                 }
             }

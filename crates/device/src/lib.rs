@@ -71,7 +71,7 @@ mod thread;
 
 pub use channel::Channel;
 pub use config::{Config, ConfigError, DirectCopy, Share};
-pub use connect::{Accepting, Incoming, Listener, Peer, QpAddress};
+pub use connect::{Accepting, Incoming, Listener, Peer, QpAddress, Reservation};
 pub use device::Device;
 pub use error::DeviceError;
 pub use event::AsyncEvent;

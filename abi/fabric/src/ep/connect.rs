@@ -8,6 +8,7 @@ use super::hello::Hello;
 use super::name::give_name;
 use super::object::EpObject;
 use super::*;
+use crate::cm::{Accepted, Coming};
 use crate::complaint::complain;
 use crate::eq::Failure;
 use crate::info::offer::CM_DATA_SIZE;
@@ -191,15 +192,20 @@ impl Endpoint {
         let spawned = thread.spawn(move || {
             let Some(live) = ep.live.get() else { return };
             let made = catch_unwind(AssertUnwindSafe(|| make(&ep, live)));
-            match made.unwrap_or(Err((FiError::IO, Vec::new()))) {
-                Ok(data) => ep.connected(live, &data),
-                Err((error, data)) => ep.not_connected(live, error, data),
-            }
+            ep.tell_of_connection(made.unwrap_or(Err((FiError::IO, Vec::new()))));
         });
         spawned.map(drop).map_err(|_| {
             Self::no_connection(live);
             FiError::NOMEM
         })
+    }
+
+    fn tell_of_connection(&self, made: Made) {
+        let Some(live) = self.live.get() else { return };
+        match made {
+            Ok(data) => self.connected(live, &data),
+            Err((error, data)) => self.not_connected(live, error, data),
+        }
     }
 
     fn connected(&self, live: &Live, data: &[u8]) {
@@ -241,14 +247,9 @@ impl Endpoint {
         }
     }
 
-    /// Accepts the request that the endpoint was made for, in a thread of its own. If that cannot be begun the request
-    /// stays, and can be accepted later.
-    fn accept(
-        self: &Arc<Self>,
-        live: &Live,
-        thread: std::thread::Builder,
-        data: &[u8],
-    ) -> Result<()> {
+    /// Accepts the request that the endpoint was made for; the thread of the listeners completes it. If that cannot be
+    /// begun the request stays, and can be accepted later.
+    fn accept(self: &Arc<Self>, live: &Live, data: &[u8]) -> Result<()> {
         let request = self.setup.lock().request.take().ok_or(FiError::INVAL)?;
         let (asker, port) = (
             request.incoming.peer().node,
@@ -262,21 +263,37 @@ impl Endpoint {
             request.incoming.reject("");
             return Err(FiError::CONNREFUSED);
         }
-        let (name, device_keys) = (request.hello.name, request.hello.device_keys);
+        let begun = self.only_connection(live, request.hello.name);
+        let qp = match begun {
+            Ok(qp) => qp,
+            Err(error) => {
+                self.setup.lock().request = Some(request);
+                return Err(error);
+            }
+        };
+        live.state.lock().connections[0].device_keys = request.hello.device_keys;
         let hello = self.answer(live, &request.hello, data).encode();
-        // A thread that does not come to be would take it along.
-        let asked = Arc::new(Mutex::new(Some(request)));
-        let theirs = Arc::clone(&asked);
-        let begun = self.only_connection(live, name).and_then(|qp| {
-            live.state.lock().connections[0].device_keys = device_keys;
-            self.make_connection(live, thread, move |_, _| {
-                let request = theirs.lock().take().ok_or((FiError::IO, Vec::new()))?;
-                let accepted = request.incoming.accept(&[&qp], &hello);
-                let error = |error| (crate::errno::of_device(&error), Vec::new());
-                accepted.map(|_| Vec::new()).map_err(error)
+        let (ep, this) = (Arc::clone(self), Arc::clone(self));
+        let then = move |ready: std::result::Result<(), DeviceError>| {
+            let made = ready.map(|()| Vec::new());
+            ep.tell_of_connection(
+                made.map_err(|error| (crate::errno::of_device(&error), Vec::new())),
+            );
+        };
+        let answered = self.domain.fabric.cm.accept(|| {
+            let accepting = request.incoming.answer(&[&qp], &hello)?;
+            Ok(Accepted {
+                client: Coming {
+                    accepting,
+                    then: Box::new(then),
+                },
+                is_wanted: Box::new(move || !this.closing.load(Ordering::Acquire)),
             })
         });
-        begun.inspect_err(|_| self.setup.lock().request = asked.lock().take())
+        if let Err(error) = answered {
+            self.not_connected(live, error, Vec::new());
+        }
+        Ok(())
     }
 
     /// Asks whoever listens at an address.
@@ -338,7 +355,7 @@ pub(super) unsafe extern "C" fn accept(ep: *mut FidEp, param: *const c_void, len
         }
         ep.enable()?;
         let live = ep.live()?;
-        ep.accept(live, thread("rkey-fi-accept"), data)
+        ep.accept(live, data)
     })
 }
 

@@ -147,7 +147,7 @@ pub(crate) fn accept_request(
 }
 
 /// Takes the event of a connection that is in the queue.
-fn take(eq: *mut FidEq) -> EqCmEntry {
+pub(crate) fn take(eq: *mut FidEq) -> EqCmEntry {
     let (mut event, mut room) = (0, [0u64; 64]);
     let at = room.as_mut_ptr().cast();
     // SAFETY: a live handle, room of our own, and an event that is one of a connection.

@@ -4,6 +4,7 @@
 // UNSAFETY: calls C functions, as a C program does.
 
 mod access;
+mod addresses;
 mod asynchronous;
 mod atomics;
 mod auth_keys;
@@ -32,6 +33,7 @@ mod peer;
 mod persistent;
 mod pressure;
 mod registration;
+mod requests;
 mod roused;
 mod shared;
 mod silent;

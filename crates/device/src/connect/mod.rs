@@ -9,16 +9,16 @@
 
 mod listen;
 mod packet;
+mod reserve;
 mod socket;
 
 pub use listen::{Accepting, Incoming, Listener};
 pub(crate) use packet::decodes;
+pub use reserve::Reservation;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use rkey_link::NodeId;
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +27,7 @@ use crate::error::DeviceError;
 use crate::names;
 use crate::qp::Qp;
 use packet::{Packet, Side, printable, receive, send};
-use socket::{Reached, bind, bind_free_port, dial};
+use socket::{Reached, dial};
 
 /// The most private data that one side can give along, in bytes.
 pub const PRIVATE_DATA_MAX: usize = 4096;
@@ -67,26 +67,7 @@ impl Device {
     /// # Errors
     /// [`DeviceError::NotThisHost`], [`DeviceError::AddressInUse`].
     pub fn listen(&self, address: SocketAddr) -> Result<Listener, DeviceError> {
-        self.check()?;
-        if !names::is_of_this_host(address.ip()) {
-            return Err(DeviceError::NotThisHost { address });
-        }
-        let (socket, address) = match address.port() {
-            0 => bind_free_port(self.scope(), address)?,
-            _ => (
-                bind(self.scope(), address)?.ok_or(DeviceError::AddressInUse { address })?,
-                address,
-            ),
-        };
-        rustix::net::listen(&socket, 128).map_err(DeviceError::io("listening"))?;
-        let socket = Arc::new(socket);
-        self.shared().add_listener(&socket);
-        Ok(Listener {
-            device: self.clone(),
-            socket,
-            address,
-            half_open: Mutex::new(Vec::new()),
-        })
+        self.reserve(address)?.listen()
     }
 
     /// Connects queue pairs of ours with as many of the program that listens at `address`,

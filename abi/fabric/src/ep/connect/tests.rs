@@ -114,19 +114,18 @@ fn a_request_that_cannot_be_accepted_now_can_be_accepted_later() {
     let incoming = listener.accept(Some(PATIENCE)).unwrap();
     server.setup.lock().request = read_request(incoming).map(|(request, ..)| request);
     let live = server.live().unwrap();
-    let huge = thread("huge").stack_size(1 << 60);
-    assert_eq!(server.accept(live, huge, &[]), Err(FiError::NOMEM));
+    // There is a connection in its place.
+    let _qp = server.only_connection(live, SOMEBODY).unwrap();
+    assert_eq!(server.accept(live, &[]), Err(FiError::ISCONN));
     none(events);
     none(theirs);
-    server.accept(live, thread("usual"), &[]).unwrap();
+    Endpoint::no_connection(live);
+    server.accept(live, &[]).unwrap();
     assert_eq!(
         (event(events), event(theirs)),
         (Ok(FI_CONNECTED), Ok(FI_CONNECTED))
     );
-    assert_eq!(
-        server.accept(live, thread("again"), &[]),
-        Err(FiError::INVAL)
-    );
+    assert_eq!(server.accept(live, &[]), Err(FiError::INVAL));
 }
 
 #[test]

@@ -1,0 +1,73 @@
+//! An address that is taken before anybody listens there.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::Listener;
+use super::socket::{bind, bind_free_port};
+use crate::device::Device;
+use crate::error::DeviceError;
+use crate::names;
+
+/// An address of this host that belongs to this device until the value is dropped: nobody else can listen there.
+///
+/// A client that connects to it finds nobody listening, and tries on until its time is over.
+#[derive(Debug)]
+pub struct Reservation {
+    device: Device,
+    socket: OwnedFd,
+    address: SocketAddr,
+}
+
+impl Device {
+    /// Reserves an address of this host (port 0: any free port, see [`Reservation::local_address`]).
+    ///
+    /// # Errors
+    /// [`DeviceError::NotThisHost`], [`DeviceError::AddressInUse`].
+    pub fn reserve(&self, address: SocketAddr) -> Result<Reservation, DeviceError> {
+        self.check()?;
+        if !names::is_of_this_host(address.ip()) {
+            return Err(DeviceError::NotThisHost { address });
+        }
+        let (socket, address) = match address.port() {
+            0 => bind_free_port(self.scope(), address)?,
+            _ => (
+                bind(self.scope(), address)?.ok_or(DeviceError::AddressInUse { address })?,
+                address,
+            ),
+        };
+        Ok(Reservation {
+            device: self.clone(),
+            socket,
+            address,
+        })
+    }
+}
+
+impl Reservation {
+    /// The address that is reserved.
+    #[must_use]
+    pub fn local_address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Listens there.
+    ///
+    /// # Errors
+    /// [`DeviceError::Failed`], or the socket failed: the address is free again.
+    pub fn listen(self) -> Result<Listener, DeviceError> {
+        self.device.check()?;
+        rustix::net::listen(&self.socket, 128).map_err(DeviceError::io("listening"))?;
+        let socket = Arc::new(self.socket);
+        self.device.shared().add_listener(&socket);
+        Ok(Listener {
+            device: self.device,
+            socket,
+            address: self.address,
+            half_open: Mutex::new(Vec::new()),
+        })
+    }
+}
