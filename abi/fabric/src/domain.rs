@@ -17,6 +17,7 @@ use crate::errno::{FiError, Result};
 use crate::fabric::{Fabric, FabricObject};
 use crate::identity::Identities;
 use crate::info::filter::Hints;
+use crate::lenient;
 use crate::mode;
 use crate::mr::announced::Announced;
 use crate::mr::bind::Watched;
@@ -397,7 +398,7 @@ fn open_objects(domain: &Arc<Domain>) -> String {
     words.join(", ")
 }
 
-/// `fi_close` of a domain: `-FI_EBUSY` while objects hang on it or keys of peers are mapped
+/// `fi_close` of a domain: `-FI_EBUSY` while objects hang on it and, in strict mode, while keys of peers are mapped
 /// (FI-I05, FI-176).
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
@@ -407,10 +408,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
             return Err(busy(&open_objects(domain)));
         }
         if !domain.raw_keys.is_empty() || !domain.plain_keys.lock().is_empty() {
-            tracing::warn!(
-                "a domain is closed before its mapped keys were released with fi_mr_unmap_key"
-            );
-            return Err(FiError::BUSY);
+            lenient::unless_strict(&lenient::MAPPED_KEYS, FiError::BUSY)?;
         }
         if let Some((eq, _)) = domain.eq.get() {
             eq.users.remove();

@@ -15,6 +15,7 @@
 //! | `av` | address vectors |
 //! | `ep` | endpoints: connections, messages, tags, RMA, atomics, progress |
 //! | `cm`, `pep`, `identity` | taking connections; passive endpoints; peers that regions can be limited to |
+//! | `lenient` | what manual pages forbid and other providers allow |
 //! | `object`, `errno`, `nosys`, `complaint` | handles, error numbers, calls that are not there, what peers do wrong |
 //! | [`fuzzing`] | what peers send, for fuzz targets |
 
@@ -36,6 +37,7 @@ mod fabric;
 pub mod fuzzing;
 mod identity;
 mod info;
+mod lenient;
 mod mode;
 mod mr;
 mod nosys;

@@ -8,7 +8,7 @@
 use crate::errno::FiError;
 use crate::sys::*;
 use parking_lot::Mutex;
-use rkey_kit::settings::{self, MR_MODE, PROFILE, Setting};
+use rkey_kit::settings::{self, MR_MODE, PROFILE, STRICT, Setting};
 use std::ffi::c_int;
 
 /// The names of `FI_RKEY_MR_MODE`.
@@ -83,6 +83,8 @@ pub(crate) fn required() -> Result<c_int, FiError> {
             Err(FiError::NODATA)
         }
     };
+    // Only whether the value makes sense: what it means is for `lenient`.
+    bits(STRICT, |_| Some(0))?;
     Ok(bits(PROFILE, profile)? | bits(MR_MODE, parse)?)
 }
 

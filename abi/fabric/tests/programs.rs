@@ -89,6 +89,7 @@ fn required_modes_come_from_the_environment() {
     for (variable, value) in [
         ("FI_RKEY_PROFILE", "verb"),
         ("FI_RKEY_MR_MODE", "LOCAL,RAVV"),
+        ("FI_RKEY_STRICT", "yes"),
     ] {
         let mut command = program("fi_info").unwrap();
         let output = command.args(["-p", "rkey"]).env(variable, value).output();

@@ -7,6 +7,7 @@
 //! | [`delivery`] | how programs are made to find the front ends |
 //! | [`settings`] | the environment variables of the front ends |
 //! | [`log`] | where their messages go |
+//! | [`strict`] | what manual pages forbid and other implementations allow |
 //! | [`pool`] | objects whose addresses a C program holds, checked before each use |
 
 pub mod delivery;
@@ -15,6 +16,7 @@ pub mod fence;
 pub mod log;
 pub mod pool;
 pub mod settings;
+pub mod strict;
 
 pub use errno::Errno;
 pub use fence::fence;

@@ -119,8 +119,17 @@ pub const PROFILE: Setting = Setting {
     accepts: |value| PROFILES.contains(&&*value.to_lowercase()),
 };
 
+/// Libfabric: the letter of the manual pages.
+pub const STRICT: Setting = Setting {
+    name: "FI_RKEY_STRICT",
+    default: "0",
+    allowed: "0 or 1",
+    meaning: "libfabric: 1 refuses what a manual page forbids and other providers allow; without it that is allowed, with a warning",
+    accepts: |value| matches!(value, "0" | "1"),
+};
+
 /// All of them.
-pub const SETTINGS: &[Setting] = &[LOG, LOCAL_ROUTES, MR_MODE, PROFILE];
+pub const SETTINGS: &[Setting] = &[LOG, LOCAL_ROUTES, MR_MODE, PROFILE, STRICT];
 
 #[cfg(test)]
 mod tests {

@@ -296,6 +296,7 @@ fn every_variable_is_checked() {
         ("RKEY_TIMEOUT", "banana"),
         ("FI_RKEY_MR_MODE", "bar"),
         ("FI_RKEY_PROFILE", "foo"),
+        ("FI_RKEY_STRICT", "yes"),
     ] {
         for words in [&["info"][..], &["ls"], &["run", "echo", "started"]] {
             let output = program().args(words).env(variable, bad).output().unwrap();

@@ -7,6 +7,7 @@ use crate::attached::Attached;
 use crate::domain::{Domain, DomainObject, number};
 use crate::ep::Endpoint;
 use crate::errno::{FiError, Result};
+use crate::lenient;
 use crate::nosys::{self, nosys};
 use crate::object::{Users, find, object, place, remove, status};
 use crate::sys::*;
@@ -326,7 +327,7 @@ unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout: c_int) ->
         // SAFETY: a handle, or something that is refused.
         let counter = &unsafe { find::<CntrObject, _>(cntr)? }.inner;
         if !counter.waitable {
-            return Err(FiError::INVAL);
+            lenient::unless_strict(&lenient::UNWAITABLE, FiError::INVAL)?;
         }
         let deadline = Deadline::of(timeout);
         let errors = counter.errors.load(Ordering::Acquire);

@@ -9,6 +9,7 @@ use crate::av::AvObject;
 use crate::cntr::CntrObject;
 use crate::cq::CqObject;
 use crate::eq::EqObject;
+use crate::lenient;
 use crate::object::{find, input, status};
 use shared::SrxObject;
 
@@ -20,7 +21,7 @@ pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64)
             unsafe { (find::<EpObject, _>(fid)?, input(bound.cast_const())?.fclass) };
         let ep = &object.inner;
         let mut setup = ep.setup.lock();
-        if setup.enabled {
+        if setup.enabled && (class != FI_CLASS_CNTR || ep.closing.load(Ordering::Acquire)) {
             return Err(FiError::OPBADSTATE);
         }
         match class {
@@ -111,8 +112,9 @@ fn bind_cq(ep: &Endpoint, setup: &mut Setup, cq: &Arc<Cq>, flags: u64) -> Result
     Ok(())
 }
 
+/// A counter, also for an endpoint that is enabled: then it counts from now on.
 fn bind_counter(
-    ep: &Endpoint,
+    ep: &Arc<Endpoint>,
     setup: &mut Setup,
     counter: &Arc<Counter>,
     flags: u64,
@@ -152,6 +154,10 @@ fn bind_counter(
     {
         return Err(FiError::BUSY);
     }
+    let live = ep.live.get();
+    if live.is_some() {
+        lenient::unless_strict(&lenient::LATE_COUNTER, FiError::OPBADSTATE)?;
+    }
     if remote != 0 {
         crate::mr::bind::count_for_endpoints(&ep.domain);
     }
@@ -159,10 +165,19 @@ fn bind_counter(
         counter.users.add();
         counter.watch(ep.number, kind);
         setup.remote[place] = Some(Arc::clone(counter));
+        if let Some(live) = live {
+            live.remote[place].get_or_init(|| Arc::clone(counter));
+        }
     }
     for place in wanted() {
         counter.users.add();
         setup.counters[place] = Some(Arc::clone(counter));
+        if let Some(live) = live {
+            live.counters[place].get_or_init(|| Arc::clone(counter));
+        }
+    }
+    if live.is_some() {
+        counter.attach(ep);
     }
     Ok(())
 }

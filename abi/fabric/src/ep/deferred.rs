@@ -290,7 +290,7 @@ impl Job {
         };
         let counter = match &self.deferred {
             Some(deferred) => deferred.counter.as_ref(),
-            None => live.counters[place].as_ref(),
+            None => live.counters[place].get(),
         };
         if let Some(counter) = counter {
             counter.count_error();

@@ -15,6 +15,11 @@ fn unbound(error: FiError, to: &str) -> FiError {
     ))
 }
 
+/// A place for a counter, which may be free.
+fn settled(counter: Option<Arc<Counter>>) -> OnceLock<Arc<Counter>> {
+    counter.map_or_else(OnceLock::new, OnceLock::from)
+}
+
 impl Endpoint {
     /// Makes the endpoint usable. A second time does nothing.
     pub(super) fn enable(self: &Arc<Self>) -> Result<()> {
@@ -65,8 +70,8 @@ impl Endpoint {
             srx: setup.srx.clone(),
             av: setup.av.clone(),
             eq: setup.eq.clone(),
-            counters: setup.counters.clone(),
-            remote: setup.remote.clone(),
+            counters: setup.counters.clone().map(settled),
+            remote: setup.remote.clone().map(settled),
             cq,
             channel,
             ends,

@@ -216,8 +216,9 @@ struct Live {
     srx: Option<Arc<Srx>>,
     av: Option<Arc<Av>>,
     eq: Option<Arc<Eq>>,
-    counters: [Option<Arc<Counter>>; COUNTERS],
-    remote: [Option<Arc<Counter>>; 2],
+    /// Those of the setup; one may come when the endpoint is live already.
+    counters: [OnceLock<Arc<Counter>>; COUNTERS],
+    remote: [OnceLock<Arc<Counter>>; 2],
     cq: rkey_device::Cq,
     /// What wakes who waits for completions, and who waits for nothing but the end of the connection.
     channel: Option<Channel>,

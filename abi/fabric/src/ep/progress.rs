@@ -181,7 +181,7 @@ impl Endpoint {
                     self.execute(&state.connections[connection], &atomic, payload);
                 // FI-I24: what gives values back counts as a read.
                 let place = usize::from(atomic.form == 0);
-                if let (None, Some(counter)) = (&error, &live.remote[place]) {
+                if let (None, Some(counter)) = (&error, live.remote[place].get()) {
                     counter.count();
                 }
                 let answer = Header {
@@ -388,7 +388,7 @@ impl Endpoint {
     /// Tells the program that a plain operation has succeeded.
     #[inline]
     fn report_plain(live: &Live, plain: Plain) {
-        if let Some(counter) = &live.counters[plain.form.place()] {
+        if let Some(counter) = live.counters[plain.form.place()].get() {
             counter.count();
         }
         if plain.report
@@ -401,7 +401,7 @@ impl Endpoint {
     /// Tells the program that an operation is complete.
     pub(super) fn report(live: &Live, operation: Operation) {
         let counter = match &operation.counts {
-            Some(Counts::Place(place)) => live.counters[*place].as_ref(),
+            Some(Counts::Place(place)) => live.counters[*place].get(),
             Some(Counts::Own(counter)) => counter.as_ref(),
             None => None,
         };

@@ -434,7 +434,7 @@ impl Endpoint {
         let own = landing.deferred.take();
         let counter = match &own {
             Some(own) => own.counter.as_ref(),
-            None => live.counters[RECEIVED].as_ref(),
+            None => live.counters[RECEIVED].get(),
         };
         match (error, counter) {
             (Some(_), Some(counter)) => counter.count_error(),

@@ -9,6 +9,7 @@ use crate::domain::{ADDRESSES, Domain, DomainObject};
 use crate::errno::{FiError, Result};
 use crate::identity::Identity;
 use crate::info::offer::COLLECTIVE_SINCE;
+use crate::lenient;
 use crate::object::{find, input, list, status};
 use crate::sys::*;
 use libc::iovec;
@@ -180,11 +181,7 @@ impl Tail {
         }
         // FI-138: only sizes of pages that there are. The region is paged as its memory is (FI-140).
         if self.page_size != 0 && !is_page_size(self.page_size) {
-            tracing::warn!(
-                "fi_mr_attr.page_size is {}, which is no page size of this system",
-                self.page_size
-            );
-            return Err(FiError::INVAL);
+            lenient::unless_strict(&lenient::PAGE_SIZE, FiError::INVAL)?;
         }
         Ok(())
     }
@@ -219,13 +216,12 @@ unsafe fn register(
         true => FI_COLLECTIVE,
         false => 0,
     };
-    if attr.access & (!ACCESS | later) != 0 {
-        tracing::info!("access {:#x} has bits that are no right", attr.access);
-        return Err(FiError::INVAL);
+    let access = attr.access & ACCESS & !later;
+    if access != attr.access {
+        lenient::unless_strict(&lenient::OTHER_RIGHTS, FiError::INVAL)?;
     }
     if attr.offset != 0 {
-        tracing::warn!("the offset of a registration is reserved and has to be 0");
-        return Err(FiError::INVAL);
+        lenient::unless_strict(&lenient::OFFSET, FiError::INVAL)?;
     }
     let by_attributes = tail.is_some();
     if let Some(tail) = tail {
@@ -250,7 +246,7 @@ unsafe fn register(
     }
     let request = Request {
         memory,
-        access: attr.access,
+        access,
         requested_key: attr.requested_key,
         context: attr.context as usize,
         auth_key,

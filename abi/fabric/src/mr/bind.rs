@@ -9,6 +9,7 @@ use crate::cntr::{CntrObject, Counter};
 use crate::domain::Domain;
 use crate::ep::object::EpObject;
 use crate::errno::{FiError, Result};
+use crate::lenient;
 use crate::object::{find, input, status};
 use crate::sys::*;
 use rkey_device::core::RegionId;
@@ -195,11 +196,6 @@ fn stop_counting(mr: &Mr, state: &mut State) {
     }
 }
 
-/// A region is being closed.
-pub(super) fn count_no_more(mr: &Mr) {
-    stop_counting(mr, &mut mr.state.lock());
-}
-
 /// An endpoint is being closed: a region that serves it alone serves nobody any more (FI-267).
 pub(crate) fn detach_endpoint(domain: &Domain, number: u32) {
     for_each_watched(domain, |mr| {
@@ -211,11 +207,24 @@ pub(crate) fn detach_endpoint(domain: &Domain, number: u32) {
     });
 }
 
-/// A region is being closed before its endpoint.
-pub(super) fn release_endpoint(mr: &Mr) {
-    if mr.state.lock().endpoint.take().is_some() {
+/// A region is being closed: it is untied from its counter and its endpoint, if it may go before them. Nothing is
+/// changed otherwise.
+pub(super) fn release(mr: &Mr) -> Result<()> {
+    let mut state = mr.state.lock();
+    if state.counter.is_some() {
+        lenient::unless_strict(&lenient::TIED_COUNTER, FiError::BUSY)?;
+    }
+    if state.endpoint.is_some() && mr.domain.version < version(2, 0) {
+        lenient::unless_strict(&lenient::TIED_ENDPOINT, FiError::BUSY)?;
+    }
+    if state.counter.take().is_some() {
+        untie(mr, |table, id| table.unbind_counter(id));
+    }
+    if state.endpoint.take().is_some() {
         untie(mr, |table, id| table.unbind_endpoint(id));
     }
+    stop_counting(mr, &mut state);
+    Ok(())
 }
 
 fn untie(

@@ -364,18 +364,15 @@ static FID_OPS: Ops = Ops {
     ..nosys::OPS
 };
 
-/// `fi_close` of a region: `-FI_EBUSY` while an endpoint or a counter is tied to it (FI-161). From 2.0 on a
-/// region goes before its endpoint (FI-I07). When the call returns nobody touches the memory any more.
+/// `fi_close` of a region. In strict mode `-FI_EBUSY` while an endpoint or a counter is tied to it (FI-161); from 2.0
+/// on a region goes before its endpoint (FI-I07). When the call returns nobody touches the memory any more.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: a handle, or something that is refused.
         let mr = &unsafe { find::<MrObject, _>(fid)? }.inner;
         let known = mr.is_known_elsewhere();
         if known {
-            if mr.domain.version >= version(2, 0) {
-                bind::release_endpoint(mr);
-            }
-            bind::count_no_more(mr);
+            bind::release(mr)?;
         }
         for region in mr.everywhere() {
             if let Err(error) = mr.domain.device.close_region(region) {

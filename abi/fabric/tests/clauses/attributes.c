@@ -26,12 +26,24 @@ CHECK(size_of_pages, "FI-136 FI-137", "from 1.22 on page_size may be 0 or a size
     usable(w, &attr);
 }
 
-CHECK(size_of_no_pages, "FI-138", "from 1.22 on a page_size that is none of the system's is refused", .from = FI_VERSION(1, 22)) {
+CHECK(size_of_no_pages, "FI-138", "from 1.22 on a page_size that is none of the system's is refused", .from = FI_VERSION(1, 22), .strict = true) {
     struct iovec part = {pages(1), PAGE};
     struct attributes attr = attributes(&part, 1, REMOTE);
     attr.page_size = 12345;
     struct fid_mr *mr;
     wants_refusal("fi_mr_regattr", regattr(&w->there, &attr, 0, &mr));
+}
+
+CHECK(size_of_no_pages_ignored, "FI-140", "from 1.22 on a page_size that is none of the system's changes nothing", .from = FI_VERSION(1, 22),
+      .lenient = true) {
+    struct iovec part = {pages(1), PAGE};
+    struct attributes attr = attributes(&part, 1, REMOTE);
+    attr.page_size = 12345;
+    struct area area = {.bytes = part.iov_base, .length = PAGE};
+    wants("fi_mr_regattr", regattr(&w->there, &attr, 0, &area.mr), 0);
+    make_usable(w, &w->there, &area);
+    name_area(w, &w->there, &area);
+    wants("a write of a peer", access_area(w, WRITE, &area, 0, 8), 0);
 }
 
 CHECK(system_memory, "FI-124", "with FI_HMEM and the interface of system memory the device is not looked at", .caps = FI_HMEM) {

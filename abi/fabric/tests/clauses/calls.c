@@ -130,7 +130,7 @@ CHECK(too_many_buffers, "FI-110", "more buffers than mr_iov_limit are refused") 
     wants_refusal("fi_mr_regattr", reg_by(&w->there, 2, parts, count, REMOTE, 0, 0, &mr));
 }
 
-CHECK(reserved_offset, "FI-016 FI-112", "an offset other than 0 is refused: it is reserved") {
+CHECK(reserved_offset, "FI-016 FI-112", "an offset other than 0 is refused: it is reserved", .strict = true) {
     unsigned char *at = pages(1);
     struct iovec part = {at, PAGE};
     struct fid_mr *mr;
@@ -146,10 +146,33 @@ CHECK(unknown_flags, "FI-141 FI-228", "a flag that is not known is refused by ea
         wants(calls[call], reg_by(&w->there, call, &part, 1, REMOTE, 0, 1ULL << 62, &mr), -FI_EBADFLAGS);
 }
 
-CHECK(unknown_rights, "FI-089", "a right that is not known is refused") {
+CHECK(unknown_rights, "FI-089", "a right that is not known is refused", .strict = true) {
     unsigned char *at = pages(1);
     struct fid_mr *mr;
     wants_refusal("fi_mr_reg", reg(&w->there, at, PAGE, REMOTE | 1ULL << 62, next_key(), 0, &mr));
+}
+
+CHECK(reserved_offset_ignored, "FI-016 FI-112", "an offset other than 0 changes nothing", .lenient = true) {
+    for (int call = 0; call < 3; call++) {
+        struct area area = {.bytes = pages(1), .length = PAGE};
+        struct iovec part = {area.bytes, PAGE};
+        wants(calls[call], reg_by(&w->there, call, &part, 1, REMOTE, 8, 0, &area.mr), 0);
+        make_usable(w, &w->there, &area);
+        name_area(w, &w->there, &area);
+        wants("a write to the start", access_area(w, WRITE, &area, 0, 8), 0);
+        wants_pattern(w, area.bytes, 8, "the start is written");
+        wants_failure("a write behind the end", access_area(w, WRITE, &area, PAGE, 8));
+    }
+}
+
+CHECK(unknown_rights_ignored, "FI-089", "capabilities and rights that are not known grant nothing", .lenient = true) {
+    const uint64_t bits[] = {FI_RMA | FI_MSG, FI_TAGGED, FI_ATOMIC, 1ULL << 62};
+    for (size_t i = 0; i < sizeof bits / sizeof *bits; i++) {
+        struct area area = share(w, FI_REMOTE_READ | bits[i]);
+        wants("a read", access_area(w, READ, &area, 0, 8), 0);
+        wants_failure("a write", access_area(w, WRITE, &area, 0, 8));
+        wants_that(area.bytes[0] == 0xEE, "nothing is written");
+    }
 }
 
 CHECK(flags_of_device_memory, "FI-145 FI-147 FI-149", "flags about device memory are refused with -FI_EBADFLAGS without FI_HMEM") {

@@ -68,7 +68,7 @@ CHECK(binding_without_capability, "FI-183 FI-227", "without FI_RMA_EVENT a count
 }
 
 CHECK(closing_with_a_counter, "FI-161 FI-229 FI-267 FI-I06", "a region with a counter is busy: -FI_EBUSY; closing the counter lets it go",
-      .without = FI_MR_ENDPOINT, .caps = FI_RMA_EVENT) {
+      .without = FI_MR_ENDPOINT, .caps = FI_RMA_EVENT, .strict = true) {
     struct fid_cntr *counter = open_counter(&w->there);
     struct area area = counted(w);
     wants("fi_mr_bind", fi_mr_bind(area.mr, &counter->fid, FI_REMOTE_WRITE), 0);
@@ -77,6 +77,20 @@ CHECK(closing_with_a_counter, "FI-161 FI-229 FI-267 FI-I06", "a region with a co
     wants("a write to the region that is still there", access_area(w, WRITE, &area, 0, 8), 0);
     wants("fi_close of the counter", fi_close(&counter->fid), 0);
     wants("fi_close of the region afterwards", fi_close(&area.mr->fid), 0);
+}
+
+CHECK(closing_before_the_counter, "FI-005", "a region may be closed before its counter, which keeps what it has counted",
+      .without = FI_MR_ENDPOINT, .caps = FI_RMA_EVENT, .lenient = true) {
+    struct fid_cntr *counter = open_counter(&w->there);
+    struct area area = counted(w);
+    wants("fi_mr_bind", fi_mr_bind(area.mr, &counter->fid, FI_REMOTE_WRITE), 0);
+    enable(w, &area);
+    wants("a write", access_area(w, WRITE, &area, 0, 8), 0);
+    wants_that(comes(w, counts_one, counter), "the write is counted");
+    wants("fi_close of the region", fi_close(&area.mr->fid), 0);
+    wants_failure("a write after fi_close", access_area(w, WRITE, &area, 0, 8));
+    wants_that(counts_one(counter), "the counter is as it was");
+    wants("fi_close of the counter", fi_close(&counter->fid), 0);
 }
 
 CHECK(disabled_at_first, "FI-013 FI-072 FI-074 FI-197 FI-198", "with FI_MR_RMA_EVENT such a region is of no use until fi_mr_enable",
@@ -133,12 +147,20 @@ CHECK(flags_of_an_endpoint, "FI-182", "a region is bound to an endpoint without 
 }
 
 CHECK(closing_with_an_endpoint, "FI-161 FI-267", "before 2.0 a region with an endpoint is busy: -FI_EBUSY; closing the endpoint lets it go",
-      .needs = FI_MR_ENDPOINT, .below = FI_VERSION(2, 0)) {
+      .needs = FI_MR_ENDPOINT, .below = FI_VERSION(2, 0), .strict = true) {
     struct area area = share(w, REMOTE);
     if (mode(w) & FI_MR_RAW) wants("fi_mr_unmap_key", fi_mr_unmap_key(w->here.domain, area.key), 0);
     wants("fi_close of the region", fi_close(&area.mr->fid), -FI_EBUSY);
     close_endpoint(&w->there);
     close_area(&area);
+}
+
+CHECK(closing_before_the_endpoint_of_old, "FI-005", "before 2.0 a region may be closed before its endpoint", .needs = FI_MR_ENDPOINT,
+      .below = FI_VERSION(2, 0), .lenient = true) {
+    struct area area = share(w, REMOTE);
+    close_area(&area);
+    wants_failure("a write after fi_close", access_area(w, WRITE, &area, 0, 8));
+    close_endpoint(&w->there);
 }
 
 CHECK(closing_before_the_endpoint, "FI-I07", "from 2.0 on a region is closed before its endpoint", .needs = FI_MR_ENDPOINT,

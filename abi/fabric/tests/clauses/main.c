@@ -4,7 +4,7 @@
  *     clauses [--api 1.17] [--together 4] PROVIDER [CHECK...]
  *     clauses --list
  *
- * The mode bits that `rkey` is to require are in FI_RKEY_MR_MODE. */
+ * The mode bits that `rkey` is to require are in FI_RKEY_MR_MODE; FI_RKEY_STRICT=1 makes it follow the pages to the letter. */
 
 #define _GNU_SOURCE
 #include "suite.h"
@@ -71,6 +71,9 @@ static _Noreturn void carry_out(const struct check *check, const char *provider,
     world.api = api;
     uint32_t from = check->from ? check->from : FI_VERSION(1, 5);
     if (api < from || (check->below && api >= check->below)) does_not_apply("it is about other API versions");
+    bool ours = !strcmp(provider, "rkey");
+    if (check->strict && ours && !strict_mode()) does_not_apply("it is about strict mode");
+    if (check->lenient && (!ours || strict_mode())) does_not_apply("it is about rkey without strict mode");
     if (!check->bare) open_world(&world);
     check->run(&world);
     dprintf(results, "ok\t");

@@ -30,6 +30,11 @@ int ask(struct world *w, uint32_t api, struct fi_info *hints, struct fi_info **i
     return code;
 }
 
+bool strict_mode(void) {
+    const char *asked = getenv("FI_RKEY_STRICT");
+    return asked && !strcmp(asked, "1");
+}
+
 static int bits_of(const struct fi_info *info) {
     int bits = info->domain_attr->mr_mode;
     if (bits & FI_MR_BASIC) bits |= BASIC_BITS;

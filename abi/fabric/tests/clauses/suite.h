@@ -39,6 +39,10 @@ struct check {
     uint32_t from, below;
     /* It asks for information itself: no sides are opened for it. */
     bool bare;
+    /* It is about what a page forbids and other providers allow: `rkey` does what the page says in strict mode only. */
+    bool strict;
+    /* It is about what `rkey` does then without strict mode. */
+    bool lenient;
 };
 
 /* A check, collected by the linker: name, clauses, what has to come, and further members. */
@@ -127,6 +131,8 @@ void open_endpoint(struct side *side);
 void close_side(struct side *side);
 void close_endpoint(struct side *side);
 fi_addr_t name_of(struct side *side, struct fid_ep *other);
+/* Whether `rkey` is in strict mode (FI_RKEY_STRICT=1). */
+bool strict_mode(void);
 /* The mode bits in force. */
 int mode(const struct world *w);
 

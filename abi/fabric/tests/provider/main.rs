@@ -22,6 +22,7 @@ mod hostile;
 mod info;
 mod keys;
 mod layout;
+mod lenient;
 mod life;
 mod local;
 mod messages;

@@ -56,6 +56,18 @@ pub(crate) fn rerun(test: &str) -> Command {
     command
 }
 
+/// Carries out the rest of a test in strict mode: in another process, because a process is in one mode. `test` is the
+/// whole name of the calling test.
+pub(crate) fn strictly(test: &str, body: impl FnOnce()) {
+    if is_peer() {
+        return body();
+    }
+    let run = rerun(test).env("FI_RKEY_STRICT", "1").output().unwrap();
+    let said = [run.stdout, run.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert!(run.status.success(), "{}", said.concat());
+    assert!(said[0].contains("1 passed"), "no test was run: {}", said[0]);
+}
+
 /// The other process. It does not outlive the test.
 pub(crate) struct Peer {
     child: Child,

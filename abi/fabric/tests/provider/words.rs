@@ -416,3 +416,28 @@ fn the_queue_explains_its_errors() {
     let text = unsafe { CStr::from_ptr(text) }.to_str().unwrap();
     assert!(text.contains("The key is FI_KEY_NOTAVAIL"), "{text}");
 }
+
+/// What a page forbids and other providers allow is told once of each kind, with the page; in strict mode it is told
+/// as a refusal.
+#[test]
+fn a_leniency_is_told_once_and_cites_the_page() {
+    if is_peer() {
+        let b = Side::open(&Wish::default());
+        for _ in 0..2 {
+            let mr = b.reg(&mut [0u8; 8], REMOTE, 1, 0).unwrap();
+            let counted = counter(b.domain);
+            assert_eq!(mr.bind(counted, FI_REMOTE_WRITE), 0);
+            let closed = mr.close();
+            assert!([0, -libc::EBUSY].contains(&closed));
+            assert_eq!(close(counted.cast()), 0);
+            assert!(closed == 0 || mr.close() == 0);
+        }
+        return wait_for_test();
+    }
+    let test = "words::a_leniency_is_told_once_and_cites_the_page";
+    for (strict, verdict) in [("", "allowed"), ("0", "allowed"), ("1", "refused")] {
+        let [line] = log_with(test, &[("RKEY_LOG", "warn"), ("FI_RKEY_STRICT", strict)]);
+        let told = format!("closed while a counter is bound to it ({verdict}): fi_mr(3) says");
+        assert!(line.contains(&told) && line.contains("-FI_EBUSY"), "{line}");
+    }
+}

@@ -48,6 +48,9 @@ const MODES: &[&str] = &[
 /// Those that a difference between versions or users can show in.
 const SOME_MODES: &[&str] = &["NONE", "LOCAL", "RAW", "MMU_NOTIFY", "ENDPOINT", "BASIC"];
 
+/// Those that a difference between strict mode and the default can show in.
+const STRICT_MODES: &[&str] = &["NONE", "RAW", "RMA_EVENT", "ENDPOINT"];
+
 /// Runs of our provider.
 struct Runs {
     /// With the libfabric that MPICH brings, which is newer than Debian's.
@@ -55,6 +58,8 @@ struct Runs {
     api: &'static str,
     modes: &'static [&'static str],
     unprivileged: bool,
+    /// With `FI_RKEY_STRICT=1`.
+    strict: bool,
 }
 
 const fn runs(newer: bool, api: &'static str, modes: &'static [&'static str]) -> Runs {
@@ -63,6 +68,7 @@ const fn runs(newer: bool, api: &'static str, modes: &'static [&'static str]) ->
         api,
         modes,
         unprivileged: false,
+        strict: false,
     }
 }
 
@@ -77,6 +83,14 @@ const OURS: &[Runs] = &[
     Runs {
         unprivileged: true,
         ..runs(false, API, SOME_MODES)
+    },
+    Runs {
+        strict: true,
+        ..runs(false, API, STRICT_MODES)
+    },
+    Runs {
+        strict: true,
+        ..runs(true, "1.22", STRICT_MODES)
     },
 ];
 
@@ -126,7 +140,8 @@ fn ours(place: &Place, checks: &[Check], wrong: &mut Vec<String>) -> Result<usiz
             let mut command = place.command(runs.newer);
             command
                 .env("FI_PROVIDER", "rkey")
-                .env("FI_RKEY_MR_MODE", mode);
+                .env("FI_RKEY_MR_MODE", mode)
+                .env("FI_RKEY_STRICT", if runs.strict { "1" } else { "0" });
             command.args(["--api", runs.api, "rkey"]);
             place.become_user(&mut command, runs.unprivileged)?;
             let results = page::results(&process::capture(&mut command)?, checks)?;
@@ -138,8 +153,9 @@ fn ours(place: &Place, checks: &[Check], wrong: &mut Vec<String>) -> Result<usiz
                     }
                     Verdict::Inapplicable => {}
                     _ => wrong.push(format!(
-                        "rkey, API {}, mode {mode}: {name} {}: {}",
+                        "rkey, API {}, mode {mode}{}: {name} {}: {}",
                         runs.api,
+                        if runs.strict { ", strict" } else { "" },
                         result.verdict.name(),
                         result.came
                     )),

@@ -1,6 +1,7 @@
 //! What a call has to keep: registration, roots, flags, versions.
 
 use super::*;
+use crate::peer::strictly;
 use std::ptr::null;
 
 const BOTH: u64 = FI_SEND | FI_RECV;
@@ -195,7 +196,7 @@ fn infos(version: u32, caps: u64) -> Result<Vec<(u64, c_int)>, c_int> {
     Ok(found)
 }
 
-/// Proves: FI-269
+/// Proves partly: FI-269
 #[test]
 fn before_1_9_there_are_no_collectives() {
     for (version, there) in [
@@ -213,17 +214,24 @@ fn before_1_9_there_are_no_collectives() {
             // Who does not ask for it hears nothing of it.
             assert_eq!((caps & FI_COLLECTIVE, mr_mode & FI_MR_COLLECTIVE), (0, 0));
         }
-        let side = Side::open(&Wish {
-            version,
-            ..Wish::default()
-        });
-        let mut memory = [0u8; 8];
-        let mr = side.reg(&mut memory, FI_COLLECTIVE | FI_SEND, 1, 0);
-        assert_eq!(mr.is_ok(), there);
-        if let Ok(mr) = mr {
-            assert_eq!(mr.close(), 0);
-        }
     }
+}
+
+/// Proves in strict mode: FI-269
+#[test]
+fn in_strict_mode_collective_is_a_right_from_1_9_on() {
+    let test = "collectives::rules::in_strict_mode_collective_is_a_right_from_1_9_on";
+    strictly(test, || {
+        for (version, there) in [(version(1, 8), false), (version(1, 9), true)] {
+            let side = Side::open(&Wish {
+                version,
+                ..Wish::default()
+            });
+            let mut memory = [0u8; 8];
+            let mr = side.reg(&mut memory, FI_COLLECTIVE | FI_SEND, 1, 0);
+            assert_eq!(mr.is_ok(), there);
+        }
+    });
 }
 
 #[test]

@@ -1,0 +1,118 @@
+//! What a manual page forbids and other implementations allow. By default a program gets what it gets elsewhere, with a
+//! warning; in strict mode it gets what the page says.
+
+use crate::settings::Setting;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A use of an interface that a manual page forbids and other implementations allow. There is one static of each kind:
+/// the process is told of it once.
+#[derive(Debug)]
+pub struct Leniency {
+    what: &'static str,
+    page: &'static str,
+    elsewhere: &'static str,
+    told: AtomicBool,
+}
+
+impl Leniency {
+    /// `what` the program does, what the `page` says about it, and what happens `elsewhere`: each a clause of the
+    /// warning, without a full stop.
+    #[must_use]
+    pub const fn new(what: &'static str, page: &'static str, elsewhere: &'static str) -> Self {
+        Self {
+            what,
+            page,
+            elsewhere,
+            told: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the program may go on: everywhere but in strict mode. Warns the first time, at level `warn`.
+    #[cold]
+    pub fn allows(&self, strict: bool) -> bool {
+        if !self.told.swap(true, Ordering::Relaxed) {
+            let verdict = if strict { "refused" } else { "allowed" };
+            tracing::warn!(
+                "{} ({verdict}): {}; {}",
+                self.what,
+                self.page,
+                self.elsewhere
+            );
+        }
+        !strict
+    }
+}
+
+/// A setting that turns strict mode on, looked up when it is first needed.
+#[derive(Debug)]
+pub struct Strictness {
+    setting: Setting,
+    on: OnceLock<bool>,
+}
+
+impl Strictness {
+    /// Strict mode as this setting says: `1` is on. A value that is not allowed counts as unset: who looks for such
+    /// values tells of it ([`Setting::value`]).
+    #[must_use]
+    pub const fn new(setting: Setting) -> Self {
+        Self {
+            setting,
+            on: OnceLock::new(),
+        }
+    }
+
+    /// Whether strict mode is on.
+    pub fn is_on(&self) -> bool {
+        *self.on.get_or_init(|| {
+            let value = self.setting.value();
+            value.is_ok_and(|value| value.as_deref() == Some("1"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    /// Where a test's log goes.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_leniency_warns_once_and_strict_mode_refuses_each_time() {
+        for strict in [false, true] {
+            let rule = Leniency::new("x is done", "page(3) forbids x", "others give -1");
+            let log = Log::default();
+            let writer = log.clone();
+            let subscriber = tracing_subscriber::fmt()
+                .with_ansi(false)
+                .with_writer(move || writer.clone())
+                .finish();
+            tracing::subscriber::with_default(subscriber, || {
+                assert_eq!([rule.allows(strict), rule.allows(strict)], [!strict; 2]);
+            });
+            let log = log.0.lock().unwrap();
+            let text = String::from_utf8_lossy(&log);
+            assert_eq!(text.lines().count(), 1, "{text}");
+            let verdict = if strict { "refused" } else { "allowed" };
+            let told = format!(
+                "WARN rkey_kit::strict: x is done ({verdict}): page(3) forbids x; others give -1"
+            );
+            assert!(text.contains(&told), "{text}");
+        }
+    }
+}
