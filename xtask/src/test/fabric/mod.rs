@@ -1,9 +1,11 @@
 //! The clauses of `fi_mr(3)` through the public interface of an installed libfabric: a C program of checks, over our
-//! provider in every mode of registration and several API versions, and over libfabric's own `tcp` and `shm`.
+//! provider in every mode of registration and several API versions, and over libfabric's own `tcp` and `shm`. Our
+//! provider runs with the system's libfabric and with a newer one, and so do libfabric's own programs.
 //!
 //! With ours every check has to be as the clauses say. What the others do is compared with the page that explains
 //! their differences: it has to be neither more nor less.
 
+mod newer;
 mod page;
 
 use super::{Report, Session, mpi, unprivileged};
@@ -78,11 +80,15 @@ const OURS: &[Runs] = &[
     runs(false, "1.5", SOME_MODES),
     runs(false, "1.4", &["NONE", "BASIC"]),
     runs(true, "1.18", SOME_MODES),
-    runs(true, "1.22", MODES),
-    runs(true, "2.5", SOME_MODES),
+    runs(true, "1.22", SOME_MODES),
+    runs(true, "2.5", MODES),
     Runs {
         unprivileged: true,
         ..runs(false, API, SOME_MODES)
+    },
+    Runs {
+        unprivileged: true,
+        ..runs(true, "2.5", SOME_MODES)
     },
     Runs {
         strict: true,
@@ -90,16 +96,18 @@ const OURS: &[Runs] = &[
     },
     Runs {
         strict: true,
-        ..runs(true, "1.22", STRICT_MODES)
+        ..runs(true, "2.5", STRICT_MODES)
     },
 ];
 
 /// The stage.
 pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
     let place = Place::new(session)?;
+    let versions = [newer::version(None)?, newer::check(&place.newer)?];
     let checks = page::checks(&process::capture(place.command(false).arg("--list"))?)?;
     let mut wrong = Vec::new();
     let mut passed = ours(&place, &checks, &mut wrong)?;
+    passed += newer::programs(session.root, &place.newer, &mut wrong)?;
     let found = others(&place, &checks, &mut wrong)?;
     let file = session.root.join(PAGE);
     let text = fs::read_to_string(&file).unwrap_or_default();
@@ -121,8 +129,10 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
         passed,
         failures: wrong,
         note: format!(
-            "{} checks; rkey in every mode, tcp and shm beside it",
-            checks.len()
+            "{} checks; rkey in every mode with libfabric {} and {}, tcp and shm beside it",
+            checks.len(),
+            versions[0],
+            versions[1]
         ),
         skipped: false,
     })

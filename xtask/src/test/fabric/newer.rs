@@ -1,0 +1,106 @@
+//! Libfabric's own programs and ours in C over a newer libfabric than the system's: the one that MPICH brings.
+
+use crate::process;
+use crate::testbin;
+use anyhow::{Context, Result, ensure};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// What it has to be at least: the newest that a package of the Python index brings (`mpich` and `openmpi`, both 2.5.1).
+const AT_LEAST: (u32, u32) = (2, 5);
+/// The programs take seconds; each of their tests has limits of its own.
+const LIMIT: Duration = Duration::from_secs(900);
+
+/// The version of the system's libfabric, or of the one in a folder, as `fi_info` prints it: `2.5.1`.
+pub(super) fn version(folder: Option<&Path>) -> Result<String> {
+    let mut command = Command::new("fi_info");
+    command.arg("--version");
+    if let Some(folder) = folder {
+        command.env("LD_LIBRARY_PATH", folder);
+    }
+    let text = process::capture(&mut command)?;
+    parse(&text).with_context(|| format!("fi_info names no version of libfabric: {text}"))
+}
+
+fn parse(text: &str) -> Option<String> {
+    let version = text
+        .lines()
+        .find_map(|line| line.strip_prefix("libfabric: "))?;
+    Some(version.trim().to_owned())
+}
+
+/// Whether a version is new enough for the runs that are to be with a newer one.
+fn suffices(version: &str) -> bool {
+    let mut numbers = version.split('.').map_while(|word| word.parse().ok());
+    let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    (major, minor) >= AT_LEAST
+}
+
+/// Makes sure that the library in the folder is what programs are given, and as new as it has to be. Gives its version.
+pub(super) fn check(folder: &Path) -> Result<String> {
+    let version = version(Some(folder))?;
+    ensure!(
+        suffices(&version),
+        "libfabric {version} of {} is no newer one: {AT_LEAST:?} at least",
+        folder.display()
+    );
+    Ok(version)
+}
+
+/// Runs the tests of `abi/fabric/tests/programs.rs` with the library of the folder. Gives how many passed, and adds what
+/// failed.
+pub(super) fn programs(root: &Path, folder: &Path, wrong: &mut Vec<String>) -> Result<usize> {
+    let words = [
+        "test",
+        "-p",
+        "rkey-fabric",
+        "--test",
+        "programs",
+        "--no-run",
+    ];
+    let built = testbin::build(root, &words)?;
+    let mut passed = 0;
+    for test in built.tests.iter().filter(|test| test.target == "programs") {
+        let mut command = Command::new(&test.executable);
+        command
+            .args(["--test-threads", "2"])
+            .current_dir(&test.directory)
+            .env("LD_LIBRARY_PATH", folder);
+        let outcome = process::run(command, LIMIT)?;
+        let lines = outcome.output.lines();
+        for line in lines.filter(|line| line.starts_with("test ")) {
+            match line.strip_suffix(" ... ok") {
+                Some(_) => passed += 1,
+                None if line.ends_with(" FAILED") => wrong.push(format!("newer libfabric: {line}")),
+                None => {}
+            }
+        }
+        if !outcome.ok && wrong.is_empty() {
+            wrong.push("newer libfabric: the programs did not come to an end".to_owned());
+        }
+    }
+    ensure!(
+        passed > 0 || !wrong.is_empty(),
+        "no program was run with the newer libfabric"
+    );
+    Ok(passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_that_of_the_library_and_not_of_the_program() {
+        let text = "fi_info: 1.17.0\nlibfabric: 2.5.1\nlibfabric api: 1.17\n";
+        assert_eq!(parse(text).as_deref(), Some("2.5.1"));
+        assert_eq!(parse("fi_info: 1.17.0\n"), None);
+    }
+
+    #[test]
+    fn an_older_library_does_not_do() {
+        assert!(["2.5.1", "2.5.0", "2.10.0", "3.0.0a1"].map(suffices) == [true; 4]);
+        assert!(["1.17.0", "2.4.9", "", "banana"].map(suffices) == [false; 4]);
+    }
+}
