@@ -115,15 +115,8 @@ pub(crate) fn matches(
         "mr_mode"
     })?;
     mode::explain_match(&request, kind);
-    let tx_caps = caps
-        & !(FI_RECV
-            | FI_REMOTE_READ
-            | FI_REMOTE_WRITE
-            | FI_MULTI_RECV
-            | FI_SOURCE
-            | FI_DIRECTED_RECV
-            | FI_RMA_EVENT);
-    let rx_caps = caps & !(FI_SEND | FI_READ | FI_WRITE);
+    let tx_caps = caps & !(RX_ONLY | DOMAIN_ONLY);
+    let rx_caps = caps & !(TX_ONLY | DOMAIN_ONLY);
     let mut offer = Offer {
         ep_type,
         version,
@@ -161,6 +154,18 @@ pub(crate) fn matches(
     Ok(offer)
 }
 
+/// What stands in the capabilities of one side's context only, and what in neither: where peers are is said by the
+/// information and the domain.
+const RX_ONLY: u64 = FI_RECV
+    | FI_REMOTE_READ
+    | FI_REMOTE_WRITE
+    | FI_MULTI_RECV
+    | FI_SOURCE
+    | FI_DIRECTED_RECV
+    | FI_RMA_EVENT;
+const TX_ONLY: u64 = FI_SEND | FI_READ | FI_WRITE;
+const DOMAIN_ONLY: u64 = COMM;
+
 /// The capabilities of an offer for those that were asked for.
 fn capabilities(version: u32, ep_type: c_int, asked: u64) -> Result<u64, &'static str> {
     let (primary, secondary) = (offer::primary(ep_type), offer::secondary(ep_type));
@@ -175,6 +180,10 @@ fn capabilities(version: u32, ep_type: c_int, asked: u64) -> Result<u64, &'stati
         return Err("capabilities");
     }
     let mut caps = asked | COMM;
+    // A modifier without anything to modify brings that along.
+    if asked & primary == 0 && asked & (FI_RMA_EVENT | FI_RMA_PMEM) != 0 {
+        caps |= FI_RMA;
+    }
     // A kind of transfer without a side means both sides (fi_getinfo(3)).
     if caps & (FI_MSG | FI_TAGGED) != 0 && caps & SIDES_MSG == 0 {
         caps |= SIDES_MSG;
@@ -187,7 +196,7 @@ fn capabilities(version: u32, ep_type: c_int, asked: u64) -> Result<u64, &'stati
         return Err("FI_RMA_EVENT without a remote side");
     }
     // FI-I26.
-    if asked & FI_RMA_PMEM != 0 && asked & FI_RMA == 0 {
+    if asked & FI_RMA_PMEM != 0 && caps & FI_RMA == 0 {
         return Err("FI_RMA_PMEM without FI_RMA");
     }
     Ok(caps)
@@ -208,8 +217,8 @@ fn transmit(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
     at_most("transmit size", tx.size, TX_SIZE)?;
     at_most("iov_limit", tx.iov_limit, IOV_LIMIT)?;
     at_most("rma_iov_limit", tx.rma_iov_limit, RMA_IOV_LIMIT)?;
-    if tx.caps != 0 {
-        offer.tx_caps = tx.caps;
+    if tx.caps & !DOMAIN_ONLY != 0 {
+        offer.tx_caps = tx.caps & !DOMAIN_ONLY;
     }
     if tx.op_flags != 0 {
         offer.tx_op_flags = tx.op_flags;
@@ -233,8 +242,8 @@ fn receive(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
     }
     at_most("receive size", rx.size, RX_SIZE)?;
     at_most("receive iov_limit", rx.iov_limit, IOV_LIMIT)?;
-    if rx.caps != 0 {
-        offer.rx_caps = rx.caps;
+    if rx.caps & !DOMAIN_ONLY != 0 {
+        offer.rx_caps = rx.caps & !DOMAIN_ONLY;
     }
     offer.rx_op_flags = rx.op_flags;
     if rx.size != 0 {

@@ -140,3 +140,103 @@ fn what_is_not_there_is_not_offered() {
     assert_eq!(ask(V1_17, 0, 0, FI_MSG | FI_MULTICAST), Err(-libc::ENODATA));
     assert_eq!(ask(V1_17, 0, 0, FI_MSG | FI_RMA_PMEM), Err(-libc::ENODATA));
 }
+
+/// The capabilities of an information, of its contexts and of its domain.
+fn capabilities(hints: &Info) -> Result<[u64; 4], c_int> {
+    let mut info = null_mut();
+    // SAFETY: the entry point's structure; hints with everything they need.
+    unsafe {
+        let getinfo = (*rkey_fi::fi_prov_ini()).getinfo;
+        match getinfo(V1_17, null(), null(), 0, hints, &mut info) {
+            0 => Ok([
+                (*info).caps,
+                (*(*info).tx_attr).caps,
+                (*(*info).rx_attr).caps,
+                (*(*info).domain_attr).caps,
+            ]),
+            code => Err(code),
+        }
+    }
+}
+
+/// Every bit of the capabilities of a context can be asked for by itself, of the endpoint and of the context.
+#[test]
+fn capabilities_of_contexts_can_be_asked_for_one_by_one() {
+    const COMM: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
+    for ep_type in [FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM] {
+        for caps in [
+            0,
+            FI_MSG,
+            FI_MSG | COMM,
+            FI_RMA | FI_ATOMIC,
+            FI_TAGGED | FI_RECV,
+        ] {
+            // SAFETY: structures of numbers and null pointers.
+            let (hints, mut ep): (Info, EpAttr) = unsafe { std::mem::zeroed() };
+            ep.ep_type = ep_type;
+            let asking = |caps| Info {
+                caps,
+                ep_attr: &raw const ep as *mut _,
+                ..hints
+            };
+            let Ok([all, tx, rx, domain]) = capabilities(&asking(caps)) else {
+                assert!(ep_type == FI_EP_DGRAM && caps & FI_MSG == 0);
+                continue;
+            };
+            assert_eq!((all & COMM, domain & COMM), (COMM, COMM));
+            assert_eq!(
+                (tx & COMM, rx & COMM),
+                (0, 0),
+                "where peers are is no matter of a context"
+            );
+            assert_eq!(
+                (tx | rx | COMM) & !all,
+                0,
+                "contexts have what the endpoint has"
+            );
+            for bit in (0..64).map(|bit| 1 << bit) {
+                // SAFETY: structures of numbers and null pointers.
+                let (mut tx_attr, mut rx_attr): (TxAttr, RxAttr) = unsafe { std::mem::zeroed() };
+                (tx_attr.caps, rx_attr.caps) = (tx & bit, rx & bit);
+                let case = format!("{ep_type} {caps:#x}: {bit:#x}");
+                if (tx | rx) & bit == 0 {
+                    continue;
+                }
+                let [alone, ..] = capabilities(&asking(bit)).expect(&case);
+                assert_eq!(alone & bit, bit, "{case}");
+                for endpoint in [0, bit] {
+                    let [_, tx_alone, rx_alone, _] = capabilities(&Info {
+                        tx_attr: &mut tx_attr,
+                        rx_attr: &mut rx_attr,
+                        ..asking(endpoint)
+                    })
+                    .expect(&case);
+                    assert_eq!(
+                        (tx_alone & tx & bit, rx_alone & rx & bit),
+                        (tx & bit, rx & bit)
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// The handle of hints is that of what comes (fi_getinfo(3)), of every kind of endpoint.
+#[test]
+fn handles_of_hints_are_kept() {
+    let mut handle = 0u64;
+    let mut info = null_mut();
+    // SAFETY: the entry point's structure; hints with everything they need. The handle is not looked at.
+    unsafe {
+        let mut hints: Info = std::mem::zeroed();
+        hints.handle = (&raw mut handle).cast();
+        let getinfo = (*rkey_fi::fi_prov_ini()).getinfo;
+        assert_eq!(getinfo(V1_17, null(), null(), 0, &hints, &mut info), 0);
+        while let Some(it) = info.as_ref() {
+            assert_eq!(it.handle, hints.handle);
+            info = it.next;
+        }
+        assert_eq!(getinfo(V1_17, null(), null(), 0, null(), &mut info), 0);
+        assert!((*info).handle.is_null());
+    }
+}
