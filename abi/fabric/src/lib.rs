@@ -14,7 +14,7 @@
 //! | `eq`, `cq`, `cntr`, `wait` | events, completions, counters, waiting for them |
 //! | `av` | address vectors |
 //! | `ep` | endpoints: connections, messages, tags, RMA, atomics, progress |
-//! | `cm`, `pep`, `identity` | taking connections; passive endpoints; peers that regions can be limited to |
+//! | `cm`, `pep`, `place`, `identity` | taking connections; passive endpoints; addresses; peers that regions can be limited to |
 //! | `lenient` | what manual pages forbid and other providers allow |
 //! | `object`, `errno`, `nosys`, `complaint` | handles, error numbers, calls that are not there, what peers do wrong |
 //! | [`fuzzing`] | what peers send, for fuzz targets |
@@ -43,6 +43,7 @@ mod mr;
 mod nosys;
 mod object;
 mod pep;
+mod place;
 pub mod sys;
 mod wait;
 mod work;

@@ -8,7 +8,7 @@ use crate::backlog::Backlog;
 use crate::cm::Serving;
 use crate::complaint::complain;
 use crate::ep::connect::{RequestObject, parameters, read_request, reject as reject_request};
-use crate::ep::name::{give_name, reachable};
+use crate::ep::name::give_name;
 use crate::eq::{Eq, EqObject};
 use crate::errno::{FiError, Result};
 use crate::fabric::{Fabric, FabricObject};
@@ -16,13 +16,13 @@ use crate::info::build::new_info;
 use crate::info::filter::{Hints, matches};
 use crate::info::offer::{CM_DATA_SIZE, Offer};
 use crate::nosys::{self, nosys};
-use crate::object::{find, handle_of, object, place, remove, status};
+use crate::object::{find, handle_of, object, place as put, remove, status};
+use crate::place::Place;
 use crate::sys::*;
 use parking_lot::Mutex;
 use rkey_device::Incoming;
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_void};
-use std::net::SocketAddr;
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
 /// What a program has a handle of.
@@ -44,9 +44,21 @@ struct Passive {
 }
 
 struct State {
-    address: SocketAddr,
+    /// None: an endpoint has taken it over.
+    place: Option<Place>,
     eq: Option<Arc<Eq>>,
     serving: Option<Serving>,
+}
+
+impl State {
+    /// The place of an endpoint that may still be used.
+    fn place(&mut self) -> Result<&mut Place> {
+        self.place.as_mut().ok_or_else(|| {
+            FiError::OPBADSTATE.because(format_args!(
+                "an endpoint has taken over the address of the passive endpoint"
+            ))
+        })
+    }
 }
 
 static FID_OPS: Ops = Ops {
@@ -120,7 +132,7 @@ pub(crate) unsafe extern "C" fn passive_ep(
         // SAFETY: an `fi_info` of the program's, which it got from `fi_getinfo`.
         let hints = unsafe { Hints::read(info) };
         let format = Format::of(hints.addr_format).ok_or(FiError::INVAL)?;
-        let offer = matches(
+        let mut offer = matches(
             owner.api_version(),
             FI_EP_MSG,
             &hints,
@@ -130,9 +142,16 @@ pub(crate) unsafe extern "C" fn passive_ep(
             tracing::info!("no passive endpoint for this information: {why}");
             FiError::INVAL
         })?;
+        // SAFETY: null or a C string: names in attributes are.
+        let name = unsafe { prov_name(hints.fabric) };
+        offer.prov_name = Some(name.to_owned());
         let address = hints.src_addr.and_then(|bytes| format.decode(bytes));
+        let mut place = Place::new(address.map_or_else(|| format.loopback(0), |it| it.0));
+        if address.is_some() {
+            place.reserve(&owner.inner.device()?)?;
+        }
         let state = State {
-            address: address.map_or_else(|| format.loopback(0), |(address, _)| address),
+            place: Some(place),
             eq: None,
             serving: None,
         };
@@ -152,7 +171,7 @@ pub(crate) unsafe extern "C" fn passive_ep(
             inner: Arc::new(inner),
         };
         // SAFETY: room for a handle, as the caller promises.
-        unsafe { place(object, pep)? };
+        unsafe { put(object, pep)? };
         owner.inner.users.add();
         Ok(())
     })
@@ -192,6 +211,7 @@ unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
             return Err(FiError::BADFLAGS);
         }
         let mut state = pep.state.lock();
+        state.place()?;
         if state.eq.is_some() {
             return Err(FiError::BUSY);
         }
@@ -240,8 +260,7 @@ unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: usize) -> c_
         if state.serving.is_some() {
             return Err(FiError::OPBADSTATE);
         }
-        state.address = address;
-        Ok(())
+        state.place()?.assign(&pep.fabric.device()?, address)
     })
 }
 
@@ -249,9 +268,9 @@ unsafe extern "C" fn getname(fid: *mut Fid, addr: *mut c_void, len: *mut usize) 
     status(|| {
         // SAFETY: a handle, or something that is refused.
         let pep = &unsafe { find::<PepObject, _>(fid)? }.inner;
-        let address = pep.state.lock().address;
+        let name = pep.state.lock().place()?.name();
         // SAFETY: room as the caller promises.
-        unsafe { give_name(&pep.format.encode(reachable(address)), addr, len) }
+        unsafe { give_name(&pep.format.encode(name), addr, len) }
     })
 }
 
@@ -261,14 +280,14 @@ unsafe extern "C" fn listen(pep: *mut FidPep) -> c_int {
         // SAFETY: a handle, or something that is refused.
         let pep = &unsafe { find::<PepObject, _>(pep)? }.inner;
         let mut state = pep.state.lock();
+        state.place()?;
         if state.eq.is_none() {
             return Err(FiError::NOEQ);
         }
         if state.serving.is_some() {
             return Err(FiError::OPBADSTATE);
         }
-        let listener = pep.fabric.device()?.listen(state.address)?;
-        state.address = listener.local_address();
+        let listener = state.place()?.listen(&pep.fabric.device()?)?;
         let weak = Arc::downgrade(pep);
         let handler = move |incoming: Incoming| {
             match weak.upgrade() {
@@ -290,8 +309,9 @@ impl Passive {
     /// A peer asks for a connection: the program reads of it in the event queue.
     fn asked(self: &Arc<Self>, incoming: Incoming) -> Result<()> {
         let (eq, address) = {
-            let state = self.state.lock();
-            (state.eq.clone().ok_or(FiError::NOEQ)?, state.address)
+            let mut state = self.state.lock();
+            let eq = state.eq.clone().ok_or(FiError::NOEQ)?;
+            (eq, state.place()?.name())
         };
         let Some((request, peer, data)) = read_request(incoming) else {
             return Ok(());
@@ -309,11 +329,11 @@ impl Passive {
                 return Ok(());
             }
         };
-        let info = new_info(&self.offer, self.format, reachable(address), Some(peer))?;
+        let info = new_info(&self.offer, self.format, address, Some(peer))?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: room for a handle on our own stack; the `fi_info` is ours until it is in the queue.
         unsafe {
-            if let Err(error) = place(RequestObject::new(request), &mut handle) {
+            if let Err(error) = put(RequestObject::new(request), &mut handle) {
                 crate::info::build::free(info);
                 return Err(error);
             }
@@ -325,7 +345,43 @@ impl Passive {
     }
 }
 
+/// The name of the provider as `fi_getinfo` gave it: libfabric's core writes it, with the layers on top.
+///
+/// # Safety
+/// The name is null or a C string.
+unsafe fn prov_name(fabric: Option<&FabricAttr>) -> &CStr {
+    match fabric.map(|fabric| fabric.prov_name) {
+        // SAFETY: as the caller promises.
+        Some(name) if !name.is_null() => unsafe { CStr::from_ptr(name) },
+        _ => crate::NAME,
+    }
+}
+
 impl PepObject {
+    /// Gives the address away to an endpoint: the passive endpoint is of no use any more, and bound to nothing.
+    ///
+    /// # Errors
+    /// `FI_EINVAL`: it is of another fabric. `FI_EOPBADSTATE`: it listens, or has given its address away.
+    pub(crate) fn give_place(&self, fabric: &Arc<Fabric>) -> Result<Place> {
+        let pep = &self.inner;
+        if !Arc::ptr_eq(&pep.fabric, fabric) {
+            return Err(FiError::INVAL);
+        }
+        let (place, eq) = {
+            let mut state = pep.state.lock();
+            if state.serving.is_some() {
+                return Err(FiError::OPBADSTATE);
+            }
+            state.place()?;
+            (state.place.take(), state.eq.take())
+        };
+        if let Some(eq) = eq {
+            eq.forget(handle_of(self) as usize);
+            eq.users.remove();
+        }
+        place.ok_or(FiError::OPBADSTATE)
+    }
+
     /// The handle of a passive endpoint.
     fn handle_in(inner: &Arc<Passive>) -> usize {
         use crate::object::Object;

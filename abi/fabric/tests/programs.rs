@@ -291,6 +291,21 @@ fn the_example_writes_and_is_refused() {
     }
 }
 
+/// A program that compares what comes with a request with what `fi_getinfo` gave, and the names of both sides.
+#[test]
+fn requests_and_names_are_complete_for_who_looks() {
+    let source = include_str!("connections/sides.c");
+    for environment in [
+        &[][..],
+        &[("FI_RKEY_PROFILE", "verbs")],
+        &[("FI_RKEY_MR_MODE", "RAW,ENDPOINT")],
+    ] {
+        if let Some(mut sides) = built("sides", source, &[], environment) {
+            assert!(sides.wait(), "{environment:?}");
+        }
+    }
+}
+
 /// Proves: FI-087, FI-088
 #[test]
 fn four_processes_have_collective_operations() {

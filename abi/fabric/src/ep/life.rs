@@ -60,9 +60,10 @@ impl Endpoint {
         let (channel, ends) = (channel_if(waits)?, channel_if(hears_asleep)?);
         let cq = device.create_cq(BUFFERS + 4 * SENDS, channel.as_ref())?;
         let srq = device.create_srq(self.group.id, BUFFERS, 1)?;
-        let wish = setup
-            .source
-            .unwrap_or_else(|| self.domain.format.loopback(0));
+        let name = match self.ep_type {
+            FI_EP_MSG => self.name_before(&mut setup)?,
+            _ => setup.place.name(),
+        };
         let live = Live {
             this: Arc::downgrade(self),
             tx: setup.tx.clone(),
@@ -77,7 +78,7 @@ impl Endpoint {
             ends,
             srq,
             buffers: Buffers::new(),
-            name: Mutex::new(wish),
+            name: Mutex::new(name),
             serving: Mutex::new(None),
             description: Mutex::new(None),
             state: Mutex::default(),
@@ -86,7 +87,7 @@ impl Endpoint {
             self.post_buffer(&live, index);
         }
         if self.ep_type != FI_EP_MSG {
-            let listener = device.listen(wish)?;
+            let listener = setup.place.listen(device)?;
             *live.name.lock() = reachable(listener.local_address());
             let weak = Arc::downgrade(self);
             let handler = move |incoming: rkey_device::Incoming| match weak.upgrade() {

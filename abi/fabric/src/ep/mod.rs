@@ -78,6 +78,7 @@ use crate::cq::Cq;
 use crate::domain::{Domain, Group};
 use crate::eq::Eq;
 use crate::errno::{FiError, Result};
+use crate::place::Place;
 use crate::sys::*;
 use burial::Burial;
 use caps::check_caps;
@@ -177,7 +178,7 @@ struct Setup {
     counters: [Option<Arc<Counter>>; COUNTERS],
     /// Of what peers do: reads, writes.
     remote: [Option<Arc<Counter>>; 2],
-    source: Option<SocketAddr>,
+    place: Place,
     /// The key that it has from its address vector.
     auth_key: Option<Arc<AuthKey>>,
     /// The request of a peer that it was made for.

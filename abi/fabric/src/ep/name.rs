@@ -19,7 +19,7 @@ pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// `fi_setname`: the address, before the endpoint is enabled.
+/// `fi_setname`: the address, before the endpoint is enabled. It is reserved.
 pub(super) unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: usize) -> c_int {
     status(|| {
         // SAFETY: a handle, or something that is refused; so many bytes as the program says.
@@ -39,8 +39,7 @@ pub(super) unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: u
         if setup.enabled {
             return Err(FiError::OPBADSTATE);
         }
-        setup.source = Some(address);
-        Ok(())
+        setup.place.assign(&object.inner.domain.device, address)
     })
 }
 
@@ -55,16 +54,25 @@ pub(super) unsafe extern "C" fn getname(
         let ep = &unsafe { find::<EpObject, _>(fid)? }.inner;
         let name = match ep.live.get() {
             Some(live) => *live.name.lock(),
-            None if ep.ep_type == FI_EP_MSG => ep
-                .setup
-                .lock()
-                .source
-                .unwrap_or_else(|| ep.domain.format.loopback(0)),
-            None => return Err(FiError::OPBADSTATE),
+            None => ep.name_before(&mut ep.setup.lock())?,
         };
         // SAFETY: room as the caller promises.
         unsafe { give_name(&ep.domain.format.encode(name), addr, len) }
     })
+}
+
+impl Endpoint {
+    /// The name of an endpoint that is not enabled. The address of a connected one is reserved, so that it stays.
+    pub(super) fn name_before(&self, setup: &mut Setup) -> Result<SocketAddr> {
+        // The address of an endpoint that accepts is that of the listener.
+        let accepts = setup.request.is_some();
+        if self.ep_type == FI_EP_MSG && !accepts {
+            setup.place.reserve_if_free(&self.domain.device)?;
+        } else if !accepts && !setup.place.is_reserved() {
+            return Err(FiError::OPBADSTATE);
+        }
+        Ok(setup.place.name())
+    }
 }
 
 /// Gives a name to the program; `FI_ETOOSMALL` when it has no room for all of it.

@@ -7,7 +7,8 @@ use super::*;
 use crate::domain::{DomainObject, number};
 use crate::info::filter::Hints;
 use crate::nosys::{self, nosys};
-use crate::object::{find, handle_of, input, object, place, remove, status, transfer};
+use crate::object::{find, handle_of, input, object, place as put, remove, status, transfer};
+use crate::pep::PepObject;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 
@@ -77,7 +78,7 @@ pub(crate) unsafe extern "C" fn endpoint(
 ) -> c_int {
     status(|| {
         // SAFETY: a handle, or something that is refused; an `fi_info` as the caller promises.
-        let (owner, handle) = unsafe { (find::<DomainObject, _>(domain)?, input(info)?.handle) };
+        let (owner, info) = unsafe { (find::<DomainObject, _>(domain)?, input(info)?) };
         // SAFETY: as above.
         let info = unsafe { Hints::read(info) };
         let attr = info.ep.ok_or(FiError::INVAL)?;
@@ -103,16 +104,15 @@ pub(crate) unsafe extern "C" fn endpoint(
         let source = info
             .src_addr
             .and_then(|bytes| owner.inner.format.decode(bytes));
-        let request = match handle.is_null() {
-            true => None,
-            // SAFETY: the handle of a connection request, or something that is refused.
-            false => Some(unsafe { connect::take_request(handle)? }),
-        };
+        let source = source.map_or_else(|| owner.inner.format.loopback(0), |(address, _)| address);
+        let own = owner.inner.group(auth_key)?;
+        // SAFETY: the handle of a passive endpoint or a connection request, or something that is refused.
+        let (place, request) = unsafe { origin(&owner.inner, ep_type, info.handle, source)? };
         let offered = crate::info::offer::primary(ep_type) | crate::info::offer::secondary(ep_type);
         let inner = Arc::new(Endpoint {
             domain: Arc::clone(&owner.inner),
             group: EpGroup {
-                own: owner.inner.group(auth_key)?,
+                own,
                 found: OnceLock::new(),
             },
             number: number(),
@@ -123,7 +123,7 @@ pub(crate) unsafe extern "C" fn endpoint(
             rx_flags: info.rx.map_or(0, |rx| rx.op_flags),
             handle: AtomicUsize::new(0),
             setup: Mutex::new(Setup {
-                source: source.map(|(address, _)| address),
+                place,
                 request,
                 ..Setup::default()
             }),
@@ -145,7 +145,7 @@ pub(crate) unsafe extern "C" fn endpoint(
             inner,
         };
         // SAFETY: room for a handle, as the caller promises.
-        let placed = unsafe { place(object, ep)? };
+        let placed = unsafe { put(object, ep)? };
         placed
             .inner
             .handle
@@ -153,6 +153,33 @@ pub(crate) unsafe extern "C" fn endpoint(
         owner.inner.users.add();
         Ok(())
     })
+}
+
+/// The address of a new endpoint, and the request that it is for if there is one: the handle in its information can be
+/// that of a request, or of a passive endpoint whose address it takes over (fi_endpoint(3)).
+///
+/// # Safety
+/// The address of a handle, or something that is refused.
+unsafe fn origin(
+    domain: &Domain,
+    ep_type: c_int,
+    handle: usize,
+    source: SocketAddr,
+) -> Result<(Place, Option<connect::Request>)> {
+    if handle == 0 {
+        return Ok((Place::new(source), None));
+    }
+    let handle = handle as *mut Fid;
+    // SAFETY: as the caller promises.
+    if let Ok(pep) = unsafe { find::<PepObject, _>(handle) } {
+        if ep_type != FI_EP_MSG {
+            return Err(FiError::INVAL);
+        }
+        return Ok((pep.give_place(&domain.fabric)?, None));
+    }
+    // SAFETY: as the caller promises.
+    let request = unsafe { connect::take_request(handle)? };
+    Ok((Place::new(source), Some(request)))
 }
 
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, _: *mut c_void) -> c_int {

@@ -30,15 +30,18 @@ impl Drop for Owned {
 }
 
 impl List {
-    /// Adds an entry at the end.
+    /// Adds an entry at the end. `handle` is that of the hints.
     pub(crate) fn add(
         &mut self,
         offer: &Offer,
         format: Format,
         source: SocketAddr,
         dest: Option<SocketAddr>,
+        handle: usize,
     ) -> Result<()> {
         let new = Owned(new_info(offer, format, source, dest)?);
+        // SAFETY: made just now.
+        unsafe { (*new.0).handle = handle as *mut Fid };
         let Some(head) = &self.head else {
             self.head = Some(new);
             return Ok(());
@@ -127,6 +130,9 @@ pub(crate) fn new_info(
         (*long).max_err_cntr_value = u64::MAX;
         info.fabric_attr = zeroed()?;
         (*info.fabric_attr).name = string(FABRIC_NAME)?;
+        if let Some(name) = &offer.prov_name {
+            (*info.fabric_attr).prov_name = string(name)?;
+        }
         (*info.fabric_attr).prov_version = crate::PROVIDER_VERSION;
         (*info.fabric_attr).api_version = offer.version;
     }
@@ -229,6 +235,7 @@ pub(crate) unsafe fn free(mut info: *mut Info) {
             }
             if let Some(fabric) = it.fabric_attr.as_mut() {
                 libc::free(fabric.name.cast());
+                libc::free(fabric.prov_name.cast());
             }
             if let Some(ep) = it.ep_attr.as_mut() {
                 libc::free(ep.auth_key.cast());

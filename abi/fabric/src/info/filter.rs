@@ -18,6 +18,8 @@ pub(crate) struct Hints<'a> {
     pub(crate) addr_format: u32,
     pub(crate) src_addr: Option<&'a [u8]>,
     pub(crate) dest_addr: Option<&'a [u8]>,
+    /// The address of a handle, or 0.
+    pub(crate) handle: usize,
     pub(crate) tx: Option<&'a TxAttr>,
     pub(crate) rx: Option<&'a RxAttr>,
     pub(crate) ep: Option<&'a EpAttr>,
@@ -50,6 +52,7 @@ impl Hints<'_> {
                 addr_format: info.addr_format,
                 src_addr: bytes(info.src_addr, info.src_addrlen),
                 dest_addr: bytes(info.dest_addr, info.dest_addrlen),
+                handle: info.handle as usize,
                 tx: info.tx_attr.as_ref(),
                 rx: info.rx_attr.as_ref(),
                 ep: info.ep_attr.as_ref(),
@@ -140,6 +143,7 @@ pub(crate) fn matches(
         auth_key: Vec::new(),
         domain_auth_key: Vec::new(),
         av_keys: false,
+        prov_name: None,
     };
     if ep_type == FI_EP_DGRAM {
         offer.inject_size = INJECT_SIZE.min(MAX_DGRAM_SIZE);

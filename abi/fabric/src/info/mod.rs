@@ -95,7 +95,7 @@ fn find(
         };
         // An endpoint of a program that says nothing about its address gets a free one when it is used.
         let source = source.unwrap_or_else(|| format.loopback(0));
-        list.add(&offer, format, source, dest)?;
+        list.add(&offer, format, source, dest, hints.handle)?;
     }
     list.finish()
 }

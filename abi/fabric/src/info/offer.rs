@@ -1,7 +1,7 @@
 //! What there is for each kind of endpoint.
 
 use crate::sys::*;
-use std::ffi::c_int;
+use std::ffi::{CString, c_int};
 
 /// Scatter/gather elements of a transfer.
 pub(crate) const IOV_LIMIT: usize = 8;
@@ -52,6 +52,8 @@ pub(crate) struct Offer {
     pub(crate) domain_auth_key: Vec<u8>,
     /// Authorization keys are in address vectors.
     pub(crate) av_keys: bool,
+    /// The name of the provider in its layers, where libfabric's core does not write it.
+    pub(crate) prov_name: Option<CString>,
 }
 
 /// From this version on there are collective operations.

@@ -1,6 +1,6 @@
 //! Addresses of endpoints: when they are taken, when they are free again, and what they are called.
 
-use crate::connected::{listen, name_of_pep, wish};
+use crate::connected::{accept_request, listen, name_of_pep, take, wait_for, wish};
 use crate::harness::*;
 use rkey_fi::sys::*;
 use std::ptr::null_mut;
@@ -23,8 +23,7 @@ fn setname<T>(object: *mut T, cm: *const OpsCm, name: &[u8]) -> i32 {
 
 /// An endpoint at this address.
 fn open_at(domain: *mut FidDomain, info: *mut Info, name: &[u8]) -> *mut FidEp {
-    let (ep, _, av) = open_disabled(domain, info);
-    assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
+    let (ep, _, _) = open_disabled(domain, info);
     // SAFETY: a live handle.
     assert_eq!(setname(ep, unsafe { (*ep).cm }, name), 0);
     ep
@@ -48,13 +47,15 @@ fn the_address_of_a_closed_endpoint_is_free() {
     let info = wish.info();
     let (_, domain) = open_domain(wish.version, info);
     // Another one is listened for all the time.
-    let other = open_at(domain, info, &own_name(1));
-    assert_eq!(control(other.cast(), FI_ENABLE, null_mut()), 0);
+    let (other, _, av) = open_ep(domain, info);
+    let enable = |ep: *mut FidEp, av: *mut FidAv| {
+        assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
+        control(ep.cast(), FI_ENABLE, null_mut())
+    };
     let name = own_name(2);
     for round in 0..ROUNDS {
         let ep = open_at(domain, info, &name);
-        let enabled = control(ep.cast(), FI_ENABLE, null_mut());
-        assert_eq!((round, enabled), (round, 0));
+        assert_eq!((round, enable(ep, av)), (round, 0));
         assert_eq!(name_of(ep), name);
         assert_eq!(close(ep.cast()), 0);
     }
@@ -76,4 +77,201 @@ fn the_address_of_a_closed_passive_endpoint_is_free() {
         assert_eq!(close(pep.cast()), 0);
     }
     assert_eq!(close(other.cast()), 0);
+}
+
+const TAKEN: i32 = -libc::EADDRINUSE;
+const BAD_STATE: i32 = -258;
+
+fn port(name: &[u8]) -> u16 {
+    u16::from_be_bytes([name[2], name[3]])
+}
+
+/// What `fi_setname` gives is the endpoint's from then on, before anything listens or connects there, and until it is
+/// closed.
+#[test]
+fn a_name_is_reserved_when_it_is_set() {
+    let wish = Wish::default();
+    for ep_type in [FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM] {
+        let wish = Wish { ep_type, ..wish };
+        let info = wish.info();
+        let (_, domain) = open_domain(wish.version, info);
+        let free = own_name(0);
+        let first = open_at(domain, info, &free);
+        let name = name_of(first);
+        assert_ne!(port(&name), 0);
+        assert_eq!(name[4..8], free[4..8]);
+        let (second, _, _) = open_disabled(domain, info);
+        // SAFETY: a live handle.
+        let cm = unsafe { (*second).cm };
+        assert_eq!(setname(second, cm, &name), TAKEN);
+        // A port that was assigned stays when none is asked for, and may be named again.
+        assert_eq!(setname(first, cm, &free), 0);
+        assert_eq!(setname(first, cm, &name), 0);
+        assert_eq!(name_of(first), name);
+        assert_eq!(setname(first, cm, &name[..7]), -libc::EINVAL);
+        // Another address is another port; the one before is free.
+        let other = own_name(4);
+        assert_eq!(setname(first, cm, &other), 0);
+        assert_eq!(name_of(first), other);
+        assert_eq!(setname(second, cm, &name), 0);
+        assert_eq!(close(first.cast()), 0);
+        assert_eq!(setname(second, cm, &other), 0);
+        assert_eq!(close(second.cast()), 0);
+    }
+}
+
+#[test]
+fn a_name_stays_when_the_endpoint_listens_or_connects() {
+    let (fabric, domain) = open_domain(wish().version, wish().info());
+    let eq = event_queue(fabric);
+    let pep = passive(fabric, eq, &own_name(0));
+    let listener = name_of_pep(pep);
+    assert_ne!(port(&listener), 0);
+    // SAFETY: a live handle.
+    assert_eq!(unsafe { ((*(*pep).cm).listen)(pep) }, 0);
+    assert_eq!(name_of_pep(pep), listener);
+    for named in [None, Some(own_name(0)), Some(own_name(5))] {
+        let (ep, _, _) = open_disabled(domain, wish().info());
+        let theirs = event_queue(fabric);
+        assert_eq!(bind(ep.cast(), theirs.cast(), 0), 0);
+        // SAFETY: live handles, and a name as a passive endpoint gave it.
+        unsafe {
+            let cm = &*(*ep).cm;
+            if let Some(name) = &named {
+                assert_eq!(setname(ep, cm, name), 0);
+            }
+            let name = name_of(ep);
+            assert_ne!(port(&name), 0);
+            assert_eq!((cm.connect)(ep, listener.as_ptr().cast(), null_mut(), 0), 0);
+            assert_eq!(name_of(ep), name);
+            assert_eq!(setname(ep, cm, &own_name(6)), BAD_STATE);
+            wait_for(eq, Ok(FI_CONNREQ));
+            let (here, _) = accept_request(fabric, take(eq).info, eq, |_| {});
+            wait_for(theirs, Ok(FI_CONNECTED));
+            wait_for(eq, Ok(FI_CONNECTED));
+            take(eq);
+            // Each side has one name, for itself and for the other.
+            assert_eq!(
+                (name_of(ep), name_of(here)),
+                (name.clone(), listener.clone())
+            );
+            assert_eq!((peer_of(ep), peer_of(here)), (listener.clone(), name));
+            assert_eq!((close(ep.cast()), close(here.cast())), (0, 0));
+        }
+    }
+    assert_eq!(close(pep.cast()), 0);
+}
+
+/// The name of the peer that an endpoint is connected to.
+fn peer_of(ep: *mut FidEp) -> Vec<u8> {
+    let (mut name, mut len) = (vec![0u8; 128], 128);
+    // SAFETY: a live handle, and room of our own.
+    let code = unsafe { ((*(*ep).cm).getpeer)(ep, name.as_mut_ptr().cast(), &mut len) };
+    assert_eq!(code, 0);
+    name.truncate(len);
+    name
+}
+
+/// As programs do that know late which side they are (fi_endpoint(3)): the address is reserved by a passive endpoint,
+/// and an endpoint that was made with its handle connects from there.
+#[test]
+fn an_endpoint_takes_over_the_address_of_a_passive_one() {
+    let (fabric, domain) = open_domain(wish().version, wish().info());
+    let (eq, theirs) = (event_queue(fabric), event_queue(fabric));
+    let listener = listen(fabric, eq);
+    let pep = passive(fabric, theirs, &own_name(0));
+    let name = name_of_pep(pep);
+    let made = |info: *mut Info, handle: *mut Fid| {
+        let mut ep = null_mut();
+        // SAFETY: live handles, and an information of the provider's.
+        let code = unsafe {
+            (*info).handle = handle;
+            ((*(*domain).ops).endpoint)(domain, info, &mut ep, null_mut())
+        };
+        if code == 0 { Ok(ep) } else { Err(code) }
+    };
+    // Not of another kind, nor of one that listens, nor in a domain of another fabric.
+    let unconnected = Wish::default().info();
+    assert_eq!(made(unconnected, pep.cast()), Err(-libc::EINVAL));
+    assert_eq!(made(wish().info(), listener.cast()), Err(BAD_STATE));
+    let (foreign, _) = open_domain(wish().version, wish().info());
+    let others = event_queue(foreign);
+    let strange = passive(foreign, others, &own_name(0));
+    assert_eq!(made(wish().info(), strange.cast()), Err(-libc::EINVAL));
+    assert_eq!(close(strange.cast()), 0);
+    assert_eq!(name_of_pep(pep), name, "nothing has changed");
+
+    let ep = made(wish().info(), pep.cast()).unwrap();
+    // It is of no use any more, and bound to nothing.
+    assert_eq!(made(wish().info(), pep.cast()), Err(BAD_STATE));
+    // SAFETY: a live handle.
+    assert_eq!(unsafe { ((*(*pep).cm).listen)(pep) }, BAD_STATE);
+    // SAFETY: as above.
+    assert_eq!(setname(pep, unsafe { (*pep).cm }, &own_name(7)), BAD_STATE);
+    assert_eq!(bind(pep.cast(), theirs.cast(), 0), BAD_STATE);
+    assert_eq!(close(theirs.cast()), 0);
+    assert_eq!(close(pep.cast()), 0);
+    assert_eq!(name_of(ep), name);
+    let again = passive(fabric, eq, &own_name(0));
+    // SAFETY: as above.
+    assert_eq!(setname(again, unsafe { (*again).cm }, &name), TAKEN);
+
+    let (other, cq, _) = open_disabled(domain, wish().info());
+    assert_eq!(close(other.cast()), 0);
+    let theirs = event_queue(fabric);
+    assert_eq!(bind(ep.cast(), cq.cast(), FI_SEND | FI_RECV), 0);
+    assert_eq!(bind(ep.cast(), theirs.cast(), 0), 0);
+    let at = name_of_pep(listener);
+    // SAFETY: live handles, and a name as a passive endpoint gave it.
+    unsafe {
+        let code = ((*(*ep).cm).connect)(ep, at.as_ptr().cast(), null_mut(), 0);
+        assert_eq!(code, 0);
+        wait_for(eq, Ok(FI_CONNREQ));
+        let (here, _) = accept_request(fabric, take(eq).info, eq, |_| {});
+        wait_for(theirs, Ok(FI_CONNECTED));
+        wait_for(eq, Ok(FI_CONNECTED));
+        assert_eq!((name_of(ep), peer_of(here)), (name.clone(), name.clone()));
+        assert_eq!((close(ep.cast()), close(here.cast())), (0, 0));
+        // With the endpoint goes what it has taken over.
+        assert_eq!(setname(again, (*again).cm, &name), 0);
+    }
+    let all: [*mut Fid; 2] = [again.cast(), listener.cast()];
+    assert_eq!(all.map(close), [0; 2]);
+}
+
+/// What is asked for by the information is reserved as well: by a passive endpoint at once.
+#[test]
+fn the_address_of_an_information_is_reserved() {
+    let (fabric, domain) = open_domain(wish().version, wish().info());
+    let name = own_name(8);
+    let at = |ep_type| {
+        let info = Wish { ep_type, ..wish() }.info();
+        // SAFETY: the information of the provider, and a name that is as long as the one there.
+        unsafe {
+            assert_eq!((*info).src_addrlen, name.len());
+            let to = (*info).src_addr.cast::<u8>();
+            std::ptr::copy_nonoverlapping(name.as_ptr(), to, name.len());
+        }
+        info
+    };
+    let passive = || {
+        let mut pep = null_mut();
+        // SAFETY: live handles, and an information of the provider's.
+        let code =
+            unsafe { ((*(*fabric).ops).passive_ep)(fabric, at(FI_EP_MSG), &mut pep, null_mut()) };
+        if code == 0 { Ok(pep) } else { Err(code) }
+    };
+    let pep = passive().unwrap();
+    assert_eq!(name_of_pep(pep), name);
+    assert_eq!(passive(), Err(TAKEN));
+    // One that only connects may share it, as it may share a port with what listens there.
+    let (ep, _, _) = open_disabled(domain, at(FI_EP_MSG));
+    assert_eq!(name_of(ep), name);
+    assert_eq!((close(pep.cast()), close(ep.cast())), (0, 0));
+    // Nobody has it: then it is taken.
+    let (ep, _, _) = open_disabled(domain, at(FI_EP_MSG));
+    assert_eq!(name_of(ep), name);
+    assert_eq!(passive(), Err(TAKEN));
+    assert_eq!(close(ep.cast()), 0);
+    assert_eq!(close(passive().unwrap().cast()), 0);
 }

@@ -67,9 +67,14 @@ pub(crate) fn name_of_pep(pep: *mut FidPep) -> Vec<u8> {
 }
 
 fn connect_to(name: &[u8]) -> (*mut FidEp, *mut FidEq) {
-    let (fabric, domain) = open_domain(wish().version, wish().info());
+    connect_as(&wish(), name)
+}
+
+/// The same with an endpoint of another kind.
+pub(crate) fn connect_as(wish: &Wish, name: &[u8]) -> (*mut FidEp, *mut FidEq) {
+    let (fabric, domain) = open_domain(wish.version, wish.info());
     let eq = event_queue(fabric);
-    let (ep, _, _) = open_disabled(domain, wish().info());
+    let (ep, _, _) = open_disabled(domain, wish.info());
     assert_eq!(bind(ep.cast(), eq.cast(), 0), 0);
     // SAFETY: a live handle, and a name as a passive endpoint gave it.
     let code = unsafe { ((*(*ep).cm).connect)(ep, name.as_ptr().cast(), null_mut(), 0) };

@@ -3,7 +3,8 @@
 use crate::connected::*;
 use crate::harness::*;
 use rkey_fi::sys::*;
-use std::ptr::null_mut;
+use std::ffi::{CStr, CString};
+use std::ptr::{null, null_mut};
 use std::time::Instant;
 
 /// A peer that connects one endpoint after another, each when it has seen that the one before is connected: whoever
@@ -49,4 +50,143 @@ fn a_connection_is_told_before_the_next_request_of_its_peer() {
     }
     peer.join().unwrap();
     assert_eq!(close(pep.cast()), 0);
+}
+
+/// What the information says in numbers, and the texts and keys behind it. Addresses are compared by themselves.
+#[derive(Debug, PartialEq)]
+struct Said {
+    numbers: [u64; 3],
+    tx: Vec<u8>,
+    rx: Vec<u8>,
+    ep: Vec<u8>,
+    domain: Vec<u8>,
+    keys: [Vec<u8>; 2],
+    names: [CString; 2],
+    versions: [u32; 2],
+}
+
+/// # Safety
+/// Null or so many bytes.
+unsafe fn bytes<T>(at: *const T, len: usize) -> Vec<u8> {
+    if at.is_null() {
+        return vec![];
+    }
+    // SAFETY: as the caller promises.
+    unsafe { std::slice::from_raw_parts(at.cast::<u8>(), len) }.to_vec()
+}
+
+fn said(info: *const Info) -> Said {
+    // SAFETY: an information of the provider's, with everything on it; its structures have the longest layout.
+    unsafe {
+        let it = &*info;
+        let mut ep = std::ptr::read(it.ep_attr.cast::<LongEpAttr>());
+        let mut domain = std::ptr::read(it.domain_attr.cast::<LongDomainAttr>());
+        let fabric = &*it.fabric_attr;
+        let (ep_key, domain_key) = (ep.known.auth_key, domain.known.auth_key);
+        ep.known.auth_key = null_mut();
+        domain.known.auth_key = null_mut();
+        let keys = [
+            bytes(ep_key, ep.known.auth_key_size),
+            bytes(domain_key, domain.known.auth_key_size),
+        ];
+        let domain_name = std::mem::replace(&mut domain.known.name, null_mut());
+        Said {
+            numbers: [it.caps, it.mode, it.addr_format.into()],
+            tx: bytes(it.tx_attr, size_of::<TxAttr>()),
+            rx: bytes(it.rx_attr, size_of::<RxAttr>()),
+            ep: bytes(&raw const ep, size_of_val(&ep)),
+            domain: bytes(&raw const domain, size_of_val(&domain)),
+            keys,
+            names: [fabric.name, domain_name].map(|name| CStr::from_ptr(name).to_owned()),
+            versions: [fabric.prov_version, fabric.api_version],
+        }
+    }
+}
+
+/// Informations for `hints`, of connected endpoints; the address of this side is `node`.
+fn ask(version: u32, hints: &Info, node: Option<&CStr>) -> *mut Info {
+    let mut info = null_mut();
+    let node = node.map_or(null(), CStr::as_ptr);
+    // SAFETY: the entry point's structure; hints with everything they need.
+    let code = unsafe {
+        let getinfo = (*rkey_fi::fi_prov_ini()).getinfo;
+        getinfo(version, node, null(), FI_SOURCE, hints, &mut info)
+    };
+    assert_eq!(code, 0);
+    info
+}
+
+/// What programs look at before they accept, or hand on: all of it is as `fi_getinfo` gave it for the passive endpoint.
+#[test]
+fn the_information_of_a_request_is_that_of_the_passive_endpoint() {
+    const MODES: [i32; 3] = [0, FI_MR_BASIC, FI_MR_SCALABLE];
+    let capabilities = [
+        0,
+        FI_MSG,
+        FI_MSG | FI_RMA | FI_HMEM,
+        FI_TAGGED | FI_SEND | FI_RECV,
+    ];
+    let cases = MODES
+        .iter()
+        .flat_map(|&mode| capabilities.map(|caps| (mode, caps)));
+    for (case, (mr_mode, caps)) in cases.enumerate() {
+        let prov_name = [null_mut(), c"a layer;rkey".as_ptr().cast_mut()][case % 2];
+        let key = [&b""[..], b"key"][case / 2 % 2];
+        // SAFETY: structures of numbers and null pointers.
+        let (mut hints, mut ep, mut domain, mut tx): (Info, EpAttr, DomainAttr, TxAttr) =
+            unsafe { std::mem::zeroed() };
+        ep.ep_type = FI_EP_MSG;
+        ep.auth_key = key.as_ptr().cast_mut();
+        ep.auth_key_size = key.len();
+        domain.mr_mode = mr_mode;
+        domain.data_progress = FI_PROGRESS_AUTO;
+        tx.op_flags = FI_DELIVERY_COMPLETE;
+        tx.size = 64;
+        hints.caps = caps;
+        hints.ep_attr = &mut ep;
+        hints.domain_attr = &mut domain;
+        hints.tx_attr = &mut tx;
+        let info = ask(V1_17, &hints, Some(c"127.0.0.1"));
+        // As libfabric's core does, which may have put layers on top.
+        // SAFETY: the information of the provider; the name is taken away again below.
+        unsafe { (*(*info).fabric_attr).prov_name = prov_name };
+        let (fabric, _) = open_domain(V1_17, info);
+        let eq = event_queue(fabric);
+        let mut pep = null_mut();
+        // SAFETY: live handles, and an information of the provider's.
+        unsafe {
+            let open = (*(*fabric).ops).passive_ep;
+            assert_eq!(open(fabric, info, &mut pep, null_mut()), 0);
+            assert_eq!(bind(pep.cast(), eq.cast(), 0), 0);
+            assert_eq!(((*(*pep).cm).listen)(pep), 0);
+        }
+        let peer = Wish {
+            auth_key: key,
+            ..wish()
+        };
+        let (there, theirs) = connect_as(&peer, &name_of_pep(pep));
+        wait_for(eq, Ok(FI_CONNREQ));
+        let request = take(eq).info;
+        assert_eq!(said(request), said(info), "{mr_mode} {caps:#x}");
+        // SAFETY: the information of a request, with names and addresses.
+        unsafe {
+            let it = &*request;
+            let name = (*it.fabric_attr).prov_name;
+            assert!(!name.is_null(), "programs look at it");
+            let expected = [c"rkey", c"a layer;rkey"][case % 2];
+            assert_eq!(CStr::from_ptr(name), expected);
+            assert_eq!(bytes(it.src_addr, it.src_addrlen), name_of_pep(pep));
+            assert_eq!(bytes(it.dest_addr, it.dest_addrlen), name_of(there));
+            assert!(it.next.is_null() && it.nic.is_null() && !it.handle.is_null());
+            // A program may ask again with what it got: for the same, under the same handle.
+            let again = ask(V1_17, it, None);
+            assert_eq!((said(again), (*again).handle), (said(request), it.handle));
+            (*(*again).fabric_attr).prov_name = null_mut();
+            let (here, _) = accept_request(fabric, again, eq, |_| {});
+            wait_for(eq, Ok(FI_CONNECTED));
+            wait_for(theirs, Ok(FI_CONNECTED));
+            assert_eq!((close(here.cast()), close(there.cast())), (0, 0));
+        }
+        assert_eq!(close(pep.cast()), 0);
+    }
 }
