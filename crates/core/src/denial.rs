@@ -133,6 +133,8 @@ pub enum Reason {
         /// The address in the owner's process at which it was noticed; 0 in what a peer gets to see.
         at: u64,
     },
+    /// The owner knows why and does not tell this peer.
+    Withheld,
     /// Something a newer peer knows and this version does not.
     Other(u8),
 }
@@ -186,6 +188,34 @@ impl Denial {
             qp: None,
             reason,
         })
+    }
+}
+
+impl Denial {
+    /// A denial of which nothing is known but what was asked for.
+    #[must_use]
+    #[cold]
+    pub fn withheld(attempt: Attempt, key: WireKey, addr: u64, len: u64) -> Self {
+        Self {
+            attempt,
+            key: NamedKey::Remote(key),
+            addr,
+            len,
+            domain: None,
+            qp: None,
+            reason: Reason::Withheld,
+        }
+    }
+
+    /// What somebody gets to see who is not told why: what he asked for, the same for every reason.
+    #[must_use]
+    pub fn without_reason(&self) -> Self {
+        Self {
+            domain: None,
+            qp: None,
+            reason: Reason::Withheld,
+            ..self.clone()
+        }
     }
 }
 
@@ -370,6 +400,26 @@ impl Attempt {
 }
 
 impl Reason {
+    /// Whether the key gives this peer no access at all, wherever and to whatever end: what somebody meets who tries
+    /// keys. The other reasons are met by holders of a good key.
+    #[must_use]
+    pub const fn is_about_the_key(&self) -> bool {
+        matches!(
+            self,
+            Self::UnknownKey
+                | Self::StaleKey { .. }
+                | Self::LocalKeyUsedRemotely
+                | Self::OtherDomain { .. }
+                | Self::Disabled
+                | Self::Unbound
+                | Self::Closing
+                | Self::WrongEndpoint { .. }
+                | Self::OtherPeer
+                | Self::NotAWindow
+                | Self::WindowKind(_)
+        )
+    }
+
     fn to_codes(self) -> (u8, u8, u32, u64, u64) {
         match self {
             Self::UnknownKey => (1, 0, 0, 0, 0),
@@ -397,6 +447,7 @@ impl Reason {
             }
             Self::Fault { .. } => (20, 0, 0, 0, 0),
             Self::OtherPeer => (21, 0, 0, 0, 0),
+            Self::Withheld => (22, 0, 0, 0, 0),
             Self::Other(code) => (code, 0, 0, 0, 0),
         }
     }
@@ -446,6 +497,7 @@ impl Reason {
             },
             20 => Self::Fault { at: 0 },
             21 => Self::OtherPeer,
+            22 => Self::Withheld,
             _ => Self::Other(code),
         }
     }

@@ -176,6 +176,7 @@ impl Denial {
                     "there is no usable memory at {at:#x}: not mapped, or not {able}"
                 )
             }
+            Reason::Withheld => out.write_str("the owner of the memory does not say why"),
             Reason::Other(code) => write!(out, "reason {code}, which this version does not know"),
         }
     }
@@ -229,6 +230,9 @@ impl Denial {
             }
             Reason::Fault { .. } => {
                 format!("The owner has to keep the memory mapped and {}.", self.usable())
+            }
+            Reason::Withheld => {
+                "`rkey explain` on the owner's side says why; RKEY_EXPLAIN=all there tells peers as well.".into()
             }
             Reason::Other(_) => "The peer runs a newer version; look at its own message.".into(),
         }

@@ -18,7 +18,7 @@ use crate::qp::pair::{MSN_MASK, Qp};
 use crate::reach::Trouble;
 use crate::requester;
 use crate::send_queue::WqeFlags;
-use crate::{CompletionOp, LinkId, QpState, Side, Status};
+use crate::{CompletionOp, LinkId, QpState, Status};
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_base::range::VaRange;
@@ -130,6 +130,8 @@ pub(crate) fn on_response<M: Memory>(
                 address: head.addr,
                 denial,
                 node,
+                // Only what this process says itself is an id of ours.
+                here: (meta.origin.here && head.key > 0).then_some(head.key as u32),
             };
             on_nak(x, qp, refusal);
         }
@@ -259,6 +261,8 @@ struct Refusal {
     denial: Option<Denial>,
     /// Who says so.
     node: NodeId,
+    /// The id under which a device of this process has noted it.
+    here: Option<u32>,
 }
 
 /// A message was refused.
@@ -325,9 +329,13 @@ fn on_nak<M: Memory>(x: &mut Context<M>, qp: &mut Qp, refusal: Refusal) {
             }
         }
     };
-    let vendor = match (trouble, refusal.denial) {
+    let denial = match refusal.denial {
+        None if refusal.code == Nak::RemoteAccess => Some(qp.sq.wqe(seq).withheld()),
+        denial => denial,
+    };
+    let vendor = match (trouble, denial) {
         (Some(trouble), _) => x.report_local(qp, work, trouble),
-        (None, Some(denial)) => x.report(Side::Initiator, qp, refusal.node, Some(work), denial),
+        (None, Some(denial)) => x.report_answer(qp, refusal.node, work, denial, refusal.here),
         (None, None) => 0,
     };
     if qp.req.reads.front() == Some(&seq) {

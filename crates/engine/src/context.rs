@@ -3,6 +3,7 @@
 use crate::cq::{Cq, Pushed};
 use crate::exposure::Exposure;
 use crate::groups::{Destinations, Group};
+use crate::guesses::Guesses;
 use crate::id::Table;
 use crate::qp::pair::Qp;
 use crate::reach::{Reach, Trouble};
@@ -10,8 +11,8 @@ use crate::recv_queue::RecvQueue;
 use crate::send_queue::WqeFlags;
 use crate::timer::Timers;
 use crate::{
-    Completion, CqId, DenialReport, EngineConfig, Event, LinkId, QpId, Reports, Sge, Side, SrqId,
-    XrcdId,
+    Completion, CqId, DenialReport, EngineConfig, Event, LinkId, Origin, Process, QpId, Reports,
+    Sge, Side, SrqId, XrcdId,
 };
 use rkey_core::{Denial, DomainId};
 use rkey_link::NodeId;
@@ -71,10 +72,12 @@ pub(crate) struct Context<M> {
     pub(crate) ghosts: Vec<Ghost>,
     pub(crate) exposure: Arc<Exposure>,
     pub(crate) reports: Arc<Reports>,
+    /// The process whose requests are being taken up.
+    pub(crate) serving: Origin,
+    pub(crate) guesses: Guesses,
     /// Receives that have completed, well or not.
     pub(crate) received: u64,
     next_life: u32,
-    last_report: u32,
     reports_waiting: usize,
 }
 
@@ -96,9 +99,14 @@ impl<M> Context<M> {
             ghosts: Vec::new(),
             exposure: Arc::default(),
             reports: Arc::default(),
+            serving: Origin {
+                process: Process::default(),
+                here: true,
+                explain: true,
+            },
+            guesses: Guesses::default(),
             received: 0,
             next_life: 0,
-            last_report: 0,
             reports_waiting: 0,
         }
     }
@@ -179,10 +187,10 @@ impl<M> Context<M> {
         work_id: Option<u64>,
         denial: Denial,
     ) -> u32 {
-        let id = self.last_report.checked_add(1).unwrap_or(1);
-        self.last_report = id;
-        let report = Arc::new(DenialReport {
+        let id = self.reports.new_id();
+        self.keep(DenialReport {
             id,
+            echo: false,
             side,
             qpn: qp.qpn,
             peer_qpn: qp.peer.map_or(0, |peer| peer.qpn),
@@ -190,12 +198,53 @@ impl<M> Context<M> {
             work_id,
             denial,
         });
+        id
+    }
+
+    /// The target denied a request of ours, and says under which id it has noted that. Returns the id here. A target
+    /// in this process (`here`) has told of it already.
+    #[cold]
+    pub(crate) fn report_answer(
+        &mut self,
+        qp: &Qp,
+        peer: NodeId,
+        work_id: u64,
+        denial: Denial,
+        here: Option<u32>,
+    ) -> u32 {
+        let Some(id) = here else {
+            return self.report(Side::Initiator, qp, peer, Some(work_id), denial);
+        };
+        if peer != self.config.node || !self.reports.add_work_id(id, Some(work_id)) {
+            self.reports.add(Arc::new(DenialReport {
+                id,
+                echo: true,
+                side: Side::Initiator,
+                qpn: qp.qpn,
+                peer_qpn: qp.peer.map_or(0, |peer| peer.qpn),
+                peer,
+                work_id: Some(work_id),
+                denial,
+            }));
+        }
+        id
+    }
+
+    fn keep(&mut self, report: DenialReport) {
+        let report = Arc::new(report);
         self.reports.add(Arc::clone(&report));
         if self.reports_waiting < REPORTS_MAX {
             self.reports_waiting += 1;
             self.events.push_back(Event::Denied(report));
         }
-        id
+    }
+
+    /// Counts a denied request of a process that may be trying keys.
+    #[cold]
+    pub(crate) fn count_guess(&mut self, origin: &Origin, denial: &Denial) {
+        if let Some(guesser) = self.guesses.note(origin, denial, self.now) {
+            self.events.push_back(Event::Guessing(guesser));
+        }
     }
 
     /// Tells of trouble with local memory; returns the report's id, 0 if there is nothing to tell.

@@ -53,6 +53,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             progress.next_deadline = self.x.timers.next_deadline();
             return progress;
         }
+        self.x.timers.let_go();
         let mut desk = inbox.and_then(|(cq, inbox)| Desk::open(cq, inbox, &self.x));
         for index in 0..self.links.bound() {
             if self.links.at(index).is_some_and(Port::has_work) {
@@ -311,6 +312,10 @@ fn take<L: Link, M: Memory>(
 ) -> Result<u32, Malformed> {
     let mut pieces = 0;
     port.meta.stuck = false;
+    if port.meta.since == u64::MAX {
+        port.meta.since = x.now;
+    }
+    x.serving = port.meta.origin;
     while pieces < budget {
         match &port.link.response() {
             Ok(Some(incoming)) => on_response(x, qps, numbers, &mut port.meta, incoming),
@@ -343,6 +348,13 @@ fn take<L: Link, M: Memory>(
         }
         if !port.link.room_to_respond() {
             port.meta.stuck = port.link.incoming()?.is_some();
+            break;
+        }
+        if let Some(until) = x.guesses.held(&port.meta.origin, port.meta.since, x.now) {
+            port.meta.stuck = port.link.incoming()?.is_some();
+            if port.meta.stuck {
+                x.timers.hold(until);
+            }
             break;
         }
         // Looked at where it lies: moving it costs as much as executing it.

@@ -19,6 +19,7 @@ use rkey_core::{CoreError, DomainId, Protection};
 use rkey_link::{Link, NodeId};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 /// What an engine offers at most, and who it is.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +110,11 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// What it was made with.
     pub fn config(&self) -> &EngineConfig {
         &self.x.config
+    }
+
+    /// Numbers reports together with other engines of this process. To be called before there is any.
+    pub fn share_report_ids(&mut self, ids: Arc<AtomicU32>) {
+        self.x.reports = Arc::new(Reports::with_ids(ids));
     }
 
     /// The last refused accesses. Can be looked at without the engine.

@@ -1,7 +1,7 @@
 //! What an engine has to tell its device, apart from completions.
 
 use crate::groups::Group;
-use crate::{CqId, DenialReport, LinkId, QpId, SrqId};
+use crate::{CqId, DenialReport, Guesser, LinkId, QpId, SrqId};
 use rkey_core::BindError;
 use rkey_link::DownReason;
 use std::sync::Arc;
@@ -96,6 +96,9 @@ pub enum Event {
     },
     /// An access was refused, here or at the peer. [`crate::Engine::reports`] has it already.
     Denied(Arc<DenialReport>),
+    /// A process has tried many keys in vain. Comes when it is first made to wait, and when what it has tried reaches
+    /// 100, 1,000 and so on.
+    Guessing(Guesser),
     /// A posted bind failed; its completion says [`crate::Status::WindowBind`], this says why.
     BindFailed {
         /// On which queue pair.

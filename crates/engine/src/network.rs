@@ -5,7 +5,9 @@ use crate::context::Ghost;
 use crate::port::Port;
 use crate::requester::{drop_datagram, pump};
 use crate::send_queue::{Detail, WqeFlags};
-use crate::{Engine, EngineError, LinkId, Peer, Progress, QpId, QpState, Sge, Status, Told};
+use crate::{
+    Engine, EngineError, LinkId, Origin, Peer, Process, Progress, QpId, QpState, Sge, Status, Told,
+};
 use rkey_base::memory::Memory;
 use rkey_core::LocalKey;
 use rkey_link::{DownReason, Link, NodeId};
@@ -13,8 +15,26 @@ use rkey_link::{DownReason, Link, NodeId};
 impl<L: Link, M: Memory> Engine<L, M> {
     /// Adds a link, in whatever role it plays. Requests that arrive on it are served from the
     /// next [`Self::drive`] on.
+    ///
+    /// The process at the other end is known by its device only, and is told why its requests are denied.
     pub fn attach(&mut self, link: L) -> LinkId {
-        self.links.insert(|id| Port::new(id, link))
+        let node = link.node();
+        let process = Process {
+            pid: node.pid,
+            started: node.nonce,
+            ..Process::default()
+        };
+        let origin = Origin {
+            process,
+            here: node == self.x.config.node,
+            explain: true,
+        };
+        self.attach_from(link, origin)
+    }
+
+    /// As [`Self::attach`], of a link whose other end is known.
+    pub fn attach_from(&mut self, link: L, origin: Origin) -> LinkId {
+        self.links.insert(|id| Port::new(id, link, origin))
     }
 
     /// Takes a link out. Requests that are outstanding on it fail with

@@ -1,8 +1,8 @@
 //! A link and what the engine keeps about it.
 
-use crate::LinkId;
 use crate::bulk::Bulk;
 use crate::responder::Answer;
+use crate::{LinkId, Origin};
 use rkey_link::{Capabilities, DownReason, Link, NodeId, Ticket};
 use std::collections::VecDeque;
 
@@ -82,6 +82,10 @@ impl Records {
 pub(crate) struct Meta {
     pub(crate) id: LinkId,
     pub(crate) node: NodeId,
+    /// The process at the other end.
+    pub(crate) origin: Origin,
+    /// When the link was first served; `u64::MAX`: not yet.
+    pub(crate) since: u64,
     pub(crate) caps: Capabilities,
     pub(crate) outstanding: Records,
     /// Queue pairs that wait for room, in turn.
@@ -124,10 +128,12 @@ impl Record {
 }
 
 impl<L: Link> Port<L> {
-    pub(crate) fn new(id: LinkId, link: L) -> Self {
+    pub(crate) fn new(id: LinkId, link: L, origin: Origin) -> Self {
         let meta = Meta {
             id,
             node: link.node(),
+            origin,
+            since: u64::MAX,
             caps: link.capabilities(),
             outstanding: Records::new(),
             blocked: VecDeque::new(),

@@ -4,6 +4,7 @@ use rkey_core::Denial;
 use rkey_link::NodeId;
 use serde::Serialize;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How many reports are kept.
@@ -23,8 +24,12 @@ pub enum Side {
 /// Everything that is known about one refused access.
 #[derive(Clone, Debug)]
 pub struct DenialReport {
-    /// Counts from 1 within an engine; completions carry it as their vendor code.
+    /// Counts from 1 within a process, at most `i32::MAX`. Completions carry it as their vendor code, and whatever
+    /// tells of the denial names it.
     pub id: u32,
+    /// The target is in this process as well, and has noted the same denial under the same id. This report serves
+    /// the completion that names it; the other one is counted and told.
+    pub echo: bool,
     /// Which side this is.
     pub side: Side,
     /// The queue pair here.
@@ -41,19 +46,19 @@ pub struct DenialReport {
 
 impl std::fmt::Display for DenialReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.denial)?;
+        write!(f, "{} (denial {}: ", self.denial, self.id)?;
         match self.side {
             Side::Target => write!(
                 f,
-                " (asked by pid {}, qp {:#x}, on qp {:#x} here)",
+                "asked by pid {}, qp {:#x}, on qp {:#x} here)",
                 self.peer.pid, self.peer_qpn, self.qpn
             ),
             Side::Initiator => write!(
                 f,
-                " (refused by pid {}, qp {:#x}, for qp {:#x} here)",
+                "denied by pid {}, qp {:#x}, for qp {:#x} here)",
                 self.peer.pid, self.peer_qpn, self.qpn
             ),
-            Side::Local => write!(f, " (local, qp {:#x})", self.qpn),
+            Side::Local => write!(f, "local, qp {:#x})", self.qpn),
         }
     }
 }
@@ -64,6 +69,7 @@ impl std::fmt::Display for DenialReport {
 /// the refusal, and before there is an event about it.
 #[derive(Debug, Default)]
 pub struct Reports {
+    ids: Arc<AtomicU32>,
     last: Mutex<Last>,
 }
 
@@ -74,10 +80,37 @@ struct Last {
 }
 
 impl Reports {
+    /// No reports yet. Those that share `ids` number theirs together.
+    #[must_use]
+    pub fn with_ids(ids: Arc<AtomicU32>) -> Self {
+        Self {
+            ids,
+            last: Mutex::default(),
+        }
+    }
+
+    /// An id for a report; never 0.
+    pub fn new_id(&self) -> u32 {
+        self.ids.fetch_add(1, Ordering::Relaxed) % i32::MAX.unsigned_abs() + 1
+    }
+
+    /// The request that the report with this id is about was one of this engine's.
+    pub(crate) fn add_work_id(&self, id: u32, work_id: Option<u64>) -> bool {
+        let mut last = self.last();
+        let found = last.reports.iter_mut().rev().find(|r| r.id == id);
+        found.is_some_and(|report| {
+            *report = Arc::new(DenialReport {
+                work_id,
+                ..DenialReport::clone(report)
+            });
+            true
+        })
+    }
+
     /// Keeps a report, and forgets the oldest if there are [`KEPT`] already.
     pub fn add(&self, report: Arc<DenialReport>) {
         let mut last = self.last();
-        last.total += 1;
+        last.total += u64::from(!report.echo);
         if last.reports.len() == KEPT {
             last.reports.pop_front();
         }
@@ -97,7 +130,7 @@ impl Reports {
         self.last().reports.iter().cloned().collect()
     }
 
-    /// How many there ever were.
+    /// How many there ever were, without echoes.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.last().total

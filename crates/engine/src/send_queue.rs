@@ -8,7 +8,9 @@
 use crate::{CompletionOp, Sge, Status, UdAddress};
 use bitflags::bitflags;
 use rkey_base::range::VaRange;
-use rkey_core::{Access, Key, LocalKey, LocalUse, Rules, WindowId};
+use rkey_core::{
+    Access, Attempt, Denial, Key, LocalKey, LocalUse, Operation, Rules, WindowId, WireKey,
+};
 use std::collections::VecDeque;
 
 bitflags! {
@@ -79,6 +81,26 @@ impl Wqe {
         front: 0,
         vendor: 0,
     };
+
+    /// The denial of this request by a peer that does not say why.
+    #[cold]
+    pub(crate) fn withheld(&self) -> Denial {
+        let requested = self.flags.contains(WqeFlags::REQUESTED_KEY);
+        let (attempt, key) = match self.op {
+            CompletionOp::Send => (Attempt::Invalidate { remote: true }, u64::from(self.imm)),
+            CompletionOp::Read => (Attempt::Remote(Operation::Read), self.key),
+            CompletionOp::CompareSwap | CompletionOp::FetchAdd => {
+                (Attempt::Remote(Operation::Atomic), self.key)
+            }
+            _ => (Attempt::Remote(Operation::Write), self.key),
+        };
+        let key = if requested {
+            WireKey::Requested(key)
+        } else {
+            WireKey::Device(Key(key as u32))
+        };
+        Denial::withheld(attempt, key, self.addr, self.total.into())
+    }
 
     /// Whether it ends with a response instead of an acknowledgement.
     #[inline]

@@ -22,6 +22,8 @@ pub(crate) struct Timers {
     scan_every: u64,
     next_scan: Option<u64>,
     last_scan: u64,
+    /// When a request may be taken up that has to wait.
+    held: Option<u64>,
     /// Time in which silence is measured: it passes only as looks through the list do.
     watching: u64,
 }
@@ -34,8 +36,20 @@ impl Timers {
             scan_every: SCAN_MAX_NS,
             next_scan: None,
             last_scan: 0,
+            held: None,
             watching: 0,
         }
+    }
+
+    /// No request has to wait, as far as is known yet.
+    #[inline]
+    pub(crate) fn let_go(&mut self) {
+        self.held = None;
+    }
+
+    /// A request waits until then.
+    pub(crate) fn hold(&mut self, until: u64) {
+        self.held = Some(self.held.map_or(until, |held| held.min(until)));
     }
 
     pub(crate) fn at(&mut self, deadline: u64, who: Who) {
@@ -92,10 +106,7 @@ impl Timers {
         } else {
             self.next_scan
         };
-        match (exact, scan) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        [exact, scan, self.held].into_iter().flatten().min()
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) fn no_receive(qp: &Qp, head: &Head) -> Reply {
         return Reply::Done;
     }
     let delay = u32::from(qp.settings.min_rnr_timer & 31) << 8;
-    Reply::nak_with(head, Nak::ReceiverNotReady as u32 | delay, None)
+    Reply::nak_with(head, Nak::ReceiverNotReady as u32 | delay)
 }
 
 /// Completes the receive that is held.

@@ -66,9 +66,16 @@ pub(crate) fn refuse<M: Memory>(
     denial: Option<Box<Denial>>,
 ) -> Reply {
     qp.resp.current = None;
-    let reply = Reply::nak_with(head, code as u32, denial.as_deref());
+    let mut reply = Reply::nak_with(head, code as u32);
     if let Some(denial) = denial {
-        x.report(Side::Target, qp, node, None, *denial);
+        let origin = x.serving;
+        x.count_guess(&origin, &denial);
+        // Whoever is not told why learns the status only, the same for every reason.
+        let told = origin.explain.then(|| denial.to_wire());
+        let id = x.report(Side::Target, qp, node, None, *denial);
+        if let Some(told) = told {
+            reply = Reply::denial(head, code, &told, id);
+        }
     }
     if qp.config.qp_type == QpType::Uc {
         return Reply::Done;

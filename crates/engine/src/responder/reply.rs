@@ -2,7 +2,7 @@
 
 use crate::bulk::Bulk;
 use crate::nak::Nak;
-use rkey_core::{Denial, WIRE_LEN};
+use rkey_core::WIRE_LEN;
 use rkey_link::{Head, Op};
 
 /// A response to send.
@@ -27,7 +27,7 @@ pub(crate) enum Reply {
 impl Reply {
     /// A refusal of the message that `head` belongs to.
     pub(crate) fn nak(head: &Head, code: Nak) -> Self {
-        Self::nak_with(head, code as u32, None)
+        Self::nak_with(head, code as u32)
     }
 
     /// Memory that the requester named could not be touched, from `address` on.
@@ -41,17 +41,26 @@ impl Reply {
         Self::Answer(answer)
     }
 
-    pub(crate) fn nak_with(head: &Head, imm: u32, denial: Option<&Denial>) -> Self {
+    /// As [`Self::nak`], with what else belongs into the code.
+    pub(crate) fn nak_with(head: &Head, imm: u32) -> Self {
         let mut answer = Answer {
             head: back(head, Op::Nak),
             wire: [0; WIRE_LEN],
         };
         answer.head.imm = imm;
-        if let Some(denial) = denial {
-            answer.wire = denial.to_wire();
-            answer.head.len = WIRE_LEN as u32;
-            answer.head.total = WIRE_LEN as u32;
-        }
+        Self::Answer(answer)
+    }
+
+    /// A refusal that says why, and under which id it has been noted here.
+    pub(crate) fn denial(head: &Head, code: Nak, wire: &[u8; WIRE_LEN], id: u32) -> Self {
+        let mut answer = Answer {
+            head: back(head, Op::Nak),
+            wire: *wire,
+        };
+        answer.head.imm = code as u32;
+        answer.head.key = id.into();
+        answer.head.len = WIRE_LEN as u32;
+        answer.head.total = WIRE_LEN as u32;
         Self::Answer(answer)
     }
 }

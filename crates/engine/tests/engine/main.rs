@@ -12,6 +12,7 @@ mod exactly_once;
 mod faults;
 mod flow;
 mod groups;
+mod guesses;
 mod inbox;
 mod limits;
 mod links;

@@ -14,6 +14,8 @@ pub(crate) struct Pair {
     pub(crate) ends: [LinkId; 2],
     /// Responder ends.
     pub(crate) tails: [LinkId; 2],
+    /// Further wires from node 0 to node 1: the ends at both.
+    wires: Vec<[LinkId; 2]>,
     pub(crate) now: u64,
 }
 
@@ -48,8 +50,51 @@ impl Pair {
             nodes,
             ends,
             tails,
+            wires: Vec::new(),
             now: 0,
         }
+    }
+
+    /// Another link on which node 0 asks node 1, which takes it for one from `origin`. Requests of `qp` go over it from
+    /// now on.
+    pub(crate) fn add_wire(&mut self, origin: Origin, qp: &Qp) -> [LinkId; 2] {
+        let [near, far] = &mut self.nodes;
+        let end = WireEnd::new(far.node, Arc::clone(&far.memory), CAPS, true);
+        let tail = WireEnd::new(near.node, Arc::clone(&near.memory), CAPS, false);
+        let wire = [
+            near.engine.attach(end),
+            far.engine.attach_from(tail, origin),
+        ];
+        near.engine.connect_qp(qp.id, wire[0]).unwrap();
+        self.wires.push(wire);
+        wire
+    }
+
+    /// Takes both ends of a wire out.
+    pub(crate) fn cut_wire(&mut self, wire: [LinkId; 2]) {
+        self.wires.retain(|other| *other != wire);
+        for at in 0..2 {
+            let reason = rkey_link::DownReason::Closed;
+            self.nodes[at].engine.detach(wire[at], reason);
+        }
+    }
+
+    /// Carries what is on the further wires.
+    fn carry_wires(&mut self) -> usize {
+        let mut count = 0;
+        for [end, tail] in self.wires.clone() {
+            for (from, to) in [((0, end), (1, tail)), ((1, tail), (0, end))] {
+                let Some(sender) = self.nodes[from.0].engine.link_mut(from.1) else {
+                    continue;
+                };
+                let moved: Vec<_> = sender.outbox.drain(..).collect();
+                count += moved.len();
+                if let Some(receiver) = self.nodes[to.0].engine.link_mut(to.1) {
+                    receiver.inbox.extend(moved);
+                }
+            }
+        }
+        count
     }
 
     /// The wire end of a node.
@@ -88,9 +133,10 @@ impl Pair {
     }
 
     pub(crate) fn carry_all(&mut self) -> usize {
-        (0..2)
+        let carried: usize = (0..2)
             .map(|at| self.carry_requests(at, usize::MAX) + self.carry_responses(at, usize::MAX))
-            .sum()
+            .sum();
+        carried + self.carry_wires()
     }
 
     pub(crate) fn drive(&mut self, at: usize, budget: u32) -> Progress {

@@ -1,0 +1,420 @@
+//! Peers that try keys: how many each process has tried in vain, and for how long its requests have to wait.
+//!
+//! A key is worth something only as long as it cannot be found by trying. Each process has an allowance of keys that
+//! it may name in vain; it fills up again by a little more than one a second, so a program that makes one mistake a
+//! second never uses it up. Whoever has used it up waits: the device takes up no request of that process, over
+//! whichever link, for a pause that doubles from [`PAUSE_FIRST`] to [`PAUSE_LAST`] while the process goes on. Not the
+//! answer is delayed but the next request: a peer can tell a miss by the absence of an answer just as well, and a
+//! new connection would not help it either.
+//!
+//! A key that the process has named before tells it nothing new and is not counted: a program that repeats the same
+//! mistake in a loop is not slowed down.
+//!
+//! A process can fork. So the processes of one user have an allowance together as well. When that is used up, those
+//! of its processes wait that have tried keys in vain, or have connected only recently; others are not affected.
+//!
+//! Requests that wait stay in the peer's ring. Nothing is kept here but two tables of bounded size.
+
+use crate::{Engine, LinkId, Origin, Process, QpId};
+use rkey_base::memory::Memory;
+use rkey_core::{Denial, NamedKey, Reason, WireKey};
+use rkey_link::Link;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// Wrong keys that a process may name at once.
+pub const ALLOWANCE: u32 = 64;
+/// Wrong keys that all processes of a user may name at once.
+pub const USER_ALLOWANCE: u32 = 256;
+/// Time after which a process may name one more, in nanoseconds.
+pub const REFILL: u64 = 800_000_000;
+/// The same for all processes of a user.
+pub const USER_REFILL: u64 = 200_000_000;
+/// The first pause, in nanoseconds.
+pub const PAUSE_FIRST: u64 = 10_000_000;
+/// The longest pause, in nanoseconds.
+pub const PAUSE_LAST: u64 = 10_000_000_000;
+/// A link that is older than this is not a new one any more, in nanoseconds.
+pub const NEW_LINK: u64 = 30_000_000_000;
+/// Processes, and users, that are kept apart at once.
+pub const TABLE_MAX: usize = 1024;
+/// Keys of a process that are remembered, to notice that it repeats itself.
+const REPEATS: usize = 16;
+/// The users for whom there is no place in the table. No user has this number: it means "none" to the kernel.
+const OTHER_USERS: u32 = u32::MAX;
+
+/// What a process has tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Guesser {
+    /// The process.
+    pub process: Process,
+    /// Different keys that gave it no access, one after the other.
+    pub tried: u64,
+    /// Those of them that were never issued.
+    pub never_issued: u64,
+    /// How often it was made to wait.
+    pub pauses: u64,
+    /// How long the last of these pauses is, in nanoseconds; 0 when it has behaved since.
+    pub pause: u64,
+}
+
+impl std::fmt::Display for Guesser {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            process,
+            tried,
+            never_issued,
+            ..
+        } = self;
+        match process.pid {
+            0 => write!(
+                f,
+                "processes of user {} without a PID here have",
+                process.user
+            )?,
+            pid => write!(f, "PID {pid} (user {}) has", process.user)?,
+        }
+        let keys = if *tried == 1 { "key" } else { "keys" };
+        if tried == never_issued {
+            write!(f, " tried {tried} {keys} that were never issued")?;
+        } else {
+            write!(
+                f,
+                " tried {tried} {keys} that give it no access, {never_issued} of them never issued"
+            )?;
+        }
+        if self.pause > 0 {
+            let pause = std::time::Duration::from_nanos(self.pause);
+            write!(
+                f,
+                "; its requests are held back, {pause:?} after the last one"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// An allowance that fills up with time.
+#[derive(Debug)]
+struct Allowance {
+    size: u32,
+    refill: u64,
+    left: u32,
+    /// When `left` was right.
+    at: u64,
+    /// Pauses since it was full.
+    strikes: u32,
+    /// The end of the last pause.
+    until: u64,
+}
+
+impl Allowance {
+    fn new(size: u32, refill: u64, now: u64) -> Self {
+        Self {
+            size,
+            refill,
+            left: size,
+            at: now,
+            strikes: 0,
+            until: 0,
+        }
+    }
+
+    fn refresh(&mut self, now: u64) {
+        let more = now.saturating_sub(self.at) / self.refill;
+        if more >= u64::from(self.size - self.left) {
+            (self.left, self.at, self.strikes) = (self.size, now, 0);
+        } else {
+            self.left += more as u32;
+            self.at += more * self.refill;
+        }
+    }
+
+    /// Takes one away. If there was none: the pause that follows.
+    fn take(&mut self, now: u64) -> Option<u64> {
+        self.refresh(now.max(self.at));
+        if let Some(left) = self.left.checked_sub(1) {
+            self.left = left;
+            return None;
+        }
+        let pause = PAUSE_FIRST
+            .checked_shl(self.strikes)
+            .map_or(PAUSE_LAST, |pause| pause.min(PAUSE_LAST));
+        self.strikes = (self.strikes + 1).min(40);
+        self.until = now.saturating_add(pause);
+        // Nothing is earned by waiting as long as one has to.
+        self.at = self.until;
+        Some(pause)
+    }
+
+    fn is_full(&self, now: u64) -> bool {
+        now.saturating_sub(self.at) / self.refill >= u64::from(self.size - self.left)
+    }
+}
+
+struct Record {
+    allowance: Allowance,
+    seen: Guesser,
+    recent: [Option<WireKey>; REPEATS],
+    next: usize,
+}
+
+impl Record {
+    fn new(process: Process, now: u64) -> Self {
+        Self {
+            allowance: Allowance::new(ALLOWANCE, REFILL, now),
+            seen: Guesser {
+                process,
+                tried: 0,
+                never_issued: 0,
+                pauses: 0,
+                pause: 0,
+            },
+            recent: [None; REPEATS],
+            next: 0,
+        }
+    }
+
+    fn view(&self, now: u64) -> Guesser {
+        let mut seen = self.seen;
+        if self.allowance.is_full(now) {
+            seen.pause = 0;
+        }
+        seen
+    }
+}
+
+/// The processes that have named keys in vain.
+#[derive(Default)]
+pub(crate) struct Guesses {
+    processes: HashMap<Process, Record>,
+    users: HashMap<u32, Allowance>,
+    /// The end of the last pause of all.
+    last: u64,
+}
+
+/// Room for one more, after what has recovered was let go.
+fn has_room<K: Eq + Hash, V>(
+    table: &mut HashMap<K, V>,
+    key: &K,
+    recovered: impl Fn(&V) -> bool,
+) -> bool {
+    if table.len() >= TABLE_MAX && !table.contains_key(key) {
+        table.retain(|_, value| !recovered(value));
+    }
+    table.len() < TABLE_MAX || table.contains_key(key)
+}
+
+impl Guesses {
+    /// Until when no request is to be taken up that came over a link which is there since `since`. `None`: now.
+    #[inline]
+    pub(crate) fn held(&self, origin: &Origin, since: u64, now: u64) -> Option<u64> {
+        if now >= self.last {
+            return None;
+        }
+        self.look_up(origin, since, now)
+    }
+
+    #[cold]
+    fn look_up(&self, origin: &Origin, since: u64, now: u64) -> Option<u64> {
+        if origin.here {
+            return None;
+        }
+        let known = self.processes.get(&origin.process);
+        let own = known.map_or(0, |record| record.allowance.until);
+        let user = self.users.get(&origin.process.user);
+        let user = user.or_else(|| self.users.get(&OTHER_USERS));
+        let user = user.map_or(0, |allowance| allowance.until);
+        let shared = if known.is_some() || self.processes.len() >= TABLE_MAX {
+            user
+        } else {
+            user.min(since.saturating_add(NEW_LINK))
+        };
+        Some(own.max(shared)).filter(|until| *until > now)
+    }
+
+    /// A process has named a key that gives it no access. What is to be told about it, if it is time to.
+    #[cold]
+    pub(crate) fn note(&mut self, origin: &Origin, denial: &Denial, now: u64) -> Option<Guesser> {
+        let NamedKey::Remote(key) = denial.key else {
+            return None;
+        };
+        if origin.here || !denial.reason.is_about_the_key() {
+            return None;
+        }
+        let process = origin.process;
+        let full = |allowance: &Allowance| allowance.is_full(now);
+        let mut told = None;
+        if has_room(&mut self.processes, &process, |it| full(&it.allowance)) {
+            let record = self
+                .processes
+                .entry(process)
+                .or_insert_with(|| Record::new(process, now));
+            if record.recent.contains(&Some(key)) {
+                return None;
+            }
+            record.recent[record.next] = Some(key);
+            record.next = (record.next + 1) % REPEATS;
+            record.seen.tried += 1;
+            record.seen.never_issued += u64::from(denial.reason == Reason::UnknownKey);
+            let pause = record.allowance.take(now);
+            record.seen.pause = pause.unwrap_or(0);
+            record.seen.pauses += u64::from(pause.is_some());
+            let first = pause.is_some() && record.allowance.strikes == 1;
+            let many = record.seen.tried >= 100 && is_power_of_ten(record.seen.tried);
+            if first || many {
+                told = Some(record.seen);
+            }
+            self.last = self.last.max(record.allowance.until);
+        }
+        // Users without a place of their own have one together.
+        let user = if has_room(&mut self.users, &process.user, full) {
+            process.user
+        } else {
+            OTHER_USERS
+        };
+        let allowance = self
+            .users
+            .entry(user)
+            .or_insert_with(|| Allowance::new(USER_ALLOWANCE, USER_REFILL, now));
+        allowance.take(now);
+        self.last = self.last.max(allowance.until);
+        told
+    }
+
+    /// All that are known, those that have tried most first.
+    pub(crate) fn all(&self, now: u64) -> Vec<Guesser> {
+        let mut all: Vec<_> = self.processes.values().map(|it| it.view(now)).collect();
+        all.sort_by_key(|it| (std::cmp::Reverse(it.tried), it.process));
+        all
+    }
+}
+
+impl<L: Link, M: Memory> Engine<L, M> {
+    /// A request of a queue pair's peer was denied by somebody else than this engine: counts the key that it named.
+    pub fn count_denied_request(&mut self, qp: QpId, denial: &Denial) {
+        let link = self.qps.get(qp).and_then(|qp| qp.inbound.or(qp.out));
+        if let Some(link) = link {
+            self.count_denied_over(link, denial);
+        }
+    }
+
+    /// As [`Self::count_denied_request`], by the link that the request came over.
+    pub fn count_denied_over(&mut self, link: LinkId, denial: &Denial) {
+        let origin = self.links.get(link).map(|port| port.meta.origin);
+        if let Some(origin) = origin {
+            self.x.count_guess(&origin, denial);
+        }
+    }
+
+    /// Whether requests of the process at the other end of a link have to wait at present, because it has tried too
+    /// many keys. `now_ns` is of the clock of [`Engine::drive`].
+    pub fn is_held_back(&self, link: LinkId, now_ns: u64) -> bool {
+        self.links.get(link).is_some_and(|port| {
+            let (origin, since) = (&port.meta.origin, port.meta.since);
+            self.x.guesses.held(origin, since, now_ns).is_some()
+        })
+    }
+
+    /// The processes that have tried keys in vain, those that have tried most first.
+    pub fn guessers(&self) -> Vec<Guesser> {
+        self.x.guesses.all(self.x.now)
+    }
+
+    /// Whether denials are explained to the process at the other end of a link.
+    pub fn explains_to(&self, link: LinkId) -> bool {
+        let port = self.links.get(link);
+        port.is_some_and(|port| port.meta.origin.explain)
+    }
+}
+
+fn is_power_of_ten(number: u64) -> bool {
+    number
+        .checked_ilog10()
+        .is_some_and(|log| 10u64.pow(log) == number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rkey_core::{Attempt, Operation};
+
+    fn origin(user: u32, pid: u32) -> Origin {
+        let process = Process {
+            user,
+            pid,
+            started: 7,
+        };
+        Origin {
+            process,
+            here: false,
+            explain: false,
+        }
+    }
+
+    fn unknown(key: u64) -> Denial {
+        let attempt = Attempt::Remote(Operation::Read);
+        let mut denial = Denial::withheld(attempt, WireKey::Requested(key), 0, 8);
+        denial.reason = Reason::UnknownKey;
+        denial
+    }
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let (mut guesses, who) = (Guesses::default(), origin(1, 1));
+        let mut now = 5;
+        let mut pauses = Vec::new();
+        for key in 0..u64::from(ALLOWANCE) + 14 {
+            guesses.note(&who, &unknown(key), now);
+            if let Some(until) = guesses.held(&who, 0, now) {
+                pauses.push(until - now);
+                now = until;
+            }
+        }
+        let expected: Vec<u64> = (0..14)
+            .map(|n| (PAUSE_FIRST << n).min(PAUSE_LAST))
+            .collect();
+        assert_eq!(pauses, expected);
+        assert_eq!(guesses.all(now)[0].pause, PAUSE_LAST);
+        // Whoever keeps quiet until the allowance is full again begins anew.
+        now += REFILL * u64::from(ALLOWANCE);
+        assert_eq!(guesses.all(now)[0].pause, 0);
+        guesses.note(&who, &unknown(1000), now);
+        assert_eq!(guesses.held(&who, 0, now), None);
+    }
+
+    /// Any number of processes and users: the tables stay within their bounds, and who has no place in them is held
+    /// with the others.
+    #[test]
+    fn tables_are_bounded() {
+        let mut guesses = Guesses::default();
+        let count = 10 * TABLE_MAX as u32;
+        for n in 0..count {
+            let now = u64::from(n);
+            guesses.note(&origin(n, n), &unknown(1), now);
+        }
+        assert!(guesses.processes.len() <= TABLE_MAX);
+        assert!(guesses.users.len() <= TABLE_MAX + 1);
+        let late = origin(count, count);
+        assert!(guesses.held(&late, u64::MAX, count.into()).is_some());
+        // Those that have made one mistake are forgotten when there is need for room.
+        let later = REFILL * u64::from(USER_ALLOWANCE) * 20;
+        guesses.note(&late, &unknown(2), later);
+        assert_eq!(guesses.processes.len(), 1);
+    }
+
+    #[test]
+    fn this_process_may_try_what_it_likes() {
+        let mut guesses = Guesses::default();
+        let who = Origin {
+            here: true,
+            ..origin(1, 1)
+        };
+        for key in 0..1000 {
+            assert_eq!(guesses.note(&who, &unknown(key), 0), None);
+        }
+        assert_eq!(guesses.held(&who, 0, 0), None);
+        assert!(guesses.all(0).is_empty());
+    }
+}
