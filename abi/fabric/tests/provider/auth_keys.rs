@@ -26,7 +26,11 @@ struct Keyed {
 
 impl Keyed {
     fn open(mr_mode: c_int) -> Self {
-        let info = modern(mr_mode).info();
+        Self::of(&modern(mr_mode))
+    }
+
+    fn of(wish: &Wish) -> Self {
+        let info = wish.info();
         // SAFETY: an information of our own.
         unsafe {
             (*(*info).domain_attr).auth_key_size = FI_AV_AUTH_KEY;
@@ -302,6 +306,31 @@ fn a_region_can_be_for_one_address() {
             assert_eq!((buffer, common), ([2, 1, 1, 1, 3, 3, 3, 3], [6; 4]));
             let again = keyed.register(&mut buffer, 2, av, address_of_a, 0);
             assert_eq!(again.unwrap_err(), INVAL, "nobody has that number");
+        }
+    }
+}
+
+/// Proves: FI-275
+#[test]
+fn without_directed_receives_an_address_limits_nothing() {
+    for caps in [FI_RMA, FI_RMA | FI_DIRECTED_RECV] {
+        let keyed = Keyed::of(&Wish { caps, ..modern(0) });
+        let (av, _) = keyed.av(&[b"key"]);
+        let end = keyed.endpoint(av);
+        let ((a, to_a), (b, to_b)) = (peer_of(b"key", &end), peer_of(b"key", &end));
+        let address_of_a = insert_address(av, &a, None);
+        let mut buffer = [0u8; 8];
+        let mr = keyed.register(&mut buffer, 1, av, address_of_a, 0).unwrap();
+        let limited = caps & FI_DIRECTED_RECV != 0;
+        let expected = if limited { libc::EACCES } else { 0 };
+        assert_eq!(a.write(to_a, &[1; 4], 0, 1), 0);
+        assert_eq!(b.write(to_b, &[2; 4], 4, 1), expected);
+        assert_eq!(mr.close(), 0);
+        // Nor is a number looked at that no peer has.
+        let nobody = keyed.register(&mut buffer, 2, av, 99, 0);
+        match limited {
+            true => assert_eq!(nobody.unwrap_err(), INVAL),
+            false => assert_eq!(nobody.unwrap().close(), 0),
         }
     }
 }

@@ -30,6 +30,7 @@ mod modes;
 mod order;
 mod outsider;
 mod pages;
+mod parameters;
 mod peer;
 mod persistent;
 mod pressure;
