@@ -178,6 +178,15 @@ pub(crate) fn cargo(root: &std::path::Path) -> Command {
     command
 }
 
+/// The folder in which cargo builds.
+pub(crate) fn target_folder(root: &std::path::Path) -> Result<std::path::PathBuf> {
+    let metadata = cargo_metadata::MetadataCommand::new()
+        .current_dir(root)
+        .no_deps()
+        .exec();
+    Ok(metadata.context("cargo metadata")?.target_directory.into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,6 +12,29 @@ pub struct Entry {
     pub run: fn(&[u8]),
     /// Valid bytes to start from.
     pub samples: fn() -> Vec<Vec<u8>>,
+    /// Bytes that a coverage-guided run found: lines of hexadecimal digits, and comments behind `#`.
+    pub seeds: &'static str,
+}
+
+impl Entry {
+    /// All that there is to start from: the samples, and the seeds that can be read.
+    #[must_use]
+    pub fn inputs(&self) -> Vec<Vec<u8>> {
+        let seeds = self.seeds.lines().filter_map(seed);
+        (self.samples)().into_iter().chain(seeds).collect()
+    }
+}
+
+/// The bytes of a line of seeds; none for a comment, and for a line that is not hexadecimal.
+fn seed(line: &str) -> Option<Vec<u8>> {
+    let digits = line.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if line.is_empty() || !line.len().is_multiple_of(2) || !digits {
+        return None;
+    }
+    (0..line.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&line[at..at + 2], 16).ok())
+        .collect()
 }
 
 /// All of them.
@@ -20,41 +43,49 @@ pub const ALL: &[Entry] = &[
         name: "slot",
         run: slot,
         samples: slot_samples,
+        seeds: include_str!("../../../fuzz/seeds/slot.hex"),
     },
     Entry {
         name: "packet",
         run: packet,
         samples: packet_samples,
+        seeds: include_str!("../../../fuzz/seeds/packet.hex"),
     },
     Entry {
         name: "connect",
         run: connect,
         samples: connect_samples,
+        seeds: include_str!("../../../fuzz/seeds/connect.hex"),
     },
     Entry {
         name: "denial",
         run: denial,
         samples: denial_samples,
+        seeds: include_str!("../../../fuzz/seeds/denial.hex"),
     },
     Entry {
         name: "raw_key",
         run: raw_key,
         samples: raw_key_samples,
+        seeds: include_str!("../../../fuzz/seeds/raw_key.hex"),
     },
     Entry {
         name: "remote_key",
         run: remote_key,
         samples: remote_key_samples,
+        seeds: include_str!("../../../fuzz/seeds/remote_key.hex"),
     },
     Entry {
         name: "engine",
         run: engine,
         samples: engine_samples,
+        seeds: include_str!("../../../fuzz/seeds/engine.hex"),
     },
     Entry {
         name: "fabric",
         run: fabric,
         samples: fabric_samples,
+        seeds: include_str!("../../../fuzz/seeds/fabric.hex"),
     },
 ];
 
@@ -195,4 +226,23 @@ pub fn fabric(bytes: &[u8]) {
 
 fn fabric_samples() -> Vec<Vec<u8>> {
     [rkey_fi::fuzzing::hellos(), rkey_fi::fuzzing::messages()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_seeds_is_read() {
+        assert_eq!(seed("00ff7a"), Some(vec![0, 0xff, 0x7a]));
+        for line in ["", "# words", "abc", "zz", "+1"] {
+            assert_eq!(seed(line), None, "{line}");
+        }
+        for entry in ALL {
+            let lines = entry.seeds.lines().filter(|line| !line.starts_with('#'));
+            let read = lines.clone().filter_map(seed).count();
+            assert_eq!(read, lines.count(), "{}", entry.name);
+            assert!(read > 0, "{} has no seeds", entry.name);
+        }
+    }
 }

@@ -66,6 +66,12 @@ pub fn input(random: &mut Random, samples: &[Vec<u8>]) -> Vec<u8> {
         return (0..len).map(|_| random.draw() as u8).collect();
     }
     let mut bytes = samples[random.below(samples.len())].clone();
+    if random.below(4) == 0 {
+        // The beginning of one and the end of another.
+        bytes.truncate(random.below(bytes.len() + 1));
+        let other = &samples[random.below(samples.len())];
+        bytes.extend_from_slice(&other[random.below(other.len() + 1)..]);
+    }
     for _ in 0..random.below(8) {
         change(random, &mut bytes);
     }

@@ -31,7 +31,7 @@ impl Drop for Witness<'_> {
 
 fn soak(name: &str) {
     let entry: &Entry = entries::named(name).expect("the entry exists");
-    let samples = (entry.samples)();
+    let samples = entry.inputs();
     let mut random = Random::new(0x726b_6579);
     let end = Instant::now() + Duration::from_secs_f64(seconds());
     let mut tries = 0_u64;

@@ -3,6 +3,7 @@
 mod fabric;
 mod failures;
 mod fresh;
+mod fuzz;
 mod mpi;
 mod rdma_core;
 mod stages;

@@ -1,6 +1,8 @@
 //! The stages, in the order in which a mistake is cheapest to find.
 
-use super::{Report, Session, fabric, failures, fresh, mpi, rdma_core, summary, unprivileged};
+use super::{
+    Report, Session, fabric, failures, fresh, fuzz, mpi, rdma_core, summary, unprivileged,
+};
 use crate::{conform, lint, packages, process, testbin};
 use anyhow::{Context, Result};
 use std::path::PathBuf;
@@ -64,8 +66,13 @@ pub(super) const ALL: &[Stage] = &[
     },
     Stage {
         name: "fuzz",
-        what: "mutated bytes into everything that reads a peer",
-        run: fuzz,
+        what: "mutated bytes into everything that reads a peer, a minute each",
+        run: fuzz::mutated,
+    },
+    Stage {
+        name: "libfuzzer",
+        what: "the same by coverage: cargo-fuzz, a minute each",
+        run: fuzz::by_coverage,
     },
     Stage {
         name: "unprivileged",
@@ -110,7 +117,7 @@ pub(super) const ALL: &[Stage] = &[
 ];
 
 /// Stages that run only when they are named: too slow for every run, or only for root.
-pub(super) const ON_REQUEST: &[&str] = &["miri", "fresh"];
+pub(super) const ON_REQUEST: &[&str] = &["miri", "libfuzzer", "fresh"];
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
 
@@ -119,13 +126,24 @@ fn debian_packages(session: &Session<'_>) -> Result<Report> {
 }
 
 /// Runs a program as one check.
-fn succeeds(command: Command, limit: Duration) -> Result<Result<(), String>> {
+pub(super) fn succeeds(command: Command, limit: Duration) -> Result<Result<(), String>> {
     let described = process::describe(&command);
     let outcome = process::run(command, limit)?;
     Ok(match outcome.ok {
         true => Ok(()),
         false => Err(failures::of_program(&described, &outcome.output)),
     })
+}
+
+/// A cargo of the nightly toolchain, in `root`.
+pub(super) fn nightly(root: &std::path::Path) -> Command {
+    let mut command = Command::new("cargo");
+    command.current_dir(root).arg("+nightly");
+    // They would choose the toolchain that runs us.
+    for name in ["RUSTUP_TOOLCHAIN", "CARGO", "RUSTC"] {
+        command.env_remove(name);
+    }
+    command
 }
 
 /// Makes a check of what the caller has shown already.
@@ -183,7 +201,7 @@ pub(super) fn counted(command: Command, limit: Duration, note: &str) -> Result<R
 }
 
 /// `counted` for a whole suite: one that ran nothing has not passed.
-fn suite(command: Command, limit: Duration, note: &str) -> Result<Report> {
+pub(super) fn suite(command: Command, limit: Duration, note: &str) -> Result<Report> {
     let mut report = counted(command, limit, note)?;
     if report.passed == 0 && report.failures.is_empty() {
         report.failures.push("no test was run".into());
@@ -268,15 +286,7 @@ fn conformance(session: &Session<'_>) -> Result<Report> {
 
 /// A place in the target directory, for a build with other flags so that the ordinary one stays warm, or what is kept.
 pub(super) fn in_target(session: &Session<'_>, name: &str) -> Result<PathBuf> {
-    let metadata = cargo_metadata::MetadataCommand::new()
-        .current_dir(session.root)
-        .no_deps()
-        .exec();
-    Ok(metadata
-        .context("cargo metadata")?
-        .target_directory
-        .join(name)
-        .into())
+    Ok(process::target_folder(session.root)?.join(name))
 }
 
 fn loom(session: &Session<'_>) -> Result<Report> {
@@ -303,18 +313,15 @@ fn loom(session: &Session<'_>) -> Result<Report> {
 }
 
 fn miri(session: &Session<'_>) -> Result<Report> {
-    let nightly = process::capture(Command::new("cargo").args(["+nightly", "miri", "--version"]));
-    if nightly.is_err() {
+    if process::capture(nightly(session.root).args(["miri", "--version"])).is_err() {
         return Ok(Report::skip(
             "no nightly toolchain with miri (rustup +nightly component add miri)",
         ));
     }
-    let mut command = Command::new("cargo");
-    command
-        .current_dir(session.root)
-        .arg("+nightly")
-        .args(["miri", "test"]);
+    let mut command = nightly(session.root);
     command.args([
+        "miri",
+        "test",
         "-p",
         "rkey-base",
         "-p",
@@ -332,28 +339,7 @@ fn miri(session: &Session<'_>) -> Result<Report> {
     command
         .env("PROPTEST_CASES", "2")
         .env("CARGO_TARGET_DIR", in_target(session, "miri")?);
-    for name in ["RUSTUP_TOOLCHAIN", "CARGO", "RUSTC"] {
-        command.env_remove(name);
-    }
     suite(command, 60 * MINUTE, "nightly Miri")
-}
-
-fn fuzz(session: &Session<'_>) -> Result<Report> {
-    let mut command = process::cargo(session.root);
-    command.args([
-        "test",
-        "--release",
-        "-p",
-        "rkey-conformance",
-        "--test",
-        "fuzz_smoke",
-    ]);
-    command.env("RKEY_FUZZ_SECONDS", "5");
-    suite(
-        command,
-        10 * MINUTE,
-        "5 s for each entry, seeded random and mutated bytes",
-    )
 }
 
 /// The release build of the command.

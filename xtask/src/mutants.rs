@@ -1,0 +1,31 @@
+//! `cargo xtask mutants`: cargo-mutants with the settings of `.cargo/mutants.toml`. It changes one expression at a time
+//! where an access is decided or a flag is mapped, and runs the crate's tests: a change that no test notices is a gap.
+
+use crate::process;
+use anyhow::{Result, ensure};
+use std::path::Path;
+use std::time::Duration;
+
+/// Options of the task.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Handed to cargo-mutants, for example `--re core/src/check`, `--list` or `--shard 1/8`.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    more: Vec<String>,
+}
+
+/// All of it takes most of a day on two processors.
+const LIMIT: Duration = Duration::from_secs(48 * 3600);
+
+/// Runs it; true when every change was noticed.
+pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
+    ensure!(
+        process::capture(process::cargo(root).args(["mutants", "--version"])).is_ok(),
+        "run: cargo install --locked cargo-mutants"
+    );
+    let mut command = process::cargo(root);
+    command.args(["mutants", "--workspace", "--no-shuffle", "--output"]);
+    command.arg(process::target_folder(root)?);
+    command.args(&args.more);
+    Ok(process::run(command, LIMIT)?.ok)
+}

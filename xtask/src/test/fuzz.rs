@@ -1,0 +1,147 @@
+//! Hostile bytes into everything that reads a peer: on stable Rust in every run, and by coverage where cargo-fuzz is.
+//! Both start from `fuzz/seeds`, which `--record` writes anew from what coverage found.
+
+use super::stages::{self, MINUTE, in_target, nightly};
+use super::{Report, Session};
+use crate::process;
+use anyhow::{Context, Result, ensure};
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long each entry gets, in seconds, when `RKEY_FUZZ_SECONDS` does not say.
+const SECONDS: u64 = 60;
+
+/// Longest input that coverage may try, in bytes.
+const LONGEST: usize = 4096;
+
+/// Most bytes of seeds that are kept for a target.
+const KEPT: usize = 24 << 10;
+
+/// The first line of a file of seeds.
+const HEAD: &str = "# Inputs that a coverage-guided run found, one a line, in hexadecimal. Written by \
+    `cargo xtask test --only libfuzzer --record`.\n";
+
+fn seconds() -> u64 {
+    let set = std::env::var("RKEY_FUZZ_SECONDS").ok();
+    set.and_then(|text| text.parse().ok()).unwrap_or(SECONDS)
+}
+
+/// Mutated samples and seeds, on stable Rust.
+pub(super) fn mutated(session: &Session<'_>) -> Result<Report> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut command = process::cargo(session.root);
+    command.args(["test", "--release", "-p", "rkey-conformance"]);
+    command.args(["--test", "fuzz_smoke", "--", "--test-threads"]);
+    command.arg(threads.to_string());
+    let seconds = seconds();
+    command.env("RKEY_FUZZ_SECONDS", seconds.to_string());
+    let limit = 15 * MINUTE + 8 * Duration::from_secs(seconds);
+    let note = format!("{seconds} s for each entry, mutated samples and seeds");
+    stages::suite(command, limit, &note)
+}
+
+/// Each target under libFuzzer, from a corpus that is kept in `fuzz/corpus`.
+pub(super) fn by_coverage(session: &Session<'_>) -> Result<Report> {
+    let cargo_fuzz = || nightly(session.root);
+    if process::capture(cargo_fuzz().args(["fuzz", "--version"])).is_err() {
+        return Ok(Report::skip(
+            "no nightly toolchain, or no cargo-fuzz (cargo install cargo-fuzz)",
+        ));
+    }
+    let corpus = session.root.join("fuzz/corpus");
+    let mut seeds = process::cargo(session.root);
+    seeds.args([
+        "run",
+        "-q",
+        "-p",
+        "rkey-conformance",
+        "--example",
+        "write_seeds",
+    ]);
+    seeds.arg("--").arg(&corpus);
+    ensure!(
+        process::run(seeds, 15 * MINUTE)?.ok,
+        "cannot write the seeds"
+    );
+    let list = process::capture(cargo_fuzz().args(["fuzz", "list"]))?;
+    let mut report = Report {
+        passed: 0,
+        failures: Vec::new(),
+        note: format!("{} s for each target", seconds()),
+        skipped: false,
+    };
+    for target in list.lines() {
+        let mut command = cargo_fuzz();
+        command.args(["fuzz", "run", target, "--"]);
+        command.arg(format!("-max_total_time={}", seconds()));
+        command.arg(format!("-max_len={LONGEST}"));
+        // The first of them builds.
+        let limit = 30 * MINUTE + Duration::from_secs(seconds());
+        report.add(stages::succeeds(command, limit)?);
+        if session.record && report.failures.is_empty() {
+            record(session, target, &corpus.join(target))?;
+        }
+    }
+    ensure!(!list.is_empty(), "there are no fuzz targets");
+    Ok(report)
+}
+
+/// Takes the fewest inputs that cover what `corpus` covers as the seeds of a target.
+fn record(session: &Session<'_>, target: &str, corpus: &Path) -> Result<()> {
+    let few = in_target(session, "fuzz-seeds")?.join(target);
+    let _ = fs::remove_dir_all(&few);
+    fs::create_dir_all(&few)?;
+    let mut command = nightly(session.root);
+    command.args(["fuzz", "run", target]);
+    command
+        .args([&few, corpus])
+        .args(["--", "-set_cover_merge=1"]);
+    ensure!(
+        process::run(command, 30 * MINUTE)?.ok,
+        "cannot merge the corpus of {target}"
+    );
+    let mut inputs = Vec::new();
+    for file in fs::read_dir(&few)? {
+        inputs.push(fs::read(file?.path())?);
+    }
+    let place = session.root.join(format!("fuzz/seeds/{target}.hex"));
+    fs::write(&place, lines(inputs)).with_context(|| place.display().to_string())
+}
+
+/// A file of seeds with these inputs, the shortest first, as many as are kept.
+fn lines(mut inputs: Vec<Vec<u8>>) -> String {
+    inputs.retain(|input| !input.is_empty());
+    inputs.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
+    let mut text = String::from(HEAD);
+    let mut kept = 0;
+    for input in inputs {
+        kept += input.len();
+        if kept > KEPT {
+            break;
+        }
+        for byte in input {
+            let _ = write!(text, "{byte:02x}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_in_a_fixed_order_and_few() {
+        let text = lines(vec![
+            vec![0xab; 3],
+            vec![2],
+            Vec::new(),
+            vec![1],
+            vec![0; KEPT],
+        ]);
+        assert_eq!(text, format!("{HEAD}01\n02\nababab\n"));
+    }
+}
