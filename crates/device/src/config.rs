@@ -53,6 +53,12 @@ pub struct Config {
     pub max_inline: u32,
     /// Links (peer processes, per direction) that may exist at once.
     pub max_links: u32,
+    /// Links that one other process may open.
+    pub max_links_per_process: u32,
+    /// Links that all processes of one other user may open together.
+    pub max_links_per_user: u32,
+    /// Descriptors (of `RLIMIT_NOFILE`) that links leave to the program, at most half of them.
+    pub reserved_files: u32,
     /// Who may reach this device.
     pub share: Share,
     /// Whether payloads may be copied straight between the two processes.
@@ -95,6 +101,9 @@ impl Default for Config {
             max_sge: 32,
             max_inline: 1024,
             max_links: 4096,
+            max_links_per_process: 64,
+            max_links_per_user: 256,
+            reserved_files: 256,
             share: Share::User,
             direct_copy: DirectCopy::Auto,
             reference_min: 32 * 1024,
@@ -383,6 +392,27 @@ pub const VARIABLES: &[Variable] = &[
         1..=65536,
         "4k",
         "links to and from other processes that may exist at once"
+    ),
+    number!(
+        "RKEY_MAX_LINKS_PER_PROCESS",
+        max_links_per_process,
+        1..=65536,
+        "64",
+        "links that one other process may open to this device, and never more than a quarter of what the descriptors allow"
+    ),
+    number!(
+        "RKEY_MAX_LINKS_PER_USER",
+        max_links_per_user,
+        1..=65536,
+        "256",
+        "the same for all processes of one other user together (RKEY_SHARE=all)"
+    ),
+    number!(
+        "RKEY_RESERVED_FILES",
+        reserved_files,
+        0..=1048576,
+        "256",
+        "descriptors of RLIMIT_NOFILE that links leave to the program, at most half of them; a link takes two or three"
     ),
     number!(
         "RKEY_TIMEOUT",

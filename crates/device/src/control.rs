@@ -8,15 +8,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rkey_base::process::PidFd;
 use rkey_engine::LinkId;
 use rkey_link::shm::{
-    Acceptor, Event, Greeting, HandshakeError, Line, LinkRequest, LocalNode, ShmLink, Step,
-    Stranger,
+    Acceptor, Credentials, Event, Greeting, HandshakeError, Line, LinkRequest, LocalNode,
+    PeerProcess, ShmLink, Step, Stranger,
 };
 use rkey_link::{AnyLink, DownReason, Link, NodeId};
 
+use crate::crowd::{self, Allowance, Files, Party};
 use crate::inspect;
+use crate::peers;
 use crate::reaches::Scope;
 use crate::reactor::Token;
 use crate::shared::Shared;
@@ -31,6 +32,8 @@ const LAST_DRIVES: u32 = 64;
 /// Pauses between two looks at what is left of lost links. A process that is being killed closes its
 /// sockets a moment before it has ended.
 const RESIDUE_PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
+/// Refused links are told of no more often than this.
+const QUIET_TIME: Duration = Duration::from_secs(1);
 /// How long we do not accept when descriptors are used up.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -44,6 +47,8 @@ pub(crate) struct Control {
     paused: Option<(Instant, Vec<u16>)>,
     /// Something is left of lost links: when to look after it again, and the pause after that.
     residue: Option<(Instant, Duration)>,
+    /// When the program was last told that a link was refused.
+    refused_at: Option<Instant>,
 }
 
 struct HalfOpen {
@@ -56,9 +61,11 @@ struct HalfOpen {
 struct Watched {
     line: Arc<Line>,
     /// The process at the other end: its end shows here also when a child of it keeps the socket.
-    process: Option<PidFd>,
+    process: Arc<PeerProcess>,
+    who: Credentials,
     node: NodeId,
     requester: bool,
+    _files: Files,
 }
 
 impl Control {
@@ -71,6 +78,7 @@ impl Control {
             next_token: 0,
             paused: None,
             residue: None,
+            refused_at: None,
         }
     }
 
@@ -136,8 +144,12 @@ impl Control {
 
     fn admit(&mut self, shared: &Shared, acceptor: Acceptor) {
         if self.half_open.len() >= HALF_OPEN_MAX {
-            tracing::debug!("too many clients say nothing; dropped the oldest");
-            self.drop_half_open(shared, 0);
+            let clients = self.half_open.iter();
+            let parties = clients.map(|it| Party::of(it.acceptor.credentials()));
+            if let Some(index) = crowd::greediest(parties) {
+                tracing::debug!("too many clients say nothing; dropped one of the greediest");
+                self.drop_half_open(shared, index);
+            }
         }
         let token = self.new_token();
         let Some(fd) = acceptor.socket() else { return };
@@ -187,15 +199,13 @@ impl Control {
     }
 
     fn accept_link(&mut self, shared: &Shared, request: LinkRequest) -> bool {
-        let limit = shared.config.max_links as usize;
-        if self.links.len() >= limit {
-            tracing::warn!(
-                limit,
-                "refused a link: the limit is reached (RKEY_MAX_LINKS raises it)"
-            );
-            request.refuse(&format!(
-                "the limit of {limit} links is reached (RKEY_MAX_LINKS raises it)"
-            ));
+        let who = request.credentials();
+        let opened = self.links.values().filter(|link| !link.requester);
+        let opened = opened.map(|link| link.who);
+        let allowance = Allowance::now(&shared.config);
+        if let Err(why) = allowance.admit(who, self.links.len(), opened) {
+            self.tell_of_refusal(who, &why);
+            request.refuse(&why);
             return false;
         }
         if !shared.is_credible(request.node(), request.credentials()) {
@@ -212,14 +222,23 @@ impl Control {
         }
     }
 
+    /// Logs that a link was refused, not more often than somebody wants to read who is flooded.
+    fn tell_of_refusal(&mut self, who: Credentials, why: &str) {
+        let now = Instant::now();
+        if self.refused_at.is_some_and(|at| now - at < QUIET_TIME) {
+            tracing::debug!(why, "refused a link");
+            return;
+        }
+        self.refused_at = Some(now);
+        let peer = peers::name_of(who.pid);
+        tracing::warn!(peer, uid = who.uid, "refused a link: {why}");
+    }
+
     /// Gives a link to the engine and watches its socket. `None`: it cannot be watched, and is dropped.
     pub(crate) fn adopt(&mut self, shared: &Shared, link: ShmLink) -> Option<LinkId> {
         let line = Arc::clone(link.line());
         let (node, requester) = (link.node(), link.is_requester());
-        let process = link
-            .peer_process()
-            .and_then(|fd| fd.try_clone_to_owned().ok())
-            .map(PidFd::from_fd);
+        let (process, who) = (Arc::clone(link.process()), link.credentials());
         let reach = link.reach();
         let id = shared.command(|engine| {
             let id = engine.attach(AnyLink::Shm(Box::new(link)));
@@ -230,7 +249,7 @@ impl Control {
         let (token, process_token) = (self.new_token(), self.new_token());
         self.tokens.insert(token, id);
         let mut watched = shared.reactor.add(&*line, token);
-        if let Some(process) = &process {
+        if let Some(process) = process.descriptor() {
             self.tokens.insert(process_token, id);
             watched = watched.and_then(|()| shared.reactor.add(process, process_token));
         }
@@ -240,8 +259,10 @@ impl Control {
             Watched {
                 line,
                 process,
+                who,
                 node,
                 requester,
+                _files: Files::of_link(requester),
             },
         );
         if let Err(error) = watched {
@@ -258,7 +279,7 @@ impl Control {
             return false;
         };
         let line = Arc::clone(&watched.line);
-        let gone = watched.process.as_ref().is_some_and(|p| !p.is_alive());
+        let gone = watched.process.is_dead();
         let mut rung = false;
         for _ in 0..PATIENCE {
             match line.next_event() {
@@ -316,7 +337,7 @@ impl Control {
         shared.renew_peeks();
         if let Some(watched) = self.links.remove(&id) {
             shared.reactor.remove(&*watched.line);
-            if let Some(process) = &watched.process {
+            if let Some(process) = watched.process.descriptor() {
                 shared.reactor.remove(process);
             }
         }

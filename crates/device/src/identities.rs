@@ -1,12 +1,13 @@
 //! Which process a device belongs to.
 //!
-//! A device says by itself who it is: a number that is printed in logs and known to everybody who ever
-//! connected to it. Queue pairs recognise their peer's requests by it, so it must not be enough to say
-//! somebody else's. The kernel says who is at the other end of a socket, and the first process that a
-//! device was seen to belong to is the one that it belongs to: links and connections that say the same
-//! from another process are refused, as long as anything of ours has to do with that device.
+//! A device says by itself who it is: the number of its process, and a random number that is printed in logs and
+//! known to everybody who ever connected to it. Queue pairs recognise their peer's requests by it, so it must not be
+//! enough to say somebody else's. The kernel says which process is at the other end of a socket, and that one has to
+//! have the number that the device says ([`Claim`]). Only where we cannot see that number (a peer in a process namespace
+//! around ours) the first process of our user that names a device has it, until one comes of which the kernel says that
+//! it is the one: links and connections that say the same from another process are refused.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -14,71 +15,157 @@ use rkey_link::shm::Credentials;
 use rkey_link::{Link, NodeId};
 
 use crate::error::DeviceError;
+use crate::peers;
 use crate::shared::Shared;
 
 /// When so many devices are known, those that are not needed any more are forgotten.
 const TIDY_AT: usize = 1024;
 /// One that was seen so recently may be about to be needed.
 const RECENT: Duration = Duration::from_secs(60);
+/// Devices of one process that are remembered. One that names more makes us forget its own oldest ones.
+const MOST_OF_PROCESS: usize = 256;
 
 /// Devices that were seen, and the processes that they belong to.
 #[derive(Debug, Default)]
-pub(crate) struct Identities(Mutex<HashMap<NodeId, Owner>>);
+pub(crate) struct Identities(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    owners: HashMap<NodeId, Owner>,
+    /// The devices of each process, oldest first.
+    of_process: HashMap<Process, VecDeque<NodeId>>,
+    /// When so many are known, it is time to forget some.
+    tidy_at: usize,
+}
 
 #[derive(Debug)]
 struct Owner {
+    claim: Claim,
+    seen: Instant,
+}
+
+/// A process as a socket's credentials name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Process {
     uid: u32,
     /// `None`: a process that has no number in our process namespace.
     pid: Option<u32>,
-    seen: Instant,
+    /// Tells it from a later one of the same number; 0 if that is not known.
+    started: u64,
+}
+
+/// What the kernel says of the process that names a device as its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Claim {
+    process: Process,
+    /// It has the number that the device says, in our own process namespace: no other process can have it.
+    sure: bool,
+}
+
+impl Claim {
+    /// `None`: it is not the process that the device says.
+    fn of(node: NodeId, uid: u32, pid: Option<u32>) -> Option<Self> {
+        let ours = uid == rustix::process::geteuid().as_raw();
+        let sure = pid == Some(node.pid);
+        // One of our own user may have a process namespace of its own, and say the number that it has there.
+        let inner = pid.filter(|_| ours && !sure).map(peers::innermost_pid);
+        let may_be = match inner {
+            Some(Some(number)) => number == node.pid,
+            Some(None) | None => ours,
+        };
+        let started = pid.and_then(peers::start_time).unwrap_or(0);
+        let process = Process { uid, pid, started };
+        (sure || may_be).then_some(Self { process, sure })
+    }
 }
 
 impl Identities {
     /// Whether the device is of this process, as far as we know. `in_use` says which devices our links
     /// and queue pairs are connected to.
-    fn agree(
-        &self,
-        node: NodeId,
-        uid: u32,
-        pid: Option<u32>,
-        in_use: impl FnOnce() -> HashSet<NodeId>,
-    ) -> bool {
+    fn agree(&self, node: NodeId, claim: Claim, in_use: impl FnOnce() -> HashSet<NodeId>) -> bool {
         let now = Instant::now();
         let mut known = self.0.lock();
-        if let Some(owner) = known.get_mut(&node) {
-            let same = (owner.uid, owner.pid) == (uid, pid);
-            if same {
+        let known = &mut *known;
+        if let Some(owner) = known.owners.get_mut(&node) {
+            if owner.claim.process == claim.process {
                 owner.seen = now;
+                return true;
             }
-            return same;
+            // The process that had the number before has ended.
+            let ended = owner.claim.process.pid == claim.process.pid;
+            if !claim.sure || owner.claim.sure && !ended {
+                return false;
+            }
+            let before = owner.claim.process;
+            known.forget(node, before);
+        } else if !known.make_room(claim.process, now, in_use) {
+            return false;
         }
-        if known.len() >= TIDY_AT {
+        known.owners.insert(node, Owner { claim, seen: now });
+        let of_process = known.of_process.entry(claim.process).or_default();
+        of_process.push_back(node);
+        true
+    }
+}
+
+impl Known {
+    fn forget(&mut self, node: NodeId, process: Process) {
+        self.owners.remove(&node);
+        if let Some(nodes) = self.of_process.get_mut(&process) {
+            nodes.retain(|other| *other != node);
+            if nodes.is_empty() {
+                self.of_process.remove(&process);
+            }
+        }
+    }
+
+    /// Makes room for one more device of a process; says whether there is some.
+    fn make_room(
+        &mut self,
+        process: Process,
+        now: Instant,
+        in_use: impl FnOnce() -> HashSet<NodeId>,
+    ) -> bool {
+        let own = self.of_process.get(&process).map_or(0, VecDeque::len);
+        if own >= MOST_OF_PROCESS {
+            // Half of them at once, so that who floods us makes us look seldom.
             let in_use = in_use();
-            known.retain(|node, owner| {
+            let nodes = self.of_process.remove(&process).unwrap_or_default();
+            let mut surplus = MOST_OF_PROCESS / 2;
+            let (gone, kept): (VecDeque<_>, VecDeque<_>) = nodes.into_iter().partition(|node| {
+                let goes = surplus > 0 && !in_use.contains(node);
+                surplus -= usize::from(goes);
+                goes
+            });
+            for node in &gone {
+                self.owners.remove(node);
+            }
+            let room = kept.len() < MOST_OF_PROCESS;
+            self.of_process.insert(process, kept);
+            return room;
+        }
+        if self.owners.len() >= self.tidy_at.max(TIDY_AT) {
+            let in_use = in_use();
+            self.owners.retain(|node, owner| {
                 in_use.contains(node) || now.duration_since(owner.seen) < RECENT
             });
+            let owners = &self.owners;
+            self.of_process.retain(|_, nodes| {
+                nodes.retain(|node| owners.contains_key(node));
+                !nodes.is_empty()
+            });
+            // Not again before as many more have come.
+            self.tidy_at = 2 * self.owners.len();
         }
-        known.insert(
-            node,
-            Owner {
-                uid,
-                pid,
-                seen: now,
-            },
-        );
         true
     }
 }
 
 impl Shared {
-    /// Whether the device at the other end of a link may be the one that it says it is. Of other users we
-    /// also demand that it says the number of its own process; those of our own may have a process
-    /// namespace of their own. It is never this device: to itself it has no such link.
+    /// Whether the device at the other end of a link may be the one that it says it is. It is never this
+    /// device: to itself it has no such link.
     pub(crate) fn is_credible(&self, node: NodeId, who: Credentials) -> bool {
-        let ours = rustix::process::geteuid().as_raw();
-        node != self.node
-            && (who.uid == ours || who.pid == Some(node.pid))
-            && self.belongs(node, who.uid, who.pid)
+        node != self.node && self.belongs(node, who.uid, who.pid)
     }
 
     /// As [`Shared::is_credible`], about a peer that was met by its address.
@@ -106,7 +193,10 @@ impl Shared {
     }
 
     fn belongs(&self, node: NodeId, uid: u32, pid: Option<u32>) -> bool {
-        self.identities.agree(node, uid, pid, || {
+        let Some(claim) = Claim::of(node, uid, pid) else {
+            return false;
+        };
+        self.identities.agree(node, claim, || {
             let engine = self.engine.lock();
             let links = engine.links().map(|(_, link)| link.node());
             links
@@ -124,40 +214,105 @@ mod tests {
         NodeId { pid: 1, nonce }
     }
 
+    fn claim(uid: u32, pid: u32, sure: bool) -> Claim {
+        let process = Process {
+            uid,
+            pid: Some(pid),
+            started: 5,
+        };
+        Claim { process, sure }
+    }
+
     #[test]
-    fn the_first_process_has_it() {
+    fn the_first_process_has_it_where_the_kernel_does_not_tell() {
         let known = Identities::default();
         let none = HashSet::new;
-        assert!(known.agree(node(1), 1000, Some(7), none));
-        assert!(known.agree(node(1), 1000, Some(7), none));
-        for (uid, pid) in [(1000, Some(8)), (1001, Some(7)), (1000, None)] {
-            assert!(!known.agree(node(1), uid, pid, none));
+        let first = claim(1000, 7, false);
+        assert!(known.agree(node(1), first, none));
+        assert!(known.agree(node(1), first, none));
+        for other in [claim(1000, 8, false), claim(1001, 7, false)] {
+            assert!(!known.agree(node(1), other, none));
         }
         // Nobody else's attempt has changed anything.
-        assert!(known.agree(node(1), 1000, Some(7), none));
+        assert!(known.agree(node(1), first, none));
+    }
+
+    /// Whoever came first: the process of which the kernel says that it is the one has the device.
+    #[test]
+    fn the_kernels_word_counts_more_than_being_first() {
+        let known = Identities::default();
+        let none = HashSet::new;
+        let (squatter, owner) = (claim(1000, 7, false), claim(1000, 1, true));
+        assert!(known.agree(node(1), squatter, none));
+        assert!(known.agree(node(1), owner, none));
+        assert!(!known.agree(node(1), squatter, none));
+        assert!(known.agree(node(1), owner, none));
+        // A later process of the same number.
+        let mut later = owner;
+        later.process.started += 1;
+        assert!(known.agree(node(1), later, none));
+    }
+
+    /// What a process may say of itself, by what the kernel says of it.
+    #[test]
+    fn a_process_has_no_device_of_another_one() {
+        let (uid, pid) = (rustix::process::geteuid().as_raw(), std::process::id());
+        let of = |number| NodeId {
+            pid: number,
+            nonce: 9,
+        };
+        assert!(Claim::of(of(pid), uid, Some(pid)).unwrap().sure);
+        assert_eq!(Claim::of(of(pid + 1), uid, Some(pid)), None);
+        assert_eq!(Claim::of(of(pid), uid + 1, Some(pid + 1)), None);
+        assert_eq!(Claim::of(of(pid), uid + 1, None), None);
+        // A process that we do not see.
+        assert!(!Claim::of(of(pid), uid, None).unwrap().sure);
+    }
+
+    /// A process that names ever new devices costs a bounded place, and makes us look at our own queue pairs seldom.
+    #[test]
+    fn a_flood_of_devices_is_bounded() {
+        let known = Identities::default();
+        let mut looks = 0;
+        let flood = claim(1000, 7, true);
+        for n in 0..100_000 {
+            assert!(known.agree(node(n), flood, || {
+                looks += 1;
+                HashSet::from([node(0)])
+            }));
+        }
+        let state = known.0.lock();
+        assert!(
+            state.owners.len() <= MOST_OF_PROCESS,
+            "{}",
+            state.owners.len()
+        );
+        assert!(state.owners.contains_key(&node(0)), "it is in use");
+        assert!(looks <= 2 * 100_000 / MOST_OF_PROCESS, "{looks}");
     }
 
     #[test]
     fn who_is_not_needed_is_forgotten_in_time() {
         let known = Identities::default();
+        let process = |n: u64| claim(1, n as u32, true);
         for n in 0..TIDY_AT as u64 {
-            assert!(known.agree(node(n), 1, Some(1), HashSet::new));
+            assert!(known.agree(node(n), process(n), HashSet::new));
         }
         let old = Instant::now().checked_sub(2 * RECENT);
         let Some(old) = old else {
             eprintln!("SKIP: the clock of this machine has just begun");
             return;
         };
-        for (node, owner) in known.0.lock().iter_mut() {
+        for (node, owner) in &mut known.0.lock().owners {
             if node.nonce >= 10 {
                 owner.seen = old;
             }
         }
         let in_use = || HashSet::from([node(500)]);
-        assert!(known.agree(node(1 << 20), 1, Some(1), in_use));
+        assert!(known.agree(node(1 << 20), claim(1, 1, true), in_use));
         // Ten recent ones, one that is in use, and the new one are left.
-        assert_eq!(known.0.lock().len(), 12);
-        assert!(!known.agree(node(500), 2, Some(2), HashSet::new));
-        assert!(known.agree(node(501), 2, Some(2), HashSet::new));
+        assert_eq!(known.0.lock().owners.len(), 12);
+        assert!(!known.agree(node(500), claim(2, 2, false), HashSet::new));
+        assert!(known.agree(node(501), claim(2, 2, false), HashSet::new));
     }
 }

@@ -50,6 +50,7 @@ pub mod window;
 
 mod blocks;
 mod control;
+mod crowd;
 mod discovery;
 mod effects;
 #[cfg(test)]

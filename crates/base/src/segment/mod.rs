@@ -22,7 +22,7 @@ mod peer;
 mod permit;
 
 pub use arena::{Arena, PeerArena, Sharing};
-pub use own::OwnSegment;
+pub use own::{OwnSegment, PublishedSegment};
 pub use peer::PeerSegment;
 pub use permit::{OwnPermit, PeerPermit};
 

@@ -40,6 +40,14 @@ impl OwnSegment {
         self.fd.as_fd()
     }
 
+    /// Closes the descriptor: whoever is to have the segment has it. What was mapped stays where it is.
+    #[must_use]
+    pub fn publish(self) -> PublishedSegment {
+        PublishedSegment {
+            mapping: self.mapping,
+        }
+    }
+
     /// The size in bytes, a multiple of the page size.
     #[must_use]
     #[inline]
@@ -94,5 +102,31 @@ impl OwnSegment {
     pub fn word_u64(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: an aligned word inside the mapping, by `Mapping::word`, for as long as the borrow.
         unsafe { &*self.mapping.word(offset, 8).cast::<AtomicU64>() }
+    }
+}
+
+/// An [`OwnSegment`] that nobody else can be given any more. It needs no descriptor.
+#[derive(Debug)]
+pub struct PublishedSegment {
+    mapping: Mapping,
+}
+
+impl PublishedSegment {
+    /// The size in bytes, a multiple of the page size.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.mapping.len()
+    }
+
+    /// Always false.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Where it is mapped, at the start of a page.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.mapping.as_ptr()
     }
 }

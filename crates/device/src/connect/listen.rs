@@ -14,6 +14,7 @@ use super::packet::{Packet, Side, send, try_receive};
 use super::socket::listener;
 use super::{Deadline, HALF_OPEN_TIME, PRIVATE_DATA_MAX, Peer, QPS_MAX};
 use crate::channel::wait_readable;
+use crate::crowd::{self, Party};
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::names::{self, Scope};
@@ -30,7 +31,15 @@ pub struct Listener {
     pub(super) device: Device,
     pub(super) socket: Arc<OwnedFd>,
     pub(super) address: SocketAddr,
-    pub(super) half_open: Mutex<Vec<(OwnedFd, Instant)>>,
+    pub(super) half_open: Mutex<Vec<HalfOpen>>,
+}
+
+/// A client that has not said what it wants.
+#[derive(Debug)]
+pub(super) struct HalfOpen {
+    socket: OwnedFd,
+    party: Party,
+    until: Instant,
 }
 
 impl Listener {
@@ -90,12 +99,13 @@ impl Listener {
     /// One round over the new and the half-open clients: the first that has asked properly.
     fn take(&self) -> Result<Option<Incoming>, DeviceError> {
         let mut half_open = self.half_open.lock();
-        while half_open.len() < HALF_OPEN_MAX {
+        // Those who come later wait until the next turn.
+        for _ in 0..HALF_OPEN_MAX {
             match rustix::net::accept_with(
                 &*self.socket,
                 SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             ) {
-                Ok(client) => half_open.push((client, Instant::now() + HALF_OPEN_TIME)),
+                Ok(socket) => take_in(&mut half_open, socket),
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => return Err(DeviceError::io("accepting a connection")(error)),
@@ -103,18 +113,18 @@ impl Listener {
         }
         let mut index = 0;
         while index < half_open.len() {
-            match try_receive(&half_open[index].0) {
-                Ok(None) if half_open[index].1 > Instant::now() => index += 1,
-                Ok(None) => drop(half_open.swap_remove(index)),
+            match try_receive(&half_open[index].socket) {
+                Ok(None) if half_open[index].until > Instant::now() => index += 1,
+                Ok(None) => drop(half_open.remove(index)),
                 Ok(Some(Packet::Request(side))) => {
-                    let (socket, _) = half_open.swap_remove(index);
+                    let HalfOpen { socket, .. } = half_open.remove(index);
                     if let Some(incoming) = self.admit(socket, side) {
                         return Ok(Some(incoming));
                     }
                 }
                 Ok(Some(_)) | Err(_) => {
                     tracing::debug!(address = %self.address, "dropped a client that talks nonsense");
-                    half_open.swap_remove(index);
+                    half_open.remove(index);
                 }
             }
         }
@@ -155,7 +165,7 @@ impl Listener {
         let half_open = self.half_open.lock();
         let next = half_open
             .iter()
-            .map(|(_, until)| *until)
+            .map(|client| client.until)
             .chain(deadline)
             .min();
         if half_open.is_empty() {
@@ -170,6 +180,23 @@ impl Listener {
         }
         Ok(())
     }
+}
+
+/// Gives a new client a place, if need be that of one whose process has the most.
+fn take_in(half_open: &mut Vec<HalfOpen>, socket: OwnedFd) {
+    let Ok(who) = peer_credentials(&socket) else {
+        return;
+    };
+    if half_open.len() >= HALF_OPEN_MAX
+        && let Some(index) = crowd::greediest(half_open.iter().map(|it| it.party))
+    {
+        half_open.remove(index);
+    }
+    half_open.push(HalfOpen {
+        socket,
+        party: Party::of(who),
+        until: Instant::now() + HALF_OPEN_TIME,
+    });
 }
 
 /// A peer that asked for a connection and waits for the answer.

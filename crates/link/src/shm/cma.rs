@@ -25,7 +25,7 @@ const STEP: usize = 4096;
 
 /// The process at the other end.
 #[derive(Debug)]
-pub(crate) struct PeerProcess {
+pub struct PeerProcess {
     pid: Option<u32>,
     alive: Option<PidFd>,
 }
@@ -39,7 +39,7 @@ impl PeerProcess {
     }
 
     /// Whether the process is known to have ended.
-    pub(crate) fn is_dead(&self) -> bool {
+    pub fn is_dead(&self) -> bool {
         self.alive
             .as_ref()
             .is_some_and(|process| !process.is_alive())
@@ -55,12 +55,12 @@ impl PeerProcess {
     }
 
     /// Its number, if it has one in our process namespace.
-    pub(crate) fn pid(&self) -> Option<u32> {
+    pub fn pid(&self) -> Option<u32> {
         self.pid
     }
 
-    /// Readable once the process has ended.
-    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+    /// A descriptor of the process (a pidfd): readable once it has ended. `None` where the kernel gives none.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.alive.as_ref().map(AsFd::as_fd)
     }
 

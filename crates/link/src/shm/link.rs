@@ -16,7 +16,7 @@ use rkey_base::barrier;
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_base::process::ForkMark;
-use rkey_base::segment::{OwnPermit, OwnSegment, PeerPermit, PeerSegment};
+use rkey_base::segment::{OwnPermit, OwnSegment, PeerPermit, PeerSegment, PublishedSegment};
 use rkey_base::shared::Place;
 use std::cell::Cell;
 use std::io;
@@ -50,7 +50,7 @@ pub(crate) struct Parts {
 }
 
 /// Our segment as a half. The caller keeps the segment as long as the half.
-fn own_half(own: &OwnSegment, geometry: Geometry) -> Result<Half, Malformed> {
+fn own_half(own: &PublishedSegment, geometry: Geometry) -> Result<Half, Malformed> {
     // SAFETY: our own segment is mapped writable and its length is what the mapping says. Nobody
     // else in this process writes to it.
     unsafe { Half::new(own.as_ptr(), own.len(), geometry) }
@@ -59,13 +59,14 @@ fn own_half(own: &OwnSegment, geometry: Geometry) -> Result<Half, Malformed> {
 /// Makes a segment of ours that is ready to be shown to a peer.
 pub(crate) fn create_segment(geometry: Geometry) -> Result<OwnSegment, HandshakeError> {
     let own = OwnSegment::create("rkey-link", geometry.bytes())?;
-    own_half(&own, geometry)?.identify();
+    // SAFETY: as in `own_half`; the half does not outlive this line.
+    unsafe { Half::new(own.as_ptr(), own.len(), geometry) }?.identify();
     Ok(own)
 }
 
 /// The two mappings; whoever has a pointer into them has one of these.
 struct Segments {
-    own: OwnSegment,
+    own: PublishedSegment,
     peer: PeerSegment,
 }
 
@@ -106,7 +107,7 @@ enum Leases {
 impl ShmLink {
     pub(crate) fn new(parts: Parts) -> Result<Self, Malformed> {
         let segments = Arc::new(Segments {
-            own: parts.own,
+            own: parts.own.publish(),
             peer: parts.peer,
         });
         let own = own_half(&segments.own, parts.own_geometry)?;
@@ -210,10 +211,9 @@ impl ShmLink {
         self.end.has_unacked()
     }
 
-    /// A descriptor of the peer process (a pidfd): readable once the process has ended. `None`
-    /// where the kernel gives none.
-    pub fn peer_process(&self) -> Option<BorrowedFd<'_>> {
-        self.process.descriptor()
+    /// The peer process. It can be kept when the link has gone.
+    pub fn process(&self) -> &Arc<PeerProcess> {
+        &self.process
     }
 
     /// Ends all reaching into this process's memory over the link; `None` at the responder. Going

@@ -89,7 +89,7 @@ mod reach;
 mod socket;
 
 pub use crate::ring::Peek;
-pub(crate) use cma::PeerProcess;
+pub use cma::PeerProcess;
 pub(crate) use hello::accepts;
 
 pub use accept::{Acceptor, Greeting, LinkRequest, Listener, Stranger};

@@ -1,0 +1,213 @@
+//! How much of a device other processes may take: links, descriptors, places of connections in the making.
+//!
+//! Whoever may connect could connect without end, and take every descriptor that this process may have. So
+//! there is a limit for the links of one process, one for those of another user, and one for the descriptors of all
+//! links together, which leaves some to the program. Who meets a limit is told which, and how to raise it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rkey_link::shm::Credentials;
+use rustix::process::{Resource, getrlimit};
+
+use crate::config::Config;
+
+/// Descriptors of a link that a peer opened: the socket, and one that means the peer's process.
+const FILES_OF_RESPONDER: usize = 2;
+/// Of a link that we opened also the permit to reach our memory.
+const FILES_OF_REQUESTER: usize = 3;
+
+/// Descriptors of the links of all devices of this process.
+static FILES: AtomicUsize = AtomicUsize::new(0);
+
+/// The descriptors of one link, counted while it lives.
+#[derive(Debug)]
+pub(crate) struct Files(usize);
+
+impl Files {
+    pub(crate) fn of_link(requester: bool) -> Self {
+        let files = match requester {
+            true => FILES_OF_REQUESTER,
+            false => FILES_OF_RESPONDER,
+        };
+        FILES.fetch_add(files, Ordering::Relaxed);
+        Self(files)
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        FILES.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+/// Who counts as one: each process of our own user, and all processes of another user together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Party {
+    /// A process of our user; `None` if it has no number in our process namespace.
+    Process(Option<u32>),
+    /// All processes of another user.
+    User(u32),
+}
+
+impl Party {
+    pub(crate) fn of(who: Credentials) -> Self {
+        if who.uid == rustix::process::geteuid().as_raw() {
+            Self::Process(who.pid)
+        } else {
+            Self::User(who.uid)
+        }
+    }
+}
+
+/// Whom to drop when all places are taken: the oldest of those who have the most places. The order is that of age.
+pub(crate) fn greediest(parties: impl Iterator<Item = Party> + Clone) -> Option<usize> {
+    let mut places: HashMap<Party, usize> = HashMap::new();
+    for party in parties.clone() {
+        *places.entry(party).or_default() += 1;
+    }
+    let most = *places.values().max()?;
+    parties
+        .into_iter()
+        .position(|party| places.get(&party) == Some(&most))
+}
+
+/// How many links there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Allowance {
+    /// Of this device in all.
+    links: usize,
+    /// That one process opened.
+    per_process: usize,
+    /// That all processes of one other user opened.
+    per_user: usize,
+    /// Descriptors of the links of all devices of this process.
+    files: usize,
+}
+
+impl Allowance {
+    /// What a configuration and the limit of descriptors give.
+    pub(crate) fn now(config: &Config) -> Self {
+        let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        Self::of(config, usize::try_from(most).unwrap_or(usize::MAX))
+    }
+
+    fn of(config: &Config, most_files: usize) -> Self {
+        let reserved = (config.reserved_files as usize).min(most_files / 2);
+        let files = most_files - reserved;
+        let quarter = (files / FILES_OF_RESPONDER / 4).max(1);
+        Self {
+            links: config.max_links as usize,
+            per_process: (config.max_links_per_process as usize).min(quarter),
+            per_user: (config.max_links_per_user as usize).min(quarter),
+            files,
+        }
+    }
+
+    /// Whether somebody may open one more link, where there are so many `links` to this device of which the
+    /// `opened` were opened by peers.
+    ///
+    /// # Errors
+    /// Which limit is reached, and what raises it, for people.
+    pub(crate) fn admit(
+        &self,
+        who: Credentials,
+        links: usize,
+        opened: impl Iterator<Item = Credentials> + Clone,
+    ) -> Result<(), String> {
+        let Self {
+            links: limit,
+            per_process,
+            per_user,
+            files,
+        } = *self;
+        let ourselves = who.pid == Some(std::process::id());
+        let of_process = opened.clone().filter(|it| *it == who).count();
+        if !ourselves && of_process >= per_process {
+            return Err(format!(
+                "this process has {of_process} links to the device already, the most that one process may have \
+                 (RKEY_MAX_LINKS_PER_PROCESS and RLIMIT_NOFILE of the device's process set the limit)"
+            ));
+        }
+        if let Party::User(uid) = Party::of(who) {
+            let of_user = opened.filter(|it| it.uid == uid).count();
+            if of_user >= per_user {
+                return Err(format!(
+                    "user {uid} has {of_user} links to the device already, the most that another user may have \
+                     (RKEY_MAX_LINKS_PER_USER and RLIMIT_NOFILE of the device's process set the limit)"
+                ));
+            }
+        }
+        if links >= limit {
+            return Err(format!(
+                "the limit of {limit} links is reached (RKEY_MAX_LINKS of the device's process raises it)"
+            ));
+        }
+        let used = FILES.load(Ordering::Relaxed);
+        if used.saturating_add(FILES_OF_RESPONDER) > files {
+            return Err(format!(
+                "links use {used} descriptors of the device's process, and the others are left to its program \
+                 (a higher RLIMIT_NOFILE or a lower RKEY_RESERVED_FILES there allows more)"
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn who(pid: u32, ours: bool) -> Credentials {
+        let own = rustix::process::geteuid().as_raw();
+        let uid = if ours { own } else { own + 1 };
+        Credentials {
+            pid: Some(pid),
+            uid,
+            gid: 0,
+        }
+    }
+
+    #[test]
+    fn the_oldest_of_the_greediest_goes() {
+        let parties = |of: &[u32]| greediest(of.iter().map(|pid| Party::Process(Some(*pid))));
+        assert_eq!(parties(&[]), None);
+        assert_eq!(parties(&[1, 2, 3]), Some(0));
+        assert_eq!(parties(&[1, 2, 3, 2]), Some(1));
+        // All processes of another user are one.
+        let others = [who(1, true), who(2, false), who(3, false)].map(Party::of);
+        assert_eq!(greediest(others.into_iter()), Some(1));
+    }
+
+    #[test]
+    fn the_limit_of_descriptors_leaves_some_to_the_program() {
+        let config = Config::default();
+        let usual = Allowance::of(&config, 1024);
+        assert_eq!((usual.per_process, usual.per_user), (64, 96));
+        assert_eq!(usual.files, 1024 - 256);
+        let few = Allowance::of(&config, 64);
+        assert_eq!((few.per_process, few.per_user, few.files), (4, 4, 32));
+        let many = Allowance::of(&config, usize::MAX);
+        assert_eq!((many.per_process, many.per_user), (64, 256));
+    }
+
+    #[test]
+    fn each_limit_names_itself() {
+        let allowance = Allowance::of(&Config::default(), 1024);
+        let process = vec![who(7, true); 64];
+        let refused = |who, links, opened: &[Credentials]| {
+            let opened = opened.iter().copied();
+            allowance.admit(who, links, opened).unwrap_err()
+        };
+        let why = refused(who(7, true), 64, &process);
+        assert!(why.contains("RKEY_MAX_LINKS_PER_PROCESS"), "{why}");
+        let others = process.iter().copied();
+        assert_eq!(allowance.admit(who(8, true), 64, others), Ok(()));
+        let crowd: Vec<_> = (0..96).map(|pid| who(pid, false)).collect();
+        let why = refused(who(200, false), 96, &crowd);
+        assert!(why.contains("RKEY_MAX_LINKS_PER_USER"), "{why}");
+        assert!(allowance.admit(who(8, true), 96, crowd.into_iter()).is_ok());
+        let why = refused(who(8, true), 4096, &[]);
+        assert!(why.contains("(RKEY_MAX_LINKS of"), "{why}");
+    }
+}
