@@ -1,16 +1,16 @@
-//! `rkey explain`: why accesses were refused, and what to do about it.
+//! `rkey explain`: why accesses were denied, and what to do about it.
 
 use crate::ls::find;
+use crate::reasons::examples;
 use clap::Args;
-use rkey::{Access, Denial, Key, Reason, WindowKind};
-use rkey_device::base::range::VaRange;
-use rkey_device::core::{Attempt, DomainId, NamedKey, Operation, SlotNow, WireKey};
+use rkey_device::denial_view::SCHEMA;
+use rkey_device::{DenialView, GuesserView, Inspection};
 use serde::Serialize;
 
 /// Arguments of `rkey explain`.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct ExplainArgs {
-    /// Only the refusals that this process noted.
+    /// Only the denials that this process noted.
     #[arg(value_name = "PID", conflicts_with = "reasons")]
     pid: Option<u32>,
     /// Explain every reason that there is, by example.
@@ -21,13 +21,45 @@ pub(crate) struct ExplainArgs {
     json: bool,
 }
 
-/// The refusals of one process.
+/// What `--json` prints.
 #[derive(Serialize)]
-struct Refusals {
+struct Answer<T> {
+    /// The version of the fields.
+    schema: u32,
+    #[serde(flatten)]
+    what: T,
+}
+
+#[derive(Serialize)]
+struct Processes {
+    processes: Vec<Denials>,
+}
+
+/// The denials of one process, of all its devices.
+#[derive(Serialize)]
+struct Denials {
     pid: u32,
+    uid: u32,
     command: String,
-    total: u64,
-    last: Vec<String>,
+    /// All since its devices were opened.
+    denied: u64,
+    /// The last of them, oldest first.
+    denials: Vec<DenialView>,
+    /// Who has tried keys in vain.
+    guessers: Vec<GuesserView>,
+}
+
+#[derive(Serialize)]
+struct Reasons {
+    reasons: Vec<Example>,
+}
+
+/// A reason by example.
+#[derive(Serialize)]
+struct Example {
+    reason: &'static str,
+    sentence: String,
+    advice: String,
 }
 
 /// Runs `rkey explain`.
@@ -35,119 +67,97 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     if args.reasons {
         return reasons(args.json);
     }
-    let refusals: Vec<Refusals> = find(args.pid)?
-        .into_iter()
-        .map(|device| Refusals {
-            pid: device.pid,
-            command: device.command,
-            total: device.denied,
-            last: device.denials,
-        })
-        .collect();
+    let processes = by_process(find(args.pid)?);
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&refusals)?);
-        return Ok(());
+        return print_json(Processes { processes });
     }
     let mut silent = true;
-    for process in refusals.iter().filter(|process| process.total > 0) {
-        silent = false;
-        println!(
-            "process {} ({}): {} refused",
-            process.pid, process.command, process.total
-        );
-        let left_out = process.total.saturating_sub(process.last.len() as u64);
-        if left_out > 0 {
-            println!("  ({left_out} older ones are forgotten)");
-        }
-        for sentence in &process.last {
-            println!("  {sentence}");
-        }
+    for process in &processes {
+        silent &= !print(process);
     }
     if silent {
         println!(
-            "No live device of this user has refused anything. For a program that ends: `rkey run --explain -- PROGRAM`."
+            "No live device of this user has denied anything. For a program that ends: `rkey run --explain -- PROGRAM`."
         );
     }
     println!(
-        "`rkey explain --reasons` explains each reason by example. Both sides of an access note its refusal."
+        "`rkey explain --reasons` explains each reason by example. Both sides of an access note its denial."
     );
     Ok(())
 }
 
-/// One refusal for each reason that there is.
+/// The devices of a process together: each denial is listed once, by whichever of them noted it.
+fn by_process(devices: Vec<Inspection>) -> Vec<Denials> {
+    let mut all: Vec<Denials> = Vec::new();
+    for device in devices {
+        let known = all.iter().position(|process| process.pid == device.pid);
+        let index = known.unwrap_or_else(|| {
+            all.push(Denials {
+                pid: device.pid,
+                uid: device.uid,
+                command: device.command.clone(),
+                denied: 0,
+                denials: Vec::new(),
+                guessers: Vec::new(),
+            });
+            all.len() - 1
+        });
+        let process = &mut all[index];
+        process.denied += device.denied;
+        process.denials.extend(device.denials);
+        process.guessers.extend(device.guessers);
+    }
+    for process in &mut all {
+        process.denials.sort_by_key(|denial| denial.id);
+    }
+    all
+}
+
+/// Prints what there is to say of a process; false if there is nothing.
+fn print(process: &Denials) -> bool {
+    if process.denied == 0 && process.guessers.is_empty() {
+        return false;
+    }
+    println!(
+        "process {} ({}): {} denied",
+        process.pid, process.command, process.denied
+    );
+    let left_out = process.denied.saturating_sub(process.denials.len() as u64);
+    if left_out > 0 {
+        println!("  ({left_out} older ones are forgotten)");
+    }
+    for denial in &process.denials {
+        println!("  {denial}");
+    }
+    for guesser in &process.guessers {
+        println!("  {}", guesser.sentence);
+    }
+    true
+}
+
+fn print_json<T: Serialize>(what: T) -> anyhow::Result<()> {
+    let schema = SCHEMA;
+    println!(
+        "{}",
+        serde_json::to_string_pretty(&Answer { schema, what })?
+    );
+    Ok(())
+}
+
+/// One denial for each reason that there is.
 fn reasons(json: bool) -> anyhow::Result<()> {
-    let examples = examples();
+    let examples = examples()?;
     if json {
-        println!("{}", serde_json::to_string_pretty(&examples)?);
-        return Ok(());
+        let example = |denial: &rkey::Denial| Example {
+            reason: denial.reason.name(),
+            sentence: denial.to_string(),
+            advice: denial.advice(),
+        };
+        let reasons = examples.iter().map(example).collect();
+        return print_json(Reasons { reasons });
     }
     for example in examples {
         println!("{}\n", example.explain());
     }
     Ok(())
-}
-
-fn examples() -> Vec<Denial> {
-    let memory = VaRange::new(0x7f12_a000, 4096);
-    let mut reasons = vec![
-        Reason::UnknownKey,
-        Reason::StaleKey { now: SlotNow::Free },
-        Reason::StaleKey {
-            now: SlotNow::Rebound,
-        },
-        Reason::LocalKeyUsedRemotely,
-        Reason::OtherDomain { owner: DomainId(3) },
-        Reason::Disabled,
-        Reason::Unbound,
-        Reason::Closing,
-        Reason::Right {
-            granted: Access::REMOTE_READ,
-            missing: Access::REMOTE_WRITE,
-        },
-        Reason::NotInOnePiece,
-        Reason::ZeroBased {
-            len: 4096,
-            offset: 0xff8,
-        },
-        Reason::Wraps,
-        Reason::WrongEndpoint { bound: Some(0x12) },
-        Reason::OtherPeer,
-        Reason::Misaligned,
-        Reason::NotAWindow,
-        Reason::WindowKind(WindowKind::Type1),
-    ];
-    reasons.extend(memory.map(|memory| Reason::OutOfRange {
-        memory,
-        before: 0,
-        after: 8,
-    }));
-    reasons.extend(memory.map(|memory| Reason::NotZeroBased { memory }));
-    reasons
-        .into_iter()
-        .map(|reason| Denial {
-            attempt: Attempt::Remote(Operation::Write),
-            key: NamedKey::Remote(WireKey::Device(Key(0x005a_03c1))),
-            addr: 0x7f12_aff8,
-            len: 16,
-            domain: Some(DomainId(1)),
-            qp: Some(0x12),
-            reason,
-        })
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_example_gives_advice() {
-        for example in examples() {
-            assert!(
-                example.explain().lines().count() >= 2,
-                "{}",
-                example.explain()
-            );
-        }
-    }
 }

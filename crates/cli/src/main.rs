@@ -11,6 +11,7 @@ mod explain;
 mod failure;
 mod info;
 mod ls;
+mod reasons;
 mod run;
 mod style;
 

@@ -152,10 +152,10 @@ fn ls_and_explain_show_live_processes() {
             .unwrap_or_default()
     };
     let told_of_mine = |words: &[&str]| mine(&run_until(words, |output| !mine(output).is_null()));
-    let device = told_of_mine(&["ls", "--json"]);
-    assert!(device["regions"].as_u64().unwrap() >= 1, "{device}");
-    assert_eq!(device["windows"], 1);
-    assert_eq!(device["qps"].as_array().unwrap().len(), 4);
+    let listed = told_of_mine(&["ls", "--json"]);
+    assert!(listed["regions"].as_u64().unwrap() >= 1, "{listed}");
+    assert_eq!(listed["windows"], 1);
+    assert_eq!(listed["qps"].as_array().unwrap().len(), 4);
     let has_pid = |output: &Output| text(&output.stdout).contains(&pid);
     let table = text(&run_until(&["ls"], has_pid).stdout);
     assert!(
@@ -192,11 +192,37 @@ fn ls_and_explain_show_live_processes() {
     );
     let why = text(&run_until(&["explain", &pid], succeeds).stdout);
     assert!(
-        why.contains("remote write") && why.contains("refused") && why.contains("as well."),
+        why.contains("remote write") && why.contains("denied") && why.contains("as well."),
         "{why}"
     );
-    let json = told_of_mine(&["explain", "--json", &pid]);
-    assert!(json["total"].as_u64().unwrap() >= 1, "{json}");
+    let output = run_until(&["explain", "--json", &pid], succeeds);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["schema"], 1, "{json}");
+    // Both sides are in this process: one denial, which is told once.
+    let json = &json["processes"][0];
+    assert_eq!(json["pid"].to_string(), pid, "{json}");
+    assert_eq!(json["denied"], 1, "{json}");
+    let denial = &json["denials"][0];
+    assert_eq!(json["denials"].as_array().unwrap().len(), 1, "{json}");
+    for (field, value) in [
+        ("operation", "RDMA write"),
+        ("side", "target"),
+        ("reason", "missing-right"),
+        ("needed", "remote write"),
+        ("granted", "remote read"),
+    ] {
+        assert_eq!(denial[field], value, "{denial}");
+    }
+    assert_eq!(denial["length"], 7, "{denial}");
+    assert!(denial["address"].as_str().unwrap().starts_with("0x"));
+    for owner in [&denial["owner"], &denial["peer"]["pid"]] {
+        assert_eq!(owner.to_string(), pid, "{denial}");
+    }
+    // The number is the one of the completion, and of the text.
+    let id = denial["id"].as_u64().unwrap();
+    let error = device.denials().pop().unwrap();
+    assert_eq!(u64::from(error.id), id);
+    assert!(why.contains(&format!("  {id}: RDMA write of 7 B")), "{why}");
     drop((inner, outer));
 }
 
@@ -281,7 +307,7 @@ fn logging_is_asked_for_by_variable() {
     let err = text(&output.stderr);
     assert!(output.status.success());
     assert!(
-        err.contains("WARN") && err.contains("refused") && !err.contains('\u{1b}'),
+        err.contains("WARN") && err.contains("denied") && !err.contains('\u{1b}'),
         "{err}"
     );
 }

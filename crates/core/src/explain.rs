@@ -50,7 +50,7 @@ impl fmt::Display for NamedKey {
     }
 }
 
-/// "RDMA write of 16 B at 0x1ff8 with rkey 0x5a03c17e refused: 8 B of it lie behind the end of the memory, ..."
+/// "RDMA write of 16 B at 0x1ff8 with rkey 0x5a03c17e denied: 8 B of it lie behind the end of the memory, ..."
 impl fmt::Display for Denial {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} ", self.attempt)?;
@@ -64,12 +64,44 @@ impl fmt::Display for Denial {
         if let Some(qp) = self.qp {
             write!(out, " over {}", Channel(qp))?;
         }
-        out.write_str(" refused: ")?;
+        out.write_str(" denied: ")?;
         self.why(out)
     }
 }
 
 impl std::error::Error for Denial {}
+
+impl Reason {
+    /// A word for it that does not change, for programs.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::UnknownKey => "unknown-key",
+            Self::StaleKey { .. } => "stale-key",
+            Self::LocalKeyUsedRemotely => "local-key-used-remotely",
+            Self::RemoteKeyUsedLocally => "remote-key-used-locally",
+            Self::OtherDomain { .. } => "other-domain",
+            Self::Disabled => "disabled",
+            Self::Unbound => "unbound",
+            Self::Closing => "closing",
+            Self::Right { .. } => "missing-right",
+            Self::OutOfRange { .. } => "out-of-range",
+            Self::NotInOnePiece => "not-in-one-piece",
+            Self::ZeroBased { .. } => "zero-based",
+            Self::NotZeroBased { .. } => "not-zero-based",
+            Self::Wraps => "address-wraps",
+            Self::WrongEndpoint { .. } => "other-endpoint",
+            Self::OtherPeer => "other-peer",
+            Self::Misaligned => "misaligned",
+            Self::NotAWindow => "not-a-window",
+            Self::WindowKind(_) => "window-kind",
+            Self::QueuePair { .. } => "queue-pair-right",
+            Self::Fault { .. } => "fault",
+            Self::Withheld => "withheld",
+            Self::Other(_) => "other",
+        }
+    }
+}
 
 impl Denial {
     fn why(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -326,7 +358,7 @@ mod tests {
             bytes[3] %= 8;
             let denial = Denial::from_wire(&bytes);
             let text = denial.explain();
-            assert!(text.contains(" refused: "), "{text}");
+            assert!(text.contains(" denied: "), "{text}");
             let again = Denial::from_wire(&denial.to_wire());
             assert_eq!(again, denial);
             assert_eq!(again.explain(), text);

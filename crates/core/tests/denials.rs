@@ -1,4 +1,4 @@
-//! The sentences that people read when an access is refused: ten classic mistakes, word for word.
+//! The sentences that people read when an access is denied: ten classic mistakes, word for word.
 
 use rkey_base::range::VaRange;
 use rkey_core::*;
@@ -58,7 +58,7 @@ fn a_key_that_never_was() {
     let it = Fixture::new();
     says(
         &it.write(0x42, 0x7000, 8),
-        "RDMA write of 8 B at 0x7000 with rkey 0x00000042 over queue pair 0x12 refused: \
+        "RDMA write of 8 B at 0x7000 with rkey 0x00000042 over queue pair 0x12 denied: \
          no memory has this key, and none had it before",
         "Check that the key arrived whole and that the connection leads to the process that made it.",
     );
@@ -75,7 +75,7 @@ fn a_region_that_was_closed() {
     says(
         &denial,
         &format!(
-            "RDMA write of 8 B at 0x7000 with {} over queue pair 0x12 refused: \
+            "RDMA write of 8 B at 0x7000 with {} over queue pair 0x12 denied: \
              the key is stale, its memory was closed or bound anew",
             region.key
         ),
@@ -92,7 +92,7 @@ fn a_region_whose_place_was_given_out_again() {
     says(
         &it.write(region.key.0, 0x7000, 8),
         &format!(
-            "RDMA write of 8 B at 0x7000 with {} over queue pair 0x12 refused: \
+            "RDMA write of 8 B at 0x7000 with {} over queue pair 0x12 denied: \
              the key is stale, its memory was closed or bound anew; something else has taken its place",
             region.key
         ),
@@ -109,7 +109,7 @@ fn a_region_of_another_domain() {
     says(
         &it.write(region.key.0, 0x7000, 8),
         &format!(
-            "RDMA write of 8 B at 0x7000 with {} over queue pair 0x12 refused: \
+            "RDMA write of 8 B at 0x7000 with {} over queue pair 0x12 denied: \
              the memory belongs to domain 1, the request to domain 2",
             region.key
         ),
@@ -124,7 +124,7 @@ fn a_local_key_sent_to_a_peer() {
     says(
         &it.write(region.local_key.0, 0x7000, 8),
         &format!(
-            "RDMA write of 8 B at 0x7000 with rkey {:#010x} over queue pair 0x12 refused: \
+            "RDMA write of 8 B at 0x7000 with rkey {:#010x} over queue pair 0x12 denied: \
              this is a local key (lkey), and a peer needs the remote one (rkey)",
             region.local_key.0
         ),
@@ -144,7 +144,7 @@ fn a_remote_key_in_a_local_request() {
     says(
         &denial,
         &format!(
-            "send of 8 B at 0x7000 with lkey {:#010x} refused: \
+            "send of 8 B at 0x7000 with lkey {:#010x} denied: \
              this is a remote key (rkey), and local memory needs the local one (lkey)",
             region.key.0
         ),
@@ -161,7 +161,7 @@ fn off_by_eight() {
     says(
         &denial,
         &format!(
-            "RDMA write of 16 B at 0x7ff8 with {} over queue pair 0x12 refused: \
+            "RDMA write of 16 B at 0x7ff8 with {} over queue pair 0x12 denied: \
              8 B of it lie behind the end of the memory, which is 0x7000..0x8000 (4096 B)",
             region.key
         ),
@@ -170,7 +170,7 @@ fn off_by_eight() {
     says(
         &it.write(region.key.0, 0x6fff, 8),
         &format!(
-            "RDMA write of 8 B at 0x6fff with {} over queue pair 0x12 refused: \
+            "RDMA write of 8 B at 0x6fff with {} over queue pair 0x12 denied: \
              1 B of it lie in front of the memory, which is 0x7000..0x8000 (4096 B)",
             region.key
         ),
@@ -179,7 +179,7 @@ fn off_by_eight() {
     says(
         &it.write(region.key.0, 0x9000, 8),
         &format!(
-            "RDMA write of 8 B at 0x9000 with {} over queue pair 0x12 refused: \
+            "RDMA write of 8 B at 0x9000 with {} over queue pair 0x12 denied: \
              8 B of it lie behind the end of the memory, which is 0x7000..0x8000 (4096 B)",
             region.key
         ),
@@ -195,7 +195,7 @@ fn a_right_that_was_not_granted() {
     says(
         &it.write(region.key.0, 0x7000, 8),
         &format!(
-            "RDMA write of 8 B at 0x7000 with {} over queue pair 0x12 refused: \
+            "RDMA write of 8 B at 0x7000 with {} over queue pair 0x12 denied: \
              it needs \"remote write\", and the memory grants peers \"remote read\"",
             region.key
         ),
@@ -276,7 +276,7 @@ fn a_window_that_was_bound_anew() {
     says(
         &it.write(keys[0].0, 0x7100, 8),
         &format!(
-            "RDMA write of 8 B at 0x7100 with {} over queue pair 0x12 refused: the key is stale, \
+            "RDMA write of 8 B at 0x7100 with {} over queue pair 0x12 denied: the key is stale, \
              its memory was closed or bound anew; the same window has another key now",
             keys[0]
         ),
@@ -292,7 +292,7 @@ fn an_offset_where_an_address_belongs_and_the_reverse() {
     says(
         &it.write(region.key.0, 16, 8),
         &format!(
-            "RDMA write of 8 B at 0x10 with {} over queue pair 0x12 refused: \
+            "RDMA write of 8 B at 0x10 with {} over queue pair 0x12 denied: \
              the memory is addressed by 0x7000..0x8000, and this looks like an offset into it",
             region.key
         ),
@@ -302,7 +302,7 @@ fn an_offset_where_an_address_belongs_and_the_reverse() {
     says(
         &it.write(region.key.0, 0x7010, 8),
         &format!(
-            "RDMA write of 8 B at 0x7010 with {} over queue pair 0x12 refused: \
+            "RDMA write of 8 B at 0x7010 with {} over queue pair 0x12 denied: \
              the memory is addressed from 0 to 0x1000, and this is a virtual address",
             region.key
         ),
@@ -322,7 +322,7 @@ fn a_region_that_nobody_enabled() {
     says(
         &it.write(region.key.0, 0x7000, 8),
         &format!(
-            "RDMA write of 8 B at 0x7000 with {} over queue pair 0x12 refused: \
+            "RDMA write of 8 B at 0x7000 with {} over queue pair 0x12 denied: \
              the region is disabled, nobody has enabled it yet",
             region.key
         ),
@@ -341,7 +341,7 @@ fn what_the_engine_finds_out_by_itself() {
     let denial = Denial::by_queue_pair(&who, key, 0, 8, Operation::Read, Access::REMOTE_WRITE);
     says(
         &denial,
-        "RDMA read of 8 B at 0x0 with requested key 0x7 over queue pair 0x12 refused: \
+        "RDMA read of 8 B at 0x0 with requested key 0x7 over queue pair 0x12 denied: \
          it needs \"remote read\", and the target's queue pair grants peers \"remote write\"",
         "Give the target's queue pair \"remote read\" in its access flags.",
     );
@@ -349,7 +349,7 @@ fn what_the_engine_finds_out_by_itself() {
     let denial = Denial::fault(attempt, NamedKey::Remote(key), 4096, 8, 0x1000);
     assert_eq!(
         denial.to_string(),
-        "RDMA write of 8 B at 0x1000 with requested key 0x7 refused: \
+        "RDMA write of 8 B at 0x1000 with requested key 0x7 denied: \
          there is no usable memory at 0x1000: not mapped, or not writable"
     );
     let peer = Denial::from_wire(&denial.to_wire());
@@ -369,7 +369,7 @@ fn advice_about_local_memory_is_for_whoever_posted_the_request() {
         .check_local(it.domain, key, 0x7000, 8, LocalUse::Send);
     says(
         &unknown.unwrap_err(),
-        "send of 8 B at 0x7000 with lkey 0x00000042 refused: no memory has this key, and none had it before",
+        "send of 8 B at 0x7000 with lkey 0x00000042 denied: no memory has this key, and none had it before",
         "A request names its own memory by the lkey of a region that its process has registered.",
     );
     let region = it.register(Access::all(), Addressing::Virtual);
@@ -421,7 +421,7 @@ fn memory_addressed_from_zero_is_told_to_whoever_asks_for_an_address() {
     says(
         &it.write(region.key.0, 0x7f12_0000_0000, 10),
         &format!(
-            "RDMA write of 10 B at 0x7f1200000000 with {} over queue pair 0x12 refused: \
+            "RDMA write of 10 B at 0x7f1200000000 with {} over queue pair 0x12 denied: \
              10 B of it lie behind the end of the memory, which is 0x0..0x1000 (4096 B) and addressed from 0",
             region.key
         ),

@@ -21,6 +21,19 @@ pub enum Share {
     All,
 }
 
+/// Which peers are told why their requests were denied. The others get the status of the operation only, the same for
+/// every reason; the owner of the memory keeps the reason in its log and in `rkey explain`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Explain {
+    /// Processes of the same user id.
+    User,
+    /// All peers.
+    All,
+    /// None, but for this process itself.
+    None,
+}
+
 /// Whether payloads may be copied straight between two processes (`process_vm_readv`/`writev`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -61,6 +74,8 @@ pub struct Config {
     pub reserved_files: u32,
     /// Who may reach this device.
     pub share: Share,
+    /// Which peers are told why their requests were denied.
+    pub explain: Explain,
     /// Whether payloads may be copied straight between the two processes.
     pub direct_copy: DirectCopy,
     /// Of payloads of at least this many bytes, what the payload ring has no room for is copied
@@ -105,6 +120,7 @@ impl Default for Config {
             max_links_per_user: 256,
             reserved_files: 256,
             share: Share::User,
+            explain: Explain::User,
             direct_copy: DirectCopy::Auto,
             reference_min: 32 * 1024,
             ring_bytes: 2 * 1024 * 1024,
@@ -248,6 +264,21 @@ pub const VARIABLES: &[Variable] = &[
             config.share = match value {
                 "user" => Share::User,
                 "all" => Share::All,
+                _ => return None,
+            };
+            Some(())
+        },
+    },
+    Variable {
+        name: "RKEY_EXPLAIN",
+        default: "user",
+        allowed: "user, all or none",
+        meaning: "which peers are told why their requests were denied: those of the same user, all, or none; the others get the status only",
+        apply: |config, value| {
+            config.explain = match value {
+                "user" => Explain::User,
+                "all" => Explain::All,
+                "none" => Explain::None,
                 _ => return None,
             };
             Some(())

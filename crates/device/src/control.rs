@@ -240,8 +240,9 @@ impl Control {
         let (node, requester) = (link.node(), link.is_requester());
         let (process, who) = (Arc::clone(link.process()), link.credentials());
         let reach = link.reach();
+        let origin = shared.origin_of(link.credentials());
         let id = shared.command(|engine| {
-            let id = engine.attach(AnyLink::Shm(Box::new(link)));
+            let id = engine.attach_from(AnyLink::Shm(Box::new(link)), origin);
             shared.reaches.add(id, reach);
             id
         });

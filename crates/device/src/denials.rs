@@ -8,18 +8,16 @@
 //! with the advice that belongs to them, to the end of a file instead. So does a front end with what it refuses
 //! by rules that the device does not know ([`refused`]).
 
-use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rkey_base::limit::Limit;
 pub use rkey_engine::report::KEPT;
-use rkey_engine::{DenialReport, Side};
-use rkey_link::NodeId;
+use rkey_engine::{DenialReport, Guesser, Side};
 
 use crate::config::Config;
 use crate::inspect::command;
@@ -60,26 +58,22 @@ pub fn limited(limit: &Limit, kind: &str, say: impl FnOnce()) {
 pub(crate) struct DenialLog {
     /// Where a watcher wants them.
     watcher: Option<Mutex<Watcher>>,
-    /// The device.
-    node: NodeId,
     limit: Limit,
     /// The program tells of its own requests by itself.
     peers_only: AtomicBool,
 }
 
-/// The devices of this process that are watched.
-static HERE: Mutex<BTreeSet<NodeId>> = Mutex::new(BTreeSet::new());
+/// The numbers of denials, which all devices of this process share: each number means one denial.
+pub(crate) fn ids() -> Arc<AtomicU32> {
+    static IDS: OnceLock<Arc<AtomicU32>> = OnceLock::new();
+    Arc::clone(IDS.get_or_init(Arc::default))
+}
 
 impl DenialLog {
     /// An empty log of a device, which writes to the end of `file` where there is one.
-    pub(crate) fn new(node: NodeId, file: Option<&Path>) -> Self {
-        let watcher = file.and_then(Watcher::open);
-        if watcher.is_some() {
-            HERE.lock().insert(node);
-        }
+    pub(crate) fn new(file: Option<&Path>) -> Self {
         Self {
-            watcher: watcher.map(Mutex::new),
-            node,
+            watcher: file.and_then(Watcher::open).map(Mutex::new),
             limit: Limit::new(),
             peers_only: AtomicBool::new(false),
         }
@@ -90,35 +84,32 @@ impl DenialLog {
         self.peers_only.store(true, Ordering::Relaxed);
     }
 
-    /// Logs a report.
+    /// Logs a report. One denial is one, also when both sides are in this process: the side that denied tells.
     pub(crate) fn write(&self, report: &DenialReport) {
+        if report.echo {
+            return;
+        }
         if let Some(watcher) = &self.watcher {
-            // One refusal is one, also when both sides are in this process: the side that refused tells.
-            if report.side != Side::Initiator || !HERE.lock().contains(&report.peer) {
-                let advice = report.denial.advice();
-                watcher.lock().tell(&format!("{report}\n  {advice}"));
-            }
+            let advice = report.denial.advice();
+            watcher.lock().tell(&format!("{report}\n  {advice}"));
         } else if report.side != Side::Target && self.peers_only.load(Ordering::Relaxed) {
             // Somebody else does.
         } else {
             limited(&self.limit, REFUSALS, || {
-                tracing::warn!(id = report.id, "{report}. {}", report.denial.advice());
+                tracing::warn!("{report}. {}", report.denial.advice());
             });
         }
+    }
+
+    /// Logs what a process has tried.
+    pub(crate) fn write_guesser(&self, guesser: &Guesser) {
+        limited(&self.limit, REFUSALS, || tracing::warn!("{guesser}"));
     }
 
     /// The program's own words for a refusal of one of its requests. A watcher has been told of it already.
     pub(crate) fn write_own(&self, words: &str) {
         if self.watcher.is_none() {
             limited(&self.limit, REFUSALS, || tracing::warn!("{words}"));
-        }
-    }
-}
-
-impl Drop for DenialLog {
-    fn drop(&mut self) {
-        if self.watcher.is_some() {
-            HERE.lock().remove(&self.node);
         }
     }
 }

@@ -69,7 +69,8 @@ impl Device {
             max_sge: config.max_sge,
             max_inline: config.max_inline,
         };
-        let engine = Engine::new(engine_config, Arc::clone(&protection), process_memory());
+        let mut engine = Engine::new(engine_config, Arc::clone(&protection), process_memory());
+        engine.share_report_ids(crate::denials::ids());
         let scope = Scope::of(config.share);
         let fork = ForkMark::new().map_err(DeviceError::io("marking memory for forks"))?;
         let shared = Arc::new(Shared::new(

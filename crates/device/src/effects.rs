@@ -53,6 +53,7 @@ impl Shared {
                     self.progress.ring();
                 }
                 Event::Denied(report) => self.denials.write(&report),
+                Event::Guessing(guesser) => self.denials.write_guesser(&guesser),
                 Event::CounterHit {
                     counter,
                     endpoint,

@@ -11,9 +11,11 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rkey_engine::Origin;
 use rkey_link::shm::Credentials;
 use rkey_link::{Link, NodeId};
 
+use crate::config::Explain;
 use crate::error::DeviceError;
 use crate::peers;
 use crate::shared::Shared;
@@ -162,6 +164,27 @@ impl Known {
 }
 
 impl Shared {
+    /// What the engine has to know about the process at the other end of a link.
+    pub(crate) fn origin_of(&self, who: Credentials) -> Origin {
+        let ours = rustix::process::geteuid().as_raw();
+        let pid = who.pid.unwrap_or(0);
+        let here = pid == std::process::id();
+        let explain = match self.config.explain {
+            Explain::User => who.uid == ours,
+            Explain::All => true,
+            Explain::None => false,
+        };
+        Origin {
+            process: rkey_engine::Process {
+                user: who.uid,
+                pid,
+                started: who.pid.and_then(peers::start_time).unwrap_or(0),
+            },
+            here,
+            explain: here || explain,
+        }
+    }
+
     /// Whether the device at the other end of a link may be the one that it says it is. It is never this
     /// device: to itself it has no such link.
     pub(crate) fn is_credible(&self, node: NodeId, who: Credentials) -> bool {

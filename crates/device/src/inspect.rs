@@ -17,7 +17,8 @@ use rkey_link::{AnyLink, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::channel::wait_readable;
-use crate::config::Config;
+use crate::config::{Config, Explain};
+use crate::denial_view::{DenialView, GuesserView};
 use crate::describe::EndpointView;
 use crate::device::{Device, link_config};
 use crate::error::DeviceError;
@@ -75,9 +76,12 @@ pub struct Inspection {
     pub endpoint_count: usize,
     /// Refused accesses since it was opened.
     pub denied: u64,
-    /// The last of them, oldest first: what was refused and why, and what to do about it. They name keys, which may be
-    /// good for something else than what was refused: other users see none of them.
-    pub denials: Vec<String>,
+    /// The last of them, oldest first: what was denied and why, and what to do about it. They name keys, which may be
+    /// good for something else than what was denied: other users see none of them.
+    pub denials: Vec<DenialView>,
+    /// Processes that have tried keys in vain, those that have tried most first. Other users see none of them.
+    #[serde(default)]
+    pub guessers: Vec<GuesserView>,
 }
 
 /// A queue pair.
@@ -246,6 +250,12 @@ pub(crate) fn answer(shared: &Shared, stranger: &Stranger) -> std::io::Result<()
     let mut inspection = inspect(shared);
     if stranger.credentials().uid != inspection.uid {
         inspection.denials.clear();
+        inspection.guessers.clear();
+        if shared.config.explain != Explain::All {
+            // Where memory is would be told here that no denial tells.
+            inspection.protection.regions.clear();
+            inspection.protection.windows.clear();
+        }
     }
     let text = serde_json::to_vec(&inspection).map_err(std::io::Error::other)?;
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
@@ -260,13 +270,13 @@ fn inspect(shared: &Shared) -> Inspection {
     let (regions, windows) = (protection.regions.len(), protection.windows.len());
     protection.regions.truncate(LISTED);
     protection.windows.truncate(LISTED);
-    let (engine, roles) = {
+    let (engine, roles, guessers) = {
         let engine = shared.engine.lock();
         let roles: BTreeMap<u32, &str> = engine
             .links()
             .map(|(id, link)| (id.index, role_of(link)))
             .collect();
-        (engine.snapshot(), roles)
+        (engine.snapshot(), roles, engine.guessers())
     };
     let (endpoints, endpoint_count) = shared.descriptions.ask();
     let counters = shared.counters.lock();
@@ -304,8 +314,10 @@ fn inspect(shared: &Shared) -> Inspection {
             .reports
             .all()
             .iter()
-            .map(|report| format!("{report}. {}", report.denial.advice()))
+            .filter(|report| !report.echo)
+            .map(|report| DenialView::new(report, shared.node))
             .collect(),
+        guessers: guessers.iter().map(GuesserView::from).collect(),
     }
 }
 

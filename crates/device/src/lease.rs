@@ -51,8 +51,12 @@ enum Message {
     },
     /// The owner grants; the descriptor comes along.
     Granted { id: u64, grant: Vec<u8> },
-    /// The key does not allow it.
-    Denied { id: u64, denial: Vec<u8> },
+    /// The key does not allow it. The owner has noted that as `report`, and says so to whom it says why.
+    Denied {
+        id: u64,
+        denial: Vec<u8>,
+        report: u32,
+    },
     /// The key allows it, but there is no lease to be had.
     Refused { id: u64, why: String },
 }
@@ -61,7 +65,7 @@ enum Message {
 #[derive(Debug)]
 enum Answer {
     Granted(Grant, OwnedFd),
-    Denied(Denial),
+    Denied(Denial, u32),
     Refused(String),
 }
 
@@ -224,9 +228,13 @@ impl Qp {
         match answer? {
             Answer::Granted(grant, fd) => Ok(client.open(&grant, fd)?),
             Answer::Refused(reason) => Err(DeviceError::Refused { reason }),
-            Answer::Denied(denial) => {
+            Answer::Denied(denial, report) => {
+                // Only what this process says itself is an id of ours.
+                let origin = shared.engine.lock().origin(link);
+                let echo = report > 0 && origin.is_some_and(|origin| origin.here);
                 let report = DenialReport {
-                    id: 0,
+                    id: if echo { report } else { 0 },
+                    echo,
                     side: Side::Initiator,
                     qpn: self.qpn(),
                     peer_qpn: qpn,
@@ -328,10 +336,10 @@ impl Shared {
                     self.leases.answer(link, id, Answer::Granted(grant, fd));
                 }
             }
-            Some(Message::Denied { id, denial }) => {
+            Some(Message::Denied { id, denial, report }) => {
                 if let Ok(bytes) = <&[u8; WIRE_LEN]>::try_from(&denial[..]) {
-                    self.leases
-                        .answer(link, id, Answer::Denied(Denial::from_wire(bytes)));
+                    let denial = Denial::from_wire(bytes);
+                    self.leases.answer(link, id, Answer::Denied(denial, report));
                 }
             }
             Some(Message::Refused { id, why }) => {
@@ -365,7 +373,14 @@ impl Shared {
         let Some((board, line, node)) = found else {
             return;
         };
-        let result = self.grant(link, &board, node, qpns, key, addr, len, write);
+        let now = self.progress.refresh_clock();
+        let result = if self.engine.lock().is_held_back(link, now) {
+            Err(No::Refused(
+                "this process has tried too many keys; ask later",
+            ))
+        } else {
+            self.grant(link, &board, node, qpns, key, addr, len, write)
+        };
         let sent = match result {
             Ok((grant, fd)) => {
                 let message = Message::Granted {
@@ -375,22 +390,28 @@ impl Shared {
                 line.send_control(&encode(&message), &[fd.as_fd()])
             }
             Err(No::Denied(denial)) => {
-                let message = Message::Denied {
-                    id,
-                    denial: denial.to_wire().to_vec(),
+                let told = self.count_denied(link, &denial);
+                let shown = if told {
+                    denial.to_wire()
+                } else {
+                    denial.without_reason().to_wire()
                 };
                 let (qpn, peer_qpn) = qpns;
-                let (side, peer) = (Side::Target, node);
-                let (work_id, denial) = (None, *denial);
-                self.note(DenialReport {
+                let report = self.note(DenialReport {
                     id: 0,
-                    side,
+                    echo: false,
+                    side: Side::Target,
                     qpn,
                     peer_qpn,
-                    peer,
-                    work_id,
-                    denial,
+                    peer: node,
+                    work_id: None,
+                    denial: *denial,
                 });
+                let message = Message::Denied {
+                    id,
+                    denial: shown.to_vec(),
+                    report: if told { report } else { 0 },
+                };
                 line.send_control(&encode(&message), &[])
             }
             Err(No::Refused(why)) => line.send_control(
@@ -573,6 +594,7 @@ mod tests {
             Message::Denied {
                 id: 1,
                 denial: vec![2; WIRE_LEN],
+                report: 7,
             },
             Message::Refused {
                 id: 1,

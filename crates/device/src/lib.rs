@@ -30,6 +30,7 @@
 pub mod channel;
 pub mod config;
 pub mod connect;
+pub mod denial_view;
 pub mod denials;
 pub mod describe;
 pub mod device;
@@ -71,8 +72,9 @@ mod shared;
 mod thread;
 
 pub use channel::Channel;
-pub use config::{Config, ConfigError, DirectCopy, Share};
+pub use config::{Config, ConfigError, DirectCopy, Explain, Share};
 pub use connect::{Accepting, Incoming, Listener, Peer, QpAddress, Reservation};
+pub use denial_view::{DenialView, GuesserView};
 pub use device::Device;
 pub use error::DeviceError;
 pub use event::AsyncEvent;

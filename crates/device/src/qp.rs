@@ -241,12 +241,18 @@ impl Qp {
     }
 
     /// Notes that something was refused which the peer asked for in a message: for front ends that carry out
-    /// operations of their own. It is kept and logged like what the engine refuses.
-    pub fn note_refusal(&self, denial: Denial) {
-        let Ok(info) = self.query() else { return };
+    /// operations of their own. It is kept, logged and counted like what the engine denies. Says whether the peer may
+    /// be told why (`RKEY_EXPLAIN`).
+    #[must_use = "whether the peer may be told why"]
+    pub fn note_refusal(&self, denial: Denial) -> bool {
+        let Ok(info) = self.query() else { return false };
         let peer = info.attributes.peer;
-        self.0.device.shared().note(DenialReport {
+        let shared = self.0.device.shared();
+        let link = shared.engine.lock().inbound_link(self.0.id);
+        let told = link.is_some_and(|link| shared.count_denied(link, &denial));
+        shared.note(DenialReport {
             id: 0,
+            echo: false,
             side: Side::Target,
             qpn: info.qpn,
             peer_qpn: peer.map_or(0, |peer| peer.qpn),
@@ -254,6 +260,7 @@ impl Qp {
             work_id: None,
             denial,
         });
+        told
     }
 
     /// Everything about it, as it is now.

@@ -9,7 +9,7 @@ use parking_lot::{Mutex, RwLock};
 use rkey_base::lock::SpinLock;
 use rkey_base::memory::ProcessMemory;
 use rkey_base::process::ForkMark;
-use rkey_core::Protection;
+use rkey_core::{Denial, Protection};
 use rkey_engine::{CqId, DenialReport, Engine, Exposure, Group, LinkId, QpId, Reports};
 use rkey_link::{AnyLink, NodeId};
 
@@ -135,7 +135,7 @@ impl Shared {
         blocks: Blocks,
         fork: ForkMark,
     ) -> Result<Self, DeviceError> {
-        let denials = DenialLog::new(node, config.report.as_deref());
+        let denials = DenialLog::new(config.report.as_deref());
         Ok(Self {
             node,
             scope: Scope::of(config.share),
@@ -243,10 +243,25 @@ impl Shared {
     }
 
     /// Keeps and logs a refusal that the engine has nothing to do with.
-    pub(crate) fn note(&self, report: DenialReport) {
-        let report = Arc::new(report);
+    /// Returns the id under which it is kept: the report's own, or a new one if that is 0.
+    pub(crate) fn note(&self, report: DenialReport) -> u32 {
+        let id = match report.id {
+            0 => self.reports.new_id(),
+            id => id,
+        };
+        let report = Arc::new(DenialReport { id, ..report });
         self.denials.write(&report);
         self.reports.add(report);
+        id
+    }
+
+    /// Counts the key of a request that the engine has not denied itself. Says whether its sender may know why.
+    pub(crate) fn count_denied(&self, link: LinkId, denial: &Denial) -> bool {
+        let now = self.progress.refresh_clock();
+        self.command(|engine| {
+            engine.count_denied(link, denial, now);
+            engine.origin(link).is_some_and(|origin| origin.explain)
+        })
     }
 
     /// A queue pair number that nobody has.

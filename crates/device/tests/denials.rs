@@ -3,8 +3,8 @@
 mod common;
 
 use common::Side;
-use rkey_device::QpOptions;
 use rkey_device::engine::{self, SendRequest, Status, Target, Work};
+use rkey_device::{Config, DeviceError, QpOptions};
 
 /// Two devices; requests of the one are refused by the other. Whoever polls the completion finds the
 /// explanation in his device at once, and the owner of the memory has it, too.
@@ -51,8 +51,66 @@ fn an_explanation_is_there_before_its_completion() {
         assert_eq!(near_report.denial.addr, addr);
         let [theirs, ours] = [&near_report.denial.reason, &last.denial.reason];
         assert_eq!(format!("{theirs:?}"), format!("{ours:?}"));
+        // Both sides are in this process: one denial, with one number.
+        assert_eq!((done.vendor, near_report.id), (last.id, last.id));
+        assert_eq!((near_report.echo, last.echo), (true, false));
     }
-    assert_eq!(far.device.inspect().unwrap().denied, 3000);
+    let [near, far] = [near, far].map(|side| side.device.inspect().unwrap());
+    assert_eq!((far.denied, near.denied), (3000, 0));
+    assert!(near.denials.is_empty());
+    let ids: std::collections::BTreeSet<_> = far.denials.iter().map(|it| it.id).collect();
+    assert_eq!(ids.len(), far.denials.len());
+}
+
+/// A peer that asks behind the end of the memory, and says what it is told: the name of the reason.
+fn asker() {
+    let side = Side::open();
+    let (qp, remote) = side.connect();
+    let remote = remote.at(common::WORDS);
+    let beyond = Work::Write { remote, imm: None };
+    let sges = [side.sge(0, 8)];
+    let request = SendRequest::new(1, beyond, &sges);
+    qp.post_send(&request).unwrap();
+    let done = side.next();
+    assert_eq!(done.status, Status::RemoteAccess);
+    let told = side.device.denial(done.vendor).expect("a report");
+    assert_eq!((told.denial.addr, told.denial.len), (remote.addr, 8));
+    let expected = std::env::var("RKEY_TEST_REASON").unwrap();
+    assert_eq!(told.denial.reason.name(), expected);
+    // A lease is asked for with a message of its own.
+    let (qp, _) = side.connect();
+    let lease = qp.lease(remote.key, remote.addr, 8, true, common::LONG);
+    match lease {
+        Err(DeviceError::Denied(denial)) => assert_eq!(denial.reason.name(), expected),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A peer of the same user is told why, unless its owner does not want that; the owner knows in any case.
+#[test]
+fn a_setting_decides_who_is_told_why() {
+    const TEST: &str = "a_setting_decides_who_is_told_why";
+    if common::role().is_some() {
+        return asker();
+    }
+    for (explain, told) in [
+        ("user", "out-of-range"),
+        ("all", "out-of-range"),
+        ("none", "withheld"),
+    ] {
+        let mut config = Config::from_env().unwrap();
+        config.set("RKEY_EXPLAIN", explain).unwrap();
+        let side = Side::with(config);
+        let listener = side.listen();
+        let mut command = common::command(TEST, "asker", listener.local_address());
+        command.env("RKEY_TEST_REASON", told);
+        let peer = common::Peer(command.spawn().unwrap());
+        let _qps = [side.accept(&listener), side.accept(&listener)];
+        peer.finish();
+        let owner = side.device.inspect().unwrap();
+        let reasons: Vec<_> = owner.denials.iter().map(|it| &*it.reason).collect();
+        assert_eq!(reasons, ["out-of-range"; 2], "{explain}");
+    }
 }
 
 fn engine_key(side: &Side) -> rkey_device::core::WireKey {

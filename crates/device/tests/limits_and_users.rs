@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use common::{LONG, Peer, Side, command, role, sleep_in_read, until};
+use rkey_device::core::Reason;
 use rkey_device::engine::{SendRequest, Status, Work};
 use rkey_device::{Config, Device, DeviceError, Inspection, QpOptions, list_devices};
 
@@ -393,13 +394,18 @@ fn other_users() {
             let beyond = Work::Write { remote, imm: None };
             let sges = [side.sge(0, 8)];
             qp.post_send(&SendRequest::new(1, beyond, &sges)).unwrap();
-            assert_eq!(side.next().status, Status::RemoteAccess);
+            let done = side.next();
+            assert_eq!(done.status, Status::RemoteAccess);
+            let told = side.device.denial(done.vendor).unwrap();
+            assert_eq!(told.denial.reason, Reason::Withheld);
             let owner = std::os::unix::process::parent_id();
             until("a list with the owner's device", || {
                 let all = list_devices(&with("RKEY_SHARE", "all")).unwrap();
                 let owner = all.iter().find(|i| i.pid == owner);
                 owner.is_some_and(|owner| {
                     assert_eq!((owner.denied, &owner.denials[..]), (1, &[][..]));
+                    // Neither does he see where its memory is.
+                    assert_eq!((owner.regions, owner.protection.regions.len()), (1, 0));
                     true
                 })
             });
@@ -427,7 +433,8 @@ fn other_users() {
     let mut running = guest.command.spawn().unwrap();
     let (_qp, _) = side.accept(&listener);
     assert!(running.wait().unwrap().success());
-    assert_eq!(side.device.inspect().unwrap().denials.len(), 1);
+    let denials = side.device.inspect().unwrap().denials;
+    assert_eq!((denials.len(), &*denials[0].reason), (1, "out-of-range"));
 }
 
 /// A shared receive queue of another device is refused like a completion queue.

@@ -292,18 +292,11 @@ impl Guesses {
 }
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// A request of a queue pair's peer was denied by somebody else than this engine: counts the key that it named.
-    pub fn count_denied_request(&mut self, qp: QpId, denial: &Denial) {
-        let link = self.qps.get(qp).and_then(|qp| qp.inbound.or(qp.out));
-        if let Some(link) = link {
-            self.count_denied_over(link, denial);
-        }
-    }
-
-    /// As [`Self::count_denied_request`], by the link that the request came over.
-    pub fn count_denied_over(&mut self, link: LinkId, denial: &Denial) {
-        let origin = self.links.get(link).map(|port| port.meta.origin);
-        if let Some(origin) = origin {
+    /// A request that came over a link was denied by somebody else than this engine: counts the key that it named.
+    /// `now_ns` is of the clock of [`Engine::drive`].
+    pub fn count_denied(&mut self, link: LinkId, denial: &Denial, now_ns: u64) {
+        if let Some(origin) = self.origin(link) {
+            self.x.now = self.x.now.max(now_ns);
             self.x.count_guess(&origin, denial);
         }
     }
@@ -322,10 +315,14 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.x.guesses.all(self.x.now)
     }
 
-    /// Whether denials are explained to the process at the other end of a link.
-    pub fn explains_to(&self, link: LinkId) -> bool {
-        let port = self.links.get(link);
-        port.is_some_and(|port| port.meta.origin.explain)
+    /// Which process is at the other end of a link.
+    pub fn origin(&self, link: LinkId) -> Option<Origin> {
+        self.links.get(link).map(|port| port.meta.origin)
+    }
+
+    /// The link over which the peer of a queue pair asks, once it has.
+    pub fn inbound_link(&self, qp: QpId) -> Option<LinkId> {
+        self.qps.get(qp)?.inbound
     }
 }
 

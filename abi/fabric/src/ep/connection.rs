@@ -87,14 +87,17 @@ impl Connection {
         self.identity.as_ref().map(|identity| identity.number)
     }
 
-    /// The peer asked in a message for what it may not: noted here, and the error that it gets.
+    /// The peer asked in a message for what it may not: noted here, and the error that it gets. Who is not to be told
+    /// why gets the same one for every reason.
     #[cold]
     pub(super) fn refuse(&self, denial: Box<Denial>) -> FiError {
         let error = crate::errno::of_status(Status::RemoteAccess, Some(&denial));
-        if let Some(qp) = &self.qp {
-            qp.note_refusal(*denial);
+        let told = self.qp.as_ref().is_some_and(|qp| qp.note_refusal(*denial));
+        if told {
+            error
+        } else {
+            crate::errno::of_status(Status::RemoteAccess, None)
         }
-        error
     }
 }
 

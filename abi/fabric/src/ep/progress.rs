@@ -290,8 +290,9 @@ impl Endpoint {
         let Some(operation) = state.operations.get(id) else {
             return;
         };
-        let detail = match denial {
-            Some(denial) => {
+        let detail = match &report {
+            Some(report) => {
+                let denial = &report.denial;
                 let peer = state.connections[operation.connection].peer;
                 let here = self.number - crate::domain::FIRST_NUMBER;
                 let peer = match live.av.as_ref().map(|av| av.number(&peer)) {
@@ -299,8 +300,12 @@ impl Endpoint {
                     Some(number) => format!("fi_addr {number}, {}", crate::address::to_text(peer)),
                 };
                 let advice = advice(denial);
-                let detail = format!("{denial} (endpoint {here} to {peer}). {advice}");
-                self.domain.device.tell_own_denial(&detail);
+                let id = report.id;
+                let detail = format!("{denial} (denial {id}: endpoint {here} to {peer}). {advice}");
+                // A target in this process has told of it.
+                if !report.echo && report.side != rkey_device::engine::Side::Target {
+                    self.domain.device.tell_own_denial(&detail);
+                }
                 detail
             }
             None => String::new(),

@@ -87,7 +87,7 @@ fn refusals_are_told_whatever_the_level_is_misspelt_as() {
     }
     let test = "words::refusals_are_told_whatever_the_level_is_misspelt_as";
     let refusals = |lines: &[String]| {
-        let told = lines.iter().filter(|line| line.contains(" refused: "));
+        let told = lines.iter().filter(|line| line.contains(" denied: "));
         told.count()
     };
     let lines: [String; 2] = log_with(test, &[("RKEY_LOG", "")]);

@@ -112,8 +112,8 @@ impl Report {
 /// The first line; of a refusal only its reason, because the row says what was tried.
 fn shorten(result: &str) -> String {
     let line = result.lines().next().unwrap_or_default();
-    match line.split_once(" refused: ") {
-        Some((_, reason)) => format!("refused: {reason}"),
+    match line.split_once(" denied: ") {
+        Some((_, reason)) => format!("denied: {reason}"),
         None => line.to_owned(),
     }
 }

@@ -12,7 +12,7 @@ use rkey_device::{Inspection, list_devices};
 /// Arguments of `rkey ls`.
 #[derive(Args, Debug, Clone)]
 #[command(
-    after_help = "Keys are not shown: a process that has one could use it. Which memory a refused key names, `rkey explain` says."
+    after_help = "Keys are not shown: a process that has one could use it. Which memory a denied key names, `rkey explain` says."
 )]
 pub(crate) struct LsArgs {
     /// Show all that one process has: domains, regions, windows, queue pairs, links, counters, and for libfabric endpoints who waits for whom.
@@ -90,7 +90,7 @@ fn print_all(devices: &[&Inspection]) {
         "queue pairs",
         "peers",
         "counters",
-        "refused",
+        "denied",
     ];
     let mut table = style::table(style::colour(), header);
     for &device in devices {
@@ -109,7 +109,7 @@ fn print_all(devices: &[&Inspection]) {
     }
     println!("{table}");
     println!(
-        "`rkey ls PID` shows one of them in detail, `rkey explain PID` why accesses were refused."
+        "`rkey ls PID` shows one of them in detail, `rkey explain PID` why accesses were denied."
     );
 }
 
@@ -292,7 +292,7 @@ fn print_one(device: &Inspection) {
         print!("{}", endpoints::text(device, colour));
     }
     println!(
-        "Refused accesses: {} (`rkey explain {}`)\n",
+        "Denied accesses: {} (`rkey explain {}`)\n",
         device.denied, device.pid
     );
 }

@@ -2,11 +2,11 @@
 
 use crate::support::*;
 use rkey_base::range::VaRange;
-use rkey_core::{Access, Key, Reason, RegionSpec, WireKey};
+use rkey_core::{Access, Addressing, Key, Reason, RegionSpec, WindowKind, WireKey};
 use rkey_engine::*;
 use std::collections::HashSet;
 
-fn stranger() -> Origin {
+fn peer(explain: bool) -> Origin {
     Origin {
         process: Process {
             user: 7,
@@ -14,44 +14,146 @@ fn stranger() -> Origin {
             started: 1,
         },
         here: false,
-        explain: false,
+        explain,
     }
 }
 
-/// A key and an offset that node 1 denies to node 0, each for another reason.
-fn mistakes(pair: &Pair, foreign_qp: u32) -> Vec<(WireKey, u64)> {
-    let node = &pair.nodes[1];
+/// Keys and addresses that node 1 denies to node 0, each for another reason.
+fn mistakes(node: &Node) -> Vec<(WireKey, u64)> {
     let range = [VaRange::new(node.base(), 64).unwrap()];
     let spec = RegionSpec::new(node.domain, &range, ALL);
-    let register = |spec: &RegionSpec<'_>| node.protection.register(spec).unwrap();
-    let close = |region: &rkey_core::Region| {
-        let closing = node.protection.close_region(region.id).unwrap();
-        assert!(closing.finish().is_ok());
-    };
+    let register = |spec: RegionSpec<'_>| node.protection.register(&spec).unwrap();
+    let good = register(spec);
+    let gone = register(spec);
+    let closing = node.protection.close_region(gone.id).unwrap();
+    assert!(closing.finish().is_ok());
+    let domain = node.protection.create_domain().unwrap();
+    let foreign = register(RegionSpec { domain, ..spec });
+    let read_only = register(RegionSpec {
+        access: Access::REMOTE_READ,
+        ..spec
+    });
+    let disabled = register(RegionSpec {
+        disabled: true,
+        ..spec
+    });
+    let of_another = register(RegionSpec {
+        peer: Some(5),
+        ..spec
+    });
+    let zero_based = register(RegionSpec {
+        addressing: Addressing::Zero,
+        ..spec
+    });
+    let window = node
+        .protection
+        .create_window(node.domain, WindowKind::Type1)
+        .unwrap();
     let base = node.base();
-    let good = register(&spec);
-    let gone = register(&spec);
-    close(&gone);
-    let elsewhere = node.protection.create_domain().unwrap();
-    let foreign = register(&RegionSpec::new(elsewhere, &range, ALL));
-    let read_only = register(&RegionSpec::new(node.domain, &range, Access::REMOTE_READ));
-    let zero_based = register(&spec.clone().zero_based());
-    let disabled = register(&spec.clone().disabled());
-    let bound = register(&spec.clone().for_endpoint(foreign_qp));
-    let device = |key: Key, addr| (WireKey::Device(key), addr);
-    vec![
-        device(Key(0x7777_7777), base),
-        (WireKey::Requested(5), base),
-        device(gone.key, base),
-        device(foreign.key, base),
-        device(Key(good.local_key.0), base),
-        device(read_only.key, base),
-        device(disabled.key, base),
-        device(bound.key, base),
-        device(good.key, base + 60),
-        device(good.key, base - 4),
-        device(good.key, 0),
-        device(good.key, u64::MAX - 2),
-        device(zero_based.key, base),
-    ]
+    let mut all = vec![(WireKey::Requested(5), base)];
+    let device = [
+        (Key(0x7777_7777), base),
+        (gone.key, base),
+        (foreign.key, base),
+        (Key(good.local_key.0), base),
+        (read_only.key, base),
+        (disabled.key, base),
+        (of_another.key, base),
+        (window.key, base),
+        (good.key, base + 60),
+        (good.key, base - 4),
+        (good.key, 0),
+        (good.key, u64::MAX - 2),
+        (zero_based.key, base),
+    ];
+    all.extend(device.map(|(key, addr)| (WireKey::Device(key), addr)));
+    all
+}
+
+/// What goes back over the wire for each mistake, message numbers aside; what the initiator and the target know.
+fn answers(explain: bool) -> (Vec<String>, Vec<Reason>, Vec<Reason>) {
+    let mut pair = Pair::new();
+    let qps = pair.connect(|_, config| config.survive_remote_error = true);
+    let [_, tail] = pair.add_wire(peer(explain), &qps[0]);
+    let mine = pair.nodes[0].register(0, 64, ALL);
+    let mut wires = Vec::new();
+    for (key, addr) in mistakes(&pair.nodes[1]) {
+        let sge = [pair.nodes[0].sge(&mine, 0, 8)];
+        let remote = Target { addr, key };
+        let write = Work::Write { remote, imm: None };
+        pair.send(0, &qps[0], &SendRequest::new(1, write, &sge));
+        // As `settle`, with a look at what goes back.
+        for _ in 0..8 {
+            pair.drive(0, 64);
+            pair.drive(1, 64);
+            let tail = pair.nodes[1].engine.link_mut(tail).unwrap();
+            for passing in &tail.outbox {
+                if let Passing::Piece(head, bytes) = passing {
+                    let head = rkey_link::Head { msn: 0, ..*head };
+                    wires.push(format!("{head:?} {bytes:?}"));
+                }
+            }
+            pair.carry_all();
+        }
+        let done = qps[0].poll();
+        assert_eq!(done[0].status, Status::RemoteAccess);
+        let told = pair.nodes[0].engine.reports().find(done[0].vendor);
+        let told = told.expect("a report for the completion");
+        assert_eq!((told.denial.addr, told.denial.len), (addr, 8));
+    }
+    let [near, far] = [0, 1].map(|at| {
+        let reports = pair.nodes[at].engine.reports().all();
+        reports.iter().map(|it| it.denial.reason).collect()
+    });
+    (wires, near, far)
+}
+
+/// A peer that is not to be told why gets the same bytes for every reason; the owner knows them all. One that is told
+/// gets them all.
+#[test]
+fn bare_refusals_are_the_same_in_every_byte() {
+    let (wires, near, far) = answers(false);
+    assert_eq!(wires.len(), far.len());
+    assert!(wires.iter().all(|wire| *wire == wires[0]), "{wires:#?}");
+    assert!(near.iter().all(|reason| *reason == Reason::Withheld));
+    let kinds: HashSet<_> = far.iter().map(std::mem::discriminant).collect();
+    assert!(kinds.len() >= 11, "{far:?}");
+
+    let (wires, near, told) = answers(true);
+    assert!(wires.iter().any(|wire| *wire != wires[0]));
+    assert_eq!((&near, &told), (&far, &far));
+}
+
+/// The same for keys that a peer asks to be invalidated.
+#[test]
+fn bare_refusals_of_invalidations_are_the_same() {
+    for explain in [false, true] {
+        let mut pair = Pair::new();
+        let qps = pair.connect(|_, config| config.survive_remote_error = true);
+        let [_, tail] = pair.add_wire(peer(explain), &qps[0]);
+        let theirs = pair.nodes[1].register(0, 64, ALL);
+        let mut wires = HashSet::new();
+        for key in [theirs.key, Key(0x7777_7777)] {
+            pair.recv(1, &qps[1], 9, &[]);
+            let work = Work::Send {
+                imm: None,
+                invalidate: Some(key),
+            };
+            pair.send(0, &qps[0], &SendRequest::new(1, work, &[]));
+            for _ in 0..8 {
+                pair.drive(0, 64);
+                pair.drive(1, 64);
+                let tail = pair.nodes[1].engine.link_mut(tail).unwrap();
+                for passing in &tail.outbox {
+                    if let Passing::Piece(head, bytes) = passing {
+                        let head = rkey_link::Head { msn: 0, ..*head };
+                        wires.insert(format!("{head:?} {bytes:?}"));
+                    }
+                }
+                pair.carry_all();
+            }
+            assert_eq!(statuses(&qps[0].poll()), [(1, Status::RemoteAccess)]);
+        }
+        assert_eq!(wires.len(), if explain { 2 } else { 1 });
+    }
 }

@@ -271,6 +271,33 @@ fn loopback_carries_everything() {
         assert_eq!(memory.read(base + 400_000, len as usize), data);
         assert_eq!(memory.read(base + 720_000, len as usize), data);
     }
+    // A denial has two sides here and is one: the completion names the target's report.
+    let remote = Target {
+        addr: base,
+        key: WireKey::Device(rkey_core::Key(0x7777_7777)),
+    };
+    let write = Work::Write { remote, imm: None };
+    let sge = [Sge {
+        addr: base,
+        len: 8,
+        key: region.local_key,
+    }];
+    engine
+        .post_send(a, &SendRequest::new(8, write, &sge))
+        .unwrap();
+    for now in 0..100 {
+        engine.drive(now, 64);
+    }
+    let n = cq.pop(&mut all);
+    let denied = all[..n].iter().find(|done| done.id == 8).unwrap();
+    assert_eq!(denied.status, Status::RemoteAccess);
+    let reports = engine.reports();
+    assert_eq!((reports.total(), reports.all().len()), (1, 1));
+    let report = reports.find(denied.vendor).unwrap();
+    assert_eq!((report.side, report.work_id), (Side::Target, Some(8)));
+    let told = std::iter::from_fn(|| engine.poll_event());
+    let told = told.filter(|event| matches!(event, Event::Denied(_)));
+    assert_eq!(told.count(), 1);
 }
 
 /// While references are held back, payload travels; those that are out stay until they are answered.

@@ -4,6 +4,7 @@
 // "Side 0 and side 1" is the subject of nearly every loop here.
 #![allow(clippy::needless_range_loop, clippy::large_enum_variant)]
 
+mod bare;
 mod basics;
 mod completion_queues;
 mod counters;

@@ -1,0 +1,235 @@
+//! A denied access as fields: what `rkey explain --json` prints.
+
+use rkey_core::{Attempt, Denial, Reason};
+use rkey_engine::{DenialReport, Guesser, Side};
+use rkey_link::NodeId;
+use serde::{Deserialize, Serialize};
+
+/// The version of these fields. It changes when one of them gets another meaning or goes; new ones may come.
+pub const SCHEMA: u32 = 1;
+
+/// Numbers from here on are not exact in programs that read JSON numbers as floating point.
+const INEXACT: u64 = 1 << 53;
+
+/// A number that may be large: a JSON number below 2^53, the same in decimal digits as a string from there on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Count {
+    /// Below 2^53.
+    Small(u64),
+    /// In decimal digits.
+    Large(String),
+}
+
+impl From<u64> for Count {
+    fn from(number: u64) -> Self {
+        if number < INEXACT {
+            Self::Small(number)
+        } else {
+            Self::Large(number.to_string())
+        }
+    }
+}
+
+/// Memory, in the addresses that requests use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryView {
+    /// Its first address, in hexadecimal (`0x...`).
+    pub address: String,
+    /// Bytes.
+    pub length: Count,
+}
+
+/// The other side of a denied access.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerView {
+    /// Its process, as it says itself.
+    pub pid: u32,
+    /// Its device.
+    pub device: String,
+    /// Its queue pair.
+    pub queue_pair: u32,
+}
+
+/// A denied access.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DenialView {
+    /// Its number within the process: the same as in the log and in the vendor error of the completion.
+    pub id: u32,
+    /// What was tried, in words.
+    pub operation: String,
+    /// "target": a request of the peer was denied here; "initiator": the peer denied one of ours; "local": a request
+    /// of ours named memory of our own that it may not.
+    pub side: String,
+    /// The address (or offset) that was asked for, in hexadecimal (`0x...`).
+    pub address: String,
+    /// The bytes that were asked for.
+    pub length: Count,
+    /// By which key (or region).
+    pub key: String,
+    /// Why, as a word that does not change: see `rkey explain --reasons --json`.
+    pub reason: String,
+    /// The rights that the operation needs; nothing for an invalidation.
+    pub needed: Option<String>,
+    /// The rights that there are, where one is missing.
+    pub granted: Option<String>,
+    /// The memory, where the address is not inside.
+    pub memory: Option<MemoryView>,
+    /// The process that owns the memory, as it says itself.
+    pub owner: u32,
+    /// The other side; nothing if no peer was involved.
+    pub peer: Option<PeerView>,
+    /// The queue pair here.
+    pub queue_pair: u32,
+    /// The number that the program gave the request, where it is one of this process, in decimal digits.
+    pub work_id: Option<String>,
+    /// What was tried and why it was denied, in a sentence.
+    pub sentence: String,
+    /// What to do about it.
+    pub advice: String,
+}
+
+impl DenialView {
+    /// Shows a report of the device `node`.
+    #[must_use]
+    pub fn new(report: &DenialReport, node: NodeId) -> Self {
+        let denial = &report.denial;
+        let local = report.side == Side::Local;
+        let owner = match report.side {
+            Side::Initiator => report.peer.pid,
+            Side::Target | Side::Local => node.pid,
+        };
+        let side = match report.side {
+            Side::Target => "target",
+            Side::Initiator => "initiator",
+            Side::Local => "local",
+        };
+        Self {
+            id: report.id,
+            operation: denial.attempt.to_string(),
+            side: side.to_owned(),
+            address: format!("{:#x}", denial.addr),
+            length: denial.len.into(),
+            key: denial.key.to_string(),
+            reason: denial.reason.name().to_owned(),
+            needed: needed(denial),
+            granted: granted(denial),
+            memory: memory(denial),
+            owner,
+            peer: (!local).then(|| PeerView {
+                pid: report.peer.pid,
+                device: report.peer.to_string(),
+                queue_pair: report.peer_qpn,
+            }),
+            queue_pair: report.qpn,
+            work_id: report.work_id.map(|id| id.to_string()),
+            sentence: denial.to_string(),
+            advice: denial.advice(),
+        }
+    }
+}
+
+/// For people: the sentence, who was on the other side, and the advice.
+impl std::fmt::Display for DenialView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            sentence,
+            id,
+            queue_pair,
+            advice,
+            ..
+        } = self;
+        write!(f, "{id}: {sentence} (")?;
+        if let Some(peer) = &self.peer {
+            let by = if self.side == "target" {
+                "asked"
+            } else {
+                "denied"
+            };
+            write!(f, "{by} by pid {}, qp {:#x}; ", peer.pid, peer.queue_pair)?;
+        }
+        write!(f, "qp {queue_pair:#x} here). {advice}")
+    }
+}
+
+fn needed(denial: &Denial) -> Option<String> {
+    let rights = match denial.attempt {
+        Attempt::Remote(operation) => operation.needs(),
+        Attempt::Local(used) => used.needs(),
+        Attempt::Invalidate { .. } | Attempt::Other(_) => return None,
+    };
+    Some(rights.to_string())
+}
+
+fn granted(denial: &Denial) -> Option<String> {
+    match denial.reason {
+        Reason::Right { granted, .. } | Reason::QueuePair { granted, .. } => {
+            Some(granted.to_string())
+        }
+        _ => None,
+    }
+}
+
+fn memory(denial: &Denial) -> Option<MemoryView> {
+    match denial.reason {
+        Reason::OutOfRange { memory, .. } | Reason::NotZeroBased { memory } => Some(MemoryView {
+            address: format!("{:#x}", memory.start()),
+            length: memory.len().into(),
+        }),
+        Reason::ZeroBased { len, .. } => Some(MemoryView {
+            address: "0x0".to_owned(),
+            length: len.into(),
+        }),
+        _ => None,
+    }
+}
+
+/// A process that has tried keys in vain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuesserView {
+    /// Its number; nothing for all processes of the user that have none in our process namespace.
+    pub pid: Option<u32>,
+    /// Its user.
+    pub uid: u32,
+    /// Different keys that gave it no access.
+    pub tried: Count,
+    /// Those of them that were never issued.
+    pub never_issued: Count,
+    /// How often its requests were held back.
+    pub pauses: Count,
+    /// How long they wait after the next such key, in nanoseconds at least; 0 when it has behaved since.
+    pub pause_ns: Count,
+    /// The same in words.
+    pub sentence: String,
+}
+
+impl From<&Guesser> for GuesserView {
+    fn from(guesser: &Guesser) -> Self {
+        Self {
+            pid: Some(guesser.process.pid).filter(|pid| *pid > 0),
+            uid: guesser.process.user,
+            tried: guesser.tried.into(),
+            never_issued: guesser.never_issued.into(),
+            pauses: guesser.pauses.into(),
+            pause_ns: guesser.pause.into(),
+            sentence: guesser.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_are_not_exact_are_strings() {
+        let json = |number: u64| serde_json::to_string(&Count::from(number)).unwrap();
+        assert_eq!(json((1 << 53) - 1), "9007199254740991");
+        assert_eq!(json(1 << 53), "\"9007199254740992\"");
+        assert_eq!(json(u64::MAX), "\"18446744073709551615\"");
+        for number in [0, 1 << 53, u64::MAX] {
+            let back: Count = serde_json::from_str(&json(number)).unwrap();
+            assert_eq!(back, Count::from(number));
+        }
+    }
+}
