@@ -157,8 +157,15 @@ impl<L: Link, M: Memory> Engine<L, M> {
             let Some(qp) = self.qps.at_mut(index) else {
                 continue;
             };
-            if qp.life == life && qp.req.wait == Some(deadline) {
+            if qp.life != life {
+                continue;
+            }
+            if qp.req.wait == Some(deadline) {
                 qp.req.wait = None;
+                self.x.ready.push(index);
+            } else if qp.req.copies.as_ref().is_some_and(|c| c.until == deadline) {
+                // Its place in the link's list stays: it is looked at once more than it needs.
+                qp.req.blocked = false;
                 self.x.ready.push(index);
             }
         }

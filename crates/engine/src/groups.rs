@@ -2,7 +2,9 @@
 //!
 //! Who the members on other devices are is the business of the engine's owner: a datagram to a group raises
 //! [`crate::Event::GroupNeeded`], and waits for [`Engine::connect_group`]. The answer is good for a moment, so that
-//! a burst asks once. As with all datagrams, a copy that finds its link full is lost.
+//! a burst asks once. A copy that finds its link full waits for room, as other datagrams do, but not for ever: the other
+//! members want theirs. After [`ROOM_WAITS`] it is lost, and no datagram to a group waits for that link again until it has
+//! taken one.
 //!
 //! The frames of raw queue pairs go to one group, the [wire](Group::Wire); a member takes those that one of its
 //! [flows](Flow) describes.
@@ -11,7 +13,7 @@ use crate::context::Context;
 use crate::id::Table;
 use crate::port::Port;
 use crate::qp::pair::{MSN_MASK, Qp};
-use crate::requester::{fail, pump, record, tell_datagram};
+use crate::requester::{fail, hold, pump, record, tell_datagram};
 use crate::responder::Reply;
 use crate::send_queue::{Detail, WqeFlags};
 use crate::{Engine, EngineError, Event, LinkId, QpId, QpType, Status, UdAddress, ud};
@@ -26,6 +28,9 @@ pub const GROUP_QPN: u32 = 0xff_ffff;
 const WIRE_KEY: u64 = 1;
 /// How long the links of a group are believed to be all, in nanoseconds.
 const FRESH_NS: u64 = 1_000_000;
+/// How often a copy waits for room on its link, and how long each time, in nanoseconds. A clock that leaps, because
+/// nobody has told the time for a while, makes one wait shorter and no more.
+const ROOM_WAITS: (u8, u64) = (10, 50_000_000);
 /// Bytes of a frame that a flow can look at.
 const FLOW_MAX: usize = 128;
 
@@ -61,6 +66,19 @@ impl Flow {
 pub(crate) struct Destinations {
     links: Vec<LinkId>,
     until: u64,
+}
+
+/// A datagram that has gone to some of the links of its group, and waits for room on the next one.
+#[derive(Debug)]
+pub(crate) struct Copies {
+    seq: u64,
+    life: u32,
+    /// Links that have no copy yet.
+    links: Vec<LinkId>,
+    /// When it is tried again with the first of them, if there is no room before.
+    pub(crate) until: u64,
+    /// How often it may wait for that link after this time.
+    waits: u8,
 }
 
 impl<L: Link, M: Memory> Engine<L, M> {
@@ -153,7 +171,7 @@ pub(crate) fn group_of(qp: &Qp, to: &UdAddress) -> Option<Group> {
 /// What became of a datagram to a group.
 pub(crate) enum Copied {
     Ended,
-    /// Its destinations are not known yet.
+    /// Its destinations are not known yet, or one has no room.
     Wait,
 }
 
@@ -166,8 +184,13 @@ pub(crate) fn send<L: Link, M: Memory>(
     to: &UdAddress,
     group: Group,
 ) -> Copied {
+    let begun = qp.req.copies.take();
+    let begun = begun.filter(|begun| begun.seq == qp.sq.next && begun.life == qp.life);
+    let (left, mut waited) = begun.map_or((None, None), |begun| {
+        (Some(begun.links), Some((begun.until, begun.waits)))
+    });
     let known = x.destinations.get(&group).filter(|to| x.now < to.until);
-    let Some(ids) = known.map(|to| to.links.clone()) else {
+    let Some(ids) = left.or_else(|| known.map(|to| to.links.clone())) else {
         if !qp.req.asked {
             qp.req.asked = true;
             x.events.push_back(Event::GroupNeeded { qp: qp.id, group });
@@ -187,7 +210,7 @@ pub(crate) fn send<L: Link, M: Memory>(
             .err()
     };
     let key = if group == Group::Wire { WIRE_KEY } else { 0 };
-    for id in ids {
+    for (place, &id) in ids.iter().enumerate() {
         let Some(port) = links.get_mut(id).filter(|port| port.meta.down.is_none()) else {
             continue;
         };
@@ -196,8 +219,34 @@ pub(crate) fn send<L: Link, M: Memory>(
         }
         match tell_datagram(&x.reach, port, qp, to, key, &mut trouble) {
             Ok(_) => {
+                port.meta.no_room = false;
                 record(port, qp, seq, true);
                 port.link.flush();
+            }
+            Err(SendError::Full) if !port.meta.no_room => {
+                // The others that are left have not been waited for.
+                let (until, waits) = match waited.take().filter(|_| place == 0) {
+                    Some((until, waits)) if x.now < until => (until, waits),
+                    Some((_, 0)) => {
+                        port.meta.no_room = true;
+                        continue;
+                    }
+                    earlier => {
+                        let waits = earlier.map_or(ROOM_WAITS.0, |(_, waits)| waits);
+                        let until = x.now + ROOM_WAITS.1;
+                        x.timers.at(until, (qp.id.index, qp.life));
+                        (until, waits - 1)
+                    }
+                };
+                hold(port, qp, SendError::Full);
+                qp.req.copies = Some(Copies {
+                    seq,
+                    life: qp.life,
+                    links: ids[place..].to_vec(),
+                    until,
+                    waits,
+                });
+                return Copied::Wait;
             }
             Err(SendError::Fault(_) | SendError::Full | SendError::Down) => {}
         }

@@ -105,6 +105,8 @@ pub(crate) struct Meta {
     /// The request at the front waits: for room, which there is when the peer takes responses, or
     /// for the end of a search for the peer.
     pub(crate) stuck: bool,
+    /// A datagram to a group has waited for room here in vain: no other waits until there was some.
+    pub(crate) no_room: bool,
     /// It was found broken and is to be detached.
     pub(crate) down: Option<DownReason>,
 }
@@ -144,6 +146,7 @@ impl<L: Link> Port<L> {
             unsent: None,
             last: (u32::MAX, 0),
             stuck: false,
+            no_room: false,
             down: None,
         };
         Self { link, meta }

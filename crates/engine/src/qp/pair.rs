@@ -2,7 +2,7 @@
 
 use super::QpConfig;
 use super::state::{QpState, QpType};
-use crate::groups::Flow;
+use crate::groups::{Copies, Flow};
 use crate::nak::timeout_ns;
 use crate::recv_queue::{Recv, RecvQueue};
 use crate::send_queue::{SendQueue, WqeFlags};
@@ -63,6 +63,8 @@ pub(crate) struct Requester {
     pub(crate) stopped: bool,
     /// Nothing is sent before this time.
     pub(crate) wait: Option<u64>,
+    /// What is left to be done for a datagram to a group that has gone to some of its links.
+    pub(crate) copies: Option<Copies>,
     /// The queue pair is in its link's list of those that wait for room.
     pub(crate) blocked: bool,
     /// The device has been asked for a link.
@@ -90,6 +92,7 @@ impl Requester {
             rewinding: false,
             stopped: false,
             wait: None,
+            copies: None,
             blocked: false,
             asked: false,
             rnr_left: 0,

@@ -66,7 +66,7 @@ pub(crate) fn pump_connected<L: Link, M: Memory>(
 
 /// The link did not take a piece.
 #[cold]
-fn hold<L: Link>(port: &mut Port<L>, qp: &mut Qp, error: SendError) {
+pub(crate) fn hold<L: Link>(port: &mut Port<L>, qp: &mut Qp, error: SendError) {
     if error == SendError::Full {
         qp.req.blocked = true;
         port.meta.blocked.push_back((qp.id.index, qp.id.generation));

@@ -114,6 +114,100 @@ fn what_is_sent_to_a_group_reaches_its_members() {
     assert_eq!(statuses(&a.poll()), [(4, Status::Success)]);
 }
 
+/// Members on one other device with so many receives, a sender that sends more than its link holds, and its burst.
+fn burst(pair: &mut Pair, count: u64) -> [Qp; 2] {
+    let [a, b] = pair.connect(|_, config| {
+        config.qp_type = QpType::Ud;
+        config.max_send = 64;
+        config.max_recv = 64;
+    });
+    let theirs = pair.nodes[1].register(0, 8192, ALL);
+    let group = Group::Gid(GROUP);
+    pair.nodes[1].engine.join_group(b.id, group).unwrap();
+    for id in 0..count {
+        let sges = [pair.nodes[1].sge(&theirs, id * 64, 64)];
+        pair.recv(1, &b, id, &sges);
+    }
+    for id in 0..count {
+        let mut request = SendRequest::new(id, send_work(), &[]);
+        request.ud = to_group(GROUP);
+        let data = id.to_ne_bytes();
+        request.inline = Some(&data);
+        pair.send(0, &a, &request);
+    }
+    let links = vec![pair.ends[0]];
+    pair.nodes[0].engine.connect_group(group, links);
+    [a, b]
+}
+
+#[test]
+fn a_copy_waits_for_room_on_its_link() {
+    let mut pair = Pair::new();
+    let [a, b] = burst(&mut pair, 40);
+    // More than the link holds, which is 16.
+    for _ in 0..4 {
+        pair.settle();
+    }
+    assert_eq!(a.poll().len(), 40);
+    let got = b.poll();
+    let all: Vec<_> = (0..40).map(|id| (id, Status::Success)).collect();
+    assert_eq!(statuses(&got), all, "each once and in order");
+    for id in 0..40u64 {
+        assert_eq!(pair.nodes[1].bytes(id * 64 + 40, 8), id.to_ne_bytes());
+    }
+}
+
+/// A member that takes nothing holds the others up for a while, once; and it is waited for again when it goes on.
+#[test]
+fn a_copy_does_not_wait_for_ever() {
+    let mut pair = Pair::new();
+    let [a, b] = burst(&mut pair, 40);
+    // The sender is driven, and nothing is carried.
+    let begin = pair.now;
+    let mut ended = Vec::new();
+    while ended.len() < 40 {
+        let next = pair.drive(0, 64).next_deadline;
+        ended.extend(a.poll());
+        // What is known of the group is old when the first one has waited.
+        if pair.nodes[0].events().is_empty() {
+            pair.now = next.unwrap_or(pair.now);
+        } else {
+            let links = vec![pair.ends[0]];
+            pair.nodes[0].engine.connect_group(Group::Gid(GROUP), links);
+        }
+    }
+    let waited = pair.now - begin;
+    assert!((450_000_000..=550_000_000).contains(&waited), "{waited}");
+    assert!(ended.iter().all(|one| one.status.is_success()));
+    pair.settle();
+    assert_eq!(b.poll().len(), 16, "what the link held");
+    // It has room again, and the next that does not fit is waited for.
+    let [c, d] = burst(&mut pair, 40);
+    for _ in 0..4 {
+        pair.settle();
+    }
+    assert_eq!((c.poll().len(), d.poll().len()), (40, 40));
+}
+
+/// What waits for room goes with its queue pair.
+#[test]
+fn a_copy_that_waits_ends_with_its_queue_pair() {
+    let mut pair = Pair::new();
+    let [a, b] = burst(&mut pair, 40);
+    pair.nodes[0]
+        .engine
+        .modify_qp(a.id, &QpAttributes::to(QpState::Error))
+        .unwrap();
+    pair.run(10_000_000_000);
+    let ended = a.poll();
+    assert_eq!(ended.len(), 40);
+    assert_eq!(
+        ended.iter().filter(|one| one.status.is_success()).count(),
+        16
+    );
+    assert_eq!(b.poll().len(), 16);
+}
+
 /// Memory that may not be sent is an error whether there are members or not.
 #[test]
 fn a_datagram_to_nobody_still_has_to_be_in_order() {
