@@ -8,6 +8,7 @@ mod mpi;
 mod rdma_core;
 mod stages;
 mod summary;
+mod transfer;
 mod unprivileged;
 
 use anyhow::{Result, bail};

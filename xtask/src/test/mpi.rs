@@ -440,7 +440,7 @@ fn install(kept: &Path) -> Result<()> {
 }
 
 /// Runs the installer of a Python environment in the folder, which is made if it is not there.
-fn pip(kept: &Path, environment: &str, words: &[&str]) -> Result<()> {
+pub(super) fn pip(kept: &Path, environment: &str, words: &[&str]) -> Result<()> {
     let environment = kept.join(environment);
     if !environment.exists() {
         let mut create = Command::new(PYTHON);
@@ -455,13 +455,13 @@ fn pip(kept: &Path, environment: &str, words: &[&str]) -> Result<()> {
     command.current_dir(kept);
     let described = process::describe(&command);
     if !process::run(command, Duration::from_secs(600))?.ok {
-        bail!("{described} failed: the MPI stage needs the Python package index");
+        bail!("{described} failed: this stage needs the Python package index");
     }
     Ok(())
 }
 
 /// Copies a folder into another, readable for everybody.
-fn copy(from: &Path, into: &Path) -> Result<()> {
+pub(super) fn copy(from: &Path, into: &Path) -> Result<()> {
     let mut command = Command::new("cp");
     command
         .args(["-a", "--no-preserve=ownership"])

@@ -178,7 +178,7 @@ fn source(session: &Session<'_>) -> Result<PathBuf> {
 }
 
 /// Lets everybody read a folder.
-fn open_up(folder: &Path) -> Result<()> {
+pub(super) fn open_up(folder: &Path) -> Result<()> {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     for entry in fs::read_dir(folder)?.flatten() {
         let path = entry.path();

@@ -1,7 +1,7 @@
 //! The stages, in the order in which a mistake is cheapest to find.
 
 use super::{
-    Report, Session, fabric, failures, fresh, fuzz, mpi, rdma_core, summary, unprivileged,
+    Report, Session, fabric, failures, fresh, fuzz, mpi, rdma_core, summary, transfer, unprivileged,
 };
 use crate::{conform, lint, packages, process, testbin};
 use anyhow::{Context, Result};
@@ -93,6 +93,11 @@ pub(super) const ALL: &[Stage] = &[
         name: "mpi",
         what: "Open MPI and MPICH on four ranks over the libfabric provider",
         run: mpi::tests,
+    },
+    Stage {
+        name: "transfer",
+        what: "the Mooncake transfer engine over our libibverbs.so.1",
+        run: transfer::tests,
     },
     Stage {
         name: "demo",

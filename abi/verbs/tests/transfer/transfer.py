@@ -1,0 +1,127 @@
+"""The Mooncake transfer engine between two processes over the device: writes, reads, many at once.
+
+Run without arguments it starts both sides, checks what they say, and prints "done". An engine that cannot use the
+device takes TCP without a word, so the log has to name the transport.
+"""
+
+import ctypes
+import random
+import subprocess
+import sys
+import threading
+
+SIZE = 1 << 20
+PATIENCE_S = 240
+
+
+def engine():
+    from mooncake.engine import TransferEngine
+
+    made = TransferEngine()
+    assert made.initialize("127.0.0.1", "P2PHANDSHAKE", "rdma", "rkey0") == 0
+    return made
+
+
+def memory(made):
+    buffer = ctypes.create_string_buffer(SIZE)
+    address = ctypes.addressof(buffer)
+    assert made.register_memory(address, SIZE) == 0
+    return buffer, address
+
+
+def target():
+    made = engine()
+    buffer, address = memory(made)
+    print("offer", made.get_rpc_port(), address, flush=True)
+    sys.stdin.readline()
+    print("has", sum(buffer.raw), flush=True)
+
+
+def initiator(port, remote):
+    made = engine()
+    buffer, address = memory(made)
+    peer, remote = f"127.0.0.1:{port}", int(remote)
+    content = random.Random(7).randbytes(SIZE)
+    ctypes.memmove(address, content, SIZE)
+    assert made.transfer_sync_write(peer, address, remote, SIZE) == 0
+    ctypes.memset(address, 0, SIZE)
+    assert made.transfer_sync_read(peer, address, remote, SIZE) == 0
+    assert buffer.raw == content, "other bytes came back"
+    # In parts, each to another place.
+    part, count = 4096, SIZE // 4096
+    here = [address + part * n for n in range(count)]
+    there = [remote + part * (count - 1 - n) for n in range(count)]
+    assert made.batch_transfer_sync_write(peer, here, there, [part] * count) == 0
+    assert made.transfer_sync_read(peer, address, remote, SIZE) == 0
+    turned = b"".join(content[part * n : part * (n + 1)] for n in reversed(range(count)))
+    assert buffer.raw == turned, "parts went elsewhere"
+    # Outside of what the target has registered.
+    assert made.transfer_sync_write(peer, address, remote + SIZE, 4096) != 0
+    print("sum", sum(content), flush=True)
+
+
+def start(*words):
+    pipe = subprocess.PIPE
+    command = [sys.executable, __file__, *words]
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+class Side:
+    """A process, and all that it prints."""
+
+    def __init__(self, *words):
+        self.process = start(*words)
+        self.log = []
+        self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True)
+        self.reader.start()
+        self.lines = []
+
+    def hear(self, word):
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if line.startswith(word + " "):
+                return line.split()[1:]
+        raise AssertionError(self.text())
+
+    def end(self):
+        assert self.process.wait(PATIENCE_S) == 0, self.text()
+        self.reader.join(PATIENCE_S)
+        log = "".join(self.log)
+        assert "installTransport, type=rdma" in log and "rkey0" in log, log
+        assert "TcpTransport" not in log, log
+
+    def text(self):
+        return "".join(self.lines + self.log)
+
+
+def both():
+    offering = Side("target")
+    timer = threading.Timer(PATIENCE_S, offering.process.kill)
+    timer.start()
+    try:
+        port, remote = offering.hear("offer")
+        writing = Side("initiator", port, remote)
+        late = threading.Timer(PATIENCE_S, writing.process.kill)
+        late.start()
+        try:
+            (expected,) = writing.hear("sum")
+            writing.end()
+        finally:
+            late.cancel()
+            writing.process.kill()
+        offering.process.stdin.write("\n")
+        offering.process.stdin.flush()
+        assert offering.hear("has") == [expected]
+        offering.end()
+    finally:
+        timer.cancel()
+        offering.process.kill()
+    print("done")
+
+
+if __name__ == "__main__":
+    roles = {"target": target, "initiator": initiator}
+    if len(sys.argv) > 1:
+        roles[sys.argv[1]](*sys.argv[2:])
+    else:
+        both()

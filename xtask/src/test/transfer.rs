@@ -1,0 +1,98 @@
+//! The Mooncake transfer engine, a program that moves the memory of language models, over our `libibverbs.so.1`: the
+//! build of the Python package index that needs no GPU, between two processes, as root and as an ordinary user.
+
+use super::mpi::{copy, pip};
+use super::rdma_core::open_up;
+use super::{Report, Session, stages, unprivileged};
+use crate::{process, testbin};
+use anyhow::{Context, Result};
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const PROGRAM: &str = "abi/verbs/tests/transfer/transfer.py";
+const PACKAGE: &str = "mooncake-transfer-engine-non-cuda==0.3.13.post1";
+/// A run takes seconds, and longer where everybody else is busy.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// The stage.
+pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
+    let folder = place(session)?;
+    let mut users = vec![None];
+    if process::is_root() {
+        users.push(Some(unprivileged::UID));
+    }
+    let mut report = Report {
+        passed: 0,
+        failures: Vec::new(),
+        note: PACKAGE.to_owned(),
+        skipped: false,
+    };
+    for user in users {
+        match run(&folder, user)? {
+            None => report.passed += 1,
+            Some(said) => {
+                let who = user.map_or("as we are".to_owned(), |uid| format!("as uid {uid}"));
+                report.failures.push(format!("transfer.py, {who}\n{said}"));
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// A folder that everybody can read, with the package, the program and the library.
+fn place(session: &Session<'_>) -> Result<PathBuf> {
+    let kept = stages::in_target(session, "transfer")?;
+    install(&kept)?;
+    let folder = session.scratch.join("transfer");
+    fs::create_dir_all(folder.join("lib"))?;
+    testbin::build(session.root, &["build", "-p", "rkey-verbs"])?;
+    let library = stages::in_target(session, "debug/libibverbs.so")?;
+    for name in ["libibverbs.so.1", "libibverbs.so"] {
+        fs::copy(&library, folder.join("lib").join(name))
+            .with_context(|| format!("copying {}", library.display()))?;
+    }
+    fs::copy(session.root.join(PROGRAM), folder.join("transfer.py"))?;
+    copy(&kept.join("venv"), &folder)?;
+    for open in [&session.scratch, &folder] {
+        open_up(open)?;
+    }
+    Ok(folder)
+}
+
+/// Brings the package, once for a target folder.
+fn install(kept: &Path) -> Result<()> {
+    let stamp = kept.join("complete");
+    if fs::read_to_string(&stamp).is_ok_and(|text| text == PACKAGE) {
+        return Ok(());
+    }
+    let _ = fs::remove_dir_all(kept);
+    fs::create_dir_all(kept)?;
+    pip(
+        kept,
+        "venv",
+        &["install", "-q", "--only-binary", ":all:", PACKAGE],
+    )?;
+    fs::write(stamp, PACKAGE)?;
+    Ok(())
+}
+
+/// Runs the program; what it said if it failed.
+fn run(folder: &Path, user: Option<u32>) -> Result<Option<String>> {
+    let library = folder.join("lib/libibverbs.so.1");
+    let mut command = Command::new(folder.join("venv/bin/python3"));
+    command
+        .arg(folder.join("transfer.py"))
+        .env("LD_LIBRARY_PATH", folder.join("lib"))
+        .env("LD_PRELOAD", library)
+        .env("HOME", folder)
+        .current_dir("/");
+    if let Some(uid) = user {
+        command.uid(uid).gid(uid);
+    }
+    let outcome = process::run(command, LIMIT)?;
+    let good = outcome.ok && outcome.output.lines().any(|line| line == "done");
+    Ok((!good).then_some(outcome.output))
+}
