@@ -12,12 +12,12 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rkey_base::segment::{Arena, Sharing};
+use rkey_base::segment::Arena;
 use rkey_core::{
     Accessor, Denial, Key, MemoryKind, Operation, Region, RegionId, WIRE_LEN, WireKey,
 };
@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::DeviceError;
 use crate::qp::Qp;
+use crate::segment::Segment;
 use crate::shared::Shared;
 
 /// What devices say to each other about leases.
@@ -99,14 +100,6 @@ struct Waiting {
     answer: Option<Answer>,
 }
 
-/// Memory that can be leased.
-#[derive(Debug)]
-pub(crate) struct Segment {
-    pub(crate) arena: Weak<Arena>,
-    /// Bytes of it that cannot be leased any more: pages that peers have are not ours.
-    pub(crate) detached: Vec<Range<u64>>,
-}
-
 /// The keys of a region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leasable {
@@ -141,9 +134,7 @@ impl Leases {
     pub(crate) fn add_segment(&self, segment: u32, arena: &Arc<Arena>) {
         let mut segments = self.segments.lock();
         segments.retain(|_, segment| segment.arena.strong_count() > 0);
-        let arena = Arc::downgrade(arena);
-        let detached = Vec::new();
-        segments.insert(segment, Segment { arena, detached });
+        segments.insert(segment, Segment::new(arena));
     }
 
     /// A region of such memory.
@@ -519,12 +510,11 @@ impl Shared {
                 "the memory had to be taken away from a peer that had stopped: only requests reach it now",
             ));
         }
-        if write && arena.sharing() == Sharing::ReadOnly {
-            return Err(No::Refused("the memory was allocated for reading only"));
+        let mut segments = self.leases.segments.lock();
+        if let Some(segment) = segments.get_mut(&segment) {
+            segment.settle(&arena, link, write).map_err(No::Refused)?;
         }
-        if !write && arena.sharing() == Sharing::ReadWrite {
-            tracing::debug!("a lease for reading of memory that the peer could also write");
-        }
+        drop(segments);
         let fd = arena
             .duplicate_fd()
             .map_err(|_| No::Refused("no descriptor is left"))?;

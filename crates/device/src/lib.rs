@@ -68,6 +68,7 @@ mod progress;
 mod quiet;
 mod reaches;
 mod reactor;
+mod segment;
 mod shared;
 mod thread;
 

@@ -514,6 +514,73 @@ fn allocated_memory_can_be_mapped_by_the_peer_until_it_is_deregistered() {
     );
 }
 
+/// The first lease of allocated memory is for reading, and the peer that has it looks for a way to write: the
+/// descriptor, the owner's descriptor through `/proc`, and a lease for writing with a key that allows it.
+#[test]
+fn a_peer_that_maps_for_reading_cannot_write() {
+    use std::os::unix::fs::FileExt;
+    let pair = Pair::new();
+    let memory = pair.owner.device().allocate(12_288).unwrap();
+    let region = pair.owner.register(memory, ALL).unwrap();
+    region.write(0, b"the owner's").unwrap();
+    let key = region.key(..).unwrap();
+    let mut reader = pair.outer.map_for_reading(&key).unwrap();
+    let mut seen = [0; 11];
+    reader.read(0, &mut seen).unwrap();
+    assert_eq!(&seen, b"the owner's");
+
+    // Owner and peer are one process here, so this is the owner's own descriptor: nobody has a better one.
+    let mut tried = 0;
+    for fd in std::fs::read_dir("/proc/self/fd").unwrap() {
+        let path = fd.unwrap().path();
+        let is_memory = std::fs::read_link(&path)
+            .is_ok_and(|to| to.to_string_lossy().contains("memfd:rkey-memory"));
+        let Ok(file) = std::fs::File::options().write(true).open(&path) else {
+            continue;
+        };
+        if is_memory {
+            tried += 1;
+            let written = file.write_at(b"the peer's", 0);
+            assert!(written.is_err(), "{written:?}");
+            assert!(file.set_len(0).is_err());
+        }
+    }
+    assert!(tried > 0, "no descriptor of the memory was found");
+    let error = pair.outer.map(&key).unwrap_err();
+    assert!(matches!(error, Error::NotMappable(_)), "{error}");
+    assert!(error.to_string().contains("for reading"), "{error}");
+
+    // Requests reach it as before, and the owner writes on.
+    let write = pair.outer.write_bytes(b"by request", &key, 0).unwrap();
+    write.wait().unwrap();
+    region.write(10, b"!").unwrap();
+    reader.read(0, &mut seen).unwrap();
+    assert_eq!(&seen, b"by request!");
+}
+
+/// Memory that one peer has mapped for writing is not given to another for reading: that one could write it too.
+#[test]
+fn memory_mapped_for_writing_is_not_mapped_for_reading_by_others() {
+    let pair = Pair::new();
+    let memory = pair.owner.device().allocate(4096).unwrap();
+    let region = pair.owner.register(memory, ALL).unwrap();
+    let key = region.key(..).unwrap();
+    let mut writer = pair.outer.map(&key).unwrap();
+    writer.write(0, b"mine").unwrap();
+    assert!(pair.outer.map_for_reading(&key).is_ok());
+
+    let other = common::device().domain().unwrap();
+    let (_inner, outer) = common::connect(&pair.owner, &other);
+    let error = outer.map_for_reading(&key).unwrap_err();
+    assert!(matches!(error, Error::NotMappable(_)), "{error}");
+    assert!(error.to_string().contains("for writing"), "{error}");
+    // Whoever may write it can have it for that.
+    let mut second = outer.map(&key).unwrap();
+    let mut seen = [0; 4];
+    second.read(0, &mut seen).unwrap();
+    assert_eq!(&seen, b"mine");
+}
+
 #[test]
 fn other_memory_cannot_be_mapped() {
     let pair = Pair::new();

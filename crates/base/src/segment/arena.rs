@@ -5,9 +5,9 @@ use rustix::fs::SealFlags;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// What a peer that is given the descriptor of an arena can do with its bytes.
+/// What a peer that is given the descriptor of an arena can do with its bytes, whichever of them it was given it for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sharing {
     /// Read them. (A descriptor opened for reading would not be enough: it can be opened again, for writing, through
@@ -33,13 +33,15 @@ impl From<Sharing> for Rights {
 pub struct Arena {
     fd: OwnedFd,
     program: Mapping,
-    sharing: Sharing,
+    /// What peers can do, once that is settled.
+    sharing: OnceLock<Sharing>,
     /// What has been detached: whole pages, no page twice.
     detached: Mutex<Vec<Range<usize>>>,
 }
 
 impl Arena {
-    /// An arena of at least `len` bytes, rounded up to whole pages, all zero. `name` appears in `/proc/*/maps`.
+    /// An arena of at least `len` bytes, rounded up to whole pages, all zero. `name` appears in `/proc/*/maps`. What
+    /// peers can do at most is `sharing`; see [`Arena::settle`].
     ///
     /// # Errors
     ///
@@ -47,17 +49,41 @@ impl Arena {
     pub fn create(name: &str, len: usize, sharing: Sharing) -> io::Result<Self> {
         let (fd, size) = create(name, len)?;
         let program = Mapping::new(&fd, 0, size, Rights::ReadWrite, Children::Inherit)?;
-        let mut seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        if sharing == Sharing::ReadOnly {
-            seals |= SealFlags::FUTURE_WRITE;
-        }
-        seal(&fd, seals)?;
-        Ok(Self {
+        seal(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
+        let arena = Self {
             fd,
             program,
-            sharing,
+            sharing: OnceLock::new(),
             detached: Mutex::new(Vec::new()),
-        })
+        };
+        if sharing == Sharing::ReadOnly {
+            arena.settle(sharing)?;
+        }
+        Ok(arena)
+    }
+
+    /// Settles what peers can do, for good, if it is not settled yet; the answer is what they can. Has to be called
+    /// before a peer is given the descriptor: whoever has that can map all of an arena for writing, unless it is
+    /// settled that it is for reading.
+    ///
+    /// # Errors
+    ///
+    /// Before Linux 5.1 if `sharing` is read-only.
+    pub fn settle(&self, sharing: Sharing) -> io::Result<Sharing> {
+        // Of two threads at once one finds that it may not seal any more what the other has sealed.
+        let _one = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(settled) = self.sharing.get() {
+            return Ok(*settled);
+        }
+        // The mapping that the program has stays writable.
+        seal(
+            &self.fd,
+            match sharing {
+                Sharing::ReadOnly => SealFlags::FUTURE_WRITE | SealFlags::SEAL,
+                Sharing::ReadWrite => SealFlags::SEAL,
+            },
+        )?;
+        Ok(*self.sharing.get_or_init(|| sharing))
     }
 
     /// The descriptor.
@@ -88,10 +114,10 @@ impl Arena {
         false
     }
 
-    /// What peers can do.
+    /// What peers can do, once it is settled.
     #[must_use]
-    pub fn sharing(&self) -> Sharing {
-        self.sharing
+    pub fn sharing(&self) -> Option<Sharing> {
+        self.sharing.get().copied()
     }
 
     /// The program's mapping, at the start of a page.

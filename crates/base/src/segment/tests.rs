@@ -135,6 +135,13 @@ fn a_word_must_lie_inside() {
 fn an_arena_is_one_memory_with_a_peer() {
     let page = page_size();
     let arena = Arena::create("rkey-test", 3 * page, Sharing::ReadWrite).unwrap();
+    assert_eq!(arena.sharing(), None);
+    assert_eq!(
+        arena.settle(Sharing::ReadWrite).unwrap(),
+        Sharing::ReadWrite
+    );
+    // It stays so.
+    assert_eq!(arena.settle(Sharing::ReadOnly).unwrap(), Sharing::ReadWrite);
     let peer = PeerArena::map(
         arena.duplicate_fd().unwrap(),
         page as u64,
@@ -164,7 +171,7 @@ fn an_arena_is_one_memory_with_a_peer() {
 fn an_arena_for_reading_cannot_be_written_by_peers() {
     let page = page_size() as u64;
     let arena = Arena::create("rkey-test", 1, Sharing::ReadOnly).unwrap();
-    assert_eq!(arena.sharing(), Sharing::ReadOnly);
+    assert_eq!(arena.sharing(), Some(Sharing::ReadOnly));
     let fd = || arena.duplicate_fd().unwrap();
     let error = PeerArena::map(fd(), 0, page, Sharing::ReadWrite).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PermissionDenied);
@@ -176,6 +183,58 @@ fn an_arena_for_reading_cannot_be_written_by_peers() {
     let mut seen = [0; 2];
     memory.load_bytes(&mut seen, at(peer.as_ptr())).unwrap();
     assert_eq!(&seen, b"xy");
+}
+
+/// A peer that was given the descriptor for reading, and belongs to the same user, tries all it can: also when the
+/// arena might have been leased for writing before that was settled.
+#[test]
+fn a_hostile_reader_of_the_same_user_cannot_write() {
+    use std::os::unix::fs::{FileExt, PermissionsExt};
+    let page = page_size();
+    let arena = Arena::create("rkey-test", 2 * page, Sharing::ReadWrite).unwrap();
+    let memory = memory();
+    let ours = arena.as_ptr().expose_provenance() as u64;
+    memory.store_bytes(ours, b"before").unwrap();
+    assert_eq!(arena.settle(Sharing::ReadOnly).unwrap(), Sharing::ReadOnly);
+    let fd = arena.duplicate_fd().unwrap();
+
+    assert_eq!(map_writable(&fd), Err(Errno::PERM));
+    let peer = PeerArena::map(fd.try_clone().unwrap(), 0, page as u64, Sharing::ReadOnly).unwrap();
+    let protection = rustix::mm::MprotectFlags::READ | rustix::mm::MprotectFlags::WRITE;
+    // SAFETY: the mapping is this test's own, and nothing else uses it.
+    #[expect(unsafe_code, reason = "to show that it fails")]
+    let changed = unsafe { rustix::mm::mprotect(peer.as_ptr().cast(), page, protection) };
+    assert_eq!(changed, Err(Errno::ACCESS));
+    let denied = |error: std::io::Error| error.kind() == ErrorKind::PermissionDenied;
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    for mode in [0o666, 0o600] {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let again = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .unwrap();
+        assert_eq!(map_writable(&again), Err(Errno::PERM));
+        assert!(again.write_at(b"hostile", 0).is_err_and(denied));
+        assert!(again.set_len(0).is_err_and(denied));
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert_eq!(fallocate(&again, hole, 0, page as u64), Err(Errno::PERM));
+        assert!(
+            std::fs::File::options()
+                .write(true)
+                .truncate(true)
+                .open(&path)
+                .is_err_and(denied)
+        );
+    }
+    let mut seen = [0; 6];
+    memory.load_bytes(&mut seen, ours).unwrap();
+    assert_eq!(&seen, b"before");
+    // The owner goes on writing, and the reader sees it.
+    memory.store_bytes(ours, b"behind").unwrap();
+    let theirs = peer.as_ptr().expose_provenance() as u64;
+    memory.load_bytes(&mut seen, theirs).unwrap();
+    assert_eq!(&seen, b"behind");
 }
 
 #[test]
