@@ -375,11 +375,11 @@ impl Protection {
     fn region_to_bind(&self, region: BindRegion) -> Result<(RegionId, &Entry), BindError> {
         let (id, error) = match region {
             BindRegion::Id(id) => (id, BindError::RegionGone(id)),
-            BindRegion::Key(key) => match self.keys.open(key.0) {
-                Named::Local { index, generation } => {
+            BindRegion::Key(key) => match self.keys.open_local(key) {
+                Some((index, generation)) => {
                     (RegionId { index, generation }, BindError::NoSuchRegion(key))
                 }
-                _ => return Err(BindError::NoSuchRegion(key)),
+                None => return Err(BindError::NoSuchRegion(key)),
             },
         };
         self.region(id).map(|entry| (id, entry)).map_err(|_| error)
@@ -392,10 +392,13 @@ impl Protection {
         key: Key,
         who: &Accessor,
     ) -> Result<WindowId, Reason> {
-        let named = self.keys.open(key.0);
+        let named = self.name(key.0);
         let (Named::Type2 { index, generation }
         | Named::Remote { index, generation }
-        | Named::Local { index, generation }) = named;
+        | Named::Local { index, generation }) = named
+        else {
+            return Err(self.no_such_key(named, true));
+        };
         let slab = if matches!(named, Named::Type2 { .. }) {
             &self.type2
         } else {
@@ -493,6 +496,15 @@ impl Protection {
         let type2 = kind.is_type2();
         let claimed = self.claim(books, type2)?;
         let (index, generation) = (claimed.index(), claimed.generation());
+        let given = if type2 {
+            self.give_type2_key(books, &claimed)
+        } else {
+            self.give_key(books, &claimed)
+        };
+        let Some(key) = given else {
+            self.give_up(books, type2, claimed);
+            return None;
+        };
         // The slot may have been a region's.
         claimed.version.store(0, Ordering::Relaxed);
         claimed.rebind(None);
@@ -500,11 +512,6 @@ impl Protection {
         claimed.endpoint.store(NONE, Ordering::Relaxed);
         claimed.window.store(place, Ordering::Relaxed);
         claimed.publish();
-        let key = if type2 {
-            self.keys.type2(index, generation)
-        } else {
-            self.keys.remote(index, generation)
-        };
         Some(KeySlot {
             key,
             index,
@@ -514,7 +521,16 @@ impl Protection {
 
     fn retire_slot(&self, books: &mut Books, kind: WindowKind, slot: KeySlot) {
         let type2 = kind.is_type2();
-        let slab = if type2 { &self.type2 } else { &self.slots };
+        let (slab, keys, key) = if type2 {
+            (
+                &self.type2,
+                &self.keys.type2,
+                slot.key.with_consumer_bits(0),
+            )
+        } else {
+            (&self.slots, &self.keys.remote, slot.key)
+        };
+        keys.end(key.0, slot.index, slot.generation);
         if let Some(retired) = slab.retire(slot.index, slot.generation) {
             self.put_back(books, type2, retired);
         }

@@ -201,11 +201,10 @@ impl Changing<'_> {
             return Err(self);
         }
         let RegionId { index, generation } = self.region;
-        let keys = &self.table.keys;
         let mut region = Region {
             id: self.region,
-            local_key: keys.local(index, generation),
-            key: keys.remote(index, generation),
+            local_key: self.table.keys.local(index, generation),
+            key: self.table.books.lock().remote_key(index),
             requested: None,
         };
         if let Some((retired, new)) = self.waiting.take() {
@@ -239,6 +238,9 @@ impl Drop for Changing<'_> {
         books.bytes = books.bytes.wrapping_sub(new.geometry.len);
         books.regions -= 1;
         books.region_went(new.domain, new.rights);
+        let RegionId { index, generation } = self.region;
+        let key = books.remote_key(index);
+        self.table.keys.remote.end(key.0, index, generation);
         self.table.put_back(&mut books, false, retired);
     }
 }

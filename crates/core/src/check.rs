@@ -42,7 +42,7 @@ impl Protection {
             return Ok(Lease::NOTHING);
         }
         if let WireKey::Device(device) = key
-            && let Named::Remote { index, generation } = self.keys.open(device.0)
+            && let Some((index, generation)) = self.keys.remote.find(device.0)
             && let Some(pin) = self.slots.pin(index, generation)
         {
             return self.check_entry(pin, &ask, want.needs(), want.alignment());
@@ -67,13 +67,12 @@ impl Protection {
         if len == 0 {
             return Ok(Lease::NOTHING);
         }
-        let named = self.keys.open(key.0);
-        if let Named::Local { index, generation } = named
+        if let Some((index, generation)) = self.keys.open_local(key)
             && let Some(pin) = self.slots.pin(index, generation)
         {
             return self.check_entry(pin, &ask, want.needs(), 0);
         }
-        Err(ask.refuse(self.no_such_key(named, false)))
+        Err(ask.refuse(self.no_such_key(self.name(key.0), false)))
     }
 
     /// The same for a region named by its handle. Addresses are those that requests to the region use.
@@ -238,14 +237,14 @@ impl Protection {
                 };
             }
         };
-        let named = self.keys.open(device.0);
-        if let Named::Type2 { index, generation } = named
+        let prefix = device.with_consumer_bits(0);
+        if let Some((index, generation)) = self.keys.type2.find(prefix.0)
             && let Some(pin) = self.type2.pin(index, generation)
         {
             let bits = Some(device.consumer_bits());
             return self.check_window(&pin, ask, bits, want.needs(), want.alignment());
         }
-        Err(ask.refuse(self.no_such_key(named, true)))
+        Err(ask.refuse(self.no_such_key(self.name(device.0), true)))
     }
 
     /// Why a key names nothing that it could be used for.
@@ -255,6 +254,10 @@ impl Protection {
             Named::Remote { index, generation } => (&self.slots, index, generation, !remote),
             Named::Local { index, generation } => (&self.slots, index, generation, remote),
             Named::Type2 { index, generation } => (&self.type2, index, generation, !remote),
+            Named::Ended => {
+                return Reason::StaleKey { now: SlotNow::Free };
+            }
+            Named::Nothing => return Reason::UnknownKey,
         };
         match slab.peek(index) {
             Some((now, State::Live)) if now == generation && misused => {
@@ -272,6 +275,12 @@ impl Protection {
                     let rebound = self.rebound_since(index, generation);
                     Reason::StaleKey {
                         now: if rebound { SlotNow::Rebound } else { now },
+                    }
+                }
+                // The slot has begun again with its first generation.
+                (Reason::UnknownKey, Named::Remote { .. } | Named::Type2 { .. }) => {
+                    Reason::StaleKey {
+                        now: SlotNow::Reused,
                     }
                 }
                 (reason, _) => reason,

@@ -1,26 +1,33 @@
-//! The layout of a 32-bit key, and the order in which a slot's keys are used.
+//! Keys of the device: how they are chosen, and what a number that somebody uses as a key names.
+//!
+//! **Remote keys** are handed out in an order that a keyed permutation of all 32-bit numbers gives ([`crate::cipher`]):
+//! the first key is the encrypted 0, the next the encrypted 1. Nothing of the slot is in them: which slot a key is of
+//! says a table ([`crate::key_table`]). So whoever knows any number of keys, and knows or decides when regions come and
+//! go, learns nothing of the others except that they are others. No key comes again before all have been used; then the
+//! next permutation begins. A key that has ended can be told from one that never was: it is decrypted and counted.
+//!
+//! **Type 2 windows** leave the low 8 bits to their consumer, so what the device chooses are the upper 24: such that
+//! none of the 256 keys is in use or was handed out before.
+//!
+//! **Local keys** are no secret, since they work in requests of this process only. They name their slot directly:
 //!
 //! ```text
-//!  31                                        8 7        0
-//! +-------------------------------------------+----------+
-//! | permuted( turn:3 | local:1 | slot:20 )    |   low    |
-//! +-------------------------------------------+----------+
+//!  31              12 11        1  0
+//! +------------------+------------+---+
+//! |     slot + 1     | generation | 1 |   exclusive or a mask of the device
+//! +------------------+------------+---+
 //! ```
 //!
-//! A key names a slot of the table and a *generation* of it, so that a key of something that is gone is refused even
-//! when the slot was given out again. The upper 24 bits pass through a permutation that secrets of the device choose,
-//! and the low 8 bits through a secret table: neither keys nor their order can be guessed from other keys.
-//!
-//! * **Regions and device-chosen window keys** have 2,048 generations a slot: 3 bits in the turn, 8 in the low byte.
-//!   The turn counts fastest, so that the keys of one slot share no bits. Local and remote keys differ in the local
-//!   bit: no local key equals any remote key.
-//! * **Type 2 windows** have slots of their own, because the consumer chooses their low byte: with 16 generations in
-//!   the turn and the local bit, a new window shares no key with an older one whatever bytes either of them chose.
-//! * Keys below 256 are never given out; programs use 0 to say "no key".
+//! That a number is a local and a remote key at the same time can happen, as seldom as that somebody guesses a key; then
+//! it is taken for what it was used as. Keys below 256 are never given out; programs use 0 to say "no key".
 
+use crate::cipher::Cipher;
+use crate::key_table::KeyTable;
+use crate::sync::{AtomicU64, Ordering};
 use crate::{Key, Limits, LocalKey};
 
-/// Random numbers that make the keys of a device unguessable. Two devices need different ones.
+/// Random numbers that make the keys of a device unguessable: all of its secrets come from them. Two devices need
+/// different ones, from the system's source of random numbers.
 #[derive(Clone)]
 pub struct Secrets(pub [u64; 4]);
 
@@ -30,281 +37,438 @@ impl std::fmt::Debug for Secrets {
     }
 }
 
+impl Secrets {
+    /// A secret for one purpose. It says nothing of those for others.
+    pub(crate) fn derive(&self, purpose: &str, number: u64) -> [u8; 32] {
+        let mut mac = hmac_sha256::HMAC::new(self.0.map(u64::to_le_bytes).as_flattened());
+        mac.update(number.to_le_bytes());
+        mac.update(purpose);
+        mac.finalize()
+    }
+
+    /// A number for one purpose.
+    pub(crate) fn number(&self, purpose: &str) -> u64 {
+        let bytes = self.derive(purpose, 0);
+        bytes[..8]
+            .iter()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+}
+
 /// Generations of a slot of regions and device-chosen window keys.
 pub(crate) const GENERATIONS: u32 = 1 << 11;
 /// Generations of a slot of a type 2 window.
-pub(crate) const TYPE2_GENERATIONS: u32 = 1 << 4;
+pub(crate) const TYPE2_GENERATIONS: u32 = 1 << 11;
 
-const SLOT_BITS: u32 = 20;
-const WIDE: u32 = (1 << 24) - 1;
-const LOCAL: u32 = 1 << SLOT_BITS;
-/// Slot numbers from here on are type 2 windows.
-const TYPE2: u32 = Limits::KEY_SLOTS;
-/// The one name that comes out as 0: a type 2 slot that does not exist.
-const NOBODY: u32 = WIDE;
+/// Keys that are encrypted at a time.
+const BATCH: usize = 64;
+/// Keys below this are never given out.
+const LOWEST: u32 = 256;
+/// How often another prefix is tried for a type 2 window of which all 256 keys are new.
+const TRIES: u32 = 16;
 
-/// What a key names.
+/// What a number that is used as a key names.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Named {
-    /// A region, or a window whose key the device chose, by a remote key.
+    /// A region, or a window whose key the device chose, by a remote key that is live or was.
     Remote { index: u32, generation: u32 },
-    /// A region, by a local key.
+    /// A region, by a local key. Whether there is one is another question.
     Local { index: u32, generation: u32 },
     /// A type 2 window; the low byte of the key is the consumer's.
     Type2 { index: u32, generation: u32 },
+    /// A remote key that has ended; of what it was is forgotten.
+    Ended,
+    /// Nothing, now and before.
+    Nothing,
 }
 
-/// The permutation of one device.
-pub(crate) struct KeySpace {
-    masks: [u32; 2],
-    factors: [u32; 3],
-    inverses: [u32; 3],
-    spread: u32,
-    low: [u8; 256],
-    low_inverse: [u8; 256],
+/// The keys of one device.
+pub(crate) struct Keys {
+    secrets: Secrets,
+    /// The first permutation.
+    cipher: Cipher,
+    /// How many numbers have been drawn: the permutation (32 bits) and how many of it.
+    drawn: AtomicU64,
+    local_mask: u32,
+    /// Keys of regions and of windows whose keys the device chooses.
+    pub(crate) remote: KeyTable,
+    /// Keys of type 2 windows, with zeros in place of the consumer's bits.
+    pub(crate) type2: KeyTable,
 }
 
-impl KeySpace {
+/// What the next keys will be. Kept under the protection table's lock.
+pub(crate) struct Draw {
+    /// The present permutation.
+    cipher: Cipher,
+    batch: [u32; BATCH],
+    /// Which upper 24 bits type 2 windows have had, once there was one.
+    prefixes: Option<Box<[u64]>>,
+    /// How many of them.
+    had: u32,
+}
+
+impl Keys {
     pub(crate) fn new(secrets: &Secrets) -> Self {
-        let mut random = Random(secrets.0);
-        let factors = [(); 3].map(|()| random.next() as u32 & WIDE | 1);
-        let mut low = [0u8; 256];
-        for (value, place) in (0..=u8::MAX).zip(low.iter_mut()) {
-            *place = value;
+        // The mask's upper bits are those of no slot, so that no local key is below 256.
+        let random = secrets.number("local keys");
+        let none = Limits::KEY_SLOTS + 1 + (random >> 32) as u32 % Limits::TYPE2_SLOTS;
+        Self {
+            secrets: secrets.clone(),
+            cipher: Cipher::new(secrets, 0),
+            drawn: AtomicU64::new(0),
+            local_mask: none << 12 | random as u32 & 0xffe,
+            remote: KeyTable::new(),
+            type2: KeyTable::new(),
         }
-        for last in (1..256).rev() {
-            low.swap(last, (random.next() % (last as u64 + 1)) as usize);
-        }
-        let mut low_inverse = [0u8; 256];
-        for (value, place) in (0..=u8::MAX).zip(low) {
-            low_inverse[usize::from(place)] = value;
-        }
-        let mut space = Self {
-            masks: [random.next() as u32 & WIDE, 0],
-            factors,
-            inverses: factors.map(odd_inverse),
-            spread: random.next() as u32 | 1,
-            low,
-            low_inverse,
-        };
-        space.masks[1] = space.permute(NOBODY);
-        space
     }
 
-    /// The remote key of a generation of a slot.
-    #[inline]
-    pub(crate) fn remote(&self, index: u32, generation: u32) -> Key {
-        Key(self.seal(index, generation))
+    pub(crate) fn draw(&self) -> Draw {
+        Draw {
+            cipher: self.cipher.clone(),
+            batch: [0; BATCH],
+            prefixes: None,
+            had: 0,
+        }
     }
 
     /// The local key of a generation of a slot.
     #[inline]
     pub(crate) fn local(&self, index: u32, generation: u32) -> LocalKey {
-        LocalKey(self.seal(index | LOCAL, generation))
+        LocalKey(((index + 1) << 12 | generation << 1 | 1) ^ self.local_mask)
     }
 
-    /// The key of a type 2 window, with zeros where the consumer's bits go.
-    pub(crate) fn type2(&self, index: u32, generation: u32) -> Key {
-        Key(self.permute(generation << SLOT_BITS | (TYPE2 + index)) << 8)
-    }
-
-    /// What a key names. Every number names something; whether that exists is another question.
+    /// What a number names as a local key.
     #[inline]
-    pub(crate) fn open(&self, key: u32) -> Named {
-        let wide = key >> 8;
-        let name = self.unpermute(wide);
-        let index = name & (LOCAL - 1);
-        if index >= TYPE2 {
-            return Named::Type2 {
-                index: index - TYPE2,
-                generation: name >> SLOT_BITS,
-            };
+    pub(crate) fn open_local(&self, key: LocalKey) -> Option<(u32, u32)> {
+        let name = key.0 ^ self.local_mask;
+        let index = (name >> 12).wrapping_sub(1);
+        (name & 1 != 0 && index < Limits::KEY_SLOTS)
+            .then_some((index, name >> 1 & (GENERATIONS - 1)))
+    }
+
+    /// What a number names, for a refusal and for other slow paths. `is_live` says whether a generation of a slot is.
+    #[cold]
+    pub(crate) fn open(&self, key: u32, is_live: impl Fn(u32, u32) -> bool) -> Named {
+        let local = self.open_local(LocalKey(key));
+        let remote = self.remote.recall(key);
+        let type2 = self.type2.recall(key & !0xff);
+        match (remote, local, type2) {
+            (Some(it), ..) if it.live => Named::Remote {
+                index: it.index,
+                generation: it.generation,
+            },
+            (_, Some((index, generation)), _) if is_live(index, generation) => {
+                Named::Local { index, generation }
+            }
+            (.., Some(it)) if it.live => Named::Type2 {
+                index: it.index,
+                generation: it.generation,
+            },
+            (Some(it), ..) => Named::Remote {
+                index: it.index,
+                generation: it.generation,
+            },
+            (.., Some(it)) => Named::Type2 {
+                index: it.index,
+                generation: it.generation,
+            },
+            _ if key < LOWEST => Named::Nothing,
+            _ if self.was_drawn([key]) => Named::Ended,
+            (_, Some((index, generation)), _) => Named::Local { index, generation },
+            _ => Named::Nothing,
         }
-        let (turn, generation) = (name >> (SLOT_BITS + 1), self.open_low(wide, key as u8));
-        let generation = generation << 3 | turn;
-        if name & LOCAL == 0 {
-            Named::Remote { index, generation }
-        } else {
-            Named::Local { index, generation }
+    }
+
+    /// Whether one of these numbers has been drawn from the present permutation.
+    fn was_drawn<const N: usize>(&self, numbers: [u32; N]) -> bool {
+        let drawn = self.drawn.load(Ordering::Relaxed);
+        let places = match (drawn >> 32) as u32 {
+            0 => self.cipher.decrypt(numbers),
+            epoch => Cipher::new(&self.secrets, epoch).decrypt(numbers),
+        };
+        places.iter().any(|place| *place < drawn as u32)
+    }
+
+    /// Which permutation keys come from at this moment.
+    #[inline]
+    pub(crate) fn permutation(&self) -> u32 {
+        (self.drawn.load(Ordering::Relaxed) >> 32) as u32
+    }
+
+    /// The next number of the permutation.
+    #[inline]
+    fn next(&self, draw: &mut Draw) -> u32 {
+        let drawn = self.drawn.load(Ordering::Relaxed);
+        let place = drawn as usize % BATCH;
+        if place == 0 {
+            self.refill(draw, drawn);
         }
+        self.drawn.store(drawn + 1, Ordering::Relaxed);
+        draw.batch[place]
     }
 
-    #[inline]
-    fn seal(&self, name: u32, generation: u32) -> u32 {
-        let wide = self.permute((generation & 7) << (SLOT_BITS + 1) | name);
-        let [before, after] = self.low_masks(wide);
-        let low = self.low[usize::from((generation >> 3) as u8 ^ before)] ^ after;
-        wide << 8 | u32::from(low)
+    #[cold]
+    fn refill(&self, draw: &mut Draw, drawn: u64) {
+        if drawn as u32 == 0 && drawn > 0 {
+            draw.cipher = Cipher::new(&self.secrets, (drawn >> 32) as u32);
+        }
+        let numbers = std::array::from_fn(|place| drawn as u32 + place as u32);
+        draw.batch = draw.cipher.encrypt(numbers);
     }
 
+    /// A new remote key for a generation of a slot, entered into the table; nothing when there is no room for it.
     #[inline]
-    fn open_low(&self, wide: u32, low: u8) -> u32 {
-        let [before, after] = self.low_masks(wide);
-        u32::from(self.low_inverse[usize::from(low ^ after)] ^ before)
+    pub(crate) fn give_remote(&self, draw: &mut Draw, index: u32, generation: u32) -> Option<Key> {
+        let key = loop {
+            let key = self.next(draw);
+            if key >= LOWEST && !draw.had_prefix(key) && !self.comes_again(key) {
+                break key;
+            }
+        };
+        self.remote
+            .insert(key, index, generation)
+            .then_some(Key(key))
     }
 
+    /// Whether a key of an earlier permutation is this one, and still lives.
     #[inline]
-    fn low_masks(&self, wide: u32) -> [u8; 2] {
-        let mixed = wide.wrapping_mul(self.spread);
-        [(mixed >> 24) as u8, (mixed >> 16) as u8]
+    fn comes_again(&self, key: u32) -> bool {
+        self.drawn.load(Ordering::Relaxed) > 1 << 32 && self.remote.find(key).is_some()
     }
 
-    #[inline]
-    fn permute(&self, name: u32) -> u32 {
-        let [first, second, third] = self.factors;
-        let mut x = (name ^ self.masks[0]).wrapping_mul(first) & WIDE;
-        x = (x ^ x >> 12).wrapping_mul(second) & WIDE;
-        x = (x ^ x >> 12).wrapping_mul(third) & WIDE;
-        x ^ x >> 12 ^ self.masks[1]
+    /// A new key for a generation of a slot of a type 2 window, with zeros in place of the consumer's bits; nothing
+    /// when there is no room for it.
+    #[cold]
+    pub(crate) fn give_type2(&self, draw: &mut Draw, index: u32, generation: u32) -> Option<Key> {
+        let mut tries = 0;
+        let key = loop {
+            let key = self.next(draw) & !0xff;
+            let used = key < LOWEST || draw.had_prefix(key) || self.remote.any_with_prefix(key);
+            tries += 1;
+            if !used && (tries > TRIES || !self.any_was_drawn(key)) {
+                break key;
+            }
+        };
+        draw.note_prefix(key, &self.type2);
+        self.type2
+            .insert(key, index, generation)
+            .then_some(Key(key))
     }
 
-    #[inline]
-    fn unpermute(&self, wide: u32) -> u32 {
-        let [first, second, third] = self.inverses;
-        // `x ^ x >> 12` is its own inverse on 24 bits.
-        let mut x = wide ^ self.masks[1];
-        x = (x ^ x >> 12).wrapping_mul(third) & WIDE;
-        x = (x ^ x >> 12).wrapping_mul(second) & WIDE;
-        (x ^ x >> 12).wrapping_mul(first) & WIDE ^ self.masks[0]
+    /// Whether one of the 256 keys that begin like this one has been handed out, apart from the one draw that it
+    /// comes from.
+    fn any_was_drawn(&self, prefix: u32) -> bool {
+        let keys = |block: u32| {
+            std::array::from_fn::<u32, BATCH, _>(|low| prefix | block << 6 | low as u32)
+        };
+        let drawn = self.drawn.load(Ordering::Relaxed);
+        let cipher = match (drawn >> 32) as u32 {
+            0 => self.cipher.clone(),
+            epoch => Cipher::new(&self.secrets, epoch),
+        };
+        let places = (0..4).flat_map(|block| cipher.decrypt(keys(block)));
+        places.filter(|place| *place < drawn as u32).count() > 1
     }
 }
 
-/// The inverse of an odd number modulo 2^32, by Newton's method: each step doubles the correct bits, and an odd
-/// number is its own inverse modulo 8.
-fn odd_inverse(odd: u32) -> u32 {
-    let mut inverse = odd;
-    for _ in 0..4 {
-        inverse = inverse.wrapping_mul(2u32.wrapping_sub(odd.wrapping_mul(inverse)));
+impl Draw {
+    /// Whether a type 2 window has or had this key.
+    #[inline]
+    fn had_prefix(&self, key: u32) -> bool {
+        let Some(prefixes) = &self.prefixes else {
+            return false;
+        };
+        prefixes[(key >> 14) as usize] >> (key >> 8 & 63) & 1 != 0
     }
-    inverse
-}
 
-/// xoshiro256++, seeded by the secrets.
-pub(crate) struct Random(pub(crate) [u64; 4]);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        let s = &mut self.0;
-        let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
-        let t = s[1] << 17;
-        s[2] ^= s[0];
-        s[3] ^= s[1];
-        s[1] ^= s[2];
-        s[0] ^= s[3];
-        s[2] ^= t;
-        s[3] = s[3].rotate_left(45);
-        // The only state from which nothing random comes is all zeros.
-        if *s == [0; 4] {
-            s[0] = 0x9e37_79b9_7f4a_7c15;
+    /// Notes the key of a type 2 window. When half of them have been had, those of windows that are closed are free
+    /// again.
+    fn note_prefix(&mut self, key: u32, live: &KeyTable) {
+        let prefixes = self
+            .prefixes
+            .get_or_insert_with(|| vec![0; 1 << 18].into_boxed_slice());
+        prefixes[(key >> 14) as usize] |= 1 << (key >> 8 & 63);
+        self.had += 1;
+        if self.had < 1 << 23 {
+            return;
         }
-        result
+        self.had = 0;
+        for key in (0..1u32 << 24).map(|prefix| prefix << 8) {
+            if live.find(key).is_some() {
+                self.had += 1;
+            } else {
+                prefixes[(key >> 14) as usize] &= !(1 << (key >> 8 & 63));
+            }
+        }
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    fn space(seed: u64) -> KeySpace {
-        KeySpace::new(&Secrets([seed, 2, 3, 4]))
+    fn keys(seed: u64) -> (Keys, Draw) {
+        let keys = Keys::new(&Secrets([seed, 2, 3, 4]));
+        let draw = keys.draw();
+        (keys, draw)
     }
 
+    fn none(_: u32, _: u32) -> bool {
+        false
+    }
+
+    #[test]
+    fn keys_open_to_what_they_were_given_for() {
+        let (keys, mut draw) = keys(1);
+        for index in 0..if cfg!(miri) { 40 } else { 4_000 } {
+            let generation = index * 37 % GENERATIONS;
+            let key = keys.give_remote(&mut draw, index, generation).unwrap();
+            let named = Named::Remote { index, generation };
+            assert_eq!(keys.open(key.0, none), named);
+            assert_eq!(keys.remote.find(key.0), Some((index, generation)));
+            keys.remote.end(key.0, index, generation);
+            assert_eq!(keys.remote.find(key.0), None);
+            assert_eq!(keys.open(key.0, none), named);
+        }
+        for index in (0..Limits::KEY_SLOTS)
+            .step_by(9_973)
+            .chain([Limits::KEY_SLOTS - 1])
+        {
+            for generation in [0, 1, 1_000, GENERATIONS - 1] {
+                let key = keys.local(index, generation);
+                assert!(key.0 >= LOWEST);
+                assert_eq!(keys.open_local(key), Some((index, generation)));
+                let named = Named::Local { index, generation };
+                assert_eq!(
+                    keys.open(key.0, |slot, turn| (slot, turn) == (index, generation)),
+                    named
+                );
+            }
+        }
+    }
+
+    /// A key that has ended is never taken for one that never was, also when it is long forgotten what it was of.
     #[test]
     #[cfg_attr(miri, ignore = "many thousand steps")]
-    fn keys_open_to_what_they_were_made_of() {
-        let keys = space(1);
-        for index in (0..TYPE2).step_by(997).chain([TYPE2 - 1]) {
-            for generation in (0..GENERATIONS).step_by(37).chain([GENERATIONS - 1]) {
-                let remote = Named::Remote { index, generation };
-                assert_eq!(keys.open(keys.remote(index, generation).0), remote);
-                let local = Named::Local { index, generation };
-                assert_eq!(keys.open(keys.local(index, generation).0), local);
-            }
-        }
-        for index in (0..Limits::TYPE2_SLOTS).step_by(97) {
-            for generation in 0..TYPE2_GENERATIONS {
-                let key = keys.type2(index, generation);
-                for low in [0, 1, 255] {
-                    let named = keys.open(key.with_consumer_bits(low).0);
-                    assert_eq!(named, Named::Type2 { index, generation });
-                }
-            }
-        }
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "many thousand steps")]
-    fn every_number_below_256_names_nobody() {
-        for seed in 0..50 {
-            let keys = space(seed);
-            for key in 0..256 {
-                let Named::Type2 { index, .. } = keys.open(key) else {
-                    panic!("{key} is a key")
-                };
-                assert_eq!(index, Limits::TYPE2_SLOTS, "{key}");
-            }
-        }
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "16 million steps")]
-    fn the_permutation_is_one() {
-        let keys = space(7);
-        let mut seen = vec![false; 1 << 24];
-        for name in 0..=WIDE {
-            let wide = keys.permute(name);
-            assert!(!std::mem::replace(&mut seen[wide as usize], true));
-            assert_eq!(keys.unpermute(wide), name);
-        }
-    }
-
-    #[test]
-    fn a_slot_never_repeats_a_key() {
-        let keys = space(3);
-        let all: HashSet<u32> = (0..GENERATIONS)
-            .flat_map(|generation| [keys.remote(5, generation).0, keys.local(5, generation).0])
+    fn ended_keys_are_told_from_numbers_that_never_were_keys() {
+        let (keys, mut draw) = keys(1);
+        let given: Vec<u32> = (0..20_000)
+            .map(|_| {
+                let key = keys.give_remote(&mut draw, 3, 4).unwrap();
+                keys.remote.end(key.0, 3, 4);
+                key.0
+            })
             .collect();
-        assert_eq!(all.len(), 2 * GENERATIONS as usize);
-    }
-
-    /// Successive keys, over slots and over generations of a slot, differ by ever other amounts and in about half of
-    /// their bits, as random numbers do.
-    #[test]
-    fn keys_do_not_follow_a_pattern() {
-        let keys = space(9);
-        let over_slots: Vec<u32> = (0..1_000).map(|index| keys.remote(index, 0).0).collect();
-        let over_generations: Vec<u32> = (0..1_000).map(|turn| keys.remote(42, turn).0).collect();
-        for (what, series) in [("slots", over_slots), ("generations", over_generations)] {
-            let steps: HashSet<u32> = series
-                .windows(2)
-                .map(|two| two[1].wrapping_sub(two[0]))
-                .collect();
-            let distances: HashSet<u32> = series.windows(2).map(|two| two[1] ^ two[0]).collect();
-            let flipped: u32 = series
-                .windows(2)
-                .map(|two| (two[1] ^ two[0]).count_ones())
-                .sum();
-            let flipped = flipped as f64 / 999.0;
-            assert!(steps.len() > 700, "{what}: {} different steps", steps.len());
+        let forgotten = given
+            .iter()
+            .filter(|key| keys.remote.recall(**key).is_none());
+        assert!(forgotten.count() > 19_000);
+        for key in &given {
+            let named = keys.open(*key, none);
             assert!(
-                distances.len() > 600,
-                "{what}: {} distances",
-                distances.len()
-            );
-            assert!(
-                (10.0..22.0).contains(&flipped),
-                "{what}: {flipped} bits flip"
+                matches!(named, Named::Ended | Named::Remote { .. }),
+                "{named:?}"
             );
         }
+        let all: HashSet<u32> = given.iter().copied().collect();
+        let others = (LOWEST..)
+            .step_by(214_013)
+            .take(10_000)
+            .filter(|key| !all.contains(key));
+        for key in others {
+            assert!(!matches!(keys.open(key, none), Named::Ended), "{key}");
+        }
+    }
+
+    #[test]
+    fn numbers_below_256_are_no_keys() {
+        let (keys, mut draw) = keys(3);
+        for key in 0..LOWEST {
+            assert_eq!(keys.open(key, none), Named::Nothing);
+        }
+        keys.next(&mut draw);
+        draw.batch[1..6].copy_from_slice(&[0, 7, 255, 256, 300]);
+        let mut give = || keys.give_remote(&mut draw, 1, 1).unwrap().0;
+        assert_eq!([give(), give()], [256, 300]);
+    }
+
+    /// No key of a type 2 window, whatever low bits its consumer chooses, is or was another key; and no key that is
+    /// given out later is one of its.
+    #[test]
+    #[cfg_attr(miri, ignore = "many thousand steps")]
+    fn type_2_windows_share_no_key_with_anything() {
+        let (keys, mut draw) = keys(5);
+        let mut upper = HashSet::new();
+        for round in 0..60_000 {
+            let key = keys.give_remote(&mut draw, 1, 0).unwrap();
+            if round % 2 == 0 {
+                keys.remote.end(key.0, 1, 0);
+            }
+            upper.insert(key.0 >> 8);
+        }
+        let mut windows = HashSet::new();
+        for index in 0..2_000 {
+            let key = keys.give_type2(&mut draw, index, 4).unwrap();
+            assert_eq!(key.consumer_bits(), 0);
+            assert!(!upper.contains(&(key.0 >> 8)), "{key}");
+            assert!(windows.insert(key.0 >> 8), "{key}");
+            for low in [0, 1, 255] {
+                let (named, generation) = (keys.open(key.with_consumer_bits(low).0, none), 4);
+                assert_eq!(named, Named::Type2 { index, generation });
+            }
+        }
+        for _ in 0..100_000 {
+            let key = keys.give_remote(&mut draw, 1, 0).unwrap();
+            assert!(!windows.contains(&(key.0 >> 8)), "{key}");
+            keys.remote.end(key.0, 1, 0);
+        }
+    }
+
+    /// Windows get other keys for as long as there are some, and then those of windows that were closed.
+    #[test]
+    #[cfg_attr(miri, ignore = "millions of steps")]
+    fn prefixes_are_used_again_when_half_of_them_are_used_up() {
+        let (keys, mut draw) = keys(5);
+        let live = keys.give_type2(&mut draw, 1, 1).unwrap().0;
+        let ended = keys.give_type2(&mut draw, 2, 1).unwrap().0;
+        keys.type2.end(ended, 2, 1);
+        assert!(draw.had_prefix(live) && draw.had_prefix(ended));
+        draw.had = (1 << 23) - 1;
+        draw.note_prefix(live, &keys.type2);
+        assert!(draw.had_prefix(live) && !draw.had_prefix(ended));
+        assert_eq!(draw.had, 1);
+    }
+
+    /// After 2^32 keys another permutation begins, which passes over keys that still live.
+    #[test]
+    fn another_permutation_begins_when_all_keys_were_used() {
+        let (keys, mut draw) = keys(6);
+        let first = keys.give_remote(&mut draw, 1, 0).unwrap();
+        keys.drawn.store(1 << 32, Ordering::Relaxed);
+        let next = keys.give_remote(&mut draw, 2, 0).unwrap();
+        assert_ne!(next, first);
+        assert_eq!(next.0, Cipher::new(&keys.secrets, 1).encrypt([0])[0]);
+        draw.batch[1] = first.0;
+        let third = keys.give_remote(&mut draw, 3, 0).unwrap();
+        assert_eq!(third.0, draw.batch[2]);
+        assert_eq!(
+            keys.open(third.0, none),
+            Named::Remote {
+                index: 3,
+                generation: 0
+            }
+        );
+        keys.remote.end(next.0, 2, 0);
+        assert!(keys.was_drawn([next.0]));
     }
 
     #[test]
     fn other_secrets_give_other_keys() {
-        let (one, two) = (space(1), space(2));
-        let same = (0..1_000)
-            .filter(|slot| one.remote(*slot, 0) == two.remote(*slot, 0))
-            .count();
-        assert!(same < 3);
+        let ((one, mut first), (two, mut second)) = (keys(1), keys(2));
+        let same = (0..100).filter(|slot| {
+            one.give_remote(&mut first, *slot, 0) == two.give_remote(&mut second, *slot, 0)
+        });
+        assert_eq!(same.count(), 0);
     }
 }

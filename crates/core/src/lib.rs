@@ -9,7 +9,7 @@
 //! arguments, outputs are values. Checks take no lock; everything that changes the table goes through one
 //! short spin lock.
 //!
-//! Where to look: a right in `access`, a rule that only some APIs have in `rules`, the layout of a key in
+//! Where to look: a right in `access`, a rule that only some APIs have in `rules`, how keys are chosen in
 //! `key`, the decision in `check`, the words of a refusal in `denial`, the life of regions and windows in
 //! `region` and `window`.
 #![forbid(unsafe_code)]
@@ -18,6 +18,7 @@ mod access;
 mod binding;
 mod change;
 mod check;
+mod cipher;
 mod denial;
 mod domain;
 mod entry;
@@ -25,6 +26,7 @@ mod error;
 mod explain;
 mod id;
 mod key;
+mod key_table;
 mod lease;
 mod limits;
 #[cfg(all(test, loom))]

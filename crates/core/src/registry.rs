@@ -310,10 +310,13 @@ impl Protection {
         let claimed = self
             .claim(books, false)
             .ok_or_else(|| reached(Limit::KeySlots, u64::from(self.slots.capacity())))?;
-        let id = RegionId {
-            index: claimed.index(),
-            generation: claimed.generation(),
+        let index = claimed.index();
+        let generation = claimed.generation();
+        let Some(key) = self.give_key(books, &claimed) else {
+            self.give_up(books, false, claimed);
+            return Err(reached(Limit::KeySlots, u64::from(self.slots.capacity())));
         };
+        let id = RegionId { index, generation };
         let mut rights = it.rights;
         if let Some(room) = room {
             room.fill(id);
@@ -332,7 +335,7 @@ impl Protection {
         Ok(Region {
             id,
             local_key: self.keys.local(id.index, id.generation),
-            key: self.keys.remote(id.index, id.generation),
+            key,
             requested,
         })
     }
@@ -377,7 +380,10 @@ impl Protection {
         books.bytes = books.bytes.wrapping_sub(entry.len.load(Ordering::Relaxed));
         books.regions -= 1;
         books.region_went(entry.domain(), rights);
-        let retired = self.slots.retire(region.index, region.generation);
+        let RegionId { index, generation } = region;
+        let key = books.remote_key(index);
+        self.keys.remote.end(key.0, index, generation);
+        let retired = self.slots.retire(index, generation);
         // There is one: it is live, and nobody else retires without the books.
         let busy = retired.and_then(|retired| self.try_put_back(books, false, retired).err());
         Closing::new(self, busy, rights & flag::SHARED != 0)

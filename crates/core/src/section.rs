@@ -13,7 +13,6 @@
 use crate::check::usual;
 use crate::denial::{Ask, NamedKey};
 use crate::entry::Entry;
-use crate::key::Named;
 use crate::lease::{Granted, Held, Lease};
 use crate::sync::{Ordering, fence};
 use crate::table::Protection;
@@ -25,19 +24,19 @@ use std::cell::Cell;
 /// [`Protection::section`].
 #[derive(Debug)]
 pub struct Section {
-    /// What keys that were used lately name, which never changes; a key has one place here.
-    lately: [Cell<Opened>; LATELY],
+    /// Slots of keys that were used lately; a key has one place here.
+    lately: [Cell<Found>; LATELY],
 }
 
 const LATELY: usize = 8;
 
-/// A key, and what it names in a table.
+/// A key and its slot. As long as keys come from the same permutation, a key is never of another.
 #[derive(Clone, Copy, Debug)]
-struct Opened {
-    /// The address of the table's keys.
-    of: usize,
+struct Found {
+    /// Of which table's keys, and from which permutation.
+    of: (usize, u32),
     key: u32,
-    named: Named,
+    slot: (u32, u32),
 }
 
 impl Protection {
@@ -47,10 +46,10 @@ impl Protection {
     /// by, once before the region's memory is anybody else's. Leases given in the section do not outlive the lock's guard.
     #[must_use]
     pub fn section(&self) -> Section {
-        let nothing = Opened {
-            of: 0,
+        let nothing = Found {
+            of: (0, 0),
             key: 0,
-            named: self.keys.open(0),
+            slot: (0, 0),
         };
         Section {
             lately: std::array::from_fn(|_| Cell::new(nothing)),
@@ -72,10 +71,7 @@ impl Protection {
         want: Operation,
     ) -> Result<Lease<'s>, Box<Denial>> {
         let slot = match key {
-            WireKey::Device(device) => match self.open_in(section, device.0) {
-                Named::Remote { index, generation } => Some((index, generation)),
-                Named::Local { .. } | Named::Type2 { .. } => None,
-            },
+            WireKey::Device(device) => self.find_in(section, device.0),
             WireKey::Requested(requested) => self.requested.find(who.domain, requested),
         };
         let ask = Ask::remote(who, key, addr, len, want);
@@ -104,8 +100,8 @@ impl Protection {
     ) -> Result<Lease<'s>, Box<Denial>> {
         let ask = Ask::local(domain, NamedKey::Local(key), addr, len, want);
         if len > 0
-            && let Named::Local { index, generation } = self.open_in(section, key.0)
-            && let Some(lease) = self.look(section, (index, generation), &ask, want.needs(), 0)
+            && let Some(slot) = self.keys.open_local(key)
+            && let Some(lease) = self.look(section, slot, &ask, want.needs(), 0)
         {
             return Ok(lease);
         }
@@ -134,18 +130,18 @@ impl Protection {
         self.check_region(domain, region, addr, len, want).map(drop)
     }
 
-    /// What a key names. Opening one takes as long as all the rest of a check.
+    /// The slot of a live remote key, or of one that was live a while ago.
     #[inline]
-    fn open_in(&self, section: &Section, key: u32) -> Named {
+    fn find_in(&self, section: &Section, key: u32) -> Option<(u32, u32)> {
         let place = &section.lately[key as usize % LATELY];
         let last = place.get();
-        let of = &raw const self.keys as usize;
+        let of = (&raw const self.keys as usize, self.keys.permutation());
         if last.key == key && last.of == of {
-            return last.named;
+            return Some(last.slot);
         }
-        let named = self.keys.open(key);
-        place.set(Opened { of, key, named });
-        named
+        let slot = self.keys.remote.find(key)?;
+        place.set(Found { of, key, slot });
+        Some(slot)
     }
 
     /// The straight path in a section. Everything that it does not grant is decided again, with a pin.

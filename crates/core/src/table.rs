@@ -5,14 +5,14 @@
 //! nothing is called and nothing waits while it is held.
 
 use crate::entry::{Entry, flag};
-use crate::key::{GENERATIONS, KeySpace, Random, Secrets, TYPE2_GENERATIONS};
+use crate::key::{Draw, GENERATIONS, Keys, Named, Secrets, TYPE2_GENERATIONS};
 use crate::requested::Requested;
 use crate::scatter::ScatterLists;
 use crate::sync::{Ordering, fence};
 use crate::window::WindowRecord;
-use crate::{CoreError, DomainChildren, DomainId, Limit, Limits, MemoryKind, RegionId};
+use crate::{CoreError, DomainChildren, DomainId, Key, Limit, Limits, MemoryKind, RegionId};
 use rkey_base::lock::SpinLock;
-use rkey_base::slab::{Claimed, FreeList, Retired, Slab};
+use rkey_base::slab::{Claimed, FreeList, Retired, Slab, State};
 use std::collections::HashMap;
 
 /// Domains, regions, windows and keys of one device, and the decision about every access.
@@ -20,7 +20,7 @@ use std::collections::HashMap;
 /// All methods take `&self` and may be called from any thread.
 pub struct Protection {
     pub(crate) limits: Limits,
-    pub(crate) keys: KeySpace,
+    pub(crate) keys: Keys,
     /// Regions, and windows whose keys the device chooses.
     pub(crate) slots: Slab<Entry>,
     /// Type 2 windows.
@@ -42,8 +42,11 @@ impl std::fmt::Debug for Protection {
 }
 
 /// What only the owner's requests need, under the lock.
-#[derive(Default)]
 pub(crate) struct Books {
+    /// The next keys.
+    draw: Draw,
+    /// The last remote key of each slot that was ever used, by slot.
+    remote_keys: Vec<Key>,
     /// Free slots of both slabs.
     free: FreeList,
     free_type2: FreeList,
@@ -85,16 +88,16 @@ impl Protection {
     /// An empty table. The secrets make its keys unguessable: random numbers that no other table has.
     #[must_use]
     pub fn new(limits: Limits, secrets: Secrets) -> Self {
-        let mut random = Random(secrets.0);
-        random.next();
+        let keys = Keys::new(&secrets);
+        let draw = keys.draw();
         Self {
             limits,
-            keys: KeySpace::new(&secrets),
+            keys,
             slots: Slab::new(limits.key_slots.clamp(1, Limits::KEY_SLOTS)),
             type2: Slab::new(Limits::TYPE2_SLOTS),
             scatter: ScatterLists::default(),
-            requested: Requested::new(random.next()),
-            books: SpinLock::new(Books::default()),
+            requested: Requested::new(secrets.number("requested keys")),
+            books: SpinLock::new(Books::new(draw)),
         }
     }
 
@@ -197,6 +200,55 @@ impl Protection {
         claimed
     }
 
+    /// The remote key of a claimed slot that becomes a region, or a window whose key the device chooses. Nothing when
+    /// there is no room for another key.
+    #[inline]
+    pub(crate) fn give_key(&self, books: &mut Books, claimed: &Claimed<'_, Entry>) -> Option<Key> {
+        let (index, generation) = (claimed.index(), claimed.generation());
+        let key = self.keys.give_remote(&mut books.draw, index, generation)?;
+        let place = index as usize;
+        if place >= books.remote_keys.len() {
+            books.remote_keys.resize(place + 1, Key(0));
+        }
+        books.remote_keys[place] = key;
+        Some(key)
+    }
+
+    /// The key of a claimed slot that becomes a type 2 window. Nothing when there is no room for another key.
+    pub(crate) fn give_type2_key(
+        &self,
+        books: &mut Books,
+        claimed: &Claimed<'_, Entry>,
+    ) -> Option<Key> {
+        let (index, generation) = (claimed.index(), claimed.generation());
+        self.keys.give_type2(&mut books.draw, index, generation)
+    }
+
+    /// Whether a slot of regions is in use under this generation.
+    #[inline]
+    fn is_used(&self, index: u32, generation: u32) -> bool {
+        matches!(self.slots.peek(index), Some((now, state)) if now == generation && state != State::Free)
+    }
+
+    /// What a number names that does not open anything right now.
+    #[cold]
+    pub(crate) fn name(&self, key: u32) -> Named {
+        self.keys
+            .open(key, |index, generation| self.is_used(index, generation))
+    }
+
+    /// Gives a claimed slot free again that comes to nothing.
+    #[cold]
+    pub(crate) fn give_up(&self, books: &mut Books, type2: bool, claimed: Claimed<'_, Entry>) {
+        let (index, generation) = (claimed.index(), claimed.generation());
+        claimed.rights.store(flag::DISABLED, Ordering::Relaxed);
+        claimed.publish();
+        let slab = if type2 { &self.type2 } else { &self.slots };
+        if let Some(retired) = slab.retire(index, generation) {
+            self.put_back(books, type2, retired);
+        }
+    }
+
     /// Gives a retired slot free again, now or when its last user is gone.
     pub(crate) fn put_back(&self, books: &mut Books, type2: bool, retired: Retired<'_, Entry>) {
         if let Err(busy) = self.try_put_back(books, type2, retired) {
@@ -251,6 +303,36 @@ impl Protection {
 }
 
 impl Books {
+    fn new(draw: Draw) -> Self {
+        Self {
+            draw,
+            remote_keys: Vec::new(),
+            free: FreeList::default(),
+            free_type2: FreeList::default(),
+            domains: Vec::new(),
+            free_domains: Vec::new(),
+            open_domains: 0,
+            regions: 0,
+            bytes: 0,
+            windows: Vec::new(),
+            free_windows: Vec::new(),
+            live_windows: 0,
+            bound_type2: 0,
+            endpoints: HashMap::new(),
+            shared: HashMap::new(),
+            orphans: Vec::new(),
+        }
+    }
+
+    /// The remote key of a slot that is in use.
+    #[inline]
+    pub(crate) fn remote_key(&self, index: u32) -> Key {
+        self.remote_keys
+            .get(index as usize)
+            .copied()
+            .unwrap_or(Key(0))
+    }
+
     fn domain(&mut self, domain: DomainId) -> Result<&mut DomainRecord, CoreError> {
         let place = (domain.0 & 0xffff).wrapping_sub(1) as usize;
         match self.domains.get_mut(place) {

@@ -2,6 +2,7 @@
 
 use crate::table::{ALL, over, range, table, table_within};
 use rkey_core::*;
+use std::collections::HashSet;
 
 /// Proves: FI-034, FI-113, FI-I33, FI-I41
 #[test]
@@ -54,35 +55,33 @@ fn requested_keys_are_unique_among_the_live_regions_of_a_domain() {
     );
 }
 
-/// A stale key stays stale for as long as there are other keys to give out: with four slots, for all 8,192 of them.
+/// A stale key stays stale, also when its slot has been used up and begins again: four slots have 8,192 generations.
 #[test]
 #[cfg_attr(miri, ignore = "thousands of registrations")]
-fn keys_repeat_only_when_all_are_used_up() {
+fn remote_keys_do_not_come_again_with_their_slot() {
     let limits = Limits {
         key_slots: 4,
         ..Limits::default()
     };
     let (table, domain) = table_within(limits);
     let ranges = [range(0x1000, 64)];
-    let mut seen = std::collections::HashSet::new();
-    for round in 0..4 * 2048 {
+    let (mut remote, mut local) = (HashSet::new(), HashSet::new());
+    let mut first = None;
+    for round in 0..3 * 4 * 2048 {
         let region = table
             .register(&RegionSpec::new(domain, &ranges, ALL))
             .unwrap();
-        assert!(
-            seen.insert(region.key.0),
-            "{} came again in round {round}",
-            region.key
-        );
-        assert!(
-            seen.insert(region.local_key.0),
-            "{} came again",
-            region.local_key
-        );
+        let key = region.key;
+        assert!(remote.insert(key.0), "{key} came again in round {round}");
+        let again = !local.insert(region.local_key.0);
+        assert_eq!(again, round >= 4 * 2048, "{} in {round}", region.local_key);
         table.close_region(region.id).unwrap().finish().unwrap();
+        let first = *first.get_or_insert(key);
+        let who = over(domain, 1);
+        for key in [first, key] {
+            let asked = table.check_remote(&who, WireKey::Device(key), 0x1000, 8, Operation::Write);
+            let refused = asked.unwrap_err().reason;
+            assert!(matches!(refused, Reason::StaleKey { .. }), "{refused:?}");
+        }
     }
-    let again = table
-        .register(&RegionSpec::new(domain, &ranges, ALL))
-        .unwrap();
-    assert!(seen.contains(&again.key.0));
 }

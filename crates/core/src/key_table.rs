@@ -1,0 +1,257 @@
+//! The live device keys: from a key to its slot, without a lock.
+//!
+//! A hash table of buckets of eight cells, a cache line each. Keys are as good as random, so their own bits choose the
+//! bucket. When a key finds no free cell, a level with four times the cells is added; levels stay where they are, so
+//! that readers never meet a table that moves.
+//!
+//! A cell is one word, so a reader sees a key with its own slot or not at all. What it sees may be out of date: the
+//! caller pins the slot under the generation that it found, which fails if the key has ended meanwhile.
+//!
+//! The cell of a key that has ended keeps what it says until another key needs the room. So a refusal can tell for a
+//! while what the key was of.
+
+use crate::Limits;
+use crate::key::GENERATIONS;
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::OnceLock;
+
+const BUCKET: usize = if cfg!(loom) { 1 } else { 8 };
+const FIRST_LEVEL: usize = if cfg!(loom) { 2 } else { 64 };
+const LEVELS: usize = 9;
+/// A cell that was never used.
+const EMPTY: u64 = 0;
+/// In a cell whose key is live.
+const LIVE: u64 = 1 << 31;
+const INDEX_BITS: u32 = 20;
+
+const _: () = assert!(Limits::KEY_SLOTS <= 1 << INDEX_BITS && GENERATIONS <= 1 << 11);
+
+/// The key (32 bits), `LIVE`, the generation (11) and the slot (20).
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Bucket([AtomicU64; BUCKET]);
+
+/// Keys and their slots. Changes are made by one caller at a time, who holds the protection table's lock.
+pub(crate) struct KeyTable {
+    levels: [OnceLock<Box<[Bucket]>>; LEVELS],
+    /// How many levels there are.
+    grown: AtomicUsize,
+}
+
+/// What the table knows about a key.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Found {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+    /// The key has not ended.
+    pub(crate) live: bool,
+}
+
+#[inline]
+fn word(key: u32, index: u32, generation: u32) -> u64 {
+    u64::from(key) << 32 | LIVE | u64::from(generation << INDEX_BITS | index)
+}
+
+impl KeyTable {
+    pub(crate) fn new() -> Self {
+        Self {
+            levels: [const { OnceLock::new() }; LEVELS],
+            grown: AtomicUsize::new(0),
+        }
+    }
+
+    /// The slot and the generation of a live key.
+    #[inline]
+    pub(crate) fn find(&self, key: u32) -> Option<(u32, u32)> {
+        let (mask, wanted) = (!0 << 32 | LIVE, u64::from(key) << 32 | LIVE);
+        for level in self.levels() {
+            for cell in cells(level, key) {
+                let word = cell.load(Ordering::Relaxed);
+                if word & mask == wanted {
+                    let name = (word & (LIVE - 1)) as u32;
+                    return Some((name & ((1 << INDEX_BITS) - 1), name >> INDEX_BITS));
+                }
+            }
+        }
+        None
+    }
+
+    /// What is known about a key: that it is live, else that it was.
+    #[cold]
+    pub(crate) fn recall(&self, key: u32) -> Option<Found> {
+        if let Some((index, generation)) = self.find(key) {
+            return Some(Found {
+                index,
+                generation,
+                live: true,
+            });
+        }
+        let cells = self.levels().flat_map(|level| cells(level, key));
+        let words = cells.map(|cell| cell.load(Ordering::Relaxed));
+        words
+            .filter(|word| *word != EMPTY && (word >> 32) as u32 == key)
+            .map(|word| {
+                let name = (word & (LIVE - 1)) as u32;
+                Found {
+                    index: name & ((1 << INDEX_BITS) - 1),
+                    generation: name >> INDEX_BITS,
+                    live: word & LIVE != 0,
+                }
+            })
+            .last()
+    }
+
+    /// Whether one of the 256 keys that share these upper 24 bits is live.
+    #[cold]
+    pub(crate) fn any_with_prefix(&self, key: u32) -> bool {
+        self.levels()
+            .flat_map(|level| cells(level, key))
+            .map(|cell| cell.load(Ordering::Relaxed))
+            .any(|word| word & LIVE != 0 && (word >> 40) as u32 == key >> 8)
+    }
+
+    /// Adds a key that is not live. The answer is false when there is no room for it.
+    #[inline]
+    #[must_use]
+    pub(crate) fn insert(&self, key: u32, index: u32, generation: u32) -> bool {
+        let mut ended = None;
+        let mut empty = None;
+        for level in self.levels() {
+            for cell in cells(level, key) {
+                match cell.load(Ordering::Relaxed) {
+                    EMPTY => {
+                        empty = Some(cell);
+                        break;
+                    }
+                    word if word & LIVE == 0 => ended = ended.or(Some(cell)),
+                    _ => {}
+                }
+            }
+            // In the largest level that has room: it is the one where readers look first.
+            if empty.is_some() || ended.is_some() {
+                break;
+            }
+        }
+        match empty.or(ended).or_else(|| self.grow(key)) {
+            Some(cell) => {
+                cell.store(word(key, index, generation), Ordering::Relaxed);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Notes that a key has ended.
+    #[inline]
+    pub(crate) fn end(&self, key: u32, index: u32, generation: u32) {
+        let live = word(key, index, generation);
+        for level in self.levels() {
+            for cell in cells(level, key) {
+                if cell.load(Ordering::Relaxed) == live {
+                    return cell.store(live & !LIVE, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Adds a level, and says where in it a key goes.
+    #[cold]
+    fn grow(&self, key: u32) -> Option<&AtomicU64> {
+        let grown = self.grown.load(Ordering::Relaxed);
+        let level = self.levels.get(grown)?.get_or_init(|| {
+            let buckets = (FIRST_LEVEL << (2 * grown)) / BUCKET;
+            (0..buckets).map(|_| Bucket::default()).collect()
+        });
+        self.grown.store(grown + 1, Ordering::Release);
+        cells(level, key).next()
+    }
+
+    /// The levels, the largest and usually fullest first.
+    #[inline(always)]
+    fn levels(&self) -> impl Iterator<Item = &[Bucket]> {
+        let grown = self.grown.load(Ordering::Acquire);
+        let level = |number: usize| Some(&**self.levels.get(number)?.get()?);
+        (0..grown).rev().map_while(level)
+    }
+}
+
+/// The cells of a level that may be a key's, in the order in which they are tried. The bucket depends on the upper 24
+/// bits only, so that all keys of a type 2 window have the same.
+#[inline(always)]
+fn cells(level: &[Bucket], key: u32) -> impl Iterator<Item = &AtomicU64> {
+    // Levels have a power of two of buckets. Which cell is tried first say bits that choose no bucket.
+    let bucket = &level[(key >> 8) as usize & (level.len() - 1)].0;
+    let first = (key >> 29) as usize;
+    (0..BUCKET).map(move |number| &bucket[(number + first) % BUCKET])
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Secrets;
+    use crate::cipher::Cipher;
+
+    fn keys() -> impl Iterator<Item = u32> {
+        let cipher = Cipher::new(&Secrets([1, 2, 3, 4]), 0);
+        (0..).map(move |number| cipher.encrypt([number])[0])
+    }
+
+    #[test]
+    fn keys_are_found_until_they_end_and_recalled_for_a_while() {
+        let table = KeyTable::new();
+        let count = if cfg!(miri) { 200 } else { 20_000 };
+        let keys: Vec<u32> = keys().take(count).collect();
+        for (index, key) in (0..).zip(&keys) {
+            assert_eq!(table.find(*key), None);
+            assert!(table.insert(*key, index, 7));
+        }
+        for (index, key) in (0..).zip(&keys) {
+            assert_eq!(table.find(*key), Some((index, 7)));
+            assert!(table.any_with_prefix(*key ^ 0xff));
+        }
+        for (index, key) in (0..).zip(&keys).step_by(2) {
+            table.end(*key, index, 6); // another use of the slot
+            assert!(table.find(*key).is_some());
+            table.end(*key, index, 7);
+            assert_eq!(table.find(*key), None);
+            let ended = Found {
+                index,
+                generation: 7,
+                live: false,
+            };
+            assert_eq!(table.recall(*key), Some(ended));
+        }
+        for (index, key) in (0..).zip(&keys).skip(1).step_by(2) {
+            assert_eq!(table.find(*key), Some((index, 7)));
+        }
+        assert_eq!(table.recall(!keys[0]), None);
+        assert!(!table.any_with_prefix(!keys[0]));
+    }
+
+    /// Cells of keys that have ended are used again.
+    #[test]
+    #[cfg_attr(miri, ignore = "many thousand steps")]
+    fn a_table_of_few_live_keys_stays_small() {
+        let table = KeyTable::new();
+        for key in keys().take(100_000) {
+            assert!(table.insert(key, 1, 2));
+            table.end(key, 1, 2);
+        }
+        assert_eq!(table.grown.load(Ordering::Relaxed), 1);
+    }
+
+    /// As many keys as there can be live at once: there is room for all of them.
+    #[test]
+    #[cfg_attr(miri, ignore = "a million steps")]
+    fn there_is_room_for_every_slot() {
+        let table = KeyTable::new();
+        let keys: Vec<u32> = keys().take(Limits::KEY_SLOTS as usize).collect();
+        for (index, key) in (0..).zip(&keys) {
+            assert!(table.insert(*key, index, 2_047));
+        }
+        let found = (0..)
+            .zip(&keys)
+            .filter(|(index, key)| table.find(**key) == Some((*index, 2_047)));
+        assert_eq!(found.count(), keys.len());
+    }
+}

@@ -1,0 +1,239 @@
+//! Whether keys can be foretold from other keys: what an attacker can see, and guesses that are better than chance if
+//! keys follow any of the patterns that keys had before 0.2.
+//!
+//! The same guesser runs against a copy of the key layout of before, so that it is sure to find something where there is
+//! something to be found.
+
+use rkey_base::range::VaRange;
+use rkey_core::*;
+use std::collections::{HashMap, HashSet};
+
+/// The upper 24 bits of a key as they were made before: three multiplications and shifts on 24 bits. The low byte was
+/// the generation of the slot, which had eight values of the upper bits in turn.
+struct Old {
+    mask: u32,
+    factors: [u32; 3],
+}
+
+impl Old {
+    const WIDE: u32 = (1 << 24) - 1;
+
+    fn key(&self, slot: u32, generation: u32) -> u32 {
+        let [first, second, third] = self.factors;
+        let name = (generation & 7) << 21 | slot;
+        let mut x = (name ^ self.mask).wrapping_mul(first) & Self::WIDE;
+        x = (x ^ x >> 12).wrapping_mul(second) & Self::WIDE;
+        x = (x ^ x >> 12).wrapping_mul(third) & Self::WIDE;
+        let wide = x ^ x >> 12;
+        let mixed = wide.wrapping_mul(0x9e37_79b1);
+        wide << 8 | ((generation >> 3) ^ mixed >> 24) & 0xff
+    }
+}
+
+/// The keys that an attacker sees who can have regions registered and closed.
+struct Seen {
+    /// Of regions that all live.
+    side_by_side: Vec<u32>,
+    /// Of regions one after the other, each closed before the next.
+    in_turn: Vec<u32>,
+}
+
+const KEYS: usize = 2_000;
+
+fn seen_before() -> Seen {
+    let old = Old {
+        mask: 0x5a_5a5a,
+        factors: [0x3a_b7c5, 0xc5_1d2f, 0x71_e4a9],
+    };
+    Seen {
+        side_by_side: (0..KEYS as u32).map(|slot| old.key(slot, 0)).collect(),
+        in_turn: (0..KEYS as u32).map(|turn| old.key(3, turn)).collect(),
+    }
+}
+
+fn seen_now(secret: u64) -> Seen {
+    let table = Protection::new(Limits::default(), Secrets([secret, 2, 3, 4]));
+    let domain = table.create_domain().unwrap();
+    let register = || {
+        let ranges = [VaRange::new(0x1000, 64).unwrap()];
+        let region = table.register(&RegionSpec::new(domain, &ranges, Access::all()));
+        region.unwrap()
+    };
+    let side_by_side = (0..KEYS).map(|_| register().key.0).collect();
+    let in_turn = (0..KEYS).map(|_| {
+        let region = register();
+        table.close_region(region.id).unwrap().finish().unwrap();
+        region.key.0
+    });
+    Seen {
+        side_by_side,
+        in_turn: in_turn.collect(),
+    }
+}
+
+/// Guesses for the upper 24 bits of the key that comes after `seen`.
+fn guesses(seen: &[u32]) -> HashSet<u32> {
+    const WIDE: u32 = (1 << 24) - 1;
+    let seen: Vec<u32> = seen.iter().map(|key| key >> 8).collect();
+    let now = seen.len();
+    let mut guesses = HashSet::new();
+    for lag in 1..=16 {
+        let last = seen[now - lag];
+        // It comes again after as many keys as others did.
+        let same = (lag..now).filter(|at| seen[*at] == seen[at - lag]).count();
+        if same > 4 {
+            guesses.insert(last);
+        }
+        // It is as far from an earlier one as others were, by addition or by exclusive or.
+        let (mut steps, mut turns) = (HashMap::new(), HashMap::new());
+        for at in lag..now {
+            let step = seen[at].wrapping_sub(seen[at - lag]) & WIDE;
+            *steps.entry(step).or_insert(0) += 1;
+            *turns.entry(seen[at] ^ seen[at - lag]).or_insert(0) += 1;
+        }
+        let often = |counts: HashMap<u32, u32>| {
+            let often = counts.into_iter().filter(|(_, count)| *count > 1);
+            often.map(|(value, _)| value)
+        };
+        guesses.extend(often(steps).map(|step| last.wrapping_add(step) & WIDE));
+        guesses.extend(often(turns).map(|turn| last ^ turn));
+    }
+    guesses
+}
+
+/// How often the upper 24 bits of a key were among the guesses, of how many keys, and with how many guesses.
+fn luck(keys: &[u32]) -> (usize, usize, usize) {
+    let (mut hits, mut rounds, mut tried) = (0, 0, 0);
+    for now in (1_000..keys.len()).step_by(25) {
+        let guesses = guesses(&keys[..now]);
+        tried += guesses.len();
+        hits += usize::from(guesses.contains(&(keys[now] >> 8)));
+        rounds += 1;
+    }
+    (hits, rounds, tried)
+}
+
+/// How well single bits of a key are foretold by sums of bits of the number of the key and of the two keys before:
+/// the most that the share of correct guesses for a bit differs from one half.
+fn linear(keys: &[u32]) -> f64 {
+    let features = |at: usize| {
+        u128::from(keys[at - 1]) | u128::from(keys[at - 2]) << 32 | (at as u128) << 64 | 1 << 96
+    };
+    let (known, unknown) = (2..1_000, 1_000..keys.len());
+    let mut worst = 0f64;
+    for bit in 0..32 {
+        let value = |at: usize| u128::from(keys[at] >> bit & 1);
+        // Gauss: each row is the features, and the value above them.
+        let mut pivots: Vec<(u32, u128)> = Vec::new();
+        for at in known.clone() {
+            let mut row = features(at) | value(at) << 127;
+            for (place, pivot) in &pivots {
+                if row >> place & 1 != 0 {
+                    row ^= pivot;
+                }
+            }
+            let rest = row & !(1 << 127);
+            if rest != 0 {
+                pivots.push((rest.trailing_zeros(), row));
+            }
+        }
+        let foretold = |at: usize| {
+            let mut row = features(at);
+            for (place, pivot) in &pivots {
+                if row >> place & 1 != 0 {
+                    row ^= pivot;
+                }
+            }
+            row >> 127 == value(at)
+        };
+        let correct = unknown.clone().filter(|at| foretold(*at)).count();
+        worst = worst.max((correct as f64 / unknown.len() as f64 - 0.5).abs());
+    }
+    worst
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "millions of steps")]
+fn the_guesser_foretells_keys_as_they_were_before() {
+    let seen = seen_before();
+    let (hits, rounds, tried) = luck(&seen.in_turn);
+    assert_eq!(hits, rounds, "in turn, {tried} guesses");
+}
+
+/// A thousand keys say nothing of the next: it is not among the guesses, and no bit of it is foretold.
+#[test]
+#[cfg_attr(miri, ignore = "millions of steps")]
+fn a_thousand_keys_say_nothing_of_the_next() {
+    for secret in 0..2 {
+        let seen = seen_now(secret);
+        for (what, keys) in [
+            ("side by side", &seen.side_by_side),
+            ("in turn", &seen.in_turn),
+        ] {
+            let (hits, rounds, tried) = luck(keys);
+            assert_eq!(hits, 0, "{what}: {tried} guesses for {rounds} keys");
+            let all: HashSet<u32> = keys.iter().copied().collect();
+            assert_eq!(all.len(), keys.len(), "{what}");
+            // 1,000 guesses for each bit: five standard deviations.
+            let linear = linear(keys);
+            assert!(linear < 0.08, "{what}: {linear}");
+            let ones: u32 = keys.iter().map(|key| key.count_ones()).sum();
+            let ones = f64::from(ones) / KEYS as f64;
+            assert!((15.6..16.4).contains(&ones), "{what}: {ones} bits are set");
+        }
+    }
+}
+
+/// Somebody who has seen a thousand keys asks for memory by all keys near them, and by those that their differences
+/// lead to: ten million guesses against a hundred live regions, of which chance would make 0.2 succeed.
+#[test]
+#[cfg_attr(miri, ignore = "millions of steps")]
+fn keys_near_those_that_were_seen_open_nothing() {
+    let table = Protection::new(Limits::default(), Secrets([1, 2, 3, 5]));
+    let domain = table.create_domain().unwrap();
+    let register = || {
+        let ranges = [VaRange::new(0x1000, 64).unwrap()];
+        let region = table.register(&RegionSpec::new(domain, &ranges, Access::all()));
+        region.unwrap().key.0
+    };
+    let mut own = Vec::new();
+    let mut others = HashSet::new();
+    for round in 0..1_100 {
+        if round % 11 == 5 {
+            others.insert(register());
+        } else {
+            own.push(register());
+        }
+    }
+    let who = Accessor {
+        domain,
+        qp: 1,
+        peer: None,
+    };
+    let mine: HashSet<u32> = own.iter().copied().collect();
+    let mut tried = 0u32;
+    let mut try_it = |key: u32| {
+        if !mine.contains(&key) {
+            tried += 1;
+            let asked =
+                table.check_remote(&who, WireKey::Device(Key(key)), 0x1000, 8, Operation::Write);
+            assert_eq!(asked.is_ok(), others.contains(&key));
+            assert!(asked.is_err(), "{key:#x} after {tried} guesses");
+        }
+    };
+    for key in &own {
+        (1..=500).for_each(|near| {
+            try_it(key.wrapping_add(near));
+            try_it(key.wrapping_sub(near));
+        });
+        (0..32).for_each(|bit| try_it(key ^ 1 << bit));
+        (1..32).for_each(|turn| try_it(key.rotate_left(turn)));
+    }
+    for (at, key) in own.iter().enumerate() {
+        for two in own.windows(2).skip(at % 7).step_by(7) {
+            try_it(key.wrapping_add(two[1].wrapping_sub(two[0])));
+            try_it(key ^ two[0] ^ two[1]);
+        }
+    }
+    assert!(tried > 1_200_000, "{tried}");
+}
