@@ -106,7 +106,7 @@ pub(crate) fn of_device(error: &DeviceError) -> FiError {
         DeviceError::AddressInUse { .. } => FiError::ADDRINUSE,
         DeviceError::OtherUser { .. } => FiError::PERM,
         DeviceError::TimedOut { .. } => FiError::TIMEDOUT,
-        DeviceError::Handshake(_) => FiError::CONNRESET,
+        DeviceError::Handshake(_) | DeviceError::Version { .. } => FiError::CONNRESET,
         DeviceError::NotConnected { .. } => FiError::NOTCONN,
         DeviceError::Fault { .. } => FiError::FAULT,
         DeviceError::Io { source, .. } => FiError(source.raw_os_error().unwrap_or(libc::EIO)),

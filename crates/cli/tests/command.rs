@@ -378,3 +378,83 @@ fn parent_is_gone(pid: &str) -> bool {
     };
     status.lines().any(|line| line.trim_end() == "PPid:\t1")
 }
+
+/// Set in a process that connects to the test and is killed by it.
+const PEER_OF: &str = "RKEY_TEST_PEER_OF";
+
+/// Not a test of its own: the peer of the test below.
+#[test]
+fn peer_that_is_killed() {
+    if let Ok(address) = std::env::var(PEER_OF) {
+        let device = rkey::Device::open().unwrap();
+        let _peer = device.connect(address.as_str()).unwrap();
+        let _ = std::io::stdin().read_line(&mut String::new());
+    }
+}
+
+/// Beside a queue pair whose peer has exited, its process and program are named.
+#[test]
+fn ls_names_a_peer_that_has_exited() {
+    let device = rkey::Device::open().unwrap();
+    let listener = device.listen("127.0.0.1:0").unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "peer_that_is_killed", "--quiet"])
+        .env(PEER_OF, listener.address().to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _peer = listener.accept_timeout(Duration::from_secs(20)).unwrap();
+    let pid = child.id();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let own = std::process::id().to_string();
+    let wanted = format!("PID {pid} (");
+    let output = run_until(&["ls", &own], |output| {
+        let out = text(&output.stdout);
+        out.contains(&wanted) && out.contains("which has exited")
+    });
+    assert!(output.status.success());
+}
+
+/// Answers at the name of a device as version 2 of the link protocol would: with a refusal of its own version.
+fn old_device() {
+    use rustix::net::{
+        AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind,
+        listen, recv, send, socket_with,
+    };
+    let uid = rustix::process::geteuid().as_raw();
+    let kind = SocketType::SEQPACKET;
+    let listener = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+    let bound = (0x7100u16..0x7200).any(|block| {
+        let name = format!("rkey/1/{uid}/qp/{block:04x}");
+        let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+        bind(&listener, &name).is_ok()
+    });
+    assert!(bound);
+    listen(&listener, 16).unwrap();
+    std::thread::spawn(move || {
+        while let Ok(client) = accept(&listener) {
+            let _ = recv(&client, &mut [0; 8192], RecvFlags::empty());
+            let _ = send(&client, b"rkey\x02\x00\x03\x00no", SendFlags::NOSIGNAL);
+            let _ = recv(&client, &mut [0; 8192], RecvFlags::empty());
+        }
+    });
+}
+
+/// `ls` and `explain` name a process whose device is of another version, instead of leaving it out.
+#[test]
+fn devices_of_other_versions_are_named() {
+    old_device();
+    let pid = std::process::id().to_string();
+    let is_named = |output: &Output| {
+        let text = text(&output.stderr);
+        text.contains("link protocol 2 there, 3 here") && text.contains(&format!("PID {pid} ("))
+    };
+    for words in [&["ls"][..], &["explain"], &["ls", "--json"]] {
+        assert!(run_until(words, is_named).status.success(), "{words:?}");
+    }
+    for words in [["ls", &pid], ["explain", &pid]] {
+        assert!(!run_until(&words, is_named).status.success(), "{words:?}");
+    }
+}

@@ -17,7 +17,7 @@ use rkey_link::{AnyLink, DownReason, Link, NodeId};
 
 use crate::crowd::{self, Allowance, Files, Party};
 use crate::inspect;
-use crate::peers;
+use crate::peers::{self, Departed};
 use crate::reaches::Scope;
 use crate::reactor::Token;
 use crate::shared::Shared;
@@ -32,7 +32,7 @@ const LAST_DRIVES: u32 = 64;
 /// Pauses between two looks at what is left of lost links. A process that is being killed closes its
 /// sockets a moment before it has ended.
 const RESIDUE_PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
-/// Refused links are told of no more often than this.
+/// Refused clients are told of no more often than this.
 const QUIET_TIME: Duration = Duration::from_secs(1);
 /// How long we do not accept when descriptors are used up.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -47,7 +47,7 @@ pub(crate) struct Control {
     paused: Option<(Instant, Vec<u16>)>,
     /// Something is left of lost links: when to look after it again, and the pause after that.
     residue: Option<(Instant, Duration)>,
-    /// When the program was last told that a link was refused.
+    /// When the program was last told that a client was refused.
     refused_at: Option<Instant>,
 }
 
@@ -63,6 +63,8 @@ struct Watched {
     /// The process at the other end: its end shows here also when a child of it keeps the socket.
     process: Arc<PeerProcess>,
     who: Credentials,
+    /// The name of its program.
+    program: Option<String>,
     node: NodeId,
     requester: bool,
     _files: Files,
@@ -191,6 +193,10 @@ impl Control {
             }
             Ok(Step::Done(Greeting::Link(request))) => linked = self.accept_link(shared, request),
             Ok(Step::Done(Greeting::Other(stranger))) => answer(shared, stranger),
+            Err(error @ HandshakeError::Version(_)) => {
+                let who = self.half_open[index].acceptor.credentials();
+                self.tell_of_refusal(who, &error.to_string());
+            }
             Err(error) => tracing::debug!(%error, "dropped a client"),
         }
         self.half_open.remove(index);
@@ -222,16 +228,16 @@ impl Control {
         }
     }
 
-    /// Logs that a link was refused, not more often than somebody wants to read who is flooded.
+    /// Logs that a client was refused, not more often than somebody wants to read who is flooded.
     fn tell_of_refusal(&mut self, who: Credentials, why: &str) {
         let now = Instant::now();
         if self.refused_at.is_some_and(|at| now - at < QUIET_TIME) {
-            tracing::debug!(why, "refused a link");
+            tracing::debug!(why, "refused a client");
             return;
         }
         self.refused_at = Some(now);
         let peer = peers::name_of(who.pid);
-        tracing::warn!(peer, uid = who.uid, "refused a link: {why}");
+        tracing::warn!(peer, uid = who.uid, "refused a client: {why}");
     }
 
     /// Gives a link to the engine and watches its socket. `None`: it cannot be watched, and is dropped.
@@ -260,6 +266,7 @@ impl Control {
             Watched {
                 line,
                 process,
+                program: who.pid.and_then(peers::program),
                 who,
                 node,
                 requester,
@@ -317,6 +324,7 @@ impl Control {
                 break;
             }
         }
+        self.tell_of_exit(shared, id);
         let link = shared.command(|engine| {
             engine
                 .detach(id, reason)
@@ -325,6 +333,34 @@ impl Control {
         self.forget(shared, id);
         if link.is_some() {
             tracing::debug!(?id, %reason, "a link is down");
+        }
+    }
+
+    /// Names a peer that has exited: in the log, and for who looks at the device.
+    fn tell_of_exit(&self, shared: &Shared, id: LinkId) {
+        let Some(watched) = self.links.get(&id) else {
+            return;
+        };
+        let Watched { who, node, .. } = watched;
+        if !watched.process.is_dead() && !who.pid.is_some_and(peers::is_exiting) {
+            return;
+        }
+        let unanswered = shared.command(|engine| match engine.link(id) {
+            Some(AnyLink::Shm(link)) => link.is_requester() && link.has_unacked(),
+            _ => false,
+        });
+        let peer = Departed {
+            node: *node,
+            pid: who.pid,
+            program: watched.program.clone(),
+        };
+        let news = shared.departed.add(peer.clone());
+        if unanswered {
+            tracing::warn!(
+                "the peer {peer} has exited before it answered requests of this process"
+            );
+        } else if news {
+            tracing::info!("the peer {peer} has exited");
         }
     }
 

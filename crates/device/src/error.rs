@@ -128,6 +128,18 @@ pub enum DeviceError {
     /// The peer went away or said something that is not part of the protocol.
     #[error("the connection was not made: {0}")]
     Handshake(&'static str),
+    /// The peer is of another version of rkey.
+    #[error(
+        "the peer speaks version {there} of the {protocol}, this process version {here}: both sides need the same rkey"
+    )]
+    Version {
+        /// Which protocol of rkey.
+        protocol: &'static str,
+        /// The version there.
+        there: u32,
+        /// The version here.
+        here: u32,
+    },
     /// Something did not happen in time.
     #[error("{what} did not happen within {after:?}")]
     TimedOut {

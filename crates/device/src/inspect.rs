@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use rkey_core::Snapshot;
 use rkey_engine::inspect::{CqSnapshot, LinkSnapshot, QpSnapshot, SrqSnapshot};
-use rkey_link::shm::{Control, LocalNode, Step, Stranger};
+use rkey_link::shm::{
+    Control, Credentials, HandshakeError, LocalNode, PROTOCOL_VERSION, Step, Stranger,
+};
 use rkey_link::{AnyLink, NodeId};
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +25,7 @@ use crate::describe::EndpointView;
 use crate::device::{Device, link_config};
 use crate::error::DeviceError;
 use crate::names::{self, Scope};
+use crate::peers::{self, Departed};
 use crate::shared::Shared;
 
 /// What a client says that wants to look.
@@ -66,6 +69,9 @@ pub struct Inspection {
     pub cqs: Vec<CqView>,
     /// Links to other devices and to itself.
     pub links: Vec<LinkView>,
+    /// Processes that have exited, of which queue pairs still name a device as their peer.
+    #[serde(default)]
+    pub departed: Vec<Departed>,
     /// Counters that are bound to regions.
     pub counters: Vec<CounterView>,
     /// Endpoints of a front end; of many only the first ones.
@@ -176,6 +182,36 @@ impl Device {
     }
 }
 
+/// The devices of a host, as far as this process may know of them.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    /// Those that answered.
+    pub devices: Vec<Inspection>,
+    /// Processes whose devices are of another version of rkey.
+    pub other_versions: Vec<OtherVersion>,
+}
+
+/// A process whose device speaks another version of the link protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherVersion {
+    /// The process, if it has a number in our process namespace.
+    pub pid: Option<u32>,
+    /// Its user.
+    pub uid: u32,
+    /// The version that it speaks. Ours is [`rkey_link::shm::PROTOCOL_VERSION`].
+    pub version: u16,
+}
+
+impl std::fmt::Display for OtherVersion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (peer, there) = (peers::name_of(self.pid), self.version);
+        write!(
+            f,
+            "{peer} has a device of another version of rkey: link protocol {there} there, {PROTOCOL_VERSION} here"
+        )
+    }
+}
+
 /// All devices that processes of this user have open in this network namespace (with
 /// `RKEY_SHARE=all`: those that are shared with everyone). Devices that do not answer within a
 /// second (their process is stopped, for example) are left out.
@@ -183,6 +219,14 @@ impl Device {
 /// # Errors
 /// `/proc/net/unix` cannot be read.
 pub fn list_devices(config: &Config) -> Result<Vec<Inspection>, DeviceError> {
+    list_all(config).map(|listing| listing.devices)
+}
+
+/// As [`list_devices`], and the processes whose devices cannot be shown because they are of another version of rkey.
+///
+/// # Errors
+/// As [`list_devices`].
+pub fn list_all(config: &Config) -> Result<Listing, DeviceError> {
     let scope = Scope::of(config.share);
     let blocks = names::claimed_blocks(scope).map_err(DeviceError::io("reading /proc/net/unix"))?;
     let local = LocalNode::new(NodeId::default(), link_config(config))
@@ -200,44 +244,59 @@ pub fn list_devices(config: &Config) -> Result<Vec<Inspection>, DeviceError> {
         .collect();
     let until = Instant::now() + PATIENCE;
     let mut found: Vec<Inspection> = Vec::new();
+    let mut other_versions = Vec::new();
     for (block, stranger) in asked {
         match receive(&stranger, until) {
+            Err(HandshakeError::Version(version)) => {
+                let Credentials { pid, uid, .. } = stranger.credentials();
+                let other = OtherVersion { pid, uid, version };
+                if !other_versions.contains(&other) {
+                    other_versions.push(other);
+                }
+            }
             // A device with several blocks answers on each.
-            Some(inspection) if found.iter().any(|f| f.node == inspection.node) => {}
-            Some(inspection) => found.push(inspection),
-            None => tracing::debug!(block, "no answer"),
+            Ok(Some(inspection)) if found.iter().any(|f| f.node == inspection.node) => {}
+            Ok(Some(inspection)) => found.push(inspection),
+            Ok(None) => tracing::debug!(block, "no answer"),
+            Err(error) => tracing::debug!(block, %error, "no answer"),
         }
     }
     found.sort_by_key(|f| (f.pid, f.node));
-    Ok(found)
+    Ok(Listing {
+        devices: found,
+        other_versions,
+    })
 }
 
-fn receive(stranger: &Stranger, until: Instant) -> Option<Inspection> {
+/// What a device answers; nothing if that is nonsense, or does not come in time.
+fn receive(stranger: &Stranger, until: Instant) -> Result<Option<Inspection>, HandshakeError> {
     loop {
-        match stranger.receive().ok()? {
+        match stranger.receive()? {
             Step::Pending => {
-                if !wait_readable(stranger.as_fd(), Some(until)).ok()? {
-                    return None;
+                if !wait_readable(stranger.as_fd(), Some(until)).unwrap_or(false) {
+                    return Ok(None);
                 }
             }
-            Step::Done(Control { bytes, mut fds }) => {
-                if bytes != ANSWER {
-                    return None;
-                }
-                let file = File::from(fds.pop()?);
-                // Only a file of bounded length: reading a pipe of a stranger could wait for ever.
-                if !file
-                    .metadata()
-                    .is_ok_and(|m| m.is_file() && m.len() <= LONGEST)
-                {
-                    return None;
-                }
-                let mut text = Vec::new();
-                file.take(LONGEST).read_to_end(&mut text).ok()?;
-                return decode(&text);
-            }
+            Step::Done(control) => return Ok(read_answer(control)),
         }
     }
+}
+
+fn read_answer(Control { bytes, mut fds }: Control) -> Option<Inspection> {
+    if bytes != ANSWER {
+        return None;
+    }
+    let file = File::from(fds.pop()?);
+    // Only a file of bounded length: reading a pipe of a stranger could wait for ever.
+    if !file
+        .metadata()
+        .is_ok_and(|m| m.is_file() && m.len() <= LONGEST)
+    {
+        return None;
+    }
+    let mut text = Vec::new();
+    file.take(LONGEST).read_to_end(&mut text).ok()?;
+    decode(&text)
 }
 
 /// An inspection that another process wrote.
@@ -279,6 +338,7 @@ fn inspect(shared: &Shared) -> Inspection {
         (engine.snapshot(), roles, engine.guessers())
     };
     let (endpoints, endpoint_count) = shared.descriptions.ask();
+    let peers = engine.qps.iter().filter_map(|qp| qp.peer).collect();
     let counters = shared.counters.lock();
     Inspection {
         node: shared.node,
@@ -298,6 +358,7 @@ fn inspect(shared: &Shared) -> Inspection {
             .iter()
             .map(|link| view_link(link, &roles))
             .collect(),
+        departed: shared.departed.of(&peers),
         counters: counters
             .iter()
             .map(|(&number, c)| CounterView {

@@ -1,6 +1,76 @@
-//! Other processes, as messages name them.
+//! Other processes, as messages name them, and those that have exited.
 
+use std::collections::{HashSet, VecDeque};
 use std::fs;
+
+use parking_lot::Mutex;
+use rkey_link::NodeId;
+use serde::{Deserialize, Serialize};
+
+/// So many processes that have exited are remembered.
+const REMEMBERED: usize = 256;
+
+/// A process that has exited while it had a link to this device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Departed {
+    /// Its device.
+    pub node: NodeId,
+    /// Its number, if it had one in our process namespace.
+    pub pid: Option<u32>,
+    /// The name of its program, if that was known.
+    pub program: Option<String>,
+}
+
+impl std::fmt::Display for Departed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PID {}", self.pid.unwrap_or(self.node.pid))?;
+        match &self.program {
+            Some(program) => write!(f, " ({program})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The processes that have exited lately.
+#[derive(Debug, Default)]
+pub(crate) struct DepartedPeers(Mutex<VecDeque<Departed>>);
+
+impl DepartedPeers {
+    /// Remembers one; says whether it is news.
+    pub(crate) fn add(&self, one: Departed) -> bool {
+        let mut all = self.0.lock();
+        if all.iter().any(|known| known.node == one.node) {
+            return false;
+        }
+        if all.len() >= REMEMBERED {
+            all.pop_front();
+        }
+        all.push_back(one);
+        true
+    }
+
+    /// Those whose devices are among these.
+    pub(crate) fn of(&self, nodes: &HashSet<NodeId>) -> Vec<Departed> {
+        let all = self.0.lock();
+        let named = all.iter().filter(|one| nodes.contains(&one.node));
+        named.cloned().collect()
+    }
+}
+
+/// Whether a process has ended, or is about to: its descriptors are closed a moment before it has.
+pub(crate) fn is_exiting(pid: u32) -> bool {
+    // include/linux/sched.h
+    const PF_EXITING: u64 = 4;
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return true;
+    };
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let mut fields = fields.split_ascii_whitespace();
+    // Fields 3 and 9 of proc(5).
+    let ended = matches!(fields.next(), Some("Z" | "X"));
+    let flags = fields.nth(5).and_then(|flags| flags.parse::<u64>().ok());
+    ended || flags.is_some_and(|flags| flags & PF_EXITING != 0)
+}
 
 /// The number and the name of a process that is there, for people.
 pub(crate) fn name_of(pid: Option<u32>) -> String {
@@ -51,6 +121,7 @@ mod tests {
         let pid = std::process::id();
         assert!(start_time(pid).is_some_and(|started| started > 0));
         assert_eq!(innermost_pid(pid), Some(pid));
+        assert!(!is_exiting(pid) && is_exiting(u32::MAX));
         assert_eq!(start_time(u32::MAX), None);
         assert_eq!(innermost_pid(u32::MAX), None);
         let name = name_of(Some(pid));

@@ -24,6 +24,7 @@ use crate::groups::Adverts;
 use crate::identities::Identities;
 use crate::lease::Leases;
 use crate::names::Scope;
+use crate::peers::DepartedPeers;
 use crate::progress::ProgressState;
 use crate::queue::CqNotify;
 use crate::reaches::Reaches;
@@ -70,6 +71,7 @@ pub(crate) struct Shared {
     /// What front ends tell of their endpoints.
     pub(crate) descriptions: Descriptions,
     pub(crate) leases: Leases,
+    pub(crate) departed: DepartedPeers,
     pub(crate) identities: Identities,
     /// Peers that reach into our memory by themselves.
     pub(crate) reaches: Reaches,
@@ -160,6 +162,7 @@ impl Shared {
             denials,
             descriptions: Descriptions::default(),
             leases: Leases::default(),
+            departed: DepartedPeers::default(),
             identities: Identities::default(),
             reaches: Reaches::default(),
             channels: Mutex::new(Vec::new()),

@@ -10,7 +10,7 @@ use common::{Peer, Side, command, role, sleep_in_read, until};
 use rkey_device::engine::{
     CompletionFlags, QpAttributes, QpState, QpType, SendRequest, Status, UdAddress, Work,
 };
-use rkey_device::{Device, Qp, QpOptions};
+use rkey_device::{Device, DeviceError, Qp, QpOptions};
 
 const NOWHERE: &str = "127.0.0.1:1";
 
@@ -441,7 +441,9 @@ fn who_answers_is_looked_at_first() {
                 assert_eq!(peer.node, far.device.node());
                 assert_eq!(peer.private_data, b"an answer");
                 assert_eq!(qp.query().unwrap().state, QpState::Reset);
-                welcome.then_some(()).ok_or("not he")
+                welcome
+                    .then_some(())
+                    .ok_or(DeviceError::Handshake("not he"))
             };
             let (find, answer) = (common::LONG, common::LONG);
             let address = listener.local_address();

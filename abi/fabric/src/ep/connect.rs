@@ -4,7 +4,7 @@
 // UNSAFETY: C functions.
 
 use super::header::{Header, Kind};
-use super::hello::Hello;
+use super::hello::{Hello, why_not};
 use super::name::give_name;
 use super::object::EpObject;
 use super::*;
@@ -75,6 +75,12 @@ impl RequestObject {
 /// Reads what a peer says that asks for a connection.
 pub(crate) fn read_request(incoming: Incoming) -> Option<(Request, SocketAddr, Vec<u8>)> {
     let Some(mut hello) = Hello::decode(&incoming.peer().private_data) else {
+        let why = why_not(&incoming.peer().private_data);
+        complain(format_args!(
+            "a connection from process {} was refused: {why}",
+            incoming.peer().pid
+        ));
+        // Words would be taken for data of the program.
         incoming.reject("");
         return None;
     };

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::authorization::{self, Proof};
+use rkey_device::DeviceError;
 use rkey_device::link::NodeId;
 
 /// What one side tells.
@@ -17,6 +18,25 @@ pub(crate) struct Hello {
 
 /// The digit is the version.
 const HELLO: [u8; 3] = *b"fi3";
+
+/// What a peer is told whose hello cannot be read: with our version, whatever its own is.
+pub(super) const NOT_UNDERSTOOD: &str = "the peer there speaks version 3 of the libfabric protocol of rkey, and was asked something else";
+
+/// Why something is not the hello of an endpoint of this version.
+pub(super) fn why_not(bytes: &[u8]) -> DeviceError {
+    let version = |hello: &[u8]| {
+        let digit = hello.strip_prefix(b"fi")?.first()?;
+        char::from(*digit).to_digit(10)
+    };
+    match (version(bytes), version(&HELLO)) {
+        (Some(there), Some(here)) if there != here => DeviceError::Version {
+            protocol: "libfabric protocol of rkey",
+            there,
+            here,
+        },
+        _ => DeviceError::Handshake("the peer is no endpoint of libfabric"),
+    }
+}
 
 impl Hello {
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -92,11 +112,11 @@ impl Endpoint {
         asked: &Hello,
         device: NodeId,
         answer: &[u8],
-    ) -> std::result::Result<Hello, &'static str> {
-        let hello = Hello::decode(answer).ok_or("the peer is no endpoint of libfabric")?;
+    ) -> std::result::Result<Hello, DeviceError> {
+        let hello = Hello::decode(answer).ok_or_else(|| why_not(answer))?;
         let key = &self.group.key;
         let may = authorization::may_answer(key, device, &asked.proof, &hello.proof);
-        self.fits(&hello, may)?;
+        self.fits(&hello, may).map_err(DeviceError::Handshake)?;
         Ok(hello)
     }
 
@@ -131,6 +151,12 @@ mod tests {
             (3, true, hello.proof)
         );
         assert_eq!((back.name, back.data), (hello.name, hello.data));
+        let other = why_not(b"fi2whatever").to_string();
+        assert!(
+            other.contains("version 2") && other.contains("version 3"),
+            "{other}"
+        );
+        assert!(why_not(&bytes[..4]).to_string().contains("no endpoint"));
         for cut in 0..bytes.len() - 3 {
             assert!(Hello::decode(&bytes[..cut]).is_none());
         }

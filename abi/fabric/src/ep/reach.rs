@@ -5,7 +5,7 @@
 //! each side sends on its own.
 
 use super::connection::Way;
-use super::hello::Hello;
+use super::hello::{Hello, NOT_UNDERSTOOD, why_not};
 use super::*;
 use crate::cm::Coming;
 use crate::complaint::complain;
@@ -272,7 +272,12 @@ impl Endpoint {
             return refuse(incoming, "not ready");
         };
         let Some(hello) = Hello::decode(&incoming.peer().private_data) else {
-            return refuse(incoming, "not an endpoint of libfabric");
+            let why = why_not(&incoming.peer().private_data);
+            complain(format_args!(
+                "a connection from process {} was refused: {why}",
+                incoming.peer().pid
+            ));
+            return refuse(incoming, NOT_UNDERSTOOD);
         };
         let port = incoming.local_address().port();
         if let Err(why) = self.admits(&hello, incoming.peer().node, port) {

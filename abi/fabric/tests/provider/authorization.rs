@@ -51,6 +51,29 @@ fn who_answers_without_the_key_is_not_believed() {
     }
 }
 
+/// A peer of another version of the provider is told which version this one is, and named as such on this side.
+#[test]
+fn a_peer_of_another_version_is_named_as_such() {
+    let (side, outsider) = (Side::open(&Wish::default()), Outsider::open());
+    let there = address_of(&name_of(side.ep));
+    let refused = outsider.connect(there, b"fi2 and what version 2 says", 0);
+    let Err(DeviceError::Refused { reason }) = refused.map(drop) else {
+        panic!("it was let in");
+    };
+    assert!(reason.contains("speaks version 3"), "{reason}");
+    // The other way round: one that answers.
+    let number = side.insert(&outsider.name());
+    assert_eq!(post(&side, number), AGAIN, "it is connecting");
+    let incoming = outsider.caller(PATIENCE).unwrap();
+    assert!(
+        outsider
+            .accept(incoming, b"fi2 and what version 2 says", 0)
+            .is_err()
+    );
+    assert_eq!(again(|| post(&side, number)), -(libc::ECONNRESET as isize));
+    assert_eq!(close(side.ep.cast()), 0);
+}
+
 /// What a member shows to somebody who has not got the key does not let that one in elsewhere.
 ///
 /// Proves: FI-119

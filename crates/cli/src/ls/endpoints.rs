@@ -133,7 +133,10 @@ fn short(address: &str) -> &str {
 fn pid(device: &Inspection, peer: &PeerView) -> String {
     let qp = device.qps.iter().find(|qp| Some(qp.qpn) == peer.qpn);
     let node = qp.and_then(|qp| qp.peer);
-    node.map_or_else(String::new, |node| node.pid.to_string())
+    node.map_or_else(String::new, |node| match super::departed(device, node) {
+        Some(peer) => format!("{peer} has exited"),
+        None => node.pid.to_string(),
+    })
 }
 
 #[cfg(test)]

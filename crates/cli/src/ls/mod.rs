@@ -7,7 +7,8 @@ use crate::style;
 use anyhow::Context;
 use clap::Args;
 use comfy_table::Table;
-use rkey_device::{Inspection, list_devices};
+use rkey_device::link::NodeId;
+use rkey_device::{Departed, Inspection, list_all};
 
 /// Arguments of `rkey ls`.
 #[derive(Args, Debug, Clone)]
@@ -57,12 +58,22 @@ fn is_aside(device: &Inspection, all: &[Inspection]) -> bool {
     is_empty(device) && all.iter().any(beside)
 }
 
-/// The devices of this user, or of one process.
+/// The devices of this user, or of one process. Processes whose devices are of another version of rkey are named on
+/// standard error.
 pub(crate) fn find(pid: Option<u32>) -> anyhow::Result<Vec<Inspection>> {
     let config = rkey::Config::from_env()?;
-    let mut devices = list_devices(&config).context("the devices of this host cannot be listed")?;
+    let listing = list_all(&config).context("the devices of this host cannot be listed")?;
+    let (mut devices, others) = (listing.devices, listing.other_versions);
+    for other in others.iter().filter(|_| pid.is_none()) {
+        eprintln!("{other}. The `rkey` command of that version can show it.");
+    }
     if let Some(pid) = pid {
         devices.retain(|device| device.pid == pid);
+        if let Some(other) = others.iter().find(|other| other.pid == Some(pid))
+            && devices.is_empty()
+        {
+            anyhow::bail!("{other}");
+        }
         if devices.is_empty() {
             let error = anyhow::anyhow!("process {pid} has no device open, or does not answer");
             return Err(hinted(
@@ -76,7 +87,9 @@ pub(crate) fn find(pid: Option<u32>) -> anyhow::Result<Vec<Inspection>> {
 
 fn print_all(devices: &[&Inspection]) {
     if devices.is_empty() {
-        println!("No process of this user has a device open (in this network namespace).");
+        println!(
+            "No process of this user has a device open that this version of rkey can show (in this network namespace)."
+        );
         println!("Try `rkey demo` in another terminal.");
         return;
     }
@@ -231,7 +244,10 @@ fn print_one(device: &Inspection) {
     let mut table = style::table(colour, header);
     add(&mut table, &device.qps, |qp| {
         let peer = match (qp.peer_qpn, qp.peer) {
-            (Some(qpn), Some(node)) => format!("{qpn:#x} of pid {}", node.pid),
+            (Some(qpn), Some(node)) => match departed(device, node) {
+                Some(peer) => format!("{qpn:#x} of {peer}, which has exited"),
+                None => format!("{qpn:#x} of pid {}", node.pid),
+            },
             (Some(qpn), None) => format!("{qpn:#x}"),
             (None, _) => "none".to_owned(),
         };
@@ -295,6 +311,11 @@ fn print_one(device: &Inspection) {
         "Denied accesses: {} (`rkey explain {}`)\n",
         device.denied, device.pid
     );
+}
+
+/// The process of a device, if it has exited.
+fn departed(device: &Inspection, node: NodeId) -> Option<&Departed> {
+    device.departed.iter().find(|peer| peer.node == node)
 }
 
 fn is_everything(base: u64, len: u64) -> bool {

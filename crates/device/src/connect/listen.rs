@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -32,6 +33,8 @@ pub struct Listener {
     pub(super) socket: Arc<OwnedFd>,
     pub(super) address: SocketAddr,
     pub(super) half_open: Mutex<Vec<HalfOpen>>,
+    /// The log says already that a client is of another version.
+    pub(super) told_version: AtomicBool,
 }
 
 /// A client that has not said what it wants.
@@ -120,6 +123,19 @@ impl Listener {
                     let HalfOpen { socket, .. } = half_open.remove(index);
                     if let Some(incoming) = self.admit(socket, side) {
                         return Ok(Some(incoming));
+                    }
+                }
+                Err(error @ DeviceError::Version { .. }) => {
+                    let client = half_open.remove(index);
+                    // Our packet tells it our version, whatever else it makes of it.
+                    let words = "the versions of rkey differ".to_owned();
+                    let _ = send(&client.socket, &Packet::Rejected(words));
+                    let pid = peer_credentials(&client.socket)
+                        .ok()
+                        .and_then(|who| who.pid);
+                    let peer = crate::peers::name_of(pid);
+                    if !self.told_version.swap(true, Ordering::Relaxed) {
+                        tracing::warn!(address = %self.address, peer, %error, "a client was dropped");
                     }
                 }
                 Ok(Some(_)) | Err(_) => {

@@ -94,7 +94,7 @@ impl Device {
     /// answers, before anything of that peer's can reach the queue pairs, and may have none of it.
     ///
     /// # Errors
-    /// As there, and [`DeviceError::Handshake`] with what `admit` says.
+    /// As there, and what `admit` says.
     pub fn connect_patiently(
         &self,
         address: SocketAddr,
@@ -102,7 +102,7 @@ impl Device {
         private_data: &[u8],
         find: Duration,
         answer: Duration,
-        admit: impl FnOnce(&Peer) -> Result<(), &'static str>,
+        admit: impl FnOnce(&Peer) -> Result<(), DeviceError>,
     ) -> Result<Peer, DeviceError> {
         let deadline = Deadline::after("the connection", find);
         self.connect_by(address, qps, private_data, deadline, Some(answer), admit)
@@ -115,7 +115,7 @@ impl Device {
         private_data: &[u8],
         mut deadline: Deadline,
         answer: Option<Duration>,
-        admit: impl FnOnce(&Peer) -> Result<(), &'static str>,
+        admit: impl FnOnce(&Peer) -> Result<(), DeviceError>,
     ) -> Result<Peer, DeviceError> {
         self.check()?;
         if !names::is_of_this_host(address.ip()) {
@@ -158,7 +158,7 @@ impl Device {
             qps: side.qps,
             private_data: side.private_data,
         };
-        admit(&peer).map_err(DeviceError::Handshake)?;
+        admit(&peer)?;
         for (ours, theirs) in qps.iter().zip(&peer.qps) {
             ours.connect(peer.node, *theirs)?;
         }

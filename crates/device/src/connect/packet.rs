@@ -14,6 +14,8 @@ use crate::error::DeviceError;
 
 /// The first bytes of every packet; the digit is the version of the protocol.
 const MAGIC: &[u8; 8] = b"rkeyCON1";
+/// How the packets of all versions begin.
+const ANY: &[u8] = b"rkeyCON";
 /// No packet of the protocol is longer.
 const PACKET_MAX: usize = 8192;
 
@@ -62,7 +64,14 @@ pub(super) fn try_receive(socket: &OwnedFd) -> Result<Option<Packet>, DeviceErro
         Ok((_, 0)) | Err(Errno::CONNRESET) => Err(DeviceError::Handshake("the peer went away")),
         Ok((_, len)) => match buffer.get(..len).and_then(decode) {
             Some(packet) => Ok(Some(packet)),
-            None => Err(DeviceError::Handshake("the peer speaks another language")),
+            None => Err(match other_version(&buffer) {
+                Some(there) => DeviceError::Version {
+                    protocol: "connection protocol",
+                    there,
+                    here: version_of(MAGIC).unwrap_or_default(),
+                },
+                None => DeviceError::Handshake("the peer speaks another language"),
+            }),
         },
         Err(Errno::AGAIN | Errno::INTR) => Ok(None),
         Err(error) => Err(DeviceError::io("listening to the peer")(error)),
@@ -81,6 +90,17 @@ pub(super) fn encode(packet: &Packet) -> Vec<u8> {
 pub(super) fn decode(bytes: &[u8]) -> Option<Packet> {
     let (packet, rest) = postcard::take_from_bytes(bytes.strip_prefix(MAGIC)?).ok()?;
     rest.is_empty().then_some(packet)
+}
+
+/// The version of a packet of this protocol, whichever that is.
+fn version_of(bytes: &[u8]) -> Option<u32> {
+    let digit = bytes.strip_prefix(ANY)?.first()?;
+    char::from(*digit).to_digit(10)
+}
+
+/// The same, unless it is ours.
+fn other_version(bytes: &[u8]) -> Option<u32> {
+    version_of(bytes).filter(|there| version_of(MAGIC) != Some(*there))
 }
 
 /// What a peer said, made safe to print.
@@ -126,6 +146,19 @@ mod tests {
             let bytes = encode(&packet);
             assert!(bytes.len() <= PACKET_MAX);
             assert_eq!(decode(&bytes), Some(packet));
+        }
+    }
+
+    #[test]
+    fn other_versions_are_told_from_nonsense() {
+        assert_eq!(other_version(b"rkeyCON2whatever"), Some(2));
+        for none in [
+            &encode(&Packet::Ready)[..],
+            b"rkeyCONx",
+            b"rkeyCON",
+            b"GET /",
+        ] {
+            assert_eq!(other_version(none), None);
         }
     }
 

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 
@@ -68,6 +69,7 @@ impl Reservation {
             socket,
             address: self.address,
             half_open: Mutex::new(Vec::new()),
+            told_version: AtomicBool::new(false),
         })
     }
 }

@@ -141,7 +141,8 @@ impl Acceptor {
             }
             Frame::Known(..) => Err(Malformed::new("a first packet of the wrong kind").into()),
             Frame::OtherVersion(version) => {
-                refuse(socket, "another version of the link protocol");
+                // Its header tells the other side our version.
+                refuse(socket, "the versions of rkey differ");
                 Err(HandshakeError::Version(version))
             }
         }

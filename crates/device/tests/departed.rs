@@ -1,0 +1,43 @@
+//! A peer that has exited is named beside whoever still waits for it.
+
+mod common;
+
+use common::{Peer, Side, role, sleep_in_read, until};
+
+#[test]
+fn a_peer_that_has_exited_is_named() {
+    const TEST: &str = "a_peer_that_has_exited_is_named";
+    if role().is_some() {
+        let side = Side::open();
+        let (_qp, _) = side.connect();
+        return sleep_in_read();
+    }
+    let side = Side::open();
+    let listener = side.listen();
+    let mut peer = Peer::start(TEST, "peer", listener.local_address());
+    let (qp, remote) = side.accept(&listener);
+    side.set(0, 7);
+    let write = rkey_device::engine::Work::Write {
+        remote: remote.at(1),
+        imm: None,
+    };
+    side.run(&qp, write, &[side.sge(0, 8)]);
+    let inspect = || side.device.inspect().unwrap();
+    assert_eq!(inspect().departed, []);
+    let pid = peer.0.id();
+    let program = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
+    peer.kill();
+    until("the news", || !inspect().departed.is_empty());
+    let seen = inspect();
+    let [departed] = &seen.departed[..] else {
+        panic!("{:?}", seen.departed)
+    };
+    assert_eq!(seen.qps[0].peer, Some(departed.node));
+    assert_eq!(
+        departed.to_string(),
+        format!("PID {pid} ({})", program.trim())
+    );
+    // Who waits for nobody is told of nobody.
+    drop(qp);
+    assert_eq!(inspect().departed, []);
+}

@@ -1,0 +1,132 @@
+//! Processes of another version of rkey are named as such, wherever the two meet.
+
+mod common;
+
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use common::{LONG, Side};
+use rkey_device::{Config, DeviceError, list_all};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind,
+    connect, listen, recv, send, socket_with,
+};
+
+fn socket() -> OwnedFd {
+    let kind = SocketType::SEQPACKET;
+    socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+fn uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Listens at an abstract name, and answers each client's first packet with this one; until the process ends.
+fn answer_at(name: &str, packet: &'static [u8]) -> std::io::Result<()> {
+    let listener = socket();
+    bind(
+        &listener,
+        &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
+    )?;
+    listen(&listener, 16)?;
+    std::thread::spawn(move || {
+        while let Ok(client) = accept(&listener) {
+            let _ = recv(&client, &mut [0; 8192], RecvFlags::empty());
+            let _ = send(&client, packet, SendFlags::NOSIGNAL);
+            // Read before the connection is closed.
+            let _ = recv(&client, &mut [0; 8192], RecvFlags::empty());
+        }
+    });
+    Ok(())
+}
+
+/// A device of version 2, as far as it matters: it refuses whatever comes.
+fn old_device() -> u16 {
+    for block in 0x7000u16.. {
+        let name = format!("rkey/1/{}/qp/{block:04x}", uid());
+        match answer_at(&name, b"rkey\x02\x00\x03\x00another version") {
+            Ok(()) => return block,
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("no free block")
+}
+
+/// A device that cannot be shown because of its version is listed with it.
+#[test]
+fn a_device_of_another_version_is_listed_as_such() {
+    old_device();
+    let deadline = Instant::now() + LONG;
+    let own = Some(std::process::id());
+    let found = loop {
+        let listing = list_all(&Config::default()).unwrap();
+        let found = listing.other_versions.into_iter().find(|it| it.pid == own);
+        if let Some(found) = found {
+            break found;
+        }
+        assert!(Instant::now() < deadline, "it is not listed");
+    };
+    assert_eq!((found.uid, found.version), (uid(), 2));
+    let text = found.to_string();
+    assert!(text.contains("link protocol 2 there, 3 here"), "{text}");
+    assert!(
+        text.contains(&format!("PID {}", std::process::id())),
+        "{text}"
+    );
+}
+
+/// Connecting to a listener of another version says so.
+#[test]
+fn a_listener_of_another_version_is_named() {
+    let side = Side::open();
+    let address = side.listen().local_address();
+    let name = format!("rkey/1/{}/listen/{address}", uid());
+    answer_at(&name, b"rkeyCON2 and what else there may be").unwrap();
+    let qp = side.qp();
+    let error = side.device.connect(address, &[&qp], &[], LONG).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            DeviceError::Version {
+                there: 2,
+                here: 1,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let text = error.to_string();
+    assert!(
+        text.contains("version 2") && text.contains("version 1"),
+        "{text}"
+    );
+}
+
+/// A client of another version is answered, so that it can name our version.
+#[test]
+fn a_client_of_another_version_hears_ours() {
+    let side = Side::open();
+    let listener = side.listen();
+    let name = format!("rkey/1/{}/listen/{}", uid(), listener.local_address());
+    let client = socket();
+    connect(
+        &client,
+        &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap(),
+    )
+    .unwrap();
+    send(&client, b"rkeyCON2 hello", SendFlags::NOSIGNAL).unwrap();
+    let none = listener.accept(Some(Duration::from_millis(200)));
+    assert!(
+        matches!(none, Err(DeviceError::TimedOut { .. })),
+        "{none:?}"
+    );
+    let mut answer = [0; 8192];
+    let (_, len) = recv(&client, &mut answer[..], RecvFlags::DONTWAIT).unwrap();
+    assert!(
+        answer[..len].starts_with(b"rkeyCON1"),
+        "{:?}",
+        &answer[..len]
+    );
+}
