@@ -57,6 +57,8 @@ pub(crate) struct Cq {
 #[derive(Default)]
 struct Queue {
     entries: VecDeque<Entry>,
+    /// It was full, and peers wait for answers until it is not.
+    owes: bool,
     /// Data of the last error that was read; the program may look at it until the next read.
     error_data: Vec<u8>,
     /// Where the program has these data, and how much of them.
@@ -88,6 +90,35 @@ impl Cq {
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.count.load(Ordering::Relaxed) >= self.size
+    }
+
+    /// Whether answers to peers have to wait because it is full. They are given when the program has read entries, also
+    /// if that is all that it does.
+    pub(crate) fn holds_answers_back(&self) -> bool {
+        if !self.is_full() {
+            return false;
+        }
+        // Under the lock: whoever reads now finds that they wait, or has made room.
+        let mut queue = self.queue.lock();
+        let full = queue.entries.len() >= self.size;
+        queue.owes |= full;
+        full
+    }
+
+    /// Entries were read. Whether there are answers to give now that there is room for what follows from them.
+    #[inline]
+    fn has_read(&self, queue: &mut Queue) -> bool {
+        self.counted(queue);
+        let due = queue.owes && queue.entries.len() < self.size;
+        queue.owes &= !due;
+        due
+    }
+
+    #[cold]
+    fn give_answers(&self) {
+        for endpoint in &*self.endpoints.all() {
+            endpoint.give_answers();
+        }
     }
 
     /// Entries that the program has not read.

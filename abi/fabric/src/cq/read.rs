@@ -51,7 +51,11 @@ unsafe fn take(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Res
         queue.entries.pop_front();
         taken += 1;
     }
-    cq.counted(&queue);
+    let due = cq.has_read(&mut queue);
+    drop(queue);
+    if due {
+        cq.give_answers();
+    }
     if taken == 0 {
         Err(FiError::AGAIN)
     } else {
@@ -182,7 +186,7 @@ pub(super) unsafe extern "C" fn readerr(
             _ => queue.entries.front().cloned(),
         }
         .ok_or(FiError::AGAIN)?;
-        cq.counted(&queue);
+        let due = cq.has_read(&mut queue);
         let tagged = entry.tagged();
         let source = entry.source;
         let Failure {
@@ -216,6 +220,10 @@ pub(super) unsafe extern "C" fn readerr(
             if cq.domain.version >= version(1, 20) {
                 (*into.cast::<LongCqErrEntry>()).src_addr = source;
             }
+        }
+        drop(queue);
+        if due {
+            cq.give_answers();
         }
         Ok(1)
     })

@@ -161,7 +161,11 @@ impl Endpoint {
 
     #[cold]
     fn pay(&self, live: &Live, state: &mut State, connection: usize) {
-        if live.rx.as_ref().is_some_and(|rx| rx.cq.is_full()) {
+        if live
+            .rx
+            .as_ref()
+            .is_some_and(|rx| rx.cq.holds_answers_back())
+        {
             state.owing = true;
             return;
         }
@@ -205,7 +209,11 @@ impl Endpoint {
         if state.connections[connection].lost {
             return;
         }
-        if live.rx.as_ref().is_some_and(|rx| rx.cq.is_full()) {
+        if live
+            .rx
+            .as_ref()
+            .is_some_and(|rx| rx.cq.holds_answers_back())
+        {
             state.owing = true;
             state.connections[connection].kept += 1;
             state.owed.push((connection, done));
@@ -217,7 +225,11 @@ impl Endpoint {
     /// Gives peers what had to wait for room in the completion queue.
     #[cold]
     pub(super) fn give_back(&self, live: &Live, state: &mut State) {
-        if live.rx.as_ref().is_some_and(|rx| rx.cq.is_full()) {
+        if live
+            .rx
+            .as_ref()
+            .is_some_and(|rx| rx.cq.holds_answers_back())
+        {
             return;
         }
         state.owing = false;
@@ -227,6 +239,17 @@ impl Endpoint {
             if !it.lost && it.debt.is_due() {
                 self.pay(live, state, connection);
             }
+        }
+    }
+
+    /// The program has read entries of a queue that was full: peers get what they wait for, though nobody may look
+    /// for more.
+    #[cold]
+    pub(crate) fn give_answers(&self) {
+        let Some(live) = self.live.get() else { return };
+        let mut state = live.state.lock();
+        if state.owing {
+            self.give_back(live, &mut state);
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod access;
 mod addresses;
+mod asleep;
 mod asynchronous;
 mod atomics;
 mod auth_keys;
