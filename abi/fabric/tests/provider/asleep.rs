@@ -198,10 +198,8 @@ fn programs_that_sleep_are_woken_for_every_message() {
         assert_eq!(code, 0);
         let mut end = End::open(fabric, domain, info, eq);
         // SAFETY: a live handle.
-        assert_eq!(
-            unsafe { ((*(*end.ep).cm).accept)(end.ep, null_mut(), 0) },
-            0
-        );
+        let code = unsafe { ((*(*end.ep).cm).accept)(end.ep, null_mut(), 0) };
+        assert_eq!(code, 0);
         wait_for(eq, Ok(FI_CONNECTED));
         take(eq);
         end.run(wait, false);
