@@ -12,6 +12,7 @@ use crate::cntr::{CntrObject, Counter};
 use crate::cq::CqObject;
 use crate::ep::object::EpObject;
 use crate::ep::shared::SrxObject;
+use crate::ep::stx::StxObject;
 use crate::eq::{Eq, EqObject};
 use crate::errno::{FiError, Result};
 use crate::fabric::{Fabric, FabricObject};
@@ -275,13 +276,7 @@ static OPS: OpsDomain = OpsDomain {
     ),
     cntr_open: crate::cntr::cntr_open,
     poll_open: nosys!(c_int, *mut FidDomain, *mut c_void, *mut *mut c_void),
-    stx_ctx: nosys!(
-        c_int,
-        *mut FidDomain,
-        *mut c_void,
-        *mut *mut c_void,
-        *mut c_void
-    ),
+    stx_ctx: crate::ep::stx::stx_context,
     srx_ctx: crate::ep::shared::srx_context,
     query_atomic,
     query_collective: crate::ep::collective::query,
@@ -383,6 +378,7 @@ fn open_objects(domain: &Arc<Domain>) -> String {
     let all = [
         (open!(EpObject), "endpoint"),
         (open!(SrxObject), "shared receive context"),
+        (open!(StxObject), "shared transmit context"),
         (open!(CqObject), "completion queue"),
         (open!(CntrObject), "counter"),
         (open!(AvObject), "address vector"),

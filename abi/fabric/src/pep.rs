@@ -71,7 +71,7 @@ static OPS: OpsEp = OpsEp {
     size: size_of::<OpsEp>(),
     cancel: nosys!(isize, *mut Fid, *mut c_void),
     getopt,
-    setopt: nosys!(c_int, *mut Fid, c_int, c_int, *const c_void, usize),
+    setopt: crate::ep::options::setopt_passive,
     tx_ctx: nosys!(
         c_int,
         *mut FidEp,

@@ -8,6 +8,7 @@
 
 mod ids;
 mod keys;
+mod names;
 pub(crate) mod set;
 
 pub(crate) use keys::AuthKey;
@@ -20,6 +21,7 @@ use crate::info::text;
 use crate::nosys::{self, nosys};
 use crate::object::{Users, find, object, place, remove, status};
 use crate::sys::*;
+use names::counted_up;
 use parking_lot::{Mutex, RwLock};
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
@@ -27,6 +29,9 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Of the 64 bits of a number so many can name a receive context.
+const RX_CTX_BITS_MAX: c_int = 32;
 
 /// What a program has a handle of.
 #[repr(C)]
@@ -249,8 +254,14 @@ pub(crate) unsafe extern "C" fn av_open(
         // SAFETY: a handle and attributes as the caller promises, or something that is refused.
         let (owner, attr) = unsafe { (find::<DomainObject, _>(domain)?, attr.as_mut()) };
         let attr = attr.ok_or(FiError::INVAL)?;
-        if !attr.name.is_null() || attr.rx_ctx_bits != 0 {
+        // Vectors that processes share have a capability, FI_SHARED_AV.
+        if !attr.name.is_null() {
             return Err(FiError::NOSYS);
+        }
+        // Numbers count from 0, so that these bits are free, and a receive context other than the first
+        // (max_ep_rx_ctx) is nobody's address.
+        if !(0..=RX_CTX_BITS_MAX).contains(&attr.rx_ctx_bits) {
+            return Err(FiError::INVAL);
         }
         if attr.flags & !(FI_COMPLETION | FI_AV_USER_ID) != 0 {
             return Err(FiError::BADFLAGS);
@@ -469,23 +480,6 @@ unsafe extern "C" fn insertsym(
     })
 }
 
-/// A name whose trailing number is larger by `by`: `node7` becomes `node9`, `10.0.0.1` becomes `10.0.0.3`.
-fn counted_up(name: &str, by: usize) -> String {
-    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
-    let digits = &name[stem.len()..];
-    match digits.parse::<u64>() {
-        Ok(number) if by > 0 => {
-            let width = if digits.starts_with('0') {
-                digits.len()
-            } else {
-                0
-            };
-            format!("{stem}{:0width$}", number.saturating_add(by as u64))
-        }
-        _ => name.to_owned(),
-    }
-}
-
 unsafe extern "C" fn remove_numbers(
     av: *mut FidAv,
     numbers: *mut u64,
@@ -582,18 +576,5 @@ unsafe extern "C" fn straddr(
         buf
     } else {
         std::ptr::null()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_count_up() {
-        assert_eq!(counted_up("node07", 3), "node10");
-        assert_eq!(counted_up("10.0.0.1", 2), "10.0.0.3");
-        assert_eq!(counted_up("localhost", 2), "localhost");
-        assert_eq!(counted_up("7471", 0), "7471");
     }
 }

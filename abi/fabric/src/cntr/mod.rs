@@ -3,10 +3,14 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
+mod waiting;
+
+pub(crate) use waiting::trywait;
+
 use crate::attached::Attached;
 use crate::domain::{Domain, DomainObject, number};
 use crate::ep::Endpoint;
-use crate::errno::{FiError, Result};
+use crate::errno::FiError;
 use crate::lenient;
 use crate::nosys::{self, nosys};
 use crate::object::{Users, find, object, place, remove, status};
@@ -18,6 +22,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use waiting::Wait;
 
 /// How long a waiting call sleeps between two looks.
 const NAP: Duration = Duration::from_micros(20);
@@ -60,6 +65,7 @@ pub(crate) struct Counter {
     /// Endpoints (by number) whose accesses by peers count here.
     remote: Mutex<Vec<(u32, Remote)>>,
     waitable: bool,
+    descriptor: Option<Wait>,
     pub(crate) users: Users,
 }
 
@@ -91,6 +97,10 @@ impl Counter {
             .iter()
             .map(|&(number, kind)| kind.of(device.endpoint_counter(number)));
         of_endpoints.fold(of_regions, u64::wrapping_add)
+    }
+
+    fn failures(&self) -> u64 {
+        self.errors.load(Ordering::Acquire)
     }
 
     fn value(&self) -> u64 {
@@ -170,6 +180,7 @@ impl Counter {
 
 static FID_OPS: Ops = Ops {
     close,
+    control: waiting::control,
     ..nosys::OPS
 };
 
@@ -204,10 +215,14 @@ pub(crate) unsafe extern "C" fn cntr_open(
         if flags != 0 {
             return Err(FiError::BADFLAGS);
         }
-        if events != 0 || wait_obj == FI_WAIT_FD {
-            // Completions only, and nobody counts through a descriptor.
+        if events != 0 {
+            // Completions only, not bytes.
             return Err(FiError::NOSYS);
         }
+        let descriptor = match wait_obj {
+            FI_WAIT_FD => Some(Wait::new()?),
+            _ => None,
+        };
         let inner = Counter {
             domain: Arc::clone(&owner.inner),
             value: AtomicU64::new(0),
@@ -216,6 +231,7 @@ pub(crate) unsafe extern "C" fn cntr_open(
             endpoints: Attached::default(),
             remote: Mutex::default(),
             waitable: check_object(wait_obj)?,
+            descriptor,
             users: Users::default(),
         };
         let object = CntrObject {
@@ -252,23 +268,18 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
-/// Counters have no descriptor.
-///
-/// # Safety
-/// A handle, or something that is refused.
-pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<()> {
-    // SAFETY: as the caller promises.
-    unsafe { find::<CntrObject, _>(fid)? };
-    Err(FiError::INVAL)
-}
-
 unsafe extern "C" fn read(cntr: *mut FidCntr) -> u64 {
     // SAFETY: a handle, or something that is refused.
     let Ok(object) = (unsafe { find::<CntrObject, _>(cntr) }) else {
         return 0;
     };
-    object.inner.progress();
-    object.inner.value()
+    let counter = &object.inner;
+    counter.progress();
+    let value = counter.value();
+    if let Some(wait) = &counter.descriptor {
+        wait.tell(value);
+    }
+    value
 }
 
 unsafe extern "C" fn readerr(cntr: *mut FidCntr) -> u64 {
@@ -276,8 +287,13 @@ unsafe extern "C" fn readerr(cntr: *mut FidCntr) -> u64 {
     let Ok(object) = (unsafe { find::<CntrObject, _>(cntr) }) else {
         return 0;
     };
-    object.inner.progress();
-    object.inner.errors.load(Ordering::Acquire)
+    let counter = &object.inner;
+    counter.progress();
+    let errors = counter.failures();
+    if let Some(wait) = &counter.descriptor {
+        wait.tell_errors(errors);
+    }
+    errors
 }
 
 unsafe extern "C" fn add(cntr: *mut FidCntr, value: u64) -> c_int {

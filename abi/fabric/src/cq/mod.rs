@@ -275,6 +275,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
                 // SAFETY: room for a number, as the command asks for.
                 unsafe { crate::object::output(arg.cast(), object) }
             }
+            (FI_GETWAIT, None) => Err(FiError::NODATA),
             _ => Err(FiError::NOSYS),
         }
     })

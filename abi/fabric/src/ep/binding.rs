@@ -12,6 +12,7 @@ use crate::eq::EqObject;
 use crate::lenient;
 use crate::object::{find, input, status};
 use shared::SrxObject;
+use stx::StxObject;
 
 /// `fi_ep_bind`.
 pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
@@ -65,6 +66,25 @@ pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64)
                 }
                 srx.join(ep)?;
                 setup.srx = Some(Arc::clone(srx));
+                Ok(())
+            }
+            FI_CLASS_STX_CTX => {
+                // SAFETY: a handle, or something that is refused.
+                let stx = &unsafe { find::<StxObject, _>(bound)? }.inner;
+                if flags != 0 {
+                    return Err(FiError::BADFLAGS);
+                }
+                if !ep.shares_tx {
+                    tracing::warn!(
+                        "an endpoint takes a shared transmit context if its tx_ctx_cnt is FI_SHARED_CONTEXT"
+                    );
+                    return Err(FiError::INVAL);
+                }
+                if setup.stx.is_some() {
+                    return Err(FiError::BUSY);
+                }
+                stx.join(ep)?;
+                setup.stx = Some(Arc::clone(stx));
                 Ok(())
             }
             FI_CLASS_EQ => {

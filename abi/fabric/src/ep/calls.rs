@@ -4,7 +4,6 @@
 #![allow(unsafe_code)]
 // UNSAFETY: reads lists of the program.
 
-use super::Endpoint;
 use super::deferred::{Buffers, Job, What};
 use super::object::EpObject;
 use super::receive::Wanted;
@@ -103,12 +102,12 @@ impl Envelope {
 }
 
 impl Envelope {
-    /// The message in it.
+    /// The message in it; `usual` are the flags of one whose call has none.
     pub(super) fn message<'a>(
         &self,
         iov: &'a [iovec],
         desc: Descriptors<'a>,
-        ep: &Endpoint,
+        usual: u64,
     ) -> Message<'a> {
         Message {
             iov,
@@ -117,7 +116,7 @@ impl Envelope {
             tag: self.tag,
             data: self.data,
             context: self.context,
-            flags: self.flags.unwrap_or(ep.tx_flags),
+            flags: self.flags.unwrap_or(usual),
             deferred: None,
         }
     }
@@ -173,14 +172,15 @@ pub(super) unsafe fn send_list(
 /// A handle, or something that is refused.
 unsafe fn send(ep: *mut FidEp, iov: &[iovec], desc: Descriptors<'_>, it: Envelope) -> Result<()> {
     // SAFETY: as the caller promises.
-    let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
+    let object = unsafe { find::<EpObject, _>(ep)? };
+    let ep = &object.inner;
     if it.flags() & FI_TRIGGER != 0 {
         let flags = Some(it.flags() & !FI_TRIGGER);
         let what = What::Send(Buffers::copy(iov, desc), Envelope { flags, ..it });
         // SAFETY: with this flag the context is a trigger, as the program promises.
         return unsafe { work::trigger(&ep.domain, it.context, Job::triggered(ep, what)?) };
     }
-    ep.send(&it.message(iov, desc, ep))
+    ep.send(&it.message(iov, desc, object.flags.transmit()))
 }
 
 /// Which messages a receive is for.
@@ -297,7 +297,7 @@ unsafe fn receive(ep: *mut FidEp, iov: &[iovec], desc: Descriptors<'_>, it: Filt
             // SAFETY: with this flag the context is a trigger, as the program promises.
             return unsafe { work::trigger(&ep.domain, it.context, Job::triggered(ep, what)?) };
         }
-        return ep.receive(&it.wanted(iov, desc, ep.rx_flags));
+        return ep.receive(&it.wanted(iov, desc, object.flags.receive()));
     }
     // SAFETY: as the caller promises.
     let srx = &unsafe { find::<SrxObject, _>(ep)? }.inner;

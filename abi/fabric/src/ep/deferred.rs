@@ -219,13 +219,14 @@ impl Job {
     pub(crate) fn run(&self) -> Result<()> {
         let deferred = self.deferred.as_ref();
         match &self.what {
+            // Work that is started later has flags of its own.
             What::Send(buffers, it) => self.ep.send(&Message {
                 deferred,
-                ..it.message(&buffers.pieces, buffers.desc(), &self.ep)
+                ..it.message(&buffers.pieces, buffers.desc(), 0)
             }),
             What::Receive(buffers, it) => self.ep.receive(&receive::Wanted {
                 deferred,
-                ..it.wanted(&buffers.pieces, buffers.desc(), self.ep.rx_flags)
+                ..it.wanted(&buffers.pieces, buffers.desc(), 0)
             }),
             What::Rma {
                 buffers,

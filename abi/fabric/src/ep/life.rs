@@ -42,6 +42,10 @@ impl Endpoint {
         if self.ep_type == FI_EP_MSG && setup.eq.is_none() {
             return Err(unbound(FiError::NOEQ, "event queue"));
         }
+        if self.shares_tx && setup.stx.is_none() {
+            tracing::warn!("the endpoint has to be bound to its shared transmit context");
+            return Err(FiError::OPBADSTATE);
+        }
         if self.shares && setup.srx.is_none() {
             tracing::warn!("the endpoint has to be bound to its shared receive context");
             return Err(FiError::NORX);
@@ -69,6 +73,7 @@ impl Endpoint {
             tx: setup.tx.clone(),
             rx: setup.rx.clone(),
             srx: setup.srx.clone(),
+            stx: setup.stx.clone(),
             av: setup.av.clone(),
             eq: setup.eq.clone(),
             counters: setup.counters.clone().map(settled),
@@ -268,6 +273,11 @@ impl Endpoint {
         self.domain.device.forget_endpoint_counter(self.number);
         if let Some(srx) = &setup.srx {
             srx.part();
+        }
+        if let Some(stx) = &setup.stx {
+            let live = self.live.get();
+            let places = live.map(|live| std::mem::take(&mut live.state.lock().places));
+            stx.part(places.unwrap_or(0));
         }
         if let Some(key) = &setup.auth_key {
             key.users.remove();

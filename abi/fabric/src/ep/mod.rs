@@ -8,7 +8,7 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`object`], [`binding`], [`name`], [`options`] | the handle |
+//! | [`object`], [`binding`], [`name`], [`options`], [`flags`] | the handle, and aliases of it |
 //! | [`life`] | enabling, and the end |
 //! | [`connection`], [`reach`] | peers and connections, made on demand |
 //! | [`post`] | requests to a connection, and what waits for room |
@@ -21,7 +21,7 @@
 //! | [`condemned`] | operations that are over, with memory that a peer may still touch |
 //! | [`send`], [`receive`], [`payload`], [`look`] | messages out; messages in, where they go, looking for them |
 //! | [`direct`] | messages that need no buffer |
-//! | [`shared`] | receives that several endpoints share |
+//! | [`shared`], [`stx`] | receives that several endpoints share, and room to transmit |
 //! | [`announce`] | long messages, which peers read |
 //! | [`progress`] | completions of the device, and what follows from them |
 //! | [`wake`] | what wakes a program that waits |
@@ -48,6 +48,7 @@ pub(crate) mod deferred;
 mod describe;
 mod direct;
 mod elements;
+mod flags;
 pub(crate) mod foreign;
 mod header;
 pub(crate) mod hello;
@@ -58,7 +59,7 @@ mod msg;
 pub(crate) mod name;
 pub(crate) mod object;
 mod operation;
-mod options;
+pub(crate) mod options;
 mod order;
 mod payload;
 mod post;
@@ -68,6 +69,7 @@ mod receive;
 mod rma;
 mod send;
 pub(crate) mod shared;
+pub(crate) mod stx;
 mod tagged;
 mod wake;
 
@@ -78,6 +80,7 @@ use crate::cq::Cq;
 use crate::domain::{Domain, Group};
 use crate::eq::Eq;
 use crate::errno::{FiError, Result};
+use crate::object::Users;
 use crate::place::Place;
 use crate::sys::*;
 use burial::Burial;
@@ -98,8 +101,9 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use stx::Stx;
 
 /// Payloads up to this length travel with their message.
 pub(crate) const EAGER_MAX: usize = 8192;
@@ -138,15 +142,18 @@ pub(crate) struct Endpoint {
     pub(crate) ep_type: c_int,
     /// Its receives are in a shared context.
     shares: bool,
+    /// It transmits through a shared context.
+    shares_tx: bool,
     pub(crate) caps: u64,
-    /// Flags of transfers whose call has none.
-    pub(crate) tx_flags: u64,
-    pub(crate) rx_flags: u64,
     /// The handle, for events.
     pub(crate) handle: AtomicUsize,
     setup: Mutex<Setup>,
     live: OnceLock<Live>,
     min_multi_recv: AtomicUsize,
+    hmem_p2p: AtomicI32,
+    limits: options::Limits,
+    /// Handles beside the first.
+    aliases: Users,
     /// Somebody closes it: its thread ends.
     closing: AtomicBool,
 }
@@ -173,6 +180,7 @@ struct Setup {
     tx: Option<Side>,
     rx: Option<Side>,
     srx: Option<Arc<Srx>>,
+    stx: Option<Arc<Stx>>,
     av: Option<Arc<Av>>,
     eq: Option<Arc<Eq>>,
     counters: [Option<Arc<Counter>>; COUNTERS],
@@ -215,6 +223,8 @@ struct Live {
     rx: Option<Side>,
     /// Where its receives are, if they are shared.
     srx: Option<Arc<Srx>>,
+    /// Where it has its room to transmit, if that is shared.
+    stx: Option<Arc<Stx>>,
     av: Option<Arc<Av>>,
     eq: Option<Arc<Eq>>,
     /// Those of the setup; one may come when the endpoint is live already.
@@ -252,6 +262,8 @@ struct State {
     owed: Vec<(usize, Header)>,
     by_qpn: HashMap<u32, usize, BuildHasherDefault<NumberHasher>>,
     operations: Operations,
+    /// Places that it has in its shared transmit context.
+    places: usize,
     /// What a connected endpoint still has to tell of its own transfers, and of what arrived.
     sends: InOrder<Operation>,
     arrivals: InOrder<Arrival>,
@@ -402,6 +414,7 @@ impl Endpoint {
             return;
         };
         self.advance(live, &mut state);
+        Self::free_shared_places(live, &mut state);
         drop(state);
         live.cq.rest();
     }
@@ -420,6 +433,7 @@ impl Endpoint {
                     return;
                 }
                 self.advance(live, &mut state);
+                Self::free_shared_places(live, &mut state);
             }
             self.domain.work.run();
         }

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
+use super::flags::OpFlags;
 use super::*;
 use crate::domain::{DomainObject, number};
 use crate::info::filter::Hints;
@@ -15,10 +16,35 @@ use std::ffi::c_void;
 /// What a program has a handle of.
 #[repr(C)]
 pub(crate) struct EpObject {
-    fid: UnsafeCell<FidEp>,
+    pub(super) fid: UnsafeCell<FidEp>,
     pub(crate) inner: Arc<Endpoint>,
+    pub(super) flags: OpFlags,
+    /// A handle that `fi_ep_alias` made: closing it ends nothing else.
+    pub(super) is_alias: bool,
 }
 object!(EpObject, FidEp, 65536);
+
+impl EpObject {
+    /// What the program said for it to know the endpoint by.
+    pub(super) fn context(&self) -> *mut c_void {
+        // SAFETY: programs are told not to change a handle while it is in use.
+        unsafe { (*self.fid.get()).fid.context }
+    }
+}
+
+/// The structure of a handle.
+pub(super) fn fid_of(context: *mut c_void) -> UnsafeCell<FidEp> {
+    UnsafeCell::new(FidEp {
+        fid: Fid::new(FI_CLASS_EP, context, &FID_OPS),
+        ops: &OPS,
+        cm: &CM,
+        msg: &msg::OPS,
+        rma: &rma::OPS,
+        tagged: &tagged::OPS,
+        atomic: &atomic::OPS,
+        collective: &collective::OPS,
+    })
+}
 
 static FID_OPS: Ops = Ops {
     close,
@@ -87,8 +113,11 @@ pub(crate) unsafe extern "C" fn endpoint(
             return Err(FiError::INVAL);
         }
         let shares = attr.rx_ctx_cnt == FI_SHARED_CONTEXT;
-        if attr.tx_ctx_cnt > 1 || attr.rx_ctx_cnt > 1 && !shares {
-            return Err(FiError::NOSYS);
+        let shares_tx = attr.tx_ctx_cnt == FI_SHARED_CONTEXT;
+        if attr.tx_ctx_cnt > 1 && !shares_tx || attr.rx_ctx_cnt > 1 && !shares {
+            return Err(FiError::INVAL.because(format_args!(
+                "an endpoint has one context for each direction (max_ep_tx_ctx, max_ep_rx_ctx)"
+            )));
         }
         let auth_key = match owner.inner.version >= version(1, 5) {
             // SAFETY: null or so many bytes, as the program says.
@@ -118,9 +147,8 @@ pub(crate) unsafe extern "C" fn endpoint(
             number: number(),
             ep_type,
             shares,
+            shares_tx,
             caps: if info.caps == 0 { offered } else { info.caps },
-            tx_flags: info.tx.map_or(0, |tx| tx.op_flags),
-            rx_flags: info.rx.map_or(0, |rx| rx.op_flags),
             handle: AtomicUsize::new(0),
             setup: Mutex::new(Setup {
                 place,
@@ -129,20 +157,19 @@ pub(crate) unsafe extern "C" fn endpoint(
             }),
             live: OnceLock::new(),
             min_multi_recv: AtomicUsize::new(MIN_MULTI_RECV),
+            hmem_p2p: AtomicI32::new(FI_HMEM_P2P_ENABLED),
+            limits: options::Limits::of(ep_type),
+            aliases: Users::default(),
             closing: AtomicBool::new(false),
         });
         let object = EpObject {
-            fid: UnsafeCell::new(FidEp {
-                fid: Fid::new(FI_CLASS_EP, context, &FID_OPS),
-                ops: &OPS,
-                cm: &CM,
-                msg: &msg::OPS,
-                rma: &rma::OPS,
-                tagged: &tagged::OPS,
-                atomic: &atomic::OPS,
-                collective: &collective::OPS,
-            }),
+            fid: fid_of(context),
             inner,
+            flags: OpFlags::new(
+                info.tx.map_or(0, |tx| tx.op_flags),
+                info.rx.map_or(0, |rx| rx.op_flags),
+            ),
+            is_alias: false,
         };
         // SAFETY: room for a handle, as the caller promises.
         let placed = unsafe { put(object, ep)? };
@@ -182,21 +209,38 @@ unsafe fn origin(
     Ok((Place::new(source), Some(request)))
 }
 
-unsafe extern "C" fn control(fid: *mut Fid, command: c_int, _: *mut c_void) -> c_int {
+unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
     status(|| {
         // SAFETY: a handle, or something that is refused.
         let object = unsafe { find::<EpObject, _>(fid)? };
         match command {
             FI_ENABLE => object.inner.enable(),
+            // SAFETY: the argument that goes with the command, as the program promises.
+            FI_GETOPSFLAG => unsafe { flags::get(object, arg) },
+            // SAFETY: as above.
+            FI_SETOPSFLAG => unsafe { flags::set(object, arg) },
+            // SAFETY: as above.
+            FI_ALIAS => unsafe { flags::alias(object, arg) },
             _ => Err(FiError::NOSYS),
         }
     })
 }
 
+/// `fi_close`: `-FI_EBUSY` while the endpoint has aliases.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: a handle, or something that is refused.
-        let ep = Arc::clone(&unsafe { find::<EpObject, _>(fid)? }.inner);
+        let object = unsafe { find::<EpObject, _>(fid)? };
+        if object.is_alias {
+            // SAFETY: the program uses the alias no more.
+            unsafe { remove::<EpObject, _>(fid)? }
+                .inner
+                .aliases
+                .remove();
+            return Ok(());
+        }
+        let ep = Arc::clone(&object.inner);
+        ep.aliases.none("aliases of the endpoint")?;
         ep.shut();
         // SAFETY: the program uses the endpoint no more.
         let object = unsafe { remove::<EpObject, _>(fid)? };

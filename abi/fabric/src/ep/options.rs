@@ -1,4 +1,4 @@
-//! Options of an endpoint: `fi_getopt`, `fi_setopt`.
+//! Options of an endpoint: `fi_getopt`, `fi_setopt` (fi_endpoint(3)).
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read and write the program's memory.
@@ -6,23 +6,113 @@
 use super::object::EpObject;
 use super::shared::SrxObject;
 use super::*;
-use crate::info::offer::CM_DATA_SIZE;
+use crate::info::offer::{CM_DATA_SIZE, INJECT_SIZE, MAX_DGRAM_SIZE, MAX_MSG_SIZE};
 use crate::object::{find, status};
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::AtomicI32;
 
 /// The level of options of endpoints.
 const LEVEL: c_int = 0;
+/// An option that is unknown, or that one of this kind does not have, or that cannot be set.
+const NO_SUCH: FiError = FiError(libc::ENOPROTOOPT);
 
-/// The least room for another message, of an endpoint or a shared receive context.
-///
-/// # Safety
-/// A handle, or something that is refused.
-unsafe fn least<'a>(fid: *mut Fid) -> Result<&'a AtomicUsize> {
-    // SAFETY: as the caller promises.
-    unsafe {
-        match find::<EpObject, _>(fid) {
-            Ok(ep) => Ok(&ep.inner.min_multi_recv),
-            Err(_) => Ok(&find::<SrxObject, _>(fid)?.inner.min_multi_recv),
+/// The longest transfers of an endpoint, in bytes, in the order of the options: messages, tagged messages, RMA, atomics,
+/// and each of them injected.
+pub(super) struct Limits {
+    now: [AtomicUsize; 8],
+    most: [usize; 8],
+}
+
+impl Limits {
+    pub(super) const MESSAGE: usize = 0;
+    pub(super) const TAGGED: usize = 1;
+    pub(super) const RMA: usize = 2;
+    pub(super) const ATOMIC: usize = 3;
+    const INJECTED: usize = 4;
+
+    /// Those of a kind of endpoint, until the program sets lower ones.
+    pub(super) fn of(ep_type: c_int) -> Self {
+        let most = match ep_type {
+            FI_EP_DGRAM => {
+                let inject = INJECT_SIZE.min(MAX_DGRAM_SIZE);
+                [MAX_DGRAM_SIZE, 0, 0, 0, inject, 0, 0, 0]
+            }
+            _ => {
+                let atomic = atomic::BYTES_MAX;
+                let all = [MAX_MSG_SIZE, MAX_MSG_SIZE, MAX_MSG_SIZE, atomic];
+                let injected = all.map(|most| most.min(INJECT_SIZE));
+                let [a, b, c, d] = all;
+                let [e, f, g, h] = injected;
+                [a, b, c, d, e, f, g, h]
+            }
+        };
+        Self {
+            now: most.map(AtomicUsize::new),
+            most,
+        }
+    }
+
+    /// The place of an option.
+    fn place(option: c_int) -> Option<usize> {
+        let place = option.checked_sub(FI_OPT_MAX_MSG_SIZE)?;
+        usize::try_from(place).ok().filter(|&place| place < 8)
+    }
+
+    /// `FI_EMSGSIZE` if a transfer of this kind is longer than the program or the endpoint allows.
+    #[inline]
+    pub(super) fn check(&self, kind: usize, flags: u64, len: usize) -> Result<()> {
+        let whole = self.now[kind].load(Ordering::Relaxed);
+        if len > whole {
+            return Err(too_long("a transfer", whole));
+        }
+        if flags & FI_INJECT != 0 {
+            let injected = self.now[kind + Self::INJECTED].load(Ordering::Relaxed);
+            if len > injected {
+                return Err(too_long("an injected transfer", injected));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+fn too_long(what: &str, most: usize) -> FiError {
+    FiError::MSGSIZE.because(format_args!(
+        "{what} of this kind has {most} B at most at this endpoint (inject_size, max_msg_size, fi_setopt)"
+    ))
+}
+
+/// What has options beside passive endpoints.
+enum Target<'a> {
+    Endpoint(&'a Endpoint),
+    Shared(&'a Srx),
+}
+
+impl<'a> Target<'a> {
+    /// # Safety
+    /// A handle, or something that is refused.
+    unsafe fn find(fid: *mut Fid) -> Result<Self> {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match find::<EpObject, _>(fid) {
+                Ok(ep) => Ok(Self::Endpoint(&ep.inner)),
+                Err(_) => Ok(Self::Shared(&find::<SrxObject, _>(fid)?.inner)),
+            }
+        }
+    }
+
+    /// The least room for another message.
+    fn min_multi_recv(&self) -> &'a AtomicUsize {
+        match self {
+            Self::Endpoint(ep) => &ep.min_multi_recv,
+            Self::Shared(srx) => &srx.min_multi_recv,
+        }
+    }
+
+    fn endpoint(&self) -> Result<&'a Endpoint> {
+        match self {
+            Self::Endpoint(ep) => Ok(ep),
+            Self::Shared(_) => Err(NO_SUCH),
         }
     }
 }
@@ -36,25 +126,66 @@ pub(super) unsafe extern "C" fn getopt(
 ) -> c_int {
     status(|| {
         // SAFETY: a handle, or something that is refused.
-        let min_multi_recv = unsafe { least(fid)? };
-        if level != LEVEL || len.is_null() {
-            return Err(FiError::INVAL);
+        let target = unsafe { Target::find(fid)? };
+        if level != LEVEL {
+            return Err(NO_SUCH);
         }
         let number = match option {
-            FI_OPT_MIN_MULTI_RECV => min_multi_recv.load(Ordering::Relaxed),
-            FI_OPT_CM_DATA_SIZE => CM_DATA_SIZE,
-            _ => return Err(FiError(libc::ENOPROTOOPT)),
-        };
-        // SAFETY: not null, so it is a number; room for so many bytes, as it says.
-        unsafe {
-            if *len < size_of::<usize>() || value.is_null() {
-                return Err(FiError::TOOSMALL);
+            FI_OPT_MIN_MULTI_RECV => target.min_multi_recv().load(Ordering::Relaxed),
+            FI_OPT_CM_DATA_SIZE => {
+                target.endpoint()?;
+                CM_DATA_SIZE
             }
-            *len = size_of::<usize>();
-            value.cast::<usize>().write_unaligned(number);
-        }
-        Ok(())
+            FI_OPT_FI_HMEM_P2P => {
+                let wish = target.endpoint()?.hmem_p2p.load(Ordering::Relaxed);
+                // SAFETY: a length and so much room, as the program says.
+                return unsafe { give(wish, value, len) };
+            }
+            // No device triggers operations here.
+            FI_OPT_XPU_TRIGGER => {
+                target.endpoint()?;
+                return Err(FiError::OPNOTSUPP);
+            }
+            _ => {
+                let limits = &target.endpoint()?.limits;
+                let place = Limits::place(option).ok_or(NO_SUCH)?;
+                limits.now[place].load(Ordering::Relaxed)
+            }
+        };
+        // SAFETY: a length and so much room, as the program says.
+        unsafe { give(number, value, len) }
     })
+}
+
+/// Gives the value of an option; `FI_ETOOSMALL`, and its length, if there is no room for it.
+///
+/// # Safety
+/// `len` is null or a number, and `value` null or room for so many bytes.
+unsafe fn give<T>(it: T, value: *mut c_void, len: *mut usize) -> Result<()> {
+    if len.is_null() {
+        return Err(FiError::INVAL);
+    }
+    // SAFETY: not null, so it is a number; room for so many bytes, as it says.
+    unsafe {
+        let room = len.replace(size_of::<T>());
+        if room < size_of::<T>() || value.is_null() {
+            return Err(FiError::TOOSMALL);
+        }
+        value.cast::<T>().write_unaligned(it);
+    }
+    Ok(())
+}
+
+/// The value of an option; `FI_EINVAL` if it has another length.
+///
+/// # Safety
+/// So many bytes, or null.
+unsafe fn take<T>(value: *const c_void, len: usize) -> Result<T> {
+    if value.is_null() || len != size_of::<T>() {
+        return Err(FiError::INVAL);
+    }
+    // SAFETY: as many bytes as there have to be, as the caller promises.
+    Ok(unsafe { value.cast::<T>().read_unaligned() })
 }
 
 pub(super) unsafe extern "C" fn setopt(
@@ -66,28 +197,112 @@ pub(super) unsafe extern "C" fn setopt(
 ) -> c_int {
     status(|| {
         // SAFETY: a handle, or something that is refused.
-        let min_multi_recv = unsafe { least(fid)? };
-        if level != LEVEL || value.is_null() {
-            return Err(FiError::INVAL);
+        let target = unsafe { Target::find(fid)? };
+        if level != LEVEL {
+            return Err(NO_SUCH);
         }
-        match option {
-            FI_OPT_MIN_MULTI_RECV if len == size_of::<usize>() => {
-                // SAFETY: so many bytes, as the program says.
-                let least = unsafe { value.cast::<usize>().read_unaligned() };
-                min_multi_recv.store(least, Ordering::Relaxed);
-                Ok(())
-            }
-            FI_OPT_FI_HMEM_P2P if len == size_of::<c_int>() => {
-                // SAFETY: so many bytes, as the program says.
-                let wish = unsafe { value.cast::<c_int>().read_unaligned() };
-                // FI-I27: there is no device whose memory could be reached without a copy.
-                match wish {
-                    FI_HMEM_P2P_ENABLED | FI_HMEM_P2P_DISABLED => Ok(()),
-                    _ => Err(FiError::OPNOTSUPP),
+        // SAFETY: so many bytes, as the program says.
+        unsafe {
+            match option {
+                FI_OPT_MIN_MULTI_RECV => {
+                    let least = take(value, len)?;
+                    target.min_multi_recv().store(least, Ordering::Relaxed);
+                    Ok(())
+                }
+                FI_OPT_FI_HMEM_P2P => set_p2p(&target.endpoint()?.hmem_p2p, take(value, len)?),
+                FI_OPT_CUDA_API_PERMITTED => {
+                    target.endpoint()?;
+                    // A C boolean: one byte. Whatever it says, the CUDA API is never called.
+                    take::<u8>(value, len)?;
+                    if is_cuda_there() {
+                        Ok(())
+                    } else {
+                        Err(FiError::INVAL.because(format_args!("there is no CUDA here")))
+                    }
+                }
+                FI_OPT_SHARED_MEMORY_PERMITTED => {
+                    target.endpoint()?;
+                    match take::<u8>(value, len)? {
+                        0 => Err(FiError::OPNOTSUPP
+                            .because(format_args!("peers are reached through shared memory only"))),
+                        _ => Ok(()),
+                    }
+                }
+                _ => {
+                    let limits = &target.endpoint()?.limits;
+                    let place = Limits::place(option).ok_or(NO_SUCH)?;
+                    let wish = take::<usize>(value, len)?;
+                    if wish > limits.most[place] {
+                        return Err(FiError::INVAL);
+                    }
+                    limits.now[place].store(wish, Ordering::Relaxed);
+                    Ok(())
                 }
             }
-            FI_OPT_MIN_MULTI_RECV | FI_OPT_FI_HMEM_P2P => Err(FiError::INVAL),
-            _ => Err(FiError(libc::ENOPROTOOPT)),
         }
     })
+}
+
+/// FI-I27: there is no device whose memory could be reached without a copy.
+fn set_p2p(place: &AtomicI32, wish: c_int) -> Result<()> {
+    match wish {
+        FI_HMEM_P2P_ENABLED | FI_HMEM_P2P_PREFERRED | FI_HMEM_P2P_DISABLED => {
+            place.store(wish, Ordering::Relaxed);
+            Ok(())
+        }
+        _ => Err(FiError::OPNOTSUPP),
+    }
+}
+
+/// Whether the library of CUDA is there, and a device (fi_endpoint(3), `FI_OPT_CUDA_API_PERMITTED`).
+fn is_cuda_there() -> bool {
+    const LIBRARY: &CStr = c"libcuda.so.1";
+    if !std::path::Path::new("/dev/nvidiactl").exists() {
+        return false;
+    }
+    // SAFETY: a C string. The library is the driver's, which programs with CUDA have loaded; none of it is called.
+    unsafe {
+        let library = libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL);
+        !library.is_null() && libc::dlclose(library) == 0
+    }
+}
+
+/// `fi_setopt` of a passive endpoint, which has one option, and that is read only.
+pub(crate) unsafe extern "C" fn setopt_passive(
+    _: *mut Fid,
+    _: c_int,
+    _: c_int,
+    _: *const c_void,
+    _: usize,
+) -> c_int {
+    NO_SUCH.code()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_at_their_options() {
+        assert_eq!(Limits::place(FI_OPT_MAX_MSG_SIZE), Some(Limits::MESSAGE));
+        assert_eq!(Limits::place(FI_OPT_MAX_ATOMIC_SIZE), Some(Limits::ATOMIC));
+        let injected = Limits::place(FI_OPT_INJECT_MSG_SIZE);
+        assert_eq!(injected, Some(Limits::INJECTED));
+        assert_eq!(Limits::place(FI_OPT_INJECT_ATOMIC_SIZE), Some(7));
+        for other in [FI_OPT_SHARED_MEMORY_PERMITTED, 20, c_int::MAX, c_int::MIN] {
+            assert_eq!(Limits::place(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn what_is_injected_has_a_limit_of_its_own() {
+        let limits = Limits::of(FI_EP_RDM);
+        assert!(limits.check(Limits::RMA, 0, INJECT_SIZE + 1).is_ok());
+        assert!(limits.check(Limits::RMA, FI_INJECT, INJECT_SIZE).is_ok());
+        let error = limits.check(Limits::RMA, FI_INJECT, INJECT_SIZE + 1);
+        assert_eq!(error, Err(FiError::MSGSIZE));
+        let datagrams = Limits::of(FI_EP_DGRAM);
+        let error = datagrams.check(Limits::MESSAGE, 0, MAX_DGRAM_SIZE + 1);
+        assert_eq!(error, Err(FiError::MSGSIZE));
+    }
 }

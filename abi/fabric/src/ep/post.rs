@@ -103,6 +103,23 @@ impl Endpoint {
         requests: u32,
         report: bool,
     ) -> Result<()> {
+        self.find_room(live, state, connection, requests, report)?;
+        match &live.stx {
+            None => Ok(()),
+            Some(stx) => self.take_shared_place(live, state, stx, connection),
+        }
+    }
+
+    /// The same without regard to a shared transmit context.
+    #[inline]
+    fn find_room(
+        &self,
+        live: &Live,
+        state: &mut State,
+        connection: usize,
+        requests: u32,
+        report: bool,
+    ) -> Result<()> {
         if state.operations.len() < OPERATIONS_MAX
             && Self::check_room(state, connection, requests).is_ok()
         {

@@ -7,9 +7,10 @@ use super::deferred::Deferred;
 use super::elements::elements;
 use super::header::{Header, Kind, MAX_LEN};
 use super::operation::{Form, Hold, Operation, Plain, What};
+use super::options::Limits;
 use super::*;
 use crate::cq::Entry;
-use crate::info::offer::{INJECT_SIZE, MAX_DGRAM_SIZE, MAX_MSG_SIZE};
+use crate::info::offer::MAX_MSG_SIZE;
 use libc::iovec;
 use rkey_device::base::memory::Memory;
 use rkey_device::core::LocalUse;
@@ -81,15 +82,6 @@ fn too_long(what: &str, most: usize) -> FiError {
     FiError::MSGSIZE.because(format_args!("{what} has {most} B at most"))
 }
 
-/// `FI_EMSGSIZE` if a transfer with these flags is injected, and has too many bytes for that.
-#[inline]
-pub(super) fn check_inject(flags: u64, len: usize) -> Result<()> {
-    if flags & FI_INJECT != 0 && len > INJECT_SIZE {
-        return Err(too_long("what is injected (inject_size)", INJECT_SIZE));
-    }
-    Ok(())
-}
-
 impl Endpoint {
     /// Whether an operation with these flags reports its success.
     #[inline]
@@ -138,19 +130,16 @@ impl Endpoint {
         )?;
         let live = self.live()?;
         let len = total(message.iov)?;
-        if self.ep_type == FI_EP_DGRAM && len > MAX_DGRAM_SIZE {
-            return Err(too_long("a datagram", MAX_DGRAM_SIZE));
-        }
+        let (kind, limit) = match message.tag {
+            Some(_) => (FI_TAGGED, Limits::TAGGED),
+            None => (FI_MSG, Limits::MESSAGE),
+        };
+        self.limits.check(limit, message.flags, len)?;
         let inject = message.flags & FI_INJECT != 0;
-        check_inject(message.flags, len)?;
         // What is copied here and now needs no registration (fi_msg(3)); with descriptors it is checked anyway.
         let sges = match inject {
             true => Sges::new(),
             false => self.elements(message.iov, message.desc, LocalUse::Send)?,
-        };
-        let kind = match message.tag {
-            Some(_) => FI_TAGGED,
-            None => FI_MSG,
         };
         let header = Header {
             tagged: message.tag.is_some(),

@@ -176,11 +176,9 @@ fn endpoint(ep: &mut EpAttr, offer: &Offer) -> Result<()> {
     ep.max_order_raw_size = longest;
     ep.max_order_waw_size = longest;
     ep.mem_tag_format = u64::MAX;
-    ep.tx_ctx_cnt = 1;
-    ep.rx_ctx_cnt = match offer.shares {
-        true => FI_SHARED_CONTEXT,
-        false => 1,
-    };
+    let count = |shares| if shares { FI_SHARED_CONTEXT } else { 1 };
+    ep.tx_ctx_cnt = count(offer.shares_tx);
+    ep.rx_ctx_cnt = count(offer.shares);
     if !offer.auth_key.is_empty() {
         ep.auth_key = bytes(&offer.auth_key)?.cast();
         ep.auth_key_size = offer.auth_key.len();
@@ -204,6 +202,7 @@ fn domain(domain: &mut DomainAttr, offer: &Offer) -> Result<()> {
     domain.rx_ctx_cnt = 1024;
     domain.max_ep_tx_ctx = 1;
     domain.max_ep_rx_ctx = 1;
+    domain.max_ep_stx_ctx = MAX_SHARING;
     domain.max_ep_srx_ctx = MAX_SHARING;
     domain.cntr_cnt = 65_536;
     domain.mr_iov_limit = MR_IOV_LIMIT;

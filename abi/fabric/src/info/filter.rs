@@ -132,6 +132,7 @@ pub(crate) fn matches(
         rx_op_flags: 0,
         msg_order: MSG_ORDER,
         shares: false,
+        shares_tx: false,
         inject_size: INJECT_SIZE,
         tx_size: TX_SIZE,
         rx_size: RX_SIZE,
@@ -274,7 +275,10 @@ fn endpoint(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
     at_most("max_order_war_size", ep.max_order_war_size, 0)?;
     at_most("max_order_waw_size", ep.max_order_waw_size, longest)?;
     offer.shares = ep.rx_ctx_cnt == FI_SHARED_CONTEXT;
-    at_most("transmit contexts", ep.tx_ctx_cnt, 1)?;
+    offer.shares_tx = ep.tx_ctx_cnt == FI_SHARED_CONTEXT;
+    if !offer.shares_tx {
+        at_most("transmit contexts", ep.tx_ctx_cnt, 1)?;
+    }
     if !offer.shares {
         at_most("receive contexts", ep.rx_ctx_cnt, 1)?;
     }
@@ -338,7 +342,7 @@ fn domain(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
         domain.mr_key_size,
         build_key_size(offer.mr_mode),
     )?;
-    at_most("max_ep_stx_ctx", domain.max_ep_stx_ctx, 0)?;
+    at_most("max_ep_stx_ctx", domain.max_ep_stx_ctx, MAX_SHARING)?;
     at_most("max_ep_srx_ctx", domain.max_ep_srx_ctx, MAX_SHARING)?;
     at_most("max_ep_tx_ctx", domain.max_ep_tx_ctx, 1)?;
     at_most("max_ep_rx_ctx", domain.max_ep_rx_ctx, 1)?;

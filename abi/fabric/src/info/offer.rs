@@ -16,7 +16,7 @@ pub(crate) const RX_SIZE: usize = 4096;
 pub(crate) const MAX_MSG_SIZE: usize = 1 << 31;
 /// The longest datagram.
 pub(crate) const MAX_DGRAM_SIZE: usize = 4096;
-/// Endpoints that may share a receive context.
+/// Endpoints that may share a context.
 pub(crate) const MAX_SHARING: usize = 65_536;
 /// Bytes of remote completion data.
 pub(crate) const CQ_DATA_SIZE: usize = 8;
@@ -40,6 +40,8 @@ pub(crate) struct Offer {
     pub(crate) msg_order: u64,
     /// Receives are in a context that endpoints share.
     pub(crate) shares: bool,
+    /// Endpoints share their room to transmit.
+    pub(crate) shares_tx: bool,
     pub(crate) inject_size: usize,
     pub(crate) tx_size: usize,
     pub(crate) rx_size: usize,

@@ -163,6 +163,17 @@ pub const FI_OPT_RECV_BUF_SIZE: c_int = 5;
 pub const FI_OPT_TX_SIZE: c_int = 6;
 pub const FI_OPT_RX_SIZE: c_int = 7;
 pub const FI_OPT_FI_HMEM_P2P: c_int = 8;
+pub const FI_OPT_XPU_TRIGGER: c_int = 9;
+pub const FI_OPT_CUDA_API_PERMITTED: c_int = 10;
+pub const FI_OPT_SHARED_MEMORY_PERMITTED: c_int = 11;
+pub const FI_OPT_MAX_MSG_SIZE: c_int = 12;
+pub const FI_OPT_MAX_TAGGED_SIZE: c_int = 13;
+pub const FI_OPT_MAX_RMA_SIZE: c_int = 14;
+pub const FI_OPT_MAX_ATOMIC_SIZE: c_int = 15;
+pub const FI_OPT_INJECT_MSG_SIZE: c_int = 16;
+pub const FI_OPT_INJECT_TAGGED_SIZE: c_int = 17;
+pub const FI_OPT_INJECT_RMA_SIZE: c_int = 18;
+pub const FI_OPT_INJECT_ATOMIC_SIZE: c_int = 19;
 
 pub const FI_HMEM_SYSTEM: c_int = 0;
 pub const FI_HMEM_CUDA: c_int = 1;
@@ -173,6 +184,7 @@ pub const FI_HMEM_SYNAPSEAI: c_int = 5;
 
 pub const FI_HMEM_P2P_ENABLED: c_int = 0;
 pub const FI_HMEM_P2P_REQUIRED: c_int = 1;
+pub const FI_HMEM_P2P_PREFERRED: c_int = 2;
 pub const FI_HMEM_P2P_DISABLED: c_int = 3;
 
 // Control commands.
@@ -210,6 +222,7 @@ pub const FI_CLASS_FABRIC: usize = 1;
 pub const FI_CLASS_DOMAIN: usize = 2;
 pub const FI_CLASS_EP: usize = 3;
 pub const FI_CLASS_SRX_CTX: usize = 6;
+pub const FI_CLASS_STX_CTX: usize = 8;
 pub const FI_CLASS_PEP: usize = 9;
 pub const FI_CLASS_AV: usize = 11;
 pub const FI_CLASS_MR: usize = 12;

@@ -60,6 +60,22 @@ pub struct FidPep {
 }
 layout!(FidPep, 40);
 
+/// A shared transmit context.
+#[repr(C)]
+pub struct FidStx {
+    pub fid: Fid,
+    pub ops: *const OpsEp,
+}
+layout!(FidStx, 32, ops @ 24);
+
+/// What `fi_alias` passes.
+#[repr(C)]
+pub struct Alias {
+    pub fid: *mut *mut Fid,
+    pub flags: u64,
+}
+layout!(Alias, 16, flags @ 8);
+
 #[repr(C)]
 pub struct FidAv {
     pub fid: Fid,

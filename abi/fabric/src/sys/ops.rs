@@ -3,7 +3,7 @@
 
 use super::collective::*;
 use super::events::*;
-use super::info::{Info, RxAttr};
+use super::info::{Info, RxAttr, TxAttr};
 use super::mr::MrAttr;
 use super::objects::*;
 use super::transfer::*;
@@ -47,7 +47,7 @@ table!(OpsDomain {
     scalable_ep: fn(*mut FidDomain, *mut Info, *mut *mut FidEp, *mut c_void) -> c_int,
     cntr_open: fn(*mut FidDomain, *mut CntrAttr, *mut *mut FidCntr, *mut c_void) -> c_int,
     poll_open: fn(*mut FidDomain, *mut c_void, *mut *mut c_void) -> c_int,
-    stx_ctx: fn(*mut FidDomain, *mut c_void, *mut *mut c_void, *mut c_void) -> c_int,
+    stx_ctx: fn(*mut FidDomain, *mut TxAttr, *mut *mut FidStx, *mut c_void) -> c_int,
     srx_ctx: fn(*mut FidDomain, *mut RxAttr, *mut *mut FidEp, *mut c_void) -> c_int,
     query_atomic: fn(*mut FidDomain, c_int, c_int, *mut AtomicAttr, u64) -> c_int,
     query_collective: fn(*mut FidDomain, c_int, *mut CollectiveAttr, u64) -> c_int,

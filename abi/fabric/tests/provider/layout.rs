@@ -30,6 +30,10 @@ fn sizes_and_offsets_are_those_of_the_headers() {
         "sizeof(struct fid_domain)" = size_of::<FidDomain>();
         "sizeof(struct fid_ep)" = size_of::<FidEp>();
         "sizeof(struct fid_pep)" = size_of::<FidPep>();
+        "sizeof(struct fid_stx)" = size_of::<FidStx>();
+        "offsetof(struct fid_stx, ops)" = offset_of!(FidStx, ops);
+        "sizeof(struct fi_alias)" = size_of::<Alias>();
+        "offsetof(struct fi_alias, flags)" = offset_of!(Alias, flags);
         "sizeof(struct fid_mr)" = size_of::<FidMr>();
         "offsetof(struct fid_mr, key)" = offset_of!(FidMr, key);
         "sizeof(struct fi_cq_tagged_entry)" = size_of::<CqTaggedEntry>();
@@ -97,6 +101,10 @@ fn sizes_and_offsets_are_those_of_the_headers() {
         "FI_MSWAP" = FI_MSWAP as usize;
         "FI_LONG_DOUBLE_COMPLEX" = FI_LONG_DOUBLE_COMPLEX as usize;
         "FI_OPT_FI_HMEM_P2P" = FI_OPT_FI_HMEM_P2P as usize;
+        "FI_OPT_XPU_TRIGGER" = FI_OPT_XPU_TRIGGER as usize;
+        "FI_HMEM_P2P_PREFERRED" = FI_HMEM_P2P_PREFERRED as usize;
+        "FI_ALIAS" = FI_ALIAS as usize;
+        "FI_CLASS_STX_CTX" = FI_CLASS_STX_CTX;
         "FI_ADDR_STR" = FI_ADDR_STR as usize;
         "FI_RMA_EVENT" = FI_RMA_EVENT as usize;
         "FI_SELECTIVE_COMPLETION" = FI_SELECTIVE_COMPLETION as usize;

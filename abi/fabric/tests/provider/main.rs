@@ -5,6 +5,7 @@
 
 mod access;
 mod addresses;
+mod answers;
 mod asleep;
 mod asynchronous;
 mod atomics;
@@ -14,6 +15,7 @@ mod backlog;
 mod collectives;
 mod coming_and_going;
 mod connected;
+mod contexts;
 mod deferred;
 mod described;
 mod devices;
@@ -28,6 +30,7 @@ mod life;
 mod local;
 mod messages;
 mod modes;
+mod options;
 mod order;
 mod outsider;
 mod pages;

@@ -311,3 +311,91 @@ fn a_signal_is_for_who_waits_in_a_call() {
     let told = [(); 2].map(|()| trywait(a.fabric, a.cq.cast()));
     assert_eq!(told, [AGAIN as c_int, 0]);
 }
+
+/// A counter with a wait object.
+fn counter_with(domain: *mut FidDomain, wait_obj: c_int) -> *mut FidCntr {
+    let mut counter = null_mut();
+    // SAFETY: a live handle, attributes of our own, and room for a handle.
+    let code = unsafe {
+        let mut attr: CntrAttr = std::mem::zeroed();
+        attr.wait_obj = wait_obj;
+        ((*(*domain).ops).cntr_open)(domain, &mut attr, &mut counter, null_mut())
+    };
+    assert_eq!(code, 0);
+    counter
+}
+
+/// By the descriptor of a counter a program hears of what peers write, which wakes nobody here.
+#[test]
+fn a_counter_is_waited_for_by_its_descriptor() {
+    let (a, b) = (Side::open(&Wish::default()), Side::open(&Wish::default()));
+    let peer = a.peer(&b);
+    let mut buffer = vec![0u8; 8];
+    let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
+    let counted = counter_with(b.domain, FI_WAIT_FD);
+    assert_eq!(mr.bind(counted, FI_REMOTE_WRITE), 0);
+    let fd = descriptor(counted.cast());
+    let wait = || trywait(b.fabric, counted.cast());
+    for n in 1..=3 {
+        assert_eq!(wait(), 0, "there is nothing new");
+        assert_eq!(a.write(peer, &[1; 8], 0, 1), 0);
+        let started = Instant::now();
+        while count(counted) < n {
+            assert!(started.elapsed() < PATIENCE, "{n} was not counted");
+            if wait() == 0 {
+                assert!(readable(fd), "the descriptor sleeps on");
+            }
+        }
+        // What the program has not been told has to be looked for first.
+        // SAFETY: a live handle.
+        assert_eq!(unsafe { ((*(*counted).ops).adderr)(counted, 1) }, 0);
+        assert_eq!(wait(), AGAIN as c_int);
+        assert_eq!(wait(), 0);
+    }
+    assert_eq!((mr.close(), close(counted.cast())), (0, 0));
+}
+
+/// fi_cntr(3): what `fi_control` says of counters.
+#[test]
+fn counters_have_their_controls() {
+    let b = Side::open(&Wish::default());
+    for (wished, told) in [
+        (FI_WAIT_FD, FI_WAIT_FD),
+        (FI_WAIT_UNSPEC, FI_WAIT_UNSPEC),
+        (FI_WAIT_NONE, FI_WAIT_NONE),
+    ] {
+        let counter = counter_with(b.domain, wished);
+        let (mut object, mut fd, mut flags) = (-1, -1, 7u64);
+        let control = |command, arg| control(counter.cast(), command, arg);
+        assert_eq!(control(FI_GETWAITOBJ, (&raw mut object).cast()), 0);
+        assert_eq!(object, told);
+        let code = control(FI_GETWAIT, (&raw mut fd).cast());
+        let has_one = told == FI_WAIT_FD;
+        assert_eq!(code, if has_one { 0 } else { -libc::ENODATA });
+        assert_eq!(fd >= 0, has_one);
+        let code = trywait(b.fabric, counter.cast());
+        assert_eq!(code, if has_one { 0 } else { -libc::EINVAL });
+        assert_eq!(control(FI_GETOPSFLAG, (&raw mut flags).cast()), 0);
+        assert_eq!(
+            (flags, control(FI_SETOPSFLAG, (&raw mut flags).cast())),
+            (0, 0)
+        );
+        let mut unknown = FI_COMPLETION;
+        assert_eq!(control(FI_SETOPSFLAG, (&raw mut unknown).cast()), -260);
+        assert_eq!(
+            control(FI_GETWAIT, null_mut()),
+            if has_one {
+                -libc::EINVAL
+            } else {
+                -libc::ENODATA
+            }
+        );
+        assert_eq!(close(counter.cast()), 0);
+    }
+    let queue = b.cq.cast();
+    let mut fd = -1;
+    assert_eq!(
+        control(queue, FI_GETWAIT, (&raw mut fd).cast()),
+        -libc::ENODATA
+    );
+}

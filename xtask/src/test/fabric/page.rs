@@ -117,9 +117,9 @@ const HEAD: &str = "\
 The checks in `abi/fabric/tests/clauses` go through the clauses of [the list](spec/clauses.md) with any provider of an installed
 libfabric. `cargo xtask test --only fabric` runs them with `rkey` in every mode of registration, with API versions from 1.4 to 2.5, as root and
 as an ordinary user: there each of them has to be ok. What a page forbids and other providers allow is refused in strict mode only
-(`FI_RKEY_STRICT=1`), which has runs of its own; the checks of what `rkey` allows by default apply to no other provider. The same checks run with `tcp` (under `ofi_rxm`) and `shm` of Debian's libfabric 1.17;
-this page shows what came, and the run fails when that changes. It is written by that command with `--record`, but for the last column of
-the differences.
+(`FI_RKEY_STRICT=1`), which has runs of its own; the checks of what `rkey` allows by default apply to no other provider. The same checks run
+with `tcp` (under `ofi_rxm`) and `shm` of Debian's libfabric 1.17; this page shows what came, and the run fails when that changes. It is written
+by that command with `--record`, but for the last column of the differences.
 
 A dash means that a check does not apply: it is about a mode bit, a capability or an API version that the provider does not have.
 Where the pages leave a choice, the check has what `rkey` chose, and another choice is no fault.

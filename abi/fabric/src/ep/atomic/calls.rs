@@ -117,9 +117,9 @@ unsafe fn start(
     flags: Option<u64>,
 ) -> Result<()> {
     // SAFETY: as the caller promises.
-    let (ep, operands, compare, result) = unsafe {
+    let (object, operands, compare, result) = unsafe {
         (
-            &find::<EpObject, _>(ep)?.inner,
+            find::<EpObject, _>(ep)?,
             lists.operands.read()?,
             lists.compare.read()?,
             lists.result.read()?,
@@ -129,7 +129,7 @@ unsafe fn start(
         Kind::Base => operands.0,
         Kind::Fetch | Kind::Compare => result.0,
     };
-    ep.atomic(&Asked {
+    object.inner.atomic(&Asked {
         kind,
         operands: operands.0,
         desc: operands.1,
@@ -144,7 +144,7 @@ unsafe fn start(
         datatype: it.datatype,
         op: it.op,
         context: it.context,
-        flags: flags.unwrap_or(ep.tx_flags),
+        flags: flags.unwrap_or_else(|| object.flags.transmit()),
         deferred: None,
     })
 }

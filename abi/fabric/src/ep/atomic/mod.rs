@@ -16,6 +16,7 @@ pub(crate) use compute::{Kind, limits};
 use super::deferred::Deferred;
 use super::header::{self, Header, Kind as HeaderKind, MAX_LEN};
 use super::operation::{Hold, Operation, What};
+use super::options::Limits;
 use super::send::Descriptors;
 use super::*;
 use crate::cq::Entry;
@@ -157,6 +158,8 @@ impl Endpoint {
         {
             return Err(FiError::INVAL);
         }
+        self.limits
+            .check(Limits::ATOMIC, it.flags, it.count * size)?;
         let mut payload = Vec::new();
         let inject = it.flags & FI_INJECT != 0;
         if !reads_only {

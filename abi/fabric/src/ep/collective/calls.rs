@@ -108,12 +108,14 @@ unsafe fn start(
 ) -> isize {
     transfer(|| {
         // SAFETY: as the caller promises.
-        let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
+        let object = unsafe { find::<EpObject, _>(ep)? };
         let (source, result) = (
             Memory::One(source.0, source.1),
             Memory::One(result.0, result.1),
         );
-        ep.collective(&words.asked(kind, source, result, Some(count)))
+        let asked = words.asked(kind, source, result, Some(count));
+        let flags = asked.flags.or_else(|| Some(object.flags.transmit()));
+        object.inner.collective(&Asked { flags, ..asked })
     })
 }
 

@@ -155,7 +155,7 @@ impl Endpoint {
         let plan = Plan::new(it.kind, seat.n, seat.me, seat.root);
         let source: Vec<iovec> = source.iter().map(|(piece, _)| *piece).collect();
         let work = self.load(&plan, &source, block)?;
-        let flags = it.flags.unwrap_or(self.tx_flags);
+        let flags = it.flags.unwrap_or(0);
         let entry = Entry {
             context: it.context as usize,
             flags: FI_COLLECTIVE,

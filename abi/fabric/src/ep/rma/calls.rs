@@ -93,7 +93,8 @@ unsafe fn start(
     it: &Place,
 ) -> Result<()> {
     // SAFETY: as the caller promises.
-    let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
+    let object = unsafe { find::<EpObject, _>(ep)? };
+    let ep = &object.inner;
     let len = iov
         .iter()
         .fold(0, |sum: usize, piece| sum.saturating_add(piece.iov_len));
@@ -110,7 +111,7 @@ unsafe fn start(
             remote,
             data: it.data,
             context: it.context,
-            flags: it.flags.unwrap_or(ep.tx_flags),
+            flags: it.flags.unwrap_or_else(|| object.flags.transmit()),
             deferred: None,
         },
         way == Way::Read,

@@ -11,8 +11,9 @@ pub(super) use calls::{OPS, check_flags};
 use super::deferred::Deferred;
 use super::elements::part;
 use super::operation::{Hold, Operation, What};
+use super::options::Limits;
 use super::post::NOBODY;
-use super::send::{Descriptors, check_inject, total};
+use super::send::{Descriptors, total};
 use super::*;
 use crate::cq::Entry;
 use crate::info::offer::RMA_IOV_LIMIT;
@@ -58,7 +59,7 @@ impl Endpoint {
             return Err(FiError::INVAL);
         }
         let inject = it.flags & FI_INJECT != 0;
-        check_inject(it.flags, len)?;
+        self.limits.check(Limits::RMA, it.flags, len)?;
         let usage = if reads {
             LocalUse::ReadSink
         } else {

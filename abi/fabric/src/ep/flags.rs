@@ -1,0 +1,102 @@
+//! Operation flags of a handle, and handles that share an endpoint: `fi_ep_alias`, and `FI_GETOPSFLAG` and `FI_SETOPSFLAG`
+//! of `fi_control`.
+
+#![allow(unsafe_code)]
+// UNSAFETY: reads and writes what the program passes.
+
+use super::object::{EpObject, fid_of};
+use super::*;
+use crate::info::offer::{RX_OP_FLAGS, TX_OP_FLAGS};
+use crate::object::{input, place};
+use std::ffi::c_void;
+use std::sync::atomic::AtomicU64;
+
+/// Flags of transfers whose call has none. An alias has its own.
+pub(super) struct OpFlags {
+    transmit: AtomicU64,
+    receive: AtomicU64,
+}
+
+impl OpFlags {
+    pub(super) fn new(transmit: u64, receive: u64) -> Self {
+        Self {
+            transmit: AtomicU64::new(transmit),
+            receive: AtomicU64::new(receive),
+        }
+    }
+
+    #[inline]
+    pub(super) fn transmit(&self) -> u64 {
+        self.transmit.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn receive(&self) -> u64 {
+        self.receive.load(Ordering::Relaxed)
+    }
+
+    /// The flags of the side that `sides` names: one of the two.
+    fn of(&self, sides: u64) -> Result<(&AtomicU64, u64)> {
+        match sides & (FI_SEND | FI_RECV) {
+            FI_SEND => Ok((&self.transmit, TX_OP_FLAGS)),
+            FI_RECV => Ok((&self.receive, RX_OP_FLAGS)),
+            _ => Err(FiError::INVAL),
+        }
+    }
+
+    /// Sets the flags of the side that is named among them.
+    fn set(&self, flags: u64) -> Result<()> {
+        let (place, known) = self.of(flags)?;
+        let flags = flags & !(FI_SEND | FI_RECV);
+        if flags & !known != 0 {
+            return Err(FiError::BADFLAGS);
+        }
+        place.store(flags, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// `FI_GETOPSFLAG`: what is asked for names the side, and becomes its flags.
+///
+/// # Safety
+/// Null, or flags of the program that it lets us write.
+pub(super) unsafe fn get(object: &EpObject, arg: *mut c_void) -> Result<()> {
+    let arg = arg.cast::<u64>();
+    // SAFETY: as the caller promises.
+    let (flags, _) = object.flags.of(*unsafe { input(arg.cast_const())? })?;
+    // SAFETY: as the caller promises.
+    unsafe { crate::object::output(arg, flags.load(Ordering::Relaxed)) }
+}
+
+/// `FI_SETOPSFLAG`.
+///
+/// # Safety
+/// Null, or flags of the program.
+pub(super) unsafe fn set(object: &EpObject, arg: *mut c_void) -> Result<()> {
+    // SAFETY: as the caller promises.
+    object.flags.set(*unsafe { input(arg.cast::<u64>())? })
+}
+
+/// `FI_ALIAS`: another handle of the endpoint, with the flags of this one but for the side that the program gives some.
+///
+/// # Safety
+/// Null, or what `fi_alias` passes.
+pub(super) unsafe fn alias(object: &EpObject, arg: *mut c_void) -> Result<()> {
+    // SAFETY: as the caller promises.
+    let asked = unsafe { input(arg.cast::<Alias>())? };
+    let flags = OpFlags::new(object.flags.transmit(), object.flags.receive());
+    if asked.flags != 0 {
+        flags.set(asked.flags)?;
+    }
+    let ep = &object.inner;
+    let alias = EpObject {
+        fid: fid_of(object.context()),
+        inner: Arc::clone(ep),
+        flags,
+        is_alias: true,
+    };
+    // SAFETY: room for a handle, as the caller promises, or null.
+    unsafe { place(alias, asked.fid.cast())? };
+    ep.aliases.add();
+    Ok(())
+}

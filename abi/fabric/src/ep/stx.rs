@@ -1,0 +1,176 @@
+//! Shared transmit contexts: one transmit queue for several endpoints.
+//!
+//! Operations are posted to the endpoints, and complete in their queues. What the endpoints share is the room: together
+//! they have as many operations under way as the context has places, and a post beyond that gets `-FI_EAGAIN`. A place is
+//! free again when its endpoint has made progress over the completion.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use super::*;
+use crate::domain::DomainObject;
+use crate::info::offer::{INJECT_SIZE, TX_OP_FLAGS, TX_SIZE};
+use crate::nosys::{self, nosys};
+use crate::object::{Users, find, object, place, remove, status};
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+
+/// What a program has a handle of.
+#[repr(C)]
+pub(crate) struct StxObject {
+    fid: UnsafeCell<FidStx>,
+    pub(crate) inner: Arc<Stx>,
+}
+object!(StxObject, FidStx, 4096);
+
+/// A shared transmit context.
+pub(crate) struct Stx {
+    pub(crate) domain: Arc<Domain>,
+    /// Those that endpoints may have.
+    caps: u64,
+    size: usize,
+    taken: AtomicUsize,
+    users: Users,
+}
+
+/// Capabilities that are about transmitting.
+const TRANSMITS: u64 =
+    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_COLLECTIVE | FI_SEND | FI_READ | FI_WRITE;
+
+impl Stx {
+    /// An endpoint is going to use it: one with a subset of its capabilities.
+    pub(super) fn join(&self, ep: &Endpoint) -> Result<()> {
+        if !Arc::ptr_eq(&self.domain, &ep.domain) || ep.caps & TRANSMITS & !self.caps != 0 {
+            return Err(FiError::INVAL);
+        }
+        self.users.add();
+        Ok(())
+    }
+
+    /// An endpoint goes, with the places that it has.
+    pub(super) fn part(&self, places: usize) {
+        self.taken.fetch_sub(places, Ordering::AcqRel);
+        self.users.remove();
+    }
+
+    /// Takes a place, if one is free.
+    fn take(&self, places: &mut usize) -> Result<()> {
+        let one_more = |taken| (taken < self.size).then_some(taken + 1);
+        let took = self
+            .taken
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
+        *places += usize::from(took.is_ok());
+        took.map(drop).map_err(|_| FiError::AGAIN)
+    }
+
+    /// Gives back what an endpoint does not need any more of its places.
+    fn settle(&self, places: &mut usize, needed: usize) {
+        let given_back = places.saturating_sub(needed);
+        *places -= given_back;
+        self.taken.fetch_sub(given_back, Ordering::AcqRel);
+    }
+}
+
+impl Endpoint {
+    /// A place for an operation in the shared transmit context; `FI_EAGAIN` if its endpoints have all of them.
+    pub(super) fn take_shared_place(
+        &self,
+        live: &Live,
+        state: &mut State,
+        stx: &Stx,
+        connection: usize,
+    ) -> Result<()> {
+        if stx.take(&mut state.places).is_ok() {
+            return Ok(());
+        }
+        self.advance(live, state);
+        Self::free_shared_places(live, state);
+        if !state.connections[connection].up {
+            return Err(FiError::AGAIN);
+        }
+        stx.take(&mut state.places)
+    }
+
+    /// Gives places back whose operations are complete.
+    #[inline]
+    pub(super) fn free_shared_places(live: &Live, state: &mut State) {
+        if let Some(stx) = &live.stx
+            && state.places > 0
+        {
+            let needed = state.under_way();
+            stx.settle(&mut state.places, needed);
+        }
+    }
+}
+
+static FID_OPS: Ops = Ops {
+    close,
+    ..nosys::OPS
+};
+
+static OPS: OpsEp = OpsEp {
+    size: size_of::<OpsEp>(),
+    cancel: nosys!(isize, *mut Fid, *mut c_void),
+    getopt: nosys!(c_int, *mut Fid, c_int, c_int, *mut c_void, *mut usize),
+    setopt: nosys!(c_int, *mut Fid, c_int, c_int, *const c_void, usize),
+    rx_size_left: nosys!(isize, *mut FidEp),
+    tx_size_left: nosys!(isize, *mut FidEp),
+    ..super::object::OPS
+};
+
+/// `fi_stx_context`.
+///
+/// # Safety
+/// Arguments as fi_endpoint(3) asks for them.
+pub(crate) unsafe extern "C" fn stx_context(
+    domain: *mut FidDomain,
+    attr: *mut TxAttr,
+    stx: *mut *mut FidStx,
+    context: *mut c_void,
+) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused; null or attributes, as the caller promises.
+        let (owner, attr) = unsafe { (find::<DomainObject, _>(domain)?, attr.as_ref()) };
+        let caps = attr.map_or(0, |attr| attr.caps);
+        let size = attr.map_or(0, |attr| attr.size);
+        if attr.is_some_and(|attr| attr.op_flags & !TX_OP_FLAGS != 0) {
+            return Err(FiError::BADFLAGS);
+        }
+        if size > TX_SIZE || attr.is_some_and(|attr| attr.inject_size > INJECT_SIZE) {
+            return Err(FiError::INVAL);
+        }
+        let inner = Stx {
+            domain: Arc::clone(&owner.inner),
+            caps: if caps == 0 { TRANSMITS } else { caps },
+            size: if size == 0 { TX_SIZE } else { size },
+            taken: AtomicUsize::new(0),
+            users: Users::default(),
+        };
+        let object = StxObject {
+            fid: UnsafeCell::new(FidStx {
+                fid: Fid::new(FI_CLASS_STX_CTX, context, &FID_OPS),
+                ops: &OPS,
+            }),
+            inner: Arc::new(inner),
+        };
+        // SAFETY: room for a handle, as the caller promises.
+        unsafe { place(object, stx)? };
+        owner.inner.users.add();
+        Ok(())
+    })
+}
+
+/// `fi_close`: `-FI_EBUSY` while endpoints are bound to it.
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    status(|| {
+        // SAFETY: a handle, or something that is refused.
+        unsafe { find::<StxObject, _>(fid)? }
+            .inner
+            .users
+            .none("endpoints that are bound to the shared transmit context")?;
+        // SAFETY: the program uses the context no more.
+        let object = unsafe { remove::<StxObject, _>(fid)? };
+        object.inner.domain.users.remove();
+        Ok(())
+    })
+}

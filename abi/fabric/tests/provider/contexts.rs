@@ -1,0 +1,308 @@
+//! Shared transmit contexts, aliases of endpoints, and the flags of their operations.
+
+use crate::harness::*;
+use crate::registration::pair;
+use crate::waiting::{AGAIN, waitable_with};
+use rkey_fi::sys::*;
+use std::ffi::c_int;
+use std::ptr::{null, null_mut};
+use std::time::Instant;
+
+const OPBADSTATE: c_int = -258;
+const BADFLAGS: c_int = -260;
+
+/// A shared transmit context with so many places.
+fn stx_of(domain: *mut FidDomain, size: usize) -> *mut FidStx {
+    let mut stx = null_mut();
+    // SAFETY: a live handle, attributes of our own, and room for a handle.
+    let code = unsafe {
+        let mut attr: TxAttr = std::mem::zeroed();
+        attr.size = size;
+        ((*(*domain).ops).stx_ctx)(domain, &mut attr, &mut stx, null_mut())
+    };
+    assert_eq!(code, 0);
+    stx
+}
+
+/// Sends a message: 0, or a negative code.
+fn send(ep: *mut FidEp, bytes: &[u8], to: u64) -> isize {
+    let (at, len) = (bytes.as_ptr().cast(), bytes.len());
+    // SAFETY: a live handle; the bytes stay until the completion.
+    unsafe { ((*(*ep).msg).send)(ep, at, len, null_mut(), to, null_mut()) }
+}
+
+fn recv(ep: *mut FidEp, into: &mut [u8]) {
+    let (at, len) = (into.as_mut_ptr().cast(), into.len());
+    // SAFETY: a live handle; the buffer stays until the completion.
+    let code = unsafe { ((*(*ep).msg).recv)(ep, at, len, null_mut(), FI_ADDR_UNSPEC, null_mut()) };
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn a_shared_transmit_context_is_found_by_those_who_ask() {
+    let provider = rkey_fi::fi_prov_ini();
+    for count in [0, 1, 2, FI_SHARED_CONTEXT] {
+        let mut info = null_mut();
+        // SAFETY: the entry point's structure; hints with everything they need; a list that it gave.
+        unsafe {
+            let mut ep: EpAttr = std::mem::zeroed();
+            (ep.ep_type, ep.tx_ctx_cnt) = (FI_EP_RDM, count);
+            let mut hints: Info = std::mem::zeroed();
+            hints.ep_attr = &mut ep;
+            let code = ((*provider).getinfo)(V1_17, null(), null(), 0, &hints, &mut info);
+            if count == 2 {
+                assert_eq!(code, -libc::ENODATA, "max_ep_tx_ctx is 1");
+                continue;
+            }
+            assert_eq!(code, 0);
+            assert_eq!((*(*info).ep_attr).tx_ctx_cnt, count.max(1));
+            assert!((*(*info).domain_attr).max_ep_stx_ctx > 1);
+            assert_eq!((*(*info).domain_attr).max_ep_tx_ctx, 1);
+            assert_eq!((*(*info).domain_attr).max_ep_rx_ctx, 1);
+        }
+    }
+}
+
+/// Two endpoints with four places between them: what one has under way, the other has not.
+#[test]
+fn endpoints_share_the_places_of_their_transmit_context() {
+    const PLACES: usize = 4;
+    let wish = Wish::default();
+    let info = wish.info();
+    // SAFETY: an information of our own.
+    unsafe { (*(*info).ep_attr).tx_ctx_cnt = FI_SHARED_CONTEXT };
+    let (fabric, domain) = open_domain(wish.version, info);
+    let stx = stx_of(domain, PLACES);
+    let [a, b] = [(); 2].map(|()| {
+        let side = Side::waiting((fabric, domain), info);
+        let ep = side.ep;
+        assert_eq!(bind(ep.cast(), side.av.cast(), 0), 0);
+        assert_eq!(side.enable(), OPBADSTATE, "not bound to the context");
+        assert_eq!(bind(ep.cast(), stx.cast(), 1), BADFLAGS);
+        assert_eq!(bind(ep.cast(), stx.cast(), 0), 0);
+        assert_eq!(bind(ep.cast(), stx.cast(), 0), -libc::EBUSY);
+        assert_eq!(side.enable(), 0);
+        side
+    });
+    assert_eq!(close(stx.cast()), -libc::EBUSY);
+    let target = Side::open(&wish);
+    let (from_a, from_b) = (a.peer(&target), b.peer(&target));
+    // Connections first.
+    for (side, to) in [(&a, from_a), (&b, from_b)] {
+        let mut there = [0u8; 1];
+        recv(target.ep, &mut there);
+        assert_eq!(again(|| send(side.ep, &[7], to)), 0);
+        assert!(side.completion(&[&target]).is_ok());
+        assert!(target.completion(&[]).is_ok());
+        assert_eq!(there, [7]);
+    }
+    // Long messages wait for their receives.
+    let long = vec![5u8; 100_000];
+    for _ in 0..PLACES {
+        assert_eq!(send(a.ep, &long, from_a), 0);
+    }
+    for (side, to) in [(&a, from_a), (&b, from_b)] {
+        assert_eq!(send(side.ep, &[1], to), AGAIN);
+        assert!(poll(side.cq).is_none());
+        assert_eq!(send(side.ep, &[1], to), AGAIN, "progress changes nothing");
+    }
+    // One place is free again when one message has been received.
+    let mut there = vec![0u8; long.len()];
+    recv(target.ep, &mut there);
+    assert!(a.completion(&[&target]).is_ok());
+    assert_eq!(target.completion(&[&a]).unwrap().len, long.len());
+    assert_eq!(send(b.ep, &[2], from_b), 0);
+    assert_eq!(send(a.ep, &[3], from_a), AGAIN);
+    assert!(b.completion(&[&target]).is_ok());
+    // An endpoint that is closed gives its places back.
+    assert_eq!(close(a.ep.cast()), 0);
+    for _ in 0..PLACES {
+        assert_eq!(send(b.ep, &long, from_b), 0);
+    }
+    assert_eq!(send(b.ep, &[4], from_b), AGAIN);
+    assert_eq!([close(b.ep.cast()), close(stx.cast())], [0; 2]);
+    assert_eq!([a.cq, b.cq].map(|cq| close(cq.cast())), [0; 2]);
+    assert_eq!([a.av, b.av].map(|av| close(av.cast())), [0; 2]);
+    assert_eq!([close(domain.cast()), close(fabric.cast())], [0; 2]);
+}
+
+#[test]
+fn a_transmit_context_is_for_endpoints_that_asked_for_it() {
+    let (a, b) = (Side::open(&Wish::default()), Side::open(&Wish::default()));
+    let stx = stx_of(a.domain, 0);
+    let info = Wish::default().info();
+    let (plain, ..) = open_disabled(a.domain, info);
+    assert_eq!(bind(plain.cast(), stx.cast(), 0), -libc::EINVAL);
+    // SAFETY: an information of our own.
+    unsafe { (*(*info).ep_attr).tx_ctx_cnt = FI_SHARED_CONTEXT };
+    let (foreign, ..) = open_disabled(b.domain, info);
+    assert_eq!(bind(foreign.cast(), stx.cast(), 0), -libc::EINVAL);
+    let mut wrong = null_mut();
+    let open = |attr: TxAttr, wrong: &mut *mut FidStx| {
+        let mut attr = attr;
+        // SAFETY: a live handle, attributes of our own, and room for a handle.
+        unsafe { ((*(*a.domain).ops).stx_ctx)(a.domain, &mut attr, wrong, null_mut()) }
+    };
+    // SAFETY: numbers only.
+    let none: fn() -> TxAttr = || unsafe { std::mem::zeroed() };
+    let flags = TxAttr {
+        op_flags: FI_MULTI_RECV,
+        ..none()
+    };
+    assert_eq!(open(flags, &mut wrong), BADFLAGS);
+    let size = TxAttr {
+        size: usize::MAX,
+        ..none()
+    };
+    assert_eq!(open(size, &mut wrong), -libc::EINVAL);
+    // One for messages does not do for an endpoint that can do everything.
+    let caps = TxAttr {
+        caps: FI_MSG | FI_SEND,
+        ..none()
+    };
+    assert_eq!(open(caps, &mut wrong), 0);
+    let (all, ..) = open_disabled(a.domain, info);
+    assert_eq!(bind(all.cast(), wrong.cast(), 0), -libc::EINVAL);
+    assert_eq!([close(wrong.cast()), close(stx.cast())], [0; 2]);
+}
+
+/// `fi_ep_alias`: the handle, or the code.
+fn alias(ep: *mut FidEp, flags: u64) -> Result<*mut FidEp, c_int> {
+    let mut fid: *mut Fid = null_mut();
+    let mut arg = Alias {
+        fid: &mut fid,
+        flags,
+    };
+    match control(ep.cast(), FI_ALIAS, (&raw mut arg).cast()) {
+        0 => Ok(fid.cast()),
+        code => Err(code),
+    }
+}
+
+/// `FI_GETOPSFLAG`: the flags, or the code.
+fn flags(ep: *mut FidEp, side: u64) -> Result<u64, c_int> {
+    let mut flags = side;
+    match control(ep.cast(), FI_GETOPSFLAG, (&raw mut flags).cast()) {
+        0 => Ok(flags),
+        code => Err(code),
+    }
+}
+
+fn set_flags(ep: *mut FidEp, mut flags: u64) -> c_int {
+    control(ep.cast(), FI_SETOPSFLAG, (&raw mut flags).cast())
+}
+
+/// An alias differs in its flags: its sends are reported, those of the endpoint are not.
+#[test]
+fn an_alias_has_flags_of_its_own() {
+    let a = waitable_with(&Wish::default(), FI_SELECTIVE_COMPLETION, |_| {});
+    let b = Side::open(&Wish::default());
+    let to_b = a.peer(&b);
+    assert_eq!(set_flags(a.ep, FI_SEND), 0);
+    let loud = alias(a.ep, FI_SEND | FI_COMPLETION).unwrap();
+    assert_eq!(flags(a.ep, FI_SEND), Ok(0));
+    assert_eq!(flags(loud, FI_SEND), Ok(FI_COMPLETION));
+    assert_eq!(flags(loud, FI_RECV), flags(a.ep, FI_RECV));
+    let started = Instant::now();
+    for (ep, reported) in [(a.ep, false), (loud, true), (a.ep, false)] {
+        let mut there = [0u8; 3];
+        recv(b.ep, &mut there);
+        assert_eq!(again(|| send(ep, b"abc", to_b)), 0);
+        assert!(b.completion(&[&a]).is_ok());
+        assert_eq!(&there, b"abc");
+        match reported {
+            true => assert!(a.completion(&[&b]).is_ok()),
+            // What is complete at its target was sent; a look tells of nothing more.
+            false => assert!(poll(a.cq).is_none()),
+        }
+    }
+    assert!(started.elapsed() < PATIENCE);
+    // Set later, they hold for the endpoint; an alias of an alias begins with those of that one.
+    assert_eq!(set_flags(a.ep, FI_SEND | FI_COMPLETION), 0);
+    let again_loud = alias(loud, 0).unwrap();
+    assert_eq!(flags(again_loud, FI_SEND), Ok(FI_COMPLETION));
+    assert_eq!(set_flags(loud, FI_SEND | FI_DELIVERY_COMPLETE), 0);
+    assert_eq!(flags(loud, FI_SEND), Ok(FI_DELIVERY_COMPLETE));
+    assert_eq!(flags(a.ep, FI_SEND), Ok(FI_COMPLETION));
+    for (wrong, code) in [
+        (0, -libc::EINVAL),
+        (FI_COMPLETION, -libc::EINVAL),
+        (FI_SEND | FI_RECV, -libc::EINVAL),
+        (FI_SEND | FI_MULTI_RECV, BADFLAGS),
+        (FI_RECV | FI_INJECT, BADFLAGS),
+    ] {
+        assert_eq!(set_flags(a.ep, wrong), code, "{wrong:#x}");
+        if wrong != 0 {
+            assert_eq!(alias(a.ep, wrong), Err(code), "{wrong:#x}");
+        }
+    }
+    assert_eq!(flags(a.ep, FI_SEND | FI_RECV), Err(-libc::EINVAL));
+    assert_eq!(control(a.ep.cast(), FI_ALIAS, null_mut()), -libc::EINVAL);
+    // The endpoint goes after its aliases.
+    assert_eq!(close(a.ep.cast()), -libc::EBUSY);
+    assert_eq!(close(loud.cast()), 0);
+    assert_eq!(send(loud, b"abc", to_b), -(libc::EINVAL as isize));
+    assert_eq!(close(a.ep.cast()), -libc::EBUSY);
+    assert_eq!([again_loud, a.ep].map(|ep| close(ep.cast())), [0; 2]);
+    a.close_rest();
+}
+
+/// An alias of before the endpoint is enabled is one afterwards; receives through it are the endpoint's.
+#[test]
+fn an_alias_may_come_first() {
+    let (a, wish) = (Side::open(&Wish::default()), Wish::default());
+    let b = Side::waiting(open_domain(wish.version, wish.info()), wish.info());
+    let other = alias(b.ep, FI_RECV | FI_COMPLETION).unwrap();
+    assert_eq!(bind(other.cast(), b.av.cast(), 0), 0);
+    assert_eq!(control(other.cast(), FI_ENABLE, null_mut()), 0);
+    assert_eq!(name_of(other), name_of(b.ep));
+    let mut there = [0u8; 3];
+    recv(other, &mut there);
+    assert_eq!(again(|| send(a.ep, b"abc", a.peer(&b))), 0);
+    assert!(b.completion(&[&a]).is_ok());
+    assert_eq!(&there, b"abc");
+    assert_eq!([other, b.ep].map(|ep| close(ep.cast())), [0; 2]);
+    b.close_rest();
+}
+
+/// Bits of a number that name a receive context: the first context is the endpoint, and there is no other.
+#[test]
+fn numbers_may_name_a_receive_context() {
+    const BITS: c_int = 8;
+    let (a, b, _) = pair(&Wish::default());
+    let info = Wish::default().info();
+    let (ep, cq, _) = open_disabled(a.domain, info);
+    let open = |bits| {
+        let mut av = null_mut();
+        // SAFETY: a live handle, attributes of our own, and room for a handle.
+        let code = unsafe {
+            let mut attr: AvAttr = std::mem::zeroed();
+            attr.rx_ctx_bits = bits;
+            ((*(*a.domain).ops).av_open)(a.domain, &mut attr, &mut av, null_mut())
+        };
+        (code, av)
+    };
+    for wrong in [-1, 33, c_int::MAX] {
+        assert_eq!(open(wrong).0, -libc::EINVAL);
+    }
+    let (code, av) = open(BITS);
+    assert_eq!(code, 0);
+    assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
+    assert_eq!(control(ep.cast(), FI_ENABLE, null_mut()), 0);
+    let side = Side {
+        fabric: a.fabric,
+        domain: a.domain,
+        cq,
+        av,
+        ep,
+        eq: null_mut(),
+    };
+    let to_b = side.peer(&b);
+    let rx_addr = |index: u64| index << (64 - BITS) | to_b;
+    let mut there = [0u8; 3];
+    recv(b.ep, &mut there);
+    assert_eq!(again(|| send(ep, b"abc", rx_addr(0))), 0);
+    assert!(b.completion(&[&side]).is_ok());
+    assert_eq!(&there, b"abc");
+    assert_eq!(send(ep, b"abc", rx_addr(1)), -(libc::EINVAL as isize));
+}
