@@ -237,3 +237,52 @@ fn keys_near_those_that_were_seen_open_nothing() {
     }
     assert!(tried > 1_200_000, "{tried}");
 }
+
+/// A client connects 16 times to a server that registers a buffer for each client and closes it when the client goes.
+/// It learns the key of each of its buffers. Then somebody else connects, and the client tries to reach that buffer:
+/// first by the 256 keys that have their upper bits from one of its own (before, the one of eight registrations ago),
+/// then by all that its keys, their differences and their neighbours lead to.
+#[test]
+#[cfg_attr(miri, ignore = "many thousand steps")]
+fn a_client_that_came_16_times_cannot_reach_the_next_clients_buffer() {
+    for secret in 0..20 {
+        let table = Protection::new(Limits::default(), Secrets([secret, 7, 8, 9]));
+        let domain = table.create_domain().unwrap();
+        let register = || {
+            let ranges = [VaRange::new(0x1000, 64).unwrap()];
+            let region = table.register(&RegionSpec::new(domain, &ranges, Access::all()));
+            region.unwrap()
+        };
+        let own: Vec<u32> = (0..16)
+            .map(|_| {
+                let region = register();
+                table.close_region(region.id).unwrap().finish().unwrap();
+                region.key.0
+            })
+            .collect();
+        let other = register();
+        let upper = |key: u32| (0..=0xff).map(move |low| key & !0xff | low);
+        let mut tries: Vec<u32> = own.iter().rev().flat_map(|key| upper(*key)).collect();
+        for one in &own {
+            for two in &own {
+                let step = two.wrapping_sub(*one);
+                let last = own[15];
+                tries.extend([last.wrapping_add(step), last ^ one ^ two]);
+                tries.extend([
+                    one.wrapping_add(step.rotate_left(8)),
+                    one.wrapping_mul(*two),
+                ]);
+            }
+        }
+        let who = Accessor {
+            domain,
+            qp: 1,
+            peer: None,
+        };
+        for (tried, key) in tries.into_iter().enumerate() {
+            let asked =
+                table.check_remote(&who, WireKey::Device(Key(key)), 0x1000, 8, Operation::Write);
+            assert!(asked.is_err(), "reached {} by guess {tried}", other.key);
+        }
+    }
+}
