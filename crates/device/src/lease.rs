@@ -21,7 +21,7 @@ use rkey_base::segment::Arena;
 use rkey_core::{
     Accessor, Denial, Key, MemoryKind, Operation, Region, RegionId, WIRE_LEN, WireKey,
 };
-use rkey_engine::{DenialReport, LinkId, Side};
+use rkey_engine::LinkId;
 use rkey_link::direct::{DirectMap, Grant, LeaseBoard, LeaseClient, LeaseId};
 use rkey_link::shm::{Control, Line};
 use rkey_link::{AnyLink, Link, NodeId};
@@ -220,20 +220,7 @@ impl Qp {
             Answer::Granted(grant, fd) => Ok(client.open(&grant, fd)?),
             Answer::Refused(reason) => Err(DeviceError::Refused { reason }),
             Answer::Denied(denial, report) => {
-                // Only what this process says itself is an id of ours.
-                let origin = shared.engine.lock().origin(link);
-                let echo = report > 0 && origin.is_some_and(|origin| origin.here);
-                let report = DenialReport {
-                    id: if echo { report } else { 0 },
-                    echo,
-                    side: Side::Initiator,
-                    qpn: self.qpn(),
-                    peer_qpn: qpn,
-                    peer: node,
-                    work_id: None,
-                    denial: denial.clone(),
-                };
-                shared.note(report);
+                shared.lease_was_denied(link, node, (self.qpn(), qpn), &denial, report);
                 Err(DeviceError::Denied(Box::new(denial)))
             }
         }
@@ -381,27 +368,11 @@ impl Shared {
                 line.send_control(&encode(&message), &[fd.as_fd()])
             }
             Err(No::Denied(denial)) => {
-                let told = self.count_denied(link, &denial);
-                let shown = if told {
-                    denial.to_wire()
-                } else {
-                    denial.without_reason().to_wire()
-                };
-                let (qpn, peer_qpn) = qpns;
-                let report = self.note(DenialReport {
-                    id: 0,
-                    echo: false,
-                    side: Side::Target,
-                    qpn,
-                    peer_qpn,
-                    peer: node,
-                    work_id: None,
-                    denial: *denial,
-                });
+                let (shown, report) = self.deny_lease(link, node, qpns, *denial);
                 let message = Message::Denied {
                     id,
                     denial: shown.to_vec(),
-                    report: if told { report } else { 0 },
+                    report,
                 };
                 line.send_control(&encode(&message), &[])
             }

@@ -69,6 +69,7 @@ pub(crate) fn denial_no(denial: &Denial) -> No {
         | Reason::OtherPeer
         | Reason::QueuePair { .. }
         | Reason::Fault { .. }
+        | Reason::Withheld
         | Reason::Other(_) => {
             panic!("nothing of the kind was asked for: {denial}")
         }
