@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Options of the task.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Handed to cargo-mutants, for example `--re core/src/check`, `--list` or `--shard 1/8`.
+    /// Handed to cargo-mutants, for example `-p rkey-core --re src/check`, `--list` or `--shard 1/8`.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     more: Vec<String>,
 }
@@ -24,8 +24,13 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
         "run: cargo install --locked cargo-mutants"
     );
     let mut command = process::cargo(root);
-    command.args(["mutants", "--workspace", "--no-shuffle", "--output"]);
+    command.args(["mutants", "--no-shuffle", "--output"]);
     command.arg(process::target_folder(root)?);
+    let chosen = |word: &String| word.starts_with("-p") || word.starts_with("--package");
+    if !args.more.iter().any(chosen) {
+        // Not the default members alone.
+        command.arg("--workspace");
+    }
     command.args(&args.more);
     Ok(process::run(command, LIMIT)?.ok)
 }
