@@ -4,7 +4,7 @@
 //! the table answers is shown. So they cannot say anything else than a device would.
 
 use anyhow::{Context, Result};
-use rkey::{Access, Denial, Key, Reason, WindowKind};
+use rkey::{Access, Denial, Key, WindowKind};
 use rkey_device::base::range::VaRange;
 use rkey_device::core::{
     Accessor, Addressing, Attempt, BindRegion, BindRequest, DomainId, Limits, LocalKey, LocalUse,
@@ -195,6 +195,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rkey::Reason;
     use std::collections::BTreeSet;
 
     /// The names of all reasons but the one of newer versions. Whoever adds a reason adds a mistake here.
