@@ -4,6 +4,7 @@
 //! to a word, and a changer that looks at a word before it changes it would hide the reader's look from it.
 
 use crate::entry::{BoundTo, Entry};
+use crate::key_table::KeyTable;
 use crate::requested::{Requested, Vacancy};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{
@@ -95,6 +96,31 @@ fn requested_keys_that_come_and_go() {
 #[test]
 fn a_requested_key_that_stays() {
     look_up_against_changes(5, |found| found == Some((50, 0)));
+}
+
+/// A device key is found with its own slot or not at all, and one that stays is always found, also while the table
+/// grows.
+#[test]
+fn device_keys_that_come_and_go() {
+    loom::model(|| {
+        let (goes, stays, comes, grows) = (0x100, 0x200, 0x300, 0x500);
+        let table = Arc::new(KeyTable::new());
+        assert!(table.insert(goes, 1, 0) && table.insert(stays, 2, 0));
+        let reader = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || {
+                assert_eq!(table.find(stays), Some((2, 0)));
+                assert!(matches!(table.find(goes), None | Some((1, 0))));
+                assert!(matches!(table.find(comes), None | Some((3, 0))));
+            })
+        };
+        table.end(goes, 1, 0);
+        assert!(table.insert(comes, 3, 0) && table.insert(grows, 4, 0));
+        reader.join().unwrap();
+        assert_eq!(table.find(goes), None);
+        assert_eq!(table.find(comes), Some((3, 0)));
+        assert_eq!(table.find(grows), Some((4, 0)));
+    });
 }
 
 const OURS: u64 = 0;

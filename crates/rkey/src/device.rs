@@ -109,9 +109,14 @@ impl Device {
     /// Memory that peers on this host can map ([`Connection::map`]), once it is registered and they
     /// have a key. It begins at a page, holds zeroes, and is freed when dropped.
     ///
-    /// Its length is rounded up to whole pages. A peer that has mapped a part of it, be it for
-    /// reading, could with bad intentions read and write all of it: allocate separately what peers
-    /// shall not share, and with [`Device::allocate_for_reading`] what no peer shall write.
+    /// Its length is rounded up to whole pages. A peer that has mapped a part of it could with bad
+    /// intentions read all of it, and write all of it if it was mapped for writing: allocate
+    /// separately what peers shall not share.
+    ///
+    /// The first peer that maps it settles for good whether peers can map it for writing
+    /// ([`Connection::map`] with a key that allows it) or only for reading
+    /// ([`Connection::map_for_reading`]). After the one the other is refused, except that who has
+    /// it for writing can map it for reading too. [`Device::allocate_for_reading`] settles it at once.
     ///
     /// # Errors
     /// The length is 0, or the machine has no such amount of memory.
