@@ -30,6 +30,9 @@ pub(crate) struct Coming {
     pub(crate) then: Box<Then>,
 }
 
+/// Something that is looked at every millisecond, until it says that this is not needed any more.
+pub(crate) type Look = dyn FnMut() -> bool + Send;
+
 type Then = dyn FnOnce(std::result::Result<(), DeviceError>) + Send;
 
 /// A request that the program has accepted.
@@ -48,6 +51,7 @@ struct Inner {
     listeners: Mutex<Vec<Arc<Entry>>>,
     /// Those that the thread has not taken over yet.
     accepted: Mutex<Vec<Accepted>>,
+    looks: Mutex<Vec<Box<Look>>>,
     /// How often the thread has let go of the listeners that it had; none: it has ended.
     rounds: Mutex<Option<u64>>,
     round: Condvar,
@@ -80,6 +84,7 @@ impl Cm {
             signal: Signal::new()?,
             listeners: Mutex::default(),
             accepted: Mutex::default(),
+            looks: Mutex::default(),
             rounds: Mutex::new(Some(0)),
             round: Condvar::new(),
             process: std::process::id(),
@@ -108,6 +113,14 @@ impl Cm {
         inner.listeners.lock().push(Arc::clone(&entry));
         inner.signal.raise();
         Ok(Serving { inner, entry })
+    }
+
+    /// Lets the thread look at something now and then.
+    pub(crate) fn look_until(&self, look: Box<Look>) -> Result<()> {
+        let inner = self.inner()?;
+        inner.looks.lock().push(look);
+        inner.signal.raise();
+        Ok(())
     }
 
     /// Accepts a request: `answer` tells the peer. When the peer is ready, the thread goes on, before it hands on any
@@ -223,7 +236,7 @@ impl Clients {
 
 /// The thread: waits for clients and hands them on.
 fn run(inner: &Inner) {
-    let mut clients = Clients::default();
+    let (mut clients, mut looks) = (Clients::default(), Vec::new());
     while !inner.ended.load(Ordering::Acquire) {
         clients.let_go();
         inner.next_round();
@@ -233,6 +246,8 @@ fn run(inner: &Inner) {
             calm &= serve(entry, inner, &mut clients).is_ok();
         }
         clients.go_on(inner);
+        looks.append(&mut inner.looks.lock());
+        looks.retain_mut(|look| catch_unwind(AssertUnwindSafe(look)).unwrap_or(false));
         let mut fds = vec![inner.signal.raw()];
         fds.extend(
             entries
@@ -243,7 +258,7 @@ fn run(inner: &Inner) {
         fds.extend(clients.fds());
         // Somebody who has come and says nothing is asked again soon, and dropped after a second.
         let half_open = entries.iter().any(|entry| entry.listener.has_half_open());
-        let deadline = if half_open {
+        let deadline = if half_open || !looks.is_empty() {
             Deadline::after(Duration::from_millis(1))
         } else if fds.len() == listeners {
             Deadline::never()

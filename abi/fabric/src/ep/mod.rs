@@ -11,7 +11,7 @@
 //! | [`object`], [`binding`], [`name`], [`options`], [`flags`] | the handle, and aliases of it |
 //! | [`life`] | enabling, and the end |
 //! | [`connection`], [`reach`] | peers and connections, made on demand |
-//! | [`post`] | requests to a connection, and what waits for room |
+//! | [`post`], [`behind`] | requests to a connection, and what waits for room |
 //! | [`burial`] | connections that are over: what they leave, and when their place is free |
 //! | [`credit`] | how much a peer may send that nobody has asked for |
 //! | [`hello`] | what the two sides of a connection tell each other first |
@@ -34,6 +34,7 @@
 
 mod announce;
 pub(crate) mod atomic;
+mod behind;
 mod binding;
 mod burial;
 mod calls;
@@ -260,6 +261,8 @@ struct State {
     /// Peers are to get something back when the completion queue has room: credit, and answers.
     owing: bool,
     owed: Vec<(usize, Header)>,
+    /// What waits for room on connections is seen to.
+    seen_to: bool,
     by_qpn: HashMap<u32, usize, BuildHasherDefault<NumberHasher>>,
     operations: Operations,
     /// Places that it has in its shared transmit context.

@@ -211,6 +211,7 @@ impl Endpoint {
             {
                 self.cut_off(live, state, connection, "it asks much and takes no answers");
             }
+            self.see_to_waiting(state);
         }
     }
 

@@ -1,5 +1,5 @@
 //! Long messages, of which the sender hears only when the receiver has read them: between programs that sleep until they
-//! are complete, and with one that looks no longer than it has to.
+//! are complete, and with receivers that look no longer than they have to.
 
 use crate::connected::{listen, look, name_of_pep, take, wait_for, wish};
 use crate::harness::*;
@@ -282,4 +282,64 @@ fn senders_hear_of_what_was_read_last() {
     assert_eq!((read, &place), (2, &message));
     // From here on nobody looks at b.
     assert!(a.completion(&[]).is_ok());
+}
+
+/// More answers than a connection takes requests at one time: a receiver that reads its last completion and stops leaves
+/// none of them behind.
+#[test]
+fn senders_hear_of_many_messages_that_were_read_at_once() {
+    const MANY: usize = 2000;
+    const SHORT: usize = 16384;
+    let (a, b) = (Side::open(&Wish::default()), Side::open(&Wish::default()));
+    let to = a.peer(&b);
+    let (message, mut place) = (vec![6u8; SHORT], vec![0u8; SHORT]);
+    let (mut posted, mut sent, mut received) = (0, 0, 0);
+    for _ in 0..MANY {
+        // SAFETY: a live handle, and memory that stays until the completion.
+        let code = unsafe {
+            let recv = (*(*b.ep).msg).recv;
+            recv(
+                b.ep,
+                place.as_mut_ptr().cast(),
+                SHORT,
+                null_mut(),
+                FI_ADDR_UNSPEC,
+                null_mut(),
+            )
+        };
+        assert_eq!(code, 0);
+    }
+    let started = Instant::now();
+    while received < MANY {
+        // SAFETY: as above.
+        let code = unsafe {
+            let send = (*(*a.ep).msg).send;
+            match posted < MANY {
+                true => send(
+                    a.ep,
+                    message.as_ptr().cast(),
+                    SHORT,
+                    null_mut(),
+                    to,
+                    null_mut(),
+                ),
+                false => AGAIN,
+            }
+        };
+        if code == 0 {
+            posted += 1;
+            continue;
+        }
+        assert_eq!(code, AGAIN);
+        sent += usize::from(poll(a.cq).is_some_and(|it| it.is_ok()));
+        received += usize::from(poll(b.cq).is_some_and(|it| it.is_ok()));
+        assert!(
+            started.elapsed() < 3 * PATIENCE,
+            "{posted} {sent} {received}"
+        );
+    }
+    // From here on nobody looks at b.
+    for _ in sent..MANY {
+        assert!(a.completion(&[]).is_ok());
+    }
 }
