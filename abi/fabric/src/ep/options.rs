@@ -63,12 +63,12 @@ impl Limits {
     pub(super) fn check(&self, kind: usize, flags: u64, len: usize) -> Result<()> {
         let whole = self.now[kind].load(Ordering::Relaxed);
         if len > whole {
-            return Err(too_long("a transfer", whole));
+            return Err(too_long("a transfer of this kind (max_msg_size)", whole));
         }
         if flags & FI_INJECT != 0 {
             let injected = self.now[kind + Self::INJECTED].load(Ordering::Relaxed);
             if len > injected {
-                return Err(too_long("an injected transfer", injected));
+                return Err(too_long("what is injected (inject_size)", injected));
             }
         }
         Ok(())
@@ -77,9 +77,7 @@ impl Limits {
 
 #[cold]
 fn too_long(what: &str, most: usize) -> FiError {
-    FiError::MSGSIZE.because(format_args!(
-        "{what} of this kind has {most} B at most at this endpoint (inject_size, max_msg_size, fi_setopt)"
-    ))
+    FiError::MSGSIZE.because(format_args!("{what} has {most} B at most at this endpoint"))
 }
 
 /// What has options beside passive endpoints.
