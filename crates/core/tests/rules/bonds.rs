@@ -73,6 +73,42 @@ fn a_region_of_one_endpoint_serves_no_other() {
     assert_eq!(ask(4).unwrap_err(), Reason::WrongEndpoint { bound: None });
 }
 
+/// A window is no way around the endpoint of its region.
+#[test]
+fn a_window_on_a_region_of_one_endpoint_serves_no_other() {
+    let (table, domain) = table();
+    let ranges = [range(0x1000, 64)];
+    let spec = RegionSpec {
+        needs_endpoint: true,
+        ..RegionSpec::new(domain, &ranges, ALL)
+    };
+    let region = table.register(&spec).unwrap();
+    table.bind_endpoint(region.id, 4).unwrap();
+    table.enable(region.id).unwrap();
+    let window = table.create_window(domain, WindowKind::Type1).unwrap();
+    let request = BindRequest {
+        window: window.id,
+        region: BindRegion::Key(region.local_key),
+        range: range(0x1010, 16),
+        access: Access::REMOTE_WRITE,
+        zero_based: false,
+        new_key: None,
+        qp: None,
+        domain,
+        rules: Rules::VERBS,
+    };
+    let key = table.bind_window(&request).unwrap();
+    let ask = |qp| {
+        let (who, key) = (over(domain, qp), WireKey::Device(key));
+        let lease = table.check_remote(&who, key, 0x1010, 8, Operation::Write);
+        lease.map(drop).map_err(|denial| denial.reason)
+    };
+    assert_eq!(ask(4), Ok(()));
+    assert_eq!(ask(5), Err(Reason::WrongEndpoint { bound: Some(4) }));
+    table.forget_endpoint(4);
+    assert_eq!(ask(4), Err(Reason::WrongEndpoint { bound: None }));
+}
+
 /// Proves: FI-212
 #[test]
 fn a_region_of_one_peer_serves_no_other() {

@@ -217,6 +217,34 @@ fn a_request_of_no_bytes_touches_nothing_and_is_granted() {
     }
 }
 
+/// A region of two pieces that meet at offset 12, addressed from zero.
+fn two_pieces() -> (Protection, DomainId, Key) {
+    let (table, domain) = table();
+    let pieces = [range(0x1000, 12), range(0x9000, 12)];
+    let spec = RegionSpec {
+        addressing: Addressing::Zero,
+        ..RegionSpec::new(domain, &pieces, ALL)
+    };
+    let key = table.register(&spec).unwrap().key;
+    (table, domain, key)
+}
+
+#[test]
+fn an_atomic_inside_one_of_several_pieces_is_granted() {
+    let (table, domain, key) = two_pieces();
+    let ask = |addr| remote(&table, domain, key, addr, 8, Operation::Atomic);
+    assert_eq!(ask(0).unwrap().single(), Some(range(0x1000, 8)));
+    assert_eq!(ask(12).unwrap().single(), Some(range(0x9000, 8)));
+}
+
+#[test]
+fn an_atomic_across_two_pieces_is_misaligned() {
+    let (table, domain, key) = two_pieces();
+    let ask = |operation| remote(&table, domain, key, 8, 8, operation);
+    assert_eq!(ask(Operation::Atomic).unwrap_err(), Reason::Misaligned);
+    assert_eq!(ask(Operation::Write).unwrap().spans().count(), 2);
+}
+
 #[test]
 fn atomics_need_eight_aligned_bytes_of_memory() {
     let (table, domain) = table();
