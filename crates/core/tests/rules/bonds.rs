@@ -165,3 +165,40 @@ fn a_region_of_one_peer_serves_no_other() {
     closing.finish().unwrap();
     serves_seven_only(changed.key);
 }
+
+/// Which peer asks counts only for regions of one peer: also where the straight path is not taken.
+#[test]
+fn a_region_of_no_peer_serves_all() {
+    let (table, domain) = table();
+    let pieces = [range(0x1000, 16), range(0x9000, 16)];
+    let apart = table
+        .register(&RegionSpec::new(domain, &pieces, ALL))
+        .unwrap();
+    let plain = table
+        .register(&RegionSpec::new(domain, &pieces[..1], ALL))
+        .unwrap();
+    let window = table.create_window(domain, WindowKind::Type1).unwrap();
+    let request = BindRequest {
+        window: window.id,
+        region: BindRegion::Key(plain.local_key),
+        range: range(0x1000, 16),
+        access: Access::REMOTE_WRITE,
+        zero_based: false,
+        new_key: None,
+        qp: None,
+        domain,
+        rules: Rules::VERBS,
+    };
+    let through = table.bind_window(&request).unwrap();
+    for key in [apart.key, plain.key, through] {
+        for peer in [None, Some(7)] {
+            let who = Accessor {
+                domain,
+                qp: 1,
+                peer,
+            };
+            let lease = table.check_remote(&who, WireKey::Device(key), 0x1000, 8, Operation::Write);
+            assert!(lease.is_ok(), "{peer:?}: {lease:?}");
+        }
+    }
+}

@@ -301,3 +301,31 @@ fn revoking_a_region_unbinds_its_windows() {
         assert_eq!(it.write(key, 1, 0x1010, 8), Err(Reason::Unbound));
     }
 }
+
+/// A front end may hand in any number as the handle of a region: what it says of a window's slot is that it names nothing.
+#[test]
+fn no_handle_of_a_region_names_a_window() {
+    let it = Fixture::new();
+    let window = it.window(WindowKind::Type1);
+    it.bind(&it.request(window.id));
+    let ask = |bits| {
+        let region = RegionId::from_bits(bits);
+        let lease = it
+            .table
+            .check_region(it.domain, region, 0x1010, 8, LocalUse::Send);
+        lease.map(drop).map_err(|denial| denial.reason)
+    };
+    for bits in (0..16_u64).flat_map(|index| (0..16).map(move |now| now << 32 | index)) {
+        let answer = ask(bits);
+        if bits == it.region.id.to_bits() {
+            assert_eq!(answer, Ok(()));
+            continue;
+        }
+        let nothing = [Reason::UnknownKey, Reason::Closing];
+        let stale = matches!(answer, Err(Reason::StaleKey { .. }));
+        assert!(
+            stale || nothing.iter().any(|no| answer.as_ref() == Err(no)),
+            "{bits:#x}: {answer:?}"
+        );
+    }
+}
