@@ -98,6 +98,11 @@ impl Control {
             .map(|(&id, _)| id)
     }
 
+    /// The process at the other end of a link, as far as we see it.
+    pub(crate) fn process_of(&self, link: LinkId) -> Option<u32> {
+        self.links.get(&link)?.who.pid
+    }
+
     /// Whether a link is still there.
     pub(crate) fn has(&self, link: LinkId) -> bool {
         self.links.contains_key(&link)

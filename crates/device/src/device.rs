@@ -68,6 +68,7 @@ impl Device {
             max_queue_depth: config.max_queue_depth,
             max_sge: config.max_sge,
             max_inline: config.max_inline,
+            asks_about_silence: true,
         };
         let mut engine = Engine::new(engine_config, Arc::clone(&protection), process_memory());
         engine.share_report_ids(crate::denials::ids());

@@ -20,6 +20,7 @@ use crate::groups::{Search, Silent};
 use crate::names::{self, Scope};
 use crate::reactor::Token;
 use crate::shared::Shared;
+use crate::silence;
 
 /// Pauses between two attempts to reach a device: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
@@ -98,6 +99,14 @@ impl Discovery {
     pub(crate) fn link_of(&self, control: &Control, block: u16) -> Option<LinkId> {
         let link = self.blocks.get(&block).copied();
         link.filter(|&link| control.has(link))
+    }
+
+    /// The process that has a block and has been asked for a link, as far as we see it.
+    pub(crate) fn asked(&self, block: u16) -> Option<u32> {
+        match &self.attempts.get(&block)?.state {
+            State::Asked(connector, ..) => silence::listener(connector.socket()?),
+            State::Idle(_) => None,
+        }
     }
 
     /// Whether somebody is trying to reach the owner of a block.

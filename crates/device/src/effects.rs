@@ -9,6 +9,7 @@ use rkey_engine::{CqId, Event, QpAttributes, QpId, QpState};
 use crate::event::AsyncEvent;
 use crate::names;
 use crate::shared::Shared;
+use crate::silence::SilentPeer;
 
 impl Shared {
     /// Acts on events, in order.
@@ -43,6 +44,10 @@ impl Shared {
                 }
                 Event::PeerGone { qp, qpn } => self.peer_is_gone(qp, qpn),
                 Event::LinkNeeded { qp, peer } => self.link_needed(qp, peer),
+                Event::PeerSilent { qp, link, peer } => {
+                    self.silent.lock().push(SilentPeer { qp, link, peer });
+                    self.progress.ring();
+                }
                 Event::GroupNeeded { qp, group } => {
                     self.wanted_groups.lock().push((qp, group));
                     self.progress.ring();

@@ -46,7 +46,8 @@ pub mod queue;
 pub mod region;
 mod revoke;
 pub mod shared_memory;
-pub mod srq;
+pub mod silence;
+mod srq;
 pub mod window;
 
 mod blocks;

@@ -29,6 +29,7 @@ use crate::progress::ProgressState;
 use crate::queue::CqNotify;
 use crate::reaches::Reaches;
 use crate::reactor::{Reactor, Token};
+use crate::silence::SilentPeer;
 
 /// The engine as this crate uses it.
 pub(crate) type DeviceEngine = Engine<AnyLink, ProcessMemory>;
@@ -55,6 +56,8 @@ pub(crate) struct Shared {
     pub(crate) wanted: Mutex<Vec<(QpId, u32)>>,
     /// Queue pairs that send to groups whose devices are to be found, for the engine thread.
     pub(crate) wanted_groups: Mutex<Vec<(QpId, Group)>>,
+    /// Queue pairs whose peers do nothing, for the engine thread to judge.
+    pub(crate) silent: Mutex<Vec<SilentPeer>>,
     pub(crate) adverts: Adverts,
     /// Links that broke, to be taken apart by the engine thread.
     pub(crate) lost: Mutex<Vec<LinkId>>,
@@ -153,6 +156,7 @@ impl Shared {
             loopback: OnceLock::new(),
             wanted: Mutex::new(Vec::new()),
             wanted_groups: Mutex::new(Vec::new()),
+            silent: Mutex::new(Vec::new()),
             adverts: Adverts::default(),
             lost: Mutex::new(Vec::new()),
             cut: Mutex::new(Vec::new()),

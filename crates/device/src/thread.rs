@@ -14,6 +14,7 @@ use crate::error::DeviceError;
 use crate::progress::{Mode, kick_peers, now_ns};
 use crate::reactor::Token;
 use crate::shared::Shared;
+use crate::silence;
 
 /// So many empty polls during one spell of work mean that the program drives by itself.
 const POLLS_THAT_COUNT: u32 = 16;
@@ -136,6 +137,7 @@ impl EngineThread {
         let now = Instant::now();
         self.control.tidy(shared, now);
         woken.rung |= self.discovery.tidy(shared, &mut self.control, now);
+        silence::judge(shared, &self.control, &self.discovery);
         woken
     }
 

@@ -11,6 +11,7 @@ use crate::port::Port;
 use crate::qp::pair::Qp;
 use crate::requester::{drop_datagram, pump};
 use crate::responder::{Answer, Reply, on_request};
+use crate::silence::{Next, Silence};
 use crate::{CqId, Engine, Event, LinkId, Progress, QpState, Status};
 use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link, Malformed, SendError};
@@ -195,7 +196,24 @@ impl<L: Link, M: Memory> Engine<L, M> {
             match qp.req.seen {
                 Some((seen, since)) if seen == moved && qp.req.wait.is_none() => {
                     let patience = qp.patience();
-                    if patience > 0 && now.saturating_sub(since) >= patience {
+                    let silent = now.saturating_sub(since);
+                    if patience > 0 && silent >= patience {
+                        let asks = self.x.config.asks_about_silence;
+                        match qp.req.silence.next(asks, silent, patience) {
+                            Next::GiveUp => {}
+                            Next::Wait => return true,
+                            Next::Again => {
+                                qp.req.seen = Some((moved, now));
+                                return true;
+                            }
+                            Next::Ask => {
+                                let (id, link, peer) = (qp.id, qp.out, qp.peer_qpn());
+                                let event = Event::PeerSilent { qp: id, link, peer };
+                                self.x.events.push_back(event);
+                                progress.did = true;
+                                return true;
+                            }
+                        }
                         let ours = self.x.config.node;
                         let other = link.filter(|port| port.meta.node != ours);
                         match other.filter(|_| qp.names_memory()) {
@@ -209,7 +227,10 @@ impl<L: Link, M: Memory> Engine<L, M> {
                         progress.did = true;
                     }
                 }
-                _ => qp.req.seen = Some((moved, now)),
+                _ => {
+                    qp.req.seen = Some((moved, now));
+                    qp.req.silence = Silence::NONE;
+                }
             }
             true
         });

@@ -40,6 +40,8 @@ pub struct EngineConfig {
     pub max_sge: u32,
     /// Bytes of inline data of a work request.
     pub max_inline: u32,
+    /// Before the engine gives up a peer that does nothing, it asks whether that peer could have answered.
+    pub asks_about_silence: bool,
 }
 
 impl Default for EngineConfig {
@@ -53,6 +55,7 @@ impl Default for EngineConfig {
             max_queue_depth: 1 << 15,
             max_sge: 32,
             max_inline: 1024,
+            asks_about_silence: false,
         }
     }
 }

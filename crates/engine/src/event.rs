@@ -71,6 +71,16 @@ pub enum Event {
         /// The number to find.
         peer: u32,
     },
+    /// The peer of a queue pair has not done anything for as long as the queue pair is patient. Raised only if
+    /// [`crate::EngineConfig::asks_about_silence`] is set; the device answers with [`crate::Engine::judge_silence`].
+    PeerSilent {
+        /// Which.
+        qp: QpId,
+        /// The link to the peer, if there is one.
+        link: Option<LinkId>,
+        /// The number of the peer.
+        peer: u32,
+    },
     /// A datagram to a group waits for the links to the devices that have members. The device answers with
     /// [`crate::Engine::connect_group`].
     GroupNeeded {

@@ -53,6 +53,7 @@ pub mod report;
 mod requester;
 mod responder;
 mod send_queue;
+mod silence;
 pub mod spread;
 pub mod status;
 mod timer;

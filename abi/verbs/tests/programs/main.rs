@@ -4,6 +4,7 @@
 //! They prove little about speed and much about behaviour, so each runs with few rounds. A program that is not
 //! installed is a failure: `cargo xtask test` installs all of them.
 
+mod busy;
 mod examples;
 mod layout;
 mod mpi;

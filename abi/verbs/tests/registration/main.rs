@@ -10,6 +10,7 @@ mod keys;
 mod null;
 mod posting;
 mod rights;
+mod starved;
 mod states;
 mod stopped;
 mod times;

@@ -11,12 +11,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const PEER: &str = "RKEY_TEST_PEER";
+pub(crate) const PEER: &str = "RKEY_TEST_PEER";
 /// So long that the peer puts it into our memory by itself.
 const LONG: usize = 1 << 20;
 
 /// Registers so much memory of these bytes.
-fn register(world: &World, byte: u8) -> (Vec<u8>, *mut Mr) {
+pub(crate) fn register(world: &World, byte: u8) -> (Vec<u8>, *mut Mr) {
     let mut memory = vec![byte; LONG];
     // SAFETY: the memory stays as long as the region, as both live to the end of the process.
     let region = unsafe { mr::reg_mr(world.pd, memory.as_mut_ptr().cast(), LONG, ALL as i32) };
@@ -25,7 +25,7 @@ fn register(world: &World, byte: u8) -> (Vec<u8>, *mut Mr) {
 }
 
 /// The other process: offers memory of ones, and does nothing.
-fn peer() {
+pub(crate) fn peer() {
     let world = World::new();
     let (memory, region) = register(&world, 1);
     let pair = world.qp(QPT_RC);
@@ -39,7 +39,7 @@ fn peer() {
     while std::io::stdin().read_line(&mut line).unwrap() > 0 {}
 }
 
-struct Peer(Child);
+pub(crate) struct Peer(Child);
 
 impl Drop for Peer {
     fn drop(&mut self) {
@@ -49,6 +49,39 @@ impl Drop for Peer {
 }
 
 impl Peer {
+    /// Starts this test program as the other process, and gives what it says line by line, each from a word on.
+    pub(crate) fn start(test: &str) -> (Self, impl FnMut(&str) -> String) {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", test, "--nocapture", "--test-threads=1"])
+            .env(PEER, "1")
+            .env("RKEY_RING_BYTES", "64k")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut peer = Self(command.spawn().unwrap());
+        let mut said = BufReader::new(peer.0.stdout.take().unwrap()).lines();
+        let hear = move |word: &str| {
+            let line = said.find(|line| line.as_ref().is_ok_and(|line| line.starts_with(word)));
+            line.unwrap().unwrap()
+        };
+        (peer, hear)
+    }
+
+    /// Number of its queue pair, address and key of its memory.
+    pub(crate) fn offered(offer: &str) -> [u64; 3] {
+        let mut numbers = offer.split(' ').skip(1).map(|n| n.parse::<u64>().unwrap());
+        std::array::from_fn(|_| numbers.next().unwrap())
+    }
+
+    /// Tells it the number of our queue pair.
+    pub(crate) fn tell(&mut self, own: u32) {
+        writeln!(self.0.stdin.as_mut().unwrap(), "{own}").unwrap();
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
     fn signal(&self, signal: i32) {
         // SAFETY: touches no memory; the process is our child and not yet waited for.
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
@@ -79,22 +112,8 @@ fn nothing_arrives_after(test: &str, end: fn(&World, *mut Qp) -> i32) {
     if std::env::var_os(PEER).is_some() {
         return peer();
     }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(PEER, "1")
-        .env("RKEY_RING_BYTES", "64k")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
-    let mut other = Peer(command.spawn().unwrap());
-    let mut said = BufReader::new(other.0.stdout.take().unwrap()).lines();
-    let mut hear = |word| {
-        let line = said.find(|line| line.as_ref().is_ok_and(|line| line.starts_with(word)));
-        line.unwrap().unwrap()
-    };
-    let offer = hear("offer");
-    let mut numbers = offer.split(' ').skip(1).map(|n| n.parse::<u64>().unwrap());
-    let [number, addr, rkey] = std::array::from_fn(|_| numbers.next().unwrap());
+    let (mut other, mut hear) = Peer::start(test);
+    let [number, addr, rkey] = Peer::offered(&hear("offer"));
 
     let world = World::new();
     let (memory, region) = register(&world, 0);
@@ -103,7 +122,7 @@ fn nothing_arrives_after(test: &str, end: fn(&World, *mut Qp) -> i32) {
     let (own, lkey) = unsafe { ((*pair).qp_num, (*region).lkey) };
     // 8 times 0.3 seconds.
     world.connect_with(pair, QPT_RC, number as u32, 16);
-    writeln!(other.0.stdin.as_mut().unwrap(), "{own}").unwrap();
+    other.tell(own);
     hear("ready");
     let mut few = sge(memory.as_ptr() as u64, 8, lkey);
     let mut read = remote(1, WR_RDMA_READ, &mut few, addr, rkey as u32);

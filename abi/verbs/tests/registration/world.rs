@@ -145,7 +145,12 @@ impl World {
 
     /// The next completion.
     pub(crate) fn next(&self) -> Wc {
-        let end = Instant::now() + Duration::from_secs(20);
+        self.next_within(Duration::from_secs(20))
+    }
+
+    /// The same, and how long it may take.
+    pub(crate) fn next_within(&self, patience: Duration) -> Wc {
+        let end = Instant::now() + patience;
         loop {
             let mut wc = Wc::default();
             // SAFETY: a live queue, and room for one completion.

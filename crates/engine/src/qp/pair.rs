@@ -6,6 +6,7 @@ use crate::groups::{Copies, Flow};
 use crate::nak::timeout_ns;
 use crate::recv_queue::{Recv, RecvQueue};
 use crate::send_queue::{SendQueue, WqeFlags};
+use crate::silence::Silence;
 use crate::{CqId, LinkId, Peer, QpId, Spread};
 use rkey_core::{Access, Accessor, DomainId};
 use std::collections::VecDeque;
@@ -79,6 +80,8 @@ pub(crate) struct Requester {
     pub(crate) watched: bool,
     /// The link's progress when it was last seen to move, and when that was (in the time of the timers).
     pub(crate) seen: Option<(u64, u64)>,
+    /// What is known about the peer when it has not moved for too long.
+    pub(crate) silence: Silence,
 }
 
 impl Requester {
@@ -100,6 +103,7 @@ impl Requester {
             not_ready_delay: 0,
             watched: false,
             seen: None,
+            silence: Silence::NONE,
         }
     }
 }

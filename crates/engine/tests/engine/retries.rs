@@ -146,6 +146,56 @@ fn message_numbers_that_do_not_match_fail() {
     assert_eq!(pair.nodes[1].bytes(0, 8), [0; 8]);
 }
 
+/// An owner who is asked decides whether a silent peer is given up: one that could not answer is waited for.
+#[test]
+fn a_peer_that_could_not_answer_is_waited_for() {
+    let config = EngineConfig {
+        asks_about_silence: true,
+        ..EngineConfig::default()
+    };
+    for (excused, survives) in [(0, false), (3, false), (3, true), (1000, false)] {
+        let mut pair = Pair::with(CAPS, config);
+        let ([a, b], [mine, theirs]) = transfer(&mut pair);
+        let room = [pair.nodes[1].sge(&theirs, 0, 8)];
+        pair.recv(1, &b, 9, &room);
+        let sge = [pair.nodes[0].sge(&mine, 0, 8)];
+        pair.send(0, &a, &SendRequest::new(1, send_work(), &sge));
+        let begin = pair.now;
+        let mut asked = 0;
+        // Nothing is carried: the peer does nothing.
+        let done = loop {
+            let next = pair.drive(0, 64).next_deadline;
+            for event in pair.nodes[0].events() {
+                if let Event::PeerSilent { qp, link, peer } = event {
+                    assert_eq!((qp, link, peer), (a.id, Some(pair.ends[0]), b.qpn));
+                    pair.nodes[0].engine.judge_silence(qp, asked >= excused);
+                    asked += 1;
+                }
+            }
+            if survives && asked == excused {
+                pair.settle();
+            }
+            let done = statuses(&a.poll());
+            if !done.is_empty() {
+                break done;
+            }
+            pair.now = next.expect("a request that waits has a deadline");
+        };
+        let silent = pair.now - begin;
+        if survives {
+            assert_eq!(done, [(1, Status::Success)]);
+            continue;
+        }
+        assert_eq!(done, [(1, Status::RetryExceeded)], "{excused}");
+        if excused == 1000 {
+            // A minute is the end of it.
+            assert!((60_000 * MS..70_000 * MS).contains(&silent), "{silent}");
+        } else {
+            assert_eq!(asked, excused + 1);
+        }
+    }
+}
+
 /// A peer that takes requests and does nothing fails them after the timeout; one that is slow
 /// does not, as long as something moves.
 #[test]

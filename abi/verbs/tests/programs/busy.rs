@@ -1,0 +1,52 @@
+//! A busy machine: more programs want a processor than there are. Peers answer late then, and no request of the
+//! perftest programs, with their own time-outs, may fail for that.
+
+use crate::support::{DEVICE, Stage};
+use std::process::{Child, Command, Stdio};
+
+/// So many programs spin, on whatever processors there are.
+const SPINNERS: usize = 10;
+/// Runs of each program, which take their time. More can be asked for by hand: `RKEY_TEST_BUSY_RUNS=300`.
+const RUNS: usize = 1;
+
+struct Spinners(Vec<Child>);
+
+impl Drop for Spinners {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn spinners() -> Spinners {
+    let spin = |_| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "while :; do :; done"]);
+        command
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("there is a shell")
+    };
+    Spinners((0..SPINNERS).map(spin).collect())
+}
+
+#[test]
+fn programs_on_a_busy_machine() {
+    let runs = std::env::var("RKEY_TEST_BUSY_RUNS")
+        .map_or(RUNS, |runs| runs.parse().expect("a number of runs"));
+    let _spinners = spinners();
+    for run in 0..runs {
+        for (program, words) in [
+            ("ib_write_bw", &["-n", "50", "-s", "1024"][..]),
+            ("ib_send_bw", &["-n", "50", "-s", "1024"]),
+            ("ib_read_bw", &["-n", "50", "-s", "1024"]),
+        ] {
+            let stage = Stage::new(&format!("busy-{program}"));
+            for text in stage.pair(program, words, |_| {}) {
+                assert!(text.contains(DEVICE), "run {run}: {program}: {text}");
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Whether a peer that does nothing could have done something.
+//!
+//! A thread of the peer's process has to answer. If one of them waits for a processor (or for a page), the peer has not
+//! had its chance: a NIC would have answered. If all of them are asleep, stopped or gone, it had. What cannot be seen,
+//! a process in another namespace, has had its chance too.
+
+use std::fs;
+use std::os::fd::AsFd;
+
+use rkey_engine::{LinkId, QpId};
+
+use crate::control::Control;
+use crate::discovery::Discovery;
+use crate::names;
+use crate::shared::Shared;
+
+/// A queue pair whose peer does nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SilentPeer {
+    pub(crate) qp: QpId,
+    /// The link to the peer, if there is one.
+    pub(crate) link: Option<LinkId>,
+    /// The number of the peer.
+    pub(crate) peer: u32,
+}
+
+/// Answers what the engine has asked.
+pub(crate) fn judge(shared: &Shared, control: &Control, discovery: &Discovery) {
+    let silent = std::mem::take(&mut *shared.silent.lock());
+    if silent.is_empty() {
+        return;
+    }
+    // Many queue pairs have the same peer.
+    let mut last: Option<(Option<u32>, bool)> = None;
+    for SilentPeer { qp, link, peer } in silent {
+        let pid = match link {
+            Some(link) => control.process_of(link),
+            None => discovery.asked(names::block_of(peer)),
+        };
+        let had_its_chance = match last {
+            Some((of, verdict)) if of == pid => verdict,
+            _ => pid.is_none_or(|pid| !waits_for_a_processor(pid)),
+        };
+        last = Some((pid, had_its_chance));
+        tracing::debug!(?pid, had_its_chance, "a peer does nothing");
+        shared.command(|engine| engine.judge_silence(qp, had_its_chance));
+    }
+}
+
+/// The process that listens on a socket to which we are connected.
+pub(crate) fn listener(socket: impl AsFd) -> Option<u32> {
+    let who = rustix::net::sockopt::socket_peercred(socket).ok()?;
+    u32::try_from(who.pid.as_raw_nonzero().get()).ok()
+}
+
+/// Whether a thread of a process could run and does not, or does not get on with what it is doing: it is runnable, or
+/// waits for a disk or a page.
+fn waits_for_a_processor(pid: u32) -> bool {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    tasks.flatten().any(|task| {
+        let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        // The name before it may contain anything.
+        let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+        state.is_some_and(|state| state.starts_with(['R', 'D']))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    struct Process(Child);
+
+    impl Drop for Process {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn shell(line: &str) -> Process {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]).stdin(Stdio::piped());
+        Process(command.spawn().unwrap())
+    }
+
+    fn becomes(pid: u32, expected: bool) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while waits_for_a_processor(pid) != expected {
+            assert!(Instant::now() < end, "{expected}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn who_could_run_is_told_from_who_sleeps_or_is_stopped() {
+        let busy = shell("while :; do :; done");
+        becomes(busy.0.id(), true);
+        let pid = rustix::process::Pid::from_child(&busy.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        becomes(busy.0.id(), false);
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+        becomes(busy.0.id(), true);
+        let idle = shell("read line");
+        becomes(idle.0.id(), false);
+        assert!(!waits_for_a_processor(u32::MAX), "there is no such process");
+    }
+}

@@ -1,0 +1,136 @@
+//! When a peer that does nothing is given up.
+//!
+//! A NIC answers as long as its host lives, whatever the program does. Here a peer's answer takes a thread of its process,
+//! and on a busy host that thread may wait for a processor longer than a time-out takes. The engine cannot see that.
+//! So before it gives up it asks its owner ([`Event::PeerSilent`](crate::Event::PeerSilent)), if the owner wants to be
+//! asked: a peer that has had no chance to answer gets the same time once more. That has an end, as a peer may only
+//! look as if it could not.
+
+use crate::{Engine, QpId};
+use rkey_base::memory::Memory;
+use rkey_link::Link;
+
+/// How long a peer is excused without any sign of life, in nanoseconds.
+const EXCUSED_MAX_NS: u64 = 60_000_000_000;
+
+/// What is known about a peer that does nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Silence {
+    verdict: Verdict,
+    /// For how long it has been excused.
+    excused: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Nobody has asked.
+    None,
+    /// The owner was asked and has not answered.
+    Asked,
+    /// It could not answer.
+    Excused,
+    /// It could have answered.
+    Guilty,
+}
+
+/// What is to be done about a peer whose time is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Ask whether it could have answered.
+    Ask,
+    /// Wait for the answer to that.
+    Wait,
+    /// Give it the same time once more.
+    Again,
+    /// Give it up.
+    GiveUp,
+}
+
+impl Silence {
+    /// Nothing.
+    pub(crate) const NONE: Self = Self {
+        verdict: Verdict::None,
+        excused: 0,
+    };
+
+    /// The peer has not done anything for `silent` nanoseconds, which is more than `patience`.
+    pub(crate) fn next(&mut self, asks: bool, silent: u64, patience: u64) -> Next {
+        if !asks || self.excused + silent >= EXCUSED_MAX_NS.max(patience) {
+            return Next::GiveUp;
+        }
+        match self.verdict {
+            Verdict::None => {
+                self.verdict = Verdict::Asked;
+                Next::Ask
+            }
+            Verdict::Asked => Next::Wait,
+            Verdict::Excused => {
+                self.verdict = Verdict::None;
+                self.excused += silent;
+                Next::Again
+            }
+            Verdict::Guilty => Next::GiveUp,
+        }
+    }
+
+    fn answer(&mut self, had_its_chance: bool) {
+        if self.verdict == Verdict::Asked {
+            self.verdict = if had_its_chance {
+                Verdict::Guilty
+            } else {
+                Verdict::Excused
+            };
+        }
+    }
+}
+
+impl<L: Link, M: Memory> Engine<L, M> {
+    /// The answer to [`Event::PeerSilent`](crate::Event::PeerSilent): whether the peer of a queue pair has had a chance
+    /// to answer. If so, its outstanding requests fail soon, unless it does something before; if not, it has as much
+    /// time as at first, for at most a minute in all.
+    pub fn judge_silence(&mut self, qp: QpId, had_its_chance: bool) {
+        if let Some(qp) = self.qps.get_mut(qp) {
+            qp.req.silence.answer(had_its_chance);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_had_its_chance_is_given_up() {
+        let mut silence = Silence::NONE;
+        assert_eq!(silence.next(true, 10, 10), Next::Ask);
+        assert_eq!(silence.next(true, 11, 10), Next::Wait);
+        silence.answer(true);
+        assert_eq!(silence.next(true, 12, 10), Next::GiveUp);
+        let mut silence = Silence::NONE;
+        assert_eq!(silence.next(false, 10, 10), Next::GiveUp, "nobody is asked");
+    }
+
+    #[test]
+    fn nobody_is_excused_for_ever() {
+        let mut silence = Silence::NONE;
+        let (second, mut seconds) = (1_000_000_000, 0);
+        while silence.next(true, second, second) == Next::Ask {
+            silence.answer(false);
+            assert_eq!(silence.next(true, second, second), Next::Again);
+            seconds += 1;
+        }
+        assert_eq!(seconds, 59);
+        assert_eq!(silence.next(true, second, second), Next::GiveUp);
+        // An owner who never answers does not keep it either.
+        let mut silence = Silence::NONE;
+        assert_eq!(silence.next(true, second, second), Next::Ask);
+        assert_eq!(silence.next(true, EXCUSED_MAX_NS, second), Next::GiveUp);
+    }
+
+    #[test]
+    fn an_answer_to_no_question_means_nothing() {
+        let mut silence = Silence::NONE;
+        silence.answer(true);
+        assert_eq!(silence, Silence::NONE);
+    }
+}
