@@ -110,6 +110,15 @@ fn extended_reliable_connections() {
     }
 }
 
+/// More datagrams to a group than the link to its member holds, and as many receives.
+#[test]
+fn multicast() {
+    perftest(
+        "ib_send_bw",
+        &["-n 500 -c UD -g -x 0", "-n 500 -c UD -g -x 0 -s 1024"],
+    );
+}
+
 /// Shared receive queues, and the older calls to post.
 #[test]
 fn other_ways_to_post() {

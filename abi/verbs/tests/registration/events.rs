@@ -203,6 +203,106 @@ fn a_refusal_ends_both_queue_pairs() {
     assert_eq!(world.word(8), 0);
 }
 
+/// Every way to fail gives its status, flushes what comes behind it and ends in the error state.
+///
+/// Proves: VB-I21
+#[test]
+fn a_failed_request_says_whose_fault_it_is() {
+    const NEAR: usize = 0;
+    const FAR: usize = 4096;
+    let mut world = World::new();
+    let near = world.register(NEAR, 64, ALL);
+    let far = world.register(FAR, 64, ALL);
+    let near_read_only = world.register(NEAR, 64, 0);
+    let far_read_only = world.register(FAR, 64, ACCESS_REMOTE_READ);
+    let gone = world.register(FAR, 64, ALL);
+    // SAFETY: live regions.
+    let [near, far, near_read_only, far_read_only, gone] =
+        [near, far, near_read_only, far_read_only, gone].map(|mr| unsafe {
+            let keys = ((*mr).lkey, (*mr).rkey);
+            if mr == gone {
+                assert_eq!(ibverbs::mr::dereg_mr(mr), 0);
+            }
+            keys
+        });
+    let here = WC_LOC_PROT_ERR;
+    let there = WC_REM_ACCESS_ERR;
+    let write = WR_RDMA_WRITE;
+    for (what, opcode, (lkey, at), (rkey, to), status) in [
+        ("no lkey", write, (0x7777, NEAR), (far.1, FAR), here),
+        ("stale lkey", write, (gone.0, NEAR), (far.1, FAR), here),
+        (
+            "past its end",
+            write,
+            (near.0, NEAR + 60),
+            (far.1, FAR),
+            here,
+        ),
+        (
+            "no local write",
+            WR_RDMA_READ,
+            (near_read_only.0, NEAR),
+            (far.1, FAR),
+            here,
+        ),
+        ("no rkey", write, (near.0, NEAR), (0x7777, FAR), there),
+        ("stale rkey", write, (near.0, NEAR), (gone.1, FAR), there),
+        (
+            "past the end",
+            write,
+            (near.0, NEAR),
+            (far.1, FAR + 60),
+            there,
+        ),
+        ("before it", write, (near.0, NEAR), (far.1, FAR - 4), there),
+        (
+            "no right",
+            write,
+            (near.0, NEAR),
+            (far_read_only.1, FAR),
+            there,
+        ),
+        (
+            "no right",
+            WR_ATOMIC_FETCH_AND_ADD,
+            (near.0, NEAR),
+            (far_read_only.1, FAR),
+            there,
+        ),
+    ] {
+        for offset in [NEAR, NEAR + 56, FAR, FAR + 56] {
+            world.set(offset, 3);
+        }
+        let [a, b] = world.pair(QPT_RC);
+        let mut pieces = [sge(world.at(at), 8, lkey), sge(world.at(NEAR), 8, near.0)];
+        let [piece, good] = &mut pieces;
+        let mut first = remote(1, opcode, piece, world.at(to), rkey);
+        let mut second = remote(2, write, good, world.at(FAR + 8), far.1);
+        first.next = &raw mut second;
+        assert_eq!(send(a, &mut first), (0, false), "{what}");
+        let (failed, flushed) = (world.next(), world.next());
+        assert_eq!((failed.wr_id, failed.status), (1, status), "{what}");
+        assert_eq!(
+            (flushed.wr_id, flushed.status),
+            (2, WC_WR_FLUSH_ERR),
+            "{what}"
+        );
+        // SAFETY: a live queue pair.
+        let number = unsafe { (*a).qp_num };
+        assert_eq!((failed.qp_num, flushed.qp_num), (number, number), "{what}");
+        assert_eq!(state(a), QPS_ERR, "{what}");
+        // What is posted later is flushed as well.
+        let mut later = remote(3, write, good, world.at(FAR + 8), far.1);
+        assert_eq!(world.run(a, &mut later), WC_WR_FLUSH_ERR, "{what}");
+        for offset in [NEAR, NEAR + 56, FAR, FAR + 56] {
+            assert_eq!(world.word(offset), 3, "{what}");
+        }
+        assert_eq!(world.word(FAR + 8), 0, "{what}");
+        // SAFETY: queue pairs that nobody uses any more.
+        unsafe { assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0)) };
+    }
+}
+
 #[test]
 fn a_message_that_does_not_fit() {
     let world = World::new();

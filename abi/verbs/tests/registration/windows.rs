@@ -143,6 +143,92 @@ fn binds_that_fail() {
     }
 }
 
+/// Rights to write and to update need a region with local write; the right to read does not.
+///
+/// Proves: VB-I13
+#[test]
+fn rights_of_a_window_that_its_region_cannot_give() {
+    let mut world = World::new();
+    let near = world.register(4096, 64, ALL);
+    let no_write = ACCESS_MW_BIND | ACCESS_REMOTE_READ;
+    for kind in [MW_TYPE_1, MW_TYPE_2] {
+        for bits in 1u32..8 {
+            let chosen = [
+                ACCESS_REMOTE_READ,
+                ACCESS_REMOTE_WRITE,
+                ACCESS_REMOTE_ATOMIC,
+            ];
+            let rights = chosen.iter().enumerate();
+            let rights: u32 = rights
+                .filter(|(n, _)| bits >> n & 1 != 0)
+                .map(|(_, right)| right)
+                .sum();
+            let writes = rights & (ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC) != 0;
+            for (access, allowed) in [
+                (no_write, !writes),
+                (no_write | ACCESS_LOCAL_WRITE, true),
+                (ACCESS_LOCAL_WRITE | ACCESS_REMOTE_READ, false),
+            ] {
+                world.set(0, 5);
+                let region = world.register(0, 64, access);
+                let [a, b] = world.pair(QPT_RC);
+                let window = window(&world, kind);
+                let info = MwBindInfo {
+                    mw_access_flags: rights,
+                    ..part(region, world.at(0), 64)
+                };
+                let rkey;
+                let status = if kind == MW_TYPE_1 {
+                    let status = world.bind(b, window, info);
+                    rkey = key(window);
+                    status
+                } else {
+                    rkey = next_key(key(window));
+                    world.run(b, &mut bind_request(window, rkey, info))
+                };
+                let what = format!("type {kind}: {rights:#x} of a region with {access:#x}");
+                let expected = if allowed { WC_SUCCESS } else { WC_MW_BIND_ERR };
+                assert_eq!(status, expected, "{what}");
+                // What was not bound reaches nothing, and what was bound just what was asked for.
+                // SAFETY: a live region.
+                let mut piece = sge(world.at(4096), 8, unsafe { (*near).lkey });
+                let opcode = if rights & ACCESS_REMOTE_ATOMIC != 0 {
+                    WR_ATOMIC_FETCH_AND_ADD
+                } else if writes {
+                    WR_RDMA_WRITE
+                } else {
+                    WR_RDMA_READ
+                };
+                world.set(4096, 9);
+                let mut wr = remote(1, opcode, &mut piece, world.at(0), rkey);
+                // A queue pair whose bind has failed answers nothing.
+                let others = (!allowed).then(|| world.pair(QPT_RC));
+                let status = world.run(others.map_or(a, |others| others[0]), &mut wr);
+                if allowed {
+                    assert_eq!(status, WC_SUCCESS, "{what}");
+                    let now = match opcode {
+                        WR_ATOMIC_FETCH_AND_ADD => 6,
+                        WR_RDMA_WRITE => 9,
+                        _ => 5,
+                    };
+                    assert_eq!(world.word(0), now, "{what}");
+                } else {
+                    assert_ne!(status, WC_SUCCESS, "{what}");
+                    assert_eq!(world.word(0), 5, "{what}");
+                }
+                // SAFETY: objects that nobody uses any more.
+                unsafe {
+                    for pair in [a, b].into_iter().chain(others.into_iter().flatten()) {
+                        assert_eq!(qp::destroy_qp(pair), 0);
+                    }
+                    assert_eq!(mw::dealloc_mw(window), 0);
+                    assert_eq!(mr::dereg_mr(region), 0, "{what}");
+                }
+            }
+        }
+    }
+}
+
 /// Proves: VB-I16, VB-021, VB-I19
 #[test]
 fn ways_to_unbind() {

@@ -260,22 +260,23 @@ fn a_peer_invalidates_with_a_send() {
 /// Proves: VB-I13
 #[test]
 fn binds_that_ask_too_much_fail() {
-    for which in 0..3 {
+    let rights = [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC];
+    for (which, right) in (0..3).flat_map(|which| rights.map(|right| (which, right))) {
         let mut world = world(WindowKind::Type1);
         let access = match which {
-            0 => Access::LOCAL_READ | Access::REMOTE_WRITE | Access::BIND, // no local write
+            0 => Access::LOCAL_READ | right | Access::BIND, // no local write
             1 => ALL.difference(Access::BIND),
             _ => ALL,
         };
         world.theirs = world.pair.nodes[1].register(0, 4096, access);
         let range = if which == 2 { (1, 4096) } else { (0, 4096) };
         let key = world.next_key();
-        world.post_b(1, world.bind(range, Access::REMOTE_WRITE, Some(key)));
+        world.post_b(1, world.bind(range, right, Some(key)));
         world.pair.settle();
         assert_eq!(
             statuses(&world.b.poll()),
             [(1, Status::WindowBind)],
-            "{which}"
+            "{which} {right:?}"
         );
         assert_eq!(world.pair.nodes[1].state(&world.b), QpState::Error);
         let closing = world.pair.nodes[1].protection.close_region(world.theirs.id);
