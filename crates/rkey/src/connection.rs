@@ -267,6 +267,9 @@ impl Connection {
 
     /// Receives the next value that the peer's program sent, waiting up to the device's timeout.
     ///
+    /// `T` has to serialise as the type that was sent does: `&str` arrives as `String`, a number of 64 bits
+    /// not as one of 32, and a struct only as one of its name.
+    ///
     /// # Errors
     /// [`Error::Timeout`], [`Error::PeerGone`]; [`Error::BadMessage`] if the message is of another
     /// type (it is gone then).

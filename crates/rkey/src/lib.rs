@@ -102,6 +102,7 @@ mod queue_pair_builder;
 mod region;
 mod results;
 mod scope;
+mod shape;
 mod shared;
 mod window;
 

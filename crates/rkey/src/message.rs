@@ -3,6 +3,10 @@
 //! Each side keeps receives posted, so that a message always has a place to go, and copies what
 //! arrived out before it looks at it: a peer can put anything into a message, and gets an error for
 //! it at most.
+//!
+//! A message is one byte that says what it is. A value goes on with the hash of its shape (8 bytes, little
+//! endian), the length of its type's description (1 byte), the description, and the value in postcard's
+//! format. The receiver takes it only if it has the shape of the type that the program asks for.
 
 use crate::completion::CompletionQueue;
 use crate::domain::Domain;
@@ -10,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::flight::{Cause, Flight};
 use crate::queue_pair::QueuePair;
 use crate::region::Region;
+use crate::shape::{self, Shape};
 use rkey_core::Access;
 use rkey_engine::{Completion, SendFlags};
 use serde::Serialize;
@@ -22,6 +27,8 @@ use std::time::{Duration, Instant};
 pub(crate) const SLOTS: u32 = 16;
 /// The first byte of a message that carries a value.
 const VALUE: u8 = 1;
+/// Bytes before a value, without the description of its type.
+const HEAD: usize = 10;
 /// The first byte of the last message.
 const BYE: u8 = 2;
 /// How long the last message may take when a connection is dropped.
@@ -61,7 +68,7 @@ impl Mailbox {
         sends: CompletionQueue,
         incoming: CompletionQueue,
     ) -> Result<Self> {
-        let slot_len = domain.device().inner.settings.max_message + 1;
+        let slot_len = domain.device().inner.settings.max_message + HEAD + shape::TITLE;
         let bytes = slot_len * 2 * SLOTS as usize;
         let memory = domain.register(vec![0; bytes], Access::SEND | Access::RECV)?;
         let mailbox = Self {
@@ -81,7 +88,7 @@ impl Mailbox {
     }
 
     pub(crate) fn set_peer_limit(&mut self, limit: usize) {
-        self.peer_limit = limit.min(self.slot_len - 1);
+        self.peer_limit = limit.min(self.slot_len - HEAD - shape::TITLE);
     }
 
     fn post_receive(&self, slot: u64) -> Result<()> {
@@ -91,15 +98,15 @@ impl Mailbox {
     }
 
     pub(crate) fn send<T: Serialize + ?Sized>(&self, message: &T, timeout: Duration) -> Result<()> {
-        let bytes = postcard::to_extend(message, vec![VALUE])
-            .map_err(|error| Error::BadMessage(format!("it cannot be serialised: {error}")))?;
-        if bytes.len() - 1 > self.peer_limit {
+        let value = postcard::to_stdvec(message).map_err(|error| unsendable(&error.to_string()))?;
+        if value.len() > self.peer_limit {
             return Err(Error::MessageTooLong {
-                len: bytes.len() - 1,
+                len: value.len(),
                 limit: self.peer_limit,
             });
         }
-        self.send_bytes(&bytes, timeout)
+        let shape = Shape::of(message, value.len()).map_err(|error| unsendable(&error))?;
+        self.send_bytes(&frame(&shape, &value), timeout)
     }
 
     fn send_bytes(&self, bytes: &[u8], timeout: Duration) -> Result<()> {
@@ -121,7 +128,7 @@ impl Mailbox {
 
     pub(crate) fn receive<T: DeserializeOwned>(&self, timeout: Duration) -> Result<T> {
         let bytes = self.receive_bytes(timeout)?;
-        postcard::from_bytes(&bytes).map_err(|error| Error::BadMessage(error.to_string()))
+        open(&bytes).map_err(Error::BadMessage)
     }
 
     fn receive_bytes(&self, timeout: Duration) -> Result<Vec<u8>> {
@@ -190,6 +197,55 @@ impl Mailbox {
     }
 }
 
+fn unsendable(why: &str) -> Error {
+    Error::BadMessage(format!("it cannot be serialised: {why}"))
+}
+
+/// The bytes of a message with a value.
+fn frame(shape: &Shape, value: &[u8]) -> Vec<u8> {
+    let title = shape.title().as_bytes();
+    let mut bytes = Vec::with_capacity(HEAD + title.len() + value.len());
+    bytes.push(VALUE);
+    bytes.extend(shape.hash().to_le_bytes());
+    // A description has at most `shape::TITLE` bytes.
+    bytes.push(u8::try_from(title.len()).unwrap_or(0));
+    bytes.extend(title);
+    bytes.extend(value);
+    bytes
+}
+
+/// The value in a message, behind its first byte, if it is of the type that is asked for. Otherwise a
+/// sentence that names both types.
+fn open<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, String> {
+    let not_framed = || "it is not framed like one".to_owned();
+    let (hash, rest) = bytes.split_first_chunk::<8>().ok_or_else(not_framed)?;
+    let (len, rest) = rest.split_first().ok_or_else(not_framed)?;
+    let (title, value) = rest
+        .split_at_checked(usize::from(*len))
+        .filter(|(title, _)| title.len() <= shape::TITLE)
+        .ok_or_else(not_framed)?;
+    let sent = String::from_utf8_lossy(title);
+    let (value, expected) = Shape::decode::<T>(value);
+    let same = u64::from_le_bytes(*hash) == expected.hash();
+    match value {
+        Ok(value) if same => Ok(value),
+        // A description comes from the peer: it may hold anything.
+        _ if sent != expected.title() => Err(format!(
+            "it is of the type `{}`, and the program asked for `{}`",
+            sent.escape_debug(),
+            expected.title()
+        )),
+        Ok(_) => Err(format!(
+            "both sides call it `{}`, but its parts have other types",
+            expected.title()
+        )),
+        Err(why) => Err(format!(
+            "it does not decode as `{}`: {why}",
+            expected.title()
+        )),
+    }
+}
+
 impl Drop for Mailbox {
     fn drop(&mut self) {
         // Tell the peer that this is the end, unless it told us already or is gone. Messages that
@@ -204,5 +260,62 @@ impl Drop for Mailbox {
         if !gone && !std::thread::panicking() {
             let _ = self.send_bytes(&[BYE], BYE_TIME);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A message behind its first byte.
+    fn message<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
+        let bytes = postcard::to_stdvec(value).unwrap();
+        let shape = Shape::of(value, bytes.len()).unwrap();
+        frame(&shape, &bytes).split_off(1)
+    }
+
+    #[test]
+    fn another_type_is_named_on_both_sides() {
+        assert_eq!(open::<String>(&message("a string")).unwrap(), "a string");
+        let why = open::<u32>(&message("a string")).unwrap_err();
+        assert_eq!(
+            why,
+            "it is of the type `string`, and the program asked for `u32`"
+        );
+        let why = open::<(u8, u8)>(&message(&(1u32, 2u32))).unwrap_err();
+        assert_eq!(
+            why,
+            "both sides call it `tuple of 2`, but its parts have other types"
+        );
+    }
+
+    /// What a stranger may send: cut off, with bytes to spare, with a false hash, with a description that
+    /// would paint on a terminal.
+    #[test]
+    fn any_bytes_are_an_error_at_most() {
+        let good = message("a string");
+        for len in 0..good.len() {
+            assert!(open::<String>(&good[..len]).is_err(), "{len} bytes");
+        }
+        let mut longer = good.clone();
+        longer.push(0);
+        let why = open::<String>(&longer).unwrap_err();
+        assert!(why.contains("1 B are left over"), "{why}");
+        for at in 0..9 {
+            let mut other = good.clone();
+            other[at] ^= 0x10;
+            assert!(open::<String>(&other).is_err(), "byte {at} changed");
+        }
+        let mut painted = good;
+        painted[9..12].copy_from_slice(b"\x1b[2");
+        let why = open::<u32>(&painted).unwrap_err();
+        assert!(why.contains("u{1b}") && !why.contains('\u{1b}'), "{why}");
+        let mut unending = vec![0; 9];
+        unending[8] = 255;
+        unending.extend([b'x'; 300]);
+        assert_eq!(
+            open::<u32>(&unending).unwrap_err(),
+            "it is not framed like one"
+        );
     }
 }

@@ -242,6 +242,29 @@ fn a_message_that_is_too_long_or_of_another_type_is_an_error_and_no_more() {
     pair.outer.send(&Note::Number(1)).unwrap();
     assert_eq!(pair.inner.receive::<Note>().unwrap(), Note::Number(1));
 
+    // The bytes of these decode as the type that is asked for.
+    pair.outer.send("a string").unwrap();
+    let error = pair.inner.receive::<u32>().unwrap_err().to_string();
+    assert!(
+        error.contains("`string`") && error.contains("`u32`"),
+        "{error}"
+    );
+    pair.outer.send(&(1u32, 2u32)).unwrap();
+    assert!(matches!(
+        pair.inner.receive::<(u8, u8)>(),
+        Err(Error::BadMessage(_))
+    ));
+    pair.outer.send(&7u64).unwrap();
+    assert!(matches!(
+        pair.inner.try_receive::<u32>(),
+        Err(Error::BadMessage(_))
+    ));
+    pair.outer.send(&[Note::Number(3)][..]).unwrap();
+    assert_eq!(
+        pair.inner.receive::<Vec<Note>>().unwrap(),
+        [Note::Number(3)]
+    );
+
     // The shorter of both limits counts.
     let small = Device::builder().max_message(100).open().unwrap();
     let pair = Pair::between(&device(), &small);

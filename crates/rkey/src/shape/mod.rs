@@ -1,0 +1,195 @@
+//! The shape of a value as serde sees it: which types it is made of, in which order.
+//!
+//! The wire format of messages is compact and does not describe itself: the bytes of a string decode
+//! as a number without complaint. So the sender walks over the value, and the receiver watches the
+//! decoder, and both compute a hash of the calls that serde makes: the types of all numbers and
+//! strings, lengths, the names of structs and enums, the numbers of variants. The hashes are equal
+//! exactly if both programs mean the same type (as far as the value shows it: an empty `Vec<u32>` is
+//! like an empty `Vec<String>`). `&str` and `String` have the same shape, and so have all types that
+//! serialise alike.
+//!
+//! The hash protects against mistakes, not against forgers: a hostile peer can send any value of the
+//! expected type anyway. What it can do to the decoder itself is bounded here: how deep a message
+//! nests and how many elements it has.
+
+mod reader;
+mod writer;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Longest description of a type that travels with a message, in bytes.
+pub(crate) const TITLE: usize = 64;
+/// Deepest nesting of a message. Decoding recurses, and the stack is finite.
+const DEPTH: u32 = 128;
+/// Elements that a message may have besides those that its bytes account for: `Vec<()>` needs no byte
+/// for an element.
+const FREE_STEPS: u64 = 1 << 16;
+/// Calls of serde that a byte may account for: structs within structs.
+const STEPS_PER_BYTE: u64 = 64;
+
+/// What has been seen of a value.
+#[derive(Debug)]
+pub(crate) struct Shape {
+    hash: u64,
+    depth: u32,
+    steps: u64,
+    limit: u64,
+    /// The outermost type in words.
+    title: String,
+    /// Whether the title may grow.
+    open: bool,
+    /// Which limit was exceeded.
+    problem: Option<Excess>,
+}
+
+/// A limit that a value exceeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Excess {
+    #[error("it nests deeper than {DEPTH} levels")]
+    Depth,
+    #[error("it has too many elements for its bytes")]
+    Steps,
+}
+
+impl Shape {
+    /// The shape of a value to be sent, whose serialised form has `len` bytes.
+    ///
+    /// # Errors
+    /// The value does not serialise, or the receiver would refuse it.
+    pub(crate) fn of<T: Serialize + ?Sized>(value: &T, len: usize) -> Result<Self, String> {
+        let mut shape = Self::new(len);
+        value
+            .serialize(writer::Writer(&mut shape))
+            .map_err(|error| error.to_string())?;
+        Ok(shape)
+    }
+
+    /// Decodes a value from bytes, and tells its shape beside. All bytes have to be used.
+    pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> (Result<T, String>, Self) {
+        let mut shape = Self::new(bytes.len());
+        let mut decoder = postcard::Deserializer::from_bytes(bytes);
+        let value = T::deserialize(reader::Reader::new(&mut decoder, &mut shape));
+        let value = match (value, shape.problem) {
+            (_, Some(excess)) => Err(excess.to_string()),
+            (Err(error), None) => Err(error.to_string()),
+            (Ok(value), None) => match decoder.finalize() {
+                Ok([]) => Ok(value),
+                Ok(rest) => Err(format!("{} B are left over", rest.len())),
+                Err(error) => Err(error.to_string()),
+            },
+        };
+        (value, shape)
+    }
+
+    fn new(len: usize) -> Self {
+        Self {
+            hash: 0xcbf2_9ce4_8422_2325,
+            depth: 0,
+            steps: 0,
+            limit: FREE_STEPS + STEPS_PER_BYTE * len as u64,
+            title: String::new(),
+            open: true,
+            problem: None,
+        }
+    }
+
+    /// The hash of everything seen.
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The outermost type in words, at most [`TITLE`] bytes.
+    pub(crate) fn title(&self) -> &str {
+        &self.title
+    }
+
+    /// A value without parts: a number, a string, a unit.
+    fn leaf(&mut self, word: &str) -> Result<(), Excess> {
+        self.say(word);
+        self.open = false;
+        self.mark(word)
+    }
+
+    /// A value with parts begins; its first part goes on in the title.
+    fn enter(&mut self, word: &str) -> Result<(), Excess> {
+        self.say(word);
+        self.deeper()?;
+        self.mark(word)
+    }
+
+    /// A value of a named type begins.
+    fn enter_named(&mut self, kind: &str, name: &str) -> Result<(), Excess> {
+        self.say(name);
+        self.open = false;
+        self.deeper()?;
+        self.mark(kind)?;
+        self.mark(name)
+    }
+
+    /// A tuple begins. Its parts would make a title too long.
+    fn enter_tuple(&mut self, len: usize) -> Result<(), Excess> {
+        self.say("tuple of");
+        self.say(&len.to_string());
+        self.open = false;
+        self.deeper()?;
+        self.mark("tuple")?;
+        self.mark_number(len as u64)
+    }
+
+    /// The value that was entered last is over.
+    fn leave(&mut self) -> Result<(), Excess> {
+        if self.open {
+            self.leaf("nothing")?;
+        }
+        self.depth -= 1;
+        self.mark("end")
+    }
+
+    fn deeper(&mut self) -> Result<(), Excess> {
+        self.depth += 1;
+        if self.depth > DEPTH {
+            return self.exceeds(Excess::Depth);
+        }
+        Ok(())
+    }
+
+    /// Part of what tells types apart, but not of the title.
+    fn mark(&mut self, word: &str) -> Result<(), Excess> {
+        // FNV-1a; the zero keeps "a", "bc" and "ab", "c" apart.
+        for byte in word.as_bytes().iter().chain(&[0]) {
+            self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        self.steps += 1;
+        if self.steps > self.limit {
+            return self.exceeds(Excess::Steps);
+        }
+        Ok(())
+    }
+
+    fn mark_number(&mut self, number: u64) -> Result<(), Excess> {
+        self.hash = (self.hash ^ number).wrapping_mul(0x0100_0000_01b3);
+        self.mark("")
+    }
+
+    fn exceeds(&mut self, excess: Excess) -> Result<(), Excess> {
+        self.problem = Some(excess);
+        Err(excess)
+    }
+
+    fn say(&mut self, word: &str) {
+        if !self.open {
+            return;
+        }
+        let space = if self.title.is_empty() { "" } else { " " };
+        if self.title.len() + space.len() + word.len() <= TITLE {
+            self.title.push_str(space);
+            self.title.push_str(word);
+        } else {
+            self.open = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
