@@ -1,6 +1,6 @@
 //! How the command fails: one line that says what went wrong, one that says what to do.
 
-use rkey_kit::settings::{LOG, SETTINGS};
+use rkey_kit::settings::LOG;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
@@ -37,17 +37,6 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
         eprintln!("{hint}");
     }
     ExitCode::FAILURE
-}
-
-/// Checks the variables of the environment, those of the front ends as well: `rkey` hands them to the programs that it
-/// starts, where complaints are easily overlooked.
-pub(crate) fn check_environment() -> anyhow::Result<()> {
-    const ADVICE: &str = "unset the variable, or give it one of the values above";
-    for setting in SETTINGS {
-        setting.value().map_err(|error| hinted(error, ADVICE))?;
-    }
-    rkey::Config::from_env().map_err(|error| hinted(error, ADVICE))?;
-    Ok(())
 }
 
 /// Sends `tracing` events to standard error as `RKEY_LOG` asks; silent without it, or if it makes no sense.

@@ -5,17 +5,23 @@
 //! were refused, `rkey run` runs other programs on the device, and `rkey bench` measures. Each lives in a module of its name; this file only
 //! reads the command line and turns errors into a line with a hint.
 
+#[macro_use]
+mod output;
+
 mod bench;
 mod demo;
+mod environment;
 mod explain;
 mod failure;
 mod info;
 mod ls;
 mod reasons;
 mod run;
+mod similar;
 mod style;
 
 use clap::{Parser, Subcommand};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// A software RDMA device: register memory, hand out keys, move data. No NIC, no root.
@@ -46,7 +52,21 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let code = match Cli::try_parse() {
+        Ok(cli) => start(&cli),
+        // Wrong use, or the help that was asked for.
+        Err(error) => {
+            let printed = error.print().and_then(|()| std::io::stdout().flush());
+            if let (Err(failure), false) = (printed, error.use_stderr()) {
+                output::note(failure);
+            }
+            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(u8::MAX))
+        }
+    };
+    output::finish(code)
+}
+
+fn start(cli: &Cli) -> ExitCode {
     failure::start_logging();
     if matches!(
         cli.command,
@@ -55,7 +75,7 @@ fn main() -> ExitCode {
         // They only print: `rkey ls | head` ends them as it ends any other program.
         sigpipe::reset();
     }
-    match failure::check_environment().and_then(|()| run(&cli.command)) {
+    match environment::check().and_then(|()| run(&cli.command)) {
         Ok(code) => code,
         Err(error) => failure::report(&error),
     }

@@ -113,6 +113,12 @@ fn the_exit_status_is_the_programs_own() {
         text(&missing.stderr).contains("there-is-no-such-program"),
         "{missing:?}"
     );
+    let meant = program().args(["run", "ibv_devcies"]).output().unwrap();
+    assert_eq!(meant.status.code(), Some(127));
+    assert!(
+        text(&meant.stderr).contains("did you mean ibv_devices?"),
+        "{meant:?}"
+    );
     assert_eq!(run(&["/etc/passwd"]).status.code(), Some(126));
 }
 
@@ -173,4 +179,82 @@ fn refusals_are_explained_at_the_end() {
     ] {
         assert!(errors.contains(words), "{words} is missing in {errors}");
     }
+}
+
+/// A name that is almost one of ours is an error, before the program starts; another one is told and no more.
+#[test]
+fn mistyped_variables_are_told() {
+    for (name, meant) in [
+        ("RKEY_SHRAE", "RKEY_SHARE"),
+        ("FI_RKEY_PROFIL", "FI_RKEY_PROFILE"),
+    ] {
+        let mut command = program();
+        let output = command.env(name, "all").args(["run", "echo", "started"]);
+        let output = output.output().unwrap();
+        let err = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{err}");
+        assert!(output.stdout.is_empty(), "{output:?}");
+        assert!(
+            err.contains(name) && err.contains(&format!("did you mean {meant}?")),
+            "{err}"
+        );
+    }
+    let mut command = program();
+    let output = command.env("RKEY_BANANA", "1").args(["run", "echo", "on"]);
+    let output = output.output().unwrap();
+    assert_eq!(text(&output.stdout), "on\n");
+    assert_eq!(text(&output.stderr).lines().count(), 1, "{output:?}");
+    assert!(text(&output.stderr).contains("no variable RKEY_BANANA"));
+}
+
+/// A program of 64 bits that loads no libraries and exits with 7.
+#[cfg(target_arch = "x86_64")]
+fn static_program() -> Vec<u8> {
+    const CODE: &[u8] = &[0xbf, 7, 0, 0, 0, 0xb8, 60, 0, 0, 0, 0x0f, 0x05];
+    let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
+    file.extend([2u16, 62].map(u16::to_le_bytes).concat());
+    file.extend(1u32.to_le_bytes());
+    file.extend([0x40_0078u64, 64, 0].map(u64::to_le_bytes).concat());
+    file.extend(0u32.to_le_bytes());
+    file.extend([64u16, 56, 1, 0, 0, 0].map(u16::to_le_bytes).concat());
+    file.extend([1u32, 5].map(u32::to_le_bytes).concat());
+    let length = 120 + CODE.len() as u64;
+    let header = [0, 0x40_0000, 0x40_0000, length, length, 0x1000];
+    file.extend(header.map(u64::to_le_bytes).concat());
+    file.extend(CODE);
+    file
+}
+
+/// It runs, and `rkey` says that it will not see the device.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_static_program_is_told() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = std::env::temp_dir().join(format!("rkey-static-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let (file, script) = (folder.join("program"), folder.join("script"));
+    std::fs::write(&file, static_program()).unwrap();
+    std::fs::write(&script, format!("#!{}\n", file.display())).unwrap();
+    for path in [&file, &script] {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+        let output = run(&[path.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(7), "{output:?}");
+        let err = text(&output.stderr);
+        assert!(
+            err.contains("linked statically") && err.contains(path.to_str().unwrap()),
+            "{err}"
+        );
+        assert_eq!(err.lines().count(), 1, "{err}");
+    }
+    // The script is there, and its interpreter is not.
+    std::fs::remove_file(&file).unwrap();
+    let output = run(&[script.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(127), "{output:?}");
+    let err = text(&output.stderr);
+    assert!(
+        err.contains("interpreter") && err.contains("does not exist"),
+        "{err}"
+    );
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(text(&run(&["echo", "quiet"]).stderr), "");
 }

@@ -5,6 +5,7 @@
 //! `rkey` stays, to say at the end what was refused and why.
 
 mod folder;
+mod program;
 mod tidy;
 mod watch;
 
@@ -62,6 +63,11 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         )
     })?;
     let folder = folder::make(FRONT_ENDS)?;
+    if let Some(obstacle) = program::find(program).and_then(|path| program::obstacle(&path)) {
+        eprintln!(
+            "rkey: warning: {obstacle}. It does not see the device; programs that it starts may."
+        );
+    }
     let mut command = Command::new(program);
     command.args(words);
     command.envs(delivery::environment(&folder, |name| {
@@ -79,7 +85,11 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         std::io::ErrorKind::NotFound => NOT_FOUND,
         _ => NOT_STARTED,
     };
-    let what = format!("{} cannot be run", program.to_string_lossy());
-    report(&anyhow::Error::new(error).context(what));
+    let (what, advice) = program::why_not(program, &error);
+    let what = anyhow::Error::msg(what);
+    report(&match advice {
+        Some(advice) => hinted(what, advice),
+        None => what,
+    });
     Ok(ExitCode::from(code))
 }

@@ -1,0 +1,89 @@
+//! Where output goes wrong: a full disk, a reader that has gone.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+/// The program under test; `RKEY_BIN` names another copy of it.
+fn program() -> Command {
+    let path = std::env::var_os("RKEY_BIN")
+        .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_rkey")), PathBuf::from);
+    let mut command = Command::new(path);
+    command.env_remove("RKEY_LOG").stdin(Stdio::null());
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+const COMMANDS: &[&[&str]] = &[
+    &["--help"],
+    &["--version"],
+    &["info"],
+    &["info", "--json"],
+    &["ls"],
+    &["ls", "--json"],
+    &["explain", "--reasons"],
+    &["demo", "-q"],
+    &["demo", "--json"],
+    &[
+        "bench", "--quick", "--sizes", "8", "--modes", "single", "write",
+    ],
+];
+
+/// Every command that prints says that its output was lost, and fails.
+#[test]
+fn a_full_disk_is_an_error() {
+    for words in COMMANDS {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = program().args(*words).stdout(full).output().unwrap();
+        let err = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {err}");
+        assert!(
+            err.contains("standard output cannot be written: No space left on device"),
+            "{words:?}: {err}"
+        );
+        assert_eq!(err.lines().count(), 1, "{words:?}: {err}");
+    }
+}
+
+/// A full standard error does not change how a command ends.
+#[test]
+fn errors_that_cannot_be_told_are_no_panic() {
+    let end = |words: &[&str], full: bool| {
+        let stderr = if full {
+            Stdio::from(File::options().write(true).open("/dev/full").unwrap())
+        } else {
+            Stdio::null()
+        };
+        let mut command = program();
+        command.args(words).stderr(stderr).stdout(Stdio::null());
+        command.status().unwrap().code()
+    };
+    for words in [
+        &["ls", "4194304"][..],
+        &["run", "no-such-program"],
+        &["dmo"],
+    ] {
+        assert_eq!(end(words, true), end(words, false), "{words:?}");
+    }
+}
+
+/// `rkey demo | head` ends like any other program, without a word.
+#[test]
+fn a_reader_that_goes_is_no_error() {
+    use std::os::unix::process::ExitStatusExt;
+    for words in COMMANDS {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = program();
+        command.args(*words).stdout(writer).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        drop(command);
+        let output: Output = child.wait_with_output().unwrap();
+        let pipe = rustix::process::Signal::PIPE.as_raw();
+        assert_eq!(output.status.signal(), Some(pipe), "{words:?}: {output:?}");
+        assert_eq!(text(&output.stderr), "", "{words:?}");
+    }
+}
