@@ -2,13 +2,15 @@
  *
  * A benchmark is an initiator (parent, first core) and a target (child, second core). They agree on
  * what to do through a control page that no fabric knows, so that the fabric under test carries only
- * the operations that are measured. Every result is one line of JSON on standard output.
+ * the operations that are measured. The initiator waits for orders on standard input and answers each with
+ * a line of JSON; between two orders both processes sleep in the kernel, so that others can be measured.
  */
 #ifndef RKEY_PEERS_COMMON_H
 #define RKEY_PEERS_COMMON_H
 
 #define _GNU_SOURCE
 #include <errno.h>
+#include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -20,24 +22,24 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #define BLOB 4096
-#define MAX_REPS 32
 #define PAGE 4096ul
 #define LIVE_MAX 100000ul /* regions beside which registration is measured */
 
 enum kind { WRITE, READ, ATOMIC };
 
 /* What the initiator asks of the target; the target answers by storing `seq` into `done`. */
-enum command { CMD_NONE, CMD_TOUCH, CMD_PINGPONG, CMD_TAGGED, CMD_EXIT };
+enum command { CMD_NONE, CMD_TOUCH, CMD_PINGPONG, CMD_TAGGED, CMD_SLEEP, CMD_EXIT };
 
 struct control {
 	_Alignas(128) atomic_uint seq;   /* number of the command, stored last */
 	enum command command;
-	uint64_t size, count, slots, stride;
+	uint64_t size, count;
 	_Alignas(128) atomic_uint done;  /* number of the command that the target finished */
 	_Alignas(128) atomic_int ready[2];
 	_Alignas(128) unsigned char blob[2][BLOB]; /* addresses and keys of each side */
@@ -45,18 +47,16 @@ struct control {
 };
 
 struct options {
-	const char *provider, *ops, *modes, *sizes, *completion, *memory;
-	int cores[2], reps;
-	double seconds;      /* about how long one repetition runs */
+	const char *provider, *ops, *sizes, *completion, *memory;
+	int cores[2];
 	bool ordered;
-	unsigned timeout;
+	unsigned timeout;    /* seconds that one order may take */
 };
 
 static struct control *control;
 static struct options options = {
-	.provider = "shm", .ops = "write,read,send,atomic,register", .modes = "stream,oneway,single",
-	.sizes = "8,4096,65536,1048576", .completion = "default", .memory = "ordinary",
-	.cores = {0, 1}, .reps = 5, .seconds = 0.1, .timeout = 300,
+	.provider = "shm", .ops = "write,read,send,atomic,register", .sizes = "8,4096,65536,1048576",
+	.completion = "default", .memory = "ordinary", .cores = {0, 1}, .timeout = 300,
 };
 
 static _Noreturn void die(const char *format, ...)
@@ -77,7 +77,7 @@ static inline uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-static bool listed(const char *list, const char *word)
+static inline bool listed(const char *list, const char *word)
 {
 	size_t length = strlen(word);
 	for (const char *at = list; (at = strstr(at, word)); at += length)
@@ -162,11 +162,21 @@ static void exchange(int side, const void *mine, size_t length)
 static unsigned command(enum command what, uint64_t size, uint64_t count)
 {
 	unsigned next = atomic_load_explicit(&control->seq, memory_order_relaxed) + 1;
+	bool asleep = control->command == CMD_SLEEP;
 	control->command = what;
 	control->size = size;
 	control->count = count;
 	atomic_store_explicit(&control->seq, next, memory_order_release);
+	if (asleep)
+		syscall(SYS_futex, &control->seq, FUTEX_WAKE, 1, NULL, NULL, 0);
 	return next;
+}
+
+/* The target sleeps in the kernel until there is a command after number `seen`. */
+static void sleep_until_command(unsigned seen)
+{
+	while (atomic_load_explicit(&control->seq, memory_order_acquire) == seen)
+		syscall(SYS_futex, &control->seq, FUTEX_WAIT, seen, NULL, NULL, 0);
 }
 
 static int compare_double(const void *a, const void *b)
@@ -181,16 +191,18 @@ static double median(double *values, unsigned count)
 	return values[count / 2];
 }
 
-static void report(const char *peer, const char *version, const char *op, const char *mode,
-		   uint64_t size, const char *condition, double *values, unsigned count, uint64_t live)
+/* The first line: what is measured. */
+static void greet(const char *peer, const char *version)
 {
-	qsort(values, count, sizeof(*values), compare_double);
-	printf("{\"peer\":\"%s\",\"version\":\"%s\",\"provider\":\"%s%s\",\"memory\":\"%s\",\"completion\":\"%s\","
-	       "\"op\":\"%s\",\"mode\":\"%s\",\"size\":%lu,\"condition\":\"%s\",\"live\":%lu,"
-	       "\"median_ns\":%.2f,\"min_ns\":%.2f,\"max_ns\":%.2f,\"reps\":%u}\n",
-	       peer, version, options.provider, options.ordered ? " ordered" : "", options.memory,
-	       options.completion, op, mode, (unsigned long)size, condition, (unsigned long)live,
-	       values[count / 2], values[0], values[count - 1], count);
+	printf("{\"peer\":\"%s\",\"version\":\"%s\",\"provider\":\"%s%s\",\"completion\":\"%s\"}\n", peer, version,
+	       options.provider, options.ordered ? " ordered" : "", options.completion);
+	fflush(stdout);
+}
+
+/* The answer to an order. */
+static void answer(double ns)
+{
+	printf("{\"ns\":%.2f}\n", ns);
 	fflush(stdout);
 }
 
@@ -226,12 +238,9 @@ static void parse_options(int argc, char **argv, const char *usage)
 		if (strcmp(name, "--help") == 0 || !value) { fputs(usage, stderr); exit(strcmp(name, "--help") ? 2 : 0); }
 		if (!strcmp(name, "--provider")) options.provider = value;
 		else if (!strcmp(name, "--ops")) options.ops = value;
-		else if (!strcmp(name, "--modes")) options.modes = value;
 		else if (!strcmp(name, "--sizes")) options.sizes = value;
 		else if (!strcmp(name, "--completion")) options.completion = value;
 		else if (!strcmp(name, "--memory")) options.memory = value;
-		else if (!strcmp(name, "--reps")) options.reps = atoi(value);
-		else if (!strcmp(name, "--seconds")) options.seconds = atof(value);
 		else if (!strcmp(name, "--timeout")) options.timeout = (unsigned)atoi(value);
 		else if (!strcmp(name, "--cores")) {
 			if (sscanf(value, "%d,%d", &options.cores[0], &options.cores[1]) != 2)
@@ -239,8 +248,6 @@ static void parse_options(int argc, char **argv, const char *usage)
 		} else { fprintf(stderr, "error: unknown option %s\n%s", name, usage); exit(2); }
 		i++;
 	}
-	if (options.reps < 1 || options.reps > MAX_REPS)
-		die("--reps is 1 to %d", MAX_REPS);
 }
 
 /* Runs `initiator` here and `target` in a child, each on its core; returns the exit status. */
@@ -252,7 +259,6 @@ static int run_pair(void (*initiator)(void), void (*target)(void))
 	pid_t parent = getpid(), child = fork();
 	if (child < 0)
 		die("fork: %s", strerror(errno));
-	alarm(options.timeout);
 	if (child == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (getppid() != parent)

@@ -1,7 +1,7 @@
 /* The same operations as `rkey bench`, on a libfabric provider: a peer to compare with (shm, tcp), or rkey's own.
  *
- * Build: cc -O2 -o fabric fabric.c -lfabric        Run: ./fabric --provider shm --ops write,read
- *                                                rkey run ./fabric --provider rkey
+ * Build: cc -O2 -o fabric fabric.c -lfabric   Run: echo run write stream 8 static 0 100000 | ./fabric --provider shm
+ *                                           echo ... | rkey run ./fabric --provider rkey
  * Two pinned processes, FI_EP_RDM, FI_RMA with virtual addresses. The target polls its completion
  * queue all the time, as the provider's manual progress wants it.
  */
@@ -16,9 +16,9 @@
 #include <rdma/fi_tagged.h>
 
 static const char usage[] =
-	"usage: fabric [--provider shm|tcp|net|rkey] [--ops write,read,send,atomic,register] [--modes stream,oneway,single]\n"
-	"              [--sizes 8,4096] [--completion default|delivery] [--ordered] [--reps 5] [--seconds 0.1]\n"
-	"              [--cores 0,1] [--timeout 300]\n";
+	"usage: fabric [--provider shm|tcp|net|rkey] [--ops write,read,send,atomic,register] [--sizes 8,4096]\n"
+	"              [--completion default|delivery] [--ordered] [--cores 0,1] [--timeout 300]\n"
+	"Orders on standard input: run write stream 8 static 0 100000\n";
 
 struct peer { uint64_t buffer, key, name_len; unsigned char name[512]; };
 
@@ -197,6 +197,8 @@ static double registration(uint64_t live_count, uint64_t count)
 	static struct fid_mr *live[LIVE_MAX];
 	static uint64_t have;
 	uint64_t access = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+	for (; have > live_count; have--)
+		CHECK(fi_close(&live[have - 1]->fid));
 	for (; have < live_count; have++)
 		CHECK(fi_mr_reg(domain, untouched_page(have), PAGE, access, 0, 100 + have, 0, &live[have], NULL));
 	void *page = untouched_page(LIVE_MAX);

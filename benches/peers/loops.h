@@ -9,6 +9,9 @@
  *   finish()               waits until all of this kind are complete, writes until they have arrived
  *   tagged()               tagged messages there and back
  *   registration()         time of one registration and close, beside so many live regions
+ *
+ * Orders are lines "run OPERATION MODE SIZE CONDITION LIVE COUNT"; the answer is {"ns":NANOSECONDS} of one
+ * operation. The coordinator (`rkey bench`) decides how many operations and repetitions there are.
  */
 #ifndef RKEY_PEERS_LOOPS_H
 #define RKEY_PEERS_LOOPS_H
@@ -103,83 +106,57 @@ static void answer_ping(unsigned seq)
 	finish(WRITE);
 }
 
-/* How many operations make about options.seconds. */
-static uint64_t enough(double ns, uint64_t least)
+static double messages(uint64_t size, uint64_t count)
 {
-	double n = options.seconds * 1e9 / (ns > 1 ? ns : 1);
-	return n < (double)least ? least : (uint64_t)n;
+	unsigned seq = command(CMD_TAGGED, size, count);
+	double ns = tagged(size, count, true);
+	wait_done(seq);
+	return ns;
 }
 
-static char about[32];
-static double values[MAX_REPS];
+struct order { char operation[16], mode[16], condition[16]; uint64_t size, live, count; };
 
-static void print(const char *op, const char *mode, uint64_t size, const char *condition, uint64_t live)
+static double run(const struct order *o)
 {
-	report(PEER, about, op, mode, size, condition, values, (unsigned)options.reps, live);
-}
-
-static void measure_moving(enum kind kind, const char *name, uint64_t size)
-{
-	for (unsigned rotating = 0; listed(options.modes, "stream") && rotating <= (size > 64); rotating++) {
-		unsigned slots = rotating ? slots_of(size) : 1;
-		uint64_t count = enough(stream(kind, size, 200, slots), 100);
-		stream(kind, size, count / 4 + 1, slots);
-		for (int r = 0; r < options.reps; r++)
-			values[r] = stream(kind, size, count, slots);
-		print(name, "stream", size, rotating ? "rotating" : "static", 0);
+	static const char *kinds[] = {"write", "read", "atomic"};
+	bool register_pages = !strcmp(o->operation, "register");
+	if (!o->count || (!register_pages && (o->size < 8 || o->size % 8 || o->size * 2 > buffer_length)) || o->live > LIVE_MAX)
+		die("these numbers are not possible: %lu of %lu B beside %lu", o->count, o->size, o->live);
+	if (register_pages)
+		return registration(o->live, o->count);
+	if (!strcmp(o->operation, "send"))
+		return messages(o->size, o->count);
+	for (enum kind kind = WRITE; kind <= ATOMIC; kind++) {
+		if (strcmp(o->operation, kinds[kind]))
+			continue;
+		if (!strcmp(o->mode, "stream"))
+			return stream(kind, o->size, o->count, strcmp(o->condition, "rotating") ? 1 : slots_of(o->size));
+		if (!strcmp(o->mode, "oneway") && kind == WRITE)
+			return one_way(o->size, o->count);
+		if (!strcmp(o->mode, "single"))
+			return single(kind, o->size, o->count, !strcmp(o->condition, "touched"));
 	}
-	if (listed(options.modes, "oneway") && kind == WRITE) {
-		uint64_t count = enough(2 * one_way(size, 200), 100);
-		for (int r = 0; r < options.reps; r++)
-			values[r] = one_way(size, count);
-		print(name, "oneway", size, "static", 0);
-	}
-	for (int touched = 0; listed(options.modes, "single") && touched <= (kind != ATOMIC && size > 64); touched++) {
-		uint64_t count = enough(single(kind, size, 100, touched) * (touched ? 3 : 1), 100);
-		for (int r = 0; r < options.reps; r++)
-			values[r] = single(kind, size, count, touched);
-		print(name, "single", size, touched ? "touched" : "static", 0);
-	}
-}
-
-static void measure_messages(uint64_t size)
-{
-	uint64_t count = 200;
-	for (int r = -1; r < options.reps; r++) {
-		unsigned seq = command(CMD_TAGGED, size, count);
-		double ns = tagged(size, count, true);
-		wait_done(seq);
-		if (r < 0)
-			count = enough(2 * ns, 100);
-		else
-			values[r] = ns;
-	}
-	print("send", "oneway", size, "static", 0);
-}
-
-static void measure_registration(uint64_t live)
-{
-	uint64_t count = enough(registration(live, 1000), 1000);
-	for (int r = 0; r < options.reps; r++)
-		values[r] = registration(live, count);
-	print("register", "pair", 4096, "static", live);
+	die("there is no %s %s", o->operation, o->mode);
 }
 
 static void measure(void)
 {
-	static const char *kinds[] = {"write", "read", "atomic"};
+	char about[32], line[128];
 	version(about, sizeof(about));
 	open_side(0);
-	for (enum kind kind = WRITE; kind <= ATOMIC; kind++) {
-		const char *sizes = kind == ATOMIC ? "8" : options.sizes;
-		for (uint64_t size; listed(options.ops, kinds[kind]) && (size = next_size(&sizes));)
-			measure_moving(kind, kinds[kind], size);
+	wait_done(command(CMD_SLEEP, 0, 0));
+	greet(PEER, about);
+	while (fgets(line, sizeof(line), stdin)) {
+		struct order o;
+		if (sscanf(line, "run %15s %15s %lu %15s %lu %lu", o.operation, o.mode, &o.size, o.condition, &o.live, &o.count) != 6)
+			die("an order is: run OPERATION MODE SIZE CONDITION LIVE COUNT");
+		alarm(options.timeout);
+		wait_done(command(CMD_NONE, 0, 0));
+		double ns = run(&o);
+		wait_done(command(CMD_SLEEP, 0, 0));
+		alarm(0);
+		answer(ns);
 	}
-	const char *sizes = options.sizes;
-	for (uint64_t size; listed(options.ops, "send") && (size = next_size(&sizes));)
-		measure_messages(size);
-	for (uint64_t live = 0; listed(options.ops, "register") && live <= LIVE_MAX; live += LIVE_MAX)
-		measure_registration(live);
 }
 
 static void serve(void)
@@ -192,7 +169,8 @@ static void serve(void)
 			continue;
 		}
 		seen = seq;
-		switch (control->command) {
+		enum command what = control->command;
+		switch (what) {
 		case CMD_EXIT: return;
 		case CMD_TOUCH:
 			if (control->count)
@@ -205,6 +183,8 @@ static void serve(void)
 		default: break;
 		}
 		atomic_store_explicit(&control->done, seq, memory_order_release);
+		if (what == CMD_SLEEP)
+			sleep_until_command(seq);
 	}
 }
 

@@ -1,6 +1,6 @@
 /* The same operations as `rkey bench`, on UCX (UCP put, get, tag, fetch-and-add): the other peer.
  *
- * Build: cc -O2 -o ucx ucx.c -lucp -lucs     Run: UCX_TLS=posix,cma,self ./ucx --memory ordinary --ops write,read
+ * Build: cc -O2 -o ucx ucx.c -lucp -lucs     Run: echo run write stream 8 static 0 100000 | ./ucx --memory ordinary
  * `ucx_perftest` gives the peer's own figures; this program adds what it cannot do: ordinary memory
  * against UCX's own shared memory, buffers that both sides touch, and a put that is known to have arrived.
  */
@@ -9,8 +9,8 @@
 #include <ucp/api/ucp.h>
 
 static const char usage[] =
-	"usage: ucx [--memory ordinary|own] [--ops write,read,send,atomic,register] [--modes stream,oneway,single]\n"
-	"           [--sizes 8,4096] [--reps 5] [--seconds 0.1] [--cores 0,1] [--timeout 300]\n";
+	"usage: ucx [--memory ordinary|own] [--sizes 8,4096] [--cores 0,1] [--timeout 300]\n"
+	"Orders on standard input: run write stream 8 static 0 100000\n";
 
 struct peer { uint64_t buffer, rkey_len, address_len; };
 
@@ -176,13 +176,16 @@ static double tagged(uint64_t size, uint64_t count, bool first)
 
 static double registration(uint64_t live_count, uint64_t count)
 {
+	static ucp_mem_h live[LIVE_MAX];
 	static uint64_t have;
 	ucp_mem_map_params_t map = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_ADDRESS,
 				    .length = PAGE};
 	ucp_mem_h memory;
-	for (; have < live_count; have++) { /* left mapped until the process ends */
+	for (; have > live_count; have--)
+		check(ucp_mem_unmap(context, live[have - 1]), "ucp_mem_unmap");
+	for (; have < live_count; have++) {
 		map.address = untouched_page(have);
-		check(ucp_mem_map(context, &map, &memory), "ucp_mem_map");
+		check(ucp_mem_map(context, &map, &live[have]), "ucp_mem_map");
 	}
 	map.address = untouched_page(LIVE_MAX);
 	uint64_t start = now_ns();

@@ -88,7 +88,7 @@ fn run(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Ls(args) => ls::run(args).map(|()| ExitCode::SUCCESS),
         Command::Explain(args) => explain::run(args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::run(args),
-        Command::Bench(args) => bench::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Bench(args) => bench::run(args),
     }
 }
 

@@ -1,8 +1,7 @@
 //! The protection table by itself, without a device around it: what one key check costs among many
 //! live regions, what registering costs, and how much memory a live region takes.
 
-use super::plan::Effort;
-use super::stats::Repetitions;
+use super::measure::each;
 use anyhow::{Context, Result};
 use rkey_device::base::range::VaRange;
 use rkey_device::core::{
@@ -16,16 +15,16 @@ const PAGE: u64 = 4096;
 const BASE: u64 = 1 << 32;
 
 /// A table with live regions in it.
-struct Table {
+pub(super) struct Table {
     protection: Protection,
     domain: DomainId,
     regions: Vec<Region>,
     /// Bytes by which the process grew for each region.
-    bytes_each: f64,
+    pub(super) bytes_each: f64,
 }
 
 impl Table {
-    fn with(live: u64) -> Result<Self> {
+    pub(super) fn with(live: u64) -> Result<Self> {
         let secrets = Secrets([0x5eed, 1, 2, 3]);
         let protection = Protection::new(Limits::default(), secrets);
         let domain = protection.create_domain()?;
@@ -55,57 +54,46 @@ fn register(protection: &Protection, domain: DomainId, index: u64) -> Result<Reg
     ))?)
 }
 
-/// One check of a remote access, of the same key again and again or of all keys in turn, far apart.
-/// Also gives the bytes that a live region takes.
-pub(super) fn check(
-    live: u64,
-    scattered: bool,
-    effort: &Effort,
-    repetitions: &mut Repetitions,
-) -> Result<f64> {
-    let table = Table::with(live.max(1))?;
+/// One check of a remote access, of the same key again and again or of all keys in turn, far apart:
+/// nanoseconds.
+pub(super) fn check(table: &Table, scattered: bool, count: u64) -> Result<f64> {
     let who = Accessor {
         domain: table.domain,
         qp: 7,
         peer: None,
     };
-    let count = (effort.seconds * 1e9 / if scattered { 50.0 } else { 10.0 }) as usize;
     // An odd step through the table visits everything and is nothing that a prefetcher expects.
     let step = if scattered { 0x9e37_79b1 } else { 0 };
-    for _ in 0..effort.repetitions {
-        let mut at = table.regions.len() / 2;
-        let start = Instant::now();
-        for _ in 0..count {
-            let key = WireKey::Device(table.regions[at].key);
-            let address = BASE + at as u64 * PAGE + 64;
-            let lease = table
-                .protection
-                .check_remote(&who, key, address, 8, Operation::Write);
-            anyhow::ensure!(black_box(lease).is_ok(), "a granted access was refused");
-            at = (at + step) % table.regions.len();
-        }
-        repetitions.push(start.elapsed().as_nanos() as f64 / count as f64);
+    let mut at = table.regions.len() / 2;
+    let start = Instant::now();
+    for _ in 0..count {
+        let key = WireKey::Device(table.regions[at].key);
+        let address = BASE + at as u64 * PAGE + 64;
+        let lease = table
+            .protection
+            .check_remote(&who, key, address, 8, Operation::Write);
+        anyhow::ensure!(black_box(lease).is_ok(), "a granted access was refused");
+        at = (at + step) % table.regions.len();
     }
-    Ok(table.bytes_each)
+    Ok(each(start.elapsed(), count))
 }
 
-/// Registration and close in the table alone, beside `live` others.
-pub(super) fn pair(live: u64, effort: &Effort, repetitions: &mut Repetitions) -> Result<()> {
-    let table = Table::with(live.max(1))?;
-    let count = (effort.seconds * 1e9 / 100.0) as u64;
-    for _ in 0..effort.repetitions {
-        let start = Instant::now();
-        for _ in 0..count {
-            let region = register(&table.protection, table.domain, live + 1)?;
-            let closing = table.protection.close_region(region.id)?;
-            anyhow::ensure!(
-                closing.finish().is_ok(),
-                "a region that nobody uses did not close"
-            );
-        }
-        repetitions.push(start.elapsed().as_nanos() as f64 / count as f64);
+/// Registration and close in the table alone, beside those that live in it: nanoseconds.
+pub(super) fn pair(table: &Table, count: u64) -> Result<f64> {
+    let start = Instant::now();
+    for _ in 0..count {
+        let region = register(
+            &table.protection,
+            table.domain,
+            table.regions.len() as u64 + 1,
+        )?;
+        let closing = table.protection.close_region(region.id)?;
+        anyhow::ensure!(
+            closing.finish().is_ok(),
+            "a region that nobody uses did not close"
+        );
     }
-    Ok(())
+    Ok(each(start.elapsed(), count))
 }
 
 /// Resident memory of this process.
@@ -124,14 +112,10 @@ mod tests {
 
     #[test]
     fn every_measurement_gives_a_figure() {
-        let effort = Effort {
-            repetitions: 2,
-            seconds: 0.0001,
-        };
-        let mut repetitions = Repetitions::default();
-        check(100, true, &effort, &mut repetitions).expect("checks");
-        check(0, false, &effort, &mut repetitions).expect("checks");
-        pair(10, &effort, &mut repetitions).expect("registers");
-        assert_eq!(repetitions.count(), 6);
+        let table = Table::with(100).expect("registers");
+        for scattered in [false, true] {
+            assert!(check(&table, scattered, 1000).expect("checks") > 0.0);
+        }
+        assert!(pair(&table, 100).expect("registers") > 0.0);
     }
 }

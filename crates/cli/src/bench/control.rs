@@ -7,6 +7,7 @@
 use anyhow::{Context, Result};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::thread::futex;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -127,11 +128,24 @@ impl Control {
     /// Gives the target a command; returns its number, for [`Control::is_done`].
     pub(crate) fn command(&self, command: Command, size: u64, count: u64) -> u32 {
         let next = self.page.sequence.load(Ordering::Relaxed) + 1;
+        let asleep = self.page.command.load(Ordering::Relaxed) == Command::Sleep as u32;
         self.page.command.store(command as u32, Ordering::Relaxed);
         self.page.size.store(size, Ordering::Relaxed);
         self.page.count.store(count, Ordering::Relaxed);
         self.page.sequence.store(next, Ordering::Release);
+        if asleep {
+            // The only failure is an address that is not mapped.
+            let _ = futex::wake(&self.page.sequence, futex::Flags::empty(), 1);
+        }
         next
+    }
+
+    /// Sleeps in the kernel until there is a command after number `seen`.
+    pub(crate) fn sleep(&self, seen: u32) {
+        while self.page.sequence.load(Ordering::Acquire) == seen {
+            // A signal, or another number meanwhile: the loop looks again.
+            let _ = futex::wait(&self.page.sequence, futex::Flags::empty(), seen, None);
+        }
     }
 
     /// The command after number `seen`, if there is one: its number, what, size, count.
@@ -213,6 +227,17 @@ mod tests {
         control.arrive(1, 1);
         assert!(control.has_arrived(1, 1) && !control.has_arrived(0, 1));
         assert_eq!(control.read(1), b"an introduction");
+    }
+
+    #[test]
+    fn the_next_command_wakes_a_sleeping_target() {
+        let control = Control::create().expect("a memfd");
+        let number = control.command(Command::Sleep, 0, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| control.sleep(number));
+            control.command(Command::None, 0, 0);
+        });
+        assert!(control.next(number).is_some());
     }
 
     #[test]

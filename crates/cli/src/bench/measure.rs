@@ -200,7 +200,7 @@ pub(crate) fn serve(rig: &mut Rig) -> Result<()> {
             }
             Command::Sleep => {
                 rig.control.finish(number);
-                sleep(rig, number);
+                rig.control.sleep(number);
                 continue;
             }
         }
@@ -217,13 +217,6 @@ fn answer_pings(rig: &mut Rig, number: u32, size: u64, count: u64) -> Result<()>
         ping(rig, size, 2 * round + 1)?;
     }
     rig.drain(base + count)
-}
-
-/// Sleeps without polling until the next command.
-fn sleep(rig: &Rig, number: u32) {
-    while rig.control.next(number).is_none() {
-        std::thread::sleep(Duration::from_millis(100));
-    }
 }
 
 /// How many operations make about `seconds`.

@@ -1,33 +1,53 @@
 //! `rkey bench`: what an operation costs here, beside libfabric and UCX in the same run.
 //!
 //! A benchmark is two pinned processes: this one initiates, a second copy of this program is the
-//! target. Every figure carries its condition (static or touched buffers), because a copy between
+//! target. The peers are such pairs too; all take turns, and the distance of the two cores is measured
+//! beside each turn. Every figure carries its condition (static or touched buffers), because a copy between
 //! buffers that nobody touches measures the cache, not the device.
 
 mod check;
+mod contest;
+mod contestant;
 mod control;
 mod direct;
+mod external;
 mod machine;
 mod measure;
+mod ours;
 mod pages;
 mod pair;
 mod peers;
+mod perftest;
 mod plan;
 mod plot;
+mod probe;
 mod result;
 mod rig;
 mod stats;
+mod stop;
+mod svg;
 mod table;
 
+use crate::output;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use contest::{Contest, Outcome};
+use contestant::Contestant;
 use indicatif::{ProgressBar, ProgressStyle};
 use machine::Machine;
-use pair::{Pair, TargetSpec};
+use ours::Ours;
+use pair::TargetSpec;
+use peers::Peers;
 use plan::{Effort, MODES, OPERATIONS, Step};
+use probe::Probe;
 use result::Measurement;
 use serde::Serialize;
+use std::fs::File;
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use stop::{Reason, Stop};
 
 /// What to measure and how to show it.
 #[derive(Args, Debug, Clone)]
@@ -81,6 +101,9 @@ pub(crate) struct BenchArgs {
         value_name = "CORE,CORE"
     )]
     cores: Vec<usize>,
+    /// Ends after this time (90, 10m, 2h) with what has been measured. Ctrl-C does the same at once.
+    #[arg(long, value_name = "TIME", value_parser = stop::parse_limit, default_value = "1h")]
+    limit: Duration,
     /// Writes all figures, ours and the peers', to a file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -99,98 +122,145 @@ struct Report<'a> {
     figures: &'a [Measurement],
     ratios: Vec<table::Ratio>,
     notes: &'a [String],
+    /// Peers and measurements that are missing, and why.
     missing_peers: &'a [String],
+    /// Whether it ended before everything was measured.
+    stopped: bool,
 }
 
 /// Runs the benchmark that `args` describe.
 ///
 /// # Errors
-/// An unknown operation or mode, a device that does not open, a target that fails, a file that
-/// cannot be written. A peer that fails is named in the output and does not end the run.
-pub(crate) fn run(args: &BenchArgs) -> Result<()> {
+/// An unknown operation or mode, a file that cannot be written, a device that does not open, a target that
+/// does not start. A contestant that fails later is named in the output and does not end the run.
+pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     if let Some(spec) = args.target {
-        return pair::run_target(spec);
+        return pair::run_target(spec).map(|()| ExitCode::SUCCESS);
     }
     let request = Request::from_args(args)?;
+    let (json, svg) = (Target::open(&args.json)?, Target::open(&args.svg)?);
+    let stop = Stop::after(args.limit)?;
     let machine = Machine::look(request.cores);
     println!("{}\n", machine.describe());
-    let peers = (args.peers || args.libfabric)
+    if output::failed() {
+        // The results could not be shown.
+        return Ok(ExitCode::FAILURE);
+    }
+    machine::pin(request.cores.0);
+    let mut peers = (args.peers || args.libfabric)
         .then(peers::Peers::build)
         .transpose()?;
-    let order = request.order();
-    let runs = peers
-        .as_ref()
-        .filter(|_| args.peers)
-        .map(|peers| peers.runs(&order, args.tcp))
-        .unwrap_or_default();
-
-    let own = if args.libfabric {
-        1
-    } else {
-        request.steps.len()
-    };
-    let bar = progress(own + runs.len());
-    let mut figures = Vec::new();
-    let (mut notes, mut trouble) = (Vec::new(), Vec::new());
-    if let (true, Some(peers)) = (args.libfabric, &peers) {
-        bar.set_message("libfabric rkey");
-        figures.extend(peers.own_provider(&order)?);
-        bar.inc(1);
-    } else {
-        let mut pair = Pair::start(request.cores, request.longest())?;
-        for step in &request.steps {
-            bar.set_message(step.name());
-            figures.push(
-                step.run(&mut pair, &request.effort, &mut notes)
-                    .with_context(|| step.name())?,
-            );
-            bar.inc(1);
-        }
+    let contestants = contestants(args, &request, peers.as_mut(), &stop)?;
+    let mut probe = Probe::start(request.cores)?;
+    let mut outcome = Contest {
+        contestants,
+        probe: Box::new(move || probe.as_mut().and_then(Probe::measure)),
+        effort: request.effort.clone(),
+        stop: &stop,
+        bar: progress(),
     }
-    for run in &runs {
-        bar.set_message(run.name.clone());
-        match peers.as_ref().map(|peers| peers.measure(run, &order)) {
-            Some(Ok(measured)) => figures.extend(measured),
-            Some(Err(error)) => trouble.push(format!("{error:#}")),
-            None => {}
-        }
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-
-    println!("{}", table::render(&figures));
+    .run(&request.steps);
     if let Some(peers) = &peers {
-        trouble.extend(peers.missing.iter().cloned());
+        outcome.trouble.extend(peers.missing.iter().cloned());
     }
-    for line in &notes {
+    show(&outcome, &machine, json, svg)?;
+    Ok(match outcome.stopped {
+        Some(Reason::Interrupted) => ExitCode::from(stop::INTERRUPTED),
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+/// All contestants, started and asleep. The device comes first.
+fn contestants(
+    args: &BenchArgs,
+    request: &Request,
+    peers: Option<&mut Peers>,
+    stop: &Stop,
+) -> Result<Vec<Box<dyn Contestant>>> {
+    let setup = request.setup();
+    let mut all: Vec<Box<dyn Contestant>> = Vec::new();
+    match (&peers, args.libfabric) {
+        (Some(peers), true) => {
+            all.push(Box::new(peers.start_own_provider(
+                &setup,
+                &request.steps,
+                stop,
+            )?));
+        }
+        _ => all.push(Box::new(Ours::start(request.cores, request.longest())?)),
+    }
+    if let (Some(peers), true) = (peers, args.peers) {
+        all.extend(peers.start(&setup, &request.steps, args.tcp, stop));
+    }
+    Ok(all)
+}
+
+/// Prints and writes everything that was measured.
+fn show(
+    outcome: &Outcome,
+    machine: &Machine,
+    json: Option<Target>,
+    svg: Option<Target>,
+) -> Result<()> {
+    println!("{}", table::render(&outcome.figures));
+    for line in &outcome.notes {
         println!("{line}");
     }
-    for line in &trouble {
+    for line in &outcome.trouble {
         println!("not measured: {line}");
     }
-    if let Some(file) = &args.json {
+    if let Some(file) = json {
         let report = Report {
-            machine: &machine,
-            figures: &figures,
-            ratios: table::ratios(&figures),
-            notes: &notes,
-            missing_peers: &trouble,
+            machine,
+            figures: &outcome.figures,
+            ratios: table::ratios(&outcome.figures),
+            notes: &outcome.notes,
+            missing_peers: &outcome.trouble,
+            stopped: outcome.stopped.is_some(),
         };
-        let text = serde_json::to_string_pretty(&report)?;
-        std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
-        println!("figures: {}", file.display());
+        file.write(&serde_json::to_string_pretty(&report)?)?;
+        println!("figures: {}", file.path.display());
     }
-    if let Some(file) = &args.svg {
-        plot::draw(&figures, &machine.describe().replace('\n', "; "), file)?;
-        println!("plot: {}", file.display());
+    if let Some(file) = svg {
+        file.write(&plot::draw(&outcome.figures, &machine.describe()))?;
+        println!("plot: {}", file.path.display());
     }
     Ok(())
 }
 
+/// A file for results, opened before anything is measured.
+struct Target {
+    path: PathBuf,
+    file: File,
+}
+
+impl Target {
+    fn open(path: &Option<PathBuf>) -> Result<Option<Self>> {
+        let Some(path) = path else { return Ok(None) };
+        // What is in it stays until there is something new.
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Some(Self {
+            path: path.clone(),
+            file,
+        }))
+    }
+
+    fn write(&self, text: &str) -> Result<()> {
+        // A device or a pipe has no length.
+        let _ = self.file.set_len(0);
+        (&self.file)
+            .write_all(text.as_bytes())
+            .with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
 /// The arguments, checked.
 struct Request {
-    operations: Vec<String>,
-    modes: Vec<String>,
     sizes: Vec<u64>,
     cores: (usize, usize),
     effort: Effort,
@@ -224,11 +294,15 @@ impl Request {
             Effort {
                 repetitions: 3,
                 seconds: 0.01,
+                repeats: 0,
+                fewer: 10,
             }
         } else {
             Effort {
                 repetitions: args.reps,
                 seconds: args.seconds,
+                repeats: args.reps,
+                fewer: 1,
             }
         };
         let steps = plan::steps(&operations, &args.modes, &args.sizes, &args.live);
@@ -237,8 +311,6 @@ impl Request {
             "nothing to measure: these operations have none of these modes"
         );
         Ok(Self {
-            operations,
-            modes: args.modes.clone(),
             sizes: args.sizes.clone(),
             cores: (initiator, target),
             effort,
@@ -246,14 +318,10 @@ impl Request {
         })
     }
 
-    fn order(&self) -> peers::Order {
-        peers::Order {
-            operations: self.operations.clone(),
-            modes: self.modes.clone(),
+    fn setup(&self) -> peers::Setup {
+        peers::Setup {
             sizes: self.sizes.clone(),
             cores: self.cores,
-            repetitions: self.effort.repetitions,
-            seconds: self.effort.seconds,
         }
     }
 
@@ -304,10 +372,11 @@ fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-fn progress(steps: usize) -> ProgressBar {
+fn progress() -> ProgressBar {
     // Hidden by itself when standard error is no terminal.
-    let bar = ProgressBar::new(steps as u64);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}") {
+    let bar = ProgressBar::new(0);
+    let style = "{bar:30} {pos}/{len}, {elapsed} gone, about {eta} left: {wide_msg}";
+    if let Ok(style) = ProgressStyle::with_template(style) {
         bar.set_style(style);
     }
     bar

@@ -6,6 +6,7 @@ use super::machine;
 use super::measure;
 use super::rig::Rig;
 use anyhow::{Context, Result};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -50,9 +51,8 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// Starts the target and connects to it.
+    /// Starts the target and connects to it. The calling thread is pinned to the first core.
     pub(crate) fn start(cores: (usize, usize), length: u64) -> Result<Self> {
-        machine::pin(cores.0);
         let control = Control::create()?;
         let spec = TargetSpec {
             descriptor: control.number(),
@@ -62,6 +62,8 @@ impl Pair {
         let program = std::env::current_exe().context("the path of this program")?;
         let target = std::process::Command::new(&program)
             .args(["bench", "--target", &spec.to_string()])
+            // Ctrl-C is for us, who have results to print.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()

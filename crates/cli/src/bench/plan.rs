@@ -1,17 +1,9 @@
 //! What is measured: the operations by name, and for each the figures that it gives.
 
-use super::check;
-use super::control::Command;
-use super::direct;
-use super::measure::{self, enough};
-use super::pages::{PAGE, Pages};
-use super::pair::Pair;
-use super::result::{Measurement, OURS};
+use super::pages::PAGE;
+use super::result::Subject;
 use super::rig::Kind;
-use super::stats::Repetitions;
-use anyhow::{Context, Result};
-use rkey::Access;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Operations and what they are.
 pub(crate) const OPERATIONS: &[(&str, &str)] = &[
@@ -47,6 +39,10 @@ pub(crate) struct Effort {
     pub(crate) repetitions: u32,
     /// About how long one repetition runs.
     pub(crate) seconds: f64,
+    /// How often repetitions may be repeated because the machine changed meanwhile.
+    pub(crate) repeats: u32,
+    /// Part of the least number of operations that is enough: one of so many.
+    pub(crate) fewer: u64,
 }
 
 /// One thing to measure.
@@ -166,17 +162,15 @@ fn moving(steps: &mut Vec<Step>, kind: Kind, sizes: &[u64], wants: &dyn Fn(&str)
 impl Step {
     /// For the progress bar.
     pub(crate) fn name(&self) -> String {
-        let subject = self.subject();
-        format!(
-            "{} {} {}",
-            subject.0,
-            subject.1,
-            super::table::bytes(subject.2)
-        )
+        let (op, mode, size, ..) = self.parts();
+        match size {
+            0 => format!("{op}, {mode}"),
+            size => format!("{op} {mode} {}", super::table::bytes(size)),
+        }
     }
 
     /// Operation, mode, size, condition, live regions.
-    fn subject(&self) -> (&'static str, String, u64, &'static str, u64) {
+    fn parts(&self) -> (&'static str, String, u64, &'static str, u64) {
         let op = |kind: &Kind| match kind {
             Kind::Write => "write",
             Kind::Read => "read",
@@ -240,241 +234,85 @@ impl Step {
         }
     }
 
-    fn is_direct(&self) -> bool {
+    pub(crate) fn is_direct(&self) -> bool {
         matches!(
             self,
             Self::DirectStream(..) | Self::DirectOneWay(_) | Self::DirectSingle(..)
         )
     }
 
-    /// Runs the step. Figures that are no times become sentences in `notes`.
-    pub(crate) fn run(
-        &self,
-        pair: &mut Pair,
-        effort: &Effort,
-        notes: &mut Vec<String>,
-    ) -> Result<Measurement> {
-        let mut repetitions = Repetitions::default();
-        match self {
-            Self::Stream(kind, size, rotating) => {
-                let slots = if *rotating {
-                    measure::slots_of(*size)
-                } else {
-                    1
-                };
-                stream(effort, &mut repetitions, |count| {
-                    measure::stream(&mut pair.rig, *kind, *size, count, slots)
-                })?;
-            }
-            Self::OneWay(size) => {
-                let guess = measure::one_way(&mut pair.rig, *size, 200)?;
-                let count = enough(2.0 * guess, effort.seconds, 100);
-                for _ in 0..effort.repetitions {
-                    repetitions.push(measure::one_way(&mut pair.rig, *size, count)?);
-                }
-            }
-            Self::Single(kind, size, touched) => {
-                let guess = measure::single(&mut pair.rig, *kind, *size, 100, *touched)?
-                    .value_at_quantile(0.5);
-                let each = guess as f64 * if *touched { 3.0 } else { 1.0 };
-                let count = enough(each, effort.seconds, 100).min(20_001);
-                for _ in 0..effort.repetitions {
-                    repetitions.push_samples(&measure::single(
-                        &mut pair.rig,
-                        *kind,
-                        *size,
-                        count,
-                        *touched,
-                    )?);
-                }
-            }
-            Self::DirectStream(kind, size, rotating) => {
-                let slots = if *rotating {
-                    measure::slots_of(*size)
-                } else {
-                    1
-                };
-                stream(effort, &mut repetitions, |count| {
-                    direct::stream(&mut pair.rig, *kind, *size, count, slots)
-                })?;
-            }
-            Self::DirectOneWay(size) => direct_one_way(pair, *size, effort, &mut repetitions)?,
-            Self::DirectSingle(kind, size, touched) => {
-                let rig = &mut pair.rig;
-                let guess =
-                    direct::single(rig, *kind, *size, 100, *touched)?.value_at_quantile(0.5);
-                let each = guess as f64 * if *touched { 3.0 } else { 1.0 };
-                let count = enough(each, effort.seconds, 100).min(20_001);
-                for _ in 0..effort.repetitions {
-                    repetitions.push_samples(&direct::single(rig, *kind, *size, count, *touched)?);
-                }
-            }
-            Self::Messages(size) => messages(pair, *size, effort, &mut repetitions)?,
-            Self::Register(size, live) => register(pair, *size, *live, effort, &mut repetitions)?,
-            Self::TablePair(live) => check::pair(*live, effort, &mut repetitions)?,
-            Self::Check(live, scattered) => {
-                let bytes = check::check(*live, *scattered, effort, &mut repetitions)?;
-                if *live >= 100_000 && !*scattered {
-                    notes.push(format!(
-                        "{live} live regions take {bytes:.0} B of memory each in the table"
-                    ));
-                }
-            }
-            Self::Sleeper(pause) => sleeper(pair, *pause, effort, &mut repetitions)?,
-            Self::Idle => idle(pair, &mut repetitions)?,
-        }
-        Ok(self.figure(&repetitions))
-    }
-
-    fn figure(&self, repetitions: &Repetitions) -> Measurement {
-        let (op, mode, size, condition, live) = self.subject();
-        let (median_ns, min_ns, max_ns) = repetitions.summary();
-        Measurement {
-            peer: OURS.into(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            provider: if self.is_direct() { "lease" } else { "shm" }.into(),
-            memory: if self.is_direct() { "own" } else { "ordinary" }.into(),
-            completion: "delivery".into(),
+    /// What a figure of this step is about.
+    pub(crate) fn subject(&self) -> Subject {
+        let (op, mode, size, condition, live) = self.parts();
+        Subject {
             op: op.into(),
+            memory: if self.is_direct() { "own" } else { "ordinary" }.into(),
             mode,
-            size,
             condition: condition.into(),
             live,
-            median_ns,
-            min_ns,
-            max_ns,
-            reps: repetitions.count(),
-            p99_ns: repetitions.p99(),
+            size,
+        }
+    }
+
+    /// How to find out how many operations a repetition has.
+    pub(crate) fn pace(&self) -> Pace {
+        let plain = Pace {
+            first: 200,
+            least: 100,
+            most: u64::MAX,
+            weight: 1.0,
+            between_ns: 0.0,
+            warm_up: false,
+        };
+        match self {
+            Self::Stream(..) | Self::DirectStream(..) => Pace {
+                warm_up: true,
+                ..plain
+            },
+            Self::OneWay(_) | Self::DirectOneWay(_) | Self::Messages(_) => Pace {
+                weight: 2.0,
+                ..plain
+            },
+            Self::Single(_, _, touched) | Self::DirectSingle(_, _, touched) => Pace {
+                first: 100,
+                most: 20_001,
+                weight: if *touched { 3.0 } else { 1.0 },
+                ..plain
+            },
+            Self::Register(..) | Self::TablePair(_) | Self::Check(..) => Pace {
+                first: 1000,
+                least: 1000,
+                ..plain
+            },
+            Self::Sleeper(pause) => Pace {
+                first: 3,
+                least: 20,
+                between_ns: pause.as_secs_f64() * 1e9,
+                ..plain
+            },
+            Self::Idle => Pace {
+                first: 0,
+                most: 1,
+                ..plain
+            },
         }
     }
 }
 
-/// A guess, a warm-up, then the repetitions of a stream of `count` operations.
-fn stream(
-    effort: &Effort,
-    repetitions: &mut Repetitions,
-    mut run: impl FnMut(u64) -> Result<f64>,
-) -> Result<()> {
-    let count = enough(run(200)?, effort.seconds, 100);
-    run(count / 4 + 1)?;
-    for _ in 0..effort.repetitions {
-        repetitions.push(run(count)?);
-    }
-    Ok(())
-}
-
-fn messages(
-    pair: &mut Pair,
-    size: u64,
-    effort: &Effort,
-    repetitions: &mut Repetitions,
-) -> Result<()> {
-    let mut run = |count: u64| {
-        let number = pair.rig.control.command(Command::Messages, size, count);
-        let ns = measure::messages(&mut pair.rig, number, size, count)?;
-        pair.rig.await_done(number)?;
-        anyhow::Ok(ns)
-    };
-    let count = enough(2.0 * run(200)?, effort.seconds, 100);
-    for _ in 0..effort.repetitions {
-        repetitions.push(run(count)?);
-    }
-    Ok(())
-}
-
-fn direct_one_way(
-    pair: &mut Pair,
-    size: u64,
-    effort: &Effort,
-    repetitions: &mut Repetitions,
-) -> Result<()> {
-    pair.rig.direct()?;
-    let mut run = |count: u64| {
-        let number = pair
-            .rig
-            .control
-            .command(Command::PingPongDirect, size, count);
-        let ns = direct::one_way(&mut pair.rig, number, size, count)?;
-        pair.rig.await_done(number)?;
-        anyhow::Ok(ns)
-    };
-    let count = enough(2.0 * run(200)?, effort.seconds, 100);
-    for _ in 0..effort.repetitions {
-        repetitions.push(run(count)?);
-    }
-    Ok(())
-}
-
-/// Registers and closes one region again and again while `live` others are registered.
-fn register(
-    pair: &mut Pair,
-    size: u64,
-    live: u64,
-    effort: &Effort,
-    repetitions: &mut Repetitions,
-) -> Result<()> {
-    let access =
-        Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-    let domain = pair.rig.domain.clone();
-    let arena = Pages::map((live as usize).max(1) * PAGE, false)?;
-    let others = arena.split().take(live as usize);
-    let others = others
-        .map(|page| Ok(domain.register(page, access)?))
-        .collect::<Result<Vec<_>>>()?;
-    let mut spare = Some(Pages::map(size as usize, false)?);
-    let mut run = |count: u64| {
-        let start = Instant::now();
-        for _ in 0..count {
-            let pages = spare.take().context("the pages of the round before")?;
-            spare = Some(domain.register(pages, access)?.deregister()?);
-        }
-        anyhow::Ok(start.elapsed().as_nanos() as f64 / count as f64)
-    };
-    let count = enough(run(100)?, effort.seconds, 1000);
-    for _ in 0..effort.repetitions {
-        repetitions.push(run(count)?);
-    }
-    for region in others {
-        region.deregister()?;
-    }
-    Ok(())
-}
-
-fn sleeper(
-    pair: &mut Pair,
-    pause: Duration,
-    effort: &Effort,
-    repetitions: &mut Repetitions,
-) -> Result<()> {
-    let number = pair.rig.control.command(Command::Sleep, 0, 0);
-    pair.rig.await_done(number)?;
-    // The target stops polling now; its engine takes over within its tick.
-    std::thread::sleep(Duration::from_millis(50));
-    let each = pause.as_secs_f64() * 1e9 + 5_000.0;
-    let count = enough(each, effort.seconds.max(0.05), 20);
-    for _ in 0..effort.repetitions {
-        repetitions.push_samples(&measure::to_sleeper(&mut pair.rig, count, pause)?);
-    }
-    wake(pair)
-}
-
-/// Processor time that the whole target process uses in a second in which nothing happens.
-fn idle(pair: &mut Pair, repetitions: &mut Repetitions) -> Result<()> {
-    let number = pair.rig.control.command(Command::Sleep, 0, 0);
-    pair.rig.await_done(number)?;
-    std::thread::sleep(Duration::from_millis(500));
-    for _ in 0..3 {
-        let (before, start) = (pair.target_cpu_ns()?, Instant::now());
-        std::thread::sleep(Duration::from_secs(1));
-        let used = pair.target_cpu_ns()?.saturating_sub(before);
-        repetitions.push(used as f64 / start.elapsed().as_secs_f64());
-    }
-    wake(pair)
-}
-
-fn wake(pair: &mut Pair) -> Result<()> {
-    let number = pair.rig.control.command(Command::None, 0, 0);
-    pair.rig.await_done(number)
+/// How many operations make a repetition of some length: a first few are timed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    /// Operations that are timed first.
+    pub(crate) first: u64,
+    /// Operations of a repetition, at least and at most.
+    pub(crate) least: u64,
+    pub(crate) most: u64,
+    /// What an operation takes, as a multiple of its figure.
+    pub(crate) weight: f64,
+    /// Time between two operations, which does not count.
+    pub(crate) between_ns: f64,
+    /// Whether a quarter of a repetition is run in advance.
+    pub(crate) warm_up: bool,
 }
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
-//! One measured figure, ours or a peer's, in the form that the peer programs print as JSON lines.
+//! One measured figure, ours or a peer's, as `--json` writes it.
 
-use serde::{Deserialize, Serialize};
+use super::probe::median;
+use super::stats::Repetitions;
+use serde::Serialize;
 
 /// Who we are among those who are measured.
 pub(crate) const OURS: &str = "rkey";
 
 /// A figure with everything that it depends on.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Measurement {
     /// Who was measured: `rkey`, `libfabric`, `ucx`, `ucx_perftest`.
     pub(crate) peer: String,
@@ -37,8 +39,25 @@ pub(crate) struct Measurement {
     /// How many repetitions.
     pub(crate) reps: u32,
     /// 99th percentile of single operations, where they were timed one by one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p99_ns: Option<f64>,
+    /// The repetitions in their order.
+    pub(crate) turns: Vec<Turn>,
+}
+
+/// One repetition, with the distance of the cores during it: the mean of before and after.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Turn {
+    /// The round, from 0: the repetitions of all contestants in one round follow each other.
+    pub(crate) round: u32,
+    /// Nanoseconds of one operation.
+    pub(crate) ns: f64,
+    /// A cache line to the other core and one back.
+    pub(crate) round_trip_ns: Option<f64>,
+    /// From one core's cache to the other.
+    pub(crate) gigabytes_per_second: Option<f64>,
+    /// Whether the distance was the same before and after, within 15 %.
+    pub(crate) steady: Option<bool>,
 }
 
 /// What a figure is about: figures with equal subjects may be compared.
@@ -68,6 +87,25 @@ impl Measurement {
     /// Whether this figure is ours.
     pub(crate) fn is_ours(&self) -> bool {
         self.peer == OURS
+    }
+
+    /// Takes over the middle, the best and the worst of the repetitions.
+    pub(crate) fn summarise(&mut self, repetitions: &Repetitions) {
+        (self.median_ns, self.min_ns, self.max_ns) = repetitions.summary();
+        self.reps = repetitions.count();
+        self.p99_ns = repetitions.p99();
+    }
+
+    /// What a message takes beyond a cache line's way to the other core, in the middle of the
+    /// repetitions. For figures of one way only.
+    pub(crate) fn above_floor_ns(&self) -> Option<f64> {
+        if self.mode != "oneway" {
+            return None;
+        }
+        let above = |turn: &Turn| Some(turn.ns - turn.round_trip_ns? / 2.0);
+        // Without those that have no distance it would be about other repetitions than the figure is.
+        let mut all: Vec<f64> = self.turns.iter().map(above).collect::<Option<_>>()?;
+        median(&mut all)
     }
 
     /// The column that this figure belongs to.

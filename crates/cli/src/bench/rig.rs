@@ -15,8 +15,10 @@ use std::time::{Duration, Instant};
 const INLINE: u64 = 64;
 /// Operations posted and unfinished at most.
 pub(crate) const DEPTH: u32 = 256;
-/// How long the other side may be silent.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long the other side may be silent: on a busy machine a core is shared with other programs.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The queue pair's own patience, as an exponent: 4.096 us * 2^23 are 34 s.
+const TRANSPORT_TIMEOUT: u8 = 23;
 
 /// What each side tells the other at the start.
 #[derive(Debug, Serialize, Deserialize)]
@@ -61,7 +63,11 @@ impl Rig {
     /// Opens the device and connects to the other side. Both sides call it; `side` is 0 for the
     /// initiator.
     pub(crate) fn open(control: Control, side: usize, length: u64) -> Result<Self> {
-        let device = Device::builder().timeout(PATIENCE).open()?;
+        let mut config = rkey::Config::from_env()?;
+        if std::env::var_os("RKEY_TIMEOUT").is_none() {
+            config.timeout = TRANSPORT_TIMEOUT;
+        }
+        let device = Device::builder().config(config).timeout(PATIENCE).open()?;
         let domain = device.domain()?;
         let sends = domain.completion_queue(1024)?;
         let receives = domain.completion_queue(1024)?;

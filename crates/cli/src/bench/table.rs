@@ -1,7 +1,8 @@
 //! The results as a table: one row a subject, our figure, each peer's best, and the ratio to the
 //! better of them.
 
-use super::result::{Measurement, Subject};
+use super::probe::median;
+use super::result::{Measurement, Subject, Turn};
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -39,9 +40,30 @@ impl<'a> Row<'a> {
             .min_by(|a, b| a.median_ns.total_cmp(&b.median_ns))
     }
 
-    /// The better peer's time over ours.
+    /// The better peer's time over ours: in the middle of the rounds that both have, because only
+    /// repetitions that follow each other are of the same machine.
     pub(crate) fn ratio(&self) -> Option<f64> {
-        Some(self.best_peer()?.median_ns / self.ours?.median_ns)
+        let (peer, ours) = (self.best_peer()?, self.ours?);
+        let of_round = |turn: &Turn| {
+            let same = ours.turns.iter().find(|own| own.round == turn.round)?;
+            Some(turn.ns / same.ns)
+        };
+        let mut ratios: Vec<f64> = peer.turns.iter().filter_map(of_round).collect();
+        median(&mut ratios).or(Some(peer.median_ns / ours.median_ns))
+    }
+
+    /// The distance of the cores beside these figures: the middle, the least and the most of a cache
+    /// line's round trip in nanoseconds, and gigabytes a second in the middle.
+    fn distance(&self) -> Option<(f64, f64, f64, f64)> {
+        let figures = || self.ours.iter().chain(self.peers.values());
+        let all = |value: fn(&Turn) -> Option<f64>| -> Vec<f64> {
+            let turns = figures().flat_map(|figure| &figure.turns);
+            turns.filter_map(value).collect()
+        };
+        let mut trips = all(|turn| turn.round_trip_ns);
+        let middle = median(&mut trips)?;
+        let rate = median(&mut all(|turn| turn.gigabytes_per_second))?;
+        Some((middle, *trips.first()?, *trips.last()?, rate))
     }
 }
 
@@ -79,6 +101,9 @@ pub(crate) fn ratios(figures: &[Measurement]) -> Vec<Ratio> {
     rows(figures).into_iter().filter_map(with_ratio).collect()
 }
 
+/// The column for the distance of the cores: a cache line there and back, bytes from cache to cache.
+const DISTANCE: &str = "cores apart";
+
 /// The printed table.
 pub(crate) fn render(figures: &[Measurement]) -> String {
     let rows = rows(figures);
@@ -92,6 +117,10 @@ pub(crate) fn render(figures: &[Measurement]) -> String {
     table.load_style(presets::UTF8_FULL_CONDENSED);
     let mut head = vec!["operation", "size", "condition", "rkey", "GB/s"];
     head.extend(&columns);
+    let shows_distance = rows.values().any(|row| row.distance().is_some());
+    if shows_distance {
+        head.push(DISTANCE);
+    }
     if !columns.is_empty() {
         head.push("better peer / rkey");
     }
@@ -114,6 +143,14 @@ pub(crate) fn render(figures: &[Measurement]) -> String {
                     .get(column)
                     .map_or_else(dash, |peer| peer_cell(peer)),
             ));
+        }
+        if shows_distance {
+            let text = row
+                .distance()
+                .map_or_else(dash, |(middle, least, most, rate)| {
+                    format!("{middle:.0} ({least:.0}-{most:.0}) ns, {rate:.1} GB/s")
+                });
+            cells.push(right(text));
         }
         if !columns.is_empty() {
             cells.push(right(
@@ -153,8 +190,18 @@ fn with_spread(figure: &Measurement) -> String {
         .p99_ns
         .map(|ns| format!(", p99 {}", time(ns)))
         .unwrap_or_default();
+    let floor = figure
+        .above_floor_ns()
+        .map(|ns| {
+            format!(
+                " = floor {} {}",
+                if ns < 0.0 { '-' } else { '+' },
+                time(ns.abs())
+            )
+        })
+        .unwrap_or_default();
     format!(
-        "{} ({}-{}{p99})",
+        "{}{floor} ({}-{}{p99})",
         time(figure.median_ns),
         time(figure.min_ns),
         time(figure.max_ns)
@@ -224,7 +271,52 @@ mod tests {
             max_ns: ns,
             reps: 1,
             p99_ns: None,
+            turns: Vec::new(),
         }
+    }
+
+    fn turn(round: u32, ns: f64, round_trip_ns: f64) -> Turn {
+        Turn {
+            round,
+            ns,
+            round_trip_ns: Some(round_trip_ns),
+            gigabytes_per_second: Some(8.0),
+            steady: Some(true),
+        }
+    }
+
+    /// The machine is four times as slow in the second half, where only the peer has one repetition more.
+    #[test]
+    fn ratios_are_of_repetitions_in_the_same_round() {
+        let mut ours = figure("rkey", "shm", 100.0);
+        ours.turns = vec![
+            turn(0, 100.0, 90.0),
+            turn(1, 100.0, 90.0),
+            turn(2, 400.0, 360.0),
+        ];
+        let mut peer = figure("ucx", "posix", 1200.0);
+        peer.turns = vec![
+            turn(0, 300.0, 90.0),
+            turn(2, 1200.0, 360.0),
+            turn(3, 1200.0, 360.0),
+        ];
+        let figures = [ours, peer];
+        assert!((ratios(&figures)[0].ratio - 3.0).abs() < 1e-9);
+        let text = render(&figures);
+        assert!(text.contains("360 (90-360) ns, 8.0 GB/s"), "{text}");
+    }
+
+    #[test]
+    fn one_way_figures_are_told_from_the_floor() {
+        let mut ours = figure("rkey", "shm", 200.0);
+        ours.mode = "oneway".into();
+        ours.turns = vec![
+            turn(0, 200.0, 90.0),
+            turn(1, 230.0, 100.0),
+            turn(2, 190.0, 80.0),
+        ];
+        let text = render(&[ours]);
+        assert!(text.contains("200 ns = floor + 155 ns"), "{text}");
     }
 
     #[test]

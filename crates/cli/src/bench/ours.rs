@@ -1,0 +1,219 @@
+//! Ourselves among those who are measured: the pair of processes, and what a step keeps between its
+//! repetitions.
+
+use super::check::{self, Table};
+use super::contestant::{Contestant, Label, Sample};
+use super::control::Command;
+use super::direct;
+use super::measure;
+use super::pages::{PAGE, Pages};
+use super::pair::Pair;
+use super::plan::Step;
+use super::result::OURS;
+use super::stop::Stop;
+use anyhow::{Context, Result};
+use rkey::{Access, Region};
+use std::time::{Duration, Instant};
+
+/// The engine of a target that no longer polls takes over within that time.
+const TAKE_OVER: Duration = Duration::from_millis(50);
+/// The same until its threads have gone to sleep.
+const COME_TO_REST: Duration = Duration::from_millis(500);
+
+/// The device through its Rust API.
+pub(crate) struct Ours {
+    pair: Pair,
+    kept: Kept,
+    notes: Vec<String>,
+}
+
+/// What the repetitions of one step have in common.
+enum Kept {
+    Nothing,
+    /// Regions that live beside the one that is registered, and the memory of that one.
+    Regions {
+        others: Vec<Region<Pages>>,
+        spare: Option<Pages>,
+    },
+    Table(Box<Table>),
+}
+
+impl Ours {
+    /// Starts the target.
+    pub(crate) fn start(cores: (usize, usize), length: u64) -> Result<Self> {
+        let mut ours = Self {
+            pair: Pair::start(cores, length)?,
+            kept: Kept::Nothing,
+            notes: Vec::new(),
+        };
+        ours.rest()?;
+        Ok(ours)
+    }
+
+    /// The target sleeps in the kernel.
+    fn rest(&mut self) -> Result<()> {
+        self.order(Command::Sleep)
+    }
+
+    /// The target polls.
+    fn wake(&mut self) -> Result<()> {
+        self.order(Command::None)
+    }
+
+    fn order(&mut self, command: Command) -> Result<()> {
+        let number = self.pair.rig.control.command(command, 0, 0);
+        self.pair.rig.await_done(number)
+    }
+
+    fn measure(&mut self, step: &Step, count: u64) -> Result<Sample> {
+        let rig = &mut self.pair.rig;
+        let slots = |size: u64, rotating: bool| {
+            if rotating { measure::slots_of(size) } else { 1 }
+        };
+        Ok(match *step {
+            Step::Stream(kind, size, rotating) => {
+                let slots = slots(size, rotating);
+                Sample::of(measure::stream(rig, kind, size, count, slots)?)
+            }
+            Step::OneWay(size) => Sample::of(measure::one_way(rig, size, count)?),
+            Step::Single(kind, size, touched) => {
+                Sample::each(measure::single(rig, kind, size, count, touched)?)
+            }
+            Step::Messages(size) => {
+                let number = rig.control.command(Command::Messages, size, count);
+                let ns = measure::messages(rig, number, size, count)?;
+                rig.await_done(number)?;
+                Sample::of(ns)
+            }
+            Step::DirectStream(kind, size, rotating) => {
+                let slots = slots(size, rotating);
+                Sample::of(direct::stream(rig, kind, size, count, slots)?)
+            }
+            Step::DirectOneWay(size) => {
+                rig.direct()?;
+                let number = rig.control.command(Command::PingPongDirect, size, count);
+                let ns = direct::one_way(rig, number, size, count)?;
+                rig.await_done(number)?;
+                Sample::of(ns)
+            }
+            Step::DirectSingle(kind, size, touched) => {
+                Sample::each(direct::single(rig, kind, size, count, touched)?)
+            }
+            Step::Register(size, live) => Sample::of(self.register(size, live, count)?),
+            Step::TablePair(live) => Sample::of(check::pair(self.table(live)?, count)?),
+            Step::Check(live, scattered) => {
+                Sample::of(check::check(self.table(live)?, scattered, count)?)
+            }
+            Step::Sleeper(pause) => {
+                std::thread::sleep(TAKE_OVER);
+                Sample::each(measure::to_sleeper(rig, count, pause)?)
+            }
+            Step::Idle => Sample::of(self.idle(count)?),
+        })
+    }
+
+    /// Registers and closes one region again and again while `live` others are registered.
+    fn register(&mut self, size: u64, live: u64, count: u64) -> Result<f64> {
+        let access =
+            Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let domain = self.pair.rig.domain.clone();
+        if !matches!(self.kept, Kept::Regions { .. }) {
+            let arena = Pages::map((live as usize).max(1) * PAGE, false)?;
+            let others = arena.split().take(live as usize);
+            self.kept = Kept::Regions {
+                others: others
+                    .map(|page| Ok(domain.register(page, access)?))
+                    .collect::<Result<_>>()?,
+                spare: Some(Pages::map(size as usize, false)?),
+            };
+        }
+        let Kept::Regions { spare, .. } = &mut self.kept else {
+            anyhow::bail!("the regions of this step are gone");
+        };
+        let start = Instant::now();
+        for _ in 0..count {
+            let pages = spare.take().context("the pages of the round before")?;
+            *spare = Some(domain.register(pages, access)?.deregister()?);
+        }
+        Ok(measure::each(start.elapsed(), count))
+    }
+
+    /// A table with so many regions, which a step keeps.
+    fn table(&mut self, live: u64) -> Result<&Table> {
+        if !matches!(self.kept, Kept::Table(_)) {
+            let table = Table::with(live.max(1))?;
+            if live >= 1_000_000 && self.notes.is_empty() {
+                self.notes.push(format!(
+                    "{live} live regions take {:.0} B of memory each in the table",
+                    table.bytes_each
+                ));
+            }
+            self.kept = Kept::Table(Box::new(table));
+        }
+        match &self.kept {
+            Kept::Table(table) => Ok(table),
+            _ => anyhow::bail!("the table of this step is gone"),
+        }
+    }
+
+    /// Processor time that the whole target process uses in a second in which nothing happens.
+    fn idle(&mut self, count: u64) -> Result<f64> {
+        if count == 0 {
+            return Ok(0.0);
+        }
+        std::thread::sleep(COME_TO_REST);
+        let (before, start) = (self.pair.target_cpu_ns()?, Instant::now());
+        std::thread::sleep(Duration::from_secs(1));
+        let used = self.pair.target_cpu_ns()?.saturating_sub(before);
+        Ok(used as f64 / start.elapsed().as_secs_f64())
+    }
+}
+
+impl Contestant for Ours {
+    fn name(&self) -> String {
+        OURS.into()
+    }
+
+    fn takes(&self, _: &Step) -> bool {
+        true
+    }
+
+    fn label(&self, step: &Step) -> Label {
+        Label {
+            peer: OURS.into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            provider: if step.is_direct() { "lease" } else { "shm" }.into(),
+            completion: "delivery".into(),
+        }
+    }
+
+    fn run(&mut self, step: &Step, count: u64, _: &Stop) -> Result<Sample> {
+        // A target that sleeps is what these two are about.
+        let asleep = matches!(step, Step::Sleeper(_) | Step::Idle);
+        if !asleep {
+            self.wake()?;
+        }
+        let sample = self.measure(step, count);
+        if !asleep {
+            self.rest()?;
+        }
+        sample
+    }
+
+    fn most_repetitions(&self, step: &Step) -> u32 {
+        if *step == Step::Idle { 3 } else { u32::MAX }
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if let Kept::Regions { others, .. } = std::mem::replace(&mut self.kept, Kept::Nothing) {
+            for region in others {
+                region.deregister()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+}

@@ -1,0 +1,212 @@
+//! UCX's own benchmark. Its program cannot wait for its turn, so each repetition is a run of both sides.
+
+use super::contestant::{Contestant, Label, Sample};
+use super::peers::UCX_TLS;
+use super::plan::{Effort, Step};
+use super::result::Subject;
+use super::stop::Stop;
+use anyhow::{Context, Result};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Tests of `ucx_perftest` and what they are here: test, operation, mode, memory. Puts and gets go into
+/// memory that UCX allocated itself; tagged messages copy or use CMA.
+const TESTS: &[(&str, &str, &str, &str)] = &[
+    ("ucp_put_bw", "write", "stream", "own"),
+    ("ucp_put_lat", "write", "oneway", "own"),
+    ("ucp_get", "read", "stream", "own"),
+    ("tag_lat", "send", "oneway", "ordinary"),
+];
+/// Starting both sides takes about a second.
+const REPETITIONS: u32 = 3;
+
+/// The program, where it is installed.
+pub(crate) struct Perftest {
+    cores: (usize, usize),
+    version: String,
+}
+
+impl Perftest {
+    /// Looks for the program.
+    ///
+    /// # Errors
+    /// It is not installed.
+    pub(crate) fn find(cores: (usize, usize)) -> Result<Self> {
+        Command::new("ucx_perftest")
+            .arg("-h")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .context("Debian package: ucx-utils")?;
+        Ok(Self {
+            cores,
+            version: perftest_version(),
+        })
+    }
+}
+
+/// The test that measures a subject.
+fn test_of(subject: &Subject) -> Option<&'static str> {
+    let same = |(_, op, mode, memory): &&(&str, &str, &str, &str)| {
+        subject.op == *op && subject.mode == *mode && subject.memory == *memory
+    };
+    let (test, ..) = TESTS.iter().find(same)?;
+    (subject.condition == "static").then_some(test)
+}
+
+impl Contestant for Perftest {
+    fn name(&self) -> String {
+        "ucx_perftest".into()
+    }
+
+    fn takes(&self, step: &Step) -> bool {
+        test_of(&step.subject()).is_some()
+    }
+
+    fn label(&self, _: &Step) -> Label {
+        Label {
+            peer: "ucx_perftest".into(),
+            version: self.version.clone(),
+            provider: UCX_TLS.into(),
+            completion: "default".into(),
+        }
+    }
+
+    fn prepare(&mut self, step: &Step, effort: &Effort, _: &Stop) -> Result<u64> {
+        let size = step.subject().size;
+        Ok((200_000_000 / (size + 2_000) / effort.fewer).clamp(500, 500_000))
+    }
+
+    fn run(&mut self, step: &Step, count: u64, _: &Stop) -> Result<Sample> {
+        let subject = step.subject();
+        let test = test_of(&subject).context("no perftest measures this")?;
+        let ns = perftest_once(test, subject.size, &count.to_string(), self.cores)?;
+        Ok(Sample::of(ns))
+    }
+
+    fn most_repetitions(&self, _: &Step) -> u32 {
+        REPETITIONS
+    }
+}
+
+/// How long the two sides of `ucx_perftest` may take to meet, on a busy machine.
+const MEETING: Duration = Duration::from_secs(30);
+
+fn perftest_once(test: &str, size: u64, iterations: &str, cores: (usize, usize)) -> Result<f64> {
+    let side = |port: &str, core: usize| {
+        let mut command = Command::new("ucx_perftest");
+        command
+            .args(["-p", port, "-c", &core.to_string()])
+            .env("UCX_TLS", UCX_TLS)
+            .process_group(0);
+        command.stdin(Stdio::null()).stderr(Stdio::null());
+        command
+    };
+    let serve = || -> Result<(String, Child)> {
+        let port = free_port()?.to_string();
+        let server = side(&port, cores.1).stdout(Stdio::null()).spawn()?;
+        Ok((port, server))
+    };
+    let (mut port, mut server) = serve()?;
+    let size = size.to_string();
+    let mut said = Err(anyhow::anyhow!(
+        "ucx_perftest {test}: the two sides did not meet"
+    ));
+    let until = Instant::now() + MEETING;
+    // The server needs a moment to listen, and a client that comes too early gives up. Somebody else may have taken the
+    // port meanwhile: then the server has ended.
+    while Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(50));
+        if !matches!(server.try_wait(), Ok(None)) {
+            (port, server) = serve()?;
+            continue;
+        }
+        let mut client = side(&port, cores.0);
+        client.args([
+            "127.0.0.1",
+            "-t",
+            test,
+            "-s",
+            &size,
+            "-n",
+            iterations,
+            "-w",
+            "1000",
+            "-v",
+            "-f",
+        ]);
+        let output = client.output()?;
+        if output.status.success() {
+            said = Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+            break;
+        }
+    }
+    let _ = server.kill();
+    let _ = server.wait();
+    parse_perftest(&said?)
+}
+
+/// Nanoseconds of one operation from the comma separated output: `overall_lat` is in microseconds.
+fn parse_perftest(text: &str) -> Result<f64> {
+    let mut lines = text
+        .lines()
+        .filter(|line| line.contains(',') && !line.starts_with('['));
+    let head = lines.next().context("ucx_perftest printed nothing")?;
+    let figures = lines.next().context("ucx_perftest printed no figures")?;
+    let column = head
+        .split(',')
+        .position(|name| name == "overall_lat")
+        .context("no column overall_lat")?;
+    let value = figures
+        .split(',')
+        .nth(column)
+        .context("a short line of figures")?;
+    Ok(value.trim().parse::<f64>()? * 1000.0)
+}
+
+fn perftest_version() -> String {
+    let said = Command::new("ucx_info").arg("-v").output().ok();
+    let text = said
+        .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+        .unwrap_or_default();
+    let word = text
+        .lines()
+        .next()
+        .and_then(|line| line.split_whitespace().last());
+    word.unwrap_or("unknown").to_owned()
+}
+
+fn free_port() -> Result<u16> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?
+        .local_addr()?
+        .port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rig::Kind;
+    use super::*;
+
+    #[test]
+    fn tests_go_with_steps() {
+        let of = |step: Step| test_of(&step.subject());
+        assert_eq!(
+            of(Step::DirectStream(Kind::Write, 8, false)),
+            Some("ucp_put_bw")
+        );
+        assert_eq!(of(Step::DirectStream(Kind::Write, 8, true)), None);
+        assert_eq!(of(Step::Stream(Kind::Write, 8, false)), None);
+        assert_eq!(of(Step::Messages(8)), Some("tag_lat"));
+    }
+
+    #[test]
+    fn the_output_of_perftest_is_read() {
+        let text = "[17] UCX WARN something, with a comma\n\
+            iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw\n50000,0.015,0.018,0.018,435.02\n";
+        let ns = parse_perftest(text).expect("reads");
+        assert!((ns - 18.0).abs() < 1e-9);
+        assert!(parse_perftest("").is_err());
+        assert!(parse_perftest("a,b\n1,2\n").is_err());
+    }
+}

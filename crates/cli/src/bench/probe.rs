@@ -1,0 +1,279 @@
+//! How far apart the two cores are, at this moment: a cache line there and back, and bytes a second from
+//! one core's cache to the other.
+//!
+//! On a virtual machine the two processors move between real cores, and this distance changes by a
+//! factor of four within minutes. A figure without it cannot be compared with another one. So it is
+//! measured before and after every repetition, in about a millisecond.
+
+use super::machine;
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Round trips that are timed together, and how often.
+const BATCH: u64 = 100;
+const BATCHES: usize = 20;
+/// Bytes that cross from cache to cache, and how often.
+const BYTES: usize = 256 << 10;
+const CROSSINGS: usize = 8;
+/// A core that is busy with other programs must not hold up the benchmark.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// Two probes that differ by more than this part of the smaller one are not of the same machine.
+const STEADY: f64 = 0.15;
+
+/// The distance at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct Distance {
+    /// Nanoseconds that a cache line takes to the other core and another one back.
+    pub(crate) round_trip_ns: f64,
+    /// Gigabytes a second that one core reads of what the other one has just written.
+    pub(crate) gigabytes_per_second: f64,
+}
+
+impl Distance {
+    /// Whether nothing has changed between two probes, as far as a cache line shows it.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let (a, b) = (self.round_trip_ns, other.round_trip_ns);
+        (a - b).abs() <= STEADY * a.min(b)
+    }
+}
+
+/// A word with cache lines of its own.
+#[repr(align(128))]
+#[derive(Default)]
+struct Line(AtomicU64);
+
+/// One cache line of what crosses; its first word is written and read.
+#[repr(align(64))]
+#[derive(Default)]
+struct Payload(AtomicU64);
+
+/// What the two threads share.
+struct Shared {
+    ping: Line,
+    pong: Line,
+    /// The first thread has given up waiting.
+    abandoned: AtomicBool,
+    payload: Vec<Payload>,
+}
+
+/// What the second thread does.
+enum Job {
+    /// Answer so many pings, counted from this one on.
+    Answer(u64, u64),
+    /// Read the payload after this ping.
+    Read(u64),
+}
+
+/// This thread on the first core, and one that sleeps on the second.
+pub(crate) struct Probe {
+    shared: Arc<Shared>,
+    jobs: Option<mpsc::Sender<Job>>,
+    helper: Option<JoinHandle<()>>,
+    /// The last ping.
+    turn: u64,
+}
+
+impl Probe {
+    /// Starts the thread on the second core. None where both cores are one: there is no distance.
+    /// The calling thread has to be pinned to the first core.
+    pub(crate) fn start(cores: (usize, usize)) -> Result<Option<Self>> {
+        if cores.0 == cores.1 {
+            return Ok(None);
+        }
+        let shared = Arc::new(Shared {
+            ping: Line::default(),
+            pong: Line::default(),
+            abandoned: AtomicBool::new(false),
+            payload: (0..BYTES / size_of::<Payload>())
+                .map(|_| Payload::default())
+                .collect(),
+        });
+        let (jobs, todo) = mpsc::channel();
+        let theirs = shared.clone();
+        let helper = std::thread::Builder::new()
+            .name("rkey-probe".into())
+            .spawn(move || {
+                machine::pin(cores.1);
+                for job in todo {
+                    theirs.help(&job);
+                }
+            })
+            .context("a thread that measures the distance of the cores")?;
+        Ok(Some(Self {
+            shared,
+            jobs: Some(jobs),
+            helper: Some(helper),
+            turn: 0,
+        }))
+    }
+
+    /// Measures. None if other programs used the cores for so long that there is no result.
+    pub(crate) fn measure(&mut self) -> Option<Distance> {
+        self.shared.abandoned.store(false, Ordering::Relaxed);
+        let until = Instant::now() + PATIENCE;
+        let round_trip_ns = self.round_trips(until)?;
+        let gigabytes_per_second = self.crossings(until)?;
+        Some(Distance {
+            round_trip_ns,
+            gigabytes_per_second,
+        })
+    }
+
+    fn give(&self, job: Job) {
+        // It ends after us, so it takes every job.
+        let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
+    }
+
+    fn round_trips(&mut self, until: Instant) -> Option<f64> {
+        let pings = BATCH * (BATCHES as u64 + 1);
+        self.give(Job::Answer(self.turn + 1, pings));
+        let mut times = Vec::with_capacity(BATCHES);
+        for batch in 0..=BATCHES {
+            let start = Instant::now();
+            for _ in 0..BATCH {
+                self.ping(until)?;
+            }
+            // The first batch waits until the other thread has woken up.
+            if batch > 0 {
+                times.push(start.elapsed().as_nanos() as f64 / BATCH as f64);
+            }
+        }
+        median(&mut times)
+    }
+
+    fn crossings(&mut self, until: Instant) -> Option<f64> {
+        let mut rates = Vec::with_capacity(CROSSINGS);
+        for round in 0..CROSSINGS {
+            for line in &self.shared.payload {
+                line.0.store(round as u64, Ordering::Relaxed);
+            }
+            self.give(Job::Read(self.turn + 1));
+            self.ping(until)?;
+            let ns = self.shared.payload[0].0.load(Ordering::Relaxed);
+            rates.push(BYTES as f64 / ns.max(1) as f64);
+        }
+        median(&mut rates)
+    }
+
+    /// One message there, and its answer.
+    fn ping(&mut self, until: Instant) -> Option<()> {
+        self.turn += 1;
+        self.shared.ping.0.store(self.turn, Ordering::Release);
+        let mut looks = 0_u32;
+        while self.shared.pong.0.load(Ordering::Acquire) != self.turn {
+            std::hint::spin_loop();
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(1 << 12) && Instant::now() > until {
+                self.shared.abandoned.store(true, Ordering::Relaxed);
+                return None;
+            }
+        }
+        Some(())
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.shared.abandoned.store(true, Ordering::Relaxed);
+        self.jobs = None;
+        if let Some(helper) = self.helper.take() {
+            let _ = helper.join();
+        }
+    }
+}
+
+impl Shared {
+    fn help(&self, job: &Job) {
+        match *job {
+            Job::Answer(first, count) => {
+                for turn in first..first + count {
+                    if !self.await_ping(turn) {
+                        return;
+                    }
+                    self.pong.0.store(turn, Ordering::Release);
+                }
+            }
+            Job::Read(turn) => {
+                if !self.await_ping(turn) {
+                    return;
+                }
+                let start = Instant::now();
+                let sum = self
+                    .payload
+                    .iter()
+                    .map(|line| line.0.load(Ordering::Relaxed))
+                    .fold(0, u64::wrapping_add);
+                std::hint::black_box(sum);
+                let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                self.payload[0].0.store(ns, Ordering::Relaxed);
+                self.pong.0.store(turn, Ordering::Release);
+            }
+        }
+    }
+
+    fn await_ping(&self, turn: u64) -> bool {
+        while self.ping.0.load(Ordering::Acquire) < turn {
+            if self.abandoned.load(Ordering::Relaxed) {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        true
+    }
+}
+
+/// The middle of some values, if there are any.
+pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_no_distance_between_a_core_and_itself() {
+        assert!(Probe::start((0, 0)).unwrap().is_none());
+    }
+
+    /// On a busy machine there may be no result; then there is one later.
+    #[test]
+    fn a_distance_is_measured_again_and_again() {
+        let (first, second) = (0..1024).fold((None, None), |(first, second), core| {
+            match (machine::may_use(core), first) {
+                (true, None) => (Some(core), second),
+                (true, Some(_)) if second.is_none() => (first, Some(core)),
+                _ => (first, second),
+            }
+        });
+        let (Some(first), Some(second)) = (first, second) else {
+            println!("skipped: this process may use one core only");
+            return;
+        };
+        machine::pin(first);
+        let mut probe = Probe::start((first, second)).unwrap().unwrap();
+        for _ in 0..3 {
+            let distance = loop {
+                if let Some(distance) = probe.measure() {
+                    break distance;
+                }
+            };
+            assert!(distance.round_trip_ns > 1.0 && distance.gigabytes_per_second > 0.0);
+        }
+    }
+
+    #[test]
+    fn a_seventh_more_is_another_distance() {
+        let of = |round_trip_ns| Distance {
+            round_trip_ns,
+            gigabytes_per_second: 1.0,
+        };
+        assert!(of(100.0).is_like(&of(115.0)) && of(115.0).is_like(&of(100.0)));
+        assert!(!of(100.0).is_like(&of(116.0)) && !of(200.0).is_like(&of(50.0)));
+    }
+}

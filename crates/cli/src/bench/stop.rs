@@ -1,0 +1,110 @@
+//! When to stop before everything is measured: Ctrl-C, or the time limit. What has been measured is
+//! printed then.
+
+use anyhow::{Context, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What a shell answers when a program was ended by Ctrl-C.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// Why it ends early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    Interrupted,
+    Limit,
+}
+
+impl Reason {
+    /// As part of a sentence.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Interrupted => "interrupted",
+            Self::Limit => "the time limit (--limit) is reached",
+        }
+    }
+}
+
+/// Asked between repetitions.
+#[derive(Debug, Clone)]
+pub(crate) struct Stop {
+    interrupted: Arc<AtomicBool>,
+    until: Option<Instant>,
+}
+
+impl Stop {
+    /// From now on the first signal that asks us to end only sets a mark; the second one ends us at once.
+    pub(crate) fn after(limit: Duration) -> Result<Self> {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            let mark = || interrupted.clone();
+            signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), mark())
+                .and_then(|_| signal_hook::flag::register(signal, mark()))
+                .context("signals cannot be watched")?;
+        }
+        Ok(Self {
+            interrupted,
+            until: Instant::now().checked_add(limit),
+        })
+    }
+
+    /// Stops when the mark is set.
+    #[cfg(test)]
+    pub(crate) fn at(mark: Arc<AtomicBool>) -> Self {
+        Self {
+            interrupted: mark,
+            until: None,
+        }
+    }
+
+    /// Whether to stop, and why.
+    pub(crate) fn reason(&self) -> Option<Reason> {
+        if self.interrupted.load(Ordering::Relaxed) {
+            return Some(Reason::Interrupted);
+        }
+        self.until
+            .is_some_and(|until| Instant::now() >= until)
+            .then_some(Reason::Limit)
+    }
+}
+
+/// Reads a time as people write it: `90`, `90s`, `10m`, `2h`.
+pub(crate) fn parse_limit(text: &str) -> Result<Duration, String> {
+    let (digits, factor) = match text.strip_suffix(['s', 'm', 'h']) {
+        Some(digits) if text.ends_with('m') => (digits, 60),
+        Some(digits) if text.ends_with('h') => (digits, 3600),
+        Some(digits) => (digits, 1),
+        None => (text, 1),
+    };
+    let seconds = digits.parse::<u64>().ok();
+    match seconds.and_then(|n| n.checked_mul(factor)) {
+        Some(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds)),
+        _ => Err("a time is a whole number of seconds, or as in 10m or 2h".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_read() {
+        let read = |text| parse_limit(text).map(|limit| limit.as_secs());
+        assert_eq!(read("90"), Ok(90));
+        assert_eq!(read("90s"), Ok(90));
+        assert_eq!(read("10m"), Ok(600));
+        assert_eq!(read("2h"), Ok(7200));
+        for bad in ["", "0", "m", "-1", "1d", "99999999999999999999h"] {
+            assert!(parse_limit(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_limit_is_reached() {
+        let stop = Stop::after(Duration::ZERO).unwrap();
+        assert_eq!(stop.reason(), Some(Reason::Limit));
+        assert_eq!(Stop::after(Duration::MAX).unwrap().reason(), None);
+    }
+}

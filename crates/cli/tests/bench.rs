@@ -1,0 +1,158 @@
+//! `rkey bench` as a person meets it. Nothing here is about how fast anything is.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Long enough for a machine that is busy with other things.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// The program under test; `RKEY_BIN` names another copy of it.
+fn program() -> Command {
+    let path = std::env::var_os("RKEY_BIN")
+        .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_rkey")), PathBuf::from);
+    let mut command = Command::new(path);
+    command.env_remove("RKEY_LOG").stdin(Stdio::null());
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A file that goes with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let name = format!("rkey-bench-{}-{name}", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+
+    fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&std::fs::read(&self.0).unwrap()).unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn children(of: &Child) -> Vec<String> {
+    let tasks = Path::new("/proc").join(of.id().to_string()).join("task");
+    let tasks = std::fs::read_dir(tasks).into_iter().flatten().flatten();
+    tasks
+        .flat_map(|task| {
+            let list = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            list.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Every repetition is in the file, with its round, and the older contents of the file are gone.
+#[test]
+fn every_repetition_is_written() {
+    let (json, svg) = (Scratch::new("all.json"), Scratch::new("all.svg"));
+    std::fs::write(&json.0, "x".repeat(1 << 20)).unwrap();
+    let output = program()
+        .args(["bench", "--quick", "write", "register", "--live", "0"])
+        .args(["--modes", "single", "--sizes", "8,4k"])
+        .args(["--json".as_ref(), json.0.as_os_str()])
+        .args(["--svg".as_ref(), svg.0.as_os_str()])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report = json.json();
+    assert_eq!(report["stopped"], false);
+    let figures = report["figures"].as_array().unwrap();
+    assert_eq!(figures.len(), 5, "{report}");
+    for figure in figures {
+        let rounds: Vec<u64> = figure["turns"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|turn| turn["round"].as_u64().unwrap())
+            .collect();
+        assert_eq!(rounds, [0, 1, 2], "{figure}");
+    }
+    let picture = std::fs::read_to_string(&svg.0).unwrap();
+    assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
+    assert!(picture.contains("registration and close") && picture.contains(">4 KiB<"));
+}
+
+/// Ctrl-C in the middle: the table and the files come, the target ends, and the exit status says it.
+#[test]
+fn an_interrupted_benchmark_shows_what_it_has() {
+    let json = Scratch::new("interrupted.json");
+    let mut child = program()
+        .args(["bench", "write", "--seconds", "2", "--reps", "31"])
+        .args(["--json".as_ref(), json.0.as_os_str()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("no target was started", || !children(&child).is_empty());
+    let target = children(&child).remove(0);
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    wait_until("it does not end", || child.try_wait().unwrap().is_some());
+    let output = child.wait_with_output().unwrap();
+    let out = text(&output.stdout);
+    assert_eq!(
+        output.status.code(),
+        Some(130),
+        "{out}{}",
+        text(&output.stderr)
+    );
+    assert!(out.contains("not measured: interrupted"), "{out}");
+    assert_eq!(json.json()["stopped"], true);
+    let target = Path::new("/proc").join(target);
+    wait_until("the target lives on", || !target.exists());
+}
+
+#[test]
+fn a_time_limit_is_no_failure() {
+    let output = program()
+        .args([
+            "bench",
+            "write",
+            "--seconds",
+            "2",
+            "--reps",
+            "31",
+            "--limit",
+            "1",
+        ])
+        .output()
+        .unwrap();
+    let out = text(&output.stdout);
+    assert!(output.status.success(), "{out}{}", text(&output.stderr));
+    assert!(out.contains("the time limit (--limit) is reached"), "{out}");
+}
+
+/// Files for results are opened before minutes are spent on them.
+#[test]
+fn files_are_opened_before_measuring() {
+    for option in ["--json", "--svg"] {
+        let output = program()
+            .args(["bench", option, "/no/such/folder/file"])
+            .output()
+            .unwrap();
+        let err = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{err}");
+        assert!(err.contains("/no/such/folder/file"), "{err}");
+        assert!(output.stdout.is_empty(), "{output:?}");
+    }
+}
