@@ -1,0 +1,76 @@
+//! What variables accept, and what is said of values that they do not.
+
+use super::*;
+
+#[test]
+fn numbers_with_suffixes() {
+    assert_eq!(parse_number("12"), Some(12));
+    assert_eq!(parse_number("3k"), Some(3072));
+    assert_eq!(parse_number("1G"), Some(1 << 30));
+    for bad in [
+        "",
+        "k",
+        "-1",
+        "+1",
+        "1.5",
+        "0x10",
+        "99999999999999999999",
+        "16777216T",
+        "1kk",
+    ] {
+        assert_eq!(parse_number(bad), None, "{bad}");
+    }
+}
+
+#[test]
+fn every_variable_accepts_its_default_and_refuses_nonsense() {
+    for variable in VARIABLES {
+        let mut config = Config::default();
+        config.set(variable.name, variable.default).unwrap();
+        for bad in ["", "perhaps", "-1", "99999999999999999999999"] {
+            let error = config.set(variable.name, bad).unwrap_err();
+            assert!(error.to_string().contains(variable.name));
+            assert!(error.to_string().contains(variable.allowed));
+        }
+    }
+}
+
+#[test]
+fn the_table_tells_the_defaults() {
+    let mut config = Config::default();
+    for variable in VARIABLES {
+        config.set(variable.name, variable.default).unwrap();
+    }
+    let default = Config::default();
+    assert_eq!(format!("{config:?}"), format!("{default:?}"));
+}
+
+#[test]
+fn a_bad_value_names_variable_value_and_what_is_allowed() {
+    let lookup = |name: &str| (name == "RKEY_SHARE").then(|| "everyone".to_owned());
+    let error = Config::from_variables(lookup).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "RKEY_SHARE=\"everyone\" is not allowed: it has to be user or all"
+    );
+}
+
+#[test]
+fn an_empty_variable_counts_as_unset() {
+    for empty in ["", " "] {
+        let lookup = |_: &str| Some(empty.to_owned());
+        let config = Config {
+            timeout: 19,
+            ..Config::default()
+        };
+        let config = config.with_variables(lookup).unwrap();
+        assert_eq!((config.timeout, config.share), (19, Share::User));
+        assert!(Config::from_variables(lookup).is_ok());
+    }
+}
+
+#[test]
+fn an_unknown_variable_is_named() {
+    let error = Config::default().set("RKEY_COLOUR", "blue").unwrap_err();
+    assert!(error.to_string().contains("RKEY_COLOUR"));
+}
