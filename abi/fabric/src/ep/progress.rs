@@ -301,11 +301,8 @@ impl Endpoint {
                 };
                 let advice = advice(denial);
                 let id = report.id;
-                let detail = format!("{denial} (denial {id}: endpoint {here} to {peer}). {advice}");
-                // A target in this process has told of it.
-                if !report.echo && report.side != rkey_device::engine::Side::Target {
-                    self.domain.device.tell_own_denial(&detail);
-                }
+                let detail = format!("{denial} (endpoint {here} to {peer}; denial {id}). {advice}");
+                self.domain.device.tell_own_denial(&detail);
                 detail
             }
             None => String::new(),
