@@ -1,5 +1,6 @@
 //! The end of a region, and its change: what waits for leases, and what is left afterwards.
 
+use crate::fixture::Fixture;
 use crate::table::{ALL, over, range, remote, table, table_within};
 use rkey_core::*;
 
@@ -182,4 +183,23 @@ fn a_change_in_place_keeps_keys_and_handle() {
     );
     assert_eq!(table.snapshot().total_bytes, 0);
     table.close_domain(other).unwrap();
+}
+
+/// A slot that is free has a next handle, which was not given out.
+#[test]
+fn a_handle_that_is_still_to_come_names_nothing() {
+    let it = Fixture::new();
+    let id = it.region.id.to_bits();
+    it.close().unwrap();
+    let ask = |later: u64| {
+        let region = RegionId::from_bits(id + (later << 32));
+        let lease = it
+            .table
+            .check_region(it.domain, region, 0x1000, 8, LocalUse::Send);
+        lease.map(drop).map_err(|denial| denial.reason)
+    };
+    assert!(matches!(ask(0), Err(Reason::StaleKey { .. })));
+    for later in 1..4 {
+        assert_eq!(ask(later), Err(Reason::UnknownKey), "{later}");
+    }
 }
