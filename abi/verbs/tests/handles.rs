@@ -110,8 +110,13 @@ fn registrations_that_are_refused() {
             }
             (region.is_null(), errno)
         };
-        for access in [ACCESS_REMOTE_WRITE, ACCESS_REMOTE_ATOMIC, 1 << 8, 1 << 30] {
+        for access in [ACCESS_REMOTE_WRITE, ACCESS_REMOTE_ATOMIC, 1 << 10, 1 << 30] {
             assert_eq!(refused(4096, access), (true, libc::EINVAL), "{access:#x}");
+        }
+        // A device may have the right to flush, and this one has not.
+        for access in [ACCESS_FLUSH_GLOBAL, ACCESS_FLUSH_PERSISTENT] {
+            let refusal = (true, libc::EOPNOTSUPP);
+            assert_eq!(refused(4096, access), refusal, "{access:#x}");
         }
         assert_eq!(refused(0, 0), (true, libc::EINVAL));
         assert_eq!(refused(usize::MAX, 0), (true, libc::EINVAL));
