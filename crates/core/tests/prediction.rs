@@ -185,7 +185,7 @@ fn a_thousand_keys_say_nothing_of_the_next() {
 }
 
 /// Somebody who has seen a thousand keys asks for memory by all keys near them, and by those that their differences
-/// lead to: ten million guesses against a hundred live regions, of which chance would make 0.2 succeed.
+/// lead to: more than 1.2 million guesses against a hundred live regions, of which chance would make 0.03 succeed.
 #[test]
 #[cfg_attr(miri, ignore = "millions of steps")]
 fn keys_near_those_that_were_seen_open_nothing() {
