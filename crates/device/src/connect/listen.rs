@@ -23,6 +23,8 @@ use crate::qp::Qp;
 
 /// The most clients that may be in the middle of saying what they want.
 const HALF_OPEN_MAX: usize = 64;
+/// Silent clients that may lose their place to others in one round.
+const EVICTIONS_MAX: usize = 16;
 /// How long a peer that was answered may take to be ready, while nobody waits for it: it may be short of processors.
 const READY_TIME: Duration = Duration::from_secs(20);
 
@@ -103,17 +105,49 @@ impl Listener {
     fn take(&self) -> Result<Option<Incoming>, DeviceError> {
         let mut half_open = self.half_open.lock();
         // Those who come later wait until the next turn.
-        for _ in 0..HALF_OPEN_MAX {
+        for _ in 0..EVICTIONS_MAX {
+            let waiting = self.accept_new(&mut half_open)?;
+            let asked = self.first_that_asked(&mut half_open);
+            if asked.is_some() || !waiting {
+                return Ok(asked);
+            }
+            // All that have a place are silent, and more are waiting.
+            if half_open.len() >= HALF_OPEN_MAX
+                && let Some(index) = crowd::greediest(half_open.iter().map(|it| it.party))
+            {
+                half_open.remove(index);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes in new clients while there are places. Says whether more may be waiting.
+    fn accept_new(&self, half_open: &mut Vec<HalfOpen>) -> Result<bool, DeviceError> {
+        while half_open.len() < HALF_OPEN_MAX {
             match rustix::net::accept_with(
                 &*self.socket,
                 SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             ) {
-                Ok(socket) => take_in(&mut half_open, socket),
-                Err(Errno::AGAIN) => break,
+                Ok(socket) => {
+                    if let Ok(who) = peer_credentials(&socket) {
+                        half_open.push(HalfOpen {
+                            socket,
+                            party: Party::of(who),
+                            until: Instant::now() + HALF_OPEN_TIME,
+                        });
+                    }
+                }
+                Err(Errno::AGAIN) => return Ok(false),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => return Err(DeviceError::io("accepting a connection")(error)),
             }
         }
+        Ok(true)
+    }
+
+    /// The first of the half-open clients that has asked properly. Those that said something else, or nothing for too
+    /// long, are dropped.
+    fn first_that_asked(&self, half_open: &mut Vec<HalfOpen>) -> Option<Incoming> {
         let mut index = 0;
         while index < half_open.len() {
             match try_receive(&half_open[index].socket) {
@@ -122,7 +156,7 @@ impl Listener {
                 Ok(Some(Packet::Request(side))) => {
                     let HalfOpen { socket, .. } = half_open.remove(index);
                     if let Some(incoming) = self.admit(socket, side) {
-                        return Ok(Some(incoming));
+                        return Some(incoming);
                     }
                 }
                 Err(error @ DeviceError::Version { .. }) => {
@@ -139,12 +173,12 @@ impl Listener {
                     }
                 }
                 Ok(Some(_)) | Err(_) => {
-                    tracing::debug!(address = %self.address, "dropped a client that talks nonsense");
+                    tracing::debug!(address = %self.address, "dropped a client that violated the protocol");
                     half_open.remove(index);
                 }
             }
         }
-        Ok(None)
+        None
     }
 
     /// Checks who asks.
@@ -196,23 +230,6 @@ impl Listener {
         }
         Ok(())
     }
-}
-
-/// Gives a new client a place, if need be that of one whose process has the most.
-fn take_in(half_open: &mut Vec<HalfOpen>, socket: OwnedFd) {
-    let Ok(who) = peer_credentials(&socket) else {
-        return;
-    };
-    if half_open.len() >= HALF_OPEN_MAX
-        && let Some(index) = crowd::greediest(half_open.iter().map(|it| it.party))
-    {
-        half_open.remove(index);
-    }
-    half_open.push(HalfOpen {
-        socket,
-        party: Party::of(who),
-        until: Instant::now() + HALF_OPEN_TIME,
-    });
 }
 
 /// A peer that asked for a connection and waits for the answer.
