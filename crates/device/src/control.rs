@@ -111,8 +111,7 @@ impl Control {
     /// Handles a descriptor that is readable; says whether the engine should have a look.
     pub(crate) fn handle(&mut self, shared: &Shared, token: Token) -> bool {
         if let Some(block) = token.as_block() {
-            self.accept(shared, block);
-            return false;
+            return self.accept(shared, block);
         }
         if let Some(&link) = self.tokens.get(&token) {
             return self.hear(shared, link);
@@ -123,12 +122,16 @@ impl Control {
         false
     }
 
-    /// Takes new clients of a block's socket.
-    fn accept(&mut self, shared: &Shared, block: u16) {
+    /// Takes new clients of a block's socket; says whether the engine should have a look.
+    fn accept(&mut self, shared: &Shared, block: u16) -> bool {
+        let mut look = false;
         // Those who come later wait until the next turn.
         for _ in 0..HALF_OPEN_MAX {
+            if self.half_open.len() >= HALF_OPEN_MAX {
+                look |= self.make_room(shared);
+            }
             match shared.blocks.accept(block, &self.local) {
-                Ok(None) => return,
+                Ok(None) => return look,
                 Ok(Some(acceptor)) => self.admit(shared, acceptor),
                 Err(HandshakeError::NotAllowed(uid)) => {
                     tracing::debug!(uid, "dropped a client of another user");
@@ -143,13 +146,20 @@ impl Control {
                         .paused
                         .get_or_insert((Instant::now() + PAUSE, Vec::new()));
                     paused.1.push(block);
-                    return;
+                    return look;
                 }
             }
         }
+        look
     }
 
-    fn admit(&mut self, shared: &Shared, acceptor: Acceptor) {
+    /// Makes room for a new client: goes on with those that have said something, and drops one of the greediest if
+    /// all are silent. Says whether the engine should have a look.
+    fn make_room(&mut self, shared: &Shared) -> bool {
+        let mut look = false;
+        for index in (0..self.half_open.len()).rev() {
+            look |= self.greet(shared, index);
+        }
         if self.half_open.len() >= HALF_OPEN_MAX {
             let clients = self.half_open.iter();
             let parties = clients.map(|it| Party::of(it.acceptor.credentials()));
@@ -158,6 +168,10 @@ impl Control {
                 self.drop_half_open(shared, index);
             }
         }
+        look
+    }
+
+    fn admit(&mut self, shared: &Shared, acceptor: Acceptor) {
         let token = self.new_token();
         let Some(fd) = acceptor.socket() else { return };
         if let Err(error) = shared.reactor.add(fd, token) {
