@@ -4,7 +4,8 @@
 //! * `/// Proves partly: FI-192 (what is missing)`: a part is shown; the words in brackets may be left out.
 //! * `/// Proves in strict mode: FI-161`: shown with `FI_RKEY_STRICT=1` only.
 //!
-//! A `CHECK` in C lists clauses in its second argument; those behind the word `partly` are shown in part.
+//! A `CHECK` in C lists clauses in its second argument; those behind the word `partly` are shown in part. One with
+//! `.strict = true` shows them in strict mode.
 
 use super::clauses::is_id;
 use crate::source::Tree;
@@ -143,7 +144,8 @@ fn checks(tree: &Tree) -> Vec<Proof> {
     let mut proofs = Vec::new();
     let files = tree.files.iter();
     for file in files.filter(|file| file.path.starts_with(CHECKS) && file.path.ends_with(".c")) {
-        for (index, line) in file.text.lines().enumerate() {
+        let lines: Vec<&str> = file.text.lines().collect();
+        for (index, line) in lines.iter().enumerate() {
             let Some((name, rest)) = line
                 .strip_prefix("CHECK(")
                 .and_then(|rest| rest.split_once(','))
@@ -159,9 +161,11 @@ fn checks(tree: &Tree) -> Vec<Proof> {
                     missing: String::new(),
                 })
             };
-            let cited: Vec<Citation> = of(whole, Extent::Whole)
-                .chain(of(part, Extent::Part))
-                .collect();
+            let extent = match is_strict(&lines[index..]) {
+                true => Extent::Strict,
+                false => Extent::Whole,
+            };
+            let cited: Vec<Citation> = of(whole, extent).chain(of(part, Extent::Part)).collect();
             // They may be on the next line, which is not read.
             let problem = cited
                 .is_empty()
@@ -177,6 +181,13 @@ fn checks(tree: &Tree) -> Vec<Proof> {
         }
     }
     proofs
+}
+
+/// Whether a check, which begins in the first of these lines, is one of strict mode.
+fn is_strict(lines: &[&str]) -> bool {
+    let head = lines.iter().position(|line| line.ends_with('{'));
+    let head = &lines[..=head.unwrap_or(0)];
+    head.iter().any(|line| line.contains(".strict = true"))
 }
 
 fn same_file(place: &str, path: &str) -> bool {
@@ -239,6 +250,14 @@ mod tests {
         assert_eq!(problem, None);
         let fields = |c: Citation| (c.id, c.extent, c.missing);
         cited.into_iter().map(fields).collect()
+    }
+
+    #[test]
+    fn checks_of_strict_mode_say_so_before_their_body() {
+        let strict = ["CHECK(a, \"FI-001\", \"words\",", "      .strict = true) {"];
+        let plain = ["CHECK(a, \"FI-001\", \"words\") {", "    .strict = true;"];
+        assert!(is_strict(&strict) && is_strict(&["CHECK(a, \"\", \"\", .strict = true) {"]));
+        assert!(!is_strict(&plain));
     }
 
     #[test]
