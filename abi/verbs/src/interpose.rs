@@ -1,7 +1,7 @@
 //! Programs look whether `/dev/infiniband/<name>` is a character device that they may open, before they use a device:
 //! UCX by `stat` and `access`, programs that were built for older C libraries by `__xstat`. Others ask by `realpath`
 //! where its link in sysfs leads. There are no such files, so these functions, and those that tell the same in another
-//! way, answer for [them](made_up) when this library is preloaded.
+//! way, answer for [them](mod@made_up) when this library is preloaded.
 //! The functions that would have been called without us come first, and everything but "no such file" is their answer:
 //! after that, the path is known to be readable.
 
