@@ -400,19 +400,22 @@ impl Attempt {
 }
 
 impl Reason {
-    /// Whether the key gives this peer no access at all, wherever and to whatever end: what somebody meets who tries
-    /// keys. The other reasons are met by holders of a good key.
+    /// Whether the key gives this peer no access at all, wherever and to whatever end, and never did: what somebody
+    /// meets who tries keys. The other reasons are met by holders of a good key, or of one that was good: a peer that
+    /// has many requests under way when a region is closed did not guess.
     #[must_use]
     pub const fn is_about_the_key(&self) -> bool {
         matches!(
             self,
             Self::UnknownKey
-                | Self::StaleKey { .. }
+                // Also what comes of other low bits of a type 2 window's key.
+                | Self::StaleKey {
+                    now: SlotNow::Rebound
+                }
                 | Self::LocalKeyUsedRemotely
                 | Self::OtherDomain { .. }
                 | Self::Disabled
                 | Self::Unbound
-                | Self::Closing
                 | Self::WrongEndpoint { .. }
                 | Self::OtherPeer
                 | Self::NotAWindow

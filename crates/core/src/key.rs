@@ -23,7 +23,7 @@
 
 use crate::cipher::Cipher;
 use crate::key_table::KeyTable;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::{Key, Limits, LocalKey};
 
 /// Random numbers that make the keys of a device unguessable: all of its secrets come from them. Two devices need
@@ -89,6 +89,8 @@ pub(crate) struct Keys {
     cipher: Cipher,
     /// How many numbers have been drawn: the permutation (32 bits) and how many of it.
     drawn: AtomicU64,
+    /// How often a slot's generations have begun anew.
+    wraps: AtomicU32,
     local_mask: u32,
     /// Keys of regions and of windows whose keys the device chooses.
     pub(crate) remote: KeyTable,
@@ -116,10 +118,24 @@ impl Keys {
             secrets: secrets.clone(),
             cipher: Cipher::new(secrets, 0),
             drawn: AtomicU64::new(0),
+            wraps: AtomicU32::new(0),
             local_mask: none << 12 | random as u32 & 0xffe,
             remote: KeyTable::new(),
             type2: KeyTable::new(),
         }
+    }
+
+    /// How often a slot's generations have begun anew. Who finds a slot in a generation, and this number the same before
+    /// and after, has found the use of the slot that it looked for.
+    #[inline]
+    pub(crate) fn wraps(&self) -> u32 {
+        self.wraps.load(Ordering::Relaxed)
+    }
+
+    /// The generations of a slot begin anew. To be called before the slot is given free.
+    #[cold]
+    pub(crate) fn wrap(&self) {
+        self.wraps.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn draw(&self) -> Draw {

@@ -30,11 +30,14 @@ pub struct Section {
 
 const LATELY: usize = 8;
 
-/// A key and its slot. As long as keys come from the same permutation, a key is never of another.
+/// A key and its slot. As long as keys come from the same permutation and no slot's generations begin anew, no other
+/// key is found in this generation of the slot.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     /// Of which table's keys, and from which permutation.
     of: (usize, u32),
+    /// How often generations had begun anew.
+    wraps: u32,
     key: u32,
     slot: (u32, u32),
 }
@@ -48,6 +51,7 @@ impl Protection {
     pub fn section(&self) -> Section {
         let nothing = Found {
             of: (0, 0),
+            wraps: 0,
             key: 0,
             slot: (0, 0),
         };
@@ -70,8 +74,9 @@ impl Protection {
         len: u64,
         want: Operation,
     ) -> Result<Lease<'s>, Box<Denial>> {
+        let wraps = self.keys.wraps();
         let slot = match key {
-            WireKey::Device(device) => self.find_in(section, device.0),
+            WireKey::Device(device) => self.find_in(section, device.0, wraps),
             WireKey::Requested(requested) => self.requested.find(who.domain, requested),
         };
         let ask = Ask::remote(who, key, addr, len, want);
@@ -79,7 +84,11 @@ impl Protection {
             && let Some(slot) = slot
             && let Some(lease) = self.look(section, slot, &ask, want.needs(), want.alignment())
         {
-            return Ok(lease);
+            // The generation of the slot may be a later one with the same number. Then this shows another count.
+            fence(Ordering::Acquire);
+            if self.keys.wraps() == wraps {
+                return Ok(lease);
+            }
         }
         self.check_remote(who, key, addr, len, want)
     }
@@ -132,15 +141,20 @@ impl Protection {
 
     /// The slot of a live remote key, or of one that was live a while ago.
     #[inline]
-    fn find_in(&self, section: &Section, key: u32) -> Option<(u32, u32)> {
+    fn find_in(&self, section: &Section, key: u32, wraps: u32) -> Option<(u32, u32)> {
         let place = &section.lately[key as usize % LATELY];
         let last = place.get();
         let of = (&raw const self.keys as usize, self.keys.permutation());
-        if last.key == key && last.of == of {
+        if last.key == key && last.of == of && last.wraps == wraps {
             return Some(last.slot);
         }
         let slot = self.keys.remote.find(key)?;
-        place.set(Found { of, key, slot });
+        place.set(Found {
+            of,
+            wraps,
+            key,
+            slot,
+        });
         Some(slot)
     }
 

@@ -281,7 +281,10 @@ impl Protection {
             return retired.release_last_to(&mut books.free_type2, next % TYPE2_GENERATIONS);
         }
         match next {
-            GENERATIONS => retired.release_last_to(&mut books.free, 0),
+            GENERATIONS => {
+                self.keys.wrap();
+                retired.release_last_to(&mut books.free, 0)
+            }
             next => retired.release_to(&mut books.free, next),
         }
     }

@@ -64,6 +64,36 @@ fn checks_in_a_section_hold_up_nothing() {
     ));
 }
 
+/// A section remembers which slot a key was found in. A slot has 2048 generations; when they begin anew, what was
+/// remembered means another region.
+#[test]
+fn a_stale_key_stays_refused_in_a_section_when_generations_begin_anew() {
+    const GENERATIONS: usize = 2048;
+    let limits = Limits {
+        key_slots: 1,
+        ..Limits::default()
+    };
+    let (table, domain) = table_within(limits);
+    let section = table.section();
+    let who = over(domain, 1);
+    let ranges = [range(0x1000, 64)];
+    let spec = RegionSpec::new(domain, &ranges, ALL);
+    let ask = |key: Key| {
+        let key = WireKey::Device(key);
+        table.check_remote_in(&section, &who, key, 0x1000, 8, Operation::Write)
+    };
+    let first = table.register(&spec).unwrap();
+    assert!(ask(first.key).is_ok());
+    let mut last = first.id;
+    for _ in 0..GENERATIONS {
+        table.close_region(last).unwrap().finish().unwrap();
+        last = table.register(&spec).unwrap().id;
+    }
+    assert_eq!(last, first.id, "the same slot and generation");
+    let denied = ask(first.key).map(|_| ()).unwrap_err();
+    assert!(matches!(denied.reason, Reason::StaleKey { .. }), "{denied}");
+}
+
 #[test]
 fn a_close_that_nobody_waits_for_ends_later() {
     let limits = Limits {
