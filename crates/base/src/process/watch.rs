@@ -78,10 +78,15 @@ impl CallWatch {
 
     /// Looks at one thread; says whether it is clear.
     fn look(&mut self, tid: u32, task: &Path) -> bool {
-        let Ok(stat) = fs::read_to_string(task.join("stat")) else {
-            // It has ended; another one that gets its number is younger.
-            self.threads.insert(tid, Thread::Clear);
-            return true;
+        let stat = match fs::read_to_string(task.join("stat")) {
+            Ok(stat) => stat,
+            Err(error) if has_ended(&error) => {
+                // Another thread that gets its number is younger.
+                self.threads.insert(tid, Thread::Clear);
+                return true;
+            }
+            // We have no descriptors, for example: that says nothing about the thread.
+            Err(_) => return false,
         };
         let number = |index| field(&stat, index).and_then(|field| field.parse::<u64>().ok());
         let (Some(start), Some(ran)) = (number(22), processor_time(task, &stat)) else {
@@ -108,6 +113,12 @@ impl CallWatch {
         }
         clear
     }
+}
+
+/// Whether reading a file of a thread failed because the thread has ended.
+fn has_ended(error: &io::Error) -> bool {
+    let search = rustix::io::Errno::SRCH.raw_os_error();
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(search)
 }
 
 /// The processor time that a thread has used, as exactly as the kernel tells.
@@ -202,6 +213,16 @@ mod tests {
             sleeper.thread().unpark();
             assert!(was_clear);
         });
+    }
+
+    /// A file that cannot be read says nothing, unless there is no such file.
+    #[test]
+    fn a_thread_is_not_clear_because_its_state_cannot_be_read() {
+        let mut watch = CallWatch::begin();
+        // A folder in place of the thread's: `stat` below a file is no thread that has ended.
+        assert!(!watch.look(1, Path::new("/proc/self/status")));
+        assert!(watch.threads.is_empty());
+        assert!(watch.look(1, Path::new("/proc/self/task/none")));
     }
 
     #[test]
