@@ -116,7 +116,7 @@ impl Default for Config {
             max_sge: 32,
             max_inline: 1024,
             max_links: 4096,
-            max_links_per_process: 64,
+            max_links_per_process: 256,
             max_links_per_user: 256,
             reserved_files: 256,
             share: Share::User,
@@ -428,7 +428,7 @@ pub const VARIABLES: &[Variable] = &[
         "RKEY_MAX_LINKS_PER_PROCESS",
         max_links_per_process,
         1..=65536,
-        "64",
+        "256",
         "links that one other process may open to this device, and never more than a quarter of what the descriptors allow"
     ),
     number!(

@@ -404,6 +404,7 @@ impl Control {
     pub(crate) fn tidy(&mut self, shared: &Shared, now: Instant) {
         let lost = std::mem::take(&mut *shared.lost.lock());
         for id in lost {
+            self.tell_of_exit(shared, id);
             // Dropped here, after the lock is given back: unmapping takes its time.
             let _link = shared.command(|engine| engine.take_detached(id));
             self.forget(shared, id);

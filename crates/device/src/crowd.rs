@@ -122,6 +122,11 @@ impl Allowance {
             files,
         } = *self;
         let ourselves = who.pid == Some(std::process::id());
+        // Processes without a number here cannot be told apart: they have the limit of a user together.
+        let per_process = match who.pid {
+            Some(_) => per_process,
+            None => per_user.max(per_process),
+        };
         let of_process = opened.clone().filter(|it| *it == who).count();
         if !ourselves && of_process >= per_process {
             return Err(format!(
@@ -183,26 +188,26 @@ mod tests {
     fn the_limit_of_descriptors_leaves_some_to_the_program() {
         let config = Config::default();
         let usual = Allowance::of(&config, 1024);
-        assert_eq!((usual.per_process, usual.per_user), (64, 96));
+        assert_eq!((usual.per_process, usual.per_user), (96, 96));
         assert_eq!(usual.files, 1024 - 256);
         let few = Allowance::of(&config, 64);
         assert_eq!((few.per_process, few.per_user, few.files), (4, 4, 32));
         let many = Allowance::of(&config, usize::MAX);
-        assert_eq!((many.per_process, many.per_user), (64, 256));
+        assert_eq!((many.per_process, many.per_user), (256, 256));
     }
 
     #[test]
     fn each_limit_names_itself() {
         let allowance = Allowance::of(&Config::default(), 1024);
-        let process = vec![who(7, true); 64];
+        let process = vec![who(7, true); 96];
         let refused = |who, links, opened: &[Credentials]| {
             let opened = opened.iter().copied();
             allowance.admit(who, links, opened).unwrap_err()
         };
-        let why = refused(who(7, true), 64, &process);
+        let why = refused(who(7, true), 96, &process);
         assert!(why.contains("RKEY_MAX_LINKS_PER_PROCESS"), "{why}");
         let others = process.iter().copied();
-        assert_eq!(allowance.admit(who(8, true), 64, others), Ok(()));
+        assert_eq!(allowance.admit(who(8, true), 96, others), Ok(()));
         let crowd: Vec<_> = (0..96).map(|pid| who(pid, false)).collect();
         let why = refused(who(200, false), 96, &crowd);
         assert!(why.contains("RKEY_MAX_LINKS_PER_USER"), "{why}");

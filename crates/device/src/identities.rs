@@ -95,7 +95,9 @@ impl Identities {
             }
             // The process that had the number before has ended.
             let ended = owner.claim.process.pid == claim.process.pid;
-            if !claim.sure || owner.claim.sure && !ended {
+            // An owner that is not sure is of our own user, and only that user's processes can be surer.
+            let foreign = !owner.claim.sure && claim.process.uid != owner.claim.process.uid;
+            if !claim.sure || foreign || owner.claim.sure && !ended {
                 return false;
             }
             let before = owner.claim.process;

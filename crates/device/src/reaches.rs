@@ -155,7 +155,7 @@ impl Reaches {
     }
 
     /// Forgets lost links whose peers are at rest, as far as they can touch memory of this scope; says whether
-    /// all of these are. A look at a peer takes no longer than `patience`, and not knowing it then is not at rest.
+    /// all of these are. The looks take no longer than `patience` together, and not knowing it then is not at rest.
     fn settle(&self, shared: &Shared, scope: Scope, patience: Duration) -> bool {
         self.find_strays(shared);
         let strays: Vec<(LinkId, Stray)> = {
@@ -165,8 +165,9 @@ impl Reaches {
         };
         // Not under the lock: a look at a peer of many threads takes its time, and others do not wait for it.
         let (mut over, mut at_rest) = (Vec::new(), true);
+        let end = Instant::now() + patience;
         for (id, stray) in strays {
-            let deadline = stray.until.min(Instant::now() + patience);
+            let deadline = stray.until.min(end);
             if stray.reach.is_at_rest(deadline) {
                 over.push((id, None));
             } else if Instant::now() >= stray.until {

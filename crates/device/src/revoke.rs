@@ -104,6 +104,9 @@ impl Leases {
     /// The leases of a link that is gone go with it, except those with a copy under way: somebody may close
     /// the region, and has to wait for these. Says whether there are any.
     pub(crate) fn forget_link(&self, link: LinkId) -> bool {
+        for segment in self.segments.lock().values_mut() {
+            segment.forget(link);
+        }
         let names = self.withdraw(|_, lease| lease.link == link);
         if names.is_empty() {
             return false;

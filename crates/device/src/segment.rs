@@ -31,6 +31,11 @@ impl Segment {
         }
     }
 
+    /// A link has gone; its number does not come again.
+    pub(crate) fn forget(&mut self, link: LinkId) {
+        self.writers.remove(&link);
+    }
+
     /// Settles with the first lease what peers can do, and refuses what does not go with that. A peer that has, or had,
     /// the memory for writing may have it for reading as well: it learns nothing new.
     pub(crate) fn settle(

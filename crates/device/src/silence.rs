@@ -53,13 +53,16 @@ pub(crate) fn listener(socket: impl AsFd) -> Option<u32> {
     u32::try_from(who.pid.as_raw_nonzero().get()).ok()
 }
 
+/// So many threads of a process are looked at. No time limit: we may be the ones who get no processor.
+const THREADS_MAX: usize = 256;
+
 /// Whether a thread of a process could run and does not, or does not get on with what it is doing: it is runnable, or
 /// waits for a disk or a page.
 fn waits_for_a_processor(pid: u32) -> bool {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return false;
     };
-    tasks.flatten().any(|task| {
+    tasks.flatten().take(THREADS_MAX).any(|task| {
         let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
         // The name before it may contain anything.
         let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());

@@ -24,7 +24,7 @@ use crate::ring::{Half, Keep};
 use rkey_base::process::CallWatch;
 use rkey_base::segment::OwnPermit;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Instant;
 
 /// The value of the word "I am at it" while it is so; at all other times it is 0.
@@ -91,8 +91,13 @@ impl Reach {
         if !self.withdraw() {
             return false;
         }
-        // Nothing panics in the middle of a look.
-        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watch = match self.watch.try_lock() {
+            Ok(watch) => watch,
+            // Nothing panics in the middle of a look.
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Another thread is looking, perhaps for long.
+            Err(TryLockError::WouldBlock) => return false,
+        };
         let watch = watch.get_or_insert_with(CallWatch::begin);
         self.process.is_clear(watch, deadline)
     }
