@@ -9,7 +9,7 @@ use rkey_device::config::VARIABLES;
 use rkey_kit::settings::SETTINGS;
 
 /// Variables of this project's own tests.
-const OF_TESTS: &[&str] = &["RKEY_BIN", "RKEY_TEST_"];
+const OF_TESTS: &[&str] = &["RKEY_BIN", "RKEY_TEST_", "RKEY_FUZZ_"];
 
 /// Checks all variables whose names begin as ours do.
 ///

@@ -66,7 +66,7 @@ fn the_demo_is_green_from_end_to_end() {
 #[test]
 fn the_demo_speaks_json() {
     let output = run(&["demo", "--json"]);
-    assert!(output.status.success());
+    assert!(output.status.success(), "{output:?}");
     let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = rows.as_array().unwrap();
     assert!(

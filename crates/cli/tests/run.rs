@@ -113,7 +113,9 @@ fn the_exit_status_is_the_programs_own() {
         text(&missing.stderr).contains("there-is-no-such-program"),
         "{missing:?}"
     );
-    let meant = program().args(["run", "ibv_devcies"]).output().unwrap();
+    let mut meant = program();
+    meant.env("PATH", "/usr/bin:/bin");
+    let meant = meant.args(["run", "ibv_devcies"]).output().unwrap();
     assert_eq!(meant.status.code(), Some(127));
     assert!(
         text(&meant.stderr).contains("did you mean ibv_devices?"),

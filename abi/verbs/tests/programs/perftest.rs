@@ -94,6 +94,16 @@ fn ib_atomic_lat() {
 /// Extended reliable connections: both halves are given what a reliable connection needs, and each counts its own.
 #[test]
 fn extended_reliable_connections() {
+    /// Files of these names stay behind, and another user could not open them.
+    struct Domains;
+    impl Drop for Domains {
+        fn drop(&mut self) {
+            for side in ["server", "client"] {
+                let _ = std::fs::remove_file(format!("/tmp/xrc_domain_{side}"));
+            }
+        }
+    }
+    let _domains = Domains;
     for (program, options) in [
         ("ib_write_bw", "-n 100 -c XRC"),
         ("ib_write_bw", "-n 100 -c XRC -q 4 -b"),
