@@ -103,6 +103,10 @@ pub(crate) unsafe extern "C" fn endpoint(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
+        // Before the information's handle is used up: it is gone then.
+        if ep.is_null() {
+            return Err(FiError::INVAL);
+        }
         // SAFETY: a handle, or something that is refused; an `fi_info` as the caller promises.
         let (owner, info) = unsafe { (find::<DomainObject, _>(domain)?, input(info)?) };
         // SAFETY: as above.

@@ -103,11 +103,16 @@ impl Endpoint {
         requests: u32,
         report: bool,
     ) -> Result<()> {
-        self.find_room(live, state, connection, requests, report)?;
-        match &live.stx {
-            None => Ok(()),
-            Some(stx) => self.take_shared_place(live, state, stx, connection),
+        let Some(stx) = &live.stx else {
+            return self.find_room(live, state, connection, requests, report);
+        };
+        // First: it may look for completions, which take room.
+        self.take_shared_place(live, state, stx, connection)?;
+        let room = self.find_room(live, state, connection, requests, report);
+        if room.is_err() {
+            Self::free_shared_places(live, state);
         }
+        room
     }
 
     /// The same without regard to a shared transmit context.
