@@ -5,9 +5,6 @@ set -eu
 root=$1 binds=$2
 shift 2
 tab=$(printf '\t')
-for system in proc sys dev; do
-    mount --rbind "/$system" "$root/$system"
-done
 while IFS=$tab read -r from to; do
     if [ -d "$from" ]; then
         mkdir -p "$root$to"
@@ -19,4 +16,8 @@ while IFS=$tab read -r from to; do
     fi
     mount -o bind,ro "$from" "$root$to"
 done < "$binds"
+# Last: nothing above may be made or removed in them.
+for system in proc sys dev; do
+    mount --rbind "/$system" "$root/$system"
+done
 exec chroot "$root" "$@"

@@ -89,7 +89,9 @@ impl Host {
             // A variable may name a file or a folder, which then has to be there as well.
             let path = PathBuf::from(value);
             let copied = |path: &Path| CERTIFICATES.iter().any(|folder| path.starts_with(folder));
-            if path.is_absolute() && !copied(&path) {
+            // These are there, and are the machine's own: nothing may be made or removed in them.
+            let of_kernel = |path: &Path| KERNEL.iter().any(|folder| path.starts_with(folder));
+            if path.is_absolute() && !copied(&path) && !of_kernel(&path) {
                 wanted.push((path.clone(), path));
             }
         }
@@ -100,6 +102,9 @@ impl Host {
         }
     }
 }
+
+/// Folders that the kernel serves.
+const KERNEL: &[&str] = &["/dev", "/proc", "/sys"];
 
 fn is_handed_over(name: &str) -> bool {
     NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
