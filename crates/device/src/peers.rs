@@ -4,6 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::fs;
 
 use parking_lot::Mutex;
+use rkey_base::process::stat_field;
 use rkey_link::NodeId;
 use serde::{Deserialize, Serialize};
 
@@ -64,11 +65,8 @@ pub(crate) fn is_exiting(pid: u32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return true;
     };
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let mut fields = fields.split_ascii_whitespace();
-    // Fields 3 and 9 of proc(5).
-    let ended = matches!(fields.next(), Some("Z" | "X"));
-    let flags = fields.nth(5).and_then(|flags| flags.parse::<u64>().ok());
+    let ended = matches!(stat_field(&stat, 3), Some("Z" | "X"));
+    let flags = stat_field(&stat, 9).and_then(|flags| flags.parse::<u64>().ok());
     ended || flags.is_some_and(|flags| flags & PF_EXITING != 0)
 }
 
@@ -93,9 +91,7 @@ pub(crate) fn program(pid: u32) -> Option<String> {
 /// When a process was started, in the kernel's unit: a number is given to another process when its owner is gone.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, after_name) = stat.rsplit_once(')')?;
-    // Field 22 of proc(5); the state, field 3, is the first one here.
-    after_name.split_ascii_whitespace().nth(19)?.parse().ok()
+    stat_field(&stat, 22)?.parse().ok()
 }
 
 /// The number that a process has for itself: in its own process namespace. `None` if `/proc` does not tell.

@@ -7,6 +7,7 @@
 use std::fs;
 use std::os::fd::AsFd;
 
+use rkey_base::process::stat_field;
 use rkey_engine::{LinkId, QpId};
 
 use crate::control::Control;
@@ -64,9 +65,7 @@ fn waits_for_a_processor(pid: u32) -> bool {
     };
     tasks.flatten().take(THREADS_MAX).any(|task| {
         let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-        // The name before it may contain anything.
-        let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
-        state.is_some_and(|state| state.starts_with(['R', 'D']))
+        matches!(stat_field(&stat, 3), Some("R" | "D"))
     })
 }
 

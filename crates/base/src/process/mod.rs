@@ -6,6 +6,7 @@
 //!   With a permit ([`crate::segment::PeerPermit`]) they last as long as the other process wants.
 //! * [`no_thread_copies`]: whether a process is in the middle of such a copy; [`CallWatch`]: whether it is still in one
 //!   that began before some moment.
+//! * [`stat_field`]: one field of what `/proc` says of a process or a thread.
 //! * [`ForkMark`]: whether this is still the process that made the mark, or a forked child of it.
 
 mod cma;
@@ -17,7 +18,7 @@ mod watch;
 pub use cma::{CmaError, cma_read, cma_read_with, cma_write, cma_write_with};
 pub use fork::{ForkMark, incarnation};
 pub use pidfd::PidFd;
-pub use threads::no_thread_copies;
+pub use threads::{no_thread_copies, stat_field};
 pub use watch::{CallWatch, LONGEST_CALL};
 
 /// The size of a page of memory, in bytes.

@@ -32,13 +32,13 @@ pub fn no_thread_copies(pid: u32) -> io::Result<bool> {
     }
     // A list that is read while threads end may lack some that have not.
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let threads = field(&stat, 20).and_then(|count| count.parse::<u64>().ok());
+    let threads = stat_field(&stat, 20).and_then(|count| count.parse::<u64>().ok());
     Ok(threads == Some(seen))
 }
 
 /// Whether a thread with this `stat` is seen where it is not inside of a call that copies.
 pub(super) fn is_elsewhere(task: &Path, stat: &str) -> bool {
-    match field(stat, 3) {
+    match stat_field(stat, 3) {
         // Stopped, traced, dead, a zombie.
         Some("T" | "t" | "X" | "Z") => true,
         Some("S" | "D" | "I") => sleeps_elsewhere(task),
@@ -71,7 +71,8 @@ fn sleeps_elsewhere(task: &Path) -> bool {
 }
 
 /// A field of `/proc/*/stat`, counted from 1 as in proc(5). The second one is a name, which may contain anything.
-pub(super) fn field(stat: &str, number: usize) -> Option<&str> {
+#[must_use]
+pub fn stat_field(stat: &str, number: usize) -> Option<&str> {
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name
         .split_ascii_whitespace()
@@ -252,9 +253,9 @@ mod tests {
     #[test]
     fn names_with_anything_in_them() {
         let stat = "12 (a) b (c) T 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18";
-        assert_eq!(field(stat, 3), Some("T"));
-        assert_eq!(field(stat, 20), Some("17"));
-        assert_eq!(field(stat, 1), None);
-        assert_eq!(field("nonsense", 3), None);
+        assert_eq!(stat_field(stat, 3), Some("T"));
+        assert_eq!(stat_field(stat, 20), Some("17"));
+        assert_eq!(stat_field(stat, 1), None);
+        assert_eq!(stat_field("nonsense", 3), None);
     }
 }

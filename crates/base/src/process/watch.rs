@@ -5,7 +5,7 @@
 //! have been in as soon as it was once seen elsewhere, or has used more processor time than any such call takes.
 //! A thread that started later never was in one.
 
-use super::threads::{field, is_elsewhere};
+use super::threads::{is_elsewhere, stat_field};
 use std::collections::HashMap;
 use std::fs;
 use std::io;
@@ -72,7 +72,7 @@ impl CallWatch {
         }
         // A list that is read while threads end may lack some that have not.
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        let threads = field(&stat, 20).and_then(|count| count.parse::<u64>().ok());
+        let threads = stat_field(&stat, 20).and_then(|count| count.parse::<u64>().ok());
         Ok(clear && threads == Some(seen))
     }
 
@@ -88,7 +88,7 @@ impl CallWatch {
             // We have no descriptors, for example: that says nothing about the thread.
             Err(_) => return false,
         };
-        let number = |index| field(&stat, index).and_then(|field| field.parse::<u64>().ok());
+        let number = |index| stat_field(&stat, index).and_then(|field| field.parse::<u64>().ok());
         let (Some(start), Some(ran)) = (number(22), processor_time(task, &stat)) else {
             return false;
         };
@@ -128,7 +128,8 @@ fn processor_time(task: &Path, stat: &str) -> Option<Duration> {
     if let Some(nanos) = exact.filter(|nanos| *nanos > 0) {
         return Some(Duration::from_nanos(nanos));
     }
-    let ticks = field(stat, 14)?.parse::<u64>().ok()? + field(stat, 15)?.parse::<u64>().ok()?;
+    let ticks =
+        stat_field(stat, 14)?.parse::<u64>().ok()? + stat_field(stat, 15)?.parse::<u64>().ok()?;
     let millis = ticks.checked_mul(1000)? / rustix::param::clock_ticks_per_second();
     Some(Duration::from_millis(millis))
 }
