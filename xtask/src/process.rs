@@ -27,18 +27,28 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Runs `command` with its output shown and kept; kills it and its children after `limit`.
 pub(crate) fn run(command: Command, limit: Duration) -> Result<Outcome> {
+    run_for(command, limit, true)
+}
+
+/// The same without showing the output: for programs whose known failures would read as ours.
+pub(crate) fn run_unseen(command: Command, limit: Duration) -> Result<Outcome> {
+    run_for(command, limit, false)
+}
+
+fn run_for(command: Command, limit: Duration, shown: bool) -> Result<Outcome> {
     let described = describe(&command);
     let end = Instant::now() + limit;
-    let outcome = run_while(command, move |_| Instant::now() < end)?;
+    let outcome = run_while(command, shown, move |_| Instant::now() < end)?;
     if outcome.timed_out {
         eprintln!("error: {described} was stopped after {} s", limit.as_secs());
     }
     Ok(outcome)
 }
 
-/// The same until `may_go_on` says no of what it has printed so far.
+/// Runs `command` until `may_go_on` refuses what it has printed so far; passes its output through if `shown`.
 fn run_while(
     mut command: Command,
+    shown: bool,
     may_go_on: impl Fn(&str) -> bool + Send + 'static,
 ) -> Result<Outcome> {
     let described = describe(&command);
@@ -52,15 +62,16 @@ fn run_while(
         .spawn()
         .with_context(|| format!("cannot start {described}"))?;
     let output = Arc::new(Mutex::new(String::new()));
+    let through = |stream| shown.then_some(stream);
     let readers = [
         child
             .stdout
             .take()
-            .map(|pipe| tee(pipe, Arc::clone(&output), false)),
+            .map(|pipe| tee(pipe, Arc::clone(&output), through(Stream::Out))),
         child
             .stderr
             .take()
-            .map(|pipe| tee(pipe, Arc::clone(&output), true)),
+            .map(|pipe| tee(pipe, Arc::clone(&output), through(Stream::Error))),
     ];
     let finished = Arc::new(AtomicBool::new(false));
     let pid = child.id();
@@ -89,20 +100,27 @@ fn run_while(
     })
 }
 
+/// A standard stream of ours.
+#[derive(Clone, Copy)]
+enum Stream {
+    Out,
+    Error,
+}
+
 fn tee(
     pipe: impl std::io::Read + Send + 'static,
     kept: Arc<Mutex<String>>,
-    to_stderr: bool,
+    through: Option<Stream>,
 ) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let mut lines = BufReader::new(pipe);
         let mut line = Vec::new();
         while lines.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
             let text = String::from_utf8_lossy(&line).into_owned();
-            let _ = if to_stderr {
-                std::io::stderr().write_all(&line)
-            } else {
-                std::io::stdout().write_all(&line)
+            let _ = match through {
+                Some(Stream::Out) => std::io::stdout().write_all(&line),
+                Some(Stream::Error) => std::io::stderr().write_all(&line),
+                None => Ok(()),
             };
             if let Ok(mut kept) = kept.lock() {
                 kept.push_str(&text);
@@ -196,7 +214,7 @@ mod tests {
     fn a_program_that_hangs_is_stopped() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo begun; sleep 100"]);
-        let outcome = run_while(command, |said| !said.contains("begun")).expect("sh starts");
+        let outcome = run_while(command, true, |said| !said.contains("begun")).expect("sh starts");
         assert!(outcome.timed_out && !outcome.ok);
         assert!(outcome.output.contains("begun"));
     }
@@ -209,7 +227,7 @@ mod tests {
             "-c",
             "setsid sh -c 'echo begun $$; exec sleep 100' & sleep 100",
         ]);
-        let outcome = run_while(command, |said| !said.contains("begun")).expect("sh starts");
+        let outcome = run_while(command, true, |said| !said.contains("begun")).expect("sh starts");
         assert!(outcome.timed_out && !outcome.ok);
         let pid = outcome.output.trim().trim_start_matches("begun ");
         let pid = pid.parse().ok().and_then(Pid::from_raw);

@@ -198,6 +198,9 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
     for one in &found {
         let wrong = one.judge(&expected, modules.is_none());
         passed += one.passed();
+        if !wrong.is_empty() {
+            println!("{}", one.output);
+        }
         for what in wrong {
             println!("error: mpi4py over {}: {what}", one.mpi);
             failures.push(format!("mpi4py over {}: {what}", one.mpi));
@@ -349,22 +352,23 @@ impl Place {
             .arg(modules)
             .arg(mpi.left_out());
         let described = process::describe(&command);
-        let outcome = process::run(command, Duration::from_secs(LIMIT_S + 60))?;
+        let outcome = process::run_unseen(command, Duration::from_secs(LIMIT_S + 60))?;
         let mut found = Found {
             mpi: mpi.name(),
             rows: BTreeMap::new(),
             ended: !outcome.timed_out,
+            output: String::new(),
         };
-        for rank in 0..4 {
-            let file = results.with_extension(format!("results.{rank}"));
-            let text = fs::read_to_string(&file)
-                .with_context(|| format!("{described}: rank {rank} reported nothing"))?;
-            found.add(&text);
-        }
         // The last words of a test run: without them some tests are missing.
         found.ended &= outcome.output.matches("Ran ").count() == 4;
-        proven(mpi, &outcome.output).context(described)?;
-        Ok(found)
+        let complete = found
+            .add_ranks(&results)
+            .and_then(|()| proven(mpi, &outcome.output));
+        if complete.is_err() {
+            println!("{}", outcome.output);
+        }
+        found.output = outcome.output;
+        complete.context(described).map(|()| found)
     }
 }
 
@@ -481,9 +485,22 @@ struct Found {
     rows: BTreeMap<String, (String, String)>,
     /// All ranks came to their ends.
     ended: bool,
+    /// What the ranks printed; shown only when a result is not the recorded one.
+    output: String,
 }
 
 impl Found {
+    /// Adds what each rank has reported in its file.
+    fn add_ranks(&mut self, results: &Path) -> Result<()> {
+        for rank in 0..4 {
+            let file = results.with_extension(format!("results.{rank}"));
+            let text = fs::read_to_string(&file)
+                .with_context(|| format!("rank {rank} reported nothing"))?;
+            self.add(&text);
+        }
+        Ok(())
+    }
+
     /// Adds what one rank reports: a test has failed if it failed on one of them.
     fn add(&mut self, text: &str) {
         for line in text.lines() {
@@ -558,6 +575,7 @@ mod tests {
             mpi: "mpich",
             rows: BTreeMap::new(),
             ended: true,
+            output: String::new(),
         };
         found.add("a.A.one\tok\t\na.A.two\tok\t\na.A.three\tskip\tnot here\n");
         found.add("a.A.one\tok\t\na.A.two\tFAIL\t1 != 2\na.A.three\tskip\tnot here\n");

@@ -4,8 +4,11 @@
 use super::Row;
 use std::time::Duration;
 
-/// Prints what failed, the table and the closing line; true when nothing failed. What failed comes
-/// once more because many see only the end of a run.
+/// Characters of the line that the end of a run has for a failure.
+const REASON: usize = 400;
+
+/// Prints what failed, the table, a line for each failure and the closing line; true when nothing failed. What
+/// failed comes twice because many see only the end of a run, and some only its last lines.
 pub(super) fn print(rows: &[Row], took: Duration) -> bool {
     for row in rows {
         for said in &row.report.failures {
@@ -35,6 +38,11 @@ pub(super) fn print(rows: &[Row], took: Duration) -> bool {
         "\n{} stages in {minutes:.1} minutes, {skipped} skipped",
         rows.len()
     );
+    for row in rows {
+        for said in &row.report.failures {
+            println!("failed: {}: {}", row.name, in_a_line(said));
+        }
+    }
     println!("{passed} passed, {failed} failed");
     failed == 0
 }
@@ -59,6 +67,25 @@ pub(super) fn passed(output: &str) -> usize {
         .sum()
 }
 
+/// The name of a failure, and the panic or error that it ended with.
+fn in_a_line(failure: &str) -> String {
+    let mut lines = failure.lines().map(str::trim);
+    let name = lines.next().unwrap_or_default();
+    let said: Vec<&str> = lines.collect();
+    let panic = said.iter().position(|line| line.contains("panicked at"));
+    let reason = match panic {
+        Some(at) => said[at..]
+            .iter()
+            .take(3)
+            .copied()
+            .collect::<Vec<_>>()
+            .join(" "),
+        None => said.last().copied().unwrap_or_default().to_owned(),
+    };
+    let text = format!("{name}: {reason}");
+    text.chars().take(REASON).collect()
+}
+
 /// The number that stands before `word`, 0 when it does not occur.
 fn number_before(text: &str, word: &str) -> usize {
     let Some(at) = text.find(word) else { return 0 };
@@ -72,6 +99,20 @@ fn number_before(text: &str, word: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failure_fits_a_line() {
+        let panic = "FAIL rkey t::bad\n    thread 't::bad' panicked at src/lib.rs:1:1:\n    left: 1\n    right: 2\n    note: x";
+        assert_eq!(
+            in_a_line(panic),
+            "FAIL rkey t::bad: thread 't::bad' panicked at src/lib.rs:1:1: left: 1 right: 2"
+        );
+        assert_eq!(
+            in_a_line("cargo fmt\n    Diff in\n    error: last"),
+            "cargo fmt: error: last"
+        );
+        assert_eq!(in_a_line(&"x".repeat(999)).len(), REASON);
+    }
 
     #[test]
     fn counts_of_both_runners_are_read() {
