@@ -107,13 +107,18 @@ impl Shared {
     /// The device of a connected queue pair ended before there was a link to it: what waits fails, and the
     /// program is told as if the link had been there.
     pub(crate) fn peer_was_never_reached(&self, qp: QpId, peer: u32) {
-        let own = self.command(|engine| {
+        let info = self.command(|engine| {
             engine.unreachable(qp, peer);
-            engine.query_qp(qp).map(|info| info.qpn)
+            engine.query_qp(qp)
         });
-        if let Some(qpn) = own {
-            self.peer_is_gone(qp, qpn);
+        let Some(info) = info else { return };
+        let node = info.attributes.peer.and_then(|peer| peer.node);
+        if let Some(peer) = node.and_then(|node| self.departed.exited_since_met(node))
+            && self.departed.add(peer.clone())
+        {
+            tracing::info!("the peer {peer} has exited");
         }
+        self.peer_is_gone(qp, info.qpn);
     }
 
     fn peer_is_gone(&self, qp: QpId, qpn: u32) {

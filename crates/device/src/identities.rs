@@ -209,6 +209,7 @@ impl Shared {
             self.belongs(node, uid, pid)
         };
         if known {
+            self.departed.meet(node, pid);
             return Ok(());
         }
         tracing::warn!(%node, uid, "a process says that it is another process's device");

@@ -41,3 +41,26 @@ fn a_peer_that_has_exited_is_named() {
     drop(qp);
     assert_eq!(inspect().departed, []);
 }
+
+/// A peer that dies as soon as it is connected, often before there is a link to it, is named as well.
+#[test]
+fn a_peer_that_exits_at_once_is_named() {
+    const TEST: &str = "a_peer_that_exits_at_once_is_named";
+    if role().is_some() {
+        let side = Side::open();
+        let _qp = side.connect();
+        let _ =
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    }
+    let side = Side::open();
+    let listener = side.listen();
+    for _ in 0..8 {
+        let peer = Peer::start(TEST, "peer", listener.local_address());
+        let (_qp, _) = side.accept(&listener);
+        let pid = peer.0.id();
+        until("the news", || {
+            let departed = side.device.inspect().unwrap().departed;
+            departed.iter().any(|one| one.pid == Some(pid))
+        });
+    }
+}
