@@ -15,7 +15,7 @@ pub(crate) const V1_22: u32 = version(1, 22);
 pub(crate) const REMOTE: u64 = FI_REMOTE_READ | FI_REMOTE_WRITE;
 
 /// How long something may take that has to happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
 /// What a side is made of.
 #[derive(Clone, Copy)]
