@@ -14,15 +14,15 @@ use rkey_link::loopback::Loopback;
 use rkey_link::shm::{LinkConfig, LocalNode, Policy};
 use rkey_link::{AnyLink, NodeId};
 
-use crate::blocks::Blocks;
-use crate::channel::EventQueue;
 use crate::config::{Config, DirectCopy, Share};
 use crate::error::DeviceError;
 use crate::event::AsyncEvent;
-use crate::names::Scope;
+use crate::objects::channel::EventQueue;
+use crate::peers::names::Scope;
+use crate::peers::qp_numbers::Blocks;
 use crate::progress::ProgressState;
+use crate::progress::engine_thread::EngineThread;
 use crate::shared::{CountListener, Counter, Shared};
-use crate::thread::EngineThread;
 
 /// A software RDMA device of this process. Clones are the same device; it is closed when the last
 /// clone and the last object made from it are dropped, and peers see its end at once.
@@ -55,7 +55,7 @@ impl Device {
         let secrets = Secrets([random[1], random[2], random[3], random[4]]);
         let protection = Arc::new(Protection::new(config.limits, secrets));
         if config.ptracer_any {
-            crate::paths::allow_any_tracer();
+            crate::inspect::copy_paths::allow_any_tracer();
         }
         let local = LocalNode::new(node, link_config(&config))
             .map_err(DeviceError::io("preparing the links"))?;
@@ -71,7 +71,7 @@ impl Device {
             asks_about_silence: true,
         };
         let mut engine = Engine::new(engine_config, Arc::clone(&protection), process_memory());
-        engine.share_report_ids(crate::denials::ids());
+        engine.share_report_ids(crate::inspect::denials::ids());
         let scope = Scope::of(config.share);
         let fork = ForkMark::new().map_err(DeviceError::io("marking memory for forks"))?;
         let shared = Arc::new(Shared::new(
@@ -162,7 +162,7 @@ impl Device {
     }
 
     /// The report that explains a completion with this vendor code, while it is kept (the last
-    /// [`crate::denials::KEPT`] are). It is there before the completion can be polled.
+    /// [`crate::inspect::denials::KEPT`] are). It is there before the completion can be polled.
     #[must_use]
     pub fn denial(&self, vendor: u32) -> Option<DenialReport> {
         if vendor == 0 || self.is_forked() {

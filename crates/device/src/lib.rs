@@ -7,18 +7,15 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`device`] | [`Device`]: opening, limits, domains, windows, end of life |
+//! | [`device`] | [`Device`]: opening, limits, events, end of life |
 //! | [`config`] | what can be set, and the `RKEY_*` variables |
-//! | [`queue`], [`qp`] | completion queues, channels, shared receive queues, queue pairs |
-//! | [`region`], [`window`] | registering and closing regions; windows |
-//! | [`shared_memory`], [`lease`] | memory that peers can map; mapping a peer's |
+//! | [`objects`] | completion queues and channels, queue pairs, shared receive queues, regions, windows, shareable memory |
 //! | [`connect`] | listen, accept and connect by address |
-//! | [`names`] | how devices of one host find each other |
-//! | `progress`, `thread` | who drives the engine: pollers, posters, or the engine thread |
-//! | `discovery`, `control` | links to other devices, made and accepted by the engine thread |
-//! | [`denials`], [`event`] | refused accesses and other things that happened, for people and programs |
-//! | [`inspect`], [`paths`] | what a device looks like from outside, what the kernel allows here |
-//! | [`describe`] | what front ends tell of their endpoints when somebody looks |
+//! | [`peers`] | other devices: finding them, links to and from them, whose they are; [`names`] |
+//! | `reclaim` | direct leases, and taking memory back from peers that reach it by themselves |
+//! | `progress` | who drives the engine: pollers, posters, or the engine thread |
+//! | [`inspect`] | what a device looks like from outside; [`denials`] (refused accesses in the log) and [`describe`] |
+//! | [`event`] | things that happen to a device outside of completions |
 //! | [`fork`] | what a forked child may (not) do with its parent's device |
 //!
 //! # Who drives the engine
@@ -27,67 +24,40 @@
 //! only looks now and then whether the program still polls. A program that waits or does other things
 //! leaves the engine to the thread, which sleeps until a peer rings. `progress` has the details.
 
-pub mod channel;
 pub mod config;
 pub mod connect;
-pub mod denial_view;
-pub mod denials;
-pub mod describe;
 pub mod device;
 pub mod error;
 pub mod event;
 pub mod fork;
-pub mod inspect;
-pub mod lease;
-pub mod names;
-pub mod paths;
-pub mod qp;
-pub mod queue;
-pub mod region;
-mod revoke;
-pub mod shared_memory;
-pub mod silence;
-mod srq;
-pub mod window;
-
-mod blocks;
-mod control;
-mod crowd;
-mod discovery;
-mod effects;
-#[cfg(test)]
-mod failing;
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod groups;
-mod identities;
-mod naps;
-mod null;
-mod peeks;
-mod peers;
+pub mod inspect;
+pub mod objects;
+pub mod peers;
 mod progress;
-mod quiet;
-mod reaches;
-mod reactor;
-mod segment;
+mod reclaim;
 mod shared;
-mod thread;
 
-pub use channel::Channel;
 pub use config::{Config, ConfigError, DirectCopy, Explain, Share};
 pub use connect::{Accepting, Incoming, Listener, Peer, QpAddress, Reservation};
-pub use denial_view::{DenialView, GuesserView};
 pub use device::Device;
 pub use error::DeviceError;
 pub use event::AsyncEvent;
+pub use inspect::copy_paths::{CopyPaths, copy_paths};
+pub use inspect::denial_view::{DenialView, GuesserView};
 pub use inspect::{Inspection, Listing, OtherVersion, list_all, list_devices};
-pub use paths::{CopyPaths, copy_paths};
-pub use peers::Departed;
-pub use qp::{Qp, QpOptions};
-pub use queue::Cq;
+pub use objects::channel::Channel;
+pub use objects::cq::Cq;
+pub use objects::qp::{Qp, QpOptions};
+pub use objects::shared_memory::SharedMemory;
+pub use objects::srq::Srq;
+pub use peers::process::Departed;
 pub use shared::{CountListener, Counter};
-pub use shared_memory::SharedMemory;
-pub use srq::Srq;
+
+// Modules of public functions and types, by the short names that front ends use.
+pub use inspect::{denial_view, denials, describe};
+pub use peers::names;
 
 pub use rkey_base as base;
 pub use rkey_core as core;

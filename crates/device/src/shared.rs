@@ -13,23 +13,23 @@ use rkey_core::{Denial, Protection};
 use rkey_engine::{CqId, DenialReport, Engine, Exposure, Group, LinkId, QpId, Reports};
 use rkey_link::{AnyLink, NodeId};
 
-use crate::blocks::Blocks;
-use crate::channel::EventQueue;
 use crate::config::Config;
-use crate::denials::DenialLog;
-use crate::describe::Descriptions;
 use crate::error::DeviceError;
 use crate::event::AsyncEvent;
-use crate::groups::Adverts;
-use crate::identities::Identities;
-use crate::lease::Leases;
-use crate::names::Scope;
-use crate::peers::DepartedPeers;
+use crate::inspect::denials::DenialLog;
+use crate::inspect::describe::Descriptions;
+use crate::objects::Adverts;
+use crate::objects::channel::EventQueue;
+use crate::objects::cq::CqNotify;
+use crate::peers::identity::Identities;
+use crate::peers::names::Scope;
+use crate::peers::process::DepartedPeers;
+use crate::peers::qp_numbers::Blocks;
+use crate::peers::unresponsive::SilentPeer;
 use crate::progress::ProgressState;
-use crate::queue::CqNotify;
-use crate::reaches::Reaches;
-use crate::reactor::{Reactor, Token};
-use crate::silence::SilentPeer;
+use crate::progress::reactor::{Reactor, Token};
+use crate::reclaim::lease::Leases;
+use crate::reclaim::remote_copies::Reaches;
 
 /// The engine as this crate uses it.
 pub(crate) type DeviceEngine = Engine<AnyLink, ProcessMemory>;
@@ -95,7 +95,7 @@ pub(crate) struct Shared {
     failure: OnceLock<String>,
     /// How tests let the device fail.
     #[cfg(test)]
-    pub(crate) trap: crate::failing::Trap,
+    pub(crate) trap: crate::progress::panic_tests::Trap,
 }
 
 /// What peers did to the regions that one counter is bound to.
@@ -180,7 +180,7 @@ impl Shared {
             broken: AtomicBool::new(false),
             failure: OnceLock::new(),
             #[cfg(test)]
-            trap: crate::failing::Trap::default(),
+            trap: crate::progress::panic_tests::Trap::default(),
         })
     }
 

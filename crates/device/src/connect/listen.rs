@@ -14,12 +14,12 @@ use rustix::net::SocketFlags;
 use super::packet::{Packet, Side, send, try_receive};
 use super::socket::listener;
 use super::{Deadline, HALF_OPEN_TIME, PRIVATE_DATA_MAX, Peer, QPS_MAX};
-use crate::channel::wait_readable;
-use crate::crowd::{self, Party};
 use crate::device::Device;
 use crate::error::DeviceError;
-use crate::names::{self, Scope};
-use crate::qp::Qp;
+use crate::objects::channel::wait_readable;
+use crate::objects::qp::Qp;
+use crate::peers::link_limits::{self, Party};
+use crate::peers::names::{self, Scope};
 
 /// The most clients that may be in the middle of saying what they want.
 const HALF_OPEN_MAX: usize = 64;
@@ -113,7 +113,7 @@ impl Listener {
             }
             // All that have a place are silent, and more are waiting.
             if half_open.len() >= HALF_OPEN_MAX
-                && let Some(index) = crowd::greediest(half_open.iter().map(|it| it.party))
+                && let Some(index) = link_limits::greediest(half_open.iter().map(|it| it.party))
             {
                 half_open.remove(index);
             }
@@ -167,7 +167,7 @@ impl Listener {
                     let pid = peer_credentials(&client.socket)
                         .ok()
                         .and_then(|who| who.pid);
-                    let peer = crate::peers::name_of(pid);
+                    let peer = crate::peers::process::name_of(pid);
                     if !self.told_version.swap(true, Ordering::Relaxed) {
                         tracing::warn!(address = %self.address, peer, %error, "a client was dropped");
                     }

@@ -1,7 +1,7 @@
 //! Connecting queue pairs by address: listen, accept, connect.
 //!
 //! The calls here run in the program's own threads, over an abstract Unix socket named after the
-//! address ([`crate::names`]). Both sides tell their device, queue pair numbers, first message
+//! address ([`crate::peers::names`]). Both sides tell their device, queue pair numbers, first message
 //! numbers and up to [`PRIVATE_DATA_MAX`] bytes of the program's own, in three packets:
 //! `Request` (connector), `Reply` (acceptor, whose queue pairs are ready by then) and `Ready`
 //! (connector, whose queue pairs are ready by then). Neither side returns before both are ready,
@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::Device;
 use crate::error::DeviceError;
-use crate::names;
-use crate::qp::Qp;
+use crate::objects::qp::Qp;
+use crate::peers::names;
 use packet::{Packet, Side, printable, receive, send};
 use socket::{Reached, dial};
 

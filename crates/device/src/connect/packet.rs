@@ -9,8 +9,8 @@ use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize};
 
 use super::{Deadline, QpAddress};
-use crate::channel::wait_readable;
 use crate::error::DeviceError;
+use crate::objects::channel::wait_readable;
 
 /// The first bytes of every packet; the digit is the version of the protocol.
 const MAGIC: &[u8; 8] = b"rkeyCON1";

@@ -11,7 +11,7 @@ use super::Listener;
 use super::socket::{bind, bind_free_port};
 use crate::device::Device;
 use crate::error::DeviceError;
-use crate::names;
+use crate::peers::names;
 
 /// An address of this host that belongs to this device until the value is dropped: nobody else can listen there.
 ///

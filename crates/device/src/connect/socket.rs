@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::Deadline;
 use crate::error::DeviceError;
-use crate::names::{self, Scope};
+use crate::peers::names::{self, Scope};
 
 /// How often a listener is asked who it is, while it takes no more clients.
 const LISTENER_TRIES: u32 = 50;

@@ -13,9 +13,9 @@ use rkey_link::NodeId;
 use crate::connect::QpAddress;
 use crate::device::Device;
 use crate::error::DeviceError;
-use crate::groups::Membership;
-use crate::queue::Cq;
-use crate::srq::Srq;
+use crate::objects::Membership;
+use crate::objects::cq::Cq;
+use crate::objects::srq::Srq;
 
 /// What a queue pair is made of; none of it changes later.
 #[derive(Clone, Debug)]

@@ -23,8 +23,8 @@ use rkey_core::RegionId;
 use rkey_engine::LinkId;
 use rkey_link::direct::LeaseId;
 
-use crate::lease::{Given, Leases, overlap};
-use crate::naps::Naps;
+use crate::progress::Naps;
+use crate::reclaim::lease::{Given, Leases, overlap};
 use crate::shared::Shared;
 
 /// How long a copy that is under way is waited for, before the memory is taken away from under it.

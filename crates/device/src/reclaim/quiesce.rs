@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use rkey_engine::{LinkId, QpAttributes, QpState};
 
 use crate::device::Device;
-use crate::naps::Naps;
-use crate::qp::Qp;
-use crate::reaches::Scope;
+use crate::objects::qp::Qp;
+use crate::progress::Naps;
+use crate::reclaim::remote_copies::Scope;
 use crate::shared::Shared;
 
 impl Shared {

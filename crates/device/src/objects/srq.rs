@@ -7,7 +7,7 @@ use rkey_engine::{RecvRequest, SrqId, WqState, XrcdId};
 
 use crate::device::Device;
 use crate::error::DeviceError;
-use crate::queue::Cq;
+use crate::objects::cq::Cq;
 
 /// A shared receive queue. Clones are the same queue; the last one destroys it.
 #[derive(Clone, Debug)]

@@ -15,11 +15,11 @@ use rkey_link::shm::{
 };
 use rkey_link::{AnyLink, DownReason, Link, NodeId};
 
-use crate::crowd::{self, Allowance, Files, Party};
 use crate::inspect;
-use crate::peers::{self, Departed};
-use crate::reaches::Scope;
-use crate::reactor::Token;
+use crate::peers::link_limits::{self, Allowance, Files, Party};
+use crate::peers::process::{self, Departed};
+use crate::progress::reactor::Token;
+use crate::reclaim::remote_copies::Scope;
 use crate::shared::Shared;
 
 /// Clients that have not said yet what they want, and how long they may take.
@@ -163,7 +163,7 @@ impl Control {
         if self.half_open.len() >= HALF_OPEN_MAX {
             let clients = self.half_open.iter();
             let parties = clients.map(|it| Party::of(it.acceptor.credentials()));
-            if let Some(index) = crowd::greediest(parties) {
+            if let Some(index) = link_limits::greediest(parties) {
                 tracing::debug!("too many clients say nothing; dropped one of the greediest");
                 self.drop_half_open(shared, index);
             }
@@ -255,7 +255,7 @@ impl Control {
             return;
         }
         self.refused_at = Some(now);
-        let peer = peers::name_of(who.pid);
+        let peer = process::name_of(who.pid);
         tracing::warn!(peer, uid = who.uid, "refused a client: {why}");
     }
 
@@ -285,7 +285,7 @@ impl Control {
             Watched {
                 line,
                 process,
-                program: who.pid.and_then(peers::program),
+                program: who.pid.and_then(process::program),
                 who,
                 node,
                 requester,
@@ -361,7 +361,7 @@ impl Control {
             return;
         };
         let Watched { who, node, .. } = watched;
-        if !watched.process.is_dead() && !who.pid.is_some_and(peers::is_exiting) {
+        if !watched.process.is_dead() && !who.pid.is_some_and(process::is_exiting) {
             return;
         }
         let unanswered = shared.command(|engine| match engine.link(id) {

@@ -8,9 +8,9 @@ use parking_lot::{Condvar, Mutex};
 use rkey_base::memory::ProcessMemory;
 use rkey_engine::{Clock, Completion, CqId, CqShared, EngineError, Inbox, Stamped};
 
-use crate::channel::{Channel, EventQueue};
 use crate::device::Device;
 use crate::error::DeviceError;
+use crate::objects::channel::{Channel, EventQueue};
 use crate::shared::DeviceEngine;
 
 /// What the engine's side needs to know about a completion queue. It holds no device, so that the

@@ -10,9 +10,9 @@ use std::os::fd::AsFd;
 use rkey_base::process::stat_field;
 use rkey_engine::{LinkId, QpId};
 
-use crate::control::Control;
-use crate::discovery::Discovery;
-use crate::names;
+use crate::peers::discovery::Discovery;
+use crate::peers::link_manager::Control;
+use crate::peers::names;
 use crate::shared::Shared;
 
 /// A queue pair whose peer does nothing.

@@ -6,8 +6,8 @@ use rkey_core::{Change, Changing, Closing, MemoryKind, Region, RegionSpec};
 
 use crate::device::Device;
 use crate::error::DeviceError;
-use crate::naps::Naps;
-use crate::reaches::Scope;
+use crate::progress::Naps;
+use crate::reclaim::remote_copies::Scope;
 use crate::shared::Shared;
 
 /// Looks at a region that is not drained before the first pause.

@@ -21,7 +21,7 @@ use rkey_engine::{Exposure, LinkId, Told};
 use rkey_link::AnyLink;
 use rkey_link::shm::{Reach, ShmLink};
 
-use crate::naps::Naps;
+use crate::progress::Naps;
 use crate::shared::{DeviceEngine, Shared};
 
 /// How long the peer of a lost link is waited for. One that runs is known to be out of our memory after some
@@ -193,7 +193,7 @@ impl Reaches {
 /// The peer may have been told of other regions as well, which are not closed.
 #[cold]
 fn tell_of_given_up(stray: &Stray) {
-    let peer = crate::peers::name_of(stray.reach.peer_pid());
+    let peer = crate::peers::process::name_of(stray.reach.peer_pid());
     let regions = stray.told.as_ref().map(Vec::len);
     tracing::error!(
         peer,

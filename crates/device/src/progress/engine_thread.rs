@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use rkey_base::barrier;
 use rkey_link::shm::LocalNode;
 
-use crate::control::Control;
-use crate::discovery::Discovery;
 use crate::error::DeviceError;
+use crate::peers::discovery::Discovery;
+use crate::peers::link_manager::Control;
+use crate::peers::unresponsive;
+use crate::progress::reactor::Token;
 use crate::progress::{Mode, kick_peers, now_ns};
-use crate::reactor::Token;
 use crate::shared::Shared;
-use crate::silence;
 
 /// So many empty polls during one spell of work mean that the program drives by itself.
 const POLLS_THAT_COUNT: u32 = 16;
@@ -137,7 +137,7 @@ impl EngineThread {
         let now = Instant::now();
         self.control.tidy(shared, now);
         woken.rung |= self.discovery.tidy(shared, &mut self.control, now);
-        silence::judge(shared, &self.control, &self.discovery);
+        unresponsive::judge(shared, &self.control, &self.discovery);
         woken
     }
 

@@ -15,12 +15,12 @@ use rkey_engine::{LinkId, QpId, QpState};
 use rkey_link::shm::{Connector, HandshakeError, LocalNode, ShmLink, Step};
 use rkey_link::{Link, NodeId};
 
-use crate::control::Control;
-use crate::groups::{Search, Silent};
-use crate::names::{self, Scope};
-use crate::reactor::Token;
+use crate::peers::link_manager::Control;
+use crate::peers::multicast::{Search, Silent};
+use crate::peers::names::{self, Scope};
+use crate::peers::unresponsive;
+use crate::progress::reactor::Token;
 use crate::shared::Shared;
-use crate::silence;
 
 /// Pauses between two attempts to reach a device: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
@@ -104,7 +104,7 @@ impl Discovery {
     /// The process that has a block and has been asked for a link, as far as we see it.
     pub(crate) fn asked(&self, block: u16) -> Option<u32> {
         match &self.attempts.get(&block)?.state {
-            State::Asked(connector, ..) => silence::listener(connector.socket()?),
+            State::Asked(connector, ..) => unresponsive::listener(connector.socket()?),
             State::Idle(_) => None,
         }
     }

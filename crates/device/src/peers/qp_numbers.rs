@@ -1,6 +1,6 @@
 //! Queue pair numbers: blocks of them, claimed from the kernel, and the numbers of each block.
 //!
-//! A claimed block is a listening socket (see [`crate::names`]). Numbers are given out in turn, so that
+//! A claimed block is a listening socket (see [`crate::peers::names`]). Numbers are given out in turn, so that
 //! the number of a destroyed queue pair comes back as late as possible.
 
 use std::io::ErrorKind;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rkey_link::shm::{Acceptor, HandshakeError, Listener, LocalNode};
 
 use crate::error::DeviceError;
-use crate::names::{self, BLOCK_SIZE, BLOCKS, Scope};
+use crate::peers::names::{self, BLOCK_SIZE, BLOCKS, Scope};
 
 /// How often a random block may turn out to be taken before we give up.
 const ATTEMPTS: u32 = 4096;

@@ -4,7 +4,7 @@
 //! The peer's program asks with [`Qp::lease`]; the owner's engine thread checks the key exactly as it
 //! would check a request, and answers with a grant and the descriptor of the memory, which the peer maps.
 //! From then on each access is a copy by the peer itself, until the owner closes the region: the
-//! lease is taken back (`revoke.rs`), and a copy that is under way is waited for.
+//! lease is taken back (`revoke`), and a copy that is under way is waited for.
 //!
 //! Leases are given for the keys of regions only. A window may be bound elsewhere at any moment by a
 //! posted request, which could not wait for a peer.
@@ -28,8 +28,8 @@ use rkey_link::{AnyLink, Link, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::error::DeviceError;
-use crate::qp::Qp;
-use crate::segment::Segment;
+use crate::objects::qp::Qp;
+use crate::reclaim::segment::Segment;
 use crate::shared::Shared;
 
 /// What devices say to each other about leases.

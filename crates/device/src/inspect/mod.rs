@@ -4,6 +4,11 @@
 //! computes. Whoever may connect may look, also another user where devices are shared (`RKEY_SHARE=all`): what another
 //! user is shown has no key in it.
 
+pub mod copy_paths;
+pub mod denial_view;
+pub mod denials;
+pub mod describe;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -18,14 +23,14 @@ use rkey_link::shm::{
 use rkey_link::{AnyLink, NodeId};
 use serde::{Deserialize, Serialize};
 
-use crate::channel::wait_readable;
 use crate::config::{Config, Explain};
-use crate::denial_view::{DenialView, GuesserView};
-use crate::describe::EndpointView;
 use crate::device::{Device, link_config};
 use crate::error::DeviceError;
-use crate::names::{self, Scope};
-use crate::peers::{self, Departed};
+use crate::inspect::denial_view::{DenialView, GuesserView};
+use crate::inspect::describe::EndpointView;
+use crate::objects::channel::wait_readable;
+use crate::peers::names::{self, Scope};
+use crate::peers::process::{self, Departed};
 use crate::shared::Shared;
 
 /// What a client says that wants to look.
@@ -204,7 +209,7 @@ pub struct OtherVersion {
 
 impl std::fmt::Display for OtherVersion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (peer, there) = (peers::name_of(self.pid), self.version);
+        let (peer, there) = (process::name_of(self.pid), self.version);
         write!(
             f,
             "{peer} has a device of another version of rkey: link protocol {there} there, {PROTOCOL_VERSION} here"

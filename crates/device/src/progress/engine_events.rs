@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use rkey_engine::{CqId, Event, QpAttributes, QpId, QpState};
 
 use crate::event::AsyncEvent;
-use crate::names;
+use crate::peers::names;
+use crate::peers::unresponsive::SilentPeer;
 use crate::shared::Shared;
-use crate::silence::SilentPeer;
 
 impl Shared {
     /// Acts on events, in order.

@@ -17,7 +17,7 @@ use rkey_link::{Link, NodeId};
 
 use crate::config::Explain;
 use crate::error::DeviceError;
-use crate::peers;
+use crate::peers::process;
 use crate::shared::Shared;
 
 /// When so many devices are known, those that are not needed any more are forgotten.
@@ -70,12 +70,12 @@ impl Claim {
         let ours = uid == rustix::process::geteuid().as_raw();
         let sure = pid == Some(node.pid);
         // One of our own user may have a process namespace of its own, and say the number that it has there.
-        let inner = pid.filter(|_| ours && !sure).map(peers::innermost_pid);
+        let inner = pid.filter(|_| ours && !sure).map(process::innermost_pid);
         let may_be = match inner {
             Some(Some(number)) => number == node.pid,
             Some(None) | None => ours,
         };
-        let started = pid.and_then(peers::start_time).unwrap_or(0);
+        let started = pid.and_then(process::start_time).unwrap_or(0);
         let process = Process { uid, pid, started };
         (sure || may_be).then_some(Self { process, sure })
     }
@@ -180,7 +180,7 @@ impl Shared {
             process: rkey_engine::Process {
                 user: who.uid,
                 pid,
-                started: who.pid.and_then(peers::start_time).unwrap_or(0),
+                started: who.pid.and_then(process::start_time).unwrap_or(0),
             },
             here,
             explain: here || explain,

@@ -1,0 +1,23 @@
+//! Other devices: how they are found, the links to and from them, and which processes they belong to.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`names`] | abstract socket names, by which devices of one host find each other |
+//! | `qp_numbers` | the blocks of queue pair numbers that this device has claimed |
+//! | `discovery` | finds the device that has a queue pair number, and connects to it |
+//! | `multicast` | finds the devices with members of a multicast group |
+//! | `link_manager` | accepts clients, watches the links, takes those apart that broke |
+//! | `link_limits` | how many links and descriptors other processes may take |
+//! | `identity` | which process a device belongs to |
+//! | `process` | what the kernel says of other processes |
+//! | `unresponsive` | whether a peer that does not answer had the processor time to do so |
+
+pub(crate) mod discovery;
+pub(crate) mod identity;
+pub(crate) mod link_limits;
+pub(crate) mod link_manager;
+pub(crate) mod multicast;
+pub mod names;
+pub(crate) mod process;
+pub(crate) mod qp_numbers;
+pub(crate) mod unresponsive;
