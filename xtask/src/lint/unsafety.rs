@@ -194,11 +194,13 @@ mod tests {
         let good = [
             ("crates/core/src/lib.rs", "#![forbid(unsafe_code)]"),
             ("crates/engine/src/lib.rs", "#![forbid(unsafe_code)]"),
+            ("crates/rdm/src/lib.rs", "#![forbid(unsafe_code)]"),
         ];
         assert!(forbid(&Tree::of(&good)).is_empty());
         let bad = [
             ("crates/core/src/lib.rs", "// #![forbid(unsafe_code)]"),
             good[1],
+            good[2],
         ];
         assert_eq!(forbid(&Tree::of(&bad)).len(), 1);
     }

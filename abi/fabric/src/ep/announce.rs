@@ -3,7 +3,6 @@
 #![allow(unsafe_code)]
 // UNSAFETY: registers memory that the program hands over.
 
-use super::header::{Header, MAX_LEN};
 use super::operation::{Announcement, Hold, Operation};
 use super::send::SEND;
 use super::*;
@@ -11,6 +10,7 @@ use libc::iovec;
 use rkey_device::base::range::VaRange;
 use rkey_device::core::{Access, Addressing, LocalUse, RegionSpec};
 use rkey_device::engine::SendFlags;
+use rkey_rdm::header::{Header, MAX_LEN};
 use smallvec::SmallVec;
 
 impl Endpoint {

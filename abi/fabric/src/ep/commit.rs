@@ -5,12 +5,12 @@
 #![allow(unsafe_code)]
 // UNSAFETY: looks into the protection table.
 
-use super::header::{Header, Kind, MAX_LEN};
 use super::*;
 use crate::complaint::complain;
 use crate::mr::persistent;
 use rkey_device::core::{Accessor, Key, Operation as Access, WireKey};
 use rkey_device::engine::{SendFlags, Work};
+use rkey_rdm::header::{Header, Kind, MAX_LEN};
 
 /// Bytes of one place in a request: address, length, key, and whether the device chose the key.
 const PLACE: usize = 32;

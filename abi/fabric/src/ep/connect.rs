@@ -3,7 +3,6 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use super::header::{Header, Kind};
 use super::hello::{Hello, why_not};
 use super::name::give_name;
 use super::object::EpObject;
@@ -14,6 +13,7 @@ use crate::eq::Failure;
 use crate::info::offer::CM_DATA_SIZE;
 use crate::object::{find, input, list, object, remove, status};
 use rkey_device::{DeviceError, Incoming};
+use rkey_rdm::header::{Header, Kind};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -6,9 +6,9 @@
 //! what a sender may have under way. A peer that takes more than its credit loses the connection. What peers leave
 //! unread when they go is bounded for all of them together: beyond that no new peer is let in.
 
-use super::header::{Header, Kind};
 use super::receive::Kept;
 use super::*;
+use rkey_rdm::header::{Header, Kind};
 
 /// Messages that one peer may have here.
 pub(super) const MESSAGES: u32 = 4096;

@@ -3,11 +3,11 @@
 //!
 //! This runs while the device is locked. Nothing here may post to it, or ask it anything.
 
-use super::header::{self, Header};
 use super::*;
 use rkey_device::base::memory::ProcessMemory;
 use rkey_device::core::{Denial, NamedKey, Reason};
 use rkey_device::engine::{Inbox, Message};
+use rkey_rdm::header::{self, Header};
 
 /// The inbox of an endpoint during one look at its completion queue.
 pub(super) struct Direct<'a> {

@@ -1,9 +1,9 @@
 //! An endpoint from being enabled to its end.
 
-use super::header::{Header, Kind};
 use super::name::reachable;
 use super::wake::Fds;
 use super::*;
+use rkey_rdm::header::{Header, Kind};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 

@@ -15,7 +15,6 @@
 //! | [`burial`] | connections that are over: what they leave, and when their place is free |
 //! | [`credit`] | how much a peer may send that nobody has asked for |
 //! | [`hello`] | what the two sides of a connection tell each other first |
-//! | [`header`] | what endpoints say to each other |
 //! | [`matching`] | which receive a message goes to |
 //! | [`operation`], [`elements`] | operations that are under way, and their memory |
 //! | [`condemned`] | operations that are over, with memory that a peer may still touch |
@@ -51,7 +50,6 @@ mod direct;
 mod elements;
 mod flags;
 pub(crate) mod foreign;
-mod header;
 pub(crate) mod hello;
 mod life;
 mod look;
@@ -89,7 +87,6 @@ use caps::check_caps;
 use condemned::Condemned;
 use connection::{Connection, Peer};
 use elements::Sges;
-use header::Header;
 use matching::Matching;
 use operation::{Operation, Operations};
 use order::{Arrival, InOrder};
@@ -97,6 +94,7 @@ use parking_lot::Mutex;
 use receive::{Kept, Receive};
 use rkey_device::engine::{Completion, Sge};
 use rkey_device::{Channel, Srq};
+use rkey_rdm::header::{self, Header};
 use shared::Srx;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;

@@ -4,7 +4,6 @@
 // UNSAFETY: writes to memory that the program handed over to receive into.
 
 use super::elements::part;
-use super::header::Header;
 use super::operation::{Hold, Operation, What};
 use super::post::Later;
 use super::*;
@@ -12,6 +11,7 @@ use crate::cq::Entry;
 use rkey_device::base::memory::Memory;
 use rkey_device::core::{Denial, Key, LocalUse, WireKey};
 use rkey_device::engine::{SendFlags, Target, Work};
+use rkey_rdm::header::Header;
 
 /// Memory of the program's may not be written: its region may have been closed since the receive was posted.
 #[cold]

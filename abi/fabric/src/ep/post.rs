@@ -1,9 +1,9 @@
 //! Posting to a connection: room for requests, and what is said later when there is none.
 
-use super::header::{Header, MAX_LEN};
 use super::operation::Hold;
 use super::*;
 use rkey_device::engine::{SendFlags, SendRequest, Work};
+use rkey_rdm::header::{Header, MAX_LEN};
 
 /// In place of an operation: nobody waits for the completion.
 pub(super) const NOBODY: u64 = u64::MAX;

@@ -4,7 +4,6 @@
 // UNSAFETY: reads buffers that the device has filled.
 
 use super::direct::Direct;
-use super::header::{Header, Kind};
 use super::operation::{Counts, Operation, Plain, What};
 use super::order::Arrival;
 use super::post::NOBODY;
@@ -13,6 +12,7 @@ use crate::cq::Entry;
 use crate::errno::of_status;
 use rkey_device::core::{Denial, NamedKey, WireKey};
 use rkey_device::engine::{CompletionOp, QpState, RecvRequest, Status};
+use rkey_rdm::header::{Header, Kind};
 
 /// The error that a peer reports: 0 is none.
 pub(super) fn reported(number: u64) -> Option<FiError> {

@@ -2,7 +2,6 @@
 
 use super::deferred::Deferred;
 use super::elements::{elements, part};
-use super::header::{Header, Kind};
 use super::matching::{Keep, Pattern};
 use super::order::Arrival;
 use super::reach::no_peer;
@@ -11,6 +10,7 @@ use super::*;
 use crate::cq::Entry;
 use libc::iovec;
 use rkey_device::core::LocalUse;
+use rkey_rdm::header::{Header, Kind};
 use std::ffi::c_void;
 use std::sync::atomic::AtomicU32;
 

@@ -5,7 +5,6 @@
 
 use super::deferred::Deferred;
 use super::elements::elements;
-use super::header::{Header, Kind, MAX_LEN};
 use super::operation::{Form, Hold, Operation, Plain, What};
 use super::options::Limits;
 use super::*;
@@ -15,6 +14,7 @@ use libc::iovec;
 use rkey_device::base::memory::Memory;
 use rkey_device::core::LocalUse;
 use rkey_device::engine::{SendFlags, SendRequest, Work};
+use rkey_rdm::header::{Header, Kind, MAX_LEN};
 use smallvec::smallvec;
 use std::ffi::c_void;
 

@@ -14,7 +14,6 @@ pub(super) use compute::{BYTES_MAX, apply, size_of_type};
 pub(crate) use compute::{Kind, limits};
 
 use super::deferred::Deferred;
-use super::header::{self, Header, Kind as HeaderKind, MAX_LEN};
 use super::operation::{Hold, Operation, What};
 use super::options::Limits;
 use super::send::Descriptors;
@@ -24,6 +23,7 @@ use crate::mr::local;
 use rkey_device::base::memory::Memory;
 use rkey_device::core::{Accessor, Key, LocalUse, Operation as Access, WireKey};
 use rkey_device::engine::{SendFlags, Work};
+use rkey_rdm::header::{self, Header, Kind as HeaderKind, MAX_LEN};
 use std::ffi::c_void;
 
 /// Atomics of this process, one at a time.

@@ -36,9 +36,9 @@ pub(super) use group::join;
 
 use super::*;
 use group::Group;
-use header::Header;
 use inbox::Inbox;
 use names::Name;
+use rkey_rdm::header::Header;
 use run::{Finished, Run};
 use std::time::Instant;
 

@@ -9,11 +9,11 @@ use super::run::{Finished, Run};
 use super::*;
 use crate::cq::Entry;
 use crate::ep::connection::Way;
-use crate::ep::header::Kind as HeaderKind;
 use crate::ep::operation::{Hold, What};
 use libc::iovec;
 use rkey_device::core::{Key as DeviceKey, WireKey};
 use rkey_device::engine::{SendFlags, Target, Work};
+use rkey_rdm::header::Kind as HeaderKind;
 
 /// The group that a message is about, and the number in the lower half of its data.
 pub(super) fn named(header: &Header) -> (Name, u32) {

@@ -2,9 +2,9 @@
 //! some kinds. What comes from a peer is read here and nowhere else; what makes no sense is no header.
 
 /// Bytes of a header.
-pub(crate) const LEN: usize = 32;
+pub const LEN: usize = 32;
 /// The most bytes that a header has with what belongs to its kind.
-pub(crate) const MAX_LEN: usize = LEN + ATOMIC_LEN;
+pub const MAX_LEN: usize = LEN + ATOMIC_LEN;
 /// Bytes that follow the header of an announced message: the key under which it can be read.
 const ANNOUNCED_LEN: usize = 8;
 /// Bytes that follow the header of a part of a collective operation: its signature, and the key if it is announced.
@@ -14,11 +14,14 @@ const ATOMIC_LEN: usize = 40;
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// A message with its payload.
     Message,
     /// A message whose payload the receiver reads from the sender's memory.
-    Announced { key: u32 },
+    Announced {
+        /// The key of the region at the sender.
+        key: u32,
+    },
     /// The operation `id` of the receiver of this is done: its message was delivered. `data` is 0 or an
     /// error number.
     Done,
@@ -36,16 +39,25 @@ pub(crate) enum Kind {
     Commit,
     /// A part of a collective operation with its payload. `tag` and the upper half of `data` name the group, the lower
     /// half numbers the operation in it.
-    Part { signature: u32 },
+    Part {
+        /// What the members have to agree on.
+        signature: u32,
+    },
     /// A part whose payload the receiver reads from the sender's memory.
-    AnnouncedPart { signature: u32, key: u32 },
+    AnnouncedPart {
+        /// What the members have to agree on.
+        signature: u32,
+        /// The key of the region at the sender.
+        key: u32,
+    },
     /// The sender has left a group, or cannot go on in it: the lower half of `data` is 0 or an error number.
     Apart,
 }
 
 impl Kind {
     /// The same without its payload, which is read under this key.
-    pub(crate) fn announced(self, key: u32) -> Self {
+    #[must_use]
+    pub fn announced(self, key: u32) -> Self {
         match self {
             Self::Part { signature } => Self::AnnouncedPart { signature, key },
             _ => Self::Announced { key },
@@ -55,34 +67,42 @@ impl Kind {
 
 /// What an atomic operation does, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Atomic {
-    pub(crate) addr: u64,
-    pub(crate) key: u64,
+pub struct Atomic {
+    /// Where, in the memory that the key names.
+    pub addr: u64,
+    /// The key of the memory.
+    pub key: u64,
     /// The key is one that the receiver's device chose.
-    pub(crate) device_key: bool,
-    pub(crate) datatype: u8,
-    pub(crate) op: u8,
+    pub device_key: bool,
+    /// The type of the numbers.
+    pub datatype: u8,
+    /// What is done to them.
+    pub op: u8,
     /// 0: no result, 1: old values, 2: old values of a comparison.
-    pub(crate) form: u8,
-    pub(crate) count: u32,
+    pub form: u8,
+    /// How many numbers.
+    pub count: u32,
 }
 
 /// The fields that all kinds have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
-    pub(crate) kind: Kind,
+pub struct Header {
+    /// What the message is.
+    pub kind: Kind,
     /// Matches receives by tag.
-    pub(crate) tagged: bool,
+    pub tagged: bool,
     /// `data` is remote completion data.
-    pub(crate) has_data: bool,
+    pub has_data: bool,
     /// The sender wants to be told when the message is delivered.
-    pub(crate) confirm: bool,
+    pub confirm: bool,
     /// The sender's operation, or that of the receiver which this answers.
-    pub(crate) id: u64,
-    pub(crate) tag: u64,
-    pub(crate) data: u64,
+    pub id: u64,
+    /// The tag that receives are matched by.
+    pub tag: u64,
+    /// Remote completion data, an error number, or what the kind says.
+    pub data: u64,
     /// Bytes of the message (also when the payload is not here).
-    pub(crate) len: u32,
+    pub len: u32,
 }
 
 const TAGGED: u8 = 1;
@@ -93,7 +113,8 @@ const CONFIRM: u8 = 4;
 const BYE: u8 = 7;
 
 /// Whether a message is the last one of its sender.
-pub(crate) fn is_last(message: &[u8]) -> bool {
+#[must_use]
+pub fn is_last(message: &[u8]) -> bool {
     message.first() == Some(&BYE)
 }
 
@@ -105,7 +126,10 @@ fn part(into: &mut [u8; MAX_LEN], signature: u32, key: u32) -> usize {
 }
 
 impl Header {
-    pub(crate) fn new(kind: Kind) -> Self {
+    /// A header of a kind whose other fields are zero.
+    #[inline]
+    #[must_use]
+    pub fn new(kind: Kind) -> Self {
         Self {
             kind,
             tagged: false,
@@ -120,7 +144,7 @@ impl Header {
 
     /// Writes it; the answer is its length.
     #[inline]
-    pub(crate) fn encode(&self, into: &mut [u8; MAX_LEN]) -> usize {
+    pub fn encode(&self, into: &mut [u8; MAX_LEN]) -> usize {
         let (number, more) = match self.kind {
             Kind::Message => (1, 0),
             Kind::Announced { key } => {
@@ -167,7 +191,7 @@ impl Header {
 
     /// The header of a message that comes with a payload of this length; nothing if it is something else.
     #[inline]
-    pub(crate) fn of_message(head: &[u8; LEN], payload: usize) -> Option<Self> {
+    pub fn of_message(head: &[u8; LEN], payload: usize) -> Option<Self> {
         let header = Self::fields(head, Kind::Message);
         (head[0] == 1 && header.len as usize == payload).then_some(header)
     }
@@ -194,7 +218,7 @@ impl Header {
 
     /// Reads what a peer sent: the header, and the payload behind it.
     #[inline]
-    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+    pub fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (head, rest) = bytes.split_first_chunk::<LEN>()?;
         let (kind, payload) = match head[0] {
             1 => (Kind::Message, rest),

@@ -1,0 +1,16 @@
+//! Reliable datagrams over queue pairs: what two endpoints say to each other, and the state machines behind it.
+//!
+//! An endpoint talks to any number of peers, over one connection (a reliable queue pair) for each. Messages are
+//! matched with receives by sender and tag; short ones travel with their payload as far as the sender has credit,
+//! long ones by rendezvous, read from the sender's memory once they have a receive. Atomics, durable writes and
+//! collective operations are messages of kinds of their own.
+//!
+//! Like the engine, this crate has no surroundings: no thread, no clock, no socket, no log. Time comes in as an
+//! argument, and what is to happen goes out as a value. Whoever drives it owns the queue pairs and the threads.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`header`] | the header of every message |
+#![forbid(unsafe_code)]
+
+pub mod header;
