@@ -11,6 +11,8 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`header`] | the header of every message |
+//! | [`matching`] | which receive a message goes to |
 #![forbid(unsafe_code)]
 
 pub mod header;
+pub mod matching;

@@ -1,10 +1,10 @@
 //! Looking for messages that have come: `FI_PEEK`, `FI_CLAIM`, `FI_DISCARD` (fi_tagged(3)).
 
-use super::matching::Pattern;
 use super::receive::{Wanted, prepare, rx_entry};
 use super::*;
 use crate::cq::Entry;
 use rkey_rdm::header::Header;
+use rkey_rdm::matching::Pattern;
 
 impl State {
     /// Takes the first message that was claimed with a context.

@@ -15,7 +15,6 @@
 //! | [`burial`] | connections that are over: what they leave, and when their place is free |
 //! | [`credit`] | how much a peer may send that nobody has asked for |
 //! | [`hello`] | what the two sides of a connection tell each other first |
-//! | [`matching`] | which receive a message goes to |
 //! | [`operation`], [`elements`] | operations that are under way, and their memory |
 //! | [`condemned`] | operations that are over, with memory that a peer may still touch |
 //! | [`send`], [`receive`], [`payload`], [`look`] | messages out; messages in, where they go, looking for them |
@@ -53,7 +52,6 @@ pub(crate) mod foreign;
 pub(crate) mod hello;
 mod life;
 mod look;
-mod matching;
 mod msg;
 pub(crate) mod name;
 pub(crate) mod object;
@@ -87,7 +85,6 @@ use caps::check_caps;
 use condemned::Condemned;
 use connection::{Connection, Peer};
 use elements::Sges;
-use matching::Matching;
 use operation::{Operation, Operations};
 use order::{Arrival, InOrder};
 use parking_lot::Mutex;
@@ -95,6 +92,7 @@ use receive::{Kept, Receive};
 use rkey_device::engine::{Completion, Sge};
 use rkey_device::{Channel, Srq};
 use rkey_rdm::header::{self, Header};
+use rkey_rdm::matching::Matching;
 use shared::Srx;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;

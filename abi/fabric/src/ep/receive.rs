@@ -2,7 +2,6 @@
 
 use super::deferred::Deferred;
 use super::elements::{elements, part};
-use super::matching::{Keep, Pattern};
 use super::order::Arrival;
 use super::reach::no_peer;
 use super::send::{Descriptors, total};
@@ -11,6 +10,7 @@ use crate::cq::Entry;
 use libc::iovec;
 use rkey_device::core::LocalUse;
 use rkey_rdm::header::{Header, Kind};
+use rkey_rdm::matching::{Keep, Pattern};
 use std::ffi::c_void;
 use std::sync::atomic::AtomicU32;
 

@@ -7,7 +7,6 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use super::matching::{Matching, Pattern};
 use super::receive::{Kept, Receive, Wanted, prepare};
 use super::*;
 use crate::domain::DomainObject;
@@ -16,6 +15,7 @@ use crate::object::{Users, find, object, place, remove, status, transfer};
 use parking_lot::RwLock;
 use rkey_device::describe::{TAGS, Traffic};
 use rkey_rdm::header::Header;
+use rkey_rdm::matching::{Matching, Pattern};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::atomic::AtomicU64;

@@ -5,24 +5,26 @@ use std::collections::VecDeque;
 
 /// What a receive accepts.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pattern<P> {
+pub struct Pattern<P> {
     /// The sender, or anybody.
-    pub(crate) source: Option<P>,
-    pub(crate) tag: u64,
+    pub source: Option<P>,
+    /// The tag.
+    pub tag: u64,
     /// Bits of the tag that do not count.
-    pub(crate) ignore: u64,
+    pub ignore: u64,
 }
 
 impl<P: PartialEq> Pattern<P> {
+    /// Whether it accepts a message of this sender with this tag.
     #[inline]
-    pub(crate) fn accepts(&self, source: &P, tag: u64) -> bool {
+    pub fn accepts(&self, source: &P, tag: u64) -> bool {
         (self.tag ^ tag) & !self.ignore == 0
             && self.source.as_ref().is_none_or(|from| from == source)
     }
 }
 
 /// Posted receives and unexpected messages of one kind (tagged or not).
-pub(crate) struct Matching<P, R, M> {
+pub struct Matching<P, R, M> {
     posted: VecDeque<(Pattern<P>, R)>,
     unexpected: VecDeque<(P, u64, M)>,
 }
@@ -39,7 +41,7 @@ impl<P, R, M> Default for Matching<P, R, M> {
 impl<P: PartialEq, R, M> Matching<P, R, M> {
     /// The oldest receive that accepts a message. With `keep` saying so it stays for the next.
     #[inline]
-    pub(crate) fn receive_for<T>(
+    pub fn receive_for<T>(
         &mut self,
         source: &P,
         tag: u64,
@@ -61,16 +63,13 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
     }
 
     /// Keeps a message until a receive asks for it.
-    pub(crate) fn keep(&mut self, source: P, tag: u64, message: M) {
+    pub fn keep(&mut self, source: P, tag: u64, message: M) {
         self.unexpected.push_back((source, tag, message));
     }
 
     /// Offers the kept messages, oldest first, to receives that are elsewhere. What `take` has an answer for
     /// is kept no longer.
-    pub(crate) fn offer<T>(
-        &mut self,
-        mut take: impl FnMut(&P, u64, &M) -> Option<T>,
-    ) -> Vec<(T, M)> {
+    pub fn offer<T>(&mut self, mut take: impl FnMut(&P, u64, &M) -> Option<T>) -> Vec<(T, M)> {
         let mut taken = Vec::new();
         for (source, tag, message) in std::mem::take(&mut self.unexpected) {
             match take(&source, tag, &message) {
@@ -81,8 +80,8 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
         taken
     }
 
-    /// The oldest kept message that a receive accepts.
-    pub(crate) fn message_for(&mut self, pattern: &Pattern<P>) -> Option<(P, u64, M)> {
+    /// The oldest kept message that a receive accepts: its sender, its tag, and what it is.
+    pub fn message_for(&mut self, pattern: &Pattern<P>) -> Option<(P, u64, M)> {
         if self.unexpected.is_empty() {
             return None;
         }
@@ -91,7 +90,7 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
     }
 
     /// The same, without taking it.
-    pub(crate) fn peek(&self, pattern: &Pattern<P>) -> Option<&(P, u64, M)> {
+    pub fn peek(&self, pattern: &Pattern<P>) -> Option<&(P, u64, M)> {
         self.unexpected.get(self.position(pattern)?)
     }
 
@@ -101,12 +100,13 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
             .position(|(source, tag, _)| pattern.accepts(source, *tag))
     }
 
-    pub(crate) fn post(&mut self, pattern: Pattern<P>, receive: R) {
+    /// Adds a receive behind those that are posted.
+    pub fn post(&mut self, pattern: Pattern<P>, receive: R) {
         self.posted.push_back((pattern, receive));
     }
 
     /// Takes the oldest receive for which `wanted` says so.
-    pub(crate) fn cancel(&mut self, wanted: impl Fn(&R) -> bool) -> Option<R> {
+    pub fn cancel(&mut self, wanted: impl Fn(&R) -> bool) -> Option<R> {
         let index = self
             .posted
             .iter()
@@ -114,43 +114,49 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
         self.posted.remove(index).map(|(_, receive)| receive)
     }
 
-    pub(crate) fn posted(&self) -> usize {
+    /// How many receives are posted.
+    #[must_use]
+    pub fn posted(&self) -> usize {
         self.posted.len()
     }
 
-    pub(crate) fn unexpected(&self) -> usize {
+    /// How many messages are kept.
+    #[must_use]
+    pub fn unexpected(&self) -> usize {
         self.unexpected.len()
     }
 
     /// The senders for whom receives wait that take nobody else's messages, once for each receive.
-    pub(crate) fn wanted(&self) -> impl Iterator<Item = &P> {
+    pub fn wanted(&self) -> impl Iterator<Item = &P> {
         self.posted
             .iter()
             .filter_map(|(pattern, _)| pattern.source.as_ref())
     }
 
     /// The tags of the posted receives, oldest first, each with the bits of it that do not count.
-    pub(crate) fn wanted_tags(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub fn wanted_tags(&self) -> impl Iterator<Item = (u64, u64)> {
         self.posted
             .iter()
             .map(|(pattern, _)| (pattern.tag, pattern.ignore))
     }
 
     /// The tags of the kept messages, oldest first.
-    pub(crate) fn kept_tags(&self) -> impl Iterator<Item = u64> {
+    pub fn kept_tags(&self) -> impl Iterator<Item = u64> {
         self.unexpected.iter().map(|(_, tag, _)| *tag)
     }
 
     /// The senders of the kept messages, once for each message.
-    pub(crate) fn sources(&self) -> impl Iterator<Item = &P> {
+    pub fn sources(&self) -> impl Iterator<Item = &P> {
         self.unexpected.iter().map(|(source, _, _)| source)
     }
 }
 
 /// Whether a receive takes more than one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keep {
+pub enum Keep {
+    /// It is used up.
     No,
+    /// It stays for the next message.
     Yes,
 }
 
