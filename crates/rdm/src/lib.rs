@@ -12,7 +12,9 @@
 //! | --- | --- |
 //! | [`header`] | the header of every message |
 //! | [`matching`] | which receive a message goes to |
+//! | [`order`] | results in the order in which their transfers began |
 #![forbid(unsafe_code)]
 
 pub mod header;
 pub mod matching;
+pub mod order;

@@ -382,7 +382,7 @@ impl Endpoint {
             return Self::report(live, operation);
         };
         state.sends.finish(turn, operation);
-        while let Some(operation) = state.sends.next() {
+        while let Some(operation) = state.sends.pop() {
             Self::report(live, operation);
         }
     }
