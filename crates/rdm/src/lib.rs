@@ -10,11 +10,15 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
+//! | [`limits`] | the sizes that both sides count on |
 //! | [`header`] | the header of every message |
 //! | [`matching`] | which receive a message goes to |
 //! | [`order`] | results in the order in which their transfers began |
+//! | [`credit`] | how much a peer may send that nobody has asked for |
 #![forbid(unsafe_code)]
 
+pub mod credit;
 pub mod header;
+pub mod limits;
 pub mod matching;
 pub mod order;

@@ -1,6 +1,5 @@
 //! Peers, and connections from the queue pair that is to be one to the loss of it.
 
-use super::credit::{Credit, Debt};
 use super::post::Waiting;
 use super::*;
 use crate::complaint::complain;
@@ -8,6 +7,7 @@ use crate::identity::Identity;
 use rkey_device::core::Denial;
 use rkey_device::engine::{QpAttributes, QpState, Status};
 use rkey_device::{Qp, QpOptions};
+use rkey_rdm::credit::{Credit, Debt};
 use std::thread::ThreadId;
 use std::time::Instant;
 

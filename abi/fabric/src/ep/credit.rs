@@ -1,118 +1,19 @@
-//! How much one peer may have in our memory that the program has not asked for.
+//! Credit as the endpoint uses it: whom it lets send, and when it gives credit back.
 //!
-//! A sender has credit for so many messages and bytes with each peer, and gets it back as the peer's
-//! program takes them. What goes beyond is announced instead: the payload stays at the sender until a
-//! receive matches, so that every receive is served, whatever waits before it. Announcements are bounded by
-//! what a sender may have under way. A peer that takes more than its credit loses the connection. What peers leave
-//! unread when they go is bounded for all of them together: beyond that no new peer is let in.
+//! Announcements are bounded by what a sender may have under way. A peer that takes more than its credit loses the
+//! connection. What peers leave unread when they go is bounded for all of them together: beyond that no new peer is
+//! let in.
 
 use super::receive::Kept;
 use super::*;
 use rkey_rdm::header::{Header, Kind};
 
-/// Messages that one peer may have here.
-pub(super) const MESSAGES: u32 = 4096;
-/// Bytes of them.
-pub(super) const BYTES: u32 = 4 << 20;
 /// Announced messages that one peer may have here; no sender has so much under way.
 pub(super) const ANNOUNCED: u32 = 2 * OPERATIONS_MAX as u32;
 
 /// Unread messages of peers that have gone, and their bytes: with more of them nobody new is let in.
 const LEFT_MESSAGES: u64 = 16 * 1024;
 const LEFT_BYTES: u64 = 64 << 20;
-
-/// What we may send.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Credit {
-    messages: u32,
-    bytes: u32,
-}
-
-impl Default for Credit {
-    fn default() -> Self {
-        Self {
-            messages: MESSAGES,
-            bytes: BYTES,
-        }
-    }
-}
-
-impl Credit {
-    /// Takes what a message of this length needs; `false` if there is not so much.
-    #[inline]
-    pub(super) fn take(&mut self, len: u32) -> bool {
-        if self.messages == 0 || self.bytes < len {
-            return false;
-        }
-        self.messages -= 1;
-        self.bytes -= len;
-        true
-    }
-
-    /// Whether it may be too little for the next message.
-    pub(super) fn is_used_up(mut self) -> bool {
-        !self.take(EAGER_MAX as u32)
-    }
-
-    /// The peer gives back. It cannot give more than there is.
-    pub(super) fn add(&mut self, messages: u32, bytes: u32) {
-        self.messages = self.messages.saturating_add(messages).min(MESSAGES);
-        self.bytes = self.bytes.saturating_add(bytes).min(BYTES);
-    }
-}
-
-/// What a peer has here.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Debt {
-    /// That the program has not taken.
-    held: (u32, u32),
-    /// That it has taken, and the peer does not know.
-    back: (u32, u32),
-}
-
-impl Debt {
-    /// Whether the peer has credit for a message of this length.
-    #[inline]
-    pub(super) fn has_room(&self, len: u32) -> bool {
-        let mut then = *self;
-        then.arrive(len)
-    }
-
-    /// A message has come; `false` if the peer had no credit for it.
-    #[inline]
-    pub(super) fn arrive(&mut self, len: u32) -> bool {
-        let bytes = self.held.1.saturating_add(len);
-        self.held = (self.held.0 + 1, bytes);
-        self.held.0 + self.back.0 <= MESSAGES && bytes.saturating_add(self.back.1) <= BYTES
-    }
-
-    /// The program has taken it.
-    #[inline]
-    pub(super) fn taken(&mut self, len: u32) {
-        self.held = (
-            self.held.0.saturating_sub(1),
-            self.held.1.saturating_sub(len),
-        );
-        self.back = (self.back.0 + 1, self.back.1 + len);
-    }
-
-    /// Whether it is worth a message to give back: half of all that the peer could use.
-    #[inline]
-    pub(super) fn is_due(&self) -> bool {
-        let half = |back: u32, held: u32, all: u32| back > 0 && 2 * back >= all - held.min(all);
-        half(self.back.0, self.held.0, MESSAGES) || half(self.back.1, self.held.1, BYTES)
-    }
-
-    /// Bytes that the program has not taken.
-    fn unread(&self) -> u64 {
-        self.held.1.into()
-    }
-
-    /// What is given back: messages and bytes.
-    pub(super) fn give_back(&mut self) -> (u32, u32) {
-        std::mem::take(&mut self.back)
-    }
-}
 
 impl State {
     /// Whether so much that the program has not read is left of peers that have gone that no other peer may come
@@ -261,48 +162,5 @@ impl Endpoint {
                 self.say(state, connection, &done, &[]);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn credit_ends_and_comes_back() {
-        let (mut credit, mut debt) = (Credit::default(), Debt::default());
-        let mut sent = 0;
-        while credit.take(8192) {
-            assert!(debt.arrive(8192));
-            sent += 1;
-        }
-        assert_eq!(sent, BYTES / 8192);
-        assert!(!debt.is_due(), "nothing was taken");
-        // All is held but one: that one is half of what the peer could use.
-        debt.taken(8192);
-        assert!(debt.is_due());
-        let (messages, bytes) = debt.give_back();
-        credit.add(messages, bytes);
-        assert!(credit.take(8192) && !credit.take(1));
-        assert!(debt.arrive(8192));
-        assert!(!debt.arrive(1), "without credit");
-    }
-
-    #[test]
-    fn short_messages_are_counted() {
-        let (mut credit, mut debt) = (Credit::default(), Debt::default());
-        let mut told = 0;
-        for _ in 0..10 * MESSAGES {
-            assert!(credit.take(0) && debt.arrive(0));
-            debt.taken(0);
-            if debt.is_due() {
-                let (messages, bytes) = debt.give_back();
-                credit.add(messages, bytes);
-                told += 1;
-            }
-        }
-        assert_eq!(told, 20, "half of all at a time");
-        credit.add(u32::MAX, u32::MAX);
-        assert_eq!((credit.messages, credit.bytes), (MESSAGES, BYTES));
     }
 }

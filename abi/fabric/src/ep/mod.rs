@@ -92,6 +92,9 @@ use receive::{Kept, Receive};
 use rkey_device::engine::{Completion, Sge};
 use rkey_device::{Channel, Srq};
 use rkey_rdm::header::{self, Header};
+use rkey_rdm::limits::{
+    BUFFER_LEN, BUFFERS, DATAGRAMS_MAX, EAGER_MAX, INLINE_MAX, OPERATIONS_MAX, RESERVE, SENDS,
+};
 use rkey_rdm::matching::Matching;
 use rkey_rdm::order::InOrder;
 use shared::Srx;
@@ -103,19 +106,6 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use stx::Stx;
 
-/// Payloads up to this length travel with their message.
-pub(crate) const EAGER_MAX: usize = 8192;
-/// Buffers for messages that arrive.
-const BUFFERS: u32 = 256;
-/// Bytes of one: the longest message with its header.
-const BUFFER_LEN: usize = EAGER_MAX + header::MAX_LEN;
-/// Requests that one connection can have under way.
-const SENDS: u32 = 256;
-/// So many of them are kept for answers.
-const RESERVE: u32 = 32;
-/// Payload and header up to this length are copied into the request.
-const INLINE_MAX: usize = 512;
-
 /// What a device has to allow so that endpoints work.
 pub(crate) const NEEDED_INLINE: u32 = INLINE_MAX as u32;
 pub(crate) const NEEDED_SGE: u32 = crate::info::offer::IOV_LIMIT as u32 + 1;
@@ -123,13 +113,9 @@ pub(crate) const NEEDED_DEPTH: u32 = if BUFFERS > SENDS { BUFFERS } else { SENDS
 
 /// The least room for another message in a buffer for several, until the program says another.
 const MIN_MULTI_RECV: usize = 64;
-/// Operations that an endpoint may have under way.
-const OPERATIONS_MAX: usize = 4096;
 /// Answers that may wait for room on one connection, and their bytes: no peer that keeps the rules needs so many.
 const ANSWERS_MAX: usize = 4 * OPERATIONS_MAX;
 const ANSWERS_BYTES: usize = ANSWERS_MAX * header::MAX_LEN + OPERATIONS_MAX * atomic::BYTES_MAX;
-/// Datagrams that are kept for a receive; more are dropped.
-const DATAGRAMS_MAX: usize = 1024;
 
 /// An endpoint.
 pub(crate) struct Endpoint {
