@@ -5,12 +5,11 @@ mod conform;
 mod lint;
 mod mutants;
 mod packages;
-mod process;
 mod source;
 mod test;
-mod testbin;
 
 use clap::{Parser, Subcommand};
+use rkey_harness::{process, testbin};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 

@@ -12,7 +12,8 @@ mod transfer;
 mod unprivileged;
 
 use anyhow::{Result, bail};
-use std::path::{Path, PathBuf};
+use rkey_harness::{Report, Session};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Options of the task.
@@ -33,64 +34,6 @@ pub(crate) struct Args {
     /// Takes what the stages with recorded results find as the new record.
     #[arg(long)]
     record: bool,
-}
-
-/// What a stage found.
-pub(crate) struct Report {
-    /// Tests or checks that passed.
-    passed: usize,
-    /// Tests or checks that failed: the name of each, and below it what it said.
-    failures: Vec<String>,
-    /// A sentence for the table.
-    note: String,
-    /// The stage could not run here; the note says why.
-    skipped: bool,
-}
-
-impl Report {
-    /// One check, and what it said in `outcome`.
-    fn check(outcome: Result<(), String>, note: impl Into<String>) -> Self {
-        let mut report = Self {
-            passed: 0,
-            failures: Vec::new(),
-            note: note.into(),
-            skipped: false,
-        };
-        report.add(outcome);
-        report
-    }
-
-    /// Counts one more check.
-    fn add(&mut self, outcome: Result<(), String>) {
-        match outcome {
-            Ok(()) => self.passed += 1,
-            Err(said) => self.failures.push(said),
-        }
-    }
-
-    fn skip(why: impl Into<String>) -> Self {
-        Self {
-            passed: 0,
-            failures: Vec::new(),
-            note: why.into(),
-            skipped: true,
-        }
-    }
-}
-
-/// What the stages share.
-pub(crate) struct Session<'a> {
-    root: &'a Path,
-    install: bool,
-    record: bool,
-    /// Removed when the session ends.
-    scratch: PathBuf,
-}
-
-impl Drop for Session<'_> {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.scratch);
-    }
 }
 
 /// One row of the final table.

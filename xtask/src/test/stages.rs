@@ -5,6 +5,7 @@ use super::{
 };
 use crate::{conform, lint, packages, process, testbin};
 use anyhow::{Context, Result};
+pub(super) use rkey_harness::in_target;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -287,11 +288,6 @@ fn conformance(session: &Session<'_>) -> Result<Report> {
     let name = "cargo xtask conform --check";
     let ok = conform::run(session.root, &conform::Args::checking())?;
     Ok(Report::check(told(ok, name), name))
-}
-
-/// A place in the target directory, for a build with other flags so that the ordinary one stays warm, or what is kept.
-pub(super) fn in_target(session: &Session<'_>, name: &str) -> Result<PathBuf> {
-    Ok(process::target_folder(session.root)?.join(name))
 }
 
 fn loom(session: &Session<'_>) -> Result<Report> {

@@ -4,15 +4,13 @@
 use super::{Report, Session, stages};
 use crate::{process, testbin};
 use anyhow::{Context, Result};
+pub(super) use rkey_harness::UID;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-
-/// `nobody`: a user without a home, a shell or a capability.
-pub(super) const UID: u32 = 65534;
 
 /// Crates whose tests start processes or talk to the kernel about them.
 const CRATES: &[&str] = &[

@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// What a program left.
-pub(crate) struct Outcome {
+pub struct Outcome {
     /// It exited with status 0 before its deadline.
-    pub(crate) ok: bool,
+    pub ok: bool,
     /// It was killed because its deadline had passed.
-    pub(crate) timed_out: bool,
+    pub timed_out: bool,
     /// Standard output and standard error, line by line as they came.
-    pub(crate) output: String,
+    pub output: String,
 }
 
 /// How long the end of the output may take when a program was killed.
@@ -26,12 +26,12 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Runs `command` with its output shown and kept; kills it and its children after `limit`.
-pub(crate) fn run(command: Command, limit: Duration) -> Result<Outcome> {
+pub fn run(command: Command, limit: Duration) -> Result<Outcome> {
     run_for(command, limit, true)
 }
 
 /// The same without showing the output: for programs whose known failures would read as ours.
-pub(crate) fn run_unseen(command: Command, limit: Duration) -> Result<Outcome> {
+pub fn run_unseen(command: Command, limit: Duration) -> Result<Outcome> {
     run_for(command, limit, false)
 }
 
@@ -145,7 +145,7 @@ fn watch(pid: u32, finished: &AtomicBool, stays: impl Fn() -> bool) -> bool {
 }
 
 /// The command as one would type it.
-pub(crate) fn describe(command: &Command) -> String {
+pub fn describe(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(
         command
@@ -156,7 +156,7 @@ pub(crate) fn describe(command: &Command) -> String {
 }
 
 /// Runs `command` silently and returns its standard output when it succeeds.
-pub(crate) fn capture(command: &mut Command) -> Result<String> {
+pub fn capture(command: &mut Command) -> Result<String> {
     let described = describe(command);
     let output = command
         .stdin(Stdio::null())
@@ -171,18 +171,18 @@ pub(crate) fn capture(command: &mut Command) -> Result<String> {
 }
 
 /// Whether a program of this name can be started.
-pub(crate) fn exists(program: &str) -> bool {
+pub fn exists(program: &str) -> bool {
     std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
 }
 
 /// Whether we are root.
-pub(crate) fn is_root() -> bool {
+pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
 /// A cargo command in `root`; the same cargo that runs us.
-pub(crate) fn cargo(root: &std::path::Path) -> Command {
+pub fn cargo(root: &std::path::Path) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.current_dir(root);
@@ -197,7 +197,7 @@ pub(crate) fn cargo(root: &std::path::Path) -> Command {
 }
 
 /// The folder in which cargo builds.
-pub(crate) fn target_folder(root: &std::path::Path) -> Result<std::path::PathBuf> {
+pub fn target_folder(root: &std::path::Path) -> Result<std::path::PathBuf> {
     let metadata = cargo_metadata::MetadataCommand::new()
         .current_dir(root)
         .no_deps()

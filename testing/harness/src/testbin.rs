@@ -9,30 +9,30 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// One compiled test program.
-pub(crate) struct TestBinary {
+pub struct TestBinary {
     /// The crate it belongs to.
-    pub(crate) package: String,
+    pub package: String,
     /// The target's name: the crate's own, or that of a file in tests/.
-    pub(crate) target: String,
+    pub target: String,
     /// Where it lies.
-    pub(crate) executable: PathBuf,
+    pub executable: PathBuf,
     /// The directory of the crate: where cargo runs it.
-    pub(crate) directory: PathBuf,
+    pub directory: PathBuf,
 }
 
 /// Everything that one build made.
 #[derive(Default)]
-pub(crate) struct Built {
+pub struct Built {
     /// Test programs.
-    pub(crate) tests: Vec<TestBinary>,
+    pub tests: Vec<TestBinary>,
     /// Other programs by target name: binaries and examples.
-    pub(crate) programs: BTreeMap<String, PathBuf>,
+    pub programs: BTreeMap<String, PathBuf>,
     /// Shared libraries, by file name.
-    pub(crate) libraries: BTreeMap<String, PathBuf>,
+    pub libraries: BTreeMap<String, PathBuf>,
 }
 
 /// Builds with `cargo ARGUMENTS --message-format json` and reads what came out.
-pub(crate) fn build(root: &Path, arguments: &[&str]) -> Result<Built> {
+pub fn build(root: &Path, arguments: &[&str]) -> Result<Built> {
     let mut command = process::cargo(root);
     command
         .args(arguments)
@@ -96,22 +96,22 @@ fn package_name(manifest: &cargo_metadata::camino::Utf8Path) -> Result<String> {
 }
 
 /// Builds every test of the workspace.
-pub(crate) fn build_tests(root: &Path) -> Result<Built> {
+pub fn build_tests(root: &Path) -> Result<Built> {
     build(root, &["test", "--workspace", "--no-run"])
 }
 
 /// A test of the workspace and whether an ordinary run leaves it out.
-pub(crate) struct Listed {
+pub struct Listed {
     /// The crate it belongs to.
-    pub(crate) package: String,
+    pub package: String,
     /// Path of the test inside its program.
-    pub(crate) name: String,
+    pub name: String,
     /// Marked `#[ignore]`.
-    pub(crate) ignored: bool,
+    pub ignored: bool,
 }
 
 /// Asks every test program for its tests.
-pub(crate) fn list(binaries: &[TestBinary]) -> Result<Vec<Listed>> {
+pub fn list(binaries: &[TestBinary]) -> Result<Vec<Listed>> {
     let mut tests = Vec::new();
     for binary in binaries {
         let ask = |extra: &[&str]| {
