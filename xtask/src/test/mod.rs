@@ -1,14 +1,10 @@
 //! `cargo xtask test`: everything that has to pass, in one command, with a table at the end.
 
-mod fabric;
 mod failures;
 mod fresh;
 mod fuzz;
-mod mpi;
-mod rdma_core;
 mod stages;
 mod summary;
-mod transfer;
 mod unprivileged;
 
 use anyhow::{Result, bail};

@@ -1,11 +1,10 @@
 //! The stages, in the order in which a mistake is cheapest to find.
 
-use super::{
-    Report, Session, fabric, failures, fresh, fuzz, mpi, rdma_core, summary, transfer, unprivileged,
-};
+use super::{Report, Session, failures, fresh, fuzz, summary, unprivileged};
 use crate::{conform, lint, packages, process, testbin};
 use anyhow::{Context, Result};
 pub(super) use rkey_harness::in_target;
+use rkey_programs::{fabric, mpi, rdma_core, transfer};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;

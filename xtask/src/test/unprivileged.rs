@@ -4,7 +4,7 @@
 use super::{Report, Session, stages};
 use crate::{process, testbin};
 use anyhow::{Context, Result};
-pub(super) use rkey_harness::UID;
+use rkey_harness::UID;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;

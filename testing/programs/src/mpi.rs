@@ -4,10 +4,9 @@
 //! own tests runs, compared with the list of what does not pass. `RKEY_MPI4PY` names other modules of these.
 //! Every other way between the ranks is forbidden, and each MPI has to say that it took the provider.
 
-use super::rdma_core::RECORDER;
-use super::{Report, Session, stages, unprivileged};
-use crate::{process, testbin};
+use crate::rdma_core::RECORDER;
 use anyhow::{Context, Result, bail, ensure};
+use rkey_harness::{Report, Session, UID, in_target, process, testbin};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::chown;
@@ -170,7 +169,10 @@ const RUNS: &[Run] = &[
 ];
 
 /// The stage.
-pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
+///
+/// # Errors
+/// The Python package index cannot be reached, something does not compile, or a rank reports nothing.
+pub fn tests(session: &Session<'_>) -> Result<Report> {
     let place = Place::new(session)?;
     let (mut passed, mut failures) = (0, Vec::new());
     for run in RUNS {
@@ -324,7 +326,7 @@ impl Place {
     }
 
     fn program(&self, run: &Run) -> Result<()> {
-        let user = run.unprivileged.then_some(unprivileged::UID);
+        let user = run.unprivileged.then_some(UID);
         let mut command = self.launch(run.mpi, run.provider, user, run.direct)?;
         command
             .arg(self.folder.join(run.mpi.compiled_by().name()))
@@ -383,16 +385,16 @@ fn proven(mpi: Mpi, output: &str) -> Result<()> {
 }
 
 /// The folder with MPICH, Intel MPI and mpi4py, which are brought there if need be.
-pub(super) fn kept(session: &Session<'_>) -> Result<PathBuf> {
-    let kept = stages::in_target(session, "mpi")?;
+pub(crate) fn kept(session: &Session<'_>) -> Result<PathBuf> {
+    let kept = in_target(session, "mpi")?;
     install(&kept)?;
     Ok(kept)
 }
 
 /// Puts a release build of the provider into a folder, under the name that libfabric looks for.
-pub(super) fn provider_into(session: &Session<'_>, folder: &Path) -> Result<()> {
+pub(crate) fn provider_into(session: &Session<'_>, folder: &Path) -> Result<()> {
     testbin::build(session.root, &["build", "--release", "-p", "rkey-fabric"])?;
-    let library = stages::in_target(session, "release/librkey_fi.so")?;
+    let library = in_target(session, "release/librkey_fi.so")?;
     fs::create_dir_all(folder)?;
     fs::copy(&library, folder.join("librkey-fi.so"))
         .with_context(|| format!("copying {}", library.display()))?;
@@ -444,7 +446,7 @@ fn install(kept: &Path) -> Result<()> {
 }
 
 /// Runs the installer of a Python environment in the folder, which is made if it is not there.
-pub(super) fn pip(kept: &Path, environment: &str, words: &[&str]) -> Result<()> {
+pub(crate) fn pip(kept: &Path, environment: &str, words: &[&str]) -> Result<()> {
     let environment = kept.join(environment);
     if !environment.exists() {
         let mut create = Command::new(PYTHON);
@@ -465,7 +467,7 @@ pub(super) fn pip(kept: &Path, environment: &str, words: &[&str]) -> Result<()> 
 }
 
 /// Copies a folder into another, readable for everybody.
-pub(super) fn copy(from: &Path, into: &Path) -> Result<()> {
+pub(crate) fn copy(from: &Path, into: &Path) -> Result<()> {
     let mut command = Command::new("cp");
     command
         .args(["-a", "--no-preserve=ownership"])

@@ -1,9 +1,8 @@
 //! rdma-core's own Python tests (Debian has them in the documentation folder of its package) against our
 //! `libibverbs.so.1`, as root and as an ordinary user, compared with the list of results in the repository.
 
-use super::{Report, Session, unprivileged};
-use crate::{process, testbin};
 use anyhow::{Context, Result, ensure};
+use rkey_harness::{Report, Session, UID, in_target, process, testbin};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -16,7 +15,7 @@ use std::time::Duration;
 const LIST: &str = "abi/verbs/tests/rdma-core/results.txt";
 const RUNNER: &str = "abi/verbs/tests/rdma-core/run.py";
 /// What notes the results of Python tests.
-pub(super) const RECORDER: &str = "testing/recorder.py";
+pub(crate) const RECORDER: &str = "testing/recorder.py";
 /// Where Debian has the tests.
 const INSTALLED: &str = "/usr/share/doc/rdma-core/tests";
 /// The interpreter that Debian's python3-pyverbs is for.
@@ -50,7 +49,10 @@ struct Row {
 type Rows = BTreeMap<String, Row>;
 
 /// The stage.
-pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
+///
+/// # Errors
+/// The tests cannot be had or run, or the list cannot be read.
+pub fn tests(session: &Session<'_>) -> Result<Report> {
     let place = Place::new(session)?;
     let _huge_pages = HugePages::provide();
     let found = place.run_all(None)?;
@@ -62,7 +64,7 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
     let expected = parse(&text)?;
     let mut report = compare(&expected, &found, "as we are");
     if process::is_root() {
-        let again = place.run_all(Some(unprivileged::UID))?;
+        let again = place.run_all(Some(UID))?;
         let theirs = compare(&expected, &again, "as an ordinary user");
         report.passed += theirs.passed;
         report.failures.extend(theirs.failures);
@@ -84,14 +86,10 @@ impl Place {
             fs::create_dir_all(folder.join(part))?;
         }
         testbin::build(session.root, &["build", "-p", "rkey-verbs"])?;
-        let metadata = cargo_metadata::MetadataCommand::new()
-            .current_dir(session.root)
-            .no_deps()
-            .exec()?;
-        let library = metadata.target_directory.join("debug/libibverbs.so");
+        let library = in_target(session, "debug/libibverbs.so")?;
         for name in ["libibverbs.so.1", "libibverbs.so"] {
             fs::copy(&library, folder.join("lib").join(name))
-                .with_context(|| format!("copying {library}"))?;
+                .with_context(|| format!("copying {}", library.display()))?;
         }
         fs::copy(session.root.join(RUNNER), folder.join("run.py"))?;
         fs::copy(session.root.join(RECORDER), folder.join("recorder.py"))?;
@@ -178,7 +176,7 @@ fn source(session: &Session<'_>) -> Result<PathBuf> {
 }
 
 /// Lets everybody read a folder.
-pub(super) fn open_up(folder: &Path) -> Result<()> {
+pub(crate) fn open_up(folder: &Path) -> Result<()> {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     for entry in fs::read_dir(folder)?.flatten() {
         let path = entry.path();

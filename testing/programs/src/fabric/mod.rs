@@ -8,10 +8,10 @@
 mod newer;
 mod page;
 
-use super::{Report, Session, mpi, unprivileged};
-use crate::process;
+use crate::mpi;
 use anyhow::{Context, Result};
 use page::{Check, Found, Results, Verdict};
+use rkey_harness::{Report, Session, UID, process};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::chown;
@@ -101,7 +101,10 @@ const OURS: &[Runs] = &[
 ];
 
 /// The stage.
-pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
+///
+/// # Errors
+/// A package or a program is missing, something does not compile, or the checks print what cannot be read.
+pub fn tests(session: &Session<'_>) -> Result<Report> {
     let place = Place::new(session)?;
     let versions = [newer::version(None)?, newer::check(&place.newer)?];
     let checks = page::checks(&process::capture(place.command(false).arg("--list"))?)?;
@@ -261,7 +264,7 @@ impl Place {
         if !unprivileged {
             return Ok(());
         }
-        let uid = unprivileged::UID;
+        let uid = UID;
         let own = self.folder.join(uid.to_string());
         fs::create_dir_all(&own)?;
         chown(&own, Some(uid), Some(uid))?;

@@ -1,11 +1,10 @@
 //! The Mooncake transfer engine, a program that moves the memory of language models, over our `libibverbs.so.1`: the
 //! build of the Python package index that needs no GPU, between two processes, as root and as an ordinary user.
 
-use super::mpi::{copy, pip};
-use super::rdma_core::open_up;
-use super::{Report, Session, stages, unprivileged};
-use crate::{process, testbin};
+use crate::mpi::{copy, pip};
+use crate::rdma_core::open_up;
 use anyhow::{Context, Result};
+use rkey_harness::{Report, Session, UID, in_target, process, testbin};
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -18,11 +17,14 @@ const PACKAGE: &str = "mooncake-transfer-engine-non-cuda==0.3.13.post1";
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// The stage.
-pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
+///
+/// # Errors
+/// The Python package index cannot be reached, or the program does not start.
+pub fn tests(session: &Session<'_>) -> Result<Report> {
     let folder = place(session)?;
     let mut users = vec![None];
     if process::is_root() {
-        users.push(Some(unprivileged::UID));
+        users.push(Some(UID));
     }
     let mut report = Report {
         passed: 0,
@@ -44,12 +46,12 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
 
 /// A folder that everybody can read, with the package, the program and the library.
 fn place(session: &Session<'_>) -> Result<PathBuf> {
-    let kept = stages::in_target(session, "transfer")?;
+    let kept = in_target(session, "transfer")?;
     install(&kept)?;
     let folder = session.scratch.join("transfer");
     fs::create_dir_all(folder.join("lib"))?;
     testbin::build(session.root, &["build", "-p", "rkey-verbs"])?;
-    let library = stages::in_target(session, "debug/libibverbs.so")?;
+    let library = in_target(session, "debug/libibverbs.so")?;
     for name in ["libibverbs.so.1", "libibverbs.so"] {
         fs::copy(&library, folder.join("lib").join(name))
             .with_context(|| format!("copying {}", library.display()))?;

@@ -1,8 +1,7 @@
 //! Libfabric's own programs and ours in C over a newer libfabric than the system's: the one that MPICH brings.
 
-use crate::process;
-use crate::testbin;
 use anyhow::{Context, Result, ensure};
+use rkey_harness::{process, testbin};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
