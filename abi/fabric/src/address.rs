@@ -5,6 +5,7 @@
 
 use crate::errno::{FiError, Result};
 use crate::sys::*;
+use rkey_rdm::address::{from_text, to_text};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, ToSocketAddrs};
 
 /// How addresses look to a program.
@@ -108,21 +109,6 @@ impl Format {
             Self::Text => true,
         }
     }
-}
-
-/// `fi_sockaddr_in://1.2.3.4:5` and `fi_sockaddr_in6://[::1]:5`.
-pub(crate) fn to_text(address: SocketAddr) -> String {
-    match address {
-        SocketAddr::V4(v4) => format!("fi_sockaddr_in://{v4}"),
-        SocketAddr::V6(v6) => format!("fi_sockaddr_in6://{v6}"),
-    }
-}
-
-pub(crate) fn from_text(text: &str) -> Option<SocketAddr> {
-    let rest = ["fi_sockaddr_in://", "fi_sockaddr_in6://", "fi_sockaddr://"]
-        .iter()
-        .find_map(|prefix| text.strip_prefix(prefix))?;
-    rest.parse().ok()
 }
 
 /// Finds the address for a node and a service, as `fi_getinfo` and `fi_av_insertsvc` take them.

@@ -21,7 +21,6 @@
 
 mod address;
 mod attached;
-mod authorization;
 mod av;
 mod backlog;
 mod cm;

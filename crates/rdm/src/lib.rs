@@ -11,14 +11,18 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`limits`] | the sizes that both sides count on |
+//! | [`address`], [`authorization`], [`hello`] | what the two sides of a connection tell each other first |
 //! | [`header`] | the header of every message |
 //! | [`matching`] | which receive a message goes to |
 //! | [`order`] | results in the order in which their transfers began |
 //! | [`credit`] | how much a peer may send that nobody has asked for |
 #![forbid(unsafe_code)]
 
+pub mod address;
+pub mod authorization;
 pub mod credit;
 pub mod header;
+pub mod hello;
 pub mod limits;
 pub mod matching;
 pub mod order;

@@ -561,7 +561,7 @@ unsafe extern "C" fn straddr(
         }
         // SAFETY: an address of the domain's format, as the caller promises.
         let (address, _) = unsafe { address_at(object.inner.domain.format, addr.cast()) };
-        let mut text = address::to_text(address.ok_or(FiError::INVAL)?).into_bytes();
+        let mut text = rkey_rdm::address::to_text(address.ok_or(FiError::INVAL)?).into_bytes();
         text.push(0);
         // SAFETY: room as the caller promises.
         unsafe {

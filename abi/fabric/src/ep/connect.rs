@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use super::hello::{Hello, why_not};
+use super::hello::why_not;
 use super::name::give_name;
 use super::object::EpObject;
 use super::*;
@@ -14,6 +14,7 @@ use crate::info::offer::CM_DATA_SIZE;
 use crate::object::{find, input, list, object, remove, status};
 use rkey_device::{DeviceError, Incoming};
 use rkey_rdm::header::{Header, Kind};
+use rkey_rdm::hello::Hello;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};

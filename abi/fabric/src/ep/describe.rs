@@ -27,7 +27,7 @@ impl Tally {
     fn view(&self, address: SocketAddr, number: Option<u64>) -> PeerView {
         let way = if self.way.is_empty() { NONE } else { self.way };
         PeerView {
-            address: crate::address::to_text(address),
+            address: rkey_rdm::address::to_text(address),
             number,
             way: way.to_owned(),
             qpn: self.qpn,
@@ -61,7 +61,7 @@ impl Endpoint {
                 ep_type: ep_type.to_owned(),
                 name: live
                     .and_then(|live| lock_until(&live.name, until))
-                    .map(|name| crate::address::to_text(*name)),
+                    .map(|name| rkey_rdm::address::to_text(*name)),
                 traffic: live.and_then(|live| live.traffic(until)),
             }
         };

@@ -1,11 +1,11 @@
 //! What endpoints of other processes send, for fuzz targets and for tests with hostile peers.
 
-use super::hello::Hello;
 use super::{atomic, commit};
-use crate::authorization::{self, Proof};
 use crate::sys::{FI_ATOMIC_READ, FI_EP_RDM, FI_UINT64};
 use rkey_device::link::NodeId;
+use rkey_rdm::authorization::{self, Proof};
 use rkey_rdm::header::{Atomic, Header, Kind, MAX_LEN};
+use rkey_rdm::hello::Hello;
 use std::net::SocketAddr;
 
 /// What a peer says when it connects: whether it makes sense. What does is the same when it is written again.

@@ -1,68 +1,20 @@
-//! What the two sides of a connection tell each other before anything else, and whether they may talk at all.
+//! What the two sides of a connection tell each other first, and whether they may talk at all.
 
 use super::*;
-use crate::authorization::{self, Proof};
 use rkey_device::DeviceError;
 use rkey_device::link::NodeId;
-
-/// What one side tells.
-#[derive(Clone)]
-pub(crate) struct Hello {
-    pub(super) ep_type: u8,
-    pub(super) device_keys: bool,
-    /// That it has the authorization key.
-    pub(super) proof: Proof,
-    pub(super) name: SocketAddr,
-    pub(super) data: Vec<u8>,
-}
-
-/// The digit is the version.
-const HELLO: [u8; 3] = *b"fi3";
-
-/// What a peer is told whose hello cannot be read: with our version, whatever its own is.
-pub(super) const NOT_UNDERSTOOD: &str = "the peer there speaks version 3 of the libfabric protocol of rkey, and was asked something else";
+use rkey_rdm::authorization::{self, Proof};
+use rkey_rdm::hello::{Hello, HelloError};
 
 /// Why something is not the hello of an endpoint of this version.
 pub(super) fn why_not(bytes: &[u8]) -> DeviceError {
-    let version = |hello: &[u8]| {
-        let digit = hello.strip_prefix(b"fi")?.first()?;
-        char::from(*digit).to_digit(10)
-    };
-    match (version(bytes), version(&HELLO)) {
-        (Some(there), Some(here)) if there != here => DeviceError::Version {
+    match HelloError::of(bytes) {
+        HelloError::Version { there, here } => DeviceError::Version {
             protocol: "libfabric protocol of rkey",
             there,
             here,
         },
-        _ => DeviceError::Handshake("the peer is no endpoint of libfabric"),
-    }
-}
-
-impl Hello {
-    pub(super) fn encode(&self) -> Vec<u8> {
-        let name = crate::address::to_text(self.name);
-        let mut bytes = HELLO.to_vec();
-        bytes.push(self.ep_type << 1 | u8::from(self.device_keys));
-        bytes.extend(self.proof);
-        bytes.push(name.len() as u8);
-        bytes.extend(name.as_bytes());
-        bytes.extend(&self.data);
-        bytes
-    }
-
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let rest = bytes.strip_prefix(&HELLO)?;
-        let (&flags, rest) = rest.split_first()?;
-        let (proof, rest) = rest.split_first_chunk()?;
-        let (&len, rest) = rest.split_first()?;
-        let (name, data) = rest.split_at_checked(len.into())?;
-        Some(Self {
-            ep_type: flags >> 1,
-            device_keys: flags & 1 != 0,
-            proof: *proof,
-            name: crate::address::from_text(std::str::from_utf8(name).ok()?)?,
-            data: data.to_vec(),
-        })
+        HelloError::NoEndpoint => DeviceError::Handshake("the peer is no endpoint of libfabric"),
     }
 }
 
@@ -128,37 +80,5 @@ impl Endpoint {
             return Err("the endpoints have different authorization keys");
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hellos_survive_the_way() {
-        let hello = Hello {
-            ep_type: FI_EP_RDM as u8,
-            device_keys: true,
-            proof: std::array::from_fn(|n| n as u8),
-            name: "127.0.0.1:7471".parse().unwrap(),
-            data: vec![1, 2, 3],
-        };
-        let bytes = hello.encode();
-        let back = Hello::decode(&bytes).unwrap();
-        assert_eq!(
-            (back.ep_type, back.device_keys, back.proof),
-            (3, true, hello.proof)
-        );
-        assert_eq!((back.name, back.data), (hello.name, hello.data));
-        let other = why_not(b"fi2whatever").to_string();
-        assert!(
-            other.contains("version 2") && other.contains("version 3"),
-            "{other}"
-        );
-        assert!(why_not(&bytes[..4]).to_string().contains("no endpoint"));
-        for cut in 0..bytes.len() - 3 {
-            assert!(Hello::decode(&bytes[..cut]).is_none());
-        }
     }
 }

@@ -296,8 +296,10 @@ impl Endpoint {
                 let peer = state.connections[operation.connection].peer;
                 let here = self.number - crate::domain::FIRST_NUMBER;
                 let peer = match live.av.as_ref().map(|av| av.number(&peer)) {
-                    None | Some(FI_ADDR_NOTAVAIL) => crate::address::to_text(peer),
-                    Some(number) => format!("fi_addr {number}, {}", crate::address::to_text(peer)),
+                    None | Some(FI_ADDR_NOTAVAIL) => rkey_rdm::address::to_text(peer),
+                    Some(number) => {
+                        format!("fi_addr {number}, {}", rkey_rdm::address::to_text(peer))
+                    }
                 };
                 let advice = advice(denial);
                 let id = report.id;

@@ -5,12 +5,13 @@
 //! each side sends on its own.
 
 use super::connection::Way;
-use super::hello::{Hello, NOT_UNDERSTOOD, why_not};
+use super::hello::why_not;
 use super::*;
 use crate::cm::Coming;
 use crate::complaint::complain;
 use parking_lot::MutexGuard;
 use rkey_device::{DeviceError, Incoming, Qp};
+use rkey_rdm::hello::{Hello, NOT_UNDERSTOOD};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -186,7 +187,7 @@ impl Endpoint {
                 there.map(|hello| (index, hello)).map_err(|error| {
                     tracing::warn!(
                         "{} cannot be reached: {error}",
-                        crate::address::to_text(address)
+                        rkey_rdm::address::to_text(address)
                     );
                     self.given_up(live, index);
                     crate::errno::of_device(&error)

@@ -188,7 +188,7 @@ impl Endpoint {
         let rank = rank.ok_or_else(|| {
             tracing::warn!(
                 "the endpoint, {}, is no member of the set",
-                crate::address::to_text(own)
+                rkey_rdm::address::to_text(own)
             );
             FiError::INVAL
         })?;

@@ -17,7 +17,7 @@ pub(super) struct Name {
 pub(crate) fn members(addresses: impl Iterator<Item = SocketAddr>) -> u64 {
     let mut bytes = Vec::new();
     for address in addresses {
-        bytes.extend(crate::address::to_text(address).into_bytes());
+        bytes.extend(rkey_rdm::address::to_text(address).into_bytes());
         bytes.push(0);
     }
     SipHasher13::new().hash(&bytes)

@@ -47,7 +47,7 @@ impl Endpoint {
         let group = it.and_then(|it| it.group(group)).ok_or(FiError::SHUTDOWN)?;
         let member = &group.members[rank];
         if member.left {
-            let address = crate::address::to_text(member.address);
+            let address = rkey_rdm::address::to_text(member.address);
             tracing::warn!("{address}, a member of a collective group, is gone");
             return Err(FiError::CONNRESET);
         }

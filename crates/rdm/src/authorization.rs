@@ -8,32 +8,36 @@
 //! The code is HMAC-SHA-256; the key of it is the hash of the authorization key, so that keys of all lengths differ.
 
 use hmac_sha256::{HMAC, Hash};
-use rkey_device::link::NodeId;
+use rkey_link::NodeId;
 
 /// What one side shows.
-pub(crate) type Proof = [u8; 32];
+pub type Proof = [u8; 32];
 
 /// Ends of connections say different things, so that nobody gets an answer by asking.
 const ASKS: &[u8] = b"rkey fabric asks";
 const ANSWERS: &[u8] = b"rkey fabric answers";
 
 /// What a device shows that asks for a connection at a port.
-pub(crate) fn ask(key: &[u8], device: NodeId, port: u16) -> Proof {
+#[must_use]
+pub fn ask(key: &[u8], device: NodeId, port: u16) -> Proof {
     asking(key, device, port).finalize()
 }
 
 /// Whether a device that asks here has the key.
-pub(crate) fn may_ask(key: &[u8], device: NodeId, port: u16, proof: &Proof) -> bool {
+#[must_use]
+pub fn may_ask(key: &[u8], device: NodeId, port: u16, proof: &Proof) -> bool {
     asking(key, device, port).finalize_verify(proof)
 }
 
 /// What a device shows that answers.
-pub(crate) fn answer(key: &[u8], device: NodeId, asked: &Proof) -> Proof {
+#[must_use]
+pub fn answer(key: &[u8], device: NodeId, asked: &Proof) -> Proof {
     answering(key, device, asked).finalize()
 }
 
 /// Whether a device that answers has the key.
-pub(crate) fn may_answer(key: &[u8], device: NodeId, asked: &Proof, proof: &Proof) -> bool {
+#[must_use]
+pub fn may_answer(key: &[u8], device: NodeId, asked: &Proof, proof: &Proof) -> bool {
     answering(key, device, asked).finalize_verify(proof)
 }
 
