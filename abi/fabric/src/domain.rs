@@ -480,9 +480,9 @@ unsafe extern "C" fn query_atomic(
         // SAFETY: a handle, or something that is refused.
         unsafe { find::<DomainObject, _>(domain)? };
         let kind = match flags & !FI_TAGGED {
-            0 => crate::ep::atomic::Kind::Base,
-            FI_FETCH_ATOMIC => crate::ep::atomic::Kind::Fetch,
-            FI_COMPARE_ATOMIC => crate::ep::atomic::Kind::Compare,
+            0 => rkey_rdm::atomic::Kind::Base,
+            FI_FETCH_ATOMIC => rkey_rdm::atomic::Kind::Fetch,
+            FI_COMPARE_ATOMIC => rkey_rdm::atomic::Kind::Compare,
             _ => return Err(FiError::BADFLAGS),
         };
         let (count, size) = crate::ep::atomic::limits(kind, datatype, op)?;

@@ -5,6 +5,7 @@ use rkey_device::DeviceError;
 use rkey_device::core::{CoreError, Denial, Reason};
 use rkey_device::engine::{PostError, Status};
 use rkey_kit::Errno;
+use rkey_rdm::atomic::AtomicError;
 use std::fmt::Arguments;
 
 /// A positive error number; calls return it negated.
@@ -79,6 +80,15 @@ impl std::fmt::Debug for FiError {
 impl From<Errno> for FiError {
     fn from(errno: Errno) -> Self {
         Self(errno.raw())
+    }
+}
+
+impl From<AtomicError> for FiError {
+    fn from(error: AtomicError) -> Self {
+        match error {
+            AtomicError::Unsupported => Self::OPNOTSUPP,
+            AtomicError::Malformed => Self::INVAL,
+        }
     }
 }
 

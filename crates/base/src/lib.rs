@@ -17,6 +17,7 @@
 //! | [`barrier`] | memory barriers of which one side is free |
 //! | [`process`] | other processes: are they alive, reading and writing their memory, forks of our own |
 //! | [`limit`] | how many log lines a stranger may cause |
+//! | `long_double` | the numbers of the x87 unit (x86-64 only) |
 //! | [`hint`] | prefetch and pause |
 
 pub mod barrier;
@@ -26,6 +27,8 @@ pub mod fifo;
 pub mod hint;
 pub mod limit;
 pub mod lock;
+#[cfg(target_arch = "x86_64")]
+pub mod long_double;
 pub mod memory;
 pub mod process;
 pub mod range;

@@ -16,9 +16,11 @@
 //! | [`matching`] | which receive a message goes to |
 //! | [`order`] | results in the order in which their transfers began |
 //! | [`credit`] | how much a peer may send that nobody has asked for |
+//! | [`atomic`] | operations on numbers in a peer's memory |
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod atomic;
 pub mod authorization;
 pub mod credit;
 pub mod header;

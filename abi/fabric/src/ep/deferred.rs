@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: reads structures of the program.
 
-use super::atomic::{Kind, of_message};
+use super::atomic::of_message;
 use super::calls::{Envelope, Filter};
 use super::object::EpObject;
 use super::operation::Counts;
@@ -14,6 +14,7 @@ use super::*;
 use crate::cq::Entry;
 use crate::object::{find, input, list};
 use libc::iovec;
+use rkey_rdm::atomic::Kind;
 use std::ffi::c_void;
 
 /// What an operation of the deferred work queue counts in; nothing else hears of it unless it asks for a

@@ -38,7 +38,7 @@ impl Limits {
                 [MAX_DGRAM_SIZE, 0, 0, 0, inject, 0, 0, 0]
             }
             _ => {
-                let atomic = atomic::BYTES_MAX;
+                let atomic = rkey_rdm::atomic::BYTES_MAX;
                 let all = [MAX_MSG_SIZE, MAX_MSG_SIZE, MAX_MSG_SIZE, atomic];
                 let injected = all.map(|most| most.min(INJECT_SIZE));
                 let [a, b, c, d] = all;

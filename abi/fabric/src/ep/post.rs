@@ -289,7 +289,7 @@ mod tests {
     fn answers_that_wait_are_bounded_in_number_and_in_bytes() {
         for (len, most) in [
             (header::LEN, ANSWERS_MAX),
-            (header::LEN + atomic::BYTES_MAX, OPERATIONS_MAX),
+            (header::LEN + rkey_rdm::atomic::BYTES_MAX, OPERATIONS_MAX),
         ] {
             let mut waiting = Waiting::default();
             let mut count = 0;

@@ -7,11 +7,12 @@ use super::super::calls::descriptors;
 use super::super::deferred::{Buffers, Job, What};
 use super::super::object::EpObject;
 use super::super::send::{Descriptors, QUIET};
-use super::{Asked, Kind, elements_of, limits};
+use super::{Asked, elements_of, limits};
 use crate::errno::{FiError, Result};
 use crate::object::{find, input, list, output, status, transfer};
 use crate::sys::*;
 use crate::work;
+use rkey_rdm::atomic::Kind;
 use std::ffi::{c_int, c_void};
 
 /// The atomic calls of an endpoint.

@@ -5,13 +5,7 @@
 //! each other (fi_atomic(3)).
 
 mod calls;
-mod compute;
-#[cfg(target_arch = "x86_64")]
-mod extended;
-
-pub(super) use calls::{OPS, of_message};
-pub(super) use compute::{BYTES_MAX, apply, size_of_type};
-pub(crate) use compute::{Kind, limits};
+mod convert;
 
 use super::deferred::Deferred;
 use super::operation::{Hold, Operation, What};
@@ -20,9 +14,13 @@ use super::send::Descriptors;
 use super::*;
 use crate::cq::Entry;
 use crate::mr::local;
+pub(super) use calls::{OPS, of_message};
+pub(crate) use convert::limits;
+pub(super) use convert::{data_type, operation};
 use rkey_device::base::memory::Memory;
 use rkey_device::core::{Accessor, Key, LocalUse, Operation as Access, WireKey};
 use rkey_device::engine::{SendFlags, Work};
+use rkey_rdm::atomic::{Kind, Request};
 use rkey_rdm::header::{self, Header, Kind as HeaderKind, MAX_LEN};
 use std::ffi::c_void;
 
@@ -54,61 +52,6 @@ pub(super) struct Asked<'a> {
 pub(super) fn elements_of(list: &[Ioc]) -> usize {
     list.iter()
         .fold(0, |sum: usize, piece| sum.saturating_add(piece.count))
-}
-
-/// What a peer asks for, once it makes sense.
-struct Order<'a> {
-    kind: Kind,
-    datatype: c_int,
-    op: c_int,
-    /// Bytes of memory.
-    len: usize,
-    operands: &'a [u8],
-    compare: &'a [u8],
-}
-
-impl<'a> Order<'a> {
-    /// Reads what a peer sent.
-    fn read(it: &header::Atomic, payload: &'a [u8]) -> Result<Self> {
-        let kind = Kind::from_wire(it.form).ok_or(FiError::INVAL)?;
-        let (datatype, op) = (c_int::from(it.datatype), c_int::from(it.op));
-        let (most, size) = limits(kind, datatype, op)?;
-        let count = it.count as usize;
-        if count == 0 || count > most {
-            return Err(FiError::INVAL);
-        }
-        let len = count * size;
-        let wanted = match (op, kind) {
-            (FI_ATOMIC_READ, _) => 0,
-            (_, Kind::Compare) => 2 * len,
-            _ => len,
-        };
-        if payload.len() != wanted {
-            return Err(FiError::INVAL);
-        }
-        let (operands, compare) = payload.split_at(wanted.min(len));
-        Ok(Self {
-            kind,
-            datatype,
-            op,
-            len,
-            operands,
-            compare,
-        })
-    }
-
-    /// Puts the new values in the place of the old ones.
-    fn apply(&self, values: &mut [u8]) -> Result<()> {
-        compute::apply(self.datatype, self.op, values, self.operands, self.compare)
-    }
-}
-
-/// For fuzz targets: whether an atomic of a peer makes sense, tried on memory of ours.
-pub(super) fn makes_sense(it: &header::Atomic, payload: &[u8]) -> bool {
-    Order::read(it, payload).is_ok_and(|order| {
-        let mut values = vec![0x5a; order.len];
-        order.op == FI_ATOMIC_READ || order.apply(&mut values).is_ok()
-    })
 }
 
 impl Endpoint {
@@ -275,8 +218,8 @@ impl Endpoint {
         it: &header::Atomic,
         payload: &[u8],
     ) -> Result<Vec<u8>> {
-        let order = Order::read(it, payload)?;
-        let reads_only = order.op == FI_ATOMIC_READ;
+        let request = Request::read(it, payload)?;
+        let reads_only = request.reads_only();
         let key = match it.device_key {
             true => WireKey::Device(Key(u32::try_from(it.key).map_err(|_| FiError::NOKEY)?)),
             false => WireKey::Requested(it.key),
@@ -286,7 +229,7 @@ impl Endpoint {
             qp: self.number,
             peer: from.identity(),
         };
-        let len = order.len as u64;
+        let len = request.len() as u64;
         // SAFETY: nothing is registered or closed through the table here.
         let table = unsafe { self.domain.device.protection() };
         let check = |want| {
@@ -295,9 +238,7 @@ impl Endpoint {
                 .map_err(|denial| from.refuse(denial))
         };
         // FI-I49: what changes memory needs the right to write, what gives values back the right to read.
-        let reading = (order.kind != Kind::Base)
-            .then(|| check(Access::Read))
-            .transpose()?;
+        let reading = request.fetches().then(|| check(Access::Read)).transpose()?;
         let lease = match reads_only {
             true => None,
             false => Some(check(Access::Write)?),
@@ -311,7 +252,7 @@ impl Endpoint {
         };
         // SAFETY: only addresses of spans that the lease covers.
         let memory = unsafe { self.domain.device.memory() };
-        let mut values = vec![0; order.len];
+        let mut values = vec![0; request.len()];
         let _alone = ONE_AT_A_TIME.lock();
         let mut at = 0;
         for span in spans() {
@@ -323,7 +264,7 @@ impl Endpoint {
         }
         let before = values.clone();
         if !reads_only {
-            order.apply(&mut values)?;
+            request.apply(&mut values)?;
             at = 0;
             for span in spans() {
                 let end = at + span.len() as usize;
@@ -343,10 +284,10 @@ impl Endpoint {
                 counter.count();
             }
         }
-        Ok(if order.kind == Kind::Base {
-            Vec::new()
-        } else {
+        Ok(if request.fetches() {
             before
+        } else {
+            Vec::new()
         })
     }
 

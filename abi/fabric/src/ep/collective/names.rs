@@ -2,8 +2,8 @@
 //! the same: the hash is SipHash-1-3 with a key of zeros, over bytes that are fixed here.
 
 use super::kind::Kind;
+use rkey_rdm::atomic::{DataType, Op};
 use siphasher::sip::SipHasher13;
-use std::ffi::c_int;
 use std::net::SocketAddr;
 
 /// What all members call a group: its members, and how many groups of the same members there were before.
@@ -29,9 +29,10 @@ pub(super) fn signature(
     kind: Kind,
     root: usize,
     block: usize,
-    reduction: Option<(c_int, c_int)>,
+    reduction: Option<(DataType, Op)>,
 ) -> u32 {
-    let (datatype, op) = reduction.unwrap_or((-1, -1));
+    let numbers = |(datatype, op): (DataType, Op)| (datatype as i32, op as i32);
+    let (datatype, op) = reduction.map_or((-1, -1), numbers);
     let mut bytes = [0; 25];
     bytes[0] = kind as u8;
     bytes[1..9].copy_from_slice(&(root as u64).to_le_bytes());
@@ -55,18 +56,21 @@ mod tests {
         let (v4, v6) = (address("127.0.0.1:7471"), address("[::1]:7472"));
         assert_eq!(members([v4, v6].into_iter()), 0xf78e_7513_7283_93ab);
         assert_eq!(signature(Kind::Barrier, 0, 0, None), 0xf46b_160a);
-        assert_eq!(signature(Kind::Reduce, 3, 4096, Some((7, 2))), 0x962c_0602);
+        assert_eq!(
+            signature(Kind::Reduce, 3, 4096, Some((DataType::Uint64, Op::Sum))),
+            0x962c_0602
+        );
     }
 
     #[test]
     fn all_that_members_have_to_agree_on_is_in_the_signature() {
-        let good = signature(Kind::Reduce, 1, 8, Some((7, 2)));
+        let good = signature(Kind::Reduce, 1, 8, Some((DataType::Uint64, Op::Sum)));
         for other in [
-            signature(Kind::AllReduce, 1, 8, Some((7, 2))),
-            signature(Kind::Reduce, 2, 8, Some((7, 2))),
-            signature(Kind::Reduce, 1, 16, Some((7, 2))),
-            signature(Kind::Reduce, 1, 8, Some((6, 2))),
-            signature(Kind::Reduce, 1, 8, Some((7, 3))),
+            signature(Kind::AllReduce, 1, 8, Some((DataType::Uint64, Op::Sum))),
+            signature(Kind::Reduce, 2, 8, Some((DataType::Uint64, Op::Sum))),
+            signature(Kind::Reduce, 1, 16, Some((DataType::Uint64, Op::Sum))),
+            signature(Kind::Reduce, 1, 8, Some((DataType::Int64, Op::Sum))),
+            signature(Kind::Reduce, 1, 8, Some((DataType::Uint64, Op::Prod))),
             signature(Kind::Reduce, 1, 8, None),
         ] {
             assert_ne!(other, good);

@@ -3,9 +3,9 @@
 use super::plan::{How, Plan, Receive};
 use super::*;
 use crate::cq::Entry;
-use crate::ep::atomic::apply;
 use crate::ep::operation::{Counts, Hold, What};
 use rkey_device::core::LocalUse;
+use rkey_rdm::atomic::{DataType, Op, apply};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(super) struct Run {
     /// Bytes of a block.
     pub(super) block: usize,
     /// Type and operation, if it reduces.
-    pub(super) reduction: Option<(c_int, c_int)>,
+    pub(super) reduction: Option<(DataType, Op)>,
     pub(super) work: Vec<u8>,
     round: usize,
     /// Sends of the round that are posted.

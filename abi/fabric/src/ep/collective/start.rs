@@ -7,12 +7,13 @@ use super::plan::Plan;
 use super::run::{End, Run};
 use super::*;
 use crate::cq::Entry;
-use crate::ep::atomic::{self, size_of_type};
+use crate::ep::atomic::{self, data_type, operation};
 use crate::ep::send::Descriptors;
 use crate::info::offer::IOV_LIMIT;
 use crate::mr::local;
 use libc::iovec;
 use rkey_device::core::LocalUse;
+use rkey_rdm::atomic::{DataType, Op};
 use std::ffi::c_void;
 
 /// Memory of the program's: one buffer as long as it has to be, or a list.
@@ -68,9 +69,11 @@ impl Kind {
 pub(super) fn element_size(kind: Kind, datatype: c_int, op: c_int) -> Result<usize> {
     match kind {
         Kind::Barrier => Ok(0),
-        _ if kind.reduces() && !(FI_MIN..=FI_BXOR).contains(&op) => Err(FiError::OPNOTSUPP),
-        _ if kind.reduces() => Ok(atomic::limits(atomic::Kind::Base, datatype, op)?.1),
-        _ => size_of_type(datatype).ok_or(FiError::OPNOTSUPP),
+        _ if kind.reduces() && !operation(op).is_some_and(Op::reduces) => Err(FiError::OPNOTSUPP),
+        _ if kind.reduces() => Ok(atomic::limits(rkey_rdm::atomic::Kind::Base, datatype, op)?.1),
+        _ => data_type(datatype)
+            .and_then(DataType::size)
+            .ok_or(FiError::OPNOTSUPP),
     }
 }
 
@@ -169,7 +172,8 @@ impl Endpoint {
         };
         let mut run = Run::new(0, it.group, 0, plan, end);
         run.block = block;
-        run.reduction = it.kind.reduces().then_some((it.datatype, it.op));
+        let reduction = data_type(it.datatype).zip(operation(it.op));
+        run.reduction = reduction.filter(|_| it.kind.reduces());
         run.signature = names::signature(it.kind, seat.root, block, run.reduction);
         run.work = work;
         self.begin_run(live, run, report)

@@ -1,4 +1,4 @@
-//! `long double` of x86-64: ten bytes in sixteen, reckoned by the x87 unit, because Rust has no such type.
+//! `long double` of x86-64: ten bytes in sixteen, computed by the x87 unit, because Rust has no such type.
 
 #![allow(unsafe_code)]
 // UNSAFETY: instructions of the x87 unit.
@@ -10,17 +10,23 @@ use std::ops::{Add, Mul, Sub};
 /// A number; the last six bytes say nothing.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(16))]
-pub(super) struct LongDouble([u8; 16]);
+pub struct LongDouble([u8; 16]);
 
 impl LongDouble {
-    pub(super) const ZERO: Self = Self([0; 16]);
-    pub(super) const ONE: Self = Self([0, 0, 0, 0, 0, 0, 0, 0x80, 0xff, 0x3f, 0, 0, 0, 0, 0, 0]);
+    /// Zero.
+    pub const ZERO: Self = Self([0; 16]);
+    /// One.
+    pub const ONE: Self = Self([0, 0, 0, 0, 0, 0, 0, 0x80, 0xff, 0x3f, 0, 0, 0, 0, 0, 0]);
 
-    pub(super) fn from_ne_bytes(bytes: [u8; 16]) -> Self {
+    /// The number in these bytes.
+    #[must_use]
+    pub fn from_ne_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    pub(super) fn to_ne_bytes(self) -> [u8; 16] {
+    /// Its bytes.
+    #[must_use]
+    pub fn to_ne_bytes(self) -> [u8; 16] {
         self.0
     }
 }

@@ -1,0 +1,144 @@
+//! An atomic operation that a peer asks for, read from its message.
+
+use super::{AtomicError, DataType, Kind, Op, apply, limits};
+use crate::header;
+
+/// What a peer asks for: an operation that exists, with as many operands as it takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    kind: Kind,
+    datatype: DataType,
+    op: Op,
+    /// Bytes of memory.
+    len: usize,
+    operands: &'a [u8],
+    compare: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    /// Reads what a peer sent.
+    ///
+    /// # Errors
+    /// [`AtomicError::Malformed`]: an unknown form, no numbers, more than one operation takes, or operands of another
+    /// length; [`AtomicError::Unsupported`]: there is no such operation on such numbers.
+    pub fn read(it: &header::Atomic, payload: &'a [u8]) -> Result<Self, AtomicError> {
+        let kind = Kind::from_wire(it.form).ok_or(AtomicError::Malformed)?;
+        let datatype = DataType::of(it.datatype).ok_or(AtomicError::Unsupported)?;
+        let op = Op::of(it.op).ok_or(AtomicError::Unsupported)?;
+        let (most, size) = limits(kind, datatype, op)?;
+        let count = it.count as usize;
+        if count == 0 || count > most {
+            return Err(AtomicError::Malformed);
+        }
+        let len = count * size;
+        let wanted = match (op, kind) {
+            (Op::Read, _) => 0,
+            (_, Kind::Compare) => 2 * len,
+            _ => len,
+        };
+        if payload.len() != wanted {
+            return Err(AtomicError::Malformed);
+        }
+        let (operands, compare) = payload.split_at(wanted.min(len));
+        Ok(Self {
+            kind,
+            datatype,
+            op,
+            len,
+            operands,
+            compare,
+        })
+    }
+
+    /// Bytes of memory that it is about.
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it changes nothing.
+    #[must_use]
+    pub fn reads_only(&self) -> bool {
+        self.op == Op::Read
+    }
+
+    /// Whether the peer gets the old values.
+    #[must_use]
+    pub fn fetches(&self) -> bool {
+        self.kind != Kind::Base
+    }
+
+    /// Puts the new values in the place of the old ones.
+    ///
+    /// # Errors
+    /// As [`apply`].
+    pub fn apply(&self, values: &mut [u8]) -> Result<(), AtomicError> {
+        apply(self.datatype, self.op, values, self.operands, self.compare)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asks(datatype: DataType, op: Op, kind: Kind, count: u32) -> header::Atomic {
+        header::Atomic {
+            addr: 0,
+            key: 1,
+            device_key: false,
+            datatype: datatype as u8,
+            op: op as u8,
+            form: kind as u8,
+            count,
+        }
+    }
+
+    #[test]
+    fn a_sum_is_applied_to_each_number() {
+        let asks = asks(DataType::Uint16, Op::Sum, Kind::Fetch, 2);
+        let operands = [1u16, 2].map(u16::to_ne_bytes).concat();
+        let request = Request::read(&asks, &operands).unwrap();
+        assert!(request.fetches() && !request.reads_only());
+        assert_eq!(request.len(), 4);
+        let mut values = [10u16, 20].map(u16::to_ne_bytes).concat();
+        request.apply(&mut values).unwrap();
+        assert_eq!(values, [11u16, 22].map(u16::to_ne_bytes).concat());
+    }
+
+    #[test]
+    fn operands_are_as_many_as_the_operation_takes() {
+        use AtomicError::{Malformed, Unsupported};
+        let good = asks(DataType::Uint64, Op::Cswap, Kind::Compare, 1);
+        let error = |it: &header::Atomic, len| Request::read(it, &vec![0; len]).err();
+        assert_eq!(error(&good, 16), None);
+        assert_eq!(error(&good, 8), Some(Malformed));
+        assert_eq!(
+            error(&header::Atomic { count: 0, ..good }, 0),
+            Some(Malformed)
+        );
+        assert_eq!(
+            error(&header::Atomic { count: 513, ..good }, 16 * 513),
+            Some(Malformed)
+        );
+        assert_eq!(
+            error(&header::Atomic { form: 3, ..good }, 16),
+            Some(Malformed)
+        );
+        let unknown = header::Atomic {
+            datatype: 16,
+            ..good
+        };
+        assert_eq!(error(&unknown, 16), Some(Unsupported));
+        assert_eq!(
+            error(&header::Atomic { op: 19, ..good }, 16),
+            Some(Unsupported)
+        );
+        let read = asks(DataType::Uint64, Op::Read, Kind::Fetch, 4);
+        assert_eq!(
+            (error(&read, 0), error(&read, 8)),
+            (None, Some(Malformed)),
+            "a read takes no operands"
+        );
+    }
+}
