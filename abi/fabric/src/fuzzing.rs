@@ -1,8 +1,9 @@
 //! Everything in this crate that reads what another process wrote, for fuzz targets and hostile peers. Each
 //! reader says whether the bytes made sense, and must answer for any.
 
-use crate::ep::{collective, foreign};
+use crate::ep::foreign;
 use rkey_device::link::NodeId;
+use rkey_rdm::collective::names;
 use std::net::SocketAddr;
 
 /// What a peer says when it connects.
@@ -50,5 +51,5 @@ pub fn answers(name: SocketAddr, device: NodeId, asked: &[u8]) -> Option<Vec<u8>
 /// What the members of a collective group call it.
 #[must_use]
 pub fn group_name(members: &[SocketAddr]) -> u64 {
-    collective::names::members(members.iter().copied())
+    names::members(members.iter().copied())
 }

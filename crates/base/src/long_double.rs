@@ -116,6 +116,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "inline assembly")]
     fn numbers_have_all_their_bits() {
         let one_and_a_half = number(0x3fff, 0xc000_0000_0000_0000);
         let two_and_a_quarter = number(0x4000, 0x9000_0000_0000_0000);
@@ -135,6 +136,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "inline assembly")]
     fn numbers_are_ordered_and_what_is_none_is_not() {
         let (one, zero) = (LongDouble::ONE, LongDouble::ZERO);
         let minus_zero = number(0x8000, 0);

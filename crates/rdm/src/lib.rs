@@ -17,11 +17,13 @@
 //! | [`order`] | results in the order in which their transfers began |
 //! | [`credit`] | how much a peer may send that nobody has asked for |
 //! | [`atomic`] | operations on numbers in a peer's memory |
+//! | [`collective`] | operations of groups of endpoints |
 #![forbid(unsafe_code)]
 
 pub mod address;
 pub mod atomic;
 pub mod authorization;
+pub mod collective;
 pub mod credit;
 pub mod header;
 pub mod hello;

@@ -3,7 +3,6 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read lists of the program.
 
-use super::kind::Kind;
 use super::start::{Asked, Memory, element_size};
 use super::{BYTES_MAX, MEMBERS_MAX};
 use crate::domain::DomainObject;
@@ -12,6 +11,7 @@ use crate::ep::object::EpObject;
 use crate::errno::FiError;
 use crate::object::{find, input, list, status, transfer};
 use crate::sys::*;
+use rkey_rdm::collective::kind::Kind;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 

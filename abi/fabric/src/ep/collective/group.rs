@@ -3,15 +3,15 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use super::inbox::{APART, Body, Key};
-use super::kind::Kind;
-use super::plan::Plan;
 use super::run::{End, Run};
 use super::*;
 use crate::av::set::{AvSetObject, new_address};
 use crate::ep::object::EpObject;
 use crate::nosys;
 use crate::object::{find, handle_of, input, object, place, remove, status};
+use rkey_rdm::collective::inbox::{APART, Body, Key};
+use rkey_rdm::collective::kind::Kind;
+use rkey_rdm::collective::plan::Plan;
 use rkey_rdm::header::Kind as HeaderKind;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;

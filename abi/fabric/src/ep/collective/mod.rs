@@ -12,23 +12,17 @@
 //! | --- | --- |
 //! | [`calls`] | the calls of programs |
 //! | [`group`] | joining and leaving |
-//! | [`names`] | what members call a group, and an operation |
 //! | [`start`] | checks of a call, and its working memory |
-//! | [`kind`] | the operations |
-//! | [`plan`], [`tree`] | who sends what to whom |
 //! | [`run`] | operations under way |
-//! | [`parts`], [`inbox`] | parts out and in |
+//! | [`parts`] | parts out and in |
+//!
+//! Plans, names and parts that wait are in [`rkey_rdm::collective`].
 
 mod calls;
 mod group;
-mod inbox;
-mod kind;
-pub(crate) mod names;
 mod parts;
-mod plan;
 mod run;
 mod start;
-mod tree;
 
 pub(super) use calls::OPS;
 pub(crate) use calls::query;
@@ -36,20 +30,12 @@ pub(super) use group::join;
 
 use super::*;
 use group::Group;
-use inbox::Inbox;
-use names::Name;
+use rkey_rdm::collective::inbox::{self, Inbox};
+use rkey_rdm::collective::names::{self, Name};
+use rkey_rdm::collective::{BYTES_MAX, MEMBERS_MAX, RUNS_MAX, WINDOW};
 use rkey_rdm::header::Header;
 use run::{Finished, Run};
 use std::time::Instant;
-
-/// Operations that an endpoint may have under way.
-const RUNS_MAX: usize = 64;
-/// Parts of one operation that may wait for their answers.
-const WINDOW: u32 = 8;
-/// Members of a group.
-const MEMBERS_MAX: usize = 65_536;
-/// Bytes of an operation: those of all members together where each has its own.
-const BYTES_MAX: usize = 1 << 30;
 
 /// Room for so many bytes, which may be more than there are.
 fn reserved(len: usize) -> Result<Vec<u8>> {

@@ -3,8 +3,6 @@
 #![allow(unsafe_code)]
 // UNSAFETY: names memory of our own to the device.
 
-use super::inbox::{Body, Key, Part};
-use super::plan::{Receive, Send};
 use super::run::{Finished, Run};
 use super::*;
 use crate::cq::Entry;
@@ -13,6 +11,8 @@ use crate::ep::operation::{Hold, What};
 use libc::iovec;
 use rkey_device::core::{Key as DeviceKey, WireKey};
 use rkey_device::engine::{SendFlags, Target, Work};
+use rkey_rdm::collective::inbox::{Body, Key, Part};
+use rkey_rdm::collective::plan::{Receive, Send};
 use rkey_rdm::header::Kind as HeaderKind;
 
 /// The group that a message is about, and the number in the lower half of its data.

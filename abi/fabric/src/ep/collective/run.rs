@@ -1,11 +1,11 @@
 //! Operations under way: each follows its plan, round after round, whenever the endpoint makes progress.
 
-use super::plan::{How, Plan, Receive};
 use super::*;
 use crate::cq::Entry;
 use crate::ep::operation::{Counts, Hold, What};
 use rkey_device::core::LocalUse;
 use rkey_rdm::atomic::{DataType, Op, apply};
+use rkey_rdm::collective::plan::{How, Plan, Receive};
 use std::ops::Range;
 use std::time::Duration;
 

@@ -2,8 +2,6 @@
 //! program's own again when the call returns; a result is written when the operation is complete.
 
 use super::calls::FLAGS;
-use super::kind::Kind;
-use super::plan::Plan;
 use super::run::{End, Run};
 use super::*;
 use crate::cq::Entry;
@@ -14,6 +12,8 @@ use crate::mr::local;
 use libc::iovec;
 use rkey_device::core::LocalUse;
 use rkey_rdm::atomic::{DataType, Op};
+use rkey_rdm::collective::kind::Kind;
+use rkey_rdm::collective::plan::Plan;
 use std::ffi::c_void;
 
 /// Memory of the program's: one buffer as long as it has to be, or a list.
@@ -45,24 +45,6 @@ struct Seat {
     n: usize,
     me: usize,
     root: usize,
-}
-
-impl Kind {
-    /// Blocks that the source and the result have, each as many elements as the call counts.
-    fn blocks(self, n: usize, at_root: bool) -> (usize, usize) {
-        let only = |yes: bool, blocks: usize| if yes { blocks } else { 0 };
-        match self {
-            Self::Barrier => (0, 0),
-            Self::Broadcast => (only(at_root, 1), only(!at_root, 1)),
-            Self::AllToAll => (n, n),
-            Self::AllReduce => (1, 1),
-            Self::AllGather => (1, n),
-            Self::ReduceScatter => (n, 1),
-            Self::Reduce => (1, only(at_root, 1)),
-            Self::Scatter => (only(at_root, n), 1),
-            Self::Gather => (1, only(at_root, n)),
-        }
-    }
 }
 
 /// Bytes of an element.

@@ -15,22 +15,28 @@ use std::ops::Range;
 
 /// What a member sends in a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Send {
-    pub(super) to: usize,
-    pub(super) blocks: Range<usize>,
+pub struct Send {
+    /// The member that it goes to.
+    pub to: usize,
+    /// The blocks that it is.
+    pub blocks: Range<usize>,
 }
 
 /// What it receives in a round, when everything of the round is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Receive {
-    pub(super) from: usize,
-    pub(super) blocks: Range<usize>,
-    pub(super) how: How,
+pub struct Receive {
+    /// The member that it comes from.
+    pub from: usize,
+    /// The blocks where it goes.
+    pub blocks: Range<usize>,
+    /// What becomes of it there.
+    pub how: How,
 }
 
 /// What becomes of something that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub enum How {
+    /// It replaces what is there.
     Put,
     /// It is the second operand of the reduction.
     Reduce,
@@ -38,10 +44,13 @@ pub(super) enum How {
     ReduceBehind,
 }
 
+/// A round of a plan.
 #[derive(Debug, Default)]
-pub(super) struct Round {
-    pub(super) sends: Vec<Send>,
-    pub(super) receive: Option<Receive>,
+pub struct Round {
+    /// What is sent, in this order.
+    pub sends: Vec<Send>,
+    /// What is received after that.
+    pub receive: Option<Receive>,
 }
 
 impl Round {
@@ -68,19 +77,21 @@ impl Round {
 
 /// What one member does.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub struct Plan {
     /// Blocks of working memory.
-    pub(super) blocks: usize,
+    pub blocks: usize,
     /// Where each block of the source goes.
-    pub(super) load: Vec<usize>,
+    pub load: Vec<usize>,
     /// Where each block of the result is in the end.
-    pub(super) store: Vec<usize>,
-    pub(super) rounds: Vec<Round>,
+    pub store: Vec<usize>,
+    /// What is done, one after the other.
+    pub rounds: Vec<Round>,
 }
 
 impl Plan {
     /// The plan of member `me` of `n`.
-    pub(super) fn new(kind: Kind, n: usize, me: usize, root: usize) -> Self {
+    #[must_use]
+    pub fn new(kind: Kind, n: usize, me: usize, root: usize) -> Self {
         let tree = Tree::new(n, me, root);
         match kind {
             Kind::Barrier => Self {

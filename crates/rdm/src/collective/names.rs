@@ -2,22 +2,26 @@
 //! the same: the hash is SipHash-1-3 with a key of zeros, over bytes that are fixed here.
 
 use super::kind::Kind;
-use rkey_rdm::atomic::{DataType, Op};
+use crate::address::to_text;
+use crate::atomic::{DataType, Op};
+use core::net::SocketAddr;
 use siphasher::sip::SipHasher13;
-use std::net::SocketAddr;
 
 /// What all members call a group: its members, and how many groups of the same members there were before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Name {
-    pub(super) members: u64,
-    pub(super) instance: u32,
+pub struct Name {
+    /// The members, as one number.
+    pub members: u64,
+    /// How many groups of the same members there were before.
+    pub instance: u32,
 }
 
 /// The members of a group, in their order, as one number.
-pub(crate) fn members(addresses: impl Iterator<Item = SocketAddr>) -> u64 {
+#[must_use]
+pub fn members(addresses: impl Iterator<Item = SocketAddr>) -> u64 {
     let mut bytes = Vec::new();
     for address in addresses {
-        bytes.extend(rkey_rdm::address::to_text(address).into_bytes());
+        bytes.extend(to_text(address).into_bytes());
         bytes.push(0);
     }
     SipHasher13::new().hash(&bytes)
@@ -25,12 +29,8 @@ pub(crate) fn members(addresses: impl Iterator<Item = SocketAddr>) -> u64 {
 
 /// What an operation is, so that members notice who asks for another: the bytes of a block belong to it, and what is
 /// done to which type, if anything is.
-pub(super) fn signature(
-    kind: Kind,
-    root: usize,
-    block: usize,
-    reduction: Option<(DataType, Op)>,
-) -> u32 {
+#[must_use]
+pub fn signature(kind: Kind, root: usize, block: usize, reduction: Option<(DataType, Op)>) -> u32 {
     let numbers = |(datatype, op): (DataType, Op)| (datatype as i32, op as i32);
     let (datatype, op) = reduction.map_or((-1, -1), numbers);
     let mut bytes = [0; 25];

@@ -2,41 +2,53 @@
 //! way at most: nothing of it is complete there before we have taken our part. What exceeds that is refused, and what
 //! a connection has brought goes with it.
 
-use super::Name;
+use super::names::Name;
+use super::{RUNS_MAX, WINDOW};
+use crate::limits::EAGER_MAX;
+use core::net::SocketAddr;
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
 
 /// Parts that one connection may have here.
 const PARTS: u32 = 4096;
 /// Bytes of them.
-const BYTES: usize = super::RUNS_MAX * super::WINDOW as usize * super::super::EAGER_MAX;
+const BYTES: usize = RUNS_MAX * WINDOW as usize * EAGER_MAX;
 /// In place of the number of an operation: the sender is no longer with the group.
-pub(super) const APART: u32 = u32::MAX;
+pub const APART: u32 = u32::MAX;
 
 /// Whose part it is, and of what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
-    pub(super) from: SocketAddr,
-    pub(super) group: Name,
-    pub(super) seq: u32,
+pub struct Key {
+    /// The member that sent it.
+    pub from: SocketAddr,
+    /// The group.
+    pub group: Name,
+    /// The operation in the group.
+    pub seq: u32,
 }
 
 /// A part.
 #[derive(Debug)]
-pub(super) struct Part {
-    pub(super) connection: usize,
+pub struct Part {
+    /// The connection that it came over.
+    pub connection: usize,
     /// The operation of the sender that waits for our answer.
-    pub(super) id: u64,
-    pub(super) signature: u32,
-    pub(super) body: Body,
+    pub id: u64,
+    /// What the sender takes the operation for.
+    pub signature: u32,
+    /// What it brings.
+    pub body: Body,
 }
 
+/// What a part brings.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Body {
+pub enum Body {
+    /// These bytes.
     Here(Vec<u8>),
     /// So many bytes are to be read under this key.
     There {
+        /// The key of the region at the sender.
         key: u32,
+        /// Bytes there.
         len: u32,
     },
     /// None at all: the sender has left, or failed with this error.
@@ -54,7 +66,7 @@ impl Body {
 
 /// The parts that wait.
 #[derive(Debug, Default)]
-pub(super) struct Inbox {
+pub struct Inbox {
     parts: HashMap<Key, VecDeque<Part>>,
     /// Parts and bytes by connection, also of those that have brought some before.
     held: HashMap<usize, (u32, usize)>,
@@ -63,7 +75,7 @@ pub(super) struct Inbox {
 impl Inbox {
     /// Keeps a part; `false` if its connection has more here than it may.
     #[must_use]
-    pub(super) fn keep(&mut self, key: Key, part: Part) -> bool {
+    pub fn keep(&mut self, key: Key, part: Part) -> bool {
         let (parts, bytes) = self.held.entry(part.connection).or_default();
         if *parts >= PARTS || *bytes + part.body.kept() > BYTES {
             return false;
@@ -75,7 +87,7 @@ impl Inbox {
     }
 
     /// The oldest part of an operation from a member.
-    pub(super) fn take(&mut self, key: &Key) -> Option<Part> {
+    pub fn take(&mut self, key: &Key) -> Option<Part> {
         let queue = self.parts.get_mut(key)?;
         let part = queue.pop_front()?;
         if queue.is_empty() {
@@ -86,7 +98,8 @@ impl Inbox {
     }
 
     /// What the oldest part is, without taking it.
-    pub(super) fn look(&self, key: &Key) -> Option<&Part> {
+    #[must_use]
+    pub fn look(&self, key: &Key) -> Option<&Part> {
         self.parts.get(key)?.front()
     }
 
@@ -114,7 +127,7 @@ impl Inbox {
     }
 
     /// A connection is over; whether it has brought anything.
-    pub(super) fn forget_connection(&mut self, connection: usize) -> bool {
+    pub fn forget_connection(&mut self, connection: usize) -> bool {
         let used = self.held.remove(&connection).is_some();
         if used {
             self.keep_only(|_, part| part.connection != connection);
@@ -123,7 +136,7 @@ impl Inbox {
     }
 
     /// A group is closed.
-    pub(super) fn forget_group(&mut self, group: Name) {
+    pub fn forget_group(&mut self, group: Name) {
         self.keep_only(|key, _| key.group != group);
     }
 }
