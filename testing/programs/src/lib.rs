@@ -3,6 +3,8 @@
 //! engine. What comes is compared with results recorded in the repository; `--record` renews these.
 
 pub mod fabric;
+mod folder;
 pub mod mpi;
+mod python;
 pub mod rdma_core;
 pub mod transfer;

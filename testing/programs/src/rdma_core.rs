@@ -1,11 +1,13 @@
 //! rdma-core's own Python tests (Debian has them in the documentation folder of its package) against our
 //! `libibverbs.so.1`, as root and as an ordinary user, compared with the list of results in the repository.
 
+use crate::folder::open_up;
+use crate::python::{PYTHON, RECORDER};
 use anyhow::{Context, Result, ensure};
 use rkey_harness::{Report, Session, UID, in_target, process, testbin};
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,12 +16,8 @@ use std::time::Duration;
 /// The list of results, and the program that runs one module.
 const LIST: &str = "abi/verbs/tests/rdma-core/results.txt";
 const RUNNER: &str = "abi/verbs/tests/rdma-core/run.py";
-/// What notes the results of Python tests.
-pub(crate) const RECORDER: &str = "testing/recorder.py";
 /// Where Debian has the tests.
 const INSTALLED: &str = "/usr/share/doc/rdma-core/tests";
-/// The interpreter that Debian's python3-pyverbs is for.
-const PYTHON: &str = "/usr/bin/python3";
 /// Modules take seconds, and longer where everybody else is busy; one that hangs must not take all day.
 const MODULE_TIME: Duration = Duration::from_secs(600);
 
@@ -173,20 +171,6 @@ fn source(session: &Session<'_>) -> Result<PathBuf> {
     unpack.arg("-x").arg(package).arg(&folder);
     process::capture(&mut unpack)?;
     Ok(folder.join(INSTALLED.trim_start_matches('/')))
-}
-
-/// Lets everybody read a folder.
-pub(crate) fn open_up(folder: &Path) -> Result<()> {
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
-    for entry in fs::read_dir(folder)?.flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            open_up(&path)?;
-        } else {
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
-        }
-    }
-    Ok(())
 }
 
 /// Huge pages for the tests that need some, as long as it lives; only root can provide them.

@@ -1,8 +1,8 @@
 //! The Mooncake transfer engine, a program that moves the memory of language models, over our `libibverbs.so.1`: the
 //! build of the Python package index that needs no GPU, between two processes, as root and as an ordinary user.
 
-use crate::mpi::{copy, pip};
-use crate::rdma_core::open_up;
+use crate::folder::{copy, open_up};
+use crate::python::pip;
 use anyhow::{Context, Result};
 use rkey_harness::{Report, Session, UID, in_target, process, testbin};
 use std::fs;

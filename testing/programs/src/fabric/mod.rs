@@ -8,6 +8,7 @@
 mod newer;
 mod page;
 
+use crate::folder::provider_into;
 use crate::mpi;
 use anyhow::{Context, Result};
 use page::{Check, Found, Results, Verdict};
@@ -225,7 +226,7 @@ impl Place {
     fn new(session: &Session<'_>) -> Result<Self> {
         let folder = session.scratch.join("fabric");
         fs::create_dir_all(folder.join("own"))?;
-        mpi::provider_into(session, &folder.join("lib"))?;
+        provider_into(session, &folder.join("lib"))?;
         let newer = folder.join("newer");
         fs::create_dir_all(&newer)?;
         let library = mpi::kept(session)?.join("venv/lib/mpich/libfabric.so.1");

@@ -1,0 +1,119 @@
+//! What became of mpi4py's tests on all ranks, and whether that is what was recorded.
+
+use anyhow::{Context, Result};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// What became of mpi4py's tests.
+pub(super) struct Found {
+    pub(super) mpi: &'static str,
+    /// Result and reason by test.
+    pub(super) rows: BTreeMap<String, (String, String)>,
+    /// All ranks came to their ends.
+    pub(super) ended: bool,
+    /// What the ranks printed; shown only when a result is not the recorded one.
+    pub(super) output: String,
+}
+
+impl Found {
+    /// Adds what each rank has reported in its file.
+    pub(super) fn add_ranks(&mut self, results: &Path) -> Result<()> {
+        for rank in 0..4 {
+            let file = results.with_extension(format!("results.{rank}"));
+            let text = fs::read_to_string(&file)
+                .with_context(|| format!("rank {rank} reported nothing"))?;
+            self.add(&text);
+        }
+        Ok(())
+    }
+
+    /// Adds what one rank reports: a test has failed if it failed on one of them.
+    fn add(&mut self, text: &str) {
+        for line in text.lines() {
+            let mut columns = line.splitn(3, '\t').map(str::to_owned);
+            let (Some(name), Some(result)) = (columns.next(), columns.next()) else {
+                continue;
+            };
+            let reason = columns.next().unwrap_or_default();
+            let row = self
+                .rows
+                .entry(name)
+                .or_insert_with(|| (result.clone(), reason.clone()));
+            if result == "FAIL" && row.0 != "FAIL" {
+                *row = (result, reason);
+            }
+        }
+    }
+
+    fn with(&self, result: &str) -> impl Iterator<Item = (&String, &String)> {
+        self.rows
+            .iter()
+            .filter(move |(_, row)| row.0 == result)
+            .map(|(name, row)| (name, &row.1))
+    }
+
+    pub(super) fn passed(&self) -> usize {
+        self.with("ok").count()
+    }
+
+    pub(super) fn render(&self) -> String {
+        let mpi = self.mpi;
+        let mut text = format!("{mpi}\tpass\t{}\n", self.passed());
+        for (name, reason) in self.with("FAIL") {
+            text.push_str(format!("{mpi}\t{name}\t{reason}").trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
+    /// What is not as the list has it; the number of those that pass counts only for the ordinary modules.
+    pub(super) fn judge(&self, list: &str, ordinary: bool) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let start = format!("{}\t", self.mpi);
+        let lines = list.lines().filter_map(|line| line.strip_prefix(&start));
+        let known: BTreeMap<&str, &str> = lines.filter_map(|line| line.split_once('\t')).collect();
+        for (name, reason) in self.with("FAIL") {
+            if !known.contains_key(name.as_str()) {
+                wrong.push(format!("{name} failed: {reason}"));
+            }
+        }
+        let passed = self.passed().to_string();
+        if ordinary && known.get("pass") != Some(&passed.as_str()) {
+            let before = known.get("pass").unwrap_or(&"none");
+            wrong.push(format!(
+                "{passed} tests pass, and {before} are recorded (--record)"
+            ));
+        }
+        if !self.ended {
+            wrong.push("not every rank came to its end".to_owned());
+        }
+        wrong
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_counts_as_a_failure() {
+        let mut found = Found {
+            mpi: "mpich",
+            rows: BTreeMap::new(),
+            ended: true,
+            output: String::new(),
+        };
+        found.add("a.A.one\tok\t\na.A.two\tok\t\na.A.three\tskip\tnot here\n");
+        found.add("a.A.one\tok\t\na.A.two\tFAIL\t1 != 2\na.A.three\tskip\tnot here\n");
+        assert_eq!(found.passed(), 1);
+        let list = found.render();
+        assert_eq!(list, "mpich\tpass\t1\nmpich\ta.A.two\t1 != 2\n");
+        assert!(found.judge(&list, true).is_empty());
+        assert_eq!(found.judge("mpich\tpass\t1\n", true).len(), 1);
+        assert_eq!(found.judge("openmpi\tpass\t1\n", true).len(), 2);
+        assert_eq!(found.judge("", false).len(), 1);
+        found.ended = false;
+        assert_eq!(found.judge(&list, true).len(), 1);
+    }
+}

@@ -1,0 +1,94 @@
+//! How each MPI is started: its launcher, and the settings that leave the provider as the only way between the ranks.
+
+use super::Place;
+use super::runs::{Mpi, RANKS};
+use anyhow::Result;
+use std::fs;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// A run takes seconds, and many minutes where everybody else is busy: Open MPI gives its processors away to who spins.
+pub(super) const LIMIT_S: u64 = 900;
+
+impl Place {
+    /// Starts four ranks of something.
+    pub(super) fn launch(
+        &self,
+        mpi: Mpi,
+        provider: &str,
+        user: Option<u32>,
+        direct: bool,
+    ) -> Result<Command> {
+        let own = self
+            .folder
+            .join(user.map_or("own".to_owned(), |uid| uid.to_string()));
+        fs::create_dir_all(&own)?;
+        // An MPI that is asked to end ends its ranks; one that is killed leaves them behind.
+        let mut command = Command::new("timeout");
+        command.arg("--kill-after=20").arg(LIMIT_S.to_string());
+        if let Some(uid) = user {
+            chown(&own, Some(uid), Some(uid))?;
+            command.uid(uid).gid(uid);
+        }
+        command
+            .current_dir(&own)
+            .env("HOME", &own)
+            .env("TMPDIR", &own)
+            .env("FI_PROVIDER_PATH", self.folder.join("lib"))
+            .env("FI_PROVIDER", provider)
+            .env("RKEY_LOG", "info")
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        match mpi {
+            Mpi::Open => {
+                command.args(["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"]);
+                let (btl, osc) = match direct {
+                    true => ("self,ofi", "rdma"),
+                    false => ("self", "sm,pt2pt"),
+                };
+                for (name, value) in [
+                    ("pml", "cm"),
+                    ("mtl", "ofi"),
+                    ("btl", btl),
+                    ("btl_ofi_provider_include", provider),
+                    ("osc", osc),
+                    ("mtl_ofi_provider_include", provider),
+                    ("mtl_base_verbose", "1"),
+                    ("mpi_yield_when_idle", "1"),
+                ] {
+                    command.args(["--mca", name, value]);
+                }
+                command
+                    .env("MPI4PY_MPIABI", "openmpi")
+                    // Its windows over messages are for one thread at a time, and it never acknowledges a
+                    // synchronous send that a matched probe has taken.
+                    .env("MPI4PY_RC_THREAD_LEVEL", "serialized")
+                    .env("MPI4PY_RC_RECV_MPROBE", "false");
+            }
+            Mpi::Mpich => {
+                command
+                    .arg(self.folder.join("venv/bin/mpiexec"))
+                    .env("MPIR_CVAR_CH4_NETMOD", "ofi")
+                    .env("MPIR_CVAR_NOLOCAL", "1")
+                    .env("MPIR_CVAR_DEBUG_SUMMARY", "1")
+                    .env("MPI4PY_MPIABI", "mpich")
+                    .env("LD_LIBRARY_PATH", self.folder.join("venv/lib"));
+            }
+            Mpi::Intel => {
+                let intel = self.folder.join("intel");
+                command
+                    .arg(intel.join("bin/mpiexec.hydra"))
+                    .env("I_MPI_ROOT", &intel)
+                    .env("I_MPI_HYDRA_BOOTSTRAP", "fork")
+                    .env("I_MPI_FABRICS", "ofi")
+                    .env("I_MPI_OFI_PROVIDER", provider)
+                    .env("I_MPI_DEBUG", "2")
+                    .env("MPI4PY_MPIABI", "impi")
+                    .env("MPI4PY_LIBMPI", intel.join("lib/libmpi.so.12"))
+                    .env("LD_LIBRARY_PATH", intel.join("lib"));
+            }
+        }
+        command.args(["-n", RANKS]);
+        Ok(command)
+    }
+}

@@ -1,0 +1,180 @@
+//! MPI over the libfabric provider: Debian's Open MPI, and MPICH and Intel MPI of the Python package index, four ranks each.
+//!
+//! A C program of ours checks the data of messages, collectives and one-sided access; then a part of mpi4py's
+//! own tests runs, compared with the list of what does not pass. `RKEY_MPI4PY` names other modules of these.
+//! Every other way between the ranks is forbidden, and each MPI has to say that it took the provider.
+
+mod found;
+mod launch;
+mod packages;
+mod runs;
+
+use crate::folder::{copy, provider_into};
+use crate::python::RECORDER;
+use anyhow::{Context, Result, ensure};
+use found::Found;
+use launch::LIMIT_S;
+pub(crate) use packages::kept;
+use rkey_harness::{Report, Session, UID, process};
+use runs::{Mpi, PLAIN, RANKS, RUNS, Run};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// The program, what runs mpi4py's tests, and the list of those that do not pass.
+const SOURCES: &str = "abi/fabric/tests/mpi";
+const LIST: &str = "abi/fabric/tests/mpi/results.txt";
+/// What is tested without being asked for more.
+const MODULES: &str = concat!(
+    r"^test_(p2p_(buf|obj)(_matched)?|cco_(buf|obj)|cco_(buf|obj|vec)_inter|cco_nb_buf|cco_ngh_(buf|obj)",
+    r"|comm(_inter|_topo)?|win)\.py"
+);
+
+const HEAD: &str = "\
+# mpi4py's tests over the libfabric provider, four ranks: the MPI, a test that does not pass, and why; or how many pass.
+# Compared by `cargo xtask test --only mpi`; renewed with `--record`.
+";
+
+/// The stage.
+///
+/// # Errors
+/// The Python package index cannot be reached, something does not compile, or a rank reports nothing.
+pub fn tests(session: &Session<'_>) -> Result<Report> {
+    let place = Place::new(session)?;
+    let (mut passed, mut failures) = (0, Vec::new());
+    for run in RUNS {
+        if run.unprivileged && !process::is_root() {
+            continue;
+        }
+        match place.program(run) {
+            Ok(()) => passed += 1,
+            Err(error) => {
+                println!("error: {error:#}");
+                failures.push(format!("{error:#}"));
+            }
+        }
+    }
+    let modules = std::env::var("RKEY_MPI4PY").ok();
+    let mut found = Vec::new();
+    for mpi in Mpi::ALL {
+        found.push(place.mpi4py(mpi, modules.as_deref().unwrap_or(MODULES))?);
+    }
+    let text: String = found.iter().map(Found::render).collect();
+    if session.record && modules.is_none() {
+        fs::write(session.root.join(LIST), format!("{HEAD}{text}"))?;
+    }
+    let expected = fs::read_to_string(session.root.join(LIST)).unwrap_or_default();
+    for one in &found {
+        let wrong = one.judge(&expected, modules.is_none());
+        passed += one.passed();
+        if !wrong.is_empty() {
+            println!("{}", one.output);
+        }
+        for what in wrong {
+            println!("error: mpi4py over {}: {what}", one.mpi);
+            failures.push(format!("mpi4py over {}: {what}", one.mpi));
+        }
+    }
+    Ok(Report {
+        passed,
+        failures,
+        note: format!("{} runs of four ranks, mpi4py", RUNS.len()),
+        skipped: false,
+    })
+}
+
+/// A folder that everybody can read, with the MPIs, the programs and the provider.
+struct Place {
+    folder: PathBuf,
+}
+
+impl Place {
+    fn new(session: &Session<'_>) -> Result<Self> {
+        let folder = session.scratch.join("mpi");
+        fs::create_dir_all(&folder)?;
+        let kept = kept(session)?;
+        provider_into(session, &folder.join("lib"))?;
+        for part in ["venv", "intel", "tests"] {
+            copy(&kept.join(part), &folder)?;
+        }
+        let sources = session.root.join(SOURCES);
+        fs::copy(sources.join("suite.py"), folder.join("suite.py"))?;
+        fs::copy(session.root.join(RECORDER), folder.join("recorder.py"))?;
+        let place = Self { folder };
+        for mpi in [Mpi::Open, Mpi::Mpich] {
+            let mut compile = match mpi {
+                Mpi::Open => Command::new("mpicc.openmpi"),
+                _ => Command::new(place.folder.join("venv/bin/mpicc")),
+            };
+            compile
+                .arg("-O1")
+                .arg("-o")
+                .arg(place.folder.join(mpi.name()));
+            for file in ["main.c", "messages.c", "collectives.c", "windows.c"] {
+                compile.arg(sources.join(file));
+            }
+            process::capture(&mut compile)?;
+        }
+        Ok(place)
+    }
+
+    fn program(&self, run: &Run) -> Result<()> {
+        let user = run.unprivileged.then_some(UID);
+        let mut command = self.launch(run.mpi, run.provider, user, run.direct)?;
+        command
+            .arg(self.folder.join(run.mpi.compiled_by().name()))
+            .args(run.parts)
+            .envs(run.environment.iter().copied());
+        let described = process::describe(&command);
+        let outcome = process::run(command, Duration::from_secs(LIMIT_S + 60))?;
+        ensure!(outcome.ok, "{described} failed");
+        for part in run.parts {
+            let line = format!("{part}: {RANKS} ranks agree");
+            ensure!(outcome.output.contains(&line), "{described}: no {line:?}");
+        }
+        proven(run.mpi, &outcome.output).context(described)
+    }
+
+    /// Runs mpi4py's tests.
+    fn mpi4py(&self, mpi: Mpi, modules: &str) -> Result<Found> {
+        let results = self.folder.join(format!("{}.results", mpi.name()));
+        let mut command = self.launch(mpi, PLAIN, None, false)?;
+        command
+            .arg(self.folder.join("venv/bin/python3"))
+            .arg(self.folder.join("suite.py"))
+            .arg(self.folder.join("tests"))
+            .arg(&results)
+            .arg(modules)
+            .arg(mpi.left_out());
+        let described = process::describe(&command);
+        let outcome = process::run_unseen(command, Duration::from_secs(LIMIT_S + 60))?;
+        let mut found = Found {
+            mpi: mpi.name(),
+            rows: BTreeMap::new(),
+            ended: !outcome.timed_out,
+            output: String::new(),
+        };
+        // The last words of a test run: without them some tests are missing.
+        found.ended &= outcome.output.matches("Ran ").count() == 4;
+        let complete = found
+            .add_ranks(&results)
+            .and_then(|()| proven(mpi, &outcome.output));
+        if complete.is_err() {
+            println!("{}", outcome.output);
+        }
+        found.output = outcome.output;
+        complete.context(described).map(|()| found)
+    }
+}
+
+fn proven(mpi: Mpi, output: &str) -> Result<()> {
+    ensure!(
+        output.contains(mpi.proof()),
+        "{} took another way: it does not say {:?}",
+        mpi.name(),
+        mpi.proof()
+    );
+    Ok(())
+}

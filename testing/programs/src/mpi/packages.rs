@@ -1,0 +1,63 @@
+//! MPICH, Intel MPI and mpi4py, which the Python package index has.
+
+use crate::python::pip;
+use anyhow::Result;
+use rkey_harness::{Session, in_target, process};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const MPICH: &str = "mpich==5.0.2";
+const INTEL: &str = "impi-rt==2021.18.1";
+const MPI4PY: &str = "mpi4py==4.1.2";
+
+/// The folder with MPICH, Intel MPI and mpi4py, which are brought there if need be.
+pub(crate) fn kept(session: &Session<'_>) -> Result<PathBuf> {
+    let kept = in_target(session, "mpi")?;
+    install(&kept)?;
+    Ok(kept)
+}
+
+/// Brings MPICH, Intel MPI, mpi4py and mpi4py's tests from the Python package index, once for a target folder.
+fn install(kept: &Path) -> Result<()> {
+    let stamp = kept.join("complete");
+    let wanted = format!("{MPICH} {INTEL} {MPI4PY}\n");
+    if fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
+        return Ok(());
+    }
+    let _ = fs::remove_dir_all(kept);
+    fs::create_dir_all(kept)?;
+    pip(
+        kept,
+        "venv",
+        &["install", "-q", "--only-binary", ":all:", MPICH, MPI4PY],
+    )?;
+    // Its files have the names of MPICH's.
+    pip(
+        kept,
+        "intel",
+        &["install", "-q", "--only-binary", ":all:", INTEL],
+    )?;
+    pip(
+        kept,
+        "venv",
+        &[
+            "download",
+            "-q",
+            "--no-deps",
+            "--no-binary",
+            "mpi4py",
+            MPI4PY,
+        ],
+    )?;
+    let package = MPI4PY.replace("==", "-");
+    let mut unpack = Command::new("tar");
+    unpack
+        .arg("-xzf")
+        .arg(format!("{package}.tar.gz"))
+        .current_dir(kept);
+    process::capture(&mut unpack)?;
+    fs::rename(kept.join(&package).join("test"), kept.join("tests"))?;
+    fs::write(stamp, wanted)?;
+    Ok(())
+}

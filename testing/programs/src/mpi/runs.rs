@@ -1,0 +1,136 @@
+//! Which runs of the C program there are: the MPI, the provider, the parts and the user.
+
+/// Ranks of every run.
+pub(super) const RANKS: &str = "4";
+
+const EVERYTHING: &[&str] = &[
+    "messages",
+    "matched",
+    "truncation",
+    "collectives",
+    "access",
+    "windows",
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mpi {
+    Open,
+    Mpich,
+    Intel,
+}
+
+impl Mpi {
+    pub(super) const ALL: [Self; 3] = [Self::Open, Self::Mpich, Self::Intel];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "openmpi",
+            Self::Mpich => "mpich",
+            Self::Intel => "intel",
+        }
+    }
+
+    /// Whose compiler makes the programs for it: Intel's MPI runs those of MPICH, and comes without one.
+    pub(super) const fn compiled_by(self) -> Self {
+        match self {
+            Self::Open => Self::Open,
+            Self::Mpich | Self::Intel => Self::Mpich,
+        }
+    }
+
+    /// What it prints when it has taken the provider.
+    pub(super) const fn proof(self) -> &'static str {
+        match self {
+            Self::Open => "mtl:ofi:provider: rkey0",
+            Self::Mpich | Self::Intel => "libfabric provider: rkey",
+        }
+    }
+
+    /// Tests of mpi4py that stop the others: with Open MPI a send that cannot be cancelled is an error, and what it
+    /// has sent then disturbs those behind, with every provider.
+    pub(super) const fn left_out(self) -> &'static str {
+        match self {
+            Self::Open => "Cancel",
+            Self::Mpich | Self::Intel => "",
+        }
+    }
+}
+
+/// A run of the C program.
+pub(super) struct Run {
+    pub(super) mpi: Mpi,
+    pub(super) provider: &'static str,
+    pub(super) environment: &'static [(&'static str, &'static str)],
+    pub(super) parts: &'static [&'static str],
+    pub(super) unprivileged: bool,
+    /// Open MPI's windows are not made of messages, but of accesses of the provider's: `osc rdma` over `btl ofi`.
+    pub(super) direct: bool,
+}
+
+const fn run(mpi: Mpi, provider: &'static str, parts: &'static [&'static str]) -> Run {
+    Run {
+        mpi,
+        provider,
+        environment: &[],
+        parts,
+        unprivileged: false,
+        direct: false,
+    }
+}
+
+/// The provider alone, and with libfabric's own layer on top.
+pub(super) const PLAIN: &str = "rkey";
+const LAYERED: &str = "rkey;ofi_rxm";
+
+pub(super) const RUNS: &[Run] = &[
+    run(Mpi::Open, PLAIN, EVERYTHING),
+    run(Mpi::Mpich, PLAIN, EVERYTHING),
+    run(Mpi::Intel, PLAIN, EVERYTHING),
+    // The ofi_rxm of libfabric 1.17 never completes a message that it sends in segments and a matched probe has taken,
+    // over any provider. `rkey run` sets the variable for that.
+    run(
+        Mpi::Open,
+        LAYERED,
+        &["messages", "collectives", "access", "windows"],
+    ),
+    Run {
+        environment: &[("FI_OFI_RXM_SAR_LIMIT", "0")],
+        ..run(Mpi::Open, LAYERED, EVERYTHING)
+    },
+    // Messages that are longer than their receives confuse MPICH over ofi_rxm.
+    run(
+        Mpi::Mpich,
+        LAYERED,
+        &["messages", "matched", "collectives", "access", "windows"],
+    ),
+    Run {
+        environment: &[("FI_RKEY_PROFILE", "efa")],
+        ..run(Mpi::Mpich, PLAIN, &["messages", "access", "windows"])
+    },
+    Run {
+        environment: &[("FI_RKEY_PROFILE", "efa")],
+        ..run(Mpi::Intel, PLAIN, EVERYTHING)
+    },
+    Run {
+        environment: &[("FI_RKEY_PROFILE", "cxi")],
+        ..run(Mpi::Mpich, PLAIN, &["messages", "access", "windows"])
+    },
+    // Its `btl ofi` does not know some operations of accumulates, and crashes when a rank compares and swaps in its own
+    // window.
+    Run {
+        direct: true,
+        ..run(Mpi::Open, PLAIN, &["access"])
+    },
+    Run {
+        unprivileged: true,
+        ..run(Mpi::Open, PLAIN, &["messages", "access", "windows"])
+    },
+    Run {
+        unprivileged: true,
+        ..run(Mpi::Mpich, PLAIN, &["messages", "access", "windows"])
+    },
+    Run {
+        unprivileged: true,
+        ..run(Mpi::Intel, PLAIN, &["messages", "access", "windows"])
+    },
+];
