@@ -1,20 +1,60 @@
-//! Folders that every user of the machine can read: what runs as another user finds its files there.
+//! Folders that every user of the machine can read, for programs that run as another user, and what goes into them: the
+//! two front ends, under the names that other programs look for.
 
 use anyhow::{Context, Result};
-use rkey_harness::{Session, in_target, process, testbin};
+use rkey_harness::{Session, process, testbin};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// Puts a debug build of the verbs front end into a folder.
+pub(crate) fn verbs_into(session: &Session<'_>, folder: &Path) -> Result<()> {
+    let words = ["build", "-p", "rkey-verbs"];
+    let names = ["libibverbs.so.1", "libibverbs.so"];
+    library_into(session, &words, "libibverbs.so", folder, &names)
+}
 
 /// Puts a release build of the provider into a folder, under the name that libfabric looks for.
 pub(crate) fn provider_into(session: &Session<'_>, folder: &Path) -> Result<()> {
-    testbin::build(session.root, &["build", "--release", "-p", "rkey-fabric"])?;
-    let library = in_target(session, "release/librkey_fi.so")?;
+    let words = ["build", "--release", "-p", "rkey-fabric"];
+    library_into(session, &words, "librkey_fi.so", folder, &["librkey-fi.so"])
+}
+
+/// Builds the shared library `built` and copies it into a folder under each of `names`.
+fn library_into(
+    session: &Session<'_>,
+    words: &[&str],
+    built: &str,
+    folder: &Path,
+    names: &[&str],
+) -> Result<()> {
+    let built_now = testbin::build(session.root, words)?;
+    let library = built_now.libraries.get(built);
+    let library = library.with_context(|| format!("cargo built no {built}"))?;
     fs::create_dir_all(folder)?;
-    fs::copy(&library, folder.join("librkey-fi.so"))
-        .with_context(|| format!("copying {}", library.display()))?;
+    for name in names {
+        fs::copy(library, folder.join(name))
+            .with_context(|| format!("copying {}", library.display()))?;
+    }
     Ok(())
+}
+
+/// Makes a folder inside `folder` that belongs to `user`, or to us, and lets `command` run there as that user, with its
+/// home and its temporary files in it. Returns the folder.
+pub(crate) fn run_as(command: &mut Command, user: Option<u32>, folder: &Path) -> Result<PathBuf> {
+    let own = folder.join(user.map_or("own".to_owned(), |uid| uid.to_string()));
+    fs::create_dir_all(&own)?;
+    if let Some(uid) = user {
+        chown(&own, Some(uid), Some(uid))?;
+        command.uid(uid).gid(uid);
+    }
+    command
+        .current_dir(&own)
+        .env("HOME", &own)
+        .env("TMPDIR", &own);
+    Ok(own)
 }
 
 /// Copies a folder into another, readable for everybody.

@@ -1,14 +1,12 @@
 //! rdma-core's own Python tests (Debian has them in the documentation folder of its package) against our
 //! `libibverbs.so.1`, as root and as an ordinary user, compared with the list of results in the repository.
 
-use crate::folder::open_up;
+use crate::folder::{open_up, run_as, verbs_into};
 use crate::python::{PYTHON, RECORDER};
 use anyhow::{Context, Result, ensure};
-use rkey_harness::{Report, Session, UID, in_target, process, testbin};
+use rkey_harness::{Report, Session, UID, process};
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::chown;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -80,15 +78,8 @@ struct Place {
 impl Place {
     fn new(session: &Session<'_>) -> Result<Self> {
         let folder = session.scratch.join("rdma-core");
-        for part in ["lib", "tests"] {
-            fs::create_dir_all(folder.join(part))?;
-        }
-        testbin::build(session.root, &["build", "-p", "rkey-verbs"])?;
-        let library = in_target(session, "debug/libibverbs.so")?;
-        for name in ["libibverbs.so.1", "libibverbs.so"] {
-            fs::copy(&library, folder.join("lib").join(name))
-                .with_context(|| format!("copying {}", library.display()))?;
-        }
+        fs::create_dir_all(folder.join("tests"))?;
+        verbs_into(session, &folder.join("lib"))?;
         fs::copy(session.root.join(RUNNER), folder.join("run.py"))?;
         fs::copy(session.root.join(RECORDER), folder.join("recorder.py"))?;
         let source = source(session)?;
@@ -117,31 +108,19 @@ impl Place {
 
     /// Runs every module, as another user if one is named.
     fn run_all(&self, user: Option<u32>) -> Result<Rows> {
-        let own = self
-            .folder
-            .join(user.map_or("own".to_owned(), |uid| uid.to_string()));
-        fs::create_dir_all(&own)?;
-        if let Some(uid) = user {
-            chown(&own, Some(uid), Some(uid))?;
-        }
-        let results = own.join("results");
+        let mut results = PathBuf::new();
         for module in &self.modules {
             let mut command = Command::new(PYTHON);
+            results = run_as(&mut command, user, &self.folder)?.join("results");
             command
                 .arg(self.folder.join("run.py"))
                 .arg(self.folder.join("tests"))
                 .arg(module)
                 .arg(&results)
-                .current_dir(&own)
-                .env("HOME", &own)
-                .env("TMPDIR", &own)
                 .env("LD_LIBRARY_PATH", self.folder.join("lib"))
                 .env("LD_PRELOAD", self.folder.join("lib/libibverbs.so.1"))
                 .env("RKEY_LOG", "off")
                 .env("PYTHONDONTWRITEBYTECODE", "1");
-            if let Some(uid) = user {
-                command.uid(uid).gid(uid);
-            }
             let outcome = process::run(command, MODULE_TIME)?;
             if !outcome.ok {
                 println!("error: {module} did not end by itself: its tests are missing below");

@@ -1,12 +1,11 @@
 //! The Mooncake transfer engine, a program that moves the memory of language models, over our `libibverbs.so.1`: the
 //! build of the Python package index that needs no GPU, between two processes, as root and as an ordinary user.
 
-use crate::folder::{copy, open_up};
+use crate::folder::{copy, open_up, run_as, verbs_into};
 use crate::python::pip;
-use anyhow::{Context, Result};
-use rkey_harness::{Report, Session, UID, in_target, process, testbin};
+use anyhow::Result;
+use rkey_harness::{Report, Session, UID, in_target, process};
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -49,13 +48,7 @@ fn place(session: &Session<'_>) -> Result<PathBuf> {
     let kept = in_target(session, "transfer")?;
     install(&kept)?;
     let folder = session.scratch.join("transfer");
-    fs::create_dir_all(folder.join("lib"))?;
-    testbin::build(session.root, &["build", "-p", "rkey-verbs"])?;
-    let library = in_target(session, "debug/libibverbs.so")?;
-    for name in ["libibverbs.so.1", "libibverbs.so"] {
-        fs::copy(&library, folder.join("lib").join(name))
-            .with_context(|| format!("copying {}", library.display()))?;
-    }
+    verbs_into(session, &folder.join("lib"))?;
     fs::copy(session.root.join(PROGRAM), folder.join("transfer.py"))?;
     copy(&kept.join("venv"), &folder)?;
     for open in [&session.scratch, &folder] {
@@ -85,15 +78,11 @@ fn install(kept: &Path) -> Result<()> {
 fn run(folder: &Path, user: Option<u32>) -> Result<Option<String>> {
     let library = folder.join("lib/libibverbs.so.1");
     let mut command = Command::new(folder.join("venv/bin/python3"));
+    run_as(&mut command, user, folder)?;
     command
         .arg(folder.join("transfer.py"))
         .env("LD_LIBRARY_PATH", folder.join("lib"))
-        .env("LD_PRELOAD", library)
-        .env("HOME", folder)
-        .current_dir("/");
-    if let Some(uid) = user {
-        command.uid(uid).gid(uid);
-    }
+        .env("LD_PRELOAD", library);
     let outcome = process::run(command, LIMIT)?;
     let good = outcome.ok && outcome.output.lines().any(|line| line == "done");
     Ok((!good).then_some(outcome.output))

@@ -8,15 +8,13 @@
 mod newer;
 mod page;
 
-use crate::folder::provider_into;
+use crate::folder::{provider_into, run_as};
 use crate::mpi;
 use anyhow::{Context, Result};
 use page::{Check, Found, Results, Verdict};
 use rkey_harness::{Report, Session, UID, process};
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::chown;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -108,7 +106,7 @@ const OURS: &[Runs] = &[
 pub fn tests(session: &Session<'_>) -> Result<Report> {
     let place = Place::new(session)?;
     let versions = [newer::version(None)?, newer::check(&place.newer)?];
-    let checks = page::checks(&process::capture(place.command(false).arg("--list"))?)?;
+    let checks = page::checks(&place.list()?)?;
     let mut wrong = Vec::new();
     let mut passed = ours(&place, &checks, &mut wrong)?;
     passed += newer::programs(session.root, &place.newer, &mut wrong)?;
@@ -157,7 +155,7 @@ fn ours(place: &Place, checks: &[Check], wrong: &mut Vec<String>) -> Result<usiz
                 .env("FI_RKEY_MR_MODE", mode)
                 .env("FI_RKEY_STRICT", if runs.strict { "1" } else { "0" });
             command.args(["--api", runs.api, "rkey"]);
-            place.become_user(&mut command, runs.unprivileged)?;
+            place.run_as(&mut command, runs.unprivileged)?;
             let results = page::results(&process::capture(&mut command)?, checks)?;
             for (name, result) in results {
                 match result.verdict {
@@ -192,7 +190,7 @@ fn others(place: &Place, checks: &[Check], wrong: &mut Vec<String>) -> Result<Fo
             command
                 .env("FI_PROVIDER", filter)
                 .args(["--together", "16", "--api", API, provider]);
-            place.become_user(&mut command, unprivileged)?;
+            place.run_as(&mut command, unprivileged)?;
             page::results(&process::capture(&mut command)?, checks)
         };
         let results = run(false)?;
@@ -225,7 +223,7 @@ struct Place {
 impl Place {
     fn new(session: &Session<'_>) -> Result<Self> {
         let folder = session.scratch.join("fabric");
-        fs::create_dir_all(folder.join("own"))?;
+        fs::create_dir_all(&folder)?;
         provider_into(session, &folder.join("lib"))?;
         let newer = folder.join("newer");
         fs::create_dir_all(&newer)?;
@@ -252,7 +250,6 @@ impl Place {
     fn command(&self, newer: bool) -> Command {
         let mut command = Command::new(self.folder.join("clauses"));
         command
-            .current_dir(self.folder.join("own"))
             .env("FI_PROVIDER_PATH", self.folder.join("lib"))
             .env("RKEY_LOG", "off");
         if newer {
@@ -261,20 +258,15 @@ impl Place {
         command
     }
 
-    fn become_user(&self, command: &mut Command, unprivileged: bool) -> Result<()> {
-        if !unprivileged {
-            return Ok(());
-        }
-        let uid = UID;
-        let own = self.folder.join(uid.to_string());
-        fs::create_dir_all(&own)?;
-        chown(&own, Some(uid), Some(uid))?;
-        command
-            .uid(uid)
-            .gid(uid)
-            .current_dir(&own)
-            .env("HOME", &own);
-        command.env("TMPDIR", &own);
+    /// What the program says its checks are.
+    fn list(&self) -> Result<String> {
+        let mut command = self.command(false);
+        self.run_as(&mut command, false)?;
+        process::capture(command.arg("--list"))
+    }
+
+    fn run_as(&self, command: &mut Command, unprivileged: bool) -> Result<()> {
+        run_as(command, unprivileged.then_some(UID), &self.folder)?;
         Ok(())
     }
 }

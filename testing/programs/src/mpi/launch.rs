@@ -2,10 +2,8 @@
 
 use super::Place;
 use super::runs::{Mpi, RANKS};
+use crate::folder::run_as;
 use anyhow::Result;
-use std::fs;
-use std::os::unix::fs::chown;
-use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// A run takes seconds, and many minutes where everybody else is busy: Open MPI gives its processors away to who spins.
@@ -20,21 +18,11 @@ impl Place {
         user: Option<u32>,
         direct: bool,
     ) -> Result<Command> {
-        let own = self
-            .folder
-            .join(user.map_or("own".to_owned(), |uid| uid.to_string()));
-        fs::create_dir_all(&own)?;
         // An MPI that is asked to end ends its ranks; one that is killed leaves them behind.
         let mut command = Command::new("timeout");
         command.arg("--kill-after=20").arg(LIMIT_S.to_string());
-        if let Some(uid) = user {
-            chown(&own, Some(uid), Some(uid))?;
-            command.uid(uid).gid(uid);
-        }
+        run_as(&mut command, user, &self.folder)?;
         command
-            .current_dir(&own)
-            .env("HOME", &own)
-            .env("TMPDIR", &own)
             .env("FI_PROVIDER_PATH", self.folder.join("lib"))
             .env("FI_PROVIDER", provider)
             .env("RKEY_LOG", "info")
