@@ -156,3 +156,107 @@ fn files_are_opened_before_measuring() {
         assert!(output.stdout.is_empty(), "{output:?}");
     }
 }
+
+/// A target that ends in the middle fails the run: the status says so, and so do the step's name and the files.
+#[test]
+fn a_device_that_fails_is_a_failure() {
+    let json = Scratch::new("failed.json");
+    let mut child = program()
+        .args(["bench", "register", "write", "--live", "0"])
+        .args(["--modes", "stream,single", "--sizes", "8"])
+        .args(["--seconds", "2", "--reps", "31"])
+        .args(["--json".as_ref(), json.0.as_os_str()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("no target was started", || !children(&child).is_empty());
+    let target: i32 = children(&child).remove(0).parse().unwrap();
+    // Until it polls, it has not been connected.
+    let used = || std::fs::read_to_string(format!("/proc/{target}/schedstat")).unwrap_or_default();
+    wait_until("the target does nothing", || {
+        let nanoseconds = used().split(' ').next().and_then(|word| word.parse().ok());
+        nanoseconds.is_some_and(|ns: u64| ns > 500_000_000)
+    });
+    kill_process(Pid::from_raw(target).unwrap(), Signal::KILL).unwrap();
+    wait_until("it does not end", || child.try_wait().unwrap().is_some());
+    let output = child.wait_with_output().unwrap();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{out}{err}");
+    assert!(err.contains("rkey: the device failed in: "), "{out}{err}");
+    assert!(out.contains("the target process has ended"), "{out}{err}");
+    let report = json.json();
+    assert_eq!(report["stopped"], false);
+    let failed = report["failed"].as_array().unwrap();
+    assert_eq!(failed.len(), 1, "{report}");
+    assert!(err.contains(failed[0].as_str().unwrap()), "{report} {err}");
+}
+
+/// Programs started under `nohup` go on when their terminal is gone.
+#[test]
+fn a_hangup_that_was_ignored_stays_ignored() {
+    let plain = program();
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "trap '' HUP; exec \"$@\"", "sh"])
+        .arg(plain.get_program())
+        .args(["bench", "write", "--modes", "single", "--sizes", "8"])
+        .args(["--seconds", "0.5", "--reps", "3"])
+        .env_remove("RKEY_LOG")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    wait_until("no target was started", || !children(&child).is_empty());
+    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
+    wait_until("it does not end", || child.try_wait().unwrap().is_some());
+    let output = child.wait_with_output().unwrap();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{out}{err}");
+    assert!(!out.contains("not measured"), "{out}{err}");
+}
+
+/// A `ucx_perftest` that never ends: starts the benchmark, ends it with `signal`, and gives its exit code.
+fn end_during_perftest(name: &str, signal: Signal) -> Option<i32> {
+    let folder = std::env::temp_dir().join(format!("rkey-bench-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (script, list) = (folder.join("ucx_perftest"), folder.join("processes"));
+    let lines =
+        "#!/bin/sh\n[ \"$1\" = -h ] && exit 0\necho $$ >> \"$0.list\"\nexec /bin/sleep 3600\n"
+            .replace("$0.list", list.to_str().unwrap());
+    std::fs::write(&script, lines).unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    // Without a compiler there are no other peers.
+    let mut child = program()
+        .args(["bench", "--peers", "--quick", "direct", "--modes", "stream"])
+        .args(["--sizes", "8"])
+        .env("PATH", &folder)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let started = || -> Vec<String> {
+        let list = std::fs::read_to_string(&list).unwrap_or_default();
+        list.lines().map(str::to_owned).collect()
+    };
+    wait_until("the two sides are not started", || started().len() == 2);
+    kill_process(Pid::from_child(&child), signal).unwrap();
+    wait_until("it does not end", || child.try_wait().unwrap().is_some());
+    for process in started() {
+        let process = Path::new("/proc").join(process);
+        wait_until("a side of ucx_perftest lives on", || !process.exists());
+    }
+    let output = child.wait_with_output().unwrap();
+    let _ = std::fs::remove_dir_all(folder);
+    output.status.code()
+}
+
+#[test]
+fn an_interruption_ends_perftest_at_once() {
+    assert_eq!(end_during_perftest("int", Signal::INT), Some(130));
+}
+
+#[test]
+fn perftest_does_not_outlive_a_benchmark_that_was_killed() {
+    assert_eq!(end_during_perftest("kill", Signal::KILL), None);
+}

@@ -8,9 +8,9 @@
 use super::contestant::{Contestant, Sample};
 use super::plan::{Effort, Step};
 use super::probe::Distance;
-use super::result::{Measurement, Turn};
+use super::result::{Measurement, OURS, Turn};
 use super::stats::Repetitions;
-use super::stop::{Reason, Stop};
+use super::stop::{Ended, Reason, Stop};
 use indicatif::ProgressBar;
 
 /// Everything that a contest needs.
@@ -31,6 +31,8 @@ pub(crate) struct Outcome {
     pub(crate) notes: Vec<String>,
     /// What was not measured, and why.
     pub(crate) trouble: Vec<String>,
+    /// Steps in which the device itself failed.
+    pub(crate) failed: Vec<String>,
     /// Why it ended before its time.
     pub(crate) stopped: Option<Reason>,
 }
@@ -114,10 +116,8 @@ impl Contest<'_> {
             }
         }
         for entry in entries {
-            let contestant = &mut self.contestants[entry.who];
-            if let Err(error) = contestant.end() {
-                let name = contestant.name();
-                outcome.trouble.push(format!("{name}: {error:#}"));
+            if let Err(error) = self.contestants[entry.who].end() {
+                self.give_up(entry.who, step, &error, outcome);
             }
             if entry.turns.is_empty() {
                 continue;
@@ -193,9 +193,14 @@ impl Contest<'_> {
     }
 
     fn give_up(&self, who: usize, step: &Step, error: &anyhow::Error, outcome: &mut Outcome) {
-        if self.stop.reason().is_none() {
-            let (what, name) = (step.name(), self.contestants[who].name());
-            outcome.trouble.push(format!("{what}, {name}: {error:#}"));
+        if error.is::<Ended>() {
+            return;
+        }
+        let (what, contestant) = (step.name(), &self.contestants[who]);
+        let name = contestant.name();
+        outcome.trouble.push(format!("{what}, {name}: {error:#}"));
+        if contestant.label(step).peer == OURS && outcome.failed.last() != Some(&what) {
+            outcome.failed.push(what);
         }
     }
 
@@ -347,6 +352,7 @@ mod tests {
         let (outcome, log) = contest(Duration::MAX, 3);
         assert_eq!(log.concat(), "abc abc ca ca".replace(' ', ""));
         assert_eq!(outcome.trouble, ["write oneway 8 B, b: it fails"]);
+        assert!(outcome.failed.is_empty());
         // Its first repetition counts.
         let reps: Vec<u32> = outcome.figures.iter().map(|figure| figure.reps).collect();
         assert_eq!(reps, [3, 1, 3]);

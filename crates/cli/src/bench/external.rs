@@ -1,13 +1,13 @@
 //! A peer's program: a pair of processes of its own, which waits for orders on standard input and answers
 //! each with a line. `benches/README.md` describes the lines.
 
+use super::child;
 use super::contestant::{Contestant, Label, Sample};
 use super::plan::Step;
 use super::stop::Stop;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
@@ -82,14 +82,12 @@ impl External {
         offer: Offer,
         stop: &Stop,
     ) -> Result<Self> {
-        // A process group of its own: Ctrl-C is for us, who have results to print.
-        let mut child = command
-            .process_group(0)
+        command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("{name} cannot be started"))?;
+            .stderr(Stdio::piped());
+        let mut child =
+            child::start(&mut command).with_context(|| format!("{name} cannot be started"))?;
         let (line, answers) = channel();
         let out = child.stdout.take().context("its standard output")?;
         std::thread::spawn(move || {
@@ -148,7 +146,7 @@ impl External {
                 }
                 Err(RecvTimeoutError::Disconnected) => bail!(self.last_words()),
                 Err(RecvTimeoutError::Timeout) => {
-                    ensure!(stop.reason().is_none(), "it was interrupted");
+                    stop.check()?;
                     ensure!(
                         Instant::now() < until,
                         "it has not answered for {} s",
@@ -200,7 +198,7 @@ impl Contestant for External {
         if answer.is_err() {
             // It may go on, and keep a core busy beside the others.
             self.orders = None;
-            let _ = self.child.kill();
+            child::kill(&mut self.child);
         }
         Ok(Sample::of(answer?.ns))
     }
@@ -216,9 +214,7 @@ impl Drop for External {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        // Its second process ends with the first.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        child::kill(&mut self.child);
     }
 }
 

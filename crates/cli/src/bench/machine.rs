@@ -80,11 +80,3 @@ pub(crate) fn pin(core: usize) {
         eprintln!("rkey: cannot pin to core {core}: {error}; the figures will vary more");
     }
 }
-
-/// Makes this process end when the one that started it does.
-pub(crate) fn end_with_parent() {
-    let signal = Some(rustix::process::Signal::KILL);
-    if let Err(error) = rustix::process::set_parent_process_death_signal(signal) {
-        eprintln!("rkey: this process may outlive the benchmark: {error}");
-    }
-}

@@ -6,6 +6,7 @@
 //! buffers that nobody touches measures the cache, not the device.
 
 mod check;
+mod child;
 mod contest;
 mod contestant;
 mod control;
@@ -124,6 +125,8 @@ struct Report<'a> {
     notes: &'a [String],
     /// Peers and measurements that are missing, and why.
     missing_peers: &'a [String],
+    /// Measurements in which the device itself failed.
+    failed: &'a [String],
     /// Whether it ended before everything was measured.
     stopped: bool,
 }
@@ -132,7 +135,8 @@ struct Report<'a> {
 ///
 /// # Errors
 /// An unknown operation or mode, a file that cannot be written, a device that does not open, a target that
-/// does not start. A contestant that fails later is named in the output and does not end the run.
+/// does not start. A contestant that fails later is named in the output and does not end the run; if it is the device
+/// itself, the run ends with a failure.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     if let Some(spec) = args.target {
         return pair::run_target(spec).map(|()| ExitCode::SUCCESS);
@@ -164,6 +168,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
         outcome.trouble.extend(peers.missing.iter().cloned());
     }
     show(&outcome, &machine, json, svg)?;
+    if !outcome.failed.is_empty() {
+        eprintln!("rkey: the device failed in: {}", outcome.failed.join("; "));
+        return Ok(ExitCode::FAILURE);
+    }
     Ok(match outcome.stopped {
         Some(Reason::Interrupted) => ExitCode::from(stop::INTERRUPTED),
         _ => ExitCode::SUCCESS,
@@ -216,6 +224,7 @@ fn show(
             ratios: table::ratios(&outcome.figures),
             notes: &outcome.notes,
             missing_peers: &outcome.trouble,
+            failed: &outcome.failed,
             stopped: outcome.stopped.is_some(),
         };
         file.write(&serde_json::to_string_pretty(&report)?)?;

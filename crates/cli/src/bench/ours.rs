@@ -25,6 +25,8 @@ pub(crate) struct Ours {
     pair: Pair,
     kept: Kept,
     notes: Vec<String>,
+    /// The target has ended: nothing more can be measured.
+    over: bool,
 }
 
 /// What the repetitions of one step have in common.
@@ -45,6 +47,7 @@ impl Ours {
             pair: Pair::start(cores, length)?,
             kept: Kept::Nothing,
             notes: Vec::new(),
+            over: false,
         };
         ours.rest()?;
         Ok(ours)
@@ -58,6 +61,19 @@ impl Ours {
     /// The target polls.
     fn wake(&mut self) -> Result<()> {
         self.order(Command::None)
+    }
+
+    /// One repetition. The target sleeps before and after it.
+    fn once(&mut self, step: &Step, count: u64) -> Result<Sample> {
+        // A target that sleeps is what these two are about.
+        if matches!(step, Step::Sleeper(_) | Step::Idle) {
+            return self.measure(step, count);
+        }
+        self.wake()?;
+        let sample = self.measure(step, count);
+        let rest = self.rest();
+        let sample = sample?;
+        rest.map(|()| sample)
     }
 
     fn order(&mut self, command: Command) -> Result<()> {
@@ -175,7 +191,7 @@ impl Contestant for Ours {
     }
 
     fn takes(&self, _: &Step) -> bool {
-        true
+        !self.over
     }
 
     fn label(&self, step: &Step) -> Label {
@@ -188,16 +204,16 @@ impl Contestant for Ours {
     }
 
     fn run(&mut self, step: &Step, count: u64, _: &Stop) -> Result<Sample> {
-        // A target that sleeps is what these two are about.
-        let asleep = matches!(step, Step::Sleeper(_) | Step::Idle);
-        if !asleep {
-            self.wake()?;
+        let sample = self.once(step, count);
+        match self.pair.ended() {
+            Some(status) if sample.is_err() => {
+                self.over = true;
+                sample.with_context(|| {
+                    format!("the target process has ended ({status}), and nothing more is measured")
+                })
+            }
+            _ => sample,
         }
-        let sample = self.measure(step, count);
-        if !asleep {
-            self.rest()?;
-        }
-        sample
     }
 
     fn most_repetitions(&self, step: &Step) -> u32 {

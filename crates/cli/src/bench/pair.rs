@@ -1,13 +1,14 @@
 //! The two processes: this one initiates, a copy of this program is the target. The copy gets the
 //! control page as an inherited descriptor and ends when it is told to, or with us.
 
+use super::child::{self, Guard};
 use super::control::{Command, Control};
 use super::machine;
 use super::measure;
 use super::rig::Rig;
 use anyhow::{Context, Result};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Stdio};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// What the target has to know, as the value of the hidden option.
@@ -47,7 +48,7 @@ impl std::str::FromStr for TargetSpec {
 /// The initiator's side with its target process.
 pub(crate) struct Pair {
     pub(crate) rig: Rig,
-    target: Child,
+    target: Guard,
 }
 
 impl Pair {
@@ -60,17 +61,17 @@ impl Pair {
             length,
         };
         let program = std::env::current_exe().context("the path of this program")?;
-        let target = std::process::Command::new(&program)
+        let mut command = std::process::Command::new(&program);
+        command
             .args(["bench", "--target", &spec.to_string()])
-            // Ctrl-C is for us, who have results to print.
-            .process_group(0)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
+            .stdout(Stdio::null());
+        let target = child::start(&mut command)
             .with_context(|| format!("cannot start {}", program.display()))?;
-        let mut target = Guard(Some(target));
-        let rig = Rig::open(control, 0, length)?;
-        let target = target.0.take().context("the target is running")?;
+        let target = Guard(target);
+        // Where the kernel has none, waits for the target end when they have taken long enough.
+        let ends = pidfd_open(Pid::from_child(&target.0), PidfdFlags::empty()).ok();
+        let rig = Rig::open(control, 0, length, ends)?;
         Ok(Self { rig, target })
     }
 
@@ -78,7 +79,7 @@ impl Pair {
     pub(crate) fn target_cpu_ns(&self) -> Result<u64> {
         // The scheduler's own account, exact to the nanosecond, one file for each thread.
         let mut total = 0;
-        for task in std::fs::read_dir(format!("/proc/{}/task", self.target.id()))? {
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.target.0.id()))? {
             // A thread that has ended since has no account any more.
             let file = task?.path().join("schedstat");
             let text = std::fs::read_to_string(file).unwrap_or_default();
@@ -90,41 +91,28 @@ impl Pair {
         }
         Ok(total)
     }
+
+    /// How the target has ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.target.0.try_wait().ok().flatten()
+    }
 }
 
 impl Drop for Pair {
     fn drop(&mut self) {
         self.rig.control.command(Command::Exit, 0, 0);
         let end = Instant::now() + Duration::from_secs(2);
-        while Instant::now() < end {
-            if !matches!(self.target.try_wait(), Ok(None)) {
-                return;
-            }
+        while Instant::now() < end && self.ended().is_none() {
             std::thread::sleep(Duration::from_millis(5));
-        }
-        let _ = self.target.kill();
-        let _ = self.target.wait();
-    }
-}
-
-/// Kills the target if we fail before it is a part of a pair.
-struct Guard(Option<Child>);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            let _ = child.kill();
-            let _ = child.wait();
         }
     }
 }
 
 /// The target process: connects and serves until it is told to end.
 pub(crate) fn run_target(spec: TargetSpec) -> Result<()> {
-    machine::end_with_parent();
     machine::pin(spec.core);
     let control = Control::inherit(spec.descriptor)?;
-    let mut rig = Rig::open(control, 1, spec.length)?;
+    let mut rig = Rig::open(control, 1, spec.length, None)?;
     measure::serve(&mut rig)
 }
 

@@ -1,13 +1,14 @@
 //! UCX's own benchmark. Its program cannot wait for its turn, so each repetition is a run of both sides.
 
+use super::child::{self, Guard};
 use super::contestant::{Contestant, Label, Sample};
 use super::peers::UCX_TLS;
 use super::plan::{Effort, Step};
 use super::result::Subject;
 use super::stop::Stop;
 use anyhow::{Context, Result};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::io::Read;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Tests of `ucx_perftest` and what they are here: test, operation, mode, memory. Puts and gets go into
@@ -78,10 +79,10 @@ impl Contestant for Perftest {
         Ok((200_000_000 / (size + 2_000) / effort.fewer).clamp(500, 500_000))
     }
 
-    fn run(&mut self, step: &Step, count: u64, _: &Stop) -> Result<Sample> {
+    fn run(&mut self, step: &Step, count: u64, stop: &Stop) -> Result<Sample> {
         let subject = step.subject();
         let test = test_of(&subject).context("no perftest measures this")?;
-        let ns = perftest_once(test, subject.size, &count.to_string(), self.cores)?;
+        let ns = perftest_once(test, subject.size, &count.to_string(), self.cores, stop)?;
         Ok(Sample::of(ns))
     }
 
@@ -93,20 +94,28 @@ impl Contestant for Perftest {
 /// How long the two sides of `ucx_perftest` may take to meet, on a busy machine.
 const MEETING: Duration = Duration::from_secs(30);
 
-fn perftest_once(test: &str, size: u64, iterations: &str, cores: (usize, usize)) -> Result<f64> {
+/// How often a wait looks whether it shall end.
+const LOOK: Duration = Duration::from_millis(10);
+
+fn perftest_once(
+    test: &str,
+    size: u64,
+    iterations: &str,
+    cores: (usize, usize),
+    stop: &Stop,
+) -> Result<f64> {
     let side = |port: &str, core: usize| {
         let mut command = Command::new("ucx_perftest");
         command
             .args(["-p", port, "-c", &core.to_string()])
-            .env("UCX_TLS", UCX_TLS)
-            .process_group(0);
+            .env("UCX_TLS", UCX_TLS);
         command.stdin(Stdio::null()).stderr(Stdio::null());
         command
     };
-    let serve = || -> Result<(String, Child)> {
+    let serve = || -> Result<(String, Guard)> {
         let port = free_port()?.to_string();
-        let server = side(&port, cores.1).stdout(Stdio::null()).spawn()?;
-        Ok((port, server))
+        let server = child::start(side(&port, cores.1).stdout(Stdio::null()))?;
+        Ok((port, Guard(server)))
     };
     let (mut port, mut server) = serve()?;
     let size = size.to_string();
@@ -118,7 +127,8 @@ fn perftest_once(test: &str, size: u64, iterations: &str, cores: (usize, usize))
     // port meanwhile: then the server has ended.
     while Instant::now() < until {
         std::thread::sleep(Duration::from_millis(50));
-        if !matches!(server.try_wait(), Ok(None)) {
+        stop.check()?;
+        if !matches!(server.0.try_wait(), Ok(None)) {
             (port, server) = serve()?;
             continue;
         }
@@ -136,15 +146,39 @@ fn perftest_once(test: &str, size: u64, iterations: &str, cores: (usize, usize))
             "-v",
             "-f",
         ]);
-        let output = client.output()?;
-        if output.status.success() {
-            said = Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        if let Some(text) = output_of(&mut client, stop)? {
+            said = Ok(text);
             break;
         }
     }
-    let _ = server.kill();
-    let _ = server.wait();
+    drop(server);
     parse_perftest(&said?)
+}
+
+/// Runs a program to its end: what it printed, if it was successful.
+///
+/// # Errors
+/// It cannot be started; it was killed because it is time to stop.
+fn output_of(command: &mut Command, stop: &Stop) -> Result<Option<String>> {
+    let mut child = Guard(child::start(command.stdout(Stdio::piped()))?);
+    let mut out = child.0.stdout.take().context("its standard output")?;
+    let reader = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        out.read_to_end(&mut text).map(|_| text)
+    });
+    let status = loop {
+        match child.0.try_wait()? {
+            Some(status) => break status,
+            None => std::thread::sleep(LOOK),
+        }
+        stop.check()?;
+    };
+    let text = reader
+        .join()
+        .map_err(|_| anyhow::anyhow!("its output is lost"))??;
+    Ok(status
+        .success()
+        .then(|| String::from_utf8_lossy(&text).into_owned()))
 }
 
 /// Nanoseconds of one operation from the comma separated output: `overall_lat` is in microseconds.

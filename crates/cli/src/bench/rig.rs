@@ -8,7 +8,9 @@ use rkey::{
     Access, Completion, CompletionQueue, Device, DirectMemory, Domain, QueuePair, QueuePairAddress,
     Region, RemoteKey, SendFlags, Sge, SharedMemory,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// Longest payload that travels inside a request.
@@ -53,6 +55,7 @@ pub(crate) struct Rig {
     /// The other side's, mapped, or why it is not.
     direct: Result<DirectMemory, rkey::Error>,
     side: usize,
+    ends: Option<OwnedFd>,
     completions: [Completion; 32],
     pub(crate) posted: u64,
     pub(crate) completed: u64,
@@ -61,8 +64,13 @@ pub(crate) struct Rig {
 
 impl Rig {
     /// Opens the device and connects to the other side. Both sides call it; `side` is 0 for the
-    /// initiator.
-    pub(crate) fn open(control: Control, side: usize, length: u64) -> Result<Self> {
+    /// initiator. `ends` is a descriptor of the other process (pidfd_open(2)): no wait outlasts that process.
+    pub(crate) fn open(
+        control: Control,
+        side: usize,
+        length: u64,
+        ends: Option<OwnedFd>,
+    ) -> Result<Self> {
         let mut config = rkey::Config::from_env()?;
         if std::env::var_os("RKEY_TIMEOUT").is_none() {
             config.timeout = TRANSPORT_TIMEOUT;
@@ -90,13 +98,13 @@ impl Rig {
         };
         control.leave(side, &serde_json::to_vec(&introduction)?)?;
         control.arrive(side, 1);
-        wait_for(&control, 1 - side, 1)?;
+        wait_for(&control, 1 - side, 1, ends.as_ref())?;
         let theirs: Introduction = serde_json::from_slice(&control.read(1 - side))
             .context("the other side's introduction")?;
         pair.connect(&theirs.address)?;
         let direct = pair.map(&theirs.shared);
         control.arrive(side, 2);
-        wait_for(&control, 1 - side, 2)?;
+        wait_for(&control, 1 - side, 2, ends.as_ref())?;
         Ok(Self {
             control,
             domain,
@@ -110,6 +118,7 @@ impl Rig {
             _shared: shared,
             direct,
             side,
+            ends,
             completions: [Completion::default(); 32],
             posted: 0,
             completed: 0,
@@ -234,7 +243,7 @@ impl Rig {
             let mut patience = Patience::new();
             while self.completed < until {
                 self.poll()?;
-                patience.check("a completion")?;
+                patience.check("a completion", self.ends.as_ref())?;
             }
         }
         Ok(())
@@ -249,7 +258,7 @@ impl Rig {
         let mut patience = Patience::new();
         while !reached(self) {
             self.poll()?;
-            patience.check(what)?;
+            patience.check(what, self.ends.as_ref())?;
         }
         Ok(())
     }
@@ -276,7 +285,7 @@ impl Rig {
         let mut patience = Patience::new();
         while self.shared_words.load(offset) != value {
             std::hint::spin_loop();
-            patience.check("a word of the other side")?;
+            patience.check("a word of the other side", self.ends.as_ref())?;
         }
         Ok(())
     }
@@ -287,16 +296,28 @@ impl Rig {
     }
 }
 
-fn wait_for(control: &Control, side: usize, turn: u32) -> Result<()> {
+fn wait_for(control: &Control, side: usize, turn: u32, ends: Option<&OwnedFd>) -> Result<()> {
     let start = Instant::now();
     while !control.has_arrived(side, turn) {
         ensure!(
             start.elapsed() < PATIENCE,
             "the other process of the benchmark did not start"
         );
+        ensure!(!has_ended(ends), GONE);
         std::thread::yield_now();
     }
     Ok(())
+}
+
+const GONE: &str = "the target process has ended";
+
+/// Whether the process has ended that a descriptor stands for.
+fn has_ended(process: Option<&OwnedFd>) -> bool {
+    let now = Timespec::default();
+    process.is_some_and(|process| {
+        let mut polled = [PollFd::new(process, PollFlags::IN)];
+        poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
+    })
 }
 
 /// Ends a wait that has no end, without reading the clock at every turn.
@@ -314,9 +335,10 @@ impl Patience {
     }
 
     #[inline]
-    fn check(&mut self, what: &str) -> Result<()> {
+    fn check(&mut self, what: &str, ends: Option<&OwnedFd>) -> Result<()> {
         self.turns += 1;
         if self.turns.is_multiple_of(1 << 20) {
+            ensure!(!has_ended(ends), GONE);
             let start = *self.start.get_or_insert_with(Instant::now);
             if start.elapsed() > PATIENCE {
                 bail!("waited {} s for {what}", PATIENCE.as_secs());

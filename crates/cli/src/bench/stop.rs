@@ -3,6 +3,7 @@
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -27,7 +28,19 @@ impl Reason {
     }
 }
 
-/// Asked between repetitions.
+/// The error of a wait that ended because the benchmark is to end.
+#[derive(Debug)]
+pub(crate) struct Ended(Reason);
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.words())
+    }
+}
+
+impl std::error::Error for Ended {}
+
+/// Asked between repetitions, and in waits for other programs.
 #[derive(Debug, Clone)]
 pub(crate) struct Stop {
     interrupted: Arc<AtomicBool>,
@@ -35,10 +48,12 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// From now on the first signal that asks us to end only sets a mark; the second one ends us at once.
+    /// From now on the first signal that asks us to end only sets a mark; the second one ends us at once. A hangup
+    /// that was ignored when this program started (`nohup`) stays ignored.
     pub(crate) fn after(limit: Duration) -> Result<Self> {
         let interrupted = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+        for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
             let mark = || interrupted.clone();
             signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), mark())
                 .and_then(|_| signal_hook::flag::register(signal, mark()))
@@ -59,6 +74,14 @@ impl Stop {
         }
     }
 
+    /// An error as soon as it is time to stop.
+    ///
+    /// # Errors
+    /// [`Ended`].
+    pub(crate) fn check(&self) -> Result<(), Ended> {
+        self.reason().map_or(Ok(()), |reason| Err(Ended(reason)))
+    }
+
     /// Whether to stop, and why.
     pub(crate) fn reason(&self) -> Option<Reason> {
         if self.interrupted.load(Ordering::Relaxed) {
@@ -68,6 +91,19 @@ impl Stop {
             .is_some_and(|until| Instant::now() >= until)
             .then_some(Reason::Limit)
     }
+}
+
+/// Whether this process ignores a signal.
+fn is_ignored(signal: c_int) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    ignores(&status, signal)
+}
+
+/// Reads the mask of ignored signals in `/proc/PID/status` (proc_pid_status(5)): signal 1 is the lowest bit.
+fn ignores(status: &str, signal: c_int) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// Reads a time as people write it: `90`, `90s`, `10m`, `2h`.
@@ -99,6 +135,14 @@ mod tests {
         for bad in ["", "0", "m", "-1", "1d", "99999999999999999999h"] {
             assert!(parse_limit(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn ignored_signals_are_read() {
+        let status = "Name:\trkey\nSigBlk:\tffffffffffffffff\nSigIgn:\t0000000000001001\n";
+        let ignored: Vec<c_int> = (1..=64).filter(|&signal| ignores(status, signal)).collect();
+        assert_eq!(ignored, [SIGHUP, 13]);
+        assert!(!ignores("", SIGHUP));
     }
 
     #[test]
