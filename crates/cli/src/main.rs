@@ -88,8 +88,23 @@ fn run(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Ls(args) => ls::run(args).map(|()| ExitCode::SUCCESS),
         Command::Explain(args) => explain::run(args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::run(args),
-        Command::Bench(args) => bench::run(args),
+        Command::Bench(args) => benchmark(args),
     }
+}
+
+/// Runs `rkey bench`.
+fn benchmark(args: &bench::BenchArgs) -> anyhow::Result<ExitCode> {
+    let mut host = bench::Host {
+        results: &mut output::Output,
+        front_ends: run::front_ends,
+    };
+    bench::run(args, &mut host).map_err(|error| match error.downcast::<bench::UnknownWord>() {
+        Ok(unknown) => {
+            let advice = format!("one of: {}", unknown.known.join(", "));
+            failure::hinted(unknown, advice)
+        }
+        Err(error) => error,
+    })
 }
 
 #[cfg(test)]

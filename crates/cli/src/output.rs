@@ -34,6 +34,32 @@ pub(crate) fn print(text: fmt::Arguments<'_>) {
     }
 }
 
+/// Standard output for code that writes to a [`Write`]: what fails is kept, and later output refused.
+pub(crate) struct Output;
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if failed() {
+            return Err(io::Error::other("an earlier write has failed"));
+        }
+        io::stdout().write(bytes).inspect_err(keep_kind)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stdout().flush().inspect_err(keep_kind)
+    }
+}
+
+/// Keeps a failure that its caller hears of as well.
+fn keep_kind(error: &io::Error) {
+    if error.kind() != io::ErrorKind::Interrupted {
+        note(match error.raw_os_error() {
+            Some(number) => io::Error::from_raw_os_error(number),
+            None => error.kind().into(),
+        });
+    }
+}
+
 /// Writes a line to standard error.
 pub(crate) fn complain(text: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{text}");

@@ -77,6 +77,8 @@ pub(crate) fn pin(core: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(core);
     if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-        eprintln!("rkey: cannot pin to core {core}: {error}; the figures will vary more");
+        super::complain(format_args!(
+            "cannot pin to core {core}: {error}; the figures will vary more"
+        ));
     }
 }

@@ -29,7 +29,6 @@ mod stop;
 mod svg;
 mod table;
 
-use crate::output;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use contest::{Contest, Outcome};
@@ -43,6 +42,7 @@ use plan::{Effort, MODES, OPERATIONS, Step};
 use probe::Probe;
 use result::Measurement;
 use serde::Serialize;
+use std::fmt;
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
@@ -116,6 +116,33 @@ pub(crate) struct BenchArgs {
     target: Option<TargetSpec>,
 }
 
+/// What the benchmark needs of the program that it is part of. That program's subcommand `bench` takes [`BenchArgs`]: the
+/// target of a benchmark is started by it.
+pub(crate) struct Host<'a> {
+    /// Where the results are printed. When the first lines cannot be written, nothing is measured; later failures are
+    /// the host's to report.
+    pub(crate) results: &'a mut dyn Write,
+    /// Makes a folder with our libfabric provider under the name that libfabric looks for.
+    pub(crate) front_ends: fn() -> Result<PathBuf>,
+}
+
+/// A word of the command line that is none of those known.
+#[derive(Debug)]
+pub(crate) struct UnknownWord {
+    what: &'static str,
+    word: String,
+    /// The words that are known.
+    pub(crate) known: Vec<String>,
+}
+
+impl fmt::Display for UnknownWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "there is no {} '{}'", self.what, self.word)
+    }
+}
+
+impl std::error::Error for UnknownWord {}
+
 /// What `--json` writes.
 #[derive(Serialize)]
 struct Report<'a> {
@@ -134,10 +161,10 @@ struct Report<'a> {
 /// Runs the benchmark that `args` describe.
 ///
 /// # Errors
-/// An unknown operation or mode, a file that cannot be written, a device that does not open, a target that
+/// An unknown operation or mode ([`UnknownWord`]), a file that cannot be written, a device that does not open, a target that
 /// does not start. A contestant that fails later is named in the output and does not end the run; if it is the device
 /// itself, the run ends with a failure.
-pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &BenchArgs, host: &mut Host<'_>) -> Result<ExitCode> {
     if let Some(spec) = args.target {
         return pair::run_target(spec).map(|()| ExitCode::SUCCESS);
     }
@@ -145,8 +172,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     let (json, svg) = (Target::open(&args.json)?, Target::open(&args.svg)?);
     let stop = Stop::after(args.limit)?;
     let machine = Machine::look(request.cores);
-    println!("{}\n", machine.describe());
-    if output::failed() {
+    if writeln!(host.results, "{}\n", machine.describe()).is_err() {
         // The results could not be shown.
         return Ok(ExitCode::FAILURE);
     }
@@ -154,7 +180,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     let mut peers = (args.peers || args.libfabric)
         .then(peers::Peers::build)
         .transpose()?;
-    let contestants = contestants(args, &request, peers.as_mut(), &stop)?;
+    let contestants = contestants(args, &request, peers.as_mut(), &stop, host.front_ends)?;
     let mut probe = Probe::start(request.cores)?;
     let mut outcome = Contest {
         contestants,
@@ -167,9 +193,12 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     if let Some(peers) = &peers {
         outcome.trouble.extend(peers.missing.iter().cloned());
     }
-    show(&outcome, &machine, json, svg)?;
+    show(host.results, &outcome, &machine, json, svg)?;
     if !outcome.failed.is_empty() {
-        eprintln!("rkey: the device failed in: {}", outcome.failed.join("; "));
+        complain(format_args!(
+            "the device failed in: {}",
+            outcome.failed.join("; ")
+        ));
         return Ok(ExitCode::FAILURE);
     }
     Ok(match outcome.stopped {
@@ -184,6 +213,7 @@ fn contestants(
     request: &Request,
     peers: Option<&mut Peers>,
     stop: &Stop,
+    front_ends: fn() -> Result<PathBuf>,
 ) -> Result<Vec<Box<dyn Contestant>>> {
     let setup = request.setup();
     let mut all: Vec<Box<dyn Contestant>> = Vec::new();
@@ -193,6 +223,7 @@ fn contestants(
                 &setup,
                 &request.steps,
                 stop,
+                &front_ends()?,
             )?));
         }
         _ => all.push(Box::new(Ours::start(request.cores, request.longest())?)),
@@ -205,17 +236,18 @@ fn contestants(
 
 /// Prints and writes everything that was measured.
 fn show(
+    results: &mut dyn Write,
     outcome: &Outcome,
     machine: &Machine,
     json: Option<Target>,
     svg: Option<Target>,
 ) -> Result<()> {
-    println!("{}", table::render(&outcome.figures));
+    let _ = writeln!(results, "{}", table::render(&outcome.figures));
     for line in &outcome.notes {
-        println!("{line}");
+        let _ = writeln!(results, "{line}");
     }
     for line in &outcome.trouble {
-        println!("not measured: {line}");
+        let _ = writeln!(results, "not measured: {line}");
     }
     if let Some(file) = json {
         let report = Report {
@@ -228,13 +260,18 @@ fn show(
             stopped: outcome.stopped.is_some(),
         };
         file.write(&serde_json::to_string_pretty(&report)?)?;
-        println!("figures: {}", file.path.display());
+        let _ = writeln!(results, "figures: {}", file.path.display());
     }
     if let Some(file) = svg {
         file.write(&plot::draw(&outcome.figures, &machine.describe()))?;
-        println!("plot: {}", file.path.display());
+        let _ = writeln!(results, "plot: {}", file.path.display());
     }
     Ok(())
+}
+
+/// Writes a line to standard error. Failures are ignored: there is no place left to report them.
+fn complain(text: fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "rkey: {text}");
 }
 
 /// A file for results, opened before anything is measured.
@@ -345,15 +382,13 @@ impl Request {
     }
 }
 
-fn check_words(what: &str, given: &[String], known: &[&str]) -> Result<()> {
+fn check_words(what: &'static str, given: &[String], known: &[&str]) -> Result<(), UnknownWord> {
     match given.iter().find(|word| !known.contains(&word.as_str())) {
-        Some(word) => {
-            let error = anyhow::anyhow!("there is no {what} '{word}'");
-            Err(crate::failure::hinted(
-                error,
-                format!("one of: {}", known.join(", ")),
-            ))
-        }
+        Some(word) => Err(UnknownWord {
+            what,
+            word: word.clone(),
+            known: known.iter().map(|&known| known.to_owned()).collect(),
+        }),
         None => Ok(()),
     }
 }
@@ -409,6 +444,7 @@ mod tests {
     fn an_unknown_operation_names_the_known_ones() {
         let error =
             check_words("operation", &["wrlte".to_owned()], &["write", "read"]).unwrap_err();
-        assert!(format!("{error:#}").contains("wrlte"));
+        assert_eq!(error.to_string(), "there is no operation 'wrlte'");
+        assert_eq!(error.known, ["write", "read"]);
     }
 }

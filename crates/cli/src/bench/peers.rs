@@ -8,7 +8,6 @@ use super::perftest::Perftest;
 use super::plan::Step;
 use super::result::OURS;
 use super::stop::Stop;
-use crate::run;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -192,19 +191,20 @@ impl Peers {
         started
     }
 
-    /// Starts our own provider, which counts as us.
+    /// Starts our own provider, which lies in `front_ends` and counts as us.
     pub(crate) fn start_own_provider(
         &self,
         setup: &Setup,
         steps: &[Step],
         stop: &Stop,
+        front_ends: &Path,
     ) -> Result<External> {
         if !self.has.contains(&OWN_PROVIDER.program) {
             bail!("--libfabric: {}", self.missing.join("; "));
         }
         let offer = OWN_PROVIDER.offer(steps);
         let mut command = self.command(&OWN_PROVIDER, &offer, setup);
-        command.env("FI_PROVIDER_PATH", run::front_ends()?);
+        command.env("FI_PROVIDER_PATH", front_ends);
         let own =
             External::start(OWN_PROVIDER.name, command, offer, stop).context(OWN_PROVIDER.name)?;
         Ok(own.counts_as(OURS, "delivery"))
