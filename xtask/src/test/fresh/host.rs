@@ -32,14 +32,11 @@ const NAMES: &[&str] = &[
     "GIT_SSL_CAINFO",
 ];
 
+/// Where apt finds its packages. On another system than the root's they are other packages.
+const APT: &[&str] = &["/etc/apt", "/usr/share/keyrings"];
+
 /// Files and folders of the system; those that exist are mounted read-only at the same place.
-const SYSTEM: &[&str] = &[
-    "/etc/apt",
-    "/usr/share/keyrings",
-    "/etc/pip.conf",
-    "/etc/resolv.conf",
-    "/etc/hosts",
-];
+const SYSTEM: &[&str] = &["/etc/pip.conf", "/etc/resolv.conf", "/etc/hosts"];
 
 /// The same below the user's home.
 const HOME: &[&str] = &[".pip/pip.conf", ".config/pip/pip.conf"];
@@ -62,10 +59,12 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Takes from `environment` and from the files that `exists` knows.
+    /// Takes from `environment` and from the files that `exists` knows; apt's configuration only if the root is
+    /// of the same system as this machine.
     pub(super) fn of(
         environment: impl Iterator<Item = (OsString, OsString)>,
         exists: impl Fn(&Path) -> bool,
+        same_system: bool,
     ) -> Self {
         let environment: BTreeMap<OsString, OsString> = environment.collect();
         let folder = |name: &str| environment.get(&OsString::from(name)).map(PathBuf::from);
@@ -73,7 +72,8 @@ impl Host {
         let cargo = folder("CARGO_HOME").unwrap_or_else(|| home.join(".cargo"));
         let new_home = Path::new(NEW_HOME);
         let mut wanted: Vec<(PathBuf, PathBuf)> = Vec::new();
-        wanted.extend(SYSTEM.iter().map(|path| (path.into(), path.into())));
+        let apt = APT.iter().filter(|_| same_system);
+        wanted.extend(apt.chain(SYSTEM).map(|path| (path.into(), path.into())));
         wanted.extend(HOME.iter().map(|p| (home.join(p), new_home.join(p))));
         wanted.extend(
             CARGO
@@ -115,10 +115,26 @@ mod tests {
     use super::*;
 
     fn host(variables: &[(&str, &str)], files: &[&str]) -> Host {
+        host_of_system(variables, files, true)
+    }
+
+    fn host_of_system(variables: &[(&str, &str)], files: &[&str], same: bool) -> Host {
         let environment = variables.iter().map(|(n, v)| (n.into(), v.into()));
-        Host::of(environment, |path| {
-            files.iter().any(|f| Path::new(f) == path)
-        })
+        let exists = |path: &Path| files.iter().any(|f| Path::new(f) == path);
+        Host::of(environment, exists, same)
+    }
+
+    #[test]
+    fn apt_of_another_system_stays_there() {
+        let binds = |same| {
+            let host = host_of_system(&[], &["/etc/apt", "/etc/hosts"], same);
+            host.binds.into_keys().collect::<Vec<_>>()
+        };
+        assert_eq!(
+            binds(true),
+            [Path::new("/etc/apt"), Path::new("/etc/hosts")]
+        );
+        assert_eq!(binds(false), [Path::new("/etc/hosts")]);
     }
 
     #[test]

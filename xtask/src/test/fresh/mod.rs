@@ -34,9 +34,10 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
     let commands = commands(&readme);
     ensure!(commands.len() == 2, "the README's commands: {commands:?}");
     let root = stages::in_target(session, "fresh")?.join("root");
-    debootstrap(&root)?;
+    let mirror = mirror();
+    debootstrap(&root, mirror.as_deref())?;
     let fresh = Fresh {
-        host: Host::of(std::env::vars_os(), Path::exists),
+        host: Host::of(std::env::vars_os(), Path::exists, mirror.is_some()),
         toolchain: toolchain(session)?,
         root,
     };
@@ -78,8 +79,8 @@ fn commands(readme: &str) -> Vec<String> {
         .collect()
 }
 
-/// A minimal Debian 12 with git and certificates, in place of what is at `root`.
-fn debootstrap(root: &Path) -> Result<()> {
+/// A minimal Debian 12 with git and certificates from `mirror`, in place of what is at `root`.
+fn debootstrap(root: &Path, mirror: Option<&str>) -> Result<()> {
     if root.exists() {
         fs::remove_dir_all(root).with_context(|| format!("removing {}", root.display()))?;
     }
@@ -90,7 +91,7 @@ fn debootstrap(root: &Path) -> Result<()> {
         "--include=git,ca-certificates",
         "bookworm",
     ]);
-    command.arg(root).args(mirror());
+    command.arg(root).args(mirror);
     let outcome = process::run(command, 20 * MINUTE)?;
     ensure!(outcome.ok, "debootstrap failed");
     Ok(())
