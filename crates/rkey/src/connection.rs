@@ -257,8 +257,12 @@ impl Connection {
     /// done when the peer receives it; when this returns, the message has arrived at the peer
     /// (whose program may not have looked at it yet).
     ///
+    /// Structs, enums, sequences, maps and options may nest 128 deep in each other, newtypes included: a peer must not
+    /// be able to use up the receiver's stack.
+    ///
     /// # Errors
-    /// [`Error::MessageTooLong`], [`Error::PeerGone`], [`Error::Timeout`] if the peer has not
+    /// [`Error::MessageTooLong`], [`Error::Unsendable`] if the value nests deeper, has too many elements that take no bytes, or
+    /// does not serialise; [`Error::PeerGone`], [`Error::Timeout`] if the peer has not
     /// received earlier messages; the error of an earlier operation that nobody waited for.
     pub fn send<T: Serialize + ?Sized>(&self, message: &T) -> Result<()> {
         self.sends.drain(self.timeout())?;
@@ -267,12 +271,13 @@ impl Connection {
 
     /// Receives the next value that the peer's program sent, waiting up to the device's timeout.
     ///
-    /// `T` has to serialise as the type that was sent does: `&str` arrives as `String`, a number of 64 bits
-    /// not as one of 32, and a struct only as one of its name.
+    /// `T` has to have the structure of the type that was sent, as serde sees it: `&str` arrives as `String`, a number
+    /// of 64 bits not as one of 32. Names do not count, and a newtype is like its content: two types with the same
+    /// structure that should not be mistaken for each other are two variants of one enum.
     ///
     /// # Errors
     /// [`Error::Timeout`], [`Error::PeerGone`]; [`Error::BadMessage`] if the message is of another
-    /// type (it is gone then).
+    /// type or nests deeper than 128 levels (it is gone then).
     pub fn receive<T: DeserializeOwned>(&self) -> Result<T> {
         self.receive_timeout(self.timeout())
     }

@@ -114,6 +114,11 @@ pub enum Error {
         limit: usize,
     },
 
+    /// A value cannot be sent as a message: it does not serialise, or the receiver would refuse it because it nests
+    /// deeper than 128 levels or has too many elements for its bytes.
+    #[error("this value cannot be sent as a message: {0}")]
+    Unsendable(String),
+
     /// A message arrived that is not what the program expected.
     #[error(
         "the peer's message is not the type this program expects ({0}); do both sides run the same version?"

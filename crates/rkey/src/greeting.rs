@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
 /// Version of what two connections say to each other when they meet.
-const PROTOCOL: u16 = 2;
+const PROTOCOL: u16 = 3;
 
 /// What each side tells the other.
 #[derive(Serialize, Deserialize)]

@@ -98,14 +98,15 @@ impl Mailbox {
     }
 
     pub(crate) fn send<T: Serialize + ?Sized>(&self, message: &T, timeout: Duration) -> Result<()> {
-        let value = postcard::to_stdvec(message).map_err(|error| unsendable(&error.to_string()))?;
+        let value =
+            postcard::to_stdvec(message).map_err(|error| Error::Unsendable(error.to_string()))?;
         if value.len() > self.peer_limit {
             return Err(Error::MessageTooLong {
                 len: value.len(),
                 limit: self.peer_limit,
             });
         }
-        let shape = Shape::of(message, value.len()).map_err(|error| unsendable(&error))?;
+        let shape = Shape::of(message, value.len()).map_err(Error::Unsendable)?;
         self.send_bytes(&frame(&shape, &value), timeout)
     }
 
@@ -195,10 +196,6 @@ impl Mailbox {
             Some(cause) => Err(cause.to_error()),
         }
     }
-}
-
-fn unsendable(why: &str) -> Error {
-    Error::BadMessage(format!("it cannot be serialised: {why}"))
 }
 
 /// The bytes of a message with a value.

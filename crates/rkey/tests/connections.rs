@@ -226,6 +226,9 @@ fn a_message_never_overtakes_the_data_before_it() {
     }
 }
 
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Nested(Option<Box<Nested>>);
+
 #[test]
 fn a_message_that_is_too_long_or_of_another_type_is_an_error_and_no_more() {
     let pair = Pair::new();
@@ -264,6 +267,20 @@ fn a_message_that_is_too_long_or_of_another_type_is_an_error_and_no_more() {
         pair.inner.receive::<Vec<Note>>().unwrap(),
         [Note::Number(3)]
     );
+
+    // A value that the receiver would refuse is not sent.
+    let mut nested = Nested(None);
+    for _ in 0..64 {
+        nested = Nested(Some(Box::new(nested)));
+    }
+    let error = pair.outer.send(&nested).unwrap_err();
+    assert!(matches!(&error, Error::Unsendable(_)), "{error}");
+    assert!(error.to_string().contains("128 levels"), "{error}");
+    let Nested(Some(inner)) = nested else {
+        unreachable!()
+    };
+    pair.outer.send(&inner).unwrap();
+    assert!(pair.inner.receive::<Nested>().is_ok());
 
     // The shorter of both limits counts.
     let small = Device::builder().max_message(100).open().unwrap();

@@ -3,10 +3,15 @@
 //! The wire format of messages is compact and does not describe itself: the bytes of a string decode
 //! as a number without complaint. So the sender walks over the value, and the receiver watches the
 //! decoder, and both compute a hash of the calls that serde makes: the types of all numbers and
-//! strings, lengths, the names of structs and enums, the numbers of variants. The hashes are equal
-//! exactly if both programs mean the same type (as far as the value shows it: an empty `Vec<u32>` is
+//! strings, where structs, sequences and enums begin and end, the numbers of variants. The hashes are equal
+//! if both programs mean types of the same structure (as far as the value shows it: an empty `Vec<u32>` is
 //! like an empty `Vec<String>`). `&str` and `String` have the same shape, and so have all types that
 //! serialise alike.
+//!
+//! Names do not count. One type may have two of them: `#[serde(try_from = "Unchecked")]` beside a derived
+//! `Serialize` reads a struct of another name than it writes, and so may `rename`, `remote` and implementations by
+//! hand. For the same reason a newtype is like its content, a tuple struct like a tuple, and a unit struct like `()`,
+//! as in serde's data model and in JSON.
 //!
 //! The hash protects against mistakes, not against forgers: a hostile peer can send any value of the
 //! expected type anyway. What it can do to the decoder itself is bounded here: how deep a message
@@ -20,7 +25,8 @@ use serde::de::DeserializeOwned;
 
 /// Longest description of a type that travels with a message, in bytes.
 pub(crate) const TITLE: usize = 64;
-/// Deepest nesting of a message. Decoding recurses, and the stack is finite.
+/// Deepest nesting of a message: structs, enums, sequences, options and the like within each other. Decoding
+/// recurses, and the stack is finite.
 const DEPTH: u32 = 128;
 /// Elements that a message may have besides those that its bytes account for: `Vec<()>` needs no byte
 /// for an element.
@@ -106,8 +112,7 @@ impl Shape {
 
     /// A value without parts: a number, a string, a unit.
     fn leaf(&mut self, word: &str) -> Result<(), Excess> {
-        self.say(word);
-        self.open = false;
+        self.name(word);
         self.mark(word)
     }
 
@@ -118,23 +123,29 @@ impl Shape {
         self.mark(word)
     }
 
-    /// A value of a named type begins.
+    /// A value of a named type begins. The name is for the title only.
     fn enter_named(&mut self, kind: &str, name: &str) -> Result<(), Excess> {
-        self.say(name);
-        self.open = false;
-        self.deeper()?;
-        self.mark(kind)?;
-        self.mark(name)
+        self.name(name);
+        self.enter(kind)
     }
 
     /// A tuple begins. Its parts would make a title too long.
     fn enter_tuple(&mut self, len: usize) -> Result<(), Excess> {
         self.say("tuple of");
-        self.say(&len.to_string());
-        self.open = false;
+        self.name(&len.to_string());
+        self.enter("tuple")
+    }
+
+    /// A newtype begins: nothing but its content counts.
+    fn enter_newtype(&mut self, name: &str) -> Result<(), Excess> {
+        self.name(name);
         self.deeper()?;
-        self.mark("tuple")?;
-        self.mark_number(len as u64)
+        self.step()
+    }
+
+    /// The newtype that was entered last is over.
+    fn leave_newtype(&mut self) {
+        self.depth -= 1;
     }
 
     /// The value that was entered last is over.
@@ -160,6 +171,10 @@ impl Shape {
         for byte in word.as_bytes().iter().chain(&[0]) {
             self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         }
+        self.step()
+    }
+
+    fn step(&mut self) -> Result<(), Excess> {
         self.steps += 1;
         if self.steps > self.limit {
             return self.exceeds(Excess::Steps);
@@ -175,6 +190,12 @@ impl Shape {
     fn exceeds(&mut self, excess: Excess) -> Result<(), Excess> {
         self.problem = Some(excess);
         Err(excess)
+    }
+
+    /// The last word of the title.
+    fn name(&mut self, word: &str) {
+        self.say(word);
+        self.open = false;
     }
 
     fn say(&mut self, word: &str) {

@@ -77,12 +77,9 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Reader<'_, D> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.shape
-            .enter_named("unit struct", name)
-            .map_err(D::Error::custom)?;
-        let value = self.inner.deserialize_unit_struct(name, visitor)?;
-        leave(self.shape)?;
-        Ok(value)
+        self.shape.name(name);
+        self.shape.leaf("unit").map_err(D::Error::custom)?;
+        self.inner.deserialize_unit_struct(name, visitor)
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
@@ -90,12 +87,10 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Reader<'_, D> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.shape
-            .enter_named("newtype", name)
-            .map_err(D::Error::custom)?;
+        self.shape.enter_newtype(name).map_err(D::Error::custom)?;
         let visitor = Reader::new(visitor, &mut *self.shape);
         let value = self.inner.deserialize_newtype_struct(name, visitor)?;
-        leave(self.shape)?;
+        self.shape.leave_newtype();
         Ok(value)
     }
 
@@ -126,7 +121,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Reader<'_, D> {
         visitor: V,
     ) -> Result<V::Value, D::Error> {
         self.shape
-            .enter_named("tuple struct", name)
+            .enter_named("tuple", name)
             .map_err(D::Error::custom)?;
         let visitor = Reader::new(visitor, &mut *self.shape);
         let value = self.inner.deserialize_tuple_struct(name, len, visitor)?;

@@ -112,10 +112,9 @@ fn other_types_have_other_shapes() {
         (false, Ok(_))
     ));
     assert!(matches!(pass::<_, String>(&vec![65u8, 66]), (false, Ok(_))));
-    assert!(matches!(pass::<_, Metres>(&1.5f64), (false, Ok(_))));
-    assert!(matches!(pass::<_, f64>(&Metres(1.5)), (false, Ok(_))));
     assert!(matches!(pass::<_, bool>(&1u8), (false, Ok(true))));
-    assert!(matches!(pass::<_, Unit>(&()), (false, Ok(_))));
+    assert!(matches!(pass::<_, Point>(&(1u8, 2u8)), (false, Ok(_))));
+    assert!(matches!(pass::<_, Option<u8>>(&[1u8][..]), (false, Ok(_))));
     assert!(matches!(pass::<_, Note>(&0u32), (false, Ok(Note::Nothing))));
     assert!(matches!(
         pass::<_, ((u8, u8), u8)>(&(1u8, (2u8, 3u8))),
@@ -123,6 +122,89 @@ fn other_types_have_other_shapes() {
     ));
     let lists = [vec![1u8], vec![2, 3]];
     assert!(matches!(pass::<_, [Vec<u16>; 2]>(&lists), (false, Ok(_))));
+}
+
+/// Written by its own name, read by that of its unchecked form: serde's own way to validate what comes in.
+#[derive(Serialize, Deserialize, Debug, PartialEq, Clone)]
+#[serde(try_from = "Unchecked")]
+struct Point {
+    x: u8,
+    y: u8,
+}
+
+#[derive(Deserialize)]
+struct Unchecked {
+    x: u8,
+    y: u8,
+}
+
+impl TryFrom<Unchecked> for Point {
+    type Error = &'static str;
+
+    fn try_from(Unchecked { x, y }: Unchecked) -> Result<Self, Self::Error> {
+        match x <= y {
+            true => Ok(Self { x, y }),
+            false => Err("x is greater than y"),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize, Debug, PartialEq, Clone)]
+#[serde(rename(serialize = "Outgoing", deserialize = "Incoming"))]
+enum Renamed {
+    Number(u32),
+}
+
+#[derive(Serialize, Deserialize, Debug, PartialEq, Clone)]
+#[serde(from = "f64")]
+struct Feet(f64);
+
+impl From<f64> for Feet {
+    fn from(feet: f64) -> Self {
+        Self(feet)
+    }
+}
+
+#[derive(Serialize, Deserialize, Debug, PartialEq, Clone)]
+#[serde(from = "(i64, ())")]
+struct Place(i64, ());
+
+impl From<(i64, ())> for Place {
+    fn from((at, ()): (i64, ())) -> Self {
+        Self(at, ())
+    }
+}
+
+#[test]
+fn a_type_is_received_as_itself_whatever_it_is_called() {
+    fn returns<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(value: T) {
+        assert_eq!(pass::<T, T>(&value), (true, Ok(value)));
+    }
+    let point = Point { x: 1, y: 2 };
+    returns(point.clone());
+    returns(vec![(Some(point), Renamed::Number(7))]);
+    returns(Feet(1.5));
+    returns(Place(-1, ()));
+    let (_, refused) = pass::<_, Point>(&Tiny { a: 2, b: 1 });
+    assert_eq!(refused, Err("Serde Deserialization Error".into()));
+}
+
+#[derive(Serialize)]
+struct Tiny {
+    a: u8,
+    b: u8,
+}
+
+/// serde's data model makes no difference between these, and JSON none either.
+#[test]
+fn wrappers_and_names_are_not_part_of_the_shape() {
+    assert_eq!(pass::<_, Metres>(&1.5f64), (true, Ok(Metres(1.5))));
+    assert_eq!(pass::<_, f64>(&Metres(1.5)), (true, Ok(1.5)));
+    assert_eq!(pass::<_, Unit>(&()), (true, Ok(Unit)));
+    let tuple = (-1i64, (), 2i128);
+    assert_eq!(pass::<_, Tuple>(&tuple), (true, Ok(Tuple(-1, (), 2))));
+    let tiny = Tiny { a: 1, b: 2 };
+    assert_eq!(pass::<_, Point>(&tiny), (true, Ok(Point { x: 1, y: 2 })));
 }
 
 #[test]

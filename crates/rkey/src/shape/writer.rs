@@ -92,8 +92,8 @@ impl Serializer for Writer<'_> {
     }
 
     fn serialize_unit_struct(self, name: &'static str) -> Done {
-        self.0.enter_named("unit struct", name)?;
-        Ok(self.0.leave()?)
+        self.0.name(name);
+        self.serialize_unit()
     }
 
     fn serialize_unit_variant(mut self, name: &'static str, index: u32, _: &'static str) -> Done {
@@ -106,9 +106,10 @@ impl Serializer for Writer<'_> {
         name: &'static str,
         value: &T,
     ) -> Done {
-        self.0.enter_named("newtype", name)?;
+        self.0.enter_newtype(name)?;
         self.part(value)?;
-        Ok(self.0.leave()?)
+        self.0.leave_newtype();
+        Ok(())
     }
 
     fn serialize_newtype_variant<T: Serialize + ?Sized>(
@@ -134,7 +135,7 @@ impl Serializer for Writer<'_> {
     }
 
     fn serialize_tuple_struct(self, name: &'static str, _: usize) -> Result<Self, WriteError> {
-        self.0.enter_named("tuple struct", name)?;
+        self.0.enter_named("tuple", name)?;
         Ok(self)
     }
 
