@@ -42,8 +42,7 @@ impl Protection {
             return Ok(Lease::NOTHING);
         }
         if let WireKey::Device(device) = key
-            && let Some((index, generation)) = self.keys.remote.find(device.0)
-            && let Some(pin) = self.slots.pin(index, generation)
+            && let Some(pin) = self.pin_found(&self.slots, || self.keys.remote.find(device.0))
         {
             return self.check_entry(pin, &ask, want.needs(), want.alignment());
         }
@@ -95,6 +94,28 @@ impl Protection {
             Some(pin) if pin.rights() & flag::WINDOW != 0 => Err(ask.refuse(Reason::UnknownKey)),
             Some(pin) => self.check_entry(pin, &ask, want.needs(), 0),
             None => Err(ask.refuse(slot_reason(&self.slots, region.index, region.generation))),
+        }
+    }
+
+    /// Pins the slot of the key that `find` looks up.
+    ///
+    /// Between the two steps the key can end and its slot be given out again, so often that it lives under the same
+    /// generation as something else. [`Keys::wrap`](crate::key::Keys::wrap) is called in between then: the number of
+    /// wraps has changed after the pin, which synchronises with what made the slot live, and the key is looked up again.
+    /// A look-up that comes after the wrap does not find the key, because it ended before.
+    #[inline]
+    fn pin_found<'a>(
+        &self,
+        slab: &'a Slab<Entry>,
+        find: impl Fn() -> Option<(u32, u32)>,
+    ) -> Option<Pin<'a, Entry>> {
+        loop {
+            let wraps = self.keys.wraps();
+            let (index, generation) = find()?;
+            let pin = slab.pin(index, generation)?;
+            if self.keys.wraps() == wraps {
+                return Some(pin);
+            }
         }
     }
 
@@ -228,19 +249,18 @@ impl Protection {
         let device = match key {
             WireKey::Device(device) => device,
             WireKey::Requested(requested) => {
-                let Some((index, generation)) = self.requested.find(ask.domain, requested) else {
-                    return Err(ask.refuse(Reason::UnknownKey));
-                };
-                return match self.slots.pin(index, generation) {
-                    Some(pin) => self.check_entry(pin, ask, want.needs(), want.alignment()),
-                    None => Err(ask.refuse(slot_reason(&self.slots, index, generation))),
-                };
+                let find = || self.requested.find(ask.domain, requested);
+                if let Some(pin) = self.pin_found(&self.slots, find) {
+                    return self.check_entry(pin, ask, want.needs(), want.alignment());
+                }
+                let reason = find().map_or(Reason::UnknownKey, |(index, generation)| {
+                    slot_reason(&self.slots, index, generation)
+                });
+                return Err(ask.refuse(reason));
             }
         };
         let prefix = device.with_consumer_bits(0);
-        if let Some((index, generation)) = self.keys.type2.find(prefix.0)
-            && let Some(pin) = self.type2.pin(index, generation)
-        {
+        if let Some(pin) = self.pin_found(&self.type2, || self.keys.type2.find(prefix.0)) {
             let bits = Some(device.consumer_bits());
             return self.check_window(&pin, ask, bits, want.needs(), want.alignment());
         }
@@ -438,5 +458,53 @@ fn slot_reason(slab: &Slab<Entry>, index: u32, generation: u32) -> Reason {
             Reason::Closing
         }
         _ => Reason::UnknownKey,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::key::GENERATIONS;
+    use crate::{Limits, RegionSpec, Secrets};
+    use std::cell::Cell;
+
+    const REGION: u64 = 0x1000;
+
+    /// A table with one slot.
+    fn table() -> (Protection, DomainId) {
+        let limits = Limits {
+            key_slots: 1,
+            ..Limits::default()
+        };
+        let table = Protection::new(limits, Secrets([1, 2, 3, 4]));
+        let domain = table.create_domain().unwrap();
+        (table, domain)
+    }
+
+    fn register(table: &Protection, domain: DomainId) -> crate::Region {
+        let ranges = [VaRange::new(REGION, 64).unwrap()];
+        let spec = RegionSpec::new(domain, &ranges, Access::all());
+        table.register(&spec).unwrap()
+    }
+
+    /// The slot of a key lives under the same generation again when the thread that has found it goes on.
+    #[test]
+    fn a_slot_that_is_used_again_between_look_up_and_pin_is_not_the_keys() {
+        let (table, domain) = table();
+        let first = register(&table, domain);
+        let last = Cell::new(first.id);
+        let find = || {
+            let found = table.keys.remote.find(first.key.0);
+            if found.is_some() {
+                for _ in 0..GENERATIONS {
+                    table.close_region(last.get()).unwrap().finish().unwrap();
+                    last.set(register(&table, domain).id);
+                }
+            }
+            found
+        };
+        assert!(table.pin_found(&table.slots, find).is_none());
+        assert_eq!(last.get(), first.id, "the same slot and generation");
+        assert_eq!(table.slots.pins(first.id.index), 0);
     }
 }

@@ -126,16 +126,17 @@ impl Keys {
     }
 
     /// How often a slot's generations have begun anew. Who finds a slot in a generation, and this number the same before
-    /// and after, has found the use of the slot that it looked for.
+    /// and after, has found the use of the slot that it looked for. Acquire: whoever sees a wrap also sees that the
+    /// keys of before have ended.
     #[inline]
     pub(crate) fn wraps(&self) -> u32 {
-        self.wraps.load(Ordering::Relaxed)
+        self.wraps.load(Ordering::Acquire)
     }
 
     /// The generations of a slot begin anew. To be called before the slot is given free.
     #[cold]
     pub(crate) fn wrap(&self) {
-        self.wraps.fetch_add(1, Ordering::Relaxed);
+        self.wraps.fetch_add(1, Ordering::Release);
     }
 
     pub(crate) fn draw(&self) -> Draw {

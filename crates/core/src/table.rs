@@ -277,15 +277,18 @@ impl Protection {
             retired.rights.store(0, Ordering::Relaxed);
         }
         let next = retired.generation() + 1;
-        if type2 {
-            return retired.release_last_to(&mut books.free_type2, next % TYPE2_GENERATIONS);
+        let generations = if type2 {
+            TYPE2_GENERATIONS
+        } else {
+            GENERATIONS
+        };
+        if next == generations {
+            self.keys.wrap();
         }
-        match next {
-            GENERATIONS => {
-                self.keys.wrap();
-                retired.release_last_to(&mut books.free, 0)
-            }
-            next => retired.release_to(&mut books.free, next),
+        match (type2, next % generations) {
+            (true, next) => retired.release_last_to(&mut books.free_type2, next),
+            (false, 0) => retired.release_last_to(&mut books.free, 0),
+            (false, next) => retired.release_to(&mut books.free, next),
         }
     }
 
