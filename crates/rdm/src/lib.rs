@@ -14,6 +14,7 @@
 //! | [`address`], [`authorization`], [`hello`] | what the two sides of a connection tell each other first |
 //! | [`header`] | the header of every message |
 //! | [`matching`] | which receive a message goes to |
+//! | [`operation`] | operations that are under way, by number |
 //! | [`order`] | results in the order in which their transfers began |
 //! | [`credit`] | how much a peer may send that nobody has asked for |
 //! | [`atomic`] | operations on numbers in a peer's memory |
@@ -29,4 +30,5 @@ pub mod header;
 pub mod hello;
 pub mod limits;
 pub mod matching;
+pub mod operation;
 pub mod order;

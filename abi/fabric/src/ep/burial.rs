@@ -80,7 +80,7 @@ impl Endpoint {
             if !it.lost || it.buried || it.pinned || it.outstanding > 0 || !it.waiting.is_empty() {
                 continue;
             }
-            if !state.operations.of(index).is_empty() || state.condemned.has(index) {
+            if !state.operations_of(index).is_empty() || state.condemned.has(index) {
                 continue;
             }
             let it = &mut state.connections[index];

@@ -237,7 +237,7 @@ impl Endpoint {
         }
         let waiting = std::mem::take(&mut state.connections[connection].waiting);
         let address = state.connections[connection].peer;
-        let open = state.operations.of(connection).len();
+        let open = state.operations_of(connection).len();
         tracing::info!(peer = %address, open, "a connection is over; operations that are open on it fail");
         if let Some(&peer) = state.by_address.get(&address)
             && state.peers[peer].way == Way::Open(connection)
@@ -247,7 +247,7 @@ impl Endpoint {
         for later in waiting.iter() {
             self.fail_with(live, state, later.operation(), FiError::CONNRESET);
         }
-        for id in state.operations.of(connection) {
+        for id in state.operations_of(connection) {
             let Some(operation) = state.operations.get(id) else {
                 continue;
             };

@@ -85,7 +85,7 @@ use caps::check_caps;
 use condemned::Condemned;
 use connection::{Connection, Peer};
 use elements::Sges;
-use operation::{Operation, Operations};
+use operation::Operation;
 use order::Arrival;
 use parking_lot::Mutex;
 use receive::{Kept, Receive};
@@ -96,6 +96,7 @@ use rkey_rdm::limits::{
     BUFFER_LEN, BUFFERS, DATAGRAMS_MAX, EAGER_MAX, INLINE_MAX, OPERATIONS_MAX, RESERVE, SENDS,
 };
 use rkey_rdm::matching::Matching;
+use rkey_rdm::operation::Operations;
 use rkey_rdm::order::InOrder;
 use shared::Srx;
 use std::collections::{HashMap, VecDeque};
@@ -248,7 +249,7 @@ struct State {
     /// What waits for room on connections is seen to.
     seen_to: bool,
     by_qpn: HashMap<u32, usize, BuildHasherDefault<NumberHasher>>,
-    operations: Operations,
+    operations: Operations<Operation>,
     /// Places that it has in its shared transmit context.
     places: usize,
     /// What a connected endpoint still has to tell of its own transfers, and of what arrived.
@@ -279,6 +280,12 @@ impl State {
             true => &mut self.tagged,
             false => &mut self.messages,
         }
+    }
+
+    /// The numbers of all operations of a connection.
+    fn operations_of(&self, connection: usize) -> Vec<u64> {
+        self.operations
+            .all(|operation| operation.connection == connection)
     }
 
     /// An operation that could not begin: nobody is told.

@@ -1,10 +1,11 @@
 //! Which completions of an endpoint are told in the order of its transfers: those of a connected one.
 
-use super::operation::{Operation, Plain, What};
+use super::operation::{Operation, What};
 use super::{Endpoint, Landing, Live, State};
 use crate::cq::Entry;
 use crate::errno::FiError;
 use crate::sys::FI_EP_MSG;
+use rkey_rdm::operation::Plain;
 
 /// What a program is told about something that arrived.
 pub(crate) enum Arrival {
@@ -26,7 +27,7 @@ impl Endpoint {
                 operation.turn = Some(state.sends.enter());
             }
         }
-        let plain = Plain::like(&operation).and_then(Plain::number);
+        let plain = operation.plain().and_then(Plain::number);
         plain.unwrap_or_else(|| state.operations.add(operation))
     }
 

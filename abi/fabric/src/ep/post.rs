@@ -4,9 +4,7 @@ use super::operation::Hold;
 use super::*;
 use rkey_device::engine::{SendFlags, SendRequest, Work};
 use rkey_rdm::header::{Header, MAX_LEN};
-
-/// In place of an operation: nobody waits for the completion.
-pub(super) const NOBODY: u64 = u64::MAX;
+use rkey_rdm::operation::NOBODY;
 
 /// What is posted when there is room.
 pub(super) enum Later {

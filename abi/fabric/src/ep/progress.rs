@@ -4,15 +4,15 @@
 // UNSAFETY: reads buffers that the device has filled.
 
 use super::direct::Direct;
-use super::operation::{Counts, Operation, Plain, What};
+use super::operation::{Counts, Operation, What, counter_of, entry_of};
 use super::order::Arrival;
-use super::post::NOBODY;
 use super::*;
 use crate::cq::Entry;
 use crate::errno::of_status;
 use rkey_device::core::{Denial, NamedKey, WireKey};
 use rkey_device::engine::{CompletionOp, QpState, RecvRequest, Status};
 use rkey_rdm::header::{Header, Kind};
+use rkey_rdm::operation::{NOBODY, Plain};
 
 /// The error that a peer reports: 0 is none.
 pub(super) fn reported(number: u64) -> Option<FiError> {
@@ -256,7 +256,7 @@ impl Endpoint {
                     Self::report_plain(live, plain);
                     None
                 }
-                Some(plain) => Some(state.operations.add(plain.operation(connection))),
+                Some(plain) => Some(state.operations.add(Operation::of_plain(plain, connection))),
                 None => Some(completion.id),
             };
             if let Some(id) = id {
@@ -392,13 +392,13 @@ impl Endpoint {
     /// Tells the program that a plain operation has succeeded.
     #[inline]
     fn report_plain(live: &Live, plain: Plain) {
-        if let Some(counter) = live.counters[plain.form.place()].get() {
+        if let Some(counter) = live.counters[counter_of(plain.form)].get() {
             counter.count();
         }
         if plain.report
             && let Some(tx) = &live.tx
         {
-            tx.cq.push(plain.entry());
+            tx.cq.push(entry_of(plain));
         }
     }
 

@@ -5,7 +5,7 @@
 
 use super::deferred::Deferred;
 use super::elements::elements;
-use super::operation::{Form, Hold, Operation, Plain, What};
+use super::operation::{Hold, Operation, What};
 use super::options::Limits;
 use super::*;
 use crate::cq::Entry;
@@ -15,6 +15,7 @@ use rkey_device::base::memory::Memory;
 use rkey_device::core::LocalUse;
 use rkey_device::engine::{SendFlags, SendRequest, Work};
 use rkey_rdm::header::{Header, Kind, MAX_LEN};
+use rkey_rdm::operation::{Form, Plain};
 use smallvec::smallvec;
 use std::ffi::c_void;
 

@@ -12,7 +12,6 @@ use super::deferred::Deferred;
 use super::elements::part;
 use super::operation::{Hold, Operation, What};
 use super::options::Limits;
-use super::post::NOBODY;
 use super::send::{Descriptors, total};
 use super::*;
 use crate::cq::Entry;
@@ -21,6 +20,7 @@ use crate::mr::raw;
 use libc::iovec;
 use rkey_device::core::{LocalUse, WireKey};
 use rkey_device::engine::{SendFlags, Target, Work};
+use rkey_rdm::operation::NOBODY;
 use smallvec::{SmallVec, smallvec};
 use std::ffi::c_void;
 
