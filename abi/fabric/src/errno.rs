@@ -6,6 +6,7 @@ use rkey_device::core::{CoreError, Denial, Reason};
 use rkey_device::engine::{PostError, Status};
 use rkey_kit::Errno;
 use rkey_rdm::atomic::AtomicError;
+use rkey_rdm::commit::CommitError;
 use std::fmt::Arguments;
 
 /// A positive error number; calls return it negated.
@@ -88,6 +89,15 @@ impl From<AtomicError> for FiError {
         match error {
             AtomicError::Unsupported => Self::OPNOTSUPP,
             AtomicError::Malformed => Self::INVAL,
+        }
+    }
+}
+
+impl From<CommitError> for FiError {
+    fn from(error: CommitError) -> Self {
+        match error {
+            CommitError::Malformed => Self::INVAL,
+            CommitError::UnknownKey => Self::NOKEY,
         }
     }
 }

@@ -17,14 +17,18 @@
 //! | [`operation`] | operations that are under way, by number |
 //! | [`order`] | results in the order in which their transfers began |
 //! | [`credit`] | how much a peer may send that nobody has asked for |
+//! | [`backlog`] | what waits for room on a connection |
 //! | [`atomic`] | operations on numbers in a peer's memory |
+//! | [`commit`] | requests to make writes durable |
 //! | [`collective`] | operations of groups of endpoints |
 #![forbid(unsafe_code)]
 
 pub mod address;
 pub mod atomic;
 pub mod authorization;
+pub mod backlog;
 pub mod collective;
+pub mod commit;
 pub mod credit;
 pub mod header;
 pub mod hello;

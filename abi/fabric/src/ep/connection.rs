@@ -1,12 +1,12 @@
 //! Peers, and connections from the queue pair that is to be one to the loss of it.
 
-use super::post::Waiting;
 use super::*;
 use crate::complaint::complain;
 use crate::identity::Identity;
 use rkey_device::core::Denial;
 use rkey_device::engine::{QpAttributes, QpState, Status};
 use rkey_device::{Qp, QpOptions};
+use rkey_rdm::backlog::Backlog;
 use rkey_rdm::credit::{Credit, Debt};
 use std::thread::ThreadId;
 use std::time::Instant;
@@ -59,7 +59,7 @@ pub(super) struct Connection {
     /// Requests that were posted and not completed.
     pub(super) outstanding: u32,
     /// Answers that found no room.
-    pub(super) waiting: Waiting,
+    pub(super) waiting: Backlog,
     /// Keys of regions there are chosen by the device.
     pub(super) device_keys: bool,
 }
@@ -173,7 +173,7 @@ impl Endpoint {
             credit: Credit::default(),
             debt: Debt::default(),
             outstanding: 0,
-            waiting: Waiting::default(),
+            waiting: Backlog::default(),
             device_keys: false,
         });
         state.by_qpn.insert(qpn, index);

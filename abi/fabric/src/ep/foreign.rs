@@ -1,10 +1,10 @@
 //! What endpoints of other processes send, for fuzz targets and for tests with hostile peers.
 
-use super::commit;
 use crate::sys::{FI_ATOMIC_READ, FI_EP_RDM, FI_UINT64};
 use rkey_device::link::NodeId;
 use rkey_rdm::atomic::{self, Request};
 use rkey_rdm::authorization::{self, Proof};
+use rkey_rdm::commit;
 use rkey_rdm::header::{Atomic, Header, Kind, MAX_LEN};
 use rkey_rdm::hello::Hello;
 use std::net::SocketAddr;

@@ -114,10 +114,6 @@ pub(crate) const NEEDED_DEPTH: u32 = if BUFFERS > SENDS { BUFFERS } else { SENDS
 
 /// The least room for another message in a buffer for several, until the program says another.
 const MIN_MULTI_RECV: usize = 64;
-/// Answers that may wait for room on one connection, and their bytes: no peer that keeps the rules needs so many.
-const ANSWERS_MAX: usize = 4 * OPERATIONS_MAX;
-const ANSWERS_BYTES: usize =
-    ANSWERS_MAX * header::MAX_LEN + OPERATIONS_MAX * rkey_rdm::atomic::BYTES_MAX;
 
 /// An endpoint.
 pub(crate) struct Endpoint {

@@ -5,12 +5,12 @@
 
 use super::elements::part;
 use super::operation::{Hold, Operation, What};
-use super::post::Later;
 use super::*;
 use crate::cq::Entry;
 use rkey_device::base::memory::Memory;
 use rkey_device::core::{Denial, Key, LocalUse, WireKey};
 use rkey_device::engine::{SendFlags, Target, Work};
+use rkey_rdm::backlog::Later;
 use rkey_rdm::header::Header;
 
 /// Memory of the program's may not be written: its region may have been closed since the receive was posted.

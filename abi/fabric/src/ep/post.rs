@@ -3,65 +3,9 @@
 use super::operation::Hold;
 use super::*;
 use rkey_device::engine::{SendFlags, SendRequest, Work};
+use rkey_rdm::backlog::Later;
 use rkey_rdm::header::{Header, MAX_LEN};
 use rkey_rdm::operation::NOBODY;
-
-/// What is posted when there is room.
-pub(super) enum Later {
-    /// A message, and the operation that is told of its completion.
-    Message(Vec<u8>, u64),
-    Fetch(u64),
-}
-
-impl Later {
-    /// Bytes that it keeps.
-    fn len(&self) -> usize {
-        match self {
-            Self::Message(bytes, _) => bytes.len(),
-            Self::Fetch(_) => 0,
-        }
-    }
-
-    /// The operation that it is of.
-    pub(super) fn operation(&self) -> u64 {
-        let (Self::Message(_, id) | Self::Fetch(id)) = self;
-        *id
-    }
-}
-
-/// What waits for room on a connection, the oldest first.
-#[derive(Default)]
-pub(super) struct Waiting {
-    list: VecDeque<Later>,
-    bytes: usize,
-}
-
-impl Waiting {
-    pub(super) fn push_back(&mut self, later: Later) {
-        self.bytes += later.len();
-        self.list.push_back(later);
-    }
-
-    fn pop_front(&mut self) -> Option<Later> {
-        let later = self.list.pop_front()?;
-        self.bytes -= later.len();
-        Some(later)
-    }
-
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.list.is_empty()
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Later> {
-        self.list.iter()
-    }
-
-    /// Whether it is more than a peer that keeps the rules can make wait.
-    fn is_too_much(&self) -> bool {
-        self.list.len() > ANSWERS_MAX || self.bytes > ANSWERS_BYTES
-    }
-}
 
 impl State {
     /// Operations and other requests that are under way.
@@ -275,30 +219,6 @@ impl Endpoint {
                 }
                 Some(Later::Fetch(id)) => self.fetch_now(state, connection, id),
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answers_that_wait_are_bounded_in_number_and_in_bytes() {
-        for (len, most) in [
-            (header::LEN, ANSWERS_MAX),
-            (header::LEN + rkey_rdm::atomic::BYTES_MAX, OPERATIONS_MAX),
-        ] {
-            let mut waiting = Waiting::default();
-            let mut count = 0;
-            while !waiting.is_too_much() {
-                waiting.push_back(Later::Message(vec![0; len], NOBODY));
-                count += 1;
-            }
-            assert!(count > most && count < 2 * most, "{count} of {len} B");
-            assert!(waiting.bytes < 2 * ANSWERS_BYTES);
-            while waiting.pop_front().is_some() {}
-            assert!(waiting.is_empty() && waiting.bytes == 0);
         }
     }
 }
