@@ -50,7 +50,7 @@ mod tests {
             FI_UINT128,
         ];
         assert_eq!(
-            types.map(|number| data_type(number)),
+            types.map(data_type),
             DataType::ALL.map(Some)
         );
         let operations = [
