@@ -1,4 +1,4 @@
-//! What waits for room on a connection: answers to the peer, and reads of payloads that it has announced. A peer that
+//! What waits for room on a connection: answers to the peer, and reads of payloads by rendezvous. A peer that
 //! keeps the rules can make only so much wait.
 
 use crate::limits::OPERATIONS_MAX;
@@ -15,7 +15,7 @@ pub enum Later {
     /// A message, and the operation that is told of its completion.
     Message(Vec<u8>, u64),
     /// The read of a payload, by its operation.
-    Fetch(u64),
+    Read(u64),
 }
 
 impl Later {
@@ -23,14 +23,14 @@ impl Later {
     fn len(&self) -> usize {
         match self {
             Self::Message(bytes, _) => bytes.len(),
-            Self::Fetch(_) => 0,
+            Self::Read(_) => 0,
         }
     }
 
     /// The operation that it is of.
     #[must_use]
     pub fn operation(&self) -> u64 {
-        let (Self::Message(_, id) | Self::Fetch(id)) = self;
+        let (Self::Message(_, id) | Self::Read(id)) = self;
         *id
     }
 }

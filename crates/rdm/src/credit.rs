@@ -54,14 +54,14 @@ impl Credit {
 
 /// What a peer has here.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Debt {
+pub struct Window {
     /// That the program has not taken.
     held: (u32, u32),
     /// That it has taken, and the peer does not know.
     back: (u32, u32),
 }
 
-impl Debt {
+impl Window {
     /// Whether the peer has credit for a message of this length.
     #[inline]
     #[must_use]
@@ -115,33 +115,33 @@ mod tests {
 
     #[test]
     fn credit_ends_and_comes_back() {
-        let (mut credit, mut debt) = (Credit::default(), Debt::default());
+        let (mut credit, mut window) = (Credit::default(), Window::default());
         let mut sent = 0;
         while credit.take(8192) {
-            assert!(debt.arrive(8192));
+            assert!(window.arrive(8192));
             sent += 1;
         }
         assert_eq!(sent, BYTES / 8192);
-        assert!(!debt.is_due(), "nothing was taken");
+        assert!(!window.is_due(), "nothing was taken");
         // All is held but one: that one is half of what the peer could use.
-        debt.taken(8192);
-        assert!(debt.is_due());
-        let (messages, bytes) = debt.give_back();
+        window.taken(8192);
+        assert!(window.is_due());
+        let (messages, bytes) = window.give_back();
         credit.add(messages, bytes);
         assert!(credit.take(8192) && !credit.take(1));
-        assert!(debt.arrive(8192));
-        assert!(!debt.arrive(1), "without credit");
+        assert!(window.arrive(8192));
+        assert!(!window.arrive(1), "without credit");
     }
 
     #[test]
     fn short_messages_are_counted() {
-        let (mut credit, mut debt) = (Credit::default(), Debt::default());
+        let (mut credit, mut window) = (Credit::default(), Window::default());
         let mut told = 0;
         for _ in 0..10 * MESSAGES {
-            assert!(credit.take(0) && debt.arrive(0));
-            debt.taken(0);
-            if debt.is_due() {
-                let (messages, bytes) = debt.give_back();
+            assert!(credit.take(0) && window.arrive(0));
+            window.taken(0);
+            if window.is_due() {
+                let (messages, bytes) = window.give_back();
                 credit.add(messages, bytes);
                 told += 1;
             }

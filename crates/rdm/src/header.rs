@@ -5,10 +5,10 @@
 pub const LEN: usize = 32;
 /// The most bytes that a header has with what belongs to its kind.
 pub const MAX_LEN: usize = LEN + ATOMIC_LEN;
-/// Bytes that follow the header of an announced message: the key under which it can be read.
-const ANNOUNCED_LEN: usize = 8;
-/// Bytes that follow the header of a part of a collective operation: its signature, and the key if it is announced.
-const PART_LEN: usize = 8;
+/// Bytes that follow the header of an RTS: the key under which the payload can be read.
+const RTS_LEN: usize = 8;
+/// Bytes that follow the header of a fragment of a collective operation: its signature, and the key of an RTS.
+const FRAGMENT_LEN: usize = 8;
 /// Bytes that follow the header of an atomic operation.
 const ATOMIC_LEN: usize = 40;
 
@@ -17,14 +17,14 @@ const ATOMIC_LEN: usize = 40;
 pub enum Kind {
     /// A message with its payload.
     Message,
-    /// A message whose payload the receiver reads from the sender's memory.
-    Announced {
+    /// Ready to send: a message whose payload the receiver reads from the sender's memory (rendezvous).
+    Rts {
         /// The key of the region at the sender.
         key: u32,
     },
-    /// The operation `id` of the receiver of this is done: its message was delivered. `data` is 0 or an
+    /// The operation `id` of the receiver of this is finished: its message was delivered. `data` is 0 or an
     /// error number.
-    Done,
+    Fin,
     /// Remote completion data of an RMA write that came before on the same connection.
     WriteData,
     /// An atomic operation on memory of the receiver; operands follow.
@@ -35,32 +35,32 @@ pub enum Kind {
     Bye,
     /// The receiver of this may send `data` messages and `len` bytes more without being asked.
     Credit,
-    /// What operation `id` wrote before is to be made durable; the places follow. The answer is `Done`.
+    /// What operation `id` wrote before is to be made durable; the places follow. The answer is `Fin`.
     Commit,
-    /// A part of a collective operation with its payload. `tag` and the upper half of `data` name the group, the lower
+    /// A fragment of a collective operation with its payload. `tag` and the upper half of `data` name the group, the lower
     /// half numbers the operation in it.
-    Part {
+    Fragment {
         /// What the members have to agree on.
         signature: u32,
     },
-    /// A part whose payload the receiver reads from the sender's memory.
-    AnnouncedPart {
+    /// A fragment whose payload the receiver reads from the sender's memory.
+    FragmentRts {
         /// What the members have to agree on.
         signature: u32,
         /// The key of the region at the sender.
         key: u32,
     },
     /// The sender has left a group, or cannot go on in it: the lower half of `data` is 0 or an error number.
-    Apart,
+    Leave,
 }
 
 impl Kind {
     /// The same without its payload, which is read under this key.
     #[must_use]
-    pub fn announced(self, key: u32) -> Self {
+    pub fn rendezvous(self, key: u32) -> Self {
         match self {
-            Self::Part { signature } => Self::AnnouncedPart { signature, key },
-            _ => Self::Announced { key },
+            Self::Fragment { signature } => Self::FragmentRts { signature, key },
+            _ => Self::Rts { key },
         }
     }
 }
@@ -118,11 +118,11 @@ pub fn is_last(message: &[u8]) -> bool {
     message.first() == Some(&BYE)
 }
 
-/// Writes what follows the header of a part.
-fn part(into: &mut [u8; MAX_LEN], signature: u32, key: u32) -> usize {
+/// Writes what follows the header of a fragment.
+fn fragment(into: &mut [u8; MAX_LEN], signature: u32, key: u32) -> usize {
     into[LEN..LEN + 4].copy_from_slice(&signature.to_le_bytes());
     into[LEN + 4..LEN + 8].copy_from_slice(&key.to_le_bytes());
-    PART_LEN
+    FRAGMENT_LEN
 }
 
 impl Header {
@@ -147,12 +147,12 @@ impl Header {
     pub fn encode(&self, into: &mut [u8; MAX_LEN]) -> usize {
         let (number, more) = match self.kind {
             Kind::Message => (1, 0),
-            Kind::Announced { key } => {
+            Kind::Rts { key } => {
                 into[LEN..LEN + 4].copy_from_slice(&key.to_le_bytes());
                 into[LEN + 4..LEN + 8].fill(0);
-                (2, ANNOUNCED_LEN)
+                (2, RTS_LEN)
             }
-            Kind::Done => (3, 0),
+            Kind::Fin => (3, 0),
             Kind::WriteData => (4, 0),
             Kind::Atomic(atomic) => {
                 into[LEN..LEN + 8].copy_from_slice(&atomic.addr.to_le_bytes());
@@ -169,9 +169,9 @@ impl Header {
             Kind::Bye => (BYE, 0),
             Kind::Credit => (9, 0),
             Kind::Commit => (8, 0),
-            Kind::Part { signature } => (10, part(into, signature, 0)),
-            Kind::AnnouncedPart { signature, key } => (11, part(into, signature, key)),
-            Kind::Apart => (12, 0),
+            Kind::Fragment { signature } => (10, fragment(into, signature, 0)),
+            Kind::FragmentRts { signature, key } => (11, fragment(into, signature, key)),
+            Kind::Leave => (12, 0),
         };
         let mut flags = 0;
         for (set, flag) in [
@@ -223,11 +223,11 @@ impl Header {
         let (kind, payload) = match head[0] {
             1 => (Kind::Message, rest),
             2 => {
-                let (more, rest) = rest.split_first_chunk::<ANNOUNCED_LEN>()?;
+                let (more, rest) = rest.split_first_chunk::<RTS_LEN>()?;
                 let key = u32::from_le_bytes([more[0], more[1], more[2], more[3]]);
-                (Kind::Announced { key }, rest)
+                (Kind::Rts { key }, rest)
             }
-            3 => (Kind::Done, rest),
+            3 => (Kind::Fin, rest),
             4 => (Kind::WriteData, rest),
             5 => {
                 let (more, rest) = rest.split_first_chunk::<ATOMIC_LEN>()?;
@@ -252,20 +252,20 @@ impl Header {
             8 => (Kind::Commit, rest),
             9 => (Kind::Credit, rest),
             10 | 11 => {
-                let (more, rest) = rest.split_first_chunk::<PART_LEN>()?;
+                let (more, rest) = rest.split_first_chunk::<FRAGMENT_LEN>()?;
                 let signature = u32::from_le_bytes([more[0], more[1], more[2], more[3]]);
                 let key = u32::from_le_bytes([more[4], more[5], more[6], more[7]]);
                 let kind = match head[0] {
-                    10 => Kind::Part { signature },
-                    _ => Kind::AnnouncedPart { signature, key },
+                    10 => Kind::Fragment { signature },
+                    _ => Kind::FragmentRts { signature, key },
                 };
                 (kind, rest)
             }
-            12 => (Kind::Apart, rest),
+            12 => (Kind::Leave, rest),
             _ => return None,
         };
         let header = Self::fields(head, kind);
-        let has_payload = matches!(kind, Kind::Message | Kind::Part { .. });
+        let has_payload = matches!(kind, Kind::Message | Kind::Fragment { .. });
         let whole = !has_payload || payload.len() == header.len as usize;
         whole.then_some((header, payload))
     }
@@ -287,22 +287,22 @@ mod tests {
         };
         [
             Kind::Message,
-            Kind::Announced { key: 0xdead_beef },
-            Kind::Done,
+            Kind::Rts { key: 0xdead_beef },
+            Kind::Fin,
             Kind::WriteData,
             Kind::Atomic(atomic),
             Kind::AtomicResult,
             Kind::Bye,
             Kind::Commit,
             Kind::Credit,
-            Kind::Part {
+            Kind::Fragment {
                 signature: 0x1234_5678,
             },
-            Kind::AnnouncedPart {
+            Kind::FragmentRts {
                 signature: u32::MAX,
                 key: 7,
             },
-            Kind::Apart,
+            Kind::Leave,
         ]
     }
 
@@ -342,7 +342,7 @@ mod tests {
         }
         assert_eq!(Header::decode(&[0; MAX_LEN]), None);
         let mut bytes = [0; MAX_LEN];
-        for kind in [Kind::Message, Kind::Part { signature: 1 }] {
+        for kind in [Kind::Message, Kind::Fragment { signature: 1 }] {
             Header {
                 len: 9,
                 ..Header::new(kind)

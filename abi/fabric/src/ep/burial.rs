@@ -77,7 +77,7 @@ impl Endpoint {
         state.burial.look = Some(now + PAUSE);
         for index in 0..state.connections.len() {
             let it = &state.connections[index];
-            if !it.lost || it.buried || it.pinned || it.outstanding > 0 || !it.waiting.is_empty() {
+            if !it.lost || it.buried || it.pinned || it.outstanding > 0 || !it.backlog.is_empty() {
                 continue;
             }
             if !state.operations_of(index).is_empty() || state.condemned.has(index) {

@@ -52,13 +52,13 @@ impl Endpoint {
         if operation.error.is_some() && !qp.is_none_or(Qp::is_quiet) {
             return false;
         }
-        if let Hold::Announcement(held) = &operation.hold {
+        if let Hold::Exposed(held) = &operation.hold {
             match self.domain.device.try_close_region(held.region) {
                 Ok(false) => return false,
                 Ok(true) => {}
                 Err(error) => tracing::debug!(%error, "closing the region of a message"),
             }
-            self.forget_announced(held);
+            self.forget_exposed(held);
             operation.hold = Hold::Nothing;
         }
         true

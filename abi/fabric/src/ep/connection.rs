@@ -7,7 +7,7 @@ use rkey_device::core::Denial;
 use rkey_device::engine::{QpAttributes, QpState, Status};
 use rkey_device::{Qp, QpOptions};
 use rkey_rdm::backlog::Backlog;
-use rkey_rdm::credit::{Credit, Debt};
+use rkey_rdm::credit::{Credit, Window};
 use std::thread::ThreadId;
 use std::time::Instant;
 
@@ -51,15 +51,15 @@ pub(super) struct Connection {
     pub(super) pinned: bool,
     /// Messages of it that no receive has taken yet.
     pub(super) kept: u32,
-    /// Those of them that were only announced.
-    pub(super) announced: u32,
+    /// Those of them of which only an RTS has come.
+    pub(super) rendezvous: u32,
     /// What we may send, and what the peer has sent.
     pub(super) credit: Credit,
-    pub(super) debt: Debt,
+    pub(super) window: Window,
     /// Requests that were posted and not completed.
     pub(super) outstanding: u32,
     /// Answers that found no room.
-    pub(super) waiting: Backlog,
+    pub(super) backlog: Backlog,
     /// Keys of regions there are chosen by the device.
     pub(super) device_keys: bool,
 }
@@ -169,11 +169,11 @@ impl Endpoint {
             buried: false,
             pinned: true,
             kept: 0,
-            announced: 0,
+            rendezvous: 0,
             credit: Credit::default(),
-            debt: Debt::default(),
+            window: Window::default(),
             outstanding: 0,
-            waiting: Backlog::default(),
+            backlog: Backlog::default(),
             device_keys: false,
         });
         state.by_qpn.insert(qpn, index);
@@ -235,7 +235,7 @@ impl Endpoint {
         if let Some(collective) = &mut state.collective {
             collective.forget_connection(connection, state.connections[connection].peer, up);
         }
-        let waiting = std::mem::take(&mut state.connections[connection].waiting);
+        let waiting = std::mem::take(&mut state.connections[connection].backlog);
         let address = state.connections[connection].peer;
         let open = state.operations_of(connection).len();
         tracing::info!(peer = %address, open, "a connection is over; operations that are open on it fail");

@@ -1,6 +1,6 @@
 //! Credit as the endpoint uses it: whom it lets send, and when it gives credit back.
 //!
-//! Announcements are bounded by what a sender may have under way. A peer that takes more than its credit loses the
+//! Messages by rendezvous are bounded by what a sender may have under way. A peer that takes more than its credit loses the
 //! connection. What peers leave unread when they go is bounded for all of them together: beyond that no new peer is
 //! let in.
 
@@ -8,8 +8,8 @@ use super::receive::Kept;
 use super::*;
 use rkey_rdm::header::{Header, Kind};
 
-/// Announced messages that one peer may have here; no sender has so much under way.
-pub(super) const ANNOUNCED: u32 = 2 * OPERATIONS_MAX as u32;
+/// Messages by rendezvous that one peer may have here; no sender has so much under way.
+pub(super) const RENDEZVOUS_MAX: u32 = 2 * OPERATIONS_MAX as u32;
 
 /// Unread messages of peers that have gone, and their bytes: with more of them nobody new is let in.
 const LEFT_MESSAGES: u64 = 16 * 1024;
@@ -21,7 +21,7 @@ impl State {
     pub(super) fn is_littered(&self) -> bool {
         let gone = self.connections.iter().filter(|it| it.lost && !it.buried);
         let (messages, bytes) = gone.fold((0, 0), |(messages, bytes), it| {
-            (messages + u64::from(it.kept), bytes + it.debt.unread())
+            (messages + u64::from(it.kept), bytes + it.window.unread())
         });
         messages >= LEFT_MESSAGES || bytes >= LEFT_BYTES
     }
@@ -37,7 +37,7 @@ impl Endpoint {
         connection: usize,
         len: u32,
     ) -> bool {
-        let admitted = state.connections[connection].debt.arrive(len);
+        let admitted = state.connections[connection].window.arrive(len);
         if !admitted {
             self.exceeded(live, state, connection);
         }
@@ -54,8 +54,8 @@ impl Endpoint {
     #[inline]
     pub(super) fn taken(&self, live: &Live, state: &mut State, connection: usize, len: u32) {
         let it = &mut state.connections[connection];
-        it.debt.taken(len);
-        if it.debt.is_due() && !it.lost {
+        it.window.taken(len);
+        if it.window.is_due() && !it.lost {
             self.pay(live, state, connection);
         }
     }
@@ -70,7 +70,7 @@ impl Endpoint {
             state.owing = true;
             return;
         }
-        let (messages, bytes) = state.connections[connection].debt.give_back();
+        let (messages, bytes) = state.connections[connection].window.give_back();
         let header = Header {
             data: messages.into(),
             len: bytes,
@@ -85,7 +85,7 @@ impl Endpoint {
         let it = &mut state.connections[connection];
         it.kept -= 1;
         match kept {
-            Kept::Announced { .. } => it.announced -= 1,
+            Kept::Rts { .. } => it.rendezvous -= 1,
             Kept::Here { header, .. } if self.ep_type != FI_EP_DGRAM => {
                 self.taken(live, state, connection, header.len);
             }
@@ -94,7 +94,7 @@ impl Endpoint {
     }
 
     /// Tells a peer that an operation of its is done: later, if nobody reads of it.
-    pub(super) fn done(
+    pub(super) fn send_fin(
         &self,
         live: &Live,
         state: &mut State,
@@ -105,7 +105,7 @@ impl Endpoint {
         let done = Header {
             id,
             data: error,
-            ..Header::new(Kind::Done)
+            ..Header::new(Kind::Fin)
         };
         if state.connections[connection].lost {
             return;
@@ -137,7 +137,7 @@ impl Endpoint {
         self.answer_owed(state);
         for connection in 0..state.connections.len() {
             let it = &state.connections[connection];
-            if !it.lost && it.debt.is_due() {
+            if !it.lost && it.window.is_due() {
                 self.pay(live, state, connection);
             }
         }

@@ -49,7 +49,7 @@ impl Endpoint {
             return None;
         }
         // An answer has to be posted, and a peer without credit loses its connection.
-        if header.confirm || limited && !it.debt.has_room(header.len) {
+        if header.confirm || limited && !it.window.has_room(header.len) {
             return None;
         }
         let source = it.peer;
@@ -60,7 +60,7 @@ impl Endpoint {
             return None;
         }
         if limited {
-            state.connections[connection].debt.arrive(header.len);
+            state.connections[connection].window.arrive(header.len);
         }
         let Some(landing) = landing else {
             let payload = payload.to_vec();
@@ -73,10 +73,10 @@ impl Endpoint {
             placed.map_err(|denial| self.why_not(*denial, &mut inbox.refused))
         });
         if limited {
-            let debt = &mut state.connections[connection].debt;
-            debt.taken(header.len);
+            let window = &mut state.connections[connection].window;
+            window.taken(header.len);
             // It is given back when the device can be used again.
-            state.owing |= debt.is_due();
+            state.owing |= window.is_due();
         }
         Some(())
     }

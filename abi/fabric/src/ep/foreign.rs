@@ -73,20 +73,20 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
     };
     let kinds = [
         Kind::Message,
-        Kind::Announced { key: 5 },
-        Kind::Done,
+        Kind::Rts { key: 5 },
+        Kind::Fin,
         Kind::WriteData,
         Kind::Atomic(sum),
         Kind::AtomicResult,
         Kind::Bye,
         Kind::Credit,
         Kind::Commit,
-        Kind::Part { signature: 9 },
-        Kind::AnnouncedPart {
+        Kind::Fragment { signature: 9 },
+        Kind::FragmentRts {
             signature: 9,
             key: 5,
         },
-        Kind::Apart,
+        Kind::Leave,
     ];
     let message = |kind| {
         let header = Header {

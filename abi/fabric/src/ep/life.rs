@@ -248,7 +248,7 @@ impl Endpoint {
             }
             // Messages that the peers never fetched.
             for operation in operations {
-                if let operation::Hold::Announcement(held) = &operation.hold {
+                if let operation::Hold::Exposed(held) = &operation.hold {
                     self.withdraw(held);
                 }
             }

@@ -3,15 +3,15 @@
 //! Every endpoint stands on reliable queue pairs of the device, one or two for each peer. RMA goes to the
 //! peer's memory straight, carried out by its device while its program does anything else. Messages land in
 //! buffers of the endpoint and are matched with receives when the program (or a thread, with automatic
-//! progress) looks at its completion queue; long ones are announced, and read from the sender's memory
-//! when a receive matches.
+//! progress) looks at its completion queue; of long ones only an RTS comes (rendezvous), and their
+//! payload is read from the sender's memory when a receive matches.
 //!
 //! | module | what it is |
 //! | --- | --- |
 //! | [`object`], [`binding`], [`name`], [`options`], [`flags`] | the handle, and aliases of it |
 //! | [`life`] | enabling, and the end |
 //! | [`connection`], [`reach`] | peers and connections, made on demand |
-//! | [`post`], [`behind`] | requests to a connection, and what waits for room |
+//! | [`post`], [`backlog`] | requests to a connection, and what waits for room |
 //! | [`burial`] | connections that are over: what they leave, and when their place is free |
 //! | [`credit`] | how much a peer may send that nobody has asked for |
 //! | [`hello`] | what the two sides of a connection tell each other first |
@@ -20,7 +20,7 @@
 //! | [`send`], [`receive`], [`payload`], [`look`] | messages out; messages in, where they go, looking for them |
 //! | [`direct`] | messages that need no buffer |
 //! | [`shared`], [`stx`] | receives that several endpoints share, and room to transmit |
-//! | [`announce`] | long messages, which peers read |
+//! | [`rendezvous`] | long messages, which peers read |
 //! | [`progress`] | completions of the device, and what follows from them |
 //! | [`wake`] | what wakes a program that waits |
 //! | [`msg`], [`tagged`], [`rma`], [`atomic`] | the calls; [`calls`] is what the first two have in common, [`caps`] what they need |
@@ -30,9 +30,8 @@
 //! | [`describe`] | what there is under way, for people |
 //! | [`connect`] | connection management of `FI_EP_MSG` |
 
-mod announce;
 pub(crate) mod atomic;
-mod behind;
+mod backlog;
 mod binding;
 mod burial;
 mod calls;
@@ -63,6 +62,7 @@ mod post;
 mod progress;
 mod reach;
 mod receive;
+mod rendezvous;
 mod rma;
 mod send;
 pub(crate) mod shared;
@@ -243,7 +243,7 @@ struct State {
     owing: bool,
     owed: Vec<(usize, Header)>,
     /// What waits for room on connections is seen to.
-    seen_to: bool,
+    backlog_watched: bool,
     by_qpn: HashMap<u32, usize, BuildHasherDefault<NumberHasher>>,
     operations: Operations<Operation>,
     /// Places that it has in its shared transmit context.

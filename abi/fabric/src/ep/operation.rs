@@ -66,8 +66,8 @@ pub(crate) enum What {
     WriteTold,
     /// An atomic with a result.
     AtomicFetch { result: Sges },
-    /// A part of a collective operation, sent or read; then `taken` of the peer is told.
-    Part { run: u64, taken: Option<u64> },
+    /// A fragment of a collective operation, sent or read; then `taken` of the peer is told.
+    Fragment { run: u64, taken: Option<u64> },
 }
 
 /// What stays until the operation is complete.
@@ -77,12 +77,12 @@ pub(crate) enum Hold {
     /// Bytes that are being sent.
     Bytes(#[allow(dead_code)] Box<[u8]>),
     /// Memory that the peer reads.
-    Announcement(Box<Announcement>),
+    Exposed(Box<Exposed>),
 }
 
 /// A payload that the peer reads by a key of its own.
 #[derive(Debug)]
-pub(crate) struct Announcement {
+pub(crate) struct Exposed {
     pub(crate) region: Region,
     /// The regions of the program's that it lies in, as far as it named them.
     pub(crate) owners: SmallVec<[LocalKey; 1]>,

@@ -1,4 +1,4 @@
-//! Payload into its place: copied out of a message, or read from the sender's memory when it was announced.
+//! Payload into its place: copied out of a message, or read from the sender's memory when it comes by rendezvous.
 
 #![allow(unsafe_code)]
 // UNSAFETY: writes to memory that the program handed over to receive into.
@@ -96,7 +96,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Starts to read an announced payload from its sender.
+    /// Starts to read the payload of an RTS from its sender.
     pub(super) fn fetch(
         &self,
         live: &Live,
@@ -145,14 +145,14 @@ impl Endpoint {
             hold: Hold::Nothing,
         });
         let it = &mut state.connections[connection];
-        if it.outstanding < SENDS && it.waiting.is_empty() {
+        if it.outstanding < SENDS && it.backlog.is_empty() {
             self.fetch_now(state, connection, id);
         } else {
-            it.waiting.push_back(Later::Fetch(id));
+            it.backlog.push_back(Later::Read(id));
         }
     }
 
-    /// Posts the read of an announced payload.
+    /// Posts the read of the payload of an RTS.
     pub(super) fn fetch_now(&self, state: &mut State, connection: usize, id: u64) {
         let Some(operation) = state.operations.get(id) else {
             return;
@@ -177,7 +177,7 @@ impl Endpoint {
         }
     }
 
-    /// An announced payload is not read. Its sender is told.
+    /// The payload of an RTS is not read. Its sender is told.
     #[cold]
     fn fail_fetch(&self, state: &mut State, id: u64, error: FiError) {
         if let Some(mut operation) = state.operations.take(id)

@@ -15,7 +15,7 @@ impl State {
         let awaited: usize = self.operations.iter().map(awaited).sum();
         let of_operation = |later: &&Later| later.operation() != NOBODY;
         let requests = |it: &Connection| {
-            it.outstanding as usize + it.waiting.iter().filter(of_operation).count()
+            it.outstanding as usize + it.backlog.iter().filter(of_operation).count()
         };
         let requests: usize = self.connections.iter().map(requests).sum();
         // The rest is of plain operations, which are nowhere else, and of answers.
@@ -147,18 +147,18 @@ impl Endpoint {
         let mut bytes = head[..len].to_vec();
         bytes.extend_from_slice(payload);
         let it = &state.connections[connection];
-        if it.outstanding < SENDS && it.waiting.is_empty() {
+        if it.outstanding < SENDS && it.backlog.is_empty() {
             self.say_now(state, connection, bytes, operation);
         } else {
             let later = Later::Message(bytes, operation);
-            let waiting = &mut state.connections[connection].waiting;
+            let waiting = &mut state.connections[connection].backlog;
             waiting.push_back(later);
             if waiting.is_too_much()
                 && let Some(live) = self.live.get()
             {
                 self.cut_off(live, state, connection, "it asks much and takes no answers");
             }
-            self.see_to_waiting(state);
+            self.watch_backlog(state);
         }
     }
 
@@ -212,12 +212,12 @@ impl Endpoint {
     /// Posts what waited for room on a connection.
     pub(super) fn catch_up(&self, state: &mut State, connection: usize) {
         while state.connections[connection].outstanding < SENDS {
-            match state.connections[connection].waiting.pop_front() {
+            match state.connections[connection].backlog.pop_front() {
                 None => return,
                 Some(Later::Message(bytes, operation)) => {
                     self.say_now(state, connection, bytes, operation);
                 }
-                Some(Later::Fetch(id)) => self.fetch_now(state, connection, id),
+                Some(Later::Read(id)) => self.fetch_now(state, connection, id),
             }
         }
     }

@@ -162,10 +162,10 @@ impl Endpoint {
         payload: &[u8],
     ) {
         match header.kind {
-            Kind::Message | Kind::Announced { .. } => {
+            Kind::Message | Kind::Rts { .. } => {
                 self.arrived(live, state, connection, header, payload);
             }
-            Kind::Done => {
+            Kind::Fin => {
                 let error = reported(header.data);
                 self.answered(live, state, connection, header.id, error);
             }
@@ -207,13 +207,13 @@ impl Endpoint {
                 let answer = Header {
                     id: header.id,
                     data: error.map_or(0, |error| error.0 as u64),
-                    ..Header::new(Kind::Done)
+                    ..Header::new(Kind::Fin)
                 };
                 self.say(state, connection, &answer, &[]);
             }
             Kind::Bye => self.lose(live, state, connection),
-            Kind::Part { .. } | Kind::AnnouncedPart { .. } | Kind::Apart => {
-                self.part_arrived(live, state, connection, &header, payload);
+            Kind::Fragment { .. } | Kind::FragmentRts { .. } | Kind::Leave => {
+                self.fragment_arrived(live, state, connection, &header, payload);
             }
         }
     }
@@ -249,7 +249,7 @@ impl Endpoint {
         let it = &mut state.connections[connection];
         it.outstanding = it.outstanding.saturating_sub(1);
         let failed = completion.status != Status::Success;
-        let waiting = !it.waiting.is_empty();
+        let waiting = !it.backlog.is_empty();
         if completion.id != NOBODY {
             let id = match Plain::of(completion.id) {
                 Some(plain) if !failed => {
@@ -370,12 +370,12 @@ impl Endpoint {
         if let What::Fetch { landing, id } = operation.what {
             let error = operation.error.map(|trouble| trouble.0);
             let number = error.map_or(0, |error| error.0 as u64);
-            self.done(live, state, operation.connection, id, number);
+            self.send_fin(live, state, operation.connection, id, number);
             self.received(live, state, *landing, error);
             return;
         }
-        if let What::Part { .. } = operation.what {
-            return self.part_over(state, operation);
+        if let What::Fragment { .. } = operation.what {
+            return self.fragment_over(state, operation);
         }
         if operation.error.is_some() {
             Self::refund(state, &operation);
@@ -441,7 +441,7 @@ impl Endpoint {
         loop {
             let mut state = live.state.lock();
             self.advance(live, &mut state);
-            let busy = |it: &Connection| !it.lost && (it.outstanding > 0 || !it.waiting.is_empty());
+            let busy = |it: &Connection| !it.lost && (it.outstanding > 0 || !it.backlog.is_empty());
             if !state.connections.iter().any(busy) || std::time::Instant::now() >= until {
                 return;
             }

@@ -65,7 +65,7 @@ pub(super) enum Kept {
         payload: Vec<u8>,
         connection: usize,
     },
-    Announced {
+    Rts {
         header: Header,
         key: u32,
         connection: usize,
@@ -75,12 +75,12 @@ pub(super) enum Kept {
 impl Kept {
     pub(super) fn header(&self) -> &Header {
         match self {
-            Self::Here { header, .. } | Self::Announced { header, .. } => header,
+            Self::Here { header, .. } | Self::Rts { header, .. } => header,
         }
     }
 
     pub(super) fn connection(&self) -> usize {
-        let (Self::Here { connection, .. } | Self::Announced { connection, .. }) = self;
+        let (Self::Here { connection, .. } | Self::Rts { connection, .. }) = self;
         *connection
     }
 }
@@ -290,9 +290,9 @@ impl Endpoint {
         header: Header,
         payload: &[u8],
     ) {
-        let announced = matches!(header.kind, Kind::Announced { .. });
-        let limited = self.ep_type != FI_EP_DGRAM && !announced;
-        if announced && state.connections[connection].announced >= credit::ANNOUNCED {
+        let rendezvous = matches!(header.kind, Kind::Rts { .. });
+        let limited = self.ep_type != FI_EP_DGRAM && !rendezvous;
+        if rendezvous && state.connections[connection].rendezvous >= credit::RENDEZVOUS_MAX {
             return self.exceeded(live, state, connection);
         }
         if limited && !self.admit(live, state, connection, header.len) {
@@ -307,10 +307,10 @@ impl Endpoint {
                 .receive_for(&source, header.tag, find),
         };
         match (landing, header.kind) {
-            (Some(landing), Kind::Announced { key }) => {
+            (Some(landing), Kind::Rts { key }) => {
                 state.connections[connection].kept += 1;
-                state.connections[connection].announced += 1;
-                let kept = Kept::Announced {
+                state.connections[connection].rendezvous += 1;
+                let kept = Kept::Rts {
                     header,
                     key,
                     connection,
@@ -333,13 +333,13 @@ impl Endpoint {
                     srx.forget(1);
                 }
             }
-            (None, Kind::Announced { key }) => {
+            (None, Kind::Rts { key }) => {
                 state.connections[connection].kept += 1;
-                state.connections[connection].announced += 1;
+                state.connections[connection].rendezvous += 1;
                 state.queue(header.tagged).keep(
                     source,
                     header.tag,
-                    Kept::Announced {
+                    Kept::Rts {
                         header,
                         key,
                         connection,
@@ -384,7 +384,7 @@ impl Endpoint {
                 self.place(live, state, landing, &payload);
                 self.confirm(live, state, connection, &header);
             }
-            Kept::Announced {
+            Kept::Rts {
                 header,
                 key,
                 connection,
@@ -402,8 +402,8 @@ impl Endpoint {
         connection: usize,
         header: &Header,
     ) {
-        if header.confirm || matches!(header.kind, Kind::Announced { .. }) {
-            self.done(live, state, connection, header.id, 0);
+        if header.confirm || matches!(header.kind, Kind::Rts { .. }) {
+            self.send_fin(live, state, connection, header.id, 0);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Messages out: with their payload when they are short, announced when they are long.
+//! Messages out: with their payload when they are short, by rendezvous when they are long.
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads and registers memory that the program hands over.
@@ -201,10 +201,10 @@ impl Endpoint {
                 iov_base: bytes.as_mut_ptr().cast(),
                 iov_len: len,
             }];
-            return self.announce(&mut state, &copy, &[], bytes, header, operation);
+            return self.rendezvous(&mut state, &copy, &[], bytes, header, operation);
         }
         let iov = message.iov;
-        self.announce(&mut state, iov, &sges, Box::default(), header, operation)
+        self.rendezvous(&mut state, iov, &sges, Box::default(), header, operation)
     }
 
     pub(super) fn send_with_payload(

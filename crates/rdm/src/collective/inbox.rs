@@ -1,4 +1,4 @@
-//! Parts of collective operations that came before anybody here asked for them. A peer is ahead by what it has under
+//! Fragments of collective operations that came before anybody here asked for them. A peer is ahead by what it has under
 //! way at most: nothing of it is complete there before we have taken our part. What exceeds that is refused, and what
 //! a connection has brought goes with it.
 
@@ -8,14 +8,14 @@ use crate::limits::EAGER_MAX;
 use core::net::SocketAddr;
 use std::collections::{HashMap, VecDeque};
 
-/// Parts that one connection may have here.
-const PARTS: u32 = 4096;
+/// Fragments that one connection may have here.
+const FRAGMENTS: u32 = 4096;
 /// Bytes of them.
 const BYTES: usize = RUNS_MAX * WINDOW as usize * EAGER_MAX;
 /// In place of the number of an operation: the sender is no longer with the group.
-pub const APART: u32 = u32::MAX;
+pub const LEFT: u32 = u32::MAX;
 
-/// Whose part it is, and of what.
+/// Whose fragment it is, and of what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The member that sent it.
@@ -26,9 +26,9 @@ pub struct Key {
     pub seq: u32,
 }
 
-/// A part.
+/// A fragment.
 #[derive(Debug)]
-pub struct Part {
+pub struct Fragment {
     /// The connection that it came over.
     pub connection: usize,
     /// The operation of the sender that waits for our answer.
@@ -39,7 +39,7 @@ pub struct Part {
     pub body: Body,
 }
 
-/// What a part brings.
+/// What a fragment brings.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Body {
     /// These bytes.
@@ -52,7 +52,7 @@ pub enum Body {
         len: u32,
     },
     /// None at all: the sender has left, or failed with this error.
-    Apart(u32),
+    Left(u32),
 }
 
 impl Body {
@@ -64,65 +64,65 @@ impl Body {
     }
 }
 
-/// The parts that wait.
+/// The fragments that wait.
 #[derive(Debug, Default)]
 pub struct Inbox {
-    parts: HashMap<Key, VecDeque<Part>>,
-    /// Parts and bytes by connection, also of those that have brought some before.
+    fragments: HashMap<Key, VecDeque<Fragment>>,
+    /// Fragments and bytes by connection, also of those that have brought some before.
     held: HashMap<usize, (u32, usize)>,
 }
 
 impl Inbox {
-    /// Keeps a part; `false` if its connection has more here than it may.
+    /// Keeps a fragment; `false` if its connection has more here than it may.
     #[must_use]
-    pub fn keep(&mut self, key: Key, part: Part) -> bool {
-        let (parts, bytes) = self.held.entry(part.connection).or_default();
-        if *parts >= PARTS || *bytes + part.body.kept() > BYTES {
+    pub fn keep(&mut self, key: Key, fragment: Fragment) -> bool {
+        let (fragments, bytes) = self.held.entry(fragment.connection).or_default();
+        if *fragments >= FRAGMENTS || *bytes + fragment.body.kept() > BYTES {
             return false;
         }
-        *parts += 1;
-        *bytes += part.body.kept();
-        self.parts.entry(key).or_default().push_back(part);
+        *fragments += 1;
+        *bytes += fragment.body.kept();
+        self.fragments.entry(key).or_default().push_back(fragment);
         true
     }
 
-    /// The oldest part of an operation from a member.
-    pub fn take(&mut self, key: &Key) -> Option<Part> {
-        let queue = self.parts.get_mut(key)?;
-        let part = queue.pop_front()?;
+    /// The oldest fragment of an operation from a member.
+    pub fn take(&mut self, key: &Key) -> Option<Fragment> {
+        let queue = self.fragments.get_mut(key)?;
+        let fragment = queue.pop_front()?;
         if queue.is_empty() {
-            self.parts.remove(key);
+            self.fragments.remove(key);
         }
-        self.release(&part);
-        Some(part)
+        self.release(&fragment);
+        Some(fragment)
     }
 
-    /// What the oldest part is, without taking it.
+    /// What the oldest fragment is, without taking it.
     #[must_use]
-    pub fn look(&self, key: &Key) -> Option<&Part> {
-        self.parts.get(key)?.front()
+    pub fn look(&self, key: &Key) -> Option<&Fragment> {
+        self.fragments.get(key)?.front()
     }
 
-    fn release(&mut self, part: &Part) {
-        if let Some((parts, bytes)) = self.held.get_mut(&part.connection) {
-            *parts -= 1;
-            *bytes -= part.body.kept();
+    fn release(&mut self, fragment: &Fragment) {
+        if let Some((fragments, bytes)) = self.held.get_mut(&fragment.connection) {
+            *fragments -= 1;
+            *bytes -= fragment.body.kept();
         }
     }
 
-    fn keep_only(&mut self, wanted: impl Fn(&Key, &Part) -> bool) {
+    fn keep_only(&mut self, wanted: impl Fn(&Key, &Fragment) -> bool) {
         let mut gone = Vec::new();
-        self.parts.retain(|key, queue| {
-            for part in std::mem::take(queue) {
-                match wanted(key, &part) {
-                    true => queue.push_back(part),
-                    false => gone.push(part),
+        self.fragments.retain(|key, queue| {
+            for fragment in std::mem::take(queue) {
+                match wanted(key, &fragment) {
+                    true => queue.push_back(fragment),
+                    false => gone.push(fragment),
                 }
             }
             !queue.is_empty()
         });
-        for part in gone {
-            self.release(&part);
+        for fragment in gone {
+            self.release(&fragment);
         }
     }
 
@@ -130,7 +130,7 @@ impl Inbox {
     pub fn forget_connection(&mut self, connection: usize) -> bool {
         let used = self.held.remove(&connection).is_some();
         if used {
-            self.keep_only(|_, part| part.connection != connection);
+            self.keep_only(|_, fragment| fragment.connection != connection);
         }
         used
     }
@@ -156,8 +156,8 @@ mod tests {
         }
     }
 
-    fn part(connection: usize, id: u64, len: usize) -> Part {
-        Part {
+    fn fragment(connection: usize, id: u64, len: usize) -> Fragment {
+        Fragment {
             connection,
             id,
             signature: 0,
@@ -169,36 +169,39 @@ mod tests {
     fn parts_are_found_by_sender_and_operation_in_order() {
         let mut inbox = Inbox::default();
         for (port, seq, id) in [(1, 1, 10), (1, 2, 11), (2, 1, 12), (1, 1, 13)] {
-            assert!(inbox.keep(key(port, seq), part(0, id, 8)));
+            assert!(inbox.keep(key(port, seq), fragment(0, id, 8)));
         }
-        assert_eq!(inbox.look(&key(1, 1)).map(|part| part.id), Some(10));
-        assert_eq!(inbox.take(&key(1, 1)).map(|part| part.id), Some(10));
-        assert_eq!(inbox.take(&key(1, 1)).map(|part| part.id), Some(13));
+        assert_eq!(inbox.look(&key(1, 1)).map(|fragment| fragment.id), Some(10));
+        assert_eq!(inbox.take(&key(1, 1)).map(|fragment| fragment.id), Some(10));
+        assert_eq!(inbox.take(&key(1, 1)).map(|fragment| fragment.id), Some(13));
         assert!(inbox.take(&key(1, 1)).is_none());
-        assert_eq!(inbox.take(&key(2, 1)).map(|part| part.id), Some(12));
+        assert_eq!(inbox.take(&key(2, 1)).map(|fragment| fragment.id), Some(12));
     }
 
     #[test]
     fn a_connection_has_its_limits_and_leaves_nothing() {
         let mut inbox = Inbox::default();
         let mut seq = 0;
-        while inbox.keep(key(1, seq), part(0, 0, 8192)) {
+        while inbox.keep(key(1, seq), fragment(0, 0, 8192)) {
             seq += 1;
             assert!((seq as usize) * 8192 <= BYTES);
         }
         assert_eq!(seq as usize, BYTES / 8192);
-        assert!(inbox.keep(key(2, 0), part(1, 0, 8192)), "another may");
+        assert!(inbox.keep(key(2, 0), fragment(1, 0, 8192)), "another may");
         assert!(inbox.take(&key(1, 0)).is_some());
-        assert!(inbox.keep(key(1, seq), part(0, 0, 8192)), "there is room");
+        assert!(
+            inbox.keep(key(1, seq), fragment(0, 0, 8192)),
+            "there is room"
+        );
         assert!(inbox.forget_connection(0) && !inbox.forget_connection(0));
-        assert_eq!((inbox.parts.len(), inbox.held.len()), (1, 1));
+        assert_eq!((inbox.fragments.len(), inbox.held.len()), (1, 1));
         inbox.forget_group(key(2, 0).group);
-        assert!(inbox.parts.is_empty());
+        assert!(inbox.fragments.is_empty());
         // Nothing of it is left, and still it was used.
         assert!(inbox.forget_connection(1) && inbox.held.is_empty());
-        for seq in 0..PARTS {
-            assert!(inbox.keep(key(1, seq), part(0, 0, 0)));
+        for seq in 0..FRAGMENTS {
+            assert!(inbox.keep(key(1, seq), fragment(0, 0, 0)));
         }
-        assert!(!inbox.keep(key(1, PARTS), part(0, 0, 0)));
+        assert!(!inbox.keep(key(1, FRAGMENTS), fragment(0, 0, 0)));
     }
 }

@@ -49,10 +49,7 @@ mod tests {
             FI_INT128,
             FI_UINT128,
         ];
-        assert_eq!(
-            types.map(data_type),
-            DataType::ALL.map(Some)
-        );
+        assert_eq!(types.map(data_type), DataType::ALL.map(Some));
         let operations = [
             FI_MIN,
             FI_MAX,

@@ -9,7 +9,7 @@ use crate::av::set::{AvSetObject, new_address};
 use crate::ep::object::EpObject;
 use crate::nosys;
 use crate::object::{find, handle_of, input, object, place, remove, status};
-use rkey_rdm::collective::inbox::{APART, Body, Key};
+use rkey_rdm::collective::inbox::{Body, Key, LEFT};
 use rkey_rdm::collective::kind::Kind;
 use rkey_rdm::collective::plan::Plan;
 use rkey_rdm::header::Kind as HeaderKind;
@@ -66,11 +66,11 @@ impl Group {
 }
 
 /// What a member is told of another that has left (no error), or of a failure.
-fn apart(name: Name, error: Option<FiError>) -> Header {
+fn leave(name: Name, error: Option<FiError>) -> Header {
     Header {
         tag: name.members,
         data: u64::from(name.instance) << 32 | error.map_or(0, |error| error.0 as u64),
-        ..Header::new(HeaderKind::Apart)
+        ..Header::new(HeaderKind::Leave)
     }
 }
 
@@ -232,10 +232,10 @@ impl Endpoint {
             let key = Key {
                 from: member.address,
                 group: name,
-                seq: APART,
+                seq: LEFT,
             };
-            while let Some(part) = it.inbox.take(&key) {
-                if let Body::Apart(error) = part.body {
+            while let Some(fragment) = it.inbox.take(&key) {
+                if let Body::Left(error) = fragment.body {
                     member.left = true;
                     early = early.or(progress::reported(error.into()));
                 }
@@ -347,7 +347,7 @@ impl Endpoint {
                     continue;
                 };
                 if let connection::Way::Open(connection) = state.peers[peer].way {
-                    self.say(state, connection, &apart(group.name, None), &[]);
+                    self.say(state, connection, &leave(group.name, None), &[]);
                 }
             }
         }
@@ -370,14 +370,14 @@ impl Endpoint {
             "a collective group of {} ends: {error:?}",
             group.members.len()
         );
-        let header = apart(group.name, Some(error));
+        let header = leave(group.name, Some(error));
         let others = group.others();
         it.telling
             .extend(others.map(|(_, member)| (member.address, header)));
     }
 
     /// A member has left a group, or failed in it.
-    pub(super) fn heard_apart(
+    pub(super) fn heard_leave(
         &self,
         live: &Live,
         state: &mut State,
@@ -385,7 +385,7 @@ impl Endpoint {
         header: &Header,
     ) {
         let from = state.connections[connection].peer;
-        let (name, error) = parts::named(header);
+        let (name, error) = fragments::named(header);
         let it = state.collective.get_or_insert_default();
         let was = it.was(name);
         match it.named(name) {
@@ -400,26 +400,26 @@ impl Endpoint {
                 }
             }
             None if was => {}
-            None => self.keep_part(
+            None => self.keep_fragment(
                 live,
                 state,
                 Key {
                     from,
                     group: name,
-                    seq: APART,
+                    seq: LEFT,
                 },
-                inbox::Part {
+                inbox::Fragment {
                     connection,
                     id: 0,
                     signature: 0,
-                    body: Body::Apart(error),
+                    body: Body::Left(error),
                 },
             ),
         }
     }
 
-    /// Answers a part of a group that is over.
-    pub(super) fn refuse_part(
+    /// Answers a fragment of a group that is over.
+    pub(super) fn refuse_fragment(
         &self,
         state: &mut State,
         connection: usize,
@@ -427,7 +427,7 @@ impl Endpoint {
         error: FiError,
     ) {
         if !state.connections[connection].lost {
-            self.say(state, connection, &apart(name, Some(error)), &[]);
+            self.say(state, connection, &leave(name, Some(error)), &[]);
         }
     }
 }

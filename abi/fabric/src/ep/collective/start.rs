@@ -231,7 +231,7 @@ impl Endpoint {
         }
         run.seq = group.next;
         group.next = match run.seq + 1 {
-            inbox::APART => 1,
+            inbox::LEFT => 1,
             next => next,
         };
         it.started += 1;

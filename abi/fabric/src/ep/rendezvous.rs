@@ -1,9 +1,10 @@
-//! Long messages: what the receiver is told instead of the payload, and the memory that it may read meanwhile.
+//! Long messages, by rendezvous: the RTS that goes to the receiver instead of the payload, and the memory that it may
+//! read until its FIN comes.
 
 #![allow(unsafe_code)]
 // UNSAFETY: registers memory that the program hands over.
 
-use super::operation::{Announcement, Hold, Operation};
+use super::operation::{Exposed, Hold, Operation};
 use super::send::SEND;
 use super::*;
 use libc::iovec;
@@ -16,7 +17,7 @@ use smallvec::SmallVec;
 impl Endpoint {
     /// Tells the peer where it can read the payload, the bytes of `iov`, of which `sges` says in which regions of the
     /// program's they lie. The key is good until the peer has it, or one of these regions is closed.
-    pub(super) fn announce(
+    pub(super) fn rendezvous(
         &self,
         state: &mut State,
         iov: &[iovec],
@@ -34,8 +35,8 @@ impl Endpoint {
         operation.left += 1;
         operation.answered = true;
         if ranges.is_empty() {
-            header.kind = header.kind.announced(0);
-            return self.post_announced(state, header, operation);
+            header.kind = header.kind.rendezvous(0);
+            return self.post_rts(state, header, operation);
         }
         let spec = RegionSpec {
             addressing: Addressing::Zero,
@@ -50,17 +51,17 @@ impl Endpoint {
             .copied()
             .filter(|sge| sge.key != everything)
             .collect();
-        let announcement = Announcement {
+        let exposed = Exposed {
             region,
             owners: named.iter().map(|sge| sge.key).collect(),
             _copy: copy,
         };
-        for &owner in &announcement.owners {
+        for &owner in &exposed.owners {
             self.domain.announced.add(owner, region);
         }
-        operation.hold = Hold::Announcement(Box::new(announcement));
-        header.kind = header.kind.announced(region.key.0);
-        self.post_announced(state, header, operation)?;
+        operation.hold = Hold::Exposed(Box::new(exposed));
+        header.kind = header.kind.rendezvous(region.key.0);
+        self.post_rts(state, header, operation)?;
         if !named.iter().all(|sge| self.may_send(sge)) {
             // The peer will not find the key, and answers that.
             let _ = self.domain.device.close_region(region);
@@ -78,12 +79,7 @@ impl Endpoint {
             .is_ok()
     }
 
-    fn post_announced(
-        &self,
-        state: &mut State,
-        mut header: Header,
-        operation: Operation,
-    ) -> Result<()> {
+    fn post_rts(&self, state: &mut State, mut header: Header, operation: Operation) -> Result<()> {
         let connection = operation.connection;
         let id = self.begin(state, operation);
         header.id = id;
@@ -93,23 +89,23 @@ impl Endpoint {
         self.post(state, connection, SEND, &[], Some(&head[..len]), none, id)
             .inspect_err(|_| {
                 if let Some(operation) = state.forget(id)
-                    && let Hold::Announcement(announcement) = &operation.hold
+                    && let Hold::Exposed(exposed) = &operation.hold
                 {
-                    self.withdraw(announcement);
+                    self.withdraw(exposed);
                 }
             })
     }
 
     /// Ends a key that no peer uses, or waits until none does.
-    pub(super) fn withdraw(&self, announcement: &Announcement) {
-        self.forget_announced(announcement);
-        let _ = self.domain.device.close_region(announcement.region);
+    pub(super) fn withdraw(&self, exposed: &Exposed) {
+        self.forget_exposed(exposed);
+        let _ = self.domain.device.close_region(exposed.region);
     }
 
     /// The key has ended.
-    pub(super) fn forget_announced(&self, announcement: &Announcement) {
-        for &owner in &announcement.owners {
-            self.domain.announced.remove(owner, announcement.region);
+    pub(super) fn forget_exposed(&self, exposed: &Exposed) {
+        for &owner in &exposed.owners {
+            self.domain.announced.remove(owner, exposed.region);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Parts of collective operations, out and in.
+//! Fragments of collective operations, out and in.
 
 #![allow(unsafe_code)]
 // UNSAFETY: names memory of our own to the device.
@@ -11,7 +11,7 @@ use crate::ep::operation::{Hold, What};
 use libc::iovec;
 use rkey_device::core::{Key as DeviceKey, WireKey};
 use rkey_device::engine::{SendFlags, Target, Work};
-use rkey_rdm::collective::inbox::{Body, Key, Part};
+use rkey_rdm::collective::inbox::{Body, Fragment, Key};
 use rkey_rdm::collective::plan::{Receive, Send};
 use rkey_rdm::header::Kind as HeaderKind;
 
@@ -24,12 +24,12 @@ pub(super) fn named(header: &Header) -> (Name, u32) {
     (name, header.data as u32)
 }
 
-/// An operation of ours that carries a part.
+/// An operation of ours that carries a fragment.
 fn carrying(run: u64, connection: usize, taken: Option<u64>, hold: Hold) -> Operation {
     Operation {
         left: 1,
         error: None,
-        what: What::Part { run, taken },
+        what: What::Fragment { run, taken },
         entry: Entry::default(),
         report: false,
         counts: None,
@@ -41,7 +41,7 @@ fn carrying(run: u64, connection: usize, taken: Option<u64>, hold: Hold) -> Oper
 }
 
 impl Endpoint {
-    /// The address of a member that parts can be sent to and waited for.
+    /// The address of a member that fragments can be sent to and waited for.
     fn member(state: &mut State, group: u64, rank: usize) -> Result<SocketAddr> {
         let it = state.collective.as_mut();
         let group = it.and_then(|it| it.group(group)).ok_or(FiError::SHUTDOWN)?;
@@ -63,8 +63,8 @@ impl Endpoint {
         }
     }
 
-    /// Sends a part to a member.
-    pub(super) fn send_part(
+    /// Sends a fragment to a member.
+    pub(super) fn send_fragment(
         &self,
         live: &Live,
         state: &mut State,
@@ -90,7 +90,7 @@ impl Endpoint {
             tag: name.members,
             data: u64::from(name.instance) << 32 | u64::from(run.seq),
             len: bytes.len() as u32,
-            ..Header::new(HeaderKind::Part {
+            ..Header::new(HeaderKind::Fragment {
                 signature: run.signature,
             })
         };
@@ -108,11 +108,11 @@ impl Endpoint {
         let mut copy = zeroed(bytes.len())?.into_boxed_slice();
         copy.copy_from_slice(bytes);
         let iov = piece(&copy);
-        self.announce(state, &iov, &[], copy, header, operation)
+        self.rendezvous(state, &iov, &[], copy, header, operation)
     }
 
-    /// Looks for the part that a run waits for: its bytes, if they are here.
-    pub(super) fn take_part(
+    /// Looks for the fragment that a run waits for: its bytes, if they are here.
+    pub(super) fn take_fragment(
         &self,
         live: &Live,
         state: &mut State,
@@ -134,7 +134,7 @@ impl Endpoint {
             group: group.name,
             seq: run.seq,
         };
-        let Some(part) = it.inbox.look(&key) else {
+        let Some(fragment) = it.inbox.look(&key) else {
             let address = Self::member(state, run.group, receive.from)?;
             return match self.way_to(live, state, address) {
                 Ok(_) | Err(FiError::AGAIN | FiError::TIMEDOUT) => Ok(None),
@@ -142,20 +142,20 @@ impl Endpoint {
             };
         };
         let wanted = run.bytes(&receive.blocks).len();
-        let len = match &part.body {
+        let len = match &fragment.body {
             Body::Here(bytes) => bytes.len(),
             Body::There { len, .. } => *len as usize,
-            Body::Apart(_) => 0,
+            Body::Left(_) => 0,
         };
-        if part.signature != run.signature || len != wanted {
+        if fragment.signature != run.signature || len != wanted {
             tracing::warn!(
                 "member {} of a collective group called another operation, or with other arguments",
                 receive.from
             );
             return Err(FiError::INVAL);
         }
-        let connection = part.connection;
-        let there = matches!(part.body, Body::There { .. });
+        let connection = fragment.connection;
+        let there = matches!(fragment.body, Body::There { .. });
         if there
             && (state.operations.len() >= OPERATIONS_MAX
                 || Self::check_room(state, connection, 1).is_err())
@@ -163,30 +163,30 @@ impl Endpoint {
             return Ok(None);
         }
         let it = state.collective.as_mut();
-        let Some(part) = it.and_then(|it| it.inbox.take(&key)) else {
+        let Some(fragment) = it.and_then(|it| it.inbox.take(&key)) else {
             return Ok(None);
         };
-        match part.body {
+        match fragment.body {
             Body::Here(bytes) => {
-                self.answer_part(state, connection, part.id);
+                self.answer_fragment(state, connection, fragment.id);
                 Ok(Some(bytes.into_boxed_slice()))
             }
             Body::There { key, .. } => {
-                self.fetch_part(state, run, connection, part.id, key, wanted)?;
+                self.fetch_fragment(state, run, connection, fragment.id, key, wanted)?;
                 run.fetching = true;
                 Ok(None)
             }
-            Body::Apart(_) => Ok(None),
+            Body::Left(_) => Ok(None),
         }
     }
 
-    /// Starts to read a part from its sender's memory.
-    fn fetch_part(
+    /// Starts to read a fragment from its sender's memory.
+    fn fetch_fragment(
         &self,
         state: &mut State,
         run: &Run,
         connection: usize,
-        part: u64,
+        fragment: u64,
         key: u32,
         len: usize,
     ) -> Result<()> {
@@ -196,7 +196,7 @@ impl Endpoint {
             len: len as u32,
             key: self.group.everything(),
         };
-        let operation = carrying(run.number, connection, Some(part), Hold::Bytes(bytes));
+        let operation = carrying(run.number, connection, Some(fragment), Hold::Bytes(bytes));
         let id = self.begin(state, operation);
         let key = WireKey::Device(DeviceKey(key));
         let read = Work::Read {
@@ -214,25 +214,25 @@ impl Endpoint {
         .inspect_err(|_| drop(state.forget(id)))
     }
 
-    /// Tells a member that we have its part.
-    fn answer_part(&self, state: &mut State, connection: usize, id: u64) {
+    /// Tells a member that we have its fragment.
+    fn answer_fragment(&self, state: &mut State, connection: usize, id: u64) {
         if !state.connections[connection].lost {
             let done = Header {
                 id,
-                ..Header::new(HeaderKind::Done)
+                ..Header::new(HeaderKind::Fin)
             };
             self.say(state, connection, &done, &[]);
         }
     }
 
-    /// A part of ours has been answered, or one of a peer is read.
+    /// A fragment of ours has been answered, or one of a peer is read.
     #[cold]
-    pub(in crate::ep) fn part_over(&self, state: &mut State, operation: Operation) {
-        let What::Part { run, taken } = operation.what else {
+    pub(in crate::ep) fn fragment_over(&self, state: &mut State, operation: Operation) {
+        let What::Fragment { run, taken } = operation.what else {
             return;
         };
         if let Some(id) = taken {
-            self.answer_part(state, operation.connection, id);
+            self.answer_fragment(state, operation.connection, id);
         }
         let fetched = match operation.hold {
             Hold::Bytes(bytes) if taken.is_some() => Some(bytes),
@@ -247,9 +247,9 @@ impl Endpoint {
         }
     }
 
-    /// A part has come.
+    /// A fragment has come.
     #[cold]
-    pub(in crate::ep) fn part_arrived(
+    pub(in crate::ep) fn fragment_arrived(
         &self,
         live: &Live,
         state: &mut State,
@@ -266,12 +266,12 @@ impl Endpoint {
         }
         let from = state.connections[connection].peer;
         let (signature, body) = match header.kind {
-            HeaderKind::Part { signature } => (signature, Body::Here(payload.to_vec())),
-            HeaderKind::AnnouncedPart { signature, key } => {
+            HeaderKind::Fragment { signature } => (signature, Body::Here(payload.to_vec())),
+            HeaderKind::FragmentRts { signature, key } => {
                 let len = header.len;
                 (signature, Body::There { key, len })
             }
-            _ => return self.heard_apart(live, state, connection, header),
+            _ => return self.heard_leave(live, state, connection, header),
         };
         let (name, seq) = named(header);
         let it = state.collective.get_or_insert_default();
@@ -283,11 +283,11 @@ impl Endpoint {
                     return self.cut_off(live, state, connection, why);
                 }
                 (Some(_), Some(error)) => {
-                    return self.refuse_part(state, connection, name, error);
+                    return self.refuse_fragment(state, connection, name, error);
                 }
                 (Some(_), None) => {}
             },
-            None if was => return self.refuse_part(state, connection, name, FiError::SHUTDOWN),
+            None if was => return self.refuse_fragment(state, connection, name, FiError::SHUTDOWN),
             None => {}
         }
         let key = Key {
@@ -295,26 +295,32 @@ impl Endpoint {
             group: name,
             seq,
         };
-        let part = Part {
+        let fragment = Fragment {
             connection,
             id: header.id,
             signature,
             body,
         };
-        self.keep_part(live, state, key, part);
+        self.keep_fragment(live, state, key, fragment);
     }
 
-    /// Keeps a part until somebody asks for it.
-    pub(super) fn keep_part(&self, live: &Live, state: &mut State, key: Key, part: Part) {
-        let connection = part.connection;
+    /// Keeps a fragment until somebody asks for it.
+    pub(super) fn keep_fragment(
+        &self,
+        live: &Live,
+        state: &mut State,
+        key: Key,
+        fragment: Fragment,
+    ) {
+        let connection = fragment.connection;
         let it = state.collective.get_or_insert_default();
-        if !it.inbox.keep(key, part) {
+        if !it.inbox.keep(key, fragment) {
             self.exceeded(live, state, connection);
         }
     }
 
-    /// Tells members what they are to be told, as far as there is a way. Who waits for a part of ours has connected to
-    /// us; the others get to know it as the answer to their parts.
+    /// Tells members what they are to be told, as far as there is a way. Who waits for a fragment of ours has connected to
+    /// us; the others get to know it as the answer to their fragments.
     pub(super) fn tell_members(&self, state: &mut State) {
         let telling = match &mut state.collective {
             Some(it) if !it.telling.is_empty() => std::mem::take(&mut it.telling),

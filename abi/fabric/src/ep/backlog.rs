@@ -6,22 +6,22 @@ use super::*;
 impl Endpoint {
     /// Sees to it that what waits on connections is posted.
     #[cold]
-    pub(super) fn see_to_waiting(&self, state: &mut State) {
+    pub(super) fn watch_backlog(&self, state: &mut State) {
         let Some(live) = self.live.get() else { return };
-        if std::mem::replace(&mut state.seen_to, true) {
+        if std::mem::replace(&mut state.backlog_watched, true) {
             return;
         }
         let this = live.this.clone();
-        let look = move || this.upgrade().is_some_and(|ep| ep.look_at_waiting());
+        let look = move || this.upgrade().is_some_and(|ep| ep.post_backlog());
         if let Err(error) = self.domain.fabric.cm.look_until(Box::new(look)) {
             // It is left to the program.
             tracing::debug!("answers wait until the program looks: {error:?}");
-            state.seen_to = false;
+            state.backlog_watched = false;
         }
     }
 
     /// Posts what there is room for now; whether something still waits.
-    fn look_at_waiting(&self) -> bool {
+    fn post_backlog(&self) -> bool {
         let Some(live) = self.live.get() else {
             return false;
         };
@@ -33,8 +33,8 @@ impl Endpoint {
         if !self.closing.load(Ordering::Acquire) {
             self.advance(live, &mut state);
             let mut connections = state.connections.iter();
-            state.seen_to = connections.any(|it| !it.waiting.is_empty());
+            state.backlog_watched = connections.any(|it| !it.backlog.is_empty());
         }
-        state.seen_to && !self.closing.load(Ordering::Acquire)
+        state.backlog_watched && !self.closing.load(Ordering::Acquire)
     }
 }
