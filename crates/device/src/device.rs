@@ -19,7 +19,7 @@ use crate::error::DeviceError;
 use crate::event::AsyncEvent;
 use crate::objects::channel::EventQueue;
 use crate::peers::names::Scope;
-use crate::peers::qp_numbers::Blocks;
+use crate::peers::qp_numbers::QpNumbers;
 use crate::progress::ProgressState;
 use crate::progress::engine_thread::EngineThread;
 use crate::shared::{CountListener, Counter, Shared};
@@ -81,7 +81,7 @@ impl Device {
             engine,
             process_memory(),
             ProgressState::new()?,
-            Blocks::new(scope),
+            QpNumbers::new(scope),
             fork,
         )?);
         let loopback = AnyLink::Loopback(Box::new(Loopback::new(node)));

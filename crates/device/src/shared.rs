@@ -24,12 +24,12 @@ use crate::objects::cq::CqNotify;
 use crate::peers::identity::Identities;
 use crate::peers::names::Scope;
 use crate::peers::process::DepartedPeers;
-use crate::peers::qp_numbers::Blocks;
-use crate::peers::unresponsive::SilentPeer;
+use crate::peers::qp_numbers::QpNumbers;
+use crate::peers::unresponsive::UnresponsivePeer;
 use crate::progress::ProgressState;
 use crate::progress::reactor::{Reactor, Token};
 use crate::reclaim::lease::Leases;
-use crate::reclaim::remote_copies::Reaches;
+use crate::reclaim::remote_copies::RemoteCopies;
 
 /// The engine as this crate uses it.
 pub(crate) type DeviceEngine = Engine<AnyLink, ProcessMemory>;
@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     pub(crate) exposure: Arc<Exposure>,
     pub(crate) memory: ProcessMemory,
     pub(crate) progress: ProgressState,
-    pub(crate) blocks: Blocks,
+    pub(crate) qp_numbers: QpNumbers,
     pub(crate) reactor: Reactor,
     /// The link to ourselves.
     pub(crate) loopback: OnceLock<LinkId>,
@@ -57,7 +57,7 @@ pub(crate) struct Shared {
     /// Queue pairs that send to groups whose devices are to be found, for the engine thread.
     pub(crate) wanted_groups: Mutex<Vec<(QpId, Group)>>,
     /// Queue pairs whose peers do nothing, for the engine thread to judge.
-    pub(crate) silent: Mutex<Vec<SilentPeer>>,
+    pub(crate) silent: Mutex<Vec<UnresponsivePeer>>,
     pub(crate) adverts: Adverts,
     /// Links that broke, to be taken apart by the engine thread.
     pub(crate) lost: Mutex<Vec<LinkId>>,
@@ -77,7 +77,7 @@ pub(crate) struct Shared {
     pub(crate) departed: DepartedPeers,
     pub(crate) identities: Identities,
     /// Peers that reach into our memory by themselves.
-    pub(crate) reaches: Reaches,
+    pub(crate) remote_copies: RemoteCopies,
     /// Channels, to be woken when the device fails.
     pub(crate) channels: Mutex<Vec<Weak<EventQueue<CqId>>>>,
     /// Sockets that the program listens at, to be shut when the device fails.
@@ -137,7 +137,7 @@ impl Shared {
         engine: DeviceEngine,
         memory: ProcessMemory,
         progress: ProgressState,
-        blocks: Blocks,
+        qp_numbers: QpNumbers,
         fork: ForkMark,
     ) -> Result<Self, DeviceError> {
         let denials = DenialLog::new(config.report.as_deref());
@@ -151,7 +151,7 @@ impl Shared {
             engine: SpinLock::new(engine),
             memory,
             progress,
-            blocks,
+            qp_numbers,
             reactor: Reactor::new()?,
             loopback: OnceLock::new(),
             wanted: Mutex::new(Vec::new()),
@@ -168,7 +168,7 @@ impl Shared {
             leases: Leases::default(),
             departed: DepartedPeers::default(),
             identities: Identities::default(),
-            reaches: Reaches::default(),
+            remote_copies: RemoteCopies::default(),
             channels: Mutex::new(Vec::new()),
             listeners: Mutex::new(Vec::new()),
             counters: Mutex::new(HashMap::new()),
@@ -276,7 +276,7 @@ impl Shared {
     /// # Errors
     /// No further block of numbers can be claimed.
     pub(crate) fn new_qpn(&self) -> Result<u32, DeviceError> {
-        self.blocks
+        self.qp_numbers
             .allocate(|block, fd| self.reactor.add(fd, Token::block(block)))
     }
 

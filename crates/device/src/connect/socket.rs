@@ -74,7 +74,7 @@ pub(super) struct Reached {
     pub(super) since: Instant,
 }
 
-/// Reaches whoever listens at an address, trying until the deadline.
+/// RemoteCopies whoever listens at an address, trying until the deadline.
 pub(super) fn dial(
     scope: Scope,
     address: SocketAddr,

@@ -350,7 +350,7 @@ fn inspect(shared: &Shared) -> Inspection {
         pid: shared.node.pid,
         uid: rustix::process::geteuid().as_raw(),
         command: command(),
-        blocks: shared.blocks.numbers(),
+        blocks: shared.qp_numbers.numbers(),
         driver: shared.progress.mode().to_string(),
         protection,
         regions,

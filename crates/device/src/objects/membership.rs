@@ -28,7 +28,12 @@ impl Adverts {
             *members += 1;
             return Ok(());
         }
-        let block = shared.blocks.numbers().first().copied().unwrap_or_default();
+        let block = shared
+            .qp_numbers
+            .numbers()
+            .first()
+            .copied()
+            .unwrap_or_default();
         let name = names::group_name(shared.scope, group, block);
         let socket = rustix::net::socket_with(
             AddressFamily::UNIX,

@@ -183,7 +183,7 @@ impl Device {
                 })))
             }
             Err(error) => {
-                self.shared().blocks.free(qpn);
+                self.shared().qp_numbers.free(qpn);
                 Err(self.limit_of(error, "queue pairs", "RKEY_MAX_QPS"))
             }
         }
@@ -422,6 +422,6 @@ impl Drop for QpInner {
             tracing::debug!(%error, "destroying a queue pair");
         }
         shared.forget_memberships(&self.membership.lock());
-        shared.blocks.free(self.qpn);
+        shared.qp_numbers.free(self.qpn);
     }
 }

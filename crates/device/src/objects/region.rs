@@ -6,8 +6,8 @@ use rkey_core::{Change, Changing, Closing, MemoryKind, Region, RegionSpec};
 
 use crate::device::Device;
 use crate::error::DeviceError;
-use crate::progress::Naps;
-use crate::reclaim::remote_copies::Scope;
+use crate::progress::Backoff;
+use crate::reclaim::remote_copies::CopyScope;
 use crate::shared::Shared;
 
 /// Looks at a region that is not drained before the first pause.
@@ -115,7 +115,7 @@ impl Device {
         let shared = self.shared();
         if !self.is_forked() && !shared.has_failed() {
             let referenced = shared.engine.lock().references(region.local_key);
-            if referenced || !shared.has_no_strays(Scope::Region(region.local_key)) {
+            if referenced || !shared.has_no_lost_peers(CopyScope::Region(region.local_key)) {
                 return Ok(false);
             }
         }
@@ -157,8 +157,8 @@ impl Device {
         // The engine uses what it has looked up only under its lock: once we have passed it, the engine
         // knows that the region is closed.
         shared.engine.pass();
-        if leasable || !shared.reaches.are_over(&shared.exposure) || shared.has_failed() {
-            wait_for_reaches(shared, region, leasable);
+        if leasable || !shared.remote_copies.are_over(&shared.exposure) || shared.has_failed() {
+            wait_for_remote_access(shared, region, leasable);
         }
         match finish(pending) {
             Ok(done) => done,
@@ -169,11 +169,11 @@ impl Device {
 
 /// Waits for peers that have a lease of the memory, or that may reach into it by themselves.
 #[cold]
-fn wait_for_reaches(shared: &Shared, region: Region, leasable: bool) {
-    let (referenced, strays) = {
+fn wait_for_remote_access(shared: &Shared, region: Region, leasable: bool) {
+    let (referenced, lost_peers) = {
         let engine = shared.engine.lock();
-        let strays = shared.reaches.has_strays(&engine);
-        (engine.references(region.local_key), strays)
+        let lost_peers = shared.remote_copies.has_lost_peers(&engine);
+        (engine.references(region.local_key), lost_peers)
     };
     if leasable {
         shared.revoke_leases(region.id);
@@ -181,8 +181,8 @@ fn wait_for_reaches(shared: &Shared, region: Region, leasable: bool) {
     if referenced {
         wait_for_peers(shared, region);
     }
-    if referenced || strays || shared.has_failed() {
-        shared.wait_for_strays(Scope::Region(region.local_key));
+    if referenced || lost_peers || shared.has_failed() {
+        shared.wait_for_lost_peers(CopyScope::Region(region.local_key));
     }
 }
 
@@ -191,13 +191,13 @@ fn wait_for_reaches(shared: &Shared, region: Region, leasable: bool) {
 #[cold]
 fn wait_for_peers(shared: &Shared, region: Region) {
     let started = Instant::now();
-    let mut naps = Naps::new();
+    let mut backoff = Backoff::new();
     while !shared.has_failed() && shared.engine.lock().references(region.local_key) {
         if started.elapsed() > STUCK {
             shared.cut_off(region.local_key);
         }
         shared.drive_now();
-        naps.take();
+        backoff.sleep();
     }
 }
 
@@ -213,12 +213,12 @@ fn wait_until_drained<P, R>(mut pending: P, finish: impl Fn(P) -> Result<R, P>) 
         }
         rkey_base::hint::pause();
     }
-    let mut naps = Naps::new();
+    let mut backoff = Backoff::new();
     loop {
         match finish(pending) {
             Ok(done) => return done,
             Err(still) => pending = still,
         }
-        naps.take();
+        backoff.sleep();
     }
 }

@@ -15,7 +15,7 @@ use rkey_engine::{LinkId, QpId, QpState};
 use rkey_link::shm::{Connector, HandshakeError, LocalNode, ShmLink, Step};
 use rkey_link::{Link, NodeId};
 
-use crate::peers::link_manager::Control;
+use crate::peers::link_manager::LinkManager;
 use crate::peers::multicast::{Search, Silent};
 use crate::peers::names::{self, Scope};
 use crate::peers::unresponsive;
@@ -49,7 +49,7 @@ pub(crate) struct Discovery {
 
 /// The search for the owner of one block.
 struct Attempt {
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingQp>,
     state: State,
     pause: Duration,
     /// Somebody has the block, as far as we know.
@@ -58,8 +58,9 @@ struct Attempt {
     told: bool,
 }
 
+/// A queue pair that needs a link to the device of its peer.
 #[derive(Clone, Copy)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingQp {
     pub(crate) qp: QpId,
     pub(crate) peer: u32,
     pub(crate) since: Instant,
@@ -96,9 +97,9 @@ impl Discovery {
     }
 
     /// The link to the owner of a block, if there is one.
-    pub(crate) fn link_of(&self, control: &Control, block: u16) -> Option<LinkId> {
+    pub(crate) fn link_of(&self, link_manager: &LinkManager, block: u16) -> Option<LinkId> {
         let link = self.blocks.get(&block).copied();
-        link.filter(|&link| control.has(link))
+        link.filter(|&link| link_manager.has(link))
     }
 
     /// The process that has a block and has been asked for a link, as far as we see it.
@@ -115,14 +116,19 @@ impl Discovery {
     }
 
     /// Takes new wishes and goes on with old ones. Says whether a search has ended, one way or the other.
-    pub(crate) fn tidy(&mut self, shared: &Shared, control: &mut Control, now: Instant) -> bool {
+    pub(crate) fn tidy(
+        &mut self,
+        shared: &Shared,
+        link_manager: &mut LinkManager,
+        now: Instant,
+    ) -> bool {
         let mut connected = false;
         let wanted = std::mem::take(&mut *shared.wanted.lock());
         for (qp, peer) in wanted {
             connected |= self.want(
                 shared,
-                control,
-                Waiting {
+                link_manager,
+                WaitingQp {
                     qp,
                     peer,
                     since: now,
@@ -131,7 +137,7 @@ impl Discovery {
         }
         let wanted = std::mem::take(&mut *shared.wanted_groups.lock());
         for (qp, group) in wanted {
-            self.look_for_group(shared, control, qp, group, now);
+            self.look_for_group(shared, link_manager, qp, group, now);
         }
         let due: Vec<u16> = self
             .attempts
@@ -142,15 +148,20 @@ impl Discovery {
             .map(|(&block, _)| block)
             .collect();
         for block in due {
-            connected |= self.go_on(shared, control, block, now);
+            connected |= self.go_on(shared, link_manager, block, now);
         }
-        connected | self.end_searches(shared, control, now)
+        connected | self.end_searches(shared, link_manager, now)
     }
 
-    pub(crate) fn want(&mut self, shared: &Shared, control: &Control, waiting: Waiting) -> bool {
+    pub(crate) fn want(
+        &mut self,
+        shared: &Shared,
+        link_manager: &LinkManager,
+        waiting: WaitingQp,
+    ) -> bool {
         let block = names::block_of(waiting.peer);
         if let Some(&link) = self.blocks.get(&block) {
-            if control.has(link) {
+            if link_manager.has(link) {
                 connect(shared, waiting, link);
                 return true;
             }
@@ -168,7 +179,13 @@ impl Discovery {
     }
 
     /// The time of an attempt has come: to try again, or to give up on an answer.
-    fn go_on(&mut self, shared: &Shared, control: &mut Control, block: u16, now: Instant) -> bool {
+    fn go_on(
+        &mut self,
+        shared: &Shared,
+        link_manager: &mut LinkManager,
+        block: u16,
+        now: Instant,
+    ) -> bool {
         let Some(attempt) = self.attempts.get_mut(&block) else {
             return false;
         };
@@ -193,7 +210,7 @@ impl Discovery {
         let name = names::block_name(shared.scope, block);
         match Connector::start(name.as_bytes(), &self.local, b"") {
             Ok(connector) => {
-                let token = control.new_token();
+                let token = link_manager.new_token();
                 let watched = connector.socket().map(|fd| shared.reactor.add(fd, token));
                 attempt.exists = true;
                 if matches!(watched, Some(Ok(()))) {
@@ -208,7 +225,12 @@ impl Discovery {
     }
 
     /// The socket of an attempt is readable.
-    pub(crate) fn handle(&mut self, shared: &Shared, control: &mut Control, token: Token) -> bool {
+    pub(crate) fn handle(
+        &mut self,
+        shared: &Shared,
+        link_manager: &mut LinkManager,
+        token: Token,
+    ) -> bool {
         let found =
             self.attempts
                 .iter_mut()
@@ -230,7 +252,7 @@ impl Discovery {
                 }
                 false
             }
-            Ok(Step::Done(link)) => self.reached(shared, control, block, link),
+            Ok(Step::Done(link)) => self.reached(shared, link_manager, block, link),
             Err(error) => self.failed(shared, block, &error, Instant::now()),
         }
     }
@@ -239,7 +261,7 @@ impl Discovery {
     fn reached(
         &mut self,
         shared: &Shared,
-        control: &mut Control,
+        link_manager: &mut LinkManager,
         block: u16,
         link: ShmLink,
     ) -> bool {
@@ -248,9 +270,9 @@ impl Discovery {
             return self.failed(shared, block, &error, Instant::now());
         }
         // One link for each device is enough, also if it owns several blocks.
-        let id = control
+        let id = link_manager
             .link_to(link.node())
-            .or_else(|| control.adopt(shared, link));
+            .or_else(|| link_manager.adopt(shared, link));
         let Some(attempt) = self.attempts.remove(&block) else {
             return false;
         };
@@ -338,8 +360,8 @@ fn tell_whose(scope: Scope, block: u16, looked: &mut Option<Instant>, now: Insta
 impl Attempt {
     /// Nobody has the block: the devices that had it, and told us so, are gone.
     fn give_up_known_devices(&mut self, shared: &Shared) {
-        let known = |waiting: &mut Waiting| node_of_peer(shared, waiting.qp).is_some();
-        let gone: Vec<Waiting> = self.waiting.extract_if(.., known).collect();
+        let known = |waiting: &mut WaitingQp| node_of_peer(shared, waiting.qp).is_some();
+        let gone: Vec<WaitingQp> = self.waiting.extract_if(.., known).collect();
         for waiting in gone {
             shared.peer_was_never_reached(waiting.qp, waiting.peer);
         }
@@ -352,7 +374,7 @@ impl Attempt {
 }
 
 /// Whether a queue pair is in a state to wait for its peer; if it has waited too long, it is told.
-fn still_waits(shared: &Shared, waiting: Waiting, exists: bool, now: Instant) -> bool {
+fn still_waits(shared: &Shared, waiting: WaitingQp, exists: bool, now: Instant) -> bool {
     let Some(info) = shared.command(|engine| engine.query_qp(waiting.qp)) else {
         return false;
     };
@@ -379,7 +401,7 @@ fn node_of_peer(shared: &Shared, qp: QpId) -> Option<NodeId> {
 }
 
 /// Tells the engine the link of a queue pair. One that is gone in the meantime does not mind.
-fn connect(shared: &Shared, waiting: Waiting, link: LinkId) {
+fn connect(shared: &Shared, waiting: WaitingQp, link: LinkId) {
     let known = node_of_peer(shared, waiting.qp);
     let is_other = shared.command(|engine| {
         let Some(qp) = engine.query_qp(waiting.qp) else {

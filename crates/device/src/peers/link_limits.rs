@@ -22,9 +22,9 @@ static FILES: AtomicUsize = AtomicUsize::new(0);
 
 /// The descriptors of one link, counted while it lives.
 #[derive(Debug)]
-pub(crate) struct Files(usize);
+pub(crate) struct LinkFiles(usize);
 
-impl Files {
+impl LinkFiles {
     pub(crate) fn of_link(requester: bool) -> Self {
         let files = match requester {
             true => FILES_OF_REQUESTER,
@@ -35,7 +35,7 @@ impl Files {
     }
 }
 
-impl Drop for Files {
+impl Drop for LinkFiles {
     fn drop(&mut self) {
         FILES.fetch_sub(self.0, Ordering::Relaxed);
     }
@@ -74,7 +74,7 @@ pub(crate) fn greediest(parties: impl Iterator<Item = Party> + Clone) -> Option<
 
 /// How many links there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Allowance {
+pub(crate) struct LinkLimits {
     /// Of this device in all.
     links: usize,
     /// That one process opened.
@@ -85,7 +85,7 @@ pub(crate) struct Allowance {
     files: usize,
 }
 
-impl Allowance {
+impl LinkLimits {
     /// What a configuration and the limit of descriptors give.
     pub(crate) fn now(config: &Config) -> Self {
         let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -187,18 +187,18 @@ mod tests {
     #[test]
     fn the_limit_of_descriptors_leaves_some_to_the_program() {
         let config = Config::default();
-        let usual = Allowance::of(&config, 1024);
+        let usual = LinkLimits::of(&config, 1024);
         assert_eq!((usual.per_process, usual.per_user), (96, 96));
         assert_eq!(usual.files, 1024 - 256);
-        let few = Allowance::of(&config, 64);
+        let few = LinkLimits::of(&config, 64);
         assert_eq!((few.per_process, few.per_user, few.files), (4, 4, 32));
-        let many = Allowance::of(&config, usize::MAX);
+        let many = LinkLimits::of(&config, usize::MAX);
         assert_eq!((many.per_process, many.per_user), (256, 256));
     }
 
     #[test]
     fn each_limit_names_itself() {
-        let allowance = Allowance::of(&Config::default(), 1024);
+        let allowance = LinkLimits::of(&Config::default(), 1024);
         let process = vec![who(7, true); 96];
         let refused = |who, links, opened: &[Credentials]| {
             let opened = opened.iter().copied();
@@ -208,10 +208,14 @@ mod tests {
         assert!(why.contains("RKEY_MAX_LINKS_PER_PROCESS"), "{why}");
         let others = process.iter().copied();
         assert_eq!(allowance.admit(who(8, true), 96, others), Ok(()));
-        let crowd: Vec<_> = (0..96).map(|pid| who(pid, false)).collect();
-        let why = refused(who(200, false), 96, &crowd);
+        let of_user: Vec<_> = (0..96).map(|pid| who(pid, false)).collect();
+        let why = refused(who(200, false), 96, &of_user);
         assert!(why.contains("RKEY_MAX_LINKS_PER_USER"), "{why}");
-        assert!(allowance.admit(who(8, true), 96, crowd.into_iter()).is_ok());
+        assert!(
+            allowance
+                .admit(who(8, true), 96, of_user.into_iter())
+                .is_ok()
+        );
         let why = refused(who(8, true), 4096, &[]);
         assert!(why.contains("(RKEY_MAX_LINKS of"), "{why}");
     }

@@ -16,10 +16,10 @@ use rkey_link::shm::{
 use rkey_link::{AnyLink, DownReason, Link, NodeId};
 
 use crate::inspect;
-use crate::peers::link_limits::{self, Allowance, Files, Party};
+use crate::peers::link_limits::{self, LinkFiles, LinkLimits, Party};
 use crate::peers::process::{self, Departed};
 use crate::progress::reactor::Token;
-use crate::reclaim::remote_copies::Scope;
+use crate::reclaim::remote_copies::CopyScope;
 use crate::shared::Shared;
 
 /// Clients that have not said yet what they want, and how long they may take.
@@ -38,7 +38,7 @@ const QUIET_TIME: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The sockets of the engine thread.
-pub(crate) struct Control {
+pub(crate) struct LinkManager {
     local: LocalNode,
     half_open: Vec<HalfOpen>,
     links: HashMap<LinkId, Watched>,
@@ -67,10 +67,10 @@ struct Watched {
     program: Option<String>,
     node: NodeId,
     requester: bool,
-    _files: Files,
+    _files: LinkFiles,
 }
 
-impl Control {
+impl LinkManager {
     pub(crate) fn new(local: LocalNode) -> Self {
         Self {
             local,
@@ -130,7 +130,7 @@ impl Control {
             if self.half_open.len() >= HALF_OPEN_MAX {
                 look |= self.make_room(shared);
             }
-            match shared.blocks.accept(block, &self.local) {
+            match shared.qp_numbers.accept(block, &self.local) {
                 Ok(None) => return look,
                 Ok(Some(acceptor)) => self.admit(shared, acceptor),
                 Err(HandshakeError::NotAllowed(uid)) => {
@@ -140,7 +140,7 @@ impl Control {
                     // No descriptors, most likely. Clients wait in the queue of the socket meanwhile.
                     tracing::warn!(%error, "clients have to wait");
                     shared
-                        .blocks
+                        .qp_numbers
                         .with_socket(block, |fd| shared.reactor.remove(fd));
                     let paused = self
                         .paused
@@ -227,8 +227,8 @@ impl Control {
         let who = request.credentials();
         let opened = self.links.values().filter(|link| !link.requester);
         let opened = opened.map(|link| link.who);
-        let allowance = Allowance::now(&shared.config);
-        if let Err(why) = allowance.admit(who, self.links.len(), opened) {
+        let limits = LinkLimits::now(&shared.config);
+        if let Err(why) = limits.admit(who, self.links.len(), opened) {
             self.tell_of_refusal(who, &why);
             request.refuse(&why);
             return false;
@@ -268,10 +268,10 @@ impl Control {
         let origin = shared.origin_of(link.credentials());
         let id = shared.command(|engine| {
             let id = engine.attach_from(AnyLink::Shm(Box::new(link)), origin);
-            shared.reaches.add(id, reach);
+            shared.remote_copies.add(id, reach);
             id
         });
-        shared.renew_peeks();
+        shared.rebuild_poll_set();
         let (token, process_token) = (self.new_token(), self.new_token());
         self.tokens.insert(token, id);
         let mut watched = shared.reactor.add(&*line, token);
@@ -289,7 +289,7 @@ impl Control {
                 who,
                 node,
                 requester,
-                _files: Files::of_link(requester),
+                _files: LinkFiles::of_link(requester),
             },
         );
         if let Err(error) = watched {
@@ -321,7 +321,7 @@ impl Control {
                     return true;
                 }
                 Some(Event::Malformed(malformed)) => {
-                    tracing::warn!(%malformed, "a peer talks nonsense");
+                    tracing::warn!(%malformed, "peer violated the protocol; closing the link");
                     self.lose(shared, link, DownReason::Malformed(malformed));
                     return true;
                 }
@@ -384,13 +384,13 @@ impl Control {
     }
 
     fn forget(&mut self, shared: &Shared, id: LinkId) {
-        let reaches = !shared.settle_reaches(Scope::All);
+        let reaches = !shared.settle_remote_copies(CopyScope::All);
         let leases = shared.leases.forget_link(id);
         if reaches || leases {
             let pause = RESIDUE_PAUSES.0;
             self.residue = Some((Instant::now() + pause, pause));
         }
-        shared.renew_peeks();
+        shared.rebuild_poll_set();
         if let Some(watched) = self.links.remove(&id) {
             shared.reactor.remove(&*watched.line);
             if let Some(process) = watched.process.descriptor() {
@@ -414,7 +414,7 @@ impl Control {
             self.lose(shared, id, DownReason::Closed);
         }
         if let Some((_, pause)) = self.residue.take_if(|(at, _)| *at <= now) {
-            let reaches = !shared.settle_reaches(Scope::All);
+            let reaches = !shared.settle_remote_copies(CopyScope::All);
             if shared.leases.settle() || reaches {
                 let pause = (pause * 2).min(RESIDUE_PAUSES.1);
                 self.residue = Some((now + pause, pause));
@@ -426,14 +426,14 @@ impl Control {
         }
         if let Some((_, blocks)) = self.paused.take_if(|(until, _)| *until <= now) {
             for block in blocks {
-                shared.blocks.with_socket(block, |fd| {
+                shared.qp_numbers.with_socket(block, |fd| {
                     let _ = shared.reactor.add(fd, Token::block(block));
                 });
             }
         }
     }
 
-    /// When [`Control::tidy`] has something to do at the latest.
+    /// When [`LinkManager::tidy`] has something to do at the latest.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let half_open = self.half_open.iter().map(|h| h.until);
         half_open

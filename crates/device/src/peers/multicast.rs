@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use rkey_engine::{Group, LinkId, QpId};
 
-use super::discovery::{Discovery, Waiting};
-use super::link_manager::Control;
+use super::discovery::{Discovery, WaitingQp};
+use super::link_manager::LinkManager;
 use super::names;
 use crate::shared::Shared;
 
@@ -84,24 +84,27 @@ impl Discovery {
     pub(crate) fn look_for_group(
         &mut self,
         shared: &Shared,
-        control: &Control,
+        link_manager: &LinkManager,
         qp: QpId,
         group: Group,
         now: Instant,
     ) {
         let blocks = names::members(shared.scope, group).unwrap_or_default();
         self.silent.keep(group, &blocks);
-        for &block in blocks.iter().filter(|&&block| !shared.blocks.owns(block)) {
+        for &block in blocks
+            .iter()
+            .filter(|&&block| !shared.qp_numbers.owns(block))
+        {
             if !self.silent.is_due(block, now) {
                 continue;
             }
             let peer = u32::from(block) << 8;
-            let waiting = Waiting {
+            let waiting = WaitingQp {
                 qp,
                 peer,
                 since: now,
             };
-            self.want(shared, control, waiting);
+            self.want(shared, link_manager, waiting);
         }
         self.searches.push(Search {
             group,
@@ -114,7 +117,7 @@ impl Discovery {
     pub(crate) fn end_searches(
         &mut self,
         shared: &Shared,
-        control: &Control,
+        link_manager: &LinkManager,
         now: Instant,
     ) -> bool {
         let mut searches = std::mem::take(&mut self.searches);
@@ -123,11 +126,11 @@ impl Discovery {
             let mut links: Vec<LinkId> = Vec::new();
             let mut missing = Vec::new();
             for &block in &search.blocks {
-                let link = if shared.blocks.owns(block) {
+                let link = if shared.qp_numbers.owns(block) {
                     shared.talks_to_itself();
                     shared.loopback.get().copied()
                 } else {
-                    self.link_of(control, block)
+                    self.link_of(link_manager, block)
                 };
                 match link {
                     Some(link) => {

@@ -17,7 +17,7 @@ const ATTEMPTS: u32 = 4096;
 
 /// The blocks of one device.
 #[derive(Debug)]
-pub(crate) struct Blocks {
+pub(crate) struct QpNumbers {
     scope: Scope,
     inner: Mutex<Inner>,
 }
@@ -36,7 +36,7 @@ struct Block {
     used: [bool; BLOCK_SIZE as usize],
 }
 
-impl Blocks {
+impl QpNumbers {
     /// No blocks yet.
     pub(crate) fn new(scope: Scope) -> Self {
         Self {
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn numbers_are_unique_and_come_back_late() {
-        let blocks = Blocks::new(Scope::of(crate::Share::User));
+        let blocks = QpNumbers::new(Scope::of(crate::Share::User));
         let mut claimed = Vec::new();
         let mut add = |number: u16| {
             claimed.push(number);

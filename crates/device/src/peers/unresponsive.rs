@@ -11,13 +11,13 @@ use rkey_base::process::stat_field;
 use rkey_engine::{LinkId, QpId};
 
 use crate::peers::discovery::Discovery;
-use crate::peers::link_manager::Control;
+use crate::peers::link_manager::LinkManager;
 use crate::peers::names;
 use crate::shared::Shared;
 
 /// A queue pair whose peer does nothing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SilentPeer {
+pub(crate) struct UnresponsivePeer {
     pub(crate) qp: QpId,
     /// The link to the peer, if there is one.
     pub(crate) link: Option<LinkId>,
@@ -26,16 +26,16 @@ pub(crate) struct SilentPeer {
 }
 
 /// Answers what the engine has asked.
-pub(crate) fn judge(shared: &Shared, control: &Control, discovery: &Discovery) {
+pub(crate) fn judge(shared: &Shared, link_manager: &LinkManager, discovery: &Discovery) {
     let silent = std::mem::take(&mut *shared.silent.lock());
     if silent.is_empty() {
         return;
     }
     // Many queue pairs have the same peer.
     let mut last: Option<(Option<u32>, bool)> = None;
-    for SilentPeer { qp, link, peer } in silent {
+    for UnresponsivePeer { qp, link, peer } in silent {
         let pid = match link {
-            Some(link) => control.process_of(link),
+            Some(link) => link_manager.process_of(link),
             None => discovery.asked(names::block_of(peer)),
         };
         let had_its_chance = match last {

@@ -6,15 +6,15 @@ const FIRST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_millis(1);
 
 /// Pauses that get longer: 20 us at first, then twice as long each, at most 1 ms.
-pub(crate) struct Naps(Duration);
+pub(crate) struct Backoff(Duration);
 
-impl Naps {
+impl Backoff {
     pub(crate) const fn new() -> Self {
         Self(FIRST)
     }
 
     /// Sleeps.
-    pub(crate) fn take(&mut self) {
+    pub(crate) fn sleep(&mut self) {
         std::thread::sleep(self.0);
         self.0 = (self.0 * 2).min(LONGEST);
     }

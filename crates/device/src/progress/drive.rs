@@ -43,7 +43,7 @@ impl Shared {
         let state = &self.progress;
         let stamp = state.stamp.0.load(Ordering::Relaxed).wrapping_add(1);
         state.stamp.0.store(stamp, Ordering::Relaxed);
-        let look = state.peeks.look();
+        let look = state.poll_set.look();
         if look == Look::Arrived || state.restless.load(Ordering::Relaxed) {
             if let Some(engine) = self.engine.try_lock()
                 && self.drive_for(engine, state.clock.load(Ordering::Relaxed), inbox)
@@ -316,7 +316,7 @@ impl Shared {
 
     /// Writes the sleep words of all links. Only with the engine's lock.
     fn set_asleep(&self, asleep: bool) {
-        self.progress.peeks.for_each(|peek| {
+        self.progress.poll_set.for_each(|peek| {
             if asleep {
                 peek.announce_sleep();
             } else {
@@ -335,7 +335,7 @@ impl Shared {
 
     /// Whether a link has something.
     pub(crate) fn any_pending(&self) -> bool {
-        self.progress.peeks.look() != Look::Nothing
+        self.progress.poll_set.look() != Look::Nothing
     }
 
     /// From now on posts may be to this device itself.
@@ -346,13 +346,13 @@ impl Shared {
     /// Makes the list of links to look at anew, after a link came or went. Only the engine thread does.
     ///
     /// The link to ourselves is not in it: what goes over that is of our own making, and posts say so.
-    pub(crate) fn renew_peeks(&self) {
+    pub(crate) fn rebuild_poll_set(&self) {
         let peek = |(_, link): (LinkId, &AnyLink)| match link {
             AnyLink::Shm(link) => Some(link.peek()),
             AnyLink::Loopback(_) => None,
         };
         let list = self.engine.lock().links().filter_map(peek).collect();
-        self.progress.peeks.replace(list);
+        self.progress.poll_set.replace(list);
     }
 }
 

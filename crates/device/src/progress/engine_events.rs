@@ -1,5 +1,4 @@
-//! What follows from the events of the engine. Runs without the engine's lock, in whichever thread
-//! drove.
+//! Acting on the events of the engine: runs after its lock is released, in the thread that drove it.
 
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
@@ -8,7 +7,7 @@ use rkey_engine::{CqId, Event, QpAttributes, QpId, QpState};
 
 use crate::event::AsyncEvent;
 use crate::peers::names;
-use crate::peers::unresponsive::SilentPeer;
+use crate::peers::unresponsive::UnresponsivePeer;
 use crate::shared::Shared;
 
 impl Shared {
@@ -45,7 +44,7 @@ impl Shared {
                 Event::PeerGone { qp, qpn } => self.peer_is_gone(qp, qpn),
                 Event::LinkNeeded { qp, peer } => self.link_needed(qp, peer),
                 Event::PeerSilent { qp, link, peer } => {
-                    self.silent.lock().push(SilentPeer { qp, link, peer });
+                    self.silent.lock().push(UnresponsivePeer { qp, link, peer });
                     self.progress.ring();
                 }
                 Event::GroupNeeded { qp, group } => {
@@ -80,7 +79,7 @@ impl Shared {
                     tracing::warn!(qpn, %error, "a posted bind of a window failed");
                 }
                 // Later engines may have more to tell than this device understands.
-                other => tracing::debug!(?other, "an event that nobody handles"),
+                other => tracing::debug!(?other, "ignored an unknown engine event"),
             }
         }
     }
@@ -163,7 +162,7 @@ impl Shared {
 
     /// A queue pair needs a link: the one to ourselves at once, others by the engine thread.
     fn link_needed(&self, qp: QpId, peer: u32) {
-        let ours = self.blocks.owns(names::block_of(peer));
+        let ours = self.qp_numbers.owns(names::block_of(peer));
         match self.loopback.get() {
             Some(&link) if ours => {
                 self.talks_to_itself();

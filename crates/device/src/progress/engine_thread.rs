@@ -10,7 +10,7 @@ use rkey_link::shm::LocalNode;
 
 use crate::error::DeviceError;
 use crate::peers::discovery::Discovery;
-use crate::peers::link_manager::Control;
+use crate::peers::link_manager::LinkManager;
 use crate::peers::unresponsive;
 use crate::progress::reactor::Token;
 use crate::progress::{Mode, kick_peers, now_ns};
@@ -27,7 +27,7 @@ const RECENTLY: u64 = 200_000;
 /// Everything that the thread owns.
 pub(crate) struct EngineThread {
     shared: Arc<Shared>,
-    control: Control,
+    link_manager: LinkManager,
     discovery: Discovery,
     last_stamp: u32,
 }
@@ -54,10 +54,10 @@ impl EngineThread {
         reactor.add(shared.progress.bell_fd(), Token::BELL)?;
         reactor.add(shared.progress.timer_fd(), Token::TIMER)?;
         shared
-            .blocks
+            .qp_numbers
             .claim_first(|number, fd| reactor.add(fd, Token::block(number)))?;
         let mut thread = Self {
-            control: Control::new(local.clone()),
+            link_manager: LinkManager::new(local.clone()),
             discovery: Discovery::new(local),
             last_stamp: 0,
             shared,
@@ -107,7 +107,10 @@ impl EngineThread {
         if self.shared.progress.mode() == Mode::Thread {
             return Some(Duration::ZERO);
         }
-        let next = [self.control.next_deadline(), self.discovery.next_deadline()];
+        let next = [
+            self.link_manager.next_deadline(),
+            self.discovery.next_deadline(),
+        ];
         let next = next.into_iter().flatten().min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
@@ -129,15 +132,15 @@ impl EngineThread {
                     woken.ticked = true;
                 }
                 other => {
-                    woken.rung |= self.control.handle(shared, other)
-                        || self.discovery.handle(shared, &mut self.control, other);
+                    woken.rung |= self.link_manager.handle(shared, other)
+                        || self.discovery.handle(shared, &mut self.link_manager, other);
                 }
             }
         }
         let now = Instant::now();
-        self.control.tidy(shared, now);
-        woken.rung |= self.discovery.tidy(shared, &mut self.control, now);
-        unresponsive::judge(shared, &self.control, &self.discovery);
+        self.link_manager.tidy(shared, now);
+        woken.rung |= self.discovery.tidy(shared, &mut self.link_manager, now);
+        unresponsive::judge(shared, &self.link_manager, &self.discovery);
         woken
     }
 
@@ -251,9 +254,9 @@ impl EngineThread {
     /// Lets go of everything, so that peers see the end of the device now.
     fn close(&mut self) {
         self.discovery.close(&self.shared);
-        self.control.close(&self.shared);
+        self.link_manager.close(&self.shared);
         self.shared
-            .blocks
+            .qp_numbers
             .close(|fd| self.shared.reactor.remove(fd));
     }
 }

@@ -28,6 +28,6 @@ mod poll_set;
 pub(crate) mod reactor;
 mod state;
 
-pub(crate) use backoff::Naps;
+pub(crate) use backoff::Backoff;
 pub(crate) use drive::kick_peers;
 pub(crate) use state::{Mode, ProgressState, now_ns};

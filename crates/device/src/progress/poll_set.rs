@@ -81,14 +81,14 @@ pub(crate) enum Look {
 
 /// A list of links to look at.
 #[derive(Debug)]
-pub(crate) struct Peeks {
+pub(crate) struct PollSet {
     /// From `Box::into_raw`; never null.
     current: AtomicPtr<Box<[Peek]>>,
     /// Held while the list is changed, and to read it at leisure.
     changing: Mutex<()>,
 }
 
-impl Default for Peeks {
+impl Default for PollSet {
     fn default() -> Self {
         let empty: Box<[Peek]> = Box::new([]);
         Self {
@@ -98,7 +98,7 @@ impl Default for Peeks {
     }
 }
 
-impl Peeks {
+impl PollSet {
     /// What the links have, for pollers.
     #[inline]
     pub(crate) fn look(&self) -> Look {
@@ -172,7 +172,7 @@ impl Peeks {
     }
 }
 
-impl Drop for Peeks {
+impl Drop for PollSet {
     fn drop(&mut self) {
         // SAFETY: from `Box::into_raw`, and nobody else has a reference to us.
         drop(unsafe { Box::from_raw(*self.current.get_mut()) });
@@ -190,7 +190,7 @@ mod tests {
     /// A thread that looked when its process forked does not exist in the child, and its count stays as it was.
     #[test]
     fn a_child_does_not_wait_for_a_thread_of_its_parent() {
-        assert_eq!(Peeks::default().look(), Look::Nothing);
+        assert_eq!(PollSet::default().look(), Look::Nothing);
         let looker = Arc::new(Looks(AtomicU32::new(1)));
         LOOKERS.lock().push(Arc::downgrade(&looker));
         // SAFETY: the child uses nothing of other threads, and ends without running anything of the parent's.
@@ -200,7 +200,7 @@ mod tests {
             // SAFETY: as above; the alarm ends a child that waits.
             unsafe {
                 libc::alarm(20);
-                Peeks::default().replace(Box::new([]));
+                PollSet::default().replace(Box::new([]));
                 libc::_exit(7);
             }
         }
@@ -215,13 +215,13 @@ mod tests {
     #[test]
     fn lists_change_under_lookers() {
         barrier::register();
-        let peeks = Peeks::default();
+        let poll_set = PollSet::default();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
-                        assert_eq!(peeks.look(), Look::Nothing);
+                        assert_eq!(poll_set.look(), Look::Nothing);
                     }
                 });
             }
@@ -229,11 +229,11 @@ mod tests {
                 let links: Vec<Loopback> = (0..n % 5)
                     .map(|_| Loopback::new(NodeId::default()))
                     .collect();
-                peeks.replace(links.iter().flat_map(Loopback::peek).collect());
+                poll_set.replace(links.iter().flat_map(Loopback::peek).collect());
                 drop(links);
             }
             let mut left = 0;
-            peeks.for_each(|_| left += 1);
+            poll_set.for_each(|_| left += 1);
             assert_eq!(left, 8);
             stop.store(true, Ordering::Relaxed);
         });

@@ -9,7 +9,7 @@ use rustix::time::{
     timerfd_create, timerfd_settime,
 };
 
-use super::poll_set::Peeks;
+use super::poll_set::PollSet;
 use crate::error::DeviceError;
 
 /// Who drives.
@@ -61,7 +61,7 @@ pub(crate) struct ProgressState {
     pub(super) timer_at: AtomicU64,
     pub(super) timer: OwnedFd,
     pub(super) bell: OwnedFd,
-    pub(super) peeks: Peeks,
+    pub(super) poll_set: PollSet,
     /// The device talks to itself: a post may have to be driven, and no peek shows it.
     pub(super) loops: AtomicBool,
 }
@@ -90,7 +90,7 @@ impl ProgressState {
             timer_at: AtomicU64::new(u64::MAX),
             timer,
             bell,
-            peeks: Peeks::default(),
+            poll_set: PollSet::default(),
             loops: AtomicBool::new(false),
         })
     }

@@ -62,7 +62,7 @@ enum Message {
     Refused { id: u64, why: String },
 }
 
-/// The answer to a question.
+/// The answer to a request for a lease.
 #[derive(Debug)]
 enum Answer {
     Granted(Grant, OwnedFd),
@@ -82,20 +82,20 @@ pub(crate) struct Leases {
     pub(crate) given: Mutex<HashMap<RegionId, Vec<Given>>>,
     /// Held by whoever takes memory away from under a peer.
     pub(crate) detaching: Mutex<()>,
-    asked: Mutex<Asked>,
+    requests: Mutex<Requests>,
     answered: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Asked {
+struct Requests {
     last: u64,
-    waiting: HashMap<u64, Waiting>,
+    pending: HashMap<u64, PendingRequest>,
 }
 
-/// A question that has been asked.
+/// A request for a lease that has not been answered.
 #[derive(Debug)]
-struct Waiting {
-    /// Whom: the answer has to come from there.
+struct PendingRequest {
+    /// The answer has to come over this link.
     link: LinkId,
     answer: Option<Answer>,
 }
@@ -149,18 +149,18 @@ impl Leases {
 
     /// Wakes whoever waits for an answer, to look around.
     pub(crate) fn wake_all(&self) {
-        let _asked = self.asked.lock();
+        let _requests = self.requests.lock();
         self.answered.notify_all();
     }
 
     fn answer(&self, link: LinkId, id: u64, answer: Answer) {
-        let mut asked = self.asked.lock();
+        let mut requests = self.requests.lock();
         // Nobody waits for an answer that comes too late, or that nobody asked for, or that is
         // somebody else's to give.
-        if let Some(waiting) = asked.waiting.get_mut(&id)
-            && waiting.link == link
+        if let Some(request) = requests.pending.get_mut(&id)
+            && request.link == link
         {
-            waiting.answer = Some(answer);
+            request.answer = Some(answer);
             self.answered.notify_all();
         }
     }
@@ -187,13 +187,13 @@ impl Qp {
         timeout: Duration,
     ) -> Result<DirectMap, DeviceError> {
         let shared = self.device().shared();
-        let (qpn, node, (link, line, client)) = self.way_to_owner(timeout)?;
+        let (qpn, node, (link, line, client)) = self.owner_link(timeout)?;
         let id = {
-            let mut asked = shared.leases.asked.lock();
-            asked.last += 1;
-            let id = asked.last;
+            let mut requests = shared.leases.requests.lock();
+            requests.last += 1;
+            let id = requests.last;
             let answer = None;
-            asked.waiting.insert(id, Waiting { link, answer });
+            requests.pending.insert(id, PendingRequest { link, answer });
             id
         };
         let (requested, number) = match key {
@@ -215,7 +215,7 @@ impl Qp {
             .send_control(&encode(&ask), &[])
             .map_err(DeviceError::io("asking for a lease"));
         let answer = sent.and_then(|()| wait_for_answer(shared, id, timeout));
-        shared.leases.asked.lock().waiting.remove(&id);
+        shared.leases.requests.lock().pending.remove(&id);
         match answer? {
             Answer::Granted(grant, fd) => Ok(client.open(&grant, fd)?),
             Answer::Refused(reason) => Err(DeviceError::Refused { reason }),
@@ -230,7 +230,7 @@ impl Qp {
 impl Qp {
     /// The queue pair and device of the owner, and the way to ask it. Waits for the link, which is
     /// made when the queue pair is connected.
-    fn way_to_owner(&self, timeout: Duration) -> Result<(u32, NodeId, Way), DeviceError> {
+    fn owner_link(&self, timeout: Duration) -> Result<(u32, NodeId, OwnerLink), DeviceError> {
         let shared = self.device().shared();
         let until = Instant::now() + timeout;
         loop {
@@ -253,14 +253,14 @@ impl Qp {
 }
 
 /// A link and its control socket to ask over, and what opens the answer.
-type Way = (LinkId, Arc<Line>, LeaseClient);
+type OwnerLink = (LinkId, Arc<Line>, LeaseClient);
 
 fn wait_for_answer(shared: &Shared, id: u64, timeout: Duration) -> Result<Answer, DeviceError> {
     let until = Instant::now() + timeout;
-    let mut asked = shared.leases.asked.lock();
+    let mut requests = shared.leases.requests.lock();
     loop {
-        let waiting = asked.waiting.get_mut(&id);
-        if let Some(answer) = waiting.and_then(|waiting| waiting.answer.take()) {
+        let request = requests.pending.get_mut(&id);
+        if let Some(answer) = request.and_then(|request| request.answer.take()) {
             return Ok(answer);
         }
         shared.check()?;
@@ -270,12 +270,12 @@ fn wait_for_answer(shared: &Shared, id: u64, timeout: Duration) -> Result<Answer
                 after: timeout,
             });
         }
-        shared.leases.answered.wait_until(&mut asked, until);
+        shared.leases.answered.wait_until(&mut requests, until);
     }
 }
 
 /// The link by which we ask a device.
-fn requester_link(shared: &Shared, node: NodeId) -> Option<Way> {
+fn requester_link(shared: &Shared, node: NodeId) -> Option<OwnerLink> {
     let engine = shared.engine.lock();
     engine.links().find_map(|(id, link)| match link {
         AnyLink::Shm(link) if link.node() == node => {
@@ -353,7 +353,7 @@ impl Shared {
         };
         let now = self.progress.refresh_clock();
         let result = if self.engine.lock().is_held_back(link, now) {
-            Err(No::Refused(
+            Err(LeaseError::Unavailable(
                 "this process has tried too many keys; ask later",
             ))
         } else {
@@ -367,7 +367,7 @@ impl Shared {
                 };
                 line.send_control(&encode(&message), &[fd.as_fd()])
             }
-            Err(No::Denied(denial)) => {
+            Err(LeaseError::Denied(denial)) => {
                 let (shown, report) = self.deny_lease(link, node, qpns, *denial);
                 let message = Message::Denied {
                     id,
@@ -376,7 +376,7 @@ impl Shared {
                 };
                 line.send_control(&encode(&message), &[])
             }
-            Err(No::Refused(why)) => line.send_control(
+            Err(LeaseError::Unavailable(why)) => line.send_control(
                 &encode(&Message::Refused {
                     id,
                     why: why.to_owned(),
@@ -401,16 +401,18 @@ impl Shared {
         addr: u64,
         len: u64,
         write: bool,
-    ) -> Result<(Grant, OwnedFd), No> {
+    ) -> Result<(Grant, OwnedFd), LeaseError> {
         let qp = self.qps.lock().get(&qpn).map(|&(id, _)| id);
         let info = qp.and_then(|id| self.engine.lock().query_qp(id));
-        let info = info.ok_or(No::Refused("there is no such queue pair"))?;
+        let info = info.ok_or(LeaseError::Unavailable("there is no such queue pair"))?;
         let ours = info
             .attributes
             .peer
             .is_some_and(|p| p.qpn == src_qpn && p.node == Some(node));
         if !ours || !info.state.responds() {
-            return Err(No::Refused("the queue pair is not connected to yours"));
+            return Err(LeaseError::Unavailable(
+                "the queue pair is not connected to yours",
+            ));
         }
         let who = Accessor {
             domain: info.config.domain,
@@ -424,7 +426,9 @@ impl Shared {
             &[Operation::Read]
         };
         if wanted.iter().any(|w| !allowed.contains(w.needs())) {
-            return Err(No::Refused("the queue pair does not allow this"));
+            return Err(LeaseError::Unavailable(
+                "the queue pair does not allow this",
+            ));
         }
         // The list is locked over check and grant: a close that comes in between finds the lease.
         let mut given = self.leases.given.lock();
@@ -434,13 +438,15 @@ impl Shared {
             held.push(
                 self.protection
                     .check_remote(&who, key, addr, len, operation)
-                    .map_err(No::Denied)?,
+                    .map_err(LeaseError::Denied)?,
             );
         }
-        let lease = held.first().ok_or(No::Refused("nothing was asked for"))?;
+        let lease = held
+            .first()
+            .ok_or(LeaseError::Unavailable("nothing was asked for"))?;
         let region = lease
             .region()
-            .ok_or(No::Refused("a lease needs at least one byte"))?;
+            .ok_or(LeaseError::Unavailable("a lease needs at least one byte"))?;
         if !self
             .leases
             .regions
@@ -448,22 +454,24 @@ impl Shared {
             .get(&region)
             .is_some_and(|r| r.is_named_by(key))
         {
-            return Err(No::Refused(
+            return Err(LeaseError::Unavailable(
                 "leases are for keys of regions of allocated memory",
             ));
         }
-        let span = lease
-            .single()
-            .ok_or(No::Refused("the region is made of several pieces"))?;
+        let span = lease.single().ok_or(LeaseError::Unavailable(
+            "the region is made of several pieces",
+        ))?;
         let memory = self.protection.region_memory(region);
         let Ok(MemoryKind::Shared { segment, .. }) = memory else {
-            return Err(No::Refused("the memory is not from the device's allocator"));
+            return Err(LeaseError::Unavailable(
+                "the memory is not from the device's allocator",
+            ));
         };
         let (arena, detached) = {
             let segments = self.leases.segments.lock();
             let found = segments.get(&segment);
             let found = found.and_then(|s| Some((s.arena.upgrade()?, s.detached.clone())));
-            found.ok_or(No::Refused("the memory is gone"))?
+            found.ok_or(LeaseError::Unavailable("the memory is gone"))?
         };
         // Where the span lies is computed from its address, whatever the registration said.
         let offset = span.start().checked_sub(arena.as_ptr() as u64);
@@ -472,26 +480,28 @@ impl Shared {
                 o.checked_add(span.len())
                     .is_some_and(|end| end <= arena.len() as u64)
             })
-            .ok_or(No::Refused(
+            .ok_or(LeaseError::Unavailable(
                 "the region is not inside of the memory that it names",
             ))?;
         let bytes = offset..offset + span.len();
         if detached.iter().any(|away| overlap(away, &bytes)) {
-            return Err(No::Refused(
+            return Err(LeaseError::Unavailable(
                 "the memory had to be taken away from a peer that had stopped: only requests reach it now",
             ));
         }
         let mut segments = self.leases.segments.lock();
         if let Some(segment) = segments.get_mut(&segment) {
-            segment.settle(&arena, link, write).map_err(No::Refused)?;
+            segment
+                .settle(&arena, link, write)
+                .map_err(LeaseError::Unavailable)?;
         }
         drop(segments);
         let fd = arena
             .duplicate_fd()
-            .map_err(|_| No::Refused("no descriptor is left"))?;
+            .map_err(|_| LeaseError::Unavailable("no descriptor is left"))?;
         let grant = board
             .grant(offset, span.len(), write)
-            .ok_or(No::Refused("all leases of this link are out"))?;
+            .ok_or(LeaseError::Unavailable("all leases of this link are out"))?;
         let entry = Given {
             board: board.clone(),
             lease: grant.id,
@@ -511,9 +521,11 @@ pub(crate) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 /// Why there is no lease.
-enum No {
+enum LeaseError {
+    /// The key does not allow it.
     Denied(Box<Denial>),
-    Refused(&'static str),
+    /// The key allows it, but this memory cannot be leased.
+    Unavailable(&'static str),
 }
 
 fn encode(message: &Message) -> Vec<u8> {

@@ -11,13 +11,13 @@ use rkey_engine::{LinkId, QpAttributes, QpState};
 
 use crate::device::Device;
 use crate::objects::qp::Qp;
-use crate::progress::Naps;
-use crate::reclaim::remote_copies::Scope;
+use crate::progress::Backoff;
+use crate::reclaim::remote_copies::CopyScope;
 use crate::shared::Shared;
 
 impl Shared {
     /// The links over which something is under way that a queue pair does not wait for any more.
-    fn haunted(&self, qpn: u32) -> Vec<LinkId> {
+    fn links_with_orphans(&self, qpn: u32) -> Vec<LinkId> {
         match self.has_failed() {
             // All links count as lost.
             true => Vec::new(),
@@ -26,9 +26,9 @@ impl Shared {
     }
 
     fn wait_until_quiet(&self, qpn: u32, deadline: Instant) {
-        let (mut naps, mut cut) = (Naps::new(), Vec::new());
+        let (mut backoff, mut cut) = (Backoff::new(), Vec::new());
         loop {
-            let links = self.haunted(qpn);
+            let links = self.links_with_orphans(qpn);
             if links.is_empty() {
                 break;
             }
@@ -37,18 +37,18 @@ impl Shared {
                 cut = links;
             }
             self.drive_now();
-            naps.take();
+            backoff.sleep();
         }
-        let scope = Scope::Qp(qpn);
-        if !self.has_no_strays(scope) {
-            self.wait_for_strays(scope);
+        let scope = CopyScope::Qp(qpn);
+        if !self.has_no_lost_peers(scope) {
+            self.wait_for_lost_peers(scope);
         }
     }
 
     /// Whether no peer of a lost link is in the middle of a call that touches memory of this scope.
-    pub(crate) fn has_no_strays(&self, scope: Scope) -> bool {
-        let strays = self.reaches.has_strays(&self.engine.lock());
-        !strays || self.settle_reaches(scope)
+    pub(crate) fn has_no_lost_peers(&self, scope: CopyScope) -> bool {
+        let lost_peers = self.remote_copies.has_lost_peers(&self.engine.lock());
+        !lost_peers || self.settle_remote_copies(scope)
     }
 }
 
@@ -59,7 +59,8 @@ impl Qp {
     pub fn is_quiet(&self) -> bool {
         let shared = self.device().shared();
         shared.is_forked()
-            || shared.haunted(self.qpn()).is_empty() && shared.has_no_strays(Scope::Qp(self.qpn()))
+            || shared.links_with_orphans(self.qpn()).is_empty()
+                && shared.has_no_lost_peers(CopyScope::Qp(self.qpn()))
     }
 
     /// Gives up the links over which a peer may still touch such memory, because it has not answered for a
@@ -67,7 +68,10 @@ impl Qp {
     pub fn cut_off(&self) {
         let shared = self.device().shared();
         if !shared.is_forked() {
-            shared.cut_links("a queue pair that failed", &shared.haunted(self.qpn()));
+            shared.cut_links(
+                "a queue pair that failed",
+                &shared.links_with_orphans(self.qpn()),
+            );
         }
     }
 

@@ -6,7 +6,7 @@
 //! there are withdrawn, and their peers must have been seen outside of such a call, or stopped, or dead
 //! ([`Reach`]).
 //!
-//! Only memory that such a peer had been told of waits for it ([`Scope`]), and not for ever: a peer that
+//! Only memory that such a peer had been told of waits for it ([`CopyScope`]), and not for ever: a peer that
 //! cannot be seen to be out of our memory after [`LIMIT`] is given up, with an error in the log.
 //!
 //! Until then some memory of a lost link is kept, too. The engine thread looks after it.
@@ -21,7 +21,7 @@ use rkey_engine::{Exposure, LinkId, Told};
 use rkey_link::AnyLink;
 use rkey_link::shm::{Reach, ShmLink};
 
-use crate::progress::Naps;
+use crate::progress::Backoff;
 use crate::shared::{DeviceEngine, Shared};
 
 /// How long the peer of a lost link is waited for. One that runs is known to be out of our memory after some
@@ -34,7 +34,7 @@ const GLANCE: Duration = Duration::from_millis(2);
 
 /// Which memory must not be touched any more.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Scope {
+pub(crate) enum CopyScope {
     /// Any that a peer was told of.
     All,
     /// The region with this local key.
@@ -43,7 +43,7 @@ pub(crate) enum Scope {
     Qp(u32),
 }
 
-impl Scope {
+impl CopyScope {
     fn covers(self, told: &Told) -> bool {
         match self {
             Self::All => true,
@@ -55,7 +55,7 @@ impl Scope {
 
 /// The reaches of all links by which we send requests, until they have come to rest.
 #[derive(Debug, Default)]
-pub(crate) struct Reaches {
+pub(crate) struct RemoteCopies {
     all: Mutex<All>,
     count: AtomicUsize,
     /// How many links the engine had lost when no peer of theirs was left that is not at rest.
@@ -67,12 +67,12 @@ struct All {
     /// Of links that were there when we last looked.
     linked: HashMap<LinkId, Reach>,
     /// Of lost links whose peers may still be in a call.
-    strays: HashMap<LinkId, Stray>,
+    lost_peers: HashMap<LinkId, LostPeer>,
 }
 
 /// The peer of a lost link that may be in the middle of a call.
 #[derive(Clone, Debug)]
-struct Stray {
+struct LostPeer {
     reach: Reach,
     /// What it can be writing to. `None`: all that it was ever told of.
     told: Option<Vec<Told>>,
@@ -80,14 +80,14 @@ struct Stray {
     until: Instant,
 }
 
-impl Stray {
-    fn touches(&self, scope: Scope) -> bool {
+impl LostPeer {
+    fn touches(&self, scope: CopyScope) -> bool {
         let told = self.told.as_ref();
         told.is_none_or(|told| told.iter().any(|one| scope.covers(one)))
     }
 }
 
-impl Reaches {
+impl RemoteCopies {
     /// A link has been attached. Called under the engine's lock, so that the engine never has a link
     /// that is not here.
     pub(crate) fn add(&self, id: LinkId, reach: Option<Reach>) {
@@ -99,26 +99,26 @@ impl Reaches {
     }
 
     fn count_again(&self, all: &All) {
-        let count = all.linked.len() + all.strays.len();
+        let count = all.linked.len() + all.lost_peers.len();
         self.count.store(count, Ordering::Release);
     }
 
     /// Whether the engine has lost a link of which we do not know yet that its peer is at rest.
     /// Called under the engine's lock.
     #[inline]
-    pub(crate) fn has_strays(&self, engine: &DeviceEngine) -> bool {
+    pub(crate) fn has_lost_peers(&self, engine: &DeviceEngine) -> bool {
         let known = self.count.load(Ordering::Acquire);
-        let strays = known > 0
+        let lost_peers = known > 0
             && engine
                 .links()
                 .filter(|(_, link)| is_requester(link))
                 .count()
                 != known;
-        if !strays {
+        if !lost_peers {
             let lost = engine.exposure().lost_links();
             self.settled.store(lost, Ordering::Release);
         }
-        strays
+        lost_peers
     }
 
     /// Whether it is certain, without a look at the engine, that no peer reaches into memory that has been closed
@@ -129,7 +129,7 @@ impl Reaches {
     }
 
     /// Takes the permits of lost links back, and forgets those whose peers cannot be in a call.
-    fn find_strays(&self, shared: &Shared) {
+    fn collect_lost_links(&self, shared: &Shared) {
         let all_are_lost = shared.has_failed();
         let mut engine = shared.engine.lock();
         let mut all = self.all.lock();
@@ -142,36 +142,36 @@ impl Reaches {
             let told = engine.take_told(id);
             let told = (!all_are_lost).then_some(told);
             let until = Instant::now() + LIMIT;
-            let stray = Stray { reach, told, until };
-            all.strays.insert(id, stray);
+            let lost_peer = LostPeer { reach, told, until };
+            all.lost_peers.insert(id, lost_peer);
         }
         drop(engine);
         // A peer that was told of nothing, or had answered for all of it, is in no call.
-        all.strays.retain(|_, stray| {
-            stray.reach.forbid();
-            stray.touches(Scope::All)
+        all.lost_peers.retain(|_, lost_peer| {
+            lost_peer.reach.forbid();
+            lost_peer.touches(CopyScope::All)
         });
         self.count_again(&all);
     }
 
     /// Forgets lost links whose peers are at rest, as far as they can touch memory of this scope; says whether
     /// all of these are. The looks take no longer than `patience` together, and not knowing it then is not at rest.
-    fn settle(&self, shared: &Shared, scope: Scope, patience: Duration) -> bool {
-        self.find_strays(shared);
-        let strays: Vec<(LinkId, Stray)> = {
+    fn settle(&self, shared: &Shared, scope: CopyScope, patience: Duration) -> bool {
+        self.collect_lost_links(shared);
+        let lost_peers: Vec<(LinkId, LostPeer)> = {
             let all = self.all.lock();
-            let of_scope = all.strays.iter().filter(|(_, it)| it.touches(scope));
+            let of_scope = all.lost_peers.iter().filter(|(_, it)| it.touches(scope));
             of_scope.map(|(id, it)| (*id, it.clone())).collect()
         };
         // Not under the lock: a look at a peer of many threads takes its time, and others do not wait for it.
         let (mut over, mut at_rest) = (Vec::new(), true);
         let end = Instant::now() + patience;
-        for (id, stray) in strays {
-            let deadline = stray.until.min(end);
-            if stray.reach.is_at_rest(deadline) {
+        for (id, lost_peer) in lost_peers {
+            let deadline = lost_peer.until.min(end);
+            if lost_peer.reach.is_at_rest(deadline) {
                 over.push((id, None));
-            } else if Instant::now() >= stray.until {
-                over.push((id, Some(stray)));
+            } else if Instant::now() >= lost_peer.until {
+                over.push((id, Some(lost_peer)));
             } else {
                 at_rest = false;
             }
@@ -179,9 +179,9 @@ impl Reaches {
         if !over.is_empty() {
             let mut all = self.all.lock();
             for (id, given_up) in over {
-                let known = all.strays.remove(&id).is_some();
-                if let Some(stray) = given_up.filter(|_| known) {
-                    tell_of_given_up(&stray);
+                let known = all.lost_peers.remove(&id).is_some();
+                if let Some(lost_peer) = given_up.filter(|_| known) {
+                    tell_of_given_up(&lost_peer);
                 }
             }
             self.count_again(&all);
@@ -192,9 +192,9 @@ impl Reaches {
 
 /// The peer may have been told of other regions as well, which are not closed.
 #[cold]
-fn tell_of_given_up(stray: &Stray) {
-    let peer = crate::peers::process::name_of(stray.reach.peer_pid());
-    let regions = stray.told.as_ref().map(Vec::len);
+fn tell_of_given_up(lost_peer: &LostPeer) {
+    let peer = crate::peers::process::name_of(lost_peer.reach.peer_pid());
+    let regions = lost_peer.told.as_ref().map(Vec::len);
     tracing::error!(
         peer,
         named = regions,
@@ -211,22 +211,22 @@ fn is_requester(link: &AnyLink) -> bool {
 impl Shared {
     /// Forgets lost links whose peers are at rest; says whether all are that can touch memory of this scope. Until
     /// they are, each holds three descriptors and two mappings.
-    pub(crate) fn settle_reaches(&self, scope: Scope) -> bool {
-        self.reaches.settle(self, scope, GLANCE)
+    pub(crate) fn settle_remote_copies(&self, scope: CopyScope) -> bool {
+        self.remote_copies.settle(self, scope, GLANCE)
     }
 
     /// Takes the permits of lost links back.
     pub(crate) fn withdraw_permits(&self) {
-        self.reaches.find_strays(self);
+        self.remote_copies.collect_lost_links(self);
     }
 
     /// Waits until no peer of a lost link is in the middle of a call that touches memory of this scope, or the peer
     /// has been given up. On a device that failed, all links count as lost: nobody takes their answers any more.
     #[cold]
-    pub(crate) fn wait_for_strays(&self, scope: Scope) {
-        let mut naps = Naps::new();
-        while !self.reaches.settle(self, scope, LIMIT) {
-            naps.take();
+    pub(crate) fn wait_for_lost_peers(&self, scope: CopyScope) {
+        let mut backoff = Backoff::new();
+        while !self.remote_copies.settle(self, scope, LIMIT) {
+            backoff.sleep();
         }
     }
 }

@@ -23,7 +23,7 @@ use rkey_core::RegionId;
 use rkey_engine::LinkId;
 use rkey_link::direct::LeaseId;
 
-use crate::progress::Naps;
+use crate::progress::Backoff;
 use crate::reclaim::lease::{Given, Leases, overlap};
 use crate::shared::Shared;
 
@@ -89,7 +89,7 @@ impl Leases {
             rkey_base::hint::pause();
         }
         let deadline = Instant::now() + patience;
-        let mut naps = Naps::new();
+        let mut backoff = Backoff::new();
         loop {
             if self.collect(names) {
                 return true;
@@ -97,7 +97,7 @@ impl Leases {
             if Instant::now() >= deadline {
                 return false;
             }
-            naps.take();
+            backoff.sleep();
         }
     }
 
@@ -268,7 +268,7 @@ impl Shared {
         self.withdraw_permits();
         self.command(|engine| engine.hold_references_back(true));
         let deadline = Instant::now() + QUIET_WITHIN;
-        let mut naps = Naps::new();
+        let mut backoff = Backoff::new();
         let result = loop {
             let engine = self.engine.lock();
             if !engine.has_references() || Instant::now() >= deadline || self.has_failed() {
@@ -276,7 +276,7 @@ impl Shared {
             }
             drop(engine);
             self.drive_now();
-            naps.take();
+            backoff.sleep();
         };
         self.command(|engine| engine.hold_references_back(false));
         result
