@@ -1,7 +1,7 @@
 //! The device: opening it, what hangs on it, and its end.
 
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::peers::names::Scope;
 use crate::peers::qp_numbers::QpNumbers;
 use crate::progress::ProgressState;
 use crate::progress::engine_thread::EngineThread;
-use crate::shared::{CountListener, Counter, Shared};
+use crate::shared::Shared;
 
 /// A software RDMA device of this process. Clones are the same device; it is closed when the last
 /// clone and the last object made from it are dropped, and peers see its end at once.
@@ -183,58 +183,6 @@ impl Device {
         all.iter()
             .map(|report| DenialReport::clone(report))
             .collect()
-    }
-
-    /// What peers did to the regions that are bound to a counter.
-    #[must_use]
-    pub fn counter(&self, counter: u32) -> Counter {
-        if self.is_forked() {
-            return Counter::default();
-        }
-        self.shared()
-            .counters
-            .lock()
-            .get(&counter)
-            .copied()
-            .unwrap_or_default()
-    }
-
-    /// Counts from now on what peers do through an endpoint (as queue pairs were told of it) to regions that
-    /// are bound to a counter.
-    pub fn count_endpoint(&self, endpoint: u32) {
-        if !self.is_forked() {
-            let mut counters = self.shared().endpoint_counters.lock();
-            counters.entry(endpoint).or_default();
-        }
-    }
-
-    /// What was counted for an endpoint ([`Device::count_endpoint`]).
-    #[must_use]
-    pub fn endpoint_counter(&self, endpoint: u32) -> Counter {
-        if self.is_forked() {
-            return Counter::default();
-        }
-        let counters = self.shared().endpoint_counters.lock();
-        counters.get(&endpoint).copied().unwrap_or_default()
-    }
-
-    /// Ends that; the answer is what was counted.
-    pub fn forget_endpoint_counter(&self, endpoint: u32) -> Counter {
-        if self.is_forked() {
-            return Counter::default();
-        }
-        let removed = self.shared().endpoint_counters.lock().remove(&endpoint);
-        removed.unwrap_or_default()
-    }
-
-    /// Tells a listener from now on, as long as there is somebody else who holds it, when something was counted
-    /// ([`Device::counter`], [`Device::endpoint_counter`]). What was counted before the call is told to nobody.
-    pub fn listen_to_counts(&self, listener: Weak<dyn CountListener>) {
-        if !self.is_forked() {
-            let mut listeners = self.shared().count_listeners.write();
-            listeners.retain(|it| it.strong_count() > 0);
-            listeners.push(listener);
-        }
     }
 
     /// The next asynchronous event, waiting up to `timeout` for it (`None`: for ever).

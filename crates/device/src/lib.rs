@@ -33,6 +33,7 @@ pub mod fork;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod inspect;
+mod lifecycle;
 pub mod objects;
 pub mod peers;
 mod progress;
@@ -48,12 +49,12 @@ pub use inspect::copy_paths::{CopyPaths, copy_paths};
 pub use inspect::denial_view::{DenialView, GuesserView};
 pub use inspect::{Inspection, Listing, OtherVersion, list_all, list_devices};
 pub use objects::channel::Channel;
+pub use objects::counters::{CountListener, Counter};
 pub use objects::cq::Cq;
 pub use objects::qp::{Qp, QpOptions};
 pub use objects::shared_memory::SharedMemory;
 pub use objects::srq::Srq;
 pub use peers::process::Departed;
-pub use shared::{CountListener, Counter};
 
 // Modules of public functions and types, by the short names that front ends use.
 pub use inspect::{denial_view, denials, describe};

@@ -1,16 +1,13 @@
 //! What the program's threads and the engine thread of one device have in common.
 
-use std::collections::{BTreeMap, HashMap};
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use rkey_base::lock::SpinLock;
 use rkey_base::memory::ProcessMemory;
 use rkey_base::process::ForkMark;
 use rkey_core::{Denial, Protection};
-use rkey_engine::{CqId, DenialReport, Engine, Exposure, Group, LinkId, QpId, Reports};
+use rkey_engine::{DenialReport, Engine, Exposure, Group, LinkId, QpId, Reports};
 use rkey_link::{AnyLink, NodeId};
 
 use crate::config::Config;
@@ -18,9 +15,9 @@ use crate::error::DeviceError;
 use crate::event::AsyncEvent;
 use crate::inspect::denials::DenialLog;
 use crate::inspect::describe::Descriptions;
-use crate::objects::Adverts;
+use crate::lifecycle::Lifecycle;
 use crate::objects::channel::EventQueue;
-use crate::objects::cq::CqNotify;
+use crate::objects::{Adverts, Counters, CqTable, QpTable};
 use crate::peers::identity::Identities;
 use crate::peers::names::Scope;
 use crate::peers::process::DepartedPeers;
@@ -63,10 +60,8 @@ pub(crate) struct Shared {
     pub(crate) lost: Mutex<Vec<LinkId>>,
     /// Links to give up, for the engine thread.
     pub(crate) cut: Mutex<Vec<LinkId>>,
-    /// Completion queues, to be told when they are ready.
-    pub(crate) notify: Mutex<HashMap<CqId, Arc<CqNotify>>>,
-    /// Queue pairs by number, and whether they fail with their peer.
-    pub(crate) qps: Mutex<BTreeMap<u32, (QpId, bool)>>,
+    pub(crate) cqs: CqTable,
+    pub(crate) qps: QpTable,
     pub(crate) events: EventQueue<AsyncEvent>,
     /// The last refused accesses: the engine notes its own before anybody can hear of them.
     pub(crate) reports: Arc<Reports>,
@@ -78,54 +73,11 @@ pub(crate) struct Shared {
     pub(crate) identities: Identities,
     /// Peers that reach into our memory by themselves.
     pub(crate) remote_copies: RemoteCopies,
-    /// Channels, to be woken when the device fails.
-    pub(crate) channels: Mutex<Vec<Weak<EventQueue<CqId>>>>,
-    /// Sockets that the program listens at, to be shut when the device fails.
-    listeners: Mutex<Vec<Weak<OwnedFd>>>,
-    pub(crate) counters: Mutex<HashMap<u32, Counter>>,
-    /// The same by endpoint, for those that somebody asked about.
-    pub(crate) endpoint_counters: Mutex<HashMap<u32, Counter>>,
-    /// Who wants to know when something was counted.
-    pub(crate) count_listeners: RwLock<Vec<Weak<dyn CountListener>>>,
-    /// How many completion queues are armed: somebody means to sleep.
-    pub(crate) armed: AtomicU32,
-    stopping: AtomicBool,
-    fork: ForkMark,
-    broken: AtomicBool,
-    failure: OnceLock<String>,
+    pub(crate) counters: Counters,
+    pub(crate) lifecycle: Lifecycle,
     /// How tests let the device fail.
     #[cfg(test)]
     pub(crate) trap: crate::progress::panic_tests::Trap,
-}
-
-/// What peers did to the regions that one counter is bound to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counter {
-    /// Writes and atomics of peers.
-    pub writes: u64,
-    /// Reads of peers.
-    pub reads: u64,
-    /// Bytes of both.
-    pub bytes: u64,
-}
-
-/// Hears when something was counted ([`Device::listen_to_counts`](crate::Device::listen_to_counts)).
-pub trait CountListener: Send + Sync {
-    /// Something was counted, in a counter that the device knows or for an endpoint. Called in whichever thread drove the
-    /// engine, the engine's own among them, and under whatever locks of its own that thread holds: what is done here is
-    /// short, calls the device for nothing but its counters, and lets go of no device.
-    fn counted(&self);
-}
-
-impl Counter {
-    pub(crate) fn add(&mut self, bytes: u32, write: bool) {
-        *(if write {
-            &mut self.writes
-        } else {
-            &mut self.reads
-        }) += 1;
-        self.bytes += u64::from(bytes);
-    }
 }
 
 impl Shared {
@@ -160,8 +112,8 @@ impl Shared {
             adverts: Adverts::default(),
             lost: Mutex::new(Vec::new()),
             cut: Mutex::new(Vec::new()),
-            notify: Mutex::new(HashMap::new()),
-            qps: Mutex::new(BTreeMap::new()),
+            cqs: CqTable::default(),
+            qps: QpTable::default(),
             events: EventQueue::new(4096)?,
             denials,
             descriptions: Descriptions::default(),
@@ -169,16 +121,8 @@ impl Shared {
             departed: DepartedPeers::default(),
             identities: Identities::default(),
             remote_copies: RemoteCopies::default(),
-            channels: Mutex::new(Vec::new()),
-            listeners: Mutex::new(Vec::new()),
-            counters: Mutex::new(HashMap::new()),
-            endpoint_counters: Mutex::new(HashMap::new()),
-            count_listeners: RwLock::default(),
-            armed: AtomicU32::new(0),
-            stopping: AtomicBool::new(false),
-            fork,
-            broken: AtomicBool::new(false),
-            failure: OnceLock::new(),
+            counters: Counters::default(),
+            lifecycle: Lifecycle::new(fork),
             #[cfg(test)]
             trap: crate::progress::panic_tests::Trap::default(),
         })
@@ -190,24 +134,13 @@ impl Shared {
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
     #[inline]
     pub(crate) fn check(&self) -> Result<(), DeviceError> {
-        if self.fork.is_child() || self.broken.load(Ordering::Relaxed) {
-            return Err(self.why_not());
-        }
-        Ok(())
-    }
-
-    #[cold]
-    fn why_not(&self) -> DeviceError {
-        if self.fork.is_child() {
-            return DeviceError::Forked;
-        }
-        DeviceError::Failed(self.failure.get().cloned().unwrap_or_default())
+        self.lifecycle.check()
     }
 
     /// Whether this process was forked from the one that opened the device.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
-        self.fork.is_child()
+        self.lifecycle.is_forked()
     }
 
     /// Whether an object that is dropped has to be taken out of the engine. Not in a forked child, where
@@ -216,37 +149,20 @@ impl Shared {
         !self.is_forked() && !self.has_failed()
     }
 
-    /// Remembers a socket that the program listens at.
-    pub(crate) fn add_listener(&self, socket: &Arc<OwnedFd>) {
-        let mut listeners = self.listeners.lock();
-        listeners.retain(|listener| listener.strong_count() > 0);
-        listeners.push(Arc::downgrade(socket));
-    }
-
     /// Marks the device as failed: calls answer with an error from now on, whoever waits is woken, and the
     /// engine thread closes the links, so that peers see the end.
     pub(crate) fn fail(&self, why: String) {
         tracing::error!(%why, "the device failed");
-        let _ = self.failure.set(why);
-        self.broken.store(true, Ordering::Release);
-        for notify in self.notify.lock().values() {
-            notify.wake_all();
-        }
+        self.lifecycle.fail(why);
+        self.cqs.wake_all();
         self.events.close();
-        self.channels
-            .lock()
-            .iter()
-            .filter_map(Weak::upgrade)
-            .for_each(|c| c.close());
+        self.lifecycle.close_channels_and_listeners();
         self.leases.wake_all();
-        for socket in self.listeners.lock().iter().filter_map(Weak::upgrade) {
-            let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
-        }
         self.progress.ring();
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        self.broken.load(Ordering::Acquire)
+        self.lifecycle.has_failed()
     }
 
     /// Keeps and logs a refusal that the engine has nothing to do with.
@@ -281,12 +197,8 @@ impl Shared {
     }
 
     pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::Release);
+        self.lifecycle.stop();
         self.progress.ring();
-    }
-
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
     }
 }
 

@@ -63,7 +63,7 @@ impl Reservation {
         self.device.check()?;
         rustix::net::listen(&self.socket, 128).map_err(DeviceError::io("listening"))?;
         let socket = Arc::new(self.socket);
-        self.device.shared().add_listener(&socket);
+        self.device.shared().lifecycle.add_listener(&socket);
         Ok(Listener {
             device: self.device,
             socket,

@@ -344,7 +344,6 @@ fn inspect(shared: &Shared) -> Inspection {
     };
     let (endpoints, endpoint_count) = shared.descriptions.ask();
     let peers = engine.qps.iter().filter_map(|qp| qp.peer).collect();
-    let counters = shared.counters.lock();
     Inspection {
         node: shared.node,
         pid: shared.node.pid,
@@ -364,9 +363,11 @@ fn inspect(shared: &Shared) -> Inspection {
             .map(|link| view_link(link, &roles))
             .collect(),
         departed: shared.departed.of(&peers),
-        counters: counters
-            .iter()
-            .map(|(&number, c)| CounterView {
+        counters: shared
+            .counters
+            .all()
+            .into_iter()
+            .map(|(number, c)| CounterView {
                 number,
                 writes: c.writes,
                 reads: c.reads,

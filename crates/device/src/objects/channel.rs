@@ -238,10 +238,7 @@ impl Device {
         self.check()?;
         // One event per arming of a queue can wait, and a queue is armed by a call: no limit needed.
         let queue = Arc::new(EventQueue::new(usize::MAX)?);
-        let mut channels = self.shared().channels.lock();
-        channels.retain(|channel| channel.strong_count() > 0);
-        channels.push(Arc::downgrade(&queue));
-        drop(channels);
+        self.shared().lifecycle.add_channel(&queue);
         Ok(Channel {
             device: self.clone(),
             queue,

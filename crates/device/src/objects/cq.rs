@@ -1,79 +1,17 @@
 //! Completion queues.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
 use rkey_base::memory::ProcessMemory;
 use rkey_engine::{Clock, Completion, CqId, CqShared, EngineError, Inbox, Stamped};
 
 use crate::device::Device;
 use crate::error::DeviceError;
-use crate::objects::channel::{Channel, EventQueue};
+use crate::objects::channel::Channel;
+use crate::objects::cq_notify::CqNotify;
 use crate::shared::DeviceEngine;
-
-/// What the engine's side needs to know about a completion queue. It holds no device, so that the
-/// engine thread never has the last handle of one.
-#[derive(Debug)]
-pub(crate) struct CqNotify {
-    channel: Option<Arc<EventQueue<CqId>>>,
-    /// The program asked for an event on the channel.
-    wants_event: AtomicBool,
-    /// Armed in the engine, for the channel or for a waiter.
-    armed: AtomicBool,
-    /// Where solicited completions and errors are told besides, if somebody wants to know of nothing else.
-    watcher: OnceLock<Arc<EventQueue<CqId>>>,
-    /// Watched in the engine, for that.
-    watched: AtomicBool,
-    waiters: AtomicU32,
-    times_ready: Mutex<u64>,
-    readiness: Condvar,
-    /// Queue pairs that complete here and that were ended because their peer is gone.
-    peers_gone: AtomicU32,
-}
-
-impl CqNotify {
-    /// It became ready: tell the channel and those who wait.
-    pub(crate) fn ready(&self, id: CqId) {
-        if let Some(channel) = &self.channel
-            && self.wants_event.swap(false, Ordering::AcqRel)
-        {
-            channel.push(id);
-        }
-        if self.waiters.load(Ordering::SeqCst) > 0 {
-            self.wake_all();
-        }
-    }
-
-    /// Something came that it was watched for.
-    pub(crate) fn seen(&self, id: CqId) {
-        if let Some(watcher) = self.watcher.get() {
-            watcher.push(id);
-        }
-    }
-
-    pub(crate) fn wake_all(&self) {
-        *self.times_ready.lock() += 1;
-        self.readiness.notify_all();
-    }
-
-    /// A queue pair that completes here was ended. With the engine's lock, so that who arms the queue after it sees
-    /// the number, and who did so before is told.
-    pub(crate) fn count_gone_peer(&self, _locked: &DeviceEngine) {
-        self.peers_gone.fetch_add(1, Ordering::Release);
-    }
-
-    /// Whether it was watched until now.
-    pub(crate) fn unwatch(&self) -> bool {
-        self.watched.swap(false, Ordering::AcqRel)
-    }
-
-    /// Whether it was armed until now.
-    pub(crate) fn disarm(&self) -> bool {
-        self.armed.swap(false, Ordering::AcqRel)
-    }
-}
 
 /// A completion queue. Clones are the same queue; the last one destroys it.
 #[derive(Clone, Debug)]
@@ -129,21 +67,8 @@ impl Device {
         let entries = shared
             .command(create)
             .map_err(|e| self.limit_of(e, "completion queues", "RKEY_MAX_CQS"))?;
-        let notify = Arc::new(CqNotify {
-            channel: channel.map(|c| Arc::clone(c.queue())),
-            wants_event: AtomicBool::new(false),
-            armed: AtomicBool::new(false),
-            watcher: OnceLock::new(),
-            watched: AtomicBool::new(false),
-            waiters: AtomicU32::new(0),
-            times_ready: Mutex::new(0),
-            readiness: Condvar::new(),
-            peers_gone: AtomicU32::new(0),
-        });
-        shared
-            .notify
-            .lock()
-            .insert(entries.id(), Arc::clone(&notify));
+        let events = channel.map(|c| Arc::clone(c.queue()));
+        let notify = shared.cqs.add(entries.id(), events);
         let inner = CqInner {
             device: self.clone(),
             entries,
@@ -351,9 +276,7 @@ impl Cq {
         let inner = &*self.0;
         let shared = inner.device.shared();
         shared.command(|engine| {
-            if !inner.notify.armed.swap(true, Ordering::AcqRel) {
-                shared.armed.fetch_add(1, Ordering::Relaxed);
-            }
+            shared.cqs.arm(&inner.notify);
             engine.arm_cq(self.id(), solicited_only)
         })?;
         Ok(())
@@ -399,9 +322,7 @@ impl Cq {
             .watcher
             .get_or_init(|| Arc::clone(channel.queue()));
         shared.command(|engine| {
-            if !inner.notify.watched.swap(true, Ordering::AcqRel) {
-                shared.armed.fetch_add(1, Ordering::Relaxed);
-            }
+            shared.cqs.watch(&inner.notify);
             engine.watch_cq(self.id())
         })?;
         shared.hand_over();
@@ -442,13 +363,7 @@ impl Drop for CqInner {
             return;
         }
         let id = self.entries.id();
-        shared.notify.lock().remove(&id);
-        if self.notify.disarm() {
-            shared.armed.fetch_sub(1, Ordering::Relaxed);
-        }
-        if self.notify.unwatch() {
-            shared.armed.fetch_sub(1, Ordering::Relaxed);
-        }
+        shared.cqs.remove(id);
         let channel = self.channel.as_ref().map(Channel::queue);
         for events in channel.into_iter().chain(self.notify.watcher.get()) {
             events.forget(|&event| event == id);

@@ -2,13 +2,19 @@
 //! windows, and memory that peers can map.
 
 pub mod channel;
+pub(crate) mod counters;
 pub mod cq;
+mod cq_notify;
 mod membership;
 mod null_region;
 pub mod qp;
+mod qp_table;
 pub mod region;
 pub mod shared_memory;
 pub(crate) mod srq;
 pub mod window;
 
+pub(crate) use counters::Counters;
+pub(crate) use cq_notify::CqTable;
 pub(crate) use membership::{Adverts, Membership};
+pub(crate) use qp_table::QpTable;

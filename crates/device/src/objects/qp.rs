@@ -168,10 +168,7 @@ impl Device {
             .command(|engine| engine.create_qp(&options.config(), qpn))
         {
             Ok(id) => {
-                self.shared()
-                    .qps
-                    .lock()
-                    .insert(qpn, (id, options.fail_with_peer));
+                self.shared().qps.insert(qpn, id, options.fail_with_peer);
                 let (device, options) = (self.clone(), options.clone());
                 Ok(Qp(Arc::new(QpInner {
                     device,
@@ -417,7 +414,7 @@ impl Drop for QpInner {
         if !shared.is_usable() {
             return;
         }
-        shared.qps.lock().remove(&self.qpn);
+        shared.qps.remove(self.qpn);
         if let Err(error) = shared.command(|engine| engine.destroy_qp(self.id)) {
             tracing::debug!(%error, "destroying a queue pair");
         }

@@ -205,7 +205,7 @@ impl Shared {
     #[cold]
     fn before_post_asleep(&self, engine: &mut DeviceEngine) {
         engine.drive(self.progress.refresh_clock(), 0);
-        if self.armed.load(Ordering::Relaxed) == 0 {
+        if !self.cqs.is_any_armed() {
             self.lend(engine);
         }
     }

@@ -1,9 +1,6 @@
 //! Acting on the events of the engine: runs after its lock is released, in the thread that drove it.
 
-use std::sync::Weak;
-use std::sync::atomic::Ordering;
-
-use rkey_engine::{CqId, Event, QpAttributes, QpId, QpState};
+use rkey_engine::{Event, QpAttributes, QpId, QpState};
 
 use crate::event::AsyncEvent;
 use crate::peers::names;
@@ -15,16 +12,16 @@ impl Shared {
     pub(crate) fn act_on(&self, events: Vec<Event>) {
         for event in events {
             match event {
-                Event::CqReady(cq) => self.cq_is_ready(cq),
-                Event::CqSeen(cq) => self.cq_is_seen(cq),
+                Event::CqReady(cq) => self.cqs.ready(cq),
+                Event::CqSeen(cq) => self.cqs.seen(cq),
                 Event::CqOverrun(cq) => {
                     tracing::warn!(
                         ?cq,
                         "a completion queue overran; its queue pairs are broken"
                     );
                     self.events.push(AsyncEvent::CqOverrun(cq));
-                    self.cq_is_ready(cq);
-                    self.cq_is_seen(cq);
+                    self.cqs.ready(cq);
+                    self.cqs.seen(cq);
                 }
                 Event::QpFatal { qp, qpn } => self.events.push(AsyncEvent::QpFatal { qp, qpn }),
                 Event::AccessError { qp, qpn } => {
@@ -64,16 +61,7 @@ impl Shared {
                     bytes,
                     write,
                 } => {
-                    let mut counters = self.counters.lock();
-                    counters.entry(counter).or_default().add(bytes, write);
-                    drop(counters);
-                    if let Some(entry) = self.endpoint_counters.lock().get_mut(&endpoint) {
-                        entry.add(bytes, write);
-                    }
-                    let listeners = self.count_listeners.read();
-                    for listener in listeners.iter().filter_map(Weak::upgrade) {
-                        listener.counted();
-                    }
+                    self.counters.count(counter, endpoint, bytes, write);
                 }
                 Event::BindFailed { qpn, error, .. } => {
                     tracing::warn!(qpn, %error, "a posted bind of a window failed");
@@ -81,25 +69,6 @@ impl Shared {
                 // Later engines may have more to tell than this device understands.
                 other => tracing::debug!(?other, "ignored an unknown engine event"),
             }
-        }
-    }
-
-    fn cq_is_ready(&self, cq: CqId) {
-        let notify = self.notify.lock().get(&cq).cloned();
-        let Some(notify) = notify else { return };
-        if notify.disarm() {
-            self.armed.fetch_sub(1, Ordering::Relaxed);
-        }
-        notify.ready(cq);
-    }
-
-    fn cq_is_seen(&self, cq: CqId) {
-        let notify = self.notify.lock().get(&cq).cloned();
-        if let Some(notify) = notify
-            && notify.unwatch()
-        {
-            self.armed.fetch_sub(1, Ordering::Relaxed);
-            notify.seen(cq);
         }
     }
 
@@ -121,12 +90,7 @@ impl Shared {
     }
 
     fn peer_is_gone(&self, qp: QpId, qpn: u32) {
-        let fails = self
-            .qps
-            .lock()
-            .get(&qpn)
-            .is_some_and(|&(id, fails)| id == qp && fails);
-        if fails {
+        if self.qps.fails_with_peer(qpn, qp) {
             self.end_with_peer(qp);
         }
         self.events.push(AsyncEvent::PeerGone { qp, qpn });
@@ -140,12 +104,7 @@ impl Shared {
         };
         let mut cqs = vec![info.config.send_cq, info.config.recv_cq];
         cqs.dedup();
-        let told: Vec<_> = {
-            let notify = self.notify.lock();
-            cqs.iter()
-                .filter_map(|cq| notify.get(cq).cloned())
-                .collect()
-        };
+        let told: Vec<_> = cqs.iter().filter_map(|&cq| self.cqs.find(cq)).collect();
         self.command(|engine| {
             if let Err(error) = engine.modify_qp(qp, &QpAttributes::to(QpState::Error)) {
                 tracing::debug!(%error, "a queue pair without a peer");
@@ -155,8 +114,8 @@ impl Shared {
             }
         });
         for cq in cqs {
-            self.cq_is_ready(cq);
-            self.cq_is_seen(cq);
+            self.cqs.ready(cq);
+            self.cqs.seen(cq);
         }
     }
 

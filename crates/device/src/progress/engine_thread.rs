@@ -91,7 +91,7 @@ impl EngineThread {
     }
 
     fn run(&mut self) {
-        while !self.shared.is_stopping() && !self.shared.has_failed() {
+        while !self.shared.lifecycle.is_stopping() && !self.shared.has_failed() {
             if self.shared.progress.mode() == Mode::Thread {
                 self.work();
             }
@@ -214,7 +214,7 @@ impl EngineThread {
                     self.shared.give_way(&engine, self.shared.tick_ns());
                     return;
                 }
-                if self.shared.is_stopping() || self.shared.has_failed() {
+                if self.shared.lifecycle.is_stopping() || self.shared.has_failed() {
                     return;
                 }
                 if now.saturating_sub(quiet_since) >= spin && self.fall_asleep() {

@@ -402,7 +402,7 @@ impl Shared {
         len: u64,
         write: bool,
     ) -> Result<(Grant, OwnedFd), LeaseError> {
-        let qp = self.qps.lock().get(&qpn).map(|&(id, _)| id);
+        let qp = self.qps.find(qpn);
         let info = qp.and_then(|id| self.engine.lock().query_qp(id));
         let info = info.ok_or(LeaseError::Unavailable("there is no such queue pair"))?;
         let ours = info

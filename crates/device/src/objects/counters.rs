@@ -1,0 +1,204 @@
+//! Counters of what peers did to the regions that are bound to them, and who hears of it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Weak;
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::device::Device;
+
+/// What peers did to the regions that one counter is bound to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counter {
+    /// Writes and atomics of peers.
+    pub writes: u64,
+    /// Reads of peers.
+    pub reads: u64,
+    /// Bytes of both.
+    pub bytes: u64,
+}
+
+/// Hears when something was counted ([`Device::listen_to_counts`](crate::Device::listen_to_counts)).
+pub trait CountListener: Send + Sync {
+    /// Something was counted, in a counter that the device knows or for an endpoint. Called in whichever thread drove the
+    /// engine, the engine's own among them, and under whatever locks of its own that thread holds: what is done here is
+    /// short, calls the device for nothing but its counters, and lets go of no device.
+    fn counted(&self);
+}
+
+impl Counter {
+    fn add(&mut self, bytes: u32, write: bool) {
+        *(if write {
+            &mut self.writes
+        } else {
+            &mut self.reads
+        }) += 1;
+        self.bytes += u64::from(bytes);
+    }
+}
+
+/// The counters of a device.
+#[derive(Default)]
+pub(crate) struct Counters {
+    by_number: Mutex<HashMap<u32, Counter>>,
+    /// By endpoint, for those that somebody asked about.
+    by_endpoint: Mutex<HashMap<u32, Counter>>,
+    listeners: RwLock<Vec<Weak<dyn CountListener>>>,
+}
+
+impl Counters {
+    /// Counts one access of a peer, and tells the listeners.
+    pub(crate) fn count(&self, counter: u32, endpoint: u32, bytes: u32, write: bool) {
+        let mut counters = self.by_number.lock();
+        counters.entry(counter).or_default().add(bytes, write);
+        drop(counters);
+        if let Some(entry) = self.by_endpoint.lock().get_mut(&endpoint) {
+            entry.add(bytes, write);
+        }
+        let listeners = self.listeners.read();
+        for listener in listeners.iter().filter_map(Weak::upgrade) {
+            listener.counted();
+        }
+    }
+
+    /// All counters that ever counted something.
+    pub(crate) fn all(&self) -> BTreeMap<u32, Counter> {
+        self.by_number
+            .lock()
+            .iter()
+            .map(|(&n, &c)| (n, c))
+            .collect()
+    }
+
+    fn of(&self, counter: u32) -> Counter {
+        let counters = self.by_number.lock();
+        counters.get(&counter).copied().unwrap_or_default()
+    }
+
+    fn count_endpoint(&self, endpoint: u32) {
+        self.by_endpoint.lock().entry(endpoint).or_default();
+    }
+
+    fn of_endpoint(&self, endpoint: u32) -> Counter {
+        let counters = self.by_endpoint.lock();
+        counters.get(&endpoint).copied().unwrap_or_default()
+    }
+
+    fn forget_endpoint(&self, endpoint: u32) -> Counter {
+        let removed = self.by_endpoint.lock().remove(&endpoint);
+        removed.unwrap_or_default()
+    }
+
+    fn listen(&self, listener: Weak<dyn CountListener>) {
+        let mut listeners = self.listeners.write();
+        listeners.retain(|it| it.strong_count() > 0);
+        listeners.push(listener);
+    }
+}
+
+impl Device {
+    /// What peers did to the regions that are bound to a counter.
+    #[must_use]
+    pub fn counter(&self, counter: u32) -> Counter {
+        if self.is_forked() {
+            return Counter::default();
+        }
+        self.shared().counters.of(counter)
+    }
+
+    /// Counts from now on what peers do through an endpoint (as queue pairs were told of it) to regions that
+    /// are bound to a counter.
+    pub fn count_endpoint(&self, endpoint: u32) {
+        if !self.is_forked() {
+            self.shared().counters.count_endpoint(endpoint);
+        }
+    }
+
+    /// What was counted for an endpoint ([`Device::count_endpoint`]).
+    #[must_use]
+    pub fn endpoint_counter(&self, endpoint: u32) -> Counter {
+        if self.is_forked() {
+            return Counter::default();
+        }
+        self.shared().counters.of_endpoint(endpoint)
+    }
+
+    /// Ends that; the answer is what was counted.
+    pub fn forget_endpoint_counter(&self, endpoint: u32) -> Counter {
+        if self.is_forked() {
+            return Counter::default();
+        }
+        self.shared().counters.forget_endpoint(endpoint)
+    }
+
+    /// Tells a listener from now on, as long as there is somebody else who holds it, when something was counted
+    /// ([`Device::counter`], [`Device::endpoint_counter`]). What was counted before the call is told to nobody.
+    pub fn listen_to_counts(&self, listener: Weak<dyn CountListener>) {
+        if !self.is_forked() {
+            self.shared().counters.listen(listener);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    struct Calls(AtomicU32);
+
+    impl CountListener for Calls {
+        fn counted(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn endpoints_count_only_while_asked_for() {
+        let counters = Counters::default();
+        counters.count(7, 1, 8, true);
+        counters.count_endpoint(1);
+        counters.count(7, 1, 16, false);
+        let all = Counter {
+            writes: 1,
+            reads: 1,
+            bytes: 24,
+        };
+        let one_read = Counter {
+            writes: 0,
+            reads: 1,
+            bytes: 16,
+        };
+        assert_eq!(counters.of(7), all);
+        assert_eq!(counters.of_endpoint(1), one_read);
+        assert_eq!(counters.forget_endpoint(1), one_read);
+        counters.count(7, 1, 1, true);
+        assert_eq!(counters.of_endpoint(1), Counter::default());
+        assert_eq!(counters.all().keys().copied().collect::<Vec<_>>(), [7]);
+    }
+
+    #[test]
+    fn listeners_are_called_until_they_are_dropped() {
+        let counters = Counters::default();
+        let (one, two) = (
+            Arc::new(Calls(AtomicU32::new(0))),
+            Arc::new(Calls(AtomicU32::new(0))),
+        );
+        for listener in [&one, &two] {
+            let listener: Arc<dyn CountListener> = Arc::<Calls>::clone(listener);
+            counters.listen(Arc::downgrade(&listener));
+        }
+        counters.count(1, 0, 4, true);
+        drop(two);
+        counters.count(1, 0, 4, true);
+        assert_eq!(one.0.load(Ordering::Relaxed), 2);
+        let three: Arc<dyn CountListener> = Arc::new(Calls(AtomicU32::new(0)));
+        counters.listen(Arc::downgrade(&three));
+        assert_eq!(
+            counters.listeners.read().len(),
+            2,
+            "the dropped one is forgotten"
+        );
+    }
+}

@@ -1,0 +1,214 @@
+//! Who is told when a completion queue has something: channels and waiting threads.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Condvar, Mutex};
+use rkey_engine::CqId;
+
+use super::channel::EventQueue;
+use crate::shared::DeviceEngine;
+
+/// What the engine's side needs to know about a completion queue. It holds no device, so that the
+/// engine thread never has the last handle of one.
+#[derive(Debug)]
+pub(crate) struct CqNotify {
+    pub(super) channel: Option<Arc<EventQueue<CqId>>>,
+    /// The program asked for an event on the channel.
+    pub(super) wants_event: AtomicBool,
+    /// Armed in the engine, for the channel or for a waiter.
+    armed: AtomicBool,
+    /// Where solicited completions and errors are told besides, if somebody wants to know of nothing else.
+    pub(super) watcher: OnceLock<Arc<EventQueue<CqId>>>,
+    /// Watched in the engine, for that.
+    watched: AtomicBool,
+    pub(super) waiters: AtomicU32,
+    pub(super) times_ready: Mutex<u64>,
+    pub(super) readiness: Condvar,
+    /// Queue pairs that complete here and that were ended because their peer is gone.
+    pub(super) peers_gone: AtomicU32,
+}
+
+impl CqNotify {
+    /// It became ready: tell the channel and those who wait.
+    fn ready(&self, id: CqId) {
+        if let Some(channel) = &self.channel
+            && self.wants_event.swap(false, Ordering::AcqRel)
+        {
+            channel.push(id);
+        }
+        if self.waiters.load(Ordering::SeqCst) > 0 {
+            self.wake_all();
+        }
+    }
+
+    /// Something came that it was watched for.
+    fn seen(&self, id: CqId) {
+        if let Some(watcher) = self.watcher.get() {
+            watcher.push(id);
+        }
+    }
+
+    fn wake_all(&self) {
+        *self.times_ready.lock() += 1;
+        self.readiness.notify_all();
+    }
+
+    /// A queue pair that completes here was ended. With the engine's lock, so that who arms the queue after it sees
+    /// the number, and who did so before is told.
+    pub(crate) fn count_gone_peer(&self, _locked: &DeviceEngine) {
+        self.peers_gone.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The completion queues of a device, to be told when they are ready.
+#[derive(Debug, Default)]
+pub(crate) struct CqTable {
+    by_id: Mutex<HashMap<CqId, Arc<CqNotify>>>,
+    /// How many are armed or watched: somebody means to sleep.
+    armed: AtomicU32,
+}
+
+impl CqTable {
+    /// A new completion queue, whose events go to `channel`.
+    pub(super) fn add(&self, id: CqId, channel: Option<Arc<EventQueue<CqId>>>) -> Arc<CqNotify> {
+        let notify = Arc::new(CqNotify {
+            channel,
+            wants_event: AtomicBool::new(false),
+            armed: AtomicBool::new(false),
+            watcher: OnceLock::new(),
+            watched: AtomicBool::new(false),
+            waiters: AtomicU32::new(0),
+            times_ready: Mutex::new(0),
+            readiness: Condvar::new(),
+            peers_gone: AtomicU32::new(0),
+        });
+        self.by_id.lock().insert(id, Arc::clone(&notify));
+        notify
+    }
+
+    /// A completion queue is destroyed.
+    pub(super) fn remove(&self, id: CqId) {
+        if let Some(notify) = self.by_id.lock().remove(&id) {
+            self.disarm(&notify);
+            self.unwatch(&notify);
+        }
+    }
+
+    /// A completion queue was armed in the engine, for its channel or for a waiting thread.
+    pub(super) fn arm(&self, notify: &CqNotify) {
+        if !notify.armed.swap(true, Ordering::AcqRel) {
+            self.armed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A completion queue is watched in the engine.
+    pub(super) fn watch(&self, notify: &CqNotify) {
+        if !notify.watched.swap(true, Ordering::AcqRel) {
+            self.armed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Says whether it was armed until now.
+    fn disarm(&self, notify: &CqNotify) -> bool {
+        let was = notify.armed.swap(false, Ordering::AcqRel);
+        if was {
+            self.armed.fetch_sub(1, Ordering::Relaxed);
+        }
+        was
+    }
+
+    /// Says whether it was watched until now.
+    fn unwatch(&self, notify: &CqNotify) -> bool {
+        let was = notify.watched.swap(false, Ordering::AcqRel);
+        if was {
+            self.armed.fetch_sub(1, Ordering::Relaxed);
+        }
+        was
+    }
+
+    /// Whether the program has armed a completion queue, and so is about to wait.
+    #[inline]
+    pub(crate) fn is_any_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn find(&self, id: CqId) -> Option<Arc<CqNotify>> {
+        self.by_id.lock().get(&id).cloned()
+    }
+
+    /// The engine has disarmed a completion queue because it has become ready.
+    pub(crate) fn ready(&self, id: CqId) {
+        if let Some(notify) = self.find(id) {
+            self.disarm(&notify);
+            notify.ready(id);
+        }
+    }
+
+    /// The engine has ended the watch of a completion queue because something came that it was watched for.
+    pub(crate) fn seen(&self, id: CqId) {
+        if let Some(notify) = self.find(id)
+            && self.unwatch(&notify)
+        {
+            notify.seen(id);
+        }
+    }
+
+    /// Wakes all threads that wait, so that they look at the device's state.
+    pub(crate) fn wake_all(&self) {
+        for notify in self.by_id.lock().values() {
+            notify.wake_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(index: u32) -> CqId {
+        CqId::from((index, 1))
+    }
+
+    #[test]
+    fn the_count_of_armed_queues_comes_back_to_zero() {
+        let table = CqTable::default();
+        let one = table.add(id(1), None);
+        let two = table.add(id(2), None);
+        table.arm(&one);
+        table.arm(&one);
+        table.watch(&one);
+        table.arm(&two);
+        assert_eq!(table.armed.load(Ordering::Relaxed), 3);
+        table.ready(id(1));
+        table.ready(id(1));
+        table.seen(id(1));
+        assert!(table.is_any_armed());
+        table.remove(id(2));
+        table.remove(id(2));
+        assert!(!table.is_any_armed());
+    }
+
+    #[test]
+    fn a_channel_gets_one_event_for_each_request() {
+        let channel = Arc::new(EventQueue::new(8).unwrap());
+        let table = CqTable::default();
+        let notify = table.add(id(1), Some(Arc::clone(&channel)));
+        table.ready(id(1));
+        assert_eq!(channel.try_next(), None, "nobody asked for an event");
+        notify.wants_event.store(true, Ordering::Release);
+        table.ready(id(1));
+        table.ready(id(1));
+        assert_eq!(
+            (channel.try_next(), channel.try_next()),
+            (Some(id(1)), None)
+        );
+        notify.watcher.get_or_init(|| Arc::clone(&channel));
+        table.seen(id(1));
+        assert_eq!(channel.try_next(), None, "it was not watched");
+        table.watch(&notify);
+        table.seen(id(1));
+        assert_eq!(channel.try_next(), Some(id(1)));
+    }
+}
