@@ -2,12 +2,11 @@
 
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
 use rkey_base::lock::SpinLock;
 use rkey_base::memory::ProcessMemory;
 use rkey_base::process::ForkMark;
 use rkey_core::{Denial, Protection};
-use rkey_engine::{DenialReport, Engine, Exposure, Group, LinkId, QpId, Reports};
+use rkey_engine::{DenialReport, Engine, Exposure, LinkId, Reports};
 use rkey_link::{AnyLink, NodeId};
 
 use crate::config::Config;
@@ -22,9 +21,8 @@ use crate::peers::identity::Identities;
 use crate::peers::names::Scope;
 use crate::peers::process::DepartedPeers;
 use crate::peers::qp_numbers::QpNumbers;
-use crate::peers::unresponsive::UnresponsivePeer;
-use crate::progress::ProgressState;
 use crate::progress::reactor::{Reactor, Token};
+use crate::progress::{ProgressState, ThreadRequests};
 use crate::reclaim::lease::Leases;
 use crate::reclaim::remote_copies::RemoteCopies;
 
@@ -49,17 +47,8 @@ pub(crate) struct Shared {
     pub(crate) reactor: Reactor,
     /// The link to ourselves.
     pub(crate) loopback: OnceLock<LinkId>,
-    /// Queue pairs that need a link, for the engine thread.
-    pub(crate) wanted: Mutex<Vec<(QpId, u32)>>,
-    /// Queue pairs that send to groups whose devices are to be found, for the engine thread.
-    pub(crate) wanted_groups: Mutex<Vec<(QpId, Group)>>,
-    /// Queue pairs whose peers do nothing, for the engine thread to judge.
-    pub(crate) silent: Mutex<Vec<UnresponsivePeer>>,
+    pub(crate) thread_requests: ThreadRequests,
     pub(crate) adverts: Adverts,
-    /// Links that broke, to be taken apart by the engine thread.
-    pub(crate) lost: Mutex<Vec<LinkId>>,
-    /// Links to give up, for the engine thread.
-    pub(crate) cut: Mutex<Vec<LinkId>>,
     pub(crate) cqs: CqTable,
     pub(crate) qps: QpTable,
     pub(crate) events: EventQueue<AsyncEvent>,
@@ -106,12 +95,8 @@ impl Shared {
             qp_numbers,
             reactor: Reactor::new()?,
             loopback: OnceLock::new(),
-            wanted: Mutex::new(Vec::new()),
-            wanted_groups: Mutex::new(Vec::new()),
-            silent: Mutex::new(Vec::new()),
+            thread_requests: ThreadRequests::new()?,
             adverts: Adverts::default(),
-            lost: Mutex::new(Vec::new()),
-            cut: Mutex::new(Vec::new()),
             cqs: CqTable::default(),
             qps: QpTable::default(),
             events: EventQueue::new(4096)?,
@@ -158,7 +143,7 @@ impl Shared {
         self.events.close();
         self.lifecycle.close_channels_and_listeners();
         self.leases.wake_all();
-        self.progress.ring();
+        self.thread_requests.ring();
     }
 
     pub(crate) fn has_failed(&self) -> bool {
@@ -198,7 +183,7 @@ impl Shared {
 
     pub(crate) fn stop(&self) {
         self.lifecycle.stop();
-        self.progress.ring();
+        self.thread_requests.ring();
     }
 }
 

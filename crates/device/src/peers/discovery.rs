@@ -123,7 +123,7 @@ impl Discovery {
         now: Instant,
     ) -> bool {
         let mut connected = false;
-        let wanted = std::mem::take(&mut *shared.wanted.lock());
+        let wanted = shared.thread_requests.take_links();
         for (qp, peer) in wanted {
             connected |= self.want(
                 shared,
@@ -135,7 +135,7 @@ impl Discovery {
                 },
             );
         }
-        let wanted = std::mem::take(&mut *shared.wanted_groups.lock());
+        let wanted = shared.thread_requests.take_groups();
         for (qp, group) in wanted {
             self.look_for_group(shared, link_manager, qp, group, now);
         }

@@ -402,14 +402,14 @@ impl LinkManager {
 
     /// What has to be done because time passes, or because the engine asked for it.
     pub(crate) fn tidy(&mut self, shared: &Shared, now: Instant) {
-        let lost = std::mem::take(&mut *shared.lost.lock());
+        let lost = shared.thread_requests.take_broken();
         for id in lost {
             self.tell_of_exit(shared, id);
             // Dropped here, after the lock is given back: unmapping takes its time.
             let _link = shared.command(|engine| engine.take_detached(id));
             self.forget(shared, id);
         }
-        let cut = std::mem::take(&mut *shared.cut.lock());
+        let cut = shared.thread_requests.take_cut();
         for id in cut {
             self.lose(shared, id, DownReason::Closed);
         }

@@ -27,7 +27,7 @@ pub(crate) struct UnresponsivePeer {
 
 /// Answers what the engine has asked.
 pub(crate) fn judge(shared: &Shared, link_manager: &LinkManager, discovery: &Discovery) {
-    let silent = std::mem::take(&mut *shared.silent.lock());
+    let silent = shared.thread_requests.take_unresponsive();
     if silent.is_empty() {
         return;
     }

@@ -25,10 +25,7 @@ const POLLS_PER_LOOK: u32 = 64;
 const YIELD_AFTER: u64 = 5_000;
 /// Every so many empty polls an acknowledgement that is held back is told.
 const POLLS_PER_ACK: u32 = 64;
-/// So long a request may be unacknowledged before the peer is woken whatever its sleep word says.
-const KICK_AFTER: u64 = 50_000;
-/// And so long it has to be quiet before it is woken once more.
-const KICK_AGAIN: u64 = 10_000_000;
+
 impl Shared {
     /// One look on behalf of a poller that found its completion queue empty.
     #[inline]
@@ -44,26 +41,25 @@ impl Shared {
         let stamp = state.stamp.0.load(Ordering::Relaxed).wrapping_add(1);
         state.stamp.0.store(stamp, Ordering::Relaxed);
         let look = state.poll_set.look();
-        if look == Look::Arrived || state.restless.load(Ordering::Relaxed) {
+        if look == Look::Arrived || state.drive_again.load(Ordering::Relaxed) {
             if let Some(engine) = self.engine.try_lock()
                 && self.drive_for(engine, state.clock.load(Ordering::Relaxed), inbox)
-                && state.quiet_since.load(Ordering::Relaxed) != 0
             {
-                state.quiet_since.store(0, Ordering::Relaxed);
+                state.idle.found();
             }
         } else if look == Look::Owed && stamp.is_multiple_of(POLLS_PER_ACK) {
             self.publish();
         }
         if stamp.is_multiple_of(POLLS_PER_LOOK) && self.poll_slowly() {
-            state.tired.store(true, Ordering::Relaxed);
+            state.should_yield.store(true, Ordering::Relaxed);
         }
     }
 
     /// Gives the processor away if a poller has found nothing for a while. Not under a lock that others want.
     #[inline]
     pub(crate) fn rest(&self) {
-        if self.progress.tired.load(Ordering::Relaxed) {
-            self.progress.tired.store(false, Ordering::Relaxed);
+        if self.progress.should_yield.load(Ordering::Relaxed) {
+            self.progress.should_yield.store(false, Ordering::Relaxed);
             std::thread::yield_now();
         }
     }
@@ -93,25 +89,13 @@ impl Shared {
         if self.progress.mode() == Mode::Asleep {
             self.lend(&engine);
         }
-        let state = &self.progress;
-        let quiet_since = state.quiet_since.load(Ordering::Relaxed);
-        let mut quiet = 0;
-        if quiet_since == 0 {
-            state.quiet_since.store(now, Ordering::Relaxed);
-            state
-                .kick_at
-                .store(now.saturating_add(KICK_AFTER), Ordering::Relaxed);
-        } else {
-            quiet = now.saturating_sub(quiet_since);
-            if now >= state.kick_at.load(Ordering::Relaxed) {
-                kick_peers(&engine);
-                let again = now.saturating_add(KICK_AGAIN);
-                state.kick_at.store(again, Ordering::Relaxed);
-            }
+        let idle = self.progress.idle.at(now);
+        if idle.kick_peers {
+            kick_peers(&engine);
         }
         // Also to hear about deadlines of what was posted since.
         let did = self.drive(engine, now);
-        quiet > YIELD_AFTER && !did
+        idle.ns > YIELD_AFTER && !did
     }
 
     /// Drives once, then does what came of it, without the lock. Says whether anything was done.
@@ -138,9 +122,10 @@ impl Shared {
             state.deadline.store(deadline, Ordering::Relaxed);
         }
         // What only held-back acknowledgements need, pollers do without driving.
-        let restless = progress.more || (progress.did && state.loops.load(Ordering::Relaxed));
-        if state.restless.load(Ordering::Relaxed) != restless {
-            state.restless.store(restless, Ordering::Relaxed);
+        let drive_again =
+            progress.more || (progress.did && state.talks_to_itself.load(Ordering::Relaxed));
+        if state.drive_again.load(Ordering::Relaxed) != drive_again {
+            state.drive_again.store(drive_again, Ordering::Relaxed);
         }
         std::mem::forget(alarm);
         if engine.has_events() {
@@ -167,7 +152,7 @@ impl Shared {
         let alarm = PanicAlarm(self);
         let result = run(&mut engine);
         // It may have given the engine something to do, of which no ring knows.
-        self.progress.restless.store(true, Ordering::Relaxed);
+        self.progress.drive_again.store(true, Ordering::Relaxed);
         std::mem::forget(alarm);
         if engine.has_events() {
             self.drain_events(engine);
@@ -185,8 +170,8 @@ impl Shared {
             self.before_post_asleep(&mut engine);
         }
         let result = run(&mut engine);
-        if self.progress.loops.load(Ordering::Relaxed) {
-            self.progress.restless.store(true, Ordering::Relaxed);
+        if self.progress.talks_to_itself.load(Ordering::Relaxed) {
+            self.progress.drive_again.store(true, Ordering::Relaxed);
         }
         std::mem::forget(alarm);
         if engine.has_events() {
@@ -230,11 +215,11 @@ impl Shared {
         }
         let engine = self.engine.lock();
         if let Some(deadline) = self.progress.deadline() {
-            self.progress.set_timer(deadline);
+            self.progress.timer.fire_by(deadline);
         }
         drop(engine);
         if busy {
-            self.progress.ring();
+            self.thread_requests.ring();
         }
     }
 
@@ -245,7 +230,7 @@ impl Shared {
         rkey_base::copy::check();
         self.set_asleep(false);
         let now = self.progress.refresh_clock();
-        self.progress.set_timer(now + self.tick_ns());
+        self.progress.timer.fire_by(now + self.tick_ns());
     }
 
     /// Gives the engine back before the calling thread waits. Afterwards peers ring when they have
@@ -289,8 +274,7 @@ impl Shared {
                 ?links,
                 "{what} cuts the link to a peer that does not answer"
             );
-            self.cut.lock().extend(links);
-            self.progress.ring();
+            self.thread_requests.cut_links(&links);
         }
     }
 
@@ -298,7 +282,7 @@ impl Shared {
     pub(crate) fn fall_asleep(&self, _locked: &DeviceEngine) {
         self.progress.set_mode(Mode::Asleep);
         self.set_asleep(true);
-        self.progress.reset_timer(self.progress.deadline());
+        self.progress.timer.reset(self.progress.deadline());
     }
 
     /// The engine thread takes over.
@@ -311,7 +295,7 @@ impl Shared {
     pub(crate) fn give_way(&self, _locked: &DeviceEngine, look_after: u64) {
         self.progress.set_mode(Mode::Lent);
         let now = self.progress.refresh_clock();
-        self.progress.set_timer(now + look_after);
+        self.progress.timer.fire_by(now + look_after);
     }
 
     /// Writes the sleep words of all links. Only with the engine's lock.
@@ -340,7 +324,7 @@ impl Shared {
 
     /// From now on posts may be to this device itself.
     pub(crate) fn talks_to_itself(&self) {
-        self.progress.loops.store(true, Ordering::Relaxed);
+        self.progress.talks_to_itself.store(true, Ordering::Relaxed);
     }
 
     /// Makes the list of links to look at anew, after a link came or went. Only the engine thread does.

@@ -41,17 +41,13 @@ impl Shared {
                 Event::PeerGone { qp, qpn } => self.peer_is_gone(qp, qpn),
                 Event::LinkNeeded { qp, peer } => self.link_needed(qp, peer),
                 Event::PeerSilent { qp, link, peer } => {
-                    self.silent.lock().push(UnresponsivePeer { qp, link, peer });
-                    self.progress.ring();
+                    let peer = UnresponsivePeer { qp, link, peer };
+                    self.thread_requests.judge(peer);
                 }
-                Event::GroupNeeded { qp, group } => {
-                    self.wanted_groups.lock().push((qp, group));
-                    self.progress.ring();
-                }
+                Event::GroupNeeded { qp, group } => self.thread_requests.find_group(qp, group),
                 Event::LinkDown { link, reason } => {
                     tracing::debug!(?link, %reason, "a link broke");
-                    self.lost.lock().push(link);
-                    self.progress.ring();
+                    self.thread_requests.remove_link(link);
                 }
                 Event::Denied(report) => self.denials.write(&report),
                 Event::Guessing(guesser) => self.denials.write_guesser(&guesser),
@@ -131,10 +127,7 @@ impl Shared {
                     let _ = engine.connect_qp(qp, link);
                 });
             }
-            _ => {
-                self.wanted.lock().push((qp, peer));
-                self.progress.ring();
-            }
+            _ => self.thread_requests.connect(qp, peer),
         }
     }
 }

@@ -51,8 +51,8 @@ impl EngineThread {
         local: LocalNode,
     ) -> Result<JoinHandle<()>, DeviceError> {
         let reactor = &shared.reactor;
-        reactor.add(shared.progress.bell_fd(), Token::BELL)?;
-        reactor.add(shared.progress.timer_fd(), Token::TIMER)?;
+        reactor.add(&shared.thread_requests, Token::BELL)?;
+        reactor.add(shared.progress.timer(), Token::TIMER)?;
         shared
             .qp_numbers
             .claim_first(|number, fd| reactor.add(fd, Token::block(number)))?;
@@ -122,12 +122,12 @@ impl EngineThread {
         for token in shared.reactor.wait(timeout) {
             match token {
                 Token::BELL => {
-                    shared.progress.quiet_bell();
+                    shared.thread_requests.acknowledge();
                     woken.rung = true;
                 }
                 Token::TIMER => {
                     let engine = shared.engine.lock();
-                    shared.progress.quiet_timer();
+                    shared.progress.timer().acknowledge();
                     drop(engine);
                     woken.ticked = true;
                 }
@@ -196,7 +196,7 @@ impl EngineThread {
         for turn in 1u32.. {
             let progress = &self.shared.progress;
             let due = progress.deadline().is_some_and(|d| d <= now);
-            if due || progress.is_restless() || self.shared.any_pending() {
+            if due || progress.must_drive_again() || self.shared.any_pending() {
                 if let Some(engine) = self.shared.engine.try_lock()
                     && self.shared.drive(engine, now)
                 {
@@ -238,7 +238,7 @@ impl EngineThread {
         if !shared.drive_now() {
             let _locked = shared.engine.lock();
             if let Some(deadline) = shared.progress.deadline() {
-                shared.progress.set_timer(deadline);
+                shared.progress.timer().fire_by(deadline);
             }
             return true;
         }

@@ -22,12 +22,16 @@ mod backoff;
 mod drive;
 mod engine_events;
 pub(crate) mod engine_thread;
+mod idle;
 #[cfg(test)]
 pub(crate) mod panic_tests;
 mod poll_set;
 pub(crate) mod reactor;
 mod state;
+mod thread_requests;
+mod timer;
 
 pub(crate) use backoff::Backoff;
 pub(crate) use drive::kick_peers;
 pub(crate) use state::{Mode, ProgressState, now_ns};
+pub(crate) use thread_requests::ThreadRequests;

@@ -187,7 +187,7 @@ fn a_panic_in_the_engine_thread() {
     everybody_gets_errors(|device| {
         let shared = device.shared();
         shared.trap.0.store(IN_THE_THREAD, Ordering::Release);
-        shared.progress.ring();
+        shared.thread_requests.ring();
     });
 }
 
@@ -196,7 +196,7 @@ fn a_panic_in_the_engine_thread_under_the_lock() {
     everybody_gets_errors(|device| {
         let shared = device.shared();
         shared.trap.0.store(IN_THE_ENGINE, Ordering::Release);
-        shared.progress.ring();
+        shared.thread_requests.ring();
     });
 }
 

@@ -1,15 +1,12 @@
-//! What the pollers and the engine thread of one device tell each other: who drives, the coarse clock, timer and bell.
+//! What the pollers and the engine thread of one device tell each other: who drives, the coarse clock, the next deadline.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::time::{
-    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
-    timerfd_create, timerfd_settime,
-};
+use rustix::time::{ClockId, clock_gettime};
 
+use super::idle::IdleTime;
 use super::poll_set::PollSet;
+use super::timer::Timer;
 use crate::error::DeviceError;
 
 /// Who drives.
@@ -44,26 +41,20 @@ pub(crate) struct ProgressState {
     /// A [`Mode`].
     pub(super) mode: AtomicU8,
     /// The engine asked to be driven again, whatever the rings say.
-    pub(super) restless: AtomicBool,
-    /// Since when pollers have found nothing; 0: they have just found something.
-    pub(super) quiet_since: AtomicU64,
-    /// A poller is to give the processor away.
-    pub(super) tired: AtomicBool,
-    /// When peers are to be woken if nothing has been found until then.
-    pub(super) kick_at: AtomicU64,
+    pub(super) drive_again: AtomicBool,
+    pub(super) idle: IdleTime,
+    /// The next poller should yield the processor.
+    pub(super) should_yield: AtomicBool,
     /// When a poller last looked at the clock.
     pub(super) polled_at: AtomicU64,
     /// Coarse time in nanoseconds of the monotonic clock.
     pub(super) clock: AtomicU64,
     /// When the engine wants to be driven at the latest; `u64::MAX` for never.
     pub(super) deadline: AtomicU64,
-    /// When the timer will fire; `u64::MAX` while it is off.
-    pub(super) timer_at: AtomicU64,
-    pub(super) timer: OwnedFd,
-    pub(super) bell: OwnedFd,
+    pub(super) timer: Timer,
     pub(super) poll_set: PollSet,
     /// The device talks to itself: a post may have to be driven, and no peek shows it.
-    pub(super) loops: AtomicBool,
+    pub(super) talks_to_itself: AtomicBool,
 }
 
 impl ProgressState {
@@ -72,26 +63,18 @@ impl ProgressState {
     /// # Errors
     /// No descriptor is left.
     pub(crate) fn new() -> Result<Self, DeviceError> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(DeviceError::io("creating the engine's bell"))?;
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)
-            .map_err(DeviceError::io("creating the engine's timer"))?;
         Ok(Self {
             stamp: Apart::default(),
             mode: AtomicU8::new(Mode::Thread as u8),
-            restless: AtomicBool::new(false),
-            quiet_since: AtomicU64::new(0),
-            tired: AtomicBool::new(false),
-            kick_at: AtomicU64::new(u64::MAX),
+            drive_again: AtomicBool::new(false),
+            idle: IdleTime::default(),
+            should_yield: AtomicBool::new(false),
             polled_at: AtomicU64::new(0),
             clock: AtomicU64::new(now_ns()),
             deadline: AtomicU64::new(u64::MAX),
-            timer_at: AtomicU64::new(u64::MAX),
-            timer,
-            bell,
+            timer: Timer::new()?,
             poll_set: PollSet::default(),
-            loops: AtomicBool::new(false),
+            talks_to_itself: AtomicBool::new(false),
         })
     }
 
@@ -117,12 +100,16 @@ impl ProgressState {
         self.polled_at.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn is_restless(&self) -> bool {
-        self.restless.load(Ordering::Relaxed)
+    pub(crate) fn must_drive_again(&self) -> bool {
+        self.drive_again.load(Ordering::Relaxed)
     }
 
     pub(crate) fn deadline(&self) -> Option<u64> {
         Some(self.deadline.load(Ordering::Relaxed)).filter(|&d| d != u64::MAX)
+    }
+
+    pub(crate) fn timer(&self) -> &Timer {
+        &self.timer
     }
 
     /// Reads the real clock.
@@ -130,63 +117,6 @@ impl ProgressState {
         let now = now_ns();
         self.clock.fetch_max(now, Ordering::Relaxed);
         now
-    }
-
-    pub(crate) fn timer_fd(&self) -> BorrowedFd<'_> {
-        self.timer.as_fd()
-    }
-
-    pub(crate) fn bell_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
-    }
-
-    /// Wakes the engine thread. The bell is ours alone, so this cannot block.
-    pub(crate) fn ring(&self) {
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-    }
-
-    /// Takes what the bell has to say; for the engine thread.
-    pub(crate) fn quiet_bell(&self) {
-        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
-    }
-
-    /// Takes what the timer has to say; for the engine thread.
-    pub(crate) fn quiet_timer(&self) {
-        if rustix::io::read(&self.timer, &mut [0u8; 8]).is_ok() {
-            self.timer_at.store(u64::MAX, Ordering::Relaxed);
-        }
-    }
-
-    /// Lets the timer fire at `at` or earlier. Only with the engine's lock, as [`Self::quiet_timer`].
-    pub(crate) fn set_timer(&self, at: u64) {
-        if self.timer_at.fetch_min(at, Ordering::Relaxed) <= at {
-            return;
-        }
-        self.arm_timer(at);
-    }
-
-    /// Forgets when the timer was to fire, and lets it fire at `at` instead (`None`: never).
-    pub(super) fn reset_timer(&self, at: Option<u64>) {
-        let at = at.unwrap_or(u64::MAX);
-        if self.timer_at.swap(at, Ordering::Relaxed) != at {
-            self.arm_timer(at);
-        }
-    }
-
-    fn arm_timer(&self, at: u64) {
-        let value = Timespec {
-            tv_sec: (at / 1_000_000_000).try_into().unwrap_or(i64::MAX),
-            // A value of zero would switch the timer off.
-            tv_nsec: (at % 1_000_000_000).max(1) as i64,
-        };
-        let spec = Itimerspec {
-            it_interval: Timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            },
-            it_value: value,
-        };
-        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec);
     }
 }
 

@@ -113,7 +113,7 @@ mod tests {
         let shared = device.shared();
         let link = *shared.loopback.get().unwrap();
         shared.cut_links("a test", &[link]);
-        assert!(shared.cut.lock().is_empty());
+        assert!(shared.thread_requests.take_cut().is_empty());
         assert!(shared.engine.lock().link(link).is_some());
     }
 }

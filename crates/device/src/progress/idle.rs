@@ -1,0 +1,100 @@
+//! For how long pollers have found nothing, and when peers are woken because of that.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// So long pollers have found nothing before peers with unacknowledged requests are woken, whatever their sleep words
+/// say, in nanoseconds.
+const KICK_AFTER: u64 = 50_000;
+/// The pause before they are woken once more.
+const KICK_AGAIN: u64 = 10_000_000;
+
+/// How long polls have been in vain, as the pollers themselves note it. Times are of the monotonic clock, in nanoseconds.
+#[derive(Debug, Default)]
+pub(super) struct IdleTime {
+    /// Since when pollers have found nothing; 0: they have just found something.
+    since: AtomicU64,
+    /// When peers are woken next; means nothing while `since` is 0.
+    kick_at: AtomicU64,
+}
+
+/// What a look at the clock shows about polls in vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Idle {
+    /// For how long pollers have found nothing.
+    pub(super) ns: u64,
+    /// Peers have to be woken now.
+    pub(super) kick_peers: bool,
+}
+
+impl IdleTime {
+    /// A poller has found something.
+    #[inline]
+    pub(super) fn found(&self) {
+        // Most of the time it is 0 already, and a load is cheaper than a store.
+        if self.since.load(Ordering::Relaxed) != 0 {
+            self.since.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// A poller that has found nothing has looked at the clock. With the engine's lock.
+    pub(super) fn at(&self, now: u64) -> Idle {
+        let since = self.since.load(Ordering::Relaxed);
+        if since == 0 {
+            self.since.store(now, Ordering::Relaxed);
+            let kick_at = now.saturating_add(KICK_AFTER);
+            self.kick_at.store(kick_at, Ordering::Relaxed);
+            return Idle {
+                ns: 0,
+                kick_peers: false,
+            };
+        }
+        let kick_peers = now >= self.kick_at.load(Ordering::Relaxed);
+        if kick_peers {
+            let again = now.saturating_add(KICK_AGAIN);
+            self.kick_at.store(again, Ordering::Relaxed);
+        }
+        Idle {
+            ns: now.saturating_sub(since),
+            kick_peers,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_woken_once_and_then_seldom() {
+        let idle = IdleTime::default();
+        let mut kicks = Vec::new();
+        for now in (1_000..=21_000_000).step_by(1_000) {
+            if idle.at(now).kick_peers {
+                kicks.push(now);
+            }
+        }
+        assert_eq!(kicks, [51_000, 10_051_000, 20_051_000]);
+    }
+
+    #[test]
+    fn time_counts_from_the_first_poll_in_vain() {
+        let idle = IdleTime::default();
+        assert_eq!(idle.at(500).ns, 0);
+        assert_eq!(idle.at(700).ns, 200);
+        idle.found();
+        assert_eq!(
+            idle.at(90_000),
+            Idle {
+                ns: 0,
+                kick_peers: false
+            }
+        );
+        assert_eq!(
+            idle.at(91_000),
+            Idle {
+                ns: 1_000,
+                kick_peers: false
+            }
+        );
+    }
+}

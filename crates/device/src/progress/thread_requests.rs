@@ -1,0 +1,151 @@
+//! What other threads want of the engine thread.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use parking_lot::Mutex;
+use rkey_engine::{Group, LinkId, QpId};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::error::DeviceError;
+use crate::peers::unresponsive::UnresponsivePeer;
+
+/// Lists of work for the engine thread, and the doorbell that wakes it. Any thread may add to them.
+#[derive(Debug)]
+pub(crate) struct ThreadRequests {
+    doorbell: OwnedFd,
+    lists: Mutex<Lists>,
+}
+
+#[derive(Debug, Default)]
+struct Lists {
+    links: Vec<(QpId, u32)>,
+    groups: Vec<(QpId, Group)>,
+    unresponsive: Vec<UnresponsivePeer>,
+    broken: Vec<LinkId>,
+    cut: Vec<LinkId>,
+}
+
+impl ThreadRequests {
+    /// No requests.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn new() -> Result<Self, DeviceError> {
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(DeviceError::io("creating the engine's doorbell"))?;
+        Ok(Self {
+            doorbell,
+            lists: Mutex::default(),
+        })
+    }
+
+    /// Wakes the engine thread. The doorbell is ours alone, so this cannot block.
+    pub(crate) fn ring(&self) {
+        let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+    }
+
+    /// Makes the doorbell unreadable until it is rung again; for the engine thread.
+    pub(crate) fn acknowledge(&self) {
+        let _ = rustix::io::read(&self.doorbell, &mut [0u8; 8]);
+    }
+
+    fn add(&self, add: impl FnOnce(&mut Lists)) {
+        add(&mut self.lists.lock());
+        self.ring();
+    }
+
+    /// A queue pair needs a link to the device that has this number.
+    pub(crate) fn connect(&self, qp: QpId, peer: u32) {
+        self.add(|lists| lists.links.push((qp, peer)));
+    }
+
+    /// A queue pair sends to a group whose devices have to be found.
+    pub(crate) fn find_group(&self, qp: QpId, group: Group) {
+        self.add(|lists| lists.groups.push((qp, group)));
+    }
+
+    /// A peer does not answer: find out whether it could.
+    pub(crate) fn judge(&self, peer: UnresponsivePeer) {
+        self.add(|lists| lists.unresponsive.push(peer));
+    }
+
+    /// A link broke: release what belongs to it.
+    pub(crate) fn remove_link(&self, link: LinkId) {
+        self.add(|lists| lists.broken.push(link));
+    }
+
+    /// Give up links that work.
+    pub(crate) fn cut_links(&self, links: &[LinkId]) {
+        self.add(|lists| lists.cut.extend_from_slice(links));
+    }
+
+    /// For the engine thread: each of these gives the list as it is, and empties it.
+    pub(crate) fn take_links(&self) -> Vec<(QpId, u32)> {
+        std::mem::take(&mut self.lists.lock().links)
+    }
+
+    pub(crate) fn take_groups(&self) -> Vec<(QpId, Group)> {
+        std::mem::take(&mut self.lists.lock().groups)
+    }
+
+    pub(crate) fn take_unresponsive(&self) -> Vec<UnresponsivePeer> {
+        std::mem::take(&mut self.lists.lock().unresponsive)
+    }
+
+    pub(crate) fn take_broken(&self) -> Vec<LinkId> {
+        std::mem::take(&mut self.lists.lock().broken)
+    }
+
+    pub(crate) fn take_cut(&self) -> Vec<LinkId> {
+        std::mem::take(&mut self.lists.lock().cut)
+    }
+}
+
+impl AsFd for ThreadRequests {
+    /// The doorbell: readable when it has been rung.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.doorbell.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::reactor::{Reactor, Token};
+    use std::time::Duration;
+
+    #[test]
+    fn every_request_rings_and_is_taken_once() {
+        let requests = ThreadRequests::new().unwrap();
+        let reactor = Reactor::new().unwrap();
+        reactor.add(&requests, Token::BELL).unwrap();
+        let qp = QpId::from((1, 1));
+        let link = LinkId::from((2, 1));
+        let rings = || {
+            let rung = reactor.wait(Some(Duration::ZERO)) == [Token::BELL];
+            requests.acknowledge();
+            rung
+        };
+        assert!(!rings());
+        requests.connect(qp, 256);
+        assert!(rings());
+        requests.find_group(qp, Group::Wire);
+        assert!(rings());
+        requests.judge(UnresponsivePeer {
+            qp,
+            link: None,
+            peer: 256,
+        });
+        assert!(rings());
+        requests.remove_link(link);
+        assert!(rings());
+        requests.cut_links(&[link, link]);
+        assert!(rings() && !rings());
+        assert_eq!(requests.take_links(), [(qp, 256)]);
+        assert_eq!(requests.take_groups(), [(qp, Group::Wire)]);
+        assert_eq!(requests.take_unresponsive().len(), 1);
+        assert_eq!(requests.take_broken(), [link]);
+        assert_eq!(requests.take_cut(), [link, link]);
+        assert!(requests.take_links().is_empty() && requests.take_cut().is_empty());
+    }
+}

@@ -1,0 +1,112 @@
+//! The timer that wakes the engine thread.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+
+use crate::error::DeviceError;
+
+/// A timer of the monotonic clock. Its changes need the engine's lock: the time is kept here and in the kernel.
+#[derive(Debug)]
+pub(crate) struct Timer {
+    fd: OwnedFd,
+    /// When it will fire, in nanoseconds; `u64::MAX` while it is off.
+    at: AtomicU64,
+}
+
+impl Timer {
+    /// A timer that is off.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn new() -> Result<Self, DeviceError> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let fd = timerfd_create(TimerfdClockId::Monotonic, flags)
+            .map_err(DeviceError::io("creating the engine's timer"))?;
+        Ok(Self {
+            fd,
+            at: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    /// Makes the descriptor unreadable after it has fired.
+    pub(crate) fn acknowledge(&self) {
+        if rustix::io::read(&self.fd, &mut [0u8; 8]).is_ok() {
+            self.at.store(u64::MAX, Ordering::Relaxed);
+        }
+    }
+
+    /// Lets it fire at `at` or earlier.
+    pub(crate) fn fire_by(&self, at: u64) {
+        if self.at.fetch_min(at, Ordering::Relaxed) <= at {
+            return;
+        }
+        self.arm(at);
+    }
+
+    /// Forgets when it was to fire, and lets it fire at `at` instead (`None`: never).
+    pub(crate) fn reset(&self, at: Option<u64>) {
+        let at = at.unwrap_or(u64::MAX);
+        if self.at.swap(at, Ordering::Relaxed) != at {
+            self.arm(at);
+        }
+    }
+
+    fn arm(&self, at: u64) {
+        let value = Timespec {
+            tv_sec: (at / 1_000_000_000).try_into().unwrap_or(i64::MAX),
+            // A value of zero would switch the timer off.
+            tv_nsec: (at % 1_000_000_000).max(1) as i64,
+        };
+        let spec = Itimerspec {
+            it_interval: Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            },
+            it_value: value,
+        };
+        let _ = timerfd_settime(&self.fd, TimerfdTimerFlags::ABSTIME, &spec);
+    }
+}
+
+impl AsFd for Timer {
+    /// Readable after it has fired.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::now_ns;
+    use super::*;
+    use crate::progress::reactor::{Reactor, Token};
+    use std::time::Duration;
+
+    #[test]
+    fn the_earliest_time_counts_until_a_reset() {
+        let timer = Timer::new().unwrap();
+        let reactor = Reactor::new().unwrap();
+        reactor.add(&timer, Token::TIMER).unwrap();
+        let hour = 3_600_000_000_000;
+        timer.fire_by(now_ns() + hour);
+        timer.fire_by(now_ns());
+        timer.fire_by(now_ns() + hour);
+        assert_eq!(reactor.wait(None), [Token::TIMER]);
+        timer.acknowledge();
+        assert_eq!(reactor.wait(Some(Duration::ZERO)), []);
+        // It is off now, so a later time counts again.
+        timer.fire_by(now_ns() + hour);
+        timer.reset(Some(now_ns()));
+        assert_eq!(reactor.wait(None), [Token::TIMER]);
+        timer.acknowledge();
+        timer.fire_by(now_ns() + hour);
+        timer.reset(None);
+        assert_eq!(timer.at.load(Ordering::Relaxed), u64::MAX);
+        assert_eq!(reactor.wait(Some(Duration::ZERO)), []);
+    }
+}
