@@ -8,7 +8,6 @@
 #[macro_use]
 mod output;
 
-mod bench;
 mod demo;
 mod environment;
 mod explain;
@@ -48,7 +47,7 @@ enum Command {
     /// Run a program that uses verbs or libfabric, unmodified, on the device.
     Run(run::RunArgs),
     /// Measure latency, message rate, bandwidth and the cost of registration.
-    Bench(bench::BenchArgs),
+    Bench(rkey_bench::BenchArgs),
 }
 
 fn main() -> ExitCode {
@@ -93,17 +92,19 @@ fn run(command: &Command) -> anyhow::Result<ExitCode> {
 }
 
 /// Runs `rkey bench`.
-fn benchmark(args: &bench::BenchArgs) -> anyhow::Result<ExitCode> {
-    let mut host = bench::Host {
+fn benchmark(args: &rkey_bench::BenchArgs) -> anyhow::Result<ExitCode> {
+    let mut host = rkey_bench::Host {
         results: &mut output::Output,
         front_ends: run::front_ends,
     };
-    bench::run(args, &mut host).map_err(|error| match error.downcast::<bench::UnknownWord>() {
-        Ok(unknown) => {
-            let advice = format!("one of: {}", unknown.known.join(", "));
-            failure::hinted(unknown, advice)
+    rkey_bench::run(args, &mut host).map_err(|error| {
+        match error.downcast::<rkey_bench::UnknownWord>() {
+            Ok(unknown) => {
+                let advice = format!("one of: {}", unknown.known.join(", "));
+                failure::hinted(unknown, advice)
+            }
+            Err(error) => error,
         }
-        Err(error) => error,
     })
 }
 

@@ -18,6 +18,7 @@ const CRATES: &[&str] = &[
     "rkey-link",
     "rkey-device",
     "rkey",
+    "rkey-bench",
     "rkey-cli",
     "rkey-conformance",
     "rkey-verbs",

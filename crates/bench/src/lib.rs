@@ -1,4 +1,4 @@
-//! `rkey bench`: what an operation costs here, beside libfabric and UCX in the same run.
+//! The benchmark behind `rkey bench`: what an operation costs here, beside libfabric and UCX in the same run.
 //!
 //! A benchmark is two pinned processes: this one initiates, a second copy of this program is the
 //! target. The peers are such pairs too; all take turns, and the distance of the two cores is measured
@@ -52,7 +52,7 @@ use stop::{Reason, Stop};
 
 /// What to measure and how to show it.
 #[derive(Args, Debug, Clone)]
-pub(crate) struct BenchArgs {
+pub struct BenchArgs {
     /// Operations to measure: check, write, read, send, atomic, direct, register, sleep; all when none is named.
     #[arg(value_name = "OPERATION")]
     operations: Vec<String>,
@@ -118,21 +118,21 @@ pub(crate) struct BenchArgs {
 
 /// What the benchmark needs of the program that it is part of. That program's subcommand `bench` takes [`BenchArgs`]: the
 /// target of a benchmark is started by it.
-pub(crate) struct Host<'a> {
+pub struct Host<'a> {
     /// Where the results are printed. When the first lines cannot be written, nothing is measured; later failures are
     /// the host's to report.
-    pub(crate) results: &'a mut dyn Write,
+    pub results: &'a mut dyn Write,
     /// Makes a folder with our libfabric provider under the name that libfabric looks for.
-    pub(crate) front_ends: fn() -> Result<PathBuf>,
+    pub front_ends: fn() -> Result<PathBuf>,
 }
 
 /// A word of the command line that is none of those known.
 #[derive(Debug)]
-pub(crate) struct UnknownWord {
+pub struct UnknownWord {
     what: &'static str,
     word: String,
     /// The words that are known.
-    pub(crate) known: Vec<String>,
+    pub known: Vec<String>,
 }
 
 impl fmt::Display for UnknownWord {
@@ -164,7 +164,7 @@ struct Report<'a> {
 /// An unknown operation or mode ([`UnknownWord`]), a file that cannot be written, a device that does not open, a target that
 /// does not start. A contestant that fails later is named in the output and does not end the run; if it is the device
 /// itself, the run ends with a failure.
-pub(crate) fn run(args: &BenchArgs, host: &mut Host<'_>) -> Result<ExitCode> {
+pub fn run(args: &BenchArgs, host: &mut Host<'_>) -> Result<ExitCode> {
     if let Some(spec) = args.target {
         return pair::run_target(spec).map(|()| ExitCode::SUCCESS);
     }

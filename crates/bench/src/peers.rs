@@ -12,10 +12,10 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const COMMON: &str = include_str!("../../../../benches/peers/common.h");
-const LOOPS: &str = include_str!("../../../../benches/peers/loops.h");
-const FABRIC: &str = include_str!("../../../../benches/peers/fabric.c");
-const UCX: &str = include_str!("../../../../benches/peers/ucx.c");
+const COMMON: &str = include_str!("../../../benches/peers/common.h");
+const LOOPS: &str = include_str!("../../../benches/peers/loops.h");
+const FABRIC: &str = include_str!("../../../benches/peers/fabric.c");
+const UCX: &str = include_str!("../../../benches/peers/ucx.c");
 /// Transports for processes of one host.
 pub(crate) const UCX_TLS: &str = "posix,cma,self";
 
