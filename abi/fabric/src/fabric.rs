@@ -14,6 +14,7 @@ use crate::pep::passive_ep;
 use crate::sys::*;
 use crate::{cq, ep, eq};
 use parking_lot::Mutex;
+use rkey_device::core::Api;
 use rkey_device::{Config, Device};
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int, c_void};
@@ -48,6 +49,7 @@ impl Fabric {
         }
         let mut config = Config::default();
         config.timeout = PATIENT;
+        config.api = Api::Libfabric;
         let config = config.with_env().map(|mut config| {
             enough_for_endpoints(&mut config);
             config

@@ -12,6 +12,7 @@ use crate::{
     qp, query, srq, wq, xrc,
 };
 use rkey_device::Config;
+use rkey_device::core::Api;
 use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -169,10 +170,11 @@ pub unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
     fence(|| {
         rkey_kit::log::start();
         device::check(device)?;
-        let config = Config::from_env().map_err(|error| {
+        let mut config = Config::from_env().map_err(|error| {
             tracing::error!("the device cannot be opened: {error}");
             Errno::INVAL
         })?;
+        config.api = Api::Verbs;
         let device = rkey_device::Device::open(config).map_err(|error| {
             tracing::error!("the device cannot be opened: {error}");
             errno::of(&error)

@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use rkey::{Access, Denial, Key, WindowKind};
 use rkey_device::base::range::VaRange;
 use rkey_device::core::{
-    Accessor, Addressing, Attempt, BindRegion, BindRequest, DomainId, Limits, LocalKey, LocalUse,
-    NamedKey, Operation, Protection, Region, RegionSpec, Rules, Secrets, WireKey,
+    Accessor, Addressing, Api, Attempt, BindRegion, BindRequest, DomainId, Limits, LocalKey,
+    LocalUse, NamedKey, Operation, Protection, Region, RegionSpec, Rules, Secrets, WireKey,
 };
 
 /// The memory of the examples. Nothing is ever there.
@@ -182,7 +182,8 @@ impl Table {
         let region = self.register(|_| {})?;
         let (who, key) = (self.asker(), WireKey::Device(region.key));
         let granted = Access::REMOTE_READ;
-        let by_qp = Denial::by_queue_pair(&who, key, BASE, 16, Operation::Write, granted);
+        let by_qp =
+            Denial::by_queue_pair(&who, key, BASE, 16, Operation::Write, granted, Api::Native);
         self.said.push(*by_qp);
         let attempt = Attempt::Remote(Operation::Write);
         let fault = Denial::fault(attempt, NamedKey::Remote(key), BASE, 16, BASE);

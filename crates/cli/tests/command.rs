@@ -53,12 +53,12 @@ fn the_demo_is_green_from_end_to_end() {
     );
     // The explanations of mistakes that cannot be told apart by anything else.
     for words in [
-        "no memory has this key",
-        "the key is stale",
+        "unknown key",
+        "stale key",
         "lkey",
-        "1 B of it",
+        "the last 1 B is past the end",
         "remote atomic",
-        "addressed from 0",
+        "zero-based",
     ] {
         assert!(out.contains(words), "{words} is missing in {out}");
     }
@@ -255,10 +255,10 @@ fn explain_knows_every_reason() {
         "stale",
         "lkey",
         "domain",
-        "disabled",
+        "not enabled",
         "not bound",
-        "8 B of it",
-        "addressed from 0",
+        "the last 8 B are past the end",
+        "zero-based",
     ] {
         assert!(out.contains(words), "{words} is missing in {out}");
     }

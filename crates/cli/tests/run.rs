@@ -175,8 +175,8 @@ fn refusals_are_explained_at_the_end() {
     assert!(output.status.success(), "{output:?}");
     for words in [
         "refused accesses and calls:",
-        "the key is stale",
-        "Ask the owner for the present key",
+        "stale key",
+        "Ask the owner for the current key",
         "process ",
     ] {
         assert!(errors.contains(words), "{words} is missing in {errors}");

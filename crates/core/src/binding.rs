@@ -215,7 +215,7 @@ impl Protection {
         let mut books = self.books.lock();
         let window = self
             .to_invalidate(&mut books, key, who)
-            .map_err(|why| ask.refuse(why))?;
+            .map_err(|why| self.refuse(&ask, why))?;
         self.rebind(&mut books, window, None);
         Ok(())
     }

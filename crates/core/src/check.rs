@@ -71,7 +71,7 @@ impl Protection {
         {
             return self.check_entry(pin, &ask, want.needs(), 0);
         }
-        Err(ask.refuse(self.no_such_key(self.name(key.0), false)))
+        Err(self.refuse(&ask, self.no_such_key(self.name(key.0), false)))
     }
 
     /// The same for a region named by its handle. Addresses are those that requests to the region use.
@@ -91,9 +91,14 @@ impl Protection {
             return Ok(Lease::NOTHING);
         }
         match self.slots.pin(region.index, region.generation) {
-            Some(pin) if pin.rights() & flag::WINDOW != 0 => Err(ask.refuse(Reason::UnknownKey)),
+            Some(pin) if pin.rights() & flag::WINDOW != 0 => {
+                Err(self.refuse(&ask, Reason::UnknownKey))
+            }
             Some(pin) => self.check_entry(pin, &ask, want.needs(), 0),
-            None => Err(ask.refuse(slot_reason(&self.slots, region.index, region.generation))),
+            None => Err(self.refuse(
+                &ask,
+                slot_reason(&self.slots, region.index, region.generation),
+            )),
         }
     }
 
@@ -184,7 +189,7 @@ impl Protection {
                 memory,
                 through_window: false,
             }),
-            Err(reason) => Err(ask.refuse(reason)),
+            Err(reason) => Err(self.refuse(ask, reason)),
         }
     }
 
@@ -237,14 +242,18 @@ impl Protection {
                 through_window: true,
             })
         };
-        decide().map_err(|reason| ask.refuse(reason))
+        decide().map_err(|reason| {
+            let mut denial = self.refuse(ask, reason);
+            denial.window = true;
+            denial
+        })
     }
 
     /// Keys that are not the remote device key of something in the shared slots, and keys of nothing.
     #[inline(never)]
     fn check_other_key(&self, ask: &Ask, want: Operation) -> Result<Lease<'_>, Box<Denial>> {
         let NamedKey::Remote(key) = ask.key else {
-            return Err(ask.refuse(Reason::UnknownKey));
+            return Err(self.refuse(ask, Reason::UnknownKey));
         };
         let device = match key {
             WireKey::Device(device) => device,
@@ -256,7 +265,7 @@ impl Protection {
                 let reason = find().map_or(Reason::UnknownKey, |(index, generation)| {
                     slot_reason(&self.slots, index, generation)
                 });
-                return Err(ask.refuse(reason));
+                return Err(self.refuse(ask, reason));
             }
         };
         let prefix = device.with_consumer_bits(0);
@@ -264,7 +273,12 @@ impl Protection {
             let bits = Some(device.consumer_bits());
             return self.check_window(&pin, ask, bits, want.needs(), want.alignment());
         }
-        Err(ask.refuse(self.no_such_key(self.name(device.0), true)))
+        Err(self.refuse(ask, self.no_such_key(self.name(device.0), true)))
+    }
+
+    #[cold]
+    pub(crate) fn refuse(&self, ask: &Ask, reason: Reason) -> Box<Denial> {
+        ask.refuse(reason, self.api)
     }
 
     /// Why a key names nothing that it could be used for.

@@ -6,7 +6,8 @@
 //! lives in its slot now. The sentence is [`Denial`]'s `Display`; the advice is `explain`.
 
 use crate::{
-    Access, Accessor, DomainId, Key, LocalKey, LocalUse, Operation, RegionId, WindowKind, WireKey,
+    Access, Accessor, Api, DomainId, Key, LocalKey, LocalUse, Operation, RegionId, WindowKind,
+    WireKey,
 };
 use rkey_base::range::VaRange;
 use serde::{Deserialize, Serialize};
@@ -156,6 +157,12 @@ pub struct Denial {
     pub qp: Option<u32>,
     /// Why not.
     pub reason: Reason,
+    /// The API of the process that denied it: messages name rights by its flags.
+    #[serde(default)]
+    pub api: Api,
+    /// True when the key names a window, as far as the denial may tell.
+    #[serde(default)]
+    pub window: bool,
 }
 
 impl Denial {
@@ -169,9 +176,11 @@ impl Denial {
         len: u64,
         want: Operation,
         granted: Access,
+        api: Api,
     ) -> Box<Self> {
         let missing = want.needs().difference(granted);
-        Ask::remote(who, key, addr, len, want).refuse(Reason::QueuePair { granted, missing })
+        let reason = Reason::QueuePair { granted, missing };
+        Ask::remote(who, key, addr, len, want).refuse(reason, api)
     }
 
     /// An access that was granted and then found no usable memory at `at`, an address of this process.
@@ -187,6 +196,8 @@ impl Denial {
             domain: None,
             qp: None,
             reason,
+            api: Api::Native,
+            window: false,
         })
     }
 }
@@ -204,6 +215,8 @@ impl Denial {
             domain: None,
             qp: None,
             reason: Reason::Withheld,
+            api: Api::Native,
+            window: false,
         }
     }
 
@@ -214,6 +227,8 @@ impl Denial {
             domain: None,
             qp: None,
             reason: Reason::Withheld,
+            api: Api::Native,
+            window: false,
             ..self.clone()
         }
     }
@@ -271,7 +286,7 @@ impl Ask {
     }
 
     #[cold]
-    pub(crate) fn refuse(&self, reason: Reason) -> Box<Denial> {
+    pub(crate) fn refuse(&self, reason: Reason, api: Api) -> Box<Denial> {
         Box::new(Denial {
             attempt: self.attempt,
             key: self.key,
@@ -280,6 +295,8 @@ impl Ask {
             domain: Some(self.domain),
             qp: self.qp,
             reason,
+            api,
+            window: false,
         })
     }
 }
@@ -287,8 +304,9 @@ impl Ask {
 /// Bytes of [`Denial::to_wire`].
 pub const WIRE_LEN: usize = 48;
 
-/// The compact form, little endian: attempt, key kind, reason, detail (a byte each), a number, key, address,
-/// length, and two more numbers that depend on the reason.
+/// The compact form, little endian: attempt, kind of key, reason, detail (a byte each), a number, key, address,
+/// length, and two more numbers that depend on the reason. The kind's byte also has [`Denial::window`] in bit 4 and
+/// [`Denial::api`] in bits 5 to 7.
 struct Wire {
     codes: [u8; 4],
     small: u32,
@@ -306,6 +324,7 @@ impl Denial {
             NamedKey::Region(id) => (3, id.to_bits()),
         };
         let (reason, detail, small, x, y) = self.reason.to_codes();
+        let kind = kind | u8::from(self.window) << 4 | (self.api as u8) << 5;
         Wire {
             codes: [self.attempt.to_code(), kind, reason, detail],
             small,
@@ -320,7 +339,7 @@ impl Denial {
         let wire = Wire::from_bytes(bytes);
         let [attempt, kind, reason, detail] = wire.codes;
         let [key, addr, len, x, y] = wire.numbers;
-        let key = match kind {
+        let key = match kind & 0xf {
             0 => NamedKey::Remote(WireKey::Device(Key(key as u32))),
             2 => NamedKey::Local(LocalKey(key as u32)),
             3 => NamedKey::Region(RegionId::from_bits(key)),
@@ -334,6 +353,11 @@ impl Denial {
             domain: None,
             qp: None,
             reason: Reason::from_codes(reason, detail, wire.small, x, y, addr, len),
+            api: Api::ALL
+                .get(usize::from(kind >> 5))
+                .copied()
+                .unwrap_or_default(),
+            window: kind & 1 << 4 != 0,
         }
     }
 }

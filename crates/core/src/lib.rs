@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod api;
 mod binding;
 mod change;
 mod check;
@@ -46,6 +47,7 @@ mod table;
 mod window;
 
 pub use access::{Access, LocalUse, Operation};
+pub use api::Api;
 pub use change::Changing;
 pub use denial::{Attempt, Denial, NamedKey, Reason, SlotNow, WIRE_LEN};
 pub use domain::DomainChildren;

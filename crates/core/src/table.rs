@@ -10,7 +10,7 @@ use crate::requested::Requested;
 use crate::scatter::ScatterLists;
 use crate::sync::{Ordering, fence};
 use crate::window::WindowRecord;
-use crate::{CoreError, DomainChildren, DomainId, Key, Limit, Limits, MemoryKind, RegionId};
+use crate::{Api, CoreError, DomainChildren, DomainId, Key, Limit, Limits, MemoryKind, RegionId};
 use rkey_base::lock::SpinLock;
 use rkey_base::slab::{Claimed, FreeList, Retired, Slab, State};
 use std::collections::HashMap;
@@ -20,6 +20,7 @@ use std::collections::HashMap;
 /// All methods take `&self` and may be called from any thread.
 pub struct Protection {
     pub(crate) limits: Limits,
+    pub(crate) api: Api,
     pub(crate) keys: Keys,
     /// Regions, and windows whose keys the device chooses.
     pub(crate) slots: Slab<Entry>,
@@ -92,6 +93,7 @@ impl Protection {
         let draw = keys.draw();
         Self {
             limits,
+            api: Api::Native,
             keys,
             slots: Slab::new(limits.key_slots.clamp(1, Limits::KEY_SLOTS)),
             type2: Slab::new(Limits::TYPE2_SLOTS),
@@ -99,6 +101,18 @@ impl Protection {
             requested: Requested::new(secrets.number("requested keys")),
             books: SpinLock::new(Books::new(draw)),
         }
+    }
+
+    /// The same table for a program that uses `api`: denials name its access flags.
+    #[must_use]
+    pub fn for_api(self, api: Api) -> Self {
+        Self { api, ..self }
+    }
+
+    /// The API whose access flags denials name.
+    #[must_use]
+    pub const fn api(&self) -> Api {
+        self.api
     }
 
     /// The limits it was made with.

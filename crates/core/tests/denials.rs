@@ -1,4 +1,4 @@
-//! The sentences that people read when an access is denied: ten classic mistakes, word for word.
+//! The sentences of denials, word for word: ten classic mistakes.
 
 use rkey_base::range::VaRange;
 use rkey_core::*;
@@ -26,12 +26,16 @@ impl Fixture {
         self.table.register(&spec).unwrap()
     }
 
-    fn write(&self, key: u32, addr: u64, len: u64) -> Box<Denial> {
-        let who = Accessor {
+    fn who(&self) -> Accessor {
+        Accessor {
             domain: self.domain,
             qp: QP,
             peer: None,
-        };
+        }
+    }
+
+    fn write(&self, key: u32, addr: u64, len: u64) -> Box<Denial> {
+        let who = self.who();
         let key = WireKey::Device(Key(key));
         self.table
             .check_remote(&who, key, addr, len, Operation::Write)
@@ -39,7 +43,7 @@ impl Fixture {
     }
 }
 
-/// What both sides print: the owner's sentence and advice; the peer's differ in the queue pair only.
+/// Checks what both sides print. The peer's text differs from the owner's in the queue pair only.
 #[track_caller]
 fn says(denial: &Denial, sentence: &str, advice: &str) {
     assert_eq!(denial.to_string(), sentence);
@@ -54,19 +58,19 @@ fn says(denial: &Denial, sentence: &str, advice: &str) {
 
 /// Proves: FI-104
 #[test]
-fn a_key_that_never_was() {
+fn a_key_that_was_never_issued() {
     let it = Fixture::new();
     says(
         &it.write(0x42, 0x7000, 8),
         "RDMA write of 8 B at 0x7000 with rkey 0x00000042 over queue pair 0x12 denied: \
-         no memory has this key, and none had it before",
-        "Check that the key arrived whole and that the connection leads to the process that made it.",
+         unknown key: never issued",
+        "Check that the key arrived whole and that the connection leads to the process that issued it.",
     );
 }
 
 /// Proves: FI-156
 #[test]
-fn a_region_that_was_closed() {
+fn a_deregistered_region() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     it.table.close_region(region.id).unwrap().finish().unwrap();
@@ -76,15 +80,15 @@ fn a_region_that_was_closed() {
         &denial,
         &format!(
             "RDMA write of 8 B at 0x7000 with {} over queue pair 0x12 denied: \
-             the key is stale, its memory was closed or bound anew",
+             stale key: region deregistered or window rebound",
             region.key
         ),
-        "Ask the owner for the present key, and tell peers before closing or rebinding.",
+        "Ask the owner for the current key. Tell peers before you deregister or rebind.",
     );
 }
 
 #[test]
-fn a_region_whose_place_was_given_out_again() {
+fn a_deregistered_region_whose_slot_is_in_use_again() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     it.table.close_region(region.id).unwrap().finish().unwrap();
@@ -93,10 +97,10 @@ fn a_region_whose_place_was_given_out_again() {
         &it.write(region.key.0, 0x7000, 8),
         &format!(
             "RDMA write of 8 B at 0x7000 with {} over queue pair 0x12 denied: \
-             the key is stale, its memory was closed or bound anew; something else has taken its place",
+             stale key: region deregistered or window rebound; its key slot is in use again",
             region.key
         ),
-        "Ask the owner for the present key, and tell peers before closing or rebinding.",
+        "Ask the owner for the current key. Tell peers before you deregister or rebind.",
     );
 }
 
@@ -110,10 +114,10 @@ fn a_region_of_another_domain() {
         &it.write(region.key.0, 0x7000, 8),
         &format!(
             "RDMA write of 8 B at 0x7000 with {} over queue pair 0x12 denied: \
-             the memory belongs to domain 1, the request to domain 2",
+             the memory is in domain 1, the request came from domain 2",
             region.key
         ),
-        "Register the memory in the domain of the queue pair, or make the queue pair in its domain.",
+        "Register the memory in the queue pair's domain, or create the queue pair in the memory's domain.",
     );
 }
 
@@ -125,10 +129,10 @@ fn a_local_key_sent_to_a_peer() {
         &it.write(region.local_key.0, 0x7000, 8),
         &format!(
             "RDMA write of 8 B at 0x7000 with rkey {:#010x} over queue pair 0x12 denied: \
-             this is a local key (lkey), and a peer needs the remote one (rkey)",
+             local key (lkey) used where a remote key (rkey) is needed",
             region.local_key.0
         ),
-        "Hand the region's rkey to the peer.",
+        "Give the peer the region's rkey.",
     );
 }
 
@@ -145,7 +149,7 @@ fn a_remote_key_in_a_local_request() {
         &denial,
         &format!(
             "send of 8 B at 0x7000 with lkey {:#010x} denied: \
-             this is a remote key (rkey), and local memory needs the local one (lkey)",
+             remote key (rkey) used where a local key (lkey) is needed",
             region.key.0
         ),
         "Use the region's lkey in scatter/gather entries.",
@@ -162,50 +166,117 @@ fn off_by_eight() {
         &denial,
         &format!(
             "RDMA write of 16 B at 0x7ff8 with {} over queue pair 0x12 denied: \
-             8 B of it lie behind the end of the memory, which is 0x7000..0x8000 (4096 B)",
+             the last 8 B are past the end of the region (0x7000..0x8000, 4096 B)",
             region.key
         ),
-        "Ask for at most 8 B here, or register 8 B more.",
+        "Access at most 8 B here, or register 8 B more.",
     );
     says(
         &it.write(region.key.0, 0x6fff, 8),
         &format!(
             "RDMA write of 8 B at 0x6fff with {} over queue pair 0x12 denied: \
-             1 B of it lie in front of the memory, which is 0x7000..0x8000 (4096 B)",
+             the first 1 B is before the start of the region (0x7000..0x8000, 4096 B)",
             region.key
         ),
-        "Begin 1 B later, or register from 1 B earlier on.",
+        "Start 1 B later, or register from 1 B earlier.",
     );
     says(
         &it.write(region.key.0, 0x9000, 8),
         &format!(
             "RDMA write of 8 B at 0x9000 with {} over queue pair 0x12 denied: \
-             8 B of it lie behind the end of the memory, which is 0x7000..0x8000 (4096 B)",
+             all 8 B are past the end of the region (0x7000..0x8000, 4096 B)",
             region.key
         ),
-        "Ask for addresses inside the 4096 B that were registered.",
+        "Use addresses inside the 4096 B of the region.",
     );
 }
 
 /// Proves: VB-010
 #[test]
-fn a_right_that_was_not_granted() {
+fn a_missing_right() {
     let it = Fixture::new();
     let region = it.register(Access::REMOTE_READ | Access::RECV, Addressing::Virtual);
     says(
         &it.write(region.key.0, 0x7000, 8),
         &format!(
             "RDMA write of 8 B at 0x7000 with {} over queue pair 0x12 denied: \
-             it needs \"remote write\", and the memory grants peers \"remote read\"",
+             the region lacks \"remote write\"; it grants peers \"remote read\"",
             region.key
         ),
-        "Register or bind the memory with \"remote write\" as well.",
+        "Register the region with \"remote write\" as well.",
+    );
+}
+
+/// The denial names the flag that the owner left out, in the owner's API, on both sides.
+#[test]
+fn a_missing_right_is_named_by_its_flag() {
+    for (api, missing, granted, qp_advice) in [
+        (
+            Api::Verbs,
+            "IBV_ACCESS_REMOTE_WRITE",
+            "IBV_ACCESS_REMOTE_READ",
+            "Add IBV_ACCESS_REMOTE_WRITE to qp_access_flags of the target's queue pair.",
+        ),
+        (
+            Api::Libfabric,
+            "FI_REMOTE_WRITE",
+            "FI_REMOTE_READ",
+            "Add FI_REMOTE_WRITE to the capabilities of the target's endpoint.",
+        ),
+    ] {
+        let mut it = Fixture::new();
+        it.table = Protection::new(Limits::default(), Secrets([11, 22, 33, 44])).for_api(api);
+        it.domain = it.table.create_domain().unwrap();
+        let region = it.register(Access::REMOTE_READ | Access::RECV, Addressing::Virtual);
+        says(
+            &it.write(region.key.0, 0x7000, 8),
+            &format!(
+                "RDMA write of 8 B at 0x7000 with {} over queue pair 0x12 denied: \
+                 the region lacks {missing}; it grants peers {granted}",
+                region.key
+            ),
+            &format!("Register the region with {missing} as well."),
+        );
+        let (who, key) = (it.who(), WireKey::Device(region.key));
+        let granted = Access::REMOTE_READ;
+        let denial = Denial::by_queue_pair(&who, key, 0, 8, Operation::Write, granted, api);
+        assert_eq!(denial.advice(), qp_advice);
+    }
+}
+
+#[test]
+fn a_window_is_called_a_window() {
+    let it = Fixture::new();
+    let region = it.register(Access::all(), Addressing::Virtual);
+    let window = it
+        .table
+        .create_window(it.domain, WindowKind::Type1)
+        .unwrap();
+    let key = it.table.bind_window(&BindRequest {
+        window: window.id,
+        region: BindRegion::Id(region.id),
+        range: VaRange::new(0x7100, 16).unwrap(),
+        access: Access::REMOTE_WRITE,
+        zero_based: false,
+        new_key: None,
+        qp: None,
+        domain: it.domain,
+        rules: Rules::VERBS,
+    });
+    let key = key.unwrap();
+    says(
+        &it.write(key.0, 0x7108, 16),
+        &format!(
+            "RDMA write of 16 B at 0x7108 with {key} over queue pair 0x12 denied: \
+             the last 8 B are past the end of the window (0x7100..0x7110, 16 B)"
+        ),
+        "Access at most 8 B here, or bind 8 B more.",
     );
 }
 
 /// Proves: DA-025
 #[test]
-fn a_device_key_window_that_was_bound_anew() {
+fn a_rebound_type_1_window() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     let window = it
@@ -240,7 +311,7 @@ fn a_device_key_window_that_was_bound_anew() {
 }
 
 #[test]
-fn a_window_that_was_bound_anew() {
+fn a_rebound_type_2_window() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     let window = it
@@ -276,42 +347,42 @@ fn a_window_that_was_bound_anew() {
     says(
         &it.write(keys[0].0, 0x7100, 8),
         &format!(
-            "RDMA write of 8 B at 0x7100 with {} over queue pair 0x12 denied: the key is stale, \
-             its memory was closed or bound anew; the same window has another key now",
+            "RDMA write of 8 B at 0x7100 with {} over queue pair 0x12 denied: \
+             stale key: the window was rebound and has a new key",
             keys[0]
         ),
-        "Ask the owner for the present key, and tell peers before closing or rebinding.",
+        "Ask the owner for the current key. Tell peers before you deregister or rebind.",
     );
 }
 
 /// Proves: FI-053
 #[test]
-fn an_offset_where_an_address_belongs_and_the_reverse() {
+fn an_offset_instead_of_an_address_and_the_reverse() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     says(
         &it.write(region.key.0, 16, 8),
         &format!(
             "RDMA write of 8 B at 0x10 with {} over queue pair 0x12 denied: \
-             the memory is addressed by 0x7000..0x8000, and this looks like an offset into it",
+             the region has virtual addresses (0x7000..0x8000), but the request gave an offset",
             region.key
         ),
-        "Ask for address 0x7010.",
+        "Use address 0x7010.",
     );
     let region = it.register(Access::all(), Addressing::Zero);
     says(
         &it.write(region.key.0, 0x7010, 8),
         &format!(
             "RDMA write of 8 B at 0x7010 with {} over queue pair 0x12 denied: \
-             the memory is addressed from 0 to 0x1000, and this is a virtual address",
+             the region is zero-based (offsets up to 0x1000), but the request gave a virtual address",
             region.key
         ),
-        "Ask for offset 0x10.",
+        "Use offset 0x10.",
     );
 }
 
 #[test]
-fn a_region_that_nobody_enabled() {
+fn a_region_that_is_not_enabled() {
     let it = Fixture::new();
     let ranges = [VaRange::new(0x7000, 0x1000).unwrap()];
     let spec = RegionSpec {
@@ -323,45 +394,52 @@ fn a_region_that_nobody_enabled() {
         &it.write(region.key.0, 0x7000, 8),
         &format!(
             "RDMA write of 8 B at 0x7000 with {} over queue pair 0x12 denied: \
-             the region is disabled, nobody has enabled it yet",
+             the region is not enabled yet",
             region.key
         ),
-        "The owner has to enable the region first.",
+        "The owner must enable the region first.",
     );
 }
 
 #[test]
-fn what_the_engine_finds_out_by_itself() {
+fn denials_by_the_engine() {
     let who = Accessor {
         domain: DomainId(1),
         qp: QP,
         peer: None,
     };
     let key = WireKey::Requested(7);
-    let denial = Denial::by_queue_pair(&who, key, 0, 8, Operation::Read, Access::REMOTE_WRITE);
+    let denial = Denial::by_queue_pair(
+        &who,
+        key,
+        0,
+        8,
+        Operation::Read,
+        Access::REMOTE_WRITE,
+        Api::Native,
+    );
     says(
         &denial,
         "RDMA read of 8 B at 0x0 with requested key 0x7 over queue pair 0x12 denied: \
-         it needs \"remote read\", and the target's queue pair grants peers \"remote write\"",
-        "Give the target's queue pair \"remote read\" in its access flags.",
+         the target's queue pair lacks \"remote read\"; it allows peers \"remote write\"",
+        "Add \"remote read\" to the access flags of the target's queue pair.",
     );
     let attempt = Attempt::Remote(Operation::Write);
     let denial = Denial::fault(attempt, NamedKey::Remote(key), 4096, 8, 0x1000);
     assert_eq!(
         denial.to_string(),
         "RDMA write of 8 B at 0x1000 with requested key 0x7 denied: \
-         there is no usable memory at 0x1000: not mapped, or not writable"
+         page fault at 0x1000: memory not mapped or not writable"
     );
     let peer = Denial::from_wire(&denial.to_wire());
     assert!(
         peer.to_string()
-            .ends_with("there is no usable memory behind the key")
+            .ends_with("page fault: memory not mapped or not writable")
     );
 }
 
-/// A request's own memory comes from nowhere, and nobody else owns it.
 #[test]
-fn advice_about_local_memory_is_for_whoever_posted_the_request() {
+fn advice_about_local_memory_is_for_the_poster() {
     let it = Fixture::new();
     let key = LocalKey(0x42);
     let unknown = it
@@ -369,8 +447,8 @@ fn advice_about_local_memory_is_for_whoever_posted_the_request() {
         .check_local(it.domain, key, 0x7000, 8, LocalUse::Send);
     says(
         &unknown.unwrap_err(),
-        "send of 8 B at 0x7000 with lkey 0x00000042 denied: no memory has this key, and none had it before",
-        "A request names its own memory by the lkey of a region that its process has registered.",
+        "send of 8 B at 0x7000 with lkey 0x00000042 denied: unknown key: never issued",
+        "Name local memory by the lkey of a region that this process has registered.",
     );
     let region = it.register(Access::all(), Addressing::Virtual);
     it.table.close_region(region.id).unwrap().finish().unwrap();
@@ -382,61 +460,61 @@ fn advice_about_local_memory_is_for_whoever_posted_the_request() {
     assert_eq!(stale.reason, Reason::StaleKey { now: SlotNow::Free });
     assert_eq!(
         stale.advice(),
-        "Close a region when no request needs it any more."
+        "Deregister a region only when the requests that use it are complete."
     );
     for (attempt, able, who) in [
         (
             Attempt::Local(LocalUse::WriteSource),
             "readable",
-            "Whoever posts a request has to keep its memory mapped and readable until it is done.",
+            "Keep the memory of a request mapped and readable until it completes.",
         ),
         (
             Attempt::Local(LocalUse::ReadSink),
             "writable",
-            "Whoever posts a request has to keep its memory mapped and writable until it is done.",
+            "Keep the memory of a request mapped and writable until it completes.",
         ),
         (
             Attempt::Remote(Operation::Read),
             "readable",
-            "The owner has to keep the memory mapped and readable.",
+            "The owner must keep the memory mapped and readable.",
         ),
         (
             Attempt::Remote(Operation::Atomic),
             "writable",
-            "The owner has to keep the memory mapped and writable.",
+            "The owner must keep the memory mapped and writable.",
         ),
     ] {
         let denial = Denial::fault(attempt, NamedKey::Local(key), 4096, 8, 0x1000);
-        let why = format!("at 0x1000: not mapped, or not {able}");
+        let why = format!("at 0x1000: memory not mapped or not {able}");
         assert!(denial.to_string().ends_with(&why), "{denial}");
         assert_eq!(denial.advice(), who);
     }
 }
 
-/// An address that is not even the owner's own: all that is left to say is that offsets are meant.
+/// The address is not even one of the owner's, so the advice cannot say which offset was meant.
 #[test]
-fn memory_addressed_from_zero_is_told_to_whoever_asks_for_an_address() {
+fn an_address_outside_a_zero_based_region() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Zero);
     says(
         &it.write(region.key.0, 0x7f12_0000_0000, 10),
         &format!(
             "RDMA write of 10 B at 0x7f1200000000 with {} over queue pair 0x12 denied: \
-             10 B of it lie behind the end of the memory, which is 0x0..0x1000 (4096 B) and addressed from 0",
+             all 10 B are past the end of the region (0x0..0x1000, 4096 B, zero-based)",
             region.key
         ),
-        "Ask for an offset into the memory, below 0x1000, not for an address.",
+        "Use an offset below 0x1000 instead of an address.",
     );
-    // One byte too far is another mistake.
+    // Reaching past the end from an offset inside is another mistake.
     let denial = it.write(region.key.0, 0xffc, 8);
-    assert!(!denial.to_string().contains("addressed from 0"), "{denial}");
+    assert!(!denial.to_string().contains("zero-based"), "{denial}");
     assert_eq!(
         denial.advice(),
-        "Ask for at most 4 B here, or register 4 B more."
+        "Access at most 4 B here, or register 4 B more."
     );
 }
 
-/// A denial says nothing about memory that is not behind the key: it has the same form whatever the slot holds now.
+/// A denial of a stale key discloses nothing about the new object in its slot.
 #[test]
 fn a_stale_key_learns_nothing_about_its_successor() {
     let it = Fixture::new();

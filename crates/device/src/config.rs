@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rkey_core::Limits;
+use rkey_core::{Api, Limits};
 use serde::Serialize;
 
 /// Who may reach this device from other processes of the host.
@@ -102,6 +102,8 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// A file of somebody who watches: refusals are written to its end instead of to the log.
     pub report: Option<PathBuf>,
+    /// The API of the program: denials name its access flags. Front ends set it; there is no variable for it.
+    pub api: Api,
 }
 
 impl Default for Config {
@@ -132,6 +134,7 @@ impl Default for Config {
             rnr_retry: 7,
             connect_timeout: Duration::from_secs(5),
             report: None,
+            api: Api::Native,
         }
     }
 }

@@ -53,7 +53,7 @@ impl Device {
             nonce: random[0],
         };
         let secrets = Secrets([random[1], random[2], random[3], random[4]]);
-        let protection = Arc::new(Protection::new(config.limits, secrets));
+        let protection = Arc::new(Protection::new(config.limits, secrets).for_api(config.api));
         if config.ptracer_any {
             crate::inspect::copy_paths::allow_any_tracer();
         }

@@ -377,7 +377,7 @@ fn the_queue_explains_its_errors() {
         }
     };
     let sentence = strerror(error.err_data.cast_const(), null_mut(), 0);
-    assert!(sentence.contains("no memory has this key"), "{sentence}");
+    assert!(sentence.contains("unknown key"), "{sentence}");
     assert!(
         sentence.contains("Check that the key arrived"),
         "{sentence}"

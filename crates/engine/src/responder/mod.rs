@@ -280,7 +280,8 @@ fn allow<M: Memory>(
     let len = u64::from(head.total);
     let granted = qp.settings.access & Access::REMOTE;
     let (who, key) = (qp.accessor(), wire_key(head));
-    let denial = Denial::by_queue_pair(&who, key, head.addr, len, want, granted);
+    let api = x.reach.protection.api();
+    let denial = Denial::by_queue_pair(&who, key, head.addr, len, want, granted, api);
     Err(refuse(x, qp, node, head, Nak::RemoteAccess, Some(denial)))
 }
 
