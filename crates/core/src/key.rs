@@ -66,6 +66,10 @@ const BATCH: usize = 64;
 const LOWEST: u32 = 256;
 /// How often another prefix is tried for a type 2 window of which all 256 keys are new.
 const TRIES: u32 = 16;
+/// Words of the bit map of prefixes.
+const PREFIX_WORDS: u32 = 1 << 18;
+/// Prefixes that have been had when those of closed windows begin to be freed: half of them all.
+const MANY_PREFIXES: u32 = 1 << 23;
 
 /// What a number that is used as a key names.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -107,6 +111,8 @@ pub(crate) struct Draw {
     prefixes: Option<Box<[u64]>>,
     /// How many of them.
     had: u32,
+    /// The next word of `prefixes` to look through for those of windows that are closed, while that goes on.
+    freeing: Option<u32>,
 }
 
 impl Keys {
@@ -145,6 +151,7 @@ impl Keys {
             batch: [0; BATCH],
             prefixes: None,
             had: 0,
+            freeing: None,
         }
     }
 
@@ -298,23 +305,40 @@ impl Draw {
         prefixes[(key >> 14) as usize] >> (key >> 8 & 63) & 1 != 0
     }
 
-    /// Notes the key of a type 2 window. When half of them have been had, those of windows that are closed are free
-    /// again.
+    /// Notes the key of a type 2 window, which is not yet in the table of those that are live. When half of them have
+    /// been had, those of windows that are closed become free again: 64 are looked at for each new key, so that nobody
+    /// waits long for the lock under which this runs.
     fn note_prefix(&mut self, key: u32, live: &KeyTable) {
+        if self.had >= MANY_PREFIXES {
+            self.freeing.get_or_insert(0);
+        }
+        if let Some(word) = self.freeing {
+            self.free_prefixes(word, live);
+            self.freeing = (word + 1 < PREFIX_WORDS).then_some(word + 1);
+        }
         let prefixes = self
             .prefixes
-            .get_or_insert_with(|| vec![0; 1 << 18].into_boxed_slice());
+            .get_or_insert_with(|| vec![0; PREFIX_WORDS as usize].into_boxed_slice());
         prefixes[(key >> 14) as usize] |= 1 << (key >> 8 & 63);
         self.had += 1;
-        if self.had < 1 << 23 {
+    }
+
+    /// Frees the prefixes in one word that belong to no live window.
+    fn free_prefixes(&mut self, word: u32, live: &KeyTable) {
+        let Some(bits) = self
+            .prefixes
+            .as_mut()
+            .and_then(|prefixes| prefixes.get_mut(word as usize))
+        else {
             return;
-        }
-        self.had = 0;
-        for key in (0..1u32 << 24).map(|prefix| prefix << 8) {
-            if live.find(key).is_some() {
-                self.had += 1;
-            } else {
-                prefixes[(key >> 14) as usize] &= !(1 << (key >> 8 & 63));
+        };
+        let mut left = *bits;
+        while left != 0 {
+            let bit = left.trailing_zeros();
+            left &= left - 1;
+            if live.find(word << 14 | bit << 8).is_none() {
+                *bits &= !(1 << bit);
+                self.had -= 1;
             }
         }
     }
@@ -451,10 +475,39 @@ mod tests {
         let ended = keys.give_type2(&mut draw, 2, 1).unwrap().0;
         keys.type2.end(ended, 2, 1);
         assert!(draw.had_prefix(live) && draw.had_prefix(ended));
-        draw.had = (1 << 23) - 1;
-        draw.note_prefix(live, &keys.type2);
+        // As many as are needed were had by windows that are closed.
+        let prefixes = draw.prefixes.as_mut().unwrap();
+        prefixes.iter_mut().for_each(|word| *word |= u64::MAX >> 32);
+        draw.had = prefixes.iter().map(|word| word.count_ones()).sum();
+        assert!(draw.had >= MANY_PREFIXES);
+        for key in (0..PREFIX_WORDS).map(|word| word << 14 | 40 << 8) {
+            let before = draw.had;
+            draw.note_prefix(key, &keys.type2);
+            // The work for one key is bounded.
+            assert!(before + 1 - draw.had <= 64, "{before}, {}", draw.had);
+            assert!(draw.had_prefix(key));
+        }
         assert!(draw.had_prefix(live) && !draw.had_prefix(ended));
-        assert_eq!(draw.had, 1);
+        assert_eq!((draw.had, draw.freeing), (PREFIX_WORDS + 1, None));
+        let set: u32 = draw
+            .prefixes
+            .iter()
+            .flatten()
+            .map(|word| word.count_ones())
+            .sum();
+        assert_eq!(set, draw.had);
+    }
+
+    /// A key may be given out at the moment when the prefixes beside it are freed.
+    #[test]
+    fn a_prefix_is_not_freed_before_its_window_lives() {
+        let (keys, mut draw) = keys(5);
+        let (key, other) = (0x1234_5600, 0x1234_5700);
+        draw.note_prefix(other, &keys.type2);
+        draw.freeing = Some(key >> 14);
+        draw.note_prefix(key, &keys.type2);
+        assert!(draw.had_prefix(key) && !draw.had_prefix(other));
+        assert_eq!((draw.had, draw.freeing), (1, Some((key >> 14) + 1)));
     }
 
     /// After 2^32 keys another permutation begins, which passes over keys that still live.
