@@ -13,7 +13,8 @@
 //! A process can fork. So the processes of one user have an allowance together as well. When that is used up, those
 //! of its processes wait that have tried keys in vain, or have connected only recently; others are not affected.
 //!
-//! Requests that wait stay in the peer's ring. Nothing is kept here but two tables of bounded size.
+//! Requests that wait stay in the peer's ring. Nothing is kept here but two tables of bounded size, and what a process
+//! has tried is forgotten when it has tried nothing for [`MEMORY`].
 
 use crate::{Engine, LinkId, Origin, Process, QpId};
 use rkey_base::memory::Memory;
@@ -37,8 +38,14 @@ pub const PAUSE_FIRST: u64 = 10_000_000;
 pub const PAUSE_LAST: u64 = 10_000_000_000;
 /// A link that is older than this is not a new one any more, in nanoseconds.
 pub const NEW_LINK: u64 = 30_000_000_000;
+/// A process that has tried no key for so long is forgotten, in nanoseconds. Its allowance is full long before.
+pub const MEMORY: u64 = 3_600_000_000_000;
 /// Processes, and users, that are kept apart at once.
 pub const TABLE_MAX: usize = 1024;
+/// Time between two looks for what can be forgotten, in nanoseconds.
+const TIDY: u64 = MEMORY / 60;
+// What is forgotten has no pause, and its allowance is full.
+const _: () = assert!(MEMORY > PAUSE_LAST + REFILL * ALLOWANCE as u64);
 /// Keys of a process that are remembered, to notice that it repeats itself.
 const REPEATS: usize = 16;
 /// The users for whom there is no place in the table. No user has this number: it means "none" to the kernel.
@@ -155,6 +162,8 @@ impl Allowance {
 
 struct Record {
     allowance: Allowance,
+    /// When the last key was tried that counted.
+    last: u64,
     seen: Guesser,
     recent: [Option<WireKey>; REPEATS],
     next: usize,
@@ -164,6 +173,7 @@ impl Record {
     fn new(process: Process, now: u64) -> Self {
         Self {
             allowance: Allowance::new(ALLOWANCE, REFILL, now),
+            last: now,
             seen: Guesser {
                 process,
                 tried: 0,
@@ -174,6 +184,11 @@ impl Record {
             recent: [None; REPEATS],
             next: 0,
         }
+    }
+
+    /// Whether it has tried nothing for so long that it can be forgotten.
+    fn is_over(&self, now: u64) -> bool {
+        now.saturating_sub(self.last) >= MEMORY
     }
 
     fn view(&self, now: u64) -> Guesser {
@@ -192,6 +207,8 @@ pub(crate) struct Guesses {
     users: HashMap<u32, Allowance>,
     /// The end of the last pause of all.
     last: u64,
+    /// When to look again for what can be forgotten.
+    tidy_at: u64,
 }
 
 /// Room for one more, after what has recovered was let go.
@@ -222,6 +239,7 @@ impl Guesses {
             return None;
         }
         let known = self.processes.get(&origin.process);
+        let known = known.filter(|record| !record.is_over(now));
         let own = known.map_or(0, |record| record.allowance.until);
         let user = self.users.get(&origin.process.user);
         let user = user.or_else(|| self.users.get(&OTHER_USERS));
@@ -243,6 +261,7 @@ impl Guesses {
         if origin.here || !denial.reason.is_about_the_key() {
             return None;
         }
+        self.tidy(now);
         let process = origin.process;
         let full = |allowance: &Allowance| allowance.is_full(now);
         let mut told = None;
@@ -254,6 +273,7 @@ impl Guesses {
             if record.recent.contains(&Some(key)) {
                 return None;
             }
+            record.last = now;
             record.recent[record.next] = Some(key);
             record.next = (record.next + 1) % REPEATS;
             record.seen.tried += 1;
@@ -283,9 +303,19 @@ impl Guesses {
         told
     }
 
-    /// All that are known, those that have tried most first.
+    /// Forgets what is over, now and then: the tables are small, but a guess need not pay for all of it.
+    fn tidy(&mut self, now: u64) {
+        if now >= self.tidy_at {
+            self.tidy_at = now.saturating_add(TIDY);
+            self.processes.retain(|_, record| !record.is_over(now));
+            self.users.retain(|_, allowance| !allowance.is_full(now));
+        }
+    }
+
+    /// All that are remembered, those that have tried most first.
     pub(crate) fn all(&self, now: u64) -> Vec<Guesser> {
-        let mut all: Vec<_> = self.processes.values().map(|it| it.view(now)).collect();
+        let known = self.processes.values().filter(|it| !it.is_over(now));
+        let mut all: Vec<_> = known.map(|it| it.view(now)).collect();
         all.sort_by_key(|it| (std::cmp::Reverse(it.tried), it.process));
         all
     }
@@ -399,6 +429,30 @@ mod tests {
         let later = REFILL * u64::from(USER_ALLOWANCE) * 20;
         guesses.note(&late, &unknown(2), later);
         assert_eq!(guesses.processes.len(), 1);
+    }
+
+    #[test]
+    fn a_process_that_tries_nothing_for_long_is_forgotten() {
+        let (mut guesses, quiet, busy) = (Guesses::default(), origin(1, 1), origin(2, 2));
+        for key in 0..100 {
+            guesses.note(&quiet, &unknown(key), 0);
+        }
+        guesses.note(&busy, &unknown(0), 0);
+        let now = MEMORY - 1;
+        guesses.note(&busy, &unknown(1), now);
+        assert_eq!(guesses.all(now).len(), 2, "not yet long enough");
+        // It is told of no more, also while nothing happens, and its place is free at the next guess of anybody.
+        let now = MEMORY + TIDY;
+        assert_eq!(guesses.all(now)[0].process, busy.process);
+        assert_eq!((guesses.all(now).len(), guesses.processes.len()), (1, 2));
+        guesses.note(&busy, &unknown(2), now);
+        assert_eq!((guesses.processes.len(), guesses.users.len()), (1, 1));
+        // When it comes back it begins anew.
+        guesses.note(&quiet, &unknown(0), now);
+        assert_eq!(guesses.all(now)[1].tried, 1);
+        // A process that repeats a key it knows has not tried another one.
+        guesses.note(&busy, &unknown(2), now + MEMORY - 1);
+        assert_eq!(guesses.all(now + MEMORY).len(), 0);
     }
 
     #[test]
