@@ -168,7 +168,7 @@ impl Device {
         if vendor == 0 || self.is_forked() {
             return None;
         }
-        let found = self.shared().reports.find(vendor)?;
+        let found = self.shared().denials.reports().find(vendor)?;
         Some(DenialReport::clone(&found))
     }
 
@@ -179,7 +179,7 @@ impl Device {
         if self.is_forked() {
             return Vec::new();
         }
-        let all = self.shared().reports.all();
+        let all = self.shared().denials.reports().all();
         all.iter()
             .map(|report| DenialReport::clone(report))
             .collect()

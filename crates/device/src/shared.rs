@@ -1,18 +1,20 @@
 //! What the program's threads and the engine thread of one device have in common.
 
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
 use rkey_base::lock::SpinLock;
 use rkey_base::memory::ProcessMemory;
 use rkey_base::process::ForkMark;
 use rkey_core::{Denial, Protection};
-use rkey_engine::{DenialReport, Engine, Exposure, LinkId, Reports};
-use rkey_link::{AnyLink, NodeId};
+use rkey_engine::{Engine, Exposure, LinkId};
+use rkey_link::shm::Credentials;
+use rkey_link::{AnyLink, Link, NodeId};
 
 use crate::config::Config;
 use crate::error::DeviceError;
 use crate::event::AsyncEvent;
-use crate::inspect::denials::DenialLog;
+use crate::inspect::denials::Denials;
 use crate::inspect::describe::Descriptions;
 use crate::lifecycle::Lifecycle;
 use crate::objects::channel::EventQueue;
@@ -21,7 +23,7 @@ use crate::peers::identity::Identities;
 use crate::peers::names::Scope;
 use crate::peers::process::DepartedPeers;
 use crate::peers::qp_numbers::QpNumbers;
-use crate::progress::reactor::{Reactor, Token};
+use crate::progress::reactor::Reactor;
 use crate::progress::{ProgressState, ThreadRequests};
 use crate::reclaim::lease::Leases;
 use crate::reclaim::remote_copies::RemoteCopies;
@@ -52,9 +54,8 @@ pub(crate) struct Shared {
     pub(crate) cqs: CqTable,
     pub(crate) qps: QpTable,
     pub(crate) events: EventQueue<AsyncEvent>,
-    /// The last refused accesses: the engine notes its own before anybody can hear of them.
-    pub(crate) reports: Arc<Reports>,
-    pub(crate) denials: DenialLog,
+    /// The last refused accesses, and the log of them.
+    pub(crate) denials: Denials,
     /// What front ends tell of their endpoints.
     pub(crate) descriptions: Descriptions,
     pub(crate) leases: Leases,
@@ -81,13 +82,11 @@ impl Shared {
         qp_numbers: QpNumbers,
         fork: ForkMark,
     ) -> Result<Self, DeviceError> {
-        let denials = DenialLog::new(config.report.as_deref());
+        let denials = Denials::new(engine.reports(), config.report.as_deref());
         Ok(Self {
             node,
             scope: Scope::of(config.share),
-            config,
             protection,
-            reports: engine.reports(),
             exposure: Arc::clone(engine.exposure()),
             engine: SpinLock::new(engine),
             memory,
@@ -104,10 +103,11 @@ impl Shared {
             descriptions: Descriptions::default(),
             leases: Leases::default(),
             departed: DepartedPeers::default(),
-            identities: Identities::default(),
+            identities: Identities::new(node, config.explain),
             remote_copies: RemoteCopies::default(),
             counters: Counters::default(),
             lifecycle: Lifecycle::new(fork),
+            config,
             #[cfg(test)]
             trap: crate::progress::panic_tests::Trap::default(),
         })
@@ -150,19 +150,6 @@ impl Shared {
         self.lifecycle.has_failed()
     }
 
-    /// Keeps and logs a refusal that the engine has nothing to do with.
-    /// Returns the id under which it is kept: the report's own, or a new one if that is 0.
-    pub(crate) fn note(&self, report: DenialReport) -> u32 {
-        let id = match report.id {
-            0 => self.reports.new_id(),
-            id => id,
-        };
-        let report = Arc::new(DenialReport { id, ..report });
-        self.denials.write(&report);
-        self.reports.add(report);
-        id
-    }
-
     /// Counts the key of a request that the engine has not denied itself. Says whether its sender may know why.
     pub(crate) fn count_denied(&self, link: LinkId, denial: &Denial) -> bool {
         let now = self.progress.refresh_clock();
@@ -172,13 +159,34 @@ impl Shared {
         })
     }
 
-    /// A queue pair number that nobody has.
+    /// The devices that our links and queue pairs are connected to.
+    fn nodes_in_use(&self) -> HashSet<NodeId> {
+        let engine = self.engine.lock();
+        let links = engine.links().map(|(_, link)| link.node());
+        let peers = engine.snapshot().qps.into_iter().filter_map(|qp| qp.peer);
+        links.chain(peers).collect()
+    }
+
+    /// Whether the device at the other end of a link may be the one that it says it is.
+    pub(crate) fn is_credible(&self, node: NodeId, who: Credentials) -> bool {
+        self.identities
+            .is_credible(node, who, || self.nodes_in_use())
+    }
+
+    /// The same about a peer that was met by its address, which is remembered.
     ///
     /// # Errors
-    /// No further block of numbers can be claimed.
-    pub(crate) fn new_qpn(&self) -> Result<u32, DeviceError> {
-        self.qp_numbers
-            .allocate(|block, fd| self.reactor.add(fd, Token::block(block)))
+    /// [`DeviceError::Handshake`]: the device is another process's.
+    pub(crate) fn check_identity(
+        &self,
+        node: NodeId,
+        uid: u32,
+        pid: Option<u32>,
+    ) -> Result<(), DeviceError> {
+        self.identities
+            .check(node, uid, pid, || self.nodes_in_use())?;
+        self.departed.meet(node, pid);
+        Ok(())
     }
 
     pub(crate) fn stop(&self) {

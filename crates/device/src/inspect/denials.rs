@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use rkey_base::limit::Limit;
 use rkey_core::{Denial, WIRE_LEN};
 pub use rkey_engine::report::KEPT;
-use rkey_engine::{DenialReport, Guesser, LinkId, Side};
+use rkey_engine::{DenialReport, Guesser, LinkId, Reports, Side};
 use rkey_link::NodeId;
 
 use crate::config::Config;
@@ -56,9 +56,11 @@ pub fn limited(limit: &Limit, kind: &str, say: impl FnOnce()) {
     say();
 }
 
-/// Writes refusals of a device to the log, not too many.
+/// The refused accesses of a device: the last reports, and the log, to which not too many are written.
 #[derive(Debug)]
-pub(crate) struct DenialLog {
+pub(crate) struct Denials {
+    /// The engine keeps its own reports here, before anybody can hear of them.
+    reports: Arc<Reports>,
     /// Where a watcher wants them.
     watcher: Option<Mutex<Watcher>>,
     limit: Limit,
@@ -72,14 +74,33 @@ pub(crate) fn ids() -> Arc<AtomicU32> {
     Arc::clone(IDS.get_or_init(Arc::default))
 }
 
-impl DenialLog {
-    /// An empty log of a device, which writes to the end of `file` where there is one.
-    pub(crate) fn new(file: Option<&Path>) -> Self {
+impl Denials {
+    /// The reports of an engine, and an empty log, which writes to the end of `file` where there is one.
+    pub(crate) fn new(reports: Arc<Reports>, file: Option<&Path>) -> Self {
         Self {
+            reports,
             watcher: file.and_then(Watcher::open).map(Mutex::new),
             limit: Limit::new(),
             peers_only: AtomicBool::new(false),
         }
+    }
+
+    /// The last reports, oldest first, and how many there ever were.
+    pub(crate) fn reports(&self) -> &Reports {
+        &self.reports
+    }
+
+    /// Keeps and logs a refusal that the engine has nothing to do with.
+    /// Returns the id under which it is kept: the report's own, or a new one if that is 0.
+    pub(crate) fn note(&self, report: DenialReport) -> u32 {
+        let id = match report.id {
+            0 => self.reports.new_id(),
+            id => id,
+        };
+        let report = Arc::new(DenialReport { id, ..report });
+        self.write(&report);
+        self.reports.add(report);
+        id
     }
 
     /// From now on only refusals of peers' requests are logged.
@@ -133,7 +154,7 @@ impl Shared {
         } else {
             denial.without_reason().to_wire()
         };
-        let id = self.note(DenialReport {
+        let id = self.denials.note(DenialReport {
             id: 0,
             echo: false,
             side: Side::Target,
@@ -158,7 +179,7 @@ impl Shared {
         // Only what this process says itself is an id of ours.
         let origin = self.engine.lock().origin(link);
         let echo = report > 0 && origin.is_some_and(|origin| origin.here);
-        self.note(DenialReport {
+        self.denials.note(DenialReport {
             id: if echo { report } else { 0 },
             echo,
             side: Side::Initiator,

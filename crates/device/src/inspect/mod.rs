@@ -376,9 +376,10 @@ fn inspect(shared: &Shared) -> Inspection {
             .collect(),
         endpoints,
         endpoint_count,
-        denied: shared.reports.total(),
+        denied: shared.denials.reports().total(),
         denials: shared
-            .reports
+            .denials
+            .reports()
             .all()
             .iter()
             .filter(|report| !report.echo)

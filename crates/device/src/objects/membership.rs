@@ -48,6 +48,13 @@ impl Adverts {
         Ok(())
     }
 
+    /// A queue pair with these memberships is destroyed.
+    pub(crate) fn remove_all(&self, membership: &Membership) {
+        for group in &membership.groups {
+            self.remove(*group);
+        }
+    }
+
     fn remove(&self, group: Group) {
         let mut adverts = self.0.lock();
         if let Some((members, _)) = adverts.get_mut(&group) {
@@ -186,14 +193,5 @@ impl Qp {
         };
         shared.command(|engine| engine.spread(self.id(), spread))?;
         Ok(())
-    }
-}
-
-impl Shared {
-    /// A queue pair with these memberships is destroyed.
-    pub(crate) fn forget_memberships(&self, membership: &Membership) {
-        for group in &membership.groups {
-            self.adverts.remove(*group);
-        }
     }
 }

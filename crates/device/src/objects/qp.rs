@@ -16,6 +16,7 @@ use crate::error::DeviceError;
 use crate::objects::Membership;
 use crate::objects::cq::Cq;
 use crate::objects::srq::Srq;
+use crate::progress::reactor::Token;
 
 /// What a queue pair is made of; none of it changes later.
 #[derive(Clone, Debug)]
@@ -162,7 +163,10 @@ impl Device {
         let first_msn = getrandom::u32()
             .map_err(|e| DeviceError::io("choosing a message number")(std::io::Error::other(e)))?
             & 0x00ff_ffff;
-        let qpn = self.shared().new_qpn()?;
+        let shared = self.shared();
+        let qpn = shared
+            .qp_numbers
+            .allocate(|block, fd| shared.reactor.add(fd, Token::block(block)))?;
         match self
             .shared()
             .command(|engine| engine.create_qp(&options.config(), qpn))
@@ -247,7 +251,7 @@ impl Qp {
         let shared = self.0.device.shared();
         let link = shared.engine.lock().inbound_link(self.0.id);
         let told = link.is_some_and(|link| shared.count_denied(link, &denial));
-        shared.note(DenialReport {
+        shared.denials.note(DenialReport {
             id: 0,
             echo: false,
             side: Side::Target,
@@ -418,7 +422,7 @@ impl Drop for QpInner {
         if let Err(error) = shared.command(|engine| engine.destroy_qp(self.id)) {
             tracing::debug!(%error, "destroying a queue pair");
         }
-        shared.forget_memberships(&self.membership.lock());
+        shared.adverts.remove_all(&self.membership.lock());
         shared.qp_numbers.free(self.qpn);
     }
 }

@@ -12,13 +12,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rkey_engine::Origin;
+use rkey_link::NodeId;
 use rkey_link::shm::Credentials;
-use rkey_link::{Link, NodeId};
 
 use crate::config::Explain;
 use crate::error::DeviceError;
 use crate::peers::process;
-use crate::shared::Shared;
 
 /// When so many devices are known, those that are not needed any more are forgotten.
 const TIDY_AT: usize = 1024;
@@ -28,8 +27,13 @@ const RECENT: Duration = Duration::from_secs(60);
 const MOST_OF_PROCESS: usize = 256;
 
 /// Devices that were seen, and the processes that they belong to.
-#[derive(Debug, Default)]
-pub(crate) struct Identities(Mutex<Known>);
+#[derive(Debug)]
+pub(crate) struct Identities {
+    /// This device.
+    own: NodeId,
+    explain: Explain,
+    known: Mutex<Known>,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -82,11 +86,87 @@ impl Claim {
 }
 
 impl Identities {
+    /// Of a device that has seen no others; `explain` says who is told why an access was refused.
+    pub(crate) fn new(own: NodeId, explain: Explain) -> Self {
+        Self {
+            own,
+            explain,
+            known: Mutex::default(),
+        }
+    }
+
+    /// What the engine has to know about the process at the other end of a link.
+    pub(crate) fn origin_of(&self, who: Credentials) -> Origin {
+        let ours = rustix::process::geteuid().as_raw();
+        let pid = who.pid.unwrap_or(0);
+        let here = pid == std::process::id();
+        let explain = match self.explain {
+            Explain::User => who.uid == ours,
+            Explain::All => true,
+            Explain::None => false,
+        };
+        Origin {
+            process: rkey_engine::Process {
+                user: who.uid,
+                pid,
+                started: who.pid.and_then(process::start_time).unwrap_or(0),
+            },
+            here,
+            explain: here || explain,
+        }
+    }
+
+    /// Whether the device at the other end of a link may be the one that it says it is. It is never this
+    /// device: to itself it has no such link. `in_use` says which devices our links and queue pairs are connected to.
+    pub(crate) fn is_credible(
+        &self,
+        node: NodeId,
+        who: Credentials,
+        in_use: impl FnOnce() -> HashSet<NodeId>,
+    ) -> bool {
+        node != self.own && self.belongs(node, who.uid, who.pid, in_use)
+    }
+
+    /// As [`Identities::is_credible`], about a peer that was met by its address, which may be this device.
+    ///
+    /// # Errors
+    /// [`DeviceError::Handshake`]: the device is another process's.
+    pub(crate) fn check(
+        &self,
+        node: NodeId,
+        uid: u32,
+        pid: Option<u32>,
+        in_use: impl FnOnce() -> HashSet<NodeId>,
+    ) -> Result<(), DeviceError> {
+        let known = if node == self.own {
+            pid == Some(std::process::id())
+        } else {
+            self.belongs(node, uid, pid, in_use)
+        };
+        if known {
+            return Ok(());
+        }
+        tracing::warn!(%node, uid, "a process says that it is another process's device");
+        Err(DeviceError::Handshake(
+            "the peer says that it is the device of another process",
+        ))
+    }
+
+    fn belongs(
+        &self,
+        node: NodeId,
+        uid: u32,
+        pid: Option<u32>,
+        in_use: impl FnOnce() -> HashSet<NodeId>,
+    ) -> bool {
+        Claim::of(node, uid, pid).is_some_and(|claim| self.agree(node, claim, in_use))
+    }
+
     /// Whether the device is of this process, as far as we know. `in_use` says which devices our links
     /// and queue pairs are connected to.
     fn agree(&self, node: NodeId, claim: Claim, in_use: impl FnOnce() -> HashSet<NodeId>) -> bool {
         let now = Instant::now();
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         let known = &mut *known;
         if let Some(owner) = known.owners.get_mut(&node) {
             if owner.claim.process == claim.process {
@@ -165,79 +245,16 @@ impl Known {
     }
 }
 
-impl Shared {
-    /// What the engine has to know about the process at the other end of a link.
-    pub(crate) fn origin_of(&self, who: Credentials) -> Origin {
-        let ours = rustix::process::geteuid().as_raw();
-        let pid = who.pid.unwrap_or(0);
-        let here = pid == std::process::id();
-        let explain = match self.config.explain {
-            Explain::User => who.uid == ours,
-            Explain::All => true,
-            Explain::None => false,
-        };
-        Origin {
-            process: rkey_engine::Process {
-                user: who.uid,
-                pid,
-                started: who.pid.and_then(process::start_time).unwrap_or(0),
-            },
-            here,
-            explain: here || explain,
-        }
-    }
-
-    /// Whether the device at the other end of a link may be the one that it says it is. It is never this
-    /// device: to itself it has no such link.
-    pub(crate) fn is_credible(&self, node: NodeId, who: Credentials) -> bool {
-        node != self.node && self.belongs(node, who.uid, who.pid)
-    }
-
-    /// As [`Shared::is_credible`], about a peer that was met by its address.
-    ///
-    /// # Errors
-    /// [`DeviceError::Handshake`]: the device is another process's.
-    pub(crate) fn check_identity(
-        &self,
-        node: NodeId,
-        uid: u32,
-        pid: Option<u32>,
-    ) -> Result<(), DeviceError> {
-        let known = if node == self.node {
-            pid == Some(std::process::id())
-        } else {
-            self.belongs(node, uid, pid)
-        };
-        if known {
-            self.departed.meet(node, pid);
-            return Ok(());
-        }
-        tracing::warn!(%node, uid, "a process says that it is another process's device");
-        Err(DeviceError::Handshake(
-            "the peer says that it is the device of another process",
-        ))
-    }
-
-    fn belongs(&self, node: NodeId, uid: u32, pid: Option<u32>) -> bool {
-        let Some(claim) = Claim::of(node, uid, pid) else {
-            return false;
-        };
-        self.identities.agree(node, claim, || {
-            let engine = self.engine.lock();
-            let links = engine.links().map(|(_, link)| link.node());
-            links
-                .chain(engine.snapshot().qps.iter().filter_map(|qp| qp.peer))
-                .collect()
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn node(nonce: u64) -> NodeId {
         NodeId { pid: 1, nonce }
+    }
+
+    fn identities() -> Identities {
+        Identities::new(node(u64::MAX), Explain::User)
     }
 
     fn claim(uid: u32, pid: u32, sure: bool) -> Claim {
@@ -251,7 +268,7 @@ mod tests {
 
     #[test]
     fn the_first_process_has_it_where_the_kernel_does_not_tell() {
-        let known = Identities::default();
+        let known = identities();
         let none = HashSet::new;
         let first = claim(1000, 7, false);
         assert!(known.agree(node(1), first, none));
@@ -266,7 +283,7 @@ mod tests {
     /// Whoever came first: the process of which the kernel says that it is the one has the device.
     #[test]
     fn the_kernels_word_counts_more_than_being_first() {
-        let known = Identities::default();
+        let known = identities();
         let none = HashSet::new;
         let (squatter, owner) = (claim(1000, 7, false), claim(1000, 1, true));
         assert!(known.agree(node(1), squatter, none));
@@ -295,10 +312,42 @@ mod tests {
         assert!(!Claim::of(of(pid), uid, None).unwrap().sure);
     }
 
+    #[test]
+    fn no_link_leads_to_this_device_itself() {
+        let (uid, pid) = (rustix::process::geteuid().as_raw(), std::process::id());
+        let own = NodeId { pid, nonce: 9 };
+        let identities = Identities::new(own, Explain::User);
+        let who = Credentials {
+            pid: Some(pid),
+            uid,
+            gid: 0,
+        };
+        assert!(!identities.is_credible(own, who, HashSet::new));
+        assert!(identities.check(own, uid, Some(pid), HashSet::new).is_ok());
+        let other = identities.check(own, uid, Some(pid + 1), HashSet::new);
+        assert!(matches!(other, Err(DeviceError::Handshake(_))));
+    }
+
+    #[test]
+    fn who_is_told_why_is_a_setting() {
+        let uid = rustix::process::geteuid().as_raw();
+        let told = |explain, uid, pid| {
+            let who = Credentials { pid, uid, gid: 0 };
+            Identities::new(node(1), explain).origin_of(who).explain
+        };
+        let elsewhere = Some(u32::MAX);
+        assert!(told(Explain::User, uid, elsewhere));
+        assert!(!told(Explain::User, uid + 1, elsewhere));
+        assert!(told(Explain::All, uid + 1, elsewhere));
+        assert!(!told(Explain::None, uid, elsewhere));
+        // This process itself always is.
+        assert!(told(Explain::None, uid, Some(std::process::id())));
+    }
+
     /// A process that names ever new devices costs a bounded place, and makes us look at our own queue pairs seldom.
     #[test]
     fn a_flood_of_devices_is_bounded() {
-        let known = Identities::default();
+        let known = identities();
         let mut looks = 0;
         let flood = claim(1000, 7, true);
         for n in 0..100_000 {
@@ -307,7 +356,7 @@ mod tests {
                 HashSet::from([node(0)])
             }));
         }
-        let state = known.0.lock();
+        let state = known.known.lock();
         assert!(
             state.owners.len() <= MOST_OF_PROCESS,
             "{}",
@@ -319,7 +368,7 @@ mod tests {
 
     #[test]
     fn who_is_not_needed_is_forgotten_in_time() {
-        let known = Identities::default();
+        let known = identities();
         let process = |n: u64| claim(1, n as u32, true);
         for n in 0..TIDY_AT as u64 {
             assert!(known.agree(node(n), process(n), HashSet::new));
@@ -329,7 +378,7 @@ mod tests {
             eprintln!("SKIP: the clock of this machine has just begun");
             return;
         };
-        for (node, owner) in &mut known.0.lock().owners {
+        for (node, owner) in &mut known.known.lock().owners {
             if node.nonce >= 10 {
                 owner.seen = old;
             }
@@ -337,7 +386,7 @@ mod tests {
         let in_use = || HashSet::from([node(500)]);
         assert!(known.agree(node(1 << 20), claim(1, 1, true), in_use));
         // Ten recent ones, one that is in use, and the new one are left.
-        assert_eq!(known.0.lock().owners.len(), 12);
+        assert_eq!(known.known.lock().owners.len(), 12);
         assert!(!known.agree(node(500), claim(2, 2, false), HashSet::new));
         assert!(known.agree(node(501), claim(2, 2, false), HashSet::new));
     }

@@ -233,7 +233,7 @@ impl LinkManager {
             request.refuse(&why);
             return false;
         }
-        if !shared.is_credible(request.node(), request.credentials()) {
+        if !shared.is_credible(request.node(), who) {
             tracing::warn!(node = %request.node(), "a process says that it is another process's device");
             request.refuse("this device is not of the process that says so");
             return false;
@@ -265,7 +265,7 @@ impl LinkManager {
         let (node, requester) = (link.node(), link.is_requester());
         let (process, who) = (Arc::clone(link.process()), link.credentials());
         let reach = link.reach();
-        let origin = shared.origin_of(link.credentials());
+        let origin = shared.identities.origin_of(who);
         let id = shared.command(|engine| {
             let id = engine.attach_from(AnyLink::Shm(Box::new(link)), origin);
             shared.remote_copies.add(id, reach);
