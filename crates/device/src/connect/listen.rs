@@ -13,16 +13,14 @@ use rustix::net::SocketFlags;
 
 use super::packet::{Packet, Side, send, try_receive};
 use super::socket::listener;
-use super::{Deadline, HALF_OPEN_TIME, PRIVATE_DATA_MAX, Peer, QPS_MAX};
+use super::{Deadline, PRIVATE_DATA_MAX, Peer, QPS_MAX};
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::objects::channel::wait_readable;
 use crate::objects::qp::Qp;
-use crate::peers::link_limits::{self, Party};
+use crate::peers::half_open::HalfOpen;
 use crate::peers::names::{self, Scope};
 
-/// The most clients that may be in the middle of saying what they want.
-const HALF_OPEN_MAX: usize = 64;
 /// Silent clients that may lose their place to others in one round.
 const EVICTIONS_MAX: usize = 16;
 /// How long a peer that was answered may take to be ready, while nobody waits for it: it may be short of processors.
@@ -34,17 +32,9 @@ pub struct Listener {
     pub(super) device: Device,
     pub(super) socket: Arc<OwnedFd>,
     pub(super) address: SocketAddr,
-    pub(super) half_open: Mutex<Vec<HalfOpen>>,
+    pub(super) half_open: Mutex<HalfOpen<OwnedFd>>,
     /// The log says already that a client is of another version.
     pub(super) told_version: AtomicBool,
-}
-
-/// A client that has not said what it wants.
-#[derive(Debug)]
-pub(super) struct HalfOpen {
-    socket: OwnedFd,
-    party: Party,
-    until: Instant,
 }
 
 impl Listener {
@@ -112,8 +102,8 @@ impl Listener {
                 return Ok(asked);
             }
             // All that have a place are silent, and more are waiting.
-            if half_open.len() >= HALF_OPEN_MAX
-                && let Some(index) = link_limits::greediest(half_open.iter().map(|it| it.party))
+            if half_open.is_full()
+                && let Some(index) = half_open.greediest()
             {
                 half_open.remove(index);
             }
@@ -122,19 +112,15 @@ impl Listener {
     }
 
     /// Takes in new clients while there are places. Says whether more may be waiting.
-    fn accept_new(&self, half_open: &mut Vec<HalfOpen>) -> Result<bool, DeviceError> {
-        while half_open.len() < HALF_OPEN_MAX {
+    fn accept_new(&self, half_open: &mut HalfOpen<OwnedFd>) -> Result<bool, DeviceError> {
+        while !half_open.is_full() {
             match rustix::net::accept_with(
                 &*self.socket,
                 SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             ) {
                 Ok(socket) => {
                     if let Ok(who) = peer_credentials(&socket) {
-                        half_open.push(HalfOpen {
-                            socket,
-                            party: Party::of(who),
-                            until: Instant::now() + HALF_OPEN_TIME,
-                        });
+                        half_open.push(who, socket);
                     }
                 }
                 Err(Errno::AGAIN) => return Ok(false),
@@ -147,26 +133,24 @@ impl Listener {
 
     /// The first of the half-open clients that has asked properly. Those that said something else, or nothing for too
     /// long, are dropped.
-    fn first_that_asked(&self, half_open: &mut Vec<HalfOpen>) -> Option<Incoming> {
+    fn first_that_asked(&self, half_open: &mut HalfOpen<OwnedFd>) -> Option<Incoming> {
         let mut index = 0;
         while index < half_open.len() {
-            match try_receive(&half_open[index].socket) {
-                Ok(None) if half_open[index].until > Instant::now() => index += 1,
+            match try_receive(&half_open[index]) {
+                Ok(None) if !half_open.is_overdue(index, Instant::now()) => index += 1,
                 Ok(None) => drop(half_open.remove(index)),
                 Ok(Some(Packet::Request(side))) => {
-                    let HalfOpen { socket, .. } = half_open.remove(index);
+                    let socket = half_open.remove(index);
                     if let Some(incoming) = self.admit(socket, side) {
                         return Some(incoming);
                     }
                 }
                 Err(error @ DeviceError::Version { .. }) => {
-                    let client = half_open.remove(index);
+                    let socket = half_open.remove(index);
                     // Our packet tells it our version, whatever else it makes of it.
                     let words = "the versions of rkey differ".to_owned();
-                    let _ = send(&client.socket, &Packet::Rejected(words));
-                    let pid = peer_credentials(&client.socket)
-                        .ok()
-                        .and_then(|who| who.pid);
+                    let _ = send(&socket, &Packet::Rejected(words));
+                    let pid = peer_credentials(&socket).ok().and_then(|who| who.pid);
                     let peer = crate::peers::process::name_of(pid);
                     if !self.told_version.swap(true, Ordering::Relaxed) {
                         tracing::warn!(address = %self.address, peer, %error, "a client was dropped");
@@ -213,11 +197,7 @@ impl Listener {
     /// Waits until a client does something or the next half-open one has to go.
     fn wait(&self, deadline: Option<Instant>) -> Result<(), DeviceError> {
         let half_open = self.half_open.lock();
-        let next = half_open
-            .iter()
-            .map(|client| client.until)
-            .chain(deadline)
-            .min();
+        let next = half_open.next_deadline().into_iter().chain(deadline).min();
         if half_open.is_empty() {
             drop(half_open);
             wait_readable(self.socket.as_fd(), next)?;

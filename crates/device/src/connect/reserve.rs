@@ -11,6 +11,7 @@ use super::Listener;
 use super::socket::{bind, bind_free_port};
 use crate::device::Device;
 use crate::error::DeviceError;
+use crate::peers::half_open::HalfOpen;
 use crate::peers::names;
 
 /// An address of this host that belongs to this device until the value is dropped: nobody else can listen there.
@@ -68,7 +69,7 @@ impl Reservation {
             device: self.device,
             socket,
             address: self.address,
-            half_open: Mutex::new(Vec::new()),
+            half_open: Mutex::new(HalfOpen::new()),
             told_version: AtomicBool::new(false),
         })
     }

@@ -4,7 +4,6 @@
 //! there is a limit for the links of one process, one for those of another user, and one for the descriptors of all
 //! links together, which leaves some to the program. Who meets a limit is told which, and how to raise it.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rkey_link::shm::Credentials;
@@ -58,18 +57,6 @@ impl Party {
             Self::User(who.uid)
         }
     }
-}
-
-/// Whom to drop when all places are taken: the oldest of those who have the most places. The order is that of age.
-pub(crate) fn greediest(parties: impl Iterator<Item = Party> + Clone) -> Option<usize> {
-    let mut places: HashMap<Party, usize> = HashMap::new();
-    for party in parties.clone() {
-        *places.entry(party).or_default() += 1;
-    }
-    let most = *places.values().max()?;
-    parties
-        .into_iter()
-        .position(|party| places.get(&party) == Some(&most))
 }
 
 /// How many links there may be.
@@ -171,17 +158,6 @@ mod tests {
             uid,
             gid: 0,
         }
-    }
-
-    #[test]
-    fn the_oldest_of_the_greediest_goes() {
-        let parties = |of: &[u32]| greediest(of.iter().map(|pid| Party::Process(Some(*pid))));
-        assert_eq!(parties(&[]), None);
-        assert_eq!(parties(&[1, 2, 3]), Some(0));
-        assert_eq!(parties(&[1, 2, 3, 2]), Some(1));
-        // All processes of another user are one.
-        let others = [who(1, true), who(2, false), who(3, false)].map(Party::of);
-        assert_eq!(greediest(others.into_iter()), Some(1));
     }
 
     #[test]

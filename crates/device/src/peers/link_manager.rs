@@ -16,15 +16,13 @@ use rkey_link::shm::{
 use rkey_link::{AnyLink, DownReason, Link, NodeId};
 
 use crate::inspect;
-use crate::peers::link_limits::{self, LinkFiles, LinkLimits, Party};
+use crate::peers::half_open::{self, HalfOpen};
+use crate::peers::link_limits::{LinkFiles, LinkLimits};
 use crate::peers::process::{self, Departed};
 use crate::progress::reactor::Token;
 use crate::reclaim::remote_copies::CopyScope;
 use crate::shared::Shared;
 
-/// Clients that have not said yet what they want, and how long they may take.
-const HALF_OPEN_MAX: usize = 64;
-const HALF_OPEN_TIME: Duration = Duration::from_secs(1);
 /// Packets of one control socket that are taken in one go.
 const PATIENCE: usize = 64;
 /// How often the engine is driven before a link goes: acknowledgements are held back for a while.
@@ -40,7 +38,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The sockets of the engine thread.
 pub(crate) struct LinkManager {
     local: LocalNode,
-    half_open: Vec<HalfOpen>,
+    half_open: HalfOpen<Client>,
     links: HashMap<LinkId, Watched>,
     tokens: HashMap<Token, LinkId>,
     next_token: u64,
@@ -51,10 +49,10 @@ pub(crate) struct LinkManager {
     refused_at: Option<Instant>,
 }
 
-struct HalfOpen {
+/// A client that has not said yet what it wants.
+struct Client {
     acceptor: Acceptor,
     token: Token,
-    until: Instant,
 }
 
 /// A link that is attached to the engine.
@@ -74,7 +72,7 @@ impl LinkManager {
     pub(crate) fn new(local: LocalNode) -> Self {
         Self {
             local,
-            half_open: Vec::new(),
+            half_open: HalfOpen::new(),
             links: HashMap::new(),
             tokens: HashMap::new(),
             next_token: 0,
@@ -116,7 +114,7 @@ impl LinkManager {
         if let Some(&link) = self.tokens.get(&token) {
             return self.hear(shared, link);
         }
-        if let Some(index) = self.half_open.iter().position(|h| h.token == token) {
+        if let Some(index) = self.half_open.position(|client| client.token == token) {
             return self.greet(shared, index);
         }
         false
@@ -126,8 +124,8 @@ impl LinkManager {
     fn accept(&mut self, shared: &Shared, block: u16) -> bool {
         let mut look = false;
         // Those who come later wait until the next turn.
-        for _ in 0..HALF_OPEN_MAX {
-            if self.half_open.len() >= HALF_OPEN_MAX {
+        for _ in 0..half_open::MAX {
+            if self.half_open.is_full() {
                 look |= self.make_room(shared);
             }
             match shared.qp_numbers.accept(block, &self.local) {
@@ -160,13 +158,11 @@ impl LinkManager {
         for index in (0..self.half_open.len()).rev() {
             look |= self.greet(shared, index);
         }
-        if self.half_open.len() >= HALF_OPEN_MAX {
-            let clients = self.half_open.iter();
-            let parties = clients.map(|it| Party::of(it.acceptor.credentials()));
-            if let Some(index) = link_limits::greediest(parties) {
-                tracing::debug!("too many clients say nothing; dropped one of the greediest");
-                self.drop_half_open(shared, index);
-            }
+        if self.half_open.is_full()
+            && let Some(index) = self.half_open.greediest()
+        {
+            tracing::debug!("too many clients say nothing; dropped one of the greediest");
+            self.drop_half_open(shared, index);
         }
         look
     }
@@ -178,17 +174,13 @@ impl LinkManager {
             tracing::warn!(%error, "dropped a client");
             return;
         }
-        let until = Instant::now() + HALF_OPEN_TIME;
-        self.half_open.push(HalfOpen {
-            acceptor,
-            token,
-            until,
-        });
+        let who = acceptor.credentials();
+        self.half_open.push(who, Client { acceptor, token });
     }
 
     fn drop_half_open(&mut self, shared: &Shared, index: usize) {
-        let half_open = self.half_open.remove(index);
-        if let Some(fd) = half_open.acceptor.socket() {
+        let client = self.half_open.remove(index);
+        if let Some(fd) = client.acceptor.socket() {
             shared.reactor.remove(fd);
         }
     }
@@ -204,9 +196,9 @@ impl LinkManager {
         let mut linked = false;
         match step {
             Ok(Step::Pending) => {
-                let half_open = &self.half_open[index];
-                if let Some(fd) = half_open.acceptor.socket() {
-                    let _ = shared.reactor.add(fd, half_open.token);
+                let client = &self.half_open[index];
+                if let Some(fd) = client.acceptor.socket() {
+                    let _ = shared.reactor.add(fd, client.token);
                 }
                 return false;
             }
@@ -420,7 +412,7 @@ impl LinkManager {
                 self.residue = Some((now + pause, pause));
             }
         }
-        while let Some(index) = self.half_open.iter().position(|h| h.until <= now) {
+        while let Some(index) = self.half_open.overdue(now) {
             tracing::debug!("dropped a client that said nothing");
             self.drop_half_open(shared, index);
         }
@@ -435,7 +427,7 @@ impl LinkManager {
 
     /// When [`LinkManager::tidy`] has something to do at the latest.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let half_open = self.half_open.iter().map(|h| h.until);
+        let half_open = self.half_open.next_deadline().into_iter();
         half_open
             .chain(self.paused.as_ref().map(|(until, _)| *until))
             .chain(self.residue.map(|(at, _)| at))

@@ -7,12 +7,14 @@
 //! | `discovery` | finds the device that has a queue pair number, and connects to it |
 //! | `multicast` | finds the devices with members of a multicast group |
 //! | `link_manager` | accepts clients, watches the links, takes those apart that broke |
+//! | `half_open` | clients that have connected and not yet said what they want |
 //! | `link_limits` | how many links and descriptors other processes may take |
 //! | `identity` | which process a device belongs to |
 //! | `process` | what the kernel says of other processes |
 //! | `unresponsive` | whether a peer that does not answer had the processor time to do so |
 
 pub(crate) mod discovery;
+pub(crate) mod half_open;
 pub(crate) mod identity;
 pub(crate) mod link_limits;
 pub(crate) mod link_manager;

@@ -1,0 +1,158 @@
+//! Clients that have connected and not yet said what they want.
+//!
+//! They are strangers, so they have a second, and there are 64 of them at a time. The keeper of such clients drops
+//! those that are overdue, and, when all places are taken, one of the party that takes most of them.
+
+use std::collections::HashMap;
+use std::ops::{Index, IndexMut};
+use std::time::{Duration, Instant};
+
+use rkey_link::shm::Credentials;
+
+use crate::peers::link_limits::Party;
+
+/// The most clients at a time.
+pub(crate) const MAX: usize = 64;
+/// How long a client may say nothing.
+const TIME: Duration = Duration::from_secs(1);
+
+/// The clients of one kind of socket, in the order in which they came.
+#[derive(Debug)]
+pub(crate) struct HalfOpen<C>(Vec<Entry<C>>);
+
+#[derive(Debug)]
+struct Entry<C> {
+    client: C,
+    party: Party,
+    until: Instant,
+}
+
+impl<C> HalfOpen<C> {
+    pub(crate) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Adds a client that has come just now.
+    pub(crate) fn push(&mut self, who: Credentials, client: C) {
+        self.0.push(Entry {
+            client,
+            party: Party::of(who),
+            until: Instant::now() + TIME,
+        });
+    }
+
+    pub(crate) fn remove(&mut self, index: usize) -> C {
+        self.0.remove(index).client
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether all places are taken.
+    pub(crate) fn is_full(&self) -> bool {
+        self.0.len() >= MAX
+    }
+
+    /// The first client of which something is true.
+    pub(crate) fn position(&self, is_it: impl Fn(&C) -> bool) -> Option<usize> {
+        self.0.iter().position(|entry| is_it(&entry.client))
+    }
+
+    /// Whether a client has said nothing for too long.
+    pub(crate) fn is_overdue(&self, index: usize, now: Instant) -> bool {
+        self.0[index].until <= now
+    }
+
+    /// A client that has said nothing for too long.
+    pub(crate) fn overdue(&self, now: Instant) -> Option<usize> {
+        self.0.iter().position(|entry| entry.until <= now)
+    }
+
+    /// When the next client is overdue.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.0.iter().map(|entry| entry.until).min()
+    }
+
+    /// Whom to drop when all places are taken: the oldest client of those parties that have the most places.
+    pub(crate) fn greediest(&self) -> Option<usize> {
+        let mut places: HashMap<Party, usize> = HashMap::new();
+        for entry in &self.0 {
+            *places.entry(entry.party).or_default() += 1;
+        }
+        let most = *places.values().max()?;
+        self.0
+            .iter()
+            .position(|entry| places.get(&entry.party) == Some(&most))
+    }
+}
+
+impl<C> Index<usize> for HalfOpen<C> {
+    type Output = C;
+
+    fn index(&self, index: usize) -> &C {
+        &self.0[index].client
+    }
+}
+
+impl<C> IndexMut<usize> for HalfOpen<C> {
+    fn index_mut(&mut self, index: usize) -> &mut C {
+        &mut self.0[index].client
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn who(pid: u32, ours: bool) -> Credentials {
+        let own = rustix::process::geteuid().as_raw();
+        let uid = if ours { own } else { own + 1 };
+        Credentials {
+            pid: Some(pid),
+            uid,
+            gid: 0,
+        }
+    }
+
+    fn greediest(clients: &[Credentials]) -> Option<usize> {
+        let mut all = HalfOpen::new();
+        clients.iter().for_each(|client| all.push(*client, ()));
+        all.greediest()
+    }
+
+    #[test]
+    fn the_oldest_of_the_greediest_goes() {
+        let processes = |of: &[u32]| {
+            let clients: Vec<_> = of.iter().map(|pid| who(*pid, true)).collect();
+            greediest(&clients)
+        };
+        assert_eq!(processes(&[]), None);
+        assert_eq!(processes(&[1, 2, 3]), Some(0));
+        assert_eq!(processes(&[1, 2, 3, 2]), Some(1));
+        // All processes of another user are one.
+        let others = [who(1, true), who(2, false), who(3, false)];
+        assert_eq!(greediest(&others), Some(1));
+    }
+
+    #[test]
+    fn clients_are_overdue_in_the_order_in_which_they_came() {
+        let mut all = HalfOpen::new();
+        assert_eq!(all.next_deadline(), None);
+        let before = Instant::now();
+        for name in ["a", "b"] {
+            all.push(who(1, true), name);
+        }
+        assert_eq!(all.overdue(before), None);
+        let next = all.next_deadline().unwrap();
+        assert!(next >= before + TIME);
+        assert_eq!(all.overdue(next), Some(0));
+        assert!(all.is_overdue(0, next) && all.is_overdue(1, next + TIME));
+        assert_eq!(all.remove(0), "a");
+        assert_eq!((all[0], all.len()), ("b", 1));
+    }
+}
