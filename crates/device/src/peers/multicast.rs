@@ -11,11 +11,14 @@ use rkey_engine::{Group, LinkId, QpId};
 use super::discovery::{Discovery, WaitingQp};
 use super::link_manager::LinkManager;
 use super::names;
+use super::unresponsive::waits_for_a_processor;
 use crate::shared::Shared;
 
 /// How long the devices of a group may take to be reached; those that are not by then miss what is sent meanwhile,
 /// and nobody waits for them again.
 const PERSISTENCE: Duration = Duration::from_millis(200);
+/// The same for a device whose process waits for a processor: it could not answer.
+const PERSISTENCE_BUSY: Duration = Duration::from_secs(5);
 /// Pauses between two attempts to reach a device that did not answer: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
@@ -24,6 +27,8 @@ pub(crate) struct Search {
     group: Group,
     blocks: Vec<u16>,
     until: Instant,
+    /// When busy devices are not waited for any more either.
+    end: Instant,
 }
 
 /// Devices that were waited for and did not answer, by their block: they may be stopped, or somebody has bound
@@ -110,6 +115,7 @@ impl Discovery {
             group,
             blocks,
             until: now + PERSISTENCE,
+            end: now + PERSISTENCE_BUSY,
         });
     }
 
@@ -122,7 +128,7 @@ impl Discovery {
     ) -> bool {
         let mut searches = std::mem::take(&mut self.searches);
         let before = searches.len();
-        searches.retain(|search| {
+        searches.retain_mut(|search| {
             let mut links: Vec<LinkId> = Vec::new();
             let mut missing = Vec::new();
             for &block in &search.blocks {
@@ -144,6 +150,13 @@ impl Discovery {
             }
             let hopeful = |&block: &u16| !self.silent.has(block) && self.looks_for(block);
             if now < search.until && missing.iter().any(hopeful) {
+                return true;
+            }
+            let could_not_answer = |block: &u16| {
+                hopeful(block) && self.asked(*block).is_some_and(waits_for_a_processor)
+            };
+            if now < search.end && missing.iter().any(could_not_answer) {
+                search.until = (now + PERSISTENCE).min(search.end);
                 return true;
             }
             for block in missing {

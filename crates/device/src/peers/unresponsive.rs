@@ -59,7 +59,7 @@ const THREADS_MAX: usize = 256;
 
 /// Whether a thread of a process could run and does not, or does not get on with what it is doing: it is runnable, or
 /// waits for a disk or a page.
-fn waits_for_a_processor(pid: u32) -> bool {
+pub(super) fn waits_for_a_processor(pid: u32) -> bool {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return false;
     };
