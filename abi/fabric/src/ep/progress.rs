@@ -28,6 +28,28 @@ impl Endpoint {
     pub(super) fn advance(&self, live: &Live, state: &mut State) {
         // Before the completions are taken: what came from those peers is among them.
         let peers_gone = live.cq.peers_gone();
+        self.take_completions(live, state);
+        if !state.condemned.is_empty() {
+            self.look_at_condemned(live, state);
+        }
+        if state.collective.as_ref().is_some_and(|it| !it.is_idle()) {
+            self.carry_on(live, state);
+        }
+        self.settle(live, state);
+        if state.owing {
+            self.give_back(live, state);
+        }
+        if state.burial.waiting > 0 && self.ep_type != FI_EP_MSG {
+            self.bury(state);
+        }
+        if peers_gone != state.peers_gone {
+            state.peers_gone = peers_gone;
+            self.look_after(live, state);
+        }
+    }
+
+    /// Takes the completions of the device that are there.
+    fn take_completions(&self, live: &Live, state: &mut State) {
         let mut completions = std::mem::take(&mut state.completions);
         if completions.is_empty() {
             completions = vec![Completion::default(); 32];
@@ -58,33 +80,25 @@ impl Endpoint {
             }
         }
         state.completions = completions;
-        if !state.condemned.is_empty() {
-            self.look_at_condemned(live, state);
-        }
-        if state.collective.as_ref().is_some_and(|it| !it.is_idle()) {
-            self.carry_on(live, state);
-        }
-        self.settle(live, state);
-        if state.owing {
-            self.give_back(live, state);
-        }
-        if state.burial.waiting > 0 && self.ep_type != FI_EP_MSG {
-            self.bury(state);
-        }
-        if peers_gone != state.peers_gone {
-            state.peers_gone = peers_gone;
-            self.look_after(live, state);
-        }
     }
 
     /// Looks for connections whose peer went without a word: its queue pair is in the error state then. Whoever
     /// still connects one looks himself when it is made.
     #[cold]
     pub(super) fn look_after(&self, live: &Live, state: &mut State) {
-        for connection in 0..state.connections.len() {
-            if !state.connections[connection].lost && !state.connections[connection].pinned {
-                self.check(live, state, connection);
-            }
+        let is_over = |&connection: &usize| {
+            let it = &state.connections[connection];
+            !it.lost && !it.pinned && Self::is_broken(it)
+        };
+        let over: Vec<usize> = (0..state.connections.len()).filter(is_over).collect();
+        if over.is_empty() {
+            return;
+        }
+        // The last messages of a peer that exits are there before its queue pair fails, and may have come since the
+        // completions were taken: an answer among them ends an operation that would fail here.
+        self.take_completions(live, state);
+        for connection in over {
+            self.lose(live, state, connection);
         }
     }
 
@@ -319,15 +333,15 @@ impl Endpoint {
     /// A connection on which something failed is lost if the queue pair is.
     #[cold]
     pub(super) fn check(&self, live: &Live, state: &mut State, connection: usize) {
-        let Some(qp) = &state.connections[connection].qp else {
-            return;
-        };
-        let broken = qp
-            .query()
-            .is_ok_and(|info| matches!(info.state, QpState::Error | QpState::Sqe));
-        if broken {
+        if Self::is_broken(&state.connections[connection]) {
             self.lose(live, state, connection);
         }
+    }
+
+    /// Whether the queue pair of a connection has failed.
+    fn is_broken(connection: &Connection) -> bool {
+        let info = connection.qp.as_ref().and_then(|qp| qp.query().ok());
+        info.is_some_and(|info| matches!(info.state, QpState::Error | QpState::Sqe))
     }
 
     /// One thing that an operation waited for has come.

@@ -91,18 +91,22 @@ fn a_refresh_ends_access_to_regions_with_a_counter_or_an_endpoint() {
     }
 }
 
-/// Refreshes a region, which has the key 1, while a peer writes: until a write was refused, or, where none ever is, for
-/// a while. The codes of the writes, and how many of them were carried out.
+/// Refreshes a region, which has the key 1, while a peer writes: until a write was refused and another was carried out,
+/// or, where none ever is refused, for a while. The codes of the writes, and how many of them were carried out.
 fn refresh_under_writes(a: &Side, peer: u64, mr: Mr, never: bool) -> (BTreeSet<c_int>, u64) {
     assert_eq!(a.write(peer, &[1; 32], 0, 1), 0);
-    let (stop, refused) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (stop, refused, carried_out) = (
+        AtomicBool::new(false),
+        AtomicBool::new(false),
+        AtomicBool::new(false),
+    );
     let (region, mut seen, mut done) = (mr.0 as usize, BTreeSet::new(), 1);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (mr, started) = (Mr(region as *mut FidMr), Instant::now());
             for round in 0.. {
                 assert_eq!(mr.refresh(&[]), 0);
-                let met = refused.load(Ordering::Relaxed);
+                let met = refused.load(Ordering::Relaxed) && carried_out.load(Ordering::Relaxed);
                 let done = if never { round == 300 } else { met };
                 if done || started.elapsed() > PATIENCE {
                     break;
@@ -113,7 +117,10 @@ fn refresh_under_writes(a: &Side, peer: u64, mr: Mr, never: bool) -> (BTreeSet<c
         write_on(a, peer, &stop, |answer| {
             seen.insert(answer);
             match answer {
-                0 => done += 1,
+                0 => {
+                    done += 1;
+                    carried_out.store(true, Ordering::Relaxed);
+                }
                 _ => refused.store(true, Ordering::Relaxed),
             }
         });
