@@ -16,5 +16,5 @@ pub fn inspection(bytes: &[u8]) -> bool {
 /// A message about leases from the device at the other end of a link.
 #[must_use]
 pub fn lease(bytes: &[u8]) -> bool {
-    crate::reclaim::lease::decodes(bytes)
+    crate::reclaim::lease_messages::decodes(bytes)
 }

@@ -19,48 +19,18 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use rkey_base::segment::Arena;
 use rkey_core::{
-    Accessor, Denial, Key, MemoryKind, Operation, Region, RegionId, WIRE_LEN, WireKey,
+    Accessor, Denial, Key, MemoryKind, Operation, Protection, Region, RegionId, WIRE_LEN, WireKey,
 };
-use rkey_engine::LinkId;
+use rkey_engine::{LinkId, QpInfo};
 use rkey_link::direct::{DirectMap, Grant, LeaseBoard, LeaseClient, LeaseId};
 use rkey_link::shm::{Control, Line};
 use rkey_link::{AnyLink, Link, NodeId};
-use serde::{Deserialize, Serialize};
 
+use super::lease_messages::{LeaseRequest, Message, decode, encode};
 use crate::error::DeviceError;
 use crate::objects::qp::Qp;
 use crate::reclaim::segment::Segment;
 use crate::shared::Shared;
-
-/// What devices say to each other about leases.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Message {
-    /// The requester asks.
-    Ask {
-        /// Comes back in the answer.
-        id: u64,
-        /// The queue pair of the owner, whose domain counts.
-        qpn: u32,
-        /// The queue pair of the asker.
-        src_qpn: u32,
-        /// The key is one that the program chose.
-        requested: bool,
-        key: u64,
-        addr: u64,
-        len: u64,
-        write: bool,
-    },
-    /// The owner grants; the descriptor comes along.
-    Granted { id: u64, grant: Vec<u8> },
-    /// The key does not allow it. The owner has noted that as `report`, and says so to whom it says why.
-    Denied {
-        id: u64,
-        denial: Vec<u8>,
-        report: u32,
-    },
-    /// The key allows it, but there is no lease to be had.
-    Refused { id: u64, why: String },
-}
 
 /// The answer to a request for a lease.
 #[derive(Debug)]
@@ -201,7 +171,7 @@ impl Qp {
             WireKey::Requested(key) => (true, key),
         };
         let src_qpn = self.qpn();
-        let ask = Message::Ask {
+        let ask = Message::Ask(LeaseRequest {
             id,
             qpn,
             src_qpn,
@@ -210,7 +180,7 @@ impl Qp {
             addr,
             len,
             write,
-        };
+        });
         let sent = line
             .send_control(&encode(&ask), &[])
             .map_err(DeviceError::io("asking for a lease"));
@@ -291,23 +261,7 @@ impl Shared {
         let message = decode(&control.bytes);
         let mut fds = control.fds;
         match message {
-            Some(Message::Ask {
-                id,
-                qpn,
-                src_qpn,
-                requested,
-                key,
-                addr,
-                len,
-                write,
-            }) => {
-                let key = if requested {
-                    WireKey::Requested(key)
-                } else {
-                    WireKey::Device(Key(key as u32))
-                };
-                self.asked_for_lease(link, id, (qpn, src_qpn), key, addr, len, write);
-            }
+            Some(Message::Ask(request)) => self.asked_for_lease(link, &request),
             Some(Message::Granted { id, grant }) => {
                 let grant = Grant::from_bytes(&grant);
                 if let (Ok(grant), Some(fd)) = (grant, fds.pop()) {
@@ -328,17 +282,8 @@ impl Shared {
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn asked_for_lease(
-        &self,
-        link: LinkId,
-        id: u64,
-        qpns: (u32, u32),
-        key: WireKey,
-        addr: u64,
-        len: u64,
-        write: bool,
-    ) {
+    fn asked_for_lease(&self, link: LinkId, request: &LeaseRequest) {
+        let id = request.id;
         let found = {
             let engine = self.engine.lock();
             match engine.link(link) {
@@ -357,7 +302,7 @@ impl Shared {
                 "this process has tried too many keys; ask later",
             ))
         } else {
-            self.grant(link, &board, node, qpns, key, addr, len, write)
+            self.lease_for(link, &board, node, request)
         };
         let sent = match result {
             Ok((grant, fd)) => {
@@ -368,7 +313,8 @@ impl Shared {
                 line.send_control(&encode(&message), &[fd.as_fd()])
             }
             Err(LeaseError::Denied(denial)) => {
-                let (shown, report) = self.deny_lease(link, node, qpns, *denial);
+                let (shown, report) =
+                    self.deny_lease(link, node, (request.qpn, request.src_qpn), *denial);
                 let message = Message::Denied {
                     id,
                     denial: shown.to_vec(),
@@ -390,18 +336,15 @@ impl Shared {
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn grant(
+    /// Grants a lease if the queue pair that is named is connected to the asker's, and its key allows it.
+    fn lease_for(
         &self,
         link: LinkId,
         board: &LeaseBoard,
         node: NodeId,
-        (qpn, src_qpn): (u32, u32),
-        key: WireKey,
-        addr: u64,
-        len: u64,
-        write: bool,
+        request: &LeaseRequest,
     ) -> Result<(Grant, OwnedFd), LeaseError> {
+        let &LeaseRequest { qpn, src_qpn, .. } = request;
         let qp = self.qps.find(qpn);
         let info = qp.and_then(|id| self.engine.lock().query_qp(id));
         let info = info.ok_or(LeaseError::Unavailable("there is no such queue pair"))?;
@@ -414,12 +357,30 @@ impl Shared {
                 "the queue pair is not connected to yours",
             ));
         }
+        self.leases
+            .grant(&self.protection, &info, (link, board), request)
+    }
+}
+
+impl Leases {
+    /// Grants a lease over a link to the peer of a queue pair of ours, if its key allows it.
+    fn grant(
+        &self,
+        protection: &Protection,
+        qp: &QpInfo,
+        (link, board): (LinkId, &LeaseBoard),
+        request: &LeaseRequest,
+    ) -> Result<(Grant, OwnedFd), LeaseError> {
+        let &LeaseRequest {
+            addr, len, write, ..
+        } = request;
+        let key = request.key();
         let who = Accessor {
-            domain: info.config.domain,
-            qp: qpn,
-            peer: info.config.peer,
+            domain: qp.config.domain,
+            qp: qp.qpn,
+            peer: qp.config.peer,
         };
-        let allowed = info.attributes.access.unwrap_or_default();
+        let allowed = qp.attributes.access.unwrap_or_default();
         let wanted: &[Operation] = if write {
             &[Operation::Write, Operation::Read]
         } else {
@@ -431,12 +392,12 @@ impl Shared {
             ));
         }
         // The list is locked over check and grant: a close that comes in between finds the lease.
-        let mut given = self.leases.given.lock();
+        let mut given = self.given.lock();
         // Leases of a second right end with this function; the rights were there at one moment.
         let mut held = Vec::with_capacity(2);
         for &operation in wanted {
             held.push(
-                self.protection
+                protection
                     .check_remote(&who, key, addr, len, operation)
                     .map_err(LeaseError::Denied)?,
             );
@@ -448,7 +409,6 @@ impl Shared {
             .region()
             .ok_or(LeaseError::Unavailable("a lease needs at least one byte"))?;
         if !self
-            .leases
             .regions
             .lock()
             .get(&region)
@@ -461,14 +421,14 @@ impl Shared {
         let span = lease.single().ok_or(LeaseError::Unavailable(
             "the region is made of several pieces",
         ))?;
-        let memory = self.protection.region_memory(region);
+        let memory = protection.region_memory(region);
         let Ok(MemoryKind::Shared { segment, .. }) = memory else {
             return Err(LeaseError::Unavailable(
                 "the memory is not from the device's allocator",
             ));
         };
         let (arena, detached) = {
-            let segments = self.leases.segments.lock();
+            let segments = self.segments.lock();
             let found = segments.get(&segment);
             let found = found.and_then(|s| Some((s.arena.upgrade()?, s.detached.clone())));
             found.ok_or(LeaseError::Unavailable("the memory is gone"))?
@@ -489,7 +449,7 @@ impl Shared {
                 "the memory had to be taken away from a peer that had stopped: only requests reach it now",
             ));
         }
-        let mut segments = self.leases.segments.lock();
+        let mut segments = self.segments.lock();
         if let Some(segment) = segments.get_mut(&segment) {
             segment
                 .settle(&arena, link, write)
@@ -526,60 +486,4 @@ enum LeaseError {
     Denied(Box<Denial>),
     /// The key allows it, but this memory cannot be leased.
     Unavailable(&'static str),
-}
-
-fn encode(message: &Message) -> Vec<u8> {
-    // Writing plain data into a Vec cannot fail.
-    postcard::to_stdvec(message).unwrap_or_default()
-}
-
-fn decode(bytes: &[u8]) -> Option<Message> {
-    let (message, rest) = postcard::take_from_bytes(bytes).ok()?;
-    rest.is_empty().then_some(message)
-}
-
-/// Whether bytes are a message about leases; for fuzzing.
-pub(crate) fn decodes(bytes: &[u8]) -> bool {
-    decode(bytes).is_some()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_survive_the_way_and_nonsense_does_not() {
-        for message in [
-            Message::Ask {
-                id: 1,
-                qpn: 2,
-                src_qpn: 3,
-                requested: true,
-                key: u64::MAX,
-                addr: 5,
-                len: 6,
-                write: true,
-            },
-            Message::Granted {
-                id: 1,
-                grant: vec![1; 27],
-            },
-            Message::Denied {
-                id: 1,
-                denial: vec![2; WIRE_LEN],
-                report: 7,
-            },
-            Message::Refused {
-                id: 1,
-                why: "no".into(),
-            },
-        ] {
-            let mut bytes = encode(&message);
-            assert_eq!(decode(&bytes), Some(message));
-            bytes.push(0);
-            assert_eq!(decode(&bytes), None);
-        }
-        assert_eq!(decode(&[]), None);
-        assert_eq!(decode(&[9]), None);
-    }
 }

@@ -5,6 +5,7 @@
 //! (`remote_copies`; `quiesce` gives back what the requests of one queue pair named).
 
 pub(crate) mod lease;
+pub(crate) mod lease_messages;
 mod quiesce;
 pub(crate) mod remote_copies;
 mod revoke;

@@ -1,0 +1,116 @@
+//! What devices say to each other about leases, over the control socket of a link.
+
+use rkey_core::{Key, WireKey};
+use serde::{Deserialize, Serialize};
+
+/// What devices say to each other about leases.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Message {
+    /// The requester asks.
+    Ask(LeaseRequest),
+    /// The owner grants; the descriptor comes along.
+    Granted { id: u64, grant: Vec<u8> },
+    /// The key does not allow it. The owner has noted that as `report`, and says so to whom it says why.
+    Denied {
+        id: u64,
+        denial: Vec<u8>,
+        report: u32,
+    },
+    /// The key allows it, but there is no lease to be had.
+    Refused { id: u64, why: String },
+}
+
+/// What the requester asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LeaseRequest {
+    /// Comes back in the answer.
+    pub(super) id: u64,
+    /// The queue pair of the owner, whose domain counts.
+    pub(super) qpn: u32,
+    /// The queue pair of the asker.
+    pub(super) src_qpn: u32,
+    /// The key is one that the program chose.
+    pub(super) requested: bool,
+    pub(super) key: u64,
+    pub(super) addr: u64,
+    pub(super) len: u64,
+    pub(super) write: bool,
+}
+
+impl LeaseRequest {
+    pub(super) fn key(&self) -> WireKey {
+        if self.requested {
+            WireKey::Requested(self.key)
+        } else {
+            WireKey::Device(Key(self.key as u32))
+        }
+    }
+}
+
+pub(super) fn encode(message: &Message) -> Vec<u8> {
+    // Writing plain data into a Vec cannot fail.
+    postcard::to_stdvec(message).unwrap_or_default()
+}
+
+pub(super) fn decode(bytes: &[u8]) -> Option<Message> {
+    let (message, rest) = postcard::take_from_bytes(bytes).ok()?;
+    rest.is_empty().then_some(message)
+}
+
+/// Whether bytes are a message about leases; for fuzzing.
+pub(crate) fn decodes(bytes: &[u8]) -> bool {
+    decode(bytes).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rkey_core::WIRE_LEN;
+
+    #[test]
+    fn messages_survive_the_way_and_nonsense_does_not() {
+        for message in [
+            Message::Ask(LeaseRequest {
+                id: 1,
+                qpn: 2,
+                src_qpn: 3,
+                requested: true,
+                key: u64::MAX,
+                addr: 5,
+                len: 6,
+                write: true,
+            }),
+            Message::Granted {
+                id: 1,
+                grant: vec![1; 27],
+            },
+            Message::Denied {
+                id: 1,
+                denial: vec![2; WIRE_LEN],
+                report: 7,
+            },
+            Message::Refused {
+                id: 1,
+                why: "no".into(),
+            },
+        ] {
+            let mut bytes = encode(&message);
+            assert_eq!(decode(&bytes), Some(message));
+            bytes.push(0);
+            assert_eq!(decode(&bytes), None);
+        }
+        let ask = Message::Ask(LeaseRequest {
+            id: 1,
+            qpn: 2,
+            src_qpn: 3,
+            requested: true,
+            key: 4,
+            addr: 5,
+            len: 6,
+            write: false,
+        });
+        assert_eq!(encode(&ask), [0, 1, 2, 3, 1, 4, 5, 6, 0], "the wire format");
+        assert_eq!(decode(&[]), None);
+        assert_eq!(decode(&[9]), None);
+    }
+}
