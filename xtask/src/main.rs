@@ -1,6 +1,7 @@
 //! `cargo xtask`: the project's own tasks. `test` runs everything that has to pass, `lint` holds the
 //! walls between the layers, `conform` writes the conformance table, `mutants` looks for changes that no test notices.
 
+mod bindings;
 mod conform;
 mod lint;
 mod mutants;
@@ -28,6 +29,8 @@ enum Task {
     Lint,
     /// Writes docs/conformance.md from docs/spec/clauses.md and the tests that cite clause ids.
     Conform(conform::Args),
+    /// Generates the C layouts of the front ends from installed headers; needs libclang.
+    Bindings(bindings::Args),
     /// Changes the code that protects memory, one expression at a time, and tells which changes no test notices.
     Mutants(mutants::Args),
 }
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Task::Test(args) => test::run(&root(), &args),
         Task::Lint => lint::run(&root()),
         Task::Conform(args) => conform::run(&root(), &args),
+        Task::Bindings(args) => bindings::run(&root(), &args),
         Task::Mutants(args) => mutants::run(&root(), &args),
     };
     match result {

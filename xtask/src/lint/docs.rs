@@ -125,10 +125,11 @@ fn resolves(tree: &Tree, from: &str, target: &str) -> bool {
 /// Each crate says what it is and takes the workspace's lints.
 pub(super) fn manifests(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
+    let own = |path: &str| !path.starts_with("fuzz/") && !path.starts_with("tools/");
     for file in tree
         .files
         .iter()
-        .filter(|file| file.path.ends_with("/Cargo.toml") && !file.path.starts_with("fuzz/"))
+        .filter(|file| file.path.ends_with("/Cargo.toml") && own(&file.path))
     {
         for wanted in [
             "description = ",

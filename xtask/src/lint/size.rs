@@ -1,6 +1,7 @@
-//! A file is one concept, and one concept fits in 600 lines.
+//! A file is one concept, and one concept fits in 600 lines. Generated files are exempt.
 
 use super::Finding;
+use crate::bindings::MARK;
 use crate::source::Tree;
 
 const LIMIT: usize = 600;
@@ -8,7 +9,11 @@ const LIMIT: usize = 600;
 /// Rust and C files longer than the limit.
 pub(super) fn files(tree: &Tree) -> Vec<Finding> {
     let source = |path: &str| path.ends_with(".rs") || path.ends_with(".c") || path.ends_with(".h");
-    let long = tree.files.iter().filter(|file| source(&file.path));
+    let generated = |text: &str| text.lines().take(5).any(|line| line.contains(MARK));
+    let long = tree
+        .files
+        .iter()
+        .filter(|file| source(&file.path) && !generated(&file.text));
     long.map(|file| (file, file.text.lines().count()))
         .filter(|(_, count)| *count > LIMIT)
         .map(|(file, count)| {
@@ -38,5 +43,15 @@ mod tests {
             .len(),
             1
         );
+    }
+
+    #[test]
+    fn generated_files_are_exempt_by_the_mark_in_their_first_lines() {
+        let long = "// line\n".repeat(LIMIT);
+        let early = format!("//! A structure.\n//! {MARK} from a header.\n{long}");
+        let late = format!("{long}//! {MARK} from a header.\n");
+        let found = files(&Tree::of(&[("early.rs", &early), ("late.rs", &late)]));
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].place, "late.rs");
     }
 }

@@ -1,0 +1,145 @@
+//! Generates `src/sys/layouts.rs` and `src/sys/consts.rs` of both C front ends: bindgen reads the headers that are
+//! installed, [`shape`] gives the result the form that the front ends use, rustfmt formats it.
+//!
+//! `cargo xtask bindings` runs it. It needs libclang, and the headers of libibverbs and libfabric in the versions
+//! that [`fabric`] and [`verbs`] name.
+
+mod api;
+mod fabric;
+mod shape;
+mod verbs;
+
+use anyhow::{Context, Result, bail};
+use api::Api;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+fn main() -> Result<()> {
+    let check = std::env::args()
+        .skip(1)
+        .any(|argument| argument == "--check");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut stale = Vec::new();
+    for api in [verbs::api(), fabric::api()] {
+        for (path, text) in generate(&api)? {
+            let path = root.join(api.folder).join(path);
+            let known = std::fs::read_to_string(&path).unwrap_or_default();
+            if known == text {
+                continue;
+            }
+            if check {
+                stale.push(path);
+            } else {
+                std::fs::write(&path, text)
+                    .with_context(|| format!("{} cannot be written", path.display()))?;
+                println!("wrote {}", path.display());
+            }
+        }
+    }
+    if !stale.is_empty() {
+        bail!("not as `cargo xtask bindings` writes them: {stale:?}");
+    }
+    Ok(())
+}
+
+/// The files of one front end, formatted.
+fn generate(api: &Api) -> Result<Vec<(PathBuf, String)>> {
+    let version = version(api)?;
+    let mut builder = bindgen::builder()
+        .header_contents("headers.h", &api.includes())
+        .clang_arg(format!("-I{}", compiler_headers()?.display()))
+        .ctypes_prefix("::std::ffi")
+        .default_enum_style(bindgen::EnumVariation::Consts)
+        .prepend_enum_name(false)
+        .derive_debug(false)
+        .generate_comments(false)
+        .generate_inline_functions(false)
+        .formatter(bindgen::Formatter::None)
+        .ignore_functions();
+    for name in api.types {
+        builder = builder.allowlist_type(name);
+    }
+    for pattern in api.constants {
+        builder = builder.allowlist_var(pattern);
+    }
+    for (name, _) in api.opaque {
+        builder = builder.blocklist_type(name);
+    }
+    for pattern in api.unwanted {
+        builder = builder.blocklist_item(pattern);
+    }
+    let raw = builder
+        .parse_callbacks(Box::new(OpaqueTypesAreCopy))
+        .generate()
+        .context("bindgen cannot read the headers")?
+        .to_string();
+    let files = shape::shape(api, &raw, &version)?;
+    files
+        .into_iter()
+        .map(|(path, text)| Ok((path, format(&text)?)))
+        .collect()
+}
+
+/// Types of the front end that stand for types of the headers can be copied.
+#[derive(Debug)]
+struct OpaqueTypesAreCopy;
+
+impl bindgen::callbacks::ParseCallbacks for OpaqueTypesAreCopy {
+    fn blocklisted_type_implements_trait(
+        &self,
+        _: &str,
+        derive: bindgen::callbacks::DeriveTrait,
+    ) -> Option<bindgen::callbacks::ImplementsTrait> {
+        (derive == bindgen::callbacks::DeriveTrait::Copy)
+            .then_some(bindgen::callbacks::ImplementsTrait::Yes)
+    }
+}
+
+/// The version of the installed headers, which has to be the one that the front end is generated from.
+fn version(api: &Api) -> Result<String> {
+    let installed = output(Command::new("pkg-config").args(["--modversion", api.package]))?;
+    let installed = installed.trim().to_owned();
+    if !installed.starts_with(api.version) {
+        bail!(
+            "{} is installed in version {installed}; the layouts are generated from {}",
+            api.package,
+            api.version
+        );
+    }
+    Ok(installed)
+}
+
+/// Headers that come with the compiler: libclang by itself has none.
+fn compiler_headers() -> Result<PathBuf> {
+    let folder = output(Command::new("gcc").arg("-print-file-name=include"))?;
+    Ok(PathBuf::from(folder.trim()))
+}
+
+fn output(command: &mut Command) -> Result<String> {
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("{command:?} cannot be started"))?;
+    if !output.status.success() {
+        bail!("{command:?} failed");
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn format(text: &str) -> Result<String> {
+    let mut rustfmt = Command::new("rustfmt")
+        .args(["--edition", "2024", "--emit", "stdout"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("rustfmt cannot be started")?;
+    let mut input = rustfmt.stdin.take().context("rustfmt has no input")?;
+    input.write_all(text.as_bytes())?;
+    drop(input);
+    let output = rustfmt.wait_with_output()?;
+    if !output.status.success() {
+        bail!("rustfmt refuses what was generated");
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
