@@ -76,7 +76,7 @@ static OPS: OpsEp = OpsEp {
         c_int,
         *mut FidEp,
         c_int,
-        *mut c_void,
+        *mut TxAttr,
         *mut *mut FidEp,
         *mut c_void
     ),
@@ -84,7 +84,7 @@ static OPS: OpsEp = OpsEp {
         c_int,
         *mut FidEp,
         c_int,
-        *mut c_void,
+        *mut RxAttr,
         *mut *mut FidEp,
         *mut c_void
     ),

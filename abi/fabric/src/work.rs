@@ -295,9 +295,12 @@ pub(crate) unsafe fn trigger(domain: &Arc<Domain>, context: *mut c_void, job: Jo
     if trigger.event_type != FI_TRIGGER_THRESHOLD {
         return Err(FiError::NOSYS);
     }
-    // SAFETY: a handle, or something that is refused.
-    let counter = unsafe { counter_of(domain, trigger.cntr)? };
-    let (threshold, id) = (trigger.threshold as u64, context as usize);
+    // SAFETY: events at a threshold have this part of the union; `find` validates the handle.
+    let (counter, threshold) = unsafe {
+        let wanted = trigger.trigger.threshold;
+        (counter_of(domain, wanted.cntr)?, wanted.threshold as u64)
+    };
+    let id = context as usize;
     domain.work.add(counter, threshold, id, Action::Job(job));
     domain.work.run();
     Ok(())

@@ -77,32 +77,29 @@ impl ContextObject {
     }
 }
 
-/// The functions that programs find in a context.
-const OPS: ContextOps = ContextOps {
-    compat_query_device: None,
-    compat_query_port: None,
-    compat_pd: [None; 2],
-    compat_mr: [None; 3],
-    alloc_mw: Some(mw::alloc_mw),
-    bind_mw: Some(mw::bind_mw),
-    dealloc_mw: Some(mw::dealloc_mw),
-    compat_create_cq: None,
-    poll_cq: Some(cq::poll_cq),
-    req_notify_cq: Some(cq::req_notify_cq),
-    compat_cq_srq: [None; 7],
-    post_srq_recv: Some(post::post_srq_recv),
-    compat_qp: [None; 4],
-    post_send: Some(post::post_send),
-    post_recv: Some(post::post_recv),
-    compat_rest: [None; 5],
-};
+/// The functions that programs find in a context; those of old versions (`_compat_…`) are not called any more.
+fn context_ops() -> ContextOps {
+    ContextOps {
+        alloc_mw: Some(mw::alloc_mw),
+        bind_mw: Some(mw::bind_mw),
+        dealloc_mw: Some(mw::dealloc_mw),
+        poll_cq: Some(cq::poll_cq),
+        req_notify_cq: Some(cq::req_notify_cq),
+        post_srq_recv: Some(post::post_srq_recv),
+        post_send: Some(post::post_send),
+        post_recv: Some(post::post_recv),
+        ..ContextOps::default()
+    }
+}
 
 fn verbs_context(cmd_fd: c_int, async_fd: c_int) -> VerbsContext {
     VerbsContext {
-        bufs: [None; 2],
+        free_buf: None,
+        alloc_buf: None,
         dm_export_dmabuf_fd: None,
         reg_mr_ex: Some(mr_ex::reg_mr_ex),
-        dmahs: [None; 2],
+        dealloc_dmah: None,
+        alloc_dmah: None,
         query_port: Some(query::query_port_ex),
         advise_mr: Some(advise::advise_mr),
         alloc_null_mr: Some(mr::alloc_null_mr),
@@ -113,7 +110,9 @@ fn verbs_context(cmd_fd: c_int, async_fd: c_int) -> VerbsContext {
         reg_dm_mr: Some(dm::reg_dm_mr),
         alloc_dm: Some(dm::alloc_dm),
         free_dm: Some(dm::free_dm),
-        flow_actions: [None; 3],
+        modify_flow_action_esp: None,
+        destroy_flow_action: None,
+        create_flow_action_esp: None,
         modify_qp_rate_limit: None,
         alloc_parent_domain: Some(pd::alloc_parent_domain),
         dealloc_td: Some(pd::dealloc_td),
@@ -127,23 +126,23 @@ fn verbs_context(cmd_fd: c_int, async_fd: c_int) -> VerbsContext {
         create_wq: Some(wq::create_wq),
         query_rt_values: Some(query::query_rt_values),
         create_cq_ex: Some(cq_ex::create_cq_ex),
-        private: 0,
+        priv_: std::ptr::null_mut(),
         query_device_ex: Some(query::query_device_ex),
-        destroy_flow: Some(flow::destroy_flow),
-        placeholder2: 0,
-        create_flow: Some(flow::create_flow),
-        placeholder1: 0,
+        ibv_destroy_flow: Some(flow::destroy_flow),
+        ABI_placeholder2: None,
+        ibv_create_flow: Some(flow::create_flow),
+        ABI_placeholder1: None,
         open_qp: Some(xrc::open_qp),
         create_qp_ex: Some(qp::create_qp_ex),
         get_srq_num: Some(xrc::get_srq_num),
         create_srq_ex: Some(srq::create_srq_ex),
         open_xrcd: Some(xrc::open_xrcd),
         close_xrcd: Some(xrc::close_xrcd),
-        placeholder3: 0,
-        size: size_of::<VerbsContext>(),
+        _ABI_placeholder3: 0,
+        sz: size_of::<VerbsContext>(),
         context: Context {
             device: device::the_device(),
-            ops: OPS,
+            ops: context_ops(),
             cmd_fd,
             async_fd,
             num_comp_vectors: VECTORS,

@@ -4,18 +4,19 @@
 // UNSAFETY: C functions.
 
 use crate::object::{input, output};
-use crate::sys::kern::{KernAhAttr, KernPathRec, KernQpAttr, SaPathRec};
-use crate::sys::{AhAttr, Gid, GlobalRoute, QpAttr, QpCap};
+use crate::sys::{
+    AhAttr, Gid, GlobalRoute, KernAhAttr, KernPathRec, KernQpAttr, QpAttr, QpCap, SaPathRec,
+};
 use rkey_kit::fence;
 
 fn ah_attr(kern: &KernAhAttr) -> AhAttr {
     AhAttr {
         grh: GlobalRoute {
-            dgid: Gid(kern.dgid),
-            flow_label: kern.flow_label,
-            sgid_index: kern.sgid_index,
-            hop_limit: kern.hop_limit,
-            traffic_class: kern.traffic_class,
+            dgid: Gid(kern.grh.dgid),
+            flow_label: kern.grh.flow_label,
+            sgid_index: kern.grh.sgid_index,
+            hop_limit: kern.grh.hop_limit,
+            traffic_class: kern.grh.traffic_class,
         },
         dlid: kern.dlid,
         sl: kern.sl,
@@ -93,8 +94,8 @@ pub unsafe extern "C" fn copy_path_rec_from_kern(to: *mut SaPathRec, from: *cons
         // SAFETY: as the caller promises, or refused.
         let (to, kern) = unsafe { (output(to)?, input(from)?) };
         *to = SaPathRec {
-            dgid: kern.dgid,
-            sgid: kern.sgid,
+            dgid: Gid(kern.dgid),
+            sgid: Gid(kern.sgid),
             dlid: kern.dlid,
             slid: kern.slid,
             raw_traffic: kern.raw_traffic as i32,
@@ -126,8 +127,8 @@ pub unsafe extern "C" fn copy_path_rec_to_kern(to: *mut KernPathRec, from: *cons
         // SAFETY: as the caller promises, or refused.
         let (to, path) = unsafe { (output(to)?, input(from)?) };
         *to = KernPathRec {
-            dgid: path.dgid,
-            sgid: path.sgid,
+            dgid: path.dgid.0,
+            sgid: path.sgid.0,
             dlid: path.dlid,
             slid: path.slid,
             raw_traffic: path.raw_traffic as u32,

@@ -98,7 +98,15 @@ fn clock(which: libc::clockid_t) -> u64 {
 pub fn structure(head: Cq, wc_flags: u64) -> CqEx {
     let stamped = is_stamped(wc_flags);
     CqEx {
-        cq: head,
+        context: head.context,
+        channel: head.channel,
+        cq_context: head.cq_context,
+        handle: head.handle,
+        cqe: head.cqe,
+        mutex: head.mutex,
+        cond: head.cond,
+        comp_events_completed: head.comp_events_completed,
+        async_events_completed: head.async_events_completed,
         comp_mask: 0,
         status: 0,
         wr_id: 0,
@@ -324,6 +332,6 @@ readers! {
 unsafe extern "C" fn read_tm_info(_cq: *mut CqEx, info: *mut TmInfo) {
     if !info.is_null() {
         // SAFETY: room as the caller promises.
-        unsafe { info.write(TmInfo { tag: 0, private: 0 }) };
+        unsafe { info.write(TmInfo { tag: 0, priv_: 0 }) };
     }
 }

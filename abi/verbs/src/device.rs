@@ -6,7 +6,7 @@
 use crate::gid;
 use crate::object::input;
 use crate::sys::consts::*;
-use crate::sys::{Device, VerbsDevice};
+use crate::sys::{Device, DeviceOps, VerbsDevice};
 use parking_lot::Mutex;
 use rkey_kit::{Errno, fence};
 use std::ffi::{CStr, c_char, c_int};
@@ -33,7 +33,10 @@ pub fn the_device() -> *mut Device {
     let device = DEVICE.get_or_init(|| {
         Forever(Box::into_raw(Box::new(VerbsDevice {
             device: Device {
-                ops: [0; 2],
+                _ops: DeviceOps {
+                    _dummy1: None,
+                    _dummy2: None,
+                },
                 node_type: NODE_CA,
                 transport_type: TRANSPORT_IB,
                 name: text(NAME.to_bytes()),

@@ -31,7 +31,7 @@ pub fn attributes() -> PortAttr {
         max_mtu: MTU_4096,
         active_mtu: MTU_4096,
         gid_tbl_len: gid::TABLE_LEN as i32,
-        port_cap_flags: PORT_CAP_FLAGS,
+        port_cap_flags: PORT_CM_SUP | PORT_IP_BASED_GIDS,
         max_msg_sz: 1 << 31,
         pkey_tbl_len: 1,
         max_vl_num: 1,

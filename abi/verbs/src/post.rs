@@ -76,7 +76,8 @@ fn post_one(qp: &QpObject, wr: &SendWr, more: bool) -> Result<(), Errno> {
             // SAFETY: requests for datagrams have this part.
             Some(unsafe { address(wr.wr.ud.ah, wr.wr.ud.remote_qpn, wr.wr.ud.remote_qkey)? })
         }
-        Service::XrcSend => Some(shared_queue(wr.xrc_remote_srqn)),
+        // SAFETY: a plain number.
+        Service::XrcSend => Some(shared_queue(unsafe { wr.qp_type.xrc.remote_srqn })),
         _ => None,
     };
     let request = SendRequest {
@@ -317,7 +318,8 @@ fn atomic_write(wr: &SendWr) -> Result<Work, Errno> {
 
 #[cold]
 fn bind(wr: &SendWr) -> Result<Work, Errno> {
-    let bind = &wr.bind_mw;
+    // SAFETY: pointers and numbers, of which any is a value.
+    let bind = unsafe { &wr.extra.bind_mw };
     // SAFETY: a window and a region as the program says, or something that is refused.
     unsafe {
         let window = find::<MwObject>(bind.mw)?;

@@ -94,7 +94,7 @@ impl Builder {
 #[must_use]
 pub fn structure(head: Qp) -> QpEx {
     QpEx {
-        qp: head,
+        qp_base: head,
         comp_mask: 0,
         wr_id: 0,
         wr_flags: 0,

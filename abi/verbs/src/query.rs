@@ -7,7 +7,10 @@ use crate::context::{ContextObject, MAX_DM, MAX_GROUPS, MAX_READS};
 use crate::object::{find, input, output};
 use crate::port::{self, PORT};
 use crate::sys::consts::*;
-use crate::sys::{Context, DeviceAttr, DeviceAttrEx, GidEntry, PortAttr, ValuesEx};
+use crate::sys::{
+    Context, CqModerationCaps, DeviceAttr, DeviceAttrEx, GidEntry, OdpCaps, PacketPacingCaps,
+    PciAtomicCaps, PerTransportCaps, PortAttr, RssCaps, TmCaps, TsoCaps, ValuesEx,
+};
 use crate::{cq_ex, gid, wq};
 use rkey_kit::{Errno, fence};
 use std::ffi::{c_int, c_void};
@@ -90,16 +93,15 @@ pub unsafe extern "C" fn query_device(context: *mut Context, attr: *mut DeviceAt
     })
 }
 
-/// `struct ibv_rss_caps`: raw packet queue pairs; tables, and queues in one; fields; function.
-fn rss_caps() -> [u64; 4] {
-    let tables = u64::from(wq::TABLE_MAX);
-    let fields = rkey_device::engine::HashFields::all().bits();
-    [
-        1 << QPT_RAW_PACKET | tables << 32,
-        tables,
-        fields.into(),
-        wq::TOEPLITZ.into(),
-    ]
+/// Receive side scaling, which raw packet queue pairs have.
+fn rss_caps() -> RssCaps {
+    RssCaps {
+        supported_qpts: 1 << QPT_RAW_PACKET,
+        max_rwq_indirection_tables: wq::TABLE_MAX,
+        max_rwq_indirection_table_size: wq::TABLE_MAX,
+        rx_hash_fields_mask: rkey_device::engine::HashFields::all().bits().into(),
+        rx_hash_function: wq::TOEPLITZ,
+    }
 }
 
 /// `ibv_query_device_ex`.
@@ -130,23 +132,26 @@ pub unsafe extern "C" fn query_device_ex(
         let full = DeviceAttrEx {
             orig_attr: device_attributes(context.device()),
             comp_mask: 0,
-            odp_general_caps: ODP_GENERAL_CAPS,
-            rc_odp_caps: odp | ODP_SUPPORT_WRITE | ODP_SUPPORT_READ | ODP_SUPPORT_ATOMIC,
-            uc_odp_caps: odp | ODP_SUPPORT_WRITE,
-            ud_odp_caps: odp,
+            odp_caps: OdpCaps {
+                general_caps: ODP_SUPPORT | ODP_SUPPORT_IMPLICIT,
+                per_transport_caps: PerTransportCaps {
+                    rc_odp_caps: odp | ODP_SUPPORT_WRITE | ODP_SUPPORT_READ | ODP_SUPPORT_ATOMIC,
+                    uc_odp_caps: odp | ODP_SUPPORT_WRITE,
+                    ud_odp_caps: odp,
+                },
+            },
             completion_timestamp_mask: u64::MAX,
             hca_core_clock: 1_000_000,
             device_cap_flags_ex: device_attributes(context.device()).device_cap_flags.into(),
-            tso_caps: [0; 2],
+            tso_caps: TsoCaps::default(),
             rss_caps: rss_caps(),
             max_wq_type_rq: config.max_srqs,
-            packet_pacing_caps: [0; 3],
+            packet_pacing_caps: PacketPacingCaps::default(),
             raw_packet_caps: 0,
-            tm_caps: [0; 5],
-            max_cq_count: 0,
-            max_cq_period: 0,
+            tm_caps: TmCaps::default(),
+            cq_mod_caps: CqModerationCaps::default(),
             max_dm_size: MAX_DM,
-            pci_atomic_caps: [0; 3],
+            pci_atomic_caps: PciAtomicCaps::default(),
             xrc_odp_caps: odp | ODP_SUPPORT_WRITE | ODP_SUPPORT_READ | ODP_SUPPORT_ATOMIC,
             phys_port_cnt_ex: 1,
         };
@@ -369,7 +374,10 @@ pub unsafe extern "C" fn query_rt_values(context: *mut Context, values: *mut Val
         }
         if values.comp_mask & VALUES_MASK_RAW_CLOCK != 0 {
             let now = cq_ex::timestamp();
-            values.raw_clock = [(now / 1_000_000_000) as i64, (now % 1_000_000_000) as i64];
+            values.raw_clock = libc::timespec {
+                tv_sec: (now / 1_000_000_000) as i64,
+                tv_nsec: (now % 1_000_000_000) as i64,
+            };
         }
         Ok(0)
     })

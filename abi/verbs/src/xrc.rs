@@ -90,7 +90,9 @@ pub unsafe extern "C" fn open_xrcd(context: *mut Context, attr: *mut XrcdInitAtt
     fence(|| {
         // SAFETY: as the caller promises, or refused.
         let (object, attr) = unsafe { (find::<ContextObject>(context)?, input(attr)?) };
-        if attr.comp_mask != XRCD_INIT_ATTR_ALL || attr.oflags & !(CREATE | EXCLUSIVE) != 0 {
+        if attr.comp_mask != (XRCD_INIT_ATTR_FD | XRCD_INIT_ATTR_OFLAGS)
+            || attr.oflags & !(CREATE | EXCLUSIVE) != 0
+        {
             return Err(Errno::INVAL);
         }
         let file = match attr.fd {

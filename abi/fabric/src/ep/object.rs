@@ -62,7 +62,7 @@ pub(super) const OPS: OpsEp = OpsEp {
         c_int,
         *mut FidEp,
         c_int,
-        *mut c_void,
+        *mut TxAttr,
         *mut *mut FidEp,
         *mut c_void
     ),
@@ -70,7 +70,7 @@ pub(super) const OPS: OpsEp = OpsEp {
         c_int,
         *mut FidEp,
         c_int,
-        *mut c_void,
+        *mut RxAttr,
         *mut *mut FidEp,
         *mut c_void
     ),

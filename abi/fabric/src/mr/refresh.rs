@@ -49,7 +49,7 @@ pub(super) unsafe fn refresh(object: &MrObject, arg: *const MrModify) -> Result<
         return Err(FiError::NOSYS);
     }
     // SAFETY: a list of this length, as the caller promises.
-    let iov = unsafe { list(modify.mr_iov, modify.iov_count)? };
+    let iov = unsafe { list(modify.attr.mr_iov, modify.attr.iov_count)? };
     let asked = if iov.is_empty() {
         mr.ranges.clone()
     } else {

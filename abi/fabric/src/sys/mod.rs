@@ -1,46 +1,54 @@
 //! The structures and numbers of libfabric's headers, as C programs were compiled against them.
 //!
-//! Written by hand from the headers of 1.17, with the fields that later versions appended (up to API
-//! 2.6). What a program passes may be shorter than the structures here: fields after the layout of
-//! 1.17 are read only when the version that the program asked for has them. Sizes and offsets are checked
-//! when this crate is compiled, and by a test against the headers that are installed. Values of C
-//! enumerations are plain integers, because a C program can put anything there. Names and meaning of the
-//! fields are those of the manual pages.
+//! `cargo xtask bindings` generates [`layouts`] and [`consts`] from the headers of 1.17, with what later versions
+//! appended (up to API 2.6): tables of operations have their full length, and a program that is older looks at
+//! their beginning only. What a program passes may be as short as in 1.17: the later fields are in structures of their own (`Long…`), and are
+//! read only when the version that the program asked for has them. Sizes and offsets are checked when this crate is compiled, and by a
+//! test against the headers that are installed. Values of C enumerations are plain integers, because a C program can
+//! put anything there. Names and meaning of the fields are those of the manual pages.
 #![allow(missing_docs)]
 
-pub mod collective;
+#[allow(non_camel_case_types)] // names of C
 pub mod consts;
-pub mod events;
-pub mod info;
-pub mod mr;
-pub mod objects;
-pub mod ops;
-pub mod transfer;
-pub mod trigger;
+#[allow(non_camel_case_types)] // names of C
+pub mod layouts;
 
-pub use collective::*;
 pub use consts::*;
-pub use events::*;
-pub use info::*;
-pub use mr::*;
-pub use objects::*;
-pub use ops::*;
-pub use transfer::*;
-pub use trigger::*;
+pub use layouts::*;
 
-/// Checks the size of a structure and where its fields are.
-macro_rules! layout {
-    ($type:ty, $size:literal $(, $($field:ident).+ @ $offset:literal)*) => {
-        const _: () = {
-            assert!(size_of::<$type>() == $size);
-            $(assert!(core::mem::offset_of!($type, $($field).+) == $offset);)*
-        };
-    };
-}
-pub(crate) use layout;
+/// The protocol number of this provider: outside of the range that libfabric gives out.
+pub const PROTO_RKEY: u32 = 1 << 31 | 0x726b;
+/// Which operations an address vector set is for.
+pub const FI_COLLECTIVE_SETS: u64 = FI_BARRIER_SET
+    | FI_BROADCAST_SET
+    | FI_ALLTOALL_SET
+    | FI_ALLREDUCE_SET
+    | FI_ALLGATHER_SET
+    | FI_REDUCE_SCATTER_SET
+    | FI_REDUCE_SET
+    | FI_SCATTER_SET
+    | FI_GATHER_SET;
 
 /// `FI_VERSION`.
 #[must_use]
 pub const fn version(major: u32, minor: u32) -> u32 {
     major << 16 | minor
+}
+
+impl Fid {
+    pub fn new(fclass: usize, context: *mut std::ffi::c_void, ops: &'static Ops) -> Self {
+        Self {
+            fclass,
+            context,
+            ops,
+        }
+    }
+}
+
+impl DeferredLists {
+    pub const NONE: Self = Self {
+        msg_iov: std::ptr::null(),
+        desc: std::ptr::null_mut(),
+        iov_count: 0,
+    };
 }

@@ -179,8 +179,8 @@ fn own(walk: &mut Walk, object: &str, ep: *mut FidEp) {
             (&raw const value).cast(),
             len
         ),
-        tx_ctx(ep, 0, none, &mut other, none),
-        rx_ctx(ep, 0, none, &mut other, none),
+        tx_ctx(ep, 0, none.cast(), &mut other, none),
+        rx_ctx(ep, 0, none.cast(), &mut other, none),
         rx_size_left(ep),
         tx_size_left(ep),
         export_xpu(ep, none)

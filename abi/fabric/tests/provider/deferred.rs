@@ -25,9 +25,9 @@ fn errors(counter: *mut FidCntr) -> u64 {
 fn threshold(cntr: *mut FidCntr, threshold: usize) -> TriggeredContext {
     TriggeredContext {
         event_type: FI_TRIGGER_THRESHOLD,
-        cntr,
-        threshold,
-        internal: 0,
+        trigger: Trigger {
+            threshold: Threshold { cntr, threshold },
+        },
     }
 }
 
@@ -136,7 +136,9 @@ impl<T> Work<T> {
     ) -> Self {
         let op = Box::new(op);
         let work = DeferredWork {
-            context: [null_mut(); 8],
+            context: Context2 {
+                internal: [null_mut(); 8],
+            },
             threshold: at,
             triggering_cntr: trigger,
             completion_cntr,

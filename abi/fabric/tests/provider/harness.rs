@@ -466,8 +466,7 @@ impl Mr {
     pub(crate) fn refresh(&self, iov: &[libc::iovec]) -> c_int {
         let mut modify = MrModify {
             flags: 0,
-            mr_iov: if iov.is_empty() { null() } else { iov.as_ptr() },
-            iov_count: iov.len(),
+            attr: attributes(iov, 0, 0).known,
         };
         control(self.0.cast(), FI_REFRESH, (&raw mut modify).cast())
     }
@@ -538,7 +537,7 @@ pub(crate) fn wait_count(counter: *mut FidCntr, value: u64) -> u64 {
 pub(crate) fn attributes(iov: &[libc::iovec], access: u64, key: u64) -> LongMrAttr {
     LongMrAttr {
         known: MrAttr {
-            mr_iov: iov.as_ptr(),
+            mr_iov: if iov.is_empty() { null() } else { iov.as_ptr() },
             iov_count: iov.len(),
             access,
             offset: 0,

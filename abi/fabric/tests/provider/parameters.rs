@@ -111,8 +111,7 @@ fn a_refresh_has_no_flags() {
         let refresh = |flags| {
             let mut modify = MrModify {
                 flags,
-                mr_iov: iov.as_ptr(),
-                iov_count: 1,
+                attr: attributes(&iov, 0, 0).known,
             };
             control(mr.0.cast(), FI_REFRESH, (&raw mut modify).cast())
         };

@@ -150,7 +150,7 @@ impl Maker {
     fn new() -> Self {
         let world = World::new();
         let mut wanted = XrcdInitAttr {
-            comp_mask: XRCD_INIT_ATTR_ALL,
+            comp_mask: XRCD_INIT_ATTR_FD | XRCD_INIT_ATTR_OFLAGS,
             fd: -1,
             oflags: libc::O_CREAT,
         };

@@ -85,7 +85,7 @@ fn a_queue_with_times_does_all_the_rest() {
         // SAFETY: a live queue.
         unsafe {
             assert_eq!(cq::resize_cq(world.cq, 64), 0, "{flags}");
-            assert!((*queue).cq.cqe >= 64);
+            assert!((*queue).cqe >= 64);
         }
         assert_eq!(
             (1..=3).map(|_| world.next().wr_id).collect::<Vec<_>>(),

@@ -46,7 +46,7 @@ fn write(world: &World, near: *mut Mr, addr: u64, rkey: u32) -> i32 {
 fn bind_request(window: *mut Mw, rkey: u32, info: MwBindInfo) -> SendWr {
     let mut wr = request(5, WR_BIND_MW, &mut sge(0, 0, 0));
     (wr.sg_list, wr.num_sge) = (null_mut(), 0);
-    wr.bind_mw = BindMwWr {
+    wr.extra.bind_mw = BindMwWr {
         mw: window,
         rkey,
         bind_info: info,
