@@ -84,7 +84,7 @@ impl Device {
             QpNumbers::new(scope),
             fork,
         )?);
-        let loopback = AnyLink::Loopback(Box::new(Loopback::new(node)));
+        let loopback = AnyLink::from(Loopback::new(node));
         let loopback = shared.command(|engine| engine.attach(loopback));
         let _ = shared.loopback.set(loopback);
         let thread = EngineThread::start(Arc::clone(&shared), local)?;

@@ -8,7 +8,7 @@ use rkey_base::memory::ProcessMemory;
 use rkey_base::process::ForkMark;
 use rkey_core::{Denial, Protection};
 use rkey_engine::{Engine, Exposure, LinkId};
-use rkey_link::shm::Credentials;
+use rkey_link::peer::Credentials;
 use rkey_link::{AnyLink, Link, NodeId};
 
 use crate::config::Config;

@@ -3,7 +3,8 @@
 use crate::loopback::Loopback;
 use crate::shm::ShmLink;
 use crate::{
-    Capabilities, DownReason, Head, Incoming, Link, Malformed, NodeId, PullError, SendError, Ticket,
+    Capabilities, DownReason, Head, Incoming, Link, LinkRole, Malformed, NodeId, PollHandle,
+    PullError, RemotePeer, SendError, Ticket,
 };
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
@@ -16,6 +17,18 @@ pub enum AnyLink {
     Loopback(Box<Loopback>),
     /// To another process of this host.
     Shm(Box<ShmLink>),
+}
+
+impl From<Loopback> for AnyLink {
+    fn from(link: Loopback) -> Self {
+        Self::Loopback(Box::new(link))
+    }
+}
+
+impl From<ShmLink> for AnyLink {
+    fn from(link: ShmLink) -> Self {
+        Self::Shm(Box::new(link))
+    }
 }
 
 /// The same call on whatever is inside.
@@ -137,5 +150,30 @@ impl Link for AnyLink {
     #[inline]
     fn flush(&mut self) {
         each!(self, link => link.flush());
+    }
+
+    fn publish(&mut self) {
+        each!(self, link => link.publish());
+    }
+
+    fn role(&self) -> LinkRole {
+        each!(self, link => link.role())
+    }
+
+    fn poll_handle(&self) -> Option<PollHandle> {
+        each!(self, link => link.poll_handle())
+    }
+
+    #[inline]
+    fn has_unacked(&self) -> bool {
+        each!(self, link => link.has_unacked())
+    }
+
+    fn kick(&self) {
+        each!(self, link => link.kick());
+    }
+
+    fn peer(&self) -> Option<RemotePeer> {
+        each!(self, link => link.peer())
     }
 }

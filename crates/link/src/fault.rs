@@ -6,8 +6,8 @@
 //! the ring seems full), it changes heads as a hostile peer would, and it goes down.
 
 use crate::{
-    Capabilities, DownReason, Head, HeadFlags, Incoming, Link, Malformed, NodeId, PullError,
-    SendError, Ticket,
+    Capabilities, DownReason, Head, HeadFlags, Incoming, Link, LinkRole, Malformed, NodeId,
+    PollHandle, PullError, RemotePeer, SendError, Ticket,
 };
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
@@ -279,6 +279,30 @@ impl<L: Link> Link for Faulty<L> {
 
     fn flush(&mut self) {
         self.inner.flush();
+    }
+
+    fn publish(&mut self) {
+        self.inner.publish();
+    }
+
+    fn role(&self) -> LinkRole {
+        self.inner.role()
+    }
+
+    fn poll_handle(&self) -> Option<PollHandle> {
+        self.inner.poll_handle()
+    }
+
+    fn has_unacked(&self) -> bool {
+        self.inner.has_unacked()
+    }
+
+    fn kick(&self) {
+        self.inner.kick();
+    }
+
+    fn peer(&self) -> Option<RemotePeer> {
+        self.inner.peer()
     }
 }
 

@@ -18,6 +18,7 @@
 //! | [`shm`] | two processes of one host: sealed shared segments, rings, doorbells, handshake |
 //! | [`direct`] | leases: the initiator copies by itself, and the owner can take the right back |
 //! | [`fault`] | a wrapper that is slow, lies and goes down, for tests |
+//! | [`peer`] | what a link to another process offers besides: who is there, its control socket, leases |
 //! | [`any`] | one type for "whatever link this is" |
 //!
 //! Everything a peer can write is copied out once and then checked; a value that makes no sense
@@ -32,6 +33,7 @@ pub mod fuzzing;
 pub mod head;
 pub mod link;
 pub mod loopback;
+pub mod peer;
 mod ring;
 pub mod shm;
 
@@ -39,4 +41,5 @@ pub use any::AnyLink;
 pub use error::{DownReason, Malformed, PullError, SendError};
 pub use head::{Head, HeadFlags, Op};
 pub use link::{Capabilities, Incoming, Link, NodeId, Payload, References, Ticket};
+pub use peer::{LinkRole, PollHandle, RemotePeer};
 pub use ring::Peek;

@@ -1,6 +1,6 @@
 //! The trait that the engine is written against, and the small values around it.
 
-use crate::{DownReason, Head, Malformed, PullError, SendError};
+use crate::{DownReason, Head, LinkRole, Malformed, PollHandle, PullError, RemotePeer, SendError};
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_base::shared::{Foreign, Place};
@@ -221,4 +221,32 @@ pub trait Link {
     /// Publishes acknowledgements that are due and wakes the peer if it sleeps. Call it after
     /// each burst of requests or responses, and now and then while polling in vain.
     fn flush(&mut self);
+
+    /// Publishes an acknowledgement that is held back, and wakes the peer if it sleeps. A link that holds none back
+    /// has nothing to do.
+    fn publish(&mut self) {}
+
+    /// Which ends of the link this side has.
+    fn role(&self) -> LinkRole {
+        LinkRole::Both
+    }
+
+    /// What pollers look at without holding the link; `None` if they need not, because all that can arrive is of
+    /// this device's own making.
+    fn poll_handle(&self) -> Option<PollHandle> {
+        None
+    }
+
+    /// Whether another process has not acknowledged something that was sent to it, as far as we have looked.
+    fn has_unacked(&self) -> bool {
+        false
+    }
+
+    /// Wakes the peer, whether it sleeps or not. Never blocks.
+    fn kick(&self) {}
+
+    /// The peer, if it is in another process; `None` for a link of a device to itself.
+    fn peer(&self) -> Option<RemotePeer> {
+        None
+    }
 }

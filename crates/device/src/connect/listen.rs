@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rkey_link::shm::peer_credentials;
+use rkey_link::peer::peer_credentials;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 

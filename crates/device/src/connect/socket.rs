@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rkey_link::shm::peer_credentials;
+use rkey_link::peer::peer_credentials;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
@@ -49,7 +49,7 @@ pub(super) fn bind_free_port(
 /// Who listens at a name. The listener sees a client that goes again.
 pub(super) fn listener(
     name: &rustix::net::SocketAddrUnix,
-) -> std::io::Result<rkey_link::shm::Credentials> {
+) -> std::io::Result<rkey_link::peer::Credentials> {
     let socket = new_socket().map_err(std::io::Error::other)?;
     let mut tries = 0;
     loop {

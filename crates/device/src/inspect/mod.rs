@@ -17,10 +17,9 @@ use std::time::{Duration, Instant};
 
 use rkey_core::Snapshot;
 use rkey_engine::inspect::{CqSnapshot, LinkSnapshot, QpSnapshot, SrqSnapshot};
-use rkey_link::shm::{
-    Control, Credentials, HandshakeError, LocalNode, PROTOCOL_VERSION, Step, Stranger,
-};
-use rkey_link::{AnyLink, NodeId};
+use rkey_link::peer::{Control, Credentials};
+use rkey_link::shm::{HandshakeError, LocalNode, PROTOCOL_VERSION, Step, Stranger};
+use rkey_link::{AnyLink, Link, LinkRole, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, Explain};
@@ -438,10 +437,10 @@ fn view_link(link: &LinkSnapshot, roles: &BTreeMap<u32, &str>) -> LinkView {
 }
 
 fn role_of(link: &AnyLink) -> &'static str {
-    match link {
-        AnyLink::Loopback(_) => "loopback",
-        AnyLink::Shm(link) if link.is_requester() => "requester",
-        AnyLink::Shm(_) => "responder",
+    match link.role() {
+        LinkRole::Both => "loopback",
+        LinkRole::Requester => "requester",
+        LinkRole::Responder => "responder",
     }
 }
 

@@ -12,8 +12,8 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use rkey_engine::{LinkId, QpId, QpState};
-use rkey_link::shm::{Connector, HandshakeError, LocalNode, ShmLink, Step};
-use rkey_link::{Link, NodeId};
+use rkey_link::shm::{Connector, HandshakeError, LocalNode, Step};
+use rkey_link::{AnyLink, Link, NodeId, RemotePeer};
 
 use crate::peers::link_manager::LinkManager;
 use crate::peers::multicast::{Search, Silent};
@@ -252,7 +252,7 @@ impl Discovery {
                 }
                 false
             }
-            Ok(Step::Done(link)) => self.reached(shared, link_manager, block, link),
+            Ok(Step::Done(link)) => self.reached(shared, link_manager, block, link.into()),
             Err(error) => self.failed(shared, block, &error, Instant::now()),
         }
     }
@@ -263,10 +263,13 @@ impl Discovery {
         shared: &Shared,
         link_manager: &mut LinkManager,
         block: u16,
-        link: ShmLink,
+        link: AnyLink,
     ) -> bool {
-        if !shared.is_credible(link.node(), link.credentials()) {
-            let error = HandshakeError::NotAllowed(link.credentials().uid);
+        let Some(RemotePeer { credentials, .. }) = link.peer() else {
+            return false;
+        };
+        if !shared.is_credible(link.node(), credentials) {
+            let error = HandshakeError::NotAllowed(credentials.uid);
             return self.failed(shared, block, &error, Instant::now());
         }
         // One link for each device is enough, also if it owns several blocks.

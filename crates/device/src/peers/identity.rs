@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rkey_engine::Origin;
 use rkey_link::NodeId;
-use rkey_link::shm::Credentials;
+use rkey_link::peer::Credentials;
 
 use crate::config::Explain;
 use crate::error::DeviceError;

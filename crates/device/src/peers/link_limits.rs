@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rkey_link::shm::Credentials;
+use rkey_link::peer::Credentials;
 use rustix::process::{Resource, getrlimit};
 
 use crate::config::Config;

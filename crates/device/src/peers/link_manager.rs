@@ -9,11 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rkey_engine::LinkId;
-use rkey_link::shm::{
-    Acceptor, Credentials, Event, Greeting, HandshakeError, Line, LinkRequest, LocalNode,
-    PeerProcess, ShmLink, Step, Stranger,
-};
-use rkey_link::{AnyLink, DownReason, Link, NodeId};
+use rkey_link::peer::{Credentials, Event, Line, PeerProcess, RemotePeer};
+use rkey_link::shm::{Acceptor, Greeting, HandshakeError, LinkRequest, LocalNode, Step, Stranger};
+use rkey_link::{AnyLink, DownReason, Link, LinkRole, NodeId};
 
 use crate::inspect;
 use crate::peers::half_open::{self, HalfOpen};
@@ -231,7 +229,7 @@ impl LinkManager {
             return false;
         }
         match request.accept() {
-            Ok(link) => self.adopt(shared, link).is_some(),
+            Ok(link) => self.adopt(shared, link.into()).is_some(),
             Err(error) => {
                 tracing::debug!(%error, "a link was not made");
                 false
@@ -251,15 +249,20 @@ impl LinkManager {
         tracing::warn!(peer, uid = who.uid, "refused a client: {why}");
     }
 
-    /// Gives a link to the engine and watches its socket. `None`: it cannot be watched, and is dropped.
-    pub(crate) fn adopt(&mut self, shared: &Shared, link: ShmLink) -> Option<LinkId> {
-        let line = Arc::clone(link.line());
-        let (node, requester) = (link.node(), link.is_requester());
-        let (process, who) = (Arc::clone(link.process()), link.credentials());
-        let reach = link.reach();
+    /// Gives a link to the engine and watches its socket. `None`: it cannot be watched, or leads to no
+    /// other process, and is dropped.
+    pub(crate) fn adopt(&mut self, shared: &Shared, link: AnyLink) -> Option<LinkId> {
+        let RemotePeer {
+            credentials: who,
+            process,
+            line,
+            reach,
+            ..
+        } = link.peer()?;
+        let (node, requester) = (link.node(), link.role() == LinkRole::Requester);
         let origin = shared.identities.origin_of(who);
         let id = shared.command(|engine| {
-            let id = engine.attach_from(AnyLink::Shm(Box::new(link)), origin);
+            let id = engine.attach_from(link, origin);
             shared.remote_copies.add(id, reach);
             id
         });
@@ -356,10 +359,8 @@ impl LinkManager {
         if !watched.process.is_dead() && !who.pid.is_some_and(process::is_exiting) {
             return;
         }
-        let unanswered = shared.command(|engine| match engine.link(id) {
-            Some(AnyLink::Shm(link)) => link.is_requester() && link.has_unacked(),
-            _ => false,
-        });
+        let waits = |link: &AnyLink| link.role() == LinkRole::Requester && link.has_unacked();
+        let unanswered = shared.command(|engine| engine.link(id).is_some_and(waits));
         let peer = Departed {
             node: *node,
             pid: who.pid,

@@ -7,7 +7,7 @@ use rkey_base::lock::Guard;
 use rkey_base::memory::ProcessMemory;
 use rkey_core::LocalKey;
 use rkey_engine::{CqId, Inbox, LinkId};
-use rkey_link::AnyLink;
+use rkey_link::Link;
 
 use super::Mode;
 use super::poll_set::Look;
@@ -69,9 +69,7 @@ impl Shared {
     fn publish(&self) {
         if let Some(mut engine) = self.engine.try_lock() {
             for (_, link) in engine.links_mut() {
-                if let AnyLink::Shm(link) = link {
-                    link.publish();
-                }
+                link.publish();
             }
         }
     }
@@ -300,11 +298,11 @@ impl Shared {
 
     /// Writes the sleep words of all links. Only with the engine's lock.
     fn set_asleep(&self, asleep: bool) {
-        self.progress.poll_set.for_each(|peek| {
+        self.progress.poll_set.for_each(|link| {
             if asleep {
-                peek.announce_sleep();
+                link.announce_sleep();
             } else {
-                peek.awake();
+                link.awake();
             }
         });
     }
@@ -331,11 +329,13 @@ impl Shared {
     ///
     /// The link to ourselves is not in it: what goes over that is of our own making, and posts say so.
     pub(crate) fn rebuild_poll_set(&self) {
-        let peek = |(_, link): (LinkId, &AnyLink)| match link {
-            AnyLink::Shm(link) => Some(link.peek()),
-            AnyLink::Loopback(_) => None,
+        let list = {
+            let engine = self.engine.lock();
+            engine
+                .links()
+                .filter_map(|(_, link)| link.poll_handle())
+                .collect()
         };
-        let list = self.engine.lock().links().filter_map(peek).collect();
         self.progress.poll_set.replace(list);
     }
 }
@@ -344,9 +344,7 @@ impl Shared {
 /// may have stopped polling without a word.
 pub(crate) fn kick_peers(engine: &DeviceEngine) {
     for (_, link) in engine.links() {
-        if let AnyLink::Shm(link) = link
-            && link.has_unacked()
-        {
+        if link.has_unacked() {
             link.kick();
         }
     }
@@ -355,7 +353,7 @@ pub(crate) fn kick_peers(engine: &DeviceEngine) {
 /// The links over which a peer may still reach into a region, because it has not acknowledged a request that named it.
 fn referencing_links(engine: &DeviceEngine, key: LocalKey) -> Vec<LinkId> {
     let mut links = engine.referencing_links(key);
-    links.retain(|id| matches!(engine.link(*id), Some(AnyLink::Shm(link)) if link.has_unacked()));
+    links.retain(|id| engine.link(*id).is_some_and(Link::has_unacked));
     links
 }
 

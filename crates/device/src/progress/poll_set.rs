@@ -17,7 +17,7 @@ use std::sync::{Arc, Once, Weak};
 
 use parking_lot::Mutex;
 use rkey_base::barrier;
-use rkey_link::shm::Peek;
+use rkey_link::PollHandle;
 
 /// The counts of all threads of the process that ever looked.
 static LOOKERS: Mutex<Vec<Weak<Looks>>> = Mutex::new(Vec::new());
@@ -83,14 +83,14 @@ pub(crate) enum Look {
 #[derive(Debug)]
 pub(crate) struct PollSet {
     /// From `Box::into_raw`; never null.
-    current: AtomicPtr<Box<[Peek]>>,
+    current: AtomicPtr<Box<[PollHandle]>>,
     /// Held while the list is changed, and to read it at leisure.
     changing: Mutex<()>,
 }
 
 impl Default for PollSet {
     fn default() -> Self {
-        let empty: Box<[Peek]> = Box::new([]);
+        let empty: Box<[PollHandle]> = Box::new([]);
         Self {
             current: AtomicPtr::new(Box::into_raw(Box::new(empty))),
             changing: Mutex::new(()),
@@ -123,12 +123,12 @@ impl PollSet {
         // seen our count move on after it took the pointer away (see the head of this file).
         let list = unsafe { &*list };
         let mut look = Look::Nothing;
-        for peek in list {
-            if peek.has_arrived() {
+        for link in list {
+            if link.has_arrived() {
                 look = Look::Arrived;
                 break;
             }
-            if peek.owes() {
+            if link.owes() {
                 look = Look::Owed;
             }
         }
@@ -137,7 +137,7 @@ impl PollSet {
     }
 
     /// Does something with each, while the list cannot change.
-    pub(crate) fn for_each(&self, act: impl FnMut(&Peek)) {
+    pub(crate) fn for_each(&self, act: impl FnMut(&PollHandle)) {
         let _changing = self.changing.lock();
         // SAFETY: only `replace` frees the list, and it needs the lock that we hold.
         let list = unsafe { &*self.current.load(Ordering::Acquire) };
@@ -145,7 +145,7 @@ impl PollSet {
     }
 
     /// Makes `list` the list, and frees the old one once nobody looks at it any more.
-    pub(crate) fn replace(&self, list: Box<[Peek]>) {
+    pub(crate) fn replace(&self, list: Box<[PollHandle]>) {
         let changing = self.changing.lock();
         let new = Box::into_raw(Box::new(list));
         let old = self.current.swap(new, Ordering::AcqRel);
@@ -229,7 +229,13 @@ mod tests {
                 let links: Vec<Loopback> = (0..n % 5)
                     .map(|_| Loopback::new(NodeId::default()))
                     .collect();
-                poll_set.replace(links.iter().flat_map(Loopback::peek).collect());
+                poll_set.replace(
+                    links
+                        .iter()
+                        .flat_map(Loopback::peek)
+                        .map(PollHandle::from)
+                        .collect(),
+                );
                 drop(links);
             }
             let mut left = 0;

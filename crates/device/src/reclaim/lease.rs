@@ -23,8 +23,8 @@ use rkey_core::{
 };
 use rkey_engine::{LinkId, QpInfo};
 use rkey_link::direct::{DirectMap, Grant, LeaseBoard, LeaseClient, LeaseId};
-use rkey_link::shm::{Control, Line};
-use rkey_link::{AnyLink, Link, NodeId};
+use rkey_link::peer::{Control, Line};
+use rkey_link::{Link, NodeId};
 
 use super::lease_messages::{LeaseRequest, Message, decode, encode};
 use crate::error::DeviceError;
@@ -247,11 +247,10 @@ fn wait_for_answer(shared: &Shared, id: u64, timeout: Duration) -> Result<Answer
 /// The link by which we ask a device.
 fn requester_link(shared: &Shared, node: NodeId) -> Option<OwnerLink> {
     let engine = shared.engine.lock();
-    engine.links().find_map(|(id, link)| match link {
-        AnyLink::Shm(link) if link.node() == node => {
-            Some((id, Arc::clone(link.line()), link.lease_client()?))
-        }
-        _ => None,
+    let mut links = engine.links().filter(|(_, link)| link.node() == node);
+    links.find_map(|(id, link)| {
+        let peer = link.peer()?;
+        Some((id, Arc::clone(&peer.line), peer.lease_client()?.clone()))
     })
 }
 
@@ -286,12 +285,14 @@ impl Shared {
         let id = request.id;
         let found = {
             let engine = self.engine.lock();
-            match engine.link(link) {
-                Some(AnyLink::Shm(shm)) => shm
-                    .lease_board()
-                    .map(|board| (board, Arc::clone(shm.line()), shm.node())),
-                _ => None,
-            }
+            engine.link(link).and_then(|link| {
+                let peer = link.peer()?;
+                Some((
+                    peer.lease_board()?.clone(),
+                    Arc::clone(&peer.line),
+                    link.node(),
+                ))
+            })
         };
         let Some((board, line, node)) = found else {
             return;

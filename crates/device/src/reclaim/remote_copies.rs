@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rkey_core::LocalKey;
 use rkey_engine::{Exposure, LinkId, Told};
-use rkey_link::AnyLink;
-use rkey_link::shm::{Reach, ShmLink};
+use rkey_link::peer::Reach;
+use rkey_link::{AnyLink, Link, LinkRole};
 
 use crate::progress::Backoff;
 use crate::shared::{DeviceEngine, Shared};
@@ -205,7 +205,7 @@ fn tell_of_given_up(lost_peer: &LostPeer) {
 }
 
 fn is_requester(link: &AnyLink) -> bool {
-    matches!(link, AnyLink::Shm(link) if ShmLink::is_requester(link))
+    link.role() == LinkRole::Requester
 }
 
 impl Shared {

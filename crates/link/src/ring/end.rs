@@ -405,7 +405,7 @@ impl Peek {
     }
 
     /// Whether an acknowledgement of ours is held back. Somebody who polls without holding the link
-    /// publishes it after a few looks in vain ([`crate::shm::ShmLink::publish`]).
+    /// publishes it after a few looks in vain ([`crate::Link::publish`]).
     #[inline]
     pub fn owes(&self) -> bool {
         self.cursor.consumed.load(Ordering::Relaxed) != self.cursor.reported.load(Ordering::Relaxed)

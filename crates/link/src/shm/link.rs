@@ -10,7 +10,8 @@ use super::socket::{Credentials, Socket};
 use crate::direct::{Board, Client, LeaseBoard, LeaseClient};
 use crate::ring::{End, Geometry, Half, INLINE_MAX, Keep, Peek, Role};
 use crate::{
-    Capabilities, DownReason, Head, Incoming, Link, Malformed, NodeId, PullError, SendError, Ticket,
+    Capabilities, DownReason, Head, Incoming, Link, LinkRole, Malformed, NodeId, PollHandle,
+    PullError, RemotePeer, SendError, Ticket, peer,
 };
 use rkey_base::barrier;
 use rkey_base::fault::Fault;
@@ -191,24 +192,6 @@ impl ShmLink {
     /// by reference is [`Capabilities::by_reference`]).
     pub fn peer_memory_is_reachable(&self) -> bool {
         self.reachable
-    }
-
-    /// Publishes an acknowledgement that is held back, and wakes the peer if it sleeps.
-    #[inline]
-    pub fn publish(&mut self) {
-        self.end.report_all();
-        self.flush();
-    }
-
-    /// Rings the peer's bell, whether it sleeps or not. Never blocks.
-    pub fn kick(&self) {
-        self.line.ring();
-    }
-
-    /// Whether something was sent that is not acknowledged yet, as far as we have looked.
-    #[inline]
-    pub fn has_unacked(&self) -> bool {
-        self.end.has_unacked()
     }
 
     /// The peer process. It can be kept when the link has gone.
@@ -456,5 +439,46 @@ impl Link for ShmLink {
                 self.ring(epoch);
             }
         }
+    }
+
+    #[inline]
+    fn publish(&mut self) {
+        self.end.report_all();
+        self.flush();
+    }
+
+    fn role(&self) -> LinkRole {
+        match self.end.role() {
+            Role::Requester => LinkRole::Requester,
+            Role::Responder => LinkRole::Responder,
+        }
+    }
+
+    fn poll_handle(&self) -> Option<PollHandle> {
+        Some(self.peek().into())
+    }
+
+    #[inline]
+    fn has_unacked(&self) -> bool {
+        self.end.has_unacked()
+    }
+
+    fn kick(&self) {
+        self.line.ring();
+    }
+
+    fn peer(&self) -> Option<RemotePeer> {
+        Some(RemotePeer {
+            credentials: self.credentials,
+            process: Arc::clone(&self.process),
+            line: Arc::clone(&self.line),
+            reach: self.reach(),
+            leases: Some(match &self.leases {
+                Leases::Board(board) => peer::Leases::Board(LeaseBoard::new(Arc::clone(board))),
+                Leases::Client(client) => {
+                    peer::Leases::Client(LeaseClient::new(Arc::clone(client)))
+                }
+            }),
+        })
     }
 }

@@ -1,0 +1,115 @@
+//! What a link to another process offers beside the calls of [`Link`](crate::Link): who the peer is, a socket for
+//! small messages, the right to end the peer's copies, and leases.
+//!
+//! A device asks for it once, when it attaches the link, and for leases. Nothing here is needed to send or receive.
+
+use std::sync::Arc;
+
+use crate::direct::{LeaseBoard, LeaseClient};
+use crate::ring::Peek;
+
+pub use crate::shm::{Control, Credentials, Event, Line, PeerProcess, Reach, peer_credentials};
+
+/// Which ends of a link this side has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkRole {
+    /// It sends requests.
+    Requester,
+    /// It answers the peer's requests.
+    Responder,
+    /// Both: a device is linked to itself.
+    Both,
+}
+
+/// The peer of a link, in another process of this host. The parts may be kept when the link has gone.
+#[derive(Clone, Debug)]
+pub struct RemotePeer {
+    /// Who it is, as the kernel says.
+    pub credentials: Credentials,
+    /// Its process.
+    pub process: Arc<PeerProcess>,
+    /// The control socket: doorbell, messages between the devices, and the end of the peer.
+    pub line: Arc<Line>,
+    /// Requester: the right to end all copies that the peer makes from and to our memory by itself.
+    pub reach: Option<Reach>,
+    /// Leases over the link; `None` if it has none.
+    pub leases: Option<Leases>,
+}
+
+/// Leases over a link, according to the role.
+#[derive(Clone, Debug)]
+pub enum Leases {
+    /// The responder grants them.
+    Board(LeaseBoard),
+    /// The requester opens those that the peer has granted.
+    Client(LeaseClient),
+}
+
+impl RemotePeer {
+    /// Where leases of our memory are granted; `None` at the requester.
+    pub fn lease_board(&self) -> Option<&LeaseBoard> {
+        match self.leases.as_ref()? {
+            Leases::Board(board) => Some(board),
+            Leases::Client(_) => None,
+        }
+    }
+
+    /// What opens leases that the peer has granted; `None` at the responder.
+    pub fn lease_client(&self) -> Option<&LeaseClient> {
+        match self.leases.as_ref()? {
+            Leases::Client(client) => Some(client),
+            Leases::Board(_) => None,
+        }
+    }
+}
+
+/// A look at a link from threads that do not hold it, and its sleep word: what a device keeps in its poll set. An
+/// enum, so that a look is a branch and not a call through a table; with one kind of link not even that.
+#[derive(Debug)]
+pub enum PollHandle {
+    /// A link of rings in shared memory.
+    Ring(Peek),
+}
+
+/// The same call on whatever is inside.
+macro_rules! each {
+    ($self:expr, $handle:ident => $call:expr) => {
+        match $self {
+            PollHandle::Ring($handle) => $call,
+        }
+    };
+}
+
+impl PollHandle {
+    /// Tells the peer that from now on it has to ring to be heard.
+    ///
+    /// To sleep without missing anything: announce it on every link, issue one `rkey_base::barrier::heavy`, look at
+    /// every link once more, and only then wait. One thread of a process does this for a link.
+    pub fn announce_sleep(&self) {
+        each!(self, handle => handle.announce_sleep());
+    }
+
+    /// Takes the announcement back.
+    pub fn awake(&self) {
+        each!(self, handle => handle.awake());
+    }
+
+    /// Whether something of the peer's has arrived. A few nanoseconds.
+    #[inline]
+    pub fn has_arrived(&self) -> bool {
+        each!(self, handle => handle.has_arrived())
+    }
+
+    /// Whether an acknowledgement of ours is held back. Somebody who polls without holding the link publishes it after
+    /// a few looks in vain ([`Link::publish`](crate::Link::publish)).
+    #[inline]
+    pub fn owes(&self) -> bool {
+        each!(self, handle => handle.owes())
+    }
+}
+
+impl From<Peek> for PollHandle {
+    fn from(peek: Peek) -> Self {
+        Self::Ring(peek)
+    }
+}
