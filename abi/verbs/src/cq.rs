@@ -6,9 +6,9 @@
 use crate::async_event::Acks;
 use crate::channel::ChannelObject;
 use crate::context::ContextObject;
-use crate::cq_ex::{self, Polling};
 use crate::object::{Object, Users, find, find_or_null, place, remove};
 use crate::pd::PdObject;
+use crate::polling::{self, Polling};
 use crate::sys::{CompChannel, Context, Cq, CqEx, Pd, Wc};
 use crate::{errno, status};
 use rkey_device::DeviceError;
@@ -124,8 +124,8 @@ pub unsafe fn create(context: *mut Context, wanted: &CqWanted) -> Result<*mut Cq
         return Err(Errno::INVAL);
     }
     let (device, channel_of_device) = (object.device(), channel.map(|c| &c.channel));
-    let cq = if cq_ex::is_stamped(wanted.wc_flags) {
-        device.create_stamped_cq(wanted.depth, channel_of_device, cq_ex::timestamp)
+    let cq = if polling::is_stamped(wanted.wc_flags) {
+        device.create_stamped_cq(wanted.depth, channel_of_device, polling::timestamp)
     } else {
         device.create_cq(wanted.depth, channel_of_device)
     };
@@ -142,7 +142,7 @@ pub unsafe fn create(context: *mut Context, wanted: &CqWanted) -> Result<*mut Cq
         comp_events_completed: 0,
         async_events_completed: 0,
     };
-    let c = cq_ex::structure(head, wanted.wc_flags);
+    let c = (object.tables.cq)(head, wanted.wc_flags);
     let handle = place(CqObject {
         c: UnsafeCell::new(c),
         context,

@@ -8,10 +8,11 @@
 //! | [`sys`] | the structures and numbers of `infiniband/verbs.h` |
 //! | `export`, [`private`] | the exported symbols and their versions |
 //! | [`object`] | from handles to objects, with checks |
-//! | [`device`], [`context`], [`port`], [`gid`] | the device, opening it, what it says about itself |
+//! | [`tables`] | the functions that programs find in contexts, completion queues and queue pairs; opening and closing a device |
+//! | [`device`], [`context`], [`port`], [`gid`] | the device and what it says about itself |
 //! | [`pd`], [`mr`], [`mr_ex`], [`rereg`], [`mw`], [`dm`], [`buf`] | protection domains, regions, windows, device memory, buffers |
-//! | [`cq`], [`cq_ex`], [`channel`], [`async_event`] | completions and events |
-//! | [`qp`], [`qp_ex`], [`modify`], [`post`], [`srq`], [`xrc`], [`ah`], [`mcast`], [`flow`], [`wq`] | queue pairs and what they need |
+//! | [`cq`], [`polling`], [`channel`], [`async_event`] | completions and events |
+//! | [`qp`], [`builder`], [`modify`], [`post`], [`srq`], [`xrc`], [`ah`], [`mcast`], [`flow`], [`wq`] | queue pairs and what they need |
 //! | [`flags`], [`status`], [`errno`], [`strings`], [`convert`] | translation tables |
 //! | [`absent`] | what newer versions have and this device does not |
 //! | [`fork`], [`interpose`], [`made_up`] | the surroundings |
@@ -21,11 +22,11 @@ pub mod advise;
 pub mod ah;
 pub mod async_event;
 pub mod buf;
+pub mod builder;
 pub mod channel;
 pub mod context;
 pub mod convert;
 pub mod cq;
-pub mod cq_ex;
 pub mod device;
 pub mod dm;
 pub mod ece;
@@ -43,17 +44,18 @@ pub mod mr_ex;
 pub mod mw;
 pub mod object;
 pub mod pd;
+pub mod polling;
 pub mod port;
 pub mod post;
 pub mod private;
 pub mod qp;
-pub mod qp_ex;
 pub mod query;
 pub mod rereg;
 pub mod srq;
 pub mod status;
 pub mod strings;
 pub mod sys;
+pub mod tables;
 pub mod wq;
 pub mod xrc;
 

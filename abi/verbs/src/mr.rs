@@ -523,7 +523,8 @@ const _: () = assert!(size_of::<MrObject>() <= 120);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{context, device, pd};
+    use crate::tables::context;
+    use crate::{device, pd};
 
     #[test]
     fn a_region_without_a_place_is_closed() {

@@ -221,7 +221,8 @@ pub unsafe fn sweep(context: *mut Context) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{context, device, pd};
+    use crate::tables::context;
+    use crate::{device, pd};
 
     #[test]
     fn a_window_without_a_place_is_closed() {

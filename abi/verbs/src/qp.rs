@@ -4,13 +4,13 @@
 // UNSAFETY: C functions.
 
 use crate::async_event::Acks;
+use crate::builder::Builder;
 use crate::context::{ContextObject, MAX_READS};
 use crate::cq::CqObject;
 use crate::modify::{self, Service};
 use crate::object::{Object, find, find_or_null, input, output, place, remove};
 use crate::pd::PdObject;
 use crate::port::PORT;
-use crate::qp_ex::{self, Builder};
 use crate::srq::SrqObject;
 use crate::sys::consts::*;
 use crate::sys::{
@@ -244,7 +244,7 @@ impl Made {
     pub(crate) fn place(self, context: &ContextObject) -> Result<*mut Qp, Errno> {
         let (id, opened) = (self.qp.id(), self.opened);
         let handle = place(QpObject {
-            c: UnsafeCell::new(qp_ex::structure(self.head)),
+            c: UnsafeCell::new((context.tables.qp)(self.head)),
             qp: self.qp,
             service: self.service,
             settings: Mutex::new(QpAttr::default()),

@@ -6,7 +6,8 @@
 
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{Context, Mr, Pd, PortAttr, Qp, QpInitAttr, Srq, SrqInitAttr, Wc};
-use ibverbs::{context, cq, device, mr, pd, post, qp, query, srq};
+use ibverbs::tables::context;
+use ibverbs::{cq, device, mr, pd, post, qp, query, srq};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,6 +1,7 @@
 //! The rules that hold the project's walls. Each rule is a function from the tree to findings, and
 //! has a sample below it that it must refuse.
 
+mod circles;
 mod docs;
 mod layers;
 mod size;
@@ -57,6 +58,7 @@ const RULES: &[Rule] = &[
     ("unsafety", unsafety::blocks),
     ("forbid", unsafety::forbid),
     ("size", size::files),
+    ("circles", circles::rooms),
     ("headers", docs::headers),
     ("documents", docs::documents),
     ("links", docs::links),

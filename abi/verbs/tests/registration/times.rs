@@ -3,7 +3,8 @@
 use crate::world::*;
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{CompChannel, Cq, CqEx, CqInitAttrEx, PollCqAttr};
-use ibverbs::{channel, cq, cq_ex};
+use ibverbs::tables::cq_ex;
+use ibverbs::{channel, cq, polling};
 use std::ptr::null_mut;
 
 const TIMES: u64 = WC_EX_WITH_COMPLETION_TIMESTAMP | WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
@@ -43,10 +44,10 @@ fn complete(world: &World, channel: *mut CompChannel, id: u64) {
 #[test]
 fn a_completion_is_stamped_when_it_completes() {
     let (world, queue, channel) = world(TIMES);
-    let mut stamps = vec![cq_ex::timestamp()];
+    let mut stamps = vec![polling::timestamp()];
     for id in 1..=2 {
         complete(&world, channel, id);
-        stamps.push(cq_ex::timestamp());
+        stamps.push(polling::timestamp());
     }
     // SAFETY: a live queue; what is read is read between start and end.
     unsafe {

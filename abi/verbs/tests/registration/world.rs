@@ -7,7 +7,8 @@ use ibverbs::sys::consts::*;
 use ibverbs::sys::{
     Context, Cq, Mr, Mw, MwBind, MwBindInfo, Pd, Qp, QpAttr, QpInitAttr, RecvWr, SendWr, Sge, Wc,
 };
-use ibverbs::{context, cq, device, mr, mw, pd, post, qp, query};
+use ibverbs::tables::context;
+use ibverbs::{cq, device, mr, mw, pd, post, qp, query};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 

@@ -4,91 +4,19 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use crate::modify::Service;
+use crate::builder::{Batch, Builder, Pending};
+use crate::flags;
 use crate::mw::{self, MwObject};
 use crate::object::{find, input};
 use crate::post::{self, INLINE_MAX, address, target};
 use crate::qp::QpObject;
 use crate::sys::consts::*;
 use crate::sys::{Ah, DataBuf, Mw, MwBindInfo, Qp, QpCap, QpEx};
-use crate::{errno, flags};
 use rkey_device::core::{Key, LocalKey};
-use rkey_device::engine::{SendFlags, SendRequest, Sge, UdAddress, Work};
+use rkey_device::engine::{Sge, Work};
 use rkey_kit::{Errno, fence};
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// What each service can be asked for.
-const SENDS: u64 = QP_EX_WITH_SEND | QP_EX_WITH_SEND_WITH_IMM;
-const WRITES: u64 = QP_EX_WITH_RDMA_WRITE | QP_EX_WITH_RDMA_WRITE_WITH_IMM;
-const WINDOWS: u64 = QP_EX_WITH_LOCAL_INV | QP_EX_WITH_BIND_MW | QP_EX_WITH_SEND_WITH_INV;
-const READS: u64 = QP_EX_WITH_RDMA_READ
-    | QP_EX_WITH_ATOMIC_CMP_AND_SWP
-    | QP_EX_WITH_ATOMIC_FETCH_AND_ADD
-    | QP_EX_WITH_ATOMIC_WRITE;
-
-/// The requests that are being put together on one queue pair.
-pub struct Builder {
-    held: AtomicBool,
-    batch: UnsafeCell<Batch>,
-}
-
-// SAFETY: the batch is used by whoever holds the builder.
-unsafe impl Sync for Builder {}
-
-#[derive(Default)]
-struct Batch {
-    requests: Vec<Pending>,
-    sges: Vec<Sge>,
-    inline: Vec<u8>,
-    failed: Option<Errno>,
-}
-
-/// One request, with its memory and payload as places in the batch.
-struct Pending {
-    id: u64,
-    work: Work,
-    flags: SendFlags,
-    wants_inline: bool,
-    ud: Option<UdAddress>,
-    sges: Range<usize>,
-    inline: Option<Range<usize>>,
-}
-
-impl Builder {
-    /// For a queue pair of a service that was asked for some operations.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP`: one that the service does not have.
-    pub fn new(service: Service, operations: u64) -> Result<Self, Errno> {
-        let known = match service {
-            Service::Rc | Service::XrcSend => SENDS | WRITES | WINDOWS | READS,
-            Service::Uc => SENDS | WRITES | WINDOWS,
-            Service::Ud => SENDS,
-            Service::Raw => QP_EX_WITH_SEND,
-            Service::XrcRecv => 0,
-        };
-        if operations & !known != 0 {
-            return Err(Errno::OPNOTSUPP);
-        }
-        Ok(Self {
-            held: AtomicBool::new(false),
-            batch: UnsafeCell::default(),
-        })
-    }
-
-    fn hold(&self) {
-        while self.held.swap(true, Ordering::Acquire) {
-            std::thread::yield_now();
-        }
-    }
-
-    fn release(&self) {
-        self.held.store(false, Ordering::Release);
-    }
-}
+use std::sync::atomic::Ordering;
 
 /// The structure for a new queue pair.
 #[must_use]
@@ -373,49 +301,8 @@ unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
     }
     let code = fence(|| {
         // SAFETY: held since start.
-        unsafe { (*builder.batch.get()).post(object) }.map(|()| 0)
+        unsafe { (*builder.batch.get()).post(&object.qp) }.map(|()| 0)
     });
     builder.release();
     code
-}
-
-impl Batch {
-    fn clear(&mut self) {
-        self.requests.clear();
-        self.sges.clear();
-        self.inline.clear();
-        self.failed = None;
-    }
-
-    /// Posts all requests, or none.
-    fn post(&mut self, qp: &QpObject) -> Result<(), Errno> {
-        if let Some(errno) = self.failed {
-            return Err(errno);
-        }
-        let requests = self.requests.iter().map(|pending| {
-            let inline = pending.inline.clone().map(|range| &self.inline[range]);
-            SendRequest {
-                id: pending.id,
-                work: pending.work,
-                sges: if inline.is_some() {
-                    &[]
-                } else {
-                    &self.sges[pending.sges.clone()]
-                },
-                // A request that is flagged inline and was given no data has none.
-                inline: if inline.is_none() && pending.wants_inline && pending.sges.is_empty() {
-                    Some(&[])
-                } else {
-                    inline
-                },
-                front: &[],
-                flags: pending.flags,
-                ud: pending.ud,
-            }
-        });
-        qp.qp.post_all_sends(requests).map_err(|(index, error)| {
-            tracing::info!("ibv_wr_complete: request {index}: {error}");
-            errno::of(&error)
-        })
-    }
 }

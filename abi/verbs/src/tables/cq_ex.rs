@@ -1,18 +1,17 @@
-//! Extended completion queues: one completion at a time, read field by field.
+//! Extended completion queues: the functions by which a program reads one completion at a time, field by field.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
 use crate::cq::{self, CqObject, CqWanted};
 use crate::object::{find, input};
+use crate::polling::{Current, clock, is_stamped, timestamp};
 use crate::status;
 use crate::sys::consts::*;
 use crate::sys::{Context, Cq, CqEx, CqInitAttrEx, ModifyCqAttr, PollCqAttr, TmInfo};
-use rkey_device::engine::{Completion, Stamped};
+use rkey_device::engine::Stamped;
 use rkey_kit::{Errno, fence};
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a program may ask to read.
 const READABLE: u64 = WC_EX_WITH_BYTE_LEN
@@ -24,74 +23,6 @@ const READABLE: u64 = WC_EX_WITH_BYTE_LEN
     | WC_EX_WITH_DLID_PATH_BITS
     | WC_EX_WITH_COMPLETION_TIMESTAMP
     | WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
-
-/// The completion that is being read, between `ibv_start_poll` and `ibv_end_poll`.
-pub struct Polling {
-    /// A program that promised to use one thread.
-    single_threaded: bool,
-    held: AtomicBool,
-    current: UnsafeCell<Current>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Current {
-    completion: Completion,
-    /// When it was added to the queue, by the clock of [`timestamp`] and by that of the wall.
-    time: u64,
-    wallclock: u64,
-}
-
-// SAFETY: `current` is used by whoever holds `held`, or by the only thread.
-unsafe impl Sync for Polling {}
-
-impl Polling {
-    /// Nothing is being read.
-    #[must_use]
-    pub fn new(single_threaded: bool) -> Self {
-        let current = UnsafeCell::new(Current::default());
-        Self {
-            single_threaded,
-            held: AtomicBool::new(false),
-            current,
-        }
-    }
-
-    fn hold(&self) {
-        if self.single_threaded {
-            return;
-        }
-        while self.held.swap(true, Ordering::Acquire) {
-            std::thread::yield_now();
-        }
-    }
-
-    fn release(&self) {
-        self.held.store(false, Ordering::Release);
-    }
-}
-
-/// The clock of completion timestamps: nanoseconds of the raw monotonic clock. Completions are stamped when they are
-/// added to a queue that was made for it.
-#[must_use]
-pub fn timestamp() -> u64 {
-    clock(libc::CLOCK_MONOTONIC_RAW)
-}
-
-/// Whether a program that wants to read these fields wants to read times.
-#[must_use]
-pub const fn is_stamped(wc_flags: u64) -> bool {
-    wc_flags & (WC_EX_WITH_COMPLETION_TIMESTAMP | WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) != 0
-}
-
-fn clock(which: libc::clockid_t) -> u64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: room for a time.
-    unsafe { libc::clock_gettime(which, &raw mut now) };
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
-}
 
 /// The structure for a new completion queue. Readers that were not asked for are there all the same.
 #[must_use]

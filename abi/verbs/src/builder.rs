@@ -1,0 +1,129 @@
+//! Requests of the extended interface that are being put together on a queue pair.
+
+#![allow(unsafe_code)]
+// UNSAFETY: a cell that a lock guards.
+
+use crate::errno;
+use crate::modify::Service;
+use crate::sys::consts::*;
+use rkey_device::engine::{SendFlags, SendRequest, Sge, UdAddress, Work};
+use rkey_kit::Errno;
+use std::cell::UnsafeCell;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What each service can be asked for.
+const SENDS: u64 = QP_EX_WITH_SEND | QP_EX_WITH_SEND_WITH_IMM;
+const WRITES: u64 = QP_EX_WITH_RDMA_WRITE | QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+const WINDOWS: u64 = QP_EX_WITH_LOCAL_INV | QP_EX_WITH_BIND_MW | QP_EX_WITH_SEND_WITH_INV;
+const READS: u64 = QP_EX_WITH_RDMA_READ
+    | QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | QP_EX_WITH_ATOMIC_WRITE;
+
+/// The requests that are being put together on one queue pair.
+pub struct Builder {
+    pub(crate) held: AtomicBool,
+    pub(crate) batch: UnsafeCell<Batch>,
+}
+
+// SAFETY: the batch is used by whoever holds the builder.
+unsafe impl Sync for Builder {}
+
+/// Requests, with their memory and payloads in common lists.
+#[derive(Default)]
+pub(crate) struct Batch {
+    pub(crate) requests: Vec<Pending>,
+    pub(crate) sges: Vec<Sge>,
+    pub(crate) inline: Vec<u8>,
+    /// The first error, which the call that posts returns.
+    pub(crate) failed: Option<Errno>,
+}
+
+/// One request, with its memory and payload as places in the batch.
+pub(crate) struct Pending {
+    pub(crate) id: u64,
+    pub(crate) work: Work,
+    pub(crate) flags: SendFlags,
+    pub(crate) wants_inline: bool,
+    pub(crate) ud: Option<UdAddress>,
+    pub(crate) sges: Range<usize>,
+    pub(crate) inline: Option<Range<usize>>,
+}
+
+impl Builder {
+    /// For a queue pair of a service that was asked for some operations.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`: one that the service does not have.
+    pub fn new(service: Service, operations: u64) -> Result<Self, Errno> {
+        let known = match service {
+            Service::Rc | Service::XrcSend => SENDS | WRITES | WINDOWS | READS,
+            Service::Uc => SENDS | WRITES | WINDOWS,
+            Service::Ud => SENDS,
+            Service::Raw => QP_EX_WITH_SEND,
+            Service::XrcRecv => 0,
+        };
+        if operations & !known != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        Ok(Self {
+            held: AtomicBool::new(false),
+            batch: UnsafeCell::default(),
+        })
+    }
+
+    /// Waits until no other thread puts requests together.
+    pub(crate) fn hold(&self) {
+        while self.held.swap(true, Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Lets another thread.
+    pub(crate) fn release(&self) {
+        self.held.store(false, Ordering::Release);
+    }
+}
+
+impl Batch {
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.requests.clear();
+        self.sges.clear();
+        self.inline.clear();
+        self.failed = None;
+    }
+
+    /// Posts all requests, or none.
+    pub(crate) fn post(&mut self, qp: &rkey_device::Qp) -> Result<(), Errno> {
+        if let Some(errno) = self.failed {
+            return Err(errno);
+        }
+        let requests = self.requests.iter().map(|pending| {
+            let inline = pending.inline.clone().map(|range| &self.inline[range]);
+            SendRequest {
+                id: pending.id,
+                work: pending.work,
+                sges: if inline.is_some() {
+                    &[]
+                } else {
+                    &self.sges[pending.sges.clone()]
+                },
+                // A request that is flagged inline and was given no data has none.
+                inline: if inline.is_none() && pending.wants_inline && pending.sges.is_empty() {
+                    Some(&[])
+                } else {
+                    inline
+                },
+                front: &[],
+                flags: pending.flags,
+                ud: pending.ud,
+            }
+        });
+        qp.post_all_sends(requests).map_err(|(index, error)| {
+            tracing::info!("ibv_wr_complete: request {index}: {error}");
+            errno::of(&error)
+        })
+    }
+}

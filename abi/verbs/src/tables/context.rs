@@ -1,0 +1,183 @@
+//! The functions that programs find in a context, and the calls that open and close one.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use super::{cq_ex, qp_ex};
+use crate::async_event::Events;
+use crate::context::{ContextObject, Open, Tables, identity, new_command};
+use crate::object::{Object, find, place, remove};
+use crate::sys::{Context, ContextOps, Device, VerbsContext};
+use crate::{
+    advise, ah, async_event, buf, channel, cq, device, dm, errno, flow, gid, mr, mr_ex, mw, pd,
+    post, qp, query, srq, wq, xrc,
+};
+use rkey_device::Config;
+use rkey_device::core::Api;
+use rkey_kit::{Errno, fence};
+use std::ffi::c_int;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+/// Completion vectors. Events do not come through interrupts here, so their number means nothing.
+const VECTORS: c_int = 1;
+
+/// What completion queues and queue pairs get from here.
+static TABLES: Tables = Tables {
+    cq: cq_ex::structure,
+    qp: qp_ex::structure,
+};
+
+/// The functions that programs find in a context; those of old versions (`_compat_…`) are not called any more.
+fn context_ops() -> ContextOps {
+    ContextOps {
+        alloc_mw: Some(mw::alloc_mw),
+        bind_mw: Some(mw::bind_mw),
+        dealloc_mw: Some(mw::dealloc_mw),
+        poll_cq: Some(cq::poll_cq),
+        req_notify_cq: Some(cq::req_notify_cq),
+        post_srq_recv: Some(post::post_srq_recv),
+        post_send: Some(post::post_send),
+        post_recv: Some(post::post_recv),
+        ..ContextOps::default()
+    }
+}
+
+fn verbs_context(cmd_fd: c_int, async_fd: c_int) -> VerbsContext {
+    VerbsContext {
+        free_buf: None,
+        alloc_buf: None,
+        dm_export_dmabuf_fd: None,
+        reg_mr_ex: Some(mr_ex::reg_mr_ex),
+        dealloc_dmah: None,
+        alloc_dmah: None,
+        query_port: Some(query::query_port_ex),
+        advise_mr: Some(advise::advise_mr),
+        alloc_null_mr: Some(mr::alloc_null_mr),
+        read_counters: None,
+        attach_counters_point_flow: None,
+        create_counters: None,
+        destroy_counters: None,
+        reg_dm_mr: Some(dm::reg_dm_mr),
+        alloc_dm: Some(dm::alloc_dm),
+        free_dm: Some(dm::free_dm),
+        modify_flow_action_esp: None,
+        destroy_flow_action: None,
+        create_flow_action_esp: None,
+        modify_qp_rate_limit: None,
+        alloc_parent_domain: Some(pd::alloc_parent_domain),
+        dealloc_td: Some(pd::dealloc_td),
+        alloc_td: Some(pd::alloc_td),
+        modify_cq: Some(cq_ex::modify_cq),
+        post_srq_ops: None,
+        destroy_rwq_ind_table: Some(wq::destroy_table),
+        create_rwq_ind_table: Some(wq::create_table),
+        destroy_wq: Some(wq::destroy_wq),
+        modify_wq: Some(wq::modify_wq),
+        create_wq: Some(wq::create_wq),
+        query_rt_values: Some(query::query_rt_values),
+        create_cq_ex: Some(cq_ex::create_cq_ex),
+        priv_: std::ptr::null_mut(),
+        query_device_ex: Some(query::query_device_ex),
+        ibv_destroy_flow: Some(flow::destroy_flow),
+        ABI_placeholder2: None,
+        ibv_create_flow: Some(flow::create_flow),
+        ABI_placeholder1: None,
+        open_qp: Some(xrc::open_qp),
+        create_qp_ex: Some(qp::create_qp_ex),
+        get_srq_num: Some(xrc::get_srq_num),
+        create_srq_ex: Some(srq::create_srq_ex),
+        open_xrcd: Some(xrc::open_xrcd),
+        close_xrcd: Some(xrc::close_xrcd),
+        _ABI_placeholder3: 0,
+        sz: size_of::<VerbsContext>(),
+        context: Context {
+            device: device::the_device(),
+            ops: context_ops(),
+            cmd_fd,
+            async_fd,
+            num_comp_vectors: VECTORS,
+            mutex: [0; 5],
+            abi_compat: usize::MAX,
+        },
+    }
+}
+
+/// Makes a context for an open device.
+fn new_context(open: Arc<Open>) -> Result<*mut Context, Errno> {
+    let verbs = verbs_context(open.command.as_raw_fd(), open.device.event_fd().as_raw_fd());
+    place(ContextObject::new(verbs, open, &TABLES))
+}
+
+/// `ibv_open_device`.
+///
+/// # Safety
+/// A device, or anything else.
+pub unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
+    fence(|| {
+        rkey_kit::log::start();
+        device::check(device)?;
+        let mut config = Config::from_env().map_err(|error| {
+            tracing::error!("the device cannot be opened: {error}");
+            Errno::INVAL
+        })?;
+        config.api = Api::Verbs;
+        let device = rkey_device::Device::open(config).map_err(|error| {
+            tracing::error!("the device cannot be opened: {error}");
+            errno::of(&error)
+        })?;
+        gid::refresh();
+        async_event::make_blocking(device.event_fd().as_raw_fd());
+        let open = Open {
+            device,
+            command: new_command()?,
+            events: Events::default(),
+        };
+        new_context(Arc::new(open))
+    })
+}
+
+/// `ibv_import_device`: a second context of a device that this process has open. A descriptor of
+/// another process's device does not help: its engine and its memory are there.
+///
+/// # Safety
+/// Any number will do.
+pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut Context {
+    fence(|| {
+        let wanted = identity(cmd_fd).ok_or(Errno::BADF)?;
+        let same = |c: &ContextObject| identity(c.open.command.as_raw_fd()) == Some(wanted);
+        let open = ContextObject::pool()
+            .find_map(|context| same(context).then(|| Arc::clone(&context.open)))
+            .ok_or(Errno::INVAL)?;
+        new_context(open)
+    })
+}
+
+/// `ibv_close_device`. What was made from this context and is still there goes with it, as it does when
+/// the kernel closes a device.
+///
+/// # Safety
+/// Neither the context nor anything made from it is used any more.
+pub unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
+    fence(|| {
+        // SAFETY: nobody uses it, as the caller promises.
+        unsafe {
+            find::<ContextObject>(context)?;
+            mw::sweep(context);
+            flow::sweep(context);
+            qp::sweep(context);
+            ah::sweep(context);
+            srq::sweep(context);
+            wq::sweep(context);
+            cq::sweep(context);
+            channel::sweep(context);
+            mr::sweep(context);
+            dm::sweep(context);
+            xrc::sweep(context);
+            buf::sweep(|pd| find::<pd::PdObject>(pd).is_ok_and(|pd| pd.context == context));
+            pd::sweep(context);
+            drop(remove::<ContextObject>(context)?);
+        }
+        Ok(0)
+    })
+}
