@@ -13,8 +13,11 @@
 //! | [`limits`] | the sizes that both sides count on |
 //! | [`address`], [`authorization`], [`hello`] | what the two sides of a connection tell each other first |
 //! | [`header`] | the header of every message |
+//! | [`connection`] | connections: their states, their places, and when they are taken apart |
+//! | [`peers`] | whom an endpoint talks to, and over which connection |
 //! | [`matching`] | which receive a message goes to |
 //! | [`operation`] | operations that are under way, by number |
+//! | [`draining`] | operations that are over, with memory that a peer may still touch |
 //! | [`order`] | results in the order in which their transfers began |
 //! | [`credit`] | how much a peer may send that nobody has asked for |
 //! | [`backlog`] | what waits for room on a connection |
@@ -29,10 +32,13 @@ pub mod authorization;
 pub mod backlog;
 pub mod collective;
 pub mod commit;
+pub mod connection;
 pub mod credit;
+pub mod draining;
 pub mod header;
 pub mod hello;
 pub mod limits;
 pub mod matching;
 pub mod operation;
 pub mod order;
+pub mod peers;

@@ -32,8 +32,8 @@ impl Endpoint {
         // Closing does that by itself.
         if !self.closing.load(Ordering::Acquire) {
             self.advance(live, &mut state);
-            let mut connections = state.connections.iter();
-            state.backlog_watched = connections.any(|it| !it.backlog.is_empty());
+            let waits = state.connections.iter().any(|it| !it.backlog.is_empty());
+            state.backlog_watched = waits;
         }
         state.backlog_watched && !self.closing.load(Ordering::Acquire)
     }

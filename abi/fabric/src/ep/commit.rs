@@ -53,7 +53,7 @@ impl Endpoint {
         let who = Accessor {
             domain: self.group.id,
             qp: self.number,
-            peer: from.identity(),
+            peer: connection::identity_of(from),
         };
         // SAFETY: nothing is registered or closed through the table here.
         let table = unsafe { self.domain.device.protection() };
@@ -63,7 +63,7 @@ impl Endpoint {
             }
             let lease = table
                 .check_remote(&who, key, addr, len, Access::Write)
-                .map_err(|denial| from.refuse(denial))?;
+                .map_err(|denial| connection::refuse(from, denial))?;
             let promised = lease
                 .region()
                 .is_some_and(|region| self.domain.persistent.lock().contains(&region));

@@ -13,6 +13,7 @@ use crate::eq::Failure;
 use crate::info::offer::CM_DATA_SIZE;
 use crate::object::{find, input, list, object, remove, status};
 use rkey_device::{DeviceError, Incoming};
+use rkey_rdm::connection::Event;
 use rkey_rdm::header::{Header, Kind};
 use rkey_rdm::hello::Hello;
 use std::cell::UnsafeCell;
@@ -173,7 +174,7 @@ impl Endpoint {
     /// A new queue pair as the connection of this endpoint.
     fn only_connection(&self, live: &Live, peer: SocketAddr) -> Result<rkey_device::Qp> {
         let mut state = live.state.lock();
-        if !state.connections.is_empty() {
+        if state.connections.places() > 0 {
             return Err(FiError::ISCONN);
         }
         let qp = self.new_qp(live, None)?;
@@ -185,7 +186,6 @@ impl Endpoint {
     fn no_connection(live: &Live) {
         let mut state = live.state.lock();
         state.connections.clear();
-        state.by_qpn.clear();
     }
 
     /// Makes the connection in a thread of its own, and tells the program how that went.
@@ -219,10 +219,9 @@ impl Endpoint {
         let mut state = live.state.lock();
         // The peer may have gone since. That is told below.
         self.check(live, &mut state, 0);
-        let it = &mut state.connections[0];
-        it.pinned = false;
-        it.up = !it.lost;
-        let over = it.lost && !self.closing.load(Ordering::Acquire);
+        state.connections.apply(0, Event::Made);
+        let lost = state.connections[0].state().is_lost();
+        let over = lost && !self.closing.load(Ordering::Acquire);
         // Under the lock, so that nobody tells of the end before.
         if let Some(eq) = &live.eq {
             let fid = self.handle.load(Ordering::Relaxed);
@@ -237,7 +236,7 @@ impl Endpoint {
 
     fn not_connected(&self, live: &Live, error: FiError, error_data: Vec<u8>) {
         let mut state = live.state.lock();
-        state.connections[0].pinned = false;
+        state.connections.apply(0, Event::Refused);
         state.connections[0].qp = None;
         drop(state);
         if let Some(eq) = &live.eq {
@@ -381,7 +380,7 @@ pub(super) unsafe extern "C" fn shutdown(ep: *mut FidEp, flags: u64) -> c_int {
         {
             let mut state = live.state.lock();
             match state.connections.first() {
-                Some(connection) if connection.up => {}
+                Some(connection) if connection.state().is_open() => {}
                 _ => return Err(FiError::NOTCONN),
             }
             ep.say(&mut state, 0, &Header::new(Kind::Bye), &[]);
@@ -406,7 +405,7 @@ pub(super) unsafe extern "C" fn getpeer(
             return Err(FiError::NOSYS);
         }
         let peer = match ep.live()?.state.lock().connections.first() {
-            Some(connection) if connection.up => connection.peer,
+            Some(connection) if connection.state().is_open() => connection.peer,
             _ => return Err(FiError::NOTCONN),
         };
         // SAFETY: room as the caller promises.

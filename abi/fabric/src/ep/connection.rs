@@ -6,63 +6,15 @@ use crate::identity::Identity;
 use rkey_device::core::Denial;
 use rkey_device::engine::{QpAttributes, QpState, Status};
 use rkey_device::{Qp, QpOptions};
-use rkey_rdm::backlog::Backlog;
-use rkey_rdm::credit::{Credit, Window};
-use std::thread::ThreadId;
-use std::time::Instant;
+use rkey_rdm::connection::Event;
+use rkey_rdm::peers::Way;
 
-/// Somebody to talk to.
-pub(super) struct Peer {
-    pub(super) address: SocketAddr,
-    pub(super) way: Way,
-    /// Why it could not be reached, until the program has heard of it.
-    pub(super) failed: Option<(FiError, Instant)>,
-    /// Threads whose calls were asked to come again. It has not been decided since whether there is a way.
-    pub(super) asked: Vec<ThreadId>,
-}
-
-/// How messages to a peer go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    None,
-    /// A thread is connecting.
-    Coming,
-    Open(usize),
-}
-
-/// A connection.
-pub(super) struct Connection {
-    pub(super) qp: Option<Qp>,
-    pub(super) peer: SocketAddr,
-    /// By which regions for one peer know it.
-    pub(super) identity: Option<Arc<Identity>>,
-    /// Both sides are ready, and it did not fail: operations of ours may begin on it. Answers go before that: the
-    /// peer may be ready a moment before we know.
-    pub(super) up: bool,
-    /// It failed, or the peer went.
-    pub(super) lost: bool,
-    /// The peer did not keep the rules.
-    pub(super) cut: bool,
-    /// The queue pair of a lost one has ended, too.
-    pub(super) ended: bool,
-    /// Its place is free.
-    pub(super) buried: bool,
-    /// A thread is still connecting it.
-    pub(super) pinned: bool,
-    /// Messages of it that no receive has taken yet.
-    pub(super) kept: u32,
-    /// Those of them of which only an RTS has come.
-    pub(super) rendezvous: u32,
-    /// What we may send, and what the peer has sent.
-    pub(super) credit: Credit,
-    pub(super) window: Window,
-    /// Requests that were posted and not completed.
-    pub(super) outstanding: u32,
-    /// Answers that found no room.
-    pub(super) backlog: Backlog,
-    /// Keys of regions there are chosen by the device.
-    pub(super) device_keys: bool,
-}
+/// Whom an endpoint talks to; threads are asked to come again.
+pub(super) type Peers = rkey_rdm::peers::Peers<FiError, ThreadId>;
+/// A connection, and by which identity regions for one peer know that peer.
+pub(super) type Connection = rkey_rdm::connection::Connection<Qp, Option<Arc<Identity>>>;
+/// The connections of an endpoint.
+pub(super) type Connections = rkey_rdm::connection::Connections<Qp, Option<Arc<Identity>>>;
 
 impl State {
     /// The way to a peer to whom our own connection was not made, or has ended: over one that it has made, if there is
@@ -70,7 +22,7 @@ impl State {
     #[cold]
     pub(super) fn way_left(&self, address: SocketAddr) -> Way {
         let works = |it: &Connection| {
-            let qp = it.qp.as_ref().filter(|_| it.up && !it.lost);
+            let qp = it.qp.as_ref().filter(|_| it.state().is_open());
             it.peer == address
                 && qp
                     .and_then(|qp| qp.query().ok())
@@ -81,23 +33,21 @@ impl State {
     }
 }
 
-impl Connection {
-    /// By which number regions for one peer know it.
-    pub(super) fn identity(&self) -> Option<u32> {
-        self.identity.as_ref().map(|identity| identity.number)
-    }
+/// By which number regions for one peer know the peer of a connection.
+pub(super) fn identity_of(from: &Connection) -> Option<u32> {
+    from.identity.as_ref().map(|identity| identity.number)
+}
 
-    /// The peer asked in a message for what it may not: noted here, and the error that it gets. Who is not to be told
-    /// why gets the same one for every reason.
-    #[cold]
-    pub(super) fn refuse(&self, denial: Box<Denial>) -> FiError {
-        let error = crate::errno::of_status(Status::RemoteAccess, Some(&denial));
-        let told = self.qp.as_ref().is_some_and(|qp| qp.note_refusal(*denial));
-        if told {
-            error
-        } else {
-            crate::errno::of_status(Status::RemoteAccess, None)
-        }
+/// The peer asked in a message for what it may not: noted here, and the error that it gets. Who is not to be told
+/// why gets the same one for every reason.
+#[cold]
+pub(super) fn refuse(from: &Connection, denial: Box<Denial>) -> FiError {
+    let error = crate::errno::of_status(Status::RemoteAccess, Some(&denial));
+    let told = from.qp.as_ref().is_some_and(|qp| qp.note_refusal(*denial));
+    if told {
+        error
+    } else {
+        crate::errno::of_status(Status::RemoteAccess, None)
     }
 }
 
@@ -153,93 +103,62 @@ impl Endpoint {
         if self.closing.load(Ordering::Acquire) {
             return Err(FiError::SHUTDOWN);
         }
-        let depth = BUFFERS + (state.connection_count() as u32 + 2) * SENDS;
+        let depth = BUFFERS + (state.connections.count() as u32 + 2) * SENDS;
         if depth as usize > live.cq.depth() {
             live.cq.resize(depth * 2)?;
         }
-        let qpn = qp.qpn();
-        let index = state.place_connection(Connection {
-            qp: Some(qp),
-            peer,
-            identity: self.identity(peer),
-            up: false,
-            lost: false,
-            cut: false,
-            ended: false,
-            buried: false,
-            pinned: true,
-            kept: 0,
-            rendezvous: 0,
-            credit: Credit::default(),
-            window: Window::default(),
-            outstanding: 0,
-            backlog: Backlog::default(),
-            device_keys: false,
-        });
-        state.by_qpn.insert(qpn, index);
-        Ok(index)
-    }
-
-    pub(super) fn peer(state: &mut State, address: SocketAddr) -> usize {
-        if let Some(&peer) = state.by_address.get(&address) {
-            return peer;
-        }
-        let new = Peer {
-            address,
-            way: Way::None,
-            failed: None,
-            asked: Vec::new(),
-        };
-        let peer = match state.free_peers.pop() {
-            Some(peer) => {
-                state.peers[peer] = new;
-                peer
-            }
-            None => {
-                state.peers.push(new);
-                state.peers.len() - 1
-            }
-        };
-        state.by_address.insert(address, peer);
-        peer
+        let (qpn, identity) = (qp.qpn(), self.identity(peer));
+        let connection = Connection::new(qp, peer, identity);
+        Ok(state.connections.add(qpn, connection))
     }
 
     /// A connection was not made.
     pub(super) fn given_up(&self, live: &Live, connection: usize) {
-        let mut state = live.state.lock();
-        state.connections[connection].pinned = false;
-        self.lose(live, &mut state, connection);
+        self.happened(live, &mut live.state.lock(), connection, Event::GivenUp);
     }
 
-    /// A peer does not keep the rules: nothing that it says is heard any more.
+    /// A peer violates the protocol: nothing that it says is heard any more.
     #[cold]
     pub(super) fn cut_off(&self, live: &Live, state: &mut State, connection: usize, why: &str) {
-        let it = &mut state.connections[connection];
-        if !std::mem::replace(&mut it.cut, true) {
+        let change = state.connections.apply(connection, Event::Violated);
+        if change.cut() {
+            let it = &state.connections[connection];
             complain(format_args!("the connection to {} ends: {why}", it.peer));
             // It need not take what we have sent: then that would never end.
             if let Some(qp) = &it.qp {
                 let _ = qp.modify(&QpAttributes::to(QpState::Error));
             }
         }
-        self.lose(live, state, connection);
+        if change.lost() {
+            self.after_loss(live, state, connection, change.was_open());
+        }
     }
 
     /// A connection failed: what waits for the peer's answer gets none.
     pub(super) fn lose(&self, live: &Live, state: &mut State, connection: usize) {
-        if std::mem::replace(&mut state.connections[connection].lost, true) {
-            return;
+        self.happened(live, state, connection, Event::Lost);
+    }
+
+    /// Something happened to a connection; if it is lost by that, everybody is told.
+    fn happened(&self, live: &Live, state: &mut State, connection: usize, event: Event) {
+        let change = state.connections.apply(connection, event);
+        if change.lost() {
+            self.after_loss(live, state, connection, change.was_open());
         }
-        let up = std::mem::replace(&mut state.connections[connection].up, false);
-        state.burial.waiting += 1;
+    }
+
+    /// A connection was just lost, which had been open or not.
+    #[cold]
+    fn after_loss(&self, live: &Live, state: &mut State, connection: usize, was_open: bool) {
         if let Some(collective) = &mut state.collective {
-            collective.forget_connection(connection, state.connections[connection].peer, up);
+            let peer = state.connections[connection].peer;
+            collective.forget_connection(connection, peer, was_open);
         }
         let waiting = std::mem::take(&mut state.connections[connection].backlog);
         let address = state.connections[connection].peer;
         let open = state.operations_of(connection).len();
         tracing::info!(peer = %address, open, "a connection is over; operations that are open on it fail");
-        if let Some(&peer) = state.by_address.get(&address)
+        if let Some(peer) = state.peers.find(address)
             && state.peers[peer].way == Way::Open(connection)
         {
             state.peers[peer].way = state.way_left(address);
@@ -258,7 +177,7 @@ impl Endpoint {
             }
         }
         // The program hears of the end after it has heard of the beginning.
-        if self.ep_type == FI_EP_MSG && !state.connections[connection].pinned {
+        if self.ep_type == FI_EP_MSG && !state.connections[connection].state().is_connecting() {
             self.tell_shutdown(live, state);
         }
     }

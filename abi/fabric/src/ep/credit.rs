@@ -11,22 +11,6 @@ use rkey_rdm::header::{Header, Kind};
 /// Messages by rendezvous that one peer may have here; no sender has so much under way.
 pub(super) const RENDEZVOUS_MAX: u32 = 2 * OPERATIONS_MAX as u32;
 
-/// Unread messages of peers that have gone, and their bytes: with more of them nobody new is let in.
-const LEFT_MESSAGES: u64 = 16 * 1024;
-const LEFT_BYTES: u64 = 64 << 20;
-
-impl State {
-    /// Whether so much that the program has not read is left of peers that have gone that no other peer may come
-    /// and leave more.
-    pub(super) fn is_littered(&self) -> bool {
-        let gone = self.connections.iter().filter(|it| it.lost && !it.buried);
-        let (messages, bytes) = gone.fold((0, 0), |(messages, bytes), it| {
-            (messages + u64::from(it.kept), bytes + it.window.unread())
-        });
-        messages >= LEFT_MESSAGES || bytes >= LEFT_BYTES
-    }
-}
-
 impl Endpoint {
     /// A message of a peer has come; without credit for it, the connection ends.
     #[inline]
@@ -55,7 +39,7 @@ impl Endpoint {
     pub(super) fn taken(&self, live: &Live, state: &mut State, connection: usize, len: u32) {
         let it = &mut state.connections[connection];
         it.window.taken(len);
-        if it.window.is_due() && !it.lost {
+        if it.window.is_due() && !it.state().is_lost() {
             self.pay(live, state, connection);
         }
     }
@@ -107,7 +91,7 @@ impl Endpoint {
             data: error,
             ..Header::new(Kind::Fin)
         };
-        if state.connections[connection].lost {
+        if state.connections[connection].state().is_lost() {
             return;
         }
         if live
@@ -135,9 +119,9 @@ impl Endpoint {
         }
         state.owing = false;
         self.answer_owed(state);
-        for connection in 0..state.connections.len() {
+        for connection in 0..state.connections.places() {
             let it = &state.connections[connection];
-            if !it.lost && it.window.is_due() {
+            if !it.state().is_lost() && it.window.is_due() {
                 self.pay(live, state, connection);
             }
         }
@@ -158,7 +142,7 @@ impl Endpoint {
     pub(super) fn answer_owed(&self, state: &mut State) {
         for (connection, done) in std::mem::take(&mut state.owed) {
             state.connections[connection].kept -= 1;
-            if !state.connections[connection].lost {
+            if !state.connections[connection].state().is_lost() {
                 self.say(state, connection, &done, &[]);
             }
         }

@@ -1,9 +1,9 @@
 //! What an endpoint has under way, for people who look at its process (`rkey ls PID`): who waits for whom. Numbers
 //! and tags only; nothing of what messages and keys contain.
 
-use super::connection::Way;
 use super::*;
 use rkey_device::describe::{EndpointView, PEERS, PeerView, TAGS, Traffic, lock_until};
+use rkey_rdm::peers::Way;
 use std::time::Instant;
 
 /// A peer, while the endpoint is gone through.
@@ -133,7 +133,7 @@ impl Live {
 impl State {
     /// The peers, and what goes over the connections to them.
     fn tally(&self) -> Tallies {
-        let mut unanswered = vec![0; self.connections.len()];
+        let mut unanswered = vec![0; self.connections.places()];
         for operation in self.operations.iter().filter(|it| it.answered) {
             if let Some(count) = unanswered.get_mut(operation.connection) {
                 *count += 1;
@@ -141,26 +141,27 @@ impl State {
         }
         let mut all = Tallies::new();
         for (connection, unanswered) in self.connections.iter().zip(unanswered) {
-            if connection.buried {
+            let state = connection.state();
+            if state.is_free() {
                 continue;
             }
             let it = all.entry(connection.peer).or_default();
-            it.way = match (connection.lost, connection.up) {
+            it.way = match (state.is_lost(), state.is_open()) {
                 _ if it.way == OPEN => OPEN,
                 (true, _) => LOST,
                 (false, true) => OPEN,
                 (false, false) => CONNECTING,
             };
-            if !connection.lost {
+            if !state.is_lost() {
                 it.qpn = connection.qp.as_ref().map(rkey_device::Qp::qpn);
                 it.outstanding += connection.outstanding;
                 it.unanswered += unanswered;
-                it.out_of_credit = connection.up && connection.credit.is_used_up();
+                it.out_of_credit = state.is_open() && connection.credit.is_used_up();
             }
         }
-        for (address, &peer) in &self.by_address {
-            let it = all.entry(*address).or_default();
-            match self.peers[peer].way {
+        for peer in self.peers.iter() {
+            let it = all.entry(peer.address).or_default();
+            match peer.way {
                 Way::None => {}
                 Way::Coming => it.way = CONNECTING,
                 // With a connection in either direction it is this one that we send on.

@@ -37,7 +37,7 @@ impl Endpoint {
         if live.srx.is_some() {
             return None;
         }
-        let connection = *state.by_qpn.get(&message.qpn())?;
+        let connection = state.connections.find(message.qpn())?;
         let bytes = message.bytes();
         let payload = bytes.slice(header::LEN, bytes.len().checked_sub(header::LEN)?)?;
         let mut head = [0; header::LEN];
@@ -45,7 +45,7 @@ impl Endpoint {
         let header = Header::of_message(&head, payload.len())?;
         let it = &mut state.connections[connection];
         let limited = self.ep_type != FI_EP_DGRAM;
-        if it.cut {
+        if !it.state().hears() {
             return None;
         }
         // An answer has to be posted, and a peer without credit loses its connection.

@@ -3,6 +3,8 @@
 use super::name::reachable;
 use super::wake::Fds;
 use super::*;
+use rkey_rdm::connection::Event;
+use rkey_rdm::draining::STUCK;
 use rkey_rdm::header::{Header, Kind};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
@@ -213,8 +215,8 @@ impl Endpoint {
                 let mut state = live.state.lock();
                 self.advance(live, &mut state);
                 self.answer_owed(&mut state);
-                for connection in 0..state.connections.len() {
-                    if state.connections[connection].up {
+                for connection in 0..state.connections.places() {
+                    if state.connections[connection].state().is_open() {
                         self.say(&mut state, connection, &Header::new(Kind::Bye), &[]);
                     }
                 }
@@ -232,17 +234,16 @@ impl Endpoint {
                     srx.forget(state.messages.unexpected() + state.tagged.unexpected());
                 }
                 let mut qps = Vec::new();
-                for connection in &mut state.connections {
-                    connection.up = false;
-                    connection.lost = true;
-                    qps.extend(connection.qp.take());
+                for connection in 0..state.connections.places() {
+                    state.connections.apply(connection, Event::Closed);
+                    qps.extend(state.connections[connection].qp.take());
                 }
                 let mut operations = state.operations.drain();
-                operations.extend(state.condemned.drain());
+                operations.extend(state.draining.drain());
                 (qps, operations)
             };
             // From here on no peer touches the program's memory, stopped or not.
-            let deadline = Instant::now() + condemned::STUCK;
+            let deadline = Instant::now() + STUCK;
             for qp in &qps {
                 qp.quiesce(deadline);
             }

@@ -12,11 +12,11 @@
 //! | [`life`] | enabling, and the end |
 //! | [`connection`], [`reach`] | peers and connections, made on demand |
 //! | [`post`], [`backlog`] | requests to a connection, and what waits for room |
-//! | [`burial`] | connections that are over: what they leave, and when their place is free |
+//! | [`teardown`] | connections that are over are taken apart |
 //! | [`credit`] | how much a peer may send that nobody has asked for |
 //! | [`hello`] | what the two sides of a connection tell each other first |
 //! | [`operation`], [`elements`] | operations that are under way, and their memory |
-//! | [`condemned`] | operations that are over, with memory that a peer may still touch |
+//! | [`draining`] | operations that are over, with memory that a peer may still touch |
 //! | [`send`], [`receive`], [`payload`], [`look`] | messages out; messages in, where they go, looking for them |
 //! | [`direct`] | messages that need no buffer |
 //! | [`shared`], [`stx`] | receives that several endpoints share, and room to transmit |
@@ -33,18 +33,17 @@
 pub(crate) mod atomic;
 mod backlog;
 mod binding;
-mod burial;
 mod calls;
 mod caps;
 pub(crate) mod collective;
 mod commit;
-mod condemned;
 pub(crate) mod connect;
 pub(crate) mod connection;
 mod credit;
 pub(crate) mod deferred;
 mod describe;
 mod direct;
+mod draining;
 mod elements;
 mod flags;
 pub(crate) mod foreign;
@@ -68,6 +67,7 @@ mod send;
 pub(crate) mod shared;
 pub(crate) mod stx;
 mod tagged;
+mod teardown;
 mod wake;
 
 use crate::av::{AuthKey, Av};
@@ -80,10 +80,8 @@ use crate::errno::{FiError, Result};
 use crate::object::Users;
 use crate::place::Place;
 use crate::sys::*;
-use burial::Burial;
 use caps::check_caps;
-use condemned::Condemned;
-use connection::{Connection, Peer};
+use connection::{Connection, Connections, Peers};
 use elements::Sges;
 use operation::Operation;
 use order::Arrival;
@@ -91,20 +89,22 @@ use parking_lot::Mutex;
 use receive::{Kept, Receive};
 use rkey_device::engine::{Completion, Sge};
 use rkey_device::{Channel, Srq};
+use rkey_rdm::draining::Draining;
 use rkey_rdm::header::{self, Header};
 use rkey_rdm::limits::{
-    BUFFER_LEN, BUFFERS, DATAGRAMS_MAX, EAGER_MAX, INLINE_MAX, OPERATIONS_MAX, RESERVE, SENDS,
+    BUFFER_LEN, BUFFERS, DATAGRAMS_MAX, EAGER_MAX, INLINE_MAX, OPERATIONS_MAX, SENDS,
 };
 use rkey_rdm::matching::Matching;
 use rkey_rdm::operation::Operations;
 use rkey_rdm::order::InOrder;
+use rkey_rdm::peers::Callers;
 use shared::Srx;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread::ThreadId;
 use stx::Stx;
 
 /// What a device has to allow so that endpoints work.
@@ -229,29 +229,20 @@ struct Live {
 /// What changes about an endpoint.
 #[derive(Default)]
 struct State {
-    peers: Vec<Peer>,
-    by_address: HashMap<SocketAddr, usize>,
-    /// Peers by their number in the address vector, plus one.
-    by_number: Vec<u32>,
-    /// Removals from the address vector that `by_number` knows of.
-    removals: u64,
-    /// Places of peers that were forgotten.
-    free_peers: Vec<usize>,
-    connections: Vec<Connection>,
-    burial: Burial,
+    peers: Peers,
+    connections: Connections,
     /// Peers are to get something back when the completion queue has room: credit, and answers.
     owing: bool,
     owed: Vec<(usize, Header)>,
     /// What waits for room on connections is seen to.
     backlog_watched: bool,
-    by_qpn: HashMap<u32, usize, BuildHasherDefault<NumberHasher>>,
     operations: Operations<Operation>,
     /// Places that it has in its shared transmit context.
     places: usize,
     /// What a connected endpoint still has to tell of its own transfers, and of what arrived.
     sends: InOrder<Operation>,
     arrivals: InOrder<Arrival>,
-    condemned: Condemned,
+    draining: Draining<Operation, rkey_device::Qp>,
     /// There are groups, or a peer has spoken of one.
     collective: Option<Box<collective::Collective>>,
     messages: Matching<SocketAddr, Receive, Kept>,
@@ -264,7 +255,7 @@ struct State {
     /// The connection of a connected endpoint ended.
     shut: bool,
     /// Threads that may come again.
-    reached: reach::Reached,
+    callers: Callers<ThreadId>,
     /// How many peers the device had told to be gone when connections were last looked after.
     peers_gone: u32,
 }
@@ -291,29 +282,6 @@ impl State {
             self.sends.abandon(turn);
         }
         Some(operation)
-    }
-}
-
-/// Spreads numbers of queue pairs, which the device has chosen: no peer can make them collide.
-#[derive(Default)]
-struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes
-            .iter()
-            .for_each(|&byte| self.write_u32(u32::from(byte)));
-    }
-
-    #[inline]
-    fn write_u32(&mut self, number: u32) {
-        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    #[inline]
-    fn finish(&self) -> u64 {
-        // The table looks at the highest bits and at the lowest ones.
-        self.0 ^ self.0 >> 32
     }
 }
 

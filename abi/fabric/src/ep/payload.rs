@@ -115,7 +115,7 @@ impl Endpoint {
             landing.overflow = len - fits;
         }
         landing.sges = part(&landing.sges, 0, fits);
-        if fits == 0 || state.connections[connection].lost {
+        if fits == 0 || state.connections[connection].state().is_lost() {
             let error = match len {
                 0 => None,
                 _ if fits == 0 => Some(FiError::TRUNC),
@@ -145,7 +145,7 @@ impl Endpoint {
             hold: Hold::Nothing,
         });
         let it = &mut state.connections[connection];
-        if it.outstanding < SENDS && it.backlog.is_empty() {
+        if it.takes_answers() {
             self.fetch_now(state, connection, id);
         } else {
             it.backlog.push_back(Later::Read(id));

@@ -27,11 +27,10 @@ impl Endpoint {
     /// Whether a connection takes so many more requests of the program's.
     #[inline]
     pub(super) fn check_room(state: &State, connection: usize, requests: u32) -> Result<()> {
-        let connection = &state.connections[connection];
-        if connection.outstanding + requests + RESERVE > SENDS {
-            return Err(FiError::AGAIN);
+        match state.connections[connection].has_room(requests) {
+            true => Ok(()),
+            false => Err(FiError::AGAIN),
         }
-        Ok(())
     }
 
     /// Makes sure of room for so many requests of the program's, whose success is reported or not:
@@ -76,7 +75,7 @@ impl Endpoint {
             }
         }
         self.advance(live, state);
-        if !state.connections[connection].up {
+        if !state.connections[connection].state().is_open() {
             return Err(FiError::AGAIN);
         }
         if state.operations.len() >= OPERATIONS_MAX
@@ -147,7 +146,7 @@ impl Endpoint {
         let mut bytes = head[..len].to_vec();
         bytes.extend_from_slice(payload);
         let it = &state.connections[connection];
-        if it.outstanding < SENDS && it.backlog.is_empty() {
+        if it.takes_answers() {
             self.say_now(state, connection, bytes, operation);
         } else {
             let later = Later::Message(bytes, operation);

@@ -29,8 +29,8 @@ impl Endpoint {
         // Before the completions are taken: what came from those peers is among them.
         let peers_gone = live.cq.peers_gone();
         self.take_completions(live, state);
-        if !state.condemned.is_empty() {
-            self.look_at_condemned(live, state);
+        if !state.draining.is_empty() {
+            self.drain(live, state);
         }
         if state.collective.as_ref().is_some_and(|it| !it.is_idle()) {
             self.carry_on(live, state);
@@ -39,8 +39,8 @@ impl Endpoint {
         if state.owing {
             self.give_back(live, state);
         }
-        if state.burial.waiting > 0 && self.ep_type != FI_EP_MSG {
-            self.bury(state);
+        if state.connections.awaits_teardown() && self.ep_type != FI_EP_MSG {
+            self.tear_down(state);
         }
         if peers_gone != state.peers_gone {
             state.peers_gone = peers_gone;
@@ -88,9 +88,9 @@ impl Endpoint {
     pub(super) fn look_after(&self, live: &Live, state: &mut State) {
         let is_over = |&connection: &usize| {
             let it = &state.connections[connection];
-            !it.lost && !it.pinned && Self::is_broken(it)
+            !it.state().is_lost() && !it.state().is_connecting() && Self::is_broken(it)
         };
-        let over: Vec<usize> = (0..state.connections.len()).filter(is_over).collect();
+        let over: Vec<usize> = (0..state.connections.places()).filter(is_over).collect();
         if over.is_empty() {
             return;
         }
@@ -107,8 +107,8 @@ impl Endpoint {
     fn incoming(&self, live: &Live, state: &mut State, completion: &Completion) {
         let index = completion.id as u32;
         if completion.status == Status::Success
-            && let Some(&connection) = state.by_qpn.get(&completion.qpn)
-            && !state.connections[connection].cut
+            && let Some(connection) = state.connections.find(completion.qpn)
+            && state.connections[connection].state().hears()
         {
             if completion.opcode == CompletionOp::RecvWriteImm {
                 let (len, data) = (completion.bytes, completion.imm.into());
@@ -257,7 +257,7 @@ impl Endpoint {
     /// A request of ours is complete.
     #[inline]
     fn sent(&self, live: &Live, state: &mut State, completion: &Completion) {
-        let Some(&connection) = state.by_qpn.get(&completion.qpn) else {
+        let Some(connection) = state.connections.find(completion.qpn) else {
             return;
         };
         let it = &mut state.connections[connection];
@@ -294,7 +294,7 @@ impl Endpoint {
         if completion.status == Status::LocalProtection && completion.opcode == CompletionOp::Send {
             // A message whose memory could not be read: it has not left, and needed no credit.
             let len = completion.bytes.saturating_sub(header::LEN as u32);
-            if let Some(&connection) = state.by_qpn.get(&completion.qpn) {
+            if let Some(connection) = state.connections.find(completion.qpn) {
                 state.connections[connection].credit.add(1, len);
             }
         }
@@ -455,8 +455,9 @@ impl Endpoint {
         loop {
             let mut state = live.state.lock();
             self.advance(live, &mut state);
-            let busy = |it: &Connection| !it.lost && (it.outstanding > 0 || !it.backlog.is_empty());
-            if !state.connections.iter().any(busy) || std::time::Instant::now() >= until {
+            if !state.connections.iter().any(Connection::is_busy)
+                || std::time::Instant::now() >= until
+            {
                 return;
             }
             drop(state);

@@ -4,73 +4,26 @@
 //! endpoint asked for, or the peer's if that came first; when both ask at the same time there are two, and
 //! each side sends on its own.
 
-use super::connection::Way;
 use super::hello::why_not;
 use super::*;
 use crate::cm::Coming;
 use crate::complaint::complain;
 use parking_lot::MutexGuard;
 use rkey_device::{DeviceError, Incoming, Qp};
+use rkey_rdm::connection::Event;
 use rkey_rdm::hello::{Hello, NOT_UNDERSTOOD};
-use std::thread::ThreadId;
+use rkey_rdm::peers::Way;
 use std::time::{Duration, Instant};
 
 /// How long an endpoint looks for a peer whose address the program has.
 const REACH: Duration = Duration::from_secs(3);
 /// How long one that is there may take to answer: it may be stopped, or share few processors with many that spin.
 const ANSWER: Duration = Duration::from_secs(20);
-/// How long a failure is told to a program that comes again.
-const REMEMBERED: Duration = Duration::from_secs(10);
-
-/// Threads whose calls were asked to come again, and for whom it has been decided since whether there is a way. They have
-/// neither come nor been told yet.
-#[derive(Default)]
-pub(super) struct Reached {
-    /// By peer, and since when.
-    threads: Vec<(usize, ThreadId, Instant)>,
-    /// Nobody has been told of the last decision. Who waits need not be who was asked to come again.
-    untold: bool,
-}
-
-impl Reached {
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.threads.is_empty()
-    }
-
-    /// Whether this thread, which is about to wait, is told now that a call may come again.
-    pub(super) fn tell(&mut self) -> bool {
-        let this = std::thread::current().id();
-        let before = self.threads.len();
-        // Some may never look again.
-        self.threads
-            .retain(|it| it.1 != this && it.2.elapsed() < REMEMBERED);
-        std::mem::take(&mut self.untold) || self.threads.len() < before
-    }
-
-    /// Whether other threads have to be told: what woke them may have been taken by somebody else.
-    pub(super) fn has_others(&self) -> bool {
-        !self.is_empty()
-    }
-
-    /// This thread comes again for a peer: it need not be woken for that.
-    #[cold]
-    fn came(&mut self, peer: usize) {
-        let this = std::thread::current().id();
-        self.threads.retain(|it| (it.0, it.1) != (peer, this));
-        self.untold &= !self.is_empty();
-    }
-}
-
 impl State {
     /// Whether there is a way to a peer: calls that were asked to come again for it may do so.
     #[cold]
     fn decided(&mut self, peer: usize) {
-        let threads = std::mem::take(&mut self.peers[peer].asked);
-        self.reached.untold |= !threads.is_empty();
-        let now = Instant::now();
-        let threads = threads.into_iter().map(|thread| (peer, thread, now));
-        self.reached.threads.extend(threads);
+        self.callers.decided(&mut self.peers, peer, Instant::now());
     }
 }
 
@@ -93,27 +46,20 @@ impl Endpoint {
         let mut state = live.state.lock();
         if self.ep_type == FI_EP_MSG {
             return match state.connections.first() {
-                Some(connection) if connection.up => Ok((state, 0)),
+                Some(connection) if connection.state().is_open() => Ok((state, 0)),
                 _ if state.shut => Err(FiError::SHUTDOWN),
                 _ => Err(FiError::NOTCONN),
             };
         }
-        if let Some(av) = &live.av
-            && av.removals() != state.removals
-        {
-            state.removals = av.removals();
-            state.by_number.clear();
+        if let Some(av) = &live.av {
+            state.peers.see_removals(av.removals());
         }
-        let known = usize::try_from(number)
-            .ok()
-            .and_then(|n| state.by_number.get(n))
-            .copied();
-        let peer = match known {
-            Some(peer) if peer > 0 => peer as usize - 1,
-            _ => self.look_up(live, &mut state, number)?,
+        let peer = match state.peers.numbered(number) {
+            Some(peer) => peer,
+            None => self.look_up(live, &mut state, number)?,
         };
-        if !state.reached.is_empty() {
-            state.reached.came(peer);
+        if !state.callers.is_empty() {
+            state.callers.came(peer, std::thread::current().id());
         }
         if let Way::Open(connection) = state.peers[peer].way {
             return Ok((state, connection));
@@ -135,12 +81,9 @@ impl Endpoint {
             .filter(|av| av.allows(number, &self.group.key))
             .and_then(|av| av.get(number))
             .ok_or_else(|| no_peer(number))?;
-        let peer = Self::peer(state, address);
-        let index = usize::try_from(number).map_err(|_| FiError::INVAL)?;
-        if state.by_number.len() <= index {
-            state.by_number.resize(index + 1, 0);
-        }
-        state.by_number[index] = peer as u32 + 1;
+        let peer = state.peers.at(address);
+        let number = usize::try_from(number).map_err(|_| FiError::INVAL)?;
+        state.peers.set_number(number, peer);
         Ok(peer)
     }
 
@@ -151,9 +94,7 @@ impl Endpoint {
         if it.way == Way::Coming {
             return FiError::AGAIN;
         }
-        if let Some((error, at)) = it.failed.take()
-            && at.elapsed() < REMEMBERED
-        {
+        if let Some(error) = it.take_failure(Instant::now()) {
             return error;
         }
         let Some(ep) = live.this.upgrade() else {
@@ -195,14 +136,13 @@ impl Endpoint {
             });
         let mut state = live.state.lock();
         let made = made.and_then(|(index, hello)| {
-            state.connections[index].pinned = false;
             // The peer may have gone since.
             self.check(live, &mut state, index);
+            state.connections.apply(index, Event::Made);
             let connection = &mut state.connections[index];
-            if connection.lost {
+            if connection.state().is_lost() {
                 return Err(FiError::CONNRESET);
             }
-            connection.up = true;
             connection.device_keys = hello.device_keys;
             Ok(index)
         });
@@ -298,7 +238,7 @@ impl Endpoint {
             ));
             return refuse(incoming, "the address is not yours");
         }
-        if live.state.lock().is_littered() {
+        if live.state.lock().connections.is_littered() {
             complain(format_args!(
                 "a connection from {} was refused: the program has to receive what peers have left that are gone",
                 hello.name
@@ -343,14 +283,13 @@ impl Endpoint {
     /// A peer that was accepted is ready.
     fn taken_up(&self, live: &Live, connection: usize, name: SocketAddr) {
         let mut state = live.state.lock();
-        state.connections[connection].pinned = false;
         // The peer may have gone since.
         self.check(live, &mut state, connection);
-        if state.connections[connection].lost {
+        state.connections.apply(connection, Event::Made);
+        if state.connections[connection].state().is_lost() {
             return;
         }
-        state.connections[connection].up = true;
-        let peer = Self::peer(&mut state, name);
+        let peer = state.peers.at(name);
         if state.peers[peer].way == Way::None {
             state.peers[peer].way = Way::Open(connection);
             state.peers[peer].failed = None;

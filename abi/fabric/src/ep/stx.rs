@@ -85,7 +85,7 @@ impl Endpoint {
         }
         self.advance(live, state);
         Self::free_shared_places(live, state);
-        if !state.connections[connection].up {
+        if !state.connections[connection].state().is_open() {
             return Err(FiError::AGAIN);
         }
         stx.take(&mut state.places)

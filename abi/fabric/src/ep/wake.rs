@@ -25,13 +25,14 @@ impl Endpoint {
         self.advance(live, &mut state);
         let transmits = live.tx.as_ref().is_none_or(|tx| std::ptr::eq(&*tx.cq, cq));
         if transmits {
-            armed.comes_again = state.reached.tell();
-            armed.needs_looks = state.reached.has_others();
+            armed.comes_again = state
+                .callers
+                .tell(std::thread::current().id(), std::time::Instant::now());
+            armed.needs_looks = !state.callers.is_empty();
         }
         // No descriptor tells that a peer has let go of memory, or that a member of a group is gone.
         let together = state.collective.as_ref();
-        armed.needs_looks |=
-            !state.condemned.is_empty() || together.is_some_and(|it| !it.is_idle());
+        armed.needs_looks |= !state.draining.is_empty() || together.is_some_and(|it| !it.is_idle());
         Ok(armed)
     }
 

@@ -227,7 +227,7 @@ impl Endpoint {
         let who = Accessor {
             domain: self.group.id,
             qp: self.number,
-            peer: from.identity(),
+            peer: connection::identity_of(from),
         };
         let len = request.len() as u64;
         // SAFETY: nothing is registered or closed through the table here.
@@ -235,7 +235,7 @@ impl Endpoint {
         let check = |want| {
             table
                 .check_remote(&who, key, it.addr, len, want)
-                .map_err(|denial| from.refuse(denial))
+                .map_err(|denial| connection::refuse(from, denial))
         };
         // FI-I49: what changes memory needs the right to write, what gives values back the right to read.
         let reading = request.fetches().then(|| check(Access::Read)).transpose()?;

@@ -6,7 +6,6 @@
 use super::run::{Finished, Run};
 use super::*;
 use crate::cq::Entry;
-use crate::ep::connection::Way;
 use crate::ep::operation::{Hold, What};
 use libc::iovec;
 use rkey_device::core::{Key as DeviceKey, WireKey};
@@ -14,6 +13,7 @@ use rkey_device::engine::{SendFlags, Target, Work};
 use rkey_rdm::collective::inbox::{Body, Fragment, Key};
 use rkey_rdm::collective::plan::{Receive, Send};
 use rkey_rdm::header::Kind as HeaderKind;
+use rkey_rdm::peers::Way;
 
 /// The group that a message is about, and the number in the lower half of its data.
 pub(super) fn named(header: &Header) -> (Name, u32) {
@@ -56,7 +56,7 @@ impl Endpoint {
 
     /// The connection to a member; `FI_EAGAIN` while there is none yet.
     fn way_to(&self, live: &Live, state: &mut State, address: SocketAddr) -> Result<usize> {
-        let peer = Self::peer(state, address);
+        let peer = state.peers.at(address);
         match state.peers[peer].way {
             Way::Open(connection) => Ok(connection),
             _ => Err(self.reach(live, state, peer)),
@@ -216,7 +216,7 @@ impl Endpoint {
 
     /// Tells a member that we have its fragment.
     fn answer_fragment(&self, state: &mut State, connection: usize, id: u64) {
-        if !state.connections[connection].lost {
+        if !state.connections[connection].state().is_lost() {
             let done = Header {
                 id,
                 ..Header::new(HeaderKind::Fin)
@@ -261,7 +261,7 @@ impl Endpoint {
             let why = "it speaks of collective operations to an endpoint without them";
             return self.cut_off(live, state, connection, why);
         }
-        if state.connections[connection].lost {
+        if state.connections[connection].state().is_lost() {
             return;
         }
         let from = state.connections[connection].peer;
@@ -327,7 +327,7 @@ impl Endpoint {
             _ => return,
         };
         for (address, header) in telling {
-            let Some(&peer) = state.by_address.get(&address) else {
+            let Some(peer) = state.peers.find(address) else {
                 continue;
             };
             match state.peers[peer].way {

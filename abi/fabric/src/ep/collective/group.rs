@@ -343,10 +343,10 @@ impl Endpoint {
         it.inbox.forget_group(group.name);
         if group.broken.is_none() {
             for (_, member) in group.others() {
-                let Some(&peer) = state.by_address.get(&member.address) else {
+                let Some(peer) = state.peers.find(member.address) else {
                     continue;
                 };
-                if let connection::Way::Open(connection) = state.peers[peer].way {
+                if let rkey_rdm::peers::Way::Open(connection) = state.peers[peer].way {
                     self.say(state, connection, &leave(group.name, None), &[]);
                 }
             }
@@ -426,7 +426,7 @@ impl Endpoint {
         name: Name,
         error: FiError,
     ) {
-        if !state.connections[connection].lost {
+        if !state.connections[connection].state().is_lost() {
             self.say(state, connection, &leave(name, Some(error)), &[]);
         }
     }

@@ -1,0 +1,104 @@
+//! Connections: what an endpoint knows of each, and all of them by queue pair number.
+
+pub mod state;
+mod table;
+
+pub use state::{Change, Event, State};
+pub use table::Connections;
+
+use crate::backlog::Backlog;
+use crate::credit::{Credit, Window};
+use crate::limits::{RESERVE, SENDS};
+use core::net::SocketAddr;
+
+/// A connection. `Q` is the handle of its queue pair, `I` what else its driver keeps for the peer.
+#[derive(Debug)]
+pub struct Connection<Q, I> {
+    /// Its queue pair, until that is taken apart.
+    pub qp: Option<Q>,
+    /// The address of the peer.
+    pub peer: SocketAddr,
+    /// Who the peer is to the driver.
+    pub identity: I,
+    state: State,
+    /// Messages of the peer that no receive has taken yet.
+    pub kept: u32,
+    /// Those of them of which only an RTS has come.
+    pub rendezvous: u32,
+    /// What we may send.
+    pub credit: Credit,
+    /// What the peer has sent.
+    pub window: Window,
+    /// Requests that were posted and not completed.
+    pub outstanding: u32,
+    /// Answers that found no room.
+    pub backlog: Backlog,
+    /// Keys of regions there are chosen by the device.
+    pub device_keys: bool,
+}
+
+/// What taking a connection apart needs next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Teardown {
+    /// Nothing yet: it is in use, or something still refers to it.
+    Wait,
+    /// Its queue pair is put into the error state.
+    End,
+    /// Its queue pair goes as soon as no peer touches memory through it, and its place when all is read.
+    Release,
+}
+
+impl<Q, I> Connection<Q, I> {
+    /// A connection that is being made.
+    pub fn new(qp: Q, peer: SocketAddr, identity: I) -> Self {
+        Self {
+            qp: Some(qp),
+            peer,
+            identity,
+            state: State::default(),
+            kept: 0,
+            rendezvous: 0,
+            credit: Credit::default(),
+            window: Window::default(),
+            outstanding: 0,
+            backlog: Backlog::default(),
+            device_keys: false,
+        }
+    }
+
+    /// Its state, which [`Connections::apply`] changes.
+    #[inline]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Whether it takes so many more requests of the program's; the rest is kept for answers.
+    #[inline]
+    pub fn has_room(&self, requests: u32) -> bool {
+        self.outstanding + requests + RESERVE <= SENDS
+    }
+
+    /// Whether an answer can be posted now: there is room, and none waits that came before.
+    #[inline]
+    pub fn takes_answers(&self) -> bool {
+        self.outstanding < SENDS && self.backlog.is_empty()
+    }
+
+    /// Whether something that was posted has not arrived yet.
+    pub fn is_busy(&self) -> bool {
+        !self.state.is_lost() && (self.outstanding > 0 || !self.backlog.is_empty())
+    }
+
+    /// What taking it apart needs next. `referred` says whether an operation still refers to it.
+    pub fn teardown(&self, referred: bool) -> Teardown {
+        let at_rest = self.outstanding == 0 && self.backlog.is_empty() && !referred;
+        if !self.state.awaits_teardown() || !at_rest {
+            return Teardown::Wait;
+        }
+        // Nothing comes from the next look on after the end: then the queue pair can go, and loses nothing.
+        match self.qp.is_some() && !self.state.is_draining() {
+            true => Teardown::End,
+            false => Teardown::Release,
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! The states of a connection, and the one table of what leads from one to another.
+//!
+//! ```text
+//!   Connecting ──made──► Open ──lost──► Lost ──ended──► Draining ──released──► Free
+//!       │  └───refused──► Refused ─lost──▲ └──────────released──────────────────▲
+//!       └──lost──► Aborted ──made, given up, refused──┘
+//! ```
+//!
+//! An event that does not fit a state changes nothing. A peer that violates the protocol loses its connection and is
+//! not heard any more: the state remembers that until its place is free.
+
+use std::fmt;
+
+/// Where a connection is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// A thread is making it. The peer may be ready before we know: what it says is heard and answered, and no operation
+    /// of ours begins.
+    Connecting,
+    /// Both sides are ready: operations may begin.
+    Open,
+    /// It was not made, and its endpoint has no other (connected endpoints only).
+    Refused,
+    /// It is lost, and the thread that is making it does not know yet.
+    Aborted,
+    /// It failed, or the peer has gone.
+    Lost,
+    /// Its queue pair has ended, and a peer may still touch memory through it.
+    Draining,
+    /// Nothing refers to it any more: its place is for the next one.
+    Free,
+}
+
+/// What happens to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// Both sides are ready.
+    Made,
+    /// It could not be made.
+    GivenUp,
+    /// It could not be made, and the endpoint keeps it to remember that.
+    Refused,
+    /// It failed, or the peer has gone.
+    Lost,
+    /// The peer violated the protocol.
+    Violated,
+    /// Its queue pair was put into the error state.
+    Ended,
+    /// Nothing refers to it any more.
+    Released,
+    /// Its endpoint is closed.
+    Closed,
+}
+
+impl Phase {
+    /// All of them, in the order of a life.
+    pub const ALL: [Self; 7] = [
+        Self::Connecting,
+        Self::Open,
+        Self::Refused,
+        Self::Aborted,
+        Self::Lost,
+        Self::Draining,
+        Self::Free,
+    ];
+
+    /// The table: where an event leads, if it fits.
+    #[must_use]
+    pub const fn after(self, event: Event) -> Option<Self> {
+        Some(match (self, event) {
+            (Self::Connecting, Event::Made) => Self::Open,
+            (Self::Connecting, Event::Refused) => Self::Refused,
+            (Self::Connecting, Event::Lost | Event::Violated | Event::Closed) => Self::Aborted,
+            (Self::Connecting | Self::Aborted, Event::GivenUp) => Self::Lost,
+            (Self::Aborted, Event::Made | Event::Refused) => Self::Lost,
+            (Self::Open | Self::Refused, Event::Lost | Event::Violated | Event::Closed) => {
+                Self::Lost
+            }
+            (Self::Aborted | Self::Lost | Self::Draining, Event::Violated) => self,
+            (Self::Lost, Event::Ended) => Self::Draining,
+            (Self::Lost | Self::Draining, Event::Released) => Self::Free,
+            _ => return None,
+        })
+    }
+}
+
+impl Event {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Made,
+        Self::GivenUp,
+        Self::Refused,
+        Self::Lost,
+        Self::Violated,
+        Self::Ended,
+        Self::Released,
+        Self::Closed,
+    ];
+}
+
+/// The state of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    phase: Phase,
+    /// The peer violated the protocol.
+    cut: bool,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            phase: Phase::Connecting,
+            cut: false,
+        }
+    }
+}
+
+/// What an event has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    from: State,
+    to: State,
+}
+
+impl Change {
+    /// The connection is lost now, and was not before.
+    #[inline]
+    #[must_use]
+    pub fn lost(self) -> bool {
+        self.to.is_lost() && !self.from.is_lost()
+    }
+
+    /// The peer is not heard any more, and was before.
+    #[inline]
+    #[must_use]
+    pub fn cut(self) -> bool {
+        self.from.hears() && !self.to.hears()
+    }
+
+    /// Operations could use the connection before.
+    #[inline]
+    #[must_use]
+    pub fn was_open(self) -> bool {
+        self.from.is_open()
+    }
+}
+
+impl State {
+    /// Takes what has happened. An event that does not fit changes nothing.
+    pub fn apply(&mut self, event: Event) -> Change {
+        let from = *self;
+        if let Some(phase) = from.phase.after(event) {
+            self.phase = phase;
+            self.cut |= event == Event::Violated;
+        }
+        Change { from, to: *self }
+    }
+
+    /// Where it is in its life.
+    #[must_use]
+    pub fn phase(self) -> Phase {
+        self.phase
+    }
+
+    /// Whether operations of ours may begin.
+    #[inline]
+    #[must_use]
+    pub fn is_open(self) -> bool {
+        self.phase == Phase::Open
+    }
+
+    /// Whether what the peer says is heard.
+    #[inline]
+    #[must_use]
+    pub fn hears(self) -> bool {
+        !self.cut
+    }
+
+    /// Whether it is over: nothing more can be sent.
+    #[inline]
+    #[must_use]
+    pub fn is_lost(self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Aborted | Phase::Lost | Phase::Draining | Phase::Free
+        )
+    }
+
+    /// Whether a thread is still making it.
+    #[inline]
+    #[must_use]
+    pub fn is_connecting(self) -> bool {
+        matches!(self.phase, Phase::Connecting | Phase::Aborted)
+    }
+
+    /// Whether it is over, and still has its place.
+    #[inline]
+    #[must_use]
+    pub fn awaits_teardown(self) -> bool {
+        matches!(self.phase, Phase::Lost | Phase::Draining)
+    }
+
+    /// Whether its queue pair has ended.
+    #[inline]
+    #[must_use]
+    pub fn is_draining(self) -> bool {
+        self.phase == Phase::Draining
+    }
+
+    /// Whether its place is for the next one.
+    #[inline]
+    #[must_use]
+    pub fn is_free(self) -> bool {
+        self.phase == Phase::Free
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(match self {
+            Self::Connecting => "connecting",
+            Self::Open => "open",
+            Self::Refused => "refused",
+            Self::Aborted => "aborted",
+            Self::Lost => "lost",
+            Self::Draining => "draining",
+            Self::Free => "free",
+        })
+    }
+}
+
+/// The whole table as text, for people and for the snapshot in the tests.
+#[must_use]
+pub fn table_text() -> String {
+    let mut text = String::new();
+    for from in Phase::ALL {
+        for event in Event::ALL {
+            if let Some(to) = from.after(event) {
+                let event = format!("{event:?}");
+                text.push_str(&format!("{from:<10} {event:<8} -> {to}\n"));
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(events: &[Event]) -> State {
+        let mut state = State::default();
+        for &event in events {
+            state.apply(event);
+        }
+        state
+    }
+
+    /// The table as a whole is a snapshot: a change of a rule has to be made in two places.
+    #[test]
+    fn the_whole_table_is_as_recorded() {
+        let recorded = include_str!("state.snapshot.txt");
+        assert_eq!(
+            table_text(),
+            recorded,
+            "if this is wanted, record it again:\n{}",
+            table_text()
+        );
+    }
+
+    #[test]
+    fn a_connection_is_lost_once() {
+        let mut state = after(&[Event::Made]);
+        assert!(state.is_open() && !state.is_connecting());
+        let change = state.apply(Event::Lost);
+        assert!(change.lost() && change.was_open() && !change.cut());
+        for event in Event::ALL {
+            let mut again = state;
+            assert!(!again.apply(event).lost(), "{event:?}");
+        }
+    }
+
+    #[test]
+    fn a_peer_is_cut_off_once_and_never_heard_again() {
+        for before in [&[][..], &[Event::Made], &[Event::Made, Event::Lost]] {
+            let mut state = after(before);
+            assert!(state.hears());
+            let change = state.apply(Event::Violated);
+            assert!(change.cut() && state.is_lost());
+            assert!(!state.apply(Event::Violated).cut());
+            for event in Event::ALL {
+                let mut later = state;
+                later.apply(event);
+                assert!(!later.hears(), "{event:?}");
+            }
+        }
+    }
+
+    /// The thread that makes a connection refers to it until it has told how that went.
+    #[test]
+    fn a_connection_is_not_torn_down_while_it_is_made() {
+        let mut state = after(&[Event::Lost]);
+        assert!(state.is_connecting() && state.is_lost() && !state.awaits_teardown());
+        for event in [Event::Ended, Event::Released] {
+            assert_eq!(state.apply(event).to, after(&[Event::Lost]));
+        }
+        for told in [Event::Made, Event::GivenUp, Event::Refused] {
+            let mut state = state;
+            assert!(!state.apply(told).lost(), "it was lost before");
+            assert!(state.awaits_teardown() && !state.is_connecting());
+        }
+    }
+
+    #[test]
+    fn every_lost_connection_can_become_free() {
+        for from in Phase::ALL {
+            let mut state = State {
+                phase: from,
+                cut: false,
+            };
+            for event in [Event::Lost, Event::GivenUp, Event::Ended, Event::Released] {
+                state.apply(event);
+            }
+            assert!(state.is_free(), "{from}");
+        }
+        assert!(
+            Event::ALL
+                .into_iter()
+                .all(|event| Phase::Free.after(event).is_none())
+        );
+    }
+}

@@ -1,0 +1,291 @@
+//! All connections of an endpoint. The place of one that is over serves the next.
+
+use super::{Change, Connection, Event};
+use core::net::SocketAddr;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::{Index, IndexMut};
+use std::time::{Duration, Instant};
+
+/// Pause between two looks at connections that are over.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Unread messages of peers that have gone, and their bytes: with more of them nobody new is let in.
+const LEFT_MESSAGES: u64 = 16 * 1024;
+const LEFT_BYTES: u64 = 64 << 20;
+
+/// The connections of an endpoint, by place and by the number of the queue pair.
+#[derive(Debug)]
+pub struct Connections<Q, I> {
+    list: Vec<Connection<Q, I>>,
+    /// Places that nobody has.
+    free: Vec<usize>,
+    by_qpn: HashMap<u32, usize, BuildHasherDefault<NumberHasher>>,
+    /// Connections that are over and still have their place.
+    over: usize,
+    look: Option<Instant>,
+}
+
+impl<Q, I> Default for Connections<Q, I> {
+    fn default() -> Self {
+        Self {
+            list: Vec::new(),
+            free: Vec::new(),
+            by_qpn: HashMap::default(),
+            over: 0,
+            look: None,
+        }
+    }
+}
+
+impl<Q, I> Connections<Q, I> {
+    /// Adds a connection whose queue pair has this number; the answer is its place.
+    pub fn add(&mut self, qpn: u32, connection: Connection<Q, I>) -> usize {
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.list[index] = connection;
+                index
+            }
+            None => {
+                self.list.push(connection);
+                self.list.len() - 1
+            }
+        };
+        self.by_qpn.insert(qpn, index);
+        index
+    }
+
+    /// The place of the connection whose queue pair has this number.
+    #[inline]
+    pub fn find(&self, qpn: u32) -> Option<usize> {
+        self.by_qpn.get(&qpn).copied()
+    }
+
+    /// How many connections have a place.
+    pub fn count(&self) -> usize {
+        self.list.len() - self.free.len()
+    }
+
+    /// How many places there are, taken or free.
+    #[inline]
+    pub fn places(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The connection in the first place: the only one of a connected endpoint.
+    #[inline]
+    pub fn first(&self) -> Option<&Connection<Q, I>> {
+        self.list.first()
+    }
+
+    /// All places, also those that are free.
+    pub fn iter(&self) -> impl Iterator<Item = &Connection<Q, I>> {
+        self.list.iter()
+    }
+
+    /// Forgets all connections.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Takes what has happened to a connection.
+    pub fn apply(&mut self, index: usize, event: Event) -> Change {
+        let it = &mut self.list[index];
+        let change = it.state.apply(event);
+        self.over += usize::from(change.lost());
+        change
+    }
+
+    /// Whether some connection is over and still has its place.
+    #[inline]
+    pub fn awaits_teardown(&self) -> bool {
+        self.over > 0
+    }
+
+    /// Whether it is time to look at the connections that are over; if so, the next time is a moment later.
+    pub fn is_teardown_due(&mut self, now: Instant) -> bool {
+        if self.look.is_some_and(|at| now < at) {
+            return false;
+        }
+        self.look = Some(now + PAUSE);
+        true
+    }
+
+    /// Lets the next look be at any time.
+    pub fn hurry_teardown(&mut self) {
+        self.look = None;
+    }
+
+    /// Takes the queue pair of a connection that is over, which has this number.
+    pub fn take_qp(&mut self, index: usize, qpn: u32) -> Option<Q> {
+        self.by_qpn.remove(&qpn);
+        self.list[index].qp.take()
+    }
+
+    /// Gives the place of a connection that is over to the next one, unless messages of it are unread; the address of its
+    /// peer.
+    pub fn release(&mut self, index: usize) -> Option<SocketAddr> {
+        let it = &mut self.list[index];
+        if it.kept > 0 || !it.state.awaits_teardown() {
+            return None;
+        }
+        it.state.apply(Event::Released);
+        self.over -= 1;
+        self.free.push(index);
+        Some(it.peer)
+    }
+
+    /// Whether so much that the program has not read is left of peers that have gone that no other peer may come
+    /// and leave more.
+    pub fn is_littered(&self) -> bool {
+        let gone = |it: &&Connection<Q, I>| it.state.is_lost() && !it.state.is_free();
+        let sum = |(messages, bytes): (u64, u64), it: &Connection<Q, I>| {
+            (messages + u64::from(it.kept), bytes + it.window.unread())
+        };
+        let (messages, bytes) = self.list.iter().filter(gone).fold((0, 0), sum);
+        messages >= LEFT_MESSAGES || bytes >= LEFT_BYTES
+    }
+}
+
+impl<Q, I> Index<usize> for Connections<Q, I> {
+    type Output = Connection<Q, I>;
+
+    #[inline]
+    fn index(&self, index: usize) -> &Connection<Q, I> {
+        &self.list[index]
+    }
+}
+
+impl<Q, I> IndexMut<usize> for Connections<Q, I> {
+    #[inline]
+    fn index_mut(&mut self, index: usize) -> &mut Connection<Q, I> {
+        &mut self.list[index]
+    }
+}
+
+/// Spreads numbers of queue pairs, which the device has chosen: no peer can make them collide.
+#[derive(Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes
+            .iter()
+            .for_each(|&byte| self.write_u32(u32::from(byte)));
+    }
+
+    #[inline]
+    fn write_u32(&mut self, number: u32) {
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        // The table looks at the highest bits and at the lowest ones.
+        self.0 ^ self.0 >> 32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backlog::Later;
+    use crate::connection::Teardown;
+    use crate::credit;
+
+    type Table = Connections<&'static str, ()>;
+
+    fn peer(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    fn open(table: &mut Table, qpn: u32) -> usize {
+        let index = table.add(qpn, Connection::new("qp", peer(qpn as u16), ()));
+        table.apply(index, Event::Made);
+        index
+    }
+
+    #[test]
+    fn a_place_serves_the_next_connection() {
+        let mut table = Table::default();
+        let (first, second) = (open(&mut table, 7), open(&mut table, 8));
+        assert_eq!((table.find(7), table.find(8)), (Some(first), Some(second)));
+        assert!(!table.awaits_teardown());
+        assert_eq!(table.release(first), None, "it is in use");
+
+        assert!(table.apply(first, Event::Lost).lost());
+        assert!(table.awaits_teardown() && table.count() == 2);
+        assert_eq!(table[first].teardown(false), Teardown::End);
+        table.apply(first, Event::Ended);
+        assert_eq!(table[first].teardown(false), Teardown::Release);
+        assert_eq!(table.take_qp(first, 7), Some("qp"));
+        assert_eq!(table.release(first), Some(peer(7)));
+        assert_eq!((table.find(7), table.count()), (None, 1));
+        assert!(!table.awaits_teardown() && table[first].state().is_free());
+
+        assert_eq!(open(&mut table, 9), first);
+        assert_eq!((table.places(), table.count()), (2, 2));
+    }
+
+    #[test]
+    fn a_connection_stays_as_long_as_something_refers_to_it() {
+        let mut table = Table::default();
+        let it = open(&mut table, 7);
+        assert_eq!(table[it].teardown(false), Teardown::Wait, "it is open");
+        table.apply(it, Event::Lost);
+        assert_eq!(table[it].teardown(true), Teardown::Wait, "an operation");
+        table[it].outstanding = 1;
+        assert_eq!(table[it].teardown(false), Teardown::Wait, "a request");
+        table[it].outstanding = 0;
+        table[it].backlog.push_back(Later::Read(1));
+        assert_eq!(table[it].teardown(false), Teardown::Wait, "an answer");
+        table[it].backlog.pop_front();
+        table[it].kept = 1;
+        assert_eq!(table[it].teardown(false), Teardown::End);
+        table.apply(it, Event::Ended);
+        assert_eq!(table.release(it), None, "an unread message");
+        table[it].kept = 0;
+        assert_eq!(table.release(it), Some(peer(7)));
+        assert_eq!(table.release(it), None, "only once");
+    }
+
+    #[test]
+    fn looks_at_what_is_over_have_a_pause_between_them() {
+        let (mut table, now) = (Table::default(), Instant::now());
+        assert!(table.is_teardown_due(now) && !table.is_teardown_due(now));
+        assert!(table.is_teardown_due(now + PAUSE));
+        table.hurry_teardown();
+        assert!(table.is_teardown_due(now + PAUSE));
+    }
+
+    #[test]
+    fn only_what_is_left_of_lost_peers_counts_as_litter() {
+        let mut table = Table::default();
+        let mut littered = 0;
+        for qpn in 0.. {
+            let it = open(&mut table, qpn);
+            while table[it].window.has_room(8192) {
+                table[it].window.arrive(8192);
+                table[it].kept += 1;
+            }
+            assert!(!table.is_littered(), "that peer is here");
+            table.apply(it, Event::Lost);
+            littered += u64::from(credit::BYTES);
+            if table.is_littered() {
+                break;
+            }
+        }
+        assert_eq!(littered, LEFT_BYTES);
+    }
+
+    #[test]
+    fn some_room_is_kept_for_answers() {
+        let mut it = Connection::new((), peer(1), ());
+        while it.has_room(1) {
+            it.outstanding += 1;
+        }
+        assert!(it.outstanding < crate::limits::SENDS && it.takes_answers());
+        it.outstanding = crate::limits::SENDS;
+        assert!(!it.takes_answers() && it.is_busy());
+    }
+}

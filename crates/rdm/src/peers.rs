@@ -1,0 +1,300 @@
+//! Peers: by address, by the number that the program knows them by, and how messages to each of them go.
+
+use core::net::SocketAddr;
+use std::collections::HashMap;
+use std::ops::{Index, IndexMut};
+use std::time::{Duration, Instant};
+
+/// How long a failure is told to a program that comes again.
+pub const REMEMBERED: Duration = Duration::from_secs(10);
+
+/// Somebody to talk to. `E` is why it cannot be reached, `C` names a caller that was asked to come again.
+#[derive(Debug)]
+pub struct Peer<E, C> {
+    /// Where it takes connections.
+    pub address: SocketAddr,
+    /// How messages to it go.
+    pub way: Way,
+    /// Why it could not be reached, until the program has heard of it.
+    pub failed: Option<(E, Instant)>,
+    /// Callers that were asked to come again. It has not been decided since whether there is a way.
+    pub asked: Vec<C>,
+}
+
+/// How messages to a peer go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// There is no connection.
+    None,
+    /// One is being made.
+    Coming,
+    /// Over this connection.
+    Open(usize),
+}
+
+/// The peers of an endpoint.
+#[derive(Debug)]
+pub struct Peers<E, C> {
+    list: Vec<Peer<E, C>>,
+    by_address: HashMap<SocketAddr, usize>,
+    /// By their number in the address vector, plus one.
+    by_number: Vec<u32>,
+    /// Removals from the address vector that `by_number` knows of.
+    removals: u64,
+    /// Places of peers that were forgotten.
+    free: Vec<usize>,
+}
+
+impl<E, C> Default for Peers<E, C> {
+    fn default() -> Self {
+        Self {
+            list: Vec::new(),
+            by_address: HashMap::new(),
+            by_number: Vec::new(),
+            removals: 0,
+            free: Vec::new(),
+        }
+    }
+}
+
+impl<E, C> Peers<E, C> {
+    /// The peer at an address, which is noted if it is new.
+    pub fn at(&mut self, address: SocketAddr) -> usize {
+        if let Some(peer) = self.find(address) {
+            return peer;
+        }
+        let new = Peer {
+            address,
+            way: Way::None,
+            failed: None,
+            asked: Vec::new(),
+        };
+        let peer = match self.free.pop() {
+            Some(peer) => {
+                self.list[peer] = new;
+                peer
+            }
+            None => {
+                self.list.push(new);
+                self.list.len() - 1
+            }
+        };
+        self.by_address.insert(address, peer);
+        peer
+    }
+
+    /// The peer at an address, if it is known.
+    pub fn find(&self, address: SocketAddr) -> Option<usize> {
+        self.by_address.get(&address).copied()
+    }
+
+    /// The peer with this number in the address vector, from which so many were removed by now; nothing if that is not
+    /// known any more.
+    #[inline]
+    pub fn numbered(&self, number: u64) -> Option<usize> {
+        let number = usize::try_from(number).ok()?;
+        let peer = self.by_number.get(number)?.checked_sub(1)?;
+        Some(peer as usize)
+    }
+
+    /// Forgets all numbers if more were removed from the address vector than when they were noted.
+    #[inline]
+    pub fn see_removals(&mut self, removals: u64) {
+        if removals != self.removals {
+            self.removals = removals;
+            self.by_number.clear();
+        }
+    }
+
+    /// Notes the number of a peer in the address vector.
+    pub fn set_number(&mut self, number: usize, peer: usize) {
+        if self.by_number.len() <= number {
+            self.by_number.resize(number + 1, 0);
+        }
+        self.by_number[number] = peer as u32 + 1;
+    }
+
+    /// Forgets a peer to whom there is no way.
+    pub fn forget(&mut self, address: SocketAddr) {
+        let Some(peer) = self.find(address) else {
+            return;
+        };
+        if self.list[peer].way == Way::None && self.list[peer].failed.is_none() {
+            self.by_address.remove(&address);
+            let number = peer as u32 + 1;
+            for known in self.by_number.iter_mut().filter(|known| **known == number) {
+                *known = 0;
+            }
+            self.free.push(peer);
+        }
+    }
+
+    /// All peers.
+    pub fn iter(&self) -> impl Iterator<Item = &Peer<E, C>> {
+        self.by_address.values().map(|&peer| &self.list[peer])
+    }
+}
+
+impl<E, C> Peer<E, C> {
+    /// Why it could not be reached, for a program that comes again: told once, and not for ever.
+    pub fn take_failure(&mut self, now: Instant) -> Option<E> {
+        let (error, at) = self.failed.take()?;
+        (now.saturating_duration_since(at) < REMEMBERED).then_some(error)
+    }
+}
+
+impl<E, C> Index<usize> for Peers<E, C> {
+    type Output = Peer<E, C>;
+
+    #[inline]
+    fn index(&self, peer: usize) -> &Peer<E, C> {
+        &self.list[peer]
+    }
+}
+
+impl<E, C> IndexMut<usize> for Peers<E, C> {
+    #[inline]
+    fn index_mut(&mut self, peer: usize) -> &mut Peer<E, C> {
+        &mut self.list[peer]
+    }
+}
+
+/// Callers that were asked to come again, and for whom it has been decided since whether there is a way. They have
+/// neither come nor been told yet.
+#[derive(Debug)]
+pub struct Callers<C> {
+    /// By peer, and since when.
+    list: Vec<(usize, C, Instant)>,
+    /// Nobody has been told of the last decision. Who waits need not be who was asked to come again.
+    untold: bool,
+}
+
+impl<C> Default for Callers<C> {
+    fn default() -> Self {
+        Self {
+            list: Vec::new(),
+            untold: false,
+        }
+    }
+}
+
+impl<C: Copy + PartialEq> Callers<C> {
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Whether this caller, which is about to wait, is told now that a call may come again.
+    pub fn tell(&mut self, caller: C, now: Instant) -> bool {
+        let before = self.list.len();
+        // Some may never look again.
+        self.list
+            .retain(|it| it.1 != caller && now.saturating_duration_since(it.2) < REMEMBERED);
+        std::mem::take(&mut self.untold) || self.list.len() < before
+    }
+
+    /// This caller comes again for a peer: it need not be woken for that.
+    pub fn came(&mut self, peer: usize, caller: C) {
+        self.list.retain(|it| (it.0, it.1) != (peer, caller));
+        self.untold &= !self.is_empty();
+    }
+
+    /// It is decided whether there is a way to a peer: calls that were asked to come again for it may do so.
+    pub fn decided<E>(&mut self, peers: &mut Peers<E, C>, peer: usize, now: Instant) {
+        let asked = std::mem::take(&mut peers[peer].asked);
+        self.untold |= !asked.is_empty();
+        let asked = asked.into_iter().map(|caller| (peer, caller, now));
+        self.list.extend(asked);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Table = Peers<&'static str, u8>;
+
+    fn address(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    #[test]
+    fn peers_are_found_by_address_and_by_number() {
+        let mut peers = Table::default();
+        let (a, b) = (peers.at(address(1)), peers.at(address(2)));
+        assert_eq!((peers.at(address(1)), peers.find(address(3))), (a, None));
+        peers.set_number(5, b);
+        assert_eq!((peers.numbered(5), peers.numbered(4)), (Some(b), None));
+        assert_eq!((peers.numbered(6), peers.numbered(u64::MAX)), (None, None));
+        peers.see_removals(0);
+        assert_eq!(peers.numbered(5), Some(b), "nothing was removed");
+        peers.see_removals(1);
+        assert_eq!(peers.numbered(5), None, "it may be somebody else's by now");
+    }
+
+    #[test]
+    fn a_peer_is_forgotten_that_nobody_can_reach() {
+        let mut peers = Table::default();
+        let it = peers.at(address(1));
+        peers.set_number(0, it);
+        peers[it].way = Way::Coming;
+        peers.forget(address(1));
+        assert_eq!(peers.find(address(1)), Some(it), "a connection is coming");
+        peers[it].way = Way::None;
+        peers[it].failed = Some(("why", Instant::now()));
+        peers.forget(address(1));
+        assert_eq!(
+            peers.find(address(1)),
+            Some(it),
+            "the program is to hear of it"
+        );
+        peers[it].failed = None;
+        peers.forget(address(1));
+        assert_eq!((peers.find(address(1)), peers.numbered(0)), (None, None));
+        assert_eq!(peers.at(address(2)), it, "its place is used again");
+        assert_eq!(peers.iter().count(), 1);
+    }
+
+    #[test]
+    fn a_failure_is_told_once_and_not_for_ever() {
+        let (mut peers, now) = (Table::default(), Instant::now());
+        let it = peers.at(address(1));
+        peers[it].failed = Some(("why", now));
+        assert_eq!(peers[it].take_failure(now), Some("why"));
+        assert_eq!(peers[it].take_failure(now), None);
+        peers[it].failed = Some(("why", now));
+        assert_eq!(peers[it].take_failure(now + REMEMBERED), None);
+    }
+
+    #[test]
+    fn callers_are_told_once_that_they_may_come_again() {
+        let (mut peers, mut callers) = (Table::default(), Callers::default());
+        let now = Instant::now();
+        let it = peers.at(address(1));
+        peers[it].asked = vec![1, 2];
+        assert!(!callers.tell(1, now), "nothing is decided");
+        callers.decided(&mut peers, it, now);
+        assert!(peers[it].asked.is_empty());
+        assert!(callers.tell(3, now), "whoever waits first is told");
+        assert!(!callers.tell(3, now));
+        assert!(callers.tell(1, now) && !callers.tell(1, now));
+        assert!(!callers.is_empty(), "the other has not been told");
+        callers.came(it, 2);
+        assert!(
+            callers.is_empty() && !callers.tell(2, now),
+            "it came by itself"
+        );
+    }
+
+    #[test]
+    fn callers_that_never_look_are_forgotten() {
+        let (mut peers, mut callers) = (Table::default(), Callers::default());
+        let now = Instant::now();
+        let it = peers.at(address(1));
+        peers[it].asked = vec![1];
+        callers.decided(&mut peers, it, now);
+        callers.tell(2, now + REMEMBERED);
+        assert!(callers.is_empty());
+    }
+}
