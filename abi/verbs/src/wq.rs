@@ -16,7 +16,7 @@ use crate::sys::{
     Context, Qp, QpCap, QpInitAttr, QpInitAttrEx, RecvWr, RwqIndTable, RwqIndTableInitAttr,
     RxHashConf, Wq, WqAttr, WqInitAttr,
 };
-use rkey_device::engine::spread::KEY_LEN;
+use rkey_device::engine::rss::KEY_LEN;
 use rkey_device::engine::{HashFields, QpType, WqState};
 use rkey_device::{Cq, QpOptions, Srq};
 use rkey_kit::{Errno, Pool, fence};
@@ -358,7 +358,7 @@ pub unsafe fn create_spreading(
         ..QpOptions::new(pd.domain, &table.idle)
     };
     let qp = object.device().create_qp(&options).map_err(errno::from)?;
-    qp.spread(&queues, key, fields).map_err(errno::from)?;
+    qp.set_rss(&queues, key, fields).map_err(errno::from)?;
     let none = std::ptr::null_mut::<std::ffi::c_void>();
     let basic = QpInitAttr {
         qp_context: attr.qp_context,

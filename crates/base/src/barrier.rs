@@ -1,4 +1,4 @@
-//! Memory barriers of which one side is free.
+//! Memory barriers that cost nothing on one side.
 //!
 //! Two sides that each write a word and then read the other's ("I am going to sleep" against "there is work"; "I am
 //! using this memory" against "this memory is going away") need a full fence on both sides, and on the busy side it
@@ -61,7 +61,7 @@ pub fn available() -> bool {
 
 /// A full fence on this processor and on every processor that runs a registered process.
 ///
-/// Between 0.2 µs (nobody else runs) and some 20 µs. Where `membarrier` does not exist it is a full fence on this
+/// Between 0.2 µs (no other process runs) and some 20 µs. Where `membarrier` does not exist it is a full fence on this
 /// processor only, which is enough if the other side, as told by [`register`], uses full fences too.
 #[inline]
 pub fn heavy() {

@@ -1,16 +1,16 @@
-//! What a refused memory access looks like when it does not end the process.
+//! A memory fault, as a value.
 
 use thiserror::Error;
 
-/// An access to memory that is not there, or not accessible in the way that was tried.
+/// An access to memory that is not mapped, or not accessible in this way.
 ///
 /// The copies of [`crate::copy`] and [`crate::memory`] return it where a plain load or store would have raised
 /// `SIGSEGV` or `SIGBUS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[error("memory at {address:#x} cannot be accessed")]
 pub struct Fault {
-    /// The first address known not to be accessible. It lies inside the range that was to be copied; it is exact when
-    /// the processor or the kernel told it, and otherwise the start of the range that cannot be right.
+    /// The first address known not to be accessible. It is inside the range of the copy; it is exact if the processor
+    /// or the kernel reported it, and otherwise the start of the range that cannot be right.
     pub address: u64,
 }
 

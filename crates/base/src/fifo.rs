@@ -1,8 +1,8 @@
-//! A bounded queue with one producer and many consumers, who do not disturb each other.
+//! A bounded queue with one producer and many consumers, which do not disturb each other.
 //!
-//! The producer pushes without a lock of its own: whoever owns the [`Producer`] (usually a larger object behind a lock)
-//! is the only one who can. Consumers take entries under a small lock that they share with nobody else, so taking never
-//! waits for what the producer's owner is busy with; and whether there is anything to take is seen without any lock.
+//! The producer pushes without a lock: only the owner of the [`Producer`] (usually a larger object behind a lock) can
+//! push. Consumers take entries under a small lock of their own, so taking never waits for the producer's owner;
+//! checking whether there is anything to take needs no lock.
 
 // UNSAFETY: entries are handed from one thread to another through uninitialised slots of a shared buffer.
 #![allow(unsafe_code)]
@@ -48,8 +48,8 @@ impl<T: Copy> Buffer<T> {
 
 /// What both sides share.
 ///
-/// Who may touch what: `tail` is stored by the producer, `head` by the holder of `taking`; everybody may load both.
-/// Slots `head..tail` hold entries and belong to the holder of `taking`, the others to the producer. `buffer` itself is
+/// Who may access what: the producer stores `tail`, the holder of `taking` stores `head`; all may load both. Slots
+/// `head..tail` hold entries and belong to the holder of `taking`, the others to the producer. `buffer` itself is
 /// read by the producer and by the holder of `taking`, and replaced only by the producer *while* it holds `taking`.
 struct Ring<T> {
     head: Padded<AtomicUsize>,
@@ -93,7 +93,7 @@ pub struct Producer<T> {
     ring: Arc<Ring<T>>,
     /// The producer's own copy of `tail`.
     tail: usize,
-    /// The last `head` that was seen; the real one may be further.
+    /// The last known `head`; the real one may be further.
     seen_head: usize,
     /// The producer's own copy of `capacity`.
     capacity: usize,
@@ -134,7 +134,7 @@ impl<T: Copy + Send> Fifo<T> {
         taken
     }
 
-    /// Takes the oldest entries, as many as there are and fit, into the start of `into`; returns how many.
+    /// Takes the oldest entries that fit into `into`; returns how many.
     #[inline]
     #[must_use]
     pub fn pop_many(&self, into: &mut [T]) -> usize {
@@ -184,7 +184,7 @@ impl<T> Fifo<T> {
         self.ring.len()
     }
 
-    /// Whether there was nothing to take at some moment during the call. Two loads; takes no lock.
+    /// Whether the queue was empty at some moment during the call. Two loads; takes no lock.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -227,10 +227,10 @@ impl<T: Copy + Send> Producer<T> {
         Ok(())
     }
 
-    /// Takes out the queued entries for which `keep` says no, and returns how many those were. The others stay, in
-    /// order.
+    /// Removes the queued entries for which `keep` returns false, and returns how many those were. The others stay,
+    /// in order.
     ///
-    /// An entry that a consumer takes at the same time is either taken by it or asked about here, never both.
+    /// An entry that a consumer takes at the same time is either taken by it or passed to `keep`, never both.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) -> usize {
         let ring = &*self.ring;
         let _nobody_takes = ring.taking.lock();
@@ -279,13 +279,13 @@ impl<T: Copy + Send> Producer<T> {
         }
         ring.buffer.with_mut(|buffer| {
             // SAFETY: consumers use the buffer only under the lock that we hold, and the producer is `self`, borrowed
-            // exclusively; so nobody else has a reference to it.
+            // exclusively; so there is no other reference to it.
             let buffer = unsafe { &mut *buffer };
             let mut position = head;
             while position != self.tail {
                 // SAFETY: slots between head and tail hold entries, and belong to the holder of the lock.
                 let entry = buffer.slot(position).with(|entry| unsafe { *entry });
-                // SAFETY: nobody else knows of the replacement yet.
+                // SAFETY: the replacement is not published yet.
                 replacement
                     .slot(position)
                     .with_mut(|slot| unsafe { *slot = entry });
@@ -322,7 +322,7 @@ impl<T> Producer<T> {
         self.capacity
     }
 
-    /// How many entries certainly fit at present; consumers may have made more room meanwhile.
+    /// The number of entries that certainly fit; consumers may have made more room meanwhile.
     #[inline]
     #[must_use]
     pub fn free(&self) -> usize {

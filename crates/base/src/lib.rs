@@ -1,10 +1,10 @@
 //! Building blocks that know nothing about RDMA.
 //!
-//! Everything in `rkey` that has to touch raw memory, a signal handler or another process is here, in small modules
-//! with safe faces, so that the layers above can be written without `unsafe`. The words of RDMA (key, region, queue
-//! pair) do not occur in this crate on purpose: each module could be read, tested and reused by itself.
+//! Everything in `rkey` that must touch raw memory, a signal handler or another process is here, in small modules
+//! with safe interfaces, so that the layers above can be written without `unsafe`. The terms of RDMA (key, region, queue
+//! pair) do not occur in this crate on purpose: each module can be read, tested and reused by itself.
 //!
-//! | module | what it gives |
+//! | module | contents |
 //! | --- | --- |
 //! | [`range`] | address ranges that cannot wrap around |
 //! | [`lock`] | a spin lock for critical sections of a few nanoseconds |
@@ -13,10 +13,10 @@
 //! | [`fault`], [`copy`] | copies and atomics that return an error where a plain access would crash |
 //! | [`shared`] | views of memory that a peer process can see or change |
 //! | [`memory`] | the port through which the memory of a program is touched |
-//! | [`segment`] | sealed shared-memory segments, own and foreign |
-//! | [`barrier`] | memory barriers of which one side is free |
+//! | [`segment`] | sealed shared-memory segments, our own and a peer's |
+//! | [`barrier`] | memory barriers that cost nothing on one side |
 //! | [`process`] | other processes: are they alive, reading and writing their memory, forks of our own |
-//! | [`limit`] | how many log lines a stranger may cause |
+//! | [`limit`] | how many log lines a peer may cause |
 //! | `long_double` | the numbers of the x87 unit (x86-64 only) |
 //! | [`hint`] | prefetch and pause |
 

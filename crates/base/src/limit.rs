@@ -1,13 +1,13 @@
-//! Log lines that a stranger can cause: a burst, and then a few a second; what was left out is counted.
+//! Log lines that a peer can cause: a burst, and then a few per second; suppressed lines are counted.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines that may come at once, and how fast new ones are granted.
+/// The burst, and the rate after it.
 const BURST: u32 = 32;
 const REFILL: Duration = Duration::from_millis(250);
 
-/// Says which lines may be written.
+/// Decides which lines may be written.
 #[derive(Debug)]
 pub struct Limit(Mutex<Inner>);
 
@@ -25,7 +25,7 @@ impl Default for Limit {
 }
 
 impl Limit {
-    /// A limit of which nothing has been used.
+    /// An unused limit.
     #[must_use]
     pub const fn new() -> Self {
         Self(Mutex::new(Inner {
@@ -35,13 +35,13 @@ impl Limit {
         }))
     }
 
-    /// Whether a line may be written now: then how many were left out since the last one.
+    /// If a line may be written now: the number of lines suppressed since the last one.
     pub fn take(&self) -> Option<u64> {
         self.take_at(Instant::now())
     }
 
     fn take_at(&self, now: Instant) -> Option<u64> {
-        // Nothing panics in the middle of a change.
+        // A poisoned lock is fine: no change can panic halfway.
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since = *inner.refilled.get_or_insert(now);
         let granted = now.duration_since(since).as_millis() / REFILL.as_millis();

@@ -1,9 +1,9 @@
 //! A spin lock for critical sections of nanoseconds.
 //!
-//! A mutex of the operating system asks for one atomic read-modify-write to lock and another one to unlock. This lock
-//! unlocks with a plain release store, which on x86 is an ordinary `mov`, and it is meant for the places where those
-//! few nanoseconds are a good part of the work. Whoever waits spins for about a microsecond and then gives the
-//! processor away at every turn, so that a preempted holder on a machine with few cores gets on.
+//! An operating system's mutex needs one atomic read-modify-write to lock and another one to unlock. This lock
+//! unlocks with a plain release store, which on x86 is an ordinary `mov`; it is meant for places where those few
+//! nanoseconds are a good part of the work. A waiting thread spins for about a microsecond and then yields at every
+//! turn, so that a preempted holder on a machine with few cores makes progress.
 
 // UNSAFETY: a lock hands out `&mut T` from `&self`; that cannot be written without `unsafe`.
 #![allow(unsafe_code)]
@@ -56,7 +56,7 @@ impl<T> SpinLock<T> {
         }
     }
 
-    /// Locks if nobody holds the lock at this moment.
+    /// Locks if the lock is free at this moment.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         // Sequentially consistent for `pass`.
@@ -71,23 +71,23 @@ impl<T> SpinLock<T> {
         })
     }
 
-    /// Waits until whoever holds the lock at this moment has let go, as locking and unlocking would, for the price of a
-    /// load when nobody holds it.
+    /// Waits until the current holder has unlocked, as locking and unlocking would, for the price of a load if the
+    /// lock is free.
     ///
-    /// What the caller has changed before, by a sequentially consistent read-modify-write, is seen by whoever locks
-    /// afterwards and looks by a sequentially consistent load; what earlier holders did has happened before this
+    /// What the caller has changed before, by a sequentially consistent read-modify-write, is visible to later
+    /// holders that read it by a sequentially consistent load; what earlier holders did has happened before this
     /// returns.
     #[inline]
     pub fn pass(&self) {
         crate::sync::order_for_loom();
-        // One of the two comes first in the order of all such operations: our load, and then a holder that it does not
-        // see looks after our change; or the holder's exchange, and then our load sees it or what it unlocked.
+        // One of the two comes first in the total order of such operations: our load, and then a holder that it does
+        // not see reads after our change; or the holder's exchange, and then our load sees it or what it unlocked.
         if self.locked.load(Ordering::SeqCst) {
             drop(self.lock());
         }
     }
 
-    /// Whether somebody holds the lock at this moment; by the time the answer is used it may be wrong.
+    /// Whether the lock is held at this moment; the result may be outdated at once.
     #[inline]
     pub fn is_locked(&self) -> bool {
         self.locked.load(Ordering::Relaxed)
@@ -108,7 +108,7 @@ impl<T> SpinLock<T> {
         }
     }
 
-    /// The value, without locking: `&mut self` proves that nobody else is there.
+    /// The value, without locking: `&mut self` proves exclusive access.
     #[cfg(not(loom))]
     pub fn get_mut(&mut self) -> &mut T {
         // SAFETY: `&mut self` excludes every guard, since guards borrow the lock.
@@ -134,7 +134,7 @@ impl<T: fmt::Debug> fmt::Debug for SpinLock<T> {
 /// The right to use the value of a [`SpinLock`]; dropping it unlocks.
 pub struct Guard<'a, T> {
     lock: &'a SpinLock<T>,
-    /// A guard stays on the thread that locked: handing it over would be correct, but hides who waits for whom.
+    /// A guard stays on the thread that locked: sending it would be correct, but hides which thread holds the lock.
     _not_send: std::marker::PhantomData<*const ()>,
 }
 
@@ -256,7 +256,7 @@ mod loom_models {
         });
     }
 
-    /// Who ends something and passes has it alone afterwards.
+    /// A thread that ends something and passes has exclusive access afterwards.
     #[test]
     fn what_has_ended_is_used_no_more_after_a_pass() {
         loom::model(|| {
@@ -267,7 +267,7 @@ mod loom_models {
                 thread::spawn(move || {
                     let _guard = world.0.lock();
                     if !ended.load(Ordering::SeqCst) {
-                        // SAFETY: that nobody else uses it now is what loom checks.
+                        // SAFETY: loom checks that there is no other access now.
                         world.1.with_mut(|value| unsafe { *value += 1 });
                     }
                 })

@@ -1,11 +1,11 @@
-//! The port through which the memory of a program is touched.
+//! The port through which the memory of a program is accessed.
 //!
-//! Whoever moves data (an engine, a link) is given a [`Memory`] and addresses, and never a pointer: so the engine can
-//! run over [`ProcessMemory`] in a device and over [`ArenaMemory`] in a simulation, where an address is just a number.
+//! Code that moves data (an engine, a link) gets a [`Memory`] and addresses, never a pointer: so the engine can run
+//! over [`ProcessMemory`] in a device and over [`ArenaMemory`] in a simulation, where an address is just a number.
 //!
 //! For all methods: on a [`Fault`] some of the bytes before the faulting one may have been transferred. Bytes may
-//! change under a transfer, by other threads or processes; then each byte is one that was there at some moment.
-//! What order and indivisibility an observer sees is described in [`crate::copy`].
+//! change during a transfer, by other threads or processes; then each byte has a value that was there at some moment.
+//! [`crate::copy`] describes order and atomicity.
 
 // UNSAFETY: `ProcessMemory` copies from and to raw addresses, for which its constructor's caller vouches.
 #![allow(unsafe_code)]
@@ -13,7 +13,7 @@
 use crate::copy;
 use crate::fault::Fault;
 use crate::range::VaRange;
-use crate::shared::{Foreign, Place};
+use crate::shared::{OwnBytes, PeerBytes};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Memory of a program, by address.
@@ -23,14 +23,14 @@ pub trait Memory {
     /// # Errors
     ///
     /// [`Fault`] when a byte cannot be read.
-    fn load(&self, dst: Place<'_>, src: u64) -> Result<(), Fault>;
+    fn load(&self, dst: OwnBytes<'_>, src: u64) -> Result<(), Fault>;
 
     /// Copies all of `src` to address `dst`.
     ///
     /// # Errors
     ///
     /// [`Fault`] when a byte cannot be written.
-    fn store(&self, dst: u64, src: Foreign<'_>) -> Result<(), Fault>;
+    fn store(&self, dst: u64, src: PeerBytes<'_>) -> Result<(), Fault>;
 
     /// Copies `src` to address `dst`.
     ///
@@ -54,16 +54,15 @@ pub trait Memory {
     /// [`Fault`] when a byte of the source cannot be read, or a byte of the destination cannot be written.
     fn copy(&self, dst: u64, src: u64, len: u64) -> Result<(), Fault>;
 
-    /// Replaces the word at `va` by `swap` if it equals `compare`, indivisibly; returns what was there. The word has
-    /// the byte order of the machine. `va` must be a multiple of 8, which the caller has checked; other addresses are
-    /// answered with a fault.
+    /// Atomically replaces the word at `va` by `swap` if it equals `compare`; returns the old value. The word has the
+    /// byte order of the machine. The caller has checked that `va` is a multiple of 8; other addresses give a fault.
     ///
     /// # Errors
     ///
     /// [`Fault`] when the word cannot be written.
     fn compare_swap(&self, va: u64, compare: u64, swap: u64) -> Result<u64, Fault>;
 
-    /// Adds `add` to the word at `va`, wrapping around, indivisibly; returns what was there. See
+    /// Atomically adds `add` to the word at `va`, wrapping around; returns the old value. See
     /// [`compare_swap`](Self::compare_swap).
     ///
     /// # Errors
@@ -71,8 +70,7 @@ pub trait Memory {
     /// [`Fault`] when the word cannot be written.
     fn fetch_add(&self, va: u64, add: u64) -> Result<u64, Fault>;
 
-    /// The memory of this process, if that is what addresses mean here: then they may be handed to system calls that
-    /// copy from and to them.
+    /// The memory of this process, if addresses mean that here: then system calls may copy from and to them.
     fn process(&self) -> Option<&ProcessMemory> {
         None
     }
@@ -85,16 +83,16 @@ pub struct ProcessMemory {
 }
 
 impl ProcessMemory {
-    /// Access to the memory of this process; installs the fault handlers of [`crate::copy`] if they are not there yet.
+    /// Access to the memory of this process; installs the fault handlers of [`crate::copy`] if necessary.
     ///
     /// # Safety
     ///
     /// From now on the methods of [`Memory`] read and write whatever addresses they are given. The caller promises to
-    /// give them only addresses inside memory that was registered for that kind of access by somebody who vouched
-    /// that the bytes may be accessed like that (or are not mapped at all: that is a fault, not a crash).
+    /// pass only addresses inside memory that was registered for that kind of access by code that vouched that the
+    /// bytes may be accessed like that (or are not mapped at all: that is a fault, not a crash).
     #[must_use]
     pub unsafe fn new() -> Self {
-        // Should that fail, the process is as vulnerable to vanishing memory as any other program; `copy::mode` tells.
+        // If that fails, the process is as vulnerable to vanishing memory as any other program; `copy::mode` tells.
         let _ = copy::install();
         Self { _made_by_new: () }
     }
@@ -123,14 +121,14 @@ fn pointer(address: u64) -> *mut u8 {
 
 impl Memory for ProcessMemory {
     #[inline]
-    fn load(&self, dst: Place<'_>, src: u64) -> Result<(), Fault> {
+    fn load(&self, dst: OwnBytes<'_>, src: u64) -> Result<(), Fault> {
         // SAFETY: `dst` is ours to write for its whole length; the source may be any address.
         unsafe { copy::copy(dst.as_ptr(), pointer(src), dst.len()) }
     }
 
     #[inline]
-    fn store(&self, dst: u64, src: Foreign<'_>) -> Result<(), Fault> {
-        // SAFETY: whoever made this object promised that the addresses given to it may be written.
+    fn store(&self, dst: u64, src: PeerBytes<'_>) -> Result<(), Fault> {
+        // SAFETY: the creator of this object promised that its addresses may be written.
         unsafe { copy::copy(pointer(dst), src.as_ptr(), src.len()) }
     }
 
@@ -244,7 +242,7 @@ impl ArenaMemory {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        // The bytes are valid whatever a test that panicked did to them.
+        // The bytes are valid even after a test panicked.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -304,14 +302,14 @@ impl ArenaMemory {
 }
 
 impl Memory for ArenaMemory {
-    fn load(&self, mut dst: Place<'_>, src: u64) -> Result<(), Fault> {
+    fn load(&self, mut dst: OwnBytes<'_>, src: u64) -> Result<(), Fault> {
         let inner = self.lock();
         let (at, good, result) = self.reach(&inner, src, dst.len() as u64);
         dst.put(0, &inner.bytes[at..at + good]);
         result
     }
 
-    fn store(&self, dst: u64, src: Foreign<'_>) -> Result<(), Fault> {
+    fn store(&self, dst: u64, src: PeerBytes<'_>) -> Result<(), Fault> {
         let mut inner = self.lock();
         let (at, good, result) = self.reach(&inner, dst, src.len() as u64);
         src.get(0, &mut inner.bytes[at..at + good]);
@@ -319,11 +317,11 @@ impl Memory for ArenaMemory {
     }
 
     fn store_bytes(&self, dst: u64, src: &[u8]) -> Result<(), Fault> {
-        self.store(dst, Foreign::from_slice(src))
+        self.store(dst, PeerBytes::from_slice(src))
     }
 
     fn load_bytes(&self, dst: &mut [u8], src: u64) -> Result<(), Fault> {
-        self.load(Place::from_slice(dst), src)
+        self.load(OwnBytes::from_slice(dst), src)
     }
 
     fn copy(&self, dst: u64, src: u64, len: u64) -> Result<(), Fault> {
@@ -354,11 +352,11 @@ macro_rules! forward {
     ($handle:ty) => {
         impl<M: Memory + ?Sized> Memory for $handle {
             #[inline]
-            fn load(&self, dst: Place<'_>, src: u64) -> Result<(), Fault> {
+            fn load(&self, dst: OwnBytes<'_>, src: u64) -> Result<(), Fault> {
                 (**self).load(dst, src)
             }
             #[inline]
-            fn store(&self, dst: u64, src: Foreign<'_>) -> Result<(), Fault> {
+            fn store(&self, dst: u64, src: PeerBytes<'_>) -> Result<(), Fault> {
                 (**self).store(dst, src)
             }
             #[inline]
@@ -404,11 +402,11 @@ mod tests {
         memory.load_bytes(&mut back, base + 32).unwrap();
         assert_eq!(&back, b"words");
         memory
-            .store(base + 40, Foreign::from_slice(b"12345678"))
+            .store(base + 40, PeerBytes::from_slice(b"12345678"))
             .unwrap();
         let mut place = [0; 10];
         memory
-            .load(Place::from_slice(&mut place), base + 39)
+            .load(OwnBytes::from_slice(&mut place), base + 39)
             .unwrap();
         assert_eq!(&place[1..9], b"12345678");
         memory.store_bytes(base + 48, &7u64.to_ne_bytes()).unwrap();

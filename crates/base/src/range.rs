@@ -39,7 +39,7 @@ impl VaRange {
         self.end - self.start
     }
 
-    /// The first address behind the range.
+    /// The first address past the end of the range.
     #[must_use]
     #[inline]
     pub const fn end(&self) -> u64 {

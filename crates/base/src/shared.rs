@@ -1,15 +1,15 @@
 //! Views of memory that a peer process can see or change.
 //!
-//! Such memory must never become a `&[u8]`: a Rust reference promises that nobody changes the bytes while it lives, and
-//! a peer keeps no promises. [`Place`] is memory that we alone write and a peer may be reading; [`Foreign`] is memory
-//! that a peer may be writing at this very moment. Both give access by copying only. A value is read *once* and checked
-//! afterwards; reading it a second time may give another value.
+//! Such memory must never become a `&[u8]`: a Rust reference promises that the bytes do not change while it lives,
+//! and a peer keeps no promises. [`OwnBytes`] is memory that we alone write and a peer may be reading; [`PeerBytes`]
+//! is memory that a peer may be writing at this very moment. Both give access by copying only. Read a value *once*,
+//! then check it; reading it again may give another value.
 //!
-//! Words are read and written by atomic accesses (relaxed, unless the name says `publish` or `observe`), byte ranges by
-//! the copying routine of [`crate::copy`], which the compiler cannot see into.
+//! Words are read and written by atomic accesses (relaxed, unless the name says `publish` or `observe`), byte ranges
+//! by the copy routine of [`crate::copy`], which is opaque to the compiler.
 //!
-//! Offsets are chosen by this program, never by a peer: an offset out of bounds is a mistake in the program and panics,
-//! as for slices. Where a peer names an offset, cut the part out with [`Foreign::slice`], which answers `None`.
+//! This program chooses the offsets, never a peer: an offset out of bounds is a bug in the program and panics, as for
+//! slices. For an offset from a peer use [`PeerBytes::slice`], which returns `None`.
 
 // UNSAFETY: raw memory with two safe faces; the constructors are unsafe, everything else checks bounds.
 #![allow(unsafe_code)]
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// Bytes that only the holder of this view writes, and that a peer may be reading.
 #[derive(Debug)]
-pub struct Place<'a> {
+pub struct OwnBytes<'a> {
     ptr: *mut u8,
     len: usize,
     _life: PhantomData<&'a mut [u8]>,
@@ -28,20 +28,20 @@ pub struct Place<'a> {
 
 /// Bytes that a peer may change at any time.
 #[derive(Clone, Copy, Debug)]
-pub struct Foreign<'a> {
+pub struct PeerBytes<'a> {
     ptr: *const u8,
     len: usize,
     _life: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: a `Place` is the only view for writing of its bytes, as `&mut [u8]` is, and may move between threads like it.
-unsafe impl Send for Place<'_> {}
-// SAFETY: with `&Place` nothing but its address and length can be had.
-unsafe impl Sync for Place<'_> {}
-// SAFETY: a `Foreign` reads by atomic or opaque accesses only, which may happen in any thread.
-unsafe impl Send for Foreign<'_> {}
+// SAFETY: a `OwnBytes` is the only view for writing of its bytes, as `&mut [u8]` is, and may move between threads like it.
+unsafe impl Send for OwnBytes<'_> {}
+// SAFETY: with `&OwnBytes` nothing but its address and length can be had.
+unsafe impl Sync for OwnBytes<'_> {}
+// SAFETY: a `PeerBytes` reads by atomic or opaque accesses only, which may happen in any thread.
+unsafe impl Send for PeerBytes<'_> {}
 // SAFETY: as above; and it holds no state.
-unsafe impl Sync for Foreign<'_> {}
+unsafe impl Sync for PeerBytes<'_> {}
 
 #[cold]
 #[inline(never)]
@@ -119,12 +119,12 @@ macro_rules! get_word {
 
 macro_rules! publish_word {
     ($name:ident, $word:ty, $atomic:ty) => {
-        /// Writes the aligned word at `offset` so that whoever reads it with the `observe` of the same size also sees
+        /// Writes the aligned word at `offset` so that a reader with the `observe` of the same size also sees
         /// everything written before (a release store).
         ///
         /// # Panics
         ///
-        /// When the word does not lie inside the view, or is not aligned.
+        /// When the word is not inside the view, or is not aligned.
         #[inline(always)]
         #[track_caller]
         pub fn $name(&mut self, offset: usize, value: $word) {
@@ -168,7 +168,7 @@ macro_rules! observe_word {
     };
 }
 
-impl<'a> Place<'a> {
+impl<'a> OwnBytes<'a> {
     /// The `len` bytes at `ptr`.
     ///
     /// # Safety
@@ -185,7 +185,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Bytes that are not shared with anybody, for code that works on a `Place`.
+    /// Unshared bytes, for code that works on an `OwnBytes`.
     #[must_use]
     #[inline(always)]
     pub const fn from_slice(bytes: &'a mut [u8]) -> Self {
@@ -248,7 +248,7 @@ impl<'a> Place<'a> {
     /// When it does not fit into the view.
     #[inline(always)]
     #[track_caller]
-    pub fn put_foreign(&mut self, offset: usize, from: Foreign<'_>) {
+    pub fn put_foreign(&mut self, offset: usize, from: PeerBytes<'_>) {
         check(offset, from.len, self.len);
         // SAFETY: the destination lies inside the view, by the check; the source is valid by the promise made for it,
         // and is not ours to write, hence does not overlap.
@@ -270,13 +270,13 @@ impl<'a> Place<'a> {
     #[inline(always)]
     #[track_caller]
     #[must_use]
-    pub fn split(self, at: usize) -> (Place<'a>, Place<'a>) {
+    pub fn split(self, at: usize) -> (OwnBytes<'a>, OwnBytes<'a>) {
         check(at, 0, self.len);
         // SAFETY: both parts lie inside the view, by the check, and do not overlap; the view itself is consumed.
         unsafe {
             (
-                Place::new(self.ptr, at),
-                Place::new(self.ptr.add(at), self.len - at),
+                OwnBytes::new(self.ptr, at),
+                OwnBytes::new(self.ptr.add(at), self.len - at),
             )
         }
     }
@@ -284,27 +284,27 @@ impl<'a> Place<'a> {
     /// The same bytes for a shorter time.
     #[inline(always)]
     #[must_use]
-    pub fn reborrow(&mut self) -> Place<'_> {
+    pub fn reborrow(&mut self) -> OwnBytes<'_> {
         // SAFETY: the new view borrows this one, which cannot be used meanwhile.
-        unsafe { Place::new(self.ptr, self.len) }
+        unsafe { OwnBytes::new(self.ptr, self.len) }
     }
 
     /// The same bytes, for reading.
     #[inline(always)]
     #[must_use]
-    pub fn as_foreign(&self) -> Foreign<'_> {
+    pub fn as_foreign(&self) -> PeerBytes<'_> {
         // SAFETY: the bytes are valid for as long as this view, and it is borrowed.
-        unsafe { Foreign::new(self.ptr, self.len) }
+        unsafe { PeerBytes::new(self.ptr, self.len) }
     }
 }
 
-impl<'a> Foreign<'a> {
+impl<'a> PeerBytes<'a> {
     /// The `len` bytes at `ptr`.
     ///
     /// # Safety
     ///
-    /// For the whole of `'a` the bytes must be valid for reading. Anybody may change them, but this process only by
-    /// atomic accesses or through a [`Place`].
+    /// For the whole of `'a` the bytes must be valid for reading. Other processes may change them, but this process
+    /// only by atomic accesses or through an [`OwnBytes`].
     #[must_use]
     #[inline(always)]
     pub const unsafe fn new(ptr: *const u8, len: usize) -> Self {
@@ -315,7 +315,7 @@ impl<'a> Foreign<'a> {
         }
     }
 
-    /// Bytes that are not shared with anybody, for code that works on a `Foreign`.
+    /// Unshared bytes, for code that works on a `PeerBytes`.
     #[must_use]
     #[inline(always)]
     pub const fn from_slice(bytes: &'a [u8]) -> Self {
@@ -382,12 +382,12 @@ impl<'a> Foreign<'a> {
     /// The `len` bytes from `offset`, or `None` when they do not all lie inside the view.
     #[inline(always)]
     #[must_use]
-    pub fn slice(&self, offset: usize, len: usize) -> Option<Foreign<'a>> {
+    pub fn slice(&self, offset: usize, len: usize) -> Option<PeerBytes<'a>> {
         if len > self.len || offset > self.len - len {
             return None;
         }
         // SAFETY: the part lies inside the view, by the check, and is valid for as long as it.
-        Some(unsafe { Foreign::new(self.ptr.add(offset), len) })
+        Some(unsafe { PeerBytes::new(self.ptr.add(offset), len) })
     }
 }
 
@@ -398,8 +398,8 @@ mod tests {
     #[test]
     fn words_and_bytes_land_where_they_should() {
         let mut memory = [0u64; 8];
-        // SAFETY: the array's bytes, used by nobody else.
-        let mut place = unsafe { Place::new(memory.as_mut_ptr().cast(), 64) };
+        // SAFETY: the array's bytes, with no other user.
+        let mut place = unsafe { OwnBytes::new(memory.as_mut_ptr().cast(), 64) };
         place.put_u64(0, 0x1122_3344_5566_7788);
         place.put_u32(8, 1);
         place.put_u16(12, 2);
@@ -432,12 +432,12 @@ mod tests {
         for len in (0..300).chain([400, 511]) {
             for offset in [0, 1, 3, 8, 15, 33] {
                 let mut target = vec![0xEE; 600];
-                Place::from_slice(&mut target).put(offset, &source[5..5 + len]);
+                OwnBytes::from_slice(&mut target).put(offset, &source[5..5 + len]);
                 assert_eq!(target[offset..offset + len], source[5..5 + len]);
                 assert!(target[..offset].iter().all(|&b| b == 0xEE));
                 assert!(target[offset + len..].iter().all(|&b| b == 0xEE));
                 let mut back = vec![0; len];
-                Foreign::from_slice(&target).get(offset, &mut back);
+                PeerBytes::from_slice(&target).get(offset, &mut back);
                 assert_eq!(back, source[5..5 + len]);
             }
         }
@@ -446,13 +446,13 @@ mod tests {
     #[test]
     fn split_and_slice_keep_to_the_bounds() {
         let mut bytes = *b"abcdefgh";
-        let (mut left, mut right) = Place::from_slice(&mut bytes).split(3);
+        let (mut left, mut right) = OwnBytes::from_slice(&mut bytes).split(3);
         left.put(0, b"XYZ");
         right.put(4, b"!");
         right.reborrow().put(0, b"-");
         assert_eq!((left.len(), right.len()), (3, 5));
         assert_eq!(&bytes, b"XYZ-efg!");
-        let foreign = Foreign::from_slice(&bytes);
+        let foreign = PeerBytes::from_slice(&bytes);
         assert_eq!(
             foreign.slice(3, 5).map(|f| f.to_vec()),
             Some(b"-efg!".to_vec())
@@ -462,27 +462,27 @@ mod tests {
         assert!(foreign.slice(usize::MAX, 2).is_none());
         assert!(foreign.slice(2, usize::MAX).is_none());
         let mut other = [0; 8];
-        Place::from_slice(&mut other).put_foreign(2, foreign.slice(0, 6).unwrap());
+        OwnBytes::from_slice(&mut other).put_foreign(2, foreign.slice(0, 6).unwrap());
         assert_eq!(&other, b"\0\0XYZ-ef");
     }
 
     #[test]
     #[should_panic(expected = "do not lie inside")]
     fn writing_behind_the_end_panics() {
-        Place::from_slice(&mut [0; 8]).put_u32(5, 1);
+        OwnBytes::from_slice(&mut [0; 8]).put_u32(5, 1);
     }
 
     #[test]
     #[should_panic(expected = "do not lie inside")]
     fn reading_behind_the_end_panics() {
-        let _ = Foreign::from_slice(&[0; 8]).get_u64(usize::MAX);
+        let _ = PeerBytes::from_slice(&[0; 8]).get_u64(usize::MAX);
     }
 
     #[test]
     #[should_panic(expected = "not aligned")]
     fn publishing_a_misaligned_word_panics() {
         let mut memory = [0u64; 2];
-        // SAFETY: the array's bytes, used by nobody else.
-        unsafe { Place::new(memory.as_mut_ptr().cast(), 16) }.publish_u32(2, 1);
+        // SAFETY: the array's bytes, with no other user.
+        unsafe { OwnBytes::new(memory.as_mut_ptr().cast(), 16) }.publish_u32(2, 1);
     }
 }

@@ -1,10 +1,10 @@
 //! Numbered slots with generations, reference counts and a two-step end of life.
 //!
-//! A slab hands out slots by number. What a slot holds can be looked up from any thread by its number and *generation*,
-//! without a lock, and stays what it is for as long as the [`Pin`] from the look-up lives. A slot ends in two steps:
-//! [`Slab::retire`] makes every further look-up fail, and when the pins of earlier look-ups are gone
+//! A slab allocates slots by number. Any thread can look a slot up by its number and *generation*, without a lock, and
+//! the slot stays allocated as long as the [`Pin`] from the lookup lives. A slot ends in two steps:
+//! [`Slab::retire`] makes every further lookup fail, and when the pins of earlier lookups are gone
 //! ([`Retired::is_drained`]), [`Retired::release`] frees the slot for its next use, under another generation, so that
-//! an old number finds nothing in it.
+//! the old generation finds nothing.
 //!
 //! ```text
 //!            claim           publish           retire              release
@@ -37,10 +37,10 @@ pub use free_list::FreeList;
 pub use handles::{Claimed, Look, Pin, Retired};
 pub use slot::State;
 
-/// Slots are allocated in chunks of this many, when one of them is needed first. Chunks never move.
+/// Slots are allocated in chunks of this many, on first use. Chunks never move.
 const CHUNK: usize = if cfg!(loom) { 2 } else { 256 };
 
-/// In place of the number of a slot: none. Also one more than the largest possible capacity.
+/// "No slot", in place of a slot's number. Also one more than the largest possible capacity.
 const NONE: u32 = (1 << 24) - 1;
 
 type Chunk<T> = Box<[Slot<T>; CHUNK]>;
@@ -141,8 +141,8 @@ impl<T> Slab<T> {
         let slot = self.slot(index)?;
         slot.update(|word| {
             let found = word.is(Word::LIVE) && word.generation() == generation;
-            // A count that is full cannot be counted up. That many leases at once only exist if pins are forgotten;
-            // then the slot stays forever and further look-ups fail, which harms nobody.
+            // A full count cannot grow. That many pins at once exist only if pins are leaked; then the slot stays
+            // forever and further lookups fail, which is harmless.
             (found && word.low() < NONE).then_some(Word(word.0 + 1))
         })?;
         Some(Pin {
@@ -186,8 +186,8 @@ impl<T> Slab<T> {
         })
     }
 
-    /// What a slot holds, whatever its state and generation; nothing keeps it from being reused at the same moment.
-    /// `None` when there is no slot of that number, or none near it was ever used.
+    /// The contents of a slot, whatever its state and generation; it may be reused at the same moment. `None` if
+    /// there is no slot of that number, or its chunk was never used.
     #[inline]
     pub fn get(&self, index: u32) -> Option<&T> {
         self.slot(index).map(|slot| &slot.value)

@@ -69,8 +69,8 @@ fn main() {
         };
         let check = |(region, start): &(Region, u64)| {
             let key = WireKey::Device(black_box(region.key));
-            let lease = table.check_remote(&who, key, black_box(start + 64), 8, Operation::Write);
-            black_box(lease.is_ok_and(|lease| black_box(lease.single()).is_some()));
+            let grant = table.check_remote(&who, key, black_box(start + 64), 8, Operation::Write);
+            black_box(grant.is_ok_and(|grant| black_box(grant.single()).is_some()));
         };
         let hot = regions[regions.len() / 2];
         let hot_check = measure(|count| (0..count).for_each(|_| check(&hot)));
@@ -86,7 +86,7 @@ fn main() {
         let section = table.section();
         let check_in_section = |(region, start): &(Region, u64)| {
             let key = WireKey::Device(black_box(region.key));
-            let lease = table.check_remote_in(
+            let grant = table.check_remote_in(
                 &section,
                 &who,
                 key,
@@ -94,7 +94,7 @@ fn main() {
                 8,
                 Operation::Write,
             );
-            black_box(lease.is_ok_and(|lease| black_box(lease.single()).is_some()));
+            black_box(grant.is_ok_and(|grant| black_box(grant.single()).is_some()));
         };
         let hot_section = measure(|count| (0..count).for_each(|_| check_in_section(&hot)));
         let random_section = measure(|count| {
@@ -109,8 +109,8 @@ fn main() {
         let local = measure(|count| {
             for _ in 0..count {
                 let key = black_box(hot.0.local_key);
-                let lease = table.check_local(domain, key, hot.1, 8, LocalUse::Send);
-                black_box(lease.is_ok());
+                let grant = table.check_local(domain, key, hot.1, 8, LocalUse::Send);
+                black_box(grant.is_ok());
             }
         });
         let asked = register(live, Some(77)).map_or(0, |_| 77);

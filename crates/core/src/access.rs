@@ -8,14 +8,14 @@ use bitflags::bitflags;
 use std::fmt;
 
 bitflags! {
-    /// What may be done with a piece of memory. An empty set is legal: memory nobody may touch.
+    /// What a region or window allows. The empty set is legal: it allows no access at all.
     #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Access: u32 {
         /// Source of a message this side sends (FI_SEND).
         const SEND = 1 << 0;
         /// Target of a message this side receives (FI_RECV).
         const RECV = 1 << 1;
-        /// Where the result of this side's own RDMA read or atomic is put (FI_READ).
+        /// Destination of this side's own RDMA reads and atomic results (FI_READ).
         const READ = 1 << 2;
         /// Source of this side's own RDMA write or atomic operand (FI_WRITE).
         const WRITE = 1 << 3;
@@ -99,7 +99,7 @@ impl<'de> serde::Deserialize<'de> for Access {
     }
 }
 
-/// What a peer asks to do with memory named by a remote key.
+/// What a peer does with memory that it names by a remote key.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Operation {
     /// RDMA write.
@@ -122,7 +122,7 @@ impl Operation {
         }
     }
 
-    /// The bits that have to be zero in the address of the memory it touches.
+    /// The address bits that must be zero.
     #[inline]
     pub(crate) const fn alignment(self) -> u64 {
         match self {
@@ -141,9 +141,9 @@ pub enum LocalUse {
     Recv,
     /// Source of an RDMA write.
     WriteSource,
-    /// Where the result of an RDMA read goes.
+    /// Destination of an RDMA read.
     ReadSink,
-    /// Where the old value of an atomic operation goes.
+    /// Destination of the old value of an atomic operation.
     AtomicResult,
     /// Source or target of a collective operation.
     Collective,

@@ -44,7 +44,7 @@ const LIBFABRIC: [(Access, &str); 7] = [
 ];
 
 impl Api {
-    /// Every API. The place in this list is the API's code in [`crate::Denial::to_wire`].
+    /// Every API. The index in this list is the API's code in [`crate::Denial::to_wire`].
     pub const ALL: [Self; 3] = [Self::Native, Self::Verbs, Self::Libfabric];
 
     /// `access` as this API writes it; "nothing" for the empty set.

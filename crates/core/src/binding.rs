@@ -1,15 +1,15 @@
-//! The owner's requests about windows: create, bind, invalidate, close.
+//! The owner's operations on windows: create, bind, invalidate, close.
 //!
-//! A **type 1 or DAT window** gets a new key at each bind, that is, another slot of the table: its old key goes stale
-//! as that of a closed region does. A **type 2 window** keeps its slot, and its consumer varies the low byte of the
-//! key; it is rewritten in place. A bind that fails leaves the window as it was.
+//! A **type 1 or DAT window** gets a new key, and with it a new slot of the table, at each bind; its old key becomes
+//! stale, like that of a deregistered region. A **type 2 window** keeps its slot, and its consumer varies the low
+//! byte of the key; the slot is rewritten in place. A failed bind leaves the window unchanged.
 
-use crate::denial::{Ask, Attempt, NamedKey};
+use crate::denial::{Attempt, NamedKey, Request};
 use crate::entry::{BoundTo, Entry, NONE, flag};
 use crate::key::Named;
 use crate::state::{RegionEvent, WindowEvent, WindowState};
 use crate::sync::Ordering;
-use crate::table::{Books, Protection, reached};
+use crate::table::{Protection, Registry, reached};
 use crate::window::{Bound, KeySlot, WindowRecord};
 use crate::{
     Access, Accessor, BindError, BindRegion, BindRequest, CoreError, Denial, DomainId, Key, Limit,
@@ -19,24 +19,24 @@ use rkey_base::range::VaRange;
 use rkey_base::slab::State;
 
 impl Protection {
-    /// Makes a window, not bound to anything. Its key is refused until it is bound.
+    /// Creates a window. Its key is refused until the window is bound.
     ///
     /// # Errors
     /// [`CoreError::NoSuchDomain`], [`CoreError::LimitReached`].
     pub fn create_window(&self, domain: DomainId, kind: WindowKind) -> Result<Window, CoreError> {
-        let mut books = self.books.lock();
+        let mut registry = self.registry.lock();
         let max = self.limits.max_windows;
-        if books.live_windows >= max {
+        if registry.live_windows >= max {
             return Err(reached(Limit::Windows, u64::from(max)));
         }
-        books.children(domain)?;
-        let index = books
+        registry.children(domain)?;
+        let index = registry
             .free_windows
             .last()
             .copied()
-            .unwrap_or(books.windows.len() as u32);
+            .unwrap_or(registry.windows.len() as u32);
         let slot = self
-            .window_slot(&mut books, domain, kind, index)
+            .window_slot(&mut registry, domain, kind, index)
             .ok_or_else(|| match kind {
                 _ if kind.is_type2() => {
                     reached(Limit::Type2Windows, u64::from(Limits::TYPE2_SLOTS))
@@ -47,9 +47,9 @@ impl Protection {
             open: true,
             ..WindowRecord::new(kind, domain, slot)
         };
-        let generation = match books.free_windows.pop() {
+        let generation = match registry.free_windows.pop() {
             Some(place) => {
-                let old = &mut books.windows[place as usize];
+                let old = &mut registry.windows[place as usize];
                 let generation = old.generation;
                 *old = WindowRecord {
                     generation,
@@ -58,25 +58,25 @@ impl Protection {
                 generation
             }
             None => {
-                books.windows.push(record);
+                registry.windows.push(record);
                 0
             }
         };
-        books.live_windows += 1;
-        books.children(domain)?.windows += 1;
+        registry.live_windows += 1;
+        registry.children(domain)?.windows += 1;
         Ok(Window {
             id: WindowId { index, generation },
             key: slot.key,
         })
     }
 
-    /// Closes a window, unbinding it if it is bound (VB-I16, DA-I06). Its keys are refused from now on.
+    /// Closes a window and unbinds it first if necessary (VB-I16, DA-I06). Its keys are refused from now on.
     ///
     /// # Errors
     /// [`CoreError::NoSuchWindow`].
     pub fn close_window(&self, window: WindowId) -> Result<(), CoreError> {
-        let mut books = self.books.lock();
-        let record = books
+        let mut registry = self.registry.lock();
+        let record = registry
             .window(window)
             .ok_or(CoreError::NoSuchWindow(window))?;
         let (kind, domain, slot) = (record.kind, record.domain, record.slot);
@@ -91,25 +91,26 @@ impl Protection {
         record.generation = record.generation.wrapping_add(1);
         let bound = record.bound.take();
         let promised = std::mem::take(&mut record.promised);
-        self.let_go(&mut books, kind, bound);
+        self.let_go(&mut registry, kind, bound);
         for slot in promised.into_iter().chain([slot]) {
-            self.retire_slot(&mut books, kind, slot);
+            self.retire_slot(&mut registry, kind, slot);
         }
-        books.free_windows.push(window.index);
-        books.live_windows -= 1;
-        books.children(domain)?.windows -= 1;
+        registry.free_windows.push(window.index);
+        registry.live_windows -= 1;
+        registry.children(domain)?.windows -= 1;
         Ok(())
     }
 
-    /// Promises the key of a coming bind (type 1 and DAT), so that it can be told before the bind is executed; the
-    /// bind then names it. A promise ends with the bind that names it, whether that succeeds or not, with
-    /// [`Self::forfeit_window_key`], or with the window. For type 2: the present key, which the consumer varies.
+    /// Reserves the key of a future bind (type 1 and DAT), so that the program knows it before the bind executes; the
+    /// bind then names it. A reservation ends with the bind that names it, successful or not, with
+    /// [`Self::forfeit_window_key`], or with the window. For type 2: the current key, whose low byte the consumer
+    /// varies.
     ///
     /// # Errors
     /// [`BindError::NoSuchWindow`], [`BindError::NoKeySlot`].
     pub fn next_window_key(&self, window: WindowId) -> Result<Key, BindError> {
-        let mut books = self.books.lock();
-        let record = books
+        let mut registry = self.registry.lock();
+        let record = registry
             .window(window)
             .ok_or(BindError::NoSuchWindow(window))?;
         let (kind, domain, current) = (record.kind, record.domain, record.slot);
@@ -117,35 +118,35 @@ impl Protection {
             return Ok(current.key);
         }
         let slot = self
-            .window_slot(&mut books, domain, kind, window.index)
+            .window_slot(&mut registry, domain, kind, window.index)
             .ok_or(BindError::NoKeySlot(self.slots.capacity()))?;
-        if let Some(record) = books.window(window) {
+        if let Some(record) = registry.window(window) {
             record.promised.push(slot);
         }
         Ok(slot.key)
     }
 
-    /// Takes back a promise whose bind will not be executed. Does nothing when there is no such promise.
+    /// Releases a reserved key whose bind will not execute. Does nothing if the key is not reserved.
     pub fn forfeit_window_key(&self, window: WindowId, key: Key) {
-        let mut books = self.books.lock();
-        if let Some(record) = books.window(window)
+        let mut registry = self.registry.lock();
+        if let Some(record) = registry.window(window)
             && let Some(slot) = record.take_promise(key)
         {
             let kind = record.kind;
-            self.retire_slot(&mut books, kind, slot);
+            self.retire_slot(&mut registry, kind, slot);
         }
     }
 
-    /// Binds a window to part of a region, or to nothing; the answer is its key from now on. Earlier keys of a type 1
-    /// or DAT window are stale at that moment.
+    /// Binds a window to part of a region, or to nothing, and returns its new key. Earlier keys of a type 1 or DAT
+    /// window become stale.
     ///
     /// # Errors
-    /// See [`BindError`]; they are looked for in this order: the window, its kind's rules, its key, the domains, the
-    /// region, rights, range. The window is as it was then.
+    /// See [`BindError`], checked in this order: the window, the rules of its kind, its key, the domains, the region,
+    /// rights, range. The window is then unchanged.
     pub fn bind_window(&self, request: &BindRequest) -> Result<Key, BindError> {
-        let mut books = self.books.lock();
+        let mut registry = self.registry.lock();
         let window = request.window;
-        let record = books
+        let record = registry
             .window(window)
             .ok_or(BindError::NoSuchWindow(window))?;
         let (kind, domain, current) = (record.kind, record.domain, record.slot);
@@ -161,38 +162,38 @@ impl Protection {
             },
             _ => None,
         };
-        let decided = self.decide_bind(&mut books, request);
+        let decided = self.decide_bind(&mut registry, request);
         let bound = match decided {
             Ok(bound) => bound,
             Err(error) => {
                 if let Some(slot) = promised {
-                    self.retire_slot(&mut books, kind, slot);
+                    self.retire_slot(&mut registry, kind, slot);
                 }
                 return Err(error);
             }
         };
         if kind.is_type2() {
-            self.rebind(&mut books, window, bound);
+            self.rebind(&mut registry, window, bound);
             return Ok(request.new_key.unwrap_or(current.key));
         }
         if bound.is_none() && promised.is_none() {
-            self.rebind(&mut books, window, None);
+            self.rebind(&mut registry, window, None);
             return Ok(current.key);
         }
         let slot = match promised {
             Some(slot) => slot,
             None => self
-                .window_slot(&mut books, domain, kind, window.index)
+                .window_slot(&mut registry, domain, kind, window.index)
                 .ok_or(BindError::NoKeySlot(self.slots.capacity()))?,
         };
-        if let Some(record) = books.window(window) {
+        if let Some(record) = registry.window(window) {
             record.slot = slot;
             record.recent.rotate_right(1);
             record.recent[0] = Some((current.index, current.generation));
             let old = record.bound.take();
-            self.rebind(&mut books, window, bound);
-            self.let_go(&mut books, kind, old);
-            self.retire_slot(&mut books, kind, current);
+            self.rebind(&mut registry, window, bound);
+            self.let_go(&mut registry, kind, old);
+            self.retire_slot(&mut registry, kind, current);
         }
         Ok(slot.key)
     }
@@ -203,7 +204,7 @@ impl Protection {
     /// A denial when the key is not the present key of a type 2 window of the domain, or when the window belongs to
     /// another queue pair.
     pub fn invalidate(&self, key: Key, who: &Accessor, remote: bool) -> Result<(), Box<Denial>> {
-        let ask = Ask {
+        let request = Request {
             attempt: Attempt::Invalidate { remote },
             key: NamedKey::Remote(WireKey::Device(key)),
             addr: 0,
@@ -212,26 +213,26 @@ impl Protection {
             qp: Some(who.qp),
             peer: who.peer,
         };
-        let mut books = self.books.lock();
+        let mut registry = self.registry.lock();
         let window = self
-            .to_invalidate(&mut books, key, who)
-            .map_err(|why| self.refuse(&ask, why))?;
-        self.rebind(&mut books, window, None);
+            .to_invalidate(&mut registry, key, who)
+            .map_err(|why| self.refuse(&request, why))?;
+        self.rebind(&mut registry, window, None);
         Ok(())
     }
 
-    /// Unbinds the type 2 windows of a queue pair that goes, and takes it away from the regions that are tied to it.
-    /// Returns how many windows and regions that were.
+    /// Unbinds the type 2 windows of a queue pair that is destroyed and removes it from the regions bound to it.
+    /// Returns the number of those windows and regions.
     pub fn forget_endpoint(&self, qp: u32) -> usize {
-        let mut books = self.books.lock();
+        let mut registry = self.registry.lock();
         let mut count = 0;
-        if books.bound_type2 > 0 {
-            count += self.unbind_windows(&mut books, |bound| bound.qp == Some(qp));
+        if registry.bound_type2 > 0 {
+            count += self.unbind_windows(&mut registry, |bound| bound.qp == Some(qp));
         }
         let tied = |(region, endpoint): (&RegionId, &u32)| (*endpoint == qp).then_some(*region);
-        let regions: Vec<RegionId> = books.endpoints.iter().filter_map(tied).collect();
+        let regions: Vec<RegionId> = registry.endpoints.iter().filter_map(tied).collect();
         for region in regions {
-            books.endpoints.remove(&region);
+            registry.endpoints.remove(&region);
             if let Ok(entry) = self.region(region) {
                 entry.endpoint.store(NONE, Ordering::Release);
                 count += 1;
@@ -240,21 +241,21 @@ impl Protection {
         count
     }
 
-    /// Unbinds every window whose binding is one of `which`; returns how many.
+    /// Unbinds every window whose binding matches `which`; returns how many.
     pub(crate) fn unbind_windows(
         &self,
-        books: &mut Books,
+        registry: &mut Registry,
         which: impl Fn(&Bound) -> bool,
     ) -> usize {
         let mut count = 0;
-        for index in 0..books.windows.len() {
-            let record = &books.windows[index];
+        for index in 0..registry.windows.len() {
+            let record = &registry.windows[index];
             let type2 = record.kind.is_type2();
             let may = record.state().step(type2, WindowEvent::Revoke).is_some();
             if may && record.bound.as_ref().is_some_and(&which) {
                 let generation = record.generation;
                 self.rebind(
-                    books,
+                    registry,
                     WindowId {
                         index: index as u32,
                         generation,
@@ -267,13 +268,13 @@ impl Protection {
         count
     }
 
-    /// Checks a bind; the answer is what the window would be bound to, nothing for an unbind.
+    /// Checks a bind; returns the window's new binding, or `None` for an unbind.
     fn decide_bind(
         &self,
-        books: &mut Books,
+        registry: &mut Registry,
         request: &BindRequest,
     ) -> Result<Option<(Bound, BoundTo)>, BindError> {
-        let record = books
+        let record = registry
             .window(request.window)
             .ok_or(BindError::NoSuchWindow(request.window))?;
         let (kind, type2, state) = (record.kind, record.kind.is_type2(), record.state());
@@ -388,7 +389,7 @@ impl Protection {
     /// Which window an invalidation means.
     fn to_invalidate(
         &self,
-        books: &mut Books,
+        registry: &mut Registry,
         key: Key,
         who: &Accessor,
     ) -> Result<WindowId, Reason> {
@@ -417,7 +418,7 @@ impl Protection {
             return Err(Reason::NotAWindow);
         }
         let place = entry.window.load(Ordering::Relaxed);
-        let record = books
+        let record = registry
             .windows
             .get(place as usize)
             .ok_or(Reason::UnknownKey)?;
@@ -445,9 +446,9 @@ impl Protection {
         }
     }
 
-    /// Writes a binding into a window's slot, and keeps the books.
-    fn rebind(&self, books: &mut Books, window: WindowId, to: Option<(Bound, BoundTo)>) {
-        let Some(record) = books.window(window) else {
+    /// Writes a binding into a window's slot, and keeps the registry.
+    fn rebind(&self, registry: &mut Registry, window: WindowId, to: Option<(Bound, BoundTo)>) {
+        let Some(record) = registry.window(window) else {
             return;
         };
         let (kind, slot) = (record.kind, record.slot);
@@ -464,21 +465,21 @@ impl Protection {
             record.bound = Some(*bound);
             if kind.is_type2() {
                 record.slot.key = slot.key.with_consumer_bits(to.consumer_bits);
-                books.bound_type2 += 1;
+                registry.bound_type2 += 1;
             }
             if let Some(region) = self.slots.get(to.region) {
                 region.link.fetch_add(1, Ordering::Relaxed);
             }
         }
         entry.rebind(to.as_ref().map(|(_, to)| to));
-        self.let_go(books, kind, old);
+        self.let_go(registry, kind, old);
     }
 
     /// A window does not hold its region any more.
-    fn let_go(&self, books: &mut Books, kind: WindowKind, bound: Option<Bound>) {
+    fn let_go(&self, registry: &mut Registry, kind: WindowKind, bound: Option<Bound>) {
         let Some(bound) = bound else { return };
         if kind.is_type2() {
-            books.bound_type2 -= 1;
+            registry.bound_type2 -= 1;
         }
         if let Some(region) = self.slots.get(bound.region.index) {
             region.link.fetch_sub(1, Ordering::Relaxed);
@@ -488,21 +489,21 @@ impl Protection {
     /// A slot for an unbound window, with its key.
     fn window_slot(
         &self,
-        books: &mut Books,
+        registry: &mut Registry,
         domain: DomainId,
         kind: WindowKind,
         place: u32,
     ) -> Option<KeySlot> {
         let type2 = kind.is_type2();
-        let claimed = self.claim(books, type2)?;
+        let claimed = self.claim(registry, type2)?;
         let (index, generation) = (claimed.index(), claimed.generation());
         let given = if type2 {
-            self.give_type2_key(books, &claimed)
+            self.give_type2_key(registry, &claimed)
         } else {
-            self.give_key(books, &claimed)
+            self.give_key(registry, &claimed)
         };
         let Some(key) = given else {
-            self.give_up(books, type2, claimed);
+            self.give_up(registry, type2, claimed);
             return None;
         };
         // The slot may have been a region's.
@@ -519,7 +520,7 @@ impl Protection {
         })
     }
 
-    fn retire_slot(&self, books: &mut Books, kind: WindowKind, slot: KeySlot) {
+    fn retire_slot(&self, registry: &mut Registry, kind: WindowKind, slot: KeySlot) {
         let type2 = kind.is_type2();
         let (slab, keys, key) = if type2 {
             (
@@ -532,7 +533,7 @@ impl Protection {
         };
         keys.end(key.0, slot.index, slot.generation);
         if let Some(retired) = slab.retire(slot.index, slot.generation) {
-            self.put_back(books, type2, retired);
+            self.put_back(registry, type2, retired);
         }
     }
 }
@@ -566,7 +567,7 @@ impl WindowRecord {
     }
 }
 
-impl Books {
+impl Registry {
     fn window(&mut self, window: WindowId) -> Option<&mut WindowRecord> {
         self.windows
             .get_mut(window.index as usize)

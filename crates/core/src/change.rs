@@ -1,48 +1,48 @@
-//! Re-registration: a region gets another domain, other memory or other rights.
+//! Re-registration: gives a region another domain, other memory or other rights.
 //!
-//! Either under new keys ([`Protection::reregister`]), as a registration and a close in one; or under the keys it has
-//! ([`Protection::change_region`]), as drivers of verbs devices do it: all checks refuse until the leases of before
-//! are back, then the region lives again, changed.
+//! Either under new keys ([`Protection::reregister`]), which registers and deregisters in one step; or under its
+//! current keys ([`Protection::change_region`]), as drivers of verbs devices do: all checks refuse until the earlier
+//! grants are dropped, then the changed region becomes live.
 
 use crate::entry::{Entry, flag};
-use crate::lease::Closing;
+use crate::grant::Closing;
 use crate::registry::{Filling, Geometry, allowed};
 use crate::sync::Ordering;
-use crate::table::{Books, Protection, reached};
+use crate::table::{Protection, Registry, reached};
 use crate::{Access, Change, CoreError, Limit, MemoryKind, Region, RegionId};
 use rkey_base::slab::Retired;
 
 impl Protection {
-    /// Changes a region's domain, memory or rights: it gets another handle and other keys, and the old ones end as if
-    /// closed. The memory of before is the owner's again when the second value is drained.
+    /// Changes a region's domain, memory or rights under a new handle and new keys; the old ones end as if
+    /// deregistered. The old memory belongs to the owner again when the second value is drained.
     ///
     /// # Errors
     /// [`CoreError::RegionBusy`] while windows are bound to it, and all errors of [`Self::register`]. The region is
-    /// as it was then.
+    /// then unchanged.
     pub fn reregister(
         &self,
         region: RegionId,
         change: &Change<'_>,
     ) -> Result<(Region, Closing<'_>), CoreError> {
         let (geometry, access) = self.changed(change)?;
-        let mut books = self.books.lock();
+        let mut registry = self.registry.lock();
         let entry = self.region(region)?;
-        let filling = self.refill(&mut books, region, entry, change, geometry, access)?;
-        // The old region leaves the table of requested keys first, so that its key is free for the new one.
+        let filling = self.refill(&mut registry, region, entry, change, geometry, access)?;
+        // Remove the old region's requested key first, so that the new one can take it.
         let requested = self.forget_requested(region, entry);
-        let placed = self.place(&mut books, filling, entry.len.load(Ordering::Relaxed));
+        let placed = self.place(&mut registry, filling, entry.len.load(Ordering::Relaxed));
         if placed.is_err() {
             self.restore_requested(region, entry, requested);
         }
         let new = placed?;
-        if let Some(endpoint) = books.endpoints.remove(&region) {
-            books.endpoints.insert(new.id, endpoint);
+        if let Some(endpoint) = registry.endpoints.remove(&region) {
+            registry.endpoints.insert(new.id, endpoint);
         }
-        Ok((new, self.end(&mut books, region, entry)))
+        Ok((new, self.end(&mut registry, region, entry)))
     }
 
-    /// Changes a region's domain, memory or rights under the handle and the keys that it has. From the moment this
-    /// returns every check refuses; when the answer is drained, [`Changing::finish`] makes the region live again.
+    /// Changes a region's domain, memory or rights under its current handle and keys. From the moment this returns
+    /// every check refuses; when the returned value is drained, [`Changing::finish`] makes the region live again.
     ///
     /// # Errors
     /// As [`Self::reregister`].
@@ -52,11 +52,11 @@ impl Protection {
         change: &Change<'_>,
     ) -> Result<Changing<'_>, CoreError> {
         let (geometry, access) = self.changed(change)?;
-        let mut books = self.books.lock();
+        let mut registry = self.registry.lock();
         let entry = self.region(region)?;
-        let mut new = self.refill(&mut books, region, entry, change, geometry, access)?;
+        let mut new = self.refill(&mut registry, region, entry, change, geometry, access)?;
         let old_len = entry.len.load(Ordering::Relaxed);
-        let bytes = books
+        let bytes = registry
             .bytes
             .wrapping_sub(old_len)
             .checked_add(new.geometry.len);
@@ -64,8 +64,8 @@ impl Protection {
         let bytes = bytes
             .filter(|bytes| *bytes <= max)
             .ok_or(reached(Limit::TotalBytes, max))?;
-        // A requested key that stays is found throughout, so that who uses it meanwhile hears of the change, not of a key
-        // that nobody has.
+        // A requested key that stays is found throughout, so that a request in between is denied as "changing" and
+        // not as an unknown key.
         let asked = entry.requested();
         let stays = asked.is_some() && asked == new.requested && new.domain == entry.domain();
         if stays {
@@ -84,17 +84,17 @@ impl Protection {
             }
         }
         let Some(retired) = self.slots.retire(region.index, region.generation) else {
-            return Err(CoreError::NoSuchRegion(region)); // cannot be: it is live, and the books are locked
+            return Err(CoreError::NoSuchRegion(region)); // cannot be: it is live, and the registry are locked
         };
         retired.begin_change();
         if new.memory == MemoryKind::User {
-            books.shared.remove(&region.index);
+            registry.shared.remove(&region.index);
         } else {
             new.rights |= flag::SHARED;
         }
-        books.bytes = bytes;
-        books.region_went(entry.domain(), entry.rights());
-        books.region_came(new.domain, new.rights)?;
+        registry.bytes = bytes;
+        registry.region_went(entry.domain(), entry.rights());
+        registry.region_came(new.domain, new.rights)?;
         Ok(Changing {
             table: self,
             region,
@@ -104,7 +104,7 @@ impl Protection {
 
     /// Gives a region the key back that was taken from it just now.
     fn restore_requested(&self, region: RegionId, entry: &Entry, key: Option<u64>) {
-        // There is room: the place that was emptied is still there.
+        // This cannot fail: the cell that was just emptied is still free.
         if let Some(key) = key
             && let Ok(room) = self.may_request(entry.domain(), key)
         {
@@ -112,7 +112,7 @@ impl Protection {
         }
     }
 
-    /// What a change asks for, checked by itself.
+    /// The new attributes, checked on their own.
     fn changed(
         &self,
         change: &Change<'_>,
@@ -131,7 +131,7 @@ impl Protection {
     /// What is in the region's slot after the change.
     fn refill(
         &self,
-        books: &mut Books,
+        registry: &mut Registry,
         region: RegionId,
         entry: &Entry,
         change: &Change<'_>,
@@ -150,8 +150,8 @@ impl Protection {
             return Err(CoreError::Null(region));
         }
         let domain = change.domain.unwrap_or(entry.domain());
-        books.children(domain)?;
-        let memory = match books.shared.get(&region.index) {
+        registry.children(domain)?;
+        let memory = match registry.shared.get(&region.index) {
             Some(memory) if geometry.is_none() => *memory,
             _ => MemoryKind::User,
         };
@@ -174,7 +174,7 @@ impl Protection {
 
 /// A region that is being changed: it refuses everything until the change is finished.
 ///
-/// Dropping it before that closes the region.
+/// Dropping this without finishing deregisters the region.
 #[must_use = "the region is closed if the change is not finished"]
 pub struct Changing<'a> {
     table: &'a Protection,
@@ -183,7 +183,7 @@ pub struct Changing<'a> {
 }
 
 impl Changing<'_> {
-    /// True when no lease holds the region any more. It stays so.
+    /// True when no grant holds the region any more. It stays so.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.waiting
@@ -191,11 +191,11 @@ impl Changing<'_> {
             .is_none_or(|(retired, _)| retired.is_drained())
     }
 
-    /// Makes the region live again, changed. The memory of before is the owner's now. Where sections are in use, their
-    /// lock has to be passed through before this (see [`Protection::section`]).
+    /// Makes the changed region live. Its old memory now belongs to the owner. If sections are in use, their lock
+    /// must be passed through before this (see [`Protection::section`]).
     ///
     /// # Errors
-    /// Itself, while a lease still holds the region.
+    /// Itself, while a grant still holds the region.
     pub fn finish(mut self) -> Result<Region, Self> {
         if !self.is_drained() {
             return Err(self);
@@ -204,11 +204,11 @@ impl Changing<'_> {
         let mut region = Region {
             id: self.region,
             local_key: self.table.keys.local(index, generation),
-            key: self.table.books.lock().remote_key(index),
+            key: self.table.registry.lock().remote_key(index),
             requested: None,
         };
         if let Some((retired, new)) = self.waiting.take() {
-            let _books = self.table.books.lock();
+            let _books = self.table.registry.lock();
             region.requested = new.requested;
             if retired.rights() & flag::SCATTER != 0 {
                 self.table
@@ -229,19 +229,19 @@ impl Drop for Changing<'_> {
         let Some((retired, new)) = self.waiting.take() else {
             return;
         };
-        let mut books = self.table.books.lock();
+        let mut registry = self.table.registry.lock();
         if let Some(key) = new.requested {
             self.table.requested.remove(new.domain, key, self.region);
         }
-        books.shared.remove(&self.region.index);
-        books.endpoints.remove(&self.region);
-        books.bytes = books.bytes.wrapping_sub(new.geometry.len);
-        books.regions -= 1;
-        books.region_went(new.domain, new.rights);
+        registry.shared.remove(&self.region.index);
+        registry.endpoints.remove(&self.region);
+        registry.bytes = registry.bytes.wrapping_sub(new.geometry.len);
+        registry.regions -= 1;
+        registry.region_went(new.domain, new.rights);
         let RegionId { index, generation } = self.region;
-        let key = books.remote_key(index);
+        let key = registry.remote_key(index);
         self.table.keys.remote.end(key.0, index, generation);
-        self.table.put_back(&mut books, false, retired);
+        self.table.put_back(&mut registry, false, retired);
     }
 }
 

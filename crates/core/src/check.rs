@@ -1,18 +1,19 @@
-//! The decision about an access: a lease, or a denial.
+//! The decision about an access: a grant, or a denial.
 //!
-//! The straight path is a plain, enabled region named by a device key: open the key, pin the slot, compare rights and
-//! flags in one step, the domain, and the range, all with arithmetic that cannot wrap. Everything else leaves it.
+//! The fast path is a plain, enabled region named by a device key: look up the key, pin the slot, compare rights and
+//! flags in one step, the domain, and the range, with arithmetic that cannot wrap. Everything else takes the slow
+//! path.
 //!
-//! The order in which reasons are looked for is fixed, so that a request that is wrong in several ways always gets the
-//! same answer: no bytes (granted), the key, the domain, disabled or unbound, the endpoint, the peer, the right,
-//! wrap-around, the range, the alignment.
+//! The order of the checks is fixed, so that a request that is wrong in several ways always gets the same reason: no
+//! bytes (granted), the key, the domain, disabled or unbound, the endpoint, the peer, the right, wrap-around, the
+//! range, the alignment.
 //!
-//! A request of **no bytes** is granted without a look at its key, as InfiniBand has it: it touches no memory.
+//! A request of **no bytes** is granted without checking its key, as in InfiniBand: it touches no memory.
 
-use crate::denial::{Ask, NamedKey};
+use crate::denial::{NamedKey, Request};
 use crate::entry::{BoundTo, Entry, flag};
+use crate::grant::{Grant, Granted, Held};
 use crate::key::Named;
-use crate::lease::{Granted, Held, Lease};
 use crate::state::RegionEvent;
 use crate::sync::Ordering;
 use crate::table::Protection;
@@ -24,10 +25,10 @@ use rkey_base::range::VaRange;
 use rkey_base::slab::{Pin, Slab, State};
 
 impl Protection {
-    /// Decides about an operation that a peer asks for.
+    /// Checks an operation of a peer.
     ///
     /// # Errors
-    /// The refusal, with everything there is to say about it.
+    /// The denial, with the complete reason.
     #[inline]
     pub fn check_remote(
         &self,
@@ -36,17 +37,17 @@ impl Protection {
         addr: u64,
         len: u64,
         want: Operation,
-    ) -> Result<Lease<'_>, Box<Denial>> {
-        let ask = Ask::remote(who, key, addr, len, want);
+    ) -> Result<Grant<'_>, Box<Denial>> {
+        let request = Request::remote(who, key, addr, len, want);
         if len == 0 {
-            return Ok(Lease::NOTHING);
+            return Ok(Grant::NOTHING);
         }
         if let WireKey::Device(device) = key
             && let Some(pin) = self.pin_found(&self.slots, || self.keys.remote.find(device.0))
         {
-            return self.check_entry(pin, &ask, want.needs(), want.alignment());
+            return self.check_entry(pin, &request, want.needs(), want.alignment());
         }
-        self.check_other_key(&ask, want)
+        self.check_other_key(&request, want)
     }
 
     /// Decides about the use of local memory by a request of this side, named by local key.
@@ -61,17 +62,17 @@ impl Protection {
         addr: u64,
         len: u64,
         want: LocalUse,
-    ) -> Result<Lease<'_>, Box<Denial>> {
-        let ask = Ask::local(domain, NamedKey::Local(key), addr, len, want);
+    ) -> Result<Grant<'_>, Box<Denial>> {
+        let request = Request::local(domain, NamedKey::Local(key), addr, len, want);
         if len == 0 {
-            return Ok(Lease::NOTHING);
+            return Ok(Grant::NOTHING);
         }
         if let Some((index, generation)) = self.keys.open_local(key)
             && let Some(pin) = self.slots.pin(index, generation)
         {
-            return self.check_entry(pin, &ask, want.needs(), 0);
+            return self.check_entry(pin, &request, want.needs(), 0);
         }
-        Err(self.refuse(&ask, self.no_such_key(self.name(key.0), false)))
+        Err(self.refuse(&request, self.no_such_key(self.name(key.0), false)))
     }
 
     /// The same for a region named by its handle. Addresses are those that requests to the region use.
@@ -85,18 +86,18 @@ impl Protection {
         addr: u64,
         len: u64,
         want: LocalUse,
-    ) -> Result<Lease<'_>, Box<Denial>> {
-        let ask = Ask::local(domain, NamedKey::Region(region), addr, len, want);
+    ) -> Result<Grant<'_>, Box<Denial>> {
+        let request = Request::local(domain, NamedKey::Region(region), addr, len, want);
         if len == 0 {
-            return Ok(Lease::NOTHING);
+            return Ok(Grant::NOTHING);
         }
         match self.slots.pin(region.index, region.generation) {
             Some(pin) if pin.rights() & flag::WINDOW != 0 => {
-                Err(self.refuse(&ask, Reason::UnknownKey))
+                Err(self.refuse(&request, Reason::UnknownKey))
             }
-            Some(pin) => self.check_entry(pin, &ask, want.needs(), 0),
+            Some(pin) => self.check_entry(pin, &request, want.needs(), 0),
             None => Err(self.refuse(
-                &ask,
+                &request,
                 slot_reason(&self.slots, region.index, region.generation),
             )),
         }
@@ -129,36 +130,36 @@ impl Protection {
     fn check_entry<'a>(
         &'a self,
         pin: Pin<'a, Entry>,
-        ask: &Ask,
+        request: &Request,
         needs: Access,
         alignment: u64,
-    ) -> Result<Lease<'a>, Box<Denial>> {
-        if let Some(range) = usual(&pin, ask, needs, alignment) {
-            return Ok(Lease {
+    ) -> Result<Grant<'a>, Box<Denial>> {
+        if let Some(range) = usual(&pin, request, needs, alignment) {
+            return Ok(Grant {
                 held: Held::Pinned(pin),
                 memory: Granted::One(range),
                 through_window: false,
             });
         }
-        self.check_unusual(pin, ask, needs, alignment)
+        self.check_unusual(pin, request, needs, alignment)
     }
 
-    /// Decides slowly: unusual regions, windows, and every refusal.
+    /// The slow path: unusual regions, windows, and every denial.
     #[cold]
     #[inline(never)]
     fn check_unusual<'a>(
         &'a self,
         pin: Pin<'a, Entry>,
-        ask: &Ask,
+        request: &Request,
         needs: Access,
         alignment: u64,
-    ) -> Result<Lease<'a>, Box<Denial>> {
+    ) -> Result<Grant<'a>, Box<Denial>> {
         let rights = pin.rights();
         if rights & flag::WINDOW != 0 {
-            return self.check_window(&pin, ask, None, needs, alignment);
+            return self.check_window(&pin, request, None, needs, alignment);
         }
         let decide = || {
-            if pin.domain() != ask.domain {
+            if pin.domain() != request.domain {
                 return Err(Reason::OtherDomain {
                     owner: pin.domain(),
                 });
@@ -170,26 +171,26 @@ impl Protection {
                 return Err(Reason::Disabled);
             }
             let bound = Entry::tied(&pin.endpoint);
-            if rights & flag::ENDPOINT != 0 && ask.qp.is_some() && bound != ask.qp {
+            if rights & flag::ENDPOINT != 0 && request.qp.is_some() && bound != request.qp {
                 return Err(Reason::WrongEndpoint { bound });
             }
-            if rights & flag::PEER != 0 && ask.qp.is_some() && pin.peer() != ask.peer {
+            if rights & flag::PEER != 0 && request.qp.is_some() && pin.peer() != request.peer {
                 return Err(Reason::OtherPeer);
             }
             has_right(pin.access(), needs)?;
             if rights & flag::NULL != 0 {
-                return self.nothing(&pin, ask, needs);
+                return self.nothing(&pin, request, needs);
             }
-            let offset = self.offset_in(&pin, ask.addr, ask.len)?;
-            self.memory_of(&pin, offset, ask.len, alignment)
+            let offset = self.offset_in(&pin, request.addr, request.len)?;
+            self.memory_of(&pin, offset, request.len, alignment)
         };
         match decide() {
-            Ok(memory) => Ok(Lease {
+            Ok(memory) => Ok(Grant {
                 held: Held::Pinned(pin),
                 memory,
                 through_window: false,
             }),
-            Err(reason) => Err(self.refuse(ask, reason)),
+            Err(reason) => Err(self.refuse(request, reason)),
         }
     }
 
@@ -197,14 +198,14 @@ impl Protection {
     fn check_window(
         &self,
         window: &Entry,
-        ask: &Ask,
+        request: &Request,
         consumer_bits: Option<u8>,
         needs: Access,
         alignment: u64,
-    ) -> Result<Lease<'_>, Box<Denial>> {
+    ) -> Result<Grant<'_>, Box<Denial>> {
         let decide = || {
             let owner = window.domain();
-            if owner != ask.domain {
+            if owner != request.domain {
                 return Err(Reason::OtherDomain { owner });
             }
             let (to, version) = window.binding().ok_or(Reason::Unbound)?;
@@ -213,13 +214,13 @@ impl Protection {
                     now: SlotNow::Rebound,
                 });
             }
-            if to.qp.is_some() && to.qp != ask.qp {
+            if to.qp.is_some() && to.qp != request.qp {
                 return Err(Reason::WrongEndpoint { bound: to.qp });
             }
             has_right(to.access, needs)?;
-            // The region is pinned, not the window: what is under way through a window that is unbound meanwhile
-            // holds up the close of the region. The second look makes sure that the window was still bound to it
-            // when it was pinned.
+            // Pin the region, not the window: an access through a window that is unbound meanwhile delays the
+            // region's deregistration. The second check makes sure that the window was still bound to the region when
+            // it was pinned.
             let region = self
                 .slots
                 .pin(to.region, to.region_generation)
@@ -228,60 +229,64 @@ impl Protection {
                 return Err(Reason::Unbound);
             }
             let bound = Entry::tied(&region.endpoint);
-            if region.rights() & flag::ENDPOINT != 0 && bound != ask.qp {
+            if region.rights() & flag::ENDPOINT != 0 && bound != request.qp {
                 return Err(Reason::WrongEndpoint { bound });
             }
-            if region.rights() & flag::PEER != 0 && region.peer() != ask.peer {
+            if region.rights() & flag::PEER != 0 && region.peer() != request.peer {
                 return Err(Reason::OtherPeer);
             }
-            let offset = self.offset_in_window(&to, &region, ask.addr, ask.len)?;
-            let memory = self.memory_of(&region, offset, ask.len, alignment)?;
-            Ok(Lease {
+            let offset = self.offset_in_window(&to, &region, request.addr, request.len)?;
+            let memory = self.memory_of(&region, offset, request.len, alignment)?;
+            Ok(Grant {
                 held: Held::Pinned(region),
                 memory,
                 through_window: true,
             })
         };
         decide().map_err(|reason| {
-            let mut denial = self.refuse(ask, reason);
+            let mut denial = self.refuse(request, reason);
             denial.window = true;
             denial
         })
     }
 
-    /// Keys that are not the remote device key of something in the shared slots, and keys of nothing.
+    /// Keys that are not the device key of an object in the shared slots, and unknown keys.
     #[inline(never)]
-    fn check_other_key(&self, ask: &Ask, want: Operation) -> Result<Lease<'_>, Box<Denial>> {
-        let NamedKey::Remote(key) = ask.key else {
-            return Err(self.refuse(ask, Reason::UnknownKey));
+    fn check_other_key(
+        &self,
+        request: &Request,
+        want: Operation,
+    ) -> Result<Grant<'_>, Box<Denial>> {
+        let NamedKey::Remote(key) = request.key else {
+            return Err(self.refuse(request, Reason::UnknownKey));
         };
         let device = match key {
             WireKey::Device(device) => device,
             WireKey::Requested(requested) => {
-                let find = || self.requested.find(ask.domain, requested);
+                let find = || self.requested.find(request.domain, requested);
                 if let Some(pin) = self.pin_found(&self.slots, find) {
-                    return self.check_entry(pin, ask, want.needs(), want.alignment());
+                    return self.check_entry(pin, request, want.needs(), want.alignment());
                 }
                 let reason = find().map_or(Reason::UnknownKey, |(index, generation)| {
                     slot_reason(&self.slots, index, generation)
                 });
-                return Err(self.refuse(ask, reason));
+                return Err(self.refuse(request, reason));
             }
         };
         let prefix = device.with_consumer_bits(0);
         if let Some(pin) = self.pin_found(&self.type2, || self.keys.type2.find(prefix.0)) {
             let bits = Some(device.consumer_bits());
-            return self.check_window(&pin, ask, bits, want.needs(), want.alignment());
+            return self.check_window(&pin, request, bits, want.needs(), want.alignment());
         }
-        Err(self.refuse(ask, self.no_such_key(self.name(device.0), true)))
+        Err(self.refuse(request, self.no_such_key(self.name(device.0), true)))
     }
 
     #[cold]
-    pub(crate) fn refuse(&self, ask: &Ask, reason: Reason) -> Box<Denial> {
-        ask.refuse(reason, self.api)
+    pub(crate) fn refuse(&self, request: &Request, reason: Reason) -> Box<Denial> {
+        request.refuse(reason, self.api)
     }
 
-    /// Why a key names nothing that it could be used for.
+    /// The reason why a key is not usable.
     #[cold]
     pub(crate) fn no_such_key(&self, named: Named, remote: bool) -> Reason {
         let (slab, index, generation, misused) = match named {
@@ -322,20 +327,21 @@ impl Protection {
         }
     }
 
-    /// Whether this was one of the last keys of a window that has another key now. Not worth waiting for the books.
+    /// Whether this is a recent key of a window that has been rebound. Only a hint for the message, so don't wait for
+    /// the registry.
     fn rebound_since(&self, index: u32, generation: u32) -> bool {
-        let Some(books) = self.books.try_lock() else {
+        let Some(registry) = self.registry.try_lock() else {
             return false;
         };
         let Some(entry) = self.slots.get(index) else {
             return false;
         };
         let place = entry.window.load(Ordering::Relaxed) as usize;
-        let record = books.windows.get(place).filter(|record| record.open);
+        let record = registry.windows.get(place).filter(|record| record.open);
         record.is_some_and(|record| record.recent.contains(&Some((index, generation))))
     }
 
-    /// Where in a region `len` bytes at `addr` begin.
+    /// The offset in the region of `len` bytes at `addr`.
     pub(crate) fn offset_in(&self, region: &Entry, addr: u64, len: u64) -> Result<u64, Reason> {
         let asked = VaRange::new(addr, len).ok_or(Reason::Wraps)?;
         let rights = region.rights();
@@ -358,7 +364,7 @@ impl Protection {
         )
     }
 
-    /// Where in its region `len` bytes at `addr` of a window begin.
+    /// The offset in the region of `len` bytes at `addr` of a window.
     fn offset_in_window(
         &self,
         window: &BoundTo,
@@ -413,25 +419,32 @@ impl Protection {
     }
 }
 
-/// The straight path: the memory asked for, if the slot is a usual region that grants it.
+/// The fast path: the memory, if the slot is a plain region that grants the request.
 #[inline(always)]
-pub(crate) fn usual(entry: &Entry, ask: &Ask, needs: Access, alignment: u64) -> Option<VaRange> {
+pub(crate) fn usual(
+    entry: &Entry,
+    request: &Request,
+    needs: Access,
+    alignment: u64,
+) -> Option<VaRange> {
     let plain = entry.rights() & (needs.bits() | flag::UNUSUAL) == needs.bits();
-    if !plain || entry.domain() != ask.domain {
+    if !plain || entry.domain() != request.domain {
         return None;
     }
-    // `slice` refuses what is not inside; offsets before the base do not exist.
-    let offset = ask.addr.checked_sub(entry.base.load(Ordering::Relaxed))?;
+    // `slice` refuses what is outside; `checked_sub` refuses addresses before the base.
+    let offset = request
+        .addr
+        .checked_sub(entry.base.load(Ordering::Relaxed))?;
     let memory = VaRange::new(
         entry.start.load(Ordering::Relaxed),
         entry.len.load(Ordering::Relaxed),
     )?;
-    let range = memory.slice(offset, ask.len)?;
+    let range = memory.slice(offset, request.len)?;
     (range.start() & alignment == 0).then_some(range)
 }
 
-/// Where in `len` bytes that requests name from `base` on the range `asked` begins. `virtual_start` is where these
-/// bytes are by the other way of counting, for a hint to who mixed the two up.
+/// The offset of the range `asked` in `len` bytes with addresses from `base`. `virtual_start` is the address of the
+/// first byte under the other addressing, for a hint if the request mixed up offsets and addresses.
 fn inside(base: u64, len: u64, asked: VaRange, virtual_start: Option<u64>) -> Result<u64, Reason> {
     let memory = VaRange::new(base, len).ok_or(Reason::Wraps)?;
     if memory.contains(&asked) {
@@ -457,7 +470,7 @@ fn has_right(granted: Access, needs: Access) -> Result<(), Reason> {
     }
 }
 
-/// Why a generation of a slot could not be used a moment ago. One that is live now was being changed then.
+/// Why a generation of a slot could not be pinned. If it is live now, it was being changed then.
 fn slot_reason(slab: &Slab<Entry>, index: u32, generation: u32) -> Reason {
     let Some((current, state)) = slab.peek(index) else {
         return Reason::UnknownKey;

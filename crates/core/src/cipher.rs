@@ -1,13 +1,12 @@
-//! A keyed permutation of all 32-bit numbers: the order in which keys are handed out.
+//! A keyed permutation of all 32-bit numbers: the order in which keys are issued.
 //!
 //! The round is that of Speck32 (Beaulieu and others, 2013): additions, rotations and exclusive ors on two 16-bit
-//! halves. Speck32/64 has 22 rounds and expands them from 64 bits; the best attacks published so far reach 15 of them,
-//! and need half of all plaintexts. Here there are 32 rounds, and each has a round key of its own from HMAC-SHA256, 512
-//! bits together, so that neither a short key nor the key schedule can be attacked.
+//! halves. Speck32/64 has 22 rounds and expands them from 64 bits; the best published attacks reach 15 of them and
+//! need half of all plaintexts. Here there are 32 rounds, each with its own round key from HMAC-SHA256, 512 bits
+//! together, so that neither a short key nor the key schedule can be attacked.
 //!
-//! Why not another: [docs/security.md](../../../docs/security.md) compares what was measured. What counts here is that
-//! 64 numbers are encrypted in the time of eight, that no table is needed, and that the result does not depend
-//! on what the processor can do.
+//! [docs/security.md](../../../docs/security.md) compares the alternatives. What counts here: 64 numbers are
+//! encrypted in the time of eight, no table is needed, and the result does not depend on the processor's features.
 
 use crate::Secrets;
 
@@ -45,7 +44,7 @@ impl Cipher {
 
 #[inline(always)]
 fn encrypt<const N: usize>(round_keys: &[u16], numbers: [u32; N]) -> [u32; N] {
-    // Halves apart, so that the compiler does the same step of several numbers in one instruction.
+    // Separate halves, so that the compiler vectorises each step.
     let mut high = numbers.map(|number| (number >> 16) as u16);
     let mut low = numbers.map(|number| number as u16);
     for key in round_keys {

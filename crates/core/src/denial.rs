@@ -1,9 +1,9 @@
-//! A refusal, as a value: what was tried, on which key and range, and why it was refused.
+//! A denial, as a value: the attempt, its key and range, and the reason.
 //!
 //! Both sides of a connection can print it: the owner has it at hand, and [`Denial::to_wire`] is small enough to
-//! travel inside the negative acknowledgement. It says what the holder of the key needs to correct the mistake and
-//! nothing about other people's memory: a key that is unknown or stale gets no address, length or right of whatever
-//! lives in its slot now. The sentence is [`Denial`]'s `Display`; the advice is `explain`.
+//! travel inside the NAK. It says what the holder of the key needs to fix the mistake and nothing about other memory:
+//! an unknown or stale key discloses no address, length or right of the object that is now in its slot. The sentence
+//! is [`Denial`]'s `Display`; the advice is `explain`.
 
 use crate::{
     Access, Accessor, Api, DomainId, Key, LocalKey, LocalUse, Operation, RegionId, WindowKind,
@@ -21,14 +21,14 @@ pub enum Attempt {
     Local(LocalUse),
     /// Invalidation of a window, by a peer's send or by a request of this side.
     Invalidate {
-        /// True when a peer asked for it.
+        /// True for a peer's request.
         remote: bool,
     },
     /// Something a newer peer knows and this version does not.
     Other(u8),
 }
 
-/// The name by which the memory was asked for.
+/// The name that the request used for the memory.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum NamedKey {
     /// A remote key, as it came in.
@@ -50,7 +50,7 @@ pub enum SlotNow {
     Rebound,
 }
 
-/// Why an access was refused.
+/// Why an access was denied.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reason {
     /// The key was never given out.
@@ -62,7 +62,7 @@ pub enum Reason {
     },
     /// A local key came in over the network.
     LocalKeyUsedRemotely,
-    /// A remote key was put where a local one belongs.
+    /// A remote key was used as a local key.
     RemoteKeyUsedLocally,
     /// The memory belongs to another domain than the queue pair.
     OtherDomain {
@@ -77,9 +77,9 @@ pub enum Reason {
     Closing,
     /// A right is missing.
     Right {
-        /// The rights there are.
+        /// The granted rights.
         granted: Access,
-        /// The rights that were needed and are not there.
+        /// The rights that are needed and not granted.
         missing: Access,
     },
     /// The range is not inside the memory.
@@ -87,14 +87,14 @@ pub enum Reason {
         /// The memory, in the addresses that requests use.
         #[serde(with = "range_serde")]
         memory: VaRange,
-        /// Bytes asked for in front of the memory.
+        /// Bytes before the start of the memory.
         before: u64,
-        /// Bytes asked for behind it.
+        /// Bytes past the end of it.
         after: u64,
     },
-    /// The range touches several pieces of a scatter list, or the gap between two, where it has to stay in one.
+    /// The range must be inside one segment of the scatter list, but touches several, or a gap between two.
     NotInOnePiece,
-    /// The memory is addressed from zero, and the address given is a virtual one inside it.
+    /// The memory is zero-based, and the request gave a virtual address inside it.
     ZeroBased {
         /// Length of the memory.
         len: u64,
@@ -109,38 +109,38 @@ pub enum Reason {
     },
     /// Address plus length passes the end of the address space.
     Wraps,
-    /// The memory is tied to one queue pair (endpoint), and the request came over another.
+    /// The memory is bound to one queue pair (endpoint), and the request came over another.
     WrongEndpoint {
-        /// The queue pair it is tied to; none when it was taken away.
+        /// The queue pair it is bound to; `None` if that is destroyed.
         bound: Option<u32>,
     },
-    /// The memory serves one peer, and somebody else asked.
+    /// The region is registered for one peer, and another peer sent the request.
     OtherPeer,
-    /// An atomic operation on 8 bytes that do not lie on an 8-byte boundary of memory.
+    /// The 8 bytes of an atomic operation are not contiguous at an 8-byte boundary.
     Misaligned,
     /// Only type 2 windows can be invalidated; this key names a region.
     NotAWindow,
     /// Only type 2 windows can be invalidated; this is a window of another kind.
     WindowKind(WindowKind),
-    /// The queue pair at the target does not allow the operation to its peer, whatever the memory allows (VB-I06).
+    /// The target's queue pair does not allow its peer the operation, whatever the memory allows (VB-I06).
     QueuePair {
         /// The remote rights it allows.
         granted: Access,
         /// The right that was needed.
         missing: Access,
     },
-    /// The key was in order, but there was no usable memory behind it: not mapped, or not writable.
+    /// The access was granted, but its memory was not mapped or not writable.
     Fault {
-        /// The address in the owner's process at which it was noticed; 0 in what a peer gets to see.
+        /// The faulting address in the owner's process; 0 in the copy that a peer gets.
         at: u64,
     },
-    /// The owner knows why and does not tell this peer.
+    /// The owner does not disclose the reason to this peer.
     Withheld,
     /// Something a newer peer knows and this version does not.
     Other(u8),
 }
 
-/// A refused access.
+/// A denied access.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Denial {
     /// What was tried.
@@ -151,7 +151,7 @@ pub struct Denial {
     pub addr: u64,
     /// How many bytes.
     pub len: u64,
-    /// Domain of whoever asked; not known when the denial came over the wire.
+    /// The requester's domain; `None` if the denial came over the wire.
     pub domain: Option<DomainId>,
     /// Queue pair that the request came over; not known when the denial came over the wire.
     pub qp: Option<u32>,
@@ -180,7 +180,7 @@ impl Denial {
     ) -> Box<Self> {
         let missing = want.needs().difference(granted);
         let reason = Reason::QueuePair { granted, missing };
-        Ask::remote(who, key, addr, len, want).refuse(reason, api)
+        Request::remote(who, key, addr, len, want).refuse(reason, api)
     }
 
     /// An access that was granted and then found no usable memory at `at`, an address of this process.
@@ -203,7 +203,7 @@ impl Denial {
 }
 
 impl Denial {
-    /// A denial of which nothing is known but what was asked for.
+    /// A denial that says only what the request asked for.
     #[must_use]
     #[cold]
     pub fn withheld(attempt: Attempt, key: WireKey, addr: u64, len: u64) -> Self {
@@ -220,7 +220,7 @@ impl Denial {
         }
     }
 
-    /// What somebody gets to see who is not told why: what he asked for, the same for every reason.
+    /// The copy for a peer that is not told the reason: its own request, the same bytes for every reason.
     #[must_use]
     pub fn without_reason(&self) -> Self {
         Self {
@@ -235,7 +235,7 @@ impl Denial {
 }
 
 /// A request, as a check sees it.
-pub(crate) struct Ask {
+pub(crate) struct Request {
     pub(crate) attempt: Attempt,
     pub(crate) key: NamedKey,
     pub(crate) addr: u64,
@@ -245,7 +245,7 @@ pub(crate) struct Ask {
     pub(crate) peer: Option<u32>,
 }
 
-impl Ask {
+impl Request {
     #[inline]
     pub(crate) fn remote(
         who: &Accessor,
@@ -314,7 +314,7 @@ struct Wire {
 }
 
 impl Denial {
-    /// The refusal in the form in which it travels to the peer. Who asked is left out: the peer knows.
+    /// The compact form that travels to the peer. It leaves out who asked, which the peer knows.
     #[must_use]
     pub fn to_wire(&self) -> [u8; WIRE_LEN] {
         let (kind, key) = match self.key {
@@ -424,9 +424,9 @@ impl Attempt {
 }
 
 impl Reason {
-    /// Whether the key gives this peer no access at all, wherever and to whatever end, and never did: what somebody
-    /// meets who tries keys. The other reasons are met by holders of a good key, or of one that was good: a peer that
-    /// has many requests under way when a region is closed did not guess.
+    /// Whether the key gives this peer no access at all, and never did: the result of guessing keys. Holders of a
+    /// valid key, or of one that was valid, get the other reasons: a peer with many requests in flight when a region
+    /// is deregistered did not guess.
     #[must_use]
     pub const fn is_about_the_key(&self) -> bool {
         matches!(

@@ -15,7 +15,7 @@ pub struct DomainChildren {
 }
 
 impl DomainChildren {
-    /// True when nothing hangs on the domain.
+    /// True when the domain has no children.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.regions == 0 && self.windows == 0 && self.holders == 0

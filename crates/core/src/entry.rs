@@ -1,12 +1,12 @@
-//! One slot of the table: a region, or a window, as 56 bytes of atomics beside the slab's own word.
+//! One slot of the table: a region or a window, as 56 bytes of atomics next to the slab's own word.
 //!
-//! Checks read a slot without a lock. What they may rely on:
+//! Checks read a slot without a lock. They rely on this:
 //!
 //! * a region's slot does not change while it is pinned, except for its flags, its endpoint and its counter, which
 //!   are single words;
-//! * a window's slot changes at binds and invalidations. Its `version` is odd meanwhile, and differs afterwards. A
-//!   reader who sees either has met a moment at which the window was not bound, because every change begins or ends
-//!   there, and refuses: nobody ever waits for anybody.
+//! * a window's slot changes at binds and invalidations. Its `version` is odd during a change and different
+//!   afterwards. A reader that sees either refuses, because the window was unbound at some moment in between: every
+//!   change begins or ends with that. No reader ever waits.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::{Access, DomainId};
@@ -25,13 +25,13 @@ pub(crate) mod flag {
     pub(crate) const BOUND: u32 = 1 << 20;
     /// Only the peer in `link_generation` may use it.
     pub(crate) const PEER: u32 = 1 << 26;
-    /// The region is being changed in place: its slot will live again under the generation that it has.
+    /// The region is being changed in place; its slot will be live again under the same generation.
     pub(crate) const CHANGING: u32 = 1 << 28;
     /// Any of these makes a check leave its straight path.
     pub(crate) const UNUSUAL: u32 = DISABLED | SCATTER | ENDPOINT | WINDOW | PEER | CHANGING;
-    /// The region was enabled by `enable`: nothing can be tied to it any more.
+    /// The region was enabled by `enable`: nothing can be bound to it any more.
     pub(crate) const ENABLED: u32 = 1 << 21;
-    /// The region has a key that the program asked for.
+    /// The region has a requested key.
     pub(crate) const REQUESTED: u32 = 1 << 22;
     /// The region's memory is part of a shared segment.
     pub(crate) const SHARED: u32 = 1 << 23;
@@ -39,7 +39,7 @@ pub(crate) mod flag {
     pub(crate) const VIRTUAL: u32 = 1 << 24;
     /// The front end made the region for itself.
     pub(crate) const INTERNAL: u32 = 1 << 27;
-    /// The region stands for no memory; it is a scatter list of what is read and what is written in its place.
+    /// A null region: a scatter list of substitutes for what is read and written.
     pub(crate) const NULL: u32 = 1 << 25;
 }
 
@@ -49,8 +49,8 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// A slot.
 #[derive(Default)]
 pub(crate) struct Entry {
-    /// Region: address of the first byte in the owner's process, or the number of the scatter list.
-    /// Window: where in its region it begins, in bytes.
+    /// Region: address of the first byte in the owner's process, or the number of the scatter list. Window: its
+    /// offset in the region, in bytes.
     pub(crate) start: AtomicU64,
     /// Bytes.
     pub(crate) len: AtomicU64,
@@ -66,12 +66,11 @@ pub(crate) struct Entry {
     pub(crate) counter: AtomicU32,
     /// Region: number of windows bound to it. Window: slot of its region.
     pub(crate) link: AtomicU32,
-    /// Region: the peer that it serves, if it serves one only. Window: generation of its region's slot.
+    /// Region: the only peer that it serves, if any. Window: generation of its region's slot.
     pub(crate) link_generation: AtomicU32,
-    /// Window: changes with every bind and invalidation; odd in between. Region: upper half of the key that the program
-    /// asked for.
+    /// Window: changes with every bind and invalidation; odd in between. Region: upper half of the requested key.
     pub(crate) version: AtomicU32,
-    /// Window: its place in the list of windows. Region: lower half of the key that the program asked for.
+    /// Window: its index in the list of windows. Region: lower half of the requested key.
     pub(crate) window: AtomicU32,
 }
 
@@ -82,11 +81,11 @@ impl Entry {
         self.rights.load(Ordering::SeqCst)
     }
 
-    /// From now on checks leave their straight path, until other rights are stored: after the rest of the slot.
+    /// Makes checks leave the fast path until other rights are stored, which happens after the rest of the slot.
     ///
-    /// Who checks in a section and has not seen this has the section's lock already. Whoever passes that lock after this
-    /// call, and before he changes the slot, changes it under nobody's eyes: that the slot is live under its generation,
-    /// before and after, would not show the change.
+    /// A check in a section that has not seen this already has the section's lock. So a caller that passes through
+    /// that lock after this call and before it changes the slot changes it unobserved. Comparing the slot's
+    /// generation before and after would not reveal the change.
     pub(crate) fn begin_change(&self) {
         self.rights.fetch_or(flag::CHANGING, Ordering::SeqCst);
     }
@@ -101,12 +100,12 @@ impl Entry {
         DomainId(self.domain.load(Ordering::Relaxed))
     }
 
-    /// The peer that the region serves, if it serves one only.
+    /// The only peer that the region serves, if any.
     pub(crate) fn peer(&self) -> Option<u32> {
         (self.rights() & flag::PEER != 0).then(|| self.link_generation.load(Ordering::Relaxed))
     }
 
-    /// The key that the program asked for, of a region's slot that does not change meanwhile.
+    /// The requested key of a region's slot that does not change meanwhile.
     #[inline]
     pub(crate) fn requested(&self) -> Option<u64> {
         if self.rights() & flag::REQUESTED == 0 {
@@ -116,7 +115,7 @@ impl Entry {
         Some(high << 32 | u64::from(self.window.load(Ordering::Relaxed)))
     }
 
-    /// Notes the key that the program asked for.
+    /// Stores the requested key.
     #[inline]
     pub(crate) fn note_requested(&self, key: u64) {
         self.version.store((key >> 32) as u32, Ordering::Relaxed);
@@ -163,7 +162,7 @@ impl Entry {
             .store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// A window's binding as it is at one moment; none while it is unbound or changing.
+    /// A window's binding at this moment; `None` while it is unbound or changing.
     pub(crate) fn binding(&self) -> Option<(BoundTo, u32)> {
         let version = self.version.load(Ordering::Acquire);
         let rights = self.rights.load(Ordering::Relaxed);

@@ -1,6 +1,6 @@
-//! What can go wrong for the owner of memory: errors of registration, closing and binding.
+//! Errors of the owner's operations: registration, deregistration and binding.
 //!
-//! Refused accesses are not errors of this kind: they are a [`crate::Denial`].
+//! A refused access is not one of these: it is a [`crate::Denial`].
 
 use crate::{
     Access, DomainChildren, DomainId, Key, Limit, LocalKey, RegionId, WindowId, WindowKind,
@@ -8,17 +8,17 @@ use crate::{
 use rkey_base::range::VaRange;
 use thiserror::Error;
 
-/// An owner's request that could not be done. Nothing has changed when one of these is returned.
+/// An operation of the owner that failed. It changed nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum CoreError {
     /// The domain is not open.
     #[error("{0} is not open")]
     NoSuchDomain(DomainId),
     /// The region is closed, or never was.
-    #[error("{0} is not registered (any more)")]
+    #[error("{0} is not registered")]
     NoSuchRegion(RegionId),
     /// The window is closed, or never was.
-    #[error("{0} does not exist (any more)")]
+    #[error("{0} does not exist")]
     NoSuchWindow(WindowId),
     /// A limit is reached.
     #[error("the limit of {value} {limit} is reached{}", raise(*limit))]
@@ -29,20 +29,20 @@ pub enum CoreError {
         value: u64,
     },
     /// Regions have at least one byte.
-    #[error("a region needs at least one byte, and so does each piece of its scatter list")]
+    #[error("a region, and each segment of its scatter list, needs at least one byte")]
     Empty,
     /// The addresses by which requests would name the region pass the end of the address space.
-    #[error("{len} B from address {base:#x} on pass the end of the address space")]
+    #[error("{len} B from address {base:#x} overflow the address space")]
     Wraps {
-        /// Where requests would find the first byte.
+        /// The address of the first byte, as requests would name it.
         base: u64,
         /// How many bytes.
         len: u64,
     },
-    /// A rule of the API asks for a right that was not asked for.
+    /// A rule of the API demands a right that was not requested.
     #[error("access \"{asked}\" also needs \"{missing}\"")]
     AccessNeeds {
-        /// The rights asked for.
+        /// The requested rights.
         asked: Access,
         /// The right that is missing.
         missing: Access,
@@ -51,10 +51,10 @@ pub enum CoreError {
     #[error("access has unknown bits {0:#x}")]
     UnknownAccess(u32),
     /// A live region of the domain has that key already.
-    #[error("key {0:#x} is taken by another live region of the domain")]
+    #[error("key {0:#x} is in use by another region of the domain")]
     KeyTaken(u64),
     /// All ones means "no key" and cannot be asked for.
-    #[error("key {0:#x} cannot be asked for: it means \"no key\"")]
+    #[error("key {0:#x} cannot be requested: it means \"no key\"")]
     KeyReserved(u64),
     /// The domain still has children.
     #[error("{domain} is busy: {children}")]
@@ -66,7 +66,7 @@ pub enum CoreError {
     },
     /// The region still has windows or bindings.
     #[error(
-        "{region} is busy: windows bound to it: {windows}, endpoints or counters tied to it: {bindings}"
+        "{region} is busy: windows bound to it: {windows}, endpoints or counters bound to it: {bindings}"
     )]
     RegionBusy {
         /// The region.
@@ -76,19 +76,19 @@ pub enum CoreError {
         /// Endpoints and counters tied to it.
         bindings: u32,
     },
-    /// The region has been enabled: nothing can be tied to it any more (FI-075).
-    #[error("{0} is enabled: endpoints and counters are tied to a region before that")]
+    /// The region is enabled: nothing can be bound to it any more (FI-075).
+    #[error("{0} is enabled: bind endpoints and counters before that")]
     AlreadyEnabled(RegionId),
-    /// Something else is tied to the region in that place.
-    #[error("{region} is tied to {to} already")]
+    /// The region already has an endpoint or counter of this kind.
+    #[error("{region} is already bound to {to}")]
     AlreadyTied {
         /// The region.
         region: RegionId,
         /// The endpoint or counter there.
         to: u32,
     },
-    /// The region stands for no memory, and stays what it is.
-    #[error("{0} is a null region: it can be closed, but not changed")]
+    /// The region is a null region and cannot be changed.
+    #[error("{0} is a null region: it can be deregistered, but not changed")]
     Null(RegionId),
     /// The region cannot be enabled before an endpoint is tied to it (FI-077).
     #[error("{0} needs an endpoint before it can be enabled")]
@@ -106,22 +106,22 @@ fn raise(limit: Limit) -> String {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum BindError {
     /// The window is closed, or never was.
-    #[error("{0} does not exist (any more)")]
+    #[error("{0} does not exist")]
     NoSuchWindow(WindowId),
     /// The local key names no region.
     #[error("{0} names no registered region")]
     NoSuchRegion(LocalKey),
     /// The region handle names no region.
-    #[error("{0} is not registered (any more)")]
+    #[error("{0} is not registered")]
     RegionGone(RegionId),
     /// Window, region and queue pair are not all in one domain.
     #[error("the window is in {window}, the {what} in {other}")]
     OtherDomain {
         /// Domain of the window.
         window: DomainId,
-        /// What is elsewhere: "region" or "queue pair".
+        /// What is in another domain: "region" or "queue pair".
         what: &'static str,
-        /// Where that is.
+        /// That domain.
         other: DomainId,
     },
     /// The region is not enabled.
@@ -146,16 +146,16 @@ pub enum BindError {
         /// The region, in the addresses requests use.
         region: VaRange,
     },
-    /// The range is not inside one piece of the region's scatter list.
-    #[error("{0} is not inside one piece of the region's scatter list")]
+    /// The range is not inside one segment of the region's scatter list.
+    #[error("{0} is not inside one segment of the region's scatter list")]
     NotInOnePiece(VaRange),
-    /// A type 2 window has to be invalidated before it is bound again.
+    /// A type 2 window must be invalidated before it is bound again.
     #[error("the window is bound: invalidate {0} before binding it again")]
     StillBound(Key),
     /// Type 2 windows are unbound by invalidating them, not by a bind of no bytes.
     #[error("a type 2 window is unbound by invalidating it, not by a bind of length 0")]
     ZeroLength,
-    /// The key given is not one of this window's.
+    /// The key is not one of this window's.
     #[error("{given} is not a key of this window, which has {current}")]
     ForeignKey {
         /// The key given.
@@ -164,13 +164,13 @@ pub enum BindError {
         current: Key,
     },
     /// A type 2 bind names its key and its queue pair.
-    #[error("a bind of a type 2 window has to name its key and its queue pair")]
+    #[error("a bind of a type 2 window must name its key and its queue pair")]
     KeyAndQpNeeded,
     /// Only type 2 windows can be addressed from zero.
-    #[error("a {0} window cannot be addressed from zero")]
+    #[error("a {0} window cannot be zero-based")]
     ZeroBased(WindowKind),
     /// Windows do not bind to regions addressed from zero, by a rule of the API.
-    #[error("the region is addressed from zero: windows cannot be bound to it")]
+    #[error("the region is zero-based: windows cannot be bound to it")]
     ZeroBasedRegion,
     /// No key is left.
     #[error("every key slot is in use ({0})")]

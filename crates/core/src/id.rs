@@ -1,12 +1,12 @@
-//! Names of things: domains, regions, windows, keys, and who asks for an access.
+//! Names of objects (domains, regions, windows), keys, and the identity of a requester.
 //!
-//! Ids are handles for the owner's side and never cross to a peer; keys are what requests carry. Both name a
-//! slot and a generation of it, so that a name that outlived its object is refused and never reaches a newer one.
+//! Ids are handles for the owner's side and never cross to a peer; keys are what requests carry. Both name a slot and
+//! its generation, so that a name that outlives its object is refused and never reaches a newer object.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A protection domain of one device. Never 0, and not used again for 65,536 domains after it was closed.
+/// A protection domain of one device. Never 0, and not reused for 65,536 domains after it was closed.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct DomainId(pub u32);
 
@@ -68,7 +68,7 @@ impl fmt::Display for WireKey {
     }
 }
 
-/// A registered region, for its owner. Says nothing once the region is closed: every use of it is refused then.
+/// A registered region, for its owner. Refused once the region is deregistered.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct RegionId {
     pub(crate) index: u32,
@@ -117,13 +117,13 @@ macro_rules! handle_bits {
 handle_bits!(RegionId);
 handle_bits!(WindowId);
 
-/// Who asks for a remote access: the queue pair at this side that the request arrived on.
+/// The identity of a remote request: the queue pair on this side that it arrived on.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Accessor {
     /// Domain of the queue pair.
     pub domain: DomainId,
     /// Number of the queue pair (24 bits).
     pub qp: u32,
-    /// Whom the queue pair leads to, for regions that serve one peer only; the owner gives the numbers.
+    /// The peer of the queue pair, for regions that serve one peer only; the owner assigns the numbers.
     pub peer: Option<u32>,
 }

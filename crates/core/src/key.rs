@@ -1,15 +1,16 @@
-//! Keys of the device: how they are chosen, and what a number that somebody uses as a key names.
+//! Keys of the device: how they are chosen, and what a number used as a key names.
 //!
-//! **Remote keys** are handed out in an order that a keyed permutation of all 32-bit numbers gives ([`crate::cipher`]):
-//! the first key is the encrypted 0, the next the encrypted 1. Nothing of the slot is in them: which slot a key is of
-//! says a table ([`crate::key_table`]). So whoever knows any number of keys, and knows or decides when regions come and
-//! go, learns nothing of the others except that they are others. No key comes again before all have been used; then the
-//! next permutation begins. A key that has ended can be told from one that never was: it is decrypted and counted.
+//! **Remote keys** are issued in the order of a keyed permutation of all 32-bit numbers ([`crate::cipher`]): the first key
+//! is the encrypted 0, the next the encrypted 1. A key contains nothing about its slot; a table maps it to one
+//! ([`crate::key_table`]). So an attacker who knows any number of keys, and knows or decides when regions come and go,
+//! learns nothing about the others except that they differ. No key is issued again before all have been used; then the
+//! next permutation begins. To tell an ended key from one that was never issued, decrypt it and compare it with the
+//! number of keys issued so far.
 //!
-//! **Type 2 windows** leave the low 8 bits to their consumer, so what the device chooses are the upper 24: such that
-//! none of the 256 keys is in use or was handed out before.
+//! **Type 2 windows** leave the low 8 bits to their consumer, so the device chooses the upper 24, such that none of the
+//! 256 keys is in use or was issued before.
 //!
-//! **Local keys** are no secret, since they work in requests of this process only. They name their slot directly:
+//! **Local keys** are not secret, because they work only in requests of this process. They name their slot directly:
 //!
 //! ```text
 //!  31              12 11        1  0
@@ -18,8 +19,8 @@
 //! +------------------+------------+---+
 //! ```
 //!
-//! That a number is a local and a remote key at the same time can happen, as seldom as that somebody guesses a key; then
-//! it is taken for what it was used as. Keys below 256 are never given out; programs use 0 to say "no key".
+//! A number can be a local and a remote key at the same time, as rarely as a guess hits a key; then its use decides. Keys
+//! below 256 are never issued; programs use 0 for "no key".
 
 use crate::cipher::Cipher;
 use crate::key_table::KeyTable;
@@ -38,7 +39,7 @@ impl std::fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// A secret for one purpose. It says nothing of those for others.
+    /// A secret for one purpose, independent of those for others.
     pub(crate) fn derive(&self, purpose: &str, number: u64) -> [u8; 32] {
         let mut mac = hmac_sha256::HMAC::new(self.0.map(u64::to_le_bytes).as_flattened());
         mac.update(number.to_le_bytes());
@@ -76,13 +77,13 @@ const MANY_PREFIXES: u32 = 1 << 23;
 pub(crate) enum Named {
     /// A region, or a window whose key the device chose, by a remote key that is live or was.
     Remote { index: u32, generation: u32 },
-    /// A region, by a local key. Whether there is one is another question.
+    /// A region, by a local key; it need not exist.
     Local { index: u32, generation: u32 },
     /// A type 2 window; the low byte of the key is the consumer's.
     Type2 { index: u32, generation: u32 },
-    /// A remote key that has ended; of what it was is forgotten.
+    /// A remote key that has ended; its object is forgotten.
     Ended,
-    /// Nothing, now and before.
+    /// Never issued.
     Nothing,
 }
 
@@ -93,7 +94,7 @@ pub(crate) struct Keys {
     cipher: Cipher,
     /// How many numbers have been drawn: the permutation (32 bits) and how many of it.
     drawn: AtomicU64,
-    /// How often a slot's generations have begun anew.
+    /// How often a slot's generations have wrapped.
     wraps: AtomicU32,
     local_mask: u32,
     /// Keys of regions and of windows whose keys the device chooses.
@@ -103,11 +104,11 @@ pub(crate) struct Keys {
 }
 
 /// What the next keys will be. Kept under the protection table's lock.
-pub(crate) struct Draw {
+pub(crate) struct KeySequence {
     /// The present permutation.
     cipher: Cipher,
     batch: [u32; BATCH],
-    /// Which upper 24 bits type 2 windows have had, once there was one.
+    /// The upper 24 bits used by type 2 windows so far, once there was one.
     prefixes: Option<Box<[u64]>>,
     /// How many of them.
     had: u32,
@@ -139,14 +140,14 @@ impl Keys {
         self.wraps.load(Ordering::Acquire)
     }
 
-    /// The generations of a slot begin anew. To be called before the slot is given free.
+    /// Records that a slot's generations wrap. Call it before the slot is freed.
     #[cold]
     pub(crate) fn wrap(&self) {
         self.wraps.fetch_add(1, Ordering::Release);
     }
 
-    pub(crate) fn draw(&self) -> Draw {
-        Draw {
+    pub(crate) fn draw(&self) -> KeySequence {
+        KeySequence {
             cipher: self.cipher.clone(),
             batch: [0; BATCH],
             prefixes: None,
@@ -170,7 +171,7 @@ impl Keys {
             .then_some((index, name >> 1 & (GENERATIONS - 1)))
     }
 
-    /// What a number names, for a refusal and for other slow paths. `is_live` says whether a generation of a slot is.
+    /// What a number names, for a denial and for other slow paths. `is_live` says whether a generation of a slot is.
     #[cold]
     pub(crate) fn open(&self, key: u32, is_live: impl Fn(u32, u32) -> bool) -> Named {
         let local = self.open_local(LocalKey(key));
@@ -203,7 +204,7 @@ impl Keys {
         }
     }
 
-    /// Whether one of these numbers has been drawn from the present permutation.
+    /// Whether one of these numbers has been issued by the current permutation.
     fn was_drawn<const N: usize>(&self, numbers: [u32; N]) -> bool {
         let drawn = self.drawn.load(Ordering::Relaxed);
         let places = match (drawn >> 32) as u32 {
@@ -221,7 +222,7 @@ impl Keys {
 
     /// The next number of the permutation.
     #[inline]
-    fn next(&self, draw: &mut Draw) -> u32 {
+    fn next(&self, draw: &mut KeySequence) -> u32 {
         let drawn = self.drawn.load(Ordering::Relaxed);
         let place = drawn as usize % BATCH;
         if place == 0 {
@@ -232,7 +233,7 @@ impl Keys {
     }
 
     #[cold]
-    fn refill(&self, draw: &mut Draw, drawn: u64) {
+    fn refill(&self, draw: &mut KeySequence, drawn: u64) {
         if drawn as u32 == 0 && drawn > 0 {
             draw.cipher = Cipher::new(&self.secrets, (drawn >> 32) as u32);
         }
@@ -240,9 +241,14 @@ impl Keys {
         draw.batch = draw.cipher.encrypt(numbers);
     }
 
-    /// A new remote key for a generation of a slot, entered into the table; nothing when there is no room for it.
+    /// A new remote key for a generation of a slot, entered into the table; `None` if the table is full.
     #[inline]
-    pub(crate) fn give_remote(&self, draw: &mut Draw, index: u32, generation: u32) -> Option<Key> {
+    pub(crate) fn give_remote(
+        &self,
+        draw: &mut KeySequence,
+        index: u32,
+        generation: u32,
+    ) -> Option<Key> {
         let key = loop {
             let key = self.next(draw);
             if key >= LOWEST && !draw.had_prefix(key) && !self.comes_again(key) {
@@ -254,16 +260,21 @@ impl Keys {
             .then_some(Key(key))
     }
 
-    /// Whether a key of an earlier permutation is this one, and still lives.
+    /// Whether a key of an earlier permutation equals this one and is still live.
     #[inline]
     fn comes_again(&self, key: u32) -> bool {
         self.drawn.load(Ordering::Relaxed) > 1 << 32 && self.remote.find(key).is_some()
     }
 
-    /// A new key for a generation of a slot of a type 2 window, with zeros in place of the consumer's bits; nothing
-    /// when there is no room for it.
+    /// A new key for a generation of a slot of a type 2 window, with zeros in place of the consumer's bits; `None` if the
+    /// table is full.
     #[cold]
-    pub(crate) fn give_type2(&self, draw: &mut Draw, index: u32, generation: u32) -> Option<Key> {
+    pub(crate) fn give_type2(
+        &self,
+        draw: &mut KeySequence,
+        index: u32,
+        generation: u32,
+    ) -> Option<Key> {
         let mut tries = 0;
         let key = loop {
             let key = self.next(draw) & !0xff;
@@ -279,8 +290,7 @@ impl Keys {
             .then_some(Key(key))
     }
 
-    /// Whether one of the 256 keys that begin like this one has been handed out, apart from the one draw that it
-    /// comes from.
+    /// Whether one of the 256 keys with these upper bits has been issued, apart from the number that it comes from.
     fn any_was_drawn(&self, prefix: u32) -> bool {
         let keys = |block: u32| {
             std::array::from_fn::<u32, BATCH, _>(|low| prefix | block << 6 | low as u32)
@@ -295,7 +305,7 @@ impl Keys {
     }
 }
 
-impl Draw {
+impl KeySequence {
     /// Whether a type 2 window has or had this key.
     #[inline]
     fn had_prefix(&self, key: u32) -> bool {
@@ -349,7 +359,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    fn keys(seed: u64) -> (Keys, Draw) {
+    fn keys(seed: u64) -> (Keys, KeySequence) {
         let keys = Keys::new(&Secrets([seed, 2, 3, 4]));
         let draw = keys.draw();
         (keys, draw)
@@ -389,7 +399,7 @@ mod tests {
         }
     }
 
-    /// A key that has ended is never taken for one that never was, also when it is long forgotten what it was of.
+    /// An ended key is never taken for one that was never issued, even when its object is long forgotten.
     #[test]
     #[cfg_attr(miri, ignore = "many thousand steps")]
     fn ended_keys_are_told_from_numbers_that_never_were_keys() {
@@ -434,8 +444,7 @@ mod tests {
         assert_eq!([give(), give()], [256, 300]);
     }
 
-    /// No key of a type 2 window, whatever low bits its consumer chooses, is or was another key; and no key that is
-    /// given out later is one of its.
+    /// No key of a type 2 window, whatever its low bits, is or was another key, and no later key is one of the window's.
     #[test]
     #[cfg_attr(miri, ignore = "many thousand steps")]
     fn type_2_windows_share_no_key_with_anything() {
@@ -466,7 +475,7 @@ mod tests {
         }
     }
 
-    /// Windows get other keys for as long as there are some, and then those of windows that were closed.
+    /// Windows get fresh keys while there are any, then those of closed windows.
     #[test]
     #[cfg_attr(miri, ignore = "millions of steps")]
     fn prefixes_are_used_again_when_half_of_them_are_used_up() {
@@ -510,7 +519,7 @@ mod tests {
         assert_eq!((draw.had, draw.freeing), (1, Some((key >> 14) + 1)));
     }
 
-    /// After 2^32 keys another permutation begins, which passes over keys that still live.
+    /// After 2^32 keys another permutation begins, which skips keys that are still live.
     #[test]
     fn another_permutation_begins_when_all_keys_were_used() {
         let (keys, mut draw) = keys(6);

@@ -1,14 +1,14 @@
-//! The live device keys: from a key to its slot, without a lock.
+//! The live device keys: a lock-free map from a key to its slot.
 //!
-//! A hash table of buckets of eight cells, a cache line each. Keys are as good as random, so their own bits choose the
-//! bucket. When a key finds no free cell, a level with four times the cells is added; levels stay where they are, so
-//! that readers never meet a table that moves.
+//! A hash table of buckets of eight cells, one cache line each. Keys are as good as random, so their own bits select
+//! the bucket. When a key finds no free cell, a level with four times the cells is added; existing levels stay in
+//! place, so readers never see a table move.
 //!
-//! A cell is one word, so a reader sees a key with its own slot or not at all. What it sees may be out of date: the
-//! caller pins the slot under the generation that it found, which fails if the key has ended meanwhile.
+//! A cell is one word, so a reader sees a key with its own slot or not at all. The result may be outdated: the caller
+//! pins the slot under the generation that it found, which fails if the key has ended meanwhile.
 //!
-//! The cell of a key that has ended keeps what it says until another key needs the room. So a refusal can tell for a
-//! while what the key was of.
+//! The cell of an ended key keeps its contents until another key needs it. So for a while a denial can tell what the
+//! key named.
 
 use crate::Limits;
 use crate::key::GENERATIONS;
@@ -31,10 +31,10 @@ const _: () = assert!(Limits::KEY_SLOTS <= 1 << INDEX_BITS && GENERATIONS <= 1 <
 #[repr(align(64))]
 struct Bucket([AtomicU64; BUCKET]);
 
-/// Keys and their slots. Changes are made by one caller at a time, who holds the protection table's lock.
+/// Keys and their slots. Only the holder of the protection table's lock makes changes.
 pub(crate) struct KeyTable {
     levels: [OnceLock<Box<[Bucket]>>; LEVELS],
-    /// How many levels there are.
+    /// The number of levels.
     grown: AtomicUsize,
 }
 
@@ -76,7 +76,7 @@ impl KeyTable {
         None
     }
 
-    /// What is known about a key: that it is live, else that it was.
+    /// What is known about a key: that it is live, or else that it was.
     #[cold]
     pub(crate) fn recall(&self, key: u32) -> Option<Found> {
         if let Some((index, generation)) = self.find(key) {
@@ -110,7 +110,7 @@ impl KeyTable {
             .any(|word| word & LIVE != 0 && (word >> 40) as u32 == key >> 8)
     }
 
-    /// Adds a key that is not live. The answer is false when there is no room for it.
+    /// Adds a key that is not live. Returns false if there is no room for it.
     #[inline]
     #[must_use]
     pub(crate) fn insert(&self, key: u32, index: u32, generation: u32) -> bool {
@@ -127,7 +127,7 @@ impl KeyTable {
                     _ => {}
                 }
             }
-            // In the largest level that has room: it is the one where readers look first.
+            // Prefer the largest level with room, because lookups try it first.
             if empty.is_some() || ended.is_some() {
                 break;
             }
@@ -154,7 +154,7 @@ impl KeyTable {
         }
     }
 
-    /// Adds a level, and says where in it a key goes.
+    /// Adds a level and returns the cell for a key in it.
     #[cold]
     fn grow(&self, key: u32) -> Option<&AtomicU64> {
         let grown = self.grown.load(Ordering::Relaxed);
@@ -179,7 +179,7 @@ impl KeyTable {
 /// bits only, so that all keys of a type 2 window have the same.
 #[inline(always)]
 fn cells(level: &[Bucket], key: u32) -> impl Iterator<Item = &AtomicU64> {
-    // Levels have a power of two of buckets. Which cell is tried first say bits that choose no bucket.
+    // Levels have a power of two of buckets. The bits that select no bucket select the first cell to try.
     let bucket = &level[(key >> 8) as usize & (level.len() - 1)].0;
     let first = (key >> 29) as usize;
     (0..BUCKET).map(move |number| &bucket[(number + first) % BUCKET])
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(table.grown.load(Ordering::Relaxed), 1);
     }
 
-    /// As many keys as there can be live at once: there is room for all of them.
+    /// There is room for the maximum number of live keys.
     #[test]
     #[cfg_attr(miri, ignore = "a million steps")]
     fn there_is_room_for_every_slot() {

@@ -1,17 +1,16 @@
 //! The protection core: which memory may be touched, by whom, and why not.
 //!
-//! A [`Protection`] table knows domains, memory regions and memory windows and the keys that name them.
-//! One function decides every access: [`Protection::check_remote`] (or its local brother) answers with a
-//! [`Lease`], the right to touch exactly these bytes until it is dropped, or with a [`Denial`], a value that
-//! carries everything a person needs to understand the refusal.
+//! A [`Protection`] table knows domains, memory regions and memory windows and the keys that name them. One function
+//! decides every access: [`Protection::check_remote`] (or its local counterpart) returns a [`Grant`], the permission
+//! to touch exactly these bytes until it is dropped, or a [`Denial`], a value with everything a person needs to
+//! understand the refusal.
 //!
 //! The crate does no input or output, starts no thread, reads no clock and contains no unsafe code: inputs are
-//! arguments, outputs are values. Checks take no lock; everything that changes the table goes through one
-//! short spin lock.
+//! arguments, outputs are values. Checks take no lock; everything that changes the table goes through one short spin
+//! lock.
 //!
-//! Where to look: a right in `access`, a rule that only some APIs have in `rules`, how keys are chosen in
-//! `key`, the decision in `check`, the words of a refusal in `denial`, the life of regions and windows in
-//! `region` and `window`.
+//! Where to look: a right in `access`, a rule that only some APIs have in `rules`, how keys are chosen in `key`, the
+//! decision in `check`, the text of a denial in `explain`, the states of regions and windows in `state`.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -25,10 +24,10 @@ mod domain;
 mod entry;
 mod error;
 mod explain;
+mod grant;
 mod id;
 mod key;
 mod key_table;
-mod lease;
 mod limits;
 #[cfg(all(test, loom))]
 mod loom_models;
@@ -52,9 +51,9 @@ pub use change::Changing;
 pub use denial::{Attempt, Denial, NamedKey, Reason, SlotNow, WIRE_LEN};
 pub use domain::DomainChildren;
 pub use error::{BindError, CoreError};
+pub use grant::{Closing, Grant, Spans};
 pub use id::{Accessor, DomainId, Key, LocalKey, RegionId, WindowId, WireKey};
 pub use key::Secrets;
-pub use lease::{Closing, Lease, Spans};
 pub use limits::{Limit, Limits};
 pub use raw::{RawKey, RawKeyMap};
 pub use region::{Addressing, Change, MemoryKind, Region, RegionSpec};

@@ -1,5 +1,5 @@
-//! Limits of a device: how many objects, how many bytes. Each limit has a name, and the name of the setting
-//! that raises it, so that an error can say what to do about it.
+//! Limits of a device: numbers of objects, and bytes. Each limit has a name and the name of the setting that raises
+//! it, so that an error can say what to do.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -17,7 +17,7 @@ pub struct Limits {
     pub max_windows: u32,
     /// Open domains; at most 65,535.
     pub max_domains: u32,
-    /// Pieces of one region's scatter list.
+    /// Segments of one region's scatter list.
     pub max_segments: u32,
     /// Key slots that regions and bound type 1 windows share; at most [`Limits::KEY_SLOTS`]. Smaller values make
     /// keys repeat sooner and are of use only to tests of exactly that.
@@ -25,9 +25,9 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The most key slots there can be: 20 bits of a key name a slot, and the last 32,768 belong to type 2 windows.
+    /// The maximum number of key slots: 20 bits of a key name a slot, and the last 32,768 belong to type 2 windows.
     pub const KEY_SLOTS: u32 = (1 << 20) - (1 << 15);
-    /// The most live type 2 windows there can be.
+    /// The maximum number of live type 2 windows.
     pub const TYPE2_SLOTS: u32 = (1 << 15) - 1;
 }
 
@@ -103,7 +103,7 @@ impl fmt::Display for Limit {
             Self::Windows => "live windows",
             Self::Type2Windows => "live type 2 windows",
             Self::Domains => "open domains",
-            Self::Segments => "pieces of a scatter list",
+            Self::Segments => "segments of a scatter list",
             Self::KeySlots => "key slots",
         })
     }

@@ -1,7 +1,7 @@
-//! The checks that take no lock, under loom: rebinding of a slot, requested keys, and accesses against their revocation.
+//! The lock-free checks under loom: rebinding of a slot, requested keys, and accesses against their revocation.
 //!
-//! The reader is the thread that is spawned, and the changer the one that goes on: loom remembers only the last access
-//! to a word, and a changer that looks at a word before it changes it would hide the reader's look from it.
+//! The reader is the spawned thread, and the writer the one that continues: loom remembers only the last access to a
+//! word, and a writer that reads a word before it changes it would hide the reader's access.
 
 use crate::entry::{BoundTo, Entry};
 use crate::key_table::KeyTable;
@@ -64,7 +64,7 @@ fn add(table: &Requested, domain: DomainId, key: u64, index: u32) {
     room.fill(first_use(index));
 }
 
-/// Looks `key` up while key 7 goes and key 8 comes into its cell, and key 5 stays in the level that was added last.
+/// Looks `key` up while key 7 is removed, key 8 takes its cell, and key 5 stays in the newest level.
 fn look_up_against_changes(key: u64, right: fn(Option<(u32, u32)>) -> bool) {
     loom::model(move || {
         let table = Arc::new(Requested::new(1));
@@ -86,7 +86,7 @@ fn look_up_against_changes(key: u64, right: fn(Option<(u32, u32)>) -> bool) {
     });
 }
 
-/// A cell that gets another key is never taken for that of the old one, nor the old one for it.
+/// A cell that is reused for another key is never taken for the old key's, and vice versa.
 #[test]
 fn requested_keys_that_come_and_go() {
     look_up_against_changes(7, |found| matches!(found, None | Some((70, 0))));
@@ -98,7 +98,7 @@ fn a_requested_key_that_stays() {
     look_up_against_changes(5, |found| found == Some((50, 0)));
 }
 
-/// A device key is found with its own slot or not at all, and one that stays is always found, also while the table
+/// A device key is found with its own slot or not at all; a key that stays is always found, also while the table
 /// grows.
 #[test]
 fn device_keys_that_come_and_go() {
@@ -163,12 +163,12 @@ impl World {
         self.table.register(&spec).unwrap()
     }
 
-    /// A peer's access: whoever is granted the memory must not find that it is somebody else's.
+    /// A peer's access: memory that is granted must still belong to the region.
     fn access_with_a_pin(&self, key: WireKey) {
-        let lease = self
+        let grant = self
             .table
             .check_remote(&self.who, key, START, 8, Operation::Write);
-        if lease.is_ok() {
+        if grant.is_ok() {
             assert_eq!(self.memory.load(Ordering::Relaxed), REGISTERED);
         }
     }
@@ -176,15 +176,15 @@ impl World {
     /// The same in a section.
     fn access_in_section(&self, key: WireKey) {
         let section = self.engine.lock();
-        let lease =
+        let grant =
             self.table
                 .check_remote_in(&section, &self.who, key, START, 8, Operation::Write);
-        if lease.is_ok() {
+        if grant.is_ok() {
             assert_eq!(self.memory.load(Ordering::Relaxed), REGISTERED);
         }
     }
 
-    /// What an owner does before the memory is its own again; false if somebody holds it still.
+    /// What an owner does before it reuses the memory; false if a grant still holds it.
     fn take_back(&self, closing: Closing<'_>) -> bool {
         self.engine.pass();
         let drained = closing.finish().is_ok();
@@ -204,7 +204,7 @@ fn access_in_a_section_against_close() {
             thread::spawn(move || world.access_in_section(WireKey::Device(region.key)))
         };
         let closing = world.table.close_region(region.id).unwrap();
-        assert!(world.take_back(closing), "nobody has a pin");
+        assert!(world.take_back(closing), "there is no pin");
         peer.join().unwrap();
     });
 }
@@ -223,7 +223,7 @@ fn access_with_a_pin_against_close() {
     });
 }
 
-/// The slot is given out again while an old key is looked up: it grants nothing of the new region.
+/// A slot is reused while an old key is looked up: the old key grants nothing of the new region.
 #[test]
 fn an_old_key_against_the_next_use_of_its_slot() {
     loom::model(|| {
@@ -233,7 +233,7 @@ fn an_old_key_against_the_next_use_of_its_slot() {
             thread::spawn(move || {
                 let section = world.engine.lock();
                 let key = WireKey::Device(region.key);
-                let lease = world.table.check_remote_in(
+                let grant = world.table.check_remote_in(
                     &section,
                     &world.who,
                     key,
@@ -241,8 +241,8 @@ fn an_old_key_against_the_next_use_of_its_slot() {
                     8,
                     Operation::Write,
                 );
-                lease.is_ok_and(|lease| {
-                    assert_eq!(lease.single().map(|span| span.start()), Some(START));
+                grant.is_ok_and(|grant| {
+                    assert_eq!(grant.single().map(|span| span.start()), Some(START));
                     true
                 })
             })
@@ -258,8 +258,8 @@ fn an_old_key_against_the_next_use_of_its_slot() {
     });
 }
 
-/// A region that is changed in place, under the keys that it has: whoever is granted something gets memory of before,
-/// which is not yet the owner's, or memory of after, and never the beginning of one with the length of the other.
+/// A region that is changed in place, under the same keys: a grant covers the old memory, which is not yet given
+/// back, or the new memory, and never the start of one with the length of the other.
 fn access_against_a_change(addr: u64) {
     loom::model(move || {
         let (world, _) = World::new();
@@ -275,7 +275,7 @@ fn access_against_a_change(addr: u64) {
             thread::spawn(move || {
                 let section = world.engine.lock();
                 let key = WireKey::Device(region.key);
-                let lease = world.table.check_remote_in(
+                let grant = world.table.check_remote_in(
                     &section,
                     &world.who,
                     key,
@@ -283,8 +283,8 @@ fn access_against_a_change(addr: u64) {
                     8,
                     Operation::Write,
                 );
-                let Ok(lease) = lease else { return };
-                let start = lease.single().unwrap().start();
+                let Ok(grant) = grant else { return };
+                let start = grant.single().unwrap().start();
                 if start == START + addr {
                     assert!(addr < 64, "the old memory was shorter");
                     assert_eq!(world.memory.load(Ordering::Relaxed), REGISTERED);

@@ -1,7 +1,7 @@
 //! Raw keys: everything a peer needs to reach a region, as bytes, and the table in which a peer maps them to numbers.
 //!
-//! libfabric's raw keys go through here (FI-008 to FI-010), and so may any key: mapping gives a 64-bit number, which
-//! a request then carries in place of the key itself.
+//! libfabric's raw keys use this (FI-008 to FI-010), and any key may: mapping gives a 64-bit number that a request
+//! carries instead of the key itself.
 
 use crate::{Key, WireKey};
 use rkey_base::lock::SpinLock;
@@ -46,8 +46,8 @@ impl RawKey {
         bytes
     }
 
-    /// Reads the bytes that a peer handed over. Any bytes are accepted; the answer is nothing when they are no raw
-    /// key, or one whose region would pass the end of the address space.
+    /// Parses the bytes of a peer. Accepts any bytes; returns `None` if they are not a raw key, or its region would
+    /// overflow the address space.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
@@ -72,8 +72,8 @@ impl RawKey {
     }
 }
 
-/// Raw keys of peers, mapped to numbers that requests can carry. A number is used again only after 2^32 others of
-/// its place.
+/// Raw keys of peers, mapped to numbers that requests can carry. A number is reused only after 2^32 others of its
+/// slot.
 #[derive(Default)]
 pub struct RawKeyMap {
     places: SpinLock<Places>,
@@ -107,7 +107,7 @@ impl RawKeyMap {
         kept.filter(|_| u64::from(*generation) == number >> 32)
     }
 
-    /// Forgets a number; the answer is the key it stood for, nothing when there was none (FI-174).
+    /// Unmaps a number; returns its key, or `None` if it was not mapped (FI-174).
     pub fn unmap(&self, number: u64) -> Option<RawKey> {
         let mut it = self.places.lock();
         let place = number as u32;

@@ -1,4 +1,4 @@
-//! Memory regions: what is asked for at registration, and what comes back.
+//! Memory regions: the attributes of a registration, and its result.
 
 use crate::{Access, DomainId, Key, LocalKey, RegionId, Rules};
 use rkey_base::range::VaRange;
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 /// By which addresses requests name the bytes of a region.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Addressing {
-    /// By their virtual addresses in the owner's process. In a scatter list any piece can be reached, and an
-    /// access stays inside one piece.
+    /// By virtual addresses in the owner's process. In a scatter list every segment can be reached, and an access
+    /// must stay inside one.
     #[default]
     Virtual,
-    /// From zero; the pieces of a scatter list follow each other without gaps.
+    /// From zero; the segments of a scatter list follow each other without gaps.
     Zero,
-    /// From this address; the pieces of a scatter list follow each other without gaps.
+    /// From this address; the segments of a scatter list follow each other without gaps.
     Iova(u64),
 }
 
@@ -27,7 +27,7 @@ pub enum MemoryKind {
     Shared {
         /// Number of the segment, as its owner counts them.
         segment: u32,
-        /// Where in the segment the region begins, in bytes.
+        /// The region's offset in the segment, in bytes.
         offset: u64,
     },
 }
@@ -35,11 +35,11 @@ pub enum MemoryKind {
 /// A request to register memory.
 #[derive(Copy, Clone, Debug)]
 pub struct RegionSpec<'a> {
-    /// The domain it shall belong to.
+    /// The region's domain.
     pub domain: DomainId,
-    /// The memory: one range, or the pieces of a scatter list in order. No piece may be empty.
+    /// The memory: one range, or the segments of a scatter list in order. No segment may be empty.
     pub ranges: &'a [VaRange],
-    /// What shall be allowed.
+    /// The allowed access.
     pub access: Access,
     /// How requests name its bytes.
     pub addressing: Addressing,
@@ -88,7 +88,7 @@ pub struct Region {
     pub local_key: LocalKey,
     /// For peers.
     pub key: Key,
-    /// The key the program asked for, where it got one; peers may use either.
+    /// The requested key, if there is one; peers may use either key.
     pub requested: Option<u64>,
 }
 

@@ -1,28 +1,28 @@
 //! The owner's requests about regions: register, enable, tie, re-register, close.
 
 use crate::entry::{Entry, NONE, flag};
-use crate::lease::Closing;
+use crate::grant::Closing;
 use crate::requested::{Room, Vacancy};
-use crate::scatter::Pieces;
+use crate::scatter::ScatterList;
 use crate::state::{RegionEvent, RegionState};
 use crate::sync::{AtomicU32, Ordering};
-use crate::table::{Books, Protection, reached};
+use crate::table::{Protection, Registry, reached};
 use crate::{
     Access, Addressing, CoreError, DomainId, Limit, MemoryKind, Region, RegionId, RegionSpec, Rules,
 };
 use rkey_base::range::VaRange;
 use rkey_base::slab::State;
 
-/// Where a region lies and how it is addressed, checked.
+/// A region's address and addressing, checked.
 pub(crate) struct Geometry {
     pub(crate) start: u64,
     pub(crate) len: u64,
     pub(crate) base: u64,
     pub(crate) flags: u32,
-    pub(crate) pieces: Option<Pieces>,
+    pub(crate) pieces: Option<ScatterList>,
 }
 
-/// Everything that goes into a region's slot.
+/// The contents of a region's slot.
 pub(crate) struct Filling {
     pub(crate) geometry: Geometry,
     pub(crate) domain: DomainId,
@@ -35,7 +35,7 @@ pub(crate) struct Filling {
 }
 
 impl Protection {
-    /// Registers memory. What the ranges point to is the caller's affair; it need not be mapped (FI-030).
+    /// Registers memory. The caller is responsible for what the ranges point to; it need not be mapped (FI-030).
     ///
     /// # Errors
     /// See [`CoreError`]; nothing is registered then.
@@ -70,21 +70,21 @@ impl Protection {
     /// Enters a new region.
     #[inline]
     pub(crate) fn enter(&self, filling: Filling) -> Result<Region, CoreError> {
-        let mut books = self.books.lock();
+        let mut registry = self.registry.lock();
         let max = self.limits.max_regions;
-        if books.regions >= max {
+        if registry.regions >= max {
             return Err(reached(Limit::Regions, u64::from(max)));
         }
-        books.children(filling.domain)?;
-        self.place(&mut books, filling, 0)
+        registry.children(filling.domain)?;
+        self.place(&mut registry, filling, 0)
     }
 
-    /// Makes a region usable that was created disabled. Nothing can be tied to it afterwards.
+    /// Enables a region that was created disabled. Nothing can be bound to it afterwards.
     ///
     /// # Errors
-    /// [`CoreError::AlreadyEnabled`]; [`CoreError::NeedsEndpoint`] when it is to serve one endpoint and has none.
+    /// [`CoreError::AlreadyEnabled`]; [`CoreError::NeedsEndpoint`] if it must serve one endpoint and has none.
     pub fn enable(&self, region: RegionId) -> Result<(), CoreError> {
-        let _books = self.books.lock();
+        let _books = self.registry.lock();
         let entry = self.region(region)?;
         if state(entry).step(RegionEvent::Enable).is_none() {
             return Err(CoreError::AlreadyEnabled(region));
@@ -96,39 +96,39 @@ impl Protection {
         Ok(())
     }
 
-    /// Ties a region to an endpoint, by queue pair number. A region made with `needs_endpoint` serves only that one.
+    /// Binds a region to an endpoint, by queue pair number. A region made with `needs_endpoint` serves only that one.
     ///
     /// # Errors
     /// [`CoreError::AlreadyEnabled`] after `enable`; [`CoreError::AlreadyTied`] to another endpoint.
     pub fn bind_endpoint(&self, region: RegionId, endpoint: u32) -> Result<(), CoreError> {
-        let mut books = self.books.lock();
+        let mut registry = self.registry.lock();
         tie(
             region,
             self.region(region)?,
             |entry| &entry.endpoint,
             endpoint,
         )?;
-        books.endpoints.insert(region, endpoint);
+        registry.endpoints.insert(region, endpoint);
         Ok(())
     }
 
-    /// Takes the endpoint away again, also from an enabled region, which then serves nobody if it needs one.
+    /// Removes the endpoint again, even from an enabled region, which is then unreachable if it needs one.
     ///
     /// # Errors
     /// [`CoreError::NoSuchRegion`].
     pub fn unbind_endpoint(&self, region: RegionId) -> Result<(), CoreError> {
-        let mut books = self.books.lock();
+        let mut registry = self.registry.lock();
         self.region(region)?.endpoint.store(NONE, Ordering::Release);
-        books.endpoints.remove(&region);
+        registry.endpoints.remove(&region);
         Ok(())
     }
 
-    /// Ties a region to a counter of accesses; leases name it.
+    /// Ties a region to a counter of accesses; grants name it.
     ///
     /// # Errors
     /// As [`Self::bind_endpoint`].
     pub fn bind_counter(&self, region: RegionId, counter: u32) -> Result<(), CoreError> {
-        let _books = self.books.lock();
+        let _books = self.registry.lock();
         tie(
             region,
             self.region(region)?,
@@ -142,19 +142,19 @@ impl Protection {
     /// # Errors
     /// [`CoreError::NoSuchRegion`].
     pub fn unbind_counter(&self, region: RegionId) -> Result<(), CoreError> {
-        let _books = self.books.lock();
+        let _books = self.registry.lock();
         self.region(region)?.counter.store(NONE, Ordering::Release);
         Ok(())
     }
 
-    /// Closes a region: from the moment this returns, every check refuses. What was granted before may still be under
-    /// way; the memory is the owner's when the answer is drained.
+    /// Deregisters a region: from the moment this returns, every check refuses. Earlier grants may still be in use;
+    /// the memory belongs to the owner when the returned value is drained.
     ///
     /// # Errors
-    /// [`CoreError::RegionBusy`] while windows are bound or an endpoint or counter is tied to it; it stays as it was.
+    /// [`CoreError::RegionBusy`] while windows, an endpoint or a counter are bound to it; it is then unchanged.
     #[inline]
     pub fn close_region(&self, region: RegionId) -> Result<Closing<'_>, CoreError> {
-        let mut books = self.books.lock();
+        let mut registry = self.registry.lock();
         let entry = self.region(region)?;
         let windows = entry.link.load(Ordering::Relaxed);
         let bindings = [&entry.endpoint, &entry.counter].map(|place| Entry::tied(place).is_some());
@@ -166,7 +166,7 @@ impl Protection {
                 bindings,
             });
         }
-        Ok(self.end(&mut books, region, entry))
+        Ok(self.end(&mut registry, region, entry))
     }
 
     /// Unbinds every window of a region, takes its endpoint and counter away, and closes it.
@@ -174,17 +174,17 @@ impl Protection {
     /// # Errors
     /// [`CoreError::NoSuchRegion`].
     pub fn revoke_region(&self, region: RegionId) -> Result<Closing<'_>, CoreError> {
-        let mut books = self.books.lock();
+        let mut registry = self.registry.lock();
         let entry = self.region(region)?;
         if entry.link.load(Ordering::Relaxed) > 0 {
-            self.unbind_windows(&mut books, |bound| bound.region == region);
+            self.unbind_windows(&mut registry, |bound| bound.region == region);
         }
         entry.endpoint.store(NONE, Ordering::Release);
         entry.counter.store(NONE, Ordering::Release);
-        if !books.endpoints.is_empty() {
-            books.endpoints.remove(&region);
+        if !registry.endpoints.is_empty() {
+            registry.endpoints.remove(&region);
         }
-        Ok(self.end(&mut books, region, entry))
+        Ok(self.end(&mut registry, region, entry))
     }
 
     /// Where a region's memory comes from.
@@ -192,12 +192,16 @@ impl Protection {
     /// # Errors
     /// [`CoreError::NoSuchRegion`].
     pub fn region_memory(&self, region: RegionId) -> Result<MemoryKind, CoreError> {
-        let books = self.books.lock();
+        let registry = self.registry.lock();
         self.region(region)?;
-        Ok(books.shared.get(&region.index).copied().unwrap_or_default())
+        Ok(registry
+            .shared
+            .get(&region.index)
+            .copied()
+            .unwrap_or_default())
     }
 
-    /// The slot of a live region. It stays what it is while the caller holds the books: nobody retires it without.
+    /// The slot of a live region. It cannot be retired while the caller holds the registry's lock.
     #[inline]
     pub(crate) fn region(&self, region: RegionId) -> Result<&Entry, CoreError> {
         if self.slots.peek(region.index) == Some((region.generation, State::Live))
@@ -242,7 +246,7 @@ impl Protection {
         if ranges.len() > max as usize {
             return Err(reached(Limit::Segments, u64::from(max)));
         }
-        let Some(pieces) = Pieces::new(ranges) else {
+        let Some(pieces) = ScatterList::new(ranges) else {
             // No piece at all, or more bytes than a number holds.
             return Err(match ranges {
                 [] => CoreError::Empty,
@@ -275,7 +279,7 @@ impl Protection {
             base: entry.base.load(Ordering::Relaxed),
             flags: rights & (flag::SCATTER | flag::VIRTUAL),
             pieces: match self.scatter.get(start) {
-                Some(list) if scattered => Pieces::new(&list.ranges()),
+                Some(list) if scattered => ScatterList::new(&list.ranges()),
                 _ => None,
             },
         }
@@ -290,15 +294,15 @@ impl Protection {
         }
     }
 
-    /// Gives a region its slot. `replaced` bytes are about to be given back. The domain is known to be open.
+    /// Claims a slot for a region. `replaced` bytes are about to be released. The domain is known to be open.
     #[inline]
     pub(crate) fn place(
         &self,
-        books: &mut Books,
+        registry: &mut Registry,
         it: Filling,
         replaced: u64,
     ) -> Result<Region, CoreError> {
-        let bytes = (books.bytes - replaced).checked_add(it.geometry.len);
+        let bytes = (registry.bytes - replaced).checked_add(it.geometry.len);
         let max = self.limits.max_total_bytes;
         let bytes = bytes
             .filter(|bytes| *bytes <= max)
@@ -308,12 +312,12 @@ impl Protection {
             None => None,
         };
         let claimed = self
-            .claim(books, false)
+            .claim(registry, false)
             .ok_or_else(|| reached(Limit::KeySlots, u64::from(self.slots.capacity())))?;
         let index = claimed.index();
         let generation = claimed.generation();
-        let Some(key) = self.give_key(books, &claimed) else {
-            self.give_up(books, false, claimed);
+        let Some(key) = self.give_key(registry, &claimed) else {
+            self.give_up(registry, false, claimed);
             return Err(reached(Limit::KeySlots, u64::from(self.slots.capacity())));
         };
         let id = RegionId { index, generation };
@@ -323,15 +327,15 @@ impl Protection {
             rights |= flag::REQUESTED;
         }
         if it.memory != MemoryKind::User {
-            books.shared.insert(id.index, it.memory);
+            registry.shared.insert(id.index, it.memory);
             rights |= flag::SHARED;
         }
         let (domain, requested) = (it.domain, it.requested);
         self.fill(&claimed, it, rights);
         claimed.publish();
-        books.bytes = bytes.wrapping_add(replaced); // `end` takes them away again
-        books.regions += 1;
-        books.region_came(domain, rights)?;
+        registry.bytes = bytes.wrapping_add(replaced); // `end` takes them away again
+        registry.regions += 1;
+        registry.region_came(domain, rights)?;
         Ok(Region {
             id,
             local_key: self.keys.local(id.index, id.generation),
@@ -340,7 +344,7 @@ impl Protection {
         })
     }
 
-    /// Writes a region into its slot, which nobody looks at.
+    /// Writes a region into its slot, which is not published yet.
     #[inline(always)]
     pub(crate) fn fill(&self, slot: &Entry, it: Filling, rights: u32) {
         let start = match it.geometry.pieces {
@@ -366,30 +370,37 @@ impl Protection {
         slot.rights.store(rights, Ordering::Release);
     }
 
-    /// Ends a live region on which nothing hangs.
+    /// Ends a live region that has no children.
     #[inline]
-    pub(crate) fn end(&self, books: &mut Books, region: RegionId, entry: &Entry) -> Closing<'_> {
+    pub(crate) fn end(
+        &self,
+        registry: &mut Registry,
+        region: RegionId,
+        entry: &Entry,
+    ) -> Closing<'_> {
         debug_assert!(state(entry).step(RegionEvent::Close) == Some(RegionState::Closing));
         let rights = entry.rights();
         if rights & flag::REQUESTED != 0 {
             self.forget_requested(region, entry);
         }
         if rights & flag::SHARED != 0 {
-            books.shared.remove(&region.index);
+            registry.shared.remove(&region.index);
         }
-        books.bytes = books.bytes.wrapping_sub(entry.len.load(Ordering::Relaxed));
-        books.regions -= 1;
-        books.region_went(entry.domain(), rights);
+        registry.bytes = registry
+            .bytes
+            .wrapping_sub(entry.len.load(Ordering::Relaxed));
+        registry.regions -= 1;
+        registry.region_went(entry.domain(), rights);
         let RegionId { index, generation } = region;
-        let key = books.remote_key(index);
+        let key = registry.remote_key(index);
         self.keys.remote.end(key.0, index, generation);
         let retired = self.slots.retire(index, generation);
-        // There is one: it is live, and nobody else retires without the books.
-        let busy = retired.and_then(|retired| self.try_put_back(books, false, retired).err());
+        // This cannot fail: the region is live, and retiring takes the registry's lock.
+        let busy = retired.and_then(|retired| self.try_put_back(registry, false, retired).err());
         Closing::new(self, busy, rights & flag::SHARED != 0)
     }
 
-    /// Room for a key that the program asks for.
+    /// A free cell for a requested key.
     #[inline]
     pub(crate) fn may_request(&self, domain: DomainId, key: u64) -> Result<Room<'_>, CoreError> {
         if key == u64::MAX {
@@ -402,7 +413,7 @@ impl Protection {
         }
     }
 
-    /// Takes the key away that the program asked for.
+    /// Removes the requested key.
     #[inline]
     pub(crate) fn forget_requested(&self, region: RegionId, entry: &Entry) -> Option<u64> {
         let key = entry.requested()?;

@@ -1,12 +1,12 @@
-//! Keys that programs ask for (libfabric): from a domain and a 64-bit key to a slot, without a lock.
+//! Requested keys (libfabric): a lock-free map from a domain and a 64-bit key to a slot.
 //!
 //! A hash table of buckets of eight cells. When a key finds no free cell, a level with four times the cells is added;
-//! levels stay where they are, so that readers never meet a table that moves. A cell's target is written last and
-//! taken away first, and a reader looks at it before and after the key: it believes only what did not change.
-//! The caller that finds a target pins the slot, which tells whether it is still the one.
+//! existing levels stay in place, so readers never see a table move. A cell's target is written last and removed
+//! first, and a reader reads it before and after the key: it trusts only what did not change. The caller that finds a
+//! target pins the slot, which tells whether it is still the right one.
 //!
-//! With many keys what a look-up costs is the cache lines that it touches: a bucket is two, side by side, and a key is
-//! looked for first in the one where it was put if there was room.
+//! With many keys, the cost of a lookup is the cache lines that it touches: a bucket is two adjacent ones, and a key
+//! is tried first in the one where it was put if there was room.
 
 use crate::key::GENERATIONS;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -35,10 +35,10 @@ struct Cell {
 #[repr(align(128))]
 struct Bucket([Cell; BUCKET]);
 
-/// The table of requested keys. Changes are made by one caller at a time, who holds the protection table's lock.
+/// The table of requested keys. Only the holder of the protection table's lock makes changes.
 pub(crate) struct Requested {
     levels: [OnceLock<Box<[Bucket]>>; LEVELS],
-    /// How many levels there are.
+    /// The number of levels.
     grown: AtomicUsize,
     factor: u64,
 }
@@ -53,7 +53,7 @@ pub(crate) enum Vacancy<'a> {
     Full,
 }
 
-/// Room for a key. It is there as long as nobody adds another.
+/// Room for a key, valid until another key is added.
 #[must_use = "the key is not in the table yet"]
 pub(crate) struct Room<'a> {
     cell: &'a Cell,
@@ -65,8 +65,8 @@ impl Room<'_> {
     /// Adds the key.
     #[inline]
     pub(crate) fn fill(self, region: RegionId) {
-        // Nobody believes the cell before its target is there again; the fence keeps the key's store behind the
-        // removal that emptied it.
+        // Readers ignore the cell until its target is set; the fence keeps the store of the key after the removal
+        // that emptied the cell.
         fence(Ordering::Release);
         self.cell.key.store(self.key, Ordering::Relaxed);
         let target = target(self.domain, region);
@@ -109,11 +109,11 @@ impl Requested {
         None
     }
 
-    /// Whether a key can be added, and where.
+    /// Whether a key can be added, and in which cell.
     #[inline]
     pub(crate) fn vacancy(&self, domain: DomainId, key: u64) -> Vacancy<'_> {
         let mixed = self.mix(domain, key);
-        // In the largest level that has room: it is the one that lookups try first.
+        // Prefer the largest level with room, because lookups try it first.
         let mut free = None;
         for level in self.levels() {
             for cell in cells(level, mixed) {
@@ -131,7 +131,7 @@ impl Requested {
         }
     }
 
-    /// Adds a level, and says where in it a key goes.
+    /// Adds a level and returns the cell for a key in it.
     #[cold]
     fn grow(&self, mixed: u64) -> Option<&Cell> {
         let grown = self.grown.load(Ordering::Relaxed);
@@ -181,8 +181,7 @@ fn belongs(target: u64, domain: DomainId) -> bool {
 /// The cells of a level that may be a key's, in the order in which they are tried.
 #[inline]
 fn cells(level: &[Bucket], mixed: u64) -> impl Iterator<Item = &Cell> {
-    // Levels have a power of two of buckets. Which half of its bucket a key tries first says a bit that does not
-    // choose the bucket.
+    // Levels have a power of two of buckets. A bit that does not select the bucket selects the half to try first.
     let bucket = &level[(mixed >> 36) as usize & (level.len() - 1)].0;
     let first = (mixed >> 35) as usize & 1;
     (0..BUCKET).map(move |number| &bucket[(number + first * (BUCKET / 2)) % BUCKET])

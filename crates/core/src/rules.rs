@@ -12,7 +12,7 @@ bitflags! {
     pub struct Rules: u32 {
         /// A region with remote write or remote atomic needs local write too (VB-014, VB-015).
         const REMOTE_WRITE_NEEDS_LOCAL_WRITE = 1 << 0;
-        /// Every region may be read locally, asked for or not (VB-016).
+        /// Every region may be read locally, requested or not (VB-016).
         const LOCAL_READ_ALWAYS = 1 << 1;
         /// A window binds only to a region with the right to bind (VB-013).
         const WINDOW_NEEDS_BIND = 1 << 2;
@@ -37,10 +37,10 @@ bitflags! {
 }
 
 impl Rules {
-    /// The rights a region gets that asked for `asked`.
+    /// The rights of a region that requests `asked`.
     ///
     /// # Errors
-    /// The right that is missing, when a rule demands one that was not asked for.
+    /// The missing right, if a rule demands one that was not requested.
     pub(crate) fn apply(self, asked: Access) -> Result<Access, Access> {
         let mut access = asked;
         if self.contains(Self::LOCAL_READ_ALWAYS) {

@@ -1,6 +1,6 @@
-//! Scatter lists: regions made of several pieces of memory, and the side table that keeps them.
+//! Scatter lists: regions made of several segments of memory, and the side table that keeps them.
 //!
-//! Few regions have one, so the table's slots carry only a number, and whoever meets that number asks here.
+//! Few regions have one, so a region's slot holds only the list's number.
 
 use rkey_base::lock::SpinLock;
 use rkey_base::range::VaRange;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 /// The pieces of a region, in order, each with its distance from the first byte of the region.
 #[derive(Debug)]
-pub(crate) struct Pieces {
+pub(crate) struct ScatterList {
     pieces: Box<[(u64, VaRange)]>,
     hull: VaRange,
     len: u64,
 }
 
-impl Pieces {
-    /// None when there is no piece, or when the lengths add up to more than a number holds.
+impl ScatterList {
+    /// `None` if there is no segment, or if the lengths overflow.
     pub(crate) fn new(ranges: &[VaRange]) -> Option<Self> {
         let mut len = 0u64;
         let mut pieces = Vec::with_capacity(ranges.len());
@@ -51,7 +51,7 @@ impl Pieces {
         self.len
     }
 
-    /// Where in the region the range of virtual addresses begins, when one piece holds all of it.
+    /// The offset in the region of a range of virtual addresses, if one segment contains it.
     pub(crate) fn offset_of(&self, range: &VaRange) -> Option<u64> {
         let (offset, piece) = self
             .pieces
@@ -90,13 +90,13 @@ pub(crate) struct ScatterLists {
 
 #[derive(Default)]
 struct Lists {
-    lists: Vec<Option<Arc<Pieces>>>,
+    lists: Vec<Option<Arc<ScatterList>>>,
     free: Vec<u32>,
 }
 
 impl ScatterLists {
-    /// Keeps a list; the answer is its number.
-    pub(crate) fn add(&self, pieces: Pieces) -> u32 {
+    /// Stores a list; returns its number.
+    pub(crate) fn add(&self, pieces: ScatterList) -> u32 {
         let pieces = Some(Arc::new(pieces));
         let mut lists = self.lists.lock();
         if let Some(number) = lists.free.pop() {
@@ -108,7 +108,7 @@ impl ScatterLists {
     }
 
     /// The list with that number.
-    pub(crate) fn get(&self, number: u64) -> Option<Arc<Pieces>> {
+    pub(crate) fn get(&self, number: u64) -> Option<Arc<ScatterList>> {
         let lists = self.lists.lock();
         lists.lists.get(usize::try_from(number).ok()?)?.clone()
     }
@@ -135,8 +135,8 @@ mod tests {
         VaRange::new(start, len).unwrap()
     }
 
-    fn pieces() -> Pieces {
-        Pieces::new(&[range(100, 10), range(50, 5), range(200, 1)]).unwrap()
+    fn pieces() -> ScatterList {
+        ScatterList::new(&[range(100, 10), range(50, 5), range(200, 1)]).unwrap()
     }
 
     #[test]
@@ -162,6 +162,6 @@ mod tests {
 
     #[test]
     fn lengths_that_do_not_add_up_are_refused() {
-        assert!(Pieces::new(&[range(0, u64::MAX), range(0, 1)]).is_none());
+        assert!(ScatterList::new(&[range(0, u64::MAX), range(0, 1)]).is_none());
     }
 }

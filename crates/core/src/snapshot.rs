@@ -64,7 +64,7 @@ pub struct WindowInfo {
     pub domain: DomainId,
     /// Its kind.
     pub kind: WindowKind,
-    /// The binding, where there is one.
+    /// The binding, if any.
     pub binding: Option<Binding>,
 }
 
@@ -84,16 +84,16 @@ pub struct Binding {
 }
 
 impl Protection {
-    /// Everything in the table. Taken while the table is in use: each line is right by itself, but what happens
-    /// meanwhile may show in one and not in another.
+    /// Everything in the table. It is taken while the table is in use: each line is consistent in itself, but a
+    /// concurrent change may show in one line and not in another.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let (domains, windows, total_bytes) = {
-            let books = self.books.lock();
-            let domains = books
+            let registry = self.registry.lock();
+            let domains = registry
                 .open_domains()
                 .map(|(id, children)| DomainInfo { id, children });
-            let windows = books
+            let windows = registry
                 .windows
                 .iter()
                 .zip(0..)
@@ -125,7 +125,7 @@ impl Protection {
                     }
                 })
                 .collect();
-            (domains.collect(), windows, books.bytes)
+            (domains.collect(), windows, registry.bytes)
         };
         let regions = self
             .slots

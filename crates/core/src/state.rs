@@ -1,6 +1,6 @@
-//! The lives of regions and windows, as tables: in which state what may happen, and where it leads.
+//! The states of regions and windows, as tables: which event is legal in which state, and where it leads.
 //!
-//! The code asks these tables; the test below holds their drawing. Nothing happens in a state whose cell is empty.
+//! The code asks these tables; a test below compares them with a drawing. An event in an empty cell does nothing.
 
 /// States of a region.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -9,9 +9,9 @@ pub(crate) enum RegionState {
     Disabled,
     /// Usable from the start.
     Live,
-    /// Created disabled, then enabled: usable, and nothing can be tied to it any more.
+    /// Created disabled, then enabled: usable, and nothing can be bound to it any more.
     Enabled,
-    /// Refuses every access; gone as soon as the earlier ones that are under way have ended.
+    /// Refuses every access; ends when the earlier grants are dropped.
     Closing,
 }
 
@@ -51,7 +51,7 @@ impl RegionState {
         ]
     };
 
-    /// Where `event` leads, if it may happen.
+    /// The next state after `event`, if it is legal.
     #[inline]
     pub(crate) const fn step(self, event: RegionEvent) -> Option<Self> {
         Self::TABLE[self as usize].1[event as usize]
@@ -114,7 +114,7 @@ impl WindowState {
         ]
     };
 
-    /// Type 2: has to be invalidated before the next bind. Invalidating twice is allowed.
+    /// Type 2: must be invalidated before the next bind. Invalidating twice is allowed.
     const TYPE2: [(Self, [Option<Self>; 5]); 3] = {
         use WindowState::{Bound, Closed, Unbound};
         [
@@ -137,7 +137,7 @@ impl WindowState {
         ]
     };
 
-    /// Where `event` leads a window (of type 2 or not), if it may happen.
+    /// The next state of a window (of type 2 or not) after `event`, if it is legal.
     #[inline]
     pub(crate) const fn step(self, type2: bool, event: WindowEvent) -> Option<Self> {
         let table = if type2 {

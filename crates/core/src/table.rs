@@ -1,11 +1,11 @@
-//! The protection table: one slab of slots for regions and device-chosen window keys, one for type 2 windows, and
-//! the books about them under one lock.
+//! The protection table: one slab of slots for regions and device-chosen window keys, one for type 2 windows, and a
+//! registry under one lock.
 //!
-//! Checks read slots and never lock. Everything that changes the table holds the lock for some tens of nanoseconds;
-//! nothing is called and nothing waits while it is held.
+//! Checks read slots and never lock. Changes hold the lock for some tens of nanoseconds; nothing blocks or calls out
+//! while it is held.
 
 use crate::entry::{Entry, flag};
-use crate::key::{Draw, GENERATIONS, Keys, Named, Secrets, TYPE2_GENERATIONS};
+use crate::key::{GENERATIONS, KeySequence, Keys, Named, Secrets, TYPE2_GENERATIONS};
 use crate::requested::Requested;
 use crate::scatter::ScatterLists;
 use crate::sync::{Ordering, fence};
@@ -28,24 +28,24 @@ pub struct Protection {
     pub(crate) type2: Slab<Entry>,
     pub(crate) scatter: ScatterLists,
     pub(crate) requested: Requested,
-    pub(crate) books: SpinLock<Books>,
+    pub(crate) registry: SpinLock<Registry>,
 }
 
 impl std::fmt::Debug for Protection {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let books = self.books.lock();
+        let registry = self.registry.lock();
         write!(
             out,
             "Protection({} regions, {} windows)",
-            books.regions, books.live_windows
+            registry.regions, registry.live_windows
         )
     }
 }
 
 /// What only the owner's requests need, under the lock.
-pub(crate) struct Books {
+pub(crate) struct Registry {
     /// The next keys.
-    draw: Draw,
+    draw: KeySequence,
     /// The last remote key of each slot that was ever used, by slot.
     remote_keys: Vec<Key>,
     /// Free slots of both slabs.
@@ -65,7 +65,7 @@ pub(crate) struct Books {
     pub(crate) endpoints: HashMap<RegionId, u32>,
     /// Regions in shared segments, by slot.
     pub(crate) shared: HashMap<u32, MemoryKind>,
-    /// Retired slots that were still in use when whoever retired them lost interest.
+    /// Retired slots that were still pinned when their handle was dropped.
     orphans: Vec<Orphan>,
 }
 
@@ -99,7 +99,7 @@ impl Protection {
             type2: Slab::new(Limits::TYPE2_SLOTS),
             scatter: ScatterLists::default(),
             requested: Requested::new(secrets.number("requested keys")),
-            books: SpinLock::new(Books::new(draw)),
+            registry: SpinLock::new(Registry::new(draw)),
         }
     }
 
@@ -126,20 +126,20 @@ impl Protection {
     /// # Errors
     /// [`CoreError::LimitReached`].
     pub fn create_domain(&self) -> Result<DomainId, CoreError> {
-        let mut books = self.books.lock();
+        let mut registry = self.registry.lock();
         let max = self.limits.max_domains.min(u32::from(u16::MAX));
-        if books.open_domains >= max {
+        if registry.open_domains >= max {
             return Err(reached(Limit::Domains, u64::from(max)));
         }
-        let place = match books.free_domains.pop() {
+        let place = match registry.free_domains.pop() {
             Some(place) => place,
             None => {
-                books.domains.push(DomainRecord::default());
-                (books.domains.len() - 1) as u32
+                registry.domains.push(DomainRecord::default());
+                (registry.domains.len() - 1) as u32
             }
         };
-        books.open_domains += 1;
-        let record = &mut books.domains[place as usize];
+        registry.open_domains += 1;
+        let record = &mut registry.domains[place as usize];
         record.open = true;
         Ok(DomainId(u32::from(record.generation) << 16 | (place + 1)))
     }
@@ -149,8 +149,8 @@ impl Protection {
     /// # Errors
     /// [`CoreError::DomainBusy`] while regions, windows or queue pairs are left in it.
     pub fn close_domain(&self, domain: DomainId) -> Result<(), CoreError> {
-        let mut books = self.books.lock();
-        let record = books.domain(domain)?;
+        let mut registry = self.registry.lock();
+        let record = registry.domain(domain)?;
         if !record.children.is_empty() {
             return Err(CoreError::DomainBusy {
                 domain,
@@ -159,8 +159,8 @@ impl Protection {
         }
         record.open = false;
         record.generation = record.generation.wrapping_add(1);
-        books.open_domains -= 1;
-        books.free_domains.push((domain.0 & 0xffff) - 1);
+        registry.open_domains -= 1;
+        registry.free_domains.push((domain.0 & 0xffff) - 1);
         Ok(())
     }
 
@@ -169,17 +169,17 @@ impl Protection {
     /// # Errors
     /// [`CoreError::NoSuchDomain`].
     pub fn hold_domain(&self, domain: DomainId) -> Result<(), CoreError> {
-        self.books.lock().domain(domain)?.children.holders += 1;
+        self.registry.lock().domain(domain)?.children.holders += 1;
         Ok(())
     }
 
-    /// Takes one [`Self::hold_domain`] back.
+    /// Releases one [`Self::hold_domain`].
     ///
     /// # Errors
-    /// [`CoreError::NoSuchDomain`], also when nobody holds it.
+    /// [`CoreError::NoSuchDomain`], also if the domain is not held.
     pub fn release_domain(&self, domain: DomainId) -> Result<(), CoreError> {
-        let mut books = self.books.lock();
-        let children = &mut books.domain(domain)?.children;
+        let mut registry = self.registry.lock();
+        let children = &mut registry.domain(domain)?.children;
         match children.holders.checked_sub(1) {
             Some(holders) => children.holders = holders,
             None => return Err(CoreError::NoSuchDomain(domain)),
@@ -192,50 +192,56 @@ impl Protection {
     /// # Errors
     /// [`CoreError::NoSuchDomain`].
     pub fn regions_of_program(&self, domain: DomainId) -> Result<u32, CoreError> {
-        let mut books = self.books.lock();
-        let record = books.domain(domain)?;
+        let mut registry = self.registry.lock();
+        let record = registry.domain(domain)?;
         Ok(record.children.regions - record.internal)
     }
 
     /// A free slot for a region or a window.
     #[inline]
-    pub(crate) fn claim(&self, books: &mut Books, type2: bool) -> Option<Claimed<'_, Entry>> {
-        if !books.orphans.is_empty() {
-            self.sweep(books);
+    pub(crate) fn claim(&self, registry: &mut Registry, type2: bool) -> Option<Claimed<'_, Entry>> {
+        if !registry.orphans.is_empty() {
+            self.sweep(registry);
         }
         let claimed = if type2 {
-            self.type2.claim_from(&mut books.free_type2)
+            self.type2.claim_from(&mut registry.free_type2)
         } else {
-            self.slots.claim_from(&mut books.free)
+            self.slots.claim_from(&mut registry.free)
         };
-        // Whoever looks at the slot without a pin and sees anything of what is stored into it from now on, sees after
-        // that that it is not what it was.
+        // A reader without a pin that sees anything stored into the slot from now on will then also see that the slot
+        // has changed.
         fence(Ordering::Release);
         claimed
     }
 
-    /// The remote key of a claimed slot that becomes a region, or a window whose key the device chooses. Nothing when
+    /// The remote key of a claimed slot that becomes a region, or a window whose key the device chooses. `None` if
     /// there is no room for another key.
     #[inline]
-    pub(crate) fn give_key(&self, books: &mut Books, claimed: &Claimed<'_, Entry>) -> Option<Key> {
-        let (index, generation) = (claimed.index(), claimed.generation());
-        let key = self.keys.give_remote(&mut books.draw, index, generation)?;
-        let place = index as usize;
-        if place >= books.remote_keys.len() {
-            books.remote_keys.resize(place + 1, Key(0));
-        }
-        books.remote_keys[place] = key;
-        Some(key)
-    }
-
-    /// The key of a claimed slot that becomes a type 2 window. Nothing when there is no room for another key.
-    pub(crate) fn give_type2_key(
+    pub(crate) fn give_key(
         &self,
-        books: &mut Books,
+        registry: &mut Registry,
         claimed: &Claimed<'_, Entry>,
     ) -> Option<Key> {
         let (index, generation) = (claimed.index(), claimed.generation());
-        self.keys.give_type2(&mut books.draw, index, generation)
+        let key = self
+            .keys
+            .give_remote(&mut registry.draw, index, generation)?;
+        let place = index as usize;
+        if place >= registry.remote_keys.len() {
+            registry.remote_keys.resize(place + 1, Key(0));
+        }
+        registry.remote_keys[place] = key;
+        Some(key)
+    }
+
+    /// The key of a claimed slot that becomes a type 2 window. `None` if there is no room for another key.
+    pub(crate) fn give_type2_key(
+        &self,
+        registry: &mut Registry,
+        claimed: &Claimed<'_, Entry>,
+    ) -> Option<Key> {
+        let (index, generation) = (claimed.index(), claimed.generation());
+        self.keys.give_type2(&mut registry.draw, index, generation)
     }
 
     /// Whether a slot of regions is in use under this generation.
@@ -251,22 +257,32 @@ impl Protection {
             .open(key, |index, generation| self.is_used(index, generation))
     }
 
-    /// Gives a claimed slot free again that comes to nothing.
+    /// Frees a claimed slot that stays unused.
     #[cold]
-    pub(crate) fn give_up(&self, books: &mut Books, type2: bool, claimed: Claimed<'_, Entry>) {
+    pub(crate) fn give_up(
+        &self,
+        registry: &mut Registry,
+        type2: bool,
+        claimed: Claimed<'_, Entry>,
+    ) {
         let (index, generation) = (claimed.index(), claimed.generation());
         claimed.rights.store(flag::DISABLED, Ordering::Relaxed);
         claimed.publish();
         let slab = if type2 { &self.type2 } else { &self.slots };
         if let Some(retired) = slab.retire(index, generation) {
-            self.put_back(books, type2, retired);
+            self.put_back(registry, type2, retired);
         }
     }
 
-    /// Gives a retired slot free again, now or when its last user is gone.
-    pub(crate) fn put_back(&self, books: &mut Books, type2: bool, retired: Retired<'_, Entry>) {
-        if let Err(busy) = self.try_put_back(books, type2, retired) {
-            books.orphans.push(Orphan {
+    /// Frees a retired slot, now or when its last pin is gone.
+    pub(crate) fn put_back(
+        &self,
+        registry: &mut Registry,
+        type2: bool,
+        retired: Retired<'_, Entry>,
+    ) {
+        if let Err(busy) = self.try_put_back(registry, type2, retired) {
+            registry.orphans.push(Orphan {
                 type2,
                 index: busy.index(),
                 generation: busy.generation(),
@@ -278,7 +294,7 @@ impl Protection {
     #[inline]
     pub(crate) fn try_put_back<'a>(
         &self,
-        books: &mut Books,
+        registry: &mut Registry,
         type2: bool,
         retired: Retired<'a, Entry>,
     ) -> Result<(), Retired<'a, Entry>> {
@@ -300,30 +316,30 @@ impl Protection {
             self.keys.wrap();
         }
         match (type2, next % generations) {
-            (true, next) => retired.release_last_to(&mut books.free_type2, next),
-            (false, 0) => retired.release_last_to(&mut books.free, 0),
-            (false, next) => retired.release_to(&mut books.free, next),
+            (true, next) => retired.release_last_to(&mut registry.free_type2, next),
+            (false, 0) => retired.release_last_to(&mut registry.free, 0),
+            (false, next) => retired.release_to(&mut registry.free, next),
         }
     }
 
     /// Releases slots that were still in use when they were given up.
     #[cold]
-    fn sweep(&self, books: &mut Books) {
-        for orphan in std::mem::take(&mut books.orphans) {
+    fn sweep(&self, registry: &mut Registry) {
+        for orphan in std::mem::take(&mut registry.orphans) {
             let slab = if orphan.type2 {
                 &self.type2
             } else {
                 &self.slots
             };
             if let Some(retired) = slab.resume(orphan.index, orphan.generation) {
-                self.put_back(books, orphan.type2, retired);
+                self.put_back(registry, orphan.type2, retired);
             }
         }
     }
 }
 
-impl Books {
-    fn new(draw: Draw) -> Self {
+impl Registry {
+    fn new(draw: KeySequence) -> Self {
         Self {
             draw,
             remote_keys: Vec::new(),

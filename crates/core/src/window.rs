@@ -1,4 +1,4 @@
-//! Memory windows: part of a region under a key of its own that can be changed and taken back quickly.
+//! Memory windows: part of a region under a key of its own that can be changed and revoked quickly.
 
 use crate::{Access, DomainId, Key, LocalKey, RegionId, Rules, WindowId};
 use rkey_base::range::VaRange;
@@ -7,10 +7,10 @@ use std::fmt;
 
 /// The kinds of windows. They differ in who chooses keys, and in who may use them.
 ///
-/// InfiniBand's two forms of type 2 both tie the window to the queue pair it was bound on; form B also compares the
+/// Both forms of InfiniBand's type 2 bind the window to the queue pair it was bound on; form B also compares the
 /// domain at each access. Window, region and queue pair are in one domain at the bind, and windows of a queue pair
-/// are unbound when it goes ([`crate::Protection::forget_endpoint`]), so the comparison is made for both forms:
-/// no program that keeps the rules can tell them apart.
+/// are unbound when it is destroyed ([`crate::Protection::forget_endpoint`]), so the comparison is made for both
+/// forms: a conforming program sees no difference.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum WindowKind {
@@ -77,7 +77,7 @@ pub struct BindRequest {
     pub access: Access,
     /// The window is addressed from zero instead of by the region's addresses (type 2 only).
     pub zero_based: bool,
-    /// Type 2: the consumer's choice, the window's key with any low 8 bits. Type 1 and DAT: a key promised by
+    /// Type 2: the consumer's choice, the window's key with any low 8 bits. Type 1 and DAT: a key reserved by
     /// [`crate::Protection::next_window_key`], or none to get the next one.
     pub new_key: Option<Key>,
     /// The queue pair the bind was posted on; a type 2 window belongs to it from now on.
@@ -88,7 +88,7 @@ pub struct BindRequest {
     pub rules: Rules,
 }
 
-/// The books about a window.
+/// The registry about a window.
 #[derive(Debug)]
 pub(crate) struct WindowRecord {
     pub(crate) generation: u32,
@@ -100,7 +100,7 @@ pub(crate) struct WindowRecord {
     /// Slots of keys that were promised to coming binds.
     pub(crate) promised: Vec<KeySlot>,
     pub(crate) bound: Option<Bound>,
-    /// Slot and generation of its last keys that a bind replaced, for the words of a refusal.
+    /// Slot and generation of its last keys that a bind replaced, for the text of a denial.
     pub(crate) recent: [Option<(u32, u32)>; 4],
 }
 

@@ -184,7 +184,7 @@ fn a_thousand_keys_say_nothing_of_the_next() {
     }
 }
 
-/// Somebody who has seen a thousand keys asks for memory by all keys near them, and by those that their differences
+/// An attacker who has seen a thousand keys tries all keys near them, and by those that their differences
 /// lead to: more than 1.2 million guesses against a hundred live regions, of which chance would make 0.03 succeed.
 #[test]
 #[cfg_attr(miri, ignore = "millions of steps")]
@@ -239,7 +239,7 @@ fn keys_near_those_that_were_seen_open_nothing() {
 }
 
 /// A client connects 16 times to a server that registers a buffer for each client and closes it when the client goes.
-/// It learns the key of each of its buffers. Then somebody else connects, and the client tries to reach that buffer:
+/// It learns the key of each of its buffers. Then another client connects, and the client tries to reach that buffer:
 /// first by the 256 keys that have their upper bits from one of its own (before, the one of eight registrations ago),
 /// then by all that its keys, their differences and their neighbours lead to.
 #[test]

@@ -11,7 +11,7 @@ const SLOTS: usize = 8;
 const FREE: u64 = 0;
 
 /// Pieces of imaginary memory. The owner writes a round's number into one before it registers it, and zero as soon as
-/// its close is drained: whoever holds a lease must not see zero.
+/// its close is drained: the holder of a grant must not see zero.
 struct Arena {
     used: [AtomicU64; SLOTS],
     keys: [AtomicU32; SLOTS],
@@ -21,11 +21,11 @@ fn address(slot: usize) -> u64 {
     0x10_0000 + slot as u64 * 0x1000
 }
 
-fn look_at(arena: &Arena, lease: &Lease<'_>, asked: usize) {
-    let span = lease.single().unwrap();
-    assert_eq!(span.start(), address(asked) + 8, "bytes of somebody else");
+fn look_at(arena: &Arena, grant: &Grant<'_>, asked: usize) {
+    let span = grant.single().unwrap();
+    assert_eq!(span.start(), address(asked) + 8, "bytes of another region");
     let before = arena.used[asked].load(Ordering::Acquire);
-    assert_ne!(before, FREE, "the memory was taken back under a lease");
+    assert_ne!(before, FREE, "the memory was taken back under a grant");
     thread::yield_now();
     assert_eq!(arena.used[asked].load(Ordering::Acquire), before);
 }
@@ -44,12 +44,12 @@ fn check_all_the_time(
             let key = WireKey::Device(Key(arena.keys[slot].load(Ordering::Relaxed)));
             let addr = address(slot) + 8;
             let guard = section.map(SpinLock::lock);
-            let lease = match &guard {
+            let grant = match &guard {
                 Some(in_it) => table.check_remote_in(in_it, &who, key, addr, 64, Operation::Write),
                 None => table.check_remote(&who, key, addr, 64, Operation::Write),
             };
-            if let Ok(lease) = lease {
-                look_at(arena, &lease, slot);
+            if let Ok(grant) = grant {
+                look_at(arena, &grant, slot);
                 granted += 1;
             }
         }
@@ -191,8 +191,8 @@ fn requested_keys_come_and_go_under_fire() {
                 for key in 0..SLOTS {
                     let asked = WireKey::Requested(key as u64);
                     let addr = address(key) + 8;
-                    if let Ok(lease) = table.check_remote(&who, asked, addr, 8, Operation::Read) {
-                        assert_eq!(lease.single().unwrap().start(), addr);
+                    if let Ok(grant) = table.check_remote(&who, asked, addr, 8, Operation::Read) {
+                        assert_eq!(grant.single().unwrap().start(), addr);
                     }
                 }
             }

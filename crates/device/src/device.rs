@@ -291,7 +291,7 @@ pub(crate) fn link_config(config: &Config) -> LinkConfig {
     LinkConfig {
         // The link wants a power of two.
         payload_ring: config.ring_bytes.next_power_of_two(),
-        by_reference: config.direct_copy == DirectCopy::Auto,
+        remote_iovec: config.direct_copy == DirectCopy::Auto,
         reference_min: config.reference_min,
         policy: match config.share {
             Share::User => Policy::SameUser,

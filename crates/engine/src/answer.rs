@@ -1,13 +1,12 @@
-//! What comes back to a requester: acknowledgements, read data, results of atomics, refusals.
+//! Responses at the requester: acknowledgements, read data, atomic results, NAKs.
 //!
-//! Two promises make this simple. The link takes responses before it counts a request as
-//! acknowledged, and a responder answers every message that it did not execute. So an
-//! acknowledged send or write is executed, an acknowledged read has its data, and anything else
-//! is a peer that does not keep the rules.
+//! Two rules make this simple. The link takes responses before it counts a request as acknowledged, and a responder
+//! sends a response for every message that it did not execute. So an acknowledged send or write is executed, an
+//! acknowledged read has its data, and anything else is a protocol violation.
 //!
-//! When a message has to be sent again, the ones behind it have been refused too. The requester
-//! *rewinds*: it sends nothing until every piece of the old attempt has been acknowledged. After
-//! that no answer to the old attempt can exist, and no numbering of attempts is needed.
+//! When a message must be sent again, the responder has refused the later ones too. The requester *rewinds*: it sends
+//! nothing until every fragment of the old attempt has been acknowledged. After that no response to the old attempt
+//! can arrive, so attempts need no numbers.
 
 use crate::context::Context;
 use crate::id::Table;
@@ -15,22 +14,22 @@ use crate::nak::{Nak, rnr_delay_ns};
 use crate::numbers::Numbers;
 use crate::port::Meta;
 use crate::qp::pair::{MSN_MASK, Qp};
-use crate::reach::Trouble;
+use crate::reach::AccessError;
 use crate::requester;
 use crate::send_queue::WqeFlags;
 use crate::{CompletionOp, LinkId, QpState, Status};
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_base::range::VaRange;
-use rkey_base::shared::Foreign;
+use rkey_base::shared::PeerBytes;
 use rkey_core::{Denial, LocalUse};
-use rkey_link::{HeadFlags, Incoming, NodeId, Op, Payload, Ticket};
+use rkey_link::{HeaderFlags, Incoming, NodeId, Op, Payload, Ticket};
 
 /// The first and the last delay before asking again a peer that is not ready.
 const NOT_READY_FIRST_NS: u64 = 20_000;
 const NOT_READY_LAST_NS: u64 = 2_000_000;
 
-/// Finds a queue pair by number; a link mostly asks for the same one again.
+/// Finds a queue pair by number; consecutive fragments of a link are mostly for the same one.
 #[inline]
 pub(crate) fn find<'a>(
     qps: &'a mut Table<Qp>,
@@ -77,7 +76,7 @@ pub(crate) fn on_acked<M: Memory>(
     settle(x, qps, last);
 }
 
-/// Completes what an acknowledgement ended, and lets go on what it held up.
+/// Completes what an acknowledgement finished, and resumes what waited for it.
 #[inline]
 fn settle<M: Memory>(x: &mut Context<M>, qps: &mut Table<Qp>, index: u32) {
     let Some(qp) = qps.at_mut(index) else { return };
@@ -95,43 +94,43 @@ pub(crate) fn on_response<M: Memory>(
     meta: &mut Meta,
     incoming: &Incoming<'_>,
 ) {
-    let head = &incoming.head;
+    let header = &incoming.header;
     let (id, node) = (meta.id, meta.node);
-    let Some(qp) = find(qps, numbers, &mut meta.last, head.dst_qp) else {
+    let Some(qp) = find(qps, numbers, &mut meta.last, header.dst_qp) else {
         return;
     };
-    if !expects(qp, id, head.src_qp) {
+    if !expects(qp, id, header.src_qp) {
         return;
     }
     let bytes = match &incoming.payload {
         Payload::Bytes(bytes) => *bytes,
-        // A responder has nothing to name by reference.
+        // A responder never sends a remote iovec.
         Payload::Reference(_) => return,
     };
-    match head.op {
+    match header.op {
         Op::ReadData => on_read_data(x, qp, incoming, bytes),
-        Op::AtomicResult => on_atomic_result(x, qp, head.msn, head.operands[0]),
+        Op::AtomicResult => on_atomic_result(x, qp, header.msn, header.operands[0]),
         Op::Nak => {
             let mut wire = [0; rkey_core::WIRE_LEN];
             let denial = (bytes.len() == wire.len()).then(|| {
                 bytes.get(0, &mut wire);
                 Denial::from_wire(&wire)
             });
-            let Some(code) = Nak::from_wire(head.imm) else {
+            let Some(code) = Nak::from_wire(header.imm) else {
                 return;
             };
             if code == Nak::NoReference {
                 meta.no_reference = true;
             }
             let refusal = Refusal {
-                msn: head.msn,
+                msn: header.msn,
                 code,
-                delay: (head.imm >> 8 & 31) as u8,
-                address: head.addr,
+                delay: (header.imm >> 8 & 31) as u8,
+                address: header.addr,
                 denial,
                 node,
-                // Only what this process says itself is an id of ours.
-                here: (meta.origin.here && head.key > 0).then_some(head.key as u32),
+                // A report id is valid here only if this process issued it.
+                here: (meta.origin.here && header.key > 0).then_some(header.key as u32),
             };
             on_nak(x, qp, refusal);
         }
@@ -152,7 +151,7 @@ fn expects(qp: &Qp, link: LinkId, src_qp: u32) -> bool {
         && !qp.req.rewinding
 }
 
-/// The read or atomic whose answer is due, if it has this message number.
+/// The read or atomic that is due a response, if it has this message number.
 #[inline]
 fn due(qp: &Qp, msn: u32) -> Option<u64> {
     let seq = *qp.req.reads.front()?;
@@ -163,31 +162,33 @@ fn on_read_data<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     incoming: &Incoming<'_>,
-    bytes: Foreign<'_>,
+    bytes: PeerBytes<'_>,
 ) {
-    let head = &incoming.head;
-    let Some(seq) = due(qp, head.msn) else { return };
+    let header = &incoming.header;
+    let Some(seq) = due(qp, header.msn) else {
+        return;
+    };
     let wqe = qp.sq.wqe(seq);
     if wqe.op != CompletionOp::Read {
         return;
     }
     let (received, total) = (wqe.received, wqe.total);
-    let last = head.flags.contains(HeadFlags::LAST);
-    let now_received = if head.flags.contains(HeadFlags::BY_REFERENCE) {
-        // It has been put where we said. Only if we did say.
-        let so_far = if last { u64::from(total) } else { head.addr };
+    let last = header.flags.contains(HeaderFlags::LAST);
+    let now_received = if header.flags.contains(HeaderFlags::REMOTE_IOVEC) {
+        // The responder wrote it to our memory. Accept that only if we sent a remote iovec.
+        let so_far = if last { u64::from(total) } else { header.addr };
         let forward = so_far > u64::from(received) && so_far <= u64::from(total);
         if !wqe.flags.contains(WqeFlags::REFERENCE) || !forward {
             return;
         }
         so_far as u32
     } else {
-        let end = u64::from(received) + u64::from(head.len);
-        let in_order = head.addr == u64::from(received) && end <= u64::from(total);
-        if !in_order || (head.len == 0 && !last) || (last && end != u64::from(total)) {
+        let end = u64::from(received) + u64::from(header.len);
+        let in_order = header.addr == u64::from(received) && end <= u64::from(total);
+        if !in_order || (header.len == 0 && !last) || (last && end != u64::from(total)) {
             return;
         }
-        if head.len > 0 {
+        if header.len > 0 {
             let stored = x.reach.scatter(
                 qp.config.domain,
                 qp.sq.sges(seq),
@@ -221,7 +222,7 @@ fn on_atomic_result<M: Memory>(x: &mut Context<M>, qp: &mut Qp, msn: u32, old: u
         qp.config.domain,
         qp.sq.sges(seq),
         0,
-        Foreign::from_slice(&old.to_ne_bytes()),
+        PeerBytes::from_slice(&old.to_ne_bytes()),
         LocalUse::AtomicResult,
     );
     match stored {
@@ -234,11 +235,11 @@ fn on_atomic_result<M: Memory>(x: &mut Context<M>, qp: &mut Qp, msn: u32, old: u
     }
 }
 
-/// The oldest read or atomic has its answer.
+/// The oldest read or atomic has its response.
 fn answered<M: Memory>(x: &mut Context<M>, qp: &mut Qp, seq: u64) {
     qp.req.reads.pop_front();
     qp.sq.wqe_mut(seq).end(Status::Success, 0);
-    // The peer works in order: whatever was sent before has been executed.
+    // The peer executes in order: everything sent before has been executed.
     advance(qp, seq);
     x.retire(qp);
 }
@@ -250,16 +251,16 @@ fn advance(qp: &mut Qp, seq: u64) {
     qp.req.rnr_left = qp.settings.rnr_retry;
 }
 
-/// What a negative acknowledgement says.
+/// The contents of a NAK.
 struct Refusal {
     msn: u32,
     code: Nak,
     /// The code of the receiver-not-ready delay.
     delay: u8,
-    /// Where our memory could not be touched.
+    /// The address of ours that faulted.
     address: u64,
     denial: Option<Denial>,
-    /// Who says so.
+    /// Who sent it.
     node: NodeId,
     /// The id under which a device of this process has noted it.
     here: Option<u32>,
@@ -344,9 +345,9 @@ fn on_nak<M: Memory>(x: &mut Context<M>, qp: &mut Qp, refusal: Refusal) {
     requester::fail(x, qp, seq, status, vendor);
 }
 
-/// The peer could not touch an address that the request at `seq` gave it: what is wrong here. `None`: the
-/// request gave it no such address.
-fn fault_here<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64, address: u64) -> Option<Trouble> {
+/// Turns a fault of the peer at an address from the request at `seq` into a local error. `None`: the request named no
+/// such address.
+fn fault_here<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64, address: u64) -> Option<AccessError> {
     let wqe = qp.sq.wqe(seq);
     if !wqe.flags.contains(WqeFlags::REFERENCE) {
         return None;
@@ -365,9 +366,9 @@ fn fault_here<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64, address: u64) -> Opt
         .err()
 }
 
-/// Whether a peer has been "not ready" for longer than this queue pair is patient.
+/// Whether a peer has been "not ready" for longer than this queue pair's limit.
 ///
-/// The pauses between its answers count, not the clock: that may have stood still, and leaps then.
+/// Counts the delays between its NAKs, not the clock, which may have stopped and then jumps.
 fn patience_is_over(qp: &mut Qp) -> bool {
     let patience = qp.patience();
     match qp.req.not_ready_for {
@@ -380,7 +381,7 @@ fn patience_is_over(qp: &mut Qp) -> bool {
     }
 }
 
-/// The message at `seq`, and all behind it, are to be sent again.
+/// Sends the message at `seq` and all later ones again.
 fn rewind(qp: &mut Qp, seq: u64) {
     qp.req.msn = qp.sq.wqe(seq).msn & MSN_MASK;
     qp.sq.next = seq;
@@ -391,7 +392,7 @@ fn rewind(qp: &mut Qp, seq: u64) {
     qp.req.rewinding = qp.req.in_flight > 0;
 }
 
-/// Sends nothing for a while.
+/// Pauses sending.
 fn wait<M>(x: &mut Context<M>, qp: &mut Qp, delay: u64) {
     let deadline = x.now + delay;
     qp.req.wait = Some(deadline);

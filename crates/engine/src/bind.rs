@@ -1,6 +1,6 @@
-//! Work that is executed here, in its turn in the send queue: binding and invalidating windows.
+//! Local work requests, executed in send queue order: binding and invalidating windows.
 //!
-//! A later request of the same queue pair starts only after it, and so can rely on it (DA-033).
+//! A later request of the same queue pair starts only afterwards, so it can rely on the result (DA-033).
 
 use crate::context::Context;
 use crate::qp::pair::Qp;
@@ -9,7 +9,7 @@ use crate::{CompletionOp, Side, Status};
 use rkey_base::memory::Memory;
 use rkey_core::{BindRegion, BindRequest, Key};
 
-/// Executes the bind or invalidation at `seq`; the vendor code goes with a failure.
+/// Executes the bind or invalidation at `seq`; returns the vendor code of a failure.
 pub(crate) fn execute<M: Memory>(x: &mut Context<M>, qp: &Qp, seq: u64) -> (Status, u32) {
     let wqe = qp.sq.wqe(seq);
     if wqe.op == CompletionOp::Invalidate {

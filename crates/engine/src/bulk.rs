@@ -1,47 +1,47 @@
-//! Requests that take the responder several steps: payload by reference, and reads.
+//! Requests that take the responder several steps: remote iovecs, and reads.
 //!
-//! The request stays at the front of its link until the last step, so everything behind it waits:
-//! the order of the link is the order of execution. Each step moves at most [`STEP`] bytes and
-//! asks the protection table anew, so that whoever closes the region, or waits for the engine,
-//! does not wait for a whole gigabyte.
+//! The request stays at the front of its link until the last step, so everything after it waits: the order of the
+//! link is the order of execution. Each step moves at most [`STEP`] bytes and checks the access again, so that
+//! deregistering a region, or waiting for the engine, never waits for a whole gigabyte.
 
 use crate::context::Context;
 use crate::id::Table;
 use crate::nak::Nak;
 use crate::port::Port;
 use crate::qp::pair::{MSN_MASK, Qp};
-use crate::reach::{Asked, Counter, Reach, Trouble};
+use crate::reach::{AccessError, Counter, Reach, RequestedRange};
 use crate::responder::{Answer, Reply, arrived, asked, back, failed, hit, still_allowed};
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_core::{LocalUse, Operation, WIRE_LEN};
-use rkey_link::{DownReason, Head, HeadFlags, Link, Op, Payload, PullError, References, SendError};
+use rkey_link::{
+    DownReason, Header, HeaderFlags, Link, Op, Payload, PullError, RemoteIovec, SendError,
+};
 
 /// The most bytes that one step moves.
 const STEP: u64 = 256 << 10;
 
-/// A request in progress. The head and the list have been copied: the peer cannot change them.
+/// A request in progress. The header and the list have been copied: the peer cannot change them.
 #[derive(Debug)]
 pub(crate) struct Bulk {
     qp: u32,
     life: u32,
-    head: Head,
-    list: Option<Box<References>>,
-    /// Bytes of this piece that have been moved.
+    header: Header,
+    list: Option<Box<RemoteIovec>>,
+    /// Bytes of this fragment that have been moved.
     done: u64,
-    /// Bytes of a read that the requester knows to be in place.
+    /// Bytes of a read that the requester knows to be complete.
     told: u64,
 }
 
-/// A push tells the requester each time it has passed a multiple of this, so that a long read
-/// shows that it is alive.
+/// A push notifies the requester each time it has passed a multiple of this, so that a long read shows progress.
 const TELL: u64 = 16 << 20;
 
 /// What became of a step.
 pub(crate) enum Stepped {
     /// The request is executed or refused.
     Finished(Reply),
-    /// There is more to do.
+    /// More steps are needed.
     More,
     /// There is no room for the next response.
     Full,
@@ -50,19 +50,19 @@ pub(crate) enum Stepped {
 }
 
 impl Bulk {
-    pub(crate) fn pull(qp: &Qp, head: &Head, list: &References) -> Self {
+    pub(crate) fn pull(qp: &Qp, header: &Header, list: &RemoteIovec) -> Self {
         let list = Some(Box::new(*list));
         Self {
             qp: qp.id.index,
             life: qp.life,
-            head: *head,
+            header: *header,
             list,
             done: 0,
             told: 0,
         }
     }
 
-    pub(crate) fn read(qp: &Qp, head: &Head, payload: &Payload<'_>) -> Self {
+    pub(crate) fn read(qp: &Qp, header: &Header, payload: &Payload<'_>) -> Self {
         let list = match payload {
             Payload::Reference(list) => Some(list.clone()),
             Payload::Bytes(_) => None,
@@ -70,7 +70,7 @@ impl Bulk {
         Self {
             qp: qp.id.index,
             life: qp.life,
-            head: *head,
+            header: *header,
             list,
             done: 0,
             told: 0,
@@ -78,7 +78,7 @@ impl Bulk {
     }
 }
 
-/// Does one step.
+/// Executes one step.
 pub(crate) fn step<L: Link, M: Memory>(
     x: &mut Context<M>,
     qps: &mut Table<Qp>,
@@ -86,18 +86,18 @@ pub(crate) fn step<L: Link, M: Memory>(
     bulk: &mut Bulk,
 ) -> Stepped {
     let Some(qp) = qps.at_mut(bulk.qp).filter(|qp| qp.life == bulk.life) else {
-        return Stepped::Finished(Reply::nak(&bulk.head, Nak::NotReady));
+        return Stepped::Finished(Reply::nak(&bulk.header, Nak::NotReady));
     };
     if !qp.state.responds() {
-        return Stepped::Finished(Reply::nak(&bulk.head, Nak::NotReady));
+        return Stepped::Finished(Reply::nak(&bulk.header, Nak::NotReady));
     }
     if let Err(reason) = port.link.is_up() {
         return Stepped::Down(reason);
     }
-    if let Err(reply) = still_allowed(x, qp, port.meta.node, &bulk.head) {
+    if let Err(reply) = still_allowed(x, qp, port.meta.node, &bulk.header) {
         return Stepped::Finished(reply);
     }
-    if bulk.head.op != Op::Read {
+    if bulk.header.op != Op::Read {
         return pull_step(x, qp, port, bulk);
     }
     if port.meta.no_push && bulk.list.take().is_some() {
@@ -118,18 +118,18 @@ fn pull_step<L: Link, M: Memory>(
     bulk: &mut Bulk,
 ) -> Stepped {
     let Some(list) = bulk.list.as_deref() else {
-        return Stepped::Finished(Reply::nak(&bulk.head, Nak::InvalidRequest));
+        return Stepped::Finished(Reply::nak(&bulk.header, Nak::InvalidRequest));
     };
-    let head = &bulk.head;
-    let len = (u64::from(head.len) - bulk.done).min(STEP);
+    let header = &bulk.header;
+    let len = (u64::from(header.len) - bulk.done).min(STEP);
     let (link, memory, from) = (&port.link, &x.reach.memory, bulk.done);
     let touch = |span: rkey_base::range::VaRange, before: u64| {
-        each_reference(list, from + before, span.len(), |remote, at, part| {
+        each_remote_range(list, from + before, span.len(), |remote, at, part| {
             Ok(link.pull(memory, span.start() + at, remote, part)?)
         })
     };
-    let moved: Result<Counter, Trouble> = if head.op == Op::Write {
-        let asked = offset(asked(qp, head), from);
+    let moved: Result<Counter, AccessError> = if header.op == Op::Write {
+        let asked = offset(asked(qp, header), from);
         x.reach.each_remote(&asked, len, Operation::Write, touch)
     } else {
         let received = qp.resp.current.map_or(0, |now| u64::from(now.received));
@@ -142,44 +142,44 @@ fn pull_step<L: Link, M: Memory>(
     match moved {
         Ok(counter) => {
             bulk.done += len;
-            if bulk.done < u64::from(head.len) {
+            if bulk.done < u64::from(header.len) {
                 return Stepped::More;
             }
-            let last = head.flags.contains(HeadFlags::LAST);
+            let last = header.flags.contains(HeaderFlags::LAST);
             if last {
-                let total = qp.resp.current.map_or(head.len, |now| now.total);
+                let total = qp.resp.current.map_or(header.len, |now| now.total);
                 hit(x, qp, counter, total, true);
             }
-            Stepped::Finished(arrived(x, qp, port.meta.node, head, last))
+            Stepped::Finished(arrived(x, qp, port.meta.node, header, last))
         }
-        Err(trouble) => unmoved(x, qp, port, head, trouble),
+        Err(trouble) => unmoved(x, qp, port, header, trouble),
     }
 }
 
-/// A payload by reference could not be moved.
+/// A remote iovec could not be copied.
 #[cold]
 fn unmoved<L: Link, M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     port: &Port<L>,
-    head: &Head,
-    trouble: Trouble,
+    header: &Header,
+    trouble: AccessError,
 ) -> Stepped {
     match trouble {
-        Trouble::Pull(PullError::Gone) => Stepped::Down(DownReason::PeerGone),
-        Trouble::Pull(PullError::Refused) => {
-            // The message begins again, in pieces; its receive stays held for it.
+        AccessError::Pull(PullError::Gone) => Stepped::Down(DownReason::PeerGone),
+        AccessError::Pull(PullError::Refused) => {
+            // The requester sends the message again, in fragments; its receive stays held for it.
             qp.resp.current = None;
-            Stepped::Finished(Reply::nak(head, Nak::NoReference))
+            Stepped::Finished(Reply::nak(header, Nak::NoReference))
         }
-        Trouble::Pull(PullError::Remote(address)) => {
-            // The message has ended with this answer; the receive that it had taken serves the next one.
+        AccessError::Pull(PullError::Remote(address)) => {
+            // The message ends with this response; its receive serves the next one.
             qp.resp.current = None;
             qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
-            Stepped::Finished(Reply::fault_of_requester(head, address))
+            Stepped::Finished(Reply::fault_of_requester(header, address))
         }
         // Our own memory, or our own rules.
-        other => Stepped::Finished(failed(x, qp, port.meta.node, head, other)),
+        other => Stepped::Finished(failed(x, qp, port.meta.node, header, other)),
     }
 }
 
@@ -193,49 +193,49 @@ fn push_step<L: Link, M: Memory>(
     let Some(list) = bulk.list.as_deref() else {
         return Stepped::More;
     };
-    let head = &bulk.head;
-    let len = (u64::from(head.total) - bulk.done).min(STEP);
+    let header = &bulk.header;
+    let len = (u64::from(header.total) - bulk.done).min(STEP);
     let (link, memory, from) = (&port.link, &x.reach.memory, bulk.done);
-    let asked = offset(asked(qp, head), from);
+    let asked = offset(asked(qp, header), from);
     let moved = x
         .reach
         .each_remote(&asked, len, Operation::Read, |span, before| {
-            each_reference(list, from + before, span.len(), |remote, at, part| {
+            each_remote_range(list, from + before, span.len(), |remote, at, part| {
                 Ok(link.push(memory, remote, span.start() + at, part)?)
             })
         });
     match moved {
         Ok(counter) => {
             bulk.done += len;
-            let mut answer = back(head, Op::ReadData);
-            answer.flags |= HeadFlags::BY_REFERENCE;
-            answer.total = head.total;
-            if bulk.done < u64::from(head.total) {
+            let mut answer = back(header, Op::ReadData);
+            answer.flags |= HeaderFlags::REMOTE_IOVEC;
+            answer.total = header.total;
+            if bulk.done < u64::from(header.total) {
                 if bulk.done.is_multiple_of(TELL) {
-                    answer.flags -= HeadFlags::LAST;
+                    answer.flags -= HeaderFlags::LAST;
                     answer.addr = bulk.done;
-                    // Only a sign of life: if there is no room for it, the peer is slow itself.
+                    // Only a progress notification: if there is no room for it, the peer itself is slow.
                     if port.link.respond(&answer, |_| Ok(())).is_ok() {
                         bulk.told = bulk.done;
                     }
                 }
                 return Stepped::More;
             }
-            hit(x, qp, counter, head.total, false);
+            hit(x, qp, counter, header.total, false);
             qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
             Stepped::Finished(Reply::Answer(Answer {
-                head: answer,
+                header: answer,
                 wire: [0; WIRE_LEN],
             }))
         }
-        Err(Trouble::Pull(PullError::Refused)) => {
-            // On through the ring, from where the requester knows.
+        Err(AccessError::Pull(PullError::Refused)) => {
+            // Continue through the ring, from the offset that the requester knows.
             port.meta.no_push = true;
             bulk.list = None;
             bulk.done = bulk.told;
             Stepped::More
         }
-        Err(trouble) => unmoved(x, qp, port, head, trouble),
+        Err(trouble) => unmoved(x, qp, port, header, trouble),
     }
 }
 
@@ -246,24 +246,26 @@ fn read_step<L: Link, M: Memory>(
     port: &mut Port<L>,
     bulk: &mut Bulk,
 ) -> Stepped {
-    let head = &bulk.head;
-    let total = u64::from(head.total);
+    let header = &bulk.header;
+    let total = u64::from(header.total);
     let until = (bulk.done + STEP).min(total);
     loop {
         if !port.link.room_to_respond() {
             return Stepped::Full;
         }
-        let len = (total - bulk.done).min(u64::from(port.meta.caps.piece_max));
-        let mut piece = back(head, Op::ReadData);
-        piece.flags = HeadFlags::empty();
-        piece.flags.set(HeadFlags::FIRST, bulk.done == 0);
-        piece.flags.set(HeadFlags::LAST, bulk.done + len == total);
-        piece.len = len as u32;
-        piece.total = head.total;
-        piece.addr = bulk.done;
-        let asked = offset(asked(qp, head), bulk.done);
+        let len = (total - bulk.done).min(u64::from(port.meta.caps.fragment_max));
+        let mut fragment = back(header, Op::ReadData);
+        fragment.flags = HeaderFlags::empty();
+        fragment.flags.set(HeaderFlags::FIRST, bulk.done == 0);
+        fragment
+            .flags
+            .set(HeaderFlags::LAST, bulk.done + len == total);
+        fragment.len = len as u32;
+        fragment.total = header.total;
+        fragment.addr = bulk.done;
+        let asked = offset(asked(qp, header), bulk.done);
         let (reach, mut loaded): (&Reach<M>, _) = (&x.reach, Ok(None));
-        let sent = port.link.respond(&piece, |place| {
+        let sent = port.link.respond(&fragment, |place| {
             loaded = reach.load_remote(&asked, place);
             if loaded.is_ok() {
                 Ok(())
@@ -275,13 +277,13 @@ fn read_step<L: Link, M: Memory>(
             (Ok(()), Ok(counter)) => {
                 bulk.done += len;
                 if bulk.done == total {
-                    hit(x, qp, counter, head.total, false);
+                    hit(x, qp, counter, header.total, false);
                     qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
                     return Stepped::Finished(Reply::Done);
                 }
             }
             (_, Err(trouble)) => {
-                return Stepped::Finished(failed(x, qp, port.meta.node, head, trouble));
+                return Stepped::Finished(failed(x, qp, port.meta.node, header, trouble));
             }
             (Err(SendError::Full), Ok(_)) => return Stepped::Full,
             (Err(SendError::Down | SendError::Fault(_)), Ok(_)) => {
@@ -294,8 +296,8 @@ fn read_step<L: Link, M: Memory>(
     }
 }
 
-fn offset(asked: Asked, by: u64) -> Asked {
-    Asked {
+fn offset(asked: RequestedRange, by: u64) -> RequestedRange {
+    RequestedRange {
         addr: asked.addr.wrapping_add(by),
         ..asked
     }
@@ -303,12 +305,12 @@ fn offset(asked: Asked, by: u64) -> Asked {
 
 /// Calls `touch` with (address at the requester, offset, length) for the parts of the bytes
 /// `from .. from + len` of a list.
-fn each_reference(
-    list: &References,
+fn each_remote_range(
+    list: &RemoteIovec,
     from: u64,
     len: u64,
-    mut touch: impl FnMut(u64, u64, u64) -> Result<(), Trouble>,
-) -> Result<(), Trouble> {
+    mut touch: impl FnMut(u64, u64, u64) -> Result<(), AccessError>,
+) -> Result<(), AccessError> {
     let (mut skip, mut done) = (from, 0);
     for &(va, size) in list.as_slice() {
         if done == len {
@@ -323,10 +325,10 @@ fn each_reference(
         done += part;
         skip = 0;
     }
-    // The link has checked that the list adds up to the length in the head.
+    // The link has checked that the list adds up to the length in the header.
     if done == len {
         Ok(())
     } else {
-        Err(Trouble::Pull(PullError::Remote(from + done)))
+        Err(AccessError::Pull(PullError::Remote(from + done)))
     }
 }

@@ -16,7 +16,7 @@ impl<M> Context<M> {
                     break;
                 }
                 if wqe.needs_response() {
-                    // Executed, says the link, but the answer never came.
+                    // The link acknowledged it, but its response never came.
                     wqe.end(Status::BadResponse, 0);
                 }
             }
@@ -69,11 +69,11 @@ impl<M> Context<M> {
         }
     }
 
-    /// The oldest send has failed and nothing after it can succeed, whatever the policy.
+    /// The oldest send has failed and no later one can succeed, whatever the policy.
     #[cold]
     pub(crate) fn give_up(&mut self, qp: &mut Qp, status: Status) {
         if qp.sq.head != qp.sq.tail {
-            self.haunt(qp, qp.sq.head..qp.sq.head + 1);
+            self.leave_orphans(qp, qp.sq.head..qp.sq.head + 1);
             let seq = qp.sq.head;
             self.forfeit(qp, seq);
             qp.sq.head = seq + 1;
@@ -102,7 +102,7 @@ impl<M> Context<M> {
 
     /// Ends all sends as flushed, and forgets what is on the link.
     pub(crate) fn flush_sends(&mut self, qp: &mut Qp) {
-        self.haunt(qp, qp.started());
+        self.leave_orphans(qp, qp.started());
         while qp.sq.head != qp.sq.tail {
             let seq = qp.sq.head;
             self.forfeit(qp, seq);

@@ -6,7 +6,7 @@ use crate::groups::{Destinations, Group};
 use crate::guesses::Guesses;
 use crate::id::Table;
 use crate::qp::pair::Qp;
-use crate::reach::{Reach, Trouble};
+use crate::reach::{AccessError, Reach};
 use crate::recv_queue::RecvQueue;
 use crate::send_queue::WqeFlags;
 use crate::timer::Timers;
@@ -20,8 +20,8 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The most reports that wait to be polled as events. More get a number and a place among the last
-/// ones, but no event: a peer that is refused in a loop must not fill our memory.
+/// The maximum number of reports that wait to be polled as events. Further ones get a number and a slot in the list
+/// of recent reports, but no event: a peer that is refused in a loop must not fill our memory.
 const REPORTS_MAX: usize = 1024;
 
 /// A shared receive queue.
@@ -33,20 +33,20 @@ pub(crate) struct Srq {
     /// Raise an event when fewer are left; 0 is disarmed.
     pub(crate) limit: u32,
     pub(crate) users: u32,
-    /// For queues whose receives complete in a queue of their own: that one, and for extended reliable connections
-    /// the domain of those that may use it.
+    /// For queues whose receives complete in their own completion queue: that queue, and for extended reliable
+    /// connections the XRC domain of its users.
     pub(crate) serves: Option<(Option<XrcdId>, CqId)>,
-    /// Whether frames that are spread may come here.
+    /// Whether RSS may deliver frames here.
     pub(crate) ready: bool,
 }
 
-/// Requests by reference that have ended here and not at the peer.
-pub(crate) struct Ghost {
+/// Orphaned requests with remote iovecs: ended here, but not acknowledged by the peer.
+pub(crate) struct OrphanedRequests {
     pub(crate) link: LinkId,
     /// The number of the queue pair that they belonged to.
     pub(crate) qpn: u32,
     pub(crate) life: u32,
-    /// They come before this one in its send queue.
+    /// They precede this one in its send queue.
     pub(crate) until: u64,
     pub(crate) sges: Vec<Sge>,
 }
@@ -62,14 +62,14 @@ pub(crate) struct Context<M> {
     pub(crate) now: u64,
     /// Queue pairs that may be able to send again.
     pub(crate) ready: Vec<u32>,
-    /// Completion queues that broke and whose queue pairs have not been told.
+    /// Completion queues that overran and whose queue pairs have not been notified.
     pub(crate) broken: Vec<CqId>,
-    /// Members of groups here, and where else datagrams to a group go.
+    /// Local members of multicast groups, and the other destinations of datagrams to a group.
     pub(crate) members: HashMap<Group, Vec<QpId>>,
     pub(crate) destinations: HashMap<Group, Destinations>,
     /// Links to datagram queue pairs.
     pub(crate) routes: HashMap<u32, LinkId>,
-    pub(crate) ghosts: Vec<Ghost>,
+    pub(crate) orphans: Vec<OrphanedRequests>,
     pub(crate) exposure: Arc<Exposure>,
     pub(crate) reports: Arc<Reports>,
     /// The process whose requests are being taken up.
@@ -96,7 +96,7 @@ impl<M> Context<M> {
             members: HashMap::new(),
             destinations: HashMap::new(),
             routes: HashMap::new(),
-            ghosts: Vec::new(),
+            orphans: Vec::new(),
             exposure: Arc::default(),
             reports: Arc::default(),
             serving: Origin {
@@ -120,8 +120,8 @@ impl<M> Context<M> {
     /// Puts an entry into a completion queue.
     #[inline(always)]
     pub(crate) fn complete(&mut self, cq: CqId, entry: Completion, solicited: bool) {
-        // It may be gone: receiving halves of extended reliable connections do not hold the queue of the shared
-        // receive queue that they turned to last.
+        // It may be destroyed: receiving halves of extended reliable connections do not hold the completion queue of
+        // their last shared receive queue.
         let Some(queue) = self.cqs.get_mut(cq) else {
             return;
         };
@@ -157,7 +157,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// The entry did more than lie down in its queue.
+    /// The entry did more than enter its queue.
     #[cold]
     fn tell(&mut self, cq: CqId, pushed: Pushed) {
         match pushed {
@@ -176,8 +176,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// Tells of a refusal; returns the report's id. Whoever is told the id, by a completion, or of the
-    /// refusal, by an answer, is told after this.
+    /// Records a denial; returns the report's id. Completions and NAKs that carry the id are sent after this.
     #[cold]
     pub(crate) fn report(
         &mut self,
@@ -201,8 +200,8 @@ impl<M> Context<M> {
         id
     }
 
-    /// The target denied a request of ours, and says under which id it has noted that. Returns the id here. A target
-    /// in this process (`here`) has told of it already.
+    /// The target denied a request of ours and recorded that under this id. Returns the local id. A target in this
+    /// process (`here`) has reported it already.
     #[cold]
     pub(crate) fn report_answer(
         &mut self,
@@ -247,18 +246,18 @@ impl<M> Context<M> {
         }
     }
 
-    /// Tells of trouble with local memory; returns the report's id, 0 if there is nothing to tell.
-    pub(crate) fn report_local(&mut self, qp: &Qp, work_id: u64, trouble: Trouble) -> u32 {
+    /// Records an error with local memory; returns the report's id, 0 if there is nothing to report.
+    pub(crate) fn report_local(&mut self, qp: &Qp, work_id: u64, trouble: AccessError) -> u32 {
         match trouble {
-            Trouble::Denied(denial) => {
+            AccessError::Denied(denial) => {
                 self.report(Side::Local, qp, self.config.node, Some(work_id), *denial)
             }
-            Trouble::Fault(_) | Trouble::Pull(_) => 0,
+            AccessError::Fault(_) | AccessError::Pull(_) => 0,
         }
     }
 
     /// Remembers what a peer may still touch for a queue pair that forgets its requests.
-    pub(crate) fn haunt(&mut self, qp: &Qp, seqs: Range<u64>) {
+    pub(crate) fn leave_orphans(&mut self, qp: &Qp, seqs: Range<u64>) {
         let Some(link) = qp.out else { return };
         let (mut sges, until) = (Vec::new(), seqs.end);
         for seq in seqs {
@@ -267,7 +266,7 @@ impl<M> Context<M> {
             }
         }
         if !sges.is_empty() {
-            self.ghosts.push(Ghost {
+            self.orphans.push(OrphanedRequests {
                 link,
                 qpn: qp.qpn,
                 life: qp.life,

@@ -1,9 +1,8 @@
 //! Completion queues.
 //!
-//! The engine produces, under whatever lock its owner holds; programs consume through
-//! [`CqShared`] without that lock. A queue never has more entries than its depth: an entry that
-//! finds it full is an *overrun*, which breaks the queue and its queue pairs, as the InfiniBand
-//! specification says (11.6.3.2), because a completion would be lost.
+//! The engine produces, under its owner's lock; programs consume through [`CqShared`] without that lock. A queue
+//! never has more entries than its depth: an entry for a full queue is an *overrun*, which breaks the queue and its
+//! queue pairs, as in the InfiniBand specification (11.6.3.2), because a completion would be lost.
 
 use crate::{Completion, CqId};
 use rkey_base::fifo::{Fifo, Full, Producer};
@@ -28,7 +27,7 @@ pub struct CqShared {
     overrun: AtomicBool,
 }
 
-/// Entries take no more room than their queue needs.
+/// Entries take no more memory than their queue needs.
 enum Entries {
     Plain(Fifo<Completion>),
     Stamped(Fifo<Stamped>),
@@ -60,7 +59,7 @@ impl CqShared {
         }
     }
 
-    /// Whether there is nothing to take. A peek: it takes no lock.
+    /// Whether the queue is empty. Takes no lock.
     #[inline]
     pub fn is_empty(&self) -> bool {
         match &self.entries {
@@ -115,7 +114,7 @@ impl std::fmt::Debug for CqShared {
     }
 }
 
-/// What the next entry is to do.
+/// What the next entry raises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Armed {
     No,
@@ -128,18 +127,18 @@ pub(crate) enum Armed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
     Quiet,
-    /// The queue was armed: tell.
+    /// The queue was armed: raise an event.
     Ready,
-    /// It was watched, and the entry is one of those that are watched for: tell.
+    /// The queue was watched, and the entry matches: raise an event.
     Seen,
     ReadyAndSeen,
-    /// This entry broke the queue: tell, once.
+    /// This entry overran the queue: raise an event, once.
     Overrun,
     /// The queue was broken before; the entry is lost.
     Broken,
 }
 
-/// The end of the queue where entries are put in.
+/// The producer's end of the queue.
 enum Lane {
     Plain(Producer<Completion>),
     Stamped(Producer<Stamped>, Clock),
@@ -163,7 +162,7 @@ pub(crate) struct Cq {
     pub(crate) shared: std::sync::Arc<CqShared>,
     lane: Lane,
     armed: Armed,
-    /// A solicited entry, or one with an error, raises an event of its own.
+    /// A solicited entry, or one with an error, raises a separate event.
     watched: bool,
     /// An entry was lost; nothing comes after it.
     broken: bool,

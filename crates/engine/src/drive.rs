@@ -1,5 +1,4 @@
-//! One round of work: take what each link has to give, answer, send what can be sent, look at the
-//! clock.
+//! One round of work: take what has arrived on each link, respond, send what can be sent, check the timers.
 
 use crate::answer::{on_acked, on_response};
 use crate::bulk::{self, Stepped};
@@ -16,21 +15,19 @@ use crate::{CqId, Engine, Event, LinkId, Progress, QpState, Status};
 use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link, Malformed, SendError};
 
-/// More than any link holds: pieces at a time, and how often.
+/// More than any link holds: fragments at a time, and how often.
 const LAST_BUDGET: u32 = 256;
 const LAST_ROUNDS: u32 = 64;
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// Takes what the links have to give, at most about `budget` pieces from each, sends what can
-    /// be sent, and lets timers run out. `now_ns` is any clock that does not go back. A budget of
-    /// 0 only tells the time.
+    /// Takes what has arrived, at most about `budget` fragments from each link, sends what can be sent, and runs
+    /// expired timers. `now_ns` is any monotonic clock. A budget of 0 only updates the time.
     pub fn drive(&mut self, now_ns: u64, budget: u32) -> Progress {
         self.drive_for(now_ns, budget, None)
     }
 
-    /// As [`Engine::drive`]. Messages of one piece whose receives would complete in `cq` are offered to `inbox`
-    /// first, in their order: as long as it takes them, and unless something has come that is still in the queue.
-    /// Those that take their way through a receive come later.
+    /// As [`Engine::drive`]. Messages of one fragment whose receives would complete in `cq` are offered to `inbox`
+    /// first, in order, while it takes them and `cq` is empty. Messages that go to receives come later.
     pub fn drive_with(
         &mut self,
         now_ns: u64,
@@ -87,9 +84,9 @@ impl<L: Link, M: Memory> Engine<L, M> {
             desk,
         );
         match taken {
-            Ok(pieces) => {
-                progress.did |= pieces > 0;
-                progress.more |= pieces >= budget;
+            Ok(fragments) => {
+                progress.did |= fragments > 0;
+                progress.more |= fragments >= budget;
             }
             Err(malformed) => {
                 port.meta
@@ -116,7 +113,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.settle_broken();
     }
 
-    /// Sends for the queue pairs that waited for room on a link, in turn.
+    /// Resumes the queue pairs that waited for room on a link, in turn.
     fn unblock(&mut self, link: u32, progress: &mut Progress) {
         let waiting = self
             .links
@@ -143,7 +140,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
     }
 
-    /// Sends for the queue pairs that an answer or a timer let go on.
+    /// Resumes the queue pairs that waited for a response or a timer.
     pub(crate) fn send_ready(&mut self, progress: &mut Progress) {
         while let Some(index) = self.x.ready.pop() {
             if let Some(qp) = self.qps.at_mut(index) {
@@ -165,7 +162,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 qp.req.wait = None;
                 self.x.ready.push(index);
             } else if qp.req.copies.as_ref().is_some_and(|c| c.until == deadline) {
-                // Its place in the link's list stays: it is looked at once more than it needs.
+                // It stays in the link's list, which costs one check too many.
                 qp.req.blocked = false;
                 self.x.ready.push(index);
             }
@@ -175,7 +172,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
     }
 
-    /// Fails the queue pairs whose peers have done nothing for too long, by the time of [`Timers::scan_due`].
+    /// Fails the queue pairs whose peers have been silent for too long, by the time of [`Timers::scan_due`].
     ///
     /// [`Timers::scan_due`]: crate::timer::Timers::scan_due
     fn look_for_silence(&mut self, now: u64, progress: &mut Progress) {
@@ -217,7 +214,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
                         let ours = self.x.config.node;
                         let other = link.filter(|port| port.meta.node != ours);
                         match other.filter(|_| qp.names_memory()) {
-                            // It may do later what it was told, and must not once the memory is the program's again.
+                            // The peer might still execute the request later, which it must not once the program owns
+                            // the memory again.
                             Some(port) => {
                                 port.meta.down.get_or_insert(DownReason::Silent);
                                 progress.more = true;
@@ -234,13 +232,13 @@ impl<L: Link, M: Memory> Engine<L, M> {
             }
             true
         });
-        // Nothing is added while a queue pair gives up.
+        // Failing a queue pair adds nothing to this list.
         self.x.timers.watched = watched;
         self.settle_broken();
     }
 
-    /// Takes all that has arrived from a device, over whichever link, before one of its links is
-    /// let go: what the peer executed did happen, and what it sent did arrive.
+    /// Takes all that has arrived from a device, over any link, before one of its links is detached: what the peer
+    /// executed did happen, and what it sent did arrive.
     pub(crate) fn take_last_news(&mut self, id: LinkId) {
         let Some(node) = self.links.get(id).map(|port| port.meta.node) else {
             return;
@@ -261,14 +259,14 @@ impl<L: Link, M: Memory> Engine<L, M> {
                     LAST_BUDGET,
                     &mut None,
                 );
-                if !taken.is_ok_and(|pieces| pieces > 0) {
+                if !taken.is_ok_and(|fragments| fragments > 0) {
                     break;
                 }
             }
         }
     }
 
-    /// Takes a broken link out and tells everybody whom it concerns.
+    /// Detaches a broken link and notifies its users.
     pub(crate) fn link_down(&mut self, id: LinkId, reason: DownReason) {
         if let Some(link) = self.detach(id, reason) {
             self.detached.push((id, link));
@@ -305,7 +303,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             }
         }
         self.x.routes.retain(|_, link| *link != id);
-        self.lay_ghosts();
+        self.forget_orphans();
     }
 }
 
@@ -338,29 +336,29 @@ fn take<L: Link, M: Memory>(
     budget: u32,
     desk: &mut Option<Desk<'_, M>>,
 ) -> Result<u32, Malformed> {
-    let mut pieces = 0;
+    let mut fragments = 0;
     port.meta.stuck = false;
     if port.meta.since == u64::MAX {
         port.meta.since = x.now;
     }
     x.serving = port.meta.origin;
-    while pieces < budget {
+    while fragments < budget {
         match &port.link.response() {
             Ok(Some(incoming)) => on_response(x, qps, numbers, &mut port.meta, incoming),
             Ok(None) => break,
             Err(malformed) => return Err(*malformed),
         }
         port.link.response_done();
-        pieces += 1;
+        fragments += 1;
     }
-    if pieces < budget {
+    if fragments < budget {
         let ticket = port.link.acked()?;
         if ticket > port.meta.outstanding.acked {
-            pieces += 1;
+            fragments += 1;
             on_acked(x, qps, &mut port.meta, ticket);
         }
     }
-    while pieces < budget {
+    while fragments < budget {
         if port.meta.unsent.is_some() || port.meta.bulk.is_some() {
             match resume(x, qps, port) {
                 Resumed::Finished => {}
@@ -369,9 +367,9 @@ fn take<L: Link, M: Memory>(
                     break;
                 }
                 // Let others have the engine between two steps.
-                Resumed::More => return Ok(pieces.max(budget)),
+                Resumed::More => return Ok(fragments.max(budget)),
             }
-            pieces += 1;
+            fragments += 1;
             continue;
         }
         if !port.link.room_to_respond() {
@@ -385,7 +383,7 @@ fn take<L: Link, M: Memory>(
             }
             break;
         }
-        // Looked at where it lies: moving it costs as much as executing it.
+        // Handle it in place: moving it costs as much as executing it.
         let next = port.link.incoming();
         let reply = match &next {
             Ok(Some(incoming)) => on_request(x, qps, numbers, &mut port.meta, incoming, desk),
@@ -396,9 +394,9 @@ fn take<L: Link, M: Memory>(
         if port.meta.stuck {
             break;
         }
-        pieces += 1;
+        fragments += 1;
     }
-    Ok(pieces)
+    Ok(fragments)
 }
 
 /// Acts on the decision about the request at the front.
@@ -413,7 +411,7 @@ fn conclude<L: Link>(port: &mut Port<L>, reply: Reply) {
 }
 
 fn send_answer<L: Link>(port: &mut Port<L>, answer: Answer) {
-    let sent = port.link.respond(&answer.head, |mut place| {
+    let sent = port.link.respond(&answer.header, |mut place| {
         let len = place.len().min(answer.wire.len());
         place.put(0, &answer.wire[..len]);
         Ok(())
@@ -435,7 +433,7 @@ enum Resumed {
     Waits,
 }
 
-/// Goes on with the request at the front.
+/// Resumes the request at the front.
 fn resume<L: Link, M: Memory>(
     x: &mut Context<M>,
     qps: &mut Table<Qp>,
@@ -469,7 +467,7 @@ fn resume<L: Link, M: Memory>(
             Resumed::Waits
         }
         Stepped::Down(reason) => {
-            // It stays in progress: the request is still at the front, and must not begin anew.
+            // It stays in progress: the request is still at the front and must not start again.
             port.meta.bulk = Some(bulk);
             port.meta.down.get_or_insert(reason);
             Resumed::Waits

@@ -1,9 +1,9 @@
-//! The engine as its owner sees it: objects and events. Links are in `network.rs`, posting is in
-//! `post.rs`, changing a queue pair in `qp/modify.rs`, and the work itself behind `drive.rs`.
+//! The engine's interface for its owner: objects and events. Links are in `network.rs`, posting is in `post.rs`,
+//! changing a queue pair in `qp/modify.rs`, and the work itself in `drive.rs`.
 
 use crate::context::{Context, Srq};
 use crate::cq::{Clock, Cq};
-use crate::exposure::{Exposure, Told};
+use crate::exposure::{ExposedMemory, Exposure};
 use crate::id::Table;
 use crate::numbers::Numbers;
 use crate::port::Port;
@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-/// What an engine offers at most, and who it is.
+/// The limits and the identity of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
     /// This device.
@@ -40,7 +40,7 @@ pub struct EngineConfig {
     pub max_sge: u32,
     /// Bytes of inline data of a work request.
     pub max_inline: u32,
-    /// Before the engine gives up a peer that does nothing, it asks whether that peer could have answered.
+    /// Before the engine gives up a silent peer, it asks whether that peer could have responded.
     pub asks_about_silence: bool,
 }
 
@@ -65,14 +65,13 @@ impl Default for EngineConfig {
 pub struct Progress {
     /// Something was done.
     pub did: bool,
-    /// There is more to do at once: call again.
+    /// There is more to do now: call again.
     pub more: bool,
-    /// Call again at this time (in the clock of `now_ns`) at the latest, even if no link asks
-    /// for it.
+    /// Call again by this time (in the clock of `now_ns`), even if no link has anything.
     pub next_deadline: Option<u64>,
 }
 
-/// More flushes in vain than any link holds an acknowledgement back for.
+/// More unsuccessful flushes than any link delays an acknowledgement for.
 const FLUSHES: u32 = 32;
 
 /// The transport engine of one device.
@@ -82,8 +81,8 @@ pub struct Engine<L: Link, M: Memory> {
     pub(crate) numbers: Numbers,
     pub(crate) links: Table<Port<L>>,
     pub(crate) detached: Vec<(LinkId, L)>,
-    /// Memory that was named over links which are gone, until somebody asks.
-    pub(crate) told: HashMap<LinkId, Vec<Told>>,
+    /// Memory exposed over links that are gone, until the owner takes the list.
+    pub(crate) told: HashMap<LinkId, Vec<ExposedMemory>>,
 }
 
 fn limit(what: &'static str, given: u32, limit: u32) -> Result<(), EngineError> {
@@ -110,17 +109,17 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
     }
 
-    /// What it was made with.
+    /// The configuration it was created with.
     pub fn config(&self) -> &EngineConfig {
         &self.x.config
     }
 
-    /// Numbers reports together with other engines of this process. To be called before there is any.
+    /// Shares report numbers with other engines of this process. Call it before the first report.
     pub fn share_report_ids(&mut self, ids: Arc<AtomicU32>) {
         self.x.reports = Arc::new(Reports::with_ids(ids));
     }
 
-    /// The last refused accesses. Can be looked at without the engine.
+    /// The recent denials. Readable without the engine.
     pub fn reports(&self) -> Arc<Reports> {
         Arc::clone(&self.x.reports)
     }
@@ -193,14 +192,14 @@ impl<L: Link, M: Memory> Engine<L, M> {
         })
     }
 
-    /// How many sends are on their way that will complete in a queue.
+    /// The number of sends in flight that will complete in a queue.
     pub fn outstanding(&self, cq: CqId) -> u32 {
         let sending = |qp: &&Qp| qp.config.send_cq == cq && qp.state == QpState::Rts;
         self.qps.iter().filter(sending).map(|qp| qp.sq.len()).sum()
     }
 
-    /// The next entry (or only the next solicited one or error) raises one [`Event::CqReady`].
-    /// Entries that are in the queue already do not count: look once more after arming.
+    /// Makes the next entry (or only the next solicited one or error) raise one [`Event::CqReady`]. Entries that are
+    /// in the queue already do not count: poll once more after arming.
     ///
     /// # Errors
     /// The handle is stale.
@@ -214,7 +213,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Ok(())
     }
 
-    /// The next solicited entry, or one with an error, raises one [`Event::CqSeen`], whatever the queue is armed for.
+    /// Makes the next solicited entry, or one with an error, raise one [`Event::CqSeen`], whatever the queue is armed
+    /// for.
     ///
     /// # Errors
     /// There is no such queue.
@@ -262,7 +262,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.place_srq(domain, depth, max_sge, None)
     }
 
-    /// Creates a shared receive queue, with a completion queue of its own or not.
+    /// Creates a shared receive queue, with or without its own completion queue.
     pub(crate) fn place_srq(
         &mut self,
         domain: DomainId,
@@ -449,8 +449,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
     }
 
-    /// Destroys a queue pair. Work that is posted ends without a completion, and completions that nobody has taken
-    /// yet are gone.
+    /// Destroys a queue pair. Posted work ends without a completion, and its completions that were not polled are
+    /// removed.
     ///
     /// # Errors
     /// The handle is stale.
@@ -461,8 +461,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         for seq in qp.sq.head..qp.sq.tail {
             self.x.forfeit(&qp, seq);
         }
-        self.x.haunt(&qp, qp.started());
-        self.lay_ghosts();
+        self.x.leave_orphans(&qp, qp.started());
+        self.forget_orphans();
         self.numbers.remove(qp.qpn);
         // The peer may wait for the last acknowledgement, which the link holds back for company.
         for link in [qp.inbound, qp.out].into_iter().flatten() {

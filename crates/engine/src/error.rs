@@ -23,7 +23,7 @@ pub enum EngineError {
     Limit {
         /// Which number.
         what: &'static str,
-        /// What was asked for.
+        /// The requested value.
         given: u64,
         /// The most.
         limit: u64,
@@ -32,14 +32,14 @@ pub enum EngineError {
     #[error("{0} must not be zero")]
     Zero(&'static str),
     /// The queue pair number is taken, or longer than 24 bits.
-    #[error("queue pair number {0:#x} is taken or not a number of 24 bits")]
+    #[error("queue pair number {0:#x} is in use or has more than 24 bits")]
     Number(u32),
-    /// A completion queue has more entries than it shall have from now on.
+    /// A completion queue has more entries than its new depth.
     #[error("the completion queue holds {held} entries, more than {asked}")]
     CqHolds {
         /// Entries in it.
         held: u32,
-        /// The depth that was asked for.
+        /// The requested depth.
         asked: u32,
     },
 }
@@ -50,21 +50,21 @@ pub enum ModifyError {
     /// The handle is stale.
     #[error("no such queue pair")]
     NoSuchQp,
-    /// There is no such step.
+    /// There is no such transition.
     #[error("a {qp_type:?} queue pair cannot go from {from:?} to {to:?}")]
     Step {
         /// Its type.
         qp_type: QpType,
         /// Its state.
         from: QpState,
-        /// The state asked for.
+        /// The requested state.
         to: QpState,
     },
     /// Attributes that this step needs are missing.
-    #[error("the step needs {}", words(*.0))]
+    #[error("the transition needs {}", words(*.0))]
     Missing(Attributes),
     /// Attributes were given that this step does not take.
-    #[error("the step does not take {}", words(*.0))]
+    #[error("the transition does not take {}", words(*.0))]
     NotAllowed(Attributes),
     /// A value is out of range.
     #[error("{what} is {given}, but the limit is {limit}")]

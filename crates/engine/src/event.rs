@@ -1,4 +1,4 @@
-//! What an engine has to tell its device, apart from completions.
+//! What an engine reports to its device, apart from completions.
 
 use crate::groups::Group;
 use crate::{CqId, DenialReport, Guesser, LinkId, QpId, SrqId};
@@ -12,19 +12,18 @@ use std::sync::Arc;
 pub enum Event {
     /// An armed completion queue got an entry; it is disarmed now.
     CqReady(CqId),
-    /// A watched completion queue got a solicited entry, or one with an error; it is watched no more.
+    /// A watched completion queue got a solicited entry, or one with an error; it is no longer watched.
     CqSeen(CqId),
     /// A completion queue was full when an entry came. It is broken, and so are its queue pairs.
     CqOverrun(CqId),
-    /// A queue pair went to the error state for a reason that no completion tells.
+    /// A queue pair went to the error state for a reason that no completion reports.
     QpFatal {
         /// Which.
         qp: QpId,
         /// Its number.
         qpn: u32,
     },
-    /// The peer asked for something that it may not do, and this target queue pair went to the
-    /// error state.
+    /// The peer requested something that it may not do, and this target queue pair went to the error state.
     AccessError {
         /// Which.
         qp: QpId,
@@ -62,17 +61,17 @@ pub enum Event {
         /// Its number.
         qpn: u32,
     },
-    /// A queue pair needs a link to the device that owns queue pair number `peer`. The device
-    /// answers with [`crate::Engine::connect_qp`] (connected types) or
-    /// [`crate::Engine::connect_qpn`] (datagrams), or with [`crate::Engine::unreachable`].
+    /// A queue pair needs a link to the device that owns queue pair number `peer`. The device calls
+    /// [`crate::Engine::connect_qp`] (connected types), [`crate::Engine::connect_qpn`] (datagrams), or
+    /// [`crate::Engine::unreachable`].
     LinkNeeded {
         /// Which.
         qp: QpId,
         /// The number to find.
         peer: u32,
     },
-    /// The peer of a queue pair has not done anything for as long as the queue pair is patient. Raised only if
-    /// [`crate::EngineConfig::asks_about_silence`] is set; the device answers with [`crate::Engine::judge_silence`].
+    /// A queue pair's peer has been silent for the queue pair's whole timeout. Raised only if
+    /// [`crate::EngineConfig::asks_about_silence`] is set; the device calls [`crate::Engine::judge_silence`].
     PeerSilent {
         /// Which.
         qp: QpId,
@@ -81,7 +80,7 @@ pub enum Event {
         /// The number of the peer.
         peer: u32,
     },
-    /// A datagram to a group waits for the links to the devices that have members. The device answers with
+    /// A datagram to a group waits for the links to the devices that have members. The device calls
     /// [`crate::Engine::connect_group`].
     GroupNeeded {
         /// Whose datagram.
@@ -96,20 +95,20 @@ pub enum Event {
         /// Why.
         reason: DownReason,
     },
-    /// The link of a connected queue pair is gone. It had nothing outstanding and stays in its
-    /// state; whoever wants its receives flushed puts it into the error state.
+    /// The link of a connected queue pair is gone. It had nothing outstanding and stays in its state; to flush its
+    /// receives, move it to the error state.
     PeerGone {
         /// Which.
         qp: QpId,
         /// Its number.
         qpn: u32,
     },
-    /// An access was refused, here or at the peer. [`crate::Engine::reports`] has it already.
+    /// An access was denied, here or at the peer. [`crate::Engine::reports`] has it already.
     Denied(Arc<DenialReport>),
-    /// A process has tried many keys in vain. Comes when it is first made to wait, and when what it has tried reaches
-    /// 100, 1,000 and so on.
+    /// A process has named many unknown keys. Raised when it is first slowed down, and when the number of its guesses
+    /// reaches 100, 1,000 and so on.
     Guessing(Guesser),
-    /// A posted bind failed; its completion says [`crate::Status::WindowBind`], this says why.
+    /// A posted bind failed; its completion has [`crate::Status::WindowBind`], this event the reason.
     BindFailed {
         /// On which queue pair.
         qp: QpId,

@@ -1,19 +1,19 @@
-//! Whether a peer may be able to reach into memory without asking the engine, for those who do not have its lock.
+//! Whether a peer may be able to touch memory without asking the engine, readable without the engine's lock.
 
 use rkey_core::LocalKey;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Memory of ours that a peer may still touch by itself: a request by reference named it, and was not answered.
+/// Memory of ours that a peer may still touch by itself: a remote iovec named it and was not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct ExposedMemory {
     /// The queue pair of the request, which need not exist any more.
     pub qpn: u32,
     /// The key of the region, which need not exist any more either.
     pub key: LocalKey,
 }
 
-/// What an engine says about that. It changes only under the engine's lock; who looks at it has passed the lock since
-/// the memory in question could last be named.
+/// The exposure of an engine. It changes only under the engine's lock; readers must have passed through that lock
+/// since the memory in question could last be named.
 #[derive(Debug, Default)]
 pub struct Exposure {
     named: AtomicBool,
@@ -21,8 +21,8 @@ pub struct Exposure {
 }
 
 impl Exposure {
-    /// Whether requests by reference may be outstanding. As long as there is none, no peer was told of any memory, unless
-    /// over a link that was lost since.
+    /// Whether remote iovecs may be outstanding. If not, no peer was told of any memory, except over a link that was
+    /// lost since.
     #[inline]
     #[must_use]
     pub fn is_memory_named(&self) -> bool {
@@ -30,7 +30,7 @@ impl Exposure {
         self.named.load(Ordering::Acquire)
     }
 
-    /// How many links have been taken out so far. To be asked after [`Self::is_memory_named`].
+    /// The number of links detached so far. Read it after [`Self::is_memory_named`].
     #[inline]
     #[must_use]
     pub fn lost_links(&self) -> u64 {

@@ -1,13 +1,12 @@
-//! Groups of datagram queue pairs: what is sent to a group reaches every member, on every device that has some.
+//! Multicast: a datagram to a group reaches every member, on every device that has some.
 //!
-//! Who the members on other devices are is the business of the engine's owner: a datagram to a group raises
-//! [`crate::Event::GroupNeeded`], and waits for [`Engine::connect_group`]. The answer is good for a moment, so that
-//! a burst asks once. A copy that finds its link full waits for room, as other datagrams do, but not for ever: the other
-//! members want theirs. After [`ROOM_WAITS`] it is lost, and no datagram to a group waits for that link again until it has
-//! taken one.
+//! The engine's owner knows the members on other devices: a datagram to a group raises [`crate::Event::GroupNeeded`],
+//! and waits for [`Engine::connect_group`]. The result is valid for a moment, so that a burst asks once. A copy that
+//! finds its link full waits for room, as other datagrams do, but not forever, because the other members are waiting.
+//! After [`ROOM_WAITS`] it is lost, and no datagram to a group waits for that link again until it has taken one.
 //!
-//! The frames of raw queue pairs go to one group, the [wire](Group::Wire); a member takes those that one of its
-//! [flows](Flow) describes.
+//! The frames of raw queue pairs go to one group, the [wire](Group::Wire); a member takes those that match one of its
+//! [flows](Flow).
 
 use crate::context::Context;
 use crate::id::Table;
@@ -18,18 +17,18 @@ use crate::responder::Reply;
 use crate::send_queue::{Detail, WqeFlags};
 use crate::{Engine, EngineError, Event, LinkId, QpId, QpType, Status, UdAddress, ud};
 use rkey_base::memory::Memory;
-use rkey_base::shared::Foreign;
+use rkey_base::shared::PeerBytes;
 use rkey_core::LocalUse;
 use rkey_link::{Incoming, Link, Payload, SendError};
 
 /// The queue pair number that stands for a group (IBA 3.5.11: multicast).
 pub const GROUP_QPN: u32 = 0xff_ffff;
-/// What a piece for the wire has as its key.
+/// What a fragment for the wire has as its key.
 const WIRE_KEY: u64 = 1;
 /// How long the links of a group are believed to be all, in nanoseconds.
 const FRESH_NS: u64 = 1_000_000;
-/// How often a copy waits for room on its link, and how long each time, in nanoseconds. A clock that leaps, because
-/// nobody has told the time for a while, makes one wait shorter and no more.
+/// How often a copy waits for room on its link, and how long each time, in nanoseconds. A clock that jumps, because
+/// the time was not updated for a while, only makes one wait shorter.
 const ROOM_WAITS: (u8, u64) = (10, 50_000_000);
 /// Bytes of a frame that a flow can look at.
 const FLOW_MAX: usize = 128;
@@ -43,10 +42,10 @@ pub enum Group {
     Wire,
 }
 
-/// Which frames a raw queue pair takes: those whose first bytes are `value` wherever `mask` has ones.
+/// The frames that a raw queue pair takes: those whose first bytes equal `value` wherever `mask` has ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// What the bytes have to be.
+    /// The required bytes.
     pub value: Vec<u8>,
     /// Which bits count. A frame that is shorter does not match.
     pub mask: Vec<u8>,
@@ -68,14 +67,14 @@ pub(crate) struct Destinations {
     until: u64,
 }
 
-/// A datagram that has gone to some of the links of its group, and waits for room on the next one.
+/// A datagram that was sent over some of the links of its group and waits for room on the next one.
 #[derive(Debug)]
 pub(crate) struct Copies {
     seq: u64,
     life: u32,
     /// Links that have no copy yet.
     links: Vec<LinkId>,
-    /// When it is tried again with the first of them, if there is no room before.
+    /// The time to try the first of them again, unless there is room before.
     pub(crate) until: u64,
     /// How often it may wait for that link after this time.
     waits: u8,
@@ -105,7 +104,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
     }
 
-    /// Datagrams to a group go over these links for a moment: the answer to [`Event::GroupNeeded`].
+    /// Sets the links for datagrams to a group, for a moment: the response to [`Event::GroupNeeded`].
     pub fn connect_group(&mut self, group: Group, links: Vec<LinkId>) {
         let now = self.x.now;
         let until = now + FRESH_NS;
@@ -199,7 +198,7 @@ pub(crate) fn send<L: Link, M: Memory>(
     };
     let seq = qp.sq.next;
     let (sges, total) = (qp.sq.sges(seq), u64::from(qp.sq.wqe(seq).total));
-    // What is wrong here is wrong whether there are members or not.
+    // Errors here are errors whether the group has members or not.
     let domain = qp.config.domain;
     let taken = WqeFlags::INLINE.union(WqeFlags::KEPT);
     let mut trouble = if qp.sq.wqe(seq).flags.intersects(taken) {
@@ -265,7 +264,7 @@ pub(crate) fn send<L: Link, M: Memory>(
     Copied::Ended
 }
 
-/// Hands a datagram to all members here.
+/// Delivers a datagram to all local members.
 #[cold]
 pub(crate) fn deliver<M: Memory>(
     x: &mut Context<M>,
@@ -275,7 +274,7 @@ pub(crate) fn deliver<M: Memory>(
     let Payload::Bytes(bytes) = &incoming.payload else {
         return Reply::Done;
     };
-    let group = if incoming.head.key == WIRE_KEY {
+    let group = if incoming.header.key == WIRE_KEY {
         Group::Wire
     } else if bytes.len() >= ud::GRH_LEN as usize {
         let mut target = [0; 16];
@@ -293,7 +292,7 @@ pub(crate) fn deliver<M: Memory>(
 }
 
 /// Whether a raw queue pair takes a frame.
-pub(crate) fn takes_frame(qp: &Qp, key: u64, frame: &Foreign<'_>) -> bool {
+pub(crate) fn takes_frame(qp: &Qp, key: u64, frame: &PeerBytes<'_>) -> bool {
     if key != WIRE_KEY {
         return false;
     }

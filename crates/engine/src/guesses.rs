@@ -1,17 +1,16 @@
-//! Peers that try keys: how many each process has tried in vain, and for how long its requests have to wait.
+//! Guessed keys: counts the unknown keys of each process, and delays the requests of those that name too many.
 //!
-//! A key is worth something only as long as it cannot be found by trying. Each process has an allowance of keys that
-//! it may name in vain; it fills up again by a little more than one a second, so a program that makes one mistake a
-//! second never uses it up. Whoever has used it up waits: the device takes up no request of that process, over
-//! whichever link, for a pause that doubles from [`PAUSE_FIRST`] to [`PAUSE_LAST`] while the process goes on. Not the
-//! answer is delayed but the next request: a peer can tell a miss by the absence of an answer just as well, and a
-//! new connection would not help it either.
+//! A key protects memory only if it cannot be found by trying. Each process has an allowance of wrong keys, which
+//! refills by a little more than one per second, so a program that makes one mistake per second never uses it up.
+//! When it is used up, the device takes no request of that process, over any link, for a pause that doubles from
+//! [`PAUSE_FIRST`] to [`PAUSE_LAST`] while the process goes on. The pause delays the next request, not the response:
+//! a peer can tell a miss by the missing response just as well. A new connection does not help it either.
 //!
 //! A key that the process has named before tells it nothing new and is not counted: a program that repeats the same
 //! mistake in a loop is not slowed down.
 //!
-//! A process can fork. So the processes of one user have an allowance together as well. When that is used up, those
-//! of its processes wait that have tried keys in vain, or have connected only recently; others are not affected.
+//! A process can fork, so the processes of one user also share an allowance. When that is used up, those of them wait
+//! that have guessed before or have connected recently; others are not affected.
 //!
 //! Requests that wait stay in the peer's ring. Nothing is kept here but two tables of bounded size, and what a process
 //! has tried is forgotten when it has tried nothing for [`MEMORY`].
@@ -28,7 +27,7 @@ use std::hash::Hash;
 pub const ALLOWANCE: u32 = 64;
 /// Wrong keys that all processes of a user may name at once.
 pub const USER_ALLOWANCE: u32 = 256;
-/// Time after which a process may name one more, in nanoseconds.
+/// Time until a process may name one more, in nanoseconds.
 pub const REFILL: u64 = 800_000_000;
 /// The same for all processes of a user.
 pub const USER_REFILL: u64 = 200_000_000;
@@ -36,7 +35,7 @@ pub const USER_REFILL: u64 = 200_000_000;
 pub const PAUSE_FIRST: u64 = 10_000_000;
 /// The longest pause, in nanoseconds.
 pub const PAUSE_LAST: u64 = 10_000_000_000;
-/// A link that is older than this is not a new one any more, in nanoseconds.
+/// A link older than this is no longer a new one, in nanoseconds.
 pub const NEW_LINK: u64 = 30_000_000_000;
 /// A process that has tried no key for so long is forgotten, in nanoseconds. Its allowance is full long before.
 pub const MEMORY: u64 = 3_600_000_000_000;
@@ -48,7 +47,7 @@ const TIDY: u64 = MEMORY / 60;
 const _: () = assert!(MEMORY > PAUSE_LAST + REFILL * ALLOWANCE as u64);
 /// Keys of a process that are remembered, to notice that it repeats itself.
 const REPEATS: usize = 16;
-/// The users for whom there is no place in the table. No user has this number: it means "none" to the kernel.
+/// The users without an entry in the table. No user has this number: it means "none" to the kernel.
 const OTHER_USERS: u32 = u32::MAX;
 
 /// What a process has tried.
@@ -56,7 +55,7 @@ const OTHER_USERS: u32 = u32::MAX;
 pub struct Guesser {
     /// The process.
     pub process: Process,
-    /// Different keys that gave it no access, one after the other.
+    /// Different keys that gave it no access, in order.
     pub tried: u64,
     /// Those of them that were never issued.
     pub never_issued: u64,
@@ -138,7 +137,7 @@ impl Allowance {
         }
     }
 
-    /// Takes one away. If there was none: the pause that follows.
+    /// Takes one from the allowance. If it was empty: returns the pause.
     fn take(&mut self, now: u64) -> Option<u64> {
         self.refresh(now.max(self.at));
         if let Some(left) = self.left.checked_sub(1) {
@@ -150,7 +149,7 @@ impl Allowance {
             .map_or(PAUSE_LAST, |pause| pause.min(PAUSE_LAST));
         self.strikes = (self.strikes + 1).min(40);
         self.until = now.saturating_add(pause);
-        // Nothing is earned by waiting as long as one has to.
+        // The allowance does not refill during a pause.
         self.at = self.until;
         Some(pause)
     }
@@ -200,7 +199,7 @@ impl Record {
     }
 }
 
-/// The processes that have named keys in vain.
+/// The processes that have named unknown keys.
 #[derive(Default)]
 pub(crate) struct Guesses {
     processes: HashMap<Process, Record>,
@@ -211,7 +210,7 @@ pub(crate) struct Guesses {
     tidy_at: u64,
 }
 
-/// Room for one more, after what has recovered was let go.
+/// Makes room for one more, after removing those that have recovered.
 fn has_room<K: Eq + Hash, V>(
     table: &mut HashMap<K, V>,
     key: &K,
@@ -224,7 +223,7 @@ fn has_room<K: Eq + Hash, V>(
 }
 
 impl Guesses {
-    /// Until when no request is to be taken up that came over a link which is there since `since`. `None`: now.
+    /// Until when requests must wait that arrive over a link attached at `since`. `None`: not at all.
     #[inline]
     pub(crate) fn held(&self, origin: &Origin, since: u64, now: u64) -> Option<u64> {
         if now >= self.last {
@@ -252,7 +251,7 @@ impl Guesses {
         Some(own.max(shared)).filter(|until| *until > now)
     }
 
-    /// A process has named a key that gives it no access. What is to be told about it, if it is time to.
+    /// A process has named a key that gives it no access. Returns what to report about it, if a report is due.
     #[cold]
     pub(crate) fn note(&mut self, origin: &Origin, denial: &Denial, now: u64) -> Option<Guesser> {
         let NamedKey::Remote(key) = denial.key else {
@@ -288,7 +287,7 @@ impl Guesses {
             }
             self.last = self.last.max(record.allowance.until);
         }
-        // Users without a place of their own have one together.
+        // Users without an entry share one.
         let user = if has_room(&mut self.users, &process.user, full) {
             process.user
         } else {
@@ -322,8 +321,8 @@ impl Guesses {
 }
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// A request that came over a link was denied by somebody else than this engine: counts the key that it named.
-    /// `now_ns` is of the clock of [`Engine::drive`].
+    /// Another component than this engine denied a request that came over a link: counts its key. `now_ns` is of the
+    /// clock of [`Engine::drive`].
     pub fn count_denied(&mut self, link: LinkId, denial: &Denial, now_ns: u64) {
         if let Some(origin) = self.origin(link) {
             self.x.now = self.x.now.max(now_ns);
@@ -331,8 +330,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
     }
 
-    /// Whether requests of the process at the other end of a link have to wait at present, because it has tried too
-    /// many keys. `now_ns` is of the clock of [`Engine::drive`].
+    /// Whether requests of the process at the other end of a link must wait now, because it has named too many
+    /// unknown keys. `now_ns` is of the clock of [`Engine::drive`].
     pub fn is_held_back(&self, link: LinkId, now_ns: u64) -> bool {
         self.links.get(link).is_some_and(|port| {
             let (origin, since) = (&port.meta.origin, port.meta.since);
@@ -340,7 +339,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         })
     }
 
-    /// The processes that have tried keys in vain, those that have tried most first.
+    /// The processes that have named unknown keys, most guesses first.
     pub fn guessers(&self) -> Vec<Guesser> {
         self.x.guesses.all(self.x.now)
     }
@@ -350,7 +349,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.links.get(link).map(|port| port.meta.origin)
     }
 
-    /// The link over which the peer of a queue pair asks, once it has.
+    /// The link on which requests of a queue pair's peer arrive, once there is one.
     pub fn inbound_link(&self, qp: QpId) -> Option<LinkId> {
         self.qps.get(qp)?.inbound
     }
@@ -404,15 +403,14 @@ mod tests {
             .collect();
         assert_eq!(pauses, expected);
         assert_eq!(guesses.all(now)[0].pause, PAUSE_LAST);
-        // Whoever keeps quiet until the allowance is full again begins anew.
+        // A process that stays quiet until its allowance is full starts over.
         now += REFILL * u64::from(ALLOWANCE);
         assert_eq!(guesses.all(now)[0].pause, 0);
         guesses.note(&who, &unknown(1000), now);
         assert_eq!(guesses.held(&who, 0, now), None);
     }
 
-    /// Any number of processes and users: the tables stay within their bounds, and who has no place in them is held
-    /// with the others.
+    /// Any number of processes and users: the tables stay within their bounds, and those without an entry share one.
     #[test]
     fn tables_are_bounded() {
         let mut guesses = Guesses::default();
@@ -425,7 +423,7 @@ mod tests {
         assert!(guesses.users.len() <= TABLE_MAX + 1);
         let late = origin(count, count);
         assert!(guesses.held(&late, u64::MAX, count.into()).is_some());
-        // Those that have made one mistake are forgotten when there is need for room.
+        // Processes with a single mistake are forgotten when room is needed.
         let later = REFILL * u64::from(USER_ALLOWANCE) * 20;
         guesses.note(&late, &unknown(2), later);
         assert_eq!(guesses.processes.len(), 1);

@@ -1,7 +1,7 @@
-//! Handles, and the table that gives them out.
+//! Handles, and the table that issues them.
 //!
-//! A handle is an index and a generation: using one after its object was destroyed finds nothing,
-//! also when the index was given out again.
+//! A handle is an index and a generation: using one after its object was destroyed finds nothing, even if the index
+//! is in use again.
 
 use serde::Serialize;
 
@@ -10,9 +10,9 @@ macro_rules! handles {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
         pub struct $name {
-            /// The place in the engine's table.
+            /// The index in the engine's table.
             pub index: u32,
-            /// Distinguishes objects that had the same place.
+            /// Distinguishes objects that had the same index.
             pub generation: u32,
         }
 
@@ -67,7 +67,7 @@ impl<T> Table<T> {
         self.slots.len() - self.free.len()
     }
 
-    /// Places `make(id)` and returns its id.
+    /// Inserts `make(id)` and returns its id.
     pub(crate) fn insert<I: From<(u32, u32)> + Copy>(&mut self, make: impl FnOnce(I) -> T) -> I {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot {

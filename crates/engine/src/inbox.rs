@@ -1,31 +1,31 @@
-//! Messages to somebody who knows where each of them belongs: they are taken where they lie on the link, and no
-//! receive, no completion and no copy in between is needed.
+//! Messages for a front end that does its own matching: it takes them from the ring, with no receive, no completion
+//! and no intermediate copy.
 
 use crate::context::Context;
 use crate::qp::pair::Qp;
-use crate::reach::{Reach, Trouble};
+use crate::reach::{AccessError, Reach};
 use crate::{CqId, Sge};
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
-use rkey_base::shared::Foreign;
+use rkey_base::shared::PeerBytes;
 use rkey_core::{Attempt, Denial, DomainId, LocalKey, LocalUse, NamedKey};
 
-/// Takes messages of peers that would have completed in a completion queue of its own.
+/// Takes messages of peers that would have completed in its completion queue.
 pub trait Inbox<M> {
-    /// A message has come. True if it has been taken; otherwise it goes to a receive, as all do that come
-    /// later in this call of [`Engine::drive_with`](crate::Engine::drive_with), so that they stay in order.
+    /// A message has arrived. Returns true if the inbox has taken it; otherwise it goes to a receive, as do all later
+    /// ones of this call of [`Engine::drive_with`](crate::Engine::drive_with), so that they stay in order.
     fn take(&mut self, message: &Message<'_, M>) -> bool;
 }
 
 /// A message on a link.
 pub struct Message<'a, M> {
     qpn: u32,
-    bytes: Foreign<'a>,
+    bytes: PeerBytes<'a>,
     reach: &'a Reach<M>,
 }
 
 impl<'a, M: Memory> Message<'a, M> {
-    /// The number of the queue pair that it is for.
+    /// The number of its destination queue pair.
     #[inline]
     pub fn qpn(&self) -> u32 {
         self.qpn
@@ -33,33 +33,33 @@ impl<'a, M: Memory> Message<'a, M> {
 
     /// Its bytes, which the peer can still change: copy them once.
     #[inline]
-    pub fn bytes(&self) -> Foreign<'a> {
+    pub fn bytes(&self) -> PeerBytes<'a> {
         self.bytes
     }
 
     /// Copies bytes of it to local memory, as a receive into that memory would.
     ///
     /// # Errors
-    /// What stands in the way, a fault of the memory included; a part may have been copied.
+    /// The denial, also for a fault of the memory; a part may have been copied.
     #[inline]
     pub fn place(
         &self,
         domain: DomainId,
         sges: &[Sge],
-        bytes: Foreign<'_>,
+        bytes: PeerBytes<'_>,
     ) -> Result<(), Box<Denial>> {
         let placed = self.reach.scatter(domain, sges, 0, bytes, LocalUse::Recv);
         placed.map_err(|trouble| match trouble {
-            Trouble::Denied(denial) => denial,
-            // Nothing is pulled here, and faults come as refusals.
-            Trouble::Fault(Fault { address }) => fault(sges, bytes, address),
-            Trouble::Pull(_) => fault(sges, bytes, 0),
+            AccessError::Denied(denial) => denial,
+            // Nothing is pulled here, and faults are reported as denials.
+            AccessError::Fault(Fault { address }) => fault(sges, bytes, address),
+            AccessError::Pull(_) => fault(sges, bytes, 0),
         })
     }
 }
 
 #[cold]
-fn fault(sges: &[Sge], bytes: Foreign<'_>, address: u64) -> Box<Denial> {
+fn fault(sges: &[Sge], bytes: PeerBytes<'_>, address: u64) -> Box<Denial> {
     let (addr, key) = sges
         .first()
         .map_or((0, LocalKey(0)), |sge| (sge.addr, sge.key));
@@ -73,7 +73,7 @@ fn fault(sges: &[Sge], bytes: Foreign<'_>, address: u64) -> Box<Denial> {
     )
 }
 
-/// An inbox during one call, and for whom it is there.
+/// An inbox during one call, and its completion queue.
 pub(crate) struct Desk<'a, M> {
     cq: CqId,
     inbox: &'a mut dyn Inbox<M>,
@@ -84,7 +84,7 @@ pub(crate) struct Desk<'a, M> {
 }
 
 impl<'a, M: Memory> Desk<'a, M> {
-    /// For messages whose receives would complete in `cq`, when nothing is left in there.
+    /// Accepts messages whose receives would complete in `cq`, if that queue is empty.
     pub(crate) fn open(cq: CqId, inbox: &'a mut dyn Inbox<M>, x: &Context<M>) -> Option<Self> {
         let queue = x.cqs.get(cq)?;
         queue.shared.is_empty().then_some(Self {
@@ -97,7 +97,7 @@ impl<'a, M: Memory> Desk<'a, M> {
 
     /// Offers a message for a queue pair, whole and the next in its order.
     #[inline]
-    pub(crate) fn take(&mut self, x: &Context<M>, qp: &Qp, bytes: Foreign<'_>) -> bool {
+    pub(crate) fn take(&mut self, x: &Context<M>, qp: &Qp, bytes: PeerBytes<'_>) -> bool {
         // What has completed a receive comes first.
         if self.cq != qp.config.recv_cq || self.received != x.received || !self.open {
             return false;

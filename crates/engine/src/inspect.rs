@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 /// An engine at one moment.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct EngineSnapshot {
-    /// Queue pairs, by place.
+    /// Queue pairs, by index.
     pub qps: Vec<QpSnapshot>,
-    /// Completion queues, by place.
+    /// Completion queues, by index.
     pub cqs: Vec<CqSnapshot>,
-    /// Shared receive queues, by place.
+    /// Shared receive queues, by index.
     pub srqs: Vec<SrqSnapshot>,
-    /// Links, by place.
+    /// Links, by index.
     pub links: Vec<LinkSnapshot>,
 }
 
@@ -36,7 +36,7 @@ pub struct QpSnapshot {
     pub peer_qpn: Option<u32>,
     /// The device of the connected queue pair, once it is known.
     pub peer: Option<NodeId>,
-    /// The place of the link that its requests take.
+    /// The index of the link that its requests take.
     pub link: Option<u32>,
     /// Sends that are posted and not complete.
     pub sends: u32,
@@ -44,7 +44,7 @@ pub struct QpSnapshot {
     pub sends_started: u32,
     /// Receives that are posted and not complete (0 with a shared receive queue).
     pub receives: u32,
-    /// Why nothing is sent although something is posted.
+    /// Why nothing is sent although requests are posted.
     pub waits_for: Option<Waiting>,
 }
 
@@ -57,7 +57,7 @@ pub enum Waiting {
     Room,
     /// The peer was not ready, or had no receive posted; the next attempt is due later.
     Delay,
-    /// Requests that were refused have to drain from the link before they are sent again.
+    /// Refused requests must drain from the link before they are sent again.
     Rewind,
     /// A fence, a bind, or the limit of outstanding reads: earlier requests first.
     Order,
@@ -66,7 +66,7 @@ pub enum Waiting {
 /// A completion queue.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct CqSnapshot {
-    /// Its place.
+    /// Its index.
     pub index: u32,
     /// Entries it can hold.
     pub depth: u32,
@@ -81,7 +81,7 @@ pub struct CqSnapshot {
 /// A shared receive queue.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct SrqSnapshot {
-    /// Its place.
+    /// Its index.
     pub index: u32,
     /// Its protection domain.
     pub domain: DomainId,
@@ -98,7 +98,7 @@ pub struct SrqSnapshot {
 /// A link.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LinkSnapshot {
-    /// Its place.
+    /// Its index.
     pub index: u32,
     /// The device at the other end.
     pub node: NodeId,
@@ -106,11 +106,11 @@ pub struct LinkSnapshot {
     pub capabilities: Capabilities,
     /// Why it no longer works, if so.
     pub down: Option<String>,
-    /// Pieces sent and not acknowledged.
+    /// Fragments sent and not acknowledged.
     pub outstanding: u32,
     /// Queue pairs that wait for room.
     pub blocked: u32,
-    /// Payload is not sent by reference, because the peer could not reach it.
+    /// Remote iovecs are not used, because the peer could not copy from our memory.
     pub no_reference: bool,
     /// Read data is not pushed, because this process could not.
     pub no_push: bool,

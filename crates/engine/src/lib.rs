@@ -1,15 +1,14 @@
 //! The transport engine: queue pairs, completion queues and shared receive queues.
 //!
-//! An [`Engine`] is a machine without surroundings: it owns no socket and no thread, reads no
-//! clock and writes no log. Work requests and the current time are arguments; completions,
-//! [`Event`]s and requests on [links](rkey_link::Link) are results. Whoever owns an engine calls
+//! An [`Engine`] does no I/O: it owns no socket and no thread, reads no clock and writes no log. Work requests and the current time are arguments; completions,
+//! [`Event`]s and requests on [links](rkey_link::Link) are results. The engine's owner calls
 //!
 //! 1. the commands (`create_…`, `modify_…`, `post_…`), at any time;
 //! 2. [`Engine::drive`] whenever a link has something or a deadline has passed;
-//! 3. [`Engine::poll_event`] until there is none, after each of the two.
+//! 3. [`Engine::poll_event`] until it returns `None`, after either of the two.
 //!
-//! What may be touched is decided by [`rkey_core::Protection`], what is touched goes through a
-//! [`rkey_base::memory::Memory`], and how it travels is the business of the link.
+//! [`rkey_core::Protection`] decides what may be touched, accesses go through a
+//! [`rkey_base::memory::Memory`], and the link moves the bytes.
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -18,9 +17,9 @@
 //! | [`qp`] | queue pairs: configuration, attributes and the [state table](qp::state) |
 //! | [`cq`] | completion queues |
 //! | [`inbox`] | messages that need no receive |
-//! | [`spread`] | receive side scaling of raw frames |
+//! | [`rss`] | receive side scaling of raw frames |
 //! | [`groups`] | multicast groups, and the wire of raw frames |
-//! | [`event`], [`report`], [`exposure`] | what else an engine tells |
+//! | [`event`], [`report`], [`exposure`] | what else an engine reports |
 //! | [`inspect`] | everything an engine has, as plain data |
 #![forbid(unsafe_code)]
 
@@ -52,9 +51,9 @@ mod recv_queue;
 pub mod report;
 mod requester;
 mod responder;
+pub mod rss;
 mod send_queue;
 mod silence;
-pub mod spread;
 pub mod status;
 mod timer;
 pub mod ud;
@@ -65,7 +64,7 @@ pub use cq::{Clock, CqShared, Stamped};
 pub use engine::{Engine, EngineConfig, Progress};
 pub use error::{EngineError, ModifyError};
 pub use event::Event;
-pub use exposure::{Exposure, Told};
+pub use exposure::{ExposedMemory, Exposure};
 pub use groups::{Flow, Group};
 pub use guesses::Guesser;
 pub use id::{CqId, LinkId, QpId, SrqId};
@@ -74,7 +73,7 @@ pub use origin::{Origin, Process};
 pub use qp::state::{Attributes, QpState, QpType};
 pub use qp::{Peer, QpAttributes, QpConfig, QpInfo, XrcdId};
 pub use report::{DenialReport, Reports, Side};
-pub use spread::{HashFields, Spread, WqState};
+pub use rss::{HashFields, Rss, WqState};
 pub use status::{Completion, CompletionFlags, CompletionOp, Status};
 pub use work::{
     PostError, RecvRequest, Route, SendFlags, SendRequest, Sge, Target, UdAddress, Work,

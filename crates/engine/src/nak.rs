@@ -1,5 +1,4 @@
-//! How a responder says no: the codes in [`rkey_link::Head::imm`] of a negative acknowledgement,
-//! and the table of receiver-not-ready delays.
+//! Refusals by a responder: the codes in [`rkey_link::Header::imm`] of a NAK, and the table of RNR delays.
 
 /// Why a message was not executed. Part of the protocol between devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,11 +14,11 @@ pub(crate) enum Nak {
     RemoteAccess = 4,
     /// The responder could not carry it out.
     RemoteOperation = 5,
-    /// The queue pair is not there, not ready to receive, or does not know its peer yet.
+    /// The queue pair does not exist, is not ready to receive, or does not know its peer yet.
     NotReady = 6,
-    /// The payload cannot be had by reference: send it in pieces.
+    /// The remote iovec cannot be copied: send fragments.
     NoReference = 7,
-    /// Memory of the requester could not be touched; the address is in the head.
+    /// Memory of the requester could not be touched; the address is in the header.
     RequesterFault = 8,
 }
 

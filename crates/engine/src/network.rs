@@ -1,20 +1,20 @@
 //! Links: attached, given to queue pairs, found broken, taken out; and what a peer can still reach
 //! over them.
 
-use crate::context::Ghost;
+use crate::context::OrphanedRequests;
 use crate::port::Port;
 use crate::requester::{drop_datagram, pump};
 use crate::send_queue::{Detail, WqeFlags};
 use crate::{
-    Engine, EngineError, LinkId, Origin, Peer, Process, Progress, QpId, QpState, Sge, Status, Told,
+    Engine, EngineError, ExposedMemory, LinkId, Origin, Peer, Process, Progress, QpId, QpState,
+    Sge, Status,
 };
 use rkey_base::memory::Memory;
 use rkey_core::LocalKey;
 use rkey_link::{DownReason, Link, NodeId};
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// Adds a link, in whatever role it plays. Requests that arrive on it are served from the
-    /// next [`Self::drive`] on.
+    /// Attaches a link, in either role. Requests that arrive on it are served from the next [`Self::drive`] on.
     ///
     /// The process at the other end is known by its device only, and is told why its requests are denied.
     pub fn attach(&mut self, link: L) -> LinkId {
@@ -47,8 +47,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
             self.told.insert(link, told);
         }
         self.x.exposure.link_lost();
-        // Before the first completion: whoever takes it may use the memory for something else.
-        port.link.end_references();
+        // Before the first completion, because its reader may reuse the memory.
+        port.link.end_remote_iovec();
         for who in &port.meta.blocked {
             if let Some(qp) = self.qps.get_mut(*who) {
                 qp.req.blocked = false;
@@ -72,7 +72,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.links.get(link).map(|port| &port.link)
     }
 
-    /// A link, to do with it what is not the engine's business (doorbells, control messages).
+    /// A link, for its owner's own use (doorbells, control messages).
     pub fn link_mut(&mut self, link: LinkId) -> Option<&mut L> {
         self.links.get_mut(link).map(|port| &mut port.link)
     }
@@ -82,7 +82,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.links.iter().map(|port| (port.meta.id, &port.link))
     }
 
-    /// Requests of a connected queue pair go over this link from now on: the answer to
+    /// Sends requests of a connected queue pair over this link from now on: the response to
     /// [`crate::Event::LinkNeeded`]. If the queue pair did not know its peer's device, now it does.
     ///
     /// # Errors
@@ -132,9 +132,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.after_post(link);
     }
 
-    /// There is no device with queue pair number `peer` at present. A connected queue pair fails
-    /// the sends that wait for it ([`Status::RetryExceeded`]); datagrams to it are lost, which
-    /// nobody is told.
+    /// No device has queue pair number `peer` now. A connected queue pair fails the sends that wait for it
+    /// ([`Status::RetryExceeded`]); datagrams to it are lost silently.
     pub fn unreachable(&mut self, qp: QpId, peer: u32) {
         let Some(qp) = self.qps.get_mut(qp) else {
             return;
@@ -175,7 +174,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.settle_broken();
     }
 
-    /// Rings the bell of a link after something was sent outside of `drive`.
+    /// Rings the doorbell of a link after a send outside of `drive`.
     pub(crate) fn after_post(&mut self, link: LinkId) {
         if let Some(port) = self.links.get_mut(link) {
             port.link.flush();
@@ -183,7 +182,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.settle_broken();
     }
 
-    /// Whether a link has something to take. A peek: cheap.
+    /// Whether a link has something to take. Cheap, and takes no lock.
     pub fn pending(&self) -> bool {
         self.links.iter().any(|port| port.link.pending())
     }
@@ -195,34 +194,40 @@ impl<L: Link, M: Memory> Engine<L, M> {
             .map(|port| (port.meta.id, &mut port.link))
     }
 
-    /// Whether a peer may still touch the region with this local key, because a request named it by
-    /// reference and the peer has not acknowledged it. That stays so when the request has ended
-    /// here by a timeout or a flush, until the link says otherwise or is detached.
-    pub fn references(&self, key: LocalKey) -> bool {
+    /// Whether a peer may still touch the region with this local key, because a remote iovec named it and the peer
+    /// has not acknowledged it. That remains true when the request has ended here by a timeout or a flush, until the
+    /// link acknowledges it or is detached.
+    pub fn exposes(&self, key: LocalKey) -> bool {
         !self.referencing_links(key).is_empty()
     }
 
     /// From now on new requests name memory to peers, or do not: then all payload travels. See
-    /// [`Self::has_references`] for those that do already.
-    pub fn hold_references_back(&mut self, held_back: bool) {
+    /// [`Self::has_remote_iovecs`] for those that do already.
+    pub fn hold_remote_iovecs_back(&mut self, held_back: bool) {
         self.x.reach.held_back = held_back;
     }
 
-    /// Whether a peer may still touch any memory of ours; see [`Self::references`].
-    pub fn has_references(&self) -> bool {
+    /// Whether a peer may still touch any memory of ours; see [`Self::exposes`].
+    pub fn has_remote_iovecs(&self) -> bool {
         !self.links_that_name(|_| true).is_empty()
     }
 
-    /// The links over which a peer may still touch the region; see [`Self::references`].
+    /// The links over which a peer may still touch the region; see [`Self::exposes`].
     pub fn referencing_links(&self, key: LocalKey) -> Vec<LinkId> {
         self.links_that_name(|sges| sges.iter().any(|sge| sge.key == key))
     }
 
-    /// The links over which a peer may still touch memory because of requests of the queue pair with this
-    /// number (which need not exist any more) that have ended here and not at the peer.
-    pub fn haunted_links(&self, qpn: u32) -> Vec<LinkId> {
-        let of_qp = |ghost: &&Ghost| ghost.qpn == qpn && self.is_alive(ghost);
-        let mut links: Vec<LinkId> = self.x.ghosts.iter().filter(of_qp).map(|g| g.link).collect();
+    /// The links over which a peer may still touch memory because of orphaned requests of the queue pair with this
+    /// number (which need not exist any more).
+    pub fn orphaned_links(&self, qpn: u32) -> Vec<LinkId> {
+        let of_qp = |orphan: &&OrphanedRequests| orphan.qpn == qpn && self.is_alive(orphan);
+        let mut links: Vec<LinkId> = self
+            .x
+            .orphans
+            .iter()
+            .filter(of_qp)
+            .map(|g| g.link)
+            .collect();
         links.sort_unstable();
         links.dedup();
         links
@@ -232,7 +237,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         if !self.x.exposure.is_memory_named() {
             return Vec::new();
         }
-        let mut any = self.x.ghosts.iter().any(|ghost| self.is_alive(ghost));
+        let mut any = self.x.orphans.iter().any(|orphan| self.is_alive(orphan));
         let mut links = Vec::new();
         for qp in self.qps.iter() {
             for seq in qp.started() {
@@ -244,30 +249,29 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 }
             }
         }
-        // As long as nothing is, nobody has to look.
+        // Nothing to check if nothing is exposed.
         self.x.exposure.set_named(any);
-        let ghosts = self
+        let orphans = self
             .x
-            .ghosts
+            .orphans
             .iter()
-            .filter(|ghost| names(&ghost.sges) && self.is_alive(ghost));
-        links.extend(ghosts.map(|ghost| ghost.link));
+            .filter(|orphan| names(&orphan.sges) && self.is_alive(orphan));
+        links.extend(orphans.map(|orphan| orphan.link));
         links.sort_unstable();
         links.dedup();
         links
     }
 
-    /// What the peer of a link that is gone had been told of our memory and had not answered for. It is
-    /// forgotten with this call.
-    pub fn take_told(&mut self, link: LinkId) -> Vec<Told> {
+    /// The memory that the peer of a detached link had been told of and had not acknowledged. This call forgets it.
+    pub fn take_told(&mut self, link: LinkId) -> Vec<ExposedMemory> {
         self.told.remove(&link).unwrap_or_default()
     }
 
-    fn told_over(&self, link: LinkId) -> Vec<Told> {
+    fn told_over(&self, link: LinkId) -> Vec<ExposedMemory> {
         let mut told = Vec::new();
         let mut add = |qpn, sges: &[Sge]| {
             for sge in sges {
-                let one = Told { qpn, key: sge.key };
+                let one = ExposedMemory { qpn, key: sge.key };
                 if !told.contains(&one) {
                     told.push(one);
                 }
@@ -280,27 +284,27 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 }
             }
         }
-        let of_link = |ghost: &&Ghost| ghost.link == link && self.is_alive(ghost);
-        for ghost in self.x.ghosts.iter().filter(of_link) {
-            add(ghost.qpn, &ghost.sges);
+        let of_link = |orphan: &&OrphanedRequests| orphan.link == link && self.is_alive(orphan);
+        for orphan in self.x.orphans.iter().filter(of_link) {
+            add(orphan.qpn, &orphan.sges);
         }
         told
     }
 
     /// Whether the peer has not acknowledged all of it.
-    fn is_alive(&self, ghost: &Ghost) -> bool {
-        self.links.get(ghost.link).is_some_and(|port| {
+    fn is_alive(&self, orphan: &OrphanedRequests) -> bool {
+        self.links.get(orphan.link).is_some_and(|port| {
             port.meta
                 .outstanding
                 .iter()
-                .any(|record| record.life == ghost.life && record.seq() < ghost.until)
+                .any(|record| record.life == orphan.life && record.seq() < orphan.until)
         })
     }
 
     /// Forgets what peers have acknowledged since.
-    pub(crate) fn lay_ghosts(&mut self) {
-        let mut ghosts = std::mem::take(&mut self.x.ghosts);
-        ghosts.retain(|ghost| self.is_alive(ghost));
-        self.x.ghosts = ghosts;
+    pub(crate) fn forget_orphans(&mut self) {
+        let mut orphans = std::mem::take(&mut self.x.orphans);
+        orphans.retain(|orphan| self.is_alive(orphan));
+        self.x.orphans = orphans;
     }
 }

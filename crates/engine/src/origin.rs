@@ -2,17 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A process of this host, by what the kernel says about it. A device says by itself which one it is; a process can
-/// open any number of devices and links, and stays one process.
+/// A process of this host, as the kernel reports it. A device claims its process; a process can open any number of
+/// devices and links, and stays one process.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
 pub struct Process {
     /// Its effective user.
     pub user: u32,
-    /// Its process id; 0 if it has none in our process namespace. All such processes of a user count as one.
+    /// Its process id; 0 if it has none in our PID namespace. All such processes of a user count as one.
     pub pid: u32,
-    /// When it started, in any unit: tells it from an earlier process with the same id. 0 if not known.
+    /// Its start time, in any unit: tells it from an earlier process with the same id. 0 if not known.
     pub started: u64,
 }
 
@@ -23,6 +23,6 @@ pub struct Origin {
     pub process: Process,
     /// It is this process itself.
     pub here: bool,
-    /// Its denied requests are answered with the whole explanation. Otherwise it is told the status only.
+    /// Its denied requests get the whole explanation. Otherwise only the status.
     pub explain: bool,
 }

@@ -6,17 +6,17 @@ use crate::{LinkId, Origin};
 use rkey_link::{Capabilities, DownReason, Link, NodeId, Ticket};
 use std::collections::VecDeque;
 
-/// A request piece on the link that is not acknowledged. Tickets are consecutive, so the place in
-/// the list is the ticket.
+/// A request fragment on the link that is not acknowledged. Tickets are consecutive, so the ticket is the index in
+/// the list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
     pub(crate) qp: u32,
     pub(crate) life: u32,
-    /// The work request it belongs to, times two, plus one if it is its last piece.
+    /// The work request it belongs to, times two, plus one if it is its last fragment.
     pub(crate) seq_last: u64,
 }
 
-/// The pieces on the link that are not acknowledged, by ticket: a ring that grows.
+/// The fragments on the link that are not acknowledged, by ticket: a ring that grows.
 pub(crate) struct Records {
     ring: Box<[Record]>,
     /// The ticket of the oldest.
@@ -90,7 +90,7 @@ pub(crate) struct Meta {
     pub(crate) outstanding: Records,
     /// Queue pairs that wait for room, in turn.
     pub(crate) blocked: VecDeque<(u32, u32)>,
-    /// Counts what the peer did; a clock that stands still means that it does nothing.
+    /// Counts the peer's actions; if it stands still, the peer is silent.
     pub(crate) progress: u64,
     /// The peer cannot pull from this process: requests carry their payload.
     pub(crate) no_reference: bool,
@@ -98,16 +98,16 @@ pub(crate) struct Meta {
     pub(crate) no_push: bool,
     /// The request at the front, if it takes several steps.
     pub(crate) bulk: Option<Bulk>,
-    /// The answer to the request at the front that could not be sent yet.
+    /// The response to the request at the front that could not be sent yet.
     pub(crate) unsent: Option<Answer>,
     /// The last queue pair that was looked up by number: (number, index).
     pub(crate) last: (u32, u32),
-    /// The request at the front waits: for room, which there is when the peer takes responses, or
-    /// for the end of a search for the peer.
+    /// The request at the front waits: for room, until the peer takes responses, or for the end of a search for the
+    /// peer.
     pub(crate) stuck: bool,
-    /// A datagram to a group has waited for room here in vain: no other waits until there was some.
+    /// A datagram to a group has waited for room here without success: no other waits until there was some.
     pub(crate) no_room: bool,
-    /// It was found broken and is to be detached.
+    /// It was found broken and will be detached.
     pub(crate) down: Option<DownReason>,
 }
 

@@ -23,11 +23,10 @@ impl<L: Link, M: Memory> Engine<L, M> {
             .map_or(0, |qp| qp.config.max_send - qp.sq.len())
     }
 
-    /// Posts to the send queue. What can be sent at once is sent before this returns.
+    /// Posts to the send queue. Sends as much as possible before it returns.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted. In the error states posts are accepted and complete as
-    /// flushed.
+    /// [`PostError`]; nothing was posted. In the error states posts are accepted and complete as flushed.
     pub fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qp).ok_or(PostError::NoSuchQp)?;
         accept(qp, request)?;
@@ -50,10 +49,10 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Ok(())
     }
 
-    /// Whether [`Engine::post_send`] would take all of these requests now, one after the other.
+    /// Whether [`Engine::post_send`] would accept all of these requests now, in order.
     ///
     /// # Errors
-    /// Which one it would refuse, and why. Nothing is posted in any case.
+    /// The first one it would refuse, and why. Nothing is posted in either case.
     pub fn check_sends<'a>(
         &mut self,
         qp: QpId,
@@ -65,7 +64,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             return Err((room, PostError::QueueFull(qp.config.max_send)));
         }
         for (index, request) in requests.enumerate() {
-            // What it writes at the tail is part of the queue only after a push.
+            // The write at the tail becomes part of the queue only with the push.
             prepare(qp, &request).map_err(|error| (index, error))?;
         }
         Ok(())
@@ -163,8 +162,8 @@ fn check_sges(given: usize, max: u32) -> Result<(), PostError> {
     }
 }
 
-/// Checks a request and places it at the tail of the send queue, field by field: an entry that is
-/// built elsewhere and copied costs as much as everything else together.
+/// Checks a request and writes it to the tail of the send queue, field by field: building an entry elsewhere and
+/// copying it costs as much as everything else together.
 #[inline]
 fn accept(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
     prepare(qp, request)?;

@@ -1,16 +1,16 @@
-//! What an engine may touch: the protection table and the memory behind it.
+//! Access to memory: the protection table, and the memory itself.
 //!
-//! Everything here asks the table first, touches exactly the bytes of the lease, and gives the
-//! lease back before it returns. A payload that is spread over several scatter/gather elements,
-//! or a region that is spread over several pieces, is walked part by part.
+//! Every function here checks with the table first, touches exactly the bytes of the grant, and drops the grant
+//! before it returns. A payload in several scatter/gather elements, or a region of several segments, is walked part
+//! by part.
 
 use crate::Sge;
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_base::range::VaRange;
-use rkey_base::shared::{Foreign, Place};
+use rkey_base::shared::{OwnBytes, PeerBytes};
 use rkey_core::{
-    Accessor, Attempt, Denial, DomainId, Lease, LocalUse, NamedKey, Operation, Protection, Section,
+    Accessor, Attempt, Denial, DomainId, Grant, LocalUse, NamedKey, Operation, Protection, Section,
     WireKey,
 };
 use rkey_link::PullError;
@@ -18,28 +18,28 @@ use std::sync::Arc;
 
 /// Why bytes could not be moved.
 #[derive(Debug)]
-pub(crate) enum Trouble {
-    /// The table refused.
+pub(crate) enum AccessError {
+    /// The table denied it.
     Denied(Box<Denial>),
-    /// The memory is not there.
+    /// The memory is not mapped.
     Fault(Fault),
     /// The peer's memory could not be reached.
     Pull(PullError),
 }
 
-impl From<Box<Denial>> for Trouble {
+impl From<Box<Denial>> for AccessError {
     fn from(denial: Box<Denial>) -> Self {
         Self::Denied(denial)
     }
 }
 
-impl From<Fault> for Trouble {
+impl From<Fault> for AccessError {
     fn from(fault: Fault) -> Self {
         Self::Fault(fault)
     }
 }
 
-impl From<PullError> for Trouble {
+impl From<PullError> for AccessError {
     fn from(error: PullError) -> Self {
         match error {
             PullError::Local(fault) => Self::Fault(fault),
@@ -48,9 +48,9 @@ impl From<PullError> for Trouble {
     }
 }
 
-/// A part of somebody's memory, as a request of a queue pair names it.
+/// The range of memory that a request of a queue pair names.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RequestedRange {
     pub(crate) who: Accessor,
     pub(crate) key: WireKey,
     pub(crate) addr: u64,
@@ -59,8 +59,8 @@ pub(crate) struct Asked {
 /// The counter of a region, if one is bound to it.
 pub(crate) type Counter = Option<u32>;
 
-/// Its checks are made in a section: whoever ends a region passes through the lock of the engine
-/// before the memory is anybody else's (see [`Section`]).
+/// Its checks are made in a section: deregistering passes through the engine's lock before the memory is reused (see
+/// [`Section`]).
 pub(crate) struct Reach<M> {
     pub(crate) protection: Arc<Protection>,
     section: Section,
@@ -91,8 +91,8 @@ impl<M: Memory> Reach<M> {
         offset: u64,
         len: u64,
         want: LocalUse,
-        mut touch: impl FnMut(VaRange, u64) -> Result<(), Trouble>,
-    ) -> Result<(), Trouble> {
+        mut touch: impl FnMut(VaRange, u64) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
         let (mut skip, mut done) = (offset, 0);
         for sge in sges {
             if done == len {
@@ -105,10 +105,10 @@ impl<M: Memory> Reach<M> {
             }
             let part = (size - skip).min(len - done);
             let addr = sge.addr.wrapping_add(skip);
-            let lease =
+            let grant =
                 self.protection
                     .check_local_in(&self.section, domain, sge.key, addr, part, want)?;
-            for_spans(&lease, |span, before| touch(span, done + before))
+            for_spans(&grant, |span, before| touch(span, done + before))
                 .map_err(|trouble| explain(trouble, sge, addr, part, want))?;
             done += part;
             skip = 0;
@@ -123,7 +123,7 @@ impl<M: Memory> Reach<M> {
         sges: &[Sge],
         len: u64,
         want: LocalUse,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), AccessError> {
         self.walk(domain, sges, 0, len, want, |_, _| Ok(()))
     }
 
@@ -134,17 +134,17 @@ impl<M: Memory> Reach<M> {
         domain: DomainId,
         sges: &[Sge],
         offset: u64,
-        mut place: Place<'_>,
+        mut place: OwnBytes<'_>,
         want: LocalUse,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), AccessError> {
         let len = place.len() as u64;
         if let [sge] = sges {
             let addr = sge.addr.wrapping_add(offset);
-            let lease =
+            let grant =
                 self.protection
                     .check_local_in(&self.section, domain, sge.key, addr, len, want);
-            let lease = held(&lease)?;
-            if let Some(span) = lease.single() {
+            let grant = held(&grant)?;
+            if let Some(span) = grant.single() {
                 return self
                     .memory
                     .load(place, span.start())
@@ -166,17 +166,17 @@ impl<M: Memory> Reach<M> {
         domain: DomainId,
         sges: &[Sge],
         offset: u64,
-        bytes: Foreign<'_>,
+        bytes: PeerBytes<'_>,
         want: LocalUse,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), AccessError> {
         let len = bytes.len() as u64;
         if let [sge] = sges {
             let addr = sge.addr.wrapping_add(offset);
-            let lease =
+            let grant =
                 self.protection
                     .check_local_in(&self.section, domain, sge.key, addr, len, want);
-            let lease = held(&lease)?;
-            if let Some(span) = lease.single() {
+            let grant = held(&grant)?;
+            if let Some(span) = grant.single() {
                 return self
                     .memory
                     .store(span.start(), bytes)
@@ -193,9 +193,9 @@ impl<M: Memory> Reach<M> {
         domain: DomainId,
         sges: &[Sge],
         offset: u64,
-        bytes: Foreign<'_>,
+        bytes: PeerBytes<'_>,
         want: LocalUse,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), AccessError> {
         let len = bytes.len() as u64;
         self.walk(domain, sges, offset, len, want, |span, before| {
             self.store_part(span, bytes, before)
@@ -210,113 +210,118 @@ impl<M: Memory> Reach<M> {
         offset: u64,
         len: u64,
         want: LocalUse,
-        touch: impl FnMut(VaRange, u64) -> Result<(), Trouble>,
-    ) -> Result<(), Trouble> {
+        touch: impl FnMut(VaRange, u64) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
         self.walk(domain, sges, offset, len, want, touch)
     }
 
-    /// Calls `touch` for each part of the `len` bytes that a peer asked for.
+    /// Calls `touch` for each part of the `len` bytes that a peer requested.
     pub(crate) fn each_remote(
         &self,
-        asked: &Asked,
+        asked: &RequestedRange,
         len: u64,
         want: Operation,
-        touch: impl FnMut(VaRange, u64) -> Result<(), Trouble>,
-    ) -> Result<Counter, Trouble> {
-        let lease = self.lease(asked, len, want)?;
-        for_spans(&lease, touch)?;
-        Ok(lease.counter())
+        touch: impl FnMut(VaRange, u64) -> Result<(), AccessError>,
+    ) -> Result<Counter, AccessError> {
+        let grant = self.grant(asked, len, want)?;
+        for_spans(&grant, touch)?;
+        Ok(grant.counter())
     }
 
     /// Stores what a peer wrote.
     #[inline(always)]
     pub(crate) fn store_remote(
         &self,
-        asked: &Asked,
-        bytes: Foreign<'_>,
-    ) -> Result<Counter, Trouble> {
-        let lease = self.lease(asked, bytes.len() as u64, Operation::Write);
-        let lease = held(&lease)?;
-        match lease.single() {
+        asked: &RequestedRange,
+        bytes: PeerBytes<'_>,
+    ) -> Result<Counter, AccessError> {
+        let grant = self.grant(asked, bytes.len() as u64, Operation::Write);
+        let grant = held(&grant)?;
+        match grant.single() {
             Some(span) => self.memory.store(span.start(), bytes)?,
-            None => for_spans(lease, |span, before| self.store_part(span, bytes, before))?,
+            None => for_spans(grant, |span, before| self.store_part(span, bytes, before))?,
         }
-        Ok(lease.counter())
+        Ok(grant.counter())
     }
 
     /// Loads what a peer reads.
     #[inline]
     pub(crate) fn load_remote(
         &self,
-        asked: &Asked,
-        mut place: Place<'_>,
-    ) -> Result<Counter, Trouble> {
-        let lease = self.lease(asked, place.len() as u64, Operation::Read);
-        let lease = held(&lease)?;
-        if let Some(span) = lease.single() {
+        asked: &RequestedRange,
+        mut place: OwnBytes<'_>,
+    ) -> Result<Counter, AccessError> {
+        let grant = self.grant(asked, place.len() as u64, Operation::Read);
+        let grant = held(&grant)?;
+        if let Some(span) = grant.single() {
             self.memory.load(place, span.start())?;
         } else {
-            for_spans(lease, |span, before| {
+            for_spans(grant, |span, before| {
                 let (_, rest) = place.reborrow().split(before as usize);
                 let (part, _) = rest.split(span.len() as usize);
                 Ok(self.memory.load(part, span.start())?)
             })?;
         }
-        Ok(lease.counter())
+        Ok(grant.counter())
     }
 
     /// Carries out an atomic; gives the old value.
     pub(crate) fn atomic(
         &self,
-        asked: &Asked,
+        asked: &RequestedRange,
         run: impl FnOnce(&M, u64) -> Result<u64, Fault>,
-    ) -> Result<(u64, Counter), Trouble> {
-        let lease = self.lease(asked, 8, Operation::Atomic);
-        let lease = held(&lease)?;
-        // The table refuses an atomic that is not in one piece.
-        let span = lease
+    ) -> Result<(u64, Counter), AccessError> {
+        let grant = self.grant(asked, 8, Operation::Atomic);
+        let grant = held(&grant)?;
+        // The table denies an atomic that is not in one segment.
+        let span = grant
             .single()
-            .or_else(|| lease.spans().next())
+            .or_else(|| grant.spans().next())
             .filter(|span| span.len() == 8);
         let Some(span) = span else {
             return Err(Fault::at(asked.addr).into());
         };
-        Ok((run(&self.memory, span.start())?, lease.counter()))
+        Ok((run(&self.memory, span.start())?, grant.counter()))
     }
 
     #[inline(always)]
-    pub(crate) fn lease(
+    pub(crate) fn grant(
         &self,
-        asked: &Asked,
+        asked: &RequestedRange,
         len: u64,
         want: Operation,
-    ) -> Result<Lease<'_>, Box<Denial>> {
+    ) -> Result<Grant<'_>, Box<Denial>> {
         self.protection
             .check_remote_in(&self.section, &asked.who, asked.key, asked.addr, len, want)
     }
 
-    fn store_part(&self, span: VaRange, bytes: Foreign<'_>, before: u64) -> Result<(), Trouble> {
+    fn store_part(
+        &self,
+        span: VaRange,
+        bytes: PeerBytes<'_>,
+        before: u64,
+    ) -> Result<(), AccessError> {
         let part = bytes.slice(before as usize, span.len() as usize);
-        // The spans of a lease add up to its length, which is that of `bytes`.
+        // The spans of a grant add up to its length, which is that of `bytes`.
         let part = part.ok_or(Fault::at(span.start()))?;
         Ok(self.memory.store(span.start(), part)?)
     }
 }
 
-/// The lease of an answer, where it lies: moving one costs more than asking for it.
+/// Borrows the grant in place: moving one costs more than requesting it.
 #[inline(always)]
-fn held<'a, 'l>(answer: &'a Result<Lease<'l>, Box<Denial>>) -> Result<&'a Lease<'l>, Trouble> {
+fn held<'a, 'l>(answer: &'a Result<Grant<'l>, Box<Denial>>) -> Result<&'a Grant<'l>, AccessError> {
     match answer {
-        Ok(lease) => Ok(lease),
-        Err(denial) => Err(Trouble::Denied(denial.clone())),
+        Ok(grant) => Ok(grant),
+        Err(denial) => Err(AccessError::Denied(denial.clone())),
     }
 }
 
-/// A fault of local memory, told like a refusal.
+/// Turns a fault of local memory into a denial.
 #[cold]
-fn explain(trouble: Trouble, sge: &Sge, addr: u64, len: u64, want: LocalUse) -> Trouble {
+fn explain(trouble: AccessError, sge: &Sge, addr: u64, len: u64, want: LocalUse) -> AccessError {
     match trouble {
-        Trouble::Fault(fault) => Trouble::Denied(Denial::fault(
+        AccessError::Fault(fault) => AccessError::Denied(Denial::fault(
             Attempt::Local(want),
             NamedKey::Local(sge.key),
             addr,
@@ -328,14 +333,14 @@ fn explain(trouble: Trouble, sge: &Sge, addr: u64, len: u64, want: LocalUse) -> 
 }
 
 fn for_spans(
-    lease: &Lease<'_>,
-    mut touch: impl FnMut(VaRange, u64) -> Result<(), Trouble>,
-) -> Result<(), Trouble> {
-    if let Some(span) = lease.single() {
+    grant: &Grant<'_>,
+    mut touch: impl FnMut(VaRange, u64) -> Result<(), AccessError>,
+) -> Result<(), AccessError> {
+    if let Some(span) = grant.single() {
         return touch(span, 0);
     }
     let mut before = 0;
-    for span in lease.spans() {
+    for span in grant.spans() {
         touch(span, before)?;
         before += span.len();
     }

@@ -1,4 +1,4 @@
-//! Receives that wait for messages: the ring behind a receive queue and a shared receive queue.
+//! Posted receives: the ring behind a receive queue and a shared receive queue.
 
 use crate::send_queue::NO_SGE;
 use crate::{RecvRequest, Sge};
@@ -86,7 +86,7 @@ impl RecvQueue {
         self.tail += 1;
     }
 
-    /// How many bytes the oldest receive has room for, if there is one.
+    /// The capacity of the oldest receive, if there is one.
     pub(crate) fn room(&self) -> Option<u64> {
         if self.head == self.tail {
             return None;

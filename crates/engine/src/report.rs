@@ -1,4 +1,4 @@
-//! A refused access, told at both sides.
+//! A denied access, reported on both sides.
 
 use rkey_core::Denial;
 use rkey_link::NodeId;
@@ -13,22 +13,22 @@ pub const KEPT: usize = 256;
 /// Which side this engine was on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Side {
-    /// This engine refused a peer's request.
+    /// This engine denied a peer's request.
     Target,
-    /// The peer refused this engine's request, and sent its reason along.
+    /// The peer denied this engine's request and sent its reason.
     Initiator,
-    /// A local key, range or right was refused; no peer was involved.
+    /// A local key, range or right was denied; no peer was involved.
     Local,
 }
 
-/// Everything that is known about one refused access.
+/// Everything that is known about one denied access.
 #[derive(Clone, Debug)]
 pub struct DenialReport {
-    /// Counts from 1 within a process, at most `i32::MAX`. Completions carry it as their vendor code, and whatever
-    /// tells of the denial names it.
+    /// Counts from 1 within a process, at most `i32::MAX`. Completions carry it as their vendor code, and every
+    /// message about the denial names it.
     pub id: u32,
-    /// The target is in this process as well, and has noted the same denial under the same id. This report serves
-    /// the completion that names it; the other one is counted and told.
+    /// The target is in this process as well and has recorded the same denial under the same id. This report serves
+    /// the completion that names it; the other one is counted and logged.
     pub echo: bool,
     /// Which side this is.
     pub side: Side,
@@ -50,23 +50,23 @@ impl std::fmt::Display for DenialReport {
         match self.side {
             Side::Target => write!(
                 f,
-                "asked by pid {}, qp {:#x}, on qp {:#x} here)",
+                "requested by PID {}, QP {:#x}, on local QP {:#x})",
                 self.peer.pid, self.peer_qpn, self.qpn
             ),
             Side::Initiator => write!(
                 f,
-                "denied by pid {}, qp {:#x}, for qp {:#x} here)",
+                "denied by PID {}, QP {:#x}, for local QP {:#x})",
                 self.peer.pid, self.peer_qpn, self.qpn
             ),
-            Side::Local => write!(f, "local, qp {:#x})", self.qpn),
+            Side::Local => write!(f, "local, QP {:#x})", self.qpn),
         }
     }
 }
 
-/// The last reports of an engine. Shared with whoever asks why, from any thread, without the engine.
+/// The recent reports of an engine, readable from any thread without the engine.
 ///
-/// A report is in here before the completion that names it can be polled, before the peer can hear of
-/// the refusal, and before there is an event about it.
+/// A report is in here before the completion that names it can be polled, before the peer can see the NAK, and before
+/// there is an event about it.
 #[derive(Debug, Default)]
 pub struct Reports {
     ids: Arc<AtomicU32>,
@@ -107,7 +107,7 @@ impl Reports {
         })
     }
 
-    /// Keeps a report, and forgets the oldest if there are [`KEPT`] already.
+    /// Adds a report; drops the oldest beyond [`KEPT`].
     pub fn add(&self, report: Arc<DenialReport>) {
         let mut last = self.last();
         last.total += u64::from(!report.echo);
@@ -137,7 +137,7 @@ impl Reports {
     }
 
     fn last(&self) -> MutexGuard<'_, Last> {
-        // Nothing panics in the middle of a change.
+        // A poisoned lock is fine: no change can panic halfway.
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,9 +1,8 @@
 //! The send queue: a ring of work requests between three counters.
 //!
-//! `head` is the oldest request that is not complete, `next` the next one to start, `tail` where
-//! the next post goes. The counters only grow (sequence numbers of this queue, 64 bits), the ring
-//! wraps. Scatter/gather elements and inline data lie in arrays of their own with a fixed stride,
-//! so that a post allocates nothing.
+//! `head` is the oldest request that is not complete, `next` the next one to start, `tail` the position of the next
+//! post. The counters only grow (64-bit sequence numbers of this queue), the ring wraps. Scatter/gather elements and
+//! inline data are in separate arrays with a fixed stride, so that a post allocates nothing.
 
 use crate::{CompletionOp, Sge, Status, UdAddress};
 use bitflags::bitflags;
@@ -25,7 +24,7 @@ bitflags! {
         const INVALIDATE = 1 << 5;
         /// `key` is a requested one.
         const REQUESTED_KEY = 1 << 6;
-        /// It was sent by reference: the peer may touch the memory.
+        /// It was sent as a remote iovec: the peer may touch the memory.
         const REFERENCE = 1 << 7;
         /// It has ended, with `status`.
         const DONE = 1 << 8;
@@ -38,9 +37,8 @@ bitflags! {
 
 /// One work request.
 ///
-/// The order of the fields is chosen: an address next to a key would be copied to the head of a
-/// piece in one go, and a wide load from two narrow stores stalls the processor. Each entry has a cache
-/// line of its own.
+/// The order of the fields matters: an address next to a key would be copied to the start of a fragment in one go,
+/// and a wide load from two narrow stores stalls the processor. Each entry has its own cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Wqe {
@@ -82,7 +80,7 @@ impl Wqe {
         vendor: 0,
     };
 
-    /// The denial of this request by a peer that does not say why.
+    /// The denial of this request by a peer that withholds the reason.
     #[cold]
     pub(crate) fn withheld(&self) -> Denial {
         let requested = self.flags.contains(WqeFlags::REQUESTED_KEY);
@@ -123,7 +121,7 @@ impl Wqe {
         }
     }
 
-    /// Whether it is executed here and sends nothing.
+    /// Whether it is executed locally and sends nothing.
     #[inline]
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self.op, CompletionOp::Bind | CompletionOp::Invalidate)
@@ -165,7 +163,7 @@ pub(crate) struct SendQueue {
     inline: Box<[u8]>,
     /// Payloads that were taken early, by sequence number.
     kept: VecDeque<(u64, Box<[u8]>)>,
-    /// Requests before this one have been looked at for that.
+    /// Requests before this one have been checked for that.
     pub(crate) kept_to: u64,
     mask: u64,
     limit: u32,
@@ -253,7 +251,7 @@ impl SendQueue {
         &self.inline[from..from + self.wqe(seq).front as usize]
     }
 
-    /// Takes the payload of a request that has to wait, and forgets those that wait no more.
+    /// Copies the payload of a request that must wait, and drops copies that are no longer needed.
     pub(crate) fn keep(&mut self, seq: u64, bytes: Box<[u8]>) {
         while self.kept.front().is_some_and(|(old, _)| *old < self.next) {
             self.kept.pop_front();
@@ -305,7 +303,7 @@ impl SendQueue {
         self.tail += 1;
     }
 
-    /// Adds the detail of the request that the next `push` will place.
+    /// Adds the detail of the request that the next `push` will write.
     pub(crate) fn set_next_detail(&mut self, detail: Detail) {
         let slot = self.slot(self.tail);
         self.details[slot] = detail;

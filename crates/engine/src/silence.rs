@@ -1,10 +1,10 @@
-//! When a peer that does nothing is given up.
+//! When to give up a silent peer.
 //!
-//! A NIC answers as long as its host lives, whatever the program does. Here a peer's answer takes a thread of its process,
-//! and on a busy host that thread may wait for a processor longer than a time-out takes. The engine cannot see that.
-//! So before it gives up it asks its owner ([`Event::PeerSilent`](crate::Event::PeerSilent)), if the owner wants to be
-//! asked: a peer that has had no chance to answer gets the same time once more. That has an end, as a peer may only
-//! look as if it could not.
+//! A NIC responds as long as its host runs, whatever the program does. Here a response takes a thread of the peer's
+//! process, and on a busy host that thread may wait for a processor longer than a timeout. The engine cannot see
+//! that. So before it gives a peer up it asks its owner ([`Event::PeerSilent`](crate::Event::PeerSilent)), if the
+//! owner wants to be asked: a peer that had no chance to respond gets the same time again, up to a limit, because a
+//! peer can also pretend that it had none.
 
 use crate::{Engine, QpId};
 use rkey_base::memory::Memory;
@@ -13,7 +13,7 @@ use rkey_link::Link;
 /// How long a peer is excused without any sign of life, in nanoseconds.
 const EXCUSED_MAX_NS: u64 = 60_000_000_000;
 
-/// What is known about a peer that does nothing.
+/// What is known about a silent peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Silence {
     verdict: Verdict,
@@ -23,22 +23,22 @@ pub(crate) struct Silence {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Nobody has asked.
+    /// The owner was not asked.
     None,
-    /// The owner was asked and has not answered.
+    /// The owner was asked and has not replied.
     Asked,
-    /// It could not answer.
+    /// The peer could not respond.
     Excused,
     /// It could have answered.
     Guilty,
 }
 
-/// What is to be done about a peer whose time is over.
+/// What to do about a peer whose time is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Ask whether it could have answered.
     Ask,
-    /// Wait for the answer to that.
+    /// Wait for the owner's reply.
     Wait,
     /// Give it the same time once more.
     Again,
@@ -53,7 +53,7 @@ impl Silence {
         excused: 0,
     };
 
-    /// The peer has not done anything for `silent` nanoseconds, which is more than `patience`.
+    /// The peer has been silent for `silent` nanoseconds, which is more than `patience`.
     pub(crate) fn next(&mut self, asks: bool, silent: u64, patience: u64) -> Next {
         if !asks || self.excused + silent >= EXCUSED_MAX_NS.max(patience) {
             return Next::GiveUp;
@@ -85,9 +85,9 @@ impl Silence {
 }
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// The answer to [`Event::PeerSilent`](crate::Event::PeerSilent): whether the peer of a queue pair has had a chance
-    /// to answer. If so, its outstanding requests fail soon, unless it does something before; if not, it has as much
-    /// time as at first, for at most a minute in all.
+    /// The reply to [`Event::PeerSilent`](crate::Event::PeerSilent): whether a queue pair's peer had a chance to
+    /// respond. If so, its outstanding requests fail soon unless it responds before; if not, it gets the same time
+    /// again, for at most a minute in total.
     pub fn judge_silence(&mut self, qp: QpId, had_its_chance: bool) {
         if let Some(qp) = self.qps.get_mut(qp) {
             qp.req.silence.answer(had_its_chance);
@@ -107,7 +107,11 @@ mod tests {
         silence.answer(true);
         assert_eq!(silence.next(true, 12, 10), Next::GiveUp);
         let mut silence = Silence::NONE;
-        assert_eq!(silence.next(false, 10, 10), Next::GiveUp, "nobody is asked");
+        assert_eq!(
+            silence.next(false, 10, 10),
+            Next::GiveUp,
+            "the owner is not asked"
+        );
     }
 
     #[test]
@@ -121,7 +125,7 @@ mod tests {
         }
         assert_eq!(seconds, 59);
         assert_eq!(silence.next(true, second, second), Next::GiveUp);
-        // An owner who never answers does not keep it either.
+        // An owner that never replies does not keep the peer alive either.
         let mut silence = Silence::NONE;
         assert_eq!(silence.next(true, second, second), Next::Ask);
         assert_eq!(silence.next(true, EXCUSED_MAX_NS, second), Next::GiveUp);

@@ -17,7 +17,7 @@ pub enum Status {
     LocalLength,
     /// The queue pair cannot do this (no reads outstanding allowed, for example).
     LocalQpOperation,
-    /// A local key, range or local right was refused, or local memory could not be touched.
+    /// A local key, range or local right was denied, or local memory could not be accessed.
     LocalProtection,
     /// The queue pair went to the error state before this request was executed.
     Flushed,
@@ -33,18 +33,18 @@ pub enum Status {
     RemoteAccess,
     /// The peer could not carry it out (its memory could not be touched, its receive failed).
     RemoteOperation,
-    /// The peer did not answer within timeout and retries, or is gone.
+    /// The peer did not respond within timeout and retries, or is gone.
     RetryExceeded,
     /// The peer had no receive posted within the receiver-not-ready retries.
     RnrRetryExceeded,
-    /// The message was abandoned by its sender in the middle.
+    /// The sender abandoned the message halfway.
     RemoteAborted,
     /// The queue pair or its completion queue is broken.
     Fatal,
 }
 
 impl Status {
-    /// Whether the request did what was asked.
+    /// Whether the request succeeded.
     #[inline]
     pub const fn is_success(self) -> bool {
         matches!(self, Self::Success)
@@ -87,7 +87,7 @@ impl CompletionOp {
 }
 
 bitflags! {
-    /// What else a completion says.
+    /// Further flags of a completion.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct CompletionFlags: u16 {
         /// [`Completion::imm`] is immediate data.
@@ -103,8 +103,7 @@ bitflags! {
 
 /// One entry of a completion queue.
 ///
-/// After an error only `id`, `status`, `opcode`, `qpn` and `vendor` mean something
-/// (ibv_poll_cq(3)).
+/// After an error only `id`, `status`, `opcode`, `qpn` and `vendor` are valid (ibv_poll_cq(3)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completion {
     /// The id that the program gave when it posted the request.
@@ -124,7 +123,7 @@ pub struct Completion {
     pub qpn: u32,
     /// The number of the sender's queue pair (receives).
     pub src_qpn: u32,
-    /// The id of the [`crate::DenialReport`] that explains a refusal; 0 for none.
+    /// The id of the [`crate::DenialReport`] that explains a denial; 0 for none.
     pub vendor: u32,
 }
 

@@ -1,9 +1,9 @@
-//! Deadlines: exact ones for retries, coarse ones for peers that do nothing.
+//! Deadlines: exact ones for retries, coarse ones for silent peers.
 //!
-//! A queue pair that waits before it tries again (receiver not ready, peer not ready) has an entry
-//! in a heap. A queue pair that waits for its peer has none: it is on a list that is looked
-//! through now and then, so that posting and completing cost nothing. The coarse clock is at most
-//! a quarter of the shortest patience, so a failure comes at most that much late.
+//! A queue pair that waits before a retry (receiver not ready, peer not ready) has an entry in a heap. A queue pair
+//! that waits for its peer has none: it is on a list that is scanned now and then, so that posting and completing
+//! cost nothing. The scan interval is at most a quarter of the shortest timeout, so a failure is late by at most that
+//! much.
 
 use crate::QpId;
 use std::cmp::Reverse;
@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 const SCAN_MIN_NS: u64 = 1_000_000;
 const SCAN_MAX_NS: u64 = 100_000_000;
 
-/// A queue pair by place, with the life it had when it was entered.
+/// A queue pair by index, with the life it had when it was entered.
 pub(crate) type Who = (u32, u32);
 
 pub(crate) struct Timers {
@@ -22,7 +22,7 @@ pub(crate) struct Timers {
     scan_every: u64,
     next_scan: Option<u64>,
     last_scan: u64,
-    /// When a request may be taken up that has to wait.
+    /// The time until which a request must wait.
     held: Option<u64>,
     /// Time in which silence is measured: it passes only as looks through the list do.
     watching: u64,
@@ -41,7 +41,7 @@ impl Timers {
         }
     }
 
-    /// No request has to wait, as far as is known yet.
+    /// No request must wait, as far as is known yet.
     #[inline]
     pub(crate) fn let_go(&mut self) {
         self.held = None;
@@ -75,18 +75,17 @@ impl Timers {
         self.watched.push(qp);
     }
 
-    /// If the coarse list is to be looked through now: the time in which silence is measured.
+    /// If a scan of the coarse list is due: the time by which silence is measured.
     ///
-    /// A look advances it by no more than the pause between two looks. If the last one was longer ago, nobody was
-    /// looking: this process was stopped, or the machine, and with it perhaps the peer; what the peer did meanwhile
-    /// has not been seen yet.
+    /// A scan advances it by no more than the interval between two scans. If the last one was longer ago, this
+    /// process was stopped, or the machine, and with it perhaps the peer; what the peer did meanwhile has not been
+    /// seen yet.
     #[inline]
     pub(crate) fn scan_due(&mut self, now: u64) -> Option<u64> {
         if self.watched.is_empty() {
             return None;
         }
-        // The first look after a while only reads the clock: nobody knew the time when the list
-        // was started.
+        // The first scan after a pause only reads the clock: the time was unknown when the list was started.
         if let Some(at) = self.next_scan {
             if now < at {
                 return None;

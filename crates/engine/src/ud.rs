@@ -1,19 +1,19 @@
 //! Datagrams. At the receiver: the queue key, and silence about everything that does not fit (IBA 9.8.3). Raw frames
-//! come the same way, without a header and a queue key. At the sender: the header in front, and the payload of those
-//! that wait until their receiver has been found.
+//! arrive the same way, without a GRH and a queue key. At the sender: the GRH, and the payload of datagrams that wait
+//! until their receiver has been found.
 
 use crate::context::Context;
 use crate::groups::takes_frame;
 use crate::qp::pair::Qp;
 use crate::recv_queue::RecvQueue;
 use crate::responder::{complete_receive, take_receive};
+use crate::rss::choose;
 use crate::send_queue::WqeFlags;
-use crate::spread::choose;
 use crate::{CompletionFlags, QpType, Route};
 use rkey_base::memory::Memory;
-use rkey_base::shared::{Foreign, Place};
+use rkey_base::shared::{OwnBytes, PeerBytes};
 use rkey_core::LocalUse;
-use rkey_link::{Head, HeadFlags, Incoming, Op, Payload};
+use rkey_link::{Header, HeaderFlags, Incoming, Op, Payload};
 
 /// Bytes of the global route header in front of a datagram.
 pub const GRH_LEN: u32 = 40;
@@ -23,7 +23,7 @@ const NEXT_IS_BTH: u8 = 0x1b;
 impl Route {
     /// The global route header (IBA 8.3) of a datagram with `len` bytes of payload.
     #[must_use]
-    pub fn header(&self, len: u32) -> [u8; GRH_LEN as usize] {
+    pub fn grh(&self, len: u32) -> [u8; GRH_LEN as usize] {
         let mut grh = [0; GRH_LEN as usize];
         let first = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0xf_ffff;
         grh[..4].copy_from_slice(&first.to_be_bytes());
@@ -37,18 +37,21 @@ impl Route {
 
 /// Receives a datagram, or drops it.
 pub(crate) fn on_datagram<M: Memory>(x: &mut Context<M>, qp: &mut Qp, incoming: &Incoming<'_>) {
-    let head = &incoming.head;
-    let whole = head.flags.contains(HeadFlags::FIRST | HeadFlags::LAST) && head.len == head.total;
+    let header = &incoming.header;
+    let whole = header
+        .flags
+        .contains(HeaderFlags::FIRST | HeaderFlags::LAST)
+        && header.len == header.total;
     let Payload::Bytes(bytes) = &incoming.payload else {
         return;
     };
     if !qp.state.responds()
-        || head.op != Op::Send
+        || header.op != Op::Send
         || !whole
-        || head.flags.contains(HeadFlags::INVALIDATE)
-        || !is_for(qp, head, bytes)
+        || header.flags.contains(HeaderFlags::INVALIDATE)
+        || !is_for(qp, header, bytes)
         || !choose(x, qp, bytes)
-        || !fits(x, qp, head.len)
+        || !fits(x, qp, header.len)
         || !take_receive(x, qp)
     {
         return;
@@ -62,7 +65,7 @@ pub(crate) fn on_datagram<M: Memory>(x: &mut Context<M>, qp: &mut Qp, incoming: 
             } else {
                 CompletionFlags::GRH
             };
-            complete_receive(x, qp, head, head.len, flags);
+            complete_receive(x, qp, header, header.len, flags);
         }
         Err(trouble) => {
             let vendor = x.report_local(qp, qp.resp.recv.id, trouble);
@@ -72,11 +75,10 @@ pub(crate) fn on_datagram<M: Memory>(x: &mut Context<M>, qp: &mut Qp, incoming: 
     }
 }
 
-/// Takes the payloads of datagrams that wait for a link.
+/// Copies the payloads of datagrams that wait for a link.
 ///
-/// Programs know that a datagram leaves within microseconds, whoever it is for, and some (UCX) use its
-/// memory again when they hear from the peer, before they have seen the completion. Finding a peer takes
-/// longer than that.
+/// Programs know that a datagram leaves within microseconds, whatever its destination, and some (UCX) reuse its
+/// memory when they hear from the peer, before they have seen the completion. Finding a peer takes longer than that.
 #[cold]
 pub(crate) fn take_payloads<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     for seq in qp.sq.kept_to.max(qp.sq.next)..qp.sq.tail {
@@ -87,11 +89,11 @@ pub(crate) fn take_payloads<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
         }
         let mut bytes = vec![0; wqe.total as usize].into_boxed_slice();
         let domain = qp.config.domain;
-        let place = Place::from_slice(&mut bytes);
+        let place = OwnBytes::from_slice(&mut bytes);
         let taken = x
             .reach
             .gather(domain, qp.sq.sges(seq), 0, place, LocalUse::Send);
-        // What cannot be read is told when its turn comes.
+        // Unreadable memory is reported when the datagram is sent.
         if taken.is_ok() {
             qp.sq.keep(seq, bytes);
         }
@@ -99,8 +101,7 @@ pub(crate) fn take_payloads<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     qp.sq.kept_to = qp.sq.tail;
 }
 
-/// Whether the next receive has room for so many bytes. If not, it stays in its queue: what happens to the queue until
-/// the next datagram comes happens to it.
+/// Whether the next receive has room for that many bytes. If not, it stays in its queue for the next datagram.
 fn fits<M>(x: &Context<M>, qp: &Qp, len: u32) -> bool {
     let queue = match qp.config.srq {
         Some(srq) => x.srqs.get(srq).map(|srq| &srq.queue),
@@ -111,12 +112,12 @@ fn fits<M>(x: &Context<M>, qp: &Qp, len: u32) -> bool {
 }
 
 /// Whether the queue pair wants it.
-fn is_for(qp: &Qp, head: &Head, bytes: &Foreign<'_>) -> bool {
+fn is_for(qp: &Qp, header: &Header, bytes: &PeerBytes<'_>) -> bool {
     let most = GRH_LEN + qp.settings.path_mtu;
     if qp.config.qp_type == QpType::Raw {
-        return head.len <= most && takes_frame(qp, head.key, bytes);
+        return header.len <= most && takes_frame(qp, header.key, bytes);
     }
-    head.addr == u64::from(qp.settings.qkey) && (GRH_LEN..=most).contains(&head.len)
+    header.addr == u64::from(qp.settings.qkey) && (GRH_LEN..=most).contains(&header.len)
 }
 
 #[cfg(test)]
@@ -132,8 +133,8 @@ mod tests {
             flow_label: 0x12345,
             hop_limit: 64,
         };
-        let header = route.header(300);
-        assert_eq!(header[..8], [0x6a, 0xb1, 0x23, 0x45, 1, 44, 0x1b, 64]);
-        assert!(header[8..24] == [1; 16] && header[24..] == [2; 16]);
+        let grh = route.grh(300);
+        assert_eq!(grh[..8], [0x6a, 0xb1, 0x23, 0x45, 1, 44, 0x1b, 64]);
+        assert!(grh[8..24] == [1; 16] && grh[24..] == [2; 16]);
     }
 }

@@ -8,7 +8,7 @@ use rkey_core::{Access, Key, LocalKey, Rules, WindowId, WireKey};
 /// The longest message, in bytes (as verbs devices have it: 2^31).
 pub const MESSAGE_MAX: u64 = 1 << 31;
 
-/// A piece of local memory: scatter/gather element.
+/// A fragment of local memory: scatter/gather element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sge {
@@ -20,7 +20,7 @@ pub struct Sge {
     pub key: LocalKey,
 }
 
-/// A place in a peer's memory.
+/// A location in a peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The address as the peer's key addresses it.
@@ -42,14 +42,14 @@ pub enum Work {
     },
     /// RDMA write; with immediate data it consumes a receive at the peer.
     Write {
-        /// Where to.
+        /// The destination.
         remote: Target,
         /// Immediate data for the peer's completion.
         imm: Option<u32>,
     },
     /// RDMA read into the local buffers.
     Read {
-        /// Where from.
+        /// The source.
         remote: Target,
     },
     /// 8-byte compare-and-swap; the old value goes to the local buffer.
@@ -68,8 +68,7 @@ pub enum Work {
         /// What to add.
         add: u64,
     },
-    /// Writes 8 bytes so that nobody sees a part of them; needs the right to write. Takes no local
-    /// memory.
+    /// Writes 8 bytes atomically; needs the right to write. Takes no local memory.
     AtomicWrite {
         /// Which word; aligned to 8.
         remote: Target,
@@ -88,8 +87,7 @@ pub enum Work {
         access: Access,
         /// Whether the window is addressed from zero.
         zero_based: bool,
-        /// Type 2: the key that the program chose. `None`: the one that
-        /// `Protection::next_window_key` foretold.
+        /// Type 2: the key that the program chose. `None`: the key reserved by `Protection::next_window_key`.
         key: Option<Key>,
         /// The rules of the API that asks.
         rules: Rules,
@@ -102,7 +100,7 @@ pub enum Work {
 }
 
 bitflags! {
-    /// How a send-queue work request is to be treated.
+    /// Options of a send-queue work request.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct SendFlags: u8 {
         /// Complete it with an entry in the completion queue also when it succeeds.
@@ -111,31 +109,30 @@ bitflags! {
         const FENCE = 1 << 1;
         /// Raise a solicited event at the peer.
         const SOLICITED = 1 << 2;
-        /// More posts follow at once: do not ring the peer's bell yet.
+        /// More posts follow immediately: do not ring the doorbell yet.
         const MORE = 1 << 3;
-        /// The result of a read goes where a message would have gone: the memory needs the right of a receive
-        /// ([`LocalUse::Recv`](rkey_core::LocalUse::Recv)), not that of a read. Without effect on other requests.
+        /// The result of a read goes where a message would have gone: the memory needs the right to receive
+        /// ([`LocalUse::Recv`](rkey_core::LocalUse::Recv)), not to read. No effect on other requests.
         const RECEIVES = 1 << 4;
     }
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdAddress {
-    /// The link, if it is known. Otherwise [`crate::Event::LinkNeeded`] asks for one and the
-    /// datagram waits for [`crate::Engine::connect_qpn`].
+    /// The link, if it is known. Otherwise [`crate::Event::LinkNeeded`] requests one and the datagram waits for
+    /// [`crate::Engine::connect_qpn`].
     pub link: Option<LinkId>,
     /// The number of the queue pair there.
     pub qpn: u32,
-    /// The queue key that has to match; with the highest bit set, the queue pair's own is used.
+    /// The queue key that must match; with the highest bit set, the queue pair's own is used.
     pub qkey: u32,
-    /// What the header in front of it says.
+    /// The contents of its GRH.
     pub route: Route,
 }
 
-/// Where a datagram comes from and goes to, as the global route header in front of it tells the receiver. Delivery
-/// does not follow it, except that the target names the group where the queue pair number is
-/// [`GROUP_QPN`](crate::groups::GROUP_QPN).
+/// The source and destination of a datagram, as the GRH tells the receiver. Delivery ignores it, except that the
+/// target names the group if the queue pair number is [`GROUP_QPN`](crate::groups::GROUP_QPN).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
     /// GID of the sender.
@@ -168,7 +165,7 @@ pub struct SendRequest<'a> {
     pub front: &'a [u8],
     /// How to treat it.
     pub flags: SendFlags,
-    /// Where to (datagrams), or the number of the peer's shared receive queue (extended reliable connections).
+    /// The destination (datagrams), or the number of the peer's shared receive queue (extended reliable connections).
     pub ud: Option<UdAddress>,
 }
 
@@ -226,7 +223,7 @@ pub enum PostError {
     #[error("the queue is full: all {0} entries are in use")]
     QueueFull(u32),
     /// The queue pair was made for fewer scatter/gather elements.
-    #[error("{given} scatter/gather elements, but the queue was made for {max}")]
+    #[error("{given} scatter/gather elements, but the queue was created for {max}")]
     TooManySges {
         /// How many the request has.
         given: usize,
@@ -234,7 +231,7 @@ pub enum PostError {
         max: u32,
     },
     /// The queue pair was made for less inline data.
-    #[error("{given} bytes of inline data, but the queue was made for {max}")]
+    #[error("{given} bytes of inline data, but the queue was created for {max}")]
     InlineTooLong {
         /// How many the request has.
         given: usize,
@@ -242,10 +239,10 @@ pub enum PostError {
         max: u32,
     },
     /// This kind of work does not exist on this type of queue pair, or not with these options.
-    #[error("this work request does not exist on a queue pair of this type: {0}")]
+    #[error("queue pairs of this type do not support this work request: {0}")]
     NotSupported(&'static str),
     /// The message is longer than 2^31 bytes.
-    #[error("the message has {0} bytes; the most is 2147483648")]
+    #[error("the message has {0} bytes, but the limit is 2147483648")]
     TooLong(u64),
     /// A datagram without an address.
     #[error("a datagram needs an address")]

@@ -1,9 +1,9 @@
 //! Extended reliable connections: one connection to a device, many shared receive queues behind it.
 //!
 //! The sending half is a requester like that of a reliable connection, except that each request names a shared
-//! receive queue of the peer. The receiving half is a responder that belongs to no protection domain: a request
-//! is executed in the domain of the queue that it names, and completes where that queue's receives complete
-//! (IBA annex A14). On a link the queue's number is in the upper half of the key, where a key of a device is 0.
+//! receive queue of the peer. The receiving half is a responder without a protection domain: a request is executed in
+//! the domain of the queue that it names, and completes where that queue's receives complete (IBA annex A14). On a
+//! link the queue's number is in the upper half of the key, which is 0 for a device key.
 
 use crate::context::Context;
 use crate::nak::Nak;
@@ -17,7 +17,7 @@ use crate::{
 };
 use rkey_base::memory::Memory;
 use rkey_core::{DomainId, WireKey};
-use rkey_link::{Head, HeadFlags, Link, NodeId};
+use rkey_link::{Header, HeaderFlags, Link, NodeId};
 
 /// Bits of the index and of the generation in the number of a shared receive queue.
 const INDEX_BITS: u32 = 16;
@@ -48,7 +48,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.place_serving(domain, depth, max_sge, Some(xrcd), cq)
     }
 
-    /// Creates a queue with a completion queue of its own.
+    /// Creates a queue with its own completion queue.
     pub(crate) fn place_serving(
         &mut self,
         domain: DomainId,
@@ -141,12 +141,12 @@ pub(crate) fn find_queue<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,
-    head: &Head,
+    header: &Header,
 ) -> Result<(), Reply> {
-    if head.msn != qp.resp.msn {
+    if header.msn != qp.resp.msn {
         return Ok(()); // it will be dropped, or asked for again
     }
-    let number = (head.key >> 32) as u32;
+    let number = (header.key >> 32) as u32;
     let found = x
         .srqs
         .at(number & ((1 << INDEX_BITS) - 1))
@@ -154,12 +154,12 @@ pub(crate) fn find_queue<M: Memory>(
     let named = found.and_then(|srq| Some((srq.id, srq.domain, srq.serves?)));
     let ours = |xrcd| qp.config.qp_type == QpType::XrcRecv && xrcd == qp.config.xrcd;
     let Some((srq, domain, (_, cq))) = named.filter(|(.., serves)| ours(serves.0)) else {
-        return Err(refuse(x, qp, node, head, Nak::InvalidRequest, None));
+        return Err(refuse(x, qp, node, header, Nak::InvalidRequest, None));
     };
-    let goes_on = qp.resp.current.is_some() && !head.flags.contains(HeadFlags::FIRST);
+    let goes_on = qp.resp.current.is_some() && !header.flags.contains(HeaderFlags::FIRST);
     if goes_on && qp.config.srq != Some(srq) {
-        // A message is for one queue: its receive cannot be exchanged in the middle.
-        return Err(refuse(x, qp, node, head, Nak::InvalidRequest, None));
+        // A message is for one queue: its receive cannot change halfway.
+        return Err(refuse(x, qp, node, header, Nak::InvalidRequest, None));
     }
     turn_to(x, qp, srq, domain, cq);
     Ok(())

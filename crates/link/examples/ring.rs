@@ -1,5 +1,5 @@
 //! How fast is the shared-memory link by itself? Two processes, pinned to two processors, that
-//! do nothing but poll: streaming and one-way time for 8 bytes, throughput for 64 KiB in pieces
+//! do nothing but poll: streaming and one-way time for 8 bytes, throughput for 64 KiB in fragments
 //! and by reference, and writes through a direct lease.
 //!
 //! ```text
@@ -12,12 +12,12 @@
 use rkey_base::hint;
 use rkey_base::memory::ArenaMemory;
 use rkey_base::segment::{Arena, Sharing};
-use rkey_base::shared::Place;
-use rkey_link::direct::Grant;
+use rkey_base::shared::OwnBytes;
+use rkey_link::direct::LeaseOffer;
 use rkey_link::shm::{
     Acceptor, Connector, Event, Greeting, LinkConfig, Listener, LocalNode, ShmLink, Step,
 };
-use rkey_link::{Head, HeadFlags, Link, NodeId, Op, Payload, SendError};
+use rkey_link::{Header, HeaderFlags, Link, NodeId, Op, Payload, SendError};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -90,24 +90,24 @@ fn target(name: &str) -> Outcome {
     loop {
         if let Some(incoming) = link.incoming()? {
             idle = 0;
-            let head = incoming.head;
-            match (head.op, incoming.payload) {
+            let header = incoming.header;
+            match (header.op, incoming.payload) {
                 (Op::Write, Payload::Bytes(bytes)) => {
                     // The floor: a plain copy into memory of ours.
-                    let at = (head.addr - BASE) as usize;
+                    let at = (header.addr - BASE) as usize;
                     bytes.get(0, &mut words[at..at + bytes.len()]);
                 }
                 (Op::Write, Payload::Reference(list)) => {
-                    let mut at = head.addr;
+                    let mut at = header.addr;
                     for &(va, len) in list.as_slice() {
                         link.pull(&memory, at, va, len)?;
                         at += len;
                     }
                 }
                 (Op::Read, _) => {
-                    let answer = Head {
-                        len: head.total,
-                        ..Head::new(Op::ReadData)
+                    let answer = Header {
+                        len: header.total,
+                        ..Header::new(Op::ReadData)
                     };
                     let value = &words[..8];
                     link.respond(&answer, |mut place| {
@@ -136,18 +136,18 @@ struct Initiator {
 impl Initiator {
     /// Sends `count` writes of `len` bytes as fast as acknowledgements allow.
     fn stream(&mut self, count: u64, len: usize) -> Result<Duration, Box<dyn Error>> {
-        let piece = (self.link.capabilities().piece_max as usize).min(len);
-        let bytes = vec![1; piece];
+        let fragment = (self.link.capabilities().fragment_max as usize).min(len);
+        let bytes = vec![1; fragment];
         let start = Instant::now();
         let mut last = 0;
         for _ in 0..count {
-            for offset in (0..len).step_by(piece) {
-                let head = Head {
-                    len: piece as u32,
+            for offset in (0..len).step_by(fragment) {
+                let header = Header {
+                    len: fragment as u32,
                     addr: BASE + offset as u64,
-                    ..Head::new(Op::Write)
+                    ..Header::new(Op::Write)
                 };
-                last = self.request(&head, |mut place| {
+                last = self.request(&header, |mut place| {
                     place.put(0, &bytes);
                 })?;
             }
@@ -157,9 +157,13 @@ impl Initiator {
     }
 
     #[inline(always)]
-    fn request(&mut self, head: &Head, fill: impl Fn(Place<'_>)) -> Result<u64, Box<dyn Error>> {
+    fn request(
+        &mut self,
+        header: &Header,
+        fill: impl Fn(OwnBytes<'_>),
+    ) -> Result<u64, Box<dyn Error>> {
         loop {
-            let sent = self.link.request(head, |place| {
+            let sent = self.link.request(header, |place| {
                 fill(place);
                 Ok(())
             });
@@ -188,14 +192,14 @@ impl Initiator {
 
     /// One 8-byte request and its 8-byte response at a time.
     fn ping_pong(&mut self, count: u64) -> Result<Duration, Box<dyn Error>> {
-        let head = Head {
+        let header = Header {
             total: 8,
             addr: BASE,
-            ..Head::new(Op::Read)
+            ..Header::new(Op::Read)
         };
         let start = Instant::now();
         for i in 0..count {
-            self.request(&head, |_| ())?;
+            self.request(&header, |_| ())?;
             while self.link.response()?.is_none() {
                 hint::pause();
             }
@@ -211,15 +215,15 @@ impl Initiator {
 
     /// One write at a time, acknowledged at once.
     fn write_and_wait(&mut self, count: u64) -> Result<Duration, Box<dyn Error>> {
-        let mut head = Head {
+        let mut header = Header {
             len: 8,
             addr: BASE,
-            ..Head::new(Op::Write)
+            ..Header::new(Op::Write)
         };
-        head.flags |= HeadFlags::ACK_NOW;
+        header.flags |= HeaderFlags::ACK_NOW;
         let start = Instant::now();
         for i in 0..count {
-            let ticket = self.request(&head, |mut place| place.put(0, &i.to_le_bytes()))?;
+            let ticket = self.request(&header, |mut place| place.put(0, &i.to_le_bytes()))?;
             while self.link.acked()? <= ticket {
                 hint::pause();
             }
@@ -227,19 +231,19 @@ impl Initiator {
         Ok(start.elapsed())
     }
 
-    fn by_reference(&mut self, count: u64, len: usize) -> Result<Duration, Box<dyn Error>> {
+    fn remote_iovec(&mut self, count: u64, len: usize) -> Result<Duration, Box<dyn Error>> {
         let bytes = vec![1u8; len];
-        let head = Head {
+        let header = Header {
             len: len as u32,
             addr: BASE,
-            ..Head::new(Op::Write)
+            ..Header::new(Op::Write)
         };
         let refs = [(bytes.as_ptr() as u64, len as u64)];
         let start = Instant::now();
         let mut last = 0;
         for _ in 0..count {
             last = loop {
-                match self.link.request_by_reference(&head, &refs) {
+                match self.link.request_remote_iovec(&header, &refs) {
                     Ok(ticket) => break ticket,
                     Err(SendError::Full) => drop(self.link.acked()?),
                     Err(e) => return Err(e.into()),
@@ -351,18 +355,18 @@ fn measure(it: &mut Initiator, report: &Report) -> Outcome {
         best(49, 10_000, |n| it.write_and_wait(n))
     })?;
     let len = 64 << 10;
-    report.rate("64 KiB write in pieces", len, || {
+    report.rate("64 KiB write in fragments", len, || {
         best(19, 1000, |n| it.stream(n, len))
     })?;
-    if it.link.capabilities().by_reference {
+    if it.link.capabilities().remote_iovec {
         report.rate("64 KiB write by reference (through a buffer)", len, || {
-            best(19, 1000, |n| it.by_reference(n, len))
+            best(19, 1000, |n| it.remote_iovec(n, len))
         })?;
     }
     let Some(Event::Control(control)) = it.link.on_socket() else {
         return Err("no lease arrived".into());
     };
-    let grant = Grant::from_bytes(&control.bytes)?;
+    let grant = LeaseOffer::from_bytes(&control.bytes)?;
     let fd = control.fds.into_iter().next().ok_or("no descriptor")?;
     let mut map = it
         .link

@@ -1,14 +1,14 @@
-//! One type for whatever link a peer is reached by, so that the engine has one kind of link.
+//! One type for every kind of link, so that the engine is not generic over links.
 
 use crate::loopback::Loopback;
 use crate::shm::ShmLink;
 use crate::{
-    Capabilities, DownReason, Head, Incoming, Link, LinkRole, Malformed, NodeId, PollHandle,
+    Capabilities, DownReason, Header, Incoming, Link, LinkRole, Malformed, NodeId, PollHandle,
     PullError, RemotePeer, SendError, Ticket,
 };
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
-use rkey_base::shared::Place;
+use rkey_base::shared::OwnBytes;
 
 /// A link of any kind.
 #[derive(Debug)]
@@ -60,27 +60,27 @@ impl Link for AnyLink {
     #[inline(always)]
     fn request(
         &mut self,
-        head: &Head,
-        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+        header: &Header,
+        fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<Ticket, SendError> {
-        each!(self, link => link.request(head, fill))
+        each!(self, link => link.request(header, fill))
     }
 
     #[inline]
-    fn request_by_reference(
+    fn request_remote_iovec(
         &mut self,
-        head: &Head,
+        header: &Header,
         refs: &[(u64, u64)],
     ) -> Result<Ticket, SendError> {
-        each!(self, link => link.request_by_reference(head, refs))
+        each!(self, link => link.request_remote_iovec(header, refs))
     }
 
-    fn prefers_pieces(&self) -> bool {
-        each!(self, link => link.prefers_pieces())
+    fn prefers_fragments(&self) -> bool {
+        each!(self, link => link.prefers_fragments())
     }
 
-    fn prefers_pieces_back(&self, len: u64) -> bool {
-        each!(self, link => link.prefers_pieces_back(len))
+    fn prefers_fragments_back(&self, len: u64) -> bool {
+        each!(self, link => link.prefers_fragments_back(len))
     }
 
     #[inline]
@@ -116,10 +116,10 @@ impl Link for AnyLink {
     #[inline]
     fn respond(
         &mut self,
-        head: &Head,
-        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+        header: &Header,
+        fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<(), SendError> {
-        each!(self, link => link.respond(head, fill))
+        each!(self, link => link.respond(header, fill))
     }
 
     #[inline]
@@ -138,8 +138,8 @@ impl Link for AnyLink {
         each!(self, link => link.push(mem, dst_remote, src_local, len))
     }
 
-    fn end_references(&mut self) {
-        each!(self, link => link.end_references());
+    fn end_remote_iovec(&mut self) {
+        each!(self, link => link.end_remote_iovec());
     }
 
     #[inline]

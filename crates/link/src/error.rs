@@ -4,7 +4,7 @@ use rkey_base::fault::Fault;
 
 /// The peer wrote something that makes no sense. The link is dead after this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the peer broke the protocol: {reason}")]
+#[error("the peer violated the protocol: {reason}")]
 pub struct Malformed {
     /// What was wrong, in a few words.
     pub reason: &'static str,
@@ -27,7 +27,7 @@ pub enum SendError {
     /// The caller's memory could not be read; nothing was sent.
     #[error("the payload could not be read: {0}")]
     Fault(Fault),
-    /// The link is down ([`crate::Link::is_up`] says why); nothing will ever be sent again.
+    /// The link is down ([`crate::Link::is_up`] says why); nothing can be sent any more.
     #[error("the link is down")]
     Down,
 }
@@ -44,22 +44,22 @@ pub enum DownReason {
     /// This side closed it.
     #[error("closed by this side")]
     Closed,
-    /// The peer does not answer, and was told of memory that is to be used for something else.
-    #[error("the peer does not answer")]
+    /// The peer does not respond and was told of memory that its owner needs back.
+    #[error("the peer does not respond")]
     Silent,
 }
 
-/// Why payload by reference could not be moved.
+/// Why a remote iovec could not be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PullError {
     /// Memory of this process could not be touched.
-    #[error("local memory could not be touched: {0}")]
+    #[error("local memory could not be accessed: {0}")]
     Local(Fault),
-    /// Memory of the peer could not be touched; the address is the peer's, exact to the part that
-    /// one system call moves.
-    #[error("the peer's memory at {0:#x} could not be touched")]
+    /// The peer's memory could not be accessed; the address is the peer's, exact to the part that one system call
+    /// copies.
+    #[error("the peer's memory at {0:#x} could not be accessed")]
     Remote(u64),
-    /// The kernel does not permit it, or no longer does: the message must travel in pieces.
+    /// The kernel does not permit it, or no longer does: the message must travel in fragments.
     #[error("the kernel does not permit access to the peer's memory")]
     Refused,
     /// The peer process no longer exists.

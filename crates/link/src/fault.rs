@@ -1,17 +1,17 @@
 //! A wrapper around any link that makes it misbehave, for tests.
 //!
-//! What it does is decided by a [`FaultPlan`] and a seed, so a run that failed can be repeated. A
-//! link promises that every piece arrives once and in order, so the wrapper never drops or
-//! reorders a piece: it is slow (nothing seems to have arrived, nothing seems to be acknowledged,
-//! the ring seems full), it changes heads as a hostile peer would, and it goes down.
+//! A [`FaultPlan`] and a seed decide what it does, so a failed run can be repeated. A link promises that every
+//! fragment arrives once and in order, so the wrapper never drops or reorders a fragment: it is slow (nothing seems
+//! to have arrived or to be acknowledged, the ring seems full), it changes headers as a hostile peer would, and it
+//! goes down.
 
 use crate::{
-    Capabilities, DownReason, Head, HeadFlags, Incoming, Link, LinkRole, Malformed, NodeId,
+    Capabilities, DownReason, Header, HeaderFlags, Incoming, Link, LinkRole, Malformed, NodeId,
     PollHandle, PullError, RemotePeer, SendError, Ticket,
 };
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
-use rkey_base::shared::Place;
+use rkey_base::shared::OwnBytes;
 use std::cell::Cell;
 
 /// The two directions, as indexes.
@@ -21,18 +21,18 @@ const RESPONSES: usize = 1;
 /// How a [`Faulty`] link misbehaves. Chances are in 256ths; the default does nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
-    /// Chance that a piece that has arrived is not shown this time.
+    /// Chance that a fragment that has arrived is not shown this time.
     pub hide: u8,
     /// Chance that a send finds no room.
     pub full: u8,
     /// Chance that acknowledgements are not seen this time.
     pub deaf: u8,
-    /// Chance that a head that arrives has a random field changed. A changed head is one that a
-    /// hostile peer could have sent: the link has let it through.
+    /// Chance that an arriving header has a random field changed. A changed header is one that a hostile peer could
+    /// have sent: the link's checks accept it.
     pub garble: u8,
     /// Chance that a pull or push is refused.
     pub refuse: u8,
-    /// The link goes down after so many pieces have been taken. `None`: never.
+    /// The link goes down after that many fragments have been taken. `None`: never.
     pub down_after: Option<u64>,
 }
 
@@ -50,7 +50,7 @@ pub struct Faulty<L> {
     acked: Ticket,
 }
 
-/// How a head is changed: which field, with what.
+/// How a header is changed: which field, with what.
 #[derive(Clone, Copy, Debug)]
 struct Change {
     field: u8,
@@ -58,22 +58,22 @@ struct Change {
 }
 
 impl Change {
-    fn apply(self, head: &mut Head) {
+    fn apply(self, header: &mut Header) {
         let with = self.with;
         match self.field {
-            0 => head.dst_qp = with as u32,
-            1 => head.src_qp = with as u32,
-            2 => head.msn = with as u32,
-            3 => head.addr = with,
-            4 => head.key = with,
-            5 => head.imm = with as u32,
-            6 => head.total = with as u32,
-            7 => head.operands[0] = with,
+            0 => header.dst_qp = with as u32,
+            1 => header.src_qp = with as u32,
+            2 => header.msn = with as u32,
+            3 => header.addr = with,
+            4 => header.key = with,
+            5 => header.imm = with as u32,
+            6 => header.total = with as u32,
+            7 => header.operands[0] = with,
             8 => {
                 // The link itself has looked at the other flags.
-                let free = HeadFlags::FIRST | HeadFlags::LAST | HeadFlags::SOLICITED;
-                head.flags = head.flags.difference(free)
-                    | HeadFlags::from_bits_truncate(with as u8).intersection(free);
+                let free = HeaderFlags::FIRST | HeaderFlags::LAST | HeaderFlags::SOLICITED;
+                header.flags = header.flags.difference(free)
+                    | HeaderFlags::from_bits_truncate(with as u8).intersection(free);
             }
             _ => {}
         }
@@ -139,12 +139,12 @@ impl<L> Faulty<L> {
         }
     }
 
-    fn look<'a>(&self, direction: usize, piece: Option<Incoming<'a>>) -> Option<Incoming<'a>> {
+    fn look<'a>(&self, direction: usize, fragment: Option<Incoming<'a>>) -> Option<Incoming<'a>> {
         let kept = &self.changes[direction];
         if self.down.is_some() || self.happens(self.plan.hide) {
             return None;
         }
-        let mut incoming = piece?;
+        let mut incoming = fragment?;
         if kept.get().is_none() {
             // A field that does not exist: stays as it is.
             let field = if self.happens(self.plan.garble) {
@@ -156,7 +156,7 @@ impl<L> Faulty<L> {
             kept.set(Some(Change { field, with }));
         }
         if let Some(change) = kept.get() {
-            change.apply(&mut incoming.head);
+            change.apply(&mut incoming.header);
         }
         Some(incoming)
     }
@@ -188,28 +188,28 @@ impl<L: Link> Link for Faulty<L> {
 
     fn request(
         &mut self,
-        head: &Head,
-        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+        header: &Header,
+        fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<Ticket, SendError> {
         self.may_send()?;
-        self.inner.request(head, fill)
+        self.inner.request(header, fill)
     }
 
-    fn request_by_reference(
+    fn request_remote_iovec(
         &mut self,
-        head: &Head,
+        header: &Header,
         refs: &[(u64, u64)],
     ) -> Result<Ticket, SendError> {
         self.may_send()?;
-        self.inner.request_by_reference(head, refs)
+        self.inner.request_remote_iovec(header, refs)
     }
 
-    fn prefers_pieces(&self) -> bool {
-        self.inner.prefers_pieces()
+    fn prefers_fragments(&self) -> bool {
+        self.inner.prefers_fragments()
     }
 
-    fn prefers_pieces_back(&self, len: u64) -> bool {
-        self.inner.prefers_pieces_back(len)
+    fn prefers_fragments_back(&self, len: u64) -> bool {
+        self.inner.prefers_fragments_back(len)
     }
 
     fn response(&self) -> Result<Option<Incoming<'_>>, Malformed> {
@@ -243,14 +243,14 @@ impl<L: Link> Link for Faulty<L> {
 
     fn respond(
         &mut self,
-        head: &Head,
-        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+        header: &Header,
+        fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<(), SendError> {
-        // After `room_to_respond` a response goes through: that is a promise.
+        // After `room_to_respond` a response must succeed.
         if self.down.is_some() {
             return Err(SendError::Down);
         }
-        self.inner.respond(head, fill)
+        self.inner.respond(header, fill)
     }
 
     fn pull<M: Memory>(&self, mem: &M, dst: u64, src: u64, len: u64) -> Result<(), PullError> {
@@ -312,18 +312,18 @@ mod tests {
     use crate::Op;
     use crate::loopback::Loopback;
 
-    fn run(plan: FaultPlan, seed: u64) -> (Vec<Head>, Result<(), DownReason>) {
+    fn run(plan: FaultPlan, seed: u64) -> (Vec<Header>, Result<(), DownReason>) {
         let mut link = Faulty::new(Loopback::new(NodeId::default()), plan, seed);
         let mut seen = Vec::new();
         let (mut sent, mut looks) = (0, 0);
         while (seen.len() < 200 || link.acked() != Ok(200)) && looks < 100_000 {
             looks += 1;
             if sent < 200 {
-                let head = Head {
+                let header = Header {
                     msn: sent,
-                    ..Head::new(Op::Probe)
+                    ..Header::new(Op::Probe)
                 };
-                match link.request(&head, |_| Ok(())) {
+                match link.request(&header, |_| Ok(())) {
                     Ok(_) => sent += 1,
                     Err(SendError::Full) => {}
                     Err(_) => break,
@@ -331,8 +331,8 @@ mod tests {
             }
             if let Some(incoming) = link.incoming().unwrap() {
                 let again = link.incoming().unwrap();
-                assert!(again.is_none_or(|again| again.head == incoming.head));
-                seen.push(incoming.head);
+                assert!(again.is_none_or(|again| again.header == incoming.header));
+                seen.push(incoming.header);
                 link.incoming_done();
             }
             link.flush();
@@ -350,7 +350,7 @@ mod tests {
         };
         let (seen, up) = run(plan, 7);
         assert_eq!(up, Ok(()));
-        assert!(seen.iter().map(|head| head.msn).eq(0..200));
+        assert!(seen.iter().map(|header| header.msn).eq(0..200));
     }
 
     #[test]
@@ -360,14 +360,14 @@ mod tests {
             ..FaultPlan::default()
         };
         let (seen, _) = run(plan, 9);
-        let clean = |i: usize| Head {
+        let clean = |i: usize| Header {
             msn: i as u32,
-            ..Head::new(Op::Probe)
+            ..Header::new(Op::Probe)
         };
         let changed = seen
             .iter()
             .enumerate()
-            .filter(|&(i, head)| *head != clean(i))
+            .filter(|&(i, header)| *header != clean(i))
             .count();
         assert!((50..150).contains(&changed), "{changed}");
         assert_eq!(run(plan, 9).0, seen);

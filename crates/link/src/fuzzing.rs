@@ -1,8 +1,8 @@
 //! Everything in this crate that reads a peer's bytes, as functions for a fuzzer: arbitrary bytes
 //! in, "would it be believed" out. None may ever panic.
 
-use crate::Head;
-use crate::direct::Grant;
+use crate::Header;
+use crate::direct::LeaseOffer;
 use crate::ring::{Geometry, HeapHalf, read_bytes};
 
 /// A slot of a request ring (shorter input is filled up with zeroes).
@@ -15,9 +15,9 @@ pub fn response_slot(bytes: &[u8]) -> bool {
     read_bytes(&fill_up(bytes), true).is_ok()
 }
 
-/// The head of a slot, if a link would let it through.
-pub fn head(bytes: &[u8; 256], responses: bool) -> Option<Head> {
-    read_bytes(bytes, responses).ok().map(|(head, _)| head)
+/// The header of a slot, if a link would let it through.
+pub fn header(bytes: &[u8; 256], responses: bool) -> Option<Header> {
+    read_bytes(bytes, responses).ok().map(|(header, _)| header)
 }
 
 /// A packet of the handshake.
@@ -35,7 +35,7 @@ pub fn identity(bytes: &[u8]) -> bool {
     let geometry = Geometry {
         slots: 16,
         payload: 4096,
-        piece_max: 256,
+        fragment_max: 256,
     };
     let memory = HeapHalf::new(geometry);
     // The sizes are constants that are in bounds.
@@ -48,7 +48,7 @@ pub fn identity(bytes: &[u8]) -> bool {
 
 /// A direct lease.
 pub fn grant(bytes: &[u8]) -> bool {
-    Grant::from_bytes(bytes).is_ok_and(|grant| grant.to_bytes() == bytes)
+    LeaseOffer::from_bytes(bytes).is_ok_and(|grant| grant.to_bytes() == bytes)
 }
 
 fn fill_up(bytes: &[u8]) -> [u8; 256] {

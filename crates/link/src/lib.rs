@@ -1,27 +1,27 @@
 //! Links: how the requests and responses of queue pairs travel between two devices.
 //!
-//! A link is directional. The device that has something to ask connects and is the *requester*;
-//! the device that accepted is the *responder*. Requests flow one way, responses the other way,
-//! each in a ring of their own, so that two devices that are both busy can never block each other.
+//! A link is directional. The device with requests connects and is the *requester*;
+//! the device that accepts is the *responder*. Requests flow one way, responses the other way,
+//! each in its own ring, so that two busy devices can never block each other.
 //! Two devices that talk both ways have two links.
 //!
 //! A link moves bytes and knows peers. It knows no key, no region and no queue pair state: the
-//! engine decides what a request may do, and a link only promises that every piece arrives once,
-//! whole and in order, and that a request counts as executed only after the responses that belong
-//! to it have been taken ([`Link::acked`]).
+//! engine decides what a request may do, and a link only promises that every fragment arrives once,
+//! whole and in order, and that a request counts as executed only after its responses
+//! have been taken ([`Link::acked`]).
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`head`] | what a piece of a message says: operation, flags, addresses, lengths |
+//! | [`header`] | what a fragment of a message says: operation, flags, addresses, lengths |
 //! | [`link`] | the [`Link`] trait that the engine is written against |
 //! | [`loopback`] | a device talking to itself, in memory |
 //! | [`shm`] | two processes of one host: sealed shared segments, rings, doorbells, handshake |
-//! | [`direct`] | leases: the initiator copies by itself, and the owner can take the right back |
+//! | [`direct`] | leases: the initiator copies by itself, and the owner can revoke that |
 //! | [`fault`] | a wrapper that is slow, lies and goes down, for tests |
 //! | [`peer`] | what a link to another process offers besides: who is there, its control socket, leases |
 //! | [`any`] | one type for "whatever link this is" |
 //!
-//! Everything a peer can write is copied out once and then checked; a value that makes no sense
+//! Everything a peer can write is copied out once and then checked; an invalid value
 //! is a [`Malformed`] and the link is dead from then on.
 
 pub mod any;
@@ -30,7 +30,7 @@ pub mod error;
 pub mod fault;
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod head;
+pub mod header;
 pub mod link;
 pub mod loopback;
 pub mod peer;
@@ -39,7 +39,7 @@ pub mod shm;
 
 pub use any::AnyLink;
 pub use error::{DownReason, Malformed, PullError, SendError};
-pub use head::{Head, HeadFlags, Op};
-pub use link::{Capabilities, Incoming, Link, NodeId, Payload, References, Ticket};
+pub use header::{Header, HeaderFlags, Op};
+pub use link::{Capabilities, Incoming, Link, NodeId, Payload, RemoteIovec, Ticket};
 pub use peer::{LinkRole, PollHandle, RemotePeer};
 pub use ring::Peek;

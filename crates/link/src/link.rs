@@ -1,16 +1,18 @@
 //! The trait that the engine is written against, and the small values around it.
 
-use crate::{DownReason, Head, LinkRole, Malformed, PollHandle, PullError, RemotePeer, SendError};
+use crate::{
+    DownReason, Header, LinkRole, Malformed, PollHandle, PullError, RemotePeer, SendError,
+};
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
-use rkey_base::shared::{Foreign, Place};
+use rkey_base::shared::{OwnBytes, PeerBytes};
 use serde::{Deserialize, Serialize};
 
-/// Counts request pieces of a link from 0; the n-th accepted piece has ticket n.
+/// Counts request fragments of a link from 0; the n-th accepted fragment has ticket n.
 pub type Ticket = u64;
 
-/// Who a device is: the process, and a random number so that a reused process id is not taken
-/// for its predecessor.
+/// The identity of a device: the process, and a random number so that a reused process id is not mistaken for its
+/// predecessor.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -32,31 +34,30 @@ impl std::fmt::Display for NodeId {
 pub struct Capabilities {
     /// Payload up to this many bytes travels inside its slot.
     pub inline_max: u32,
-    /// The most payload one piece can have.
-    pub piece_max: u32,
+    /// The maximum payload of one fragment.
+    pub fragment_max: u32,
     /// Whether the responder can reach the requester's memory ([`Link::pull`], [`Link::push`]).
-    pub by_reference: bool,
-    /// From this size on, by reference is worth its system call; but see
-    /// [`Link::prefers_pieces`].
+    pub remote_iovec: bool,
+    /// From this size on, a remote iovec is worth its system call; but see [`Link::prefers_fragments`].
     pub reference_min: u32,
     /// Whether direct leases can be used over this link.
     pub direct: bool,
 }
 
-/// The most entries a piece by reference can list.
-pub const REFERENCES_MAX: usize = 13;
+/// The maximum length of a remote iovec.
+pub const REMOTE_IOVEC_MAX: usize = 13;
 
-/// A list of places in the requester's memory, copied out of the ring.
+/// A list of ranges of the requester's memory, copied out of the ring.
 #[derive(Clone, Copy, Debug)]
-pub struct References {
+pub struct RemoteIovec {
     count: u32,
-    list: [(u64, u64); REFERENCES_MAX],
+    list: [(u64, u64); REMOTE_IOVEC_MAX],
 }
 
-impl References {
-    /// Copies a list of (address, length). `None` if it is longer than [`REFERENCES_MAX`].
+impl RemoteIovec {
+    /// Copies a list of (address, length). `None` if it is longer than [`REMOTE_IOVEC_MAX`].
     pub fn new(list: &[(u64, u64)]) -> Option<Self> {
-        let mut all = [(0, 0); REFERENCES_MAX];
+        let mut all = [(0, 0); REMOTE_IOVEC_MAX];
         all.get_mut(..list.len())?.copy_from_slice(list);
         Some(Self {
             count: list.len() as u32,
@@ -71,35 +72,33 @@ impl References {
     }
 }
 
-/// The payload of a piece that arrived.
+/// The payload of a fragment that arrived.
 #[derive(Clone, Debug)]
 pub enum Payload<'a> {
-    /// Bytes that the peer may still change: copy them once. Exactly `head.len` bytes.
-    Bytes(Foreign<'a>),
-    /// Places in the requester's memory; their lengths add up to `head.len` (for a read, to
-    /// `head.total`). In a box of its own, because a list is large and rare, and pieces are passed
-    /// around by value.
-    Reference(Box<References>),
+    /// Bytes that the peer may still change: copy them once. Exactly `header.len` bytes.
+    Bytes(PeerBytes<'a>),
+    /// Ranges of the requester's memory; their lengths add up to `header.len` (for a read, to `header.total`). Boxed,
+    /// because a list is large and rare, and fragments are passed by value.
+    Reference(Box<RemoteIovec>),
 }
 
-/// One piece that arrived: head copied out and checked, payload still in place.
+/// One fragment that arrived: header copied out and checked, payload still in the ring.
 #[derive(Clone, Debug)]
 pub struct Incoming<'a> {
-    /// The checked head.
-    pub head: Head,
+    /// The checked header.
+    pub header: Header,
     /// The payload.
     pub payload: Payload<'a>,
 }
 
 /// A path between this device and one other (or itself).
 ///
-/// Order of calls. A requester calls [`request`](Self::request) any number of times, then
-/// [`flush`](Self::flush); it takes [`response`](Self::response)s, each followed by
-/// [`response_done`](Self::response_done), until there is none, and then asks
-/// [`acked`](Self::acked). A responder takes [`incoming`](Self::incoming) only when
+/// Order of calls. A requester calls [`request`](Self::request) any number of times, then [`flush`](Self::flush); it
+/// takes [`response`](Self::response)s, each followed by [`response_done`](Self::response_done), until there is none,
+/// and then reads [`acked`](Self::acked). A responder takes [`incoming`](Self::incoming) only when
 /// [`room_to_respond`](Self::room_to_respond), executes it, sends its responses, and then calls
-/// [`incoming_done`](Self::incoming_done); then it flushes. `incoming` and `response` may be
-/// called again without `..._done`: they give the same piece.
+/// [`incoming_done`](Self::incoming_done); then it flushes. `incoming` and `response` may be called again without
+/// `..._done`: they return the same fragment.
 pub trait Link {
     /// The device at the other end.
     fn node(&self) -> NodeId;
@@ -113,43 +112,40 @@ pub trait Link {
     /// Why it does not; it never comes back.
     fn is_up(&self) -> Result<(), DownReason>;
 
-    /// Sends one piece of `head.len` payload bytes, which `fill` writes to the place that it is
-    /// given (it is not called for 0 bytes).
+    /// Sends one fragment of `header.len` payload bytes, which `fill` writes to the slot or ring (it is not called
+    /// for 0 bytes).
     ///
     /// # Errors
-    /// [`SendError::Full`] when there is no room; [`SendError::Fault`] when `fill` failed, and
-    /// then nothing was sent; [`SendError::Down`]. A `head.len` above
-    /// [`Capabilities::piece_max`] is `Full` for ever: cut the message.
+    /// [`SendError::Full`] when there is no room; [`SendError::Fault`] when `fill` failed, and then nothing was sent;
+    /// [`SendError::Down`]. A `header.len` above [`Capabilities::fragment_max`] is always `Full`: cut the message.
     fn request(
         &mut self,
-        head: &Head,
-        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+        header: &Header,
+        fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<Ticket, SendError>;
 
-    /// Sends a piece whose payload stays in this process's memory; the flag
-    /// [`BY_REFERENCE`](crate::HeadFlags::BY_REFERENCE) is added. The memory must stay as it is
-    /// until the piece is acknowledged. For an [`Op::Read`](crate::Op::Read) the list says where
-    /// the data may be pushed.
+    /// Sends a fragment whose payload stays in this process's memory; adds the flag
+    /// [`REMOTE_IOVEC`](crate::HeaderFlags::REMOTE_IOVEC). The memory must not change until the fragment is
+    /// acknowledged. For an [`Op::Read`](crate::Op::Read) the list says where the data may be pushed.
     ///
     /// # Errors
-    /// As for [`request`](Self::request); a list that is empty, too long or does not add up to
-    /// `head.len` (reads: to `head.total`, with `head.len` 0) is `Full` for ever.
-    fn request_by_reference(
+    /// As for [`request`](Self::request); a list that is empty, too long or does not add up to `header.len` (reads:
+    /// to `header.total`, with `header.len` 0) is always `Full`.
+    fn request_remote_iovec(
         &mut self,
-        head: &Head,
+        header: &Header,
         refs: &[(u64, u64)],
     ) -> Result<Ticket, SendError>;
 
-    /// Whether a piece had better carry its payload, although it could go by reference: there is
-    /// room for a whole one, and two processes that copy at the same time, one into the ring and
-    /// one out of it, are faster than one that copies straight. A link that knows no better goes by
-    /// reference.
-    fn prefers_pieces(&self) -> bool {
+    /// Whether a fragment should carry its payload, although a remote iovec is possible: the ring has room for a
+    /// whole fragment, and two processes that copy at the same time, one into the ring and one out of it, are faster
+    /// than one that copies directly. The default is to use remote iovecs.
+    fn prefers_fragments(&self) -> bool {
         false
     }
 
-    /// The same for a read; `len` is all that has been asked for in this way and has not come yet.
-    fn prefers_pieces_back(&self, len: u64) -> bool {
+    /// The same for a read; `len` is the sum of all reads sent in this way that have not completed.
+    fn prefers_fragments_back(&self, len: u64) -> bool {
         let _ = len;
         false
     }
@@ -160,7 +156,7 @@ pub trait Link {
     /// The peer broke the protocol; the link is down.
     fn response(&self) -> Result<Option<Incoming<'_>>, Malformed>;
 
-    /// Gives the slot of the response back. Does nothing if there was none.
+    /// Frees the slot of the response. Does nothing if there was none.
     fn response_done(&mut self);
 
     /// Every request with a smaller ticket is executed, and its responses have been taken.
@@ -178,7 +174,7 @@ pub trait Link {
     /// The request is executed (or refused, or dropped). Does nothing if there was none.
     fn incoming_done(&mut self);
 
-    /// Whether one response with a whole piece of payload can be sent now.
+    /// Whether one response with a whole fragment of payload can be sent now.
     fn room_to_respond(&self) -> bool;
 
     /// Sends a response; see [`request`](Self::request).
@@ -187,8 +183,8 @@ pub trait Link {
     /// As for [`request`](Self::request).
     fn respond(
         &mut self,
-        head: &Head,
-        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+        header: &Header,
+        fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<(), SendError>;
 
     /// Responder: copies `len` bytes at `src` of the requester's memory to `dst` of ours.
@@ -210,16 +206,16 @@ pub trait Link {
         len: u64,
     ) -> Result<(), PullError>;
 
-    /// Requester: the peer copies nothing to or from our memory any more; no call for that begins after this one has
-    /// returned. The link is about to be let go.
-    fn end_references(&mut self) {}
+    /// Requester: stops all copies by the peer to or from our memory; none begins after this has returned. The link
+    /// is about to be detached.
+    fn end_remote_iovec(&mut self) {}
 
-    /// Whether there is something to take, or something of ours to publish, a bell to ring included.
-    /// While it says no, no other call has anything to do. A few nanoseconds.
+    /// Whether there is something to take or to publish, including a doorbell to ring. If not, no other call has
+    /// anything to do. Takes a few nanoseconds.
     fn pending(&self) -> bool;
 
-    /// Publishes acknowledgements that are due and wakes the peer if it sleeps. Call it after
-    /// each burst of requests or responses, and now and then while polling in vain.
+    /// Publishes due acknowledgements and wakes the peer if it sleeps. Call it after each burst of requests or
+    /// responses, and now and then while polling without success.
     fn flush(&mut self);
 
     /// Publishes an acknowledgement that is held back, and wakes the peer if it sleeps. A link that holds none back

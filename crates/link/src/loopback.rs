@@ -1,22 +1,22 @@
-//! A device talking to itself: the rings of [`crate::shm`], in ordinary memory.
+//! A link of a device to itself: the rings of [`crate::shm`], in ordinary memory.
 //!
-//! Queue pairs that are connected within one process go the same way as all others, through the
-//! same slots with the same checks, so that what works here works between processes. Only the
-//! payload by reference is simpler: both sides have the same memory.
+//! Queue pairs connected within one process use the same slots with the same checks as all others, so that what works
+//! here works between processes. Only remote iovecs are simpler: both sides have the same memory.
 
-use crate::ring::{End, Geometry, HeapHalf, INLINE_MAX, Keep, Role};
+use crate::ring::{End, Geometry, HeapHalf, INLINE_MAX, KeepMapped, Role};
 use crate::{
-    Capabilities, DownReason, Head, Incoming, Link, Malformed, NodeId, PullError, SendError, Ticket,
+    Capabilities, DownReason, Header, Incoming, Link, Malformed, NodeId, PullError, SendError,
+    Ticket,
 };
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
-use rkey_base::shared::Place;
+use rkey_base::shared::OwnBytes;
 use std::sync::Arc;
 
 const GEOMETRY: Geometry = Geometry {
     slots: 256,
     payload: 256 << 10,
-    piece_max: 16 << 10,
+    fragment_max: 16 << 10,
 };
 
 /// A link from a device to itself; both roles at once.
@@ -36,7 +36,7 @@ impl Loopback {
 
     fn with_geometry(node: NodeId, geometry: Geometry) -> Self {
         let ours = Arc::new((HeapHalf::new(geometry), HeapHalf::new(geometry)));
-        let keep = Keep::new(Arc::<(HeapHalf, HeapHalf)>::clone(&ours));
+        let keep = KeepMapped::new(Arc::<(HeapHalf, HeapHalf)>::clone(&ours));
         // The geometry is a constant of this file (or of its tests) that passes the check.
         let half = |memory: &HeapHalf| memory.half(geometry).expect("a constant that is in bounds");
         let (a, b) = (half(&ours.0), half(&ours.1));
@@ -55,7 +55,7 @@ impl Loopback {
         self.responder.stop();
     }
 
-    /// A look at the link from other threads: `pending` of the two says whether to drive.
+    /// A view of the link for other threads: `pending` of the two says whether to drive.
     pub fn peek(&self) -> [crate::ring::Peek; 2] {
         [self.requester.peek(), self.responder.peek()]
     }
@@ -78,8 +78,8 @@ impl Link for Loopback {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             inline_max: INLINE_MAX,
-            piece_max: self.requester.piece_max(),
-            by_reference: true,
+            fragment_max: self.requester.fragment_max(),
+            remote_iovec: true,
             reference_min: INLINE_MAX + 1,
             direct: false,
         }
@@ -95,21 +95,21 @@ impl Link for Loopback {
     #[inline(always)]
     fn request(
         &mut self,
-        head: &Head,
-        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+        header: &Header,
+        fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<Ticket, SendError> {
         self.requester
-            .send(head, fill)
+            .send(header, fill)
             .map_err(|e| self.full_or_down(e))
     }
 
-    fn request_by_reference(
+    fn request_remote_iovec(
         &mut self,
-        head: &Head,
+        header: &Header,
         refs: &[(u64, u64)],
     ) -> Result<Ticket, SendError> {
         self.requester
-            .send_references(head, refs)
+            .send_remote_iovec(header, refs)
             .map_err(|e| self.full_or_down(e))
     }
 
@@ -125,7 +125,7 @@ impl Link for Loopback {
 
     #[inline]
     fn acked(&mut self) -> Result<Ticket, Malformed> {
-        // Also what the other end has heard of our answers, or it would seem to be news for ever.
+        // Includes what the other end has seen of our responses; otherwise it would seem new forever.
         self.responder.refresh()?;
         self.requester.refresh()
     }
@@ -148,11 +148,11 @@ impl Link for Loopback {
     #[inline]
     fn respond(
         &mut self,
-        head: &Head,
-        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+        header: &Header,
+        fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<(), SendError> {
         self.responder
-            .send(head, fill)
+            .send(header, fill)
             .map(|_| ())
             .map_err(|e| self.full_or_down(e))
     }
@@ -180,15 +180,15 @@ impl Link for Loopback {
 
     #[inline]
     fn flush(&mut self) {
-        // There is no cache line to save between us and ourselves: tell everything at once.
+        // There is no cache line to save between a process and itself: publish everything at once.
         self.requester.report_all();
         self.responder.report_all();
         self.responder.tidy();
     }
 }
 
-/// Both roles are played in one memory: which of them a fault concerns shows in its address. `remote` is
-/// where the requester's bytes begin.
+/// Both roles share one memory: the address tells which of them a fault concerns. `remote` is the start of the
+/// requester's bytes.
 fn blame(fault: Fault, remote: u64, len: u64) -> PullError {
     if fault.address.wrapping_sub(remote) < len {
         PullError::Remote(fault.address)
@@ -200,9 +200,9 @@ fn blame(fault: Fault, remote: u64, len: u64) -> PullError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{HeadFlags, Op};
+    use crate::{HeaderFlags, Op};
 
-    /// Which of the two roles a fault concerns is told by its address, as between two processes.
+    /// The address tells which role a fault concerns, as between two processes.
     #[test]
     fn faults_are_blamed_on_the_role_that_named_the_address() {
         let link = Loopback::new(NodeId::default());
@@ -222,14 +222,15 @@ mod tests {
         let mut link = Loopback::new(NodeId::default());
         let peeks = link.peek();
         for round in 0..40 {
-            let read = Head {
-                flags: HeadFlags::ACK_NOW,
-                ..Head::new(Op::Read)
+            let read = Header {
+                flags: HeaderFlags::ACK_NOW,
+                ..Header::new(Op::Read)
             };
             assert_eq!(link.request(&read, |_| Ok(())), Ok(round));
             assert!(link.incoming().unwrap().is_some());
             assert!(link.room_to_respond());
-            link.respond(&Head::new(Op::ReadData), |_| Ok(())).unwrap();
+            link.respond(&Header::new(Op::ReadData), |_| Ok(()))
+                .unwrap();
             link.incoming_done();
             assert!(link.pending());
             assert!(link.response().unwrap().is_some());
@@ -240,7 +241,7 @@ mod tests {
         }
         link.close();
         assert_eq!(
-            link.request(&Head::new(Op::Probe), |_| Ok(())),
+            link.request(&Header::new(Op::Probe), |_| Ok(())),
             Err(SendError::Down)
         );
     }

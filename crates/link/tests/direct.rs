@@ -7,8 +7,8 @@ use common::{LONG, pair};
 use rkey_base::fault::Fault;
 use rkey_base::memory::{ArenaMemory, Memory};
 use rkey_base::segment::{Arena, Sharing};
-use rkey_base::shared::{Foreign, Place};
-use rkey_link::direct::{DirectError, DirectMap, Grant, LeaseBoard, LeaseClient};
+use rkey_base::shared::{OwnBytes, PeerBytes};
+use rkey_link::direct::{DirectError, DirectMap, LeaseBoard, LeaseClient, LeaseOffer};
 use rkey_link::shm::ShmLink;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,14 +38,14 @@ fn setup(len: usize, sharing: Sharing) -> Setup {
 }
 
 impl Setup {
-    fn open(&self, grant: &Grant) -> Result<DirectMap, DirectError> {
+    fn open(&self, grant: &LeaseOffer) -> Result<DirectMap, DirectError> {
         self.client.open(grant, self.arena.duplicate_fd().unwrap())
     }
 
-    fn lease(&self, offset: u64, len: u64, writable: bool) -> (Grant, DirectMap) {
+    fn lease(&self, offset: u64, len: u64, writable: bool) -> (LeaseOffer, DirectMap) {
         let grant = self.board.grant(offset, len, writable).unwrap();
         let map = self
-            .open(&Grant::from_bytes(&grant.to_bytes()).unwrap())
+            .open(&LeaseOffer::from_bytes(&grant.to_bytes()).unwrap())
             .unwrap();
         (grant, map)
     }
@@ -168,7 +168,7 @@ fn a_revoked_lease_stays_revoked() {
 #[test]
 fn leases_are_many_but_not_endless_and_come_back() {
     let s = setup(4096, Sharing::ReadWrite);
-    let grants: Vec<Grant> = (0..256)
+    let grants: Vec<LeaseOffer> = (0..256)
         .map(|_| s.board.grant(0, 8, true).unwrap())
         .collect();
     assert!(s.board.grant(0, 8, true).is_none());
@@ -190,7 +190,7 @@ fn leases_are_many_but_not_endless_and_come_back() {
     );
 }
 
-/// Memory in which a read takes as long as somebody likes.
+/// Memory in which a read takes as long as the test likes.
 struct Slow {
     memory: ArenaMemory,
     entered: AtomicBool,
@@ -198,14 +198,14 @@ struct Slow {
 }
 
 impl Memory for Slow {
-    fn load(&self, dst: Place<'_>, src: u64) -> Result<(), Fault> {
+    fn load(&self, dst: OwnBytes<'_>, src: u64) -> Result<(), Fault> {
         self.entered.store(true, Ordering::Release);
         while !self.go_on.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
         self.memory.load(dst, src)
     }
-    fn store(&self, dst: u64, src: Foreign<'_>) -> Result<(), Fault> {
+    fn store(&self, dst: u64, src: PeerBytes<'_>) -> Result<(), Fault> {
         self.memory.store(dst, src)
     }
     fn store_bytes(&self, dst: u64, src: &[u8]) -> Result<(), Fault> {
@@ -253,11 +253,11 @@ fn a_lease_can_be_abandoned_in_the_middle_of_a_copy() {
         s.arena.detach(pages.start, pages.len()).unwrap();
         s.board.abandon(grant.id);
         assert_eq!(s.board.out(), 0);
-        let others: Vec<Grant> = std::iter::from_fn(|| s.board.grant(0, 8, true)).collect();
+        let others: Vec<LeaseOffer> = std::iter::from_fn(|| s.board.grant(0, 8, true)).collect();
         assert_eq!(others.len(), 255);
         assert!(others.iter().all(|o| o.id.index() != grant.id.index()));
         slow.go_on.store(true, Ordering::Release);
-        // It ends as if nothing had happened, in pages that are nobody's any more.
+        // It ends as if nothing had happened, in pages that are no longer the owner's.
         copy.join().unwrap().unwrap();
     });
     assert!(matches!(map.write(0, &[1]), Err(DirectError::Revoked)));

@@ -6,9 +6,9 @@ mod common;
 use common::{LONG, bytes_of, local, unique_name, wait_readable};
 use rkey_base::barrier;
 use rkey_base::segment::{Arena, Sharing};
-use rkey_link::direct::{DirectError, Grant};
+use rkey_link::direct::{DirectError, LeaseOffer};
 use rkey_link::shm::{Connector, Event, LinkConfig, Listener, ShmLink, Step};
-use rkey_link::{DownReason, Head, HeadFlags, Link as _, Op, Payload, SendError};
+use rkey_link::{DownReason, Header, HeaderFlags, Link as _, Op, Payload, SendError};
 use std::os::fd::AsFd as _;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -103,12 +103,12 @@ fn child_asks(mut link: ShmLink) {
         assert!(since.elapsed() < LONG, "stuck after {sent} and {answered}");
         if sent < MESSAGES {
             let bytes = message(sent);
-            let head = Head {
+            let header = Header {
                 len: bytes.len() as u32,
                 msn: sent,
-                ..Head::new(Op::Send)
+                ..Header::new(Op::Send)
             };
-            let filled = link.request(&head, |mut place| {
+            let filled = link.request(&header, |mut place| {
                 place.put(0, &bytes);
                 Ok(())
             });
@@ -123,7 +123,7 @@ fn child_asks(mut link: ShmLink) {
         }
         while let Some(incoming) = link.response().unwrap() {
             // Every third message is answered with itself.
-            assert_eq!(incoming.head.msn, answered);
+            assert_eq!(incoming.header.msn, answered);
             assert_eq!(bytes_of(&incoming), message(answered));
             answered += 3;
             link.response_done();
@@ -160,16 +160,16 @@ fn messages_of_all_lengths_travel_both_ways() {
             std::thread::yield_now();
             continue;
         };
-        assert_eq!(incoming.head.msn, taken);
+        assert_eq!(incoming.header.msn, taken);
         let bytes = bytes_of(&incoming);
         assert_eq!(bytes, message(taken));
         if taken.is_multiple_of(3) {
-            let head = Head {
+            let header = Header {
                 len: bytes.len() as u32,
                 msn: taken,
-                ..Head::new(Op::ReadData)
+                ..Header::new(Op::ReadData)
             };
-            link.respond(&head, |mut place| {
+            link.respond(&header, |mut place| {
                 place.put(0, &bytes);
                 Ok(())
             })
@@ -197,12 +197,12 @@ const GAPS: u32 = 3_000;
 fn child_sends_with_gaps(mut link: ShmLink) {
     let mut random = 1u64;
     for msn in 0..GAPS {
-        let head = Head {
+        let header = Header {
             msn,
-            flags: HeadFlags::ACK_NOW,
-            ..Head::new(Op::Probe)
+            flags: HeaderFlags::ACK_NOW,
+            ..Header::new(Op::Probe)
         };
-        link.request(&head, |_| Ok(())).unwrap();
+        link.request(&header, |_| Ok(())).unwrap();
         link.flush();
         // One message at a time: a lost wake-up is never repaired by the next one.
         let start = Instant::now();
@@ -228,7 +228,7 @@ fn a_sleeper_hears_everything() {
     let mut slept = 0;
     loop {
         while let Some(incoming) = link.incoming().unwrap() {
-            assert_eq!(incoming.head.msn, taken);
+            assert_eq!(incoming.header.msn, taken);
             link.incoming_done();
             taken += 1;
         }
@@ -238,7 +238,7 @@ fn a_sleeper_hears_everything() {
         if !peek.pending() {
             assert!(
                 wait_readable(link.line().as_fd()),
-                "nobody rang after {taken}"
+                "no doorbell after {taken}"
             );
             slept += 1;
         }
@@ -267,23 +267,23 @@ fn child_streams(mut link: ShmLink) {
     // Payload of all kinds for ever: the parent kills us.
     let source = vec![5u8; 100_000];
     let refs = [(source.as_ptr() as u64, source.len() as u64)];
-    let references = link.capabilities().by_reference;
+    let references = link.capabilities().remote_iovec;
     for n in 0u32.. {
         let bytes = message(n);
-        let head = Head {
+        let header = Header {
             len: bytes.len() as u32,
-            ..Head::new(Op::Send)
+            ..Header::new(Op::Send)
         };
-        let _ = link.request(&head, |mut place| {
+        let _ = link.request(&header, |mut place| {
             place.put(0, &bytes);
             Ok(())
         });
         if references && n.is_multiple_of(7) {
-            let head = Head {
+            let header = Header {
                 len: source.len() as u32,
-                ..Head::new(Op::Write)
+                ..Header::new(Op::Write)
             };
-            let _ = link.request_by_reference(&head, &refs);
+            let _ = link.request_remote_iovec(&header, &refs);
         }
         while link.response().unwrap().is_some() {
             link.response_done();
@@ -336,7 +336,7 @@ fn a_killed_peer_is_noticed_and_nothing_is_left() {
                         assert!(pulled.is_ok() || killed, "{pulled:?}");
                     }
                 }
-                let _ = link.respond(&Head::new(Op::Nak), |_| Ok(()));
+                let _ = link.respond(&Header::new(Op::Nak), |_| Ok(()));
                 link.incoming_done();
             }
             link.flush();
@@ -346,7 +346,7 @@ fn a_killed_peer_is_noticed_and_nothing_is_left() {
         }
         assert_eq!(link.is_up(), Err(DownReason::PeerGone));
         assert_eq!(
-            link.respond(&Head::new(Op::Nak), |_| Ok(())),
+            link.respond(&Header::new(Op::Nak), |_| Ok(())),
             Err(SendError::Down)
         );
         drop(link);
@@ -364,7 +364,7 @@ fn child_writes_directly(mut link: ShmLink) {
         assert!(wait_readable(link.line().as_fd()));
         match link.on_socket() {
             Some(Event::Control(control)) => {
-                let grant = Grant::from_bytes(&control.bytes).unwrap();
+                let grant = LeaseOffer::from_bytes(&control.bytes).unwrap();
                 let fd = control.fds.into_iter().next().unwrap();
                 let mut map = client.open(&grant, fd).unwrap();
                 let bytes = vec![0xee; 64 << 10];
@@ -438,7 +438,7 @@ fn a_dead_peer_gives_its_leases_back() {
     let (link, mut child) = with_child("direct");
     let board = link.lease_board().unwrap();
     let arena = Arena::create("rkey-test", 64 << 10, Sharing::ReadWrite).unwrap();
-    let grants: Vec<Grant> = (0..2)
+    let grants: Vec<LeaseOffer> = (0..2)
         .map(|_| board.grant(0, 64 << 10, true).unwrap())
         .collect();
     // The second one, so that the copies are long.

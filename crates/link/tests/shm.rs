@@ -10,7 +10,7 @@ use rkey_link::shm::{
     Connector, Event, Greeting, HandshakeError, LinkConfig, Policy, Step, Stranger,
 };
 use rkey_link::{
-    DownReason, Head, HeadFlags, Link as _, NodeId, Op, Payload, PullError, SendError,
+    DownReason, Header, HeaderFlags, Link as _, NodeId, Op, Payload, PullError, SendError,
 };
 use std::os::fd::AsFd as _;
 
@@ -23,10 +23,10 @@ fn two_sides_introduce_themselves() {
     assert_eq!(requester.credentials().pid, Some(std::process::id()));
     assert_eq!(requester.is_up(), Ok(()));
     assert_eq!(
-        requester.capabilities().by_reference,
-        responder.capabilities().by_reference
+        requester.capabilities().remote_iovec,
+        responder.capabilities().remote_iovec
     );
-    assert_eq!(requester.capabilities().piece_max, 16 << 10);
+    assert_eq!(requester.capabilities().fragment_max, 16 << 10);
 }
 
 #[test]
@@ -34,14 +34,14 @@ fn requests_and_responses_travel() {
     let (mut requester, mut responder) = pair();
     for len in [0, 1, 8, 16, 17, 208, 209, 4096, 16 << 10] {
         let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
-        let head = Head {
+        let header = Header {
             len: len as u32,
             total: len as u32,
-            flags: HeadFlags::FIRST | HeadFlags::LAST | HeadFlags::ACK_NOW,
-            ..Head::new(Op::Send)
+            flags: HeaderFlags::FIRST | HeaderFlags::LAST | HeaderFlags::ACK_NOW,
+            ..Header::new(Op::Send)
         };
         let ticket = requester
-            .request(&head, |mut place| {
+            .request(&header, |mut place| {
                 place.put(0, &bytes);
                 Ok(())
             })
@@ -49,12 +49,12 @@ fn requests_and_responses_travel() {
         requester.flush();
         assert!(responder.pending());
         let incoming = responder.incoming().unwrap().unwrap();
-        assert_eq!(incoming.head, head);
+        assert_eq!(incoming.header, header);
         assert_eq!(bytes_of(&incoming), bytes);
         assert!(responder.room_to_respond());
-        let answer = Head {
+        let answer = Header {
             len: len as u32,
-            ..Head::new(Op::ReadData)
+            ..Header::new(Op::ReadData)
         };
         responder
             .respond(&answer, |mut place| {
@@ -75,7 +75,7 @@ fn requests_and_responses_travel() {
     }
 }
 
-/// Pieces are preferred while there is room for them, and again once there is.
+/// Fragments are preferred while there is room for them, and again once there is.
 #[test]
 fn a_full_ring_is_no_place_to_wait() {
     let config = LinkConfig {
@@ -83,23 +83,23 @@ fn a_full_ring_is_no_place_to_wait() {
         ..LinkConfig::default()
     };
     let (mut requester, mut responder) = pair_with(config, config);
-    assert!(requester.prefers_pieces_back(64 << 10));
-    assert!(!requester.prefers_pieces_back((64 << 10) + 1));
-    let head = Head {
+    assert!(requester.prefers_fragments_back(64 << 10));
+    assert!(!requester.prefers_fragments_back((64 << 10) + 1));
+    let header = Header {
         len: 16 << 10,
         total: 16 << 10,
-        flags: HeadFlags::FIRST | HeadFlags::LAST | HeadFlags::ACK_NOW,
-        ..Head::new(Op::Send)
+        flags: HeaderFlags::FIRST | HeaderFlags::LAST | HeaderFlags::ACK_NOW,
+        ..Header::new(Op::Send)
     };
     for round in 0..3 {
         let mut sent = 0;
-        while requester.prefers_pieces() {
-            requester.request(&head, |_| Ok(())).unwrap();
+        while requester.prefers_fragments() {
+            requester.request(&header, |_| Ok(())).unwrap();
             sent += 1;
         }
         assert_eq!(sent, 4, "round {round}");
         assert_eq!(
-            requester.request(&head, |_| Ok(())),
+            requester.request(&header, |_| Ok(())),
             Err(SendError::Full),
             "round {round}"
         );
@@ -113,7 +113,7 @@ fn a_full_ring_is_no_place_to_wait() {
 #[test]
 fn payload_by_reference_is_pulled_and_pushed() {
     let (mut requester, mut responder) = pair();
-    if !responder.capabilities().by_reference {
+    if !responder.capabilities().remote_iovec {
         eprintln!("SKIP: the kernel does not permit process_vm_readv here");
         return;
     }
@@ -124,12 +124,12 @@ fn payload_by_reference_is_pulled_and_pushed() {
     let target = rkey_base::memory::ArenaMemory::new(0x10_0000, 200_000);
     let address = source.as_ptr() as u64;
     let refs = [(address, 60_000), (address + 60_000, 40_000)];
-    let head = Head {
+    let header = Header {
         len: 100_000,
         total: 100_000,
-        ..Head::new(Op::Write)
+        ..Header::new(Op::Write)
     };
-    requester.request_by_reference(&head, &refs).unwrap();
+    requester.request_remote_iovec(&header, &refs).unwrap();
     let incoming = responder.incoming().unwrap().unwrap();
     let Payload::Reference(list) = incoming.payload else {
         panic!("not by reference")
@@ -181,7 +181,7 @@ fn a_requester_that_gave_up_is_not_reached_any_more() {
         let (mut requester, responder) = pair();
         let source = vec![1u8; 1000];
         let target = rkey_base::memory::ArenaMemory::new(0x1000, 1000);
-        if !responder.capabilities().by_reference {
+        if !responder.capabilities().remote_iovec {
             eprintln!("SKIP: the kernel does not permit process_vm_readv here");
             return;
         }
@@ -210,7 +210,7 @@ fn a_requester_that_gave_up_is_not_reached_any_more() {
 #[test]
 fn by_reference_can_be_switched_off() {
     let config = LinkConfig {
-        by_reference: false,
+        remote_iovec: false,
         ..LinkConfig::default()
     };
     for (a, b) in [
@@ -218,8 +218,8 @@ fn by_reference_can_be_switched_off() {
         (LinkConfig::default(), config),
     ] {
         let (requester, responder) = pair_with(a, b);
-        assert!(!requester.capabilities().by_reference);
-        assert!(!responder.capabilities().by_reference);
+        assert!(!requester.capabilities().remote_iovec);
+        assert!(!responder.capabilities().remote_iovec);
     }
 }
 
@@ -227,8 +227,8 @@ fn by_reference_can_be_switched_off() {
 fn a_sleeper_is_woken_once() {
     let (mut requester, responder) = pair();
     let peek = responder.peek();
-    let probe = Head::new(Op::Probe);
-    // Awake: nobody rings.
+    let probe = Header::new(Op::Probe);
+    // Awake: no doorbell.
     requester.request(&probe, |_| Ok(())).unwrap();
     requester.flush();
     assert!(responder.line().next_event().is_none());
@@ -257,7 +257,7 @@ fn a_sleeper_is_woken_once() {
 fn a_sleeping_requester_hears_its_acknowledgement() {
     let (mut requester, mut responder) = pair();
     requester
-        .request(&Head::new(Op::Probe), |_| Ok(()))
+        .request(&Header::new(Op::Probe), |_| Ok(()))
         .unwrap();
     requester.flush();
     let peek = requester.peek();
@@ -297,7 +297,7 @@ fn devices_can_talk_beside_the_rings() {
 fn the_end_of_a_peer_is_seen_and_what_it_sent_can_still_be_taken() {
     let (mut requester, mut responder) = pair();
     requester
-        .request(&Head::new(Op::Probe), |_| Ok(()))
+        .request(&Header::new(Op::Probe), |_| Ok(()))
         .unwrap();
     drop(requester);
     assert!(wait_readable(responder.line().as_fd()));
@@ -305,7 +305,7 @@ fn the_end_of_a_peer_is_seen_and_what_it_sent_can_still_be_taken() {
     assert_eq!(responder.is_up(), Err(DownReason::PeerGone));
     assert!(responder.incoming().unwrap().is_some());
     responder.incoming_done();
-    let sent = responder.respond(&Head::new(Op::Nak), |_| Ok(()));
+    let sent = responder.respond(&Header::new(Op::Nak), |_| Ok(()));
     assert_eq!(sent, Err(SendError::Down));
     responder.flush();
 }
@@ -316,7 +316,7 @@ fn the_last_acknowledgements_of_a_closed_link_arrive() {
         let (mut requester, mut responder) = pair();
         for _ in 0..3 {
             requester
-                .request(&Head::new(Op::Probe), |_| Ok(()))
+                .request(&Header::new(Op::Probe), |_| Ok(()))
                 .unwrap();
             assert!(responder.incoming().unwrap().is_some());
             responder.incoming_done();
@@ -342,7 +342,7 @@ fn refusals_carry_their_reason() {
         other => panic!("{other:?}"),
     }
     assert!(matches!(
-        Connector::start(b"rkey-test-nobody", &local(1, LinkConfig::default()), b""),
+        Connector::start(b"rkey-test-unused", &local(1, LinkConfig::default()), b""),
         Err(HandshakeError::Io(e)) if e.kind() == std::io::ErrorKind::ConnectionRefused
     ));
 }
@@ -424,7 +424,7 @@ fn nothing_is_left_after_a_thousand_links() {
     for _ in 0..1000 {
         let (mut requester, responder) = pair();
         requester
-            .request(&Head::new(Op::Probe), |_| Ok(()))
+            .request(&Header::new(Op::Probe), |_| Ok(()))
             .unwrap();
         assert!(responder.incoming().unwrap().is_some());
     }

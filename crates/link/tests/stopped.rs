@@ -7,7 +7,7 @@ use common::{LONG, local, unique_name, wait_readable};
 use rkey_base::memory::ArenaMemory;
 use rkey_base::process::{PidFd, no_thread_copies};
 use rkey_link::shm::{Connector, Event, Greeting, LinkConfig, Listener, ShmLink, Step};
-use rkey_link::{Head, Link as _, Op, Payload, PullError};
+use rkey_link::{Header, Link as _, Op, Payload, PullError};
 use rustix::process::{Pid, Signal, kill_process};
 use std::os::fd::AsFd as _;
 use std::process::{Child, Command};
@@ -27,7 +27,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// What runs in the other process; nothing when the suite runs it. For each link, takes one request and
-/// writes what it names for ever, in small or in large pieces.
+/// writes what it names for ever, in small or in large fragments.
 #[test]
 fn child() {
     let Ok(name) = std::env::var(NAME) else {
@@ -111,7 +111,7 @@ fn a_stopped_responder_writes_nothing_when_it_goes_on() {
     let place = (memory.as_ptr().expose_provenance() as u64, WORDS as u64 * 8);
     for round in 0..ROUNDS {
         let mut link = connect(&name);
-        if !link.capabilities().by_reference {
+        if !link.capabilities().remote_iovec {
             eprintln!("SKIP: the kernel does not permit copies between processes here");
             return;
         }
@@ -121,11 +121,11 @@ fn a_stopped_responder_writes_nothing_when_it_goes_on() {
                 .for_each(|w| w.store(value, Ordering::Relaxed))
         };
         set(0);
-        let head = Head {
+        let header = Header {
             total: WORDS as u32 * 8,
-            ..Head::new(Op::Read)
+            ..Header::new(Op::Read)
         };
-        link.request_by_reference(&head, &[place]).unwrap();
+        link.request_remote_iovec(&header, &[place]).unwrap();
         link.flush();
         until("a write", || memory[0].load(Ordering::Relaxed) != 0);
         // At another point of its loop each time.

@@ -3,10 +3,10 @@
 
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
-use rkey_base::shared::{Foreign, Place};
+use rkey_base::shared::{OwnBytes, PeerBytes};
 use rkey_link::{
-    Capabilities, DownReason, Head, HeadFlags, Incoming, Link, Malformed, NodeId, Payload,
-    PullError, References, SendError, Ticket,
+    Capabilities, DownReason, Header, HeaderFlags, Incoming, Link, Malformed, NodeId, Payload,
+    PullError, RemoteIovec, SendError, Ticket,
 };
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -21,19 +21,19 @@ const PIECE_MAX: usize = 512;
 /// A piece on its way to the engine.
 #[derive(Debug)]
 struct Piece {
-    head: Head,
+    header: Header,
     bytes: Vec<u8>,
-    references: Option<References>,
+    references: Option<RemoteIovec>,
 }
 
 impl Piece {
     fn incoming(&self) -> Incoming<'_> {
         let payload = match self.references {
             Some(list) => Payload::Reference(Box::new(list)),
-            None => Payload::Bytes(Foreign::from_slice(&self.bytes)),
+            None => Payload::Bytes(PeerBytes::from_slice(&self.bytes)),
         };
         Incoming {
-            head: self.head,
+            header: self.header,
             payload,
         }
     }
@@ -55,21 +55,21 @@ pub struct HostileLink {
 impl HostileLink {
     /// Puts 256 bytes into the way of the engine, if a link would let them through as a slot.
     pub fn deliver(&mut self, slot: &[u8; 256], response: bool) -> bool {
-        let Some(head) = rkey_link::fuzzing::head(slot, response) else {
+        let Some(header) = rkey_link::fuzzing::header(slot, response) else {
             return false;
         };
-        let by_reference = head.flags.contains(HeadFlags::BY_REFERENCE) && !response;
-        if head.len as usize > PIECE_MAX && !by_reference {
+        let remote_iovec = header.flags.contains(HeaderFlags::REMOTE_IOVEC) && !response;
+        if header.len as usize > PIECE_MAX && !remote_iovec {
             return false;
         }
-        let references = by_reference.then(|| references_of(slot));
-        let bytes = slot[48..].iter().copied().cycle().take(if by_reference {
+        let references = remote_iovec.then(|| references_of(slot));
+        let bytes = slot[48..].iter().copied().cycle().take(if remote_iovec {
             0
         } else {
-            head.len as usize
+            header.len as usize
         });
         let piece = Piece {
-            head,
+            header,
             bytes: bytes.collect(),
             references: references.flatten(),
         };
@@ -100,7 +100,7 @@ impl HostileLink {
 }
 
 /// The list of a slot by reference; the slot has passed the link's own check.
-fn references_of(slot: &[u8; 256]) -> Option<References> {
+fn references_of(slot: &[u8; 256]) -> Option<RemoteIovec> {
     let count = usize::from(u16::from_le_bytes([slot[6], slot[7]]) / 16);
     let word = |at: usize| {
         slot.get(at..at + 8)
@@ -110,7 +110,7 @@ fn references_of(slot: &[u8; 256]) -> Option<References> {
     let list: Vec<(u64, u64)> = (0..count)
         .map(|i| (word(48 + 16 * i), word(56 + 16 * i)))
         .collect();
-    References::new(&list)
+    RemoteIovec::new(&list)
 }
 
 impl Link for HostileLink {
@@ -121,8 +121,8 @@ impl Link for HostileLink {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             inline_max: 208,
-            piece_max: PIECE_MAX as u32,
-            by_reference: true,
+            fragment_max: PIECE_MAX as u32,
+            remote_iovec: true,
             reference_min: 4096,
             direct: false,
         }
@@ -134,26 +134,26 @@ impl Link for HostileLink {
 
     fn request(
         &mut self,
-        head: &Head,
-        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+        header: &Header,
+        fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<Ticket, SendError> {
-        if self.sent - self.acked >= 128 || head.len as usize > PIECE_MAX {
+        if self.sent - self.acked >= 128 || header.len as usize > PIECE_MAX {
             return Err(SendError::Full);
         }
-        let mut bytes = vec![0; head.len as usize];
+        let mut bytes = vec![0; header.len as usize];
         if !bytes.is_empty() {
-            fill(Place::from_slice(&mut bytes)).map_err(SendError::Fault)?;
+            fill(OwnBytes::from_slice(&mut bytes)).map_err(SendError::Fault)?;
         }
         self.sent += 1;
         Ok(self.sent - 1)
     }
 
-    fn request_by_reference(
+    fn request_remote_iovec(
         &mut self,
-        head: &Head,
+        header: &Header,
         _refs: &[(u64, u64)],
     ) -> Result<Ticket, SendError> {
-        self.request(&Head { len: 0, ..*head }, |_| Ok(()))
+        self.request(&Header { len: 0, ..*header }, |_| Ok(()))
     }
 
     fn response(&self) -> Result<Option<Incoming<'_>>, Malformed> {
@@ -182,15 +182,15 @@ impl Link for HostileLink {
 
     fn respond(
         &mut self,
-        head: &Head,
-        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+        header: &Header,
+        fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<(), SendError> {
-        if head.len as usize > PIECE_MAX {
+        if header.len as usize > PIECE_MAX {
             return Err(SendError::Full);
         }
-        let mut bytes = vec![0; head.len as usize];
+        let mut bytes = vec![0; header.len as usize];
         if !bytes.is_empty() {
-            fill(Place::from_slice(&mut bytes)).map_err(SendError::Fault)?;
+            fill(OwnBytes::from_slice(&mut bytes)).map_err(SendError::Fault)?;
         }
         self.answers.push(bytes);
         Ok(())

@@ -78,7 +78,7 @@ fn content(part: u64, secret: [u8; 8]) -> [u8; 8] {
     }
 }
 
-/// Whether `answer` has eight bytes of a private part, or four behind the end of the readable one.
+/// Whether `answer` has eight bytes of a private part, or four past the end of the readable one.
 fn leaks(answer: &[u8], secret: [u8; 8]) -> bool {
     let word = u64::from_le_bytes(secret);
     let end = [content(READABLE, secret), secret].concat();

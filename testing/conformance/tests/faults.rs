@@ -299,7 +299,7 @@ fn works_again(pair: &Pair, bad: (&Bad, &Region), good: (&Mapped, &Region), what
 }
 
 /// Memory of the target that cannot be touched: an error at both sides, whatever the operation, the size
-/// and the way the bytes go; nobody gets a signal, other queue pairs go on, and mended memory works.
+/// and the way the bytes go; no process gets a signal, other queue pairs go on, and mended memory works.
 ///
 /// Proves: FI-031
 #[test]
@@ -488,7 +488,7 @@ impl Drop for Stop<'_> {
 }
 
 /// Pages come and go while large writes and reads are under way: each transfer succeeds or fails, none
-/// hangs, nobody gets a signal, and memory next to the region stays as it is.
+/// hangs, no process gets a signal, and memory next to the region stays as it is.
 #[test]
 fn pages_that_go_during_transfers() {
     for direct in ["auto", "off"] {

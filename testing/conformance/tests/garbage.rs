@@ -20,7 +20,7 @@ use common::traffic::{HANG, atomics};
 use common::{LONG, Random, until};
 use rkey_device::engine::{SendRequest, Work};
 use rkey_device::link::shm::{Connector, Greeting, LinkConfig, Listener, LocalNode, ShmLink, Step};
-use rkey_device::link::{Head, Link, NodeId, Op};
+use rkey_device::link::{Header, Link, NodeId, Op};
 use rkey_device::names::{Scope, block_name, block_of, listen_name};
 use rkey_device::{Config, QpAddress, Share, list_devices};
 use rustix::fs::SealFlags;
@@ -69,7 +69,10 @@ fn socket_to(name: &str) -> Option<OwnedFd> {
             Err(rustix::io::Errno::AGAIN) => std::thread::sleep(Duration::from_millis(1)),
             Err(_) => return None,
         }
-        assert!(Instant::now() < deadline, "{name} accepts nobody any more");
+        assert!(
+            Instant::now() < deadline,
+            "{name} accepts no connection any more"
+        );
     }
 }
 
@@ -150,7 +153,7 @@ fn bad_hellos(random: &mut Random) {
     let descriptors = bad_descriptors();
     for turn in 0..600u64 {
         let Some(socket) = socket_to(&names[usize::from(turn % 20 == 3)]) else {
-            panic!("nobody listens any more");
+            panic!("the listener is gone");
         };
         let mut packet = hello.clone();
         match random.below(6) {
@@ -224,7 +227,7 @@ fn bad_requester(random: &mut Random) {
                 } else {
                     0
                 };
-                let head = Head {
+                let head = Header {
                     dst_qp: qpn,
                     src_qp: random.next() as u32 & 0xff_ffff,
                     msn: random.below(4) as u32,
@@ -232,7 +235,7 @@ fn bad_requester(random: &mut Random) {
                     total: 64,
                     addr: base + random.below(4096) * 8,
                     key,
-                    ..Head::new(op)
+                    ..Header::new(op)
                 };
                 let _ = link.request(&head, |mut place| {
                     place.put(0, &[0x66; 64]);
@@ -280,10 +283,10 @@ fn bad_responder(random: &mut Random) {
                 && let Ok(Some(_)) = link.incoming()
             {
                 let op = [Op::ReadData, Op::AtomicResult, Op::Nak][random.below(3) as usize];
-                let head = Head {
+                let head = Header {
                     dst_qp: random.next() as u32 & 0xff_ffff,
                     imm: random.next() as u32,
-                    ..Head::new(op)
+                    ..Header::new(op)
                 };
                 let _ = link.respond(&head, |_| Ok(()));
                 link.incoming_done();
@@ -308,9 +311,9 @@ fn silence() {
     let mut sockets = Vec::new();
     let most = limit.current.unwrap_or(1100).min(1100) as usize - 60;
     for turn in 0..1000 {
-        // The listener's program takes nobody here, so its own queue fills up.
+        // The listener's program accepts no connection here, so its own queue fills up.
         let place = if turn % 20 == 19 { &listener } else { &name };
-        sockets.push(socket_to(place).expect("somebody who listens"));
+        sockets.push(socket_to(place).expect("a listener"));
         if sockets.len() >= most {
             sockets.remove(0);
         }
@@ -434,7 +437,7 @@ fn a_hostile_process() {
         until("the hostile process", || name_is_taken(&ours));
         for turn in 0..4u32 {
             talk_to(&side, &honest, (u32::from(block) << 8) | (turn + 1), turn);
-            // Whoever lists devices is not held up by one that does not answer.
+            // A device that does not respond does not delay the listing.
             let all = list_devices(&Config::default()).unwrap();
             assert!(all.iter().any(|device| device.pid == std::process::id()));
         }

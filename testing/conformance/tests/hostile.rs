@@ -17,7 +17,7 @@ use rkey_device::core::{Access, RegionSpec};
 use rkey_device::engine::{SendRequest, Status, Work};
 
 /// Where a responder's half says that it is reaching into the requester's memory.
-const AT_IT: usize = 640;
+const BUSY: usize = 640;
 /// What the peer writes to our memory.
 const SCRIBBLE: u64 = 0xbad0_bad0_bad0_bad0;
 
@@ -65,7 +65,7 @@ fn claim_to_copy(halves: &[usize]) {
     loop {
         for half in halves {
             // SAFETY: an aligned word of a mapping that lives as long as the device, which is never closed here.
-            unsafe { AtomicU64::from_ptr((half + AT_IT) as *mut u64).store(1, Ordering::Relaxed) };
+            unsafe { AtomicU64::from_ptr((half + BUSY) as *mut u64).store(1, Ordering::Relaxed) };
         }
     }
 }
@@ -82,7 +82,7 @@ fn write_while_permitted(test: i32, to: u64) {
         iov_len: len,
     };
     let list = permit as *mut libc::iovec;
-    // SAFETY: the page of the permit is mapped and there; nobody else uses it, as the engine thread is stalled. The
+    // SAFETY: the page of the permit is mapped; it has no other user, as the engine thread is stalled. The
     // kernel checks the addresses.
     unsafe {
         list.write(libc::iovec {
@@ -228,7 +228,7 @@ fn is_no_hindrance(test: &str, role_of_peer: &str) {
     );
     assert!(
         peer.0.try_wait().unwrap().is_none(),
-        "the peer died, and kept nobody waiting"
+        "the peer died and delayed nothing"
     );
     side.open_local();
     drop((qp, over));

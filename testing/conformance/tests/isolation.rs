@@ -38,7 +38,7 @@ fn stranger() {
         matches!(error, DeviceError::NobodyListens { .. }),
         "{error}"
     );
-    // Devices of his own user he may see, and other tests may have some; the one of the test is not among them.
+    // It may see devices of its own user, and other tests may have some; the one of the test is not among them.
     let test = std::os::unix::process::parent_id();
     let (own, all) = (
         std::process::id(),
@@ -77,7 +77,7 @@ fn knock(name: &str, id: NodeId) -> Result<ShmLink, HandshakeError> {
     }
 }
 
-/// One who says that he is somebody else, whose name he knows.
+/// A process that claims to be another one, whose name it knows.
 fn impostor() {
     let variable = |name: &str| std::env::var(name).unwrap();
     let word = |name: &str| variable(name).parse::<u64>().unwrap();
@@ -141,7 +141,7 @@ fn other_users() {
         let status = other.command.env("RKEY_TEST_NAME", name).status().unwrap();
         assert!(status.success(), "{role}: {status}");
     }
-    // Nobody got anywhere.
+    // No access succeeded.
     assert!(listener.accept(Some(Duration::from_millis(1))).is_err());
     assert_eq!(side.device.inspect().unwrap().links.len(), 1);
     assert_eq!(qp.query().unwrap().state, QpState::Reset);
@@ -286,7 +286,7 @@ fn patient_qp(side: &Side) -> Qp {
 ///
 /// A queue pair that shall fail with its peer learns that there is none without sending anything, and goes
 /// to the error state. That is news like a time-out, and may come before or after the program posts: what is
-/// posted earlier ends with `RetryExceeded`, as nobody answered it, what is posted later is flushed. So this
+/// posted earlier ends with `RetryExceeded`, as no peer responded, what is posted later is flushed. So this
 /// one is asked only when it has heard.
 #[test]
 fn other_users_by_number() {
@@ -340,7 +340,7 @@ fn other_users_by_number() {
     side.check_memory(0, "after the stranger");
 }
 
-/// Connecting to a number that nobody has is no error, as it is none to have a peer that never speaks;
+/// Connecting to a number without an owner is no error, as it is none to have a peer that never speaks;
 /// also when the device finds out at once. Receives of a queue pair that shall fail with its peer are
 /// flushed, and so is what is posted later.
 #[test]

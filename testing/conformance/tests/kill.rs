@@ -88,7 +88,7 @@ struct Bystander {
     peer: Peer,
 }
 
-/// An address of this host that nobody listens at just now.
+/// An address of this host without a listener.
 fn free_address(side: &Side) -> SocketAddr {
     side.listen().local_address()
 }
@@ -172,7 +172,7 @@ fn check_end(side: &Side, qp: &Qp, remote: &Remote, traffic: &Traffic, plan: Pla
         side.device.denials().last()
     );
     assert_eq!(qp.query().unwrap().state, QpState::Error, "{when}");
-    // Whoever goes on to use it gets an error, not a hang.
+    // Further use gives an error, not a hang.
     let write = Work::Write {
         remote: remote.inbox(0),
         imm: None,
@@ -191,7 +191,7 @@ fn folder() -> PathBuf {
 fn check_files(peer: &Peer) {
     for file in open_files(peer.pid()) {
         for place in ["/dev/shm", "/tmp", "/run", "/var"] {
-            // Standard error may be a file of whoever runs the tests.
+            // Standard error may be a file of the tests' caller.
             let inherited = std::fs::read_link("/proc/self/fd/2").ok();
             assert!(
                 !file.starts_with(place) || Some(&file) == inherited.as_ref(),

@@ -330,7 +330,7 @@ fn stopped_with_a_lease() {
         let after: Vec<u64> = (0..LEASED / 8).map(read).collect();
         assert!(before == after, "round {round}: closing changed the memory");
         for index in 0..LEASED / 8 {
-            // SAFETY: see `word`; the region is closed, so nobody else writes.
+            // SAFETY: see `word`; the region is closed, so there is no other writer.
             unsafe { word(index).write_volatile(pattern(round, index)) };
         }
         peer.go_on();
@@ -355,7 +355,7 @@ fn stopped_with_a_lease() {
 }
 
 /// Words that the peer writes; where the neighbour counts, in the same page; its mark in a page that
-/// nobody else touches; and where it reports.
+/// no other process touches; and where it reports.
 const WRITTEN: usize = 256;
 const COUNT: usize = WRITTEN + 50;
 const MARK: usize = LEASED / 8 - 512;

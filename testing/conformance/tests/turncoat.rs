@@ -46,7 +46,7 @@ fn turncoat(round: u64) {
             traffic.step(false);
         }
     }
-    // What its own device makes of all that is nobody's concern.
+    // What its own device makes of all that does not matter.
     std::process::exit(0);
 }
 
@@ -64,7 +64,7 @@ fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> (String, 
     let mut traffic = Traffic::new(side, &qp, &offer, remote, random.clone());
     traffic.peer_is_honest = false;
     let started = Instant::now();
-    // The peer lives all that time: nobody but the device finds out what has become of it.
+    // The peer lives all that time: only the device finds out what has become of it.
     while traffic.first_failure.is_none() {
         traffic.fill();
         traffic.step(number % 4 == 3);
@@ -92,7 +92,7 @@ fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> (String, 
 
 /// Many peers that turn into garbage, each in its own way. Whatever the words in the rings say, everything
 /// that is outstanding ends, each once and in order; nothing outside of what was granted changes, nothing is
-/// kept, nobody else notices, and the next peer is served.
+/// kept, no other peer notices, and the next peer is served.
 #[test]
 fn a_peer_turns_into_garbage() {
     match role().as_deref() {

@@ -355,7 +355,7 @@ impl Model {
         Ok(())
     }
 
-    /// A queue pair goes: its windows are unbound, its regions serve nobody.
+    /// A queue pair is destroyed: its windows are unbound, its regions unreachable.
     pub fn forget_endpoint(&mut self, qp: u32) {
         self.unbind(|binding| binding.qp == Some(qp));
         for region in &mut self.regions {

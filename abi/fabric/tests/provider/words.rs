@@ -59,7 +59,7 @@ fn a_refusal_is_told_once_on_each_side_in_the_words_of_libfabric() {
     );
     let [one, two] = &lines;
     // The target's device tells first.
-    let (target, initiator) = if one.contains("asked by") {
+    let (target, initiator) = if one.contains("requested by") {
         (one, two)
     } else {
         (two, one)

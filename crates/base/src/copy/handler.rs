@@ -1,13 +1,13 @@
 //! The signal handlers that turn a fault inside the guarded code into a return value.
 //!
-//! A fault anywhere else is none of our business: it goes to whatever handled the signal before us, so that crashes
-//! still crash, and debuggers, language runtimes and crash reporters still work.
+//! A fault anywhere else goes to the previous handler of the signal, so that crashes still crash, and debuggers,
+//! language runtimes and crash reporters still work.
 //!
-//! A program may install a handler of its own over ours at any time. Then ours is installed once more on top, as
-//! another *layer* with a predecessor of its own: if the program's handler chains to the one that it displaced, which
-//! is our lower layer, the chain still ends instead of going round in circles. Another copy of this library in the
-//! same process (two plugins, each with its own) is recognised by a mark before its handler's first instruction; such
-//! a handler chains to ours, so nothing has to be done about it.
+//! A program may install its own handler over ours at any time. Then ours is installed once more on top, as another
+//! *layer* with its own predecessor: if the program's handler chains to the one that it displaced, which is our lower
+//! layer, the chain still ends instead of looping. Another copy of this library in the same process (two plugins,
+//! each with its own) is recognised by a mark before its handler's first instruction; such a handler chains to ours,
+//! so it needs no action.
 
 // UNSAFETY: signal handlers edit register contexts and call function pointers that the kernel handed out.
 
@@ -92,7 +92,7 @@ fn entry(layer: usize) -> usize {
     entries[layer] as *const () as usize
 }
 
-/// Installs the first layer, unless one is there already.
+/// Installs the first layer, unless it is installed already.
 pub(super) fn install() -> io::Result<()> {
     let _one_at_a_time = INSTALLING
         .lock()
@@ -172,7 +172,7 @@ fn add_layer(signal: usize) -> io::Result<()> {
     // SAFETY: all zeroes is a valid `sigaction` (default action, empty mask, no flags).
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = entry(layer);
-    // ONSTACK: stack overflows must still be reported by the handler behind us. NODEFER: a chained handler that never
+    // ONSTACK: the next handler must still be able to report stack overflows. NODEFER: a chained handler that never
     // returns (it may jump away) must not leave the signal blocked.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
     let mut displaced = MaybeUninit::<libc::sigaction>::uninit();
@@ -184,7 +184,7 @@ fn add_layer(signal: usize) -> io::Result<()> {
     // SAFETY: the call succeeded, so it filled `displaced`.
     let displaced = unsafe { displaced.assume_init() };
     if displaced.sa_sigaction != previous.sa_sigaction {
-        // Somebody else was quicker between the query and the installation.
+        // Another thread changed the handler between the query and the installation.
         PREVIOUS[signal][layer].store(Box::leak(Box::new(displaced)), Ordering::Release);
     }
     INSTALLED[signal].store(layer + 1, Ordering::Release);
@@ -201,7 +201,7 @@ unsafe extern "C" fn on_fault<const LAYER: usize>(
     // SAFETY: the kernel passes a valid `siginfo_t` to a handler installed with SA_SIGINFO, and a handler that chains
     // to us passes on what it got.
     let code = unsafe { (*info).si_code };
-    // A code above 0 comes from the kernel for this very instruction; others were sent by somebody (`kill`).
+    // A code above 0 comes from the kernel for this very instruction; others were sent by a process (`kill`).
     if code > 0 {
         // SAFETY: as above for the context, which the handler may change: it is loaded back when the handler returns.
         let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };

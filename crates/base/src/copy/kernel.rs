@@ -1,7 +1,7 @@
-//! Copies inside this process that the kernel does: slower by 0.4 µs, but they need no signal handler.
+//! Copies inside this process by the kernel: slower by 0.4 µs, but without a signal handler.
 //!
-//! `process_vm_readv(2)` on oneself reads from one address of the process and writes to another one, and answers
-//! `EFAULT` where a plain copy would crash.
+//! `process_vm_readv(2)` on its own process reads from one address and writes to another one, and returns `EFAULT`
+//! where a plain copy would crash.
 
 // UNSAFETY: system calls that take raw addresses.
 
@@ -18,7 +18,7 @@ pub(super) fn works() -> bool {
     read(&mut target, source.as_ptr() as u64) && source == target
 }
 
-/// Reads memory of this process that may not be there; false if it cannot be read.
+/// Reads memory of this process that may not be mapped; false if it cannot be read.
 pub(super) fn read(into: &mut [u8], address: u64) -> bool {
     // SAFETY: `into` is valid for writing its length; the source is checked by the kernel.
     let result = unsafe { transfer(into.as_mut_ptr() as u64, address, into.len()) };
@@ -46,7 +46,7 @@ pub(super) unsafe fn copy(dst: u64, src: u64, len: usize) -> Result<(), Fault> {
 /// Finds the address that made a copy fail: the first page of either side that cannot be read.
 fn locate(dst: u64, src: u64, len: usize) -> Fault {
     const PAGE: u64 = 4096;
-    /// More pages than one call transfers before it stops at a bad one.
+    /// More pages than one call copies before it stops at a bad one.
     const PROBES: u64 = 64;
     let mut offset = 0;
     for _ in 0..PROBES {
@@ -59,7 +59,7 @@ fn locate(dst: u64, src: u64, len: usize) -> Fault {
                 return Fault::at(address);
             }
         }
-        // To the next page boundary of whichever side comes first.
+        // Up to the next page boundary of either side.
         let step = |side: u64| PAGE - side.wrapping_add(offset) % PAGE;
         offset += step(src).min(step(dst));
     }
@@ -96,7 +96,7 @@ unsafe fn transfer(dst: u64, src: u64, len: usize) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
-/// Makes sure that the page of `address` is there and writable at this moment.
+/// Makes sure that the page of `address` is mapped and writable at this moment.
 #[cold]
 pub(super) fn populate(address: u64) -> Result<(), Fault> {
     let page = address & !(crate::process::page_size() as u64 - 1);
@@ -107,8 +107,8 @@ pub(super) fn populate(address: u64) -> Result<(), Fault> {
     if advise(page) {
         return Ok(());
     }
-    // Before Linux 5.14 there is no such advice, as is seen on a page that is certainly writable: our stack. Then see at
-    // least that the word can be read.
+    // This advice needs Linux 5.14; probe for it with a page that is certainly writable: our stack. Without it, at
+    // least check that the word can be read.
     let stack = 0u64;
     let supported = advise((&raw const stack) as u64 & !(crate::process::page_size() as u64 - 1));
     if !supported && read(&mut [0u8; 8], address) {

@@ -1,25 +1,26 @@
 //! Copies and atomics that return a fault where a plain access would crash.
 //!
 //! Memory that a program registered may vanish at any time: the program unmaps it, or truncates the file behind it. A
-//! device must answer such an access with an error instead of taking the program down. So all accesses to memory that
-//! is not known to stay go through here.
+//! device must answer such an access with an error instead of crashing the program. So all accesses to memory that
+//! may vanish go through here.
 //!
-//! The fast way (x86-64) is a routine in assembler together with a handler for `SIGSEGV` and `SIGBUS` that knows the
-//! routine's instructions: no check before the copy, no cost without a fault. Where there are no handlers (other
-//! processors, or a program that insists on handlers of its own) the kernel copies, by `process_vm_readv(2)` on
-//! oneself, for about 0.4 µs each.
+//! The fast implementation (x86-64) is an assembler routine with a handler for `SIGSEGV` and `SIGBUS` that knows the
+//! routine's instructions: no check before the copy, no cost without a fault. Without handlers (other processors, or
+//! a program that insists on its own handlers) the kernel copies, by `process_vm_readv(2)` on our own process, for
+//! about 0.4 µs each.
 //!
 //! # What an observer sees (x86-64, guarded)
 //!
 //! * A copy of 1, 2, 4 or 8 bytes to an aligned address is a single store: never half of it is visible.
-//! * In longer copies bytes are stored in ascending order, and the last 8 bytes by a store of their own that becomes
-//!   visible after all others. So a program that polls the last (aligned) word of what it expects finds the rest
-//!   complete. Bytes before the last word may be stored twice, with the same value.
-//! * By the kernel, no order and no indivisibility is promised.
+//! * Longer copies store bytes in ascending order, and the last 8 bytes by a separate store that becomes visible
+//!   after all others. So a program that polls the last (aligned) word of the data finds the rest complete. Bytes
+//!   before the last word may be stored twice, with the same value.
+//! * Copies by the kernel have no order and are not atomic.
 //!
 //! # Limits
 //!
-//! If the calling thread has the two signals blocked, the kernel ends the process at a fault: see [`prepare_thread`].
+//! If the calling thread has the two signals blocked, the kernel kills the process at a fault: see
+//! [`prepare_thread`].
 
 // UNSAFETY: assembler, signal handlers and raw addresses: the whole point of this module. It is split into the machine
 // code (`routine`), the handlers (`handler`) and the copies by the kernel (`kernel`).
@@ -38,7 +39,7 @@ use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The way in which copies are done at present.
+/// The current implementation of copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Mode {
@@ -46,8 +47,8 @@ pub enum Mode {
     Unguarded = 0,
     /// The handlers are installed: copies are fast and return faults.
     Guarded = 1,
-    /// The kernel copies: slower, and without handlers. The atomics are still done by the processor, after a look
-    /// whether the page is there; should it vanish in the very next nanoseconds, the process ends.
+    /// The kernel copies: slower, and without handlers. The processor still executes the atomics, after a check that
+    /// the page is mapped; if it vanishes within nanoseconds of that, the process crashes.
     ByKernel = 2,
 }
 
@@ -58,13 +59,13 @@ static DISPLACED: Mutex<bool> = Mutex::new(false);
 
 /// Installs the handlers for `SIGSEGV` and `SIGBUS`, once; further calls do nothing.
 ///
-/// Faults outside of the copies of this module go on to the handlers that were there before.
+/// Faults outside the copies of this module go to the previous handlers.
 ///
 /// A shared library that contains this module must not be unloaded afterwards (link it with `-z nodelete`).
 ///
 /// # Errors
 ///
-/// When the handlers cannot be installed *and* the kernel does not allow copies on oneself either.
+/// When the handlers cannot be installed *and* the kernel does not allow copies on our own process either.
 pub fn install() -> io::Result<()> {
     if mode() != Mode::Unguarded {
         return Ok(());
@@ -77,7 +78,7 @@ pub fn install() -> io::Result<()> {
     Ok(())
 }
 
-/// The way in which copies are done at present.
+/// The current implementation of copies.
 #[must_use]
 #[inline]
 pub fn mode() -> Mode {
@@ -92,7 +93,7 @@ fn set_mode(mode: Mode) {
     MODE.store(mode as u8, Ordering::Relaxed);
 }
 
-/// Whether a fault would still be noticed: false when the program installed handlers of its own over ours.
+/// Whether a fault would still be caught: false when the program installed its own handlers over ours.
 ///
 /// Costs two system calls (a quarter of a microsecond).
 #[must_use]
@@ -104,10 +105,10 @@ pub fn still_installed() -> bool {
     }
 }
 
-/// To be called at the start of a spell of work: sees to it that faults are noticed, and tells how copies are done.
+/// Call this at the start of a batch of work: makes sure that faults are caught, and returns how copies are made.
 ///
-/// Handlers that the program displaced are put on top of the program's, once. If they are displaced again, the program
-/// means it, and the kernel copies from then on.
+/// If the program displaced our handlers, they are put on top again, once. If they are displaced again, the program
+/// insists, and the kernel copies from then on.
 pub fn check() -> Mode {
     if still_installed() {
         return mode();
@@ -129,8 +130,8 @@ pub fn check() -> Mode {
     mode()
 }
 
-/// Unblocks `SIGSEGV` and `SIGBUS` in the calling thread. Threads that do copies for others should call it once:
-/// a thread inherits its mask from the thread that started it, and a fault with the signal blocked ends the process.
+/// Unblocks `SIGSEGV` and `SIGBUS` in the calling thread. Threads that copy for others should call it once: a thread
+/// inherits its signal mask, and a fault with the signal blocked kills the process.
 ///
 /// # Errors
 ///
@@ -161,11 +162,11 @@ mod handlers {
     }
 }
 
-/// Copies `len` bytes from `src` to `dst`, or returns the address that cannot be accessed. Before a fault, some of the
-/// bytes may have been copied. The module's documentation says in which order bytes become visible.
+/// Copies `len` bytes from `src` to `dst`, or returns the address that cannot be accessed. Before a fault, some of
+/// the bytes may have been copied. The module's documentation says in which order bytes become visible.
 ///
-/// The two ranges may be shared with other threads and processes that access them at the same time; then each byte is
-/// one that was there at some moment. When the ranges overlap, the result is unspecified.
+/// Other threads and processes may access the two ranges at the same time; then each byte has a value that was there
+/// at some moment. If the ranges overlap, the result is unspecified.
 ///
 /// # Errors
 ///
@@ -173,8 +174,8 @@ mod handlers {
 ///
 /// # Safety
 ///
-/// The bytes at `dst` that can be written must be bytes that the caller may overwrite: no Rust reference to them may
-/// be relied on by others. Neither address needs to be valid.
+/// The caller must be allowed to overwrite the bytes at `dst` that are writable: no other code may rely on a Rust
+/// reference to them. Neither address needs to be valid.
 #[inline]
 pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
     if mode() == Mode::ByKernel {
@@ -185,7 +186,7 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault
     unsafe { direct::copy(dst, src, len) }
 }
 
-/// Ranges that wrap around the address space are refused here, since the arithmetic behind could not express them.
+/// Refuse ranges that wrap around the address space, which the arithmetic below cannot express.
 #[cold]
 unsafe fn copy_by_kernel(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
     for start in [src as u64, dst as u64] {
@@ -197,9 +198,9 @@ unsafe fn copy_by_kernel(dst: *mut u8, src: *const u8, len: usize) -> Result<(),
     unsafe { kernel::copy(dst as u64, src as u64, len) }
 }
 
-/// Replaces the word at `p` by `swap` if it equals `compare`, indivisibly, and returns what was there.
+/// Atomically replaces the word at `p` by `swap` if it equals `compare`, and returns the old value.
 ///
-/// Sequentially consistent, and indivisible also towards other processes and towards accesses by the processor.
+/// Sequentially consistent, and atomic also with respect to other processes and plain accesses.
 ///
 /// # Errors
 ///
@@ -217,7 +218,7 @@ pub unsafe fn compare_swap(p: *mut u64, compare: u64, swap: u64) -> Result<u64, 
     unsafe { direct::compare_swap(p, compare, swap) }
 }
 
-/// Adds `add` to the word at `p`, wrapping around, indivisibly, and returns what was there. See [`compare_swap`].
+/// Atomically adds `add` to the word at `p`, wrapping around, and returns the old value. See [`compare_swap`].
 ///
 /// # Errors
 ///
@@ -235,7 +236,7 @@ pub unsafe fn fetch_add(p: *mut u64, add: u64) -> Result<u64, Fault> {
     unsafe { direct::fetch_add(p, add) }
 }
 
-/// Copies bytes that are known to be there, but that another process may be reading or writing at the same time.
+/// Copies bytes that are known to be mapped, but that another process may be reading or writing at the same time.
 ///
 /// # Safety
 ///
@@ -305,8 +306,8 @@ mod direct {
         }
     }
 
-    /// Makes a fault of what the handler left: the processor tells the address of a page that is missing, but none for
-    /// an address that cannot exist at all; then it is the first range that cannot.
+    /// Builds a fault from what the handler left: the processor reports the address of a missing page, but not of an
+    /// address that cannot exist at all; then it is the first range that cannot.
     #[cold]
     fn locate(outcome: Outcome, ranges: &[(u64, u64)]) -> Fault {
         let address = outcome.value;
@@ -316,8 +317,8 @@ mod direct {
         {
             return Fault::at(address);
         }
-        // Everything from here up to the kernel's half belongs to nobody (48-bit addresses; with 57 bits the processor
-        // tells the address for what lies between the two limits).
+        // Addresses from here to the kernel's half are never mapped (48-bit addresses; with 57 bits the processor
+        // reports the address between the two limits).
         const LIMIT: u64 = 1 << 47;
         let impossible =
             |&&(start, len): &&(u64, u64)| start.checked_add(len).is_none_or(|end| end > LIMIT);
@@ -332,7 +333,7 @@ mod direct {
     use crate::fault::Fault;
     use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-    /// Volatile, since whoever gave the source may have no right to write there, which an atomic would ask for.
+    /// Volatile, since the source may be read-only, and an atomic would require write access.
     unsafe fn load<T: Copy>(p: *const T) -> T {
         // SAFETY: the caller checked place and alignment.
         unsafe { p.read_volatile() }

@@ -1,13 +1,13 @@
-//! The machine code that touches memory which may not be there.
+//! The machine code that touches memory which may not be mapped.
 //!
-//! All of it lies between two labels, uses no stack and changes no register that a caller keeps. The signal handler
-//! (see [`super::handler`]) relies on that: when the program counter is between the labels, it puts the faulting
-//! address into `rax` and continues at a landing that returns "fault" to the caller.
+//! All of it is between two labels, uses no stack and changes no callee-saved register. The signal handler (see
+//! [`super::handler`]) relies on that: when the program counter is between the labels, it puts the faulting address
+//! into `rax` and continues at a landing pad that returns "fault" to the caller.
 //!
 //! Each routine returns `rax` (a value, or the address of a fault) and `rdx` (0, or 1 for a fault).
 //!
-//! How bytes are stored: in ascending order, and the last 8 bytes by a move of their own after everything else, also
-//! behind `rep movsb`, whose own stores the processor may reorder. Interior bytes may be stored twice.
+//! Bytes are stored in ascending order, and the last 8 bytes by a separate move after everything else, also after
+//! `rep movsb`, whose own stores the processor may reorder. Interior bytes may be stored twice.
 
 // UNSAFETY: assembler, because a compiler must neither see nor reorder accesses that may fault or race.
 
@@ -39,9 +39,9 @@ unsafe extern "C" {
     pub(super) fn rkey_base_copy_vector(dst: *mut u8, src: *const u8, len: usize) -> Outcome;
     /// Copies `len >= 8` bytes.
     pub(super) fn rkey_base_copy_string(dst: *mut u8, src: *const u8, len: usize) -> Outcome;
-    /// `lock cmpxchg`: returns what was there.
+    /// `lock cmpxchg`: returns the old value.
     pub(super) fn rkey_base_compare_swap(p: *mut u64, compare: u64, swap: u64) -> Outcome;
-    /// `lock xadd`: returns what was there.
+    /// `lock xadd`: returns the old value.
     pub(super) fn rkey_base_fetch_add(p: *mut u64, add: u64) -> Outcome;
 
     // Labels; they are never called.

@@ -299,7 +299,7 @@ fn atomics_are_indivisible() {
     assert_eq!(word.into_inner(), 300_000);
 }
 
-/// Every copy carries one number in all its words. Whoever finds a number in the last word must find no older one
+/// Every copy carries one number in all its words. A reader that finds a number in the last word must find no older one
 /// elsewhere.
 #[test]
 fn the_last_word_becomes_visible_last() {
@@ -489,7 +489,7 @@ fn in_a_child() {
             fault_elsewhere();
         }
         "another copy of this library" => {
-            // A handler with the mark in front counts as one of ours, whoever installed it.
+            // A handler with the mark in front counts as one of ours.
             install().unwrap();
             let again = handler_of_another_copy();
             set_handler(again, libc::SA_SIGINFO);

@@ -1,7 +1,7 @@
 //! Copies between our memory and that of another process, by the kernel.
 //!
 //! Whether the kernel allows it depends on both processes, may differ by direction, and may change at any time (see
-//! `ptrace(2)`, "Ptrace access mode checking"): there is no way to know but to try, each time.
+//! `ptrace(2)`, "Ptrace access mode checking"): the only test is to try, each time.
 
 // UNSAFETY: the system calls write to addresses that the caller vouches for.
 #![allow(unsafe_code)]
@@ -20,7 +20,7 @@ pub enum CmaError {
         errno: i32,
     },
     /// The permit was taken back.
-    #[error("the process has taken its permit back")]
+    #[error("the process revoked its permit")]
     Withdrawn,
     /// There is no such process any more (`ESRCH`).
     #[error("the process is gone")]
@@ -40,7 +40,7 @@ pub enum CmaError {
 }
 
 impl CmaError {
-    /// Whether another way of copying may work where this one does not.
+    /// Whether another kind of copy may work where this one does not.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         matches!(self, Self::Refused { .. })
@@ -59,7 +59,7 @@ impl CmaError {
 /// The bytes at `local` that can be written must be bytes that the caller may overwrite.
 pub unsafe fn cma_read(pid: u32, local: *mut u8, remote: u64, len: usize) -> Result<(), CmaError> {
     // SAFETY: as the caller vouches.
-    unsafe { copy_all(Way::Read, None, pid, local as u64, remote, len) }
+    unsafe { copy_all(Direction::Read, None, pid, local as u64, remote, len) }
 }
 
 /// As [`cma_read`], as long as `permit`, which came from that process, has not been withdrawn.
@@ -79,7 +79,16 @@ pub unsafe fn cma_read_with(
     len: usize,
 ) -> Result<(), CmaError> {
     // SAFETY: as the caller vouches.
-    unsafe { copy_all(Way::Read, Some(permit), pid, local as u64, remote, len) }
+    unsafe {
+        copy_all(
+            Direction::Read,
+            Some(permit),
+            pid,
+            local as u64,
+            remote,
+            len,
+        )
+    }
 }
 
 /// Copies `len` bytes at `local` to address `remote` of process `pid`. On an error some bytes before the faulting one
@@ -99,7 +108,7 @@ pub unsafe fn cma_write(
     len: usize,
 ) -> Result<(), CmaError> {
     // SAFETY: as the caller vouches.
-    unsafe { copy_all(Way::Write, None, pid, local as u64, remote, len) }
+    unsafe { copy_all(Direction::Write, None, pid, local as u64, remote, len) }
 }
 
 /// As [`cma_write`], as long as `permit`, which came from that process, has not been withdrawn.
@@ -119,7 +128,16 @@ pub unsafe fn cma_write_with(
     len: usize,
 ) -> Result<(), CmaError> {
     // SAFETY: as the caller vouches.
-    unsafe { copy_all(Way::Write, Some(permit), pid, local as u64, remote, len) }
+    unsafe {
+        copy_all(
+            Direction::Write,
+            Some(permit),
+            pid,
+            local as u64,
+            remote,
+            len,
+        )
+    }
 }
 
 type Call = unsafe extern "C" fn(
@@ -133,14 +151,14 @@ type Call = unsafe extern "C" fn(
 
 /// A direction of copying.
 #[derive(Clone, Copy)]
-enum Way {
+enum Direction {
     Read,
     Write,
 }
 
-/// One end of a copy: a process, an address there, and the permit for it.
+/// One end of a copy: a process, an address in it, and the permit for it.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct CopyEnd<'a> {
     pid: u32,
     permit: Option<&'a PeerPermit>,
     address: u64,
@@ -148,9 +166,9 @@ struct Place<'a> {
 
 /// # Safety
 ///
-/// The caller must be entitled to what the way writes.
+/// The caller must be allowed to overwrite what this direction writes.
 unsafe fn copy_all(
-    way: Way,
+    way: Direction,
     permit: Option<&PeerPermit>,
     pid: u32,
     local: u64,
@@ -158,17 +176,17 @@ unsafe fn copy_all(
     len: usize,
 ) -> Result<(), CmaError> {
     let call: Call = match way {
-        Way::Read => libc::process_vm_readv,
-        Way::Write => libc::process_vm_writev,
+        Direction::Read => libc::process_vm_readv,
+        Direction::Write => libc::process_vm_writev,
     };
     let mut done = 0;
     while done < len {
-        let ours = Place {
+        let ours = CopyEnd {
             pid: std::process::id(),
             permit: None,
             address: local.wrapping_add(done as u64),
         };
-        let theirs = Place {
+        let theirs = CopyEnd {
             pid,
             permit,
             address: remote.wrapping_add(done as u64),
@@ -198,13 +216,13 @@ const NOWHERE: libc::iovec = libc::iovec {
     iov_len: 0,
 };
 
-/// One system call for `len` bytes at an address of ours and at another place; returns how many were copied (not 0), or
-/// the error number. `EFAULT` also means that there is no permit any more.
+/// One system call for `len` bytes at an address of ours and at another end; returns how many were copied (not 0), or
+/// the error number. `EFAULT` can also mean that the permit is revoked.
 ///
 /// # Safety
 ///
 /// The caller must be entitled to what the call writes.
-unsafe fn transfer(call: Call, local: u64, remote: Place<'_>, len: usize) -> Result<usize, i32> {
+unsafe fn transfer(call: Call, local: u64, remote: CopyEnd<'_>, len: usize) -> Result<usize, i32> {
     let part = |start: u64| libc::iovec {
         iov_base: start as *mut libc::c_void,
         iov_len: len,
@@ -216,7 +234,7 @@ unsafe fn transfer(call: Call, local: u64, remote: Place<'_>, len: usize) -> Res
         Some(permit) => permit.put(list).map_err(|_| libc::EFAULT)?,
     };
     // SAFETY: the local list is valid for the call; the remote one is, or lies in a page that may have gone, which is an
-    // error for the kernel. The addresses in both are checked by the kernel. Whoever owns the permit may change the list
+    // error for the kernel. The addresses in both are checked by the kernel. The owner of the permit may change the list
     // meanwhile: it names memory of theirs only, and how much is copied the local list limits.
     let n = unsafe { call(pid, &raw const local, 1, list, 1, 0) };
     match usize::try_from(n) {
@@ -235,16 +253,20 @@ fn other(errno: i32) -> CmaError {
     }
 }
 
-/// Copies one byte by way of a variable of ours; returns how many that were.
+/// Copies one byte via a variable of ours; returns the number of bytes copied.
 ///
-/// `EFAULT` does not tell which end of a copy it was, and looking at the ends afterwards does not either: the page
-/// may be back by then, and the wrong one would be blamed. Here each call has only one end that can fail. If neither
-/// fails any more, the copy has got on by one byte and can go on from there.
+/// `EFAULT` does not tell which end of a copy it was, and checking the ends afterwards does not either: the page may
+/// be back by then, and the wrong end would be blamed. Here each call has only one end that can fail. If neither
+/// fails any more, the copy has made progress by one byte and can continue from there.
 ///
 /// # Safety
 ///
 /// The caller must be entitled to overwrite the byte at the target.
-unsafe fn one_byte(way: Way, ours: Place<'_>, theirs: Place<'_>) -> Result<usize, CmaError> {
+unsafe fn one_byte(
+    way: Direction,
+    ours: CopyEnd<'_>,
+    theirs: CopyEnd<'_>,
+) -> Result<usize, CmaError> {
     let of_ours = CmaError::LocalFault {
         address: ours.address,
     };
@@ -252,8 +274,8 @@ unsafe fn one_byte(way: Way, ours: Place<'_>, theirs: Place<'_>) -> Result<usize
         address: theirs.address,
     };
     let ((from, from_fault), (to, to_fault)) = match way {
-        Way::Read => ((theirs, of_theirs), (ours, of_ours)),
-        Way::Write => ((ours, of_ours), (theirs, of_theirs)),
+        Direction::Read => ((theirs, of_theirs), (ours, of_ours)),
+        Direction::Write => ((ours, of_ours), (theirs, of_theirs)),
     };
     let explain = |errno, fault| match errno {
         libc::EFAULT => fault,
@@ -349,7 +371,7 @@ mod tests {
         }
     }
 
-    /// Pages that go and come back all the time: whichever copy fails, the side that has them is to blame.
+    /// Pages that go and come back all the time: a failed copy must blame the side that has them.
     #[test]
     fn blames_the_side_whose_pages_come_and_go() {
         use std::sync::atomic::{AtomicBool, Ordering};
@@ -408,7 +430,7 @@ mod tests {
             over.store(true, Ordering::Relaxed);
         });
         assert_eq!(wrong, None, "what was said, and what was so");
-        // SAFETY: nobody uses the pages any more.
+        // SAFETY: the pages are not used any more.
         unsafe { libc::munmap(shaky.cast(), 2 * page) };
     }
 

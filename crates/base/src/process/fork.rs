@@ -1,9 +1,9 @@
-//! Whether this is still the process that made something, or a forked child of it.
+//! Whether this is still the process that created something, or a forked child of it.
 //!
-//! A child inherits copies of all objects, among them descriptors of connections and pointers into memory that the
-//! parent shares with its peers; using (or even dropping) them there would harm the parent. Comparing process numbers
-//! costs a system call each time. So one page of this process is marked `MADV_WIPEONFORK`: the kernel hands it to a
-//! child empty. The word in it is the *incarnation*, and the child gives itself a new one.
+//! A child inherits copies of all objects, including descriptors of connections and pointers into memory that the
+//! parent shares with its peers; using (or even dropping) them there would harm the parent. Comparing PIDs costs a
+//! system call each time. So one page of this process is marked `MADV_WIPEONFORK`: the kernel gives a child a zeroed
+//! page. The word in it is the *incarnation*, and the child sets a new one.
 
 // UNSAFETY: one word in a page that comes straight from the kernel.
 #![allow(unsafe_code)]
@@ -12,10 +12,10 @@ use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The page, or the number of the error that kept us from having one.
+/// The page, or the error number of its allocation.
 static PAGE: OnceLock<Result<&'static AtomicU64, i32>> = OnceLock::new();
 
-/// The last incarnation in the line of this process. Not wiped, so a child goes on counting where its parent was.
+/// The last incarnation in this line of processes. Not wiped, so a child continues counting from its parent's.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 #[inline]
@@ -27,9 +27,9 @@ fn page() -> Result<&'static AtomicU64, i32> {
                 .raw_os_error()
                 .unwrap_or(libc::EIO)
         };
-        // SAFETY: a new private page at an address of the kernel's choice, which belongs to nobody else. It is never
-        // unmapped, hence the reference may live forever; it is zeroed and aligned, so it holds a valid word. Wiping
-        // happens in the child, before any of its code runs.
+        // SAFETY: a new private page at an address of the kernel's choice, with no other user. It is never unmapped,
+        // hence the reference may live forever; it is zeroed and aligned, so it holds a valid word. Wiping happens in
+        // the child, before any of its code runs.
         unsafe {
             let start = libc::mmap(
                 std::ptr::null_mut(),
@@ -54,7 +54,7 @@ fn page() -> Result<&'static AtomicU64, i32> {
 
 /// A number that is different in every process of a line of forks; never 0. Two loads, except the first time.
 ///
-/// On a kernel that cannot tell (Linux before 4.14) it is the same everywhere.
+/// On a kernel without the advice (Linux before 4.14) it is the same in all of them.
 #[inline]
 #[must_use]
 pub fn incarnation() -> u64 {

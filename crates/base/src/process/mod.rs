@@ -1,12 +1,12 @@
 //! Other processes, and forks of our own.
 //!
-//! * [`PidFd`]: a process by a descriptor that cannot come to mean another one.
+//! * [`PidFd`]: a process by a descriptor that never refers to another one.
 //! * [`cma_read`], [`cma_write`]: copies between our memory and another process's, by the kernel ("cross memory
-//!   attach", `process_vm_readv(2)`).
-//!   With a permit ([`crate::segment::PeerPermit`]) they last as long as the other process wants.
-//! * [`no_thread_copies`]: whether a process is in the middle of such a copy; [`CallWatch`]: whether it is still in one
-//!   that began before some moment.
-//! * [`stat_field`]: one field of what `/proc` says of a process or a thread.
+//!   attach", `process_vm_readv(2)`). With a permit ([`crate::segment::PeerPermit`]) the other process can revoke
+//!   them.
+//! * [`no_thread_copies`]: whether a process is in such a copy now; [`CallWatch`]: whether it is still in one that
+//!   began before some moment.
+//! * [`stat_field`]: one field of `/proc/*/stat` of a process or a thread.
 //! * [`ForkMark`]: whether this is still the process that made the mark, or a forked child of it.
 
 mod cma;

@@ -1,22 +1,22 @@
-//! A process by a descriptor. A number (pid) is given to another process when its owner is gone; a descriptor is not.
+//! A process by a descriptor. The kernel reuses the PID of an ended process; it never reuses a descriptor.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A descriptor that means one process forever. It becomes readable when the process ends.
+/// A descriptor that refers to one process forever. It becomes readable when the process ends.
 #[derive(Debug)]
 pub struct PidFd {
     fd: OwnedFd,
 }
 
 impl PidFd {
-    /// A descriptor for the process that has the number `pid` now.
+    /// A descriptor for the process that has the PID `pid` now.
     ///
     /// # Errors
     ///
-    /// `ESRCH` when there is none, `EINVAL` for 0 and for numbers of threads; `ENOSYS` before Linux 5.3.
+    /// `ESRCH` when there is none, `EINVAL` for 0 and for thread ids; `ENOSYS` before Linux 5.3.
     pub fn open(pid: u32) -> io::Result<Self> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
@@ -35,7 +35,7 @@ impl PidFd {
     #[must_use]
     pub fn is_alive(&self) -> bool {
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
-        // An error tells nothing about the process, so it is not reported dead.
+        // An error says nothing about the process, so it is not reported dead.
         let now = rustix::event::Timespec {
             tv_sec: 0,
             tv_nsec: 0,

@@ -4,14 +4,14 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Whether every thread of the process has been seen where it is not inside of a system call that copies between
-/// processes: stopped (by a signal or a debugger), frozen (by a control group), asleep in another call, or ended. False
-/// if some thread was not, or if that cannot be told for all of them.
+/// Whether every thread of the process has been seen outside a system call that copies between processes: stopped (by
+/// a signal or a debugger), frozen (by a control group), asleep in another call, or ended. False if some thread was
+/// not, or if that cannot be determined for all of them.
 ///
-/// A thread that is stopped or frozen is on its way back to the program, or has not begun. It may go on at any time, and
-/// begin a call. Not all threads need have been seen at the same moment.
+/// A thread that is stopped or frozen is on its way back to the program, or has not started. It may continue at any
+/// time, and begin a call. The threads need not all have been seen at the same moment.
 ///
-/// The number must mean the same process before and after the call: compare with a [`PidFd`](super::PidFd).
+/// The PID must refer to the same process before and after the call: compare with a [`PidFd`](super::PidFd).
 ///
 /// # Errors
 ///
@@ -36,7 +36,7 @@ pub fn no_thread_copies(pid: u32) -> io::Result<bool> {
     Ok(threads == Some(seen))
 }
 
-/// Whether a thread with this `stat` is seen where it is not inside of a call that copies.
+/// Whether a thread with this `stat` is outside any call that copies.
 pub(super) fn is_elsewhere(task: &Path, stat: &str) -> bool {
     match stat_field(stat, 3) {
         // Stopped, traced, dead, a zombie.
@@ -46,8 +46,8 @@ pub(super) fn is_elsewhere(task: &Path, stat: &str) -> bool {
     }
 }
 
-/// Whether a thread sleeps where signals and freezers let it sleep, or inside of a call that does not copy between
-/// processes. The kernel tells only those who might trace it.
+/// Whether a thread sleeps where signals and freezers let it sleep, or inside a call that does not copy between
+/// processes. The kernel tells only processes that might trace it.
 fn sleeps_elsewhere(task: &Path) -> bool {
     // The first is where threads of a group of version 2 are frozen, the others by their names in other kernels.
     const AT_THE_DOOR: [&str; 4] = [
@@ -155,7 +155,7 @@ mod tests {
         });
     }
 
-    /// That a thread ends while the list is read is no error: the process is there.
+    /// A thread that ends while the list is read is no error: the process exists.
     #[test]
     fn threads_come_and_go() {
         let busy = Busy::start("starts_threads_for_ever");

@@ -1,9 +1,9 @@
 //! Whether calls that had begun before some moment have ended, thread by thread.
 //!
-//! [`no_thread_copies`](super::no_thread_copies) asks where all threads are now, so one thread that always runs
-//! keeps the answer at "no". Where no *new* call can begin, less is enough: a thread has left the call that it may
-//! have been in as soon as it was once seen elsewhere, or has used more processor time than any such call takes.
-//! A thread that started later never was in one.
+//! [`no_thread_copies`](super::no_thread_copies) asks where all threads are now, so one thread that always runs keeps
+//! the result at "no". If no *new* call can begin, less is enough: a thread has left its call as soon as it was once
+//! seen elsewhere, or has used more processor time than any such call takes. A thread that started later never was in
+//! one.
 
 use super::threads::{is_elsewhere, stat_field};
 use std::collections::HashMap;
@@ -12,8 +12,8 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// More processor time than one call that copies takes. Links copy 256 KiB by each call, which takes some 50 µs;
-/// the rest is for page faults on both sides, with huge pages to be cleared.
+/// More processor time than one call that copies takes. Links copy 256 KiB per call, which takes some 50 µs; the rest
+/// is for page faults on both sides, including clearing huge pages.
 pub const LONGEST_CALL: Duration = Duration::from_millis(250);
 
 /// Watches a process whose threads can begin no call that copies any more.
@@ -34,7 +34,7 @@ enum Thread {
 }
 
 impl CallWatch {
-    /// Begins to watch. From now on no thread may be able to begin a call that copies.
+    /// Starts watching. From now on no thread may be able to begin a call that copies.
     #[must_use]
     pub fn begin() -> Self {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
@@ -46,10 +46,10 @@ impl CallWatch {
         }
     }
 
-    /// Looks at the threads of the process; says whether none of them is in a call that began before the watch did.
-    /// False if that is not known yet, also if the look took until `deadline`.
+    /// Checks the threads of the process; returns whether none of them is in a call that began before the watch did.
+    /// False if that is not known yet, also if the check took until `deadline`.
     ///
-    /// The number must mean the same process during all looks: compare with a [`PidFd`](super::PidFd).
+    /// The PID must refer to the same process during all checks: compare with a [`PidFd`](super::PidFd).
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl CallWatch {
                 continue;
             };
             seen += 1;
-            // A number that has been given to another thread since is clear as well: that one is younger.
+            // A thread id that has been reused since is clear as well: the new thread is younger.
             if !matches!(self.threads.get(&tid), Some(Thread::Clear)) {
                 clear &= self.look(tid, &task.path());
             }
@@ -76,7 +76,7 @@ impl CallWatch {
         Ok(clear && threads == Some(seen))
     }
 
-    /// Looks at one thread; says whether it is clear.
+    /// Checks one thread; returns whether it is clear.
     fn look(&mut self, tid: u32, task: &Path) -> bool {
         let stat = match fs::read_to_string(task.join("stat")) {
             Ok(stat) => stat,
@@ -85,7 +85,7 @@ impl CallWatch {
                 self.threads.insert(tid, Thread::Clear);
                 return true;
             }
-            // We have no descriptors, for example: that says nothing about the thread.
+            // For example, we are out of descriptors: that says nothing about the thread.
             Err(_) => return false,
         };
         let number = |index| stat_field(&stat, index).and_then(|field| field.parse::<u64>().ok());
@@ -121,7 +121,7 @@ fn has_ended(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(search)
 }
 
-/// The processor time that a thread has used, as exactly as the kernel tells.
+/// The processor time of a thread, as exactly as the kernel reports it.
 fn processor_time(task: &Path, stat: &str) -> Option<Duration> {
     let exact = fs::read_to_string(task.join("schedstat")).ok();
     let exact = exact.and_then(|times| times.split_ascii_whitespace().next()?.parse().ok());
@@ -188,7 +188,7 @@ mod tests {
             .collect()
     }
 
-    /// Who has been seen elsewhere once is clear for good: it needs no time of its own after that.
+    /// A thread that was once seen elsewhere is clear for good, whatever its processor time.
     #[test]
     fn a_thread_that_slept_once_is_clear() {
         let (over, tid) = (AtomicBool::new(false), AtomicU32::new(0));

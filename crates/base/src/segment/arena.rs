@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// What a peer that is given the descriptor of an arena can do with its bytes, whichever of them it was given it for.
+/// What a peer with the descriptor of an arena can do with all of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sharing {
     /// Read them. (A descriptor opened for reading would not be enough: it can be opened again, for writing, through
@@ -62,15 +62,14 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Settles what peers can do, for good, if it is not settled yet; the answer is what they can. Has to be called
-    /// before a peer is given the descriptor: whoever has that can map all of an arena for writing, unless it is
-    /// settled that it is for reading.
+    /// Fixes what peers can do, for good, if it is not fixed yet; returns what they can. Call it before a peer gets
+    /// the descriptor, which can map all of an arena for writing unless it is fixed as read-only.
     ///
     /// # Errors
     ///
     /// Before Linux 5.1 if `sharing` is read-only.
     pub fn settle(&self, sharing: Sharing) -> io::Result<Sharing> {
-        // Of two threads at once one finds that it may not seal any more what the other has sealed.
+        // If two threads seal at once, one finds that it may no longer add the seal that the other has added.
         let _one = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(settled) = self.sharing.get() {
             return Ok(*settled);
@@ -92,7 +91,7 @@ impl Arena {
         self.fd.as_fd()
     }
 
-    /// A descriptor of its own for the same memory, for example to be passed to a peer.
+    /// Another descriptor for the same memory, for example for a peer.
     ///
     /// # Errors
     ///
@@ -127,22 +126,22 @@ impl Arena {
         self.program.as_ptr()
     }
 
-    /// Parts some pages from everybody else who has them: this process keeps the bytes, in pages of its own at the same
-    /// addresses, and whatever others do to the old pages from now on is not seen here. There is no way back. Pages that
-    /// are detached already stay as they are.
+    /// Detaches pages from every other process that has them mapped: this process keeps the bytes, in private pages
+    /// at the same addresses, and does not see what others write to the old pages from now on. This is final. Pages
+    /// that are detached already stay as they are.
     ///
-    /// No store of this process is lost, not even one that is made meanwhile. What others store meanwhile may be. A
-    /// forked child is one of the others. So is a device, or another process, that had the kernel pin a page for a
-    /// transfer which is still under way (`O_DIRECT`, `process_vm_writev`).
+    /// No store of this process is lost, not even a concurrent one. Concurrent stores of others may be. A forked
+    /// child is one of the others. So is a device, or another process, that had the kernel pin a page for a transfer
+    /// in progress (`O_DIRECT`, `process_vm_writev`).
     ///
-    /// Costs about 0.2 ms for each MiB, and that much memory.
+    /// Costs about 0.2 ms per MiB, and that much memory.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` when the bytes are not whole pages of the arena. When the process may not have more memory; then
-    /// the pages may still be seen by others.
+    /// `InvalidInput` when the bytes are not whole pages of the arena. When the process may not have more memory;
+    /// then others may still see the pages.
     pub fn detach(&self, offset: usize, len: usize) -> io::Result<()> {
-        // Nothing panics in the middle of a change.
+        // A poisoned lock is fine: no change can panic halfway.
         let mut detached = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
         // Without an overflow only if it lies inside, which is checked before anything is done.
         for rest in without(offset..offset.wrapping_add(len), &detached) {
@@ -222,7 +221,7 @@ impl PeerArena {
         self.sharing
     }
 
-    /// Where the window is mapped. A write crashes the process if it is mapped for reading only.
+    /// The address of the window. A write crashes the process if it is mapped read-only.
     #[must_use]
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {

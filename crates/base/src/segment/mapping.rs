@@ -93,16 +93,16 @@ impl Mapping {
 
     /// Replaces pages of a shared, writable mapping of a whole file by private copies of them.
     ///
-    /// The new mapping takes the place of the old one in one step: an access of another thread goes to the one or to
-    /// the other. A page is copied when it is first written through the new one, and not before. So stores of this
-    /// process reach either a page before it is copied, or the copy. See [`populate`](Self::populate).
+    /// The new mapping replaces the old one in one step: an access of another thread goes to one or the other. A page
+    /// is copied when it is first written through the new one, and not before. So stores of this process reach either
+    /// a page before it is copied, or the copy. See [`populate`](Self::populate).
     ///
-    /// To be done once for a page: what a private copy holds would go.
+    /// Do this only once for a page: a second time would lose the contents of the private copy.
     pub(super) fn make_private(&self, fd: &OwnedFd, offset: usize, len: usize) -> io::Result<()> {
         let start = self.pages(offset, len)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // Elsewhere first: what can fail for want of memory fails here, and leaves everything as it was.
-        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+        // At another address first: if memory is short, this fails here and leaves everything unchanged. SAFETY: a
+        // new mapping at an address of the kernel's choice replaces nothing.
         let new = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -117,7 +117,7 @@ impl Mapping {
         // are the same afterwards; it stays mapped with the same rights, and `drop` unmaps whatever is there.
         let moved = unsafe { mremap_fixed(new, len, len, MremapFlags::MAYMOVE, start.cast()) };
         if let Err(error) = moved {
-            // SAFETY: the mapping made above, which nobody else knows.
+            // SAFETY: the mapping made above, which has no other user.
             let _ = unsafe { munmap(new, len) };
             return Err(error.into());
         }
@@ -154,7 +154,7 @@ impl Mapping {
         })
     }
 
-    /// The address `offset` bytes into the mapping, if `len` bytes are there.
+    /// The address `offset` bytes into the mapping, if it has `len` bytes from there.
     #[inline(always)]
     pub(super) fn at(&self, offset: usize, len: usize) -> Option<*mut u8> {
         if len > self.len || offset > self.len - len {
@@ -190,7 +190,7 @@ impl Drop for Mapping {
             return;
         }
         // SAFETY: the range was mapped by `new` and is unmapped here only; views borrow the mapping, so none is left.
-        // An error leaves it mapped, which harms nobody.
+        // An error leaves it mapped, which is harmless.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
@@ -203,7 +203,7 @@ pub(super) fn create(name: &str, len: usize) -> io::Result<(OwnedFd, usize)> {
         .checked_next_multiple_of(page)
         .ok_or(io::ErrorKind::OutOfMemory)?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Nobody shall execute what a peer may have written. Kernels before 6.3 do not know the flag.
+    // Do not let code be executed that a peer may have written. Kernels before 6.3 do not know the flag.
     let fd = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         Err(rustix::io::Errno::INVAL) => memfd_create(name, flags)?,
         other => other?,

@@ -4,13 +4,13 @@
 #![allow(unsafe_code)]
 
 use super::mapping::{Children, Mapping, Rights, create, seal};
-use crate::shared::Place;
+use crate::shared::OwnBytes;
 use rustix::fs::SealFlags;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// A segment that this process can write through this mapping, and that nobody can write otherwise: not through the
+/// A segment that this process can write through this mapping, and that cannot be written otherwise: not through the
 /// descriptor, not through a new mapping, not by changing its size or punching holes.
 #[derive(Debug)]
 pub struct OwnSegment {
@@ -40,7 +40,7 @@ impl OwnSegment {
         self.fd.as_fd()
     }
 
-    /// Closes the descriptor: whoever is to have the segment has it. What was mapped stays where it is.
+    /// Closes the descriptor, when every peer that needs the segment has it. The mapping stays.
     #[must_use]
     pub fn publish(self) -> PublishedSegment {
         PublishedSegment {
@@ -61,21 +61,21 @@ impl OwnSegment {
         false
     }
 
-    /// Where it is mapped, at the start of a page.
+    /// The page-aligned address of the mapping.
     #[must_use]
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.mapping.as_ptr()
     }
 
-    /// A part of the segment for writing, or `None` when it does not lie inside.
+    /// A part of the segment for writing, or `None` if it is not inside.
     #[must_use]
     #[inline]
-    pub fn place(&mut self, offset: usize, len: usize) -> Option<Place<'_>> {
+    pub fn place(&mut self, offset: usize, len: usize) -> Option<OwnBytes<'_>> {
         let at = self.mapping.at(offset, len)?;
         // SAFETY: inside the mapping, which lives as long as the borrow; `&mut self` makes it the only view, and no
         // other process can write here.
-        Some(unsafe { Place::new(at, len) })
+        Some(unsafe { OwnBytes::new(at, len) })
     }
 
     /// The aligned word at `offset`, which this process may write at any time and peers may read.
@@ -105,7 +105,7 @@ impl OwnSegment {
     }
 }
 
-/// An [`OwnSegment`] that nobody else can be given any more. It needs no descriptor.
+/// An [`OwnSegment`] that no other peer can get any more. It needs no descriptor.
 #[derive(Debug)]
 pub struct PublishedSegment {
     mapping: Mapping,
@@ -124,7 +124,7 @@ impl PublishedSegment {
         false
     }
 
-    /// Where it is mapped, at the start of a page.
+    /// The page-aligned address of the mapping.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.mapping.as_ptr()

@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use super::mapping::{Children, Mapping, Rights, inspect};
-use crate::shared::Foreign;
+use crate::shared::PeerBytes;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -16,12 +16,12 @@ pub struct PeerSegment {
 }
 
 impl PeerSegment {
-    /// Maps the segment behind a descriptor that came from a peer. The descriptor is not needed afterwards.
+    /// Maps the segment behind a descriptor from a peer. The descriptor is not needed afterwards.
     ///
     /// # Errors
     ///
     /// `InvalidData` when it is not a memfd of ordinary pages, is not sealed against shrinking (then the peer could
-    /// raise `SIGBUS` here whenever it wants), or has a size outside `min_len..=max_len`. Else what the kernel says.
+    /// raise `SIGBUS` here at any time), or has a size outside `min_len..=max_len`; otherwise errors of the kernel.
     pub fn map(fd: OwnedFd, min_len: usize, max_len: usize) -> io::Result<Self> {
         let size = inspect(&fd)?;
         let len = usize::try_from(size)
@@ -51,20 +51,20 @@ impl PeerSegment {
         false
     }
 
-    /// Where it is mapped, at the start of a page.
+    /// The page-aligned address of the mapping.
     #[must_use]
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         self.mapping.as_ptr()
     }
 
-    /// A part of the segment, or `None` when it does not lie inside.
+    /// A part of the segment, or `None` if it is not inside.
     #[must_use]
     #[inline]
-    pub fn foreign(&self, offset: usize, len: usize) -> Option<Foreign<'_>> {
+    pub fn foreign(&self, offset: usize, len: usize) -> Option<PeerBytes<'_>> {
         let at = self.mapping.at(offset, len)?;
         // SAFETY: inside the mapping, which lives as long as the borrow and cannot shrink.
-        Some(unsafe { Foreign::new(at, len) })
+        Some(unsafe { PeerBytes::new(at, len) })
     }
 
     /// Reads the aligned word at `offset`; what the peer wrote before it published the word is visible afterwards (an

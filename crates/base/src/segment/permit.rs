@@ -1,13 +1,14 @@
-//! A permit to copy from and to our memory by `process_vm_readv(2)` and `process_vm_writev(2)`, which can be taken back.
+//! A revocable permit to copy from and to our memory by `process_vm_readv(2)` and `process_vm_writev(2)`.
 //!
 //! A process that has been told to copy from our memory can be stopped right before the system call, and make it much
-//! later, when we have given the memory to somebody else. No word in shared memory prevents that: it may have looked at
-//! the word just before it was stopped. But the kernel reads the list of *our* addresses out of *its* memory, at the
-//! call. So this list lies in a page that is ours to take away. When it is gone, a call that begins fails, wherever the
-//! process was stopped before it. A call that has begun ends by itself; a process cannot be stopped inside of one.
+//! later, when the memory is in use for something else. No word in shared memory prevents that: the process may have
+//! read the word just before it was stopped. But the kernel reads the list of *our* addresses from *its* memory, at
+//! the call. So this list must be in a page that we can take away. When it is gone, a call that begins fails,
+//! wherever the process was stopped before it. A call that has begun ends by itself; a process cannot be stopped
+//! inside one.
 //!
-//! The page is a memfd that may shrink but not grow. Its owner cuts it to nothing; the other process then finds no page
-//! behind its mapping.
+//! The page is a memfd that may shrink but not grow. Its owner truncates it to zero; the other process then has no
+//! page behind its mapping.
 
 // UNSAFETY: the place where a list for the kernel is put, inside a mapping.
 #![allow(unsafe_code)]
@@ -36,7 +37,7 @@ impl OwnPermit {
     /// When the process may not have more descriptors or memory.
     pub fn create() -> io::Result<Self> {
         let (fd, _) = create("rkey-permit", 1)?;
-        // Sealed against seals as well: nobody may forbid us to cut it.
+        // Sealed against seals as well: the peer must not be able to forbid the truncation.
         seal(&fd, SealFlags::GROW | SealFlags::SEAL)?;
         Ok(Self {
             fd,
@@ -50,8 +51,8 @@ impl OwnPermit {
         self.fd.as_fd()
     }
 
-    /// Takes it back. No copy begins after this has returned; one that has begun goes on. Says whether it worked, of
-    /// which only a kernel with unusual rules could be the reason.
+    /// Revokes it. No copy begins after this has returned; one that has begun continues. Returns whether it worked,
+    /// which only a kernel with unusual rules could prevent.
     pub fn withdraw(&self) -> bool {
         if self.withdrawn.load(Ordering::Acquire) {
             return true;
@@ -62,7 +63,7 @@ impl OwnPermit {
     }
 }
 
-/// A permit that another process gave to this one. One thread at a time uses it.
+/// A permit from another process. One thread at a time uses it.
 #[derive(Debug)]
 pub struct PeerPermit {
     mapping: Mapping,
@@ -70,11 +71,11 @@ pub struct PeerPermit {
 }
 
 impl PeerPermit {
-    /// Takes over the descriptor of a permit that came from a peer.
+    /// Takes over the descriptor of a permit from a peer.
     ///
     /// # Errors
     ///
-    /// `InvalidData` when it is none; what the kernel says.
+    /// `InvalidData` when it is not a permit; errors of the kernel.
     pub fn map(fd: OwnedFd) -> io::Result<Self> {
         let page = crate::process::page_size();
         let seals = seals_of_a_memfd(&fd)?;
@@ -85,7 +86,7 @@ impl PeerPermit {
                 "the peer's permit is none",
             ));
         }
-        // It can go at any time: a store is to be an error then, and not a signal.
+        // The page can vanish at any time: a store must then give an error, not a signal.
         crate::copy::install()?;
         Ok(Self {
             mapping: Mapping::new(&fd, 0, page, Rights::ReadWrite, Children::DoNot)?,
@@ -93,11 +94,11 @@ impl PeerPermit {
         })
     }
 
-    /// Puts a list of one place for the kernel where the owner can take it away; gives its address.
+    /// Writes a list of one range for the kernel to the permit's page; returns its address.
     ///
     /// # Errors
     ///
-    /// The permit has been withdrawn.
+    /// The permit has been revoked.
     pub(crate) fn put(&self, place: libc::iovec) -> Result<*const libc::iovec, Fault> {
         let to = self.mapping.as_ptr();
         let from = (&raw const place).cast::<u8>();

@@ -374,7 +374,7 @@ fn a_permit_lasts_until_it_is_withdrawn() {
     own.withdraw();
     assert_eq!(read(&mut seen), Err(CmaError::Withdrawn));
     own.withdraw();
-    // Nobody can bring it back: neither by its size nor by a new mapping.
+    // It cannot be restored: neither by its size nor by a new mapping.
     assert_eq!(ftruncate(own.fd(), 4096), Err(Errno::PERM));
     let late = PeerPermit::map(own.fd().try_clone_to_owned().unwrap()).unwrap_err();
     assert_eq!(late.kind(), ErrorKind::InvalidData);

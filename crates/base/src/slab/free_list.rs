@@ -1,16 +1,16 @@
-//! Which slots are free, and which of them comes next: the one that was freed last, then one that was never used, then
-//! those that are to be reused last.
+//! The free slots, and the order of their reuse: the one that was freed last, then one that was never used, then
+//! those to be reused last.
 
 use super::slot::{Slot, Word};
 use super::{NONE, Slab};
 use crate::sync::Ordering;
 
-/// Which slots of a slab are free. The slots themselves are chained through their words, so the lists take no memory.
+/// The free slots of a slab. The slots themselves are chained through their words, so the lists take no memory.
 ///
-/// A slab has one inside, under a lock of its own. Whoever holds a lock anyway whenever slots are claimed and released
-/// can keep the list under that lock instead, and spare the slab's: [`Slab::claim_from`],
-/// [`Retired::release_to`](super::Retired::release_to).
-/// A slab is used with one list all its life; with two, slots would be handed out twice.
+/// A slab has one inside, under its own lock. A caller that holds a lock anyway whenever slots are claimed and
+/// released can keep the list under that lock instead, and save the slab's: [`Slab::claim_from`],
+/// [`Retired::release_to`](super::Retired::release_to). A slab is used with one list all its life; with two, slots
+/// would be claimed twice.
 #[derive(Debug)]
 pub struct FreeList {
     /// The slot that was freed last.
@@ -77,7 +77,7 @@ impl<T: Default> Slab<T> {
             return None;
         }
         free.used += 1;
-        // Nobody else changes the word of a free slot: its only owner was the list, and is now the claim.
+        // The word of a free slot has one writer: its owner was the list, and is now the claim.
         let generation = word.generation();
         slot.word
             .store(Word::new(generation, Word::CLAIMED, 0).0, Ordering::Relaxed);
@@ -99,7 +99,7 @@ impl<T> Slab<T> {
     ) {
         free.used -= 1;
         let next = if last { NONE } else { free.top };
-        // Nobody else changes this word: see the caller. Release: whoever claims the slot next and pins it sees all.
+        // The word has one writer: see the caller. Release: the next claimer, and its pins, see everything.
         slot.word
             .store(Word::new(generation, Word::FREE, next).0, Ordering::Release);
         if !last {

@@ -20,7 +20,7 @@ pub struct Claimed<'a, T> {
 }
 
 impl<T> Claimed<'_, T> {
-    /// Makes the slot live: whoever pins it from now on sees everything that was stored into it before.
+    /// Makes the slot live: later pins see everything that was stored into it before.
     #[inline]
     pub fn publish(self) {
         let generation = self.generation;
@@ -48,7 +48,7 @@ impl<T> Drop for Claimed<'_, T> {
     }
 }
 
-/// A slot that is looked at and not held: it may be retired, released and reused at the same moment.
+/// A view of a slot that does not hold it: the slot may be retired, released and reused at the same moment.
 #[derive(Clone, Copy)]
 pub struct Look<'a, T> {
     pub(super) slot: &'a Slot<T>,
@@ -62,8 +62,9 @@ impl<'a, T> Look<'a, T> {
         &self.slot.value
     }
 
-    /// Whether the slot is live under this generation at this moment. Nothing keeps it so: whoever relies on it has to
-    /// be sure by other means, a lock for instance, that what is retired from now on is not taken apart under his eyes.
+    /// Whether the slot is live under this generation at this moment. It may change at once: a caller that relies on
+    /// it must otherwise make sure, for example with a lock, that a slot that is retired from now on is not changed
+    /// meanwhile.
     #[must_use]
     #[inline(always)]
     pub fn is_live(&self, generation: u32) -> bool {
@@ -168,7 +169,7 @@ impl<T> Retired<'_, T> {
             return Err(self);
         }
         let this = ManuallyDrop::new(self);
-        // A drained slot's word is changed by its owner only. Release: whoever pins it sees the change.
+        // Only its owner changes a drained slot's word. Release: later pins see the change.
         this.slot.word.store(
             Word::new(this.generation, Word::LIVE, 0).0,
             Ordering::Release,

@@ -1,7 +1,7 @@
-//! One slot: the value, and the word beside it that says where the slot is in its life.
+//! One slot: the value, and a word for the slot's state.
 //!
-//! The low 24 bits of the word mean two things: the number of pins while the slot is in use, and the number of the next
-//! free slot while it is not.
+//! The low 24 bits of the word mean two things: the number of pins while the slot is in use, and the number of the
+//! next free slot while it is not.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -10,11 +10,11 @@ use crate::sync::{AtomicU64, Ordering};
 pub enum State {
     /// Not in use.
     Free,
-    /// Being prepared by whoever claimed it; cannot be found yet.
+    /// Being prepared by its claimer; lookups do not find it yet.
     Claimed,
     /// Can be found and pinned.
     Live,
-    /// Cannot be found any more; there may be pins left.
+    /// Lookups do not find it any more; there may be pins left.
     Retired,
 }
 

@@ -100,8 +100,8 @@ fn a_window_on_a_region_of_one_endpoint_serves_no_other() {
     let key = table.bind_window(&request).unwrap();
     let ask = |qp| {
         let (who, key) = (over(domain, qp), WireKey::Device(key));
-        let lease = table.check_remote(&who, key, 0x1010, 8, Operation::Write);
-        lease.map(drop).map_err(|denial| denial.reason)
+        let grant = table.check_remote(&who, key, 0x1010, 8, Operation::Write);
+        grant.map(drop).map_err(|denial| denial.reason)
     };
     assert_eq!(ask(4), Ok(()));
     assert_eq!(ask(5), Err(Reason::WrongEndpoint { bound: Some(4) }));
@@ -125,8 +125,8 @@ fn a_region_of_one_peer_serves_no_other() {
             qp: 1,
             peer,
         };
-        let lease = table.check_remote(&who, WireKey::Device(key), 0x1010, 8, Operation::Write);
-        lease.map(drop).map_err(|denial| denial.reason)
+        let grant = table.check_remote(&who, WireKey::Device(key), 0x1010, 8, Operation::Write);
+        grant.map(drop).map_err(|denial| denial.reason)
     };
     let serves_seven_only = |key| {
         assert_eq!(ask(key, Some(7)), Ok(()));
@@ -197,8 +197,8 @@ fn a_region_of_no_peer_serves_all() {
                 qp: 1,
                 peer,
             };
-            let lease = table.check_remote(&who, WireKey::Device(key), 0x1000, 8, Operation::Write);
-            assert!(lease.is_ok(), "{peer:?}: {lease:?}");
+            let grant = table.check_remote(&who, WireKey::Device(key), 0x1000, 8, Operation::Write);
+            assert!(grant.is_ok(), "{peer:?}: {grant:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The end of a region, and its change: what waits for leases, and what is left afterwards.
+//! The end of a region, and its change: what waits for grants, and what is left afterwards.
 
 use crate::fixture::Fixture;
 use crate::table::{ALL, over, range, remote, table, table_within};
@@ -11,7 +11,7 @@ fn a_close_waits_for_the_lease() {
     let region = table
         .register(&RegionSpec::new(domain, &ranges, ALL))
         .unwrap();
-    let lease = remote(&table, domain, region.key, 0x1000, 8, Operation::Write).unwrap();
+    let grant = remote(&table, domain, region.key, 0x1000, 8, Operation::Write).unwrap();
     let closing = table.close_region(region.id).unwrap();
     assert!(!closing.is_drained());
     let refused = remote(&table, domain, region.key, 0x1000, 8, Operation::Write).unwrap_err();
@@ -21,7 +21,7 @@ fn a_close_waits_for_the_lease() {
         CoreError::NoSuchRegion(region.id)
     );
     let closing = closing.finish().unwrap_err();
-    drop(lease);
+    drop(grant);
     assert!(closing.is_drained());
     closing.finish().unwrap();
     let refused = remote(&table, domain, region.key, 0x1000, 8, Operation::Write).unwrap_err();
@@ -43,10 +43,10 @@ fn checks_in_a_section_hold_up_nothing() {
     let write = Operation::Write;
     let ask = |key| table.check_remote_in(&section, &who, key, 0x1000, 8, write);
     let key = WireKey::Device(region.key);
-    let lease = ask(key).unwrap();
-    assert_eq!(lease.single(), Some(range(0x1000, 8)));
+    let grant = ask(key).unwrap();
+    assert_eq!(grant.single(), Some(range(0x1000, 8)));
     assert_eq!(
-        (lease.region(), lease.counter()),
+        (grant.region(), grant.counter()),
         (Some(region.id), Some(5))
     );
     assert!(ask(WireKey::Requested(9)).is_ok());
@@ -104,14 +104,14 @@ fn a_close_that_nobody_waits_for_ends_later() {
     let ranges = [range(0x1000, 64)];
     let spec = RegionSpec::new(domain, &ranges, ALL);
     let region = table.register(&spec).unwrap();
-    let lease = remote(&table, domain, region.key, 0x1000, 8, Operation::Write).unwrap();
+    let grant = remote(&table, domain, region.key, 0x1000, 8, Operation::Write).unwrap();
     drop(table.close_region(region.id).unwrap());
     let none_left = CoreError::LimitReached {
         limit: Limit::KeySlots,
         value: 1,
     };
     assert_eq!(table.register(&spec), Err(none_left));
-    drop(lease);
+    drop(grant);
     assert!(table.register(&spec).is_ok());
 }
 
@@ -138,10 +138,10 @@ fn a_reregistration_changes_keys_or_nothing() {
         access: Some(Access::REMOTE_WRITE),
         rules: Rules::empty(),
     };
-    let lease = remote(&table, domain, old.key, 0x1000, 8, Operation::Read).unwrap();
+    let grant = remote(&table, domain, old.key, 0x1000, 8, Operation::Read).unwrap();
     let (new, closing) = table.reregister(old.id, &change).unwrap();
     assert!(!closing.is_drained());
-    drop(lease);
+    drop(grant);
     closing.finish().unwrap();
     assert!(new.key != old.key && new.local_key != old.local_key && new.id != old.id);
     let refused = remote(&table, domain, old.key, 0x1000, 8, Operation::Read).unwrap_err();
@@ -178,12 +178,12 @@ fn a_change_in_place_keeps_keys_and_handle() {
         table.change_region(region.id, &wrong).unwrap_err(),
         CoreError::Empty
     );
-    let lease = remote(&table, domain, region.key, 0x1000, 8, Operation::Read).unwrap();
+    let grant = remote(&table, domain, region.key, 0x1000, 8, Operation::Read).unwrap();
     let changing = table.change_region(region.id, &change).unwrap();
     let refused = remote(&table, domain, region.key, 0x1000, 8, Operation::Read).unwrap_err();
     assert_eq!(refused, Reason::Closing);
     let changing = changing.finish().unwrap_err();
-    drop(lease);
+    drop(grant);
     assert!(changing.is_drained());
     assert_eq!(changing.finish().unwrap(), region);
     let granted = remote(&table, other, region.key, 12, 8, Operation::Write).unwrap();
@@ -223,10 +223,10 @@ fn a_handle_that_is_still_to_come_names_nothing() {
     it.close().unwrap();
     let ask = |later: u64| {
         let region = RegionId::from_bits(id + (later << 32));
-        let lease = it
+        let grant = it
             .table
             .check_region(it.domain, region, 0x1000, 8, LocalUse::Send);
-        lease.map(drop).map_err(|denial| denial.reason)
+        grant.map(drop).map_err(|denial| denial.reason)
     };
     assert!(matches!(ask(0), Err(Reason::StaleKey { .. })));
     for later in 1..4 {

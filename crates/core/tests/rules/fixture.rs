@@ -59,11 +59,11 @@ impl Fixture {
 
     pub(crate) fn write(&self, key: Key, qp: u32, addr: u64, len: u64) -> Result<VaRange, Reason> {
         let who = over(self.domain, qp);
-        let lease =
+        let grant =
             self.table
                 .check_remote(&who, WireKey::Device(key), addr, len, Operation::Write);
-        lease
-            .map(|lease| lease.single().unwrap())
+        grant
+            .map(|grant| grant.single().unwrap())
             .map_err(|denial| denial.reason)
     }
 

@@ -22,7 +22,7 @@ fn requested_keys_are_unique_among_the_live_regions_of_a_domain() {
         let key = WireKey::Requested(key);
         table
             .check_remote(&who, key, 0x1000, 8, Operation::Write)
-            .map(|lease| lease.region())
+            .map(|grant| grant.region())
     };
     let key = 0x1234_5678_9abc;
     let first = register(domain, key).unwrap();
@@ -49,10 +49,7 @@ fn requested_keys_are_unique_among_the_live_regions_of_a_domain() {
         .unwrap();
     assert_eq!(local.requested, None);
     let shown = format!("{:?}", table.snapshot());
-    assert!(
-        !shown.contains(&key.to_string()),
-        "keys are nobody's business"
-    );
+    assert!(!shown.contains(&key.to_string()), "keys are not printed");
 }
 
 /// A stale key stays stale, also when its slot has been used up and begins again: four slots have 8,192 generations.

@@ -26,9 +26,9 @@ fn spans(
     len: u64,
     want: LocalUse,
 ) -> Vec<(u64, u64)> {
-    let lease = table.check_local(domain, key, 77, len, want).unwrap();
-    assert_eq!(lease.len(), len);
-    lease
+    let grant = table.check_local(domain, key, 77, len, want).unwrap();
+    assert_eq!(grant.len(), len);
+    grant
         .spans()
         .map(|span| (span.start(), span.len()))
         .collect()
@@ -59,7 +59,7 @@ fn any_address_will_do_but_none_beyond_the_last() {
     let check = |addr, len| {
         let answer = table.check_local(domain, region.local_key, addr, len, LocalUse::Send);
         answer
-            .map(|lease| lease.len())
+            .map(|grant| grant.len())
             .map_err(|denial| denial.reason)
     };
     for addr in [0, 1, 0x1234_5678_9abc, u64::MAX - 64] {

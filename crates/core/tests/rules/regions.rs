@@ -205,15 +205,15 @@ fn overlapping_regions_have_rights_of_their_own() {
 fn a_request_of_no_bytes_touches_nothing_and_is_granted() {
     let (table, domain) = table();
     for key in [0, 1, u32::MAX] {
-        let lease = remote(&table, domain, Key(key), 0, 0, Operation::Write).unwrap();
+        let grant = remote(&table, domain, Key(key), 0, 0, Operation::Write).unwrap();
         assert_eq!(
-            (lease.len(), lease.spans().count(), lease.region()),
+            (grant.len(), grant.spans().count(), grant.region()),
             (0, 0, None)
         );
-        let lease = table
+        let grant = table
             .check_local(domain, LocalKey(key), 1, 0, LocalUse::Recv)
             .unwrap();
-        assert!(lease.is_empty());
+        assert!(grant.is_empty());
     }
 }
 

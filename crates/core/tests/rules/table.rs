@@ -37,7 +37,7 @@ pub(crate) fn remote(
     addr: u64,
     len: u64,
     want: Operation,
-) -> Result<Lease<'_>, Reason> {
+) -> Result<Grant<'_>, Reason> {
     let who = over(domain, 1);
     table
         .check_remote(&who, WireKey::Device(key), addr, len, want)

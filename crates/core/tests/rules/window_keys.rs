@@ -200,13 +200,13 @@ fn type_2_binds_name_a_key_of_the_window_and_a_queue_pair() {
         current: window.key,
     };
     assert_eq!(it.table.bind_window(&foreign), Err(error));
-    let nobody = BindRequest {
+    let without_qp = BindRequest {
         new_key: Some(window.key),
         qp: None,
         ..request
     };
     assert_eq!(
-        it.table.bind_window(&nobody),
+        it.table.bind_window(&without_qp),
         Err(BindError::KeyAndQpNeeded)
     );
 }

@@ -102,16 +102,16 @@ fn windows_on_scatter_lists_and_zero_based_regions() {
         ..it.request(window.id)
     });
     let who = over(it.domain, 1);
-    let lease = it
+    let grant = it
         .table
         .check_remote(&who, WireKey::Device(key), 8, 4, Operation::Write)
         .unwrap();
     assert_eq!(
-        lease.spans().collect::<Vec<_>>(),
+        grant.spans().collect::<Vec<_>>(),
         [range(0x4008, 2), range(0x8000, 2)]
     );
-    assert_eq!(lease.region(), Some(region.id));
-    assert!(lease.through_window());
+    assert_eq!(grant.region(), Some(region.id));
+    assert!(grant.through_window());
 }
 
 /// Proves: VB-013, DA-027, DA-029, DA-030, DA-032, DA-I18
@@ -257,7 +257,7 @@ fn an_unbind_looks_at_nothing_but_its_length() {
     it.close().unwrap();
 }
 
-/// A lease through a window holds up the close of the region, also when the window is unbound meanwhile.
+/// A grant through a window holds up the close of the region, also when the window is unbound meanwhile.
 #[test]
 fn a_lease_through_a_window_outlives_the_binding_not_the_region() {
     for kind in WindowKind::ALL {
@@ -269,14 +269,14 @@ fn a_lease_through_a_window_outlives_the_binding_not_the_region() {
             ..it.request(window.id)
         });
         let who = over(it.domain, 1);
-        let lease = it
+        let grant = it
             .table
             .check_remote(&who, WireKey::Device(key), 0x1010, 8, Operation::Write)
             .unwrap();
         it.table.close_window(window.id).unwrap();
         let closing = it.table.close_region(it.region.id).unwrap();
         assert!(!closing.is_drained());
-        drop(lease);
+        drop(grant);
         closing.finish().unwrap();
     }
 }
@@ -310,10 +310,10 @@ fn no_handle_of_a_region_names_a_window() {
     it.bind(&it.request(window.id));
     let ask = |bits| {
         let region = RegionId::from_bits(bits);
-        let lease = it
+        let grant = it
             .table
             .check_region(it.domain, region, 0x1010, 8, LocalUse::Send);
-        lease.map(drop).map_err(|denial| denial.reason)
+        grant.map(drop).map_err(|denial| denial.reason)
     };
     for bits in (0..16_u64).flat_map(|index| (0..16).map(move |now| now << 32 | index)) {
         let answer = ask(bits);

@@ -27,13 +27,13 @@ pub struct CopyPaths {
 #[must_use]
 pub fn copy_paths() -> CopyPaths {
     CopyPaths {
-        paths: vec![by_reference(), segments(), barrier(), pidfd()],
+        paths: vec![remote_iovec(), segments(), barrier(), pidfd()],
     }
 }
 
 /// `process_vm_readv` and `writev` on this process itself: what a seccomp profile forbids is forbidden
 /// here too. Yama and other users show only between two processes, and each link tries that again.
-fn by_reference() -> Path {
+fn remote_iovec() -> Path {
     let mut from = [0u8; 16];
     let secret = [0x5au8; 16];
     let pid = std::process::id();

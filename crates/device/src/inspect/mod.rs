@@ -431,7 +431,7 @@ fn view_link(link: &LinkSnapshot, roles: &BTreeMap<u32, &str>) -> LinkView {
             .unwrap_or_default()
             .to_owned(),
         up: link.down.is_none(),
-        by_reference: link.capabilities.by_reference && !link.no_reference,
+        by_reference: link.capabilities.remote_iovec && !link.no_reference,
         outstanding: link.outstanding,
     }
 }

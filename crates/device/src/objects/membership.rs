@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
 use parking_lot::Mutex;
-use rkey_engine::spread::KEY_LEN;
-use rkey_engine::{Flow, Group, HashFields, QpType, Spread};
+use rkey_engine::rss::KEY_LEN;
+use rkey_engine::{Flow, Group, HashFields, QpType, Rss};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::qp::Qp;
@@ -178,7 +178,7 @@ impl Qp {
     ///
     /// # Errors
     /// It is no raw queue pair, or these are no such queues.
-    pub fn spread(
+    pub fn set_rss(
         &self,
         queues: &[Srq],
         key: [u8; KEY_LEN],
@@ -186,12 +186,12 @@ impl Qp {
     ) -> Result<(), DeviceError> {
         let shared = self.device().shared();
         shared.check()?;
-        let spread = Spread {
+        let spread = Rss {
             queues: queues.iter().map(Srq::id).collect(),
             key,
             fields,
         };
-        shared.command(|engine| engine.spread(self.id(), spread))?;
+        shared.command(|engine| engine.set_rss(self.id(), spread))?;
         Ok(())
     }
 }

@@ -114,7 +114,7 @@ impl Device {
     pub fn try_close_region(&self, region: Region) -> Result<bool, DeviceError> {
         let shared = self.shared();
         if !self.is_forked() && !shared.has_failed() {
-            let referenced = shared.engine.lock().references(region.local_key);
+            let referenced = shared.engine.lock().exposes(region.local_key);
             if referenced || !shared.has_no_lost_peers(CopyScope::Region(region.local_key)) {
                 return Ok(false);
             }
@@ -173,7 +173,7 @@ fn wait_for_remote_access(shared: &Shared, region: Region, leasable: bool) {
     let (referenced, lost_peers) = {
         let engine = shared.engine.lock();
         let lost_peers = shared.remote_copies.has_lost_peers(&engine);
-        (engine.references(region.local_key), lost_peers)
+        (engine.exposes(region.local_key), lost_peers)
     };
     if leasable {
         shared.revoke_leases(region.id);
@@ -192,7 +192,7 @@ fn wait_for_remote_access(shared: &Shared, region: Region, leasable: bool) {
 fn wait_for_peers(shared: &Shared, region: Region) {
     let started = Instant::now();
     let mut backoff = Backoff::new();
-    while !shared.has_failed() && shared.engine.lock().references(region.local_key) {
+    while !shared.has_failed() && shared.engine.lock().exposes(region.local_key) {
         if started.elapsed() > STUCK {
             shared.cut_off(region.local_key);
         }

@@ -22,7 +22,7 @@ use rkey_core::{
     Accessor, Denial, Key, MemoryKind, Operation, Protection, Region, RegionId, WIRE_LEN, WireKey,
 };
 use rkey_engine::{LinkId, QpInfo};
-use rkey_link::direct::{DirectMap, Grant, LeaseBoard, LeaseClient, LeaseId};
+use rkey_link::direct::{DirectMap, LeaseBoard, LeaseClient, LeaseId, LeaseOffer};
 use rkey_link::peer::{Control, Line};
 use rkey_link::{Link, NodeId};
 
@@ -35,7 +35,7 @@ use crate::shared::Shared;
 /// The answer to a request for a lease.
 #[derive(Debug)]
 enum Answer {
-    Granted(Grant, OwnedFd),
+    Granted(LeaseOffer, OwnedFd),
     Denied(Denial, u32),
     Refused(String),
 }
@@ -262,7 +262,7 @@ impl Shared {
         match message {
             Some(Message::Ask(request)) => self.asked_for_lease(link, &request),
             Some(Message::Granted { id, grant }) => {
-                let grant = Grant::from_bytes(&grant);
+                let grant = LeaseOffer::from_bytes(&grant);
                 if let (Ok(grant), Some(fd)) = (grant, fds.pop()) {
                     self.leases.answer(link, id, Answer::Granted(grant, fd));
                 }
@@ -344,7 +344,7 @@ impl Shared {
         board: &LeaseBoard,
         node: NodeId,
         request: &LeaseRequest,
-    ) -> Result<(Grant, OwnedFd), LeaseError> {
+    ) -> Result<(LeaseOffer, OwnedFd), LeaseError> {
         let &LeaseRequest { qpn, src_qpn, .. } = request;
         let qp = self.qps.find(qpn);
         let info = qp.and_then(|id| self.engine.lock().query_qp(id));
@@ -371,7 +371,7 @@ impl Leases {
         qp: &QpInfo,
         (link, board): (LinkId, &LeaseBoard),
         request: &LeaseRequest,
-    ) -> Result<(Grant, OwnedFd), LeaseError> {
+    ) -> Result<(LeaseOffer, OwnedFd), LeaseError> {
         let &LeaseRequest {
             addr, len, write, ..
         } = request;

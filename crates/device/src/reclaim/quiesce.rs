@@ -21,7 +21,7 @@ impl Shared {
         match self.has_failed() {
             // All links count as lost.
             true => Vec::new(),
-            false => self.engine.lock().haunted_links(qpn),
+            false => self.engine.lock().orphaned_links(qpn),
         }
     }
 

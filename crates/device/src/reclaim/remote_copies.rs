@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rkey_core::LocalKey;
-use rkey_engine::{Exposure, LinkId, Told};
+use rkey_engine::{ExposedMemory, Exposure, LinkId};
 use rkey_link::peer::Reach;
 use rkey_link::{AnyLink, Link, LinkRole};
 
@@ -44,7 +44,7 @@ pub(crate) enum CopyScope {
 }
 
 impl CopyScope {
-    fn covers(self, told: &Told) -> bool {
+    fn covers(self, told: &ExposedMemory) -> bool {
         match self {
             Self::All => true,
             Self::Region(key) => told.key == key,
@@ -75,7 +75,7 @@ struct All {
 struct LostPeer {
     reach: Reach,
     /// What it can be writing to. `None`: all that it was ever told of.
-    told: Option<Vec<Told>>,
+    told: Option<Vec<ExposedMemory>>,
     /// Then it is given up.
     until: Instant,
 }

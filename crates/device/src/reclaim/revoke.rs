@@ -266,19 +266,19 @@ impl Shared {
             return act();
         }
         self.withdraw_permits();
-        self.command(|engine| engine.hold_references_back(true));
+        self.command(|engine| engine.hold_remote_iovecs_back(true));
         let deadline = Instant::now() + QUIET_WITHIN;
         let mut backoff = Backoff::new();
         let result = loop {
             let engine = self.engine.lock();
-            if !engine.has_references() || Instant::now() >= deadline || self.has_failed() {
+            if !engine.has_remote_iovecs() || Instant::now() >= deadline || self.has_failed() {
                 break act();
             }
             drop(engine);
             self.drive_now();
             backoff.sleep();
         };
-        self.command(|engine| engine.hold_references_back(false));
+        self.command(|engine| engine.hold_remote_iovecs_back(false));
         result
     }
 }

@@ -14,7 +14,7 @@ use state::{Attributes, QpState, QpType};
 pub struct QpConfig {
     /// The transport service.
     pub qp_type: QpType,
-    /// The protection domain: keys of other domains do not work here.
+    /// The protection domain: keys of other domains are refused here.
     pub domain: DomainId,
     /// Where sends complete.
     pub send_cq: CqId,
@@ -34,15 +34,15 @@ pub struct QpConfig {
     pub max_inline: u32,
     /// Complete all sends with an entry, whether flagged or not.
     pub signal_all: bool,
-    /// A refused request fails by itself and leaves both queue pairs in service (the way of
-    /// libfabric's reliable datagrams, X-07). Both ends have to agree on it.
+    /// A refused request fails alone and leaves both queue pairs in service (as libfabric's reliable datagrams,
+    /// Both ends must agree on it.
     pub survive_remote_error: bool,
     /// The receiving half of an extended reliable connection serves the shared receive queues of this XRC domain.
     pub xrcd: Option<XrcdId>,
-    /// The endpoint that it is part of, for regions that serve one endpoint only (FI-076). Queue pairs of
-    /// one endpoint have the same. `None`: its own number.
+    /// The endpoint that it is part of, for regions that serve one endpoint only (FI-076). Queue pairs of one
+    /// endpoint have the same. `None`: its own number.
     pub endpoint: Option<u32>,
-    /// Whom it leads to, for regions that serve one peer only (FI-212): a number of the owner's choice.
+    /// Its peer, for regions that serve one peer only (FI-212): a number that the owner chooses.
     pub peer: Option<u32>,
 }
 
@@ -103,7 +103,7 @@ pub struct QpAttributes {
     pub retry_count: Option<u8>,
     /// Retries when the peer has no receive posted; 7 is for ever (3 bits).
     pub rnr_retry: Option<u8>,
-    /// Code of the delay asked of a peer that finds no receive here (5 bits, IBA table 45).
+    /// Code of the RNR delay sent to a peer (5 bits, IBA table 45).
     pub min_rnr_timer: Option<u8>,
     /// Reads and atomics this side may have outstanding.
     pub max_reads_out: Option<u8>,
@@ -146,8 +146,8 @@ impl QpAttributes {
         }
     }
 
-    /// Ready-to-receive to ready-to-send of a reliable connection, with usual values: about 0.8 s of
-    /// patience with a peer that does not answer, none with one that is not there.
+    /// Ready-to-receive to ready-to-send of a reliable connection, with usual values: waits about 0.8 s for a silent
+    /// peer, and not at all for one that does not exist.
     pub fn rts(send_msn: u32) -> Self {
         Self {
             state: Some(QpState::Rts),

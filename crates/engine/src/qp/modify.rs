@@ -14,7 +14,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// Changes the state or attributes of a queue pair.
     ///
     /// # Errors
-    /// [`ModifyError`] says what the step lacks; nothing changed.
+    /// [`ModifyError`] says what the transition lacks; nothing changed.
     pub fn modify_qp(&mut self, qp: QpId, attributes: &QpAttributes) -> Result<(), ModifyError> {
         let qp = self.qps.get_mut(qp).ok_or(ModifyError::NoSuchQp)?;
         check(qp, attributes)?;
@@ -121,7 +121,7 @@ fn step<M: Memory>(x: &mut Context<M>, qp: &mut Qp, from: QpState, to: QpState) 
             for seq in qp.sq.head..qp.sq.tail {
                 x.forfeit(qp, seq);
             }
-            x.haunt(qp, qp.started());
+            x.leave_orphans(qp, qp.started());
             x.forget_completions(qp);
             let life = x.life();
             qp.reset(life);

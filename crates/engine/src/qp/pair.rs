@@ -7,7 +7,7 @@ use crate::nak::timeout_ns;
 use crate::recv_queue::{Recv, RecvQueue};
 use crate::send_queue::{SendQueue, WqeFlags};
 use crate::silence::Silence;
-use crate::{CqId, LinkId, Peer, QpId, Spread};
+use crate::{CqId, LinkId, Peer, QpId, Rss};
 use rkey_core::{Access, Accessor, DomainId};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -53,22 +53,22 @@ pub(crate) struct Requester {
     pub(crate) offset: u64,
     /// Requests before this sequence number have been acknowledged.
     pub(crate) acked: u64,
-    /// Pieces on the link that are not acknowledged.
+    /// Fragments on the link that are not acknowledged.
     pub(crate) in_flight: u32,
-    /// Sent reads and atomics without their answer, oldest first.
+    /// Sent reads and atomics without a response, oldest first.
     pub(crate) reads: VecDeque<u64>,
-    /// A message has to be sent again. Until everything that was sent after it has been
-    /// acknowledged (and dropped by the peer), nothing is sent and refusals are old news.
+    /// A message must be sent again. Until everything sent after it has been acknowledged (and dropped by the peer),
+    /// nothing is sent and NAKs are ignored as old.
     pub(crate) rewinding: bool,
     /// A request failed here; nothing more is started.
     pub(crate) stopped: bool,
     /// Nothing is sent before this time.
     pub(crate) wait: Option<u64>,
-    /// What is left to be done for a datagram to a group that has gone to some of its links.
+    /// The rest of a datagram to a group that was sent over some of its links.
     pub(crate) copies: Option<Copies>,
     /// The queue pair is in its link's list of those that wait for room.
     pub(crate) blocked: bool,
-    /// The device has been asked for a link.
+    /// A link has been requested from the device.
     pub(crate) asked: bool,
     /// Receiver-not-ready retries that are left.
     pub(crate) rnr_left: u8,
@@ -122,8 +122,8 @@ pub(crate) struct Responder {
     /// Number of the next message (reliable connections).
     pub(crate) msn: u32,
     pub(crate) current: Option<Inbound>,
-    /// The receive that the current message uses. It stays held when a message has to be sent
-    /// again or is abandoned, and the next one uses it.
+    /// The receive of the current message. It stays held when a message must be sent again or is abandoned, and the
+    /// next one uses it.
     pub(crate) recv: Recv,
     /// The peer has been heard of.
     pub(crate) established: bool,
@@ -133,8 +133,8 @@ pub(crate) struct Responder {
 pub(crate) struct Qp {
     pub(crate) id: QpId,
     pub(crate) qpn: u32,
-    /// What it was created with; but a queue pair with a `home` has domain, completion queue and shared receive queue
-    /// of the message that is arriving.
+    /// Its configuration; but a queue pair with a `home` has domain, completion queue and shared receive queue of the
+    /// message that is arriving.
     pub(crate) config: QpConfig,
     /// Domain and completion queue with which such a half (or a raw queue pair that spreads frames) was created.
     pub(crate) home: Option<(DomainId, CqId)>,
@@ -147,8 +147,8 @@ pub(crate) struct Qp {
     pub(crate) out: Option<LinkId>,
     /// A link that has been checked to come from the peer.
     pub(crate) inbound: Option<LinkId>,
-    /// Unique in the engine; another one after a reset or an error, so that news about earlier
-    /// requests is recognised as old.
+    /// Unique in the engine; changes after a reset or an error, so that events of earlier requests are recognised as
+    /// old.
     pub(crate) life: u32,
     pub(crate) sq: SendQueue,
     pub(crate) rq: RecvQueue,
@@ -157,7 +157,7 @@ pub(crate) struct Qp {
     /// Frames that a raw queue pair takes.
     pub(crate) flows: Vec<(u32, Flow)>,
     /// The receive queues over which a raw queue pair spreads them.
-    pub(crate) spread: Option<Box<Spread>>,
+    pub(crate) rss: Option<Box<Rss>>,
 }
 
 impl Qp {
@@ -182,7 +182,7 @@ impl Qp {
             sq: SendQueue::new(config.max_send, config.max_send_sge, config.max_inline),
             rq: RecvQueue::new(receives.0, receives.1),
             flows: Vec::new(),
-            spread: None,
+            rss: None,
             req: Requester::new(),
             resp: Responder {
                 msn: 0,
@@ -193,7 +193,7 @@ impl Qp {
         }
     }
 
-    /// What it was created with.
+    /// Its configuration.
     pub(crate) fn created(&self) -> QpConfig {
         match self.home {
             None => self.config,
@@ -233,7 +233,7 @@ impl Qp {
         };
     }
 
-    /// Who a request on this queue pair is, for the protection table.
+    /// The identity of requests on this queue pair, for the protection table.
     #[inline]
     pub(crate) fn accessor(&self) -> Accessor {
         Accessor {
@@ -257,14 +257,14 @@ impl Qp {
         timeout_ns(self.settings.timeout).saturating_mul(u64::from(self.settings.retry_count) + 1)
     }
 
-    /// Bytes of the reads under way that come back in pieces.
-    pub(crate) fn reads_in_pieces(&self) -> u64 {
-        let in_pieces = |seq: &u64| {
+    /// Bytes of the outstanding reads that come back in fragments.
+    pub(crate) fn reads_in_fragments(&self) -> u64 {
+        let in_fragments = |seq: &u64| {
             let wqe = self.sq.wqe(*seq);
             let whole = wqe.flags.contains(WqeFlags::REFERENCE);
             if whole { 0 } else { u64::from(wqe.total) }
         };
-        self.req.reads.iter().map(in_pieces).sum()
+        self.req.reads.iter().map(in_fragments).sum()
     }
 
     /// The requests of which at least a part was sent, and which have not ended.
@@ -272,13 +272,13 @@ impl Qp {
         self.sq.head..self.sq.next + u64::from(self.req.offset > 0)
     }
 
-    /// Whether the peer was told of memory, by a request that it has not acknowledged.
+    /// Whether a request that the peer has not acknowledged exposed memory to it.
     pub(crate) fn names_memory(&self) -> bool {
         let named = |seq| self.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE);
         self.req.in_flight > 0 && self.started().any(named)
     }
 
-    /// Whether a piece may be sent now.
+    /// Whether a fragment may be sent now.
     #[inline]
     pub(crate) fn may_send(&self) -> bool {
         let started =

@@ -1,9 +1,9 @@
-//! The states of a queue pair, and the one table of transitions that a program may ask for.
+//! The states of a queue pair, and the table of transitions that a program may request.
 //!
-//! The table is data: for each legal step and each type of queue pair, which attributes must be
-//! given and which may be. It is the table of the InfiniBand specification (10.3.1, 11.2.5.3) as
-//! `ibv_modify_qp(3)` and the Linux kernel have it, without the attributes that belong to a
-//! port (P_Key, port number, alternate path), which a front end checks by itself.
+//! The table is data: for each legal transition and each type of queue pair, the required and the optional
+//! attributes. It is the table of the InfiniBand specification (10.3.1, 11.2.5.3) as `ibv_modify_qp(3)` and the Linux
+//! kernel have it, without the attributes that belong to a port (P_Key, port number, alternate path), which a front
+//! end checks itself.
 
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
@@ -13,9 +13,9 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum QpType {
-    /// Reliable connection: everything, in order, with errors told.
+    /// Reliable connection: everything, in order, with errors reported.
     Rc,
-    /// Unreliable connection: sends and writes; errors at the peer are not told.
+    /// Unreliable connection: sends and writes; errors at the peer are not reported.
     Uc,
     /// The sending half of an extended reliable connection: each request names a shared receive queue at the peer.
     XrcSend,
@@ -38,7 +38,7 @@ impl QpType {
         Self::Raw,
     ];
 
-    /// Whether every request is answered, and errors are told.
+    /// Whether every request gets a response, and errors are reported.
     #[inline]
     #[must_use]
     pub const fn is_reliable(self) -> bool {
@@ -52,7 +52,7 @@ impl QpType {
         matches!(self, Self::Ud | Self::Raw)
     }
 
-    /// Whether it is an ordinary connection: one queue pair with one other, nothing else to look up.
+    /// Whether it is an ordinary connection: one queue pair with one other.
     #[inline]
     #[must_use]
     pub const fn is_plain_connection(self) -> bool {
@@ -73,7 +73,7 @@ impl fmt::Display for QpType {
     }
 }
 
-/// Where a queue pair is in its life.
+/// The state of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum QpState {
@@ -158,7 +158,7 @@ bitflags! {
         const RETRY_COUNT = 1 << 6;
         /// Receiver-not-ready retries.
         const RNR_RETRY = 1 << 7;
-        /// Receiver-not-ready delay asked of the peer.
+        /// RNR delay sent to the peer.
         const MIN_RNR_TIMER = 1 << 8;
         /// Reads and atomics outstanding as initiator.
         const MAX_READS_OUT = 1 << 9;
@@ -169,7 +169,7 @@ bitflags! {
     }
 }
 
-/// Attributes for one step, per type.
+/// Attributes for one transition, per type.
 #[derive(Clone, Copy, Debug)]
 struct PerType {
     rc: Attributes,
@@ -177,7 +177,7 @@ struct PerType {
     ud: Attributes,
 }
 
-/// One legal step.
+/// One legal transition.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     from: QpState,
@@ -219,8 +219,8 @@ use QpState::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
 /// What may change while a queue pair is in service.
 const IN_SERVICE: PerType = per(join([A::ACCESS, A::MIN_RNR_TIMER]), A::ACCESS, A::QKEY);
 
-/// Every step a program may ask for. Steps to Reset and to Error are legal from everywhere and
-/// take no attributes; they are not listed.
+/// Every transition a program may request. Transitions to Reset and to Error are legal from every state and take no
+/// attributes; they are not listed.
 const TABLE: &[Step] = &[
     step(Reset, Init, per(A::ACCESS, A::ACCESS, A::QKEY), NOTHING),
     step(Init, Init, NOTHING, per(A::ACCESS, A::ACCESS, A::QKEY)),
@@ -362,7 +362,7 @@ pub(crate) fn words(attributes: Attributes) -> String {
 mod tests {
     use super::*;
 
-    /// The table as a whole is a snapshot: a change of a rule has to be made in two places.
+    /// A snapshot of the whole table: changing a rule takes two edits.
     #[test]
     fn the_whole_table_is_as_recorded() {
         let recorded = include_str!("state.snapshot.txt");

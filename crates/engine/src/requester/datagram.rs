@@ -1,23 +1,22 @@
-//! Datagrams at the requester: each finds its own way.
+//! Datagrams at the requester: each is routed by itself.
 //!
-//! A connected queue pair has one link for all its requests. A datagram names its receiver, so here the link is
-//! looked up for each of them; one whose receiver is not known yet waits for the search, and one that cannot be
-//! delivered is lost without a word, as on any network. What a receiver does with them is in `ud.rs`, and the copies
-//! that go to a group are made in `groups.rs`.
+//! A connected queue pair has one link for all its requests. A datagram names its receiver, so the link is looked up
+//! for each one; a datagram waits if its receiver is not known yet, and is lost silently if it cannot be delivered,
+//! as on any network. `ud.rs` has the receiver's side, `groups.rs` the copies for a group.
 
-use super::piece::{head_of, keep, send_piece};
+use super::fragment::{header_of, keep, send_fragment};
 use super::{Start, ask_for_link, hold, start};
 use crate::context::Context;
 use crate::groups::{self, Copied};
 use crate::id::Table;
 use crate::port::Port;
 use crate::qp::pair::Qp;
-use crate::reach::{Reach, Trouble};
+use crate::reach::{AccessError, Reach};
 use crate::send_queue::{Detail, WqeFlags};
 use crate::{QpType, Status, UdAddress, ud};
 use rkey_base::memory::Memory;
 use rkey_core::LocalUse;
-use rkey_link::{HeadFlags, Link, SendError, Ticket};
+use rkey_link::{HeaderFlags, Link, SendError, Ticket};
 
 pub(super) fn pump_datagrams<L: Link, M: Memory>(
     x: &mut Context<M>,
@@ -43,7 +42,7 @@ pub(super) fn pump_datagrams<L: Link, M: Memory>(
             Path::Ended => continue,
             Path::Wait => return ud::take_payloads(x, qp),
         };
-        if let Err(error) = send_piece(x, port, qp) {
+        if let Err(error) = send_fragment(x, port, qp) {
             hold(port, qp, error);
             return;
         }
@@ -74,7 +73,7 @@ fn datagram_path<'a, L: Link, M: Memory>(
     let len = ud::GRH_LEN + qp.sq.wqe(seq).total;
     if links
         .get(id)
-        .is_none_or(|port| port.meta.down.is_some() || port.meta.caps.piece_max < len)
+        .is_none_or(|port| port.meta.down.is_some() || port.meta.caps.fragment_max < len)
     {
         // The network lost it.
         drop_datagram(x, qp);
@@ -86,7 +85,7 @@ fn datagram_path<'a, L: Link, M: Memory>(
     }
 }
 
-/// Ends the datagram at `next` as sent: nobody will ever know.
+/// Ends the datagram at `next` as sent; nothing will report its fate.
 pub(crate) fn drop_datagram<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     let seq = qp.sq.next;
     qp.sq.wqe_mut(seq).end(Status::Success, 0);
@@ -94,35 +93,35 @@ pub(crate) fn drop_datagram<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     x.retire(qp);
 }
 
-/// Sends a datagram, with its header in front, or a raw frame.
+/// Sends a datagram with its global route header (GRH), or a raw frame.
 pub(crate) fn tell_datagram<L: Link, M: Memory>(
     reach: &Reach<M>,
     port: &mut Port<L>,
     qp: &Qp,
     to: &UdAddress,
     key: u64,
-    trouble: &mut Option<Trouble>,
+    trouble: &mut Option<AccessError>,
 ) -> Result<Ticket, SendError> {
     let seq = qp.sq.next;
-    let mut head = head_of(qp, seq);
-    let header = to.route.header(head.total);
-    let header = if qp.config.qp_type == QpType::Raw {
+    let mut header = header_of(qp, seq);
+    let grh = to.route.grh(header.total);
+    let grh = if qp.config.qp_type == QpType::Raw {
         &[][..]
     } else {
-        &header[..]
+        &grh[..]
     };
-    head.flags |= HeadFlags::FIRST | HeadFlags::LAST;
-    head.dst_qp = to.qpn;
-    // The highest bit asks for the queue pair's own key (IBA 10.2.5).
-    head.addr = u64::from(if to.qkey >> 31 == 1 {
+    header.flags |= HeaderFlags::FIRST | HeaderFlags::LAST;
+    header.dst_qp = to.qpn;
+    // The highest bit selects the queue pair's own key (IBA 10.2.5).
+    header.addr = u64::from(if to.qkey >> 31 == 1 {
         qp.settings.qkey
     } else {
         to.qkey
     });
-    head.key = key;
-    head.total += header.len() as u32;
-    head.len = head.total;
-    if head.len > port.meta.caps.piece_max {
+    header.key = key;
+    header.total += grh.len() as u32;
+    header.len = header.total;
+    if header.len > port.meta.caps.fragment_max {
         return Err(SendError::Down);
     }
     let queue = &qp.sq;
@@ -134,9 +133,9 @@ pub(crate) fn tell_datagram<L: Link, M: Memory>(
     } else {
         None
     };
-    port.link.request(&head, |place| {
-        let (mut front, mut rest) = place.split(header.len());
-        front.put(0, header);
+    port.link.request(&header, |place| {
+        let (mut front, mut rest) = place.split(grh.len());
+        front.put(0, grh);
         if let Some(bytes) = taken {
             rest.put(0, bytes);
             return Ok(());

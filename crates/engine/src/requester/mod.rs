@@ -1,13 +1,12 @@
 //! The requester: starts work requests in order, one send queue at a time.
 //!
-//! A queue pair is pumped when something was posted, when its link has room again, when a delay is over, and when
-//! an answer lets a request start that waited for it. What is started here is cut into pieces and handed to the link
-//! in `piece.rs`, or, where no connection says which link that is, in `datagram.rs`; what comes back is handled in
-//! `answer.rs`.
+//! A queue pair is pumped when a request was posted, when its link has room again, when a delay is over, and when a
+//! response unblocks a request. Requests are cut into fragments and handed to the link in `fragment.rs`, or, for
+//! datagrams, in `datagram.rs`; responses are handled in `answer.rs`.
 
 mod datagram;
-mod piece;
-mod reference;
+mod fragment;
+mod remote_iovec;
 
 use crate::bind;
 use crate::context::Context;
@@ -21,8 +20,8 @@ use rkey_link::{DownReason, Link, SendError};
 
 use datagram::pump_datagrams;
 pub(crate) use datagram::{drop_datagram, tell_datagram};
-pub(crate) use piece::record;
-use piece::send_piece;
+pub(crate) use fragment::record;
+use fragment::send_fragment;
 
 /// Sends what can be sent.
 pub(crate) fn pump<L: Link, M: Memory>(
@@ -38,7 +37,7 @@ pub(crate) fn pump<L: Link, M: Memory>(
     }
 }
 
-/// Sends what can be sent over the link of a connected queue pair, which may not have one yet.
+/// Sends what can be sent over the link of a connected queue pair, if it has one yet.
 #[inline(always)]
 pub(crate) fn pump_connected<L: Link, M: Memory>(
     x: &mut Context<M>,
@@ -57,14 +56,14 @@ pub(crate) fn pump_connected<L: Link, M: Memory>(
             ask_for_link(x, qp, qp.peer_qpn());
             return;
         };
-        if let Err(error) = send_piece(x, port, qp) {
+        if let Err(error) = send_fragment(x, port, qp) {
             hold(port, qp, error);
             return;
         }
     }
 }
 
-/// The link did not take a piece.
+/// The link did not take a fragment.
 #[cold]
 pub(crate) fn hold<L: Link>(port: &mut Port<L>, qp: &mut Qp, error: SendError) {
     if error == SendError::Full {
@@ -85,7 +84,7 @@ enum Start {
     Wait,
 }
 
-/// Whether the request at `next` may start; executes it if it is a local one.
+/// Whether the request at `next` may start; executes it if it is local.
 #[inline(always)]
 fn start<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
     const NOT_PLAIN: WqeFlags = WqeFlags::FENCE.union(WqeFlags::DONE);
@@ -103,7 +102,7 @@ fn start_any<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
     let wqe = qp.sq.wqe(seq);
     if wqe.flags.intersects(WqeFlags::FENCE.union(WqeFlags::DONE)) {
         if wqe.flags.contains(WqeFlags::DONE) {
-            // It ended before the requests in front of it had to be sent again.
+            // It ended before the earlier requests had to be sent again.
             qp.sq.next = seq + 1;
             return Start::Ended;
         }
@@ -129,8 +128,8 @@ fn start_any<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
             Start::Send
         }
         CompletionOp::Bind | CompletionOp::Invalidate => {
-            // Everything before it has to be complete: were an earlier request to fail, this one
-            // would have to be flushed, and it cannot be undone.
+            // Everything before it must be complete: if an earlier request failed, this one would have to be flushed,
+            // and it cannot be undone.
             if qp.sq.head != seq {
                 return Start::Wait;
             }
@@ -176,12 +175,12 @@ pub(crate) fn fail<M: Memory>(
         qp.sq.next = seq + 1;
         if qp.req.offset > 0 {
             qp.req.msn = (qp.req.msn + 1) & MSN_MASK;
-            // It ends here before the peer has done what it was told so far.
-            x.haunt(qp, seq..seq + 1);
+            // It ends here before the peer has executed the earlier requests.
+            x.leave_orphans(qp, seq..seq + 1);
         }
         qp.req.offset = 0;
     }
-    // Earlier requests complete first, then this one; nothing else is started.
+    // Earlier requests complete first, then this one; no other is started.
     qp.req.stopped = !qp.config.survive_remote_error;
     x.retire(qp);
 }

@@ -1,8 +1,8 @@
-//! Messages of sends and writes, from their first piece to their last.
+//! Messages of sends and writes, from their first fragment to their last.
 //!
-//! A message is checked as a whole when it begins, and is then the one *in progress* (`qp.resp.current`) until its
-//! last piece is in place. Pieces come in order; a first piece in the middle of another message means that its sender
-//! has given that one up.
+//! A message is checked as a whole when it starts, and is then *in progress* (`qp.resp.current`) until its last
+//! fragment is stored. Fragments come in order; a first fragment in the middle of another message means that the
+//! sender has abandoned that one.
 
 use super::receive::{complete_receive, no_receive, take_receive};
 use super::{Reply, allow, asked, failed, hit, refuse};
@@ -10,71 +10,71 @@ use crate::bulk::Bulk;
 use crate::context::Context;
 use crate::nak::Nak;
 use crate::qp::pair::{Inbound, MSN_MASK, Qp};
-use crate::reach::{Counter, Trouble};
+use crate::reach::{AccessError, Counter};
 use crate::{CompletionFlags, QpType, Status};
 use rkey_base::memory::Memory;
-use rkey_base::shared::Foreign;
+use rkey_base::shared::PeerBytes;
 use rkey_core::{Key, LocalUse, Operation};
-use rkey_link::{Head, HeadFlags, Incoming, NodeId, Op, Payload};
+use rkey_link::{Header, HeaderFlags, Incoming, NodeId, Op, Payload};
 
-/// A first piece came where it was not expected.
+/// An unexpected first fragment.
 #[cold]
 pub(super) fn resynchronise<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,
-    head: &Head,
+    header: &Header,
 ) -> Result<(), Reply> {
     let abandoned = qp.resp.current.take().is_some();
     if qp.config.qp_type == QpType::Uc {
-        // The message in progress is dropped; its receive serves this one (IBA 9.8.2.2).
-        qp.resp.msn = head.msn & MSN_MASK;
+        // Drop the message in progress; its receive serves this one (IBA 9.8.2.2).
+        qp.resp.msn = header.msn & MSN_MASK;
         return Ok(());
     }
     if abandoned {
         if !qp.config.survive_remote_error {
-            return Err(refuse(x, qp, node, head, Nak::InvalidRequest, None));
+            return Err(refuse(x, qp, node, header, Nak::InvalidRequest, None));
         }
         qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
     }
-    if head.msn == qp.resp.msn {
+    if header.msn == qp.resp.msn {
         Ok(())
     } else {
-        Err(Reply::nak(head, Nak::Sequence))
+        Err(Reply::nak(header, Nak::Sequence))
     }
 }
 
-/// A message of sends or writes begins: checks it as a whole.
+/// Starts a message of a send or write: checks it as a whole.
 #[inline]
 pub(super) fn begin<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,
-    head: &Head,
+    header: &Header,
 ) -> Result<(), Reply> {
-    if head.op == Op::Write && head.total > 0 {
-        allow(x, qp, node, head, Operation::Write)?;
-        if head.len < head.total {
-            let asked = asked(qp, head);
+    if header.op == Op::Write && header.total > 0 {
+        allow(x, qp, node, header, Operation::Write)?;
+        if header.len < header.total {
+            let asked = asked(qp, header);
             let whole = x
                 .reach
-                .lease(&asked, u64::from(head.total), Operation::Write)
+                .grant(&asked, u64::from(header.total), Operation::Write)
                 .map(drop);
             if let Err(denial) = whole {
-                return Err(refuse(x, qp, node, head, Nak::RemoteAccess, Some(denial)));
+                return Err(refuse(x, qp, node, header, Nak::RemoteAccess, Some(denial)));
             }
         }
     }
-    if head.op == Op::Send || head.flags.contains(HeadFlags::IMMEDIATE) {
+    if header.op == Op::Send || header.flags.contains(HeaderFlags::IMMEDIATE) {
         if !qp.resp.recv.held && !take_receive(x, qp) {
-            return Err(no_receive(qp, head));
+            return Err(no_receive(qp, header));
         }
-        if head.op == Op::Send && u64::from(head.total) > qp.resp.recv.capacity {
+        if header.op == Op::Send && u64::from(header.total) > qp.resp.recv.capacity {
             x.fail_receive(qp, Status::LocalLength, 0);
-            return Err(refuse(x, qp, node, head, Nak::InvalidRequest, None));
+            return Err(refuse(x, qp, node, header, Nak::InvalidRequest, None));
         }
     }
-    let (msn, op, total) = (head.msn, head.op, head.total);
+    let (msn, op, total) = (header.msn, header.op, header.total);
     qp.resp.current = Some(Inbound {
         msn,
         op,
@@ -84,46 +84,46 @@ pub(super) fn begin<M: Memory>(
     Ok(())
 }
 
-/// A piece of a send or write whose message is in progress.
+/// A fragment of a send or write whose message is in progress.
 #[inline]
-pub(super) fn piece<M: Memory>(
+pub(super) fn fragment<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,
     incoming: &Incoming<'_>,
 ) -> Reply {
-    let head = &incoming.head;
+    let header = &incoming.header;
     let Some(now) = qp.resp.current else {
         return Reply::Done;
     };
-    let end = u64::from(now.received) + u64::from(head.len);
-    let last = head.flags.contains(HeadFlags::LAST);
+    let end = u64::from(now.received) + u64::from(header.len);
+    let last = header.flags.contains(HeaderFlags::LAST);
     let right = if last {
         end == u64::from(now.total)
     } else {
         end < u64::from(now.total)
     };
-    if !right || (head.len == 0 && !last) {
-        return refuse(x, qp, node, head, Nak::InvalidRequest, None);
+    if !right || (header.len == 0 && !last) {
+        return refuse(x, qp, node, header, Nak::InvalidRequest, None);
     }
     let bytes = match &incoming.payload {
         Payload::Bytes(bytes) => *bytes,
-        Payload::Reference(list) => return Reply::Bulk(Bulk::pull(qp, head, list)),
+        Payload::Reference(list) => return Reply::Bulk(Bulk::pull(qp, header, list)),
     };
-    if head.len > 0 {
-        let stored = if head.op == Op::Write {
-            x.reach.store_remote(&asked(qp, head), bytes)
+    if header.len > 0 {
+        let stored = if header.op == Op::Write {
+            x.reach.store_remote(&asked(qp, header), bytes)
         } else {
             place_send(x, qp, now.received, bytes)
         };
         match stored {
-            // A message of several pieces counts once.
+            // A message of several fragments counts once.
             Ok(counter) if last => hit(x, qp, counter, now.total, true),
             Ok(_) => {}
-            Err(trouble) => return failed(x, qp, node, head, trouble),
+            Err(trouble) => return failed(x, qp, node, header, trouble),
         }
     }
-    arrived(x, qp, node, head, last)
+    arrived(x, qp, node, header, last)
 }
 
 #[inline(always)]
@@ -131,8 +131,8 @@ fn place_send<M: Memory>(
     x: &Context<M>,
     qp: &Qp,
     offset: u32,
-    bytes: Foreign<'_>,
-) -> Result<Counter, Trouble> {
+    bytes: PeerBytes<'_>,
+) -> Result<Counter, AccessError> {
     let sges = &qp.resp.recv.sges;
     x.reach.scatter(
         qp.resp.recv.domain,
@@ -144,35 +144,36 @@ fn place_send<M: Memory>(
     Ok(None)
 }
 
-/// The bytes of a piece are in place.
+/// The bytes of a fragment are stored.
 #[inline]
 pub(crate) fn arrived<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,
-    head: &Head,
+    header: &Header,
     last: bool,
 ) -> Reply {
     if !last {
         if let Some(now) = &mut qp.resp.current {
-            now.received += head.len;
+            now.received += header.len;
         }
         return Reply::Done;
     }
-    if head.op == Op::Send && head.flags.contains(HeadFlags::INVALIDATE) {
+    if header.op == Op::Send && header.flags.contains(HeaderFlags::INVALIDATE) {
         let done = x
             .reach
             .protection
-            .invalidate(Key(head.imm), &qp.accessor(), true);
+            .invalidate(Key(header.imm), &qp.accessor(), true);
         if let Err(denial) = done {
             x.fail_receive(qp, Status::LocalAccess, 0);
-            return refuse(x, qp, node, head, Nak::RemoteAccess, Some(denial));
+            return refuse(x, qp, node, header, Nak::RemoteAccess, Some(denial));
         }
     }
     qp.resp.current = None;
     qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
-    if qp.resp.recv.held && (head.op == Op::Send || head.flags.contains(HeadFlags::IMMEDIATE)) {
-        complete_receive(x, qp, head, head.total, CompletionFlags::empty());
+    if qp.resp.recv.held && (header.op == Op::Send || header.flags.contains(HeaderFlags::IMMEDIATE))
+    {
+        complete_receive(x, qp, header, header.total, CompletionFlags::empty());
     }
     Reply::Done
 }

@@ -1,13 +1,12 @@
-//! The responder: takes requests from a link, decides, executes, answers.
+//! The responder: takes requests from a link, checks, executes, responds.
 //!
-//! A request comes in here. One that needs a single step is executed here: a write of one piece, an atomic. Messages
-//! of several pieces are put together in `message.rs`, the receives that they use up are in `receive.rs`, and what
-//! takes longer than a step goes to `bulk.rs`. `reply.rs` is what a request can come to, `refusal.rs` how one is
-//! turned down for good.
+//! Every request arrives here. Requests of one step are executed here: a write of one fragment, an atomic.
+//! `message.rs` assembles messages of several fragments, `receive.rs` has the receives that they consume, `bulk.rs`
+//! what takes more than a step. `reply.rs` has the possible outcomes, `refusal.rs` the final refusals.
 //!
-//! For reliable connections one rule keeps requesters honest about what happened: every message
-//! that is not executed is answered. Pieces that belong to no message in progress are dropped
-//! without a word, because the first piece of their message has been answered.
+//! For reliable connections, every message that is not executed gets a response, so that the requester knows what
+//! happened. Fragments that belong to no message in progress are dropped silently, because the first fragment of
+//! their message got a response.
 
 mod message;
 mod receive;
@@ -24,15 +23,15 @@ use crate::nak::Nak;
 use crate::numbers::Numbers;
 use crate::port::Meta;
 use crate::qp::pair::{MSN_MASK, Qp};
-use crate::reach::{Asked, Counter};
+use crate::reach::{Counter, RequestedRange};
 use crate::{Event, QpState, ud, xrc};
 use rkey_base::memory::Memory;
-use rkey_base::shared::Foreign;
+use rkey_base::shared::PeerBytes;
 use rkey_core::{Access, Denial, Key, Operation, WIRE_LEN, WireKey};
-use rkey_link::{Head, HeadFlags, Incoming, NodeId, Op, Payload};
+use rkey_link::{Header, HeaderFlags, Incoming, NodeId, Op, Payload};
 
 pub(crate) use message::arrived;
-use message::{begin, piece, resynchronise};
+use message::{begin, fragment, resynchronise};
 pub(crate) use receive::{complete_receive, take_receive};
 pub(crate) use refusal::{failed, refuse};
 pub(crate) use reply::{Answer, Reply, back};
@@ -47,9 +46,9 @@ pub(crate) fn on_request<M: Memory>(
     incoming: &Incoming<'_>,
     desk: &mut Option<Desk<'_, M>>,
 ) -> Reply {
-    let head = &incoming.head;
-    let Some(qp) = find(qps, numbers, &mut meta.last, head.dst_qp) else {
-        return nobody(x, qps, incoming);
+    let header = &incoming.header;
+    let Some(qp) = find(qps, numbers, &mut meta.last, header.dst_qp) else {
+        return unaddressed(x, qps, incoming);
     };
     if qp.config.qp_type.is_datagram() {
         ud::on_datagram(x, qp, incoming);
@@ -57,35 +56,35 @@ pub(crate) fn on_request<M: Memory>(
     }
     if (qp.inbound != Some(meta.id) && !recognise(qp, meta))
         || !qp.state.responds()
-        || qp.peer.is_none_or(|peer| peer.qpn != head.src_qp)
+        || qp.peer.is_none_or(|peer| peer.qpn != header.src_qp)
     {
-        return unrecognised(qp, head);
+        return unrecognised(qp, header);
     }
     if !qp.resp.established {
         establish(x, qp);
     }
     if !qp.config.qp_type.is_plain_connection()
-        && let Err(reply) = xrc::find_queue(x, qp, meta.node, head)
+        && let Err(reply) = xrc::find_queue(x, qp, meta.node, header)
     {
         return reply;
     }
-    const HOW: HeadFlags = HeadFlags::FIRST
-        .union(HeadFlags::LAST)
-        .union(HeadFlags::IMMEDIATE)
-        .union(HeadFlags::INVALIDATE)
-        .union(HeadFlags::BY_REFERENCE);
-    // A message of one piece, and the next in its order: most of what arrives.
-    if head.flags.intersection(HOW) == HeadFlags::FIRST.union(HeadFlags::LAST)
-        && head.msn == qp.resp.msn
-        && head.len == head.total
-        && head.len > 0
+    const HOW: HeaderFlags = HeaderFlags::FIRST
+        .union(HeaderFlags::LAST)
+        .union(HeaderFlags::IMMEDIATE)
+        .union(HeaderFlags::INVALIDATE)
+        .union(HeaderFlags::REMOTE_IOVEC);
+    // A message of one fragment, in order: the common case.
+    if header.flags.intersection(HOW) == HeaderFlags::FIRST.union(HeaderFlags::LAST)
+        && header.msn == qp.resp.msn
+        && header.len == header.total
+        && header.len > 0
         && qp.resp.current.is_none()
         && let Payload::Bytes(bytes) = &incoming.payload
     {
-        if head.op == Op::Write && qp.settings.access.contains(Access::REMOTE_WRITE) {
-            return small_write(x, qp, meta.node, head, *bytes);
+        if header.op == Op::Write && qp.settings.access.contains(Access::REMOTE_WRITE) {
+            return small_write(x, qp, meta.node, header, *bytes);
         }
-        if head.op == Op::Send
+        if header.op == Op::Send
             && !qp.resp.recv.held
             && let Some(desk) = desk
             && desk.take(x, qp, *bytes)
@@ -97,22 +96,22 @@ pub(crate) fn on_request<M: Memory>(
     request_of_peer(x, qp, meta.node, incoming)
 }
 
-/// A write of one piece.
+/// A write of one fragment.
 #[inline(always)]
 fn small_write<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,
-    head: &Head,
-    bytes: Foreign<'_>,
+    header: &Header,
+    bytes: PeerBytes<'_>,
 ) -> Reply {
-    match x.reach.store_remote(&asked(qp, head), bytes) {
+    match x.reach.store_remote(&asked(qp, header), bytes) {
         Ok(counter) => {
-            hit(x, qp, counter, head.len, true);
+            hit(x, qp, counter, header.len, true);
             qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
             Reply::Done
         }
-        Err(trouble) => failed(x, qp, node, head, trouble),
+        Err(trouble) => failed(x, qp, node, header, trouble),
     }
 }
 
@@ -123,62 +122,66 @@ fn request_of_peer<M: Memory>(
     node: NodeId,
     incoming: &Incoming<'_>,
 ) -> Reply {
-    let head = &incoming.head;
-    if head.flags.contains(HeadFlags::FIRST) {
-        if (qp.resp.current.is_some() || head.msn != qp.resp.msn)
-            && let Err(reply) = resynchronise(x, qp, node, head)
+    let header = &incoming.header;
+    if header.flags.contains(HeaderFlags::FIRST) {
+        if (qp.resp.current.is_some() || header.msn != qp.resp.msn)
+            && let Err(reply) = resynchronise(x, qp, node, header)
         {
             return reply;
         }
-        match head.op {
+        match header.op {
             Op::Send | Op::Write => {
-                if let Err(reply) = begin(x, qp, node, head) {
+                if let Err(reply) = begin(x, qp, node, header) {
                     return reply;
                 }
             }
             Op::Read => return read(x, qp, node, incoming),
-            Op::CompareSwap | Op::FetchAdd => return atomic(x, qp, node, head),
+            Op::CompareSwap | Op::FetchAdd => return atomic(x, qp, node, header),
             _ => return Reply::Done,
         }
     } else if qp
         .resp
         .current
-        .is_none_or(|now| now.msn != head.msn || now.op != head.op)
+        .is_none_or(|now| now.msn != header.msn || now.op != header.op)
     {
         return Reply::Done;
-    } else if let Err(reply) = still_allowed(x, qp, node, head) {
+    } else if let Err(reply) = still_allowed(x, qp, node, header) {
         return reply;
     }
-    piece(x, qp, node, incoming)
+    fragment(x, qp, node, incoming)
 }
 
-/// A request that is for no queue pair: for a group, or for one that is not there (yet).
+/// A request without a queue pair of its own: for a group, or for one that does not exist (yet).
 #[cold]
-fn nobody<M: Memory>(x: &mut Context<M>, qps: &mut Table<Qp>, incoming: &Incoming<'_>) -> Reply {
-    if incoming.head.dst_qp == groups::GROUP_QPN {
+fn unaddressed<M: Memory>(
+    x: &mut Context<M>,
+    qps: &mut Table<Qp>,
+    incoming: &Incoming<'_>,
+) -> Reply {
+    if incoming.header.dst_qp == groups::GROUP_QPN {
         return groups::deliver(x, qps, incoming);
     }
-    not_ready(&incoming.head)
+    not_ready(&incoming.header)
 }
 
 #[cold]
-fn not_ready(head: &Head) -> Reply {
-    Reply::nak(head, Nak::NotReady)
+fn not_ready(header: &Header) -> Reply {
+    Reply::nak(header, Nak::NotReady)
 }
 
 /// A request that did not come from the peer of its queue pair, or came too early.
 ///
-/// A peer that knows our number may send before we have found out which device it is on. A reliable
-/// connection asks it to try again. An unreliable one cannot ask, and nobody would send again what it
-/// drops: it holds the request until the search, which does not need this link, has ended.
+/// A peer that knows our number may send before we have found out which device it is on. A reliable connection tells
+/// it to try again. An unreliable one cannot, and what it drops is lost: it holds the request until the search, which
+/// does not need this link, has ended.
 #[cold]
-fn unrecognised(qp: &Qp, head: &Head) -> Reply {
+fn unrecognised(qp: &Qp, header: &Header) -> Reply {
     if qp.config.qp_type.is_reliable() {
-        return not_ready(head);
+        return not_ready(header);
     }
     let may_be_peer = qp
         .peer
-        .is_some_and(|peer| peer.qpn == head.src_qp && peer.node.is_none());
+        .is_some_and(|peer| peer.qpn == header.src_qp && peer.node.is_none());
     if may_be_peer && qp.req.asked && qp.state.responds() {
         Reply::Hold
     } else {
@@ -213,37 +216,37 @@ fn read<M: Memory>(
     node: NodeId,
     incoming: &Incoming<'_>,
 ) -> Reply {
-    let head = &incoming.head;
+    let header = &incoming.header;
     if !qp.config.qp_type.is_reliable() || qp.settings.max_reads_in == 0 {
-        return refuse(x, qp, node, head, Nak::InvalidRequest, None);
+        return refuse(x, qp, node, header, Nak::InvalidRequest, None);
     }
-    if head.total > 0 {
-        if let Err(reply) = allow(x, qp, node, head, Operation::Read) {
+    if header.total > 0 {
+        if let Err(reply) = allow(x, qp, node, header, Operation::Read) {
             return reply;
         }
-        let asked = asked(qp, head);
+        let asked = asked(qp, header);
         let whole = x
             .reach
-            .lease(&asked, u64::from(head.total), Operation::Read)
+            .grant(&asked, u64::from(header.total), Operation::Read)
             .map(drop);
         if let Err(denial) = whole {
-            return refuse(x, qp, node, head, Nak::RemoteAccess, Some(denial));
+            return refuse(x, qp, node, header, Nak::RemoteAccess, Some(denial));
         }
     }
-    Reply::Bulk(Bulk::read(qp, head, &incoming.payload))
+    Reply::Bulk(Bulk::read(qp, header, &incoming.payload))
 }
 
-fn atomic<M: Memory>(x: &mut Context<M>, qp: &mut Qp, node: NodeId, head: &Head) -> Reply {
+fn atomic<M: Memory>(x: &mut Context<M>, qp: &mut Qp, node: NodeId, header: &Header) -> Reply {
     let valid = qp.config.qp_type.is_reliable() && qp.settings.max_reads_in > 0;
-    if !valid || !head.addr.is_multiple_of(8) {
-        return refuse(x, qp, node, head, Nak::InvalidRequest, None);
+    if !valid || !header.addr.is_multiple_of(8) {
+        return refuse(x, qp, node, header, Nak::InvalidRequest, None);
     }
-    if let Err(reply) = allow(x, qp, node, head, Operation::Atomic) {
+    if let Err(reply) = allow(x, qp, node, header, Operation::Atomic) {
         return reply;
     }
-    let [a, b] = head.operands;
-    let compare = head.op == Op::CompareSwap;
-    let done = x.reach.atomic(&asked(qp, head), |memory, va| {
+    let [a, b] = header.operands;
+    let compare = header.op == Op::CompareSwap;
+    let done = x.reach.atomic(&asked(qp, header), |memory, va| {
         if compare {
             memory.compare_swap(va, a, b)
         } else {
@@ -254,14 +257,14 @@ fn atomic<M: Memory>(x: &mut Context<M>, qp: &mut Qp, node: NodeId, head: &Head)
         Ok((old, counter)) => {
             hit(x, qp, counter, 8, true);
             qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
-            let mut result = back(head, Op::AtomicResult);
+            let mut result = back(header, Op::AtomicResult);
             result.operands = [old, 0];
             Reply::Answer(Answer {
-                head: result,
+                header: result,
                 wire: [0; WIRE_LEN],
             })
         }
-        Err(trouble) => failed(x, qp, node, head, trouble),
+        Err(trouble) => failed(x, qp, node, header, trouble),
     }
 }
 
@@ -271,51 +274,51 @@ fn allow<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,
-    head: &Head,
+    header: &Header,
     want: Operation,
 ) -> Result<(), Reply> {
     if qp.settings.access.contains(want.needs()) {
         return Ok(());
     }
-    let len = u64::from(head.total);
+    let len = u64::from(header.total);
     let granted = qp.settings.access & Access::REMOTE;
-    let (who, key) = (qp.accessor(), wire_key(head));
+    let (who, key) = (qp.accessor(), wire_key(header));
     let api = x.reach.protection.api();
-    let denial = Denial::by_queue_pair(&who, key, head.addr, len, want, granted, api);
-    Err(refuse(x, qp, node, head, Nak::RemoteAccess, Some(denial)))
+    let denial = Denial::by_queue_pair(&who, key, header.addr, len, want, granted, api);
+    Err(refuse(x, qp, node, header, Nak::RemoteAccess, Some(denial)))
 }
 
-/// [`allow`] for a message that has begun: the rights of a queue pair may have been taken away since, and what is left
-/// of a message can be 4 GiB and as long in coming as the peer likes.
+/// [`allow`] for a message in progress: the rights of a queue pair may have been revoked since, and the rest of a
+/// message can be 4 GiB and arrive as slowly as the peer likes.
 #[inline]
 pub(crate) fn still_allowed<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,
-    head: &Head,
+    header: &Header,
 ) -> Result<(), Reply> {
-    match head.op {
-        Op::Write => allow(x, qp, node, head, Operation::Write),
-        Op::Read if head.total > 0 => allow(x, qp, node, head, Operation::Read),
+    match header.op {
+        Op::Write => allow(x, qp, node, header, Operation::Write),
+        Op::Read if header.total > 0 => allow(x, qp, node, header, Operation::Read),
         _ => Ok(()),
     }
 }
 
 #[inline]
-fn wire_key(head: &Head) -> WireKey {
-    if head.flags.contains(HeadFlags::REQUESTED_KEY) {
-        WireKey::Requested(head.key)
+fn wire_key(header: &Header) -> WireKey {
+    if header.flags.contains(HeaderFlags::REQUESTED_KEY) {
+        WireKey::Requested(header.key)
     } else {
-        WireKey::Device(Key(head.key as u32))
+        WireKey::Device(Key(header.key as u32))
     }
 }
 
 #[inline]
-pub(crate) fn asked(qp: &Qp, head: &Head) -> Asked {
-    Asked {
+pub(crate) fn asked(qp: &Qp, header: &Header) -> RequestedRange {
+    RequestedRange {
         who: qp.accessor(),
-        key: wire_key(head),
-        addr: head.addr,
+        key: wire_key(header),
+        addr: header.addr,
     }
 }
 

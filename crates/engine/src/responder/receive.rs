@@ -1,14 +1,14 @@
-//! The receive that a message uses up: where it is taken from, and how it completes.
+//! The receive that a message consumes: where it is taken from, and how it completes.
 //!
-//! A send takes one for its payload, a write with immediate data only to tell of itself. Between the first and the
-//! last piece of the message it is *held* (`qp.resp.recv`).
+//! A send takes one for its payload, a write with immediate data only for the notification. Between the first and the
+//! last fragment of the message it is *held* (`qp.resp.recv`).
 
 use super::Reply;
 use crate::context::Context;
 use crate::nak::Nak;
 use crate::qp::pair::Qp;
 use crate::{Completion, CompletionFlags, CompletionOp, Event, QpType, Status};
-use rkey_link::{Head, HeadFlags, Op};
+use rkey_link::{Header, HeaderFlags, Op};
 
 /// Takes a receive from the queue pair's own queue or the shared one.
 #[inline(always)]
@@ -31,12 +31,12 @@ pub(crate) fn take_receive<M>(x: &mut Context<M>, qp: &mut Qp) -> bool {
 }
 
 #[cold]
-pub(super) fn no_receive(qp: &Qp, head: &Head) -> Reply {
+pub(super) fn no_receive(qp: &Qp, header: &Header) -> Reply {
     if qp.config.qp_type == QpType::Uc {
         return Reply::Done;
     }
     let delay = u32::from(qp.settings.min_rnr_timer & 31) << 8;
-    Reply::nak_with(head, Nak::ReceiverNotReady as u32 | delay)
+    Reply::nak_with(header, Nak::ReceiverNotReady as u32 | delay)
 }
 
 /// Completes the receive that is held.
@@ -44,22 +44,22 @@ pub(super) fn no_receive(qp: &Qp, head: &Head) -> Reply {
 pub(crate) fn complete_receive<M>(
     x: &mut Context<M>,
     qp: &mut Qp,
-    head: &Head,
+    header: &Header,
     bytes: u32,
     mut flags: CompletionFlags,
 ) {
     qp.resp.recv.held = false;
-    let solicited = head.flags.contains(HeadFlags::SOLICITED);
+    let solicited = header.flags.contains(HeaderFlags::SOLICITED);
     flags.set(
         CompletionFlags::IMM,
-        head.flags.contains(HeadFlags::IMMEDIATE),
+        header.flags.contains(HeaderFlags::IMMEDIATE),
     );
     flags.set(
         CompletionFlags::INVALIDATED,
-        head.flags.contains(HeadFlags::INVALIDATE),
+        header.flags.contains(HeaderFlags::INVALIDATE),
     );
     flags.set(CompletionFlags::SOLICITED, solicited);
-    let opcode = if head.op == Op::Send {
+    let opcode = if header.op == Op::Send {
         CompletionOp::Recv
     } else {
         CompletionOp::RecvWriteImm
@@ -70,9 +70,9 @@ pub(crate) fn complete_receive<M>(
         opcode,
         flags,
         bytes,
-        imm: head.imm,
+        imm: header.imm,
         qpn: qp.qpn,
-        src_qpn: head.src_qp,
+        src_qpn: header.src_qp,
         vendor: 0,
     };
     x.complete_recv(qp.config.recv_cq, entry, solicited);

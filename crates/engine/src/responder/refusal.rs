@@ -1,17 +1,17 @@
 //! Refusals: a message that is not executed, for good.
 //!
-//! The peer is told why, the program here is told who tried what, and a queue pair goes out of service unless its
-//! policy is to survive.
+//! The peer gets the reason, the local program a report, and the queue pair goes to the error state unless its policy
+//! is to survive.
 
 use super::{Reply, wire_key};
 use crate::context::Context;
 use crate::nak::Nak;
 use crate::qp::pair::{MSN_MASK, Qp};
-use crate::reach::Trouble;
+use crate::reach::AccessError;
 use crate::{Event, QpType, Side, Status};
 use rkey_base::memory::Memory;
 use rkey_core::{Attempt, Denial, NamedKey, Operation, Reason};
-use rkey_link::{Head, NodeId, Op};
+use rkey_link::{Header, NodeId, Op};
 
 /// The bytes of a request could not be moved.
 #[cold]
@@ -19,62 +19,62 @@ pub(crate) fn failed<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,
-    head: &Head,
-    trouble: Trouble,
+    header: &Header,
+    trouble: AccessError,
 ) -> Reply {
     match trouble {
-        Trouble::Denied(denial) if head.op == Op::Send => {
-            // Our own receive named memory that it may not.
+        AccessError::Denied(denial) if header.op == Op::Send => {
+            // Our own receive named memory that it may not use.
             let work = qp.resp.recv.id;
             let vendor = x.report(Side::Local, qp, node, Some(work), *denial);
             x.fail_receive(qp, Status::LocalProtection, vendor);
-            refuse(x, qp, node, head, Nak::RemoteOperation, None)
+            refuse(x, qp, node, header, Nak::RemoteOperation, None)
         }
-        Trouble::Denied(denial) => {
+        AccessError::Denied(denial) => {
             let code = if matches!(denial.reason, Reason::Misaligned) {
                 Nak::InvalidRequest
             } else {
                 Nak::RemoteAccess
             };
-            refuse(x, qp, node, head, code, Some(denial))
+            refuse(x, qp, node, header, code, Some(denial))
         }
-        Trouble::Fault(fault) => {
-            let attempt = Attempt::Remote(match head.op {
+        AccessError::Fault(fault) => {
+            let attempt = Attempt::Remote(match header.op {
                 Op::Read => Operation::Read,
                 Op::Write | Op::Send => Operation::Write,
                 _ => Operation::Atomic,
             });
-            let key = NamedKey::Remote(wire_key(head));
-            let len = u64::from(head.total);
-            let denial = Denial::fault(attempt, key, head.addr, len, fault.address);
-            refuse(x, qp, node, head, Nak::RemoteOperation, Some(denial))
+            let key = NamedKey::Remote(wire_key(header));
+            let len = u64::from(header.total);
+            let denial = Denial::fault(attempt, key, header.addr, len, fault.address);
+            refuse(x, qp, node, header, Nak::RemoteOperation, Some(denial))
         }
-        // What a pull could not reach has been dealt with by whoever pulled.
-        Trouble::Pull(_) => refuse(x, qp, node, head, Nak::RemoteOperation, None),
+        // The caller has handled what a pull could not access.
+        AccessError::Pull(_) => refuse(x, qp, node, header, Nak::RemoteOperation, None),
     }
 }
 
-/// Refuses a message for good: tells the peer, tells here, and takes the queue pair out of
-/// service if its policy says so. Unreliable connections drop the message instead.
+/// Refuses a message for good: sends a NAK, reports it here, and moves the queue pair to the error state if its
+/// policy says so. Unreliable connections drop the message instead.
 #[cold]
 pub(crate) fn refuse<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     node: NodeId,
-    head: &Head,
+    header: &Header,
     code: Nak,
     denial: Option<Box<Denial>>,
 ) -> Reply {
     qp.resp.current = None;
-    let mut reply = Reply::nak_with(head, code as u32);
+    let mut reply = Reply::nak_with(header, code as u32);
     if let Some(denial) = denial {
         let origin = x.serving;
         x.count_guess(&origin, &denial);
-        // Whoever is not told why learns the status only, the same for every reason.
+        // A peer that does not get the reason gets the status only, the same for every reason.
         let told = origin.explain.then(|| denial.to_wire());
         let id = x.report(Side::Target, qp, node, None, *denial);
         if let Some(told) = told {
-            reply = Reply::denial(head, code, &told, id);
+            reply = Reply::denial(header, code, &told, id);
         }
     }
     if qp.config.qp_type == QpType::Uc {
@@ -90,7 +90,7 @@ pub(crate) fn refuse<M: Memory>(
         Nak::InvalidRequest => Event::RequestError { qp: id, qpn },
         _ => Event::QpFatal { qp: id, qpn },
     });
-    if qp.resp.recv.held && head.op == Op::Write {
+    if qp.resp.recv.held && header.op == Op::Write {
         // A write with immediate data had taken a receive.
         x.fail_receive(qp, Status::LocalAccess, 0);
     }

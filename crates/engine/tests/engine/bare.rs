@@ -88,9 +88,9 @@ fn answers(explain: bool) -> (Vec<String>, Vec<Reason>, Vec<Reason>) {
             pair.drive(1, 64);
             let tail = pair.nodes[1].engine.link_mut(tail).unwrap();
             for passing in &tail.outbox {
-                if let Passing::Piece(head, bytes) = passing {
-                    let head = rkey_link::Head { msn: 0, ..*head };
-                    wires.push(format!("{head:?} {bytes:?}"));
+                if let Passing::Fragment(header, bytes) = passing {
+                    let header = rkey_link::Header { msn: 0, ..*header };
+                    wires.push(format!("{header:?} {bytes:?}"));
                 }
             }
             pair.carry_all();
@@ -145,9 +145,9 @@ fn bare_refusals_of_invalidations_are_the_same() {
                 pair.drive(1, 64);
                 let tail = pair.nodes[1].engine.link_mut(tail).unwrap();
                 for passing in &tail.outbox {
-                    if let Passing::Piece(head, bytes) = passing {
-                        let head = rkey_link::Head { msn: 0, ..*head };
-                        wires.insert(format!("{head:?} {bytes:?}"));
+                    if let Passing::Fragment(header, bytes) = passing {
+                        let header = rkey_link::Header { msn: 0, ..*header };
+                        wires.insert(format!("{header:?} {bytes:?}"));
                     }
                 }
                 pair.carry_all();

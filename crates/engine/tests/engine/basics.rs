@@ -86,16 +86,16 @@ fn everything(pair: &mut Pair, len: u32) {
 }
 
 #[test]
-fn all_transfers_in_pieces() {
+fn all_transfers_in_fragments() {
     for len in [0, 1, 8, 64, 65, 255, 256, 257, 5000, 100_000] {
         everything(&mut Pair::new(), len);
     }
 }
 
 #[test]
-fn all_transfers_by_reference() {
+fn all_transfers_by_remote_iovec() {
     let caps = Capabilities {
-        by_reference: true,
+        remote_iovec: true,
         ..CAPS
     };
     for len in [1023, 1024, 5000, 150_000] {
@@ -103,32 +103,32 @@ fn all_transfers_by_reference() {
     }
 }
 
-/// As much as there is room for in pieces, the rest by reference.
+/// As much as there is room for in fragments, the rest by reference.
 #[test]
-fn all_transfers_in_pieces_and_then_by_reference() {
+fn all_transfers_in_fragments_and_then_by_remote_iovec() {
     let caps = Capabilities {
-        by_reference: true,
+        remote_iovec: true,
         ..CAPS
     };
     for len in [1024, 1025, 1300, 5000, 150_000] {
-        for pieces in 1..6 {
+        for fragments in 1..6 {
             let mut pair = Pair::with(caps, EngineConfig::default());
-            pair.end(0).pieces_first = pieces;
+            pair.end(0).fragments_first = fragments;
             everything(&mut pair, len);
         }
     }
 }
 
 #[test]
-fn a_peer_that_cannot_reach_our_memory_gets_pieces() {
+fn a_peer_that_cannot_reach_our_memory_gets_fragments() {
     let caps = Capabilities {
-        by_reference: true,
+        remote_iovec: true,
         ..CAPS
     };
-    for pieces in [0, 1, 3] {
+    for fragments in [0, 1, 3] {
         let mut pair = Pair::with(caps, EngineConfig::default());
         pair.tail(1).refuse_reference = true;
-        pair.end(0).pieces_first = pieces;
+        pair.end(0).fragments_first = fragments;
         everything(&mut pair, 5000);
     }
 }
@@ -137,7 +137,7 @@ fn a_peer_that_cannot_reach_our_memory_gets_pieces() {
 #[test]
 fn a_long_message_does_not_wait_for_its_program() {
     let caps = Capabilities {
-        by_reference: true,
+        remote_iovec: true,
         ..CAPS
     };
     let mut pair = Pair::with(caps, EngineConfig::default());
@@ -145,12 +145,12 @@ fn a_long_message_does_not_wait_for_its_program() {
     let mine = pair.nodes[0].register(0, 1 << 20, ALL);
     let theirs = pair.nodes[1].register(0, 1 << 20, ALL);
     pair.nodes[0].fill(0, &pattern(3, 100_000));
-    pair.end(0).pieces_first = 2;
+    pair.end(0).fragments_first = 2;
     let sge = [pair.nodes[0].sge(&mine, 0, 100_000)];
     let remote = pair.nodes[1].target(&theirs, 0);
     let write = Work::Write { remote, imm: None };
     pair.send(0, &a, &SendRequest::new(1, write, &sge));
-    assert!(pair.nodes[0].engine.references(mine.local_key));
+    assert!(pair.nodes[0].engine.exposes(mine.local_key));
     pair.carry_requests(0, usize::MAX);
     while pair.drive(1, 16).did {}
     assert_eq!(pair.nodes[1].bytes(0, 100_000), pattern(3, 100_000));
@@ -302,9 +302,9 @@ fn loopback_carries_everything() {
 
 /// While references are held back, payload travels; those that are out stay until they are answered.
 #[test]
-fn references_can_be_held_back() {
+fn remote_iovecs_can_be_held_back() {
     let caps = Capabilities {
-        by_reference: true,
+        remote_iovec: true,
         ..CAPS
     };
     let len = 200_000;
@@ -324,24 +324,24 @@ fn references_can_be_held_back() {
         for (id, held_back) in [(1, false), (2, true), (3, false)] {
             let data = pattern(id, len as usize);
             pair.nodes[from].fill(0, &data);
-            pair.nodes[0].engine.hold_references_back(held_back);
+            pair.nodes[0].engine.hold_remote_iovecs_back(held_back);
             pair.send(0, &a, &SendRequest::new(id, work, &sge));
-            assert_eq!(pair.nodes[0].engine.has_references(), !held_back);
+            assert_eq!(pair.nodes[0].engine.has_remote_iovecs(), !held_back);
             pair.settle();
-            assert!(!pair.nodes[0].engine.has_references());
+            assert!(!pair.nodes[0].engine.has_remote_iovecs());
             assert_eq!(statuses(&a.poll()), [(id, Status::Success)]);
             assert!(pair.nodes[into].bytes(0, len as usize) == data);
         }
     }
 }
 
-/// A message by reference that is longer than a piece goes in several, and a long read tells that
+/// A message by reference that is longer than a fragment goes in several, and a long read tells that
 /// it goes on; also when the way by reference is closed in the middle.
 #[test]
 #[cfg_attr(miri, ignore)]
 fn long_messages_by_reference_show_that_they_are_alive() {
     let caps = Capabilities {
-        by_reference: true,
+        remote_iovec: true,
         ..CAPS
     };
     let len = 40 << 20;
@@ -362,7 +362,7 @@ fn long_messages_by_reference_show_that_they_are_alive() {
                 Work::Write { remote, imm: None }
             };
             pair.send(0, &a, &SendRequest::new(1, work, &sge));
-            assert!(pair.nodes[0].engine.references(mine.local_key));
+            assert!(pair.nodes[0].engine.exposes(mine.local_key));
             pair.carry_all();
             for _ in 0..100 {
                 pair.drive(1, 64); // 256 KiB
@@ -382,16 +382,16 @@ fn long_messages_by_reference_show_that_they_are_alive() {
                 pair.nodes[into].bytes(0, len as usize) == data,
                 "{refuse} {read}"
             );
-            assert!(!pair.nodes[0].engine.references(mine.local_key));
+            assert!(!pair.nodes[0].engine.exposes(mine.local_key));
         }
     }
 }
 
 /// What a peer may still touch is known also after the request has ended here.
 #[test]
-fn references_outlive_their_requests() {
+fn remote_iovecs_outlive_their_requests() {
     let caps = Capabilities {
-        by_reference: true,
+        remote_iovec: true,
         ..CAPS
     };
     let mut pair = Pair::with(caps, EngineConfig::default());
@@ -408,15 +408,15 @@ fn references_outlive_their_requests() {
     assert_eq!(statuses(&a.poll()), [(1, Status::Flushed)]);
     let links = pair.nodes[0].engine.referencing_links(mine.local_key);
     assert_eq!(links, [pair.ends[0]]);
-    assert!(!pair.nodes[0].engine.references(other.local_key));
-    assert_eq!(pair.nodes[0].engine.haunted_links(a.qpn), links);
-    assert_eq!(pair.nodes[0].engine.haunted_links(a.qpn + 1), []);
+    assert!(!pair.nodes[0].engine.exposes(other.local_key));
+    assert_eq!(pair.nodes[0].engine.orphaned_links(a.qpn), links);
+    assert_eq!(pair.nodes[0].engine.orphaned_links(a.qpn + 1), []);
     pair.nodes[0].engine.destroy_qp(a.id).unwrap();
-    assert!(pair.nodes[0].engine.references(mine.local_key));
-    assert_eq!(pair.nodes[0].engine.haunted_links(a.qpn), links);
+    assert!(pair.nodes[0].engine.exposes(mine.local_key));
+    assert_eq!(pair.nodes[0].engine.orphaned_links(a.qpn), links);
     pair.settle();
-    assert!(!pair.nodes[0].engine.references(mine.local_key));
-    assert_eq!(pair.nodes[0].engine.haunted_links(a.qpn), []);
+    assert!(!pair.nodes[0].engine.exposes(mine.local_key));
+    assert_eq!(pair.nodes[0].engine.orphaned_links(a.qpn), []);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::support::*;
 use rkey_engine::*;
 
-/// A queue pair that is reset or destroyed takes along the completions that nobody has taken; others' stay.
+/// A queue pair that is reset or destroyed removes its completions that were not polled; those of others stay.
 #[test]
 fn completions_end_with_their_queue_pair() {
     let mut node = Node::new(1);

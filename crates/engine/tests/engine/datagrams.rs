@@ -13,7 +13,7 @@ fn datagrams() {
     };
     let mut pair = Pair::with(
         rkey_link::Capabilities {
-            piece_max: 8192,
+            fragment_max: 8192,
             ..CAPS
         },
         EngineConfig::default(),
@@ -43,7 +43,7 @@ fn datagrams() {
         pair.send(0, &a, &request);
         pair.settle();
     };
-    // Nobody listens; the wrong key; the wrong number: all silent, all "sent".
+    // No receiver; the wrong key; the wrong number: all silent, all "sent".
     send(&mut pair, 1, 100, address);
     let room = [pair.nodes[1].sge(&theirs, 0, 40 + 4096)];
     pair.recv(1, &b, 50, &room);
@@ -71,7 +71,7 @@ fn datagrams() {
     assert_eq!(statuses(&got), [(50, Status::Success)]);
     assert_eq!((got[0].bytes, got[0].imm, got[0].src_qpn), (4136, 4, a.qpn));
     assert_eq!(got[0].flags, CompletionFlags::IMM | CompletionFlags::GRH);
-    assert_eq!(pair.nodes[1].bytes(0, 40), route.header(4096));
+    assert_eq!(pair.nodes[1].bytes(0, 40), route.grh(4096));
     assert_eq!(pair.nodes[1].bytes(40, 4096), data);
     // The highest bit of the key stands for the sender's own.
     pair.recv(1, &b, 51, &room);

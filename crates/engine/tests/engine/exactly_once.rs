@@ -62,9 +62,9 @@ enum Step {
 struct Shape {
     window: usize,
     response_room: usize,
-    by_reference: bool,
+    remote_iovec: bool,
     refuse: bool,
-    pieces_first: usize,
+    fragments_first: usize,
     cq_depth: u32,
     rnr_retry: u8,
 }
@@ -118,7 +118,7 @@ struct World {
 impl World {
     fn new(shape: Shape) -> Self {
         let caps = Capabilities {
-            by_reference: shape.by_reference,
+            remote_iovec: shape.remote_iovec,
             reference_min: 300,
             ..CAPS
         };
@@ -137,7 +137,7 @@ impl World {
             pair.end(at).window = shape.window;
             pair.tail(at).response_room = shape.response_room;
             pair.tail(at).refuse_reference = shape.refuse;
-            pair.end(at).pieces_first = shape.pieces_first;
+            pair.end(at).fragments_first = shape.fragments_first;
         }
         pair.ready(&qps, |_, step| {
             if step.rnr_retry.is_some() {
@@ -337,7 +337,7 @@ impl World {
             let (from, len) = self.sides[1 - at]
                 .messages
                 .pop_front()
-                .expect("somebody sent");
+                .expect("one side sent");
             match len {
                 Some(len) => {
                     assert_eq!((one.opcode, one.bytes), (CompletionOp::Recv, len));
@@ -406,7 +406,7 @@ impl World {
         for at in 0..2 {
             let node = &mut self.pair.nodes[at];
             for event in node.events() {
-                // Nobody looks for new links here.
+                // This test makes no new links.
                 if let Event::LinkNeeded { qp, peer } = event {
                     node.engine.unreachable(qp, peer);
                 }
@@ -504,13 +504,13 @@ fn shape(cq_depth: impl Strategy<Value = u32>) -> impl Strategy<Value = Shape> {
         any::<bool>(),
     )
         .prop_map(
-            |(window, response_room, by_reference, refuse, pieces_first, cq_depth, patient)| {
+            |(window, response_room, remote_iovec, refuse, fragments_first, cq_depth, patient)| {
                 Shape {
                     window,
                     response_room,
-                    by_reference,
+                    remote_iovec,
                     refuse,
-                    pieces_first,
+                    fragments_first,
                     cq_depth,
                     rnr_retry: if patient { 7 } else { 1 },
                 }

@@ -7,9 +7,9 @@ use rkey_engine::*;
 /// Memory that is not there is an error on both sides, and both say where.
 #[test]
 fn faults_are_errors_on_both_sides() {
-    for by_reference in [false, true] {
+    for remote_iovec in [false, true] {
         let caps = rkey_link::Capabilities {
-            by_reference,
+            remote_iovec,
             ..CAPS
         };
         for (poison_at, read) in [(1, false), (1, true), (0, false), (0, true)] {
@@ -32,11 +32,11 @@ fn faults_are_errors_on_both_sides() {
                 assert_eq!(
                     outcome.status,
                     Status::LocalProtection,
-                    "{by_reference} {read}"
+                    "{remote_iovec} {read}"
                 );
                 // Also when it was the peer who found it: the key is ours, and the address exact.
                 let reports = denied(&outcome.events[0]);
-                assert_eq!(reports.len(), 1, "{by_reference} {read}");
+                assert_eq!(reports.len(), 1, "{remote_iovec} {read}");
                 let denial = &reports[0].denial;
                 assert_eq!(denial.key, rkey_core::NamedKey::Local(mine.local_key));
                 assert_eq!(denial.reason, Reason::Fault { at: hole.start() });
@@ -45,7 +45,7 @@ fn faults_are_errors_on_both_sides() {
             assert_eq!(
                 outcome.status,
                 Status::RemoteOperation,
-                "{by_reference} {read}"
+                "{remote_iovec} {read}"
             );
             assert_eq!(outcome.states, [QpState::Error; 2]);
             for at in 0..2 {
@@ -64,9 +64,9 @@ fn faults_are_errors_on_both_sides() {
 fn a_write_that_fails_changes_nothing_outside_of_the_region() {
     const START: u64 = 4096;
     const LEN: u64 = 8192;
-    for by_reference in [false, true] {
+    for remote_iovec in [false, true] {
         let caps = rkey_link::Capabilities {
-            by_reference,
+            remote_iovec,
             ..CAPS
         };
         // Past the end, before the beginning, around the top of the addresses; and across a page that is
@@ -96,13 +96,13 @@ fn a_write_that_fails_changes_nothing_outside_of_the_region() {
             }
             let sge = [pair.nodes[0].sge(&mine, 0, len)];
             let outcome = attempt(&mut pair, &qps, Work::Write { remote, imm: None }, &sge);
-            assert_eq!(outcome.status, status, "{what} {by_reference}");
+            assert_eq!(outcome.status, status, "{what} {remote_iovec}");
             let before = pair.nodes[1].bytes(0, START as usize);
-            assert!(before.iter().all(|b| *b == 1), "{what} {by_reference}");
+            assert!(before.iter().all(|b| *b == 1), "{what} {remote_iovec}");
             let after = START + LEN;
             let after = pair.nodes[1].bytes(after, (1 << 16) - after as usize);
-            assert!(after.iter().all(|b| *b == 1), "{what} {by_reference}");
-            if what == "hole" && !by_reference {
+            assert!(after.iter().all(|b| *b == 1), "{what} {remote_iovec}");
+            if what == "hole" && !remote_iovec {
                 // A part of it had arrived.
                 assert_eq!(pair.nodes[1].bytes(START, 256), [7; 256]);
             }
@@ -114,7 +114,7 @@ fn a_write_that_fails_changes_nothing_outside_of_the_region() {
 #[test]
 fn memory_of_the_requester_that_is_not_there_ends_one_message() {
     let caps = rkey_link::Capabilities {
-        by_reference: true,
+        remote_iovec: true,
         ..CAPS
     };
     let mut pair = Pair::with(caps, EngineConfig::default());

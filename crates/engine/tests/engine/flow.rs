@@ -8,9 +8,9 @@ use rkey_link::Capabilities;
 /// the send.
 #[test]
 fn scatter_and_gather() {
-    for by_reference in [false, true] {
+    for remote_iovec in [false, true] {
         let caps = Capabilities {
-            by_reference,
+            remote_iovec,
             reference_min: 100,
             ..CAPS
         };
@@ -163,7 +163,7 @@ fn draining_lets_started_work_end_and_holds_back_the_rest() {
     assert_eq!(statuses(&a.poll()), [(2, Status::Success)]);
 }
 
-/// A message that is larger than the window, on a wire that carries one piece at a time, with
+/// A message that is larger than the window, on a wire that carries one fragment at a time, with
 /// both directions busy and little room for answers.
 #[test]
 fn many_at_once_through_a_narrow_wire() {

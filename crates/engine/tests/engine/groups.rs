@@ -3,7 +3,7 @@
 use crate::support::*;
 use rkey_core::Region;
 use rkey_engine::groups::GROUP_QPN;
-use rkey_engine::spread::KEY_LEN;
+use rkey_engine::rss::KEY_LEN;
 use rkey_engine::*;
 use std::sync::Arc;
 
@@ -267,7 +267,7 @@ fn frames_go_to_who_has_a_flow_for_them() {
     assert_eq!((one.len(), statuses(&two)), (0, vec![(0, Status::Success)]));
     assert!(
         send(&mut pair, 3, 9).iter().all(Vec::is_empty),
-        "nobody wants it"
+        "no member takes it"
     );
     pair.nodes[1].engine.remove_flow(takers[0].id, 7);
     assert!(
@@ -309,12 +309,12 @@ impl Spreading {
         let domain = node.domain;
         let cqs = [0, 1].map(|_| node.engine.create_cq(64).unwrap());
         let queues = [0, 1].map(|at| node.engine.create_wq(domain, 16, 1, cqs[at].id()).unwrap());
-        let spread = Spread {
+        let spread = Rss {
             queues: queues.to_vec(),
             key: std::array::from_fn::<u8, KEY_LEN, _>(|i| (i * 37 + 11) as u8),
             fields: HashFields::all(),
         };
-        node.engine.spread(taker.id, spread).unwrap();
+        node.engine.set_rss(taker.id, spread).unwrap();
         node.engine.add_flow(taker.id, 1, Flow::default()).unwrap();
         node.engine.join_group(taker.id, Group::Wire).unwrap();
         let theirs = node.register(0, 4096, ALL);

@@ -141,7 +141,7 @@ fn guesses_over_one_connection_become_slow() {
     assert_eq!(known[0].pause, PAUSE_LAST);
 }
 
-/// Neither new queue pairs, nor new links, nor new devices begin the count anew; and a guess whose answer nobody waits
+/// Neither new queue pairs, nor new links, nor new devices restart the count; and a guess whose response nothing waits
 /// for counts as well.
 #[test]
 fn reconnecting_does_not_help() {
@@ -202,7 +202,7 @@ fn honest_mistakes_are_answered_at_once() {
     }
     assert_eq!(attack.pair.now, 7199 * SECOND);
     let told = attack.warnings();
-    // "has tried 1,000 keys" is worth a line, but nobody had to wait.
+    // "has tried 1,000 keys" is worth a line, but no process had to wait.
     assert!(told.iter().all(|it| it.pauses == 0), "{told:?}");
 }
 
@@ -327,7 +327,7 @@ fn whatever_a_guess_can_meet_is_counted() {
     ));
 }
 
-/// The long run: whoever paces himself gets one key for each refill and no more.
+/// The long run: a process that paces itself gets one key for each refill and no more.
 #[test]
 fn pacing_brings_one_key_a_refill() {
     let mut attack = Attack::new();

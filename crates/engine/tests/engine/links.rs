@@ -113,7 +113,7 @@ fn a_broken_link_fails_what_is_outstanding() {
 #[test]
 fn a_requester_that_dies_in_the_middle_of_its_message() {
     let caps = Capabilities {
-        by_reference: true,
+        remote_iovec: true,
         reference_min: 100,
         ..CAPS
     };

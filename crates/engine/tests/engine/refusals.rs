@@ -79,9 +79,9 @@ fn a_refusal_is_told_on_both_sides_and_flushes() {
 #[test]
 fn a_refusal_can_leave_the_queue_pairs_in_service() {
     for len in [8, 5000] {
-        for by_reference in [false, true] {
+        for remote_iovec in [false, true] {
             let caps = rkey_link::Capabilities {
-                by_reference,
+                remote_iovec,
                 ..CAPS
             };
             let mut pair = Pair::with(caps, EngineConfig::default());

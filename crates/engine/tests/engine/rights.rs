@@ -42,9 +42,9 @@ fn a_read_may_be_put_down_like_a_message() {
     let flags = [SendFlags::empty(), SendFlags::RECEIVES];
     for (granted, allowed) in [(Access::READ, flags[0]), (Access::RECV, flags[1])] {
         for flag in flags {
-            for (by_reference, len) in [(false, 8), (false, 4096), (true, 4096)] {
+            for (remote_iovec, len) in [(false, 8), (false, 4096), (true, 4096)] {
                 let caps = rkey_link::Capabilities {
-                    by_reference,
+                    remote_iovec,
                     ..CAPS
                 };
                 let mut pair = Pair::with(caps, EngineConfig::default());
@@ -124,10 +124,10 @@ fn one_byte_outside_is_refused() {
         (4096, 4097, false),
         (4095, 4097, false),
     ] {
-        for by_reference in [false, true] {
+        for remote_iovec in [false, true] {
             for read in [false, true] {
                 let caps = rkey_link::Capabilities {
-                    by_reference,
+                    remote_iovec,
                     ..CAPS
                 };
                 let mut pair = Pair::with(caps, EngineConfig::default());
@@ -148,7 +148,7 @@ fn one_byte_outside_is_refused() {
                 } else {
                     Status::RemoteAccess
                 };
-                assert_eq!(outcome.status, want, "{offset} {len} {by_reference} {read}");
+                assert_eq!(outcome.status, want, "{offset} {len} {remote_iovec} {read}");
                 if !ok && !read {
                     assert!(
                         pair.nodes[1]
@@ -197,12 +197,12 @@ fn keys_of_another_domain_are_refused() {
     let sge = [pair.nodes[0].sge(&foreign, 0, 8)];
     let outcome = attempt(&mut pair, &qps, send_work(), &sge);
     assert_eq!(outcome.status, Status::LocalProtection);
-    // Nobody else was involved: the peer stays in service.
+    // The peer was not involved: it stays in service.
     assert_eq!(outcome.states, [QpState::Error, QpState::Rts]);
     assert_eq!(denied(&outcome.events[0])[0].side, Side::Local);
 }
 
-/// A key that nobody gave out, and a key whose region is gone.
+/// A key that was never issued, and a key whose region is gone.
 ///
 /// Proves: VB-006
 #[test]
@@ -281,9 +281,9 @@ fn local_rights_decide_at_home() {
 /// A region that is closed while a message is under way refuses the rest of it.
 #[test]
 fn closing_a_region_stops_a_message_in_its_middle() {
-    for by_reference in [false, true] {
+    for remote_iovec in [false, true] {
         let caps = rkey_link::Capabilities {
-            by_reference,
+            remote_iovec,
             ..CAPS
         };
         let mut pair = Pair::with(caps, EngineConfig::default());
@@ -307,7 +307,7 @@ fn closing_a_region_stops_a_message_in_its_middle() {
             .count();
         assert!(moved > 0 && moved < 1 << 20, "{moved}");
         let closing = pair.nodes[1].protection.close_region(theirs.id).unwrap();
-        assert!(closing.is_drained(), "no lease outlives a step");
+        assert!(closing.is_drained(), "no grant outlives a step");
         closing.finish().unwrap_or_else(|_| panic!("drained"));
         pair.settle();
         assert_eq!(statuses(&qps[0].poll()), [(1, Status::RemoteAccess)]);

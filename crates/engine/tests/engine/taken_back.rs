@@ -6,8 +6,8 @@ use rkey_core::Access;
 use rkey_engine::*;
 use rkey_link::Capabilities;
 
-const BY_REFERENCE: Capabilities = Capabilities {
-    by_reference: true,
+const REMOTE_IOVEC: Capabilities = Capabilities {
+    remote_iovec: true,
     ..CAPS
 };
 
@@ -22,8 +22,8 @@ fn rights_that_are_taken_from_a_queue_pair_end_the_message_in_progress() {
     for (caps, read) in [
         (CAPS, false),
         (CAPS, true),
-        (BY_REFERENCE, false),
-        (BY_REFERENCE, true),
+        (REMOTE_IOVEC, false),
+        (REMOTE_IOVEC, true),
     ] {
         let mut pair = Pair::with(caps, EngineConfig::default());
         let [a, b] = pair.connect(|_, _| {});
@@ -62,12 +62,12 @@ fn rights_that_are_taken_from_a_queue_pair_end_the_message_in_progress() {
 }
 
 /// A message by reference that fails here, after some of it was told to the peer: the peer reads on in what it was
-/// told of, and whoever closes the region has to wait for that.
+/// told of, and deregistering the region must wait for that.
 #[test]
 #[cfg_attr(miri, ignore)]
 fn what_a_peer_was_told_before_a_message_failed_is_not_forgotten() {
     for survive in [false, true] {
-        let mut pair = Pair::large(BY_REFERENCE, 64 << 20);
+        let mut pair = Pair::large(REMOTE_IOVEC, 64 << 20);
         let [a, _b] = pair.connect(|_, config| config.survive_remote_error = survive);
         let mine = pair.nodes[0].register(0, 40 << 20, ALL);
         let theirs = pair.nodes[1].register(0, 40 << 20, ALL);
@@ -76,20 +76,20 @@ fn what_a_peer_was_told_before_a_message_failed_is_not_forgotten() {
         pair.end(0).window = 1;
         let work = Work::Write { remote, imm: None };
         pair.send(0, &a, &SendRequest::new(1, work, &sge));
-        assert!(pair.nodes[0].engine.references(mine.local_key));
+        assert!(pair.nodes[0].engine.exposes(mine.local_key));
         // The link has room again, and the region is gone.
         drop(pair.nodes[0].protection.close_region(mine.id).unwrap());
         pair.end(0).window = 16;
         pair.drive(0, 64);
         assert_eq!(statuses(&a.poll()), [(1, Status::LocalProtection)]);
         assert!(
-            pair.nodes[0].engine.references(mine.local_key),
-            "the first piece is with the peer, survive {survive}"
+            pair.nodes[0].engine.exposes(mine.local_key),
+            "the first fragment is with the peer, survive {survive}"
         );
-        assert_eq!(pair.nodes[0].engine.haunted_links(a.qpn), [pair.ends[0]]);
+        assert_eq!(pair.nodes[0].engine.orphaned_links(a.qpn), [pair.ends[0]]);
         pair.settle();
-        assert!(!pair.nodes[0].engine.references(mine.local_key));
-        assert_eq!(pair.nodes[0].engine.haunted_links(a.qpn), []);
+        assert!(!pair.nodes[0].engine.exposes(mine.local_key));
+        assert_eq!(pair.nodes[0].engine.orphaned_links(a.qpn), []);
     }
 }
 
@@ -98,9 +98,9 @@ fn what_a_peer_was_told_before_a_message_failed_is_not_forgotten() {
 #[test]
 fn a_time_out_ends_what_the_peer_was_told() {
     for read in [true, false] {
-        for by_reference in [true, false] {
+        for remote_iovec in [true, false] {
             let caps = Capabilities {
-                by_reference,
+                remote_iovec,
                 ..CAPS
             };
             let mut pair = Pair::with(caps, EngineConfig::default());
@@ -123,9 +123,9 @@ fn a_time_out_ends_what_the_peer_was_told() {
             assert_eq!(statuses(&a.poll()), want);
             let node = &mut pair.nodes[0];
             let lost = node.engine.take_detached(end);
-            assert_eq!(lost.is_some_and(|link| link.ended), by_reference);
-            assert_eq!(node.engine.link(end).is_none(), by_reference);
-            assert!(!by_reference || !node.engine.references(mine.local_key));
+            assert_eq!(lost.is_some_and(|link| link.ended), remote_iovec);
+            assert_eq!(node.engine.link(end).is_none(), remote_iovec);
+            assert!(!remote_iovec || !node.engine.exposes(mine.local_key));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Unreliable connections: nobody is told what was lost.
+//! Unreliable connections: losses are not reported.
 
 use crate::support::*;
 use rkey_engine::*;
@@ -53,7 +53,7 @@ fn unreliable_connections_lose_in_silence() {
     assert_eq!(pair.nodes[1].state(&b), QpState::Rts);
 }
 
-/// What a peer sends before we know which device it is on is not lost, not even where nobody would send
+/// What a peer sends before we know which device it is on is not lost, not even where no side would send
 /// it again: it waits for the end of the search.
 #[test]
 fn an_unreliable_connection_does_not_lose_what_came_while_it_looked_for_its_peer() {

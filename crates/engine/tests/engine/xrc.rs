@@ -63,7 +63,7 @@ fn each_message_is_for_the_queue_that_it_names() {
     let (mut pair, [a, b]) = connection();
     let queues = [0, 1].map(|_| Behind::new(&mut pair.nodes[1], DOMAIN));
     let mine = pair.nodes[0].register(0, 1 << 16, ALL);
-    // The second message takes several pieces.
+    // The second message takes several fragments.
     let lens = [24u32, 1000];
     for (which, queue) in queues.iter().enumerate() {
         let at = 0x10000 * (which as u64 + 1);
@@ -129,18 +129,18 @@ fn a_message_does_not_change_its_queue() {
         ..SendRequest::new(1, send_work(), &sges)
     };
     pair.send(0, &a, &send);
-    let (mut pieces, mut first) = (0, 0);
+    let (mut fragments, mut first) = (0, 0);
     for passing in &mut pair.end(0).outbox {
-        if let Passing::Piece(head, _) = passing {
-            if pieces == 0 {
-                first = head.len as usize;
+        if let Passing::Fragment(header, _) = passing {
+            if fragments == 0 {
+                first = header.len as usize;
             } else {
-                head.key = u64::from(queues[1].srq.number()) << 32;
+                header.key = u64::from(queues[1].srq.number()) << 32;
             }
-            pieces += 1;
+            fragments += 1;
         }
     }
-    assert!(pieces > 1);
+    assert!(fragments > 1);
     pair.settle();
     assert_eq!(statuses(&queues[0].poll()), [(10, Status::Flushed)]);
     assert!(queues[1].poll().is_empty() && b.poll().is_empty());
@@ -171,7 +171,7 @@ fn a_queue_ends_in_the_middle_of_a_message() {
         ..SendRequest::new(1, send_work(), &sges)
     };
     pair.send(0, &a, &send);
-    // The first piece arrives; the rest is still on its way.
+    // The first fragment arrives; the rest is still on its way.
     let rest = pair.end(0).outbox.split_off(1);
     assert!(!rest.is_empty());
     pair.settle();

@@ -1,8 +1,8 @@
 //! The owner's side: granting leases and taking them back.
 
 use super::announced;
-use super::grant::{Grant, LeaseId};
-use crate::ring::{Half, Keep, LEASES};
+use super::offer::{LeaseId, LeaseOffer};
+use crate::ring::{Half, KeepMapped, LEASES};
 use crate::shm::PeerProcess;
 use rkey_base::{barrier, hint};
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// How long to spin before sleeping while a copy of the peer ends: most last less.
 const SPIN: Duration = Duration::from_micros(2);
 /// The first sleep, and the longest one.
-const NAP: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
+const BACKOFF: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
 /// The peer is still copying: it has been stopped, or it does not keep to the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,14 +32,14 @@ pub(crate) struct Board {
     peer: Half,
     process: Arc<PeerProcess>,
     state: Mutex<State>,
-    _keep: Keep,
+    _keep: KeepMapped,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Used in turn, so that an index comes back as late as possible.
+    /// Used in turn, so that an index is reused as late as possible.
     free: VecDeque<u16>,
-    /// Given up while the peer was in the middle of a copy: free when it has ended that.
+    /// Abandoned while the peer was copying: free when that copy has ended.
     abandoned: Vec<u16>,
     /// The generation of each lease that is out (also if already withdrawn), 0 for the others.
     out: [u64; LEASES],
@@ -47,7 +47,7 @@ struct State {
 }
 
 impl Board {
-    pub(crate) fn new(own: Half, peer: Half, keep: Keep, process: Arc<PeerProcess>) -> Self {
+    pub(crate) fn new(own: Half, peer: Half, keep: KeepMapped, process: Arc<PeerProcess>) -> Self {
         let state = State {
             free: (0..LEASES as u16).collect(),
             abandoned: Vec::new(),
@@ -63,7 +63,7 @@ impl Board {
         }
     }
 
-    /// The link is closing and nobody can ask any more: let no new copy begin.
+    /// The link is closing and no request can arrive any more: let no new copy begin.
     pub(crate) fn withdraw_all(&self) {
         for index in 0..LEASES {
             if let Some(word) = self.own.generation(index) {
@@ -72,14 +72,14 @@ impl Board {
         }
     }
 
-    /// Whether the peer is not in the middle of a copy.
+    /// Whether the peer is not copying.
     fn is_idle(&self, index: usize) -> bool {
         let in_use = self.peer.in_use(index);
         in_use.is_none_or(|word| word.load(Ordering::Acquire) == 0) || self.process.is_dead()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics in the middle of a change.
+        // A poisoned lock is fine: no change can panic halfway.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -91,7 +91,7 @@ impl LeaseBoard {
 
     /// Grants a lease of `len` bytes at `offset` of a segment. `None` if all 256 of the link are
     /// out, or the range is empty or wraps around.
-    pub fn grant(&self, offset: u64, len: u64, writable: bool) -> Option<Grant> {
+    pub fn grant(&self, offset: u64, len: u64, writable: bool) -> Option<LeaseOffer> {
         if len == 0 || offset.checked_add(len).is_none() {
             return None;
         }
@@ -110,7 +110,7 @@ impl LeaseBoard {
             .own
             .generation(usize::from(index))?
             .store(generation, Ordering::Release);
-        Some(Grant {
+        Some(LeaseOffer {
             id: LeaseId { index, generation },
             offset,
             len,
@@ -118,8 +118,8 @@ impl LeaseBoard {
         })
     }
 
-    /// First step of taking leases back: no copy that begins after the next heavy barrier will be
-    /// done. Leases that are not out (any more) are passed over.
+    /// First step of revoking leases: no copy that begins after the next heavy barrier will take place. Leases that
+    /// are not granted (any more) are skipped.
     pub fn withdraw(&self, leases: &[LeaseId]) {
         let state = self.0.state();
         for lease in leases {
@@ -131,8 +131,8 @@ impl LeaseBoard {
         }
     }
 
-    /// Last step, after [`withdraw`](Self::withdraw) and `rkey_base::barrier::heavy`: whether no
-    /// copy is under way. If so, the lease is back.
+    /// Last step, after [`withdraw`](Self::withdraw) and `rkey_base::barrier::heavy`: whether no copy is in progress.
+    /// If so, the lease is revoked.
     pub fn is_back(&self, lease: LeaseId) -> bool {
         let mut state = self.0.state();
         let index = lease.index();
@@ -152,9 +152,8 @@ impl LeaseBoard {
         true
     }
 
-    /// In the place of [`is_back`](Self::is_back): which bytes of the lease, counted from its first
-    /// one, the copy that is under way can touch, as the peer says: the range may lie outside.
-    /// `None` if there is no copy.
+    /// If [`is_back`](Self::is_back) is false: the bytes, counted from the start of the lease, that the copy in
+    /// progress can touch according to the peer: the range may lie outside the lease. `None` if there is no copy.
     pub fn under_way(&self, lease: LeaseId) -> Option<Range<u64>> {
         if self.is_back(lease) {
             return None;
@@ -162,8 +161,8 @@ impl LeaseBoard {
         announced(self.0.peer.in_use(lease.index())?.load(Ordering::Acquire))
     }
 
-    /// Gives up waiting for a withdrawn lease. The caller has seen to it that whatever the peer still
-    /// copies does no harm. The lease's index is used again only when the peer has ended its copy.
+    /// Stops waiting for a withdrawn lease. The caller has made sure that the peer's copy does no harm. The lease's
+    /// index is reused only when the peer has ended its copy.
     pub fn abandon(&self, lease: LeaseId) {
         let mut state = self.0.state();
         if state.out.get(lease.index()) == Some(&lease.generation) {
@@ -172,19 +171,18 @@ impl LeaseBoard {
         }
     }
 
-    /// Takes leases back: withdraws them, issues one barrier, and waits until the peer has
-    /// finished with them.
+    /// Revokes leases: withdraws them, issues one barrier, and waits until the peer has finished with them.
     ///
-    /// Costs 0.2 to 20 microseconds plus the copy that is under way, if there is one.
+    /// Costs 0.2 to 20 microseconds plus the copy that is in progress, if any.
     ///
     /// # Errors
-    /// One of them was still in use after `patience`. It stays withdrawn (no new copy begins);
-    /// calling again waits again.
+    /// One of them was still in use after `patience`. It stays withdrawn (no new copy begins); calling again waits
+    /// again.
     pub fn revoke(&self, leases: &[LeaseId], patience: Duration) -> Result<(), StillInUse> {
         self.withdraw(leases);
         barrier::heavy();
         let start = Instant::now();
-        let mut nap = NAP.0;
+        let mut pause = BACKOFF.0;
         for &lease in leases {
             while !self.is_back(lease) {
                 let waited = start.elapsed();
@@ -194,15 +192,15 @@ impl LeaseBoard {
                 if waited < SPIN {
                     hint::pause();
                 } else {
-                    std::thread::sleep(nap);
-                    nap = (nap * 2).min(NAP.1);
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(BACKOFF.1);
                 }
             }
         }
         Ok(())
     }
 
-    /// How many leases are out, without abandoned ones.
+    /// The number of granted leases, without abandoned ones.
     pub fn out(&self) -> usize {
         let state = self.0.state();
         LEASES - state.free.len() - state.abandoned.len()

@@ -2,15 +2,15 @@
 // UNSAFETY: copies between the program's memory and a mapping, by address.
 #![allow(unsafe_code)]
 
-use super::grant::{Grant, LeaseId};
+use super::offer::{LeaseId, LeaseOffer};
 use super::{CHUNK, announcement};
-use crate::ring::{Half, Keep, LEASES};
+use crate::ring::{Half, KeepMapped, LEASES};
 use crate::shm::Line;
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_base::process::page_size;
 use rkey_base::segment::{PeerArena, Sharing};
-use rkey_base::shared::{Foreign, Place};
+use rkey_base::shared::{OwnBytes, PeerBytes};
 use rkey_base::{barrier, copy};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 /// Why a direct access was not done.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectError {
-    /// The owner has taken the lease back. It never comes back; ask for a new one.
-    #[error("the owner has taken the lease back")]
+    /// The owner has revoked the lease for good; request a new one.
+    #[error("the owner revoked the lease")]
     Revoked,
     /// The link to the owner is gone.
     #[error("the owner is gone")]
@@ -30,9 +30,9 @@ pub enum DirectError {
     /// The range is not inside the lease.
     #[error("{len} bytes at {offset} are not inside the {leased} leased bytes")]
     OutOfRange {
-        /// Where the access was to begin.
+        /// The offset of the access.
         offset: u64,
-        /// How long it was to be.
+        /// The length of the access.
         len: u64,
         /// How many bytes are leased.
         leased: u64,
@@ -47,7 +47,7 @@ pub enum DirectError {
     #[error(transparent)]
     Fault(#[from] Fault),
     /// This process is a forked child; the lease belongs to its parent.
-    #[error("the lease belongs to the process that this one was forked from")]
+    #[error("the lease belongs to the parent of this forked process")]
     Forked,
     /// The lease could not be opened.
     #[error("the lease could not be opened: {0}")]
@@ -66,14 +66,20 @@ pub(crate) struct Client {
     /// Both processes take part in heavy barriers.
     light: bool,
     line: Arc<Line>,
-    /// In-use words that a [`DirectMap`] has. Two maps never share one, so that neither clears
-    /// what the other has announced.
+    /// In-use words that a [`DirectMap`] has. Two maps never share one, so that neither clears the other's
+    /// announcement.
     taken: Box<[AtomicBool]>,
-    _keep: Keep,
+    _keep: KeepMapped,
 }
 
 impl Client {
-    pub(crate) fn new(own: Half, peer: Half, keep: Keep, light: bool, line: Arc<Line>) -> Self {
+    pub(crate) fn new(
+        own: Half,
+        peer: Half,
+        keep: KeepMapped,
+        light: bool,
+        line: Arc<Line>,
+    ) -> Self {
         let taken = (0..LEASES).map(|_| AtomicBool::new(false)).collect();
         Self {
             own,
@@ -91,12 +97,12 @@ impl LeaseClient {
         Self(client)
     }
 
-    /// Maps what a grant is about. `fd` came with it.
+    /// Maps the memory of a lease. `fd` came with the offer.
     ///
     /// # Errors
-    /// [`DirectError::Open`] if the memory is not what the grant says, or not sealed as it must
-    /// be; with `ResourceBusy` if an older, revoked lease of the same index has not been dropped.
-    pub fn open(&self, grant: &Grant, fd: OwnedFd) -> Result<DirectMap, DirectError> {
+    /// [`DirectError::Open`] if the memory does not match the offer or is not sealed as required; with `ResourceBusy`
+    /// if an older, revoked lease of the same index has not been dropped.
+    pub fn open(&self, grant: &LeaseOffer, fd: OwnedFd) -> Result<DirectMap, DirectError> {
         let client = &self.0;
         let index = grant.id.index();
         let (Some(generation), Some(in_use)) =
@@ -198,8 +204,8 @@ impl DirectMap {
         unsafe { self.in_use.as_ref() }
     }
 
-    /// Announces a copy that begins `offset` bytes into the lease, and looks whether the lease is
-    /// good; does the copy; takes the announcement back.
+    /// Announces a copy that begins `offset` bytes into the lease, checks that the lease is valid, copies, and clears
+    /// the announcement.
     #[inline(always)]
     fn with_lease<R>(
         &mut self,
@@ -221,7 +227,7 @@ impl DirectMap {
         Ok(result?)
     }
 
-    /// The lease is gone: the index may be used by another map from now on, but not by us.
+    /// The lease is gone: another map may use the index from now on, but not this one.
     #[cold]
     fn lose(&mut self) {
         self.in_use().store(0, Ordering::Release);
@@ -264,7 +270,7 @@ impl DirectMap {
         }
     }
 
-    /// Does a copy in parts of 256 KiB, each under its own announcement.
+    /// Copies in parts of 256 KiB, each under its own announcement.
     #[inline(always)]
     fn in_chunks(
         &mut self,
@@ -289,8 +295,7 @@ impl DirectMap {
     /// Writes bytes to the peer's memory.
     ///
     /// # Errors
-    /// [`DirectError`]. If the lease is lost in the middle of a long write, a multiple of 256 KiB
-    /// has been written.
+    /// [`DirectError`]. If the lease is revoked during a long write, a multiple of 256 KiB has been written.
     #[inline]
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), DirectError> {
         self.check(offset, bytes.len() as u64, true)?;
@@ -328,10 +333,9 @@ impl DirectMap {
     ) -> Result<(), DirectError> {
         self.check(offset, len, true)?;
         self.in_chunks(offset, len as usize, |at, done, size| {
-            // SAFETY: inside the writable mapping (checked above), which nobody in this process
-            // has a reference to.
+            // SAFETY: inside the writable mapping (checked above), to which this process has no reference.
             mem.load(
-                unsafe { Place::new(at, size) },
+                unsafe { OwnBytes::new(at, size) },
                 src.wrapping_add(done as u64),
             )
         })
@@ -352,13 +356,13 @@ impl DirectMap {
         self.in_chunks(offset, len as usize, |at, done, size| {
             // SAFETY: inside the mapping (checked above).
             mem.store(dst.wrapping_add(done as u64), unsafe {
-                Foreign::new(at, size)
+                PeerBytes::new(at, size)
             })
         })
     }
 
-    /// Writes `swap` to the 8 bytes at `offset` if they are `compare`; gives what was there.
-    /// Atomic for everybody who shares the memory.
+    /// Writes `swap` to the 8 bytes at `offset` if they equal `compare`; returns the old value. Atomic for all who
+    /// share the memory.
     ///
     /// # Errors
     /// [`DirectError`].
@@ -375,8 +379,7 @@ impl DirectMap {
         })
     }
 
-    /// Adds to the 8 bytes at `offset`; gives what was there. Atomic for everybody who shares the
-    /// memory.
+    /// Adds to the 8 bytes at `offset`; returns the old value. Atomic for all who share the memory.
     ///
     /// # Errors
     /// [`DirectError`].

@@ -1,18 +1,17 @@
 //! One end of a link: our sender, our receiver, and the acknowledgements between them.
 //!
-//! The ack word of a half says in one store how many pieces its owner has consumed and how many
-//! responses it had sent when it said so. A requester believes it only if
-//! `acked <= consumed <= produced` and if so many responses can exist at all, and it uses the
-//! count only after it has taken the responses that were announced with it. So a success that is
-//! told by silence can never overtake a refusal.
+//! The ack word of a half says in one store how many fragments its owner has consumed and how many responses it had
+//! sent by then. A requester trusts it only if `acked <= consumed <= produced` and if that many responses are
+//! possible, and it uses the count only after it has taken the responses announced with it. So a success, which is
+//! only an acknowledgement, can never overtake a NAK.
 
-use super::half::{Half, Keep};
+use super::half::{Half, KeepMapped};
 use super::receiver::{Cursor, Receiver};
 use super::sender::Sender;
-use crate::{Head, Incoming, Malformed, SendError, Ticket};
+use crate::{Header, Incoming, Malformed, SendError, Ticket};
 use rkey_base::fault::Fault;
 use rkey_base::hint::prefetch_write;
-use rkey_base::shared::Place;
+use rkey_base::shared::OwnBytes;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -26,33 +25,33 @@ pub(crate) enum Role {
     Responder,
 }
 
-/// A promise of the peer: (pieces consumed, responses sent by then).
+/// A promise of the peer: (fragments consumed, responses sent by then).
 type Announced = (u64, u64);
 
-/// One end of a link, whatever its memory is.
+/// One end of a link, over any kind of memory.
 pub(crate) struct End {
     role: Role,
     sender: Sender,
     receiver: Receiver,
     own: Half,
     peer: Half,
-    /// The latest announcement that has been checked.
+    /// The latest ack word that has been checked.
     announced: Cell<Announced>,
-    /// An announcement that waits for its responses to be taken.
+    /// An ack word whose responses have not been taken yet.
     waiting: Cell<Option<Announced>>,
     /// Something was published since the peer's sleep word was looked at.
     dirty: Cell<bool>,
     /// Set once the peer broke the protocol.
     broken: Cell<Option<Malformed>>,
-    /// Keeps the halves mapped; last, so that it goes last.
-    keep: Keep,
+    /// Keeps the halves mapped; the last field, so that it is dropped last.
+    keep: KeepMapped,
 }
 
 impl End {
     /// An end over two halves.
     ///
-    /// `keep` keeps the memory of both halves valid; nobody else sends through `own`.
-    pub(crate) fn new(role: Role, own: Half, peer: Half, keep: Keep) -> Self {
+    /// `keep` keeps the memory of both halves valid; `own` must have no other sender.
+    pub(crate) fn new(role: Role, own: Half, peer: Half, keep: KeepMapped) -> Self {
         Self {
             role,
             sender: Sender::new(own),
@@ -71,9 +70,9 @@ impl End {
         self.role
     }
 
-    /// The most payload of one of our pieces.
-    pub(crate) fn piece_max(&self) -> u32 {
-        self.own.geometry().piece_max
+    /// The most payload of one of our fragments.
+    pub(crate) fn fragment_max(&self) -> u32 {
+        self.own.geometry().fragment_max
     }
 
     /// The rule that the peer broke, if it did.
@@ -94,7 +93,7 @@ impl End {
         malformed
     }
 
-    /// A handle for threads that only want to know whether there is something to do.
+    /// A handle for threads that only check whether there is something to do.
     pub(crate) fn peek(&self) -> Peek {
         Peek {
             cursor: Arc::clone(self.receiver.cursor()),
@@ -106,35 +105,36 @@ impl End {
 
     // ---- sending
 
-    /// Sends a piece; `Full` also when the link is down (the caller knows).
+    /// Sends a fragment; `Full` also when the link is down (the caller knows).
     #[inline(always)]
     pub(crate) fn send(
         &mut self,
-        head: &Head,
-        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+        header: &Header,
+        fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<Ticket, SendError> {
         if !self.sender.has_slot() {
             self.refresh_for_slot()?;
         }
-        if head.len > super::slot::INLINE_MAX && !self.sender.has_room() {
-            // No room is not an error yet, a smaller piece may still fit; but what the peer says may have ended it all.
+        if header.len > super::slot::INLINE_MAX && !self.sender.has_room() {
+            // Lack of room is not an error yet, because a smaller fragment may still fit; but the peer's ack word may
+            // have broken the link.
             self.refresh().map_err(|_| SendError::Full)?;
         }
-        let ticket = self.sender.send(head, fill)?;
+        let ticket = self.sender.send(header, fill)?;
         self.dirty.set(true);
         Ok(ticket)
     }
 
-    /// Sends a piece by reference.
-    pub(crate) fn send_references(
+    /// Sends a fragment with a remote iovec.
+    pub(crate) fn send_remote_iovec(
         &mut self,
-        head: &Head,
+        header: &Header,
         refs: &[(u64, u64)],
     ) -> Result<Ticket, SendError> {
         if !self.sender.has_slot() {
             self.refresh_for_slot()?;
         }
-        let ticket = self.sender.send_references(head, refs)?;
+        let ticket = self.sender.send_remote_iovec(header, refs)?;
         self.dirty.set(true);
         Ok(ticket)
     }
@@ -149,13 +149,13 @@ impl End {
         }
     }
 
-    /// Whether a slot and a whole piece are free.
+    /// Whether a slot and a whole fragment are free.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.sender.has_room() || (self.refresh().is_ok() && self.sender.has_room())
     }
 
-    /// How many bytes the peer could send us in whole pieces while we take nothing.
+    /// How many bytes the peer could send us in whole fragments while we take nothing.
     pub(crate) fn room_of_peer(&self) -> u64 {
         self.peer.geometry().room()
     }
@@ -204,14 +204,14 @@ impl End {
             ));
         }
         if !self.receiver.is_ready() {
-            return Err(Malformed::new("announces a response that is not there"));
+            return Err(Malformed::new("announces a response that was not sent"));
         }
-        // An older announcement stays: its responses come first, so it is always met, even if
-        // newer announcements keep running ahead of us.
+        // Keep an older ack word: its responses come first, so it is always reached, even if newer ack words keep
+        // running ahead of us.
         if self.waiting.get().is_none() {
             self.waiting.set(Some((consumed, responses)));
         } else {
-            // The newest word is to be looked at again.
+            // The newest word must be read again.
             self.receiver
                 .cursor()
                 .ack_seen
@@ -228,7 +228,7 @@ impl End {
 
     // ---- receiving
 
-    /// The next piece of the peer.
+    /// The next fragment of the peer.
     #[inline(always)]
     pub(crate) fn next(&self) -> Result<Option<Incoming<'_>>, Malformed> {
         if let Some(malformed) = self.broken.get() {
@@ -244,7 +244,7 @@ impl End {
             Err(malformed) => Err(self.break_with(malformed)),
             Ok(some) => {
                 if self.receiver.is_ack_due() {
-                    // The peer has read the word: have it back by the time that it is written.
+                    // The peer has read the word: prefetch its cache line before we write it.
                     prefetch_write(self.own.ack().as_ptr().cast());
                 }
                 Ok(some)
@@ -252,7 +252,7 @@ impl End {
         }
     }
 
-    /// The piece is consumed.
+    /// The fragment is consumed.
     #[inline]
     pub(crate) fn done(&mut self) {
         if self.receiver.done() {
@@ -298,16 +298,15 @@ impl End {
                 .is_some_and(|(_, responses)| responses <= self.receiver.consumed())
     }
 
-    /// What is to be done at the end of each step: counts as a look that found nothing (and
-    /// reports if it is time), and takes note of the responses that the peer has taken, which
-    /// nobody asks a responder about.
+    /// The end of each step: counts as a poll that found nothing (and publishes the acknowledgement if it is due),
+    /// and notes the responses that the peer has taken, which a responder does not poll for.
     #[inline]
     pub(crate) fn tidy(&self) {
         if self.receiver.count_empty() {
             self.report();
         }
         if self.role == Role::Responder {
-            // An acknowledgement that makes no sense breaks the link; the next call says so.
+            // An invalid acknowledgement breaks the link; the next call reports it.
             let _ = self.refresh();
         }
     }
@@ -330,7 +329,7 @@ impl End {
         self.peer.sleep().load(Ordering::Relaxed)
     }
 
-    /// Pretends that so many pieces have gone by: for tests of counters that wrap around.
+    /// Pretends that that many fragments have gone by: for tests of counters that wrap.
     #[cfg(test)]
     pub(crate) fn start_at(&mut self, count: u64) {
         self.announced.set((count, 0));
@@ -354,24 +353,24 @@ impl End {
     }
 }
 
-/// A look at a link without its lock: is there something to do?
+/// A view of a link without its lock: is there something to do?
 ///
-/// It may be used from any thread while another one works with the link; the answer may be out of
-/// date by the time it is read. It keeps the shared memory mapped.
+/// Any thread may use it while another one works with the link; the result may be outdated when it is read. It keeps
+/// the shared memory mapped.
 #[derive(Clone)]
 pub struct Peek {
     cursor: Arc<Cursor>,
     own: Half,
     peer: Half,
-    _keep: Keep,
+    _keep: KeepMapped,
 }
 
 impl Peek {
-    /// Tells the peer that from now on it has to ring to be heard.
+    /// Tells the peer to ring the doorbell from now on.
     ///
-    /// To sleep without missing anything: announce it on every link, issue one
-    /// `rkey_base::barrier::heavy`, look at [`pending`](Self::pending) of every link once more,
-    /// and only then wait. One thread of a process does this for a link.
+    /// To sleep without missing anything: announce it on every link, issue one `rkey_base::barrier::heavy`, check
+    /// [`pending`](Self::pending) of every link once more, and only then wait. One thread of a process does this for
+    /// a link.
     pub fn announce_sleep(&self) {
         // The word is ours alone; the read-modify-write is the fence that a peer without
         // membarrier relies on.
@@ -379,7 +378,7 @@ impl Peek {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes the announcement back.
+    /// Withdraws the announcement.
     pub fn awake(&self) {
         let epoch = self.own.sleep().load(Ordering::Relaxed);
         if epoch & 1 == 1 {
@@ -389,13 +388,13 @@ impl Peek {
         }
     }
 
-    /// Whether a piece has arrived, an acknowledgement has changed, or one of ours is due.
+    /// Whether a fragment has arrived, an acknowledgement has changed, or one of ours is due.
     #[inline]
     pub fn pending(&self) -> bool {
         self.has_arrived() || self.owes()
     }
 
-    /// Whether a piece has arrived, or an acknowledgement has changed.
+    /// Whether a fragment has arrived, or an acknowledgement has changed.
     #[inline]
     pub fn has_arrived(&self) -> bool {
         let next = self.cursor.consumed.load(Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! One side's memory: where everything lies, and the pointers to it.
+//! The memory of one side: its layout, and the pointers to it.
 
 use crate::Malformed;
-use rkey_base::shared::{Foreign, Place};
+use rkey_base::shared::{OwnBytes, PeerBytes};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,8 +18,8 @@ pub(crate) const LEASES: usize = 256;
 
 const ACK: usize = 256;
 const SLEEP: usize = 384;
-const NO_MORE: usize = 512;
-const AT_IT: usize = 640;
+const REVOKED: usize = 512;
+const BUSY: usize = 640;
 const GENERATIONS: usize = 2048;
 const IN_USE: usize = 4096;
 const IN_USE_STRIDE: usize = 64;
@@ -32,17 +32,17 @@ pub(crate) struct Geometry {
     pub(crate) slots: u32,
     /// Bytes of the payload ring, a power of two.
     pub(crate) payload: u32,
-    /// The most payload of one piece; at most half of `payload`.
-    pub(crate) piece_max: u32,
+    /// The maximum payload of one fragment; at most half of `payload`.
+    pub(crate) fragment_max: u32,
 }
 
 impl Geometry {
-    /// Whether the sizes are ones that this implementation works with.
+    /// Whether this implementation supports the sizes.
     pub(crate) fn check(&self) -> Result<(), Malformed> {
         let Self {
             slots,
             payload,
-            piece_max,
+            fragment_max,
         } = *self;
         if !slots.is_power_of_two() || !(16..=1 << 14).contains(&slots) {
             return Err(Malformed::new("number of slots out of bounds"));
@@ -50,8 +50,8 @@ impl Geometry {
         if !payload.is_power_of_two() || !(1 << 12..=1 << 28).contains(&payload) {
             return Err(Malformed::new("size of the payload ring out of bounds"));
         }
-        if piece_max < 256 || piece_max > payload / 2 {
-            return Err(Malformed::new("size of a piece out of bounds"));
+        if fragment_max < 256 || fragment_max > payload / 2 {
+            return Err(Malformed::new("size of a fragment out of bounds"));
         }
         Ok(())
     }
@@ -67,43 +67,43 @@ impl Geometry {
         u64::from(self.slots / 2)
     }
 
-    /// Bytes that whole pieces can have together before any of them is acknowledged.
+    /// Bytes that whole fragments can have together before any of them is acknowledged.
     pub(crate) fn room(&self) -> u64 {
-        let piece = u64::from(self.piece_max);
-        self.window().min(u64::from(self.payload) / piece) * piece
+        let fragment = u64::from(self.fragment_max);
+        self.window().min(u64::from(self.payload) / fragment) * fragment
     }
 
     fn words(&self) -> [u64; 3] {
         [
             MAGIC,
             u64::from(VERSION) | u64::from(self.slots) << 32,
-            u64::from(self.payload) | u64::from(self.piece_max) << 32,
+            u64::from(self.payload) | u64::from(self.fragment_max) << 32,
         ]
     }
 }
 
-/// Keeps the memory of the halves mapped, whatever it is.
+/// Keeps the memory of the halves mapped.
 #[derive(Clone)]
-pub(crate) struct Keep {
+pub(crate) struct KeepMapped {
     _memory: Arc<dyn Any + Send + Sync>,
 }
 
-impl Keep {
+impl KeepMapped {
     pub(crate) fn new(memory: Arc<dyn Any + Send + Sync>) -> Self {
         Self { _memory: memory }
     }
 }
 
-impl std::fmt::Debug for Keep {
+impl std::fmt::Debug for KeepMapped {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Keep")
+        f.write_str("KeepMapped")
     }
 }
 
 /// Pointers into one half.
 ///
 /// Invariant: `base` is aligned to 128 bytes and valid for `geometry.bytes()` bytes (for writing,
-/// if it is the own half) as long as the [`Keep`] that travels with it lives, and `geometry`
+/// if it is the own half) as long as the [`KeepMapped`] that travels with it lives, and `geometry`
 /// has passed [`Geometry::check`]. Other processes may change a foreign half at any time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Half {
@@ -161,7 +161,7 @@ impl Half {
         }
     }
 
-    /// Writes arbitrary bytes where the identity should be: for fuzzing.
+    /// Writes arbitrary bytes to the identity: for fuzzing.
     pub(crate) fn pretend_identity(&self, bytes: &[u8]) {
         for (i, part) in bytes.chunks_exact(8).take(ACK / 8).enumerate() {
             let mut word = [0; 8];
@@ -171,7 +171,7 @@ impl Half {
         }
     }
 
-    /// Checks that the memory says about itself what the handshake said about it.
+    /// Checks that the identity in the memory matches the handshake.
     pub(crate) fn check_identity(&self) -> Result<(), Malformed> {
         for (i, word) in self.geometry.words().into_iter().enumerate() {
             if self.word(i * 8).load(Ordering::Relaxed) != word {
@@ -195,14 +195,14 @@ impl Half {
         self.word(SLEEP)
     }
 
-    /// Requester: whether nobody may reach into the owner's memory any more.
-    pub(crate) fn no_more(&self) -> &AtomicU64 {
-        self.word(NO_MORE)
+    /// Requester: whether no peer may access the owner's memory any more.
+    pub(crate) fn revoked(&self) -> &AtomicU64 {
+        self.word(REVOKED)
     }
 
-    /// Responder: whether the owner is reaching into the other side's memory.
-    pub(crate) fn at_it(&self) -> &AtomicU64 {
-        self.word(AT_IT)
+    /// Responder: whether the owner is copying from or to the other side's memory.
+    pub(crate) fn busy(&self) -> &AtomicU64 {
+        self.word(BUSY)
     }
 
     /// The generation word of a lease; `None` if there is no such lease.
@@ -215,7 +215,7 @@ impl Half {
         (lease < LEASES).then(|| self.word(IN_USE + lease * IN_USE_STRIDE))
     }
 
-    /// The slot that the `index`-th piece uses.
+    /// The slot that the `index`-th fragment uses.
     #[inline]
     pub(crate) fn slot(&self, index: u64) -> *mut u8 {
         let at = index as usize & (self.geometry.slots as usize - 1);
@@ -245,19 +245,19 @@ impl Half {
 
     /// Bytes of the payload ring for the peer that reads them.
     #[inline]
-    pub(crate) fn payload_foreign(&self, offset: usize, len: usize) -> Option<Foreign<'_>> {
+    pub(crate) fn payload_foreign(&self, offset: usize, len: usize) -> Option<PeerBytes<'_>> {
         let start = self.payload(offset, len)?;
         // SAFETY: valid for `len` bytes (checked by `payload`) for the life of the half.
-        Some(unsafe { Foreign::new(start, len) })
+        Some(unsafe { PeerBytes::new(start, len) })
     }
 
     /// Bytes of the payload ring for the owner that fills them.
     #[inline]
-    pub(crate) fn payload_place(&self, offset: usize, len: usize) -> Option<Place<'_>> {
+    pub(crate) fn payload_place(&self, offset: usize, len: usize) -> Option<OwnBytes<'_>> {
         let start = self.payload(offset, len)?;
-        // SAFETY: valid for `len` bytes (checked by `payload`) for the life of the half; callers
-        // have the one sender of this half, so nobody else writes there.
-        Some(unsafe { Place::new(start, len) })
+        // SAFETY: valid for `len` bytes (checked by `payload`) for the life of the half; callers have the one sender
+        // of this half, so there is no other writer.
+        Some(unsafe { OwnBytes::new(start, len) })
     }
 }
 
@@ -279,7 +279,7 @@ impl HeapHalf {
         }
     }
 
-    /// The half. It is valid as long as `self` lives (the caller puts `self` into the [`Keep`]).
+    /// The half. It is valid as long as `self` lives (the caller puts `self` into the [`KeepMapped`]).
     pub(crate) fn half(&self, geometry: Geometry) -> Result<Half, Malformed> {
         let base = self.lines.as_ptr().cast_mut().cast::<u8>();
         let len = self.lines.len() * size_of::<Line>();

@@ -1,21 +1,21 @@
-//! The rings that loopback and shared memory have in common.
+//! The rings of loopback and shared memory.
 //!
-//! Each side of a link owns one piece of memory, its *half*, that only it writes. A half holds the
+//! Each side of a link owns a block of memory, its *half*, that only it writes. A half holds the
 //! owner's slots and payload, the owner's acknowledgement of the other half's slots, and the
-//! owner's sleep word. Nothing here knows where the memory comes from: [`End`] is given two
-//! pointers and something that keeps them valid.
+//! owner's sleep word. Nothing here knows where the memory comes from: [`End`] gets two
+//! pointers and an object that keeps them valid.
 //!
 //! | offset in a half | what |
 //! | --- | --- |
 //! | 0 | identity: magic, version, sizes (read once, when the link is made) |
 //! | 256 | ack word: `consumed: u32` in the low half, `responses: u32` in the high half |
 //! | 384 | sleep word: an epoch, odd while the owner sleeps |
-//! | 512 | no-more word: not 0 once nobody may reach into the owner's memory (requester's half) |
-//! | 640 | at-it word: not 0 while the owner reaches into the other's memory (responder's half) |
+//! | 512 | revoked word: not 0 once the peer may not access the owner's memory (requester's half) |
+//! | 640 | busy word: not 0 while the owner copies from or to the other's memory (responder's half) |
 //! | 2048 | 256 lease generation words of 8 bytes (responder's half) |
 //! | 4096 | 256 in-use words, 64 bytes apart (requester's half) |
 //! | 20480 | slots of 256 bytes |
-//! | after the slots | payload ring, in pieces aligned to 64 bytes |
+//! | after the slots | payload ring, in fragments aligned to 64 bytes |
 // UNSAFETY: this is where shared memory is read and written through raw pointers; the invariants
 // are stated at `Half` and upheld by the private constructors.
 #![allow(unsafe_code)]
@@ -28,7 +28,7 @@ mod slot;
 
 pub use end::Peek;
 pub(crate) use end::{End, Role};
-pub(crate) use half::{Geometry, Half, HeapHalf, Keep, LEASES};
+pub(crate) use half::{Geometry, Half, HeapHalf, KeepMapped, LEASES};
 pub(crate) use slot::{INLINE_MAX, read_bytes};
 
 #[cfg(test)]

@@ -1,41 +1,41 @@
-//! The consuming side of a ring: slots and payload of the peer's half, seen read-only.
+//! The consuming side of a ring: slots and payload of the peer's half, mapped read-only.
 //!
-//! One private index says which slot is next. It lives where other threads of this process may
-//! look at it ([`Cursor`]), so that a poller can peek without taking any lock.
+//! One private index says which slot is next. It is readable by other threads of this process ([`Cursor`]), so that a
+//! poller needs no lock.
 
 use super::half::Half;
 use super::slot::{self, Body, Rules};
-use crate::{HeadFlags, Incoming, Malformed, Payload};
+use crate::{HeaderFlags, Incoming, Malformed, Payload};
 use rkey_base::hint::prefetch_read;
-use rkey_base::shared::Foreign;
+use rkey_base::shared::PeerBytes;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Acknowledge at the latest when this many pieces are unreported.
+/// Acknowledge at the latest when this many fragments are unreported.
 const ACK_EVERY: u64 = 16;
-/// After so many pieces without waiting, the peer is ahead of us and slots may be prefetched. (If
-/// it is not, prefetching takes lines away from it that it is about to write.)
+/// After this many fragments without waiting, the peer is ahead of us and prefetching slots pays off. (If it is not,
+/// prefetching takes lines away from it that it is about to write.)
 const BEHIND: u64 = 8;
-/// How far ahead.
+/// How many slots ahead.
 const AHEAD: u64 = 4;
-/// Or when we have looked this often and found nothing. Long enough that an answer which comes by
-/// return (some 300 ns) is not delayed by our own write.
+/// Or after this many polls that found nothing. Long enough that our own write does not delay a prompt response (some
+/// 300 ns).
 const ACK_AFTER_EMPTY: u32 = 24;
 
 /// What the owner of the link writes and a peeking thread reads.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Cursor {
-    /// Pieces consumed.
+    /// Fragments consumed.
     pub(crate) consumed: AtomicU64,
-    /// Pieces that our ack word reports as consumed.
+    /// Fragments that our ack word reports as consumed.
     pub(crate) reported: AtomicU64,
     /// The peer's ack word as last seen.
     pub(crate) ack_seen: AtomicU64,
 }
 
-/// Takes pieces from the peer's half.
+/// Takes fragments from the peer's half.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     peer: Half,
@@ -43,15 +43,15 @@ pub(crate) struct Receiver {
     cursor: Arc<Cursor>,
     /// The slot at the index has been read and was good (`done` may move on).
     taken: Cell<bool>,
-    /// The taken piece is to be acknowledged at once.
+    /// The current fragment asked for an immediate acknowledgement.
     ack_now: Cell<bool>,
-    /// Payload ring bytes of the taken piece.
+    /// Payload ring bytes of the taken fragment.
     taken_bytes: Cell<u32>,
     /// Payload ring bytes consumed since the last report.
     unreported_bytes: u32,
-    /// The index at which there was nothing last.
+    /// The index of the last poll that found nothing.
     waited_at: Cell<u64>,
-    /// How often in a row there was nothing.
+    /// The number of consecutive polls that found nothing.
     empties: Cell<u32>,
 }
 
@@ -63,7 +63,7 @@ impl Receiver {
             rules: Rules {
                 responses,
                 payload: geometry.payload,
-                piece_max: geometry.piece_max,
+                fragment_max: geometry.fragment_max,
             },
             cursor: Arc::default(),
             taken: Cell::new(false),
@@ -80,7 +80,7 @@ impl Receiver {
         &self.cursor
     }
 
-    /// Pieces consumed so far.
+    /// Fragments consumed so far.
     #[inline]
     pub(crate) fn consumed(&self) -> u64 {
         self.cursor.consumed.load(Ordering::Relaxed)
@@ -99,7 +99,7 @@ impl Receiver {
         slot::is_current(self.peer.slot_word(next).load(Ordering::Acquire), next)
     }
 
-    /// The next piece, if it has arrived.
+    /// The next fragment, if it has arrived.
     #[inline(always)]
     pub(crate) fn next(&self) -> Result<Option<Incoming<'_>>, Malformed> {
         let index = self.consumed();
@@ -114,43 +114,44 @@ impl Receiver {
             prefetch_read(self.peer.slot(index + AHEAD));
         }
         // SAFETY: a slot of the peer's half, readable for 256 bytes and aligned (`Half`).
-        let (head, body) = unsafe { slot::read(slot, first, &self.rules)? };
+        let (header, body) = unsafe { slot::read(slot, first, &self.rules)? };
         let mut bytes = 0;
         let payload = match body {
             Body::Inline(at) => {
-                if behind && head.len > 16 {
+                if behind && header.len > 16 {
                     let ahead = self.peer.slot(index + AHEAD);
-                    for line in (64..at + head.len as usize).step_by(64) {
+                    for line in (64..at + header.len as usize).step_by(64) {
                         prefetch_read(ahead.wrapping_add(line));
                     }
                 }
                 // SAFETY: the reader has checked that the length is at most 208, which is what a
-                // slot has after its head; a head is at most 48 bytes long.
-                let bytes = unsafe { Foreign::new(slot.add(at), head.len as usize) };
+                // slot has after its header; a header is at most 48 bytes long.
+                let bytes = unsafe { PeerBytes::new(slot.add(at), header.len as usize) };
                 Payload::Bytes(bytes)
             }
             Body::Bounced(offset) => {
-                bytes = head.len;
+                bytes = header.len;
                 let foreign = self
                     .peer
-                    .payload_foreign(offset as usize, head.len as usize);
+                    .payload_foreign(offset as usize, header.len as usize);
                 Payload::Bytes(foreign.ok_or(Malformed::new("payload outside its ring"))?)
             }
-            Body::References(list) => Payload::Reference(list),
+            Body::RemoteIovec(list) => Payload::Reference(list),
         };
         self.taken.set(true);
         self.taken_bytes.set(bytes);
-        self.ack_now.set(head.flags.contains(HeadFlags::ACK_NOW));
-        Ok(Some(Incoming { head, payload }))
+        self.ack_now
+            .set(header.flags.contains(HeaderFlags::ACK_NOW));
+        Ok(Some(Incoming { header, payload }))
     }
 
-    /// Whether the taken piece is to be acknowledged at once.
+    /// Whether the current fragment asked for an immediate acknowledgement.
     #[inline]
     pub(crate) fn is_ack_due(&self) -> bool {
         self.ack_now.get()
     }
 
-    /// Gives the taken slot back; says whether the acknowledgement is due now.
+    /// Frees the current slot; returns whether the acknowledgement is due now.
     #[inline]
     pub(crate) fn done(&mut self) -> bool {
         if !self.taken.replace(false) {
@@ -165,7 +166,7 @@ impl Receiver {
             || self.unreported_bytes > self.rules.payload / 4
     }
 
-    /// Counts a look that found nothing; says whether the acknowledgement is due now.
+    /// Counts a poll that found nothing; returns whether the acknowledgement is due now.
     #[inline]
     pub(crate) fn count_empty(&self) -> bool {
         if !self.is_unreported() {
@@ -176,7 +177,7 @@ impl Receiver {
         empties >= ACK_AFTER_EMPTY
     }
 
-    /// Takes note that our ack word now says all.
+    /// Records that our ack word is up to date.
     #[inline]
     pub(crate) fn set_reported(&self) {
         self.cursor
@@ -185,7 +186,7 @@ impl Receiver {
         self.empties.set(0);
     }
 
-    /// Starts counting payload bytes anew (after a report).
+    /// Restarts counting payload bytes (after an acknowledgement).
     #[inline]
     pub(crate) fn forget_bytes(&mut self) {
         self.unreported_bytes = 0;

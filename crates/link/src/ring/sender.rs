@@ -1,43 +1,43 @@
 //! The producing side of a ring: slots and payload of our own half.
 //!
-//! A piece may be sent while fewer than a window of slots are unacknowledged. The peer's
+//! A fragment may be sent while fewer than a window of slots are unacknowledged. The peer's
 //! acknowledgement is read only when the cached one does not suffice, because reading it costs a
 //! cache miss whenever the peer has written it.
 
 use super::half::Half;
 use super::slot::{self, BOUNCED, INLINE_MAX};
-use crate::{Head, HeadFlags, Malformed, Op, SendError};
+use crate::{Header, HeaderFlags, Malformed, Op, SendError};
 use rkey_base::fault::Fault;
 use rkey_base::hint::prefetch_write;
-use rkey_base::shared::Place;
+use rkey_base::shared::OwnBytes;
 use std::cell::Cell;
 
-/// Payload is aligned to cache lines so that two pieces never share one.
+/// Payload is aligned to cache lines so that two fragments never share one.
 const LINE: u64 = 64;
 /// How much of the payload ring ahead is prefetched: more costs more than it brings.
 const PREFETCH_PAYLOAD: u64 = 1024;
-/// The same at the beginning of the ring once it is empty: then nothing else is to be done.
+/// The same at the start of the ring once it is empty, which needs nothing else.
 const PREFETCH_EMPTY: u32 = 4096;
 
-/// Puts pieces into our half.
+/// Puts fragments into our half.
 #[derive(Debug)]
 pub(crate) struct Sender {
     own: Half,
-    /// Pieces sent.
+    /// Fragments sent.
     produced: u64,
-    /// Pieces that may be sent with what we know: acknowledged + window; 0 once we are down.
+    /// Fragments that may be sent with what we know: acknowledged + window; 0 once we are down.
     limit: Cell<u64>,
-    /// Set when nothing may be sent any more.
+    /// Set when the link is down for sending.
     stopped: Cell<bool>,
-    /// Pieces acknowledged and usable (see `End::refresh`).
+    /// Fragments acknowledged and usable (see `End::refresh`).
     acked: Cell<u64>,
     /// Bytes of the payload ring used since the beginning, gaps included.
     head: u64,
     /// The same, freed by the peer.
     tail: Cell<u64>,
-    /// Bytes of the last piece there, until the ring is empty.
+    /// Bytes of the last fragment there, until the ring is empty.
     last_len: Cell<u32>,
-    /// `head` after each of the last pieces, by slot.
+    /// `head` after each of the last fragments, by slot.
     ends: Box<[u64]>,
 }
 
@@ -65,13 +65,13 @@ impl Sender {
         self.limit.set(count + self.own.geometry().window());
     }
 
-    /// Pieces sent so far.
+    /// Fragments sent so far.
     #[inline]
     pub(crate) fn produced(&self) -> u64 {
         self.produced
     }
 
-    /// Pieces acknowledged so far.
+    /// Fragments acknowledged so far.
     #[inline]
     pub(crate) fn acked(&self) -> u64 {
         self.acked.get()
@@ -86,19 +86,19 @@ impl Sender {
             if !self.stopped.get() {
                 self.limit.set(acked + self.own.geometry().window());
             }
-            // `acked` is at least 1 here, and its slot cannot have been used again, because the
-            // window is smaller than the ring.
+            // `acked` is at least 1 here, and its slot cannot have been reused, because the window is smaller than
+            // the ring.
             let last = (acked - 1) as usize & (self.ends.len() - 1);
             self.tail.set(self.tail.get().max(self.ends[last]));
             if self.head == self.tail.get() {
-                // The peer has read what was at the beginning, where the next piece goes.
+                // The peer has read the start of the ring, where the next fragment goes.
                 let len = self.last_len.take().min(PREFETCH_EMPTY);
                 self.prefetch_payload(0, len.into());
             }
         }
     }
 
-    /// No piece may be sent any more.
+    /// No fragment may be sent any more.
     pub(crate) fn stop(&self) {
         self.stopped.set(true);
         self.limit.set(0);
@@ -110,24 +110,24 @@ impl Sender {
         self.produced < self.limit.get()
     }
 
-    /// Whether a slot and payload room for any piece are free, as far as we know.
+    /// Whether a slot and payload room for any fragment are free, as far as we know.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
-        self.has_slot() && self.reserve(self.own.geometry().piece_max).is_some()
+        self.has_slot() && self.reserve(self.own.geometry().fragment_max).is_some()
     }
 
-    /// Where a piece of `len` bytes would go: (start, new head), counted from the beginning.
+    /// The position of a fragment of `len` bytes: (start, new head), counted from the beginning.
     #[inline]
     fn reserve(&self, len: u32) -> Option<(u64, u64)> {
         let size = u64::from(self.own.geometry().payload);
         let need = u64::from(len).next_multiple_of(LINE);
         let at = self.head & (size - 1);
         if self.head == self.tail.get() {
-            // Nothing is in the ring: begin at its beginning, with lines that are in the caches.
+            // The ring is empty: start at its beginning, with lines that are in the caches.
             let start = (self.head + (size - 1)) & !(size - 1);
             return (need <= size).then_some((start, start + need));
         }
-        // A piece lies in one stretch; what is left at the end of the ring is skipped.
+        // A fragment is contiguous; the rest of the ring before its end is skipped.
         let start = if at + need > size {
             self.head + (size - at)
         } else {
@@ -136,68 +136,69 @@ impl Sender {
         (start + need - self.tail.get() <= size).then_some((start, start + need))
     }
 
-    /// Sends one piece. The caller has checked `has_slot`.
+    /// Sends one fragment. The caller has checked `has_slot`.
     ///
     /// # Errors
-    /// `Full` when the payload ring has no room or the piece is too long, or the fault of `fill`.
+    /// `Full` when the payload ring has no room or the fragment is too long, or the fault of `fill`.
     #[inline(always)]
     pub(crate) fn send(
         &mut self,
-        head: &Head,
-        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+        header: &Header,
+        fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<u64, SendError> {
         debug_assert!(self.has_slot());
         let index = self.produced;
         let slot = self.own.slot(index);
         let extension;
-        if head.len == 0 {
-            extension = if head.op.has_operands() { 16 } else { 0 };
-        } else if head.len <= INLINE_MAX {
+        if header.len == 0 {
+            extension = if header.op.has_operands() { 16 } else { 0 };
+        } else if header.len <= INLINE_MAX {
             // SAFETY: payload begins at most 48 bytes into our 256-byte slot and is at most 208 bytes;
             // only this sender writes our slots.
-            let place = unsafe { Place::new(slot.add(slot::payload_at(head)), head.len as usize) };
+            let place =
+                unsafe { OwnBytes::new(slot.add(slot::payload_at(header)), header.len as usize) };
             fill(place).map_err(SendError::Fault)?;
-            extension = head.len as u16;
+            extension = header.len as u16;
         } else {
-            self.send_bounced(slot, head, fill)?;
+            self.send_bounced(slot, header, fill)?;
             extension = BOUNCED;
         }
-        self.publish(slot, index, head, extension);
+        self.publish(slot, index, header, extension);
         Ok(index)
     }
 
-    /// Fills the payload ring and notes the place in the slot.
+    /// Fills the payload ring and stores the offset in the slot.
     fn send_bounced(
         &mut self,
         slot: *mut u8,
-        head: &Head,
-        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+        header: &Header,
+        fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<(), SendError> {
         let geometry = self.own.geometry();
-        if head.len > geometry.piece_max {
+        if header.len > geometry.fragment_max {
             return Err(SendError::Full);
         }
-        let (start, end) = self.reserve(head.len).ok_or(SendError::Full)?;
+        let (start, end) = self.reserve(header.len).ok_or(SendError::Full)?;
         let offset = start & (u64::from(geometry.payload) - 1);
         let place = self
             .own
-            .payload_place(offset as usize, head.len as usize)
+            .payload_place(offset as usize, header.len as usize)
             .ok_or(SendError::Full)?;
         fill(place).map_err(SendError::Fault)?;
         // SAFETY: 8 bytes at offset 48 of our own slot.
         unsafe { slot::put_extension(slot, 0, offset) };
-        self.last_len.set(head.len);
+        self.last_len.set(header.len);
         if self.head == self.tail.get() {
             // What was skipped is free.
             self.tail.set(start);
         } else {
-            self.prefetch_ahead(end, head.len);
+            self.prefetch_ahead(end, header.len);
         }
         self.head = end;
         Ok(())
     }
 
-    /// Asks for the lines that the next piece of this size will use, if they are free.
+    /// Prefetches the lines that the next fragment of this size will use, if they are free.
     #[inline]
     fn prefetch_ahead(&self, from: u64, len: u32) {
         let size = u64::from(self.own.geometry().payload);
@@ -208,7 +209,7 @@ impl Sender {
         }
     }
 
-    /// Asks for lines of the payload ring.
+    /// Prefetches lines of the payload ring.
     #[inline]
     fn prefetch_payload(&self, at: u64, len: u64) {
         if let Some(place) = self.own.payload_place(at as usize, len as usize) {
@@ -218,18 +219,18 @@ impl Sender {
         }
     }
 
-    /// Sends a piece whose payload is a list of places. The caller has checked `has_slot`.
+    /// Sends a fragment with a remote iovec. The caller has checked `has_slot`.
     ///
     /// # Errors
     /// `Full` for a list that no reader would accept.
-    pub(crate) fn send_references(
+    pub(crate) fn send_remote_iovec(
         &mut self,
-        head: &Head,
+        header: &Header,
         refs: &[(u64, u64)],
     ) -> Result<u64, SendError> {
-        let wanted = match head.op {
-            Op::Send | Op::Write => head.len,
-            Op::Read if head.len == 0 => head.total,
+        let wanted = match header.op {
+            Op::Send | Op::Write => header.len,
+            Op::Read if header.len == 0 => header.total,
             _ => return Err(SendError::Full),
         };
         let mut sum = 0u64;
@@ -250,18 +251,18 @@ impl Sender {
                 slot::put_extension(slot, 2 * i + 1, len);
             }
         }
-        let head = Head {
-            flags: head.flags | HeadFlags::BY_REFERENCE,
-            ..*head
+        let header = Header {
+            flags: header.flags | HeaderFlags::REMOTE_IOVEC,
+            ..*header
         };
-        self.publish(slot, index, &head, bytes as u16);
+        self.publish(slot, index, &header, bytes as u16);
         Ok(index)
     }
 
     #[inline(always)]
-    fn publish(&mut self, slot: *mut u8, index: u64, head: &Head, extension: u16) {
+    fn publish(&mut self, slot: *mut u8, index: u64, header: &Header, extension: u16) {
         // SAFETY: `slot` is the slot of `index` in our half, and we are its only writer.
-        let first = unsafe { slot::write(slot, index, head, extension) };
+        let first = unsafe { slot::write(slot, index, header, extension) };
         self.own
             .slot_word(index)
             .store(first, std::sync::atomic::Ordering::Release);
@@ -269,11 +270,11 @@ impl Sender {
         self.ends[at] = self.head;
         self.produced = index + 1;
         // The slot after next has long been read (the window is half the ring): own its lines
-        // before they are needed. Measured: 55 ns per piece without, 18 with.
+        // before they are needed. Measured: 55 ns per fragment without, 18 with.
         let ahead = self.own.slot(index + 2);
         prefetch_write(ahead);
         if extension > 16 && extension != BOUNCED {
-            let used = slot::payload_at(head) + usize::from(extension);
+            let used = slot::payload_at(header) + usize::from(extension);
             for line in (64..used).step_by(64) {
                 prefetch_write(ahead.wrapping_add(line));
             }

@@ -1,4 +1,4 @@
-//! One slot: how a head is written into 256 bytes, and how a stranger's 256 bytes are read.
+//! One slot: how a header is written into 256 bytes, and how a peer's 256 bytes are read.
 //!
 //! | offset | size | field |
 //! | --- | --- | --- |
@@ -8,115 +8,115 @@
 //! | 24 | 8 | `addr` |
 //! | 32 | 8 | `key` |
 //! | 40 | 8 | `imm: u32`, `total: u32` |
-//! | 48 | 208 | payload, or operands, or a payload offset, or a list of references |
+//! | 48 | 208 | payload, or operands, or a payload offset, or a remote iovec |
 //!
-//! A message that says nothing from offset 24 on has the operation [`SHORT_SEND`], and its payload begins there: with
-//! its head it mostly fits into one cache line, and the reader misses once.
+//! A message with nothing to say from offset 24 on has the operation [`SHORT_SEND`], and its payload begins there: with
+//! its header it mostly fits into one cache line, and the reader has one cache miss.
 //!
 //! `extension` is the number of bytes used from offset 48 on (of a short send: from 24 on). The value [`BOUNCED`] says that
-//! the payload lies in the payload ring, at the offset found at 48. All numbers are little-endian.
+//! the payload is in the payload ring, at the offset stored at 48. All numbers are little-endian.
 
 use super::half::SLOT;
-use crate::link::REFERENCES_MAX;
-use crate::{Head, HeadFlags, Malformed, Op, References};
+use crate::link::REMOTE_IOVEC_MAX;
+use crate::{Header, HeaderFlags, Malformed, Op, RemoteIovec};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("slots are little-endian words; another byte order needs swaps here");
 
-/// Where payload begins in a slot.
+/// The offset of the payload in a slot.
 pub(crate) const PAYLOAD: usize = 48;
-/// Where the payload of a short send begins.
+/// The offset of the payload of a short send.
 const SHORT_PAYLOAD: usize = 24;
-/// The operation of a message whose head ends there.
+/// The operation of a message whose header ends there.
 const SHORT_SEND: u8 = 7;
 /// Payload that fits into a slot.
 pub(crate) const INLINE_MAX: u32 = (SLOT - PAYLOAD) as u32;
 /// The value of `extension` for payload in the payload ring.
 pub(crate) const BOUNCED: u16 = u16::MAX;
 
-/// What follows the head.
+/// What follows the header.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
-    /// `head.len` bytes at this offset of the slot.
+    /// `header.len` bytes at this offset of the slot.
     Inline(usize),
-    /// `head.len` bytes at this offset of the payload ring.
+    /// `header.len` bytes at this offset of the payload ring.
     Bounced(u32),
-    /// A list of places.
-    References(Box<References>),
+    /// A remote iovec.
+    RemoteIovec(Box<RemoteIovec>),
 }
 
-/// What a reader expects of the slots of one ring.
+/// The limits that a reader enforces for the slots of one ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     /// Whether the ring carries responses.
     pub(crate) responses: bool,
     /// Bytes of the payload ring.
     pub(crate) payload: u32,
-    /// The most payload of one piece.
-    pub(crate) piece_max: u32,
+    /// The maximum payload of one fragment.
+    pub(crate) fragment_max: u32,
 }
 
-/// Whether a piece with its payload in the slot is written as a short send.
+/// Whether a fragment with its payload in the slot is written as a short send.
 #[inline(always)]
-fn is_short(head: &Head) -> bool {
-    head.op == Op::Send
-        && head.addr | head.key == 0
-        && head.imm == 0
-        && head.total == head.len
-        && head.flags.bits() & (SHORT | NOT_SHORT).bits() == SHORT.bits()
+fn is_short(header: &Header) -> bool {
+    header.op == Op::Send
+        && header.addr | header.key == 0
+        && header.imm == 0
+        && header.total == header.len
+        && header.flags.bits() & (SHORT | NOT_SHORT).bits() == SHORT.bits()
 }
 
-const SHORT: HeadFlags = HeadFlags::FIRST.union(HeadFlags::LAST);
-const NOT_SHORT: HeadFlags = HeadFlags::IMMEDIATE
-    .union(HeadFlags::INVALIDATE)
-    .union(HeadFlags::REQUESTED_KEY)
-    .union(HeadFlags::BY_REFERENCE);
+const SHORT: HeaderFlags = HeaderFlags::FIRST.union(HeaderFlags::LAST);
+const NOT_SHORT: HeaderFlags = HeaderFlags::IMMEDIATE
+    .union(HeaderFlags::INVALIDATE)
+    .union(HeaderFlags::REQUESTED_KEY)
+    .union(HeaderFlags::REMOTE_IOVEC);
 
-/// Where in its slot the payload of a piece goes, if it goes there.
+/// The offset of a fragment's payload in its slot, if it fits.
 #[inline(always)]
-pub(crate) fn payload_at(head: &Head) -> usize {
-    if is_short(head) {
+pub(crate) fn payload_at(header: &Header) -> usize {
+    if is_short(header) {
         SHORT_PAYLOAD
     } else {
         PAYLOAD
     }
 }
 
-/// Writes the head except for its first word, and returns that word, which is stored last.
+/// Writes the header except for its first word, and returns that word, which is stored last.
 ///
 /// # Safety
 /// `slot` is a slot of the own half, aligned to 8, and only this thread writes it.
-// Always inlined, like all that lies between it and whoever makes the head: a head in memory, written field by field
-// and read by words, would stall the processor.
+// Always inlined, like everything from here to the code that builds the header: a header in memory, written field by
+// field and read by words, would stall the processor.
 #[inline(always)]
-pub(crate) unsafe fn write(slot: *mut u8, index: u64, head: &Head, extension: u16) -> u64 {
+pub(crate) unsafe fn write(slot: *mut u8, index: u64, header: &Header, extension: u16) -> u64 {
     let words = slot.cast::<AtomicU64>();
     let put = |at: usize, value: u64| {
         // SAFETY: `at` is below 32 (256 bytes), and the slot is ours to write (contract).
         unsafe { (*words.add(at)).store(value, Ordering::Relaxed) }
     };
-    put(1, u64::from(head.dst_qp) | u64::from(head.src_qp) << 32);
-    put(2, u64::from(head.msn) | u64::from(head.len) << 32);
-    let op = if extension != BOUNCED && is_short(head) {
+    put(1, u64::from(header.dst_qp) | u64::from(header.src_qp) << 32);
+    put(2, u64::from(header.msn) | u64::from(header.len) << 32);
+    let op = if extension != BOUNCED && is_short(header) {
         SHORT_SEND
     } else {
-        put(3, head.addr);
-        put(4, head.key);
-        put(5, u64::from(head.imm) | u64::from(head.total) << 32);
-        head.op as u8
+        put(3, header.addr);
+        put(4, header.key);
+        put(5, u64::from(header.imm) | u64::from(header.total) << 32);
+        header.op as u8
     };
-    if head.op.has_operands() {
-        put(6, head.operands[0]);
-        put(7, head.operands[1]);
+    if header.op.has_operands() {
+        put(6, header.operands[0]);
+        put(7, header.operands[1]);
     }
     u64::from(index.wrapping_add(1) as u32)
         | u64::from(op) << 32
-        | u64::from(head.flags.bits()) << 40
+        | u64::from(header.flags.bits()) << 40
         | u64::from(extension) << 48
 }
 
-/// Writes the `at`-th word of what follows the head.
+/// Writes the `at`-th word of what follows the header.
 ///
 /// # Safety
 /// As for [`write()`]; `at` is below 26.
@@ -127,13 +127,13 @@ pub(crate) unsafe fn put_extension(slot: *mut u8, at: usize, value: u64) {
     unsafe { (*slot.cast::<AtomicU64>().add(PAYLOAD / 8 + at)).store(value, Ordering::Relaxed) }
 }
 
-/// Whether a first word belongs to the `index`-th piece.
+/// Whether a first word belongs to the `index`-th fragment.
 #[inline]
 pub(crate) fn is_current(first: u64, index: u64) -> bool {
     first as u32 == index.wrapping_add(1) as u32
 }
 
-/// Copies a head out of a slot that a stranger may be changing, and checks the copy.
+/// Copies a header out of a slot that the peer may be changing, and checks the copy.
 ///
 /// # Safety
 /// `slot` is readable for 256 bytes and aligned to 8.
@@ -145,7 +145,7 @@ pub(crate) unsafe fn read(
     slot: *const u8,
     first: u64,
     rules: &Rules,
-) -> Result<(Head, Body), Malformed> {
+) -> Result<(Header, Body), Malformed> {
     let words = slot.cast::<AtomicU64>();
     let get = |at: usize| {
         debug_assert!(at < SLOT / 8);
@@ -159,12 +159,12 @@ pub(crate) unsafe fn read(
         return Err(Malformed::new("unknown operation"));
     };
     if op.is_response() != rules.responses {
-        return Err(Malformed::new("the operation flows the wrong way"));
+        return Err(Malformed::new("an operation in the wrong direction"));
     }
-    let flags = HeadFlags::from_bits_retain((first >> 40) as u8);
+    let flags = HeaderFlags::from_bits_retain((first >> 40) as u8);
     let extension = (first >> 48) as u16;
     let (qps, counts, imm) = (get(1), get(2), get(5));
-    let mut head = Head {
+    let mut header = Header {
         op,
         flags,
         dst_qp: qps as u32,
@@ -177,74 +177,74 @@ pub(crate) unsafe fn read(
         imm: imm as u32,
         operands: [0; 2],
     };
-    if flags.contains(HeadFlags::IMMEDIATE | HeadFlags::INVALIDATE) {
+    if flags.contains(HeaderFlags::IMMEDIATE | HeaderFlags::INVALIDATE) {
         return Err(Malformed::new(
             "immediate data and a key to invalidate at once",
         ));
     }
     if op.has_operands() {
-        if extension != 16 || head.len != 0 || flags.contains(HeadFlags::BY_REFERENCE) {
+        if extension != 16 || header.len != 0 || flags.contains(HeaderFlags::REMOTE_IOVEC) {
             return Err(Malformed::new("an atomic with payload"));
         }
-        head.operands = [get(6), get(7)];
-        return Ok((head, Body::Inline(PAYLOAD)));
+        header.operands = [get(6), get(7)];
+        return Ok((header, Body::Inline(PAYLOAD)));
     }
-    if flags.contains(HeadFlags::BY_REFERENCE) {
+    if flags.contains(HeaderFlags::REMOTE_IOVEC) {
         let wanted = match op {
-            Op::Send | Op::Write => Some(head.len),
-            Op::Read if head.len == 0 => Some(head.total),
+            Op::Send | Op::Write => Some(header.len),
+            Op::Read if header.len == 0 => Some(header.total),
             // "Your read has been pushed."
-            Op::ReadData if head.len == 0 && extension == 0 => {
-                return Ok((head, Body::Inline(PAYLOAD)));
+            Op::ReadData if header.len == 0 && extension == 0 => {
+                return Ok((header, Body::Inline(PAYLOAD)));
             }
             _ => None,
         };
         return match wanted {
-            Some(wanted) => read_references(wanted, extension, get).map(|body| (head, body)),
-            None => Err(Malformed::new("references where none belong")),
+            Some(wanted) => read_remote_iovec(wanted, extension, get).map(|body| (header, body)),
+            None => Err(Malformed::new("a remote iovec where none belongs")),
         };
     }
-    if matches!(op, Op::Read | Op::Probe) && head.len != 0 {
+    if matches!(op, Op::Read | Op::Probe) && header.len != 0 {
         return Err(Malformed::new("payload where none belongs"));
     }
     if extension == BOUNCED {
         let offset = get(PAYLOAD / 8);
-        if head.len == 0 || head.len > rules.piece_max {
-            return Err(Malformed::new("a piece that is too long"));
+        if header.len == 0 || header.len > rules.fragment_max {
+            return Err(Malformed::new("a fragment that is too long"));
         }
         if offset > u64::from(rules.payload)
-            || u64::from(head.len) > u64::from(rules.payload) - offset
+            || u64::from(header.len) > u64::from(rules.payload) - offset
         {
             return Err(Malformed::new("payload outside its ring"));
         }
-        return Ok((head, Body::Bounced(offset as u32)));
+        return Ok((header, Body::Bounced(offset as u32)));
     }
-    if u32::from(extension) != head.len || head.len > INLINE_MAX {
-        return Err(Malformed::new("lengths that do not agree"));
+    if u32::from(extension) != header.len || header.len > INLINE_MAX {
+        return Err(Malformed::new("inconsistent lengths"));
     }
-    Ok((head, Body::Inline(PAYLOAD)))
+    Ok((header, Body::Inline(PAYLOAD)))
 }
 
-/// The head of a short send.
+/// The header of a short send.
 #[inline(always)]
 fn read_short(
     first: u64,
     rules: &Rules,
     get: impl Fn(usize) -> u64,
-) -> Result<(Head, Body), Malformed> {
+) -> Result<(Header, Body), Malformed> {
     if rules.responses {
-        return Err(Malformed::new("the operation flows the wrong way"));
+        return Err(Malformed::new("an operation in the wrong direction"));
     }
-    let flags = HeadFlags::from_bits_retain((first >> 40) as u8);
+    let flags = HeaderFlags::from_bits_retain((first >> 40) as u8);
     if flags.bits() & (SHORT | NOT_SHORT).bits() != SHORT.bits() {
-        return Err(Malformed::new("a short send that says more"));
+        return Err(Malformed::new("a short send with extra fields"));
     }
     let (qps, counts) = (get(1), get(2));
     let len = (counts >> 32) as u32;
     if (first >> 48) as u32 != len || len > INLINE_MAX {
-        return Err(Malformed::new("lengths that do not agree"));
+        return Err(Malformed::new("inconsistent lengths"));
     }
-    let head = Head {
+    let header = Header {
         op: Op::Send,
         flags,
         dst_qp: qps as u32,
@@ -257,42 +257,45 @@ fn read_short(
         imm: 0,
         operands: [0; 2],
     };
-    Ok((head, Body::Inline(SHORT_PAYLOAD)))
+    Ok((header, Body::Inline(SHORT_PAYLOAD)))
 }
 
-/// The list of a piece by reference.
+/// The remote iovec of a fragment.
 #[cold]
-fn read_references(
+fn read_remote_iovec(
     wanted: u32,
     extension: u16,
     get: impl Fn(usize) -> u64,
 ) -> Result<Body, Malformed> {
     let count = usize::from(extension / 16);
-    if !extension.is_multiple_of(16) || count == 0 || count > REFERENCES_MAX {
-        return Err(Malformed::new("a list of references of impossible length"));
+    if !extension.is_multiple_of(16) || count == 0 || count > REMOTE_IOVEC_MAX {
+        return Err(Malformed::new("a remote iovec of impossible length"));
     }
-    let mut list = [(0, 0); REFERENCES_MAX];
+    let mut list = [(0, 0); REMOTE_IOVEC_MAX];
     let mut sum = 0u64;
     for (i, entry) in list.iter_mut().take(count).enumerate() {
         let (addr, len) = (get(PAYLOAD / 8 + 2 * i), get(PAYLOAD / 8 + 2 * i + 1));
         if len > u64::from(wanted) || addr.checked_add(len).is_none() {
-            return Err(Malformed::new("a reference that is too long"));
+            return Err(Malformed::new("a range of a remote iovec that is too long"));
         }
         sum += len;
         *entry = (addr, len);
     }
     if sum != u64::from(wanted) {
-        return Err(Malformed::new("references that do not add up"));
+        return Err(Malformed::new("a remote iovec that does not add up"));
     }
-    match References::new(&list[..count]) {
-        Some(list) => Ok(Body::References(Box::new(list))),
-        None => Err(Malformed::new("a list of references of impossible length")),
+    match RemoteIovec::new(&list[..count]) {
+        Some(list) => Ok(Body::RemoteIovec(Box::new(list))),
+        None => Err(Malformed::new("a remote iovec of impossible length")),
     }
 }
 
-/// Reads 256 arbitrary bytes as a slot, exactly as a link does with a stranger's: the checked head
-/// and the number of payload bytes or references that a link would hand on.
-pub(crate) fn read_bytes(bytes: &[u8; SLOT], responses: bool) -> Result<(Head, usize), Malformed> {
+/// Reads 256 arbitrary bytes as a slot, exactly as a link does with a peer's: the checked header and the number of
+/// payload bytes or of ranges of a remote iovec.
+pub(crate) fn read_bytes(
+    bytes: &[u8; SLOT],
+    responses: bool,
+) -> Result<(Header, usize), Malformed> {
     let words: [AtomicU64; SLOT / 8] = std::array::from_fn(|i| {
         let mut word = [0; 8];
         word.copy_from_slice(&bytes[8 * i..8 * i + 8]);
@@ -301,26 +304,26 @@ pub(crate) fn read_bytes(bytes: &[u8; SLOT], responses: bool) -> Result<(Head, u
     let rules = Rules {
         responses,
         payload: 1 << 18,
-        piece_max: 1 << 14,
+        fragment_max: 1 << 14,
     };
     let first = words[0].load(Ordering::Relaxed);
     // SAFETY: 32 words of our own.
-    let (head, body) = unsafe { read(words.as_ptr().cast(), first, &rules)? };
+    let (header, body) = unsafe { read(words.as_ptr().cast(), first, &rules)? };
     let amount = match body {
         Body::Inline(at) => {
-            assert!(at + head.len as usize <= SLOT, "payload outside its slot");
-            head.len as usize
+            assert!(at + header.len as usize <= SLOT, "payload outside its slot");
+            header.len as usize
         }
         Body::Bounced(offset) => {
             assert!(
-                offset <= rules.payload && head.len <= rules.payload - offset,
+                offset <= rules.payload && header.len <= rules.payload - offset,
                 "payload outside its ring"
             );
-            head.len as usize
+            header.len as usize
         }
-        Body::References(list) => list.as_slice().len(),
+        Body::RemoteIovec(list) => list.as_slice().len(),
     };
-    Ok((head, amount))
+    Ok((header, amount))
 }
 
 #[cfg(test)]
@@ -328,7 +331,7 @@ mod tests {
     use super::*;
 
     /// Words of a slot that is good, as (op, flags, extension, len).
-    fn slot(op: u8, flags: HeadFlags, extension: u16, len: u32) -> [u8; SLOT] {
+    fn slot(op: u8, flags: HeaderFlags, extension: u16, len: u32) -> [u8; SLOT] {
         let mut bytes = [0; SLOT];
         bytes[4] = op;
         bytes[5] = flags.bits();
@@ -347,26 +350,26 @@ mod tests {
 
     #[test]
     fn each_rule_is_kept() {
-        let none = HeadFlags::empty();
-        let by_reference = HeadFlags::BY_REFERENCE;
+        let none = HeaderFlags::empty();
+        let remote_iovec = HeaderFlags::REMOTE_IOVEC;
         let (write, read, swap) = (Op::Write as u8, Op::Read as u8, Op::CompareSwap as u8);
         let data = Op::ReadData as u8;
         assert!(read_bytes(&slot(write, none, 208, 208), false).is_ok());
         assert_eq!(
             why_not(&slot(write, none, 209, 209), false),
-            "lengths that do not agree"
+            "inconsistent lengths"
         );
         assert_eq!(
             why_not(&slot(write, none, 8, 9), false),
-            "lengths that do not agree"
+            "inconsistent lengths"
         );
         assert_eq!(
             why_not(&slot(write, none, 8, 8), true),
-            "the operation flows the wrong way"
+            "an operation in the wrong direction"
         );
         assert_eq!(
             why_not(&slot(data, none, 8, 8), false),
-            "the operation flows the wrong way"
+            "an operation in the wrong direction"
         );
         assert_eq!(why_not(&slot(0, none, 0, 0), false), "unknown operation");
         assert_eq!(
@@ -378,10 +381,10 @@ mod tests {
             "an atomic with payload"
         );
         assert_eq!(
-            why_not(&slot(swap, by_reference, 16, 0), false),
+            why_not(&slot(swap, remote_iovec, 16, 0), false),
             "an atomic with payload"
         );
-        let both = HeadFlags::IMMEDIATE | HeadFlags::INVALIDATE;
+        let both = HeaderFlags::IMMEDIATE | HeaderFlags::INVALIDATE;
         assert!(read_bytes(&slot(write, both, 0, 0), false).is_err());
 
         let mut bounced = slot(write, none, BOUNCED, 1 << 14);
@@ -399,101 +402,104 @@ mod tests {
         }
         for len in [0, (1 << 14) + 1, u32::MAX] {
             let bytes = slot(write, none, BOUNCED, len);
-            assert_eq!(why_not(&bytes, false), "a piece that is too long");
+            assert_eq!(why_not(&bytes, false), "a fragment that is too long");
         }
-        assert!(read_bytes(&slot(data, by_reference, 0, 0), true).is_ok());
-        assert!(read_bytes(&slot(data, by_reference, 16, 0), true).is_err());
+        assert!(read_bytes(&slot(data, remote_iovec, 0, 0), true).is_ok());
+        assert!(read_bytes(&slot(data, remote_iovec, 16, 0), true).is_err());
     }
 
     #[test]
     fn short_sends_say_nothing_more() {
-        let whole = HeadFlags::FIRST | HeadFlags::LAST;
+        let whole = HeaderFlags::FIRST | HeaderFlags::LAST;
         let word = |op, flags, extension, len| slot(op, flags, extension, len);
-        let good = read_bytes(&word(SHORT_SEND, whole | HeadFlags::ACK_NOW, 40, 40), false);
-        let (head, amount) = good.unwrap();
+        let good = read_bytes(
+            &word(SHORT_SEND, whole | HeaderFlags::ACK_NOW, 40, 40),
+            false,
+        );
+        let (header, amount) = good.unwrap();
         assert_eq!(
-            (head.op, head.total, head.addr, amount),
+            (header.op, header.total, header.addr, amount),
             (Op::Send, 40, 0, 40)
         );
         assert!(read_bytes(&word(SHORT_SEND, whole, 208, 208), false).is_ok());
         for extension in [209, BOUNCED] {
             let bytes = word(SHORT_SEND, whole, extension, extension.into());
-            assert_eq!(why_not(&bytes, false), "lengths that do not agree");
+            assert_eq!(why_not(&bytes, false), "inconsistent lengths");
         }
         assert!(read_bytes(&word(SHORT_SEND, whole, 8, 9), false).is_err());
         assert!(read_bytes(&word(SHORT_SEND, whole, 8, 8), true).is_err());
         for flags in [
-            HeadFlags::FIRST,
-            whole | HeadFlags::IMMEDIATE,
-            whole | HeadFlags::INVALIDATE,
-            whole | HeadFlags::BY_REFERENCE,
+            HeaderFlags::FIRST,
+            whole | HeaderFlags::IMMEDIATE,
+            whole | HeaderFlags::INVALIDATE,
+            whole | HeaderFlags::REMOTE_IOVEC,
         ] {
             let bytes = word(SHORT_SEND, flags, 8, 8);
-            assert_eq!(why_not(&bytes, false), "a short send that says more");
+            assert_eq!(why_not(&bytes, false), "a short send with extra fields");
         }
     }
 
     #[test]
     fn heads_survive_the_way_short_and_long() {
-        let send = Head {
+        let send = Header {
             dst_qp: 1,
             src_qp: 2,
             msn: 3,
             len: 8,
             total: 8,
-            ..Head::new(Op::Send)
+            ..Header::new(Op::Send)
         };
-        let with_imm = Head {
+        let with_imm = Header {
             imm: 9,
-            flags: send.flags | HeadFlags::IMMEDIATE,
+            flags: send.flags | HeaderFlags::IMMEDIATE,
             ..send
         };
-        for (head, at) in [
+        for (header, at) in [
             (send, SHORT_PAYLOAD),
             (with_imm, PAYLOAD),
-            (Head { addr: 5, ..send }, PAYLOAD),
-            (Head { key: 5, ..send }, PAYLOAD),
+            (Header { addr: 5, ..send }, PAYLOAD),
+            (Header { key: 5, ..send }, PAYLOAD),
             (
-                Head {
+                Header {
                     total: 80,
-                    flags: HeadFlags::FIRST,
+                    flags: HeaderFlags::FIRST,
                     ..send
                 },
                 PAYLOAD,
             ),
             (
-                Head {
+                Header {
                     op: Op::Write,
                     ..send
                 },
                 PAYLOAD,
             ),
         ] {
-            assert_eq!(payload_at(&head), at);
+            assert_eq!(payload_at(&header), at);
             let words: [AtomicU64; SLOT / 8] = std::array::from_fn(|_| AtomicU64::new(!0));
             let rules = Rules {
                 responses: false,
                 payload: 1 << 18,
-                piece_max: 1 << 14,
+                fragment_max: 1 << 14,
             };
             // SAFETY: 32 words of our own, aligned to 8.
             let read = unsafe {
-                let first = write(words.as_ptr().cast_mut().cast(), 0, &head, 8);
+                let first = write(words.as_ptr().cast_mut().cast(), 0, &header, 8);
                 assert!(is_current(first, 0));
                 read(words.as_ptr().cast(), first, &rules)
             };
             let (back, body) = read.unwrap();
-            assert_eq!(back, head);
+            assert_eq!(back, header);
             assert!(matches!(body, Body::Inline(place) if place == at));
         }
     }
 
     #[test]
-    fn references_must_add_up() {
+    fn remote_iovecs_must_add_up() {
         let with = |entries: &[(u64, u64)], extension: usize, len: u32| {
             let mut bytes = slot(
                 Op::Write as u8,
-                HeadFlags::BY_REFERENCE,
+                HeaderFlags::REMOTE_IOVEC,
                 extension as u16,
                 len,
             );
@@ -541,9 +547,9 @@ mod tests {
                 put(&mut bytes, 48, next() % (1 << 19));
             }
             for responses in [false, true] {
-                if let Ok((head, amount)) = read_bytes(&bytes, responses) {
+                if let Ok((header, amount)) = read_bytes(&bytes, responses) {
                     assert!(amount <= 1 << 14);
-                    assert_eq!(head.op.is_response(), responses);
+                    assert_eq!(header.op.is_response(), responses);
                     good += 1;
                 }
             }

@@ -2,7 +2,7 @@
 
 use super::half::HeapHalf;
 use super::*;
-use crate::{Head, HeadFlags, Incoming, Op, Payload, SendError};
+use crate::{Header, HeaderFlags, Incoming, Op, Payload, SendError};
 use rkey_base::fault::Fault;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,12 +10,12 @@ use std::sync::atomic::Ordering;
 pub(super) const SMALL: Geometry = Geometry {
     slots: 16,
     payload: 4096,
-    piece_max: 2048,
+    fragment_max: 2048,
 };
 const NORMAL: Geometry = Geometry {
     slots: 256,
     payload: 256 << 10,
-    piece_max: 16 << 10,
+    fragment_max: 16 << 10,
 };
 
 /// A requester and a responder, and the raw halves to garble.
@@ -28,7 +28,7 @@ pub(super) struct Pair {
 
 pub(super) fn pair(geometry: Geometry) -> Pair {
     let memory = Arc::new((HeapHalf::new(geometry), HeapHalf::new(geometry)));
-    let keep = Keep::new(Arc::<(HeapHalf, HeapHalf)>::clone(&memory));
+    let keep = KeepMapped::new(Arc::<(HeapHalf, HeapHalf)>::clone(&memory));
     let (requests, responses) = (
         memory.0.half(geometry).unwrap(),
         memory.1.half(geometry).unwrap(),
@@ -47,12 +47,12 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
         .collect()
 }
 
-fn send(end: &mut End, head: &Head, bytes: &[u8]) -> Result<u64, SendError> {
-    let head = Head {
+fn send(end: &mut End, header: &Header, bytes: &[u8]) -> Result<u64, SendError> {
+    let header = Header {
         len: bytes.len() as u32,
-        ..*head
+        ..*header
     };
-    end.send(&head, |mut place| {
+    end.send(&header, |mut place| {
         place.put(0, bytes);
         Ok(())
     })
@@ -71,9 +71,9 @@ fn bytes_of(incoming: &Incoming<'_>) -> Vec<u8> {
 fn every_inline_length_and_some_longer_ones_arrive_whole() {
     let mut p = pair(NORMAL);
     for len in (0..=300).chain([1000, 4096, 16383, 16384]) {
-        let head = Head {
+        let header = Header {
             op: Op::Write,
-            flags: HeadFlags::FIRST | HeadFlags::ACK_NOW,
+            flags: HeaderFlags::FIRST | HeaderFlags::ACK_NOW,
             dst_qp: 0x00ab_cdef,
             src_qp: len as u32,
             msn: u32::MAX - len as u32,
@@ -85,13 +85,13 @@ fn every_inline_length_and_some_longer_ones_arrive_whole() {
             operands: [0; 2],
         };
         let bytes = pattern(len as u64, len);
-        let ticket = send(&mut p.requester, &head, &bytes).unwrap();
+        let ticket = send(&mut p.requester, &header, &bytes).unwrap();
         let incoming = p.responder.next().unwrap().unwrap();
         assert_eq!(
-            incoming.head,
-            Head {
+            incoming.header,
+            Header {
                 len: len as u32,
-                ..head
+                ..header
             }
         );
         assert_eq!(bytes_of(&incoming), bytes);
@@ -102,42 +102,42 @@ fn every_inline_length_and_some_longer_ones_arrive_whole() {
 }
 
 #[test]
-fn operands_and_references_arrive() {
+fn operands_and_remote_iovecs_arrive() {
     let mut p = pair(NORMAL);
-    let head = Head {
+    let header = Header {
         operands: [u64::MAX, 7],
-        ..Head::new(Op::CompareSwap)
+        ..Header::new(Op::CompareSwap)
     };
     p.requester
-        .send(&head, |_| panic!("nothing to fill"))
+        .send(&header, |_| panic!("nothing to fill"))
         .unwrap();
-    assert_eq!(p.responder.next().unwrap().unwrap().head, head);
+    assert_eq!(p.responder.next().unwrap().unwrap().header, header);
     p.responder.done();
 
     let refs: Vec<(u64, u64)> = (0..13).map(|i| (i << 12, i + 1)).collect();
-    let head = Head {
+    let header = Header {
         len: 91,
-        ..Head::new(Op::Write)
+        ..Header::new(Op::Write)
     };
-    p.requester.send_references(&head, &refs).unwrap();
+    p.requester.send_remote_iovec(&header, &refs).unwrap();
     let incoming = p.responder.next().unwrap().unwrap();
     let Payload::Reference(list) = incoming.payload else {
         panic!("not references")
     };
     assert_eq!(list.as_slice(), refs);
-    assert!(incoming.head.flags.contains(HeadFlags::BY_REFERENCE));
+    assert!(incoming.header.flags.contains(HeaderFlags::REMOTE_IOVEC));
 
-    let wrong = Head { len: 92, ..head };
+    let wrong = Header { len: 92, ..header };
     assert_eq!(
-        p.requester.send_references(&wrong, &refs),
+        p.requester.send_remote_iovec(&wrong, &refs),
         Err(SendError::Full)
     );
     assert_eq!(
-        p.requester.send_references(&head, &[]),
+        p.requester.send_remote_iovec(&header, &[]),
         Err(SendError::Full)
     );
     assert_eq!(
-        p.requester.send_references(&head, &[(0, 1); 14]),
+        p.requester.send_remote_iovec(&header, &[(0, 1); 14]),
         Err(SendError::Full)
     );
 }
@@ -146,19 +146,19 @@ fn operands_and_references_arrive() {
 fn a_faulting_fill_sends_nothing() {
     let mut p = pair(SMALL);
     for len in [8, 1000] {
-        let head = Head {
+        let header = Header {
             len,
-            ..Head::new(Op::Write)
+            ..Header::new(Op::Write)
         };
         let fault = Fault { address: 0x1000 };
         assert_eq!(
-            p.requester.send(&head, |_| Err(fault)),
+            p.requester.send(&header, |_| Err(fault)),
             Err(SendError::Fault(fault))
         );
         assert!(p.responder.next().unwrap().is_none());
     }
     assert_eq!(
-        send(&mut p.requester, &Head::new(Op::Write), b"later"),
+        send(&mut p.requester, &Header::new(Op::Write), b"later"),
         Ok(0)
     );
     assert_eq!(bytes_of(&p.responder.next().unwrap().unwrap()), b"later");
@@ -167,25 +167,27 @@ fn a_faulting_fill_sends_nothing() {
 #[test]
 fn the_window_is_half_of_the_ring() {
     let mut p = pair(NORMAL);
-    let head = Head::new(Op::Probe);
+    let header = Header::new(Op::Probe);
     for ticket in 0..128 {
-        assert_eq!(p.requester.send(&head, |_| Ok(())), Ok(ticket));
+        assert_eq!(p.requester.send(&header, |_| Ok(())), Ok(ticket));
     }
-    assert_eq!(p.requester.send(&head, |_| Ok(())), Err(SendError::Full));
+    assert_eq!(p.requester.send(&header, |_| Ok(())), Err(SendError::Full));
     for _ in 0..16 {
         assert!(p.responder.next().unwrap().is_some());
         p.responder.done();
     }
     for ticket in 128..144 {
-        assert_eq!(p.requester.send(&head, |_| Ok(())), Ok(ticket));
+        assert_eq!(p.requester.send(&header, |_| Ok(())), Ok(ticket));
     }
-    assert_eq!(p.requester.send(&head, |_| Ok(())), Err(SendError::Full));
+    assert_eq!(p.requester.send(&header, |_| Ok(())), Err(SendError::Full));
 }
 
 #[test]
 fn acknowledgements_are_lazy_but_come() {
     let mut p = pair(NORMAL);
-    p.requester.send(&Head::new(Op::Probe), |_| Ok(())).unwrap();
+    p.requester
+        .send(&Header::new(Op::Probe), |_| Ok(()))
+        .unwrap();
     let peek = p.responder.peek();
     assert!(peek.pending());
     p.responder.next().unwrap().unwrap();
@@ -204,15 +206,17 @@ fn acknowledgements_are_lazy_but_come() {
 }
 
 #[test]
-fn done_without_a_piece_does_nothing() {
+fn done_without_a_fragment_does_nothing() {
     let mut p = pair(SMALL);
     p.responder.done();
-    p.requester.send(&Head::new(Op::Probe), |_| Ok(())).unwrap();
+    p.requester
+        .send(&Header::new(Op::Probe), |_| Ok(()))
+        .unwrap();
     p.responder.done();
     assert!(p.responder.next().unwrap().is_some());
     assert!(
         p.responder.next().unwrap().is_some(),
-        "the same piece until it is done"
+        "the same fragment until it is done"
     );
     p.responder.done();
     p.responder.done();
@@ -222,15 +226,15 @@ fn done_without_a_piece_does_nothing() {
 #[test]
 fn an_ack_waits_for_the_responses_that_came_before_it() {
     let mut p = pair(SMALL);
-    let ask = Head {
-        flags: HeadFlags::ACK_NOW,
-        ..Head::new(Op::Read)
+    let ask = Header {
+        flags: HeaderFlags::ACK_NOW,
+        ..Header::new(Op::Read)
     };
     for round in 0..50 {
         p.requester.send(&ask, |_| Ok(())).unwrap();
         p.responder.next().unwrap().unwrap();
         for part in 0..2u8 {
-            send(&mut p.responder, &Head::new(Op::ReadData), &[part; 300]).unwrap();
+            send(&mut p.responder, &Header::new(Op::ReadData), &[part; 300]).unwrap();
         }
         p.responder.done();
         for part in 0..2u8 {
@@ -246,15 +250,15 @@ fn an_ack_waits_for_the_responses_that_came_before_it() {
 #[test]
 fn an_old_announcement_is_met_although_newer_ones_run_ahead() {
     let mut p = pair(NORMAL);
-    let ask = Head {
-        flags: HeadFlags::ACK_NOW,
-        ..Head::new(Op::FetchAdd)
+    let ask = Header {
+        flags: HeaderFlags::ACK_NOW,
+        ..Header::new(Op::FetchAdd)
     };
     let answer = |p: &mut Pair| {
         p.requester.send(&ask, |_| Ok(())).unwrap();
         p.responder.next().unwrap().unwrap();
         p.responder
-            .send(&Head::new(Op::AtomicResult), |_| Ok(()))
+            .send(&Header::new(Op::AtomicResult), |_| Ok(()))
             .unwrap();
         p.responder.done();
     };
@@ -285,11 +289,11 @@ fn a_long_stream_wraps_every_ring_and_every_counter() {
             let burst = (random >> 60) % 5;
             for _ in 0..burst {
                 let len = ((random >> 33) % 2049) as usize;
-                let head = Head {
+                let header = Header {
                     msn: sent as u32,
-                    ..Head::new(Op::Send)
+                    ..Header::new(Op::Send)
                 };
-                match send(&mut p.requester, &head, &pattern(sent, len)) {
+                match send(&mut p.requester, &header, &pattern(sent, len)) {
                     Ok(ticket) => {
                         assert_eq!(ticket, start + sent);
                         sent += 1;
@@ -298,7 +302,7 @@ fn a_long_stream_wraps_every_ring_and_every_counter() {
                 }
             }
             while let Some(incoming) = p.responder.next().unwrap() {
-                assert_eq!(incoming.head.msn, taken as u32);
+                assert_eq!(incoming.header.msn, taken as u32);
                 let bytes = bytes_of(&incoming);
                 assert_eq!(bytes, pattern(taken, bytes.len()));
                 p.responder.done();
@@ -312,11 +316,11 @@ fn a_long_stream_wraps_every_ring_and_every_counter() {
 }
 
 #[test]
-fn room_means_that_a_whole_piece_fits() {
+fn room_means_that_a_whole_fragment_fits() {
     let mut p = pair(SMALL);
     let mut sent = 0;
     while p.responder.has_room() {
-        send(&mut p.responder, &Head::new(Op::ReadData), &[1; 2048]).unwrap();
+        send(&mut p.responder, &Header::new(Op::ReadData), &[1; 2048]).unwrap();
         sent += 1;
     }
     assert_eq!(sent, 2, "2 x 2048 bytes are in a ring of 4096");
@@ -326,7 +330,7 @@ fn room_means_that_a_whole_piece_fits() {
     }
     assert!(p.responder.has_room(), "much payload is acknowledged early");
     assert_eq!(
-        send(&mut p.responder, &Head::new(Op::ReadData), &[1; 2049]),
+        send(&mut p.responder, &Header::new(Op::ReadData), &[1; 2049]),
         Err(SendError::Full)
     );
 }
@@ -354,7 +358,7 @@ fn impossible_acknowledgements_are_refused() {
         (0, 1, "acknowledges what was never sent"),
         (3, 4, "acknowledges what was never sent"),
         (3, u64::from(u32::MAX), "acknowledges what was never sent"),
-        (3, 1 << 32, "announces a response that is not there"),
+        (3, 1 << 32, "announces a response that was not sent"),
         (
             3,
             17 << 32,
@@ -369,7 +373,9 @@ fn impossible_acknowledgements_are_refused() {
     for (sent, word, reason) in cases {
         let mut p = pair(SMALL);
         for _ in 0..sent {
-            p.requester.send(&Head::new(Op::Probe), |_| Ok(())).unwrap();
+            p.requester
+                .send(&Header::new(Op::Probe), |_| Ok(()))
+                .unwrap();
         }
         p.responses.ack().store(word, Ordering::Release);
         assert_eq!(
@@ -377,18 +383,24 @@ fn impossible_acknowledgements_are_refused() {
             reason,
             "{word:#x}"
         );
-        assert!(p.requester.send(&Head::new(Op::Probe), |_| Ok(())).is_err());
+        assert!(
+            p.requester
+                .send(&Header::new(Op::Probe), |_| Ok(()))
+                .is_err()
+        );
     }
     // Going backwards.
     let mut p = pair(SMALL);
     for _ in 0..3 {
-        p.requester.send(&Head::new(Op::Probe), |_| Ok(())).unwrap();
+        p.requester
+            .send(&Header::new(Op::Probe), |_| Ok(()))
+            .unwrap();
     }
     p.responses.ack().store(2, Ordering::Release);
     assert_eq!(p.requester.refresh(), Ok(2));
     p.responses.ack().store(1, Ordering::Release);
     assert!(p.requester.refresh().is_err());
-    // A requester that says it sent responses.
+    // A requester that claims to have sent responses.
     let p = pair(SMALL);
     p.requests.ack().store(1 << 32, Ordering::Release);
     assert!(p.responder.refresh().is_err());
@@ -408,11 +420,11 @@ fn sleep_epochs_go_on() {
     }
 }
 
-/// The payload ring is full, and what the peer says when it is asked for room makes no sense: nothing is sent any more.
+/// The payload ring is full and the peer's ack word is invalid: nothing is sent any more.
 #[test]
 fn nonsense_that_is_found_while_looking_for_room_ends_the_sending() {
     let mut p = pair(SMALL);
-    let long = Head::new(Op::Send);
+    let long = Header::new(Op::Send);
     let full = (0..100).find(|_| send(&mut p.requester, &long, &[7; 2048]).is_err());
     assert!(full.is_some_and(|sent| sent > 0));
     p.responses.ack().store(77, Ordering::Release);
@@ -423,13 +435,13 @@ fn nonsense_that_is_found_while_looking_for_room_ends_the_sending() {
     assert!(p.requester.broken().is_some());
 }
 
-/// A peer that writes random words all over its half, while we look at it.
+/// A peer that writes random words all over its half while we read it.
 #[test]
 #[cfg_attr(miri, ignore = "long")]
 fn a_scribbling_peer_does_no_harm() {
     use std::sync::atomic::{AtomicBool, AtomicU64};
     struct Scribble<'a>(&'a Half);
-    /// Ends the other thread, also when this one fails.
+    /// Stops the other thread, also when this one panics.
     struct Stops<'a>(&'a AtomicBool);
     impl Drop for Stops<'_> {
         fn drop(&mut self) {
@@ -474,19 +486,19 @@ fn a_scribbling_peer_does_no_harm() {
         while taken < 2_000 || broken < 2_000 {
             // Both ends read a half that the other thread writes. Their own writes go there too,
             // which only adds to the mess.
-            let keep = Keep::new(Arc::new(()));
+            let keep = KeepMapped::new(Arc::new(()));
             let (a, b) = (scribbled.requests, scribbled.responses);
             let mut requester = End::new(Role::Requester, a, b, keep.clone());
             let mut responder = End::new(Role::Responder, b, a, keep);
             for _ in 0..50 {
-                let _ = send(&mut requester, &Head::new(Op::Send), &[7; 300]);
+                let _ = send(&mut requester, &Header::new(Op::Send), &[7; 300]);
                 for end in [&mut requester, &mut responder] {
                     match end.next() {
                         Ok(Some(incoming)) => {
                             taken += 1;
                             match incoming.payload {
                                 Payload::Bytes(bytes) => {
-                                    assert_eq!(bytes.len(), incoming.head.len as usize);
+                                    assert_eq!(bytes.len(), incoming.header.len as usize);
                                     assert!(bytes.len() <= 2048);
                                     let mut copy = vec![0; bytes.len()];
                                     bytes.get(0, &mut copy);

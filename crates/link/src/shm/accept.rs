@@ -1,5 +1,4 @@
-//! Making a link, as the side that is asked; and everything else that may arrive at the same
-//! listening socket.
+//! Making a link, as the responder; and everything else that may arrive at the same listening socket.
 
 use super::cma::PeerProcess;
 use super::connect::{HandshakeError, Step, check_user, expect_packet, map_segment};
@@ -20,21 +19,21 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Takes the abstract name (without the leading NUL) and listens.
+    /// Binds the abstract name (without the leading NUL) and listens.
     ///
     /// # Errors
-    /// `AddrInUse` if another process has it; whatever the kernel says.
+    /// `AddrInUse` if another process has it; other errors of the kernel.
     pub fn bind(name: &[u8]) -> io::Result<Self> {
         Ok(Self {
             fd: socket::listen(name)?,
         })
     }
 
-    /// Takes the next connection, or `None` if there is none now. A connection of a user who is
-    /// not allowed is closed at once and counts as an error that concerns nobody else.
+    /// Takes the next connection, or `None` if there is none now. A connection of a user who is not allowed is closed
+    /// at once; that error concerns no other connection.
     ///
     /// # Errors
-    /// Whatever the kernel says (for example: too many open files); `NotAllowed`.
+    /// Errors of the kernel (for example: too many open files); `NotAllowed`.
     pub fn accept(&self, local: &LocalNode) -> Result<Option<Acceptor>, HandshakeError> {
         let Some(socket) = socket::accept(&self.fd)? else {
             return Ok(None);
@@ -49,7 +48,7 @@ impl Listener {
 }
 
 impl AsFd for Listener {
-    /// The socket to wait for: readable when somebody connects.
+    /// The socket to wait for: readable when a connection arrives.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -73,11 +72,10 @@ pub enum Greeting {
 }
 
 impl Acceptor {
-    /// Takes over a connection that was accepted elsewhere: a connected, non-blocking
-    /// `SOCK_SEQPACKET` socket.
+    /// Takes over a connection that was accepted elsewhere: a connected, non-blocking `SOCK_SEQPACKET` socket.
     ///
     /// # Errors
-    /// The other side's user is not allowed; whatever the kernel says.
+    /// The other side's user is not allowed; errors of the kernel.
     pub fn from_fd(fd: OwnedFd, local: &LocalNode) -> Result<Self, HandshakeError> {
         let socket = Socket::from_fd(fd);
         let who = check_user(&socket, local)?;
@@ -88,7 +86,7 @@ impl Acceptor {
         })
     }
 
-    /// Who the other side is, as the kernel says.
+    /// The other side, as the kernel reports it.
     pub fn credentials(&self) -> Credentials {
         self.who
     }
@@ -98,10 +96,10 @@ impl Acceptor {
         self.socket.as_ref().map(AsFd::as_fd)
     }
 
-    /// Goes on as far as possible without waiting.
+    /// Proceeds as far as possible without blocking.
     ///
     /// # Errors
-    /// Nothing will come of this connection; drop the acceptor.
+    /// The handshake failed; drop the acceptor.
     pub fn advance(&mut self) -> Result<Step<Greeting>, HandshakeError> {
         let Some(socket) = &self.socket else {
             return Err(HandshakeError::Closed);
@@ -150,11 +148,11 @@ impl Acceptor {
 }
 
 fn refuse(socket: &Socket, why: &str) {
-    // If it cannot be said, closing the socket says enough.
+    // If it cannot be sent, closing the socket is enough.
     let _ = socket.send(&hello::frame(Kind::Refusal, why.as_bytes()), &[]);
 }
 
-/// Somebody wants a link: accept or refuse it.
+/// A request for a link: accept or refuse it.
 #[derive(Debug)]
 pub struct LinkRequest {
     local: LocalNode,
@@ -165,12 +163,12 @@ pub struct LinkRequest {
 }
 
 impl LinkRequest {
-    /// Who asks, as it says itself.
+    /// The other side, as it identifies itself.
     pub fn node(&self) -> NodeId {
         self.hello.node
     }
 
-    /// Who asks, as the kernel says.
+    /// The other side, as the kernel reports it.
     pub fn credentials(&self) -> Credentials {
         self.who
     }
@@ -203,7 +201,7 @@ impl LinkRequest {
         let own_geometry = local.config.responses();
         let own = create_segment(own_geometry)?;
         let process = PeerProcess::of(&socket);
-        let by_reference = local.config.by_reference
+        let remote_iovec = local.config.remote_iovec
             && who.is_our_user()
             && peer_permit.is_some()
             && process.probe(&hello.probe);
@@ -212,7 +210,7 @@ impl LinkRequest {
             sizes: own_geometry.into(),
             membarrier: local.membarrier,
             probe: local.probe(),
-            by_reference,
+            remote_iovec,
             reference_min: local.config.reference_min,
         };
         let packet = hello::encode(Kind::Welcome, &welcome)?;
@@ -232,9 +230,9 @@ impl LinkRequest {
             peer_permit,
             light: local.membarrier && membarrier,
             fork: local.fork_mark(),
-            by_reference,
+            remote_iovec,
             reference_min: local.config.reference_min,
-            reachable: by_reference,
+            reachable: remote_iovec,
         })?;
         link.send_packet(&packet, &[own_fd.as_fd()])?;
         Ok(link)
@@ -256,11 +254,10 @@ pub struct Stranger {
 }
 
 impl Stranger {
-    /// Connects to a device's listening socket and says something that is not about a link.
+    /// Connects to a device's listening socket and sends something other than a link request.
     ///
     /// # Errors
-    /// As for [`super::Connector::start`]; `InvalidInput` for more than
-    /// [`CONTROL_MAX`] bytes.
+    /// As for [`super::Connector::start`]; `InvalidInput` for more than [`CONTROL_MAX`] bytes.
     pub fn connect(name: &[u8], local: &LocalNode, first: &[u8]) -> Result<Self, HandshakeError> {
         let socket = Socket::connect(name)?;
         let who = check_user(&socket, local)?;
@@ -274,7 +271,7 @@ impl Stranger {
         Ok(stranger)
     }
 
-    /// Who the other side is, as the kernel says.
+    /// The other side, as the kernel reports it.
     pub fn credentials(&self) -> Credentials {
         self.who
     }

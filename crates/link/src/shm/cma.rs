@@ -1,9 +1,9 @@
-//! The other process's memory, copied straight with `process_vm_readv` and `process_vm_writev`.
+//! The other process's memory, copied directly with `process_vm_readv` and `process_vm_writev`.
 //!
-//! Whether the kernel permits it depends on users, namespaces, capabilities, security modules and
-//! the target's dumpable flag, it differs by direction, and no file tells. So each side says in
-//! the handshake where a random number lies in its memory, and the other one tries to find it.
-//! A permission can be lost later: then the call says `Refused` and the message goes another way.
+//! Whether the kernel permits it depends on users, namespaces, capabilities, security modules and the target's
+//! dumpable flag, it differs by direction, and no file tells. So each side sends the address of a random number in
+//! the handshake, and the other one tries to read it. A permission can be lost later: then the call returns `Refused`
+//! and the message is sent in fragments.
 // UNSAFETY: process_vm_* copies to and from raw addresses.
 #![allow(unsafe_code)]
 
@@ -47,19 +47,19 @@ impl PeerProcess {
 
     /// Whether no thread of it is in a call that copies any more which began before the watch did.
     pub(crate) fn is_clear(&self, watch: &mut CallWatch, deadline: Instant) -> bool {
-        // Of a process that has ended meanwhile, the number may be another one's: ask afterwards.
+        // If the process has ended meanwhile, its PID may be another one's: check afterwards.
         let (Some(pid), Some(alive)) = (self.pid, &self.alive) else {
             return false;
         };
         matches!(watch.all_clear(pid, deadline), Ok(true)) && alive.is_alive()
     }
 
-    /// Its number, if it has one in our process namespace.
+    /// Its PID, if it has one in our PID namespace.
     pub fn pid(&self) -> Option<u32> {
         self.pid
     }
 
-    /// A descriptor of the process (a pidfd): readable once it has ended. `None` where the kernel gives none.
+    /// A descriptor of the process (a pidfd): readable once it has ended. `None` if the kernel gives none.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.alive.as_ref().map(AsFd::as_fd)
     }
@@ -96,8 +96,8 @@ impl PeerProcess {
         if mem.process().is_some() {
             for_chunks(dst, src, len, CHUNK, |dst, src, len| {
                 let _inside = reach.enter()?;
-                // SAFETY: whoever made the `ProcessMemory` has promised that only addresses of
-                // registered memory come here; the kernel refuses what is not mapped.
+                // SAFETY: the creator of the `ProcessMemory` has promised that only addresses of registered memory
+                // come here; the kernel refuses what is not mapped.
                 unsafe {
                     cma_read_with(
                         permit,
@@ -120,7 +120,7 @@ impl PeerProcess {
                 mem.store_bytes(dst, &step[..len]).map_err(PullError::Local)
             })?;
         }
-        // If the process ended in between, its number may already be somebody else's.
+        // If the process ended in between, its PID may already be another process's.
         self.check_alive().map(|_| ())
     }
 

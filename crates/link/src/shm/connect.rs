@@ -18,15 +18,15 @@ pub enum HandshakeError {
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
     /// The process at the other end belongs to another user.
-    #[error("the process at the other end belongs to user {0}, who is not allowed")]
+    #[error("user {0} of the process at the other end is not allowed")]
     NotAllowed(u32),
     /// The other side speaks another version.
     #[error("the other side speaks version {0} of the link protocol, this one {ours}", ours = hello::PROTOCOL_VERSION)]
     Version(u16),
-    /// The other side does not want to.
+    /// The other side refused.
     #[error("the other side refused: {0}")]
     Refused(String),
-    /// The other side went away in the middle.
+    /// The other side closed the connection during the handshake.
     #[error("the other side closed the connection")]
     Closed,
     /// The other side said something that makes no sense.
@@ -34,7 +34,7 @@ pub enum HandshakeError {
     Malformed(#[from] Malformed),
 }
 
-/// How far a handshake is.
+/// The state of a handshake.
 #[derive(Debug)]
 pub enum Step<T> {
     /// Wait until the socket is readable, then advance again.
@@ -43,7 +43,7 @@ pub enum Step<T> {
     Done(T),
 }
 
-/// Whatever came as the first packet of a connection, header checked.
+/// The first packet of a connection, header checked.
 pub(crate) fn expect_packet(socket: &Socket) -> Result<Option<Packet>, HandshakeError> {
     match socket.receive() {
         Ok(Received::Nothing) => Ok(None),
@@ -53,7 +53,7 @@ pub(crate) fn expect_packet(socket: &Socket) -> Result<Option<Packet>, Handshake
     }
 }
 
-/// Who the other side is, if it may be talked to.
+/// The other side, if its user is allowed.
 pub(crate) fn check_user(
     socket: &Socket,
     local: &LocalNode,
@@ -66,8 +66,7 @@ pub(crate) fn check_user(
     }
 }
 
-/// Maps the other side's segment, the first descriptor of the packet, and its permit, if there is a
-/// second one.
+/// Maps the other side's segment, the first descriptor of the packet, and its permit, if there is a second one.
 pub(crate) fn map_segment(
     fds: Vec<OwnedFd>,
     geometry: Geometry,
@@ -95,11 +94,11 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Connects to the device that listens at the abstract name (without the leading NUL) and
-    /// asks for a link. `purpose` is handed to the other device as it is.
+    /// Connects to the device that listens at the abstract name (without the leading NUL) and requests a link.
+    /// `purpose` is passed to the other device unchanged.
     ///
     /// # Errors
-    /// `Io` with `ConnectionRefused` if nobody has the name, with `WouldBlock` if too many are
+    /// `Io` with `ConnectionRefused` if the name does not exist, with `WouldBlock` if too many connections are
     /// waiting there; the other side's user is not allowed.
     pub fn start(name: &[u8], local: &LocalNode, purpose: &[u8]) -> Result<Self, HandshakeError> {
         if purpose.len() > PURPOSE_MAX {
@@ -116,7 +115,7 @@ impl Connector {
             probe: local.probe(),
             purpose: purpose.to_vec(),
         };
-        let permit = local.config.by_reference.then(OwnPermit::create);
+        let permit = local.config.remote_iovec.then(OwnPermit::create);
         let permit = permit.transpose()?;
         let mut fds = vec![own.fd()];
         fds.extend(permit.as_ref().map(OwnPermit::fd));
@@ -134,10 +133,10 @@ impl Connector {
         self.socket.as_ref().map(AsFd::as_fd)
     }
 
-    /// Goes on as far as possible without waiting.
+    /// Proceeds as far as possible without blocking.
     ///
     /// # Errors
-    /// There will be no link; drop the connector.
+    /// The handshake failed; drop the connector.
     pub fn advance(&mut self) -> Result<Step<ShmLink>, HandshakeError> {
         let Some(socket) = &self.socket else {
             return Err(HandshakeError::Closed);
@@ -156,18 +155,18 @@ impl Connector {
         let welcome: Welcome = hello::decode(body)?;
         let peer_geometry = Geometry::try_from(welcome.sizes)?;
         let (peer, None) = map_segment(packet.fds, peer_geometry)? else {
-            return Err(Malformed::new("a permit that is of no use").into());
+            return Err(Malformed::new("an unusable permit").into());
         };
         let (Some(socket), Some(own)) = (self.socket.take(), self.own.take()) else {
             return Err(HandshakeError::Closed);
         };
         let process = PeerProcess::of(&socket);
         let credentials = socket.credentials()?;
-        // A peer whose end we could not see might seem to be in the middle of a copy for ever.
-        let by_reference = self.local.config.by_reference
+        // If we could not see that the peer has ended, it might seem to copy forever.
+        let remote_iovec = self.local.config.remote_iovec
             && credentials.is_our_user()
             && process.descriptor().is_some();
-        let reachable = by_reference && process.probe(&welcome.probe);
+        let reachable = remote_iovec && process.probe(&welcome.probe);
         let link = ShmLink::new(Parts {
             role: Role::Requester,
             node: welcome.node,
@@ -182,7 +181,7 @@ impl Connector {
             peer_permit: None,
             light: self.local.membarrier && welcome.membarrier,
             fork: self.local.fork_mark(),
-            by_reference: by_reference && welcome.by_reference,
+            remote_iovec: remote_iovec && welcome.remote_iovec,
             reference_min: self.local.config.reference_min.max(welcome.reference_min),
             reachable,
         })?;

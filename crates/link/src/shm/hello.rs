@@ -1,9 +1,9 @@
-//! What the two processes say to each other over the control socket.
+//! The packets of the control socket.
 //!
-//! Every packet of more than one byte begins with 8 bytes: `"rkey"`, the protocol version (u16)
-//! and the kind (u16), little-endian; the rest depends on the kind. (A packet of one byte is the
-//! doorbell.) The first packet of a connection is a [`Hello`], which wants a link, or something
-//! else that the device understands; the answer to a hello is a [`Welcome`] or a refusal.
+//! Every packet of more than one byte begins with 8 bytes: `"rkey"`, the protocol version (u16) and the kind (u16),
+//! little-endian; the rest depends on the kind. (A packet of one byte is the doorbell.) The first packet of a
+//! connection is a [`Hello`], which requests a link, or something else that the device understands; the reply to a
+//! hello is a [`Welcome`] or a refusal.
 
 use super::socket::PACKET_MAX;
 use crate::ring::Geometry;
@@ -25,15 +25,15 @@ pub const CONTROL_MAX: usize = PACKET_MAX - HEADER;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Kind {
-    /// Wants a link; brings the requester's segment, and the permit to reach its memory.
+    /// Requests a link; carries the requester's segment, and the permit to access its memory.
     Hello = 1,
     /// Gives the link; brings the responder's segment.
     Welcome = 2,
-    /// Says why not, in words.
+    /// The reason of a refusal, as text.
     Refusal = 3,
-    /// A first packet that is not about a link: the device knows what it means.
+    /// A first packet that does not request a link: the device interprets it.
     Other = 4,
-    /// Anything the devices say to each other later.
+    /// Any later message between the devices.
     Control = 5,
 }
 
@@ -42,7 +42,7 @@ pub(crate) enum Kind {
 pub(crate) struct Sizes {
     slots: u32,
     payload: u32,
-    piece_max: u32,
+    fragment_max: u32,
 }
 
 impl From<Geometry> for Sizes {
@@ -50,7 +50,7 @@ impl From<Geometry> for Sizes {
         Self {
             slots: g.slots,
             payload: g.payload,
-            piece_max: g.piece_max,
+            fragment_max: g.fragment_max,
         }
     }
 }
@@ -62,7 +62,7 @@ impl TryFrom<Sizes> for Geometry {
         let geometry = Self {
             slots: s.slots,
             payload: s.payload,
-            piece_max: s.piece_max,
+            fragment_max: s.fragment_max,
         };
         geometry.check()?;
         Ok(geometry)
@@ -72,7 +72,7 @@ impl TryFrom<Sizes> for Geometry {
 /// Random bytes in the sender's memory, for the receiver to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Probe {
-    /// Where they are; 0 if the sender does not want its memory to be reached.
+    /// The probe's address; 0 if the sender does not allow access to its memory.
     pub(crate) address: u64,
     /// What they are.
     pub(crate) nonce: [u8; 16],
@@ -86,7 +86,7 @@ pub(crate) struct Hello {
     /// Whether the sender is registered for heavy barriers and issues them before it sleeps.
     pub(crate) membarrier: bool,
     pub(crate) probe: Probe,
-    /// Whatever the devices want to say with it.
+    /// Data of the devices.
     pub(crate) purpose: Vec<u8>,
 }
 
@@ -98,8 +98,8 @@ pub(crate) struct Welcome {
     pub(crate) membarrier: bool,
     pub(crate) probe: Probe,
     /// Whether the responder found the requester's nonce.
-    pub(crate) by_reference: bool,
-    /// From this size on the responder thinks by reference is worth it.
+    pub(crate) remote_iovec: bool,
+    /// From this size on the responder prefers remote iovecs.
     pub(crate) reference_min: u32,
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn encode<T: Serialize>(kind: Kind, message: &T) -> Result<Vec<u8>, M
     Ok(frame(kind, &body))
 }
 
-/// What a packet says, if it is one of ours.
+/// The contents of a packet, if it is one of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frame<'a> {
     /// A packet of this version.
@@ -138,7 +138,7 @@ pub(crate) fn parse(packet: &[u8]) -> Result<Frame<'_>, Malformed> {
         return Err(Malformed::new("a packet without a header"));
     };
     if [m0, m1, m2, m3] != MAGIC {
-        return Err(Malformed::new("a packet of something else"));
+        return Err(Malformed::new("a packet of another protocol"));
     }
     let version = u16::from_le_bytes([v0, v1]);
     if version != PROTOCOL_VERSION {
@@ -157,10 +157,10 @@ pub(crate) fn parse(packet: &[u8]) -> Result<Frame<'_>, Malformed> {
 
 /// Reads the body of a packet.
 pub(crate) fn decode<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Malformed> {
-    postcard::from_bytes(body).map_err(|_| Malformed::new("a packet that cannot be read"))
+    postcard::from_bytes(body).map_err(|_| Malformed::new("a packet that cannot be decoded"))
 }
 
-/// The text of a refusal, made fit to be printed.
+/// The text of a refusal, made printable.
 pub(crate) fn refusal_text(body: &[u8]) -> String {
     String::from_utf8_lossy(&body[..body.len().min(512)])
         .chars()
@@ -168,7 +168,7 @@ pub(crate) fn refusal_text(body: &[u8]) -> String {
         .collect()
 }
 
-/// Reads arbitrary bytes as a packet, exactly as a link does with a stranger's; whether it is one.
+/// Reads arbitrary bytes as a packet, exactly as a link does with a peer's; returns whether they are one.
 pub(crate) fn accepts(bytes: &[u8]) -> bool {
     let sizes_fit = |sizes: Sizes| Geometry::try_from(sizes).is_ok();
     match parse(bytes) {
@@ -210,7 +210,7 @@ mod tests {
         let geometry = Geometry {
             slots: 256,
             payload: 1 << 18,
-            piece_max: 1 << 14,
+            fragment_max: 1 << 14,
         };
         let hello = Hello {
             node: NodeId { pid: 1, nonce: 2 },
@@ -249,7 +249,7 @@ mod tests {
                 ..geometry
             },
             Geometry {
-                piece_max: 1 << 18,
+                fragment_max: 1 << 18,
                 ..geometry
             },
         ] {

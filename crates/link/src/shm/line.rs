@@ -1,5 +1,4 @@
-//! The control socket of a link after the handshake: doorbell, small messages, and the news that
-//! the peer is gone.
+//! The control socket of a link after the handshake: doorbell, small messages, and the end of the peer.
 
 use super::hello::{self, CONTROL_MAX, Frame, Kind};
 use super::socket::{Received, Socket};
@@ -9,30 +8,30 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a control socket had to say.
+/// An event on a control socket.
 #[derive(Debug)]
 pub enum Event {
     /// The peer rang: look at the rings.
     Wake,
-    /// The peer's device says something to ours.
+    /// A message of the peer's device.
     Control(Control),
     /// The peer process ended or closed the link. Nothing comes after this.
     Gone,
-    /// The peer sent something that is no packet of this protocol. Treat it as gone.
+    /// The peer sent something that is not a packet of this protocol. Treat it as gone.
     Malformed(Malformed),
 }
 
 /// A message from device to device, with file descriptors.
 #[derive(Debug)]
 pub struct Control {
-    /// Whatever the other device wrote: input from a stranger.
+    /// The other device's bytes: untrusted input.
     pub bytes: Vec<u8>,
     /// File descriptors that came with it (at most 4), closed when dropped.
     pub fds: Vec<OwnedFd>,
 }
 
-/// The control socket of a link. Shared between the link and whoever waits for events; all
-/// methods may be called from any thread.
+/// The control socket of a link. Shared between the link and the thread that waits for events; all methods may be
+/// called from any thread.
 #[derive(Debug)]
 pub struct Line {
     socket: Socket,
@@ -55,9 +54,9 @@ impl Line {
         self.fork.is_child()
     }
 
-    /// Takes the next event, or `None` if there is nothing now. Call it when the socket is
-    /// readable, until it gives `None`, [`Event::Gone`] or [`Event::Malformed`]; a peer that
-    /// sends without end is served no more than `patience` packets in one go by a careful caller.
+    /// Takes the next event, or `None` if there is none now. Call it when the socket is readable, until it returns
+    /// `None`, [`Event::Gone`] or [`Event::Malformed`]; limit the packets per call to `patience`, because a peer can
+    /// send without end.
     pub fn next_event(&self) -> Option<Event> {
         if self.gone.load(Ordering::Relaxed) {
             return Some(Event::Gone);
@@ -80,7 +79,7 @@ impl Line {
                 fds: packet.fds,
             })),
             Ok(_) => {
-                let malformed = Malformed::new("a packet that has no place after the handshake");
+                let malformed = Malformed::new("a packet that is not allowed after the handshake");
                 Some(self.end(Event::Malformed(malformed)))
             }
             Err(malformed) => Some(self.end(Event::Malformed(malformed))),
@@ -113,23 +112,22 @@ impl Line {
         self.socket.send(&hello::frame(Kind::Control, bytes), fds)
     }
 
-    /// Sends a packet that has its header already (the last one of a handshake).
+    /// Sends a packet that already has its header (the last one of a handshake).
     pub(crate) fn send_packet(&self, packet: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.socket.send(packet, fds)
     }
 
-    /// Ends the connection: the peer sees it now, whoever still holds the link or this line.
+    /// Ends the connection: the peer sees it now, even if the link or this line is still held.
     pub fn close(&self) {
-        // A forked child of ours may hold a copy of the socket, and the peer is to know now that
-        // the link has ended: closing would not be enough. Only if we are that child ourselves,
-        // the link is our parent's.
+        // A forked child of ours may hold a copy of the socket, so closing is not enough to tell the peer now that
+        // the link has ended. If we are that child ourselves, the link is our parent's.
         if !self.fork.is_child() {
             self.gone.store(true, Ordering::Relaxed);
             self.socket.shutdown();
         }
     }
 
-    /// Rings the peer's bell, whether it sleeps or not. Never blocks.
+    /// Rings the peer's doorbell, whether it sleeps or not. Never blocks.
     pub fn ring(&self) {
         self.socket.ring();
     }

@@ -1,4 +1,4 @@
-//! The link between two processes: rings, doorbell, and the peer's memory, put together.
+//! The link between two processes: rings, doorbell, and the peer's memory.
 // UNSAFETY: the mapped segments become the two halves of the rings here.
 #![allow(unsafe_code)]
 
@@ -8,9 +8,9 @@ use super::line::{Event, Line};
 use super::reach::Reach;
 use super::socket::{Credentials, Socket};
 use crate::direct::{Board, Client, LeaseBoard, LeaseClient};
-use crate::ring::{End, Geometry, Half, INLINE_MAX, Keep, Peek, Role};
+use crate::ring::{End, Geometry, Half, INLINE_MAX, KeepMapped, Peek, Role};
 use crate::{
-    Capabilities, DownReason, Head, Incoming, Link, LinkRole, Malformed, NodeId, PollHandle,
+    Capabilities, DownReason, Header, Incoming, Link, LinkRole, Malformed, NodeId, PollHandle,
     PullError, RemotePeer, SendError, Ticket, peer,
 };
 use rkey_base::barrier;
@@ -18,7 +18,7 @@ use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_base::process::ForkMark;
 use rkey_base::segment::{OwnPermit, OwnSegment, PeerPermit, PeerSegment, PublishedSegment};
-use rkey_base::shared::Place;
+use rkey_base::shared::OwnBytes;
 use std::cell::Cell;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -44,7 +44,7 @@ pub(crate) struct Parts {
     pub(crate) light: bool,
     pub(crate) fork: ForkMark,
     /// The responder can reach the requester's memory.
-    pub(crate) by_reference: bool,
+    pub(crate) remote_iovec: bool,
     pub(crate) reference_min: u32,
     /// We can reach the peer's memory.
     pub(crate) reachable: bool,
@@ -52,12 +52,12 @@ pub(crate) struct Parts {
 
 /// Our segment as a half. The caller keeps the segment as long as the half.
 fn own_half(own: &PublishedSegment, geometry: Geometry) -> Result<Half, Malformed> {
-    // SAFETY: our own segment is mapped writable and its length is what the mapping says. Nobody
+    // SAFETY: our own segment is mapped writable and its length is what the mapping says. No one
     // else in this process writes to it.
     unsafe { Half::new(own.as_ptr(), own.len(), geometry) }
 }
 
-/// Makes a segment of ours that is ready to be shown to a peer.
+/// Creates a segment of ours, ready to be passed to a peer.
 pub(crate) fn create_segment(geometry: Geometry) -> Result<OwnSegment, HandshakeError> {
     let own = OwnSegment::create("rkey-link", geometry.bytes())?;
     // SAFETY: as in `own_half`; the half does not outlive this line.
@@ -65,7 +65,7 @@ pub(crate) fn create_segment(geometry: Geometry) -> Result<OwnSegment, Handshake
     Ok(own)
 }
 
-/// The two mappings; whoever has a pointer into them has one of these.
+/// The two mappings; every pointer into them is accompanied by one of these.
 struct Segments {
     own: PublishedSegment,
     peer: PeerSegment,
@@ -73,8 +73,7 @@ struct Segments {
 
 /// A link to a device in another process of this host, in one role.
 ///
-/// It belongs to one thread at a time. What other threads may use are its [`Line`] (the control
-/// socket) and its [`Peek`].
+/// It belongs to one thread at a time. Other threads may use its [`Line`] (the control socket) and its [`Peek`].
 #[derive(Debug)]
 pub struct ShmLink {
     node: NodeId,
@@ -86,7 +85,7 @@ pub struct ShmLink {
     light: bool,
     /// We can reach the peer's memory.
     reachable: bool,
-    /// The epoch of the peer's sleep for which its bell has been rung.
+    /// The epoch of the peer's sleep for which its doorbell has been rung.
     rung: u64,
     process: Arc<PeerProcess>,
     line: Arc<Line>,
@@ -113,7 +112,7 @@ impl ShmLink {
         });
         let own = own_half(&segments.own, parts.own_geometry)?;
         // SAFETY: the peer's segment is mapped and cannot shrink (its seals have been checked);
-        // we only read through this half (a sender is made only for the own one), and the `Keep`
+        // we only read through this half (a sender is made only for the own one), and the `KeepMapped`
         // below holds the mapping.
         let peer = unsafe {
             Half::new(
@@ -123,7 +122,7 @@ impl ShmLink {
             )?
         };
         peer.check_identity()?;
-        let keep = Keep::new(segments);
+        let keep = KeepMapped::new(segments);
         let process = Arc::new(parts.process);
         let line = Arc::new(Line::new(parts.socket, parts.fork));
         let reach = Reach::new(
@@ -150,8 +149,8 @@ impl ShmLink {
             end: End::new(parts.role, own, peer, keep),
             capabilities: Capabilities {
                 inline_max: INLINE_MAX,
-                piece_max: parts.own_geometry.piece_max,
-                by_reference: parts.by_reference,
+                fragment_max: parts.own_geometry.fragment_max,
+                remote_iovec: parts.remote_iovec,
                 reference_min: parts.reference_min,
                 direct: true,
             },
@@ -178,7 +177,7 @@ impl ShmLink {
         &self.line
     }
 
-    /// The peer, as the kernel says.
+    /// The peer, as the kernel reports it.
     pub fn credentials(&self) -> Credentials {
         self.credentials
     }
@@ -188,8 +187,8 @@ impl ShmLink {
         self.end.role() == Role::Requester
     }
 
-    /// Whether this side can reach the peer's memory (for diagnosis; what decides about payload
-    /// by reference is [`Capabilities::by_reference`]).
+    /// Whether this side can access the peer's memory (for diagnosis; [`Capabilities::remote_iovec`] decides about
+    /// payload).
     pub fn peer_memory_is_reachable(&self) -> bool {
         self.reachable
     }
@@ -199,8 +198,8 @@ impl ShmLink {
         &self.process
     }
 
-    /// Ends all reaching into this process's memory over the link; `None` at the responder. Going
-    /// down or dropping the link forbids it as well.
+    /// Ends all access to this process's memory over the link; `None` at the responder. Going down or dropping the
+    /// link does the same.
     pub fn reach(&self) -> Option<Reach> {
         self.is_requester().then(|| self.reach.clone())
     }
@@ -221,7 +220,7 @@ impl ShmLink {
         }
     }
 
-    /// Takes the next event of the control socket; the link is down once it says so.
+    /// Takes the next event of the control socket; an end or a malformed packet takes the link down.
     pub fn on_socket(&mut self) -> Option<Event> {
         let event = self.line.next_event();
         match event {
@@ -240,8 +239,7 @@ impl ShmLink {
         self.line.send_control(bytes, fds)
     }
 
-    /// The link cannot be used any more: nothing is sent from now on. What the peer has already
-    /// sent can still be taken.
+    /// Takes the link down: nothing is sent from now on. What the peer has already sent can still be taken.
     pub fn go_down(&mut self, reason: DownReason) {
         if self.down.get().is_none() {
             self.down.set(Some(reason));
@@ -259,7 +257,7 @@ impl ShmLink {
 
     /// Responder: the permit to reach the requester's memory.
     fn may_reach(&self) -> Option<&PeerPermit> {
-        let allowed = self.capabilities.by_reference && !self.is_requester();
+        let allowed = self.capabilities.remote_iovec && !self.is_requester();
         self.permit.as_ref().filter(|_| allowed)
     }
 
@@ -272,7 +270,7 @@ impl ShmLink {
         }
     }
 
-    /// Rings the peer's bell, once for each of its sleeps.
+    /// Rings the peer's doorbell, once for each of its sleeps.
     #[cold]
     fn ring(&mut self, epoch: u64) {
         if epoch != self.rung {
@@ -315,29 +313,31 @@ impl Link for ShmLink {
     #[inline(always)]
     fn request(
         &mut self,
-        head: &Head,
-        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+        header: &Header,
+        fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<Ticket, SendError> {
-        debug_assert!(self.is_requester() && !head.op.is_response());
-        self.end.send(head, fill).map_err(|e| self.full_or_down(e))
-    }
-
-    fn request_by_reference(
-        &mut self,
-        head: &Head,
-        refs: &[(u64, u64)],
-    ) -> Result<Ticket, SendError> {
-        debug_assert!(self.is_requester() && !head.op.is_response());
+        debug_assert!(self.is_requester() && !header.op.is_response());
         self.end
-            .send_references(head, refs)
+            .send(header, fill)
             .map_err(|e| self.full_or_down(e))
     }
 
-    fn prefers_pieces(&self) -> bool {
+    fn request_remote_iovec(
+        &mut self,
+        header: &Header,
+        refs: &[(u64, u64)],
+    ) -> Result<Ticket, SendError> {
+        debug_assert!(self.is_requester() && !header.op.is_response());
+        self.end
+            .send_remote_iovec(header, refs)
+            .map_err(|e| self.full_or_down(e))
+    }
+
+    fn prefers_fragments(&self) -> bool {
         self.end.has_room()
     }
 
-    fn prefers_pieces_back(&self, len: u64) -> bool {
+    fn prefers_fragments_back(&self, len: u64) -> bool {
         len <= self.end.room_of_peer()
     }
 
@@ -359,7 +359,7 @@ impl Link for ShmLink {
     #[inline]
     fn acked(&mut self) -> Result<Ticket, Malformed> {
         let acked = self.end.refresh()?;
-        // What a responder has heard of its answers is no news about requests.
+        // What the peer has taken of a responder's responses says nothing about requests.
         Ok(if self.is_requester() { acked } else { 0 })
     }
 
@@ -386,12 +386,12 @@ impl Link for ShmLink {
     #[inline]
     fn respond(
         &mut self,
-        head: &Head,
-        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+        header: &Header,
+        fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<(), SendError> {
-        debug_assert!(!self.is_requester() && head.op.is_response());
+        debug_assert!(!self.is_requester() && header.op.is_response());
         self.end
-            .send(head, fill)
+            .send(header, fill)
             .map(|_| ())
             .map_err(|e| self.full_or_down(e))
     }
@@ -414,7 +414,7 @@ impl Link for ShmLink {
         self.process.push(right, mem, dst_remote, src_local, len)
     }
 
-    fn end_references(&mut self) {
+    fn end_remote_iovec(&mut self) {
         if self.is_requester() {
             self.reach.forbid();
         }

@@ -1,4 +1,4 @@
-//! What this process brings to every link: who it is, how large its rings are, whom it trusts.
+//! What this process brings to every link: its identity, the sizes of its rings, and the allowed users.
 
 use super::hello::Probe;
 use super::socket::Policy;
@@ -18,12 +18,11 @@ pub struct LinkConfig {
     pub response_slots: u32,
     /// Bytes of a payload ring: a power of two, 4 KiB to 256 MiB.
     pub payload_ring: u32,
-    /// The most payload of one piece in bytes: 256 to half of the ring.
-    pub piece_max: u32,
-    /// Whether peers may reach this process's memory, and we theirs, with `process_vm_*` (where
-    /// the kernel permits it).
-    pub by_reference: bool,
-    /// From this size in bytes on, payload that the ring has no room for goes by reference.
+    /// The maximum payload of one fragment in bytes: 256 to half of the ring.
+    pub fragment_max: u32,
+    /// Whether peers may access this process's memory, and we theirs, with `process_vm_*` (if the kernel permits it).
+    pub remote_iovec: bool,
+    /// From this size in bytes on, payload that does not fit into the ring is sent as a remote iovec.
     pub reference_min: u32,
     /// Whom to talk to.
     pub policy: Policy,
@@ -35,8 +34,8 @@ impl Default for LinkConfig {
             request_slots: 256,
             response_slots: 256,
             payload_ring: 2 << 20,
-            piece_max: 16 << 10,
-            by_reference: true,
+            fragment_max: 16 << 10,
+            remote_iovec: true,
             reference_min: 64 << 10,
             policy: Policy::SameUser,
         }
@@ -44,7 +43,7 @@ impl Default for LinkConfig {
 }
 
 impl LinkConfig {
-    /// Whether the sizes are within their bounds.
+    /// Checks that the sizes are within their bounds.
     ///
     /// # Errors
     /// Which one is not.
@@ -57,7 +56,7 @@ impl LinkConfig {
         Geometry {
             slots: self.request_slots,
             payload: self.payload_ring,
-            piece_max: self.piece_max,
+            fragment_max: self.fragment_max,
         }
     }
 
@@ -75,9 +74,9 @@ pub struct LocalNode {
     pub(crate) id: NodeId,
     pub(crate) config: LinkConfig,
     pub(crate) membarrier: bool,
-    /// On the heap, where a peer's probe will look for it.
+    /// On the heap, at the address where a peer's probe reads.
     nonce: Arc<[u8; 16]>,
-    /// Tells whether we are a forked child, which must leave the links of its parent alone.
+    /// Tells whether we are a forked child, which must leave its parent's links alone.
     fork: ForkMark,
 }
 
@@ -116,7 +115,7 @@ impl LocalNode {
     }
 
     pub(crate) fn probe(&self) -> Probe {
-        if self.config.by_reference {
+        if self.config.remote_iovec {
             Probe {
                 address: Arc::as_ptr(&self.nonce).addr() as u64,
                 nonce: *self.nonce,

@@ -1,8 +1,8 @@
-//! The control socket: packets with file descriptors between two processes of one host, and who
-//! the other process is.
+//! The control socket: packets with file descriptors between two processes of one host, and the credentials of the
+//! other process.
 //!
-//! The names are abstract Unix addresses: they belong to a network namespace, vanish with the
-//! process and leave no file. Nothing here ever blocks.
+//! The names are abstract Unix addresses: they belong to a network namespace, vanish with the process and leave no
+//! file. Nothing here blocks.
 // UNSAFETY: two socket options that no crate of ours wraps soundly: SO_PEERCRED, whose process id
 // may be 0 (rustix' type has no room for that), and SO_PEERPIDFD.
 #![allow(unsafe_code)]
@@ -19,13 +19,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The longest packet.
 pub const PACKET_MAX: usize = 16 << 10;
-/// The most file descriptors of one packet.
+/// The maximum number of file descriptors of one packet.
 pub const FDS_MAX: usize = 4;
 
 /// How many connections may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Who is at the other end of a socket, as the kernel says.
+/// The process at the other end of a socket, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// The process id as we see it; `None` if it has none in our pid namespace.
@@ -74,7 +74,7 @@ pub(crate) struct Packet {
 #[derive(Debug)]
 pub(crate) enum Received {
     Packet(Packet),
-    /// Nothing now.
+    /// Nothing has arrived.
     Nothing,
     /// The other side closed the connection or died.
     End,
@@ -96,7 +96,7 @@ fn new_socket() -> io::Result<OwnedFd> {
 /// Binds an abstract name (without the leading NUL) and listens.
 ///
 /// # Errors
-/// `AddrInUse` if another process has the name; whatever the kernel says.
+/// `AddrInUse` if another process has the name; other errors of the kernel.
 pub(crate) fn listen(name: &[u8]) -> io::Result<OwnedFd> {
     let fd = new_socket()?;
     rustix::net::bind(&fd, &SocketAddrUnix::new_abstract_name(name)?)?;
@@ -120,8 +120,8 @@ impl Socket {
     /// Connects to an abstract name (without the leading NUL).
     ///
     /// # Errors
-    /// `ConnectionRefused` if nobody has the name; `WouldBlock` if too many are waiting there
-    /// (try again later); whatever else the kernel says.
+    /// `ConnectionRefused` if the name does not exist; `WouldBlock` if too many connections are waiting there (try
+    /// again later); other errors of the kernel.
     pub(crate) fn connect(name: &[u8]) -> io::Result<Self> {
         let fd = new_socket()?;
         rustix::net::connect(&fd, &SocketAddrUnix::new_abstract_name(name)?)?;
@@ -180,8 +180,8 @@ impl Socket {
         }
     }
 
-    /// Rings: a packet of one byte. That it cannot be sent because others wait already means
-    /// that the peer has been rung; that the peer is gone is seen elsewhere.
+    /// Rings the doorbell: a packet of one byte. If it cannot be sent because others wait already, the peer has been
+    /// rung; if the peer is gone, that is detected elsewhere.
     pub(crate) fn ring(&self) {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let _ = rustix::net::send(&self.0, &[0], flags);
@@ -190,7 +190,7 @@ impl Socket {
     /// Takes one packet.
     ///
     /// # Errors
-    /// `InvalidData` for a packet that is too long; whatever the kernel says.
+    /// `InvalidData` for a packet that is too long; other errors of the kernel.
     pub(crate) fn receive(&self) -> io::Result<Received> {
         let mut bytes = vec![0; PACKET_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
@@ -213,7 +213,7 @@ impl Socket {
             }
         }
         if received.bytes == 0 {
-            // Nobody sends empty packets; the end of the connection looks like one.
+            // The end of the connection looks like an empty packet, which no peer sends.
             return Ok(Received::End);
         }
         if received
@@ -229,16 +229,16 @@ impl Socket {
         Ok(Received::Packet(Packet { bytes, fds }))
     }
 
-    /// Who the other side is.
+    /// The credentials of the other side.
     ///
     /// # Errors
-    /// Whatever the kernel says.
+    /// Errors of the kernel.
     pub(crate) fn credentials(&self) -> io::Result<Credentials> {
         peer_credentials(&self.0)
     }
 
-    /// A descriptor of the other process, which cannot be confused with a later one of the same
-    /// number. `None` where neither the socket nor the process id gives one.
+    /// A descriptor of the other process, which cannot be confused with a later one of the same PID. `None` if
+    /// neither the socket nor the PID gives one.
     pub(crate) fn process(&self) -> Option<PidFd> {
         const SO_PEERPIDFD: libc::c_int = 77;
         let mut fd: libc::c_int = -1;
@@ -263,10 +263,10 @@ impl Socket {
     }
 }
 
-/// Who is at the other end of a connected Unix socket.
+/// The process at the other end of a connected Unix socket.
 ///
 /// # Errors
-/// Whatever the kernel says.
+/// Errors of the kernel.
 pub fn peer_credentials(socket: impl AsFd) -> io::Result<Credentials> {
     let mut ucred = libc::ucred {
         pid: 0,

@@ -124,7 +124,7 @@ impl Drop for Mapped {
     }
 }
 
-/// Addresses that nobody has had, with a page between them and the last ones.
+/// Addresses that were never used, with a page between them and the last ones.
 fn unused(len: usize) -> *mut u8 {
     let room = (len.next_multiple_of(PAGE) + PAGE) as u64;
     NEXT.fetch_add(room, Ordering::Relaxed) as *mut u8
@@ -135,7 +135,7 @@ fn map(at: *mut u8, len: usize, rights: i32, file: Option<&OwnedFd>, flags: i32)
         Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
         None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
     };
-    // SAFETY: new addresses (MAP_FIXED_NOREPLACE), or ones that the caller owns and nobody refers to (MAP_FIXED).
+    // SAFETY: new addresses (MAP_FIXED_NOREPLACE), or ones that the caller owns without references to them (MAP_FIXED).
     let start = unsafe { libc::mmap(at.cast(), len, rights, kind | flags, fd, 0) };
     assert_ne!(
         start,

@@ -82,7 +82,7 @@ impl Side {
         side
     }
 
-    /// Closes the region of all the memory: from now on nobody but us touches it.
+    /// Closes the region of all the memory: from now on only we touch it.
     pub fn close_local(&self) {
         self.device.close_region(self.local).unwrap();
     }
@@ -101,7 +101,7 @@ impl Side {
     fn register(&self, from: usize, words: usize, access: Access) -> Region {
         let ranges = [VaRange::new(self.address_of(from), words as u64 * 8).unwrap()];
         let spec = RegionSpec::new(self.domain, &ranges, access);
-        // SAFETY: as for the region of all the memory; whoever has the offer withdraws it, or drops
+        // SAFETY: as for the region of all the memory; the holder of the offer withdraws it, or drops
         // the device, before the memory goes.
         unsafe { self.device.register(&spec) }.unwrap()
     }
@@ -123,7 +123,7 @@ impl Side {
         }
     }
 
-    /// What nobody may have changed: guard pages, our pattern; and the inbox holds nothing but what was
+    /// What must not have changed: guard pages, our pattern; and the inbox holds nothing but what was
     /// there before and the pattern of the peer.
     pub fn check_memory(&self, peer_seed: u64, when: &str) {
         self.check_outside(when);
@@ -137,7 +137,7 @@ impl Side {
         );
     }
 
-    /// What nobody may have changed, whatever the peers with an offer are: guard pages, our pattern.
+    /// What must not have changed, whatever the peers with an offer are: guard pages, our pattern.
     pub fn check_outside(&self, when: &str) {
         let own = |word, value| value == pattern(self.seed, word);
         assert_eq!(
@@ -285,7 +285,7 @@ impl Side {
         }
     }
 
-    /// Whether words of ours are a part of somebody's pattern.
+    /// Whether words of ours are a part of a peer's pattern.
     pub fn expect(&self, at: usize, words: usize, seed: u64, from: usize, when: &str) {
         let right = |word: usize, value| value == pattern(seed, word - at + from);
         let other = self.memory.first_other(at, words, right);

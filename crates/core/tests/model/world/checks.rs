@@ -51,11 +51,11 @@ impl World {
         let core = if self.random.one_in(2) {
             self.core
                 .check_remote_in(&self.section, &who, key, addr, len, want)
-                .map(|lease| bytes(&lease))
+                .map(|grant| bytes(&grant))
         } else {
             self.core
                 .check_remote(&who, key, addr, len, want)
-                .map(|lease| bytes(&lease))
+                .map(|grant| bytes(&grant))
         };
         let model = self.model.check(domain, Some(qp), name, addr, len, access);
         let what = (want, name, domain, qp, addr, len);
@@ -99,15 +99,15 @@ impl World {
             let region = self.regions[region].id;
             self.core
                 .check_region(id, region, addr, len, want)
-                .map(|lease| bytes(&lease))
+                .map(|grant| bytes(&grant))
         } else if visited {
             self.core
                 .check_local_in(&self.section, id, LocalKey(key.0), addr, len, want)
-                .map(|lease| bytes(&lease))
+                .map(|grant| bytes(&grant))
         } else {
             self.core
                 .check_local(id, LocalKey(key.0), addr, len, want)
-                .map(|lease| bytes(&lease))
+                .map(|grant| bytes(&grant))
         };
         let model = self.model.check(domain, None, name, addr, len, access);
         let what = (want, name, domain, addr, len);
@@ -123,9 +123,9 @@ impl World {
     }
 }
 
-/// The address of every byte of a lease.
-fn bytes(lease: &Lease<'_>) -> Vec<u64> {
-    lease
+/// The address of every byte of a grant.
+fn bytes(grant: &Grant<'_>) -> Vec<u64> {
+    grant
         .spans()
         .flat_map(|span| span.start()..span.end())
         .collect()

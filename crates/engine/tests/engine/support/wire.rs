@@ -2,10 +2,10 @@
 
 use rkey_base::fault::Fault;
 use rkey_base::memory::{ArenaMemory, Memory};
-use rkey_base::shared::{Foreign, Place};
+use rkey_base::shared::{OwnBytes, PeerBytes};
 use rkey_link::{
-    Capabilities, DownReason, Head, HeadFlags, Incoming, Link, Malformed, NodeId, Payload,
-    PullError, References, SendError, Ticket,
+    Capabilities, DownReason, Header, HeaderFlags, Incoming, Link, Malformed, NodeId, Payload,
+    PullError, RemoteIovec, SendError, Ticket,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(crate) enum Load {
     Bytes(Vec<u8>),
-    List(References),
+    List(RemoteIovec),
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Passing {
-    Piece(Head, Load),
+    Fragment(Header, Load),
     /// Requests with smaller tickets are executed.
     Ack(Ticket),
 }
@@ -30,8 +30,8 @@ pub(crate) struct WireEnd {
     pub(crate) caps: Capabilities,
     pub(crate) window: usize,
     pub(crate) refuse_reference: bool,
-    /// So many pieces it prefers to a reference: 0 if it knows no better.
-    pub(crate) pieces_first: usize,
+    /// So many fragments it prefers to a reference: 0 if it knows no better.
+    pub(crate) fragments_first: usize,
     pub(crate) outbox: VecDeque<Passing>,
     pub(crate) inbox: VecDeque<Passing>,
     sent: Ticket,
@@ -59,7 +59,7 @@ impl WireEnd {
             caps,
             window: 16,
             refuse_reference: false,
-            pieces_first: 0,
+            fragments_first: 0,
             outbox: VecDeque::new(),
             inbox: VecDeque::new(),
             sent: 0,
@@ -76,12 +76,12 @@ impl WireEnd {
     fn front(&self) -> Option<Incoming<'_>> {
         match self.inbox.front()? {
             Passing::Ack(_) => None,
-            Passing::Piece(head, Load::Bytes(bytes)) => Some(Incoming {
-                head: *head,
-                payload: Payload::Bytes(Foreign::from_slice(bytes)),
+            Passing::Fragment(header, Load::Bytes(bytes)) => Some(Incoming {
+                header: *header,
+                payload: Payload::Bytes(PeerBytes::from_slice(bytes)),
             }),
-            Passing::Piece(head, Load::List(list)) => Some(Incoming {
-                head: *head,
+            Passing::Fragment(header, Load::List(list)) => Some(Incoming {
+                header: *header,
                 payload: Payload::Reference(Box::new(*list)),
             }),
         }
@@ -89,16 +89,16 @@ impl WireEnd {
 
     fn send(
         &mut self,
-        head: &Head,
-        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+        header: &Header,
+        fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<(), SendError> {
-        assert!(head.len <= self.caps.piece_max);
-        let mut bytes = vec![0; head.len as usize];
-        if head.len > 0 {
-            fill(Place::from_slice(&mut bytes)).map_err(SendError::Fault)?;
+        assert!(header.len <= self.caps.fragment_max);
+        let mut bytes = vec![0; header.len as usize];
+        if header.len > 0 {
+            fill(OwnBytes::from_slice(&mut bytes)).map_err(SendError::Fault)?;
         }
         self.outbox
-            .push_back(Passing::Piece(*head, Load::Bytes(bytes)));
+            .push_back(Passing::Fragment(*header, Load::Bytes(bytes)));
         Ok(())
     }
 
@@ -129,45 +129,45 @@ impl Link for WireEnd {
 
     fn request(
         &mut self,
-        head: &Head,
-        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+        header: &Header,
+        fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<Ticket, SendError> {
-        assert!(self.requester && !head.op.is_response());
+        assert!(self.requester && !header.op.is_response());
         self.room()?;
-        self.send(head, fill)?;
+        self.send(header, fill)?;
         self.sent += 1;
         Ok(self.sent - 1)
     }
 
-    fn request_by_reference(
+    fn request_remote_iovec(
         &mut self,
-        head: &Head,
+        header: &Header,
         refs: &[(u64, u64)],
     ) -> Result<Ticket, SendError> {
         assert!(self.requester && !refs.is_empty());
         self.room()?;
-        let mut head = *head;
-        head.flags |= HeadFlags::BY_REFERENCE;
+        let mut header = *header;
+        header.flags |= HeaderFlags::REMOTE_IOVEC;
         let sum: u64 = refs.iter().map(|r| r.1).sum();
-        let want = if head.op == rkey_link::Op::Read {
-            head.total
+        let want = if header.op == rkey_link::Op::Read {
+            header.total
         } else {
-            head.len
+            header.len
         };
         assert_eq!(sum, u64::from(want));
-        let list = References::new(refs).expect("not too long");
+        let list = RemoteIovec::new(refs).expect("not too long");
         self.outbox
-            .push_back(Passing::Piece(head, Load::List(list)));
+            .push_back(Passing::Fragment(header, Load::List(list)));
         self.sent += 1;
         Ok(self.sent - 1)
     }
 
-    fn prefers_pieces(&self) -> bool {
-        ((self.sent - self.acked) as usize) < self.pieces_first.min(self.window)
+    fn prefers_fragments(&self) -> bool {
+        ((self.sent - self.acked) as usize) < self.fragments_first.min(self.window)
     }
 
-    fn prefers_pieces_back(&self, len: u64) -> bool {
-        len <= self.pieces_first as u64 * u64::from(self.caps.piece_max)
+    fn prefers_fragments_back(&self, len: u64) -> bool {
+        len <= self.fragments_first as u64 * u64::from(self.caps.fragment_max)
     }
 
     fn response(&self) -> Result<Option<Incoming<'_>>, Malformed> {
@@ -204,14 +204,14 @@ impl Link for WireEnd {
 
     fn respond(
         &mut self,
-        head: &Head,
-        fill: impl FnOnce(Place<'_>) -> Result<(), Fault>,
+        header: &Header,
+        fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<(), SendError> {
-        assert!(!self.requester && head.op.is_response());
+        assert!(!self.requester && header.op.is_response());
         if self.outbox.len() >= self.response_room {
             return Err(SendError::Full);
         }
-        self.send(head, fill)
+        self.send(header, fill)
     }
 
     fn pull<M: Memory>(&self, mem: &M, dst: u64, src: u64, len: u64) -> Result<(), PullError> {
@@ -243,7 +243,7 @@ impl Link for WireEnd {
             .map_err(|fault| PullError::Remote(fault.address))
     }
 
-    fn end_references(&mut self) {
+    fn end_remote_iovec(&mut self) {
         self.ended = true;
     }
 
@@ -261,8 +261,8 @@ impl Link for WireEnd {
 
 pub(crate) const CAPS: Capabilities = Capabilities {
     inline_max: 64,
-    piece_max: 256,
-    by_reference: false,
+    fragment_max: 256,
+    remote_iovec: false,
     reference_min: 1024,
     direct: false,
 };

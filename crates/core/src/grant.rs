@@ -1,4 +1,4 @@
-//! Leases: the right to touch some bytes until it is given back, and the end of a region that waits for them.
+//! Grants: the permission to touch some bytes until it is dropped, and the end of a region, which waits for them.
 
 use crate::RegionId;
 use crate::entry::Entry;
@@ -8,36 +8,36 @@ use rkey_base::slab::{Pin, Retired};
 
 /// The right to touch some bytes of registered memory, until it is dropped.
 ///
-/// While a lease lives, closing its region does not finish. Hold it for the length of a copy and no longer, and
+/// While a grant lives, closing its region does not finish. Hold it for the length of a copy and no longer, and
 /// never across anything that waits.
 #[must_use]
-pub struct Lease<'a> {
+pub struct Grant<'a> {
     pub(crate) held: Held<'a>,
     pub(crate) memory: Granted,
     pub(crate) through_window: bool,
 }
 
-/// What keeps the region of a lease from ending.
+/// What keeps the region of a grant from ending.
 pub(crate) enum Held<'a> {
-    /// There is none: a request of no bytes.
+    /// A request of no bytes holds nothing.
     Nothing,
     /// A pin of its slot.
     Pinned(Pin<'a, Entry>),
-    /// The section that the lease was given in.
+    /// The section that the grant was given in.
     Section {
         region: RegionId,
         counter: Option<u32>,
     },
 }
 
-/// The memory of a lease.
+/// The memory of a grant.
 pub(crate) enum Granted {
     One(VaRange),
     Many(Box<[VaRange]>),
 }
 
-impl Lease<'_> {
-    /// The answer to a request of no bytes: nothing to touch.
+impl Grant<'_> {
+    /// The grant for a request of no bytes.
     pub(crate) const NOTHING: Self = Self {
         held: Held::Nothing,
         memory: match VaRange::new(0, 0) {
@@ -79,7 +79,7 @@ impl Lease<'_> {
         self.len() == 0
     }
 
-    /// The counter that counts accesses to the region, if one is tied to it.
+    /// The counter of accesses to the region, if one is bound to it.
     #[inline]
     #[must_use]
     pub fn counter(&self) -> Option<u32> {
@@ -110,13 +110,13 @@ impl Lease<'_> {
     }
 }
 
-impl std::fmt::Debug for Lease<'_> {
+impl std::fmt::Debug for Grant<'_> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_list().entries(self.spans()).finish()
     }
 }
 
-/// The ranges of a lease, in order.
+/// The ranges of a grant, in order.
 #[derive(Clone, Debug)]
 pub struct Spans<'a>(std::slice::Iter<'a, VaRange>);
 
@@ -135,10 +135,10 @@ impl Iterator for Spans<'_> {
 
 impl ExactSizeIterator for Spans<'_> {}
 
-/// The end of a region: its keys are refused already; its memory is the owner's again when no lease is left.
+/// The end of a region: its keys are already refused; its memory belongs to the owner again when no grant is left.
 ///
-/// Dropping it before that is allowed; the table then forgets the region later, but the owner does not learn when
-/// the memory is free of accesses.
+/// Dropping this earlier is allowed; the table then frees the region later, but the owner does not learn when
+/// accesses to the memory have ended.
 #[must_use = "the memory is in use until the close is drained"]
 pub struct Closing<'a> {
     table: &'a Protection,
@@ -168,7 +168,7 @@ impl<'a> Closing<'a> {
         self.shared
     }
 
-    /// True when no lease holds the region any more. It stays so.
+    /// True when no grant holds the region any more. It stays so.
     #[inline]
     #[must_use]
     pub fn is_drained(&self) -> bool {
@@ -178,10 +178,10 @@ impl<'a> Closing<'a> {
     /// Ends the close: the memory is the owner's.
     ///
     /// # Errors
-    /// Itself, while a lease still holds the region.
+    /// Itself, while a grant still holds the region.
     #[inline]
     pub fn finish(self) -> Result<(), Self> {
-        // What is over needs nothing more; what is drained is put back when it is dropped.
+        // A finished region needs nothing more; a drained one is freed when this is dropped.
         if self.is_drained() { Ok(()) } else { Err(self) }
     }
 }
@@ -190,8 +190,8 @@ impl Drop for Closing<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(retired) = self.waiting.take() {
-            let mut books = self.table.books.lock();
-            self.table.put_back(&mut books, false, retired);
+            let mut registry = self.table.registry.lock();
+            self.table.put_back(&mut registry, false, retired);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What an owner tells an initiator about a lease, beside passing the descriptor.
+//! The description of a lease that the owner sends with the descriptor.
 
 use crate::Malformed;
 use crate::ring::LEASES;
@@ -21,10 +21,10 @@ impl LeaseId {
 /// A lease as its owner grants it. Send it with [`to_bytes`](Self::to_bytes) over the control
 /// socket, together with the descriptor of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Grant {
+pub struct LeaseOffer {
     /// The lease.
     pub id: LeaseId,
-    /// Where the leased bytes begin in the segment.
+    /// The offset of the leased bytes in the segment.
     pub offset: u64,
     /// How many bytes are leased.
     pub len: u64,
@@ -32,7 +32,7 @@ pub struct Grant {
     pub writable: bool,
 }
 
-impl Grant {
+impl LeaseOffer {
     /// As bytes for a control message.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(27);
@@ -44,14 +44,14 @@ impl Grant {
         bytes
     }
 
-    /// From the bytes of a control message of a stranger.
+    /// Parses the bytes of a peer's control message.
     ///
     /// # Errors
-    /// They are not a grant, or one that cannot be.
+    /// They are not a lease offer, or an impossible one.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
         let bytes: &[u8; 27] = bytes
             .try_into()
-            .map_err(|_| Malformed::new("not a grant"))?;
+            .map_err(|_| Malformed::new("not a lease offer"))?;
         let word = |at: usize| {
             let mut word = [0; 8];
             word.copy_from_slice(&bytes[at..at + 8]);
@@ -60,10 +60,10 @@ impl Grant {
         let index = u16::from_le_bytes([bytes[0], bytes[1]]);
         let (generation, offset, len) = (word(3), word(11), word(19));
         if usize::from(index) >= LEASES || generation == 0 || bytes[2] > 1 {
-            return Err(Malformed::new("a grant of a lease that cannot be"));
+            return Err(Malformed::new("a lease offer with an impossible index"));
         }
         if len == 0 || offset.checked_add(len).is_none() {
-            return Err(Malformed::new("a grant of a range that cannot be"));
+            return Err(Malformed::new("a lease offer with an impossible range"));
         }
         let id = LeaseId { index, generation };
         Ok(Self {
@@ -85,23 +85,23 @@ mod tests {
             index: 255,
             generation: 77,
         };
-        let grant = Grant {
+        let grant = LeaseOffer {
             id,
             offset: 4096,
             len: 1 << 40,
             writable: true,
         };
-        assert_eq!(Grant::from_bytes(&grant.to_bytes()), Ok(grant));
-        let broken = |change: &dyn Fn(&mut Grant)| {
+        assert_eq!(LeaseOffer::from_bytes(&grant.to_bytes()), Ok(grant));
+        let broken = |change: &dyn Fn(&mut LeaseOffer)| {
             let mut grant = grant;
             change(&mut grant);
-            Grant::from_bytes(&grant.to_bytes()).is_err()
+            LeaseOffer::from_bytes(&grant.to_bytes()).is_err()
         };
         assert!(broken(&|g| g.len = 0));
         assert!(broken(&|g| g.offset = u64::MAX));
         assert!(broken(&|g| g.id.index = 256));
         assert!(broken(&|g| g.id.generation = 0));
-        assert!(Grant::from_bytes(&[0; 26]).is_err());
-        assert!(Grant::from_bytes(&[0; 27]).is_err());
+        assert!(LeaseOffer::from_bytes(&[0; 26]).is_err());
+        assert!(LeaseOffer::from_bytes(&[0; 27]).is_err());
     }
 }

@@ -1,21 +1,20 @@
-//! The head of a piece: what it asks for or answers, and how the payload is to be understood.
+//! The header of a fragment: the request or response, and the meaning of the payload.
 //!
-//! A *message* is what a program posted (one write, one send). It travels in one or more
-//! *pieces*; the first and the last are marked. Every piece carries the whole head, so that a
-//! receiver can check each one by itself.
+//! A *message* is what a program posted (one write, one send). It travels in one or more *fragments*; the first and
+//! the last are marked. Every fragment carries the whole header, so that a receiver can check each one by itself.
 
 use bitflags::bitflags;
 
-/// What a piece asks for (requests) or brings (responses).
+/// The operation of a fragment: a request or a response.
 ///
-/// The numbers are part of the shared-memory protocol. Requests are below 64, responses are 64
-/// and more; a link refuses a number that it does not know, or one that flows the wrong way.
+/// The numbers are part of the shared-memory protocol. Requests are below 64, responses are 64 and more; a link
+/// refuses an unknown number, and one that flows the wrong way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Op {
     /// A two-sided message: lands in the buffers of a receive request.
     Send = 1,
-    /// RDMA write: `addr` and `key` say where this piece goes.
+    /// RDMA write: `addr` and `key` name the destination of this fragment.
     Write = 2,
     /// RDMA read of `total` bytes at `addr`; carries no payload.
     Read = 3,
@@ -23,14 +22,14 @@ pub enum Op {
     CompareSwap = 4,
     /// Fetch-and-add of 8 bytes at `addr`: `operands[0]` is added.
     FetchAdd = 5,
-    /// Asks nothing: only makes the responder acknowledge (is it alive?).
+    /// Requests only an acknowledgement (is the peer alive?).
     Probe = 6,
-    /// A piece of the data that a read asked for, or the word that it has been pushed.
+    /// A fragment of read data, or the notification that it has been pushed.
     ReadData = 64,
     /// The previous value of an atomic: `operands[0]`.
     AtomicResult = 65,
-    /// The request with this `msn` was refused or cannot be served now; `imm` says how, the
-    /// payload may carry the reason.
+    /// A NAK: the request with this `msn` was refused or cannot be served now; `imm` is the code, the payload may
+    /// carry the reason.
     Nak = 66,
 }
 
@@ -58,7 +57,7 @@ impl Op {
         self as u8 >= 64
     }
 
-    /// Whether the head carries [`Head::operands`] (and then no payload).
+    /// Whether the header carries [`Header::operands`] (and then no payload).
     #[inline]
     pub const fn has_operands(self) -> bool {
         matches!(
@@ -69,12 +68,12 @@ impl Op {
 }
 
 bitflags! {
-    /// How a piece belongs to its message and what else it carries.
+    /// How a fragment belongs to its message and what else it carries.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-    pub struct HeadFlags: u8 {
-        /// The first piece of its message.
+    pub struct HeaderFlags: u8 {
+        /// The first fragment of its message.
         const FIRST = 1;
-        /// The last piece of its message.
+        /// The last fragment of its message.
         const LAST = 1 << 1;
         /// `imm` is immediate data for the receiver.
         const IMMEDIATE = 1 << 2;
@@ -82,34 +81,34 @@ bitflags! {
         const SOLICITED = 1 << 3;
         /// `imm` is a key that the receiver is to invalidate.
         const INVALIDATE = 1 << 4;
-        /// `key` is a 64-bit key that the owner of the memory chose, not one of the device's.
+        /// `key` is a 64-bit requested key, not one of the device's.
         const REQUESTED_KEY = 1 << 5;
-        /// The payload is a list of places in the requester's memory, not bytes.
-        const BY_REFERENCE = 1 << 6;
-        /// Acknowledge this piece as soon as it is executed, do not wait for company.
+        /// The payload is a remote iovec: a list of ranges of the requester's memory.
+        const REMOTE_IOVEC = 1 << 6;
+        /// Acknowledge this fragment as soon as it is executed, do not wait for company.
         const ACK_NOW = 1 << 7;
     }
 }
 
-/// What one piece says, without its payload.
+/// The header of one fragment.
 ///
-/// The meaning of `addr`, `key` and `imm` belongs to the engine; a link carries them. What a link
-/// does read is `op`, `flags` and `len`.
+/// The engine defines the meaning of `addr`, `key` and `imm`; a link only carries them. A link uses `op`, `flags` and
+/// `len`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
-    /// What is asked or answered.
+pub struct Header {
+    /// The operation.
     pub op: Op,
-    /// Place in the message and extras.
-    pub flags: HeadFlags,
-    /// The queue pair number this piece is for.
+    /// Position in the message, and extras.
+    pub flags: HeaderFlags,
+    /// The queue pair number this fragment is for.
     pub dst_qp: u32,
     /// The queue pair number it comes from.
     pub src_qp: u32,
     /// The number of the message within its queue pair.
     pub msn: u32,
-    /// Bytes of payload in this piece (for a piece by reference: the sum of the list).
+    /// Bytes of payload in this fragment (for a remote iovec: the sum of the list).
     pub len: u32,
-    /// Bytes of the whole message; for a read, the bytes asked for.
+    /// Bytes of the whole message; for a read, the requested bytes.
     pub total: u32,
     /// An address at the responder, or an offset in the message (read data).
     pub addr: u64,
@@ -121,13 +120,13 @@ pub struct Head {
     pub operands: [u64; 2],
 }
 
-impl Head {
-    /// A head with nothing but an operation: a single-piece message, everything else zero.
+impl Header {
+    /// A header with just an operation: a single-fragment message, everything else zero.
     #[inline]
     pub const fn new(op: Op) -> Self {
         Self {
             op,
-            flags: HeadFlags::FIRST.union(HeadFlags::LAST),
+            flags: HeaderFlags::FIRST.union(HeaderFlags::LAST),
             dst_qp: 0,
             src_qp: 0,
             msn: 0,

@@ -1,4 +1,4 @@
-//! Receive side scaling: a raw queue pair without a receive queue of its own spreads frames over several, by a hash of
+//! Receive side scaling: a raw queue pair without its own receive queue distributes frames over several, by a hash of
 //! the addresses in the frame.
 
 use crate::context::Context;
@@ -9,7 +9,7 @@ use crate::{
 };
 use bitflags::bitflags;
 use rkey_base::memory::Memory;
-use rkey_base::shared::Foreign;
+use rkey_base::shared::PeerBytes;
 use rkey_core::DomainId;
 use rkey_link::Link;
 
@@ -19,7 +19,7 @@ pub const KEY_LEN: usize = 40;
 const START_LEN: usize = 14 + 40 + 4;
 
 bitflags! {
-    /// What of a frame is hashed, where the frame has it.
+    /// The fields of a frame that are hashed, if the frame has them.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct HashFields: u32 {
         /// Source address.
@@ -43,7 +43,7 @@ bitflags! {
 
 /// How frames are spread.
 #[derive(Clone, Debug)]
-pub struct Spread {
+pub struct Rss {
     /// The queues; their number is a power of two. The hash chooses by its lowest bits.
     pub queues: Vec<SrqId>,
     /// The key of the hash.
@@ -55,11 +55,11 @@ pub struct Spread {
 /// The state of a receive queue of this kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WqState {
-    /// Takes no frames; going there forgets what is posted.
+    /// Takes no frames; entering this state drops posted receives.
     Reset,
     /// Takes frames.
     Ready,
-    /// Takes no frames; going there flushes what is posted.
+    /// Takes no frames; entering this state flushes posted receives.
     Error,
 }
 
@@ -78,7 +78,7 @@ fn toeplitz(key: &[u8; KEY_LEN], input: &[u8]) -> u32 {
     hash
 }
 
-impl Spread {
+impl Rss {
     /// The hash of a frame that starts like this.
     fn hash(&self, frame: &[u8]) -> u32 {
         let mut input = [0; 36];
@@ -119,15 +119,15 @@ impl Spread {
 }
 
 /// Turns a queue pair that spreads frames to the queue that a frame is for; false if that takes none now.
-pub(crate) fn choose<M: Memory>(x: &mut Context<M>, qp: &mut Qp, frame: &Foreign<'_>) -> bool {
-    let Some(spread) = &qp.spread else {
+pub(crate) fn choose<M: Memory>(x: &mut Context<M>, qp: &mut Qp, frame: &PeerBytes<'_>) -> bool {
+    let Some(rss) = &qp.rss else {
         return true;
     };
     let mut start = [0; START_LEN];
     let len = frame.len().min(START_LEN);
     frame.get(0, &mut start[..len]);
-    let place = spread.hash(&start[..len]) as usize & (spread.queues.len() - 1);
-    let Some(queue) = x.srqs.get(spread.queues[place]) else {
+    let place = rss.hash(&start[..len]) as usize & (rss.queues.len() - 1);
+    let Some(queue) = x.srqs.get(rss.queues[place]) else {
         return false;
     };
     let (Some((_, cq)), true) = (queue.serves, queue.ready) else {
@@ -139,8 +139,7 @@ pub(crate) fn choose<M: Memory>(x: &mut Context<M>, qp: &mut Qp, frame: &Foreign
 }
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// Creates a receive queue whose receives complete in `cq`, for queue pairs that spread frames. It begins in
-    /// [`WqState::Reset`].
+    /// Creates a receive queue for RSS whose receives complete in `cq`. It starts in [`WqState::Reset`].
     ///
     /// # Errors
     /// As [`Engine::create_srq`]; there is no such completion queue.
@@ -184,14 +183,14 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Ok(())
     }
 
-    /// Makes a raw queue pair spread its frames over receive queues, whose states count from now on: it is ready to
-    /// receive by itself.
+    /// Makes a raw queue pair distribute its frames over receive queues. From now on their states decide whether it
+    /// takes frames.
     ///
     /// # Errors
-    /// A stale handle; it is no raw queue pair; the number of queues is no power of two.
-    pub fn spread(&mut self, qp: QpId, spread: Spread) -> Result<(), EngineError> {
+    /// A stale handle; not a raw queue pair; the number of queues is not a power of two.
+    pub fn set_rss(&mut self, qp: QpId, rss: Rss) -> Result<(), EngineError> {
         let serves = |id: &SrqId| self.x.srqs.get(*id).is_some_and(|q| q.serves.is_some());
-        if !spread.queues.len().is_power_of_two() || !spread.queues.iter().all(serves) {
+        if !rss.queues.len().is_power_of_two() || !rss.queues.iter().all(serves) {
             return Err(EngineError::NoSuch("set of receive queues"));
         }
         let qp = self.qps.get_mut(qp);
@@ -199,7 +198,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             .filter(|qp| qp.config.qp_type == QpType::Raw)
             .ok_or(EngineError::NoSuch("raw queue pair"))?;
         qp.home = Some((qp.config.domain, qp.config.recv_cq));
-        qp.spread = Some(Box::new(spread));
+        qp.rss = Some(Box::new(rss));
         qp.state = QpState::Rtr;
         Ok(())
     }
@@ -228,16 +227,16 @@ mod tests {
 
     #[test]
     fn the_hash_is_the_known_one() {
-        let mut spread = Spread {
+        let mut rss = Rss {
             queues: Vec::new(),
             key: KEY,
             fields: HashFields::SRC_IPV4 | HashFields::DST_IPV4,
         };
-        assert_eq!(spread.hash(&frame()), 0x323e_8fc2);
-        spread.fields |= HashFields::SRC_PORT_TCP | HashFields::DST_PORT_TCP;
-        assert_eq!(spread.hash(&frame()), 0x51cc_c178);
-        spread.fields = HashFields::SRC_PORT_UDP;
-        assert_eq!(spread.hash(&frame()), 0, "it has nothing of that");
-        assert_eq!(spread.hash(&[]), 0);
+        assert_eq!(rss.hash(&frame()), 0x323e_8fc2);
+        rss.fields |= HashFields::SRC_PORT_TCP | HashFields::DST_PORT_TCP;
+        assert_eq!(rss.hash(&frame()), 0x51cc_c178);
+        rss.fields = HashFields::SRC_PORT_UDP;
+        assert_eq!(rss.hash(&frame()), 0, "it has nothing of that");
+        assert_eq!(rss.hash(&[]), 0);
     }
 }

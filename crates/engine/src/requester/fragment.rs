@@ -1,31 +1,31 @@
-//! Pieces: what of a request goes to the link at once.
+//! Fragments: the parts of a request that go to the link at once.
 //!
-//! A small message is one piece and takes a short way of its own, because most requests are small. Any other request
-//! is sent as as many pieces as its link needs; `qp.req.offset` says how far that has come. Reads and atomics are one
-//! piece that asks for the bytes. What is large enough may go by reference instead (`reference.rs`).
+//! A small message is one fragment and takes a fast path, because most requests are small. Any other request is sent
+//! as as many fragments as its link needs; `qp.req.offset` is the progress. Reads and atomics are one fragment that
+//! requests the bytes. A large payload may be sent as a remote iovec instead (`remote_iovec.rs`).
 
 use super::datagram::tell_datagram;
 use super::fail;
-use super::reference::{by_reference, may_reference, tell_large};
+use super::remote_iovec::{may_use_remote_iovec, send_remote_iovec, tell_large};
 use crate::context::Context;
 use crate::port::{Port, Record};
 use crate::qp::pair::{MSN_MASK, Qp};
-use crate::reach::{Reach, Trouble};
+use crate::reach::{AccessError, Reach};
 use crate::send_queue::{Detail, WqeFlags};
 use crate::{CompletionOp, QpType, Status};
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
-use rkey_base::shared::Place;
+use rkey_base::shared::OwnBytes;
 use rkey_core::LocalUse;
-use rkey_link::{Head, HeadFlags, Link, Op, SendError, Ticket};
+use rkey_link::{Header, HeaderFlags, Link, Op, SendError, Ticket};
 
-/// The most bytes of a small message. A constant lets the compiler see that a small message takes
-/// the short way through the link.
+/// The maximum size of a small message. A constant lets the compiler see that a small message takes the fast path
+/// through the link.
 const SMALL: u32 = 208;
 
-/// Sends the next piece of the request at `next`, or fails the request.
+/// Sends the next fragment of the request at `next`, or fails the request.
 #[inline(always)]
-pub(super) fn send_piece<L: Link, M: Memory>(
+pub(super) fn send_fragment<L: Link, M: Memory>(
     x: &mut Context<M>,
     port: &mut Port<L>,
     qp: &mut Qp,
@@ -41,8 +41,8 @@ pub(super) fn send_piece<L: Link, M: Memory>(
     }
 }
 
-/// Sends a write or send that fits into one slot. The head is made here and goes nowhere else, so
-/// that it can stay in registers.
+/// Sends a write or send that fits into one slot. The header is built here and passed on directly, so that it can
+/// stay in registers.
 #[inline(always)]
 fn send_small<L: Link, M: Memory>(
     x: &mut Context<M>,
@@ -52,15 +52,15 @@ fn send_small<L: Link, M: Memory>(
     let seq = qp.sq.next;
     let wqe = qp.sq.wqe(seq);
     let write = wqe.op == CompletionOp::Write;
-    let mut flags = HeadFlags::FIRST.union(HeadFlags::LAST);
+    let mut flags = HeaderFlags::FIRST.union(HeaderFlags::LAST);
     if wqe.flags.intersects(EXTRAS) {
         flags |= extras(wqe.flags);
     }
-    // A program that has nothing else outstanding waits for this one.
+    // With nothing else outstanding, the program is waiting for this one.
     if seq == qp.sq.head {
-        flags |= HeadFlags::ACK_NOW;
+        flags |= HeaderFlags::ACK_NOW;
     }
-    let head = Head {
+    let header = Header {
         op: if write { Op::Write } else { Op::Send },
         flags,
         dst_qp: qp.peer_qpn(),
@@ -75,12 +75,12 @@ fn send_small<L: Link, M: Memory>(
     };
     let mut trouble = None;
     let queue = &qp.sq;
-    if head.len > SMALL {
+    if header.len > SMALL {
         return Err(SendError::Full); // for the compiler: the caller has asked
     }
     let inline = wqe.flags.contains(WqeFlags::INLINE);
     let domain = qp.config.domain;
-    let sent = port.link.request(&head, |place| {
+    let sent = port.link.request(&header, |place| {
         if inline {
             put(place, queue.inline(seq));
             return Ok(());
@@ -106,7 +106,7 @@ fn send_small<L: Link, M: Memory>(
     }
 }
 
-/// Sends the next piece of any request.
+/// Sends the next fragment of any request.
 #[inline(never)]
 fn send_any<L: Link, M: Memory>(
     x: &mut Context<M>,
@@ -114,17 +114,17 @@ fn send_any<L: Link, M: Memory>(
     qp: &mut Qp,
 ) -> Result<(), SendError> {
     let seq = qp.sq.next;
-    let mut head = head_of(qp, seq);
+    let mut header = header_of(qp, seq);
     let mut trouble = None;
     let sent = if qp.sq.wqe(seq).needs_response() {
-        ask(&x.reach, port, qp, &mut head, &mut trouble)
+        ask(&x.reach, port, qp, &mut header, &mut trouble)
     } else if qp.config.qp_type == QpType::Ud
         && let Detail::Datagram(to) = *qp.sq.detail(seq)
     {
-        head.flags |= HeadFlags::LAST;
+        header.flags |= HeaderFlags::LAST;
         tell_datagram(&x.reach, port, qp, &to, 0, &mut trouble)
     } else {
-        tell(&x.reach, port, qp, &mut head, &mut trouble)
+        tell(&x.reach, port, qp, &mut header, &mut trouble)
     };
     if let Err(error) = sent {
         return refused_here(x, qp, error, trouble);
@@ -132,12 +132,12 @@ fn send_any<L: Link, M: Memory>(
     if qp.sq.wqe(seq).flags.contains(WqeFlags::REFERENCE) {
         x.exposure.set_named(true);
     }
-    let last = head.flags.contains(HeadFlags::LAST);
+    let last = header.flags.contains(HeaderFlags::LAST);
     record(port, qp, seq, last);
     let wqe = qp.sq.wqe_mut(seq);
-    wqe.msn = head.msn;
+    wqe.msn = header.msn;
     if !last {
-        qp.req.offset += u64::from(head.len);
+        qp.req.offset += u64::from(header.len);
         return Ok(());
     }
     if wqe.needs_response() {
@@ -145,7 +145,7 @@ fn send_any<L: Link, M: Memory>(
         qp.req.reads.push_back(seq);
     }
     qp.req.offset = 0;
-    qp.req.msn = (head.msn + 1) & MSN_MASK;
+    qp.req.msn = (header.msn + 1) & MSN_MASK;
     qp.sq.next = seq + 1;
     if qp.config.qp_type == QpType::Ud {
         // A datagram is complete when it has left: its bytes have been copied.
@@ -155,65 +155,65 @@ fn send_any<L: Link, M: Memory>(
     Ok(())
 }
 
-/// Sends a piece of a send or a write.
+/// Sends a fragment of a send or a write.
 fn tell<L: Link, M: Memory>(
     reach: &Reach<M>,
     port: &mut Port<L>,
     qp: &mut Qp,
-    head: &mut Head,
-    trouble: &mut Option<Trouble>,
+    header: &mut Header,
+    trouble: &mut Option<AccessError>,
 ) -> Result<Ticket, SendError> {
     let seq = qp.sq.next;
     let offset = qp.req.offset;
     let inline = qp.sq.wqe(seq).flags.contains(WqeFlags::INLINE);
-    let want = if head.op == Op::Write {
+    let want = if header.op == Op::Write {
         LocalUse::WriteSource
     } else {
         LocalUse::Send
     };
-    if head.total <= port.meta.caps.inline_max {
-        head.flags |= HeadFlags::FIRST | HeadFlags::LAST;
-        head.len = head.total;
+    if header.total <= port.meta.caps.inline_max {
+        header.flags |= HeaderFlags::FIRST | HeaderFlags::LAST;
+        header.len = header.total;
     } else {
         if offset == 0 {
-            head.flags |= HeadFlags::FIRST;
+            header.flags |= HeaderFlags::FIRST;
         }
-        if head.op == Op::Write {
-            head.addr = head.addr.wrapping_add(offset);
+        if header.op == Op::Write {
+            header.addr = header.addr.wrapping_add(offset);
         }
         let whole = inline || qp.sq.wqe(seq).front > 0;
-        if !whole && let Some(sent) = tell_large(reach, port, qp, head, trouble) {
+        if !whole && let Some(sent) = tell_large(reach, port, qp, header, trouble) {
             return sent;
         }
-        let rest = u64::from(head.total) - offset;
-        head.len = rest.min(u64::from(port.meta.caps.piece_max)) as u32;
-        if u64::from(head.len) == rest {
-            head.flags |= HeadFlags::LAST;
+        let rest = u64::from(header.total) - offset;
+        header.len = rest.min(u64::from(port.meta.caps.fragment_max)) as u32;
+        if u64::from(header.len) == rest {
+            header.flags |= HeaderFlags::LAST;
         }
     }
-    // A program that has nothing else outstanding waits for this one. Others can hear of it later,
-    // together with what comes behind it.
-    if seq == qp.sq.head && head.flags.contains(HeadFlags::LAST) {
-        head.flags |= HeadFlags::ACK_NOW;
+    // With nothing else outstanding, the program is waiting for this one. Others can be acknowledged later, together
+    // with what follows.
+    if seq == qp.sq.head && header.flags.contains(HeaderFlags::LAST) {
+        header.flags |= HeaderFlags::ACK_NOW;
     }
     let queue = &qp.sq;
     if queue.wqe(seq).op == CompletionOp::AtomicWrite
         && let Detail::Atomic([value, _]) = *queue.detail(seq)
     {
-        return port.link.request(head, |mut place| {
+        return port.link.request(header, |mut place| {
             place.put(0, &value.to_ne_bytes());
             Ok(())
         });
     }
     if inline {
-        return port.link.request(head, |mut place| {
+        return port.link.request(header, |mut place| {
             let from = offset as usize;
             place.put(0, &queue.inline(seq)[from..from + place.len()]);
             Ok(())
         });
     }
     let domain = qp.config.domain;
-    port.link.request(head, |place| {
+    port.link.request(header, |place| {
         let (place, skip) = put_front(queue.front(seq), offset, place);
         reach
             .gather(domain, queue.sges(seq), skip, place, want)
@@ -226,41 +226,43 @@ fn ask<L: Link, M: Memory>(
     reach: &Reach<M>,
     port: &mut Port<L>,
     qp: &mut Qp,
-    head: &mut Head,
-    trouble: &mut Option<Trouble>,
+    header: &mut Header,
+    trouble: &mut Option<AccessError>,
 ) -> Result<Ticket, SendError> {
     let seq = qp.sq.next;
-    head.flags |= HeadFlags::FIRST | HeadFlags::LAST;
-    if head.op == Op::Read {
+    header.flags |= HeaderFlags::FIRST | HeaderFlags::LAST;
+    if header.op == Op::Read {
         qp.sq.wqe_mut(seq).flags -= WqeFlags::REFERENCE;
-        let total = u64::from(head.total);
+        let total = u64::from(header.total);
         if !reach.held_back
-            && may_reference(port, qp, total)
-            && !port.link.prefers_pieces_back(qp.reads_in_pieces() + total)
-            && let Some(ticket) = by_reference(reach, port, qp, head, 0, trouble)
+            && may_use_remote_iovec(port, qp, total)
+            && !port
+                .link
+                .prefers_fragments_back(qp.reads_in_fragments() + total)
+            && let Some(ticket) = send_remote_iovec(reach, port, qp, header, 0, trouble)
         {
             return ticket;
         }
     } else {
-        head.total = 8;
+        header.total = 8;
         if let Detail::Atomic(operands) = qp.sq.detail(seq) {
-            head.operands = *operands;
+            header.operands = *operands;
         }
     }
-    // Ask for nothing that could not be put down when it comes.
+    // Do not request what could not be stored when it arrives.
     let want = qp.sq.wqe(seq).local_use();
     reach
         .check_sges(
             qp.config.domain,
             qp.sq.sges(seq),
-            u64::from(head.total),
+            u64::from(header.total),
             want,
         )
         .map_err(|found| SendError::Fault(keep(trouble, found)))?;
-    port.link.request(head, |_| Ok(()))
+    port.link.request(header, |_| Ok(()))
 }
 
-/// Keeps account of a piece that the link took.
+/// Keeps account of a fragment that the link took.
 #[inline(always)]
 pub(crate) fn record<L: Link>(port: &mut Port<L>, qp: &mut Qp, seq: u64, last: bool) {
     port.meta.outstanding.push(Record {
@@ -271,55 +273,55 @@ pub(crate) fn record<L: Link>(port: &mut Port<L>, qp: &mut Qp, seq: u64, last: b
     qp.req.in_flight += 1;
 }
 
-/// The link did not take it, or local memory stood in the way, and then the request has failed.
+/// The link did not take it, or local memory was not accessible and the request has failed.
 #[cold]
 fn refused_here<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
     error: SendError,
-    trouble: Option<Trouble>,
+    trouble: Option<AccessError>,
 ) -> Result<(), SendError> {
     let SendError::Fault(fault) = error else {
         return Err(error);
     };
     let seq = qp.sq.next;
-    let trouble = trouble.unwrap_or(Trouble::Fault(fault));
+    let trouble = trouble.unwrap_or(AccessError::Fault(fault));
     let vendor = x.report_local(qp, qp.sq.wqe(seq).id, trouble);
     fail(x, qp, seq, Status::LocalProtection, vendor);
     Ok(())
 }
 
-/// A fault that stands for `trouble`, which is told in its place.
-pub(super) fn keep(trouble: &mut Option<Trouble>, found: Trouble) -> Fault {
+/// A fault that stands for `trouble`, which is reported instead.
+pub(super) fn keep(trouble: &mut Option<AccessError>, found: AccessError) -> Fault {
     let fault = match &found {
-        Trouble::Fault(fault) => *fault,
+        AccessError::Fault(fault) => *fault,
         _ => Fault::at(0),
     };
     *trouble = Some(found);
     fault
 }
 
-/// What a head says of a request besides the operation.
+/// What a header says about a request besides the operation.
 const EXTRAS: WqeFlags = WqeFlags::IMMEDIATE
     .union(WqeFlags::INVALIDATE)
     .union(WqeFlags::SOLICITED)
     .union(WqeFlags::REQUESTED_KEY);
 
-fn extras(from: WqeFlags) -> HeadFlags {
-    let mut flags = HeadFlags::empty();
-    flags.set(HeadFlags::IMMEDIATE, from.contains(WqeFlags::IMMEDIATE));
-    flags.set(HeadFlags::INVALIDATE, from.contains(WqeFlags::INVALIDATE));
-    flags.set(HeadFlags::SOLICITED, from.contains(WqeFlags::SOLICITED));
+fn extras(from: WqeFlags) -> HeaderFlags {
+    let mut flags = HeaderFlags::empty();
+    flags.set(HeaderFlags::IMMEDIATE, from.contains(WqeFlags::IMMEDIATE));
+    flags.set(HeaderFlags::INVALIDATE, from.contains(WqeFlags::INVALIDATE));
+    flags.set(HeaderFlags::SOLICITED, from.contains(WqeFlags::SOLICITED));
     flags.set(
-        HeadFlags::REQUESTED_KEY,
+        HeaderFlags::REQUESTED_KEY,
         from.contains(WqeFlags::REQUESTED_KEY),
     );
     flags
 }
 
-/// The head of a piece of the request at `next`; `len` and the marks are still to be set.
+/// The header of a fragment of the request at `next`; `len` and the marks are still to be set.
 #[inline]
-pub(super) fn head_of(qp: &Qp, seq: u64) -> Head {
+pub(super) fn header_of(qp: &Qp, seq: u64) -> Header {
     let wqe = qp.sq.wqe(seq);
     let op = match wqe.op {
         CompletionOp::Write | CompletionOp::AtomicWrite => Op::Write,
@@ -329,7 +331,7 @@ pub(super) fn head_of(qp: &Qp, seq: u64) -> Head {
         _ => Op::Send,
     };
     let flags = extras(wqe.flags);
-    Head {
+    Header {
         op,
         flags,
         dst_qp: qp.peer_qpn(),
@@ -344,19 +346,19 @@ pub(super) fn head_of(qp: &Qp, seq: u64) -> Head {
     }
 }
 
-/// Puts inline data into its place; 8 bytes are what most of it is.
+/// Copies inline data to the slot; mostly it is 8 bytes.
 #[inline]
-fn put(mut place: Place<'_>, bytes: &[u8]) {
+fn put(mut place: OwnBytes<'_>, bytes: &[u8]) {
     match <[u8; 8]>::try_from(bytes) {
         Ok(eight) => place.put_u64(0, u64::from_le_bytes(eight)),
         Err(_) => place.put(0, bytes),
     }
 }
 
-/// Puts the bytes in front into the place of a piece that begins at `offset` of its message: what is left of the
-/// place, and where in the memory behind them that begins.
+/// Copies the leading bytes to the slot of a fragment that begins at `offset` of its message; returns the rest of the
+/// slot, and the offset in the memory that follows them.
 #[inline]
-fn put_front<'a>(front: &[u8], offset: u64, place: Place<'a>) -> (Place<'a>, u64) {
+fn put_front<'a>(front: &[u8], offset: u64, place: OwnBytes<'a>) -> (OwnBytes<'a>, u64) {
     let before = offset.min(front.len() as u64);
     let front = &front[before as usize..];
     if front.is_empty() {

@@ -1,0 +1,108 @@
+//! Large payloads as remote iovecs: the peer gets a list of addresses and copies the bytes itself.
+//!
+//! Whether that is faster depends on the link, the length, and whether the peer can access our memory. Otherwise the
+//! payload is sent in fragments like any other.
+
+use super::fragment::keep;
+use crate::port::Port;
+use crate::qp::pair::Qp;
+use crate::reach::{AccessError, Reach};
+use crate::send_queue::WqeFlags;
+use rkey_base::memory::Memory;
+use rkey_link::link::REMOTE_IOVEC_MAX;
+use rkey_link::{Header, HeaderFlags, Link, Op, SendError, Ticket};
+
+/// The maximum payload of one fragment with a remote iovec. The peer acknowledges fragments, so a long message shows
+/// progress.
+const REFERENCE_FRAGMENT: u64 = 16 << 20;
+
+/// The first step of a message that does not fit into a slot: a check of the whole message, and an attempt to send it
+/// as a remote iovec. `None`: send a fragment.
+pub(super) fn tell_large<L: Link, M: Memory>(
+    reach: &Reach<M>,
+    port: &mut Port<L>,
+    qp: &mut Qp,
+    header: &mut Header,
+    trouble: &mut Option<AccessError>,
+) -> Option<Result<Ticket, SendError>> {
+    let seq = qp.sq.next;
+    let offset = qp.req.offset;
+    let rest = u64::from(header.total) - offset;
+    if offset == 0 {
+        qp.sq.wqe_mut(seq).flags -= WqeFlags::REFERENCE;
+        if header.total > port.meta.caps.fragment_max {
+            // Better to refuse a message as a whole than halfway.
+            let want = qp.sq.wqe(seq).local_use();
+            let whole = reach.check_sges(qp.config.domain, qp.sq.sges(seq), rest, want);
+            if let Err(found) = whole {
+                return Some(Err(SendError::Fault(keep(trouble, found))));
+            }
+        }
+    }
+    // Hand over even what the ring has no room for, so that the peer does not wait for us.
+    if !reach.held_back
+        && may_use_remote_iovec(port, qp, u64::from(header.total))
+        && !port.link.prefers_fragments()
+    {
+        return send_remote_iovec(reach, port, qp, header, offset, trouble);
+    }
+    None
+}
+
+/// Whether a message of this length may use remote iovecs.
+pub(super) fn may_use_remote_iovec<L: Link>(port: &Port<L>, qp: &Qp, total: u64) -> bool {
+    let meta = &port.meta;
+    meta.caps.remote_iovec
+        && total >= u64::from(meta.caps.reference_min.max(1))
+        && qp.config.qp_type.is_reliable()
+}
+
+/// Sends the rest of the message, or a good part of it, as a remote iovec. `None` if the list would be too long, or
+/// the peer cannot access our memory.
+pub(super) fn send_remote_iovec<L: Link, M: Memory>(
+    reach: &Reach<M>,
+    port: &mut Port<L>,
+    qp: &mut Qp,
+    header: &mut Header,
+    offset: u64,
+    trouble: &mut Option<AccessError>,
+) -> Option<Result<Ticket, SendError>> {
+    let reads = header.op == Op::Read;
+    if port.meta.no_reference && !reads {
+        return None;
+    }
+    let seq = qp.sq.next;
+    let mut list = [(0, 0); REMOTE_IOVEC_MAX];
+    let mut count = 0;
+    let rest = u64::from(header.total) - offset;
+    let want = qp.sq.wqe(seq).local_use();
+    let len = if reads {
+        rest
+    } else {
+        rest.min(REFERENCE_FRAGMENT)
+    };
+    let sges = qp.sq.sges(seq);
+    let walked = reach.each_local(qp.config.domain, sges, offset, len, want, |span, _| {
+        if let Some(place) = list.get_mut(count) {
+            *place = (span.start(), span.len());
+        }
+        count += 1;
+        Ok(())
+    });
+    if let Err(found) = walked {
+        return Some(Err(SendError::Fault(keep(trouble, found))));
+    }
+    let list = list.get(..count)?;
+    header.len = if reads { 0 } else { len as u32 };
+    if len == rest {
+        header.flags |= HeaderFlags::LAST;
+        if seq == qp.sq.head && !reads {
+            header.flags |= HeaderFlags::ACK_NOW;
+        }
+    }
+    let sent = port.link.request_remote_iovec(header, list);
+    if sent.is_ok() {
+        qp.sq.wqe_mut(seq).flags |= WqeFlags::REFERENCE;
+    }
+    Some(sent)
+}
