@@ -49,7 +49,7 @@ fn own(device: &Device, listener: &Listener) -> anyhow::Result<()> {
     peer.send(&region.key(16..48)?)?; // these 32 bytes and no others
     let () = peer.receive()?; // the peer says when it is done
 
-    let buffer = region.deregister()?; // from here on nobody but us can touch it
+    let buffer = region.deregister()?; // from here on only we can touch it
     println!("owner: {}", String::from_utf8_lossy(&buffer));
     anyhow::ensure!(&buffer[16..21] == b"hello", "the bytes did not arrive");
     Ok(())

@@ -23,9 +23,8 @@ impl CompletionQueue {
         &self.raw
     }
 
-    /// Takes finished operations, oldest first, and says how many it put into `into`. It never
-    /// waits. A program that polls drives the device on its own core, and the device's thread
-    /// sleeps meanwhile.
+    /// Takes finished operations, oldest first, and returns how many it wrote to `into`. Never blocks. A program that
+    /// polls drives the device on its own core, and the device's thread sleeps meanwhile.
     ///
     /// # Errors
     /// The device is broken, or this is a forked child.
@@ -34,8 +33,8 @@ impl CompletionQueue {
         Ok(self.raw.poll(into)?)
     }
 
-    /// Waits up to `timeout` until a completion can be polled: `false` if there is none by then.
-    /// It polls for some microseconds and then sleeps.
+    /// Waits up to `timeout` until a completion can be polled: `false` if there is none by then. Polls for some
+    /// microseconds and then sleeps.
     ///
     /// # Errors
     /// As [`CompletionQueue::poll`].
@@ -53,15 +52,14 @@ impl CompletionQueue {
             if self.poll(&mut one)? == 1 {
                 return Ok(Some(one[0]));
             }
-            // Another thread may have been quicker; whoever gives a time limit can bear one more round.
+            // Another thread may have taken it; one more round does not hurt a caller with a time limit.
             if !self.wait(timeout)? {
                 return Ok(None);
             }
         }
     }
 
-    /// Why the operation of a completion was refused, while the device remembers it (the last few
-    /// hundred refusals are kept).
+    /// The denial of a completion's operation, while the device remembers it (it keeps the last few hundred).
     #[must_use]
     pub fn denial(&self, completion: &Completion) -> Option<Box<Denial>> {
         self.raw
@@ -70,10 +68,10 @@ impl CompletionQueue {
             .map(|report| Box::new(report.denial))
     }
 
-    /// What a completion says as an error, or nothing if the operation succeeded.
+    /// The error of a completion, if the operation failed.
     ///
     /// # Errors
-    /// [`Error::Denied`](crate::Error::Denied) and its like, as `Pending::wait` gives them.
+    /// [`Error::Denied`](crate::Error::Denied) and others, as `Pending::wait` returns them.
     pub fn check(&self, completion: &Completion) -> Result<()> {
         if completion.status.is_success() {
             return Ok(());

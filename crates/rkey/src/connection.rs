@@ -19,22 +19,20 @@ use std::time::Duration;
 
 /// A connection to one peer.
 ///
-/// *One-sided* operations ([`write`](Self::write), [`read`](Self::read), the atomics) act on memory
-/// for which the peer gave us a [`RemoteKey`], while its program does something else. *Messages*
-/// ([`send`](Self::send), [`receive`](Self::receive)) are small values for both programs.
+/// *One-sided* operations ([`write`](Self::write), [`read`](Self::read), the atomics) access memory for which the
+/// peer gave us a [`RemoteKey`], while its program does something else. *Messages* ([`send`](Self::send),
+/// [`receive`](Self::receive)) are small values for both programs.
 ///
-/// **Order.** Operations of one connection start in the order in which they were posted, and a
-/// write is at its place before a later write or atomic is. A read sees earlier writes of the same
-/// connection. A message is never received before the operations posted earlier are done: `send`
-/// waits for them.
+/// **Order.** Operations of one connection start in posting order, and a write is complete before a later write or
+/// atomic. A read sees earlier writes of the same connection. A message is never received before the operations
+/// posted earlier are done: `send` waits for them.
 ///
-/// **Failure.** The first operation that fails breaks the one-sided half of the connection, as it
-/// does with all reliable RDMA connections: later operations answer
-/// [`Error::Flushed`]. Messages still work. Connect again to go on.
+/// **Failure.** The first operation that fails breaks the one-sided half of the connection, as on all reliable RDMA
+/// connections: later operations return [`Error::Flushed`]. Messages still work. Connect again to continue.
 ///
-/// A connection can be shared by threads.
+/// Threads can share a connection.
 pub struct Connection {
-    /// The mailbox first: it says goodbye.
+    /// Dropped first: it tells the peer that the connection ends.
     pub(crate) mailbox: Mailbox,
     /// Then the queue pair, before the memory that it uses.
     pub(crate) data: QueuePair,
@@ -47,17 +45,17 @@ pub struct Connection {
     pub(crate) peer: PeerInfo,
 }
 
-/// Who is at the other end.
+/// The process at the other end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerInfo {
-    /// The process id, as the kernel tells it; 0 if it is in a process namespace that we cannot see.
+    /// Its PID, as the kernel reports it; 0 if it is in a PID namespace that we cannot see.
     pub pid: u32,
-    /// The user id, as the kernel tells it.
+    /// Its user id, as the kernel reports it.
     pub uid: u32,
 }
 
 impl Connection {
-    /// Who is at the other end.
+    /// The process at the other end.
     #[must_use]
     pub fn peer(&self) -> &PeerInfo {
         &self.peer
@@ -69,7 +67,7 @@ impl Connection {
         &self.domain
     }
 
-    /// The queue pair beneath the one-sided operations, for its number and state.
+    /// The queue pair of the one-sided operations, for its number and state.
     #[must_use]
     pub fn queue_pair(&self) -> &QueuePair {
         &self.data
@@ -79,14 +77,13 @@ impl Connection {
         self.domain.device().timeout()
     }
 
-    /// Writes bytes of a region of ours to `offset` within the peer's memory that `key` names.
+    /// Writes bytes of a local region to `offset` within the peer's memory that `key` names.
     ///
-    /// The bytes are read while the operation runs; changing them before it is done makes it
-    /// unclear what arrives.
+    /// The bytes are read while the operation runs; if they change before it is done, either value may arrive.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] if the range is not in the region or not in the key (nothing is sent
-    /// then); waiting tells whether the peer refused.
+    /// [`Error::OutOfRange`] if the range is not in the region or not in the key (nothing is sent then); waiting
+    /// reports a denial by the peer.
     pub fn write<'a>(
         &'a self,
         local: &'a MemoryRegion,
@@ -122,7 +119,7 @@ impl Connection {
         Ok(Pending::plain(self, number))
     }
 
-    /// Reads from `offset` within the peer's memory into a part of a region of ours.
+    /// Reads from `offset` within the peer's memory into a part of a local region.
     ///
     /// # Errors
     /// As [`Connection::write`].
@@ -142,11 +139,11 @@ impl Connection {
         Ok(Pending::plain(self, number))
     }
 
-    /// Atomically replaces the 8-byte word at `offset` of the peer's memory by `swap` if it is
-    /// `compare`. The result is the word's old value: it was replaced exactly if that is `compare`.
+    /// Atomically replaces the 8-byte word at `offset` of the peer's memory by `swap` if it equals `compare`. The
+    /// result is the word's old value: it was replaced exactly if that equals `compare`.
     ///
     /// # Errors
-    /// As [`Connection::write`]; waiting says so if the word's address is not a multiple of 8.
+    /// As [`Connection::write`]; waiting reports an address that is not a multiple of 8.
     pub fn compare_and_swap(
         &self,
         key: &RemoteKey,
@@ -201,12 +198,12 @@ impl Connection {
         }
     }
 
-    /// Sends bytes of a region as a message into the memory of the peer's next
-    /// [`receive_into`](Self::receive_into). For values use [`send`](Self::send).
+    /// Sends bytes of a region as a message into the memory of the peer's next [`receive_into`](Self::receive_into).
+    /// For values use [`send`](Self::send).
     ///
     /// # Errors
-    /// As [`Connection::write`]; waiting answers [`Error::NotReceiving`] if the peer posts no
-    /// receive, and a refusal if the message is longer than its receive.
+    /// As [`Connection::write`]; waiting returns [`Error::NotReceiving`] if the peer posts no receive, and a refusal
+    /// if the message is longer than its receive.
     pub fn send_from<'a>(
         &'a self,
         local: &'a MemoryRegion,
@@ -233,11 +230,11 @@ impl Connection {
         Ok(Pending::receive(self, number))
     }
 
-    /// Maps memory of the peer, to read and write it with no help of the peer's processor. For
-    /// reading and writing if the key says remote write, otherwise for reading.
+    /// Maps memory of the peer, to read and write it without the peer's processor: for reading and writing if the key
+    /// grants remote write, otherwise for reading.
     ///
-    /// The owner must have registered memory of [`Device::allocate`](crate::Device::allocate), and
-    /// the key must be that of a whole region. The peer's program need not do anything.
+    /// The owner must have registered memory of [`Device::allocate`](crate::Device::allocate), and the key must be
+    /// that of a whole region. The peer's program need not do anything.
     ///
     /// # Errors
     /// [`Error::Denied`] if the key does not allow it, [`Error::NotMappable`] with the reason.
@@ -245,7 +242,7 @@ impl Connection {
         DirectMemory::open(&self.data, key, key.access(), self.timeout())
     }
 
-    /// Maps memory of the peer for reading, whatever else the key would allow.
+    /// Maps memory of the peer for reading, even if the key allows writing.
     ///
     /// # Errors
     /// As [`Connection::map`].
@@ -253,17 +250,17 @@ impl Connection {
         DirectMemory::open(&self.data, key, Access::REMOTE_READ, self.timeout())
     }
 
-    /// Sends a value to the peer's program. Everything that was posted on this connection before is
-    /// done when the peer receives it; when this returns, the message has arrived at the peer
-    /// (whose program may not have looked at it yet).
+    /// Sends a value to the peer's program. Everything posted earlier on this connection is done when the peer
+    /// receives it; when this returns, the message has arrived at the peer (whose program may not have received it
+    /// yet).
     ///
     /// Structs, enums, sequences, maps and options may nest 128 deep in each other, newtypes included: a peer must not
     /// be able to use up the receiver's stack.
     ///
     /// # Errors
-    /// [`Error::MessageTooLong`], [`Error::Unsendable`] if the value nests deeper, has too many elements that take no bytes, or
-    /// does not serialise; [`Error::PeerGone`], [`Error::Timeout`] if the peer has not
-    /// received earlier messages; the error of an earlier operation that nobody waited for.
+    /// [`Error::MessageTooLong`], [`Error::Unsendable`] if the value nests deeper, has too many elements that take no
+    /// bytes, or does not serialise; [`Error::PeerGone`], [`Error::Timeout`] if the peer has not received earlier
+    /// messages; the error of an earlier operation whose [`Pending`] was dropped.
     pub fn send<T: Serialize + ?Sized>(&self, message: &T) -> Result<()> {
         self.sends.drain(self.timeout())?;
         self.mailbox.send(message, self.timeout())
@@ -271,18 +268,18 @@ impl Connection {
 
     /// Receives the next value that the peer's program sent, waiting up to the device's timeout.
     ///
-    /// `T` has to have the structure of the type that was sent, as serde sees it: `&str` arrives as `String`, a number
-    /// of 64 bits not as one of 32. Names do not count, and a newtype is like its content: two types with the same
-    /// structure that should not be mistaken for each other are two variants of one enum.
+    /// `T` must have the structure of the type that was sent, as serde sees it: `&str` arrives as `String`, a 64-bit
+    /// number not as a 32-bit one. Names do not count, and a newtype is like its content: make two types with the same
+    /// structure that must not be confused two variants of one enum.
     ///
     /// # Errors
-    /// [`Error::Timeout`], [`Error::PeerGone`]; [`Error::BadMessage`] if the message is of another
-    /// type or nests deeper than 128 levels (it is gone then).
+    /// [`Error::Timeout`], [`Error::PeerGone`]; [`Error::BadMessage`] if the message has another type or nests deeper
+    /// than 128 levels (it is lost then).
     pub fn receive<T: DeserializeOwned>(&self) -> Result<T> {
         self.receive_timeout(self.timeout())
     }
 
-    /// As [`Connection::receive`], with a time limit of its own.
+    /// As [`Connection::receive`], with its own time limit.
     ///
     /// # Errors
     /// As [`Connection::receive`].
@@ -290,7 +287,7 @@ impl Connection {
         self.mailbox.receive(timeout)
     }
 
-    /// The next message, if one is there already.
+    /// The next message, if one has arrived already.
     ///
     /// # Errors
     /// As [`Connection::receive`], without the timeout.
@@ -302,10 +299,10 @@ impl Connection {
         }
     }
 
-    /// Waits until everything that was posted on this connection is done.
+    /// Waits until everything posted on this connection is done.
     ///
     /// # Errors
-    /// The first failure, if nobody waited for that operation; [`Error::Timeout`].
+    /// The first failure of an operation whose [`Pending`] was dropped; [`Error::Timeout`].
     pub fn flush(&self) -> Result<()> {
         self.sends.drain(self.timeout())
     }
@@ -328,7 +325,7 @@ impl Connection {
         }
     }
 
-    /// Nobody waits for the result of this operation any more.
+    /// The result of this operation is no longer needed.
     pub(crate) fn abandon(&self, kind: Kind, number: u64) {
         match kind {
             Kind::Plain => {}

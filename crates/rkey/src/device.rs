@@ -8,19 +8,18 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How long blocking calls wait unless the builder says otherwise.
+/// The default time limit of blocking calls.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest control message unless the builder says otherwise, in bytes.
+/// The default maximum length of a control message, in bytes.
 pub const DEFAULT_MAX_MESSAGE: usize = 4096;
 
 /// An open software RDMA device.
 ///
-/// Opening needs no hardware, no privilege and no daemon. The device belongs to this process; it
-/// has one thread of its own, which sleeps while there is nothing to do. `Device` is a handle:
-/// clones share the device, and it closes when the last handle, domain, region and connection made
-/// from it is gone.
+/// Opening needs no hardware, no privilege and no daemon. The device belongs to this process; it has one thread,
+/// which sleeps while there is nothing to do. `Device` is a handle: clones share the device, and it closes when the
+/// last handle, domain, region and connection made from it is gone.
 ///
-/// After `fork` the child's handles answer an error for everything; the parent is not affected.
+/// After `fork` all calls on the child's handles return an error; the parent is not affected.
 #[derive(Clone)]
 pub struct Device {
     pub(crate) inner: Arc<DeviceInner>,
@@ -64,8 +63,8 @@ impl Device {
         }
     }
 
-    /// The domain that [`Device::listen`] and [`Device::connect`] use too. Regions of one domain
-    /// can be reached through connections of the same domain and no others.
+    /// The domain that [`Device::listen`] and [`Device::connect`] use too. Regions of one domain can be reached only
+    /// through connections of the same domain.
     ///
     /// # Errors
     /// The limit of domains is reached.
@@ -78,8 +77,8 @@ impl Device {
         Ok(Domain::from_inner(self.clone(), Arc::clone(inner)))
     }
 
-    /// A protection domain of its own: its regions cannot be reached through connections of any
-    /// other domain, even by a peer that knows the key.
+    /// A new protection domain: its regions cannot be reached through connections of any other domain, even by a peer
+    /// that knows the key.
     ///
     /// # Errors
     /// The limit of domains is reached.
@@ -88,44 +87,43 @@ impl Device {
         Ok(Domain::from_inner(self.clone(), inner))
     }
 
-    /// Waits for peers at an address of this host, such as `"127.0.0.1:7471"`. No network socket
-    /// is opened: the address names a meeting point of this user on this host. Port 0 chooses one
-    /// ([`Listener::address`] tells).
+    /// Listens for peers at an address of this host, such as `"127.0.0.1:7471"`. No network socket is opened: the
+    /// address names a meeting point of this user on this host. Port 0 chooses a free one ([`Listener::address`]
+    /// returns it).
     ///
     /// # Errors
-    /// The address is taken, not of this host, or no address.
+    /// The address is taken, not of this host, or not an address.
     pub fn listen(&self, address: impl ToSocketAddrs) -> Result<Listener> {
         self.domain()?.listen(address)
     }
 
-    /// Connects to a peer that listens, waiting for it up to the device's timeout.
+    /// Connects to a listening peer, waiting for it up to the device's timeout.
     ///
     /// # Errors
-    /// Nobody listens there, the peer refused, or it speaks another protocol.
+    /// No peer listens there, the peer refused, or it speaks another protocol.
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Connection> {
         self.domain()?.connect(address)
     }
 
-    /// Memory that peers on this host can map ([`Connection::map`]), once it is registered and they
-    /// have a key. It begins at a page, holds zeroes, and is freed when dropped.
+    /// Memory that peers on this host can map ([`Connection::map`]), once it is registered and they have a key. It is
+    /// page-aligned, zeroed, and freed when dropped.
     ///
-    /// Its length is rounded up to whole pages. A peer that has mapped a part of it could with bad
-    /// intentions read all of it, and write all of it if it was mapped for writing: allocate
-    /// separately what peers shall not share.
+    /// Its length is rounded up to whole pages. A hostile peer that has mapped a part of it could read all of it, and
+    /// write all of it if it was mapped for writing: allocate separately what peers must not share.
     ///
-    /// The first peer that maps it settles for good whether peers can map it for writing
-    /// ([`Connection::map`] with a key that allows it) or only for reading
-    /// ([`Connection::map_for_reading`]). After the one the other is refused, except that who has
-    /// it for writing can map it for reading too. [`Device::allocate_for_reading`] settles it at once.
+    /// The first peer that maps it fixes for good whether peers can map it for writing ([`Connection::map`] with a
+    /// key that allows it) or only for reading ([`Connection::map_for_reading`]). After that the other kind is
+    /// refused, except that a peer that has it for writing can also map it for reading.
+    /// [`Device::allocate_for_reading`] fixes it at once.
     ///
     /// # Errors
-    /// The length is 0, or the machine has no such amount of memory.
+    /// The length is 0, or there is not enough memory.
     pub fn allocate(&self, bytes: usize) -> Result<SharedMemory> {
         SharedMemory::allocate(self, bytes, true)
     }
 
-    /// As [`Device::allocate`], but peers can map it for reading only, whatever they try. They can
-    /// still write to it through the device, with a key that grants it.
+    /// As [`Device::allocate`], but peers can map it for reading only. They can still write to it through the device,
+    /// with a key that grants it.
     ///
     /// # Errors
     /// As [`Device::allocate`].
@@ -133,14 +131,14 @@ impl Device {
         SharedMemory::allocate(self, bytes, false)
     }
 
-    /// How long blocking calls of this device wait before they answer [`Error::Timeout`].
+    /// How long blocking calls of this device wait before they return [`Error::Timeout`].
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.inner.settings.timeout
     }
 
-    /// Everything there is to see about this device: domains, regions, windows, queue pairs,
-    /// counters and refused accesses, in a form that serialises.
+    /// The state of this device: domains, regions, windows, queue pairs, counters and denied accesses, in a form that
+    /// serialises.
     ///
     /// # Errors
     /// The device is broken, or this is a forked child.
@@ -148,8 +146,7 @@ impl Device {
         Ok(self.inner.raw.inspect()?)
     }
 
-    /// The accesses that were refused here or that peers refused us, oldest first; the last few
-    /// hundred are kept.
+    /// The accesses that were denied here or by peers, oldest first; the last few hundred are kept.
     #[must_use]
     pub fn denials(&self) -> Vec<rkey_engine::DenialReport> {
         self.inner.raw.denials()
@@ -191,8 +188,8 @@ impl DeviceBuilder {
         self
     }
 
-    /// How many operations of one connection may be in flight (default 128). Posting more waits
-    /// until one is done.
+    /// The maximum number of operations of one connection in flight (default 128). Posting more waits until one is
+    /// done.
     #[must_use]
     pub fn depth(mut self, operations: u32) -> Self {
         self.settings.depth = operations.clamp(1, 4096);

@@ -1,4 +1,4 @@
-//! A peer's memory, mapped: reading and writing it without any help of its owner.
+//! A peer's memory, mapped: read and written without the owner's help.
 
 use crate::error::{Error, Result};
 use crate::key::RemoteKey;
@@ -8,20 +8,17 @@ use rkey_device::DeviceError;
 use rkey_device::link::direct::{DirectError, DirectMap};
 use std::time::{Duration, Instant};
 
-/// Memory of a peer that this process has mapped under a lease. Made by
-/// [`Connection::map`](crate::Connection::map) or [`QueuePair::map`].
+/// Memory of a peer that this process has mapped under a lease. Made by [`Connection::map`](crate::Connection::map)
+/// or [`QueuePair::map`].
 ///
-/// Each call copies at the speed of memory, with no system call, no message and nothing for the
-/// owner's processor to do: when it returns, it is done. The lease ends when the owner deregisters
-/// the region (which waits for a copy that is under way); every later call answers
-/// [`Error::Revoked`].
+/// Each call copies at memory speed, with no system call, no message and no work for the owner's processor: when it
+/// returns, it is done. The lease ends when the owner deregisters the region (which waits for a copy in progress);
+/// every later call returns [`Error::Revoked`].
 ///
-/// **Order.** Calls take effect in the order in which this thread makes them. They are *not* ordered
-/// with operations posted on a connection: wait for those first. A copy of more than 8 bytes is not
-/// atomic towards others, words at multiples of 8 are.
+/// **Order.** Calls take effect in this thread's program order. They are *not* ordered with operations posted on a
+/// connection: wait for those first. A copy of more than 8 bytes is not atomic, aligned 8-byte words are.
 ///
-/// One thread uses it at a time (`Send`, and the methods take `&mut self`); map the key once more for
-/// another thread.
+/// One thread uses it at a time (`Send`, and the methods take `&mut self`); map the key once more for another thread.
 #[derive(Debug)]
 pub struct DirectMemory {
     map: DirectMap,
@@ -103,13 +100,13 @@ impl DirectMemory {
     /// Copies bytes out of the peer's memory.
     ///
     /// # Errors
-    /// As [`DirectMemory::write`]; what is in `into` after an error means nothing.
+    /// As [`DirectMemory::write`]; after an error the contents of `into` are unspecified.
     #[inline]
     pub fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<()> {
         self.map.read(offset, into).map_err(Error::from)
     }
 
-    /// Adds to an 8-byte word, atomically towards everybody; gives the old value.
+    /// Atomically adds to an 8-byte word; returns the old value.
     ///
     /// # Errors
     /// As [`DirectMemory::write`]; [`Error::Misaligned`].
@@ -118,7 +115,7 @@ impl DirectMemory {
         self.map.fetch_add(offset, add).map_err(Error::from)
     }
 
-    /// Replaces an 8-byte word if it is `compare`, atomically towards everybody; gives the old value.
+    /// Atomically replaces an 8-byte word if it equals `compare`; returns the old value.
     ///
     /// # Errors
     /// As [`DirectMemory::fetch_and_add`].

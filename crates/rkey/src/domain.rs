@@ -15,14 +15,13 @@ use rkey_core::{DomainId, WindowKind};
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
 
-/// A protection domain. Regions, windows and queue pairs belong to one domain each, and a queue
-/// pair reaches only the memory of its own.
+/// A protection domain. Regions, windows and queue pairs belong to one domain each, and a queue pair reaches only the
+/// memory of its own.
 ///
-/// `Domain` is a handle; the domain itself closes when the last handle, region, window and queue
-/// pair of it is gone.
+/// `Domain` is a handle; the domain itself closes when its last handle, region, window and queue pair is gone.
 #[derive(Clone)]
 pub struct Domain {
-    /// One count for both: each region holds it.
+    /// One count for both: each region holds this Arc.
     handle: Arc<Handle>,
 }
 
@@ -47,8 +46,8 @@ impl DomainInner {
 
 impl Drop for DomainInner {
     fn drop(&mut self) {
-        // Everything of the domain holds this Arc, so that nothing is left in it here. If the
-        // process was forked, the domain is the parent's.
+        // Everything in the domain holds this Arc, so the domain is empty here. In a forked child the domain is the
+        // parent's.
         let _ = self.raw.close_domain(self.id);
     }
 }
@@ -69,17 +68,16 @@ impl Domain {
         &self.handle.device
     }
 
-    /// Registers a buffer: from now on peers of this domain's connections that get a key may use
-    /// it as `access` says, until the region is deregistered or dropped.
+    /// Registers a buffer: from now on peers of this domain's connections that get a key may use it as `access` says,
+    /// until the region is deregistered or dropped.
     ///
-    /// The region owns the buffer. Its bytes are read and written through the region, because a
-    /// peer may change them at any moment; [`Region::deregister`] gives the buffer back.
-    /// `access` is an [`Access`](crate::Access) or, for everything else that can be chosen,
-    /// [`RegionOptions`].
+    /// The region owns the buffer. Its bytes are read and written through the region, because a peer may change them
+    /// at any moment; [`Region::deregister`] gives the buffer back. `access` is an [`Access`](crate::Access) or, for
+    /// all other options, [`RegionOptions`].
     ///
     /// # Errors
-    /// [`Error::Rights`] if the rights do not go together, an error of the device if the buffer is
-    /// empty or a limit is reached. The buffer is dropped then.
+    /// [`Error::Rights`] if the rights contradict each other, an error of the device if the buffer is empty or a
+    /// limit is reached. The buffer is dropped then.
     pub fn register<B: Buffer>(
         &self,
         buffer: B,
@@ -88,8 +86,8 @@ impl Domain {
         Region::register(self, buffer, &access.into())
     }
 
-    /// Registers a buffer that peers may read and nobody may change while it is registered. Its
-    /// bytes can be looked at as a `&[u8]` all the time.
+    /// Registers a buffer that peers may read and that cannot change while it is registered. Its bytes remain
+    /// readable as a `&[u8]`.
     ///
     /// # Errors
     /// As [`Domain::register`].
@@ -124,9 +122,8 @@ impl Domain {
         run_scope(self, work)
     }
 
-    /// A window, not bound yet: a second, narrower key for a part of a region, that can be taken
-    /// back without touching the region. [`MemoryRegion::key`](crate::MemoryRegion::key) is
-    /// simpler where that is all that is wanted.
+    /// An unbound window: a second, narrower key for a part of a region, which can be revoked without touching the
+    /// region. [`MemoryRegion::key`](crate::MemoryRegion::key) is simpler if that is all you need.
     ///
     /// # Errors
     /// The limit of windows is reached.

@@ -1,4 +1,4 @@
-//! What can go wrong, in sentences that say what to do about it.
+//! Errors, in sentences that say what to do.
 
 use rkey_core::Denial;
 use std::time::Duration;
@@ -10,27 +10,26 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The owner of the memory refused the access, or our own device refused the local memory of
-    /// the operation. The denial says which rule was broken and by how much;
-    /// [`Error::explain`] gives its advice too. The connection it happened on is broken.
+    /// The owner of the memory denied the access, or our own device denied the local memory of the operation. The
+    /// denial says which rule was broken and by how much; [`Error::explain`] adds its advice. The connection it
+    /// happened on is broken.
     #[error("{0}")]
     Denied(Box<Denial>),
 
-    /// An access was refused, and the refusal came without its explanation: the owner's log has
-    /// it (`rkey explain` on its machine).
+    /// An access was denied without an explanation: the owner's log has it (`rkey explain` on its machine).
     #[error(
-        "the {side} refused the operation ({status}) without saying why; `rkey explain` shows what its device noted"
+        "the {side} refused the operation ({status}) without a reason; `rkey explain` on its side shows it"
     )]
     Refused {
-        /// Who refused: the "peer" or the "local device".
+        /// The side that refused: "peer" or "local device".
         side: &'static str,
         /// The status in words.
         status: String,
     },
 
-    /// The operation was not done, because an earlier one on this connection failed.
+    /// The operation was not executed, because an earlier one on this connection failed.
     #[error(
-        "not done: an earlier operation of this connection failed ({first}); open a new connection"
+        "flushed: an earlier operation of this connection failed ({first}); open a new connection"
     )]
     Flushed {
         /// What happened to the first operation that failed.
@@ -38,22 +37,20 @@ pub enum Error {
     },
 
     /// The peer closed the connection, ended, or stopped answering.
-    #[error("the peer is gone ({how}); connect again once it is back")]
+    #[error("the peer is gone ({how}); reconnect when it is back")]
     PeerGone {
         /// How we noticed.
         how: String,
     },
 
-    /// The peer answers, but its program did not post a receive for our message in time.
+    /// The peer responds, but its program did not post a receive for our message in time.
     #[error(
-        "the peer is not receiving: its program has to call receive() more often, or post more receives"
+        "the peer is not receiving: its program must call receive() more often, or post more receives"
     )]
     NotReceiving,
 
     /// A blocking call took longer than it was allowed to.
-    #[error(
-        "{what} did not finish within {after:?}; set a longer timeout if that is to be expected"
-    )]
+    #[error("{what} did not finish within {after:?}; set a longer timeout if this is expected")]
     Timeout {
         /// What was waited for.
         what: &'static str,
@@ -61,17 +58,17 @@ pub enum Error {
         after: Duration,
     },
 
-    /// The owner took back the memory that we had mapped. It never comes back under this lease.
-    #[error("the owner has deregistered the memory that was mapped; ask it for a new key")]
+    /// The owner revoked the lease on the mapped memory, for good.
+    #[error("the owner deregistered the mapped memory; ask it for a new key")]
     Revoked,
 
     /// The memory behind a key cannot be mapped; it can still be used through the connection.
     #[error(
-        "this memory cannot be mapped ({0}); its owner has to allocate it with Device::allocate and hand out the key of a whole region. Reads and writes work without mapping"
+        "this memory cannot be mapped ({0}); its owner must allocate it with Device::allocate and hand out the key of a whole region. Reads and writes work without mapping"
     )]
     NotMappable(String),
 
-    /// A range does not lie inside a region, a key or a buffer. Nothing was sent.
+    /// A range is not inside a region, a key or a buffer. Nothing was sent.
     #[error("{len} B at offset {offset} do not fit into this {what} of {available} B{}", fitting(*.offset, *.available))]
     OutOfRange {
         /// What the range should have been in.
@@ -86,26 +83,26 @@ pub enum Error {
 
     /// An atomic needs an address that is a multiple of 8.
     #[error(
-        "atomics need an address that is a multiple of 8, and offset {offset} is at {address:#x}; register a Vec<u64> or shared memory, and use offsets that are multiples of 8"
+        "atomics need an address that is a multiple of 8, but offset {offset} is at {address:#x}; register a Vec<u64> or shared memory, and use offsets that are multiples of 8"
     )]
     Misaligned {
-        /// The offset that was asked for, in bytes.
+        /// The requested offset, in bytes.
         offset: u64,
         /// The address it is at.
         address: u64,
     },
 
-    /// The rights asked for do not go together with each other or with the memory.
+    /// The requested rights contradict each other or the memory.
     #[error("these rights cannot be granted: {0}")]
     Rights(String),
 
-    /// Bytes that should have been a remote key are none.
-    #[error("this is not a remote key: {0}")]
+    /// The bytes are not a remote key.
+    #[error("not a remote key: {0}")]
     BadKey(String),
 
     /// A message does not fit into the buffers that both sides set aside for messages.
     #[error(
-        "the message takes {len} B, and {limit} B is the limit; move large data with write(), or raise the builder's max_message on both sides"
+        "the message has {len} B, but the limit is {limit} B; move large data with write(), or raise the builder's max_message on both sides"
     )]
     MessageTooLong {
         /// Length of the message when serialised, in bytes.
@@ -121,11 +118,11 @@ pub enum Error {
 
     /// A message arrived that is not what the program expected.
     #[error(
-        "the peer's message is not the type this program expects ({0}); do both sides run the same version?"
+        "the peer's message does not have the expected type ({0}); do both sides run the same version?"
     )]
     BadMessage(String),
 
-    /// What stands at the other end does not speak as this version does.
+    /// The other end does not speak this version of the protocol.
     #[error("the peer does not speak this version's protocol: {0}")]
     Protocol(String),
 
@@ -133,7 +130,7 @@ pub enum Error {
     #[error("still in use: {0}")]
     Busy(String),
 
-    /// A limit of the device or an operand that it cannot serve.
+    /// A limit of the device, or an unsupported operand.
     #[error("{0}")]
     Device(#[from] rkey_device::DeviceError),
 
@@ -151,8 +148,7 @@ fn fitting(offset: u64, available: u64) -> String {
 }
 
 impl Error {
-    /// The whole explanation: for a refused access several lines with advice, otherwise the
-    /// message.
+    /// The whole explanation: for a denied access several lines with advice, otherwise the message.
     #[must_use]
     pub fn explain(&self) -> String {
         match self {
@@ -161,7 +157,7 @@ impl Error {
         }
     }
 
-    /// The denial, if an access was refused and explained.
+    /// The denial, if an access was denied and explained.
     #[must_use]
     pub fn denial(&self) -> Option<&Denial> {
         match self {

@@ -1,7 +1,7 @@
 //! Operations in flight on one queue: numbered as they are posted, finished in the same order.
 //!
-//! A queue pair completes its send queue (and its receive queue) in the order of posting, so that
-//! one number tells how far it is. The first failure ends it: everything posted later is flushed.
+//! A queue pair completes its send queue (and its receive queue) in posting order, so one number describes its
+//! progress. The first failure ends it: everything posted later is flushed.
 
 use crate::completion::CompletionQueue;
 use crate::error::{Error, Result};
@@ -25,7 +25,7 @@ struct State {
     /// Operations below this number are finished.
     finished: u64,
     failure: Option<Failure>,
-    /// What completions said that somebody still wants to know, by number.
+    /// Results that a caller still waits for, by number.
     results: HashMap<u64, Completion>,
 }
 
@@ -34,11 +34,11 @@ struct State {
 struct Failure {
     number: u64,
     cause: Cause,
-    /// Whether the program has been told.
+    /// Whether the program has seen it.
     told: bool,
 }
 
-/// Why an operation failed, in a form that can be told more than once.
+/// Why an operation failed, in a form that can be reported more than once.
 #[derive(Clone, Debug)]
 pub(crate) enum Cause {
     Denied(Box<Denial>),
@@ -99,7 +99,7 @@ impl Flight {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Posts one operation when there is room, and gives its number. `post` gets the number.
+    /// Posts one operation when there is room, and returns its number. `post` gets the number.
     pub(crate) fn post(
         &self,
         timeout: Duration,
@@ -111,7 +111,7 @@ impl Flight {
             let mut state = self.lock();
             self.take_completions(&mut state)?;
             if let Some(failure) = &mut state.failure {
-                // The first call after a failure that nobody waited for tells it.
+                // The first call after an unreported failure reports it.
                 let told = std::mem::replace(&mut failure.told, true);
                 let error = failure.cause.to_error();
                 return Err(if told {
@@ -171,7 +171,7 @@ impl Flight {
         }
     }
 
-    /// Waits until nothing is in flight; tells a failure that nobody was told of yet.
+    /// Waits until nothing is in flight; reports a failure that was not reported yet.
     pub(crate) fn drain(&self, timeout: Duration) -> Result<()> {
         let started = Instant::now();
         loop {
@@ -193,7 +193,7 @@ impl Flight {
         }
     }
 
-    /// Nobody will ask for this operation's result any more.
+    /// The result of this operation is no longer needed.
     pub(crate) fn forget(&self, number: u64) {
         self.lock().results.remove(&number);
     }

@@ -1,8 +1,7 @@
-//! How two connections meet: what each side brings, and what they tell each other first.
+//! How two connections meet: what each side brings, and what they exchange first.
 //!
-//! A connection is two queue pairs, so that a refused access breaks the one for data and leaves the
-//! one for messages. Both are paired at once by the device; the greeting travels with its request and
-//! reply.
+//! A connection is two queue pairs, so that a denied access breaks the one for data and leaves the one for messages.
+//! The device pairs both at once; the greeting travels with its request and reply.
 
 use crate::completion::CompletionQueue;
 use crate::connection::{Connection, PeerInfo};
@@ -16,10 +15,10 @@ use rkey_core::Access;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// Version of what two connections say to each other when they meet.
+/// Version of the greeting.
 const PROTOCOL: u16 = 3;
 
-/// What each side tells the other.
+/// The contents of a greeting.
 #[derive(Serialize, Deserialize)]
 struct Hello {
     protocol: u16,
@@ -60,8 +59,8 @@ pub(crate) fn accept(domain: &Domain, incoming: rkey_device::Incoming) -> Result
 }
 
 impl Parts {
-    /// Makes the queue pairs and all memory of a connection, and posts the receives for messages:
-    /// nothing can fail for lack of memory once the peer is there.
+    /// Creates the queue pairs and all memory of a connection, and posts the receives for messages: nothing can fail
+    /// for lack of memory once the peer is there.
     fn new(domain: &Domain) -> Result<Self> {
         let settings = &domain.device().inner.settings;
         let queue = |depth| CompletionQueue::create(domain.device(), depth);

@@ -1,8 +1,8 @@
-//! Remote keys: what a peer needs to reach a piece of our memory, small enough to send in a message.
+//! Remote keys: what a peer needs to reach our memory, small enough to send in a message.
 //!
-//! A [`RemoteKey`] is a plain value: copy it, print it, serialise it, put it into a message or a
-//! file. Holding one grants nothing by itself; the owner of the memory checks every access against
-//! its own table, and a key that was revoked is refused for good.
+//! A [`RemoteKey`] is a plain value: copy it, print it, serialise it, put it into a message or a file. Holding one
+//! grants nothing by itself; the owner of the memory checks every access against its own table, and a revoked key is
+//! refused for good.
 
 use crate::error::Error;
 use rkey_core::{Access, Key, WireKey};
@@ -16,12 +16,11 @@ pub const REMOTE_KEY_BYTES: usize = 40;
 /// "rk", then the version of this layout.
 const MAGIC: [u8; 4] = *b"rk\x00\x01";
 
-/// Names a piece of memory that a peer registered: where it begins, how long it is, and the key
-/// that its owner checks.
+/// Names memory that a peer registered: its address, its length, and the key that its owner checks.
 ///
-/// The address is the owner's (or counts from 0 for a zero-based region) and means nothing in the
-/// process that received the key. The rights say what the owner granted when the key was made;
-/// they are information for people and for early errors. The owner decides, at each access.
+/// The address is the owner's (or counts from 0 for a zero-based region) and is meaningless in the process that
+/// received the key. The rights are what the owner granted when the key was made; they are information for people and
+/// for early errors. The owner decides, at each access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Parts", into = "Parts")]
 pub struct RemoteKey {
@@ -31,12 +30,12 @@ pub struct RemoteKey {
     access: Access,
 }
 
-/// The two kinds of names that memory goes by.
+/// The two kinds of keys.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum KeyName {
     /// A 32-bit key that the owner's device chose.
     Device(u32),
-    /// A 64-bit key that the owner's program asked for.
+    /// A 64-bit requested key.
     Requested(u64),
 }
 
@@ -51,13 +50,13 @@ struct Parts {
 }
 
 impl RemoteKey {
-    /// A key from its parts, as another system may have sent them: the owner's address, the length
-    /// in bytes and a 32-bit key.
+    /// A key from its parts, as another system may have sent them: the owner's address, the length in bytes and a
+    /// 32-bit key.
     ///
     /// The rights are unknown and count as all remote rights here; the owner decides anyway.
     ///
     /// # Errors
-    /// [`Error::BadKey`] if the range is empty or wraps around the end of the address space.
+    /// [`Error::BadKey`] if the range is empty or overflows the address space.
     pub fn from_parts(address: u64, length: u64, key: u32) -> Result<Self, Error> {
         Self::checked(address, length, KeyName::Device(key), Access::REMOTE)
     }
@@ -93,7 +92,7 @@ impl RemoteKey {
         })
     }
 
-    /// Where the memory begins, in the owner's terms.
+    /// The address of the memory, as its owner names it.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address
@@ -150,11 +149,11 @@ impl RemoteKey {
         Ok(self.address.wrapping_add(offset))
     }
 
-    /// The same key for a part of its bytes. It is a convenience for whoever uses the key: it takes
-    /// no rights away. The owner narrows rights with `MemoryRegion::key`.
+    /// The same key for a part of its bytes. A convenience for the holder of the key: it takes no rights away. The
+    /// owner narrows rights with `MemoryRegion::key`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] if `range` reaches beyond the key, [`Error::BadKey`] if it is empty.
+    /// [`Error::OutOfRange`] if `range` goes past the end of the key, [`Error::BadKey`] if it is empty.
     pub fn part(&self, range: Range<u64>) -> Result<Self, Error> {
         let len = range.end.saturating_sub(range.start);
         let address = self.at(range.start, len)?;
@@ -179,11 +178,11 @@ impl RemoteKey {
         bytes
     }
 
-    /// Reads what [`RemoteKey::to_bytes`] wrote.
+    /// Parses the result of [`RemoteKey::to_bytes`].
     ///
     /// # Errors
-    /// [`Error::BadKey`] for another length, magic, version or check sum, for unknown kinds and
-    /// rights, and for an empty or wrapping range. Nothing a peer can send makes this panic.
+    /// [`Error::BadKey`] for another length, magic, version or checksum, for unknown kinds and rights, and for an
+    /// empty or wrapping range. No input makes this panic.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let Ok(bytes) = <&[u8; REMOTE_KEY_BYTES]>::try_from(bytes) else {
             return Err(Error::BadKey(format!(
@@ -217,7 +216,7 @@ impl RemoteKey {
     }
 }
 
-/// The three remote rights as three bits, whatever the bits are inside.
+/// The three remote rights as three bits, independent of their internal values.
 fn pack_rights(access: Access) -> u16 {
     let bit = |right, value| if access.contains(right) { value } else { 0 };
     bit(Access::REMOTE_READ, 1) | bit(Access::REMOTE_WRITE, 2) | bit(Access::REMOTE_ATOMIC, 4)

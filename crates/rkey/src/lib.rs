@@ -1,8 +1,8 @@
 //! Safe RDMA for Rust, on any Linux machine: no NIC, no kernel module, no root.
 //!
-//! Remote direct memory access means: a program *registers* a piece of memory, hands a *key* for it
-//! to a peer, and the peer reads, writes or updates that memory by itself, with exactly the rights
-//! that were granted and not one byte more. The program that owns the memory may sleep meanwhile.
+//! Remote direct memory access means: a program *registers* memory, gives a *key* for it
+//! to a peer, and the peer reads, writes or updates exactly that memory by itself, with exactly the
+//! granted rights. The program that owns the memory may sleep meanwhile.
 //! `rkey` is a software device that does this between the processes of one host.
 //!
 //! # A first look
@@ -17,7 +17,7 @@
 //! let listener = device.listen("127.0.0.1:0")?;
 //! let address = listener.address();
 //!
-//! // The peer. It would be another process; here it is a thread with a device of its own.
+//! // The peer. Usually another process; here it is a thread with its own device.
 //! let peer = std::thread::spawn(move || -> rkey::Result<()> {
 //!     let device = Device::open()?;
 //!     let local = device.domain()?.register(b"sixty-four bytes would fit".to_vec(), Access::empty())?;
@@ -38,47 +38,47 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # What is what
+//! # Overview
 //!
 //! | | |
 //! | --- | --- |
-//! | [`Device`] | the door; opening needs nothing but this process |
-//! | [`Domain`] | what belongs together: a connection reaches the regions of its own domain only |
-//! | [`Region`] | a registered buffer that it owns; [`Region::deregister`] gives the buffer back |
-//! | [`Published`] | a registered buffer that nobody may change, so that its bytes are a `&[u8]` |
-//! | [`Domain::scope`] | registering borrowed memory for the time of a closure |
-//! | [`MemoryRegion`] | what all registered memory can do: copy in and out, update, make keys |
-//! | [`RemoteKey`] | what a peer needs: address, length, key; a plain value to send around |
-//! | [`Window`] | a second, narrower key for a part of a region, that can be taken back |
+//! | [`Device`] | the entry point; opening it needs no daemon and no privilege |
+//! | [`Domain`] | a protection domain: a connection reaches only the regions of its own domain |
+//! | [`Region`] | owns a registered buffer; [`Region::deregister`] gives the buffer back |
+//! | [`Published`] | a registered buffer that cannot change, so its bytes are a `&[u8]` |
+//! | [`Domain::scope`] | registers borrowed memory during a closure |
+//! | [`MemoryRegion`] | the operations of all registered memory: copy in and out, update, make keys |
+//! | [`RemoteKey`] | what a peer needs: address, length, key; a plain value to send |
+//! | [`Window`] | a second, narrower key for a part of a region, which can be revoked |
 //! | [`Connection`] | one peer: write, read, atomics, messages |
-//! | [`QueuePair`], [`CompletionQueue`] | the same without comfort, for many operations in flight |
-//! | [`SharedMemory`], [`DirectMemory`] | memory that a peer may map and use with no help from the owner's CPU |
+//! | [`QueuePair`], [`CompletionQueue`] | the low-level interface, for many operations in flight |
+//! | [`SharedMemory`], [`DirectMemory`] | memory that a peer may map and use without the owner's CPU |
 //!
 //! # Why this is safe
 //!
 //! No safe function of this crate makes undefined behaviour possible, whatever a peer does:
 //!
 //! * Memory that a peer may write is never a `&[u8]`. It is read and written by copies and atomics
-//!   that the compiler does not see into, so that there is no data race in the sense of Rust.
+//!   that are opaque to the compiler, so there is no data race in the sense of Rust.
 //! * A region owns its buffer, or the buffer is borrowed until a scope ends, and a scope cannot be
-//!   left before its regions are closed: not by a panic, not by `std::mem::forget`.
-//! * Closing makes keys refuse first, then waits until nobody touches the memory, then returns. An
-//!   operation in flight holds the memory for one step of its work at a time and has to ask again
-//!   for the next; after the close it gets a refusal. Dropping a [`Pending`] or a [`Region`] at any
+//!   left before its regions are deregistered: not by a panic, not by `std::mem::forget`.
+//! * Deregistering makes keys refuse first, then waits until no access is in progress, then returns. An
+//!   operation in flight holds the memory for one step at a time and must ask again
+//!   for the next; after that it is denied. Dropping a [`Pending`] or a [`Region`] at any
 //!   moment is therefore safe.
-//! * All bytes that a peer sends are copied before they are looked at, and every access is checked
+//! * All bytes that a peer sends are copied before they are parsed, and every access is checked
 //!   against the owner's own table.
 //!
-//! What it does not protect against: a process of the same user that means harm can read and
+//! It does not protect against a hostile process of the same user, which can read and
 //! write our memory by other means (`ptrace`, `/proc/PID/mem`) anyway.
 //!
-//! # When an access is refused
+//! # When an access is denied
 //!
 //! [`Error::Denied`] carries a [`Denial`], which says in a sentence which rule was broken and by how
-//! much; [`Error::explain`] adds advice. Both sides also say it as a warning of the crate [`tracing`](https://docs.rs/tracing):
-//! a program sees it once it installs a subscriber, which is its own business (`tracing_subscriber::fmt::init()` will do). The
-//! `rkey` command and the libraries for C programs, whose users cannot, install one themselves; `RKEY_LOG` sets its level.
-//! [`Device::inspect`] and `rkey explain` show the refusals of a running program without any of that.
+//! much; [`Error::explain`] adds advice. Both sides also log it as a warning of the crate [`tracing`](https://docs.rs/tracing):
+//! a program sees it once it installs a subscriber (`tracing_subscriber::fmt::init()` will do). The
+//! `rkey` command and the libraries for C programs install one themselves; `RKEY_LOG` sets its level.
+//! [`Device::inspect`] and `rkey explain` show the denials of a running program without a subscriber.
 
 #![deny(unsafe_code)]
 

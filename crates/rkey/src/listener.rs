@@ -22,15 +22,14 @@ impl Listener {
         })
     }
 
-    /// The address that peers have to connect to. If port 0 was asked for, this says which port it
-    /// became.
+    /// The address that peers connect to, with the real port if port 0 was requested.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.raw.local_address()
     }
 
-    /// Waits for the next peer, without a time limit. Programs that are not allowed or do not speak
-    /// the protocol are turned away without a word here.
+    /// Waits for the next peer, without a time limit. Silently rejects programs that are not allowed or do not speak
+    /// the protocol.
     ///
     /// # Errors
     /// The device is broken or a limit is reached.
@@ -62,7 +61,7 @@ impl Listener {
                 Err(error) => return Err(error.into()),
             };
             match greeting::accept(&self.domain, incoming) {
-                // Whoever went away in the middle or is no peer must not stop a server.
+                // A peer that disconnects early, or is not a peer at all, must not stop a server.
                 Err(Error::Protocol(_) | Error::Device(rkey_device::DeviceError::Handshake(_))) => {
                 }
                 outcome => return outcome,

@@ -5,7 +5,7 @@ use crate::domain::Domain;
 use crate::error::{Error, Result};
 use crate::key::RemoteKey;
 use crate::options::RegionOptions;
-use crate::owned::{Registered, Wish};
+use crate::owned::{Registered, RegistrationRequest};
 use crate::window::Window;
 use rkey_core::{Access, Addressing, LocalKey, WindowKind, WireKey};
 use rkey_engine::Sge;
@@ -13,14 +13,14 @@ use std::collections::HashMap;
 use std::ops::{Bound, RangeBounds};
 use std::sync::{Mutex, PoisonError};
 
-/// Memory that is registered with the device: what [`Region`](crate::Region),
-/// [`ScopedRegion`](crate::ScopedRegion) and [`Published`](crate::Published) have in common.
+/// Registered memory: what [`Region`](crate::Region), [`ScopedRegion`](crate::ScopedRegion) and
+/// [`Published`](crate::Published) have in common.
 ///
-/// All accessors copy. The bytes may change at any moment, by a peer's hand, so that no reference
-/// into them is ever given out. A copy of more than 8 bytes may see some bytes of a peer's write and
-/// not others; order between the two is made by messages, by completions, or by the atomics.
+/// All accessors copy. A peer may change the bytes at any moment, so there are no references into them. A copy of
+/// more than 8 bytes may see some bytes of a peer's write and not others; messages, completions or atomics establish
+/// an order between the two.
 ///
-/// Offsets and lengths are in bytes, from the beginning of the region.
+/// Offsets and lengths are in bytes, from the start of the region.
 pub struct MemoryRegion {
     registered: Registered,
     access: Access,
@@ -33,20 +33,20 @@ pub struct MemoryRegion {
 /// Most regions never have any.
 type Parts = Option<Box<HashMap<PartName, (Window, RemoteKey)>>>;
 
-/// A part of a region as somebody got a key for it: offset, length, bits of the rights.
+/// A part of a region with a key of its own: offset, length, bits of the rights.
 type PartName = (u64, u64, u32);
 
 impl MemoryRegion {
     /// What to register for these options.
-    pub(crate) fn wish(options: &RegionOptions) -> Result<Wish> {
-        Ok(Wish {
+    pub(crate) fn wish(options: &RegionOptions) -> Result<RegistrationRequest> {
+        Ok(RegistrationRequest {
             access: options.checked_access()?,
             addressing: options.addressing,
             requested_key: options.requested_key,
         })
     }
 
-    pub(crate) fn new(registered: Registered, wish: &Wish) -> Self {
+    pub(crate) fn new(registered: Registered, wish: &RegistrationRequest) -> Self {
         let base = match wish.addressing {
             Addressing::Virtual => registered.address(),
             Addressing::Zero => 0,
@@ -81,7 +81,7 @@ impl MemoryRegion {
         self.access
     }
 
-    /// The address by which peers know the first byte: ours, 0, or the chosen one.
+    /// The address of the first byte for peers: ours, 0, or the chosen one.
     #[must_use]
     pub fn base(&self) -> u64 {
         self.base
@@ -121,8 +121,7 @@ impl MemoryRegion {
         self.registered.store(offset, bytes)
     }
 
-    /// Reads an 8-byte word (little endian) in one piece. The offset must be a multiple of 8 from
-    /// an aligned address.
+    /// Atomically reads an 8-byte word (little endian). The address at the offset must be a multiple of 8.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`].
@@ -130,7 +129,7 @@ impl MemoryRegion {
         self.registered.load_u64(offset)
     }
 
-    /// Writes an 8-byte word (little endian) in one piece.
+    /// Atomically writes an 8-byte word (little endian).
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`]; [`Error::Rights`] for published memory.
@@ -147,8 +146,8 @@ impl MemoryRegion {
         self.registered.fetch_add(offset, add)
     }
 
-    /// Replaces an 8-byte word if it is `compare`, atomically also towards the atomics of peers;
-    /// gives the old value, so that it was replaced exactly if the result equals `compare`.
+    /// Replaces an 8-byte word if it equals `compare`, atomically also with respect to atomics of peers; returns the
+    /// old value, so the word was replaced exactly if the result equals `compare`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`]; [`Error::Rights`] for published memory.
@@ -158,14 +157,12 @@ impl MemoryRegion {
 
     /// A key for exactly these bytes, with all remote rights of the region. Send it to a peer.
     ///
-    /// For the whole region (`..`) it is the region's own key. For a part it is the key of a memory
-    /// window that is bound to that part, so that it reaches not one byte more; asking again for the
-    /// same part gives the same key. Keys end when the region does, or with
+    /// For the whole region (`..`) it is the region's own key. For a part it is the key of a memory window bound to
+    /// that part; a second call for the same part returns the same key. Keys end with the region, or with
     /// [`MemoryRegion::revoke`].
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] or [`Error::Rights`] if the region grants peers nothing, and the limit
-    /// of windows.
+    /// [`Error::OutOfRange`] or [`Error::Rights`] if the region grants peers nothing, and the limit of windows.
     pub fn key(&self, range: impl RangeBounds<u64>) -> Result<RemoteKey> {
         self.key_with(range, self.access & Access::REMOTE)
     }
@@ -197,9 +194,9 @@ impl MemoryRegion {
         Ok(key)
     }
 
-    /// Takes back a key that [`MemoryRegion::key`] gave for a part. When this returns, every access
-    /// with it is refused, and none is under way. Gives `false` if the key is not one of those (the
-    /// region's own key ends with the region only).
+    /// Revokes a key that [`MemoryRegion::key`] returned for a part. When this returns, every access with it is
+    /// refused, and none is in progress. Returns `false` if the key is not one of those (the region's own key ends
+    /// only with the region).
     ///
     /// # Errors
     /// The device is broken.
@@ -284,7 +281,7 @@ impl MemoryRegion {
     }
 }
 
-/// Offset and length of a range within `available` bytes. Empty ranges are in range nowhere.
+/// Offset and length of a range within `available` bytes. Empty ranges are never in range.
 pub(crate) fn resolve(
     what: &'static str,
     available: u64,

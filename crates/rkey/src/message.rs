@@ -1,12 +1,11 @@
-//! Small values between two programs: a ring of buffers of our own behind send and receive.
+//! Small values between two programs: a ring of registered buffers behind send and receive.
 //!
-//! Each side keeps receives posted, so that a message always has a place to go, and copies what
-//! arrived out before it looks at it: a peer can put anything into a message, and gets an error for
-//! it at most.
+//! Each side keeps receives posted, so that a message always has a buffer, and copies what arrived before it parses
+//! it: an invalid message of a peer causes an error and nothing else.
 //!
-//! A message is one byte that says what it is. A value goes on with the hash of its shape (8 bytes, little
-//! endian), the length of its type's description (1 byte), the description, and the value in postcard's
-//! format. The receiver takes it only if it has the shape of the type that the program asks for.
+//! A message starts with one byte for its kind. A value continues with the hash of its shape (8 bytes, little
+//! endian), the length of its type's description (1 byte), the description, and the value in postcard's format. The
+//! receiver accepts it only if it has the shape of the requested type.
 
 use crate::completion::CompletionQueue;
 use crate::domain::Domain;
@@ -23,7 +22,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Messages that can be under way, per direction, without the receiver calling receive.
+/// Messages in flight, per direction, before the receiver calls receive.
 pub(crate) const SLOTS: u32 = 16;
 /// The first byte of a message that carries a value.
 const VALUE: u8 = 1;
@@ -36,14 +35,14 @@ const BYE_TIME: Duration = Duration::from_millis(100);
 
 /// The message half of a connection.
 pub(crate) struct Mailbox {
-    /// First, so that it goes before the memory that it receives into.
+    /// The first field, so that it is dropped before the memory that it receives into.
     queue_pair: QueuePair,
     sends: Flight,
     incoming: CompletionQueue,
     inbox: Mutex<Inbox>,
-    /// One message of ours is built at a time.
+    /// Only one outgoing message is built at a time.
     outbox: Mutex<()>,
-    /// `SLOTS` places to receive into, then `SLOTS` places to send from.
+    /// `SLOTS` receive buffers, then `SLOTS` send buffers.
     memory: Region<Vec<u8>>,
     slot_len: usize,
     peer_limit: usize,
@@ -51,9 +50,9 @@ pub(crate) struct Mailbox {
 
 #[derive(Default)]
 struct Inbox {
-    /// Messages that have arrived and were not asked for yet, oldest first.
+    /// Messages that have arrived and were not received yet, oldest first.
     waiting: VecDeque<Completion>,
-    /// Why nothing will come any more.
+    /// Why no more messages will come.
     ended: Option<Cause>,
     /// The peer said goodbye.
     bye: bool,
@@ -112,7 +111,7 @@ impl Mailbox {
 
     fn send_bytes(&self, bytes: &[u8], timeout: Duration) -> Result<()> {
         let outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
-        // At most SLOTS are in flight, so the place of the message before last lap is free.
+        // At most SLOTS are in flight, so the buffer of SLOTS messages ago is free.
         let number = self.sends.post(timeout, false, |number| {
             let slot = u64::from(SLOTS) + number % u64::from(SLOTS);
             let at = slot * self.slot_len as u64;
@@ -211,8 +210,8 @@ fn frame(shape: &Shape, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The value in a message, behind its first byte, if it is of the type that is asked for. Otherwise a
-/// sentence that names both types.
+/// The value in a message, after its first byte, if it has the requested type. Otherwise a sentence that names both
+/// types.
 fn open<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, String> {
     let not_framed = || "it is not framed like one".to_owned();
     let (hash, rest) = bytes.split_first_chunk::<8>().ok_or_else(not_framed)?;
@@ -245,8 +244,8 @@ fn open<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, String> {
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        // Tell the peer that this is the end, unless it told us already or is gone. Messages that
-        // nobody asked for are dropped here.
+        // Tell the peer that the connection ends, unless it told us already or is gone. Unreceived messages are
+        // dropped here.
         let gone = loop {
             match self.take() {
                 Ok(Some(_)) | Err(Error::BadMessage(_)) => {}
@@ -264,7 +263,7 @@ impl Drop for Mailbox {
 mod tests {
     use super::*;
 
-    /// A message behind its first byte.
+    /// The rest of a message after its first byte.
     fn message<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
         let bytes = postcard::to_stdvec(value).unwrap();
         let shape = Shape::of(value, bytes.len()).unwrap();
@@ -286,8 +285,8 @@ mod tests {
         );
     }
 
-    /// What a stranger may send: cut off, with bytes to spare, with a false hash, with a description that
-    /// would paint on a terminal.
+    /// What a hostile peer may send: truncated, with extra bytes, with a false hash, with a description that contains
+    /// terminal escapes.
     #[test]
     fn any_bytes_are_an_error_at_most() {
         let good = message("a string");

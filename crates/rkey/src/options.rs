@@ -8,10 +8,9 @@ const LOCAL: Access = Access::LOCAL_READ.union(Access::LOCAL_WRITE);
 
 /// How a region is registered. Made from an [`Access`], and narrowed from there.
 ///
-/// The remote rights of the access are what peers may do. Local rights say what our own operations
-/// may use the memory for: source of sends and writes, destination of receives and reads. If the
-/// access names no local right, the owner gets all of them, because it is the owner's memory; if it
-/// names some, those are all.
+/// The remote rights of the access are what peers may do. Local rights limit our own operations: source of sends and
+/// writes, destination of receives and reads. If the access names no local right, the owner gets all of them, because
+/// it is the owner's memory; if it names some, the owner gets only those.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionOptions {
     pub(crate) access: Access,
@@ -20,7 +19,7 @@ pub struct RegionOptions {
 }
 
 impl RegionOptions {
-    /// Options for these rights; see the type for what it means to name no local right.
+    /// Options with these rights; see the type for the meaning of no local right.
     #[must_use]
     pub fn new(access: Access) -> Self {
         let local = if access.intersects(LOCAL) {
@@ -35,8 +34,8 @@ impl RegionOptions {
         }
     }
 
-    /// Peers address the region from 0 instead of by our addresses, so that they learn nothing
-    /// about our address space.
+    /// Peers address the region from 0 instead of by our addresses, which then disclose nothing about our address
+    /// space.
     #[must_use]
     pub fn zero_based(mut self) -> Self {
         self.addressing = Addressing::Zero;

@@ -7,13 +7,12 @@ use rkey_engine::Completion;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-/// An operation in flight. It borrows the connection and the local region, so that neither can be
-/// closed while somebody means to wait for the result.
+/// An operation in flight. It borrows the connection and the local region, so that neither can be closed while a
+/// caller waits for the result.
 ///
-/// Dropping it does not stop the operation; it only means that nobody waits for it. That is safe
-/// at any moment: the device holds the memory only for one step at a time and asks anew for the
-/// next, so that closing the region ends the operation (with an error) before the memory is gone.
-/// A failure that nobody waited for is told by the next call on the connection.
+/// Dropping it does not stop the operation; it only gives up its result. That is safe at any moment: the device holds
+/// the memory for one step at a time and checks again for the next, so that deregistering ends the operation (with an
+/// error) before the memory is gone. The next call on the connection reports a failure whose `Pending` was dropped.
 #[must_use = "the operation is only posted; call wait() to know that it is done"]
 pub struct Pending<'a, T = ()> {
     connection: &'a Connection,
@@ -24,12 +23,12 @@ pub struct Pending<'a, T = ()> {
     done: bool,
 }
 
-/// Which queue an operation is on, and what it left there.
+/// The queue of an operation, and what it left there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Send, write, read.
     Plain,
-    /// An atomic, whose old value arrives in this place.
+    /// An atomic, whose old value arrives in this slot.
     Atomic(u32),
     /// A receive.
     Receive,
@@ -57,7 +56,7 @@ impl<'a> Pending<'a, u64> {
 
 impl<'a> Pending<'a, usize> {
     pub(crate) fn receive(connection: &'a Connection, number: u64) -> Self {
-        // A message in one piece of memory has at most 2^31 bytes.
+        // A message from one buffer has at most 2^31 bytes.
         Self::new(connection, number, Kind::Receive, |_, completion| {
             Ok(completion.bytes as usize)
         })
@@ -83,14 +82,13 @@ impl<'a, T> Pending<'a, T> {
 
     /// Waits until the operation is done, up to the device's timeout.
     ///
-    /// After `Ok`, a write has reached the peer's memory, a read or atomic has brought its data,
-    /// a send has been received.
+    /// After `Ok`, a write has reached the peer's memory, a read or atomic has brought its data, a send has been
+    /// received.
     ///
     /// # Errors
-    /// [`Error::Denied`](crate::Error::Denied) with the reason if the access was refused,
-    /// [`Error::PeerGone`](crate::Error::PeerGone), [`Error::Flushed`](crate::Error::Flushed) if an
-    /// earlier operation failed, [`Error::Timeout`](crate::Error::Timeout): the operation may then
-    /// still happen.
+    /// [`Error::Denied`](crate::Error::Denied) with the reason if the access was denied,
+    /// [`Error::PeerGone`](crate::Error::PeerGone), [`Error::Flushed`](crate::Error::Flushed) if an earlier operation
+    /// failed, [`Error::Timeout`](crate::Error::Timeout): the operation may then still be executed.
     pub fn wait(self) -> Result<T> {
         let timeout = self.connection.timeout();
         self.wait_timeout(timeout)

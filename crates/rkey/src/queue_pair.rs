@@ -1,9 +1,8 @@
-//! Queue pairs, for programs that want to post many operations and poll for completions
-//! themselves, as with verbs.
+//! Queue pairs, for programs that post many operations and poll for completions themselves, as with verbs.
 //!
-//! Everything here is safe without lifetimes: a posted operation names local memory by key, and the
-//! device looks that key up, with address and length, each time before it copies. An operation whose
-//! region was deregistered meanwhile fails; it cannot reach memory that is not registered.
+//! Everything here is safe without lifetimes: a posted operation names local memory by key, and the device looks that
+//! key up, with address and length, before each copy. An operation whose region was deregistered meanwhile fails; it
+//! cannot reach memory that is not registered.
 
 use crate::direct::DirectMemory;
 use crate::domain::Domain;
@@ -19,13 +18,13 @@ use serde::{Deserialize, Serialize};
 use std::ops::RangeBounds;
 use std::time::Duration;
 
-/// So long a peer that was told of our memory may not answer when its queue pair is shut down.
+/// How long a peer with access to our memory may be silent when its queue pair is shut down.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Payloads of up to this many bytes travel inside the request.
 pub(crate) const INLINE: u32 = 208;
 
-/// What a peer has to know to connect a queue pair to ours; serialise it and send it.
+/// What a peer needs to connect a queue pair to ours; serialise it and send it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueuePairAddress {
     node: NodeId,
@@ -35,14 +34,14 @@ pub struct QueuePairAddress {
 
 /// A reliable, connected queue pair. Clones are the same queue pair.
 ///
-/// Operations take an id of the program's choice, which comes back in the [`Completion`]; flags say
-/// whether an operation that succeeds is reported at all ([`SendFlags::SIGNALED`]). Operations that
-/// fail always are. Send-queue operations complete in the order of posting.
+/// Operations take an id of the program's choice, which comes back in the [`Completion`]; flags say whether a
+/// successful operation is reported ([`SendFlags::SIGNALED`]). Failures are always reported. Send-queue operations
+/// complete in posting order.
 ///
 /// [`Completion`]: crate::Completion
 #[derive(Clone, Debug)]
 pub struct QueuePair {
-    // The queue pair goes before the domain that it belongs to.
+    // Dropped before the domain that it belongs to.
     raw: rkey_device::Qp,
     domain: Domain,
 }
@@ -79,7 +78,7 @@ impl QueuePair {
         }
     }
 
-    /// Connects to a queue pair of a peer, which has to do the same towards ours.
+    /// Connects to a queue pair of a peer, which must do the same with ours.
     ///
     /// # Errors
     /// The queue pair is connected already.
@@ -108,8 +107,8 @@ impl QueuePair {
     }
 
     /// Puts the queue pair into the error state: everything posted is flushed, and when this returns no peer touches
-    /// memory any more because of it. A peer that does not answer for a second loses its link to this device, and with it
-    /// all connections to the device.
+    /// memory because of it any more. A peer that does not respond for a second loses its link to this device, and
+    /// with it all its connections to the device.
     ///
     /// # Errors
     /// The device is broken.
@@ -132,10 +131,10 @@ impl QueuePair {
         Ok(self.raw.post_send(request)?)
     }
 
-    /// Posts requests in order until one is not taken, ringing the peer's bell once for all.
+    /// Posts requests in order until one is refused, ringing the doorbell once for all.
     ///
     /// # Errors
-    /// As [`QueuePair::post`], with the number of requests that were taken.
+    /// As [`QueuePair::post`], with the number of posted requests.
     pub fn post_many(
         &self,
         requests: &[SendRequest<'_>],
@@ -177,7 +176,7 @@ impl QueuePair {
         })
     }
 
-    /// Posts a send of these parts as one message.
+    /// Posts a send of these buffers as one message.
     ///
     /// # Errors
     /// As [`QueuePair::post`].
@@ -233,7 +232,7 @@ impl QueuePair {
         )
     }
 
-    /// Posts a write of these parts to `offset` of the peer's memory.
+    /// Posts a write of these buffers to `offset` of the peer's memory.
     ///
     /// The offset is not checked against the length of the key here: the peer decides.
     ///
@@ -419,7 +418,7 @@ impl QueuePair {
         posted.map(|()| remote)
     }
 
-    /// Posts the invalidation of a type 2 window of ours: its key is refused afterwards.
+    /// Posts the invalidation of a local type 2 window: its key is refused afterwards.
     ///
     /// # Errors
     /// As [`QueuePair::post`].
@@ -443,7 +442,7 @@ fn bind_by_hand() -> Error {
     Error::Rights("binds are posted with post_bind, which checks the rights of the region".into())
 }
 
-/// Where an operation goes.
+/// The destination of an operation.
 #[inline]
 fn target(key: &RemoteKey, offset: u64) -> Target {
     Target {

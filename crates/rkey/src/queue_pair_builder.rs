@@ -41,7 +41,7 @@ impl QueuePairBuilder {
         self
     }
 
-    /// How many pieces of memory one operation may gather or scatter (default 4).
+    /// The maximum number of buffers of one operation (default 4).
     #[must_use]
     pub fn pieces(mut self, pieces: u32) -> Self {
         self.options.max_send_sge = pieces;
@@ -56,16 +56,15 @@ impl QueuePairBuilder {
         self
     }
 
-    /// What the peer may do through this queue pair at most, whatever its keys say (default: all
-    /// remote rights).
+    /// The maximum rights of the peer through this queue pair, whatever its keys grant (default: all remote rights).
     #[must_use]
     pub fn grant(mut self, access: Access) -> Self {
         self.grant = access & Access::REMOTE;
         self
     }
 
-    /// A refused request fails alone and leaves both queue pairs working. The queue pair at the
-    /// other end has to be built with it too.
+    /// A refused request fails alone and leaves both queue pairs working. The queue pair at the other end must be
+    /// built with it too.
     #[must_use]
     pub fn survive_refusals(mut self) -> Self {
         self.options.survive_remote_error = true;

@@ -8,12 +8,10 @@ use crate::owned::{Buffer, Owned, PrivateBuffer};
 use rkey_core::Access;
 use std::ops::Deref;
 
-/// A registered buffer. Everything that can be done with the memory is in [`MemoryRegion`], to
-/// which a region dereferences.
+/// A registered buffer. It dereferences to [`MemoryRegion`], which has the operations on the memory.
 ///
-/// Dropping the region deregisters it: its keys are refused from then on, operations that touch it
-/// at that moment are waited for (each holds it only for one step), later steps of operations in
-/// flight fail, and the buffer is freed last.
+/// Dropping the region deregisters it: its keys are refused from then on, accesses in progress are waited for (each
+/// lasts one step), later steps of operations in flight fail, and the buffer is freed last.
 pub struct Region<B: Buffer = Vec<u8>> {
     owned: Owned<B, MemoryRegion>,
 }
@@ -27,13 +25,11 @@ impl<B: Buffer> Region<B> {
         Ok(Self { owned })
     }
 
-    /// Ends the registration and gives the buffer back. When this returns, no peer and no operation
-    /// of ours can touch it any more: all keys and windows of the region are refused, and whatever
-    /// was being copied is finished.
+    /// Deregisters the region and gives the buffer back. When this returns, no peer and no local operation can touch
+    /// it any more: all keys and windows of the region are refused, and copies in progress have finished.
     ///
     /// # Errors
-    /// The device is broken. The buffer is lost then (not freed), because the device might still
-    /// write to it.
+    /// The device is broken. The buffer is then leaked, because the device might still write to it.
     pub fn deregister(self) -> Result<B> {
         self.owned.take()
     }
@@ -53,14 +49,13 @@ impl<B: Buffer> std::fmt::Debug for Region<B> {
     }
 }
 
-/// The rights of published memory: nothing by which a byte could change.
+/// The rights of published memory: none that could change a byte.
 pub(crate) const PUBLISHED: Access = Access::REMOTE_READ.union(Access::LOCAL_READ);
 
-/// A registered buffer that peers may read and nobody may change, not even its owner. Therefore its
-/// bytes can be had as a slice.
+/// A registered buffer that peers may read and that cannot change, not even by its owner. Therefore its bytes are
+/// available as a slice.
 ///
-/// It dereferences to [`MemoryRegion`], whose writing methods answer
-/// [`Error::Rights`](crate::Error::Rights) here.
+/// It dereferences to [`MemoryRegion`], whose writing methods return [`Error::Rights`](crate::Error::Rights) here.
 pub struct Published<B: PrivateBuffer = Vec<u8>> {
     owned: Owned<B, MemoryRegion>,
 }

@@ -1,4 +1,4 @@
-//! Places for the results of atomics: eight registered bytes for each operation in flight.
+//! Result slots of atomics: eight registered bytes for each operation in flight.
 
 use crate::domain::Domain;
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use rkey_engine::Sge;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The places of one connection.
+/// The result slots of one connection.
 pub(crate) struct ResultPlaces {
     memory: Region<Vec<u64>>,
     places: Mutex<Places>,
@@ -17,12 +17,12 @@ pub(crate) struct ResultPlaces {
 
 struct Places {
     free: Vec<u32>,
-    /// Places whose operation (by number) may be under way and whose result nobody wants.
+    /// Slots whose operation (by number) may be in flight and whose result is no longer needed.
     abandoned: Vec<(u64, u32)>,
 }
 
 impl ResultPlaces {
-    /// As many places as operations can be in flight.
+    /// One slot for each operation that can be in flight.
     pub(crate) fn new(domain: &Domain, depth: u32) -> Result<Self> {
         let memory = domain.register(vec![0u64; depth as usize], Access::LOCAL_WRITE)?;
         let places = Places {
@@ -39,7 +39,7 @@ impl ResultPlaces {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place. When all are taken, operations whose result nobody wants are waited for.
+    /// Takes a slot. If all are taken, waits for operations whose result is no longer needed.
     pub(crate) fn take(&self, flight: &Flight, timeout: Duration) -> Result<u32> {
         let mut places = self.lock();
         if let Some(place) = places.free.pop() {
@@ -59,7 +59,7 @@ impl ResultPlaces {
         }
     }
 
-    /// The place as local operand.
+    /// The slot as local operand.
     pub(crate) fn operand(&self, place: u32) -> Result<Sge> {
         let at = u64::from(place) * 8;
         self.memory.part(at..at + 8)
@@ -75,7 +75,7 @@ impl ResultPlaces {
         self.lock().free.push(place);
     }
 
-    /// Nobody will fetch the result of this operation, which may still be under way.
+    /// The result of this operation, which may still be in flight, is no longer needed.
     pub(crate) fn abandon(&self, number: u64, place: u32) {
         self.lock().abandoned.push((number, place));
     }

@@ -9,11 +9,10 @@ use crate::region::PUBLISHED;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Where borrowed memory can be registered; made by [`Domain::scope`].
+/// Registers borrowed memory; made by [`Domain::scope`].
 ///
-/// The scope keeps every region that is made in it and closes those that are left when it ends.
-/// That is why a borrowed region may be forgotten without harm, which a plain guard object could
-/// not promise.
+/// The scope keeps every region that is made in it and deregisters the remaining ones when it ends. So a borrowed
+/// region may be forgotten without harm, which a guard object alone could not guarantee.
 pub struct Scope<'scope, 'env: 'scope> {
     domain: Domain,
     borrows: &'scope Borrows<'scope, 'env, MemoryRegion>,
@@ -51,8 +50,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         })
     }
 
-    /// Registers bytes for peers to read. They are borrowed as shared, so that the program may go
-    /// on reading them too, and nobody may change them.
+    /// Registers bytes for peers to read. They are borrowed as shared, so the program can still read them, and
+    /// nothing may change them.
     ///
     /// # Errors
     /// As [`Domain::register`].
@@ -76,8 +75,8 @@ impl std::fmt::Debug for Scope<'_, '_> {
     }
 }
 
-/// Borrowed memory that is registered until this value is dropped or its scope ends, whichever
-/// comes first. It dereferences to [`MemoryRegion`].
+/// Borrowed memory that is registered until this value is dropped or its scope ends, whichever comes first. It
+/// dereferences to [`MemoryRegion`].
 pub struct ScopedRegion<'scope, 'env> {
     memory: Arc<MemoryRegion>,
     borrows: &'scope Borrows<'scope, 'env, MemoryRegion>,

@@ -5,11 +5,11 @@ use crate::error::{Error, Result};
 use rkey_core::MemoryKind;
 use std::ptr::NonNull;
 
-/// Memory that peers may map and use directly, with no help from its owner's CPU, while its owner
-/// grants it. Register it as any other buffer.
+/// Memory that peers may map and use directly, without the owner's CPU, while its owner grants it. Register it like
+/// any other buffer.
 ///
-/// It begins at a page and holds zeroes. Because a peer may have it mapped, it never gives out a
-/// `&[u8]`, registered or not: register it and copy with [`MemoryRegion`](crate::MemoryRegion)'s accessors.
+/// It is page-aligned and zeroed. Because a peer may have it mapped, it never gives out a `&[u8]`, registered or not:
+/// register it and copy with [`MemoryRegion`](crate::MemoryRegion)'s accessors.
 #[derive(Debug)]
 pub struct SharedMemory {
     raw: rkey_device::SharedMemory,
@@ -37,7 +37,7 @@ impl SharedMemory {
         self.len() == 0
     }
 
-    /// Where it is; a mapping is never at address 0.
+    /// The address; a mapping is never at address 0.
     pub(crate) fn raw_parts(&self) -> (NonNull<u8>, usize) {
         NonNull::new(self.raw.as_ptr())
             .map_or((NonNull::dangling(), 0), |start| (start, self.raw.len()))

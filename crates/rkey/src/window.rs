@@ -9,15 +9,15 @@ use rkey_device::base::range::VaRange;
 use std::ops::RangeBounds;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The rules of binding: the region has to allow windows (all regions of this crate do), and a
-/// window that peers may write needs a region that we may write ourselves.
+/// The rules for binding: the region must allow windows (all regions of this crate do), and a window that peers may
+/// write needs a region that we may write ourselves.
 pub(crate) const BIND_RULES: Rules =
     Rules::WINDOW_NEEDS_BIND.union(Rules::WINDOW_WRITE_NEEDS_LOCAL_WRITE);
 
-/// A memory window. Bound, it is a key for a part of one region of the same domain; binding it
-/// again elsewhere, unbinding or dropping it ends the key, while the region lives on.
+/// A memory window. Bound, it is a key for a part of one region of the same domain; binding it again elsewhere,
+/// unbinding or dropping it ends the key, while the region lives on.
 ///
-/// When a region is deregistered, the windows that are bound to it are unbound.
+/// Deregistering a region unbinds its windows.
 pub struct Window {
     domain: Domain,
     id: WindowId,
@@ -40,15 +40,14 @@ impl Window {
         })
     }
 
-    /// Binds the window to a part of a region with some of its remote rights, and gives the key.
-    /// The key of an earlier bind is refused from now on.
+    /// Binds the window to a part of a region with some of its remote rights, and returns the key. The key of an
+    /// earlier bind is refused from now on.
     ///
-    /// Windows of type 2 belong to a queue pair and are bound by
-    /// [`QueuePair::post_bind`](crate::QueuePair::post_bind).
+    /// Type 2 windows belong to a queue pair and are bound by [`QueuePair::post_bind`](crate::QueuePair::post_bind).
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; [`Error::Rights`] if the region lacks the rights, is of another
-    /// domain or device, or the window is of type 2.
+    /// [`Error::OutOfRange`]; [`Error::Rights`] if the region lacks the rights, is of another domain or device, or
+    /// the window is of type 2.
     pub fn bind(
         &self,
         region: &MemoryRegion,
@@ -63,8 +62,8 @@ impl Window {
         RemoteKey::from_wire(start, len, WireKey::Device(key), access)
     }
 
-    /// Ends the key of the window. When this returns, every access with it is refused, and none is
-    /// under way. Unbinding an unbound window is fine.
+    /// Ends the key of the window. When this returns, every access with it is refused, and none is in progress.
+    /// Unbinding an unbound window is fine.
     ///
     /// # Errors
     /// The window is of type 2 (see [`QueuePair::post_invalidate`](crate::QueuePair::post_invalidate)).
@@ -121,21 +120,21 @@ impl Window {
         Ok(self.domain.device().raw().next_window_key(self.id)?)
     }
 
-    /// The bind for which a key was foretold will not happen.
+    /// The bind with the reserved key will not happen.
     pub(crate) fn forfeit(&self, key: Key) {
         if !self.kind.is_type2() {
             self.domain.device().raw().forfeit_window_key(self.id, key);
         }
     }
 
-    /// For a type 2 window: the key that a bind with these low 8 bits will have. Use other bits at
-    /// each bind, so that a key from before is refused.
+    /// For a type 2 window: the key that a bind with these low 8 bits will have. Use other bits at each bind, so that
+    /// earlier keys are refused.
     #[must_use]
     pub fn key_with(&self, bits: u8) -> Key {
         self.first_key.with_consumer_bits(bits)
     }
 
-    /// Unbinds and closes the window, as dropping does, and says whether that worked.
+    /// Unbinds and closes the window, as dropping does, and reports errors.
     ///
     /// # Errors
     /// The device is broken.
@@ -151,7 +150,7 @@ impl Window {
     }
 }
 
-/// How a bind names a region of ours.
+/// How a bind names a local region.
 fn region_name(region: &MemoryRegion) -> BindRegion {
     BindRegion::Id(region.registered().id())
 }

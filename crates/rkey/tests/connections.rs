@@ -388,7 +388,7 @@ fn a_region_can_go_while_operations_on_it_are_in_flight() {
         let outcome = outer.flush();
         assert!(
             buffer.iter().all(|byte| *byte == round),
-            "somebody wrote to a buffer that was given back"
+            "a write reached a buffer that was given back"
         );
         assert!(
             matches!(outcome, Ok(()) | Err(Error::Denied(_))),
@@ -435,7 +435,7 @@ fn the_end_of_a_connection_is_noticed() {
     // And not that the time is over.
     let gone = inner.receive::<String>().unwrap_err();
     assert!(gone.is_peer_gone(), "{gone}");
-    let gone = inner.send("anybody?").unwrap_err();
+    let gone = inner.send("hello?").unwrap_err();
     assert!(gone.is_peer_gone(), "{gone}");
     let late = inner
         .write_bytes(b"x", &key, 0)
@@ -458,7 +458,7 @@ fn waiting_ends_in_time() {
     let sink = pair.owner.register(vec![0u8; 8], Access::empty()).unwrap();
     let nothing = pair.inner.receive_into(&sink, ..).unwrap();
     assert!(matches!(nothing.wait(), Err(Error::Timeout { .. })));
-    // Nobody receives: the ring of messages fills up, and the sender is told.
+    // The peer does not receive: the ring of messages fills up, and the sender gets an error.
     let full = (0..100).find_map(|n: u32| pair.inner.send(&n).err());
     assert!(
         matches!(full, Some(Error::Timeout { .. } | Error::NotReceiving)),
@@ -473,13 +473,10 @@ fn waiting_ends_in_time() {
     let address = listener.address();
     assert!(
         device.listen(address).is_err(),
-        "somebody listens there already"
+        "the address is already in use"
     );
     drop(listener);
-    assert!(
-        device.connect(address).is_err(),
-        "nobody listens there any more"
-    );
+    assert!(device.connect(address).is_err(), "the listener is gone");
     assert!(device.connect("not an address").is_err());
     assert!(
         device.listen("192.0.2.1:1").is_err(),

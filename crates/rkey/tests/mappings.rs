@@ -86,7 +86,7 @@ fn a_peer_that_maps_for_reading_cannot_write() {
     reader.read(0, &mut seen).unwrap();
     assert_eq!(&seen, b"the owner's");
 
-    // Owner and peer are one process here, so this is the owner's own descriptor: nobody has a better one.
+    // Owner and peer are one process here, so this is the owner's own descriptor: no peer has a better one.
     let inode = inode_mapped_at(region.base());
     let mut tried = 0;
     for fd in std::fs::read_dir("/proc/self/fd").unwrap() {
@@ -132,7 +132,7 @@ fn memory_mapped_for_writing_is_not_mapped_for_reading_by_others() {
     let error = outer.map_for_reading(&key).unwrap_err();
     assert!(matches!(error, Error::NotMappable(_)), "{error}");
     assert!(error.to_string().contains("for writing"), "{error}");
-    // Whoever may write it can have it for that.
+    // A peer that may write it can map it for writing.
     let mut second = outer.map(&key).unwrap();
     let mut seen = [0; 4];
     second.read(0, &mut seen).unwrap();

@@ -1,7 +1,7 @@
-//! Registered bytes that are borrowed: closed before the borrow ends, whatever happens.
+//! Registered bytes that are borrowed: deregistered before the borrow ends, in every case.
 
 use super::buffer::bytes_of;
-use super::registered::{CHANGING, Registered, Wish};
+use super::registered::{CHANGING, Registered, RegistrationRequest};
 use crate::domain::Domain;
 use crate::error::{Error, Result};
 use rkey_core::MemoryKind;
@@ -9,13 +9,13 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The registrations of one scope over borrowed bytes. Dropping it closes them all.
+/// The registrations of one scope over borrowed bytes. Dropping it deregisters them all.
 struct Live<M: AsRef<Registered>>(Mutex<Vec<Arc<M>>>);
 
-/// Where borrowed bytes can be registered.
+/// Registers borrowed bytes.
 ///
-/// The lifetimes are as in `std::thread::Scope`: `'scope` is the time in which the regions can be
-/// used, `'env` outlives it and is the time for which the bytes are borrowed.
+/// The lifetimes are as in `std::thread::Scope`: `'scope` is the time in which the regions can be used, `'env`
+/// outlives it and is the time for which the bytes are borrowed.
 pub(crate) struct Borrows<'scope, 'env: 'scope, M: AsRef<Registered>> {
     live: &'scope Live<M>,
     /// Invariant: neither lifetime may be stretched or shrunk.
@@ -23,8 +23,8 @@ pub(crate) struct Borrows<'scope, 'env: 'scope, M: AsRef<Registered>> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// Runs `work` with a place for borrowed registrations, and closes them all before it returns or
-/// unwinds. `work` gets only a reference, so it cannot keep the closing from happening.
+/// Runs `work` with a scope for borrowed registrations, and deregisters them all before it returns or unwinds. `work`
+/// gets only a reference, so it cannot prevent that.
 pub(crate) fn with_borrows<'env, M: AsRef<Registered>, T>(
     work: impl for<'scope> FnOnce(&'scope Borrows<'scope, 'env, M>) -> T,
 ) -> T {
@@ -43,7 +43,7 @@ impl<'scope, 'env, M: AsRef<Registered>> Borrows<'scope, 'env, M> {
     pub(crate) fn exclusive(
         &'scope self,
         domain: &Domain,
-        wish: &Wish,
+        wish: &RegistrationRequest,
         bytes: &'env mut [u8],
         wrap: impl FnOnce(Registered) -> M,
     ) -> Result<Arc<M>> {
@@ -59,7 +59,7 @@ impl<'scope, 'env, M: AsRef<Registered>> Borrows<'scope, 'env, M> {
     pub(crate) fn shared(
         &'scope self,
         domain: &Domain,
-        wish: &Wish,
+        wish: &RegistrationRequest,
         bytes: &'env [u8],
         wrap: impl FnOnce(Registered) -> M,
     ) -> Result<Arc<M>> {
@@ -83,7 +83,7 @@ impl<'scope, 'env, M: AsRef<Registered>> Borrows<'scope, 'env, M> {
         memory
     }
 
-    /// Closes one registration before the scope ends.
+    /// Deregisters one before the scope ends.
     pub(crate) fn close(&self, memory: &Arc<M>) {
         if memory.as_ref().as_ref().close().is_ok() {
             let mut live = self.live.0.lock().unwrap_or_else(PoisonError::into_inner);

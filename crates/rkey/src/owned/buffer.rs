@@ -1,4 +1,4 @@
-//! What can be registered: values that own bytes and keep them where they are.
+//! Buffers that can be registered: values that own bytes and keep them at one address.
 
 use rkey_core::MemoryKind;
 use std::ptr::NonNull;
@@ -25,8 +25,7 @@ pub unsafe trait Buffer: Send + 'static {
     }
 }
 
-/// A [`Buffer`] that no other process has mapped, so that nobody but this process's device can
-/// change its bytes.
+/// A [`Buffer`] that no other process has mapped, so that only this process's device could change its bytes.
 ///
 /// # Safety
 /// No other process may hold a writable mapping of the bytes, now or later.
@@ -41,8 +40,8 @@ unsafe impl PrivateBuffer for Vec<u64> {}
 // SAFETY: as above.
 unsafe impl PrivateBuffer for Box<[u64]> {}
 
-// SAFETY: a Vec owns its initialised elements (len, not capacity) on the heap; it does not
-// reallocate while nobody touches it.
+// SAFETY: a Vec owns its initialised elements (len, not capacity) on the heap; it does not reallocate while it is not
+// used.
 unsafe impl Buffer for Vec<u8> {
     fn expose(&mut self) -> (NonNull<u8>, usize) {
         bytes_of(self.as_mut_slice())

@@ -1,7 +1,7 @@
 //! A registered buffer that is owned: kept on the heap until its registration is closed.
 
 use super::buffer::Buffer;
-use super::registered::{CHANGING, Registered, Wish};
+use super::registered::{CHANGING, Registered, RegistrationRequest};
 use crate::domain::Domain;
 use crate::error::{Error, Result};
 use std::ptr::NonNull;
@@ -23,7 +23,7 @@ impl<B: Buffer, M: AsRef<Registered>> Owned<B, M> {
     /// Takes the buffer and registers it; `wrap` makes the accessors around the registration.
     pub(crate) fn register(
         domain: &Domain,
-        wish: &Wish,
+        wish: &RegistrationRequest,
         buffer: B,
         constant: bool,
         wrap: impl FnOnce(Registered) -> M,
@@ -32,11 +32,11 @@ impl<B: Buffer, M: AsRef<Registered>> Owned<B, M> {
             return Err(Error::Rights("published memory can only be read".into()));
         }
         let buffer = NonNull::from(Box::leak(Box::new(buffer)));
-        // SAFETY: just leaked, so valid, and nobody else has it.
+        // SAFETY: just leaked, so valid, and there is no other reference.
         let owner = unsafe { &mut *buffer.as_ptr() };
         let (kind, bytes) = (owner.kind(), owner.expose());
-        // SAFETY: `Buffer` promises that the bytes stay valid at their address while nobody
-        // touches the B, and nobody does until `release`, which comes after `close`.
+        // SAFETY: `Buffer` promises that the bytes stay valid at their address while the B is not used, and it is not
+        // used until `release`, which comes after `close`.
         match unsafe { Registered::register(domain, wish, bytes, kind, constant) } {
             Ok(registered) => Ok(Self {
                 memory: wrap(registered),
@@ -60,8 +60,8 @@ impl<B: Buffer, M: AsRef<Registered>> Owned<B, M> {
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: `this` is never used again, so `memory` is moved out exactly once.
         drop(unsafe { std::ptr::read(&raw const this.memory) });
-        // SAFETY: from Box::leak; the registration is closed, so nobody reaches the bytes, and
-        // `this` is never dropped, so the box is made again only once.
+        // SAFETY: from Box::leak; the registration is closed, so the device does not access the bytes, and `this` is
+        // never dropped, so the box is rebuilt only once.
         Ok(*unsafe { Box::from_raw(this.buffer.as_ptr()) })
     }
 
@@ -80,8 +80,8 @@ impl<B: Buffer, M: AsRef<Registered>> Owned<B, M> {
 impl<B: Buffer, M: AsRef<Registered>> Drop for Owned<B, M> {
     fn drop(&mut self) {
         if self.memory.as_ref().close().is_ok() {
-            // SAFETY: from Box::leak, not taken (`take` forgets self), and the registration is
-            // closed, so nobody reaches the bytes any more.
+            // SAFETY: from Box::leak, not taken (`take` forgets self), and the registration is closed, so the device
+            // does not access the bytes any more.
             drop(unsafe { Box::from_raw(self.buffer.as_ptr()) });
         }
         // Otherwise the device may still write to the buffer: better lost than reused.

@@ -7,8 +7,8 @@ use rkey_device::base::{copy, range::VaRange};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a registration is to be.
-pub(crate) struct Wish {
+/// The attributes of a registration.
+pub(crate) struct RegistrationRequest {
     pub(crate) access: Access,
     pub(crate) addressing: Addressing,
     pub(crate) requested_key: Option<u64>,
@@ -16,17 +16,16 @@ pub(crate) struct Wish {
 
 /// A live registration: the raw bytes, and the device that may touch them.
 ///
-/// Whoever holds one must keep the bytes valid until [`Registered::close`] has said that they are
-/// ours again. The holders are `Owned` and `Borrows` of this module. Dropping it closes it,
-/// in case that a panic keeps a holder from doing so.
+/// Its holder must keep the bytes valid until [`Registered::close`] has succeeded. The holders are `Owned` and
+/// `Borrows` of this module. Dropping it closes it, in case a panic keeps a holder from doing so.
 pub(crate) struct Registered {
     domain: Domain,
     region: rkey_core::Region,
     pub(super) start: NonNull<u8>,
     pub(super) len: usize,
-    /// Whether nobody, not even the owner, may change the bytes.
+    /// Whether not even the owner may change the bytes.
     pub(super) constant: bool,
-    /// Whether the bytes go back to somebody else, whatever happens.
+    /// Whether the bytes return to their lender in every case.
     pub(super) borrowed: bool,
     closed: AtomicBool,
 }
@@ -47,7 +46,7 @@ impl Registered {
     /// right by which a byte could change.
     pub(super) unsafe fn register(
         domain: &Domain,
-        wish: &Wish,
+        wish: &RegistrationRequest,
         (start, len): (NonNull<u8>, usize),
         kind: MemoryKind,
         constant: bool,
@@ -169,7 +168,7 @@ impl Registered {
         unsafe { copy::compare_swap(word, compare, swap) }.map_err(|f| Error::Device(f.into()))
     }
 
-    /// Reads an aligned word at once: never half of one value and half of another.
+    /// Atomically reads an aligned word.
     pub(crate) fn load_u64(&self, offset: u64) -> Result<u64> {
         self.word_at(offset)?;
         let mut bytes = [0; 8];
@@ -183,14 +182,14 @@ impl Registered {
         self.store(offset, &value.to_le_bytes())
     }
 
-    /// Revokes the keys and windows of the region and waits until nobody touches the bytes. After
-    /// `Ok` the device will never touch them again. Closing twice is fine.
+    /// Revokes the keys and windows of the region and waits until no access is in progress. After `Ok` the device
+    /// will never touch the bytes again. Closing twice is fine.
     pub(crate) fn close(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {
             return Ok(());
         }
         match self.domain.device().raw().revoke_region(self.region) {
-            // In a forked child nobody works on our copy of the memory.
+            // In a forked child the device does not access our copy of the memory.
             Ok(()) | Err(rkey_device::DeviceError::Forked) => {
                 self.closed.store(true, Ordering::Release);
                 Ok(())

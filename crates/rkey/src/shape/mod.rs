@@ -1,21 +1,19 @@
-//! The shape of a value as serde sees it: which types it is made of, in which order.
+//! The shape of a value as serde sees it: its types, in order.
 //!
-//! The wire format of messages is compact and does not describe itself: the bytes of a string decode
-//! as a number without complaint. So the sender walks over the value, and the receiver watches the
-//! decoder, and both compute a hash of the calls that serde makes: the types of all numbers and
-//! strings, where structs, sequences and enums begin and end, the numbers of variants. The hashes are equal
-//! if both programs mean types of the same structure (as far as the value shows it: an empty `Vec<u32>` is
-//! like an empty `Vec<String>`). `&str` and `String` have the same shape, and so have all types that
-//! serialise alike.
+//! The wire format of messages is compact and not self-describing: the bytes of a string decode as a number without
+//! an error. So the sender walks over the value, and the receiver watches the decoder, and both compute a hash of the
+//! calls that serde makes: the types of all numbers and strings, where structs, sequences and enums begin and end, the
+//! indices of variants. The hashes are equal if both programs mean types of the same structure (as far as the value
+//! shows it: an empty `Vec<u32>` is like an empty `Vec<String>`). `&str` and `String` have the same shape, and so have
+//! all types that serialise alike.
 //!
-//! Names do not count. One type may have two of them: `#[serde(try_from = "Unchecked")]` beside a derived
-//! `Serialize` reads a struct of another name than it writes, and so may `rename`, `remote` and implementations by
-//! hand. For the same reason a newtype is like its content, a tuple struct like a tuple, and a unit struct like `()`,
-//! as in serde's data model and in JSON.
+//! Names do not count. One type may have two of them: `#[serde(try_from = "Unchecked")]` next to a derived `Serialize`
+//! reads a struct of another name than it writes, and so may `rename`, `remote` and manual implementations. For the
+//! same reason a newtype is like its content, a tuple struct like a tuple, and a unit struct like `()`, as in serde's
+//! data model and in JSON.
 //!
-//! The hash protects against mistakes, not against forgers: a hostile peer can send any value of the
-//! expected type anyway. What it can do to the decoder itself is bounded here: how deep a message
-//! nests and how many elements it has.
+//! The hash protects against mistakes, not forgery: a hostile peer can send any value of the expected type anyway.
+//! This module bounds what it can do to the decoder: the nesting depth and the number of elements of a message.
 
 mod reader;
 mod writer;
@@ -71,7 +69,7 @@ impl Shape {
         Ok(shape)
     }
 
-    /// Decodes a value from bytes, and tells its shape beside. All bytes have to be used.
+    /// Decodes a value from bytes and returns its shape. All bytes must be used.
     pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> (Result<T, String>, Self) {
         let mut shape = Self::new(bytes.len());
         let mut decoder = postcard::Deserializer::from_bytes(bytes);
@@ -116,20 +114,20 @@ impl Shape {
         self.mark(word)
     }
 
-    /// A value with parts begins; its first part goes on in the title.
+    /// Starts a value with parts; its first part continues the title.
     fn enter(&mut self, word: &str) -> Result<(), Excess> {
         self.say(word);
         self.deeper()?;
         self.mark(word)
     }
 
-    /// A value of a named type begins. The name is for the title only.
+    /// Starts a value of a named type. The name is for the title only.
     fn enter_named(&mut self, kind: &str, name: &str) -> Result<(), Excess> {
         self.name(name);
         self.enter(kind)
     }
 
-    /// A tuple begins. Its parts would make a title too long.
+    /// Starts a tuple. Its parts would make the title too long.
     fn enter_tuple(&mut self, len: usize) -> Result<(), Excess> {
         self.say("tuple of");
         self.name(&len.to_string());
@@ -165,7 +163,7 @@ impl Shape {
         Ok(())
     }
 
-    /// Part of what tells types apart, but not of the title.
+    /// Distinguishes types, but is not part of the title.
     fn mark(&mut self, word: &str) -> Result<(), Excess> {
         // FNV-1a; the zero keeps "a", "bc" and "ab", "c" apart.
         for byte in word.as_bytes().iter().chain(&[0]) {

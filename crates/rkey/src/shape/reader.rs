@@ -1,4 +1,4 @@
-//! The receiver's half: a deserialiser around another one, which notes the shape that is asked for.
+//! The receiver's half: a deserialiser around another one, which records the requested shape.
 
 use super::Shape;
 use serde::de::{

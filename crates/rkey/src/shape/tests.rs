@@ -252,7 +252,7 @@ fn nesting_has_a_limit() {
     assert!(refused.contains("128 levels"), "{refused}");
 }
 
-/// A hostile message of ten bytes that claims more elements than anybody can wait for.
+/// A hostile message of ten bytes that claims more elements than can be decoded in any time.
 #[test]
 fn elements_without_bytes_have_a_limit() {
     let bytes = postcard::to_stdvec(&(u64::MAX >> 2)).unwrap();

@@ -1,4 +1,4 @@
-//! The sender's half: a serialiser that writes nothing and notes the shape.
+//! The sender's half: a serialiser that writes nothing and records the shape.
 
 use super::{Excess, Shape};
 use serde::Serialize;

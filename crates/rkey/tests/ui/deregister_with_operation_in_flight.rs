@@ -1,4 +1,4 @@
-//! A region cannot be deregistered while somebody means to wait for an operation on it.
+//! A region cannot be deregistered while a pending operation borrows it.
 
 use rkey::{Access, Device, RemoteKey};
 
