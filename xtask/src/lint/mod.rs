@@ -55,6 +55,7 @@ const RULES: &[Rule] = &[
     ("leftovers", words::leftovers),
     ("unwrap", words::unwrap),
     ("paths", words::paths),
+    ("dialect", words::dialect),
     ("unsafety", unsafety::blocks),
     ("forbid", unsafety::forbid),
     ("size", size::files),

@@ -1,5 +1,5 @@
 //! Words that may not occur: system facilities in the heart, leftovers anywhere, unexplained
-//! `unwrap` outside tests, paths of somebody's machine.
+//! `unwrap` outside tests, paths of a developer's machine, words that the glossary replaces.
 
 use super::{Finding, in_heart};
 use crate::source::{File, Tree, code_only, has_word, without_tests};
@@ -154,6 +154,56 @@ fn starts_a_path(line: &str, prefix: &str) -> bool {
     })
 }
 
+/// Where [`DIALECT`] is refused: the crates and pages that follow `docs/glossary.md` throughout.
+const PLAIN: &[&str] = &[
+    "crates/base/",
+    "crates/core/",
+    "crates/engine/",
+    "crates/link/",
+    "crates/rkey/",
+    "docs/api-",
+    "docs/architecture.md",
+    "docs/security.md",
+    "benches/README.md",
+];
+
+/// Words that say less than a name would, and old names of things that the glossary names.
+const DIALECT: &[(&str, &str)] = &[
+    (
+        "whoever",
+        "name the actor: the caller, the holder, the peer",
+    ),
+    ("nobody", "name the actor, or use the passive"),
+    ("somebody", "name the actor"),
+    ("anybody", "name the actor"),
+    ("haunt", "orphaned request"),
+    ("ghost", "orphaned request"),
+    ("burial", "teardown or drain"),
+    ("condemned", "teardown or drain"),
+    ("nap", "backoff"),
+    ("naps", "backoff"),
+    ("behind the end", "past the end"),
+    ("bound anew", "rebound"),
+    ("in vain", "without success"),
+    ("of late", "recently"),
+];
+
+/// Terms are those of the glossary, in plain English.
+pub(super) fn dialect(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let plain = |path: &str| PLAIN.iter().any(|prefix| path.starts_with(prefix));
+    for file in tree.files.iter().filter(|file| plain(&file.path)) {
+        for (number, line) in lines(&file.text) {
+            let line = line.to_lowercase();
+            for (word, better) in DIALECT.iter().filter(|(word, _)| has_word(&line, word)) {
+                let message = format!("`{word}`: {better} (docs/glossary.md, CONTRIBUTING.md)");
+                findings.push(Finding::at("dialect", &file.path, number, message));
+            }
+        }
+    }
+    findings
+}
+
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines()
         .enumerate()
@@ -248,6 +298,15 @@ mod tests {
             count(unwrap, "crates/core/tests/a.rs", "fn f() { x.unwrap(); }"),
             0
         );
+    }
+
+    #[test]
+    fn words_that_the_glossary_replaces_are_found() {
+        let bad = "/// Whoever reads behind the end.";
+        assert_eq!(count(dialect, "crates/core/src/a.rs", bad), 2);
+        assert_eq!(count(dialect, "docs/security.md", bad), 2);
+        assert_eq!(count(dialect, "docs/glossary.md", bad), 0);
+        assert_eq!(count(dialect, "crates/core/src/a.rs", "let snap = 1;"), 0);
     }
 
     #[test]
