@@ -439,7 +439,7 @@ mod tests {
         let now = MEMORY - 1;
         guesses.note(&busy, &unknown(1), now);
         assert_eq!(guesses.all(now).len(), 2, "not yet long enough");
-        // It is told of no more, also while nothing happens, and its place is free at the next guess of anybody.
+        // It is told of no more, also while nothing happens, and its place is free at the next guess of any process.
         let now = MEMORY + TIDY;
         assert_eq!(guesses.all(now)[0].process, busy.process);
         assert_eq!((guesses.all(now).len(), guesses.processes.len()), (1, 2));

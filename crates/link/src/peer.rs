@@ -100,8 +100,8 @@ impl PollHandle {
         each!(self, handle => handle.has_arrived())
     }
 
-    /// Whether an acknowledgement of ours is held back. Somebody who polls without holding the link publishes it after
-    /// a few looks in vain ([`Link::publish`](crate::Link::publish)).
+    /// Whether an acknowledgement of ours is held back. A thread that polls without holding the link publishes it
+    /// after a few unsuccessful polls ([`Link::publish`](crate::Link::publish)).
     #[inline]
     pub fn owes(&self) -> bool {
         each!(self, handle => handle.owes())

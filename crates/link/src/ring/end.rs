@@ -403,8 +403,8 @@ impl Peek {
                 != self.cursor.ack_seen.load(Ordering::Relaxed)
     }
 
-    /// Whether an acknowledgement of ours is held back. Somebody who polls without holding the link
-    /// publishes it after a few looks in vain ([`crate::Link::publish`]).
+    /// Whether an acknowledgement of ours is held back. A thread that polls without holding the link
+    /// publishes it after a few unsuccessful polls ([`crate::Link::publish`]).
     #[inline]
     pub fn owes(&self) -> bool {
         self.cursor.consumed.load(Ordering::Relaxed) != self.cursor.reported.load(Ordering::Relaxed)
