@@ -33,8 +33,9 @@ use socket::{Reached, dial};
 pub const PRIVATE_DATA_MAX: usize = 4096;
 /// The most queue pairs that one connection can pair.
 pub const QPS_MAX: usize = 64;
-/// How long a client may take to say what it wants.
-const HALF_OPEN_TIME: Duration = Duration::from_secs(1);
+/// How often a listener is dialled again that drops us unheard, and the pause before that.
+const REDIALS: u32 = 32;
+const REDIAL_PAUSE: Duration = Duration::from_millis(10);
 
 /// One queue pair as its peer has to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,7 +114,7 @@ impl Device {
         address: SocketAddr,
         qps: &[&Qp],
         private_data: &[u8],
-        mut deadline: Deadline,
+        deadline: Deadline,
         answer: Option<Duration>,
         admit: impl FnOnce(&Peer) -> Result<(), DeviceError>,
     ) -> Result<Peer, DeviceError> {
@@ -122,21 +123,9 @@ impl Device {
             return Err(DeviceError::NotThisHost { address });
         }
         let request = Packet::Request(self.side(qps, private_data)?);
-        let Reached {
-            socket, uid, pid, ..
-        } = loop {
-            let there = dial(self.scope(), address, &deadline)?;
-            let sent = send(&there.socket, &request);
-            // Who says nothing for a while is dropped there, and this thread may not have been running.
-            if there.since.elapsed() < HALF_OPEN_TIME / 2 {
-                sent?;
-                break there;
-            }
-        };
-        if let Some(answer) = answer {
-            deadline = Deadline::after("the answer of the peer that listens there", answer);
-        }
-        let side = match receive(&socket, &deadline)? {
+        let dial = |again| dial(self.scope(), address, &deadline, again);
+        let (Reached { socket, uid, pid }, packet) = ask(dial, &request, deadline, answer)?;
+        let side = match packet {
             Packet::Accepted(side) => side,
             Packet::Rejected(reason) => {
                 return Err(DeviceError::Refused {
@@ -177,8 +166,44 @@ impl Device {
     }
 }
 
+/// Sends a request to the listener that `dial` reaches, and waits for the answer: until the deadline, or for a time of
+/// its own.
+///
+/// A listener drops clients that say nothing for a second, as we may if this thread gets no processor, and also
+/// earlier when they are too many. We know when it has not read our request, and dial again then.
+fn ask(
+    dial: impl Fn(bool) -> Result<Reached, DeviceError>,
+    request: &Packet,
+    deadline: Deadline,
+    answer: Option<Duration>,
+) -> Result<(Reached, Packet), DeviceError> {
+    let mut until = None;
+    for attempt in 0..=REDIALS {
+        let again = attempt > 0;
+        if again {
+            std::thread::sleep(REDIAL_PAUSE);
+        }
+        let there = dial(again)?;
+        match send(&there.socket, request) {
+            Ok(()) => {}
+            Err(DeviceError::Handshake(_)) => continue,
+            Err(error) => return Err(error),
+        }
+        let until = until.get_or_insert_with(|| {
+            let what = "the answer of the peer that listens there";
+            answer.map_or(deadline, |time| Deadline::after(what, time))
+        });
+        if let Some(packet) = receive(&there.socket, until)? {
+            return Ok((there, packet));
+        }
+    }
+    Err(DeviceError::Handshake(
+        "the peer drops its clients before it has heard them",
+    ))
+}
+
 /// A point in time, and what is to have happened by then.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Deadline {
     what: &'static str,
     started: Instant,
@@ -210,4 +235,86 @@ fn check_len(what: &'static str, len: usize, max: usize) -> Result<(), DeviceErr
         return Err(DeviceError::TooLong { what, len, max });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::packet::try_receive;
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::cell::Cell;
+    use std::os::fd::OwnedFd;
+
+    /// What a listener does with a client.
+    #[derive(Clone, Copy)]
+    enum Behaviour {
+        DropsAtOnce,
+        /// After the request has arrived, and before it is read.
+        DropsUnheard,
+        DropsHeard,
+        Answers,
+    }
+    use Behaviour::{Answers, DropsAtOnce, DropsHeard, DropsUnheard};
+
+    fn serve(socket: OwnedFd, listener: Behaviour) {
+        let request = || while try_receive(&socket).unwrap().is_none() {};
+        match listener {
+            DropsAtOnce => {}
+            DropsUnheard => wait_for(&socket),
+            DropsHeard => request(),
+            Answers => {
+                request();
+                send(&socket, &Packet::Ready).unwrap();
+            }
+        }
+    }
+
+    fn wait_for(socket: &OwnedFd) {
+        use std::os::fd::AsFd;
+        crate::objects::channel::wait_readable(socket.as_fd(), None).unwrap();
+    }
+
+    /// Asks listeners that do this one after the other, the last of them for ever. How often was dialled, and what
+    /// came of it.
+    fn ask_them(listeners: &[Behaviour]) -> (usize, Result<Packet, DeviceError>) {
+        let dials = Cell::new(0);
+        let asked = std::thread::scope(|scope| {
+            let dial = |again| {
+                assert_eq!(again, dials.get() > 0);
+                let listener = listeners[dials.get().min(listeners.len() - 1)];
+                dials.set(dials.get() + 1);
+                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+                let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+                let (socket, theirs) = pair.unwrap();
+                match listener {
+                    DropsAtOnce => serve(theirs, listener),
+                    _ => drop(scope.spawn(move || serve(theirs, listener))),
+                }
+                let (uid, pid) = (0, None);
+                Ok(Reached { socket, uid, pid })
+            };
+            let deadline = Deadline::after("the connection", Duration::from_secs(60));
+            ask(dial, &Packet::Rejected("a request".into()), deadline, None)
+        });
+        (dials.get(), asked.map(|(_, packet)| packet))
+    }
+
+    #[test]
+    fn a_listener_that_drops_us_unheard_is_asked_again() {
+        let (dials, answer) = ask_them(&[DropsAtOnce, DropsUnheard, DropsAtOnce, Answers]);
+        assert_eq!((dials, answer.unwrap()), (4, Packet::Ready));
+        let (dials, answer) = ask_them(&[DropsUnheard]);
+        assert_eq!(dials, REDIALS as usize + 1);
+        let why = answer.unwrap_err().to_string();
+        assert!(why.contains("before it has heard them"), "{why}");
+    }
+
+    /// It has read the request, and need not be asked twice.
+    #[test]
+    fn a_listener_that_heard_us_and_goes_is_not_asked_again() {
+        let (dials, answer) = ask_them(&[DropsUnheard, DropsHeard, Answers]);
+        assert_eq!(dials, 2);
+        let why = answer.unwrap_err().to_string();
+        assert!(why.contains("the peer went away"), "{why}");
+    }
 }

@@ -16,6 +16,8 @@ use crate::objects::channel::wait_readable;
 const MAGIC: &[u8; 8] = b"rkeyCON1";
 /// How the packets of all versions begin.
 const ANY: &[u8] = b"rkeyCON";
+/// The peer has closed its socket.
+pub(super) const GONE: DeviceError = DeviceError::Handshake("the peer went away");
 /// No packet of the protocol is longer.
 const PACKET_MAX: usize = 8192;
 
@@ -39,18 +41,33 @@ pub(super) fn send(socket: &OwnedFd, packet: &Packet) -> Result<(), DeviceError>
     let bytes = encode(packet);
     match rustix::net::send(socket, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
         Ok(_) => Ok(()),
-        Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => {
-            Err(DeviceError::Handshake("the peer went away"))
-        }
+        Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(GONE),
         Err(error) => Err(DeviceError::io("talking to the peer")(error)),
     }
 }
 
-/// The next packet, waiting for it.
-pub(super) fn receive(socket: &OwnedFd, deadline: &Deadline) -> Result<Packet, DeviceError> {
+/// What is there to be received.
+#[derive(Debug, PartialEq, Eq)]
+enum Heard {
+    Packet(Packet),
+    Nothing,
+    /// The peer has closed its socket.
+    Closed,
+    /// The same, and something that we sent was not read by then (unix(7): `ECONNRESET`).
+    Reset,
+}
+
+/// The next packet, waiting for it. `None`: the peer went away and has not read what we sent.
+pub(super) fn receive(
+    socket: &OwnedFd,
+    deadline: &Deadline,
+) -> Result<Option<Packet>, DeviceError> {
     loop {
-        if let Some(packet) = try_receive(socket)? {
-            return Ok(packet);
+        match hear(socket)? {
+            Heard::Packet(packet) => return Ok(Some(packet)),
+            Heard::Nothing => {}
+            Heard::Closed => return Err(GONE),
+            Heard::Reset => return Ok(None),
         }
         let until = Instant::now() + deadline.remaining()?;
         wait_readable(socket.as_fd(), Some(until))?;
@@ -59,11 +76,20 @@ pub(super) fn receive(socket: &OwnedFd, deadline: &Deadline) -> Result<Packet, D
 
 /// The next packet if it is there.
 pub(super) fn try_receive(socket: &OwnedFd) -> Result<Option<Packet>, DeviceError> {
+    match hear(socket)? {
+        Heard::Packet(packet) => Ok(Some(packet)),
+        Heard::Nothing => Ok(None),
+        Heard::Closed | Heard::Reset => Err(GONE),
+    }
+}
+
+fn hear(socket: &OwnedFd) -> Result<Heard, DeviceError> {
     let mut buffer = [0u8; PACKET_MAX];
     match rustix::net::recv(socket, &mut buffer, RecvFlags::DONTWAIT) {
-        Ok((_, 0)) | Err(Errno::CONNRESET) => Err(DeviceError::Handshake("the peer went away")),
+        Ok((_, 0)) => Ok(Heard::Closed),
+        Err(Errno::CONNRESET) => Ok(Heard::Reset),
         Ok((_, len)) => match buffer.get(..len).and_then(decode) {
-            Some(packet) => Ok(Some(packet)),
+            Some(packet) => Ok(Heard::Packet(packet)),
             None => Err(match other_version(&buffer) {
                 Some(there) => DeviceError::Version {
                     protocol: "connection protocol",
@@ -73,7 +99,7 @@ pub(super) fn try_receive(socket: &OwnedFd) -> Result<Option<Packet>, DeviceErro
                 None => DeviceError::Handshake("the peer speaks another language"),
             }),
         },
-        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(Heard::Nothing),
         Err(error) => Err(DeviceError::io("listening to the peer")(error)),
     }
 }

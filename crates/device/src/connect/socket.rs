@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rkey_link::peer::peer_credentials;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::Deadline;
+use super::packet::GONE;
 use crate::error::DeviceError;
 use crate::peers::names::{self, Scope};
 
@@ -70,24 +71,24 @@ pub(super) struct Reached {
     pub(super) socket: OwnedFd,
     pub(super) uid: u32,
     pub(super) pid: Option<u32>,
-    /// It has known of us since then, or a little later.
-    pub(super) since: Instant,
 }
 
-/// RemoteCopies whoever listens at an address, trying until the deadline.
+/// Reaches whoever listens at an address, trying until the deadline. If somebody listened there a moment ago (`again`),
+/// nobody there now means that the listener has gone.
 pub(super) fn dial(
     scope: Scope,
     address: SocketAddr,
     deadline: &Deadline,
+    again: bool,
 ) -> Result<Reached, DeviceError> {
     let names = names::candidates(scope, address);
     let mut pause = RETRY.0;
     loop {
+        let mut busy = false;
         for name in &names {
             let name =
                 names::abstract_address(name).map_err(DeviceError::io("naming a listener"))?;
             let socket = new_socket()?;
-            let since = Instant::now();
             match rustix::net::connect(&socket, &name) {
                 Ok(()) => {
                     let credentials =
@@ -100,13 +101,16 @@ pub(super) fn dial(
                         socket,
                         uid,
                         pid: credentials.pid,
-                        since,
                     });
                 }
-                // Not there, or (AGAIN) more clients wait than it takes.
-                Err(Errno::CONNREFUSED | Errno::AGAIN | Errno::INTR) => {}
+                Err(Errno::CONNREFUSED) => {}
+                // More clients wait than it takes.
+                Err(Errno::AGAIN | Errno::INTR) => busy = true,
                 Err(error) => return Err(DeviceError::io("connecting")(error)),
             }
+        }
+        if again && !busy {
+            return Err(GONE);
         }
         let Ok(left) = deadline.remaining() else {
             return Err(DeviceError::NobodyListens {
