@@ -176,14 +176,14 @@ impl Serializer for Writer<'_> {
     }
 }
 
-/// Values with parts that have no names.
+/// Values with parts. Names of parts are not part of the shape: serde accepts aliases for them.
 macro_rules! parts {
-    ($($trait:ident::$method:ident;)*) => {
+    ($($trait:ident::$method:ident($($name:ty)?);)*) => {
         $(impl ser::$trait for Writer<'_> {
             type Ok = ();
             type Error = WriteError;
 
-            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Done {
+            fn $method<T: Serialize + ?Sized>(&mut self, $(_: $name,)? value: &T) -> Done {
                 self.part(value)
             }
 
@@ -195,31 +195,13 @@ macro_rules! parts {
 }
 
 parts! {
-    SerializeSeq::serialize_element;
-    SerializeTuple::serialize_element;
-    SerializeTupleStruct::serialize_field;
-    SerializeTupleVariant::serialize_field;
+    SerializeSeq::serialize_element();
+    SerializeTuple::serialize_element();
+    SerializeTupleStruct::serialize_field();
+    SerializeTupleVariant::serialize_field();
+    SerializeStruct::serialize_field(&'static str);
+    SerializeStructVariant::serialize_field(&'static str);
 }
-
-/// Values whose parts have names, which are not part of the shape: serde accepts aliases for them.
-macro_rules! fields {
-    ($($trait:ident)*) => {
-        $(impl ser::$trait for Writer<'_> {
-            type Ok = ();
-            type Error = WriteError;
-
-            fn serialize_field<T: Serialize + ?Sized>(&mut self, _: &'static str, value: &T) -> Done {
-                self.part(value)
-            }
-
-            fn end(self) -> Done {
-                Ok(self.0.leave()?)
-            }
-        })*
-    };
-}
-
-fields! { SerializeStruct SerializeStructVariant }
 
 impl ser::SerializeMap for Writer<'_> {
     type Ok = ();
