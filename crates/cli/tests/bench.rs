@@ -1,5 +1,8 @@
 //! `rkey bench` as a person meets it. Nothing here is about how fast anything is.
 
+mod common;
+
+use common::{program, text};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -7,19 +10,6 @@ use std::time::{Duration, Instant};
 
 /// Long enough for a machine that is busy with other things.
 const PATIENCE: Duration = Duration::from_secs(240);
-
-/// The program under test; `RKEY_BIN` names another copy of it.
-fn program() -> Command {
-    let path = std::env::var_os("RKEY_BIN")
-        .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_rkey")), PathBuf::from);
-    let mut command = Command::new(path);
-    command.env_remove("RKEY_LOG").stdin(Stdio::null());
-    command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
 
 /// A file that goes with the test.
 struct Scratch(PathBuf);

@@ -1,20 +1,10 @@
 //! The `rkey` command as a person meets it: what it prints, and how it ends.
 
-use std::path::PathBuf;
+mod common;
+
+use common::{program, text};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-
-/// The program under test; `RKEY_BIN` names another copy of it.
-fn program() -> Command {
-    let path = std::env::var_os("RKEY_BIN")
-        .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_rkey")), PathBuf::from);
-    let mut command = Command::new(path);
-    command
-        .env_remove("RKEY_LOG")
-        .env_remove("NO_COLOR")
-        .stdin(Stdio::null());
-    command
-}
 
 fn run(words: &[&str]) -> Output {
     program().args(words).output().unwrap()
@@ -32,10 +22,6 @@ fn run_until(words: &[&str], is_so: impl Fn(&Output) -> bool) -> Output {
         // Each look wakes every device on the machine, also those of tests that measure how idle theirs is.
         std::thread::sleep(Duration::from_millis(100));
     }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[test]

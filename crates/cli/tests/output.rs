@@ -1,21 +1,10 @@
 //! Where output goes wrong: a full disk, a reader that has gone.
 
+mod common;
+
+use common::{program, text};
 use std::fs::File;
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
-
-/// The program under test; `RKEY_BIN` names another copy of it.
-fn program() -> Command {
-    let path = std::env::var_os("RKEY_BIN")
-        .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_rkey")), PathBuf::from);
-    let mut command = Command::new(path);
-    command.env_remove("RKEY_LOG").stdin(Stdio::null());
-    command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use std::process::{Output, Stdio};
 
 const COMMANDS: &[&[&str]] = &[
     &["--help"],

@@ -1,26 +1,15 @@
 //! `rkey run`: the program finds the device, and to its caller it looks as if `rkey` was not there.
 
+mod common;
+
+use common::{program, text};
 use rustix::process::{Pid, Signal, kill_process};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
-
-/// The program under test; `RKEY_BIN` names another copy of it.
-fn program() -> Command {
-    let path = std::env::var_os("RKEY_BIN")
-        .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_rkey")), PathBuf::from);
-    let mut command = Command::new(path);
-    command.env_remove("RKEY_LOG").stdin(Stdio::null());
-    command
-}
 
 fn run(words: &[&str]) -> Output {
     program().arg("run").args(words).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[test]
