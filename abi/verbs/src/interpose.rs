@@ -4,6 +4,9 @@
 //! way, answer for [them](mod@made_up) when this library is preloaded.
 //! The functions that would have been called without us come first, and everything but "no such file" is their answer:
 //! after that, the path is known to be readable.
+//!
+//! Some of these functions may be called from signal handlers (signal-safety(7)), and `dlsym` may not: it takes locks.
+//! So the functions of the C library are looked up when this library is loaded.
 
 #![allow(unsafe_code)]
 // UNSAFETY: replaces functions of the C library.
@@ -11,7 +14,7 @@
 use crate::made_up::{self, File};
 use rkey_kit::Errno;
 use std::ffi::{CStr, c_char, c_int, c_uint};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Major and minor number of the first verbs device.
 const NUMBER: (u32, u32) = (231, 192);
@@ -56,8 +59,51 @@ fn followed(file: File, follow: bool) -> File {
     }
 }
 
+/// The function of the C library that one of ours comes before.
+struct Next {
+    name: &'static CStr,
+    /// Its address; [`UNKNOWN`] before it was looked up, [`ABSENT`] if there is none.
+    address: AtomicUsize,
+}
+
+const UNKNOWN: usize = 0;
+const ABSENT: usize = 1;
+
+impl Next {
+    const fn new(name: &'static CStr) -> Self {
+        Self {
+            name,
+            address: AtomicUsize::new(UNKNOWN),
+        }
+    }
+
+    /// Its address, or [`ABSENT`].
+    #[inline]
+    fn address(&self) -> usize {
+        match self.address.load(Ordering::Relaxed) {
+            // Called by what was loaded before us, before anything of the program runs.
+            UNKNOWN => self.look_up(),
+            known => known,
+        }
+    }
+
+    /// Looks it up. Threads that do so at once find the same.
+    #[cold]
+    fn look_up(&self) -> usize {
+        let found = next(self.name).max(ABSENT);
+        self.address.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+/// How often functions were looked up.
+#[cfg(test)]
+static LOOK_UPS: AtomicUsize = AtomicUsize::new(0);
+
 /// The next function of this name after ours, or 0.
 fn next(name: &CStr) -> usize {
+    #[cfg(test)]
+    LOOK_UPS.fetch_add(1, Ordering::Relaxed);
     // SAFETY: the names are C strings.
     let newest = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     let old = OLD.iter().map(|version| {
@@ -74,11 +120,18 @@ fn next(name: &CStr) -> usize {
 macro_rules! without_us {
     ($name:literal, ($($arg:ident: $type:ty),*) -> $result:ty, $otherwise:expr) => {{
         type Function = unsafe extern "C" fn($($type),*) -> $result;
-        static NEXT: OnceLock<usize> = OnceLock::new();
+        static NEXT: Next = Next::new($name);
+        extern "C" fn look_up() {
+            NEXT.look_up();
+        }
+        // SAFETY: the loader calls what is in this section once, and `look_up` needs none of its arguments.
+        #[used]
+        #[unsafe(link_section = ".init_array")]
+        static AT_LOAD: extern "C" fn() = look_up;
         // SAFETY: arguments as the caller of the enclosing function promises.
         unsafe {
-            match *NEXT.get_or_init(|| next($name)) {
-                0 => $otherwise,
+            match NEXT.address() {
+                ABSENT => $otherwise,
                 // The function of this name has this type.
                 address => std::mem::transmute::<usize, Function>(address)($($arg),*),
             }
@@ -363,4 +416,34 @@ pub unsafe extern "C" fn __realpath_chk(
 fn no_function() -> *mut c_char {
     Errno::NOSYS.set();
     std::ptr::null_mut()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is called from a signal handler must not look anything up.
+    #[test]
+    fn functions_are_looked_up_at_load_and_never_again() {
+        let at_load = LOOK_UPS.load(Ordering::Relaxed);
+        assert_eq!(at_load, 12 + 5, "stat and its kin, and five others");
+        let path = c"/dev/infiniband/uverbs-rkey0".as_ptr();
+        // SAFETY: paths and room of our own.
+        unsafe {
+            let mut room: libc::stat = std::mem::zeroed();
+            assert_eq!(stat(path, &mut room), 0);
+            assert_eq!(room.st_mode & libc::S_IFMT, libc::S_IFCHR);
+            assert_eq!(lstat64(path, &mut room), 0);
+            assert_eq!(fstatat(HERE, path, &mut room, 0), 0);
+            assert_eq!(__xstat(1, path, &mut room), 0);
+            let mut more: libc::statx = std::mem::zeroed();
+            assert_eq!(statx(HERE, path, 0, libc::STATX_MODE, &mut more), 0);
+            assert_eq!(access(path, libc::R_OK), 0);
+            assert_eq!(faccessat(HERE, path, libc::R_OK, 0), 0);
+            let mut real = [0; libc::PATH_MAX as usize];
+            assert!(!realpath(path, real.as_mut_ptr()).is_null());
+            assert!(!__realpath_chk(path, real.as_mut_ptr(), real.len()).is_null());
+        }
+        assert_eq!(LOOK_UPS.load(Ordering::Relaxed), at_load);
+    }
 }
