@@ -33,10 +33,25 @@ impl Endpoint {
         }
     }
 
-    /// Makes sure of room for so many requests of the program's, whose success is reported or not:
-    /// `FI_EAGAIN` when there is none, also for their completions.
+    /// Posts so many requests of the program's, whose success is reported or not: `FI_EAGAIN` when there is no room for
+    /// them or for their completions. If `post` fails, nothing of a shared transmit context is kept.
     #[inline]
-    pub(super) fn make_room(
+    pub(super) fn in_room(
+        &self,
+        live: &Live,
+        state: &mut State,
+        connection: usize,
+        requests: u32,
+        report: bool,
+        post: impl FnOnce(&mut State) -> Result<()>,
+    ) -> Result<()> {
+        self.make_room(live, state, connection, requests, report)?;
+        post(state).inspect_err(|_| Self::free_shared_places(live, state))
+    }
+
+    /// Makes sure of room for so many requests.
+    #[inline]
+    fn make_room(
         &self,
         live: &Live,
         state: &mut State,

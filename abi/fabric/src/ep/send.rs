@@ -153,58 +153,63 @@ impl Endpoint {
         };
         let report = Self::reports(live.tx.as_ref(), message.flags);
         let (mut state, connection) = self.connection_to(live, message.to)?;
-        self.make_room(live, &mut state, connection, 1, report)?;
-        let credit = &mut state.connections[connection].credit;
-        let eager = len <= EAGER_MAX && (self.ep_type == FI_EP_DGRAM || credit.take(header.len));
-        let operation = || Operation {
-            left: 1,
-            error: None,
-            what: What::Transmit,
-            entry: Entry {
-                context: message.context as usize,
-                flags: FI_SEND | kind,
-                ..Entry::default()
-            },
-            report,
-            counts: deferred::counts(message.deferred, Some(SENT)),
-            connection,
-            answered: false,
-            turn: None,
-            hold: Hold::Nothing,
-        };
-        if eager {
-            // Most messages amount to a plain operation, and need none to be made: what says otherwise is known here.
-            let remembered = self.ep_type == FI_EP_MSG
-                || header.confirm
-                || message.deferred.is_some()
-                || inject && len > SHORT;
-            let plain = Plain {
-                context: message.context as usize,
-                form: match message.tag {
-                    Some(_) => Form::Tagged,
-                    None => Form::Message,
+        self.in_room(live, &mut state, connection, 1, report, |state| {
+            let credit = &mut state.connections[connection].credit;
+            let eager =
+                len <= EAGER_MAX && (self.ep_type == FI_EP_DGRAM || credit.take(header.len));
+            let operation = || Operation {
+                left: 1,
+                error: None,
+                what: What::Transmit,
+                entry: Entry {
+                    context: message.context as usize,
+                    flags: FI_SEND | kind,
+                    ..Entry::default()
                 },
                 report,
+                counts: deferred::counts(message.deferred, Some(SENT)),
+                connection,
+                answered: false,
+                turn: None,
+                hold: Hold::Nothing,
             };
-            let (state, iov) = (&mut *state, message.iov);
-            let sent = match plain.number().filter(|_| !remembered) {
-                Some(id) => self.post_message(state, connection, iov, &sges, &header, inject, id),
-                None => self.send_with_payload(state, iov, sges, header, operation(), inject),
-            };
-            return sent.inspect_err(|_| state.connections[connection].credit.add(1, header.len));
-        }
-        let operation = operation();
-        if inject {
-            let mut bytes = vec![0; len].into_boxed_slice();
-            self.gather(message.iov, &mut bytes)?;
-            let copy = [iovec {
-                iov_base: bytes.as_mut_ptr().cast(),
-                iov_len: len,
-            }];
-            return self.rendezvous(&mut state, &copy, &[], bytes, header, operation);
-        }
-        let iov = message.iov;
-        self.rendezvous(&mut state, iov, &sges, Box::default(), header, operation)
+            if eager {
+                // Most messages amount to a plain operation, and need none to be made: what says otherwise is known here.
+                let remembered = self.ep_type == FI_EP_MSG
+                    || header.confirm
+                    || message.deferred.is_some()
+                    || inject && len > SHORT;
+                let plain = Plain {
+                    context: message.context as usize,
+                    form: match message.tag {
+                        Some(_) => Form::Tagged,
+                        None => Form::Message,
+                    },
+                    report,
+                };
+                let iov = message.iov;
+                let sent = match plain.number().filter(|_| !remembered) {
+                    Some(id) => {
+                        self.post_message(state, connection, iov, &sges, &header, inject, id)
+                    }
+                    None => self.send_with_payload(state, iov, sges, header, operation(), inject),
+                };
+                return sent
+                    .inspect_err(|_| state.connections[connection].credit.add(1, header.len));
+            }
+            let operation = operation();
+            if inject {
+                let mut bytes = vec![0; len].into_boxed_slice();
+                self.gather(message.iov, &mut bytes)?;
+                let copy = [iovec {
+                    iov_base: bytes.as_mut_ptr().cast(),
+                    iov_len: len,
+                }];
+                return self.rendezvous(state, &copy, &[], bytes, header, operation);
+            }
+            let iov = message.iov;
+            self.rendezvous(state, iov, &sges, Box::default(), header, operation)
+        })
     }
 
     pub(super) fn send_with_payload(

@@ -31,6 +31,13 @@ fn send(ep: *mut FidEp, bytes: &[u8], to: u64) -> isize {
     unsafe { ((*(*ep).msg).send)(ep, at, len, null_mut(), to, null_mut()) }
 }
 
+/// Sends 8 bytes that are not there.
+fn inject_nothing(ep: *mut FidEp, to: u64) -> isize {
+    let nowhere = null::<u64>().wrapping_add(1);
+    // SAFETY: a live handle; the provider copies in a way that survives a bad address.
+    unsafe { ((*(*ep).msg).inject)(ep, nowhere.cast(), 8, to) }
+}
+
 fn recv(ep: *mut FidEp, into: &mut [u8]) {
     let (at, len) = (into.as_mut_ptr().cast(), into.len());
     // SAFETY: a live handle; the buffer stays until the completion.
@@ -96,6 +103,20 @@ fn endpoints_share_the_places_of_their_transmit_context() {
         assert!(target.completion(&[]).is_ok());
         assert_eq!(there, [7]);
     }
+    // A post that fails keeps no place, though its endpoint makes no progress after it.
+    for _ in 0..PLACES {
+        assert_eq!(inject_nothing(a.ep, from_a), -libc::EFAULT as isize);
+    }
+    let mut there = [[0u8; 8]; PLACES];
+    there.iter_mut().for_each(|place| recv(target.ep, place));
+    for _ in 0..PLACES {
+        assert_eq!(send(b.ep, &[1; 8], from_b), 0);
+    }
+    for _ in 0..PLACES {
+        assert!(b.completion(&[&target]).is_ok());
+        assert!(target.completion(&[&b]).is_ok());
+    }
+    assert_eq!(there, [[1; 8]; PLACES]);
     // Long messages wait for their receives.
     let long = vec![5u8; 100_000];
     for _ in 0..PLACES {

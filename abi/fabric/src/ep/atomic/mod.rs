@@ -130,71 +130,72 @@ impl Endpoint {
             .collect::<Result<Sges>>()?;
         let (mut state, connection) = self.connection_to(live, it.peer)?;
         let report = Self::reports(live.tx.as_ref(), it.flags);
-        self.make_room(live, &mut state, connection, 1, report)?;
-        let device_keys = state.connections[connection].device_keys;
-        let (key, device_key) = match super::rma::wire_key(self, device_keys, it.key)? {
-            WireKey::Device(key) => (u64::from(key.0), true),
-            WireKey::Requested(key) => (key, false),
-        };
-        let atomic = header::Atomic {
-            addr: it.addr,
-            key,
-            device_key,
-            datatype: it.datatype as u8,
-            op: it.op as u8,
-            form: it.kind as u8,
-            count: it.count as u32,
-        };
-        let place = if fetches { READ } else { WRITTEN };
-        let operation = Operation {
-            left: 2,
-            error: None,
-            what: if fetches {
-                What::AtomicFetch { result }
-            } else {
-                What::Transmit
-            },
-            entry: Entry {
-                context: it.context as usize,
-                flags: FI_ATOMIC | if fetches { FI_READ } else { FI_WRITE },
-                ..Entry::default()
-            },
-            report: Self::reports(live.tx.as_ref(), it.flags),
-            counts: deferred::counts(it.deferred, Some(place)),
-            connection,
-            answered: true,
-            turn: None,
-            hold: Hold::Nothing,
-        };
-        let id = self.begin(&mut state, operation);
-        let header = Header {
-            id,
-            ..Header::new(HeaderKind::Atomic(atomic))
-        };
-        let mut head = [0; MAX_LEN];
-        let len = header.encode(&mut head);
-        let mut bytes = head[..len].to_vec();
-        bytes.append(&mut payload);
-        let send = Work::Send {
-            imm: None,
-            invalidate: None,
-        };
-        let none = SendFlags::empty();
-        let posted = if bytes.len() <= INLINE_MAX {
-            self.post(&mut state, connection, send, &[], Some(&bytes), none, id)
-        } else {
-            let bytes = bytes.into_boxed_slice();
-            let sge = Sge {
-                addr: bytes.as_ptr() as u64,
-                len: bytes.len() as u32,
-                key: self.group.everything(),
+        self.in_room(live, &mut state, connection, 1, report, |state| {
+            let device_keys = state.connections[connection].device_keys;
+            let (key, device_key) = match super::rma::wire_key(self, device_keys, it.key)? {
+                WireKey::Device(key) => (u64::from(key.0), true),
+                WireKey::Requested(key) => (key, false),
             };
-            if let Some(operation) = state.operations.get(id) {
-                operation.hold = Hold::Bytes(bytes);
-            }
-            self.post(&mut state, connection, send, &[sge], None, none, id)
-        };
-        posted.inspect_err(|_| drop(state.forget(id)))
+            let atomic = header::Atomic {
+                addr: it.addr,
+                key,
+                device_key,
+                datatype: it.datatype as u8,
+                op: it.op as u8,
+                form: it.kind as u8,
+                count: it.count as u32,
+            };
+            let place = if fetches { READ } else { WRITTEN };
+            let operation = Operation {
+                left: 2,
+                error: None,
+                what: if fetches {
+                    What::AtomicFetch { result }
+                } else {
+                    What::Transmit
+                },
+                entry: Entry {
+                    context: it.context as usize,
+                    flags: FI_ATOMIC | if fetches { FI_READ } else { FI_WRITE },
+                    ..Entry::default()
+                },
+                report: Self::reports(live.tx.as_ref(), it.flags),
+                counts: deferred::counts(it.deferred, Some(place)),
+                connection,
+                answered: true,
+                turn: None,
+                hold: Hold::Nothing,
+            };
+            let id = self.begin(state, operation);
+            let header = Header {
+                id,
+                ..Header::new(HeaderKind::Atomic(atomic))
+            };
+            let mut head = [0; MAX_LEN];
+            let len = header.encode(&mut head);
+            let mut bytes = head[..len].to_vec();
+            bytes.append(&mut payload);
+            let send = Work::Send {
+                imm: None,
+                invalidate: None,
+            };
+            let none = SendFlags::empty();
+            let posted = if bytes.len() <= INLINE_MAX {
+                self.post(state, connection, send, &[], Some(&bytes), none, id)
+            } else {
+                let bytes = bytes.into_boxed_slice();
+                let sge = Sge {
+                    addr: bytes.as_ptr() as u64,
+                    len: bytes.len() as u32,
+                    key: self.group.everything(),
+                };
+                if let Some(operation) = state.operations.get(id) {
+                    operation.hold = Hold::Bytes(bytes);
+                }
+                self.post(state, connection, send, &[sge], None, none, id)
+            };
+            posted.inspect_err(|_| drop(state.forget(id)))
+        })
     }
 
     /// Carries out an atomic of a peer: the error, if any, and the old values, if it asked for them.

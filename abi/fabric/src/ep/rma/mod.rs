@@ -90,72 +90,73 @@ impl Endpoint {
         let data = it.data.filter(|_| imm.is_none());
         let (mut state, connection) = self.connection_to(live, it.peer)?;
         let report = Self::reports(live.tx.as_ref(), it.flags);
-        self.make_room(live, &mut state, connection, posts, report)?;
-        let device_keys = state.connections[connection].device_keys;
-        let named = |piece: &RmaIov| Ok((*piece, wire_key(self, device_keys, piece.key)?));
-        let places: SmallVec<[_; 1]> = match it.remote {
-            [one] => smallvec![named(one)?],
-            all => all.iter().map(named).collect::<Result<_>>()?,
-        };
-        // The data are an entry in the peer's completion queue, which has to have room.
-        if it.data.is_some() && !state.connections[connection].credit.take(0) {
-            self.advance(live, &mut state);
-            if !state.connections[connection].credit.take(0) {
-                return Err(FiError::AGAIN);
+        self.in_room(live, &mut state, connection, posts, report, |state| {
+            let device_keys = state.connections[connection].device_keys;
+            let named = |piece: &RmaIov| Ok((*piece, wire_key(self, device_keys, piece.key)?));
+            let places: SmallVec<[_; 1]> = match it.remote {
+                [one] => smallvec![named(one)?],
+                all => all.iter().map(named).collect::<Result<_>>()?,
+            };
+            // The data are an entry in the peer's completion queue, which has to have room.
+            if it.data.is_some() && !state.connections[connection].credit.take(0) {
+                self.advance(live, state);
+                if !state.connections[connection].credit.take(0) {
+                    return Err(FiError::AGAIN);
+                }
             }
-        }
-        let place = if reads { READ } else { WRITTEN };
-        let operation = Operation {
-            left: posts + u32::from(commits),
-            error: None,
-            what: match (data, imm) {
-                (Some(data), _) => What::Write {
-                    data,
-                    len: len as u32,
+            let place = if reads { READ } else { WRITTEN };
+            let operation = Operation {
+                left: posts + u32::from(commits),
+                error: None,
+                what: match (data, imm) {
+                    (Some(data), _) => What::Write {
+                        data,
+                        len: len as u32,
+                    },
+                    (None, Some(_)) => What::WriteTold,
+                    (None, None) => What::Transmit,
                 },
-                (None, Some(_)) => What::WriteTold,
-                (None, None) => What::Transmit,
-            },
-            entry: Entry {
-                context: it.context as usize,
-                flags: FI_RMA | if reads { FI_READ } else { FI_WRITE },
-                ..Entry::default()
-            },
-            report,
-            counts: deferred::counts(it.deferred, Some(place)),
-            connection,
-            answered: commits,
-            turn: None,
-            hold,
-        };
-        let id = self.begin(&mut state, operation);
-        let mut skip = 0;
-        for (index, &(piece, key)) in places.iter().enumerate() {
-            let remote = Target {
-                addr: piece.addr,
-                key,
+                entry: Entry {
+                    context: it.context as usize,
+                    flags: FI_RMA | if reads { FI_READ } else { FI_WRITE },
+                    ..Entry::default()
+                },
+                report,
+                counts: deferred::counts(it.deferred, Some(place)),
+                connection,
+                answered: commits,
+                turn: None,
+                hold,
             };
-            let work = match reads {
-                true => Work::Read { remote },
-                false => Work::Write { remote, imm },
-            };
-            let part = (places.len() > 1).then(|| part(&sges, skip, piece.len));
-            let local = part.as_ref().unwrap_or(&sges);
-            skip += piece.len;
-            let fence = it.flags & FI_FENCE != 0 && index == 0;
-            let flags = if fence {
-                SendFlags::FENCE
-            } else {
-                SendFlags::empty()
-            };
-            if let Err(error) = self.post(&mut state, connection, work, local, None, flags, id) {
-                return self.cut_short(live, &mut state, id, index as u32, error);
+            let id = self.begin(state, operation);
+            let mut skip = 0;
+            for (index, &(piece, key)) in places.iter().enumerate() {
+                let remote = Target {
+                    addr: piece.addr,
+                    key,
+                };
+                let work = match reads {
+                    true => Work::Read { remote },
+                    false => Work::Write { remote, imm },
+                };
+                let part = (places.len() > 1).then(|| part(&sges, skip, piece.len));
+                let local = part.as_ref().unwrap_or(&sges);
+                skip += piece.len;
+                let fence = it.flags & FI_FENCE != 0 && index == 0;
+                let flags = if fence {
+                    SendFlags::FENCE
+                } else {
+                    SendFlags::empty()
+                };
+                if let Err(error) = self.post(state, connection, work, local, None, flags, id) {
+                    return self.cut_short(live, state, id, index as u32, error);
+                }
             }
-        }
-        if commits && let Err(error) = self.ask_to_commit(&mut state, connection, &places, id) {
-            return self.cut_short(live, &mut state, id, pieces, error);
-        }
-        Ok(())
+            if commits && let Err(error) = self.ask_to_commit(state, connection, &places, id) {
+                return self.cut_short(live, state, id, pieces, error);
+            }
+            Ok(())
+        })
     }
 
     /// A transfer of several requests of which only some could be posted: it fails when these are complete.
