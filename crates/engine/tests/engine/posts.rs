@@ -77,7 +77,7 @@ fn a_step_needs_its_attributes_and_takes_no_others() {
     rtr.peer = Some(Peer { qpn: 5, node: None });
     rtr.min_rnr_timer = None;
     let missing = modify(&rtr).unwrap_err();
-    assert_eq!(missing.to_string(), "the step needs min_rnr_timer");
+    assert_eq!(missing.to_string(), "the transition needs min_rnr_timer");
     assert_eq!(node.state(&qp), QpState::Init, "nothing changed");
 }
 
