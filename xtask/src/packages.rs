@@ -34,6 +34,7 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
         "python3-venv",
         "brings a third MPI, and mpi4py with its tests, from the Python package index",
     ),
+    ("libcurl4", "the Mooncake transfer engine links it"),
     (
         "openssh-client",
         "Open MPI looks for it before it starts anything",

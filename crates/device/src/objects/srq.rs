@@ -62,7 +62,7 @@ impl Device {
         self.create_serving(domain, depth, max_sge, Some(xrcd), cq)
     }
 
-    /// Creates a receive queue over which raw queue pairs spread frames ([`Qp::spread`](crate::Qp::spread)). Its
+    /// Creates a receive queue over which raw queue pairs spread frames ([`Qp::set_rss`](crate::Qp::set_rss)). Its
     /// receives complete in `cq`. It begins in [`WqState::Reset`].
     ///
     /// # Errors
