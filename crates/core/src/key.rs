@@ -132,9 +132,9 @@ impl Keys {
         }
     }
 
-    /// How often the generations of slots have wrapped. If this number is the same before and after a look-up, the
-    /// slot it found is the one the key was issued for. Acquire: a thread that sees a wrap also sees that the earlier
-    /// keys have ended.
+    /// How often a slot's generations have wrapped. A reader that finds a slot in a generation, and this number unchanged
+    /// before and after, has found the right use of the slot. Acquire: a reader that sees a wrap also sees that the
+    /// earlier keys have ended.
     #[inline]
     pub(crate) fn wraps(&self) -> u32 {
         self.wraps.load(Ordering::Acquire)
@@ -315,9 +315,9 @@ impl KeySequence {
         prefixes[(key >> 14) as usize] >> (key >> 8 & 63) & 1 != 0
     }
 
-    /// Notes the key of a type 2 window before it is in the table of live ones. When half of all prefixes are used up,
-    /// the prefixes of closed windows become free again: each new key frees up to 64 of them, so the lock under which
-    /// this runs is never held for long.
+    /// Records the prefix of a type 2 window, whose key is not yet in the table of live keys. When half of the prefixes
+    /// have been used, those of closed windows become free again: each new key checks 64 of them, so that the lock
+    /// under which this runs is never held for long.
     fn note_prefix(&mut self, key: u32, live: &KeyTable) {
         if self.had >= MANY_PREFIXES {
             self.freeing.get_or_insert(0);

@@ -12,8 +12,8 @@
 //! A process can fork, so the processes of one user also share an allowance. When that is used up, those of them wait
 //! that have guessed before or have connected recently; others are not affected.
 //!
-//! Requests that wait stay in the peer's ring. Nothing is kept here but two tables of bounded size, and what a process
-//! has tried is forgotten when it has tried nothing for [`MEMORY`].
+//! Delayed requests stay in the peer's ring. The state here is two tables of bounded size; a process is forgotten when it
+//! has made no guess for [`MEMORY`].
 
 use crate::{Engine, LinkId, Origin, Process, QpId};
 use rkey_base::memory::Memory;
@@ -37,7 +37,7 @@ pub const PAUSE_FIRST: u64 = 10_000_000;
 pub const PAUSE_LAST: u64 = 10_000_000_000;
 /// A link older than this is no longer a new one, in nanoseconds.
 pub const NEW_LINK: u64 = 30_000_000_000;
-/// A process that has tried no key for so long is forgotten, in nanoseconds. Its allowance is full long before.
+/// A process without a guess for this long is forgotten, in nanoseconds. Its allowance is full long before.
 pub const MEMORY: u64 = 3_600_000_000_000;
 /// Processes, and users, that are kept apart at once.
 pub const TABLE_MAX: usize = 1024;
@@ -45,7 +45,7 @@ pub const TABLE_MAX: usize = 1024;
 const TIDY: u64 = MEMORY / 60;
 // What is forgotten has no pause, and its allowance is full.
 const _: () = assert!(MEMORY > PAUSE_LAST + REFILL * ALLOWANCE as u64);
-/// Keys of a process that are remembered, to notice that it repeats itself.
+/// Recent keys of a process, kept to notice repetitions.
 const REPEATS: usize = 16;
 /// The users without an entry in the table. No user has this number: it means "none" to the kernel.
 const OTHER_USERS: u32 = u32::MAX;
@@ -185,7 +185,7 @@ impl Record {
         }
     }
 
-    /// Whether it has tried nothing for so long that it can be forgotten.
+    /// Whether its last guess is so long ago that it can be forgotten.
     fn is_over(&self, now: u64) -> bool {
         now.saturating_sub(self.last) >= MEMORY
     }
@@ -439,13 +439,13 @@ mod tests {
         let now = MEMORY - 1;
         guesses.note(&busy, &unknown(1), now);
         assert_eq!(guesses.all(now).len(), 2, "not yet long enough");
-        // It is told of no more, also while nothing happens, and its place is free at the next guess of any process.
+        // It is no longer reported, even while nothing happens, and the next guess of any process frees its entry.
         let now = MEMORY + TIDY;
         assert_eq!(guesses.all(now)[0].process, busy.process);
         assert_eq!((guesses.all(now).len(), guesses.processes.len()), (1, 2));
         guesses.note(&busy, &unknown(2), now);
         assert_eq!((guesses.processes.len(), guesses.users.len()), (1, 1));
-        // When it comes back it begins anew.
+        // When it comes back it starts over.
         guesses.note(&quiet, &unknown(0), now);
         assert_eq!(guesses.all(now)[1].tried, 1);
         // A process that repeats a key it knows has not tried another one.

@@ -218,7 +218,7 @@ pub trait Link {
     /// responses, and now and then while polling without success.
     fn flush(&mut self);
 
-    /// Publishes an acknowledgement that is held back, and wakes the peer if it sleeps. A link that holds none back
+    /// Publishes a delayed acknowledgement, and wakes the peer if it sleeps. A link that holds none back
     /// has nothing to do.
     fn publish(&mut self) {}
 

@@ -1,7 +1,7 @@
-//! What a link to another process offers beside the calls of [`Link`](crate::Link): who the peer is, a socket for
-//! small messages, the right to end the peer's copies, and leases.
+//! What a link to another process offers besides the calls of [`Link`](crate::Link): the peer's identity, a socket for
+//! small messages, the control over the peer's copies, and leases.
 //!
-//! A device asks for it once, when it attaches the link, and for leases. Nothing here is needed to send or receive.
+//! A device asks for it once, when it attaches the link, and for leases. Sending and receiving do not need it.
 
 use std::sync::Arc;
 
@@ -15,22 +15,22 @@ pub use crate::shm::{Control, Credentials, Event, Line, PeerProcess, Reach, peer
 pub enum LinkRole {
     /// It sends requests.
     Requester,
-    /// It answers the peer's requests.
+    /// It responds to the peer's requests.
     Responder,
     /// Both: a device is linked to itself.
     Both,
 }
 
-/// The peer of a link, in another process of this host. The parts may be kept when the link has gone.
+/// The peer of a link, in another process of this host. The parts may outlive the link.
 #[derive(Clone, Debug)]
 pub struct RemotePeer {
-    /// Who it is, as the kernel says.
+    /// Its identity, as the kernel reports it.
     pub credentials: Credentials,
     /// Its process.
     pub process: Arc<PeerProcess>,
     /// The control socket: doorbell, messages between the devices, and the end of the peer.
     pub line: Arc<Line>,
-    /// Requester: the right to end all copies that the peer makes from and to our memory by itself.
+    /// Requester: ends all copies that the peer makes from and to our memory.
     pub reach: Option<Reach>,
     /// Leases over the link; `None` if it has none.
     pub leases: Option<Leases>,
@@ -63,15 +63,15 @@ impl RemotePeer {
     }
 }
 
-/// A look at a link from threads that do not hold it, and its sleep word: what a device keeps in its poll set. An
-/// enum, so that a look is a branch and not a call through a table; with one kind of link not even that.
+/// A view of a link for threads that do not hold it, and its sleep word: an entry of a device's poll set. An
+/// enum, so that a poll is a branch and not an indirect call; with one kind of link not even that.
 #[derive(Debug)]
 pub enum PollHandle {
     /// A link of rings in shared memory.
     Ring(Peek),
 }
 
-/// The same call on whatever is inside.
+/// The same call on the inner handle.
 macro_rules! each {
     ($self:expr, $handle:ident => $call:expr) => {
         match $self {
@@ -81,15 +81,15 @@ macro_rules! each {
 }
 
 impl PollHandle {
-    /// Tells the peer that from now on it has to ring to be heard.
+    /// Tells the peer to ring the doorbell from now on.
     ///
-    /// To sleep without missing anything: announce it on every link, issue one `rkey_base::barrier::heavy`, look at
+    /// To sleep without missing anything: announce it on every link, issue one `rkey_base::barrier::heavy`, check
     /// every link once more, and only then wait. One thread of a process does this for a link.
     pub fn announce_sleep(&self) {
         each!(self, handle => handle.announce_sleep());
     }
 
-    /// Takes the announcement back.
+    /// Withdraws the announcement.
     pub fn awake(&self) {
         each!(self, handle => handle.awake());
     }
@@ -100,8 +100,8 @@ impl PollHandle {
         each!(self, handle => handle.has_arrived())
     }
 
-    /// Whether an acknowledgement of ours is held back. A thread that polls without holding the link publishes it
-    /// after a few unsuccessful polls ([`Link::publish`](crate::Link::publish)).
+    /// Whether an acknowledgement of ours is delayed. A thread that polls without holding the link publishes it after
+    /// a few unsuccessful polls ([`Link::publish`](crate::Link::publish)).
     #[inline]
     pub fn owes(&self) -> bool {
         each!(self, handle => handle.owes())

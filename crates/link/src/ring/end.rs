@@ -403,7 +403,7 @@ impl Peek {
                 != self.cursor.ack_seen.load(Ordering::Relaxed)
     }
 
-    /// Whether an acknowledgement of ours is held back. A thread that polls without holding the link
+    /// Whether an acknowledgement of ours is delayed. A thread that polls without holding the link
     /// publishes it after a few unsuccessful polls ([`crate::Link::publish`]).
     #[inline]
     pub fn owes(&self) -> bool {
