@@ -173,7 +173,7 @@ impl Shared {
             .is_credible(node, who, || self.nodes_in_use())
     }
 
-    /// The same about a peer that was met by its address, which is remembered.
+    /// The same about a peer that was met by its address.
     ///
     /// # Errors
     /// [`DeviceError::Handshake`]: the device is another process's.
@@ -184,9 +184,7 @@ impl Shared {
         pid: Option<u32>,
     ) -> Result<(), DeviceError> {
         self.identities
-            .check(node, uid, pid, || self.nodes_in_use())?;
-        self.departed.meet(node, pid);
-        Ok(())
+            .check(node, uid, pid, || self.nodes_in_use())
     }
 
     pub(crate) fn stop(&self) {

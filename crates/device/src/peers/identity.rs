@@ -17,7 +17,7 @@ use rkey_link::peer::Credentials;
 
 use crate::config::Explain;
 use crate::error::DeviceError;
-use crate::peers::process;
+use crate::peers::process::{self, Departed};
 
 /// When so many devices are known, those that are not needed any more are forgotten.
 const TIDY_AT: usize = 1024;
@@ -48,6 +48,8 @@ struct Known {
 struct Owner {
     claim: Claim,
     seen: Instant,
+    /// The name of its program when it was first seen, for when it has exited.
+    program: Option<String>,
 }
 
 /// A process as a socket's credentials name it.
@@ -152,6 +154,22 @@ impl Identities {
         ))
     }
 
+    /// The process of a device that was seen, if it has exited since.
+    pub(crate) fn exited(&self, node: NodeId) -> Option<Departed> {
+        let (process, program) = {
+            let known = self.known.lock();
+            let owner = known.owners.get(&node)?;
+            (owner.claim.process, owner.program.clone())
+        };
+        let pid = process.pid?;
+        let reused = process::start_time(pid).unwrap_or(0) != process.started;
+        (reused || process::is_exiting(pid)).then_some(Departed {
+            node,
+            pid: Some(pid),
+            program,
+        })
+    }
+
     fn belongs(
         &self,
         node: NodeId,
@@ -185,7 +203,13 @@ impl Identities {
         } else if !known.make_room(claim.process, now, in_use) {
             return false;
         }
-        known.owners.insert(node, Owner { claim, seen: now });
+        let program = claim.process.pid.and_then(process::program);
+        let owner = Owner {
+            claim,
+            seen: now,
+            program,
+        };
+        known.owners.insert(node, owner);
         let of_process = known.of_process.entry(claim.process).or_default();
         of_process.push_back(node);
         true
@@ -310,6 +334,34 @@ mod tests {
         assert_eq!(Claim::of(of(pid), uid + 1, None), None);
         // A process that we do not see.
         assert!(!Claim::of(of(pid), uid, None).unwrap().sure);
+    }
+
+    #[test]
+    fn a_process_that_exits_after_it_was_seen_is_named() {
+        let known = identities();
+        let own = std::process::id();
+        let uid = rustix::process::geteuid().as_raw();
+        let running = NodeId { pid: own, nonce: 1 };
+        assert!(known.check(running, uid, Some(own), HashSet::new).is_ok());
+        let gone = claim(uid, u32::MAX, true);
+        let outside = Claim {
+            process: Process {
+                pid: None,
+                ..gone.process
+            },
+            sure: false,
+        };
+        let later = claim(uid, own, true);
+        for (nonce, claim) in [(2, gone), (3, outside), (4, later)] {
+            assert!(known.agree(node(nonce), claim, HashSet::new));
+        }
+        let exited = |node| known.exited(node).map(|one| one.pid);
+        assert_eq!(exited(running), None);
+        assert_eq!(exited(node(2)), Some(Some(u32::MAX)));
+        assert_eq!(exited(node(3)), None, "it has no number here");
+        let reused = "another process has the number now";
+        assert_eq!(exited(node(4)), Some(Some(own)), "{reused}");
+        assert_eq!(exited(node(5)), None, "it was never seen");
     }
 
     #[test]

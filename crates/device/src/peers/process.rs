@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// So many processes that have exited are remembered.
 const REMEMBERED: usize = 256;
 
-/// A process that has exited while it had a link to this device.
+/// A process that has exited while it was connected with this device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Departed {
     /// Its device.
@@ -34,53 +34,28 @@ impl std::fmt::Display for Departed {
 
 /// The processes that have exited lately.
 #[derive(Debug, Default)]
-pub(crate) struct DepartedPeers {
-    exited: Mutex<VecDeque<Departed>>,
-    /// Peers that connected a queue pair with ours. One that exits before there is a link is named from here.
-    met: Mutex<VecDeque<Departed>>,
-}
+pub(crate) struct DepartedPeers(Mutex<VecDeque<Departed>>);
 
 impl DepartedPeers {
-    /// Notes who a peer is while its process is there to be asked.
-    pub(crate) fn meet(&self, node: NodeId, pid: Option<u32>) {
-        let one = || Departed {
-            node,
-            pid,
-            program: pid.and_then(program),
-        };
-        remember(&mut self.met.lock(), node, one);
-    }
-
-    /// The process of a peer that was met and has exited; `None` if it is there, or never was met.
-    pub(crate) fn exited_since_met(&self, node: NodeId) -> Option<Departed> {
-        let met = self.met.lock();
-        let one = met.iter().find(|one| one.node == node)?;
-        one.pid.is_some_and(is_exiting).then(|| one.clone())
-    }
-
-    /// Remembers one that has exited; returns whether it is news.
+    /// Remembers one; returns whether it is news.
     pub(crate) fn add(&self, one: Departed) -> bool {
-        remember(&mut self.exited.lock(), one.node, || one)
+        let mut all = self.0.lock();
+        if all.iter().any(|known| known.node == one.node) {
+            return false;
+        }
+        if all.len() >= REMEMBERED {
+            all.pop_front();
+        }
+        all.push_back(one);
+        true
     }
 
     /// Those whose devices are among these.
     pub(crate) fn of(&self, nodes: &HashSet<NodeId>) -> Vec<Departed> {
-        let all = self.exited.lock();
+        let all = self.0.lock();
         let named = all.iter().filter(|one| nodes.contains(&one.node));
         named.cloned().collect()
     }
-}
-
-/// Adds an entry for a device that is not in the list, at the cost of the oldest; returns whether it did.
-fn remember(list: &mut VecDeque<Departed>, node: NodeId, one: impl FnOnce() -> Departed) -> bool {
-    if list.iter().any(|known| known.node == node) {
-        return false;
-    }
-    if list.len() >= REMEMBERED {
-        list.pop_front();
-    }
-    list.push_back(one());
-    true
 }
 
 /// Whether a process has ended, or is about to: its descriptors are closed a moment before it has.
@@ -136,22 +111,6 @@ pub(crate) fn innermost_pid(pid: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_peer_that_exits_after_it_was_met_is_named() {
-        let peers = DepartedPeers::default();
-        let node = |nonce| NodeId { pid: 1, nonce };
-        peers.meet(node(1), Some(std::process::id()));
-        peers.meet(node(2), Some(u32::MAX));
-        peers.meet(node(3), None);
-        let exited = |nonce| peers.exited_since_met(node(nonce));
-        assert_eq!((exited(1), exited(3), exited(4)), (None, None, None));
-        assert_eq!(exited(2).and_then(|one| one.pid), Some(u32::MAX));
-        for nonce in 5..5 + REMEMBERED as u64 {
-            peers.meet(node(nonce), None);
-        }
-        assert_eq!(exited(2), None);
-    }
 
     #[test]
     fn what_is_said_of_this_process() {

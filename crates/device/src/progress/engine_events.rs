@@ -77,7 +77,7 @@ impl Shared {
         });
         let Some(info) = info else { return };
         let node = info.attributes.peer.and_then(|peer| peer.node);
-        if let Some(peer) = node.and_then(|node| self.departed.exited_since_met(node))
+        if let Some(peer) = node.and_then(|node| self.identities.exited(node))
             && self.departed.add(peer.clone())
         {
             tracing::info!("the peer {peer} has exited");
