@@ -4,13 +4,13 @@
 // UNSAFETY: a cell that a lock guards.
 
 use crate::errno;
+use crate::hold::Hold;
 use crate::modify::Service;
 use crate::sys::consts::*;
 use rkey_device::engine::{SendFlags, SendRequest, Sge, UdAddress, Work};
 use rkey_kit::Errno;
 use std::cell::UnsafeCell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What each service can be asked for.
 const SENDS: u64 = QP_EX_WITH_SEND | QP_EX_WITH_SEND_WITH_IMM;
@@ -23,11 +23,12 @@ const READS: u64 = QP_EX_WITH_RDMA_READ
 
 /// The requests that are being put together on one queue pair.
 pub struct Builder {
-    pub(crate) held: AtomicBool,
+    /// Held between start and complete.
+    pub(crate) hold: Hold,
     pub(crate) batch: UnsafeCell<Batch>,
 }
 
-// SAFETY: the batch is used by whoever holds the builder.
+// SAFETY: only the thread that holds the builder uses the batch.
 unsafe impl Sync for Builder {}
 
 /// Requests, with their memory and payloads in common lists.
@@ -68,21 +69,9 @@ impl Builder {
             return Err(Errno::OPNOTSUPP);
         }
         Ok(Self {
-            held: AtomicBool::new(false),
+            hold: Hold::new(),
             batch: UnsafeCell::default(),
         })
-    }
-
-    /// Waits until no other thread puts requests together.
-    pub(crate) fn hold(&self) {
-        while self.held.swap(true, Ordering::Acquire) {
-            std::thread::yield_now();
-        }
-    }
-
-    /// Lets another thread.
-    pub(crate) fn release(&self) {
-        self.held.store(false, Ordering::Release);
     }
 }
 

@@ -11,6 +11,7 @@
 //! | [`tables`] | the functions that programs find in contexts, completion queues and queue pairs; opening and closing a device |
 //! | [`device`], [`context`], [`port`], [`gid`] | the device and what it says about itself |
 //! | [`pd`], [`mr`], [`mr_ex`], [`rereg`], [`mw`], [`dm`], [`buf`] | protection domains, regions, windows, device memory, buffers |
+//! | `hold` | what a program holds between two calls of an extended interface |
 //! | [`cq`], [`polling`], [`channel`], [`async_event`] | completions and events |
 //! | [`qp`], [`builder`], [`modify`], [`post`], [`srq`], [`xrc`], [`ah`], [`mcast`], [`flow`], [`wq`] | queue pairs and what they need |
 //! | [`flags`], [`status`], [`errno`], [`strings`], [`convert`] | translation tables |
@@ -35,6 +36,7 @@ pub mod flags;
 pub mod flow;
 pub mod fork;
 pub mod gid;
+mod hold;
 pub mod interpose;
 pub mod made_up;
 pub mod mcast;

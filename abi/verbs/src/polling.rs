@@ -3,16 +3,16 @@
 #![allow(unsafe_code)]
 // UNSAFETY: a cell that a lock or the promise of a program guards, and a call of the C library.
 
+use crate::hold::Hold;
 use crate::sys::consts::*;
 use rkey_device::engine::Completion;
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The completion that is being read, between `ibv_start_poll` and `ibv_end_poll`.
 pub struct Polling {
     /// A program that promised to use one thread.
     single_threaded: bool,
-    held: AtomicBool,
+    hold: Hold,
     pub(crate) current: UnsafeCell<Current>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Current {
     pub(crate) wallclock: u64,
 }
 
-// SAFETY: `current` is used by whoever holds `held`, or by the only thread.
+// SAFETY: only the thread that holds `hold`, or the program's only thread, uses `current`.
 unsafe impl Sync for Polling {}
 
 impl Polling {
@@ -35,24 +35,21 @@ impl Polling {
         let current = UnsafeCell::new(Current::default());
         Self {
             single_threaded,
-            held: AtomicBool::new(false),
+            hold: Hold::new(),
             current,
         }
     }
 
     /// Waits until no other thread reads.
     pub(crate) fn hold(&self) {
-        if self.single_threaded {
-            return;
-        }
-        while self.held.swap(true, Ordering::Acquire) {
-            std::thread::yield_now();
+        if !self.single_threaded {
+            self.hold.take();
         }
     }
 
     /// Lets another thread read.
     pub(crate) fn release(&self) {
-        self.held.store(false, Ordering::Release);
+        self.hold.release();
     }
 }
 

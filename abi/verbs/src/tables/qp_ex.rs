@@ -16,7 +16,6 @@ use rkey_device::core::{Key, LocalKey};
 use rkey_device::engine::{Sge, Work};
 use rkey_kit::{Errno, fence};
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::Ordering;
 
 /// The structure for a new queue pair.
 #[must_use]
@@ -72,7 +71,7 @@ unsafe fn with_batch(qp: *mut QpEx, body: impl FnOnce(&mut Batch) -> Result<(), 
     let Some((_, builder)) = (unsafe { object(qp) }) else {
         return;
     };
-    if !builder.held.load(Ordering::Relaxed) {
+    if !builder.hold.is_held() {
         return; // nothing was started
     }
     // SAFETY: the caller holds the builder.
@@ -278,7 +277,7 @@ unsafe extern "C" fn set_inline_data_list(qp: *mut QpEx, count: usize, list: *co
 unsafe extern "C" fn start(qp: *mut QpEx) {
     // SAFETY: a queue pair as the caller promises, or something that is refused.
     if let Some((_, builder)) = unsafe { object(qp) } {
-        builder.hold();
+        builder.hold.take();
         // SAFETY: held now.
         unsafe { (*builder.batch.get()).clear() };
     }
@@ -287,7 +286,7 @@ unsafe extern "C" fn start(qp: *mut QpEx) {
 unsafe extern "C" fn abort(qp: *mut QpEx) {
     // SAFETY: a queue pair as the caller promises, or something that is refused.
     if let Some((_, builder)) = unsafe { object(qp) } {
-        builder.release();
+        builder.hold.release();
     }
 }
 
@@ -296,13 +295,13 @@ unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
     let Some((object, builder)) = (unsafe { object(qp) }) else {
         return Errno::INVAL.raw();
     };
-    if !builder.held.load(Ordering::Relaxed) {
+    if !builder.hold.is_held() {
         return Errno::INVAL.raw();
     }
     let code = fence(|| {
         // SAFETY: held since start.
         unsafe { (*builder.batch.get()).post(&object.qp) }.map(|()| 0)
     });
-    builder.release();
+    builder.hold.release();
     code
 }
