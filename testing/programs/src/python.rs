@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 use rkey_harness::process;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -10,6 +11,19 @@ use std::time::Duration;
 pub(crate) const PYTHON: &str = "/usr/bin/python3";
 /// What notes the results of Python tests.
 pub(crate) const RECORDER: &str = "testing/recorder.py";
+
+/// Fills a folder that is kept between runs with what is `wanted`, by `bring`, unless it has just that already.
+pub(crate) fn once(kept: &Path, wanted: &str, bring: impl FnOnce() -> Result<()>) -> Result<()> {
+    let stamp = kept.join("complete");
+    if fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
+        return Ok(());
+    }
+    let _ = fs::remove_dir_all(kept);
+    fs::create_dir_all(kept)?;
+    bring()?;
+    fs::write(stamp, wanted)?;
+    Ok(())
+}
 
 /// Runs the installer of a Python environment in the folder, which is made if it is not there.
 pub(crate) fn pip(kept: &Path, environment: &str, words: &[&str]) -> Result<()> {

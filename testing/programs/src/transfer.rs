@@ -2,7 +2,7 @@
 //! build of the Python package index that needs no GPU, between two processes, as root and as an ordinary user.
 
 use crate::folder::{copy, open_up, run_as, verbs_into};
-use crate::python::pip;
+use crate::python::{once, pip};
 use anyhow::Result;
 use rkey_harness::{Report, Session, UID, in_target, process};
 use std::fs;
@@ -59,19 +59,8 @@ fn place(session: &Session<'_>) -> Result<PathBuf> {
 
 /// Brings the package, once for a target folder.
 fn install(kept: &Path) -> Result<()> {
-    let stamp = kept.join("complete");
-    if fs::read_to_string(&stamp).is_ok_and(|text| text == PACKAGE) {
-        return Ok(());
-    }
-    let _ = fs::remove_dir_all(kept);
-    fs::create_dir_all(kept)?;
-    pip(
-        kept,
-        "venv",
-        &["install", "-q", "--only-binary", ":all:", PACKAGE],
-    )?;
-    fs::write(stamp, PACKAGE)?;
-    Ok(())
+    let words = ["install", "-q", "--only-binary", ":all:", PACKAGE];
+    once(kept, PACKAGE, || pip(kept, "venv", &words))
 }
 
 /// Runs the program; what it said if it failed.

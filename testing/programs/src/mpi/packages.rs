@@ -1,6 +1,6 @@
 //! MPICH, Intel MPI and mpi4py, which the Python package index has.
 
-use crate::python::pip;
+use crate::python::{once, pip};
 use anyhow::Result;
 use rkey_harness::{Session, in_target, process};
 use std::fs;
@@ -20,13 +20,11 @@ pub(crate) fn kept(session: &Session<'_>) -> Result<PathBuf> {
 
 /// Brings MPICH, Intel MPI, mpi4py and mpi4py's tests from the Python package index, once for a target folder.
 fn install(kept: &Path) -> Result<()> {
-    let stamp = kept.join("complete");
     let wanted = format!("{MPICH} {INTEL} {MPI4PY}\n");
-    if fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
-        return Ok(());
-    }
-    let _ = fs::remove_dir_all(kept);
-    fs::create_dir_all(kept)?;
+    once(kept, &wanted, || bring(kept))
+}
+
+fn bring(kept: &Path) -> Result<()> {
     pip(
         kept,
         "venv",
@@ -58,6 +56,5 @@ fn install(kept: &Path) -> Result<()> {
         .current_dir(kept);
     process::capture(&mut unpack)?;
     fs::rename(kept.join(&package).join("test"), kept.join("tests"))?;
-    fs::write(stamp, wanted)?;
     Ok(())
 }
