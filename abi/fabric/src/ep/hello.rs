@@ -14,7 +14,7 @@ pub(super) fn why_not(bytes: &[u8]) -> DeviceError {
             there,
             here,
         },
-        HelloError::NoEndpoint => DeviceError::Handshake("the peer is no endpoint of libfabric"),
+        HelloError::NoEndpoint => DeviceError::Handshake("the peer is not a libfabric endpoint"),
     }
 }
 

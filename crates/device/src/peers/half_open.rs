@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
 use std::time::{Duration, Instant};
 
-use rkey_link::shm::Credentials;
+use rkey_link::peer::Credentials;
 
 use crate::peers::link_limits::Party;
 
@@ -78,7 +78,7 @@ impl<C> HalfOpen<C> {
         self.0.iter().map(|entry| entry.until).min()
     }
 
-    /// Whom to drop when all places are taken: the oldest client of those parties that have the most places.
+    /// The client to drop when all places are taken: the oldest one of the parties that have the most places.
     pub(crate) fn greediest(&self) -> Option<usize> {
         let mut places: HashMap<Party, usize> = HashMap::new();
         for entry in &self.0 {
@@ -108,16 +108,7 @@ impl<C> IndexMut<usize> for HalfOpen<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn who(pid: u32, ours: bool) -> Credentials {
-        let own = rustix::process::geteuid().as_raw();
-        let uid = if ours { own } else { own + 1 };
-        Credentials {
-            pid: Some(pid),
-            uid,
-            gid: 0,
-        }
-    }
+    use crate::peers::link_limits::tests::who;
 
     fn greediest(clients: &[Credentials]) -> Option<usize> {
         let mut all = HalfOpen::new();

@@ -147,10 +147,11 @@ impl LinkLimits {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn who(pid: u32, ours: bool) -> Credentials {
+    /// A process of this user or of another one.
+    pub(in crate::peers) fn who(pid: u32, ours: bool) -> Credentials {
         let own = rustix::process::geteuid().as_raw();
         let uid = if ours { own } else { own + 1 };
         Credentials {
