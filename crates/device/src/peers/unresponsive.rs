@@ -34,9 +34,12 @@ pub(crate) fn judge(shared: &Shared, link_manager: &LinkManager, discovery: &Dis
     // Many queue pairs have the same peer.
     let mut last: Option<(Option<u32>, bool)> = None;
     for UnresponsivePeer { qp, link, peer } in silent {
+        // The link may have come since the engine asked.
+        let block = names::block_of(peer);
+        let link = link.or_else(|| discovery.link_of(link_manager, block));
         let pid = match link {
             Some(link) => link_manager.process_of(link),
-            None => discovery.asked(names::block_of(peer)),
+            None => discovery.asked(block),
         };
         let had_its_chance = match last {
             Some((of, verdict)) if of == pid => verdict,
