@@ -1,4 +1,4 @@
-//! Advice about the memory of regions: pages that a program wants brought in before they are needed.
+//! `ibv_advise_mr`: prefetching the pages of regions.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -11,10 +11,10 @@ use rkey_device::base::range::VaRange;
 use rkey_kit::{Errno, fence};
 use std::ffi::{c_int, c_void};
 
-/// `ibv_advise_mr`: brings pages in, where the keys allow the program to ask for it.
+/// `ibv_advise_mr`: prefetches pages, where the regions' rights allow it.
 ///
 /// # Safety
-/// A protection domain, and a list of so many pieces.
+/// `list` is null or has `count` entries; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn advise_mr(
     pd: *mut Pd,
     advice: c_int,
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn advise_mr(
     const PREFETCH_NO_FAULT: c_int = 2;
     const FLUSH: u32 = 1;
     fence(|| {
-        // SAFETY: a protection domain as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let pd = unsafe { find::<PdObject>(pd)? };
         if !(PREFETCH..=PREFETCH_NO_FAULT).contains(&advice) {
             return Err(Errno::OPNOTSUPP);
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn advise_mr(
         if advise_flags & !FLUSH != 0 || count == 0 {
             return Err(Errno::INVAL);
         }
-        // SAFETY: not null, and a list of so many pieces as the caller promises.
+        // SAFETY: not null, and the caller promises the length.
         let list = unsafe { std::slice::from_raw_parts(input(list)?, count as usize) };
         for piece in list {
             let region = find_by_key(pd, piece.lkey)?;
@@ -55,8 +55,7 @@ pub unsafe extern "C" fn advise_mr(
     })
 }
 
-/// Asks the kernel for the pages. It is advice: a kernel that does not know it, or pages that are not
-/// there, are no error.
+/// Asks the kernel to populate the pages. A failure is no error: the call is only advice.
 fn bring_in(memory: u64, length: u32, advice: c_int) {
     const POPULATE_READ: c_int = 22;
     const POPULATE_WRITE: c_int = 23;
@@ -67,6 +66,6 @@ fn bring_in(memory: u64, length: u32, advice: c_int) {
         1 => POPULATE_WRITE,
         _ => libc::MADV_WILLNEED,
     };
-    // SAFETY: none of the three changes what the pages hold.
+    // SAFETY: none of the three calls changes the contents of the pages.
     unsafe { libc::madvise(start as *mut c_void, len as usize, how) };
 }

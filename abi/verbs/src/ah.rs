@@ -1,14 +1,14 @@
-//! Address handles: where datagrams go.
+//! Address handles: the destinations of datagrams.
 //!
-//! A queue pair number is unique on a host, so an address only has to be one of this host, or of a
-//! multicast group. The rest of it (hops, flow labels, rates) is kept and has no effect.
+//! A queue pair number is unique on a host, so an address only has to name this host or a multicast group.
+//! Hops, flow labels and rates are stored and have no effect.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
 use crate::context::ContextObject;
 use crate::gid;
-use crate::object::{Object, find, input, output, place, remove};
+use crate::object::{Object, find, input, insert, output, remove};
 use crate::pd::PdObject;
 use crate::port::PORT;
 use crate::sys::consts::WC_GRH;
@@ -20,25 +20,25 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::OnceLock;
 
-/// Address handles that there may be.
+/// The most address handles at a time.
 pub const MAX: u32 = 1 << 18;
 
-/// An address handle, as a program sees it.
+/// An address handle, as the program sees it.
 #[repr(C)]
 pub struct AhObject {
     c: UnsafeCell<Ah>,
-    /// To whom, and from whom.
+    /// Destination and source GID.
     pub route: Route,
 }
 
-// SAFETY: the structure is written only while it is made.
+// SAFETY: the C structure is written only while the object is created.
 unsafe impl Sync for AhObject {}
-// SAFETY: holds addresses of objects, which are checked before use.
+// SAFETY: holds handles, which are validated before use.
 unsafe impl Send for AhObject {}
 
 static AHS: Pool<AhObject> = Pool::new(MAX);
 
-// SAFETY: the structure is at the start.
+// SAFETY: the C structure is the first field.
 unsafe impl Object for AhObject {
     type C = Ah;
     fn pool() -> &'static Pool<Self> {
@@ -46,9 +46,9 @@ unsafe impl Object for AhObject {
     }
 }
 
-/// Checks the address of a peer. A global route has to lead from a GID of ours to one of ours: a peer on
-/// another host cannot be reached. An address without a global route is one in the same subnet, and that is
-/// this host: programs that know nothing of Ethernet ports (qperf) get along with it.
+/// Checks the address of a peer. A global route must lead from a GID of this host to another one of this
+/// host, or to a multicast group. An address without a global route is in the same subnet, so on this host;
+/// programs that know only LIDs (qperf) rely on it.
 ///
 /// # Errors
 /// `EINVAL`, `ENETUNREACH`; the reason is in the log.
@@ -61,7 +61,7 @@ pub fn check(attr: &AhAttr) -> Result<(), Errno> {
     }
     if gid::get(attr.grh.sgid_index.into()).is_none() {
         tracing::warn!(
-            "there is no GID with index {} to send from",
+            "no GID has index {}; choose one that ibv_devinfo -v lists",
             attr.grh.sgid_index
         );
         return Err(Errno::INVAL);
@@ -69,15 +69,15 @@ pub fn check(attr: &AhAttr) -> Result<(), Errno> {
     if !gid::is_multicast(attr.grh.dgid) && !gid::is_ours(attr.grh.dgid) {
         let there = std::net::Ipv6Addr::from(attr.grh.dgid.0);
         tracing::warn!(
-            "GID {there} is not one of this host; only processes on this host can be reached for now"
+            "GID {there} is not on this host: only processes of the same host can be reached",
         );
         return Err(Errno::NETUNREACH);
     }
     Ok(())
 }
 
-/// Whether address handles need no global route, against the rule for Ethernet ports: some programs (qperf with
-/// datagrams) know only local ones.
+/// Whether address handles may lack a global route, against the rule for Ethernet ports: some programs
+/// (qperf with datagrams) never set one.
 fn takes_local_routes() -> bool {
     static TAKES: OnceLock<bool> = OnceLock::new();
     *TAKES.get_or_init(|| match LOCAL_ROUTES.value() {
@@ -92,14 +92,14 @@ fn takes_local_routes() -> bool {
 /// `ibv_create_ah`.
 ///
 /// # Safety
-/// A protection domain, and an address.
+/// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
         let (object, attr) = unsafe { (find::<PdObject>(pd)?, input(attr)?) };
         if attr.is_global == 0 && !takes_local_routes() {
             tracing::warn!(
-                "an address handle without a global route: on an Ethernet port peers have GIDs (set is_global; most programs take an option such as -g 0). {}=1 takes it as one on this host",
+                "this address handle has no global route, and an Ethernet port needs one: set is_global (most programs have an option such as -g 0), or allow it for peers on this host with {}=1",
                 LOCAL_ROUTES.name
             );
             return Err(Errno::INVAL);
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
             pd,
             handle: 0,
         });
-        let handle = place(AhObject {
+        let handle = insert(AhObject {
             c,
             route: Route {
                 source: gid::get(attr.grh.sgid_index.into()).map_or([0; 16], |entry| entry.gid.0),
@@ -131,8 +131,7 @@ pub unsafe extern "C" fn create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
 /// No other thread uses it.
 pub unsafe extern "C" fn destroy_ah(ah: *mut Ah) -> c_int {
     fence(|| {
-        // SAFETY: an address handle as the caller promises, or something that is refused; it holds its
-        // protection domain.
+        // SAFETY: `remove` and `find` validate the handle; it holds its protection domain.
         unsafe {
             let object = remove::<AhObject>(ah)?;
             if let Ok(pd) = find::<PdObject>((*object.c.get()).pd) {
@@ -146,7 +145,7 @@ pub unsafe extern "C" fn destroy_ah(ah: *mut Ah) -> c_int {
 /// The address of the sender of a datagram.
 fn sender(wc: &Wc, grh: Option<&Grh>) -> AhAttr {
     let mut dgid = grh.map_or(Gid([0; 16]), |grh| grh.sgid);
-    // The header of a datagram from this host may be empty: it is from us.
+    // A datagram from this host may have no header: the sender is on this host.
     if dgid == Gid([0; 16]) {
         dgid = gid::table().first().map_or(dgid, |entry| entry.gid);
     }
@@ -171,7 +170,7 @@ fn sender(wc: &Wc, grh: Option<&Grh>) -> AhAttr {
 /// `ibv_init_ah_from_wc`.
 ///
 /// # Safety
-/// A context, a completion, its header, and room for an address.
+/// See [`crate::object`] for the rules of handles and output; `grh` is null or readable, at any alignment.
 pub unsafe extern "C" fn init_ah_from_wc(
     context: *mut Context,
     port: u8,
@@ -180,7 +179,8 @@ pub unsafe extern "C" fn init_ah_from_wc(
     attr: *mut AhAttr,
 ) -> c_int {
     fence(|| {
-        // SAFETY: as the caller promises, or refused; the header need not be aligned.
+        // SAFETY: `find` validates the handle; `input` and `output` refuse null; the caller promises the rest;
+        // the header need not be aligned.
         let (wc, attr) = unsafe {
             find::<ContextObject>(context)?;
             (input(wc)?, output(attr)?)
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn init_ah_from_wc(
             return Err(Errno::INVAL);
         }
         let with_grh = wc.wc_flags & WC_GRH != 0 && !grh.is_null();
-        // SAFETY: not null, and valid as the completion says.
+        // SAFETY: not null, and the completion says that the header is valid.
         let grh = with_grh.then(|| unsafe { grh.read_unaligned() });
         *attr = sender(wc, grh.as_ref());
         Ok(0)
@@ -199,17 +199,17 @@ pub unsafe extern "C" fn init_ah_from_wc(
 /// `ibv_create_ah_from_wc`.
 ///
 /// # Safety
-/// A protection domain, a completion and its header.
+/// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn create_ah_from_wc(
     pd: *mut Pd,
     wc: *mut Wc,
     grh: *mut Grh,
     port: u8,
 ) -> *mut Ah {
-    // SAFETY: a protection domain as the caller promises, or something that is refused.
+    // SAFETY: `find` validates the handle.
     let context = unsafe { find::<PdObject>(pd) }.map_or(std::ptr::null_mut(), |pd| pd.context);
     let mut attr = AhAttr::default();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     unsafe {
         if init_ah_from_wc(context, port, wc, grh, &raw mut attr) != 0 {
             return std::ptr::null_mut();
@@ -218,10 +218,10 @@ pub unsafe extern "C" fn create_ah_from_wc(
     }
 }
 
-/// `ibv_resolve_eth_l2_from_gid`: frames never leave this host, so any address will do.
+/// `ibv_resolve_eth_l2_from_gid`. Frames never leave this host, so any address will do.
 ///
 /// # Safety
-/// A context, an address, and room for an Ethernet address.
+/// See [`crate::object`] for the rules of handles and output.
 pub unsafe extern "C" fn resolve_eth_l2_from_gid(
     context: *mut Context,
     attr: *mut AhAttr,
@@ -229,7 +229,8 @@ pub unsafe extern "C" fn resolve_eth_l2_from_gid(
     vlan: *mut u16,
 ) -> c_int {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` and `check` validate the handle; `input` and `output` refuse null, the caller promises
+        // the rest.
         let mac = unsafe {
             find::<ContextObject>(context)?;
             check(input(attr)?)?;
@@ -244,12 +245,12 @@ pub unsafe extern "C" fn resolve_eth_l2_from_gid(
     })
 }
 
-/// Ends what a context that is closed leaves.
+/// Destroys the objects that a closing context leaves behind.
 ///
 /// # Safety
-/// Nobody uses anything of the context.
+/// Nothing made from the context is used any more.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: nobody uses the objects, as the caller promises.
+    // SAFETY: the caller promises that the objects are unused.
     unsafe {
         for object in AHS.live(|ah| (*ah.c.get()).context == context) {
             drop(remove::<AhObject>(object.cast()));

@@ -1,4 +1,4 @@
-//! Asynchronous events: getting and acknowledging them, and objects that wait for that before they go.
+//! Asynchronous events. Destroying an object waits until the program has acknowledged all of its events.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -20,7 +20,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How many events of an object were given to the program, and how many it has acknowledged.
+/// Events of an object that the program has taken and not yet acknowledged.
 #[derive(Debug, Default)]
 pub struct Acks {
     open: Mutex<u32>,
@@ -28,19 +28,19 @@ pub struct Acks {
 }
 
 impl Acks {
-    /// One more was given out.
+    /// Counts an event that the program takes.
     pub fn give(&self) {
         *self.open.lock() += 1;
     }
 
-    /// The program is done with so many.
+    /// Counts `count` acknowledgements.
     pub fn acknowledge(&self, count: u32) {
         let mut open = self.open.lock();
         *open = open.saturating_sub(count);
         self.less.notify_all();
     }
 
-    /// Waits until the program is done with all.
+    /// Waits until every event is acknowledged.
     pub fn wait(&self) {
         let mut open = self.open.lock();
         while *open > 0 {
@@ -49,7 +49,7 @@ impl Acks {
     }
 }
 
-/// Which handles the objects of a device have, for events that name them.
+/// The handle for each object of a device that events can name.
 #[derive(Debug, Default)]
 pub struct Events {
     cqs: Mutex<HashMap<CqId, usize>>,
@@ -58,56 +58,56 @@ pub struct Events {
 }
 
 impl Events {
-    /// Events of this completion queue are those of this handle.
+    /// Names `handle` in events of this completion queue.
     pub fn add_cq(&self, id: CqId, handle: *mut Cq) {
         self.cqs.lock().insert(id, handle as usize);
     }
 
-    /// No events of it any more.
+    /// Ends [`Events::add_cq`].
     pub fn remove_cq(&self, id: CqId) {
         self.cqs.lock().remove(&id);
     }
 
-    /// Counts a completion event as given to the program; gives the handle of its completion queue, which then stays
+    /// Counts a completion event as taken and returns the handle of its completion queue, which stays valid
     /// until the event is acknowledged.
     #[must_use]
     pub fn completion(&self, id: CqId) -> Option<*mut Cq> {
-        // The book stays locked until the event is counted, so that the object stays.
+        // The registry stays locked until the event is counted, so the object stays.
         let cqs = self.cqs.lock();
         let handle = *cqs.get(&id)? as *mut Cq;
-        // SAFETY: objects leave the book before they go.
+        // SAFETY: objects leave the registry before they are destroyed.
         unsafe { find::<CqObject>(handle) }.ok()?.comp_acks.give();
         Some(handle)
     }
 
-    /// Events of this queue pair are those of this handle.
+    /// Names `handle` in events of this queue pair.
     pub fn add_qp(&self, id: QpId, handle: *mut Qp) {
         self.qps.lock().insert(id, handle as usize);
     }
 
-    /// No events of it any more.
+    /// Ends [`Events::add_qp`].
     pub fn remove_qp(&self, id: QpId) {
         self.qps.lock().remove(&id);
     }
 
-    /// Events of this shared receive queue are those of this handle.
+    /// Names `handle` in events of this shared receive queue.
     pub fn add_srq(&self, id: SrqId, handle: *mut Srq) {
         self.srqs.lock().insert(id, handle as usize);
     }
 
-    /// No events of it any more.
+    /// Ends [`Events::add_srq`].
     pub fn remove_srq(&self, id: SrqId) {
         self.srqs.lock().remove(&id);
     }
 
-    /// The event as a program gets it; none if its object is gone or the program did not ask for it.
+    /// The event in verbs' form; `None` if its object is gone or the program did not ask for such events.
     fn translate(&self, event: Event) -> Option<AsyncEvent> {
         let (element, event_type) = match event {
             Event::CqOverrun(cq) => {
-                // The book stays locked until the event is counted, so that the object stays.
+                // The registry stays locked until the event is counted, so the object stays.
                 let cqs = self.cqs.lock();
                 let handle = *cqs.get(&cq)?;
-                // SAFETY: objects leave the book before they go.
+                // SAFETY: objects leave the registry before they are destroyed.
                 unsafe { find::<CqObject>(handle as *const Cq) }
                     .ok()?
                     .async_acks
@@ -117,7 +117,7 @@ impl Events {
             Event::SrqLimit(srq) => {
                 let srqs = self.srqs.lock();
                 let handle = *srqs.get(&srq)?;
-                // SAFETY: objects leave the book before they go.
+                // SAFETY: objects leave the registry before they are destroyed.
                 unsafe { find::<SrqObject>(handle as *const Srq) }
                     .ok()?
                     .acks
@@ -130,7 +130,7 @@ impl Events {
             Event::SqDrained { qp, .. } => self.of_qp(qp, EVENT_SQ_DRAINED)?,
             Event::LastWqeReached { qp, .. } => self.of_qp(qp, EVENT_QP_LAST_WQE_REACHED)?,
             Event::CommEstablished { qp, .. } => self.of_qp(qp, EVENT_COMM_EST)?,
-            // Verbs has no event for the end of a peer: requests to it fail, and that tells.
+            // Verbs has no event for a lost peer: requests to it complete in error.
             _ => return None,
         };
         Some(AsyncEvent {
@@ -142,7 +142,7 @@ impl Events {
     fn of_qp(&self, qp: QpId, event_type: c_int) -> Option<(usize, c_int)> {
         let qps = self.qps.lock();
         let handle = *qps.get(&qp)?;
-        // SAFETY: objects leave the book before they go.
+        // SAFETY: objects leave the registry before they are destroyed.
         let object = unsafe { find::<QpObject>(handle as *const Qp) }.ok()?;
         if event_type == EVENT_SQ_DRAINED && !object.wants_drained_event() {
             return None;
@@ -152,8 +152,8 @@ impl Events {
     }
 }
 
-/// Makes waiting on a descriptor the default, as it is for the descriptors of verbs; programs that do
-/// not want to wait set `O_NONBLOCK`.
+/// Makes reads of a descriptor block, the default for descriptors of verbs. Programs that must not wait
+/// set `O_NONBLOCK`.
 pub fn make_blocking(fd: c_int) {
     // SAFETY: only reads and writes flags of a descriptor of ours.
     unsafe {
@@ -169,15 +169,15 @@ pub fn is_nonblocking(fd: c_int) -> bool {
     unsafe { libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
 }
 
-/// `ibv_get_async_event`. A signal ends it as it ends a `read`.
+/// `ibv_get_async_event`. A signal interrupts it, as it interrupts `read`.
 ///
 /// # Safety
-/// A context, and room for an event.
+/// See [`crate::object`] for the rules of handles and output.
 pub unsafe extern "C" fn get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int {
     let body = || {
-        // SAFETY: a context as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<ContextObject>(context)? };
-        // SAFETY: room as the caller promises.
+        // SAFETY: the caller promises that it is writable.
         let event = unsafe { output(event)? };
         let device = object.device();
         // SAFETY: the context is live.
@@ -199,24 +199,24 @@ pub unsafe extern "C" fn get_async_event(context: *mut Context, event: *mut Asyn
     if fence(body) == 0 { 0 } else { -1 }
 }
 
-/// Adds to a counter of acknowledged events that programs may read, whichever threads acknowledge.
+/// Adds to a counter of acknowledged events. Programs may read it; any thread may acknowledge.
 ///
 /// # Safety
-/// A field of a live object.
+/// `counter` is a field of a live object.
 pub(crate) unsafe fn completed(counter: *mut u32, count: u32) {
-    // SAFETY: a field as the caller promises, which only this function writes.
+    // SAFETY: a live field, which only this function writes.
     unsafe { AtomicU32::from_ptr(counter) }.fetch_add(count, Ordering::Relaxed);
 }
 
 /// `ibv_ack_async_event`.
 ///
 /// # Safety
-/// An event of [`get_async_event`].
+/// `event` was filled in by [`get_async_event`].
 pub unsafe extern "C" fn ack_async_event(event: *mut AsyncEvent) {
     fence(|| {
-        // SAFETY: an event as the caller promises.
+        // SAFETY: the caller promises an event.
         let event = unsafe { input(event)? };
-        // SAFETY: objects wait for this call before they go, so the handles are live or nonsense.
+        // SAFETY: an object is destroyed only after this call, so its handle is live; `find` refuses others.
         unsafe {
             match event.event_type {
                 EVENT_CQ_ERR => {

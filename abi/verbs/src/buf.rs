@@ -1,35 +1,35 @@
-//! Buffers that the library allocates (`ibv_alloc_buf`, rdma-core 65): ordinary memory, as this device reaches all of
-//! it.
+//! Buffers that the library allocates (`ibv_alloc_buf`, rdma-core 65). Ordinary memory: this device can
+//! reach all of it.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions, and memory that is mapped for programs.
 
 use crate::mr::{PAGE, reg_mr_iova2};
-use crate::object::{Object, find, output, place, remove};
+use crate::object::{Object, find, insert, output, remove};
 use crate::pd::PdObject;
 use crate::sys::{Buf, Mr, Pd};
 use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 
-/// A buffer. Programs know its address and nothing else of it.
+/// A buffer. Programs know only its address.
 #[repr(C)]
 struct BufObject {
     c: UnsafeCell<Buf>,
     pd: *mut Pd,
     start: u64,
-    /// Bytes that the program asked for.
+    /// Bytes that the program requested.
     len: u64,
 }
 
-// SAFETY: the structure at the start has no fields; the rest is not written.
+// SAFETY: the C structure has no fields, and the rest is never written.
 unsafe impl Sync for BufObject {}
 // SAFETY: holds addresses, which are checked before use.
 unsafe impl Send for BufObject {}
 
 static BUFS: Pool<BufObject> = Pool::new(1 << 16);
 
-// SAFETY: the structure is at the start.
+// SAFETY: the C structure is the first field.
 unsafe impl Object for BufObject {
     type C = Buf;
     fn pool() -> &'static Pool<Self> {
@@ -50,13 +50,13 @@ impl Drop for BufObject {
     }
 }
 
-/// `ibv_alloc_buf`: memory that begins with a page and is zero.
+/// `ibv_alloc_buf`: zeroed memory that starts on a page boundary.
 ///
 /// # Safety
-/// A protection domain, and room for a handle.
+/// `buf` is null or writable.
 pub unsafe extern "C" fn alloc_buf(pd: *mut Pd, size: usize, buf: *mut *mut Buf) -> *mut c_void {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest.
         let into = unsafe {
             find::<PdObject>(pd)?;
             output(buf)?
@@ -67,12 +67,12 @@ pub unsafe extern "C" fn alloc_buf(pd: *mut Pd, size: usize, buf: *mut *mut Buf)
         let len = (size as u64).next_multiple_of(PAGE) as usize;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping where the kernel likes; it replaces nothing.
+        // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(Errno::last());
         }
-        *into = place(BufObject {
+        *into = insert(BufObject {
             c: UnsafeCell::new(Buf { private: [] }),
             pd,
             start: start as u64,
@@ -85,29 +85,29 @@ pub unsafe extern "C" fn alloc_buf(pd: *mut Pd, size: usize, buf: *mut *mut Buf)
 /// `ibv_free_buf`.
 ///
 /// # Safety
-/// Nobody uses the memory, and no region is on it.
+/// Nothing uses the memory, and no region covers it.
 pub unsafe extern "C" fn free_buf(buf: *mut Buf) {
     fence(|| {
-        // SAFETY: nobody uses it, as the caller promises; or it is refused.
+        // SAFETY: `remove` validates the handle, and the caller promises that the memory is unused.
         drop(unsafe { remove::<BufObject>(buf)? });
         Ok(())
     });
 }
 
-/// Checks that a range is inside of a buffer that was allocated for this protection domain.
+/// Checks that a range lies within a buffer that was allocated in this protection domain.
 ///
 /// # Errors
-/// `EINVAL`: it is not.
+/// `EINVAL`: it does not.
 ///
 /// # Safety
-/// A buffer, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub(crate) unsafe fn check(
     pd: *mut Pd,
     buf: *mut Buf,
     addr: *mut c_void,
     length: usize,
 ) -> Result<(), Errno> {
-    // SAFETY: a buffer as the caller promises, or something that is refused.
+    // SAFETY: `find` validates the handle.
     let object = unsafe { find::<BufObject>(buf)? };
     let from = (addr as u64).checked_sub(object.start);
     let end = from.and_then(|from| from.checked_add(length as u64));
@@ -121,7 +121,7 @@ pub(crate) unsafe fn check(
 /// `ibv_reg_buf_mr`.
 ///
 /// # Safety
-/// A protection domain, and a buffer that stays as long as the region.
+/// `buf` stays allocated until the region is deregistered.
 pub unsafe extern "C" fn reg_buf_mr(
     pd: *mut Pd,
     buf: *mut Buf,
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn reg_buf_mr(
     access: c_int,
 ) -> *mut Mr {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `check` validates the handle.
         let region = unsafe {
             check(pd, buf, addr, length)?;
             reg_mr_iova2(pd, addr, length, addr as u64, access as u32)
@@ -143,13 +143,13 @@ pub unsafe extern "C" fn reg_buf_mr(
     })
 }
 
-/// Ends what a protection domain that is closed with its context leaves.
+/// Frees the buffers that the protection domains of a closing context leave behind.
 ///
 /// # Safety
-/// Nobody uses the memory.
+/// Nothing uses the memory.
 pub unsafe fn sweep(of: impl Fn(*mut Pd) -> bool) {
     for object in BUFS.live(|buf| of(buf.pd)) {
-        // SAFETY: nobody uses it, as the caller promises.
+        // SAFETY: unused, as the caller promises.
         drop(unsafe { remove::<BufObject>(object.cast()) });
     }
 }

@@ -1,18 +1,18 @@
-//! Requests of the extended interface that are being put together on a queue pair.
+//! Work requests that a program builds on a queue pair by the extended interface.
 
 #![allow(unsafe_code)]
 // UNSAFETY: a cell that a lock guards.
 
 use crate::errno;
-use crate::hold::Hold;
 use crate::modify::Service;
+use crate::raw_lock::RawLock;
 use crate::sys::consts::*;
 use rkey_device::engine::{SendFlags, SendRequest, Sge, UdAddress, Work};
 use rkey_kit::Errno;
 use std::cell::UnsafeCell;
 use std::ops::Range;
 
-/// What each service can be asked for.
+/// The operations that the program may request for each service.
 const SENDS: u64 = QP_EX_WITH_SEND | QP_EX_WITH_SEND_WITH_IMM;
 const WRITES: u64 = QP_EX_WITH_RDMA_WRITE | QP_EX_WITH_RDMA_WRITE_WITH_IMM;
 const WINDOWS: u64 = QP_EX_WITH_LOCAL_INV | QP_EX_WITH_BIND_MW | QP_EX_WITH_SEND_WITH_INV;
@@ -21,27 +21,27 @@ const READS: u64 = QP_EX_WITH_RDMA_READ
     | QP_EX_WITH_ATOMIC_FETCH_AND_ADD
     | QP_EX_WITH_ATOMIC_WRITE;
 
-/// The requests that are being put together on one queue pair.
+/// The requests under construction on one queue pair.
 pub struct Builder {
-    /// Held between start and complete.
-    pub(crate) hold: Hold,
+    /// Locked from `ibv_wr_start` to `ibv_wr_complete`.
+    pub(crate) lock: RawLock,
     pub(crate) batch: UnsafeCell<Batch>,
 }
 
-// SAFETY: only the thread that holds the builder uses the batch.
+// SAFETY: only the thread that holds the lock uses the batch.
 unsafe impl Sync for Builder {}
 
-/// Requests, with their memory and payloads in common lists.
+/// Requests; their scatter lists and inline payloads are in common lists.
 #[derive(Default)]
 pub(crate) struct Batch {
     pub(crate) requests: Vec<Pending>,
     pub(crate) sges: Vec<Sge>,
     pub(crate) inline: Vec<u8>,
-    /// The first error, which the call that posts returns.
+    /// The first error, for `ibv_wr_complete` to return.
     pub(crate) failed: Option<Errno>,
 }
 
-/// One request, with its memory and payload as places in the batch.
+/// One request, with its scatter list and payload as ranges of the batch.
 pub(crate) struct Pending {
     pub(crate) id: u64,
     pub(crate) work: Work,
@@ -53,10 +53,10 @@ pub(crate) struct Pending {
 }
 
 impl Builder {
-    /// For a queue pair of a service that was asked for some operations.
+    /// For a queue pair of this service whose program asked for these operations.
     ///
     /// # Errors
-    /// `EOPNOTSUPP`: one that the service does not have.
+    /// `EOPNOTSUPP`: the service lacks one of them.
     pub fn new(service: Service, operations: u64) -> Result<Self, Errno> {
         let known = match service {
             Service::Rc | Service::XrcSend => SENDS | WRITES | WINDOWS | READS,
@@ -69,14 +69,14 @@ impl Builder {
             return Err(Errno::OPNOTSUPP);
         }
         Ok(Self {
-            hold: Hold::new(),
+            lock: RawLock::new(),
             batch: UnsafeCell::default(),
         })
     }
 }
 
 impl Batch {
-    /// Forgets everything.
+    /// Removes all requests and the error.
     pub(crate) fn clear(&mut self) {
         self.requests.clear();
         self.sges.clear();
@@ -99,7 +99,7 @@ impl Batch {
                 } else {
                     &self.sges[pending.sges.clone()]
                 },
-                // A request that is flagged inline and was given no data has none.
+                // A request flagged inline whose data was never set has none.
                 inline: if inline.is_none() && pending.wants_inline && pending.sges.is_empty() {
                     Some(&[])
                 } else {

@@ -7,7 +7,7 @@ use crate::async_event::{completed, is_nonblocking, make_blocking};
 use crate::context::ContextObject;
 use crate::cq::CqObject;
 use crate::errno;
-use crate::object::{Object, Users, find, handle_of, output, place, remove};
+use crate::object::{Object, Users, find, handle_of, insert, output, remove};
 use crate::sys::{CompChannel, Context, Cq};
 use rkey_device::Channel;
 use rkey_kit::{Errno, Pool, fence};
@@ -15,25 +15,25 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
 
-/// A channel, as a program sees it.
+/// A channel, as the program sees it.
 #[repr(C)]
 pub struct ChannelObject {
     c: UnsafeCell<CompChannel>,
     context: *mut Context,
-    /// The channel of the device.
+    /// The device's channel.
     pub channel: Channel,
-    /// Completion queues that use it.
+    /// Completion queues that report to it.
     pub users: Users,
 }
 
-// SAFETY: the structure is written only while it is made.
+// SAFETY: the C structure is written only while the object is created.
 unsafe impl Sync for ChannelObject {}
-// SAFETY: holds addresses of objects, which are checked before use.
+// SAFETY: holds handles, which are validated before use.
 unsafe impl Send for ChannelObject {}
 
 static CHANNELS: Pool<ChannelObject> = Pool::new(1 << 16);
 
-// SAFETY: the structure is at the start.
+// SAFETY: the C structure is the first field.
 unsafe impl Object for ChannelObject {
     type C = CompChannel;
     fn pool() -> &'static Pool<Self> {
@@ -52,10 +52,10 @@ impl ChannelObject {
 /// `ibv_create_comp_channel`.
 ///
 /// # Safety
-/// A context, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn create_comp_channel(context: *mut Context) -> *mut CompChannel {
     fence(|| {
-        // SAFETY: a context as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<ContextObject>(context)? };
         let channel = object.device().create_channel().map_err(errno::from)?;
         let fd = channel.fd().as_raw_fd();
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn create_comp_channel(context: *mut Context) -> *mut Comp
             fd,
             refcnt: 0,
         });
-        place(ChannelObject {
+        insert(ChannelObject {
             c,
             context,
             channel,
@@ -80,29 +80,29 @@ pub unsafe extern "C" fn create_comp_channel(context: *mut Context) -> *mut Comp
 /// No other thread uses it.
 pub unsafe extern "C" fn destroy_comp_channel(channel: *mut CompChannel) -> c_int {
     fence(|| {
-        // SAFETY: a channel as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<ChannelObject>(channel)? }.users.none()?;
-        // SAFETY: nobody uses it.
+        // SAFETY: unused, as the caller promises.
         drop(unsafe { remove::<ChannelObject>(channel)? });
         Ok(0)
     })
 }
 
-/// `ibv_get_cq_event`. A signal ends it as it ends a `read`.
+/// `ibv_get_cq_event`. A signal interrupts it, as it interrupts `read`.
 ///
 /// # Safety
-/// A channel, and room for a handle and a pointer.
+/// See [`crate::object`] for the rules of handles and output.
 pub unsafe extern "C" fn get_cq_event(
     channel: *mut CompChannel,
     cq: *mut *mut Cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
     let body = || {
-        // SAFETY: a channel as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<ChannelObject>(channel)? };
-        // SAFETY: a channel stays while its context is open.
+        // SAFETY: a channel stays until its context is closed.
         let context = unsafe { find::<ContextObject>(object.context)? };
-        // SAFETY: room as the caller promises.
+        // SAFETY: the caller promises that both are writable.
         let (cq, cq_context) = unsafe { (output(cq)?, output(cq_context)?) };
         loop {
             let event = match object.channel.try_next_event().map_err(errno::from)? {
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn get_cq_event(
                 continue;
             };
             *cq = handle;
-            // SAFETY: a completion queue with an event that nobody has acknowledged yet, which keeps it.
+            // SAFETY: an event is unacknowledged, and that keeps the completion queue alive.
             *cq_context = unsafe { (*handle).cq_context };
             return Ok(0);
         }
@@ -127,10 +127,10 @@ pub unsafe extern "C" fn get_cq_event(
 /// `ibv_ack_cq_events`.
 ///
 /// # Safety
-/// A completion queue, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn ack_cq_events(cq: *mut Cq, count: u32) {
     fence(|| {
-        // SAFETY: a completion queue as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<CqObject>(cq)? };
         // SAFETY: a live completion queue.
         unsafe { completed(&raw mut (*cq).comp_events_completed, count) };
@@ -139,12 +139,12 @@ pub unsafe extern "C" fn ack_cq_events(cq: *mut Cq, count: u32) {
     });
 }
 
-/// Ends what a context that is closed leaves.
+/// Destroys the objects that a closing context leaves behind.
 ///
 /// # Safety
-/// Nobody uses anything of the context.
+/// Nothing made from the context is used any more.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: nobody uses the objects, as the caller promises.
+    // SAFETY: the caller promises that the objects are unused.
     unsafe {
         for object in CHANNELS.live(|channel| channel.context == context) {
             drop(remove::<ChannelObject>(object.cast()));

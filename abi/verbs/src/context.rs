@@ -1,4 +1,4 @@
-//! The device, as a program that opened it sees it.
+//! Contexts: the open device.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -12,50 +12,50 @@ use std::ffi::c_int;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Reads and atomics that a queue pair may have outstanding.
+/// The most reads and atomics that a queue pair may have outstanding.
 pub const MAX_READS: i32 = 128;
-/// Multicast groups, and queue pairs in each; nothing here has such a limit, but programs want a number.
+/// Multicast groups, and queue pairs in each. Nothing here limits them, but programs need a number.
 pub(crate) const MAX_GROUPS: c_int = 8192;
-/// Bytes of device memory.
+/// The most bytes of one allocation of device memory.
 pub const MAX_DM: u64 = 1 << 24;
 
-/// The rkey device behind one or more contexts (importing gives a second one).
+/// An open rkey device. `ibv_import_device` gives it a second context.
 pub struct Open {
     /// The device.
     pub device: rkey_device::Device,
-    /// Names it to `ibv_import_device`, in this process.
+    /// Identifies the device to `ibv_import_device`, within this process.
     pub(crate) command: OwnedFd,
-    /// Asynchronous events.
+    /// Handles for asynchronous events.
     pub events: Events,
 }
 
-/// What makes the structures of objects that have functions of their own. The functions are above the objects (in
-/// `tables`), so a context hands these down.
+/// Constructors of the C structures that contain function pointers. The functions (in `tables`) know the
+/// objects, so a context hands these constructors down to them.
 pub struct Tables {
-    /// The structure of a completion queue with this head, for a program that reads these fields.
+    /// An extended completion queue around this plain one, for a program that asked to read these fields.
     pub cq: fn(Cq, u64) -> CqEx,
-    /// The structure of a queue pair with this head.
+    /// An extended queue pair around this plain one.
     pub qp: fn(Qp) -> QpEx,
 }
 
-/// An open device, as a program sees it.
+/// A context, as the program sees it.
 #[repr(C)]
 pub struct ContextObject {
     verbs: UnsafeCell<VerbsContext>,
-    /// What is behind it.
+    /// The open device.
     pub open: Arc<Open>,
-    /// For the objects that are made from it.
+    /// Constructors for objects made from this context.
     pub tables: &'static Tables,
 }
 
-// SAFETY: the structure that programs read is written only while it is made.
+// SAFETY: the C structure is written only while the object is created.
 unsafe impl Sync for ContextObject {}
-// SAFETY: it may be dropped by any thread.
+// SAFETY: any thread may drop it.
 unsafe impl Send for ContextObject {}
 
 static CONTEXTS: Pool<ContextObject> = Pool::new(4096);
 
-// SAFETY: `verbs` is at the start, and its field `context` at this offset of it.
+// SAFETY: `verbs` is the first field, and `context` is at this offset in it.
 unsafe impl Object for ContextObject {
     type C = Context;
     const OFFSET: usize = core::mem::offset_of!(VerbsContext, context);
@@ -89,7 +89,7 @@ impl ContextObject {
     }
 }
 
-/// A descriptor whose file stands for the device.
+/// A descriptor whose file identifies the device.
 pub(crate) fn new_command() -> Result<OwnedFd, Errno> {
     use std::os::fd::FromRawFd;
     // SAFETY: the name is a C string.
@@ -97,13 +97,13 @@ pub(crate) fn new_command() -> Result<OwnedFd, Errno> {
     if fd < 0 {
         return Err(Errno::last());
     }
-    // SAFETY: a new descriptor that nobody else has.
+    // SAFETY: a new descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Device and inode of a file.
 pub(crate) fn identity(fd: c_int) -> Option<(u64, u64)> {
-    // SAFETY: all zeroes is a valid value, and the call only writes there.
+    // SAFETY: all zeros is a valid value, and the call only writes there.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: room for a stat.
     (unsafe { libc::fstat(fd, &raw mut stat) } == 0).then_some((stat.st_dev, stat.st_ino))

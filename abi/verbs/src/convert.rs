@@ -1,4 +1,5 @@
-//! `ibv_copy_*_from_kern` and `ibv_copy_*_to_kern`: between the kernel's structures and those of verbs.
+//! `ibv_copy_*_from_kern` and `ibv_copy_*_to_kern`: conversions between the kernel's structures and those of
+//! verbs.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -30,10 +31,10 @@ fn ah_attr(kern: &KernAhAttr) -> AhAttr {
 /// `ibv_copy_ah_attr_from_kern`.
 ///
 /// # Safety
-/// Both structures, or null.
+/// `to` and `from` are null or point to their structures.
 pub unsafe extern "C" fn copy_ah_attr_from_kern(to: *mut AhAttr, from: *const KernAhAttr) {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `output` and `input` refuse null; the caller promises the rest.
         unsafe { *output(to)? = ah_attr(input(from)?) };
         Ok(())
     });
@@ -42,10 +43,10 @@ pub unsafe extern "C" fn copy_ah_attr_from_kern(to: *mut AhAttr, from: *const Ke
 /// `ibv_copy_qp_attr_from_kern`.
 ///
 /// # Safety
-/// Both structures, or null.
+/// `to` and `from` are null or point to their structures.
 pub unsafe extern "C" fn copy_qp_attr_from_kern(to: *mut QpAttr, from: *const KernQpAttr) {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `output` and `input` refuse null; the caller promises the rest.
         let (to, kern) = unsafe { (output(to)?, input(from)?) };
         *to = QpAttr {
             qp_state: kern.qp_state as i32,
@@ -88,10 +89,10 @@ pub unsafe extern "C" fn copy_qp_attr_from_kern(to: *mut QpAttr, from: *const Ke
 /// `ibv_copy_path_rec_from_kern`.
 ///
 /// # Safety
-/// Both structures, or null.
+/// `to` and `from` are null or point to their structures.
 pub unsafe extern "C" fn copy_path_rec_from_kern(to: *mut SaPathRec, from: *const KernPathRec) {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `output` and `input` refuse null; the caller promises the rest.
         let (to, kern) = unsafe { (output(to)?, input(from)?) };
         *to = SaPathRec {
             dgid: Gid(kern.dgid),
@@ -121,10 +122,10 @@ pub unsafe extern "C" fn copy_path_rec_from_kern(to: *mut SaPathRec, from: *cons
 /// `ibv_copy_path_rec_to_kern`.
 ///
 /// # Safety
-/// Both structures, or null.
+/// `to` and `from` are null or point to their structures.
 pub unsafe extern "C" fn copy_path_rec_to_kern(to: *mut KernPathRec, from: *const SaPathRec) {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `output` and `input` refuse null; the caller promises the rest.
         let (to, path) = unsafe { (output(to)?, input(from)?) };
         *to = KernPathRec {
             dgid: path.dgid.0,

@@ -6,7 +6,7 @@
 use crate::async_event::Acks;
 use crate::channel::ChannelObject;
 use crate::context::ContextObject;
-use crate::object::{Object, Users, find, find_or_null, place, remove};
+use crate::object::{Object, Users, find, find_or_null, insert, remove};
 use crate::pd::PdObject;
 use crate::polling::{self, Polling};
 use crate::sys::{CompChannel, Context, Cq, CqEx, Pd, Wc};
@@ -18,37 +18,37 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
 
-/// Completions that are taken from the device at a time.
+/// Completions taken from the device at a time.
 const BATCH: usize = 16;
 
-/// A completion queue, as a program sees it: always the extended form, whose head is the plain one.
+/// A completion queue, as the program sees it: always the extended form, which begins with the plain one.
 #[repr(C)]
 pub struct CqObject {
     c: UnsafeCell<CqEx>,
     context: *mut Context,
-    /// The completion queue of the device.
+    /// The device's completion queue.
     pub cq: rkey_device::Cq,
     channel: *mut CompChannel,
     parent: *mut Pd,
     /// Queue pairs that complete here.
     pub users: Users,
-    /// Completion events.
+    /// Completion events not yet acknowledged.
     pub comp_acks: Acks,
-    /// Asynchronous events.
+    /// Asynchronous events not yet acknowledged.
     pub async_acks: Acks,
-    /// For the extended calls.
+    /// State of the extended polling calls.
     pub polling: Polling,
 }
 
-// SAFETY: the structure is written by the calls that poll, under a lock of theirs or by a program that
+// SAFETY: the C structure is written only by the calls that poll, under their lock or by a program that
 // promised to use one thread.
 unsafe impl Sync for CqObject {}
-// SAFETY: holds addresses of objects, which are checked before use.
+// SAFETY: holds handles, which are validated before use.
 unsafe impl Send for CqObject {}
 
 static CQS: Pool<CqObject> = Pool::new(1 << 16);
 
-// SAFETY: the structure is at the start, and begins with a `Cq`.
+// SAFETY: the first field is the C structure, which begins with a `Cq`.
 unsafe impl Object for CqObject {
     type C = Cq;
     fn pool() -> &'static Pool<Self> {
@@ -57,7 +57,7 @@ unsafe impl Object for CqObject {
 }
 
 impl CqObject {
-    /// The structure that programs read.
+    /// The C structure that the program reads.
     #[inline]
     #[must_use]
     pub fn c(&self) -> *mut Cq {
@@ -78,19 +78,19 @@ impl CqObject {
     }
 }
 
-/// What a completion queue is made of.
-pub struct CqWanted {
-    /// How many completions it has to hold.
+/// What a completion queue is created from.
+pub struct CqConfig {
+    /// The least number of completions that it holds.
     pub depth: u32,
-    /// The program's own.
+    /// The program's `cq_context`.
     pub cq_context: *mut c_void,
-    /// Where events go, or null.
+    /// The channel for events, or null.
     pub channel: *mut CompChannel,
     /// Completion vector.
     pub vector: u32,
     /// The parent domain, or null.
     pub parent: *mut Pd,
-    /// Readers of the extended form.
+    /// Which fields the program reads by the extended form (`IBV_WC_EX_WITH_*`).
     pub wc_flags: u64,
     /// Whether the program promised to use one thread.
     pub single_threaded: bool,
@@ -99,12 +99,12 @@ pub struct CqWanted {
 /// Makes a completion queue.
 ///
 /// # Errors
-/// `EINVAL`: depth, vector, channel; `ENOMEM`: there are too many.
+/// `EINVAL`: depth, vector or channel; `ENOMEM`: too many.
 ///
 /// # Safety
-/// A context, channel and parent domain, or anything else.
-pub unsafe fn create(context: *mut Context, wanted: &CqWanted) -> Result<*mut Cq, Errno> {
-    // SAFETY: as the caller promises, or refused.
+/// See [`crate::object`] for the rules of handles.
+pub unsafe fn create(context: *mut Context, wanted: &CqConfig) -> Result<*mut Cq, Errno> {
+    // SAFETY: `find` and `find_or_null` validate the handles.
     let (object, channel, parent) = unsafe {
         (
             find::<ContextObject>(context)?,
@@ -143,7 +143,7 @@ pub unsafe fn create(context: *mut Context, wanted: &CqWanted) -> Result<*mut Cq
         async_events_completed: 0,
     };
     let c = (object.tables.cq)(head, wanted.wc_flags);
-    let handle = place(CqObject {
+    let handle = insert(CqObject {
         c: UnsafeCell::new(c),
         context,
         cq,
@@ -167,7 +167,7 @@ pub unsafe fn create(context: *mut Context, wanted: &CqWanted) -> Result<*mut Cq
 /// `ibv_create_cq`.
 ///
 /// # Safety
-/// A context, and a channel or null.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn create_cq(
     context: *mut Context,
     depth: c_int,
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn create_cq(
     vector: c_int,
 ) -> *mut Cq {
     fence(|| {
-        let wanted = CqWanted {
+        let wanted = CqConfig {
             depth: u32::try_from(depth).map_err(|_| Errno::INVAL)?,
             cq_context,
             channel,
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn create_cq(
             wc_flags: 0,
             single_threaded: false,
         };
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises it.
         unsafe { create(context, &wanted) }
     })
 }
@@ -193,10 +193,10 @@ pub unsafe extern "C" fn create_cq(
 /// `ibv_resize_cq`.
 ///
 /// # Safety
-/// A completion queue, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn resize_cq(cq: *mut Cq, depth: c_int) -> c_int {
     fence(|| {
-        // SAFETY: a completion queue as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<CqObject>(cq)? };
         let depth = u32::try_from(depth)
             .ok()
@@ -206,15 +206,15 @@ pub unsafe extern "C" fn resize_cq(cq: *mut Cq, depth: c_int) -> c_int {
             settle(object, depth as usize)?;
         }
         object.cq.resize(depth).map_err(errno::from)?;
-        // SAFETY: a live completion queue; programs resize from one thread at a time.
+        // SAFETY: a live completion queue; the program resizes from one thread at a time.
         unsafe { (*cq).cqe = c_int::try_from(object.cq.depth()).unwrap_or(c_int::MAX) };
         Ok(0)
     })
 }
 
-/// Lets work come to its end that a device of hardware would be done with by now, so that a queue is not
-/// made too small for it: until no send is outstanding, or there are too many completions already. Sends that do not
-/// get on, because the peer has no receive for them, are not waited for.
+/// Waits for work that hardware would have finished by now, so that the check of the new depth counts its
+/// completions: until no send is outstanding, more than `depth` completions are queued, or none has finished
+/// for a while. Sends that wait for a receive at the peer do not count.
 fn settle(object: &CqObject, depth: usize) -> Result<(), Errno> {
     const LOOK: Duration = Duration::from_millis(1);
     const PATIENCE: Duration = Duration::from_secs(2);
@@ -236,7 +236,7 @@ fn settle(object: &CqObject, depth: usize) -> Result<(), Errno> {
 /// No other thread uses it, except to acknowledge events.
 pub unsafe extern "C" fn destroy_cq(cq: *mut Cq) -> c_int {
     fence(|| {
-        // SAFETY: a completion queue as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<CqObject>(cq)? };
         object.users.none()?;
         // SAFETY: a live completion queue belongs to a live context.
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut Cq) -> c_int {
         context.open.events.remove_cq(object.cq.id());
         object.comp_acks.wait();
         object.async_acks.wait();
-        // SAFETY: held by this completion queue until now.
+        // SAFETY: this completion queue kept it alive until now.
         unsafe {
             if let Ok(Some(channel)) = find_or_null::<ChannelObject>(object.channel) {
                 channel.users.remove();
@@ -253,21 +253,21 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut Cq) -> c_int {
                 parent.users.remove();
             }
         }
-        // SAFETY: nobody uses it.
+        // SAFETY: unused, as the caller promises.
         drop(unsafe { remove::<CqObject>(cq)? });
         Ok(0)
     })
 }
 
-/// `ibv_poll_cq`: how many completions there were, or a negative error number.
+/// `ibv_poll_cq`: the number of completions, or a negative error number.
 ///
 /// # Safety
-/// A completion queue, and room for so many completions.
+/// `into` has room for `count` completions.
 pub unsafe extern "C" fn poll_cq(cq: *mut Cq, count: c_int, into: *mut Wc) -> c_int {
     let Ok(wanted) = usize::try_from(count) else {
         return -Errno::INVAL.raw();
     };
-    // SAFETY: a completion queue as the caller promises, or something that is refused.
+    // SAFETY: `find` validates the handle.
     let Ok(object) = (unsafe { find::<CqObject>(cq) }) else {
         return -Errno::INVAL.raw();
     };
@@ -284,7 +284,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut Cq, count: c_int, into: *mut Wc) -> c_
             Err(_) => break,
         };
         for (index, completion) in batch[..got].iter().enumerate() {
-            // SAFETY: the program has room for `wanted` completions.
+            // SAFETY: the caller promises room for `count` completions.
             unsafe { into.add(done + index).write(status::wc(completion)) };
         }
         done += got;
@@ -295,13 +295,13 @@ pub unsafe extern "C" fn poll_cq(cq: *mut Cq, count: c_int, into: *mut Wc) -> c_
     done as c_int
 }
 
-/// Takes completions; a panic below becomes an error.
+/// Polls the device; a panic becomes an error.
 #[inline]
 pub fn poll(object: &CqObject, into: &mut [Completion]) -> Result<usize, Errno> {
     caught(|| object.cq.poll(into))
 }
 
-/// Takes completions with their times; a panic below becomes an error.
+/// Polls the device for completions with their timestamps; a panic becomes an error.
 pub fn poll_stamped(object: &CqObject, into: &mut [Stamped]) -> Result<usize, Errno> {
     caught(|| object.cq.poll_stamped(into))
 }
@@ -318,13 +318,13 @@ fn caught(poll: impl FnOnce() -> Result<usize, DeviceError>) -> Result<usize, Er
 /// `ibv_req_notify_cq`.
 ///
 /// # Safety
-/// A completion queue, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_int {
     fence(|| {
-        // SAFETY: a completion queue as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<CqObject>(cq)? };
         if object.channel.is_null() {
-            return Ok(0); // nobody listens, and that is no error of the kernel's either
+            return Ok(0); // without a channel there is nothing to notify; the kernel accepts that, too
         }
         object
             .cq
@@ -334,12 +334,12 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_
     })
 }
 
-/// Ends what a context that is closed leaves.
+/// Destroys the objects that a closing context leaves behind.
 ///
 /// # Safety
-/// Nobody uses anything of the context.
+/// Nothing made from the context is used any more.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: nobody uses the objects, as the caller promises.
+    // SAFETY: the caller promises that the objects are unused.
     unsafe {
         for object in CQS.live(|cq| cq.context == context) {
             if let Ok(cq) = remove::<CqObject>(object.cast())

@@ -14,15 +14,14 @@ use std::sync::OnceLock;
 
 /// The name of the device.
 pub const NAME: &CStr = c"rkey0";
-/// The name that its character device would have, if there was one. [`crate::interpose`] pretends that
-/// there is.
+/// The name of its character device, which does not exist; [`crate::interpose`] pretends that it does.
 pub const DEV_NAME: &CStr = c"uverbs-rkey0";
-/// The number of the device.
+/// The index of the device.
 const INDEX: c_int = 0;
 
-/// The address of a structure that lives for ever.
+/// The address of a structure that is never freed.
 struct Forever(*mut VerbsDevice);
-// SAFETY: the structure is never written after it was made.
+// SAFETY: the structure is never written once it exists.
 unsafe impl Send for Forever {}
 // SAFETY: as above.
 unsafe impl Sync for Forever {}
@@ -51,7 +50,7 @@ pub fn the_device() -> *mut Device {
     device.0.cast()
 }
 
-/// A text in a field, with zeroes behind it.
+/// A string in a fixed field, padded with zeros.
 fn text<const N: usize>(bytes: &[u8]) -> [c_char; N] {
     let mut field = [0; N];
     for (place, &byte) in field.iter_mut().zip(bytes).take(N - 1) {
@@ -60,10 +59,10 @@ fn text<const N: usize>(bytes: &[u8]) -> [c_char; N] {
     field
 }
 
-/// Checks that a program means our device.
+/// Checks that a program passes our device.
 ///
 /// # Errors
-/// `EINVAL`.
+/// `EINVAL`: it does not.
 pub fn check(device: *const Device) -> Result<(), Errno> {
     if device == the_device().cast_const() {
         Ok(())
@@ -72,7 +71,7 @@ pub fn check(device: *const Device) -> Result<(), Errno> {
     }
 }
 
-/// Lists that were given out and not freed.
+/// Lists that programs got and have not freed.
 static LISTS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 fn new_list(devices: &[*mut Device]) -> *mut *mut Device {
@@ -98,7 +97,7 @@ pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut Device 
     })
 }
 
-/// `ibv_get_device_list` for programs of 2006, whose structures were others: there is no device for them.
+/// `ibv_get_device_list` of 2006, whose structures had another layout: always an empty list.
 ///
 /// # Safety
 /// `count` is null or room for a number.
@@ -115,21 +114,21 @@ pub unsafe extern "C" fn get_device_list_1_0(count: *mut c_int) -> *mut *mut Dev
 /// `ibv_free_device_list`.
 ///
 /// # Safety
-/// The list is not used any more.
+/// The list is no longer used.
 pub unsafe extern "C" fn free_device_list(list: *mut *mut Device) {
     fence(|| {
         let mut lists = LISTS.lock();
         let Some(place) = lists.iter().position(|&known| known == list as usize) else {
-            return Ok(()); // not ours, or freed before
+            return Ok(()); // not ours, or already freed
         };
         lists.swap_remove(place);
         drop(lists);
         let mut len = 1;
-        // SAFETY: a list of ours ends with a null pointer, which belongs to it.
+        // SAFETY: a list of ours ends with a null pointer, which is part of its allocation.
         while unsafe { !(*list.add(len - 1)).is_null() } {
             len += 1;
         }
-        // SAFETY: made by `new_list` from a boxed slice of this length, and taken out of the books.
+        // SAFETY: `new_list` made it from a boxed slice of this length, and it has left the registry.
         drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(list, len)) });
         Ok(())
     });
@@ -138,23 +137,23 @@ pub unsafe extern "C" fn free_device_list(list: *mut *mut Device) {
 /// `ibv_get_device_name`.
 ///
 /// # Safety
-/// A device, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn get_device_name(device: *mut Device) -> *const c_char {
     fence(|| check(device).map(|()| NAME.as_ptr()))
 }
 
-/// `ibv_get_device_index`: -1 for what is no device.
+/// `ibv_get_device_index`: -1 if `device` is not ours.
 ///
 /// # Safety
-/// A device, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn get_device_index(device: *mut Device) -> c_int {
     if check(device).is_ok() { INDEX } else { -1 }
 }
 
-/// `ibv_get_device_guid`: in network byte order, 0 for what is no device.
+/// `ibv_get_device_guid`: in network byte order; 0 if `device` is not ours.
 ///
 /// # Safety
-/// A device, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn get_device_guid(device: *mut Device) -> u64 {
     if check(device).is_ok() {
         gid::guid().to_be()
@@ -163,15 +162,15 @@ pub unsafe extern "C" fn get_device_guid(device: *mut Device) -> u64 {
     }
 }
 
-/// `ibv_get_sysfs_path`: where sysfs would be mounted.
+/// `ibv_get_sysfs_path`: the usual mount point of sysfs.
 pub extern "C" fn get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
 
-/// `ibv_read_sysfs_file`: reads a small file; a newline at the end is cut off.
+/// `ibv_read_sysfs_file`: reads a small file and cuts off its last newline.
 ///
 /// # Safety
-/// Folder and file are C strings, and the buffer has the size.
+/// `dir` and `file` are null or C strings; `buffer` has `size` bytes.
 pub unsafe extern "C" fn read_sysfs_file(
     folder: *const c_char,
     file: *const c_char,
@@ -193,7 +192,7 @@ pub unsafe extern "C" fn read_sysfs_file(
             bytes.pop();
         }
         bytes.truncate(size - 1);
-        // SAFETY: the buffer has room for `size` bytes, and these are at least one fewer.
+        // SAFETY: the buffer has `size` bytes, and `bytes` has at least one fewer.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), bytes.len());
             *buffer.add(bytes.len()) = 0;

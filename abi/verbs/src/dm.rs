@@ -1,12 +1,12 @@
-//! Device memory. A software device has none of its own, so it is memory of the process that only the
-//! calls here and regions reach, at offsets instead of addresses.
+//! Device memory. A software device has none, so this is memory of the process that only these calls and
+//! regions reach, by offsets instead of addresses.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions, and memory that the device touches.
 
 use crate::context::{ContextObject, MAX_DM};
-use crate::mr::{self, Wanted};
-use crate::object::{Object, Users, find, input, place, remove};
+use crate::mr::{self, Registration};
+use crate::object::{Object, Users, find, input, insert, remove};
 use crate::pd::PdObject;
 use crate::sys::consts::*;
 use crate::sys::{AllocDmAttr, Context, Dm, Mr, Pd};
@@ -17,25 +17,25 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The bytes.
+/// The mapping.
 struct Memory {
     start: *mut c_void,
     len: usize,
 }
 
-// SAFETY: only an address; the bytes are copied by calls that do not care what they hold.
+// SAFETY: only an address; concurrent copies of the bytes are harmless.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made for this object, and no region is left on it.
+        // SAFETY: the mapping belongs to this object, and no region covers it any more.
         unsafe { libc::munmap(self.start, self.len) };
     }
 }
 
-/// Device memory, as a program sees it.
+/// Device memory, as the program sees it.
 #[repr(C)]
 pub struct DmObject {
     c: UnsafeCell<Dm>,
@@ -46,14 +46,14 @@ pub struct DmObject {
     users: Users,
 }
 
-// SAFETY: the structure is written only while it is made.
+// SAFETY: the C structure is written only while the object is created.
 unsafe impl Sync for DmObject {}
-// SAFETY: holds addresses of objects, which are checked before use.
+// SAFETY: holds handles, which are validated before use.
 unsafe impl Send for DmObject {}
 
 static DMS: Pool<DmObject> = Pool::new(4096);
 
-// SAFETY: the structure is at the start.
+// SAFETY: the C structure is the first field.
 unsafe impl Object for DmObject {
     type C = Dm;
     fn pool() -> &'static Pool<Self> {
@@ -76,7 +76,7 @@ fn new_dm(
         handle,
     };
     let users = Users::default();
-    place(DmObject {
+    insert(DmObject {
         c: UnsafeCell::new(c),
         context,
         memory,
@@ -89,16 +89,16 @@ fn new_dm(
 /// `ibv_alloc_dm`.
 ///
 /// # Safety
-/// A context, and attributes.
+/// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn alloc_dm(context: *mut Context, attr: *mut AllocDmAttr) -> *mut Dm {
     static NUMBERS: AtomicU32 = AtomicU32::new(1);
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
         let attr = unsafe {
             find::<ContextObject>(context)?;
             input(attr)?
         };
-        // Mappings are aligned to pages, and that is as far as alignment goes.
+        // Mappings are page-aligned, so that is the strictest alignment on offer.
         if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > 12 {
             return Err(Errno::INVAL);
         }
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn alloc_dm(context: *mut Context, attr: *mut AllocDmAttr)
         }
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping where the kernel likes; it replaces nothing.
+        // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
         let start =
             unsafe { libc::mmap(std::ptr::null_mut(), attr.length, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
@@ -133,22 +133,22 @@ pub unsafe extern "C" fn alloc_dm(context: *mut Context, attr: *mut AllocDmAttr)
 /// No other thread uses it.
 pub unsafe extern "C" fn free_dm(dm: *mut Dm) -> c_int {
     fence(|| {
-        // SAFETY: device memory as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<DmObject>(dm)? };
         object.users.none()?;
         if object.imported {
             return Err(Errno::INVAL);
         }
-        // SAFETY: nobody uses it.
+        // SAFETY: unused, as the caller promises.
         drop(unsafe { remove::<DmObject>(dm)? });
         Ok(0)
     })
 }
 
-/// Device memory is copied in units of so many bytes.
+/// `ibv_memcpy_{to,from}_dm` copies multiples of this many bytes.
 const UNIT: u64 = 4;
 
-/// The address of some bytes of it, which have to be whole units.
+/// The address of a range of it, which must consist of whole units.
 fn units_at(object: &DmObject, offset: u64, len: usize) -> Result<*mut u8, Errno> {
     if !offset.is_multiple_of(UNIT) || !(len as u64).is_multiple_of(UNIT) {
         return Err(Errno::INVAL);
@@ -156,7 +156,7 @@ fn units_at(object: &DmObject, offset: u64, len: usize) -> Result<*mut u8, Errno
     at(object, offset, len)
 }
 
-/// The address of some bytes of it.
+/// The address of a range of it.
 fn at(object: &DmObject, offset: u64, len: usize) -> Result<*mut u8, Errno> {
     let end = offset.checked_add(len as u64).ok_or(Errno::INVAL)?;
     if end > object.len as u64 {
@@ -172,7 +172,7 @@ fn at(object: &DmObject, offset: u64, len: usize) -> Result<*mut u8, Errno> {
 /// `ibv_memcpy_to_dm`.
 ///
 /// # Safety
-/// Device memory, and so many bytes to read.
+/// See [`crate::object`] for the rules of handles; a source that cannot be read is refused.
 pub unsafe extern "C" fn memcpy_to_dm(
     dm: *mut Dm,
     offset: u64,
@@ -180,9 +180,9 @@ pub unsafe extern "C" fn memcpy_to_dm(
     len: usize,
 ) -> c_int {
     fence(|| {
-        // SAFETY: device memory as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let to = units_at(unsafe { find::<DmObject>(dm)? }, offset, len)?;
-        // SAFETY: the target is ours and long enough; a source that cannot be read is an error.
+        // SAFETY: the target is ours and long enough; `copy` reports an unreadable source.
         unsafe { rkey_device::base::copy::copy(to, from.cast(), len) }.map_err(|_| Errno::FAULT)?;
         Ok(0)
     })
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn memcpy_to_dm(
 /// `ibv_memcpy_from_dm`.
 ///
 /// # Safety
-/// Device memory, and room for so many bytes.
+/// See [`crate::object`] for the rules of handles; a target that cannot be written is refused.
 pub unsafe extern "C" fn memcpy_from_dm(
     to: *mut c_void,
     dm: *mut Dm,
@@ -199,18 +199,18 @@ pub unsafe extern "C" fn memcpy_from_dm(
     len: usize,
 ) -> c_int {
     fence(|| {
-        // SAFETY: device memory as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let from = units_at(unsafe { find::<DmObject>(dm)? }, offset, len)?;
-        // SAFETY: the source is ours and long enough; a target that cannot be written is an error.
+        // SAFETY: the source is ours and long enough; `copy` reports an unwritable target.
         unsafe { rkey_device::base::copy::copy(to.cast(), from, len) }.map_err(|_| Errno::FAULT)?;
         Ok(0)
     })
 }
 
-/// `ibv_reg_dm_mr`: the region is addressed from zero.
+/// `ibv_reg_dm_mr`: the region's addresses start at zero.
 ///
 /// # Safety
-/// A protection domain and device memory, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn reg_dm_mr(
     pd: *mut Pd,
     dm: *mut Dm,
@@ -219,32 +219,32 @@ pub unsafe extern "C" fn reg_dm_mr(
     access: c_uint,
 ) -> *mut Mr {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handles.
         let (object, memory) = unsafe { (find::<PdObject>(pd)?, find::<DmObject>(dm)?) };
         if access & ACCESS_ZERO_BASED == 0 || access & ACCESS_ON_DEMAND != 0 {
             return Err(Errno::INVAL);
         }
-        let wanted = Wanted {
+        let wanted = Registration {
             start: at(memory, offset, length)? as u64,
             len: length as u64,
             addressing: Addressing::Zero,
             flags: access,
             shown: std::ptr::null_mut(),
         };
-        // SAFETY: our own memory, which stays while regions are on it.
-        unsafe { mr::register_dm(object, pd, &wanted, Hold::new(dm)?) }
+        // SAFETY: our own memory, which stays while a region covers it.
+        unsafe { mr::register_dm(object, pd, &wanted, DmRef::new(dm)?) }
     })
 }
 
-/// Keeps device memory while a region is on it.
-pub struct Hold {
+/// Keeps device memory alive while a region covers it.
+pub struct DmRef {
     dm: *mut Dm,
     _memory: Arc<Memory>,
 }
 
-impl Hold {
+impl DmRef {
     fn new(dm: *mut Dm) -> Result<Self, Errno> {
-        // SAFETY: checked; not freed meanwhile, as the caller of reg_dm_mr promises.
+        // SAFETY: `find` validates the handle; the caller of `reg_dm_mr` promises not to free it meanwhile.
         let object = unsafe { find::<DmObject>(dm)? };
         object.users.add();
         Ok(Self {
@@ -254,9 +254,9 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for DmRef {
     fn drop(&mut self) {
-        // SAFETY: device memory that is held is not freed, except with its context.
+        // SAFETY: device memory with users is only freed together with its context.
         if let Ok(object) = unsafe { find::<DmObject>(self.dm) } {
             object.users.remove();
         }
@@ -266,13 +266,13 @@ impl Drop for Hold {
 /// `ibv_import_dm`: the same memory under another context of the device.
 ///
 /// # Safety
-/// A context, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn import_dm(context: *mut Context, handle: u32) -> *mut Dm {
     fence(|| {
-        // SAFETY: a context as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let device = unsafe { find::<ContextObject>(context)? }.device();
         let same = |dm: &DmObject| {
-            // SAFETY: a live object; its context is live or refused.
+            // SAFETY: a live object; `find` validates its context.
             unsafe {
                 !dm.imported
                     && (*dm.c.get()).handle == handle
@@ -292,21 +292,21 @@ pub unsafe extern "C" fn import_dm(context: *mut Context, handle: u32) -> *mut D
 /// No other thread uses it.
 pub unsafe extern "C" fn unimport_dm(dm: *mut Dm) {
     fence(|| {
-        // SAFETY: device memory as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         if unsafe { find::<DmObject>(dm)? }.imported {
-            // SAFETY: nobody uses it.
+            // SAFETY: unused, as the caller promises.
             drop(unsafe { remove::<DmObject>(dm)? });
         }
         Ok(())
     });
 }
 
-/// Ends what a context that is closed leaves.
+/// Destroys the objects that a closing context leaves behind.
 ///
 /// # Safety
-/// Nobody uses anything of the context.
+/// Nothing made from the context is used any more.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: nobody uses the objects, as the caller promises.
+    // SAFETY: the caller promises that the objects are unused.
     unsafe {
         for object in DMS.live(|dm| dm.context == context) {
             drop(remove::<DmObject>(object.cast()));

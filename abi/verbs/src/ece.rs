@@ -1,4 +1,4 @@
-//! Options that peers agree on before they connect. This device has none.
+//! Enhanced connection establishment: options that peers agree on before they connect. This device has none.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -9,13 +9,13 @@ use crate::sys::{Ece, Qp};
 use rkey_kit::{Errno, fence};
 use std::ffi::c_int;
 
-/// `ibv_query_ece`: this device has no options that peers have to agree on.
+/// `ibv_query_ece`: reports that there are no options.
 ///
 /// # Safety
-/// A queue pair, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn query_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest.
         unsafe {
             find::<QpObject>(qp)?;
             output(ece)?;
@@ -27,10 +27,10 @@ pub unsafe extern "C" fn query_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
 /// `ibv_set_ece`.
 ///
 /// # Safety
-/// A queue pair, and options.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn set_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
         let ece = unsafe {
             find::<QpObject>(qp)?;
             input(ece)?

@@ -1,4 +1,4 @@
-//! Errors of the device as error numbers, each in the way the kernel's drivers use them.
+//! The device's errors as error numbers, chosen as the kernel's drivers do.
 
 use crate::flags;
 use rkey_device::DeviceError;
@@ -6,7 +6,7 @@ use rkey_device::core::{Access, CoreError};
 use rkey_device::engine::{EngineError, PostError};
 use rkey_kit::Errno;
 
-/// The number for an error of the device. What the number cannot say is logged.
+/// The error number for an error of the device. Logs the details that the number cannot express.
 #[cold]
 #[must_use]
 pub fn of(error: &DeviceError) -> Errno {
@@ -21,8 +21,8 @@ pub fn from(error: DeviceError) -> Errno {
     of(&error)
 }
 
-/// As [`of`], for a registration. A rule of verbs that the program broke is told in the words of verbs, and whoever
-/// does not ask hears of it: `EINVAL` alone says nothing.
+/// As [`of`], for a registration. A broken rule is logged in the terms of verbs, at the default level:
+/// `EINVAL` alone says nothing.
 #[cold]
 #[must_use]
 pub fn of_registration(call: &str, error: &DeviceError) -> Errno {
@@ -73,7 +73,7 @@ pub fn core(error: &CoreError) -> Errno {
     }
 }
 
-/// Objects of the engine.
+/// Queue pairs, completion queues and what belongs to them.
 #[must_use]
 pub fn engine(error: &EngineError) -> Errno {
     match error {
@@ -82,7 +82,7 @@ pub fn engine(error: &EngineError) -> Errno {
     }
 }
 
-/// Posts.
+/// Posted work requests.
 #[must_use]
 pub const fn post(error: &PostError) -> Errno {
     match error {
@@ -97,7 +97,7 @@ mod tests {
     use rkey_device::core::Limit;
 
     #[test]
-    fn exhaustion_and_nonsense_differ() {
+    fn exhausted_limits_are_not_invalid_arguments() {
         let full = CoreError::LimitReached {
             limit: Limit::Regions,
             value: 1,
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_right_that_is_missing_has_its_name_in_verbs() {
+    fn a_missing_right_is_named_by_its_flag() {
         let rule = |asked| {
             broken_rule(&DeviceError::Core(CoreError::AccessNeeds {
                 asked,
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_is_no_nonsense() {
+    fn a_full_queue_is_not_an_invalid_argument() {
         assert_eq!(post(&PostError::QueueFull(3)), Errno::NOMEM);
         assert_eq!(post(&PostError::NoAddress), Errno::INVAL);
         assert_eq!(of(&DeviceError::Forked), Errno::NODEV);

@@ -1,9 +1,8 @@
-//! The exported functions, with the symbol versions of rdma-core 44 (Debian 12) and those that came until 65.
+//! The exported functions, with the symbol versions of rdma-core 44 (Debian 12) and those added up to 65.
 //!
-//! A version cannot be put on a Rust function, so each exported symbol is a jump of its own, written in
-//! assembly and given its name and version by `.symver`. `verbs.map` declares the versions to the linker.
-//! Symbols of version `IBVERBS_1.0` were another ABI in 2006; programs of that time find no device, so
-//! they never get to the others.
+//! Rust cannot version a function, so each exported symbol is a jump in assembly, which `.symver` gives its
+//! name and version. `verbs.map` declares the versions to the linker. Symbols of version `IBVERBS_1.0` had
+//! another ABI in 2006; programs of that time find no device, so they never call the others.
 
 use core::arch::global_asm;
 
@@ -22,7 +21,7 @@ macro_rules! jump {
     };
 }
 
-/// One export: prefix of the jump's local name, name, version (`@@` is the default one), function.
+/// One export: prefix of the jump's local name, name, version (`@@` marks the default), function.
 macro_rules! export {
     ($prefix:literal, $name:literal, $version:literal, $function:path) => {
         global_asm!(
@@ -40,7 +39,7 @@ macro_rules! export {
     };
 }
 
-/// Exports of one version each: name => function.
+/// Exports of one version: name => function.
 macro_rules! exports {
     ($prefix:literal $version:literal { $($name:literal => $function:path,)* }) => {
         $(export!($prefix, $name, $version, $function);)*
@@ -301,7 +300,7 @@ exports! { "__rkey_14_" "@IBVERBS_1.1" {
     "ibv_register_driver" => crate::private::ignore,
 } }
 
-// The one exported variable: a flag of the providers, which have no device here.
+// The one exported variable: a flag for provider libraries, which have no device here.
 global_asm!(
     ".pushsection .bss",
     ".globl __rkey_allow_disassociate_destroy",

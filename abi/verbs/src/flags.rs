@@ -1,12 +1,12 @@
-//! Flags of verbs and what they are here, and the other way round. The only place that knows both.
+//! Access flags of verbs as rights of the core, and back. No other file knows both.
 
 use crate::sys::consts::*;
 use rkey_device::core::Access;
 use rkey_device::engine::SendFlags;
 use rkey_kit::Errno;
 
-/// Each right of verbs beside the rights of the core that it stands for, and its name. Local read has no flag: it
-/// is always on (VB-016), which is a rule of the core's for verbs.
+/// Each access flag, the rights of the core that it stands for, and its name. Local read has no flag: it is
+/// always on (VB-016), which the core does for verbs.
 const RIGHTS: [(u32, Access, &str); 5] = [
     (ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE, "LOCAL_WRITE"),
     (ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE, "REMOTE_WRITE"),
@@ -15,22 +15,22 @@ const RIGHTS: [(u32, Access, &str); 5] = [
     (ACCESS_MW_BIND, Access::BIND, "MW_BIND"),
 ];
 
-/// What a program asked for at a registration.
+/// What the flags of a registration ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionFlags {
     /// The rights.
     pub access: Access,
     /// Addresses are offsets.
     pub zero_based: bool,
-    /// Pages need not be there yet.
+    /// On-demand paging: pages may be absent for now.
     pub on_demand: bool,
 }
 
-/// The flags of a registration. Optional flags are ignored, as by a device that has none of them;
-/// memory is ordered here anyway, and its page size does not matter.
+/// Parses the flags of a registration. Optional flags are ignored, as by a device without those features:
+/// memory is always ordered here, and page sizes do not matter.
 ///
 /// # Errors
-/// `EOPNOTSUPP`: the right to flush, which a device has to have; `EINVAL`: a flag that nobody knows.
+/// `EOPNOTSUPP`: `IBV_ACCESS_FLUSH_*`, which a device must offer; `EINVAL`: an unknown flag.
 pub fn region_flags(flags: u32) -> Result<RegionFlags, Errno> {
     let flags = flags & !ACCESS_OPTIONAL_RANGE;
     if flags & (ACCESS_FLUSH_GLOBAL | ACCESS_FLUSH_PERSISTENT) != 0 {
@@ -44,11 +44,11 @@ pub fn region_flags(flags: u32) -> Result<RegionFlags, Errno> {
     })
 }
 
-/// The rights of a window, and whether it is addressed from zero. Local write may be given, and means
-/// nothing: a window has no local key.
+/// The rights of a window, and whether its addresses start at zero. `IBV_ACCESS_LOCAL_WRITE` is accepted
+/// and has no effect: a window has no local key.
 ///
 /// # Errors
-/// `EINVAL`: a flag that nobody knows.
+/// `EINVAL`: an unknown flag.
 pub fn window_flags(flags: u32) -> Result<(Access, bool), Errno> {
     let access = rights(flags & !ACCESS_ZERO_BASED & !ACCESS_OPTIONAL_RANGE)?;
     Ok((
@@ -57,8 +57,8 @@ pub fn window_flags(flags: u32) -> Result<(Access, bool), Errno> {
     ))
 }
 
-/// The rights that a queue pair grants. Other flags may be given and mean nothing: the kernel looks only at those
-/// that the device has.
+/// The rights that a queue pair grants. Other flags are accepted and ignored: the kernel looks only at
+/// those that the device has.
 #[must_use]
 pub fn qp_access(flags: u32) -> Access {
     known_rights(flags).0 & Access::REMOTE
@@ -71,7 +71,7 @@ fn rights(flags: u32) -> Result<Access, Errno> {
     }
 }
 
-/// The rights among these flags, and the flags that are none.
+/// The rights among these flags, and the remaining flags.
 fn known_rights(flags: u32) -> (Access, u32) {
     let mut access = Access::empty();
     let mut left = flags;
@@ -84,7 +84,7 @@ fn known_rights(flags: u32) -> (Access, u32) {
     (access, left)
 }
 
-/// The flags of verbs for rights of the core.
+/// The access flags for rights of the core.
 #[must_use]
 pub fn access_flags(access: Access) -> u32 {
     RIGHTS
@@ -93,7 +93,7 @@ pub fn access_flags(access: Access) -> u32 {
         .fold(0, |flags, (flag, _, _)| flags | flag)
 }
 
-/// The names of the flags of verbs for rights of the core.
+/// The names of the access flags for rights of the core.
 #[must_use]
 pub fn names(access: Access) -> String {
     let there = RIGHTS
@@ -105,10 +105,10 @@ pub fn names(access: Access) -> String {
     names.join(", ")
 }
 
-/// The flags of a send. `SEND_INLINE` is about how the payload is given and not among them.
+/// The flags of a send. `IBV_SEND_INLINE` is not among them: it only says where the payload is.
 ///
 /// # Errors
-/// `EINVAL`: a flag that nobody knows, or checksums of IP packets, which there are none of.
+/// `EINVAL`: an unknown flag, or a checksum offload, which this device lacks.
 #[inline]
 pub fn send_flags(flags: u32) -> Result<SendFlags, Errno> {
     const KNOWN: u32 = SEND_FENCE | SEND_SIGNALED | SEND_SOLICITED | SEND_INLINE;
@@ -122,7 +122,7 @@ pub fn send_flags(flags: u32) -> Result<SendFlags, Errno> {
     Ok(out)
 }
 
-/// Bytes of an MTU of the enumeration.
+/// Bytes of an `enum ibv_mtu`.
 ///
 /// # Errors
 /// `EINVAL`: no such MTU.
@@ -134,7 +134,7 @@ pub fn mtu_bytes(mtu: i32) -> Result<u32, Errno> {
     }
 }
 
-/// The MTU of the enumeration for so many bytes: the largest that is not larger.
+/// The largest `enum ibv_mtu` that is no more than `bytes`.
 #[must_use]
 pub fn mtu_number(bytes: u32) -> i32 {
     (MTU_256..=MTU_4096)
@@ -149,10 +149,10 @@ mod tests {
 
     const PLAIN: u32 = 0x1f;
 
-    /// Every combination of the five rights goes to the core and back unchanged, and a right of verbs
-    /// gives exactly its own rights.
+    /// Every combination of the five access flags survives the way to the core and back, and each flag gives
+    /// exactly its own rights.
     #[test]
-    fn all_rights_both_ways() {
+    fn access_flags_survive_the_way_to_the_core_and_back() {
         for flags in 0..=PLAIN {
             let access = region_flags(flags).unwrap().access;
             assert_eq!(access_flags(access), flags);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn every_single_bit() {
+    fn each_bit_is_a_right_an_option_or_refused() {
         for bit in 0..32 {
             let flag = 1u32 << bit;
             let taken = region_flags(flag).is_ok();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_pairs_have_remote_rights_only() {
+    fn queue_pairs_grant_only_remote_rights() {
         let access = qp_access(ACCESS_LOCAL_WRITE | ACCESS_REMOTE_READ | ACCESS_MW_BIND);
         assert_eq!(access, Access::REMOTE_READ);
         for bit in 4..32 {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn all_send_flags() {
+    fn each_send_flag_is_translated_or_refused() {
         for flags in 0..64u32 {
             match send_flags(flags) {
                 Ok(out) => {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn mtus() {
+    fn each_mtu_has_its_number_of_bytes() {
         let bytes: Vec<_> = (0..7).map(mtu_bytes).collect();
         let no = Err(Errno::INVAL);
         assert_eq!(

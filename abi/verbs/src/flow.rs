@@ -1,15 +1,15 @@
 //! Flow steering: which raw frames a raw packet queue pair receives.
 //!
-//! A rule becomes a pattern over the first bytes of a frame. There are no priorities: a frame goes to every
-//! queue pair that has a rule for it. VLAN tags, IP options, tunnels and actions are not offered, and a rule
-//! that asks for them is refused with `EOPNOTSUPP`.
+//! A rule becomes a pattern for the first bytes of a frame. Priorities have no effect: every queue pair with
+//! a matching rule gets the frame. VLAN tags, IP options, tunnels and actions are not supported; a rule that
+//! uses them is refused with `EOPNOTSUPP`.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions, and lists of structures of different sizes that C programs make.
 
 use crate::errno;
 use crate::modify::Service;
-use crate::object::{Object, find, input, place, remove};
+use crate::object::{Object, find, input, insert, remove};
 use crate::port::PORT;
 use crate::qp::QpObject;
 use crate::sys::{Context, Flow as FlowHead, FlowAttr, Qp};
@@ -25,17 +25,17 @@ const IPV4_EXT: u32 = 0x32;
 const TCP: u32 = 0x40;
 const UDP: u32 = 0x41;
 
-/// Where layers begin in a frame.
+/// Offsets of layers in a frame.
 const ETHER_TYPE: usize = 12;
 const L3: usize = 14;
 const L4_AFTER_IPV4: usize = L3 + 20;
 const L4_AFTER_IPV6: usize = L3 + 40;
 
-/// Bytes of a layer: type and size, and more than any layer has.
+/// The size of a layer's specification: at least its type and size, at most more than any layer has.
 const LAYER_MIN: u16 = 6;
 const LAYER_MAX: u16 = 256;
 
-/// A rule, as a program sees it.
+/// A rule, as the program sees it.
 #[repr(C)]
 pub struct FlowObject {
     c: UnsafeCell<FlowHead>,
@@ -43,14 +43,14 @@ pub struct FlowObject {
     number: u32,
 }
 
-// SAFETY: the structure is written only while it is made.
+// SAFETY: the C structure is written only while the object is created.
 unsafe impl Sync for FlowObject {}
-// SAFETY: holds addresses of objects, which are checked before use.
+// SAFETY: holds handles, which are validated before use.
 unsafe impl Send for FlowObject {}
 
 static FLOWS: Pool<FlowObject> = Pool::new(1 << 16);
 
-// SAFETY: the structure is at the start.
+// SAFETY: the C structure is the first field.
 unsafe impl Object for FlowObject {
     type C = FlowHead;
     fn pool() -> &'static Pool<Self> {
@@ -58,16 +58,16 @@ unsafe impl Object for FlowObject {
     }
 }
 
-/// A pattern that is being put together.
+/// A pattern under construction.
 #[derive(Default)]
 struct Pattern {
     flow: Flow,
-    /// Where the next layer begins, once that is known.
+    /// Where the next layer begins, once it is known.
     l4: Option<usize>,
 }
 
 impl Pattern {
-    /// Bytes at a place of the frame have to be these, as far as the mask goes.
+    /// Requires the bytes at an offset of the frame, as far as the mask goes.
     fn set(&mut self, at: usize, value: &[u8], mask: &[u8]) -> Result<(), Errno> {
         let Flow {
             value: values,
@@ -97,7 +97,7 @@ impl Pattern {
     }
 
     fn add(&mut self, kind: u32, spec: &[u8]) -> Result<(), Errno> {
-        // Filters lie behind type and size, aligned as their fields are.
+        // Value and mask follow type and size, aligned for their fields.
         let (at, len) = match kind {
             ETH => (6, 16),
             IPV4 => (8, 8),
@@ -160,7 +160,7 @@ impl Pattern {
         let l4 = self.l4.ok_or(Errno::INVAL)?;
         let next_header = if l4 == L4_AFTER_IPV4 { L3 + 9 } else { L3 + 6 };
         self.exactly(next_header, &[if kind == TCP { 6 } else { 17 }])?;
-        // The filter has the target first, the header the source.
+        // The filter has the destination port first, the header the source port.
         self.set(l4, &value[2..4], &mask[2..4])?;
         self.set(l4 + 2, &value[..2], &mask[..2])
     }
@@ -181,11 +181,11 @@ fn pattern(count: u8, mut specs: &[u8]) -> Result<Flow, Errno> {
     Ok(pattern.flow)
 }
 
-/// The layers behind a rule. Each says how long it is; the size of the rule itself is not looked at, as it is not
-/// by other implementations, and some programs set it to that of the bare rule.
+/// The layers behind a rule. Each states its own length. The size of the rule itself is ignored, as by
+/// other implementations: some programs set it to that of the bare rule.
 ///
 /// # Safety
-/// So many layers as the rule says lie behind it.
+/// `num_of_specs` layers follow the rule in memory.
 unsafe fn layers(attr: &FlowAttr) -> Result<Vec<u8>, Errno> {
     let mut at = (&raw const *attr).wrapping_add(1).cast::<u8>();
     let mut all = Vec::new();
@@ -195,7 +195,7 @@ unsafe fn layers(attr: &FlowAttr) -> Result<Vec<u8>, Errno> {
         if !(LAYER_MIN..=LAYER_MAX).contains(&size) {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the layer has so many bytes, says the program.
+        // SAFETY: the caller promises that the layer has this many bytes.
         all.extend_from_slice(unsafe { std::slice::from_raw_parts(at, size.into()) });
         at = at.wrapping_add(size.into());
     }
@@ -205,12 +205,12 @@ unsafe fn layers(attr: &FlowAttr) -> Result<Vec<u8>, Errno> {
 /// `ibv_create_flow`.
 ///
 /// # Safety
-/// A queue pair, and a rule with its layers behind it.
+/// The layers of the rule follow it in memory; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn create_flow(qp: *mut Qp, attr: *mut FlowAttr) -> *mut FlowHead {
     const NORMAL: c_int = 0;
     const ALL_DEFAULT: c_int = 1;
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
         let (object, attr) = unsafe { (find::<QpObject>(qp)?, input(attr)?) };
         if attr.comp_mask != 0 || u32::from(attr.port) != PORT {
             return Err(Errno::INVAL);
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn create_flow(qp: *mut Qp, attr: *mut FlowAttr) -> *mut F
             return Err(Errno::OPNOTSUPP);
         }
         let flow = match attr.kind {
-            // SAFETY: the layers lie behind the rule, as the caller promises.
+            // SAFETY: the caller promises that the layers follow the rule.
             NORMAL => pattern(attr.num_of_specs, &unsafe { layers(attr)? })?,
             ALL_DEFAULT => Flow::default(),
             _ => return Err(Errno::OPNOTSUPP),
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn create_flow(qp: *mut Qp, attr: *mut FlowAttr) -> *mut F
             context: unsafe { (*qp).context },
             handle: number,
         });
-        place(FlowObject { c, qp, number }).inspect_err(|_| {
+        insert(FlowObject { c, qp, number }).inspect_err(|_| {
             let _ = object.qp.remove_flow(number);
         })
     })
@@ -243,8 +243,7 @@ pub unsafe extern "C" fn create_flow(qp: *mut Qp, attr: *mut FlowAttr) -> *mut F
 /// No other thread uses it.
 pub unsafe extern "C" fn destroy_flow(flow: *mut FlowHead) -> c_int {
     fence(|| {
-        // SAFETY: a rule as the caller promises, or something that is refused; a queue pair is not
-        // destroyed while it has rules.
+        // SAFETY: `find` and `remove` validate the handles; a queue pair is not destroyed while it has rules.
         unsafe {
             let object = find::<FlowObject>(flow)?;
             if let Ok(qp) = find::<QpObject>(object.qp) {
@@ -256,12 +255,12 @@ pub unsafe extern "C" fn destroy_flow(flow: *mut FlowHead) -> c_int {
     })
 }
 
-/// Ends what a context that is closed leaves.
+/// Destroys the objects that a closing context leaves behind.
 ///
 /// # Safety
-/// Nobody uses anything of the context.
+/// Nothing made from the context is used any more.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: nobody uses the objects, as the caller promises.
+    // SAFETY: the caller promises that the objects are unused.
     unsafe {
         for object in FLOWS.live(|flow| (*flow.c.get()).context == context) {
             let _gone = remove::<FlowObject>(object.cast());
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_become_bytes_of_the_frame() {
+    fn layers_become_a_pattern_of_the_frame() {
         let ip = spec(IPV4, 8, &[10, 0, 0, 1, 10, 0, 0, 2], &[0xff; 8]);
         let ports = spec(UDP, 6, &[0, 9, 0, 7], &[0xff; 4]);
         let flow = pattern(2, &[ip.clone(), ports].concat()).unwrap();
@@ -325,13 +324,13 @@ mod tests {
         }
         let mut other = udp();
         (other[0], other[15], other[40]) = (1, 1, 1);
-        assert!(takes(&flow, &other), "nobody asked for these");
+        assert!(takes(&flow, &other), "the rule masks these bytes out");
         let tcp = spec(TCP, 6, &[0, 9, 0, 7], &[0xff; 4]);
         assert!(!takes(&pattern(2, &[ip, tcp].concat()).unwrap(), &udp()));
     }
 
     #[test]
-    fn ipv6_and_ethernet() {
+    fn ipv6_and_ethernet_layers_match_their_fields() {
         let mut value = vec![0; 40];
         value[..16].fill(1);
         value[16..32].fill(2);
@@ -354,11 +353,11 @@ mod tests {
         frame[38..54].fill(2);
         assert!(takes(&flow, &frame));
         frame[14] = 0x4f;
-        assert!(!takes(&flow, &frame), "the version");
+        assert!(!takes(&flow, &frame), "the IP version differs");
     }
 
     #[test]
-    fn rules_that_make_no_sense() {
+    fn contradictory_and_unknown_rules_are_refused() {
         let ip = spec(IPV4, 8, &[0; 8], &[0; 8]);
         let ports = spec(UDP, 6, &[0; 4], &[0xff; 4]);
         let not_ip = spec(

@@ -1,5 +1,5 @@
-//! Fork support. Hardware needs registered pages kept from being copied when the parent writes them
-//! after a fork; this device reaches memory by the parent's own addresses, so nothing has to be done.
+//! Fork support. Hardware needs the parent's registered pages to stay where they are after a fork; this
+//! device uses the parent's own addresses, so the calls have nothing to do.
 
 use crate::sys::consts::FORK_UNNEEDED;
 use std::ffi::{c_int, c_void};

@@ -1,8 +1,8 @@
-//! The GID table: the addresses of this host, as a RoCE device with all of its interfaces has them.
+//! The GID table: the addresses of this host, as a RoCE device with all of its interfaces would have them.
 //!
-//! Entry 0 is the link-local address made of the device's GUID, which every RoCE port has. Then come
-//! the IPv4 addresses of the interfaces (in the IPv6 form `::ffff:a.b.c.d`) and their IPv6 addresses. A
-//! host without any gets the addresses of its loopback interface, so that programs find something.
+//! Entry 0 is the link-local address derived from the device's GUID, which every RoCE port has. The IPv4
+//! addresses of the interfaces (as `::ffff:a.b.c.d`) and their IPv6 addresses follow. A host without any
+//! gets those of its loopback interface, so that programs find at least one.
 
 #![allow(unsafe_code)]
 // UNSAFETY: walks the list of `getifaddrs`.
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::OnceLock;
 
-/// Places in the table.
+/// Entries of the table.
 pub const TABLE_LEN: usize = 64;
 
 /// One GID of the table.
@@ -20,7 +20,7 @@ pub const TABLE_LEN: usize = 64;
 pub struct Entry {
     /// The GID.
     pub gid: Gid,
-    /// The interface it belongs to.
+    /// The index of its interface.
     pub interface: u32,
 }
 
@@ -34,7 +34,7 @@ struct Address {
 
 static TABLE: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
-/// The table: what was there when a device was opened, the first time and each time after it.
+/// The table, read when the process first opens a device and extended at each later opening.
 #[must_use]
 pub fn table() -> Vec<Entry> {
     let mut table = TABLE.lock();
@@ -44,14 +44,14 @@ pub fn table() -> Vec<Entry> {
     table.clone()
 }
 
-/// Looks at the addresses of the host anew. Entries keep their places: contexts that were opened earlier use them.
+/// Reads the host's addresses again. Entries keep their indices, which earlier contexts use.
 pub fn refresh() {
     extend(&mut TABLE.lock(), &read());
 }
 
-/// Adds what is new at the end of the table.
+/// Appends new entries.
 fn extend(table: &mut Vec<Entry>, now: &[Entry]) {
-    // The first entry is the device's own, and there already.
+    // The first entry is the device's own and never changes.
     let fresh = if table.is_empty() { 0 } else { 1 };
     for entry in now.iter().skip(fresh) {
         if table.len() < TABLE_LEN && !table.contains(entry) {
@@ -66,8 +66,7 @@ pub fn get(index: usize) -> Option<Entry> {
     table().get(index).copied()
 }
 
-/// Whether a GID names this host. The addresses of a host are all of its ports' GIDs, and loopback
-/// addresses are those of every host.
+/// Whether a GID names this host: an address of any interface, or a loopback address.
 #[must_use]
 pub fn is_ours(gid: Gid) -> bool {
     let ip = Ipv6Addr::from(gid.0);
@@ -75,7 +74,7 @@ pub fn is_ours(gid: Gid) -> bool {
     table().iter().any(|entry| entry.gid == gid) || rkey_device::names::is_of_this_host(ip)
 }
 
-/// Whether a GID is that of a multicast group.
+/// Whether a GID is a multicast group.
 #[must_use]
 pub fn is_multicast(gid: Gid) -> bool {
     let ip = Ipv6Addr::from(gid.0);
@@ -86,7 +85,7 @@ fn read() -> Vec<Entry> {
     arrange(&addresses(), guid())
 }
 
-/// The table for some addresses.
+/// The table for a list of addresses.
 fn arrange(addresses: &[Address], guid: u64) -> Vec<Entry> {
     let outside: Vec<_> = addresses
         .iter()
@@ -135,8 +134,8 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// The GUID of the device: the same for all processes of a host, made of a hardware address, or of the
-/// host's id or name where there is none.
+/// The GUID of the device, the same in all processes of a host: derived from a hardware address or, without
+/// one, from the host's id or name.
 #[must_use]
 pub fn guid() -> u64 {
     static GUID: OnceLock<u64> = OnceLock::new();
@@ -180,7 +179,7 @@ fn guid_of_host() -> u64 {
                 .filter(|t| !t.trim().is_empty())
         })
         .unwrap_or_default();
-    // FNV-1a, so that all processes come to the same number; the bit says "not a vendor's number".
+    // FNV-1a, so that all processes compute the same number; the bit marks it as locally assigned.
     let hash = text
         .trim()
         .bytes()
@@ -193,7 +192,7 @@ fn guid_of_host() -> u64 {
 /// The addresses of the interfaces that are up, in the kernel's order.
 fn addresses() -> Vec<Address> {
     let mut head: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: gives a list that is ours until it is freed below.
+    // SAFETY: returns a list that is ours until it is freed below.
     if unsafe { libc::getifaddrs(&raw mut head) } != 0 {
         return Vec::new();
     }
@@ -205,7 +204,7 @@ fn addresses() -> Vec<Address> {
         if element.ifa_flags & libc::IFF_UP as u32 == 0 || element.ifa_addr.is_null() {
             continue;
         }
-        // SAFETY: not null; every address has a family.
+        // SAFETY: not null, and every address has a family.
         let family = i32::from(unsafe { (*element.ifa_addr).sa_family });
         let ip = match family {
             libc::AF_INET => {
@@ -229,7 +228,7 @@ fn addresses() -> Vec<Address> {
             loopback,
         });
     }
-    // SAFETY: the list came from getifaddrs and is not used any more.
+    // SAFETY: `getifaddrs` made the list, and nothing uses it any more.
     unsafe { libc::freeifaddrs(head) };
     found
 }
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_with_many_addresses() {
+    fn a_host_with_many_addresses_fills_the_table() {
         let many: Vec<_> = (0..200)
             .map(|n| address(&format!("10.0.1.{n}"), 3))
             .collect();
@@ -287,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_keep_their_places() {
+    fn entries_keep_their_indices() {
         let mut table = Vec::new();
         extend(&mut table, &arrange(&[address("10.0.0.1", 2)], 1));
         let before = table.clone();
@@ -302,7 +301,7 @@ mod tests {
         assert_eq!(texts(&table), all);
         assert_eq!(table[..2], before);
         extend(&mut table, &arrange(&later, 1));
-        assert_eq!(texts(&table), all, "nothing is there twice");
+        assert_eq!(texts(&table), all, "no address appears twice");
         let many: Vec<_> = (0..200)
             .map(|n| address(&format!("10.0.1.{n}"), 3))
             .collect();
@@ -314,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn hardware_addresses() {
+    fn hardware_addresses_are_parsed() {
         let mac = parse_mac("52:54:00:12:34:56").unwrap();
         assert_eq!(eui64(mac), 0x5054_00ff_fe12_3456);
         for bad in ["", "52:54", "52:54:00:12:34:zz", "52:54:00:12:34:56:78"] {
@@ -323,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_and_groups() {
+    fn addresses_of_this_host_and_groups_are_recognized() {
         assert!(is_ours(of("127.0.0.1".parse().unwrap())) && is_ours(table()[0].gid));
         assert!(!is_ours(of("203.0.113.9".parse().unwrap())));
         assert!(is_multicast(of("ff0e::1".parse().unwrap())));

@@ -1,12 +1,15 @@
-//! Programs look whether `/dev/infiniband/<name>` is a character device that they may open, before they use a device:
-//! UCX by `stat` and `access`, programs that were built for older C libraries by `__xstat`. Others ask by `realpath`
-//! where its link in sysfs leads. There are no such files, so these functions, and those that tell the same in another
-//! way, answer for [them](mod@made_up) when this library is preloaded.
-//! The functions that would have been called without us come first, and everything but "no such file" is their answer:
-//! after that, the path is known to be readable.
+//! Stand-ins for C library functions, for programs that check `/dev/infiniband/<name>` before they use a
+//! device.
 //!
-//! Some of these functions may be called from signal handlers (signal-safety(7)), and `dlsym` may not: it takes locks.
-//! So the functions of the C library are looked up when this library is loaded.
+//! They look whether it is a character device that they may open: UCX by `stat` and `access`, programs built
+//! for older C libraries by `__xstat`. Others follow its link in sysfs with `realpath`. These files do not
+//! exist,
+//! so when this library is preloaded, these functions and their variants answer for [them](mod@made_up).
+//! The original function always runs first, and every result but "no such file" is final; after that, the path
+//! is known to be readable.
+//!
+//! Signal handlers may call some of these functions (signal-safety(7)) but not `dlsym`, which takes locks. So
+//! the originals are looked up when this library is loaded.
 
 #![allow(unsafe_code)]
 // UNSAFETY: replaces functions of the C library.
@@ -18,31 +21,31 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Major and minor number of the first verbs device.
 const NUMBER: (u32, u32) = (231, 192);
-/// The versions of symbols that the C library keeps for old programs only.
+/// Versions of symbols that the C library has for old programs only.
 #[cfg(target_arch = "x86_64")]
 const OLD: [&CStr; 2] = [c"GLIBC_2.2.5", c"GLIBC_2.4"];
-/// The versions of symbols that the C library keeps for old programs only.
+/// Versions of symbols that the C library has for old programs only.
 #[cfg(target_arch = "aarch64")]
 const OLD: [&CStr; 1] = [c"GLIBC_2.17"];
 
-/// What a call that failed was about, if it is made up.
+/// The pretended file that a failed call asked for, if it is one.
 ///
 /// # Safety
-/// The call was given this path.
+/// The call was given this path and failed.
 unsafe fn made_up(failed: bool, path: *const c_char) -> Option<File> {
     if !failed || Errno::last() != Errno::NOENT {
         return None;
     }
-    // SAFETY: the kernel looked for the file of this name, so it is a C string that can be read.
+    // SAFETY: the kernel looked the path up, so it is a readable C string.
     let found = made_up::find(unsafe { CStr::from_ptr(path) }.to_bytes());
     if found.is_none() {
-        // Looking may have changed it.
+        // Our own lookup may have changed it.
         Errno::NOENT.set();
     }
     found
 }
 
-/// Type and rights of a file that is made up, and its number if it is a device.
+/// Type and permissions of a pretended file, and its device number.
 fn mode(file: &File) -> (u32, (u32, u32)) {
     match file {
         File::Device => (libc::S_IFCHR | 0o666, NUMBER),
@@ -51,7 +54,7 @@ fn mode(file: &File) -> (u32, (u32, u32)) {
     }
 }
 
-/// The file that is looked at: a link, or where it leads.
+/// The file itself, or the target of a link that the call follows.
 fn followed(file: File, follow: bool) -> File {
     match file {
         File::Link(target) if follow => File::Folder(target),
@@ -59,10 +62,10 @@ fn followed(file: File, follow: bool) -> File {
     }
 }
 
-/// The function of the C library that one of ours comes before.
+/// The C library's function that one of ours replaces.
 struct Next {
     name: &'static CStr,
-    /// Its address; [`UNKNOWN`] before it was looked up, [`ABSENT`] if there is none.
+    /// Its address; [`UNKNOWN`] before the lookup, [`ABSENT`] if it does not exist.
     address: AtomicUsize,
 }
 
@@ -81,13 +84,13 @@ impl Next {
     #[inline]
     fn address(&self) -> usize {
         match self.address.load(Ordering::Relaxed) {
-            // Called by what was loaded before us, before anything of the program runs.
+            // A library loaded before us called it, before our constructors ran.
             UNKNOWN => self.look_up(),
             known => known,
         }
     }
 
-    /// Looks it up. Threads that do so at once find the same.
+    /// Looks it up. Concurrent lookups find the same address.
     #[cold]
     fn look_up(&self) -> usize {
         let found = next(self.name).max(ABSENT);
@@ -96,7 +99,7 @@ impl Next {
     }
 }
 
-/// How often functions were looked up.
+/// The number of lookups.
 #[cfg(test)]
 static LOOK_UPS: AtomicUsize = AtomicUsize::new(0);
 
@@ -116,7 +119,7 @@ fn next(name: &CStr) -> usize {
         .map_or(0, |address| address as usize)
 }
 
-/// Calls the next function of this name, or else, where the C library has none, makes a system call.
+/// Calls the next function of this name, or makes the system call if the C library lacks the function.
 macro_rules! without_us {
     ($name:literal, ($($arg:ident: $type:ty),*) -> $result:ty, $otherwise:expr) => {{
         type Function = unsafe extern "C" fn($($type),*) -> $result;
@@ -124,11 +127,11 @@ macro_rules! without_us {
         extern "C" fn look_up() {
             NEXT.look_up();
         }
-        // SAFETY: the loader calls what is in this section once, and `look_up` needs none of its arguments.
+        // SAFETY: the loader calls the functions of this section once; `look_up` ignores their arguments.
         #[used]
         #[unsafe(link_section = ".init_array")]
         static AT_LOAD: extern "C" fn() = look_up;
-        // SAFETY: arguments as the caller of the enclosing function promises.
+        // SAFETY: the caller of the enclosing function promises valid arguments.
         unsafe {
             match NEXT.address() {
                 ABSENT => $otherwise,
@@ -139,31 +142,31 @@ macro_rules! without_us {
     }};
 }
 
-/// `fstatat` of the kernel.
+/// The system call `newfstatat`.
 ///
 /// # Safety
-/// As the function of the C library.
+/// As for the C library's function.
 unsafe fn kernel_stat(
     folder: c_int,
     path: *const c_char,
     into: *mut libc::stat,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller promises valid arguments.
     unsafe { libc::syscall(libc::SYS_newfstatat, folder, path, into, flags) as c_int }
 }
 
-/// Answers for a file that is made up after `stat` failed.
+/// The result of a failed `stat` for a pretended file.
 ///
 /// # Safety
-/// As `stat`, whose result this was.
+/// As for `stat`, which returned `code`.
 unsafe fn answer_stat(
     code: c_int,
     path: *const c_char,
     into: *mut libc::stat,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller promises valid arguments.
     unsafe {
         let Some(file) = made_up(code != 0, path) else {
             return code;
@@ -171,7 +174,7 @@ unsafe fn answer_stat(
         if let File::Other(path) = file {
             return kernel_stat(libc::AT_FDCWD, path.as_ptr(), into, flags & LINK);
         }
-        // The kernel finds out whether there is room.
+        // The kernel checks that `into` is writable.
         let code = kernel_stat(libc::AT_FDCWD, c"/".as_ptr(), into, 0);
         if code == 0 {
             let (mode, number) = mode(&followed(file, flags & LINK == 0));
@@ -185,14 +188,14 @@ unsafe fn answer_stat(
     }
 }
 
-/// Functions that fill in a `struct stat`: what comes before its path and after its room, in which folder it looks
-/// and with which flags.
+/// Functions that fill in a `struct stat`: the arguments before the path and after the buffer, the folder,
+/// and the flags.
 macro_rules! stats {
     ($($name:ident, $c_name:literal, ($($before:ident),*), ($($after:ident),*), $folder:expr, $flags:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
         /// # Safety
-        /// As the function of the C library.
+        /// As for the C library's function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             $($before: c_int,)*
@@ -205,7 +208,7 @@ macro_rules! stats {
                 ($($before: c_int,)* path: *const c_char, into: *mut libc::stat $(, $after: c_int)*) -> c_int,
                 kernel_stat($folder, path, into, $flags)
             );
-            // SAFETY: arguments as the caller promises.
+            // SAFETY: the caller promises valid arguments.
             unsafe { answer_stat(code, path, into, $flags) }
         }
     )*};
@@ -214,7 +217,7 @@ macro_rules! stats {
 const HERE: c_int = libc::AT_FDCWD;
 const LINK: c_int = libc::AT_SYMLINK_NOFOLLOW;
 
-// With addresses of 64 bits `struct stat64` is `struct stat`, and the versions of the older functions name it as well.
+// On 64-bit systems `struct stat64` is `struct stat`, also in the versions of the older functions.
 stats! {
     stat, c"stat", (), (), HERE, 0;
     stat64, c"stat64", (), (), HERE, 0;
@@ -233,7 +236,7 @@ stats! {
 /// `statx`.
 ///
 /// # Safety
-/// As the function of the C library.
+/// As for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn statx(
     folder: c_int,
@@ -250,18 +253,18 @@ pub unsafe extern "C" fn statx(
         )
     };
     let code = ask(path);
-    // SAFETY: the path and the outcome of the call.
+    // SAFETY: the path of the call and its outcome.
     let Some(file) = (unsafe { made_up(code != 0, path) }) else {
         return code;
     };
     if let File::Other(path) = file {
         return ask(path.as_ptr());
     }
-    // The kernel finds out whether there is room.
+    // The kernel checks that the buffer is writable.
     let code = ask(c"/".as_ptr());
     if code == 0 {
         let (mode, number) = mode(&followed(file, flags & LINK == 0));
-        // SAFETY: all zeroes is valid, and the kernel has just written there.
+        // SAFETY: all zeros is valid, and the kernel has just written there.
         unsafe {
             let mut ours: libc::statx = std::mem::zeroed();
             ours.stx_mask = libc::STATX_BASIC_STATS;
@@ -274,17 +277,17 @@ pub unsafe extern "C" fn statx(
     code
 }
 
-/// Answers for a file that is made up after `access` failed: everybody may do what its rights say.
+/// The result of a failed `access` for a pretended file: its permissions are the same for every user.
 ///
 /// # Safety
-/// As `access`, whose result this was.
+/// As for `access`, which returned `code`.
 unsafe fn answer_access(code: c_int, path: *const c_char, wanted: c_int) -> c_int {
-    // SAFETY: the path and the outcome of the call.
+    // SAFETY: the path of the call and its outcome.
     let Some(file) = (unsafe { made_up(code != 0, path) }) else {
         return code;
     };
     if let File::Other(path) = file {
-        // SAFETY: a path of ours.
+        // SAFETY: our own C string.
         return unsafe {
             libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), wanted) as c_int
         };
@@ -300,7 +303,7 @@ unsafe fn answer_access(code: c_int, path: *const c_char, wanted: c_int) -> c_in
 /// `access`.
 ///
 /// # Safety
-/// As the function of the C library.
+/// As for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
     let code = without_us!(
@@ -308,14 +311,14 @@ pub unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
         (path: *const c_char, mode: c_int) -> c_int,
         libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path, mode) as c_int
     );
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller promises valid arguments.
     unsafe { answer_access(code, path, mode) }
 }
 
 /// `faccessat`.
 ///
 /// # Safety
-/// As the function of the C library.
+/// As for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn faccessat(
     folder: c_int,
@@ -328,14 +331,14 @@ pub unsafe extern "C" fn faccessat(
         (folder: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int,
         libc::syscall(libc::SYS_faccessat2, folder, path, mode, flags) as c_int
     );
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller promises valid arguments.
     unsafe { answer_access(code, path, mode) }
 }
 
-/// The C library's `realpath`.
+/// The C library's own `realpath`.
 ///
 /// # Safety
-/// As the function of the C library.
+/// As for the C library's function.
 unsafe fn next_realpath(path: *const c_char, into: *mut c_char) -> *mut c_char {
     without_us!(
         c"realpath",
@@ -344,20 +347,20 @@ unsafe fn next_realpath(path: *const c_char, into: *mut c_char) -> *mut c_char {
     )
 }
 
-/// Answers for a file that is made up after `realpath` failed.
+/// The result of a failed `realpath` for a pretended file.
 ///
 /// # Safety
-/// As `realpath`, whose result this was.
+/// As for `realpath`, which returned `found`.
 unsafe fn answer_realpath(
     found: *mut c_char,
     path: *const c_char,
     into: *mut c_char,
 ) -> *mut c_char {
-    // SAFETY: the path and the outcome of the call.
+    // SAFETY: the path of the call and its outcome.
     let Some(file) = (unsafe { made_up(found.is_null(), path) }) else {
         return found;
     };
-    // SAFETY: our path, which is shorter than any room for a path; the program gives back what is allocated.
+    // SAFETY: our path fits any buffer for paths; the program frees what is allocated here.
     unsafe {
         let path = match &file {
             File::Device => path,
@@ -376,27 +379,27 @@ unsafe fn answer_realpath(
 /// `realpath`.
 ///
 /// # Safety
-/// As the function of the C library.
+/// As for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realpath(path: *const c_char, into: *mut c_char) -> *mut c_char {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     unsafe { answer_realpath(next_realpath(path, into), path, into) }
 }
 
 /// `canonicalize_file_name`.
 ///
 /// # Safety
-/// As the function of the C library.
+/// As for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     unsafe { realpath(path, std::ptr::null_mut()) }
 }
 
-/// `realpath` as programs call it that are built with `_FORTIFY_SOURCE`.
+/// `realpath` in programs built with `_FORTIFY_SOURCE`.
 ///
 /// # Safety
-/// As the function of the C library.
+/// As for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __realpath_chk(
     path: *const c_char,
@@ -408,11 +411,11 @@ pub unsafe extern "C" fn __realpath_chk(
         (path: *const c_char, into: *mut c_char, room: usize) -> *mut c_char,
         no_function()
     );
-    // SAFETY: as the caller promises; the real function has found that there is room for any path.
+    // SAFETY: the original has checked that any path fits.
     unsafe { answer_realpath(found, path, into) }
 }
 
-/// The C library lacks a function.
+/// Fails with `ENOSYS`: the C library lacks the function.
 fn no_function() -> *mut c_char {
     Errno::NOSYS.set();
     std::ptr::null_mut()
@@ -422,13 +425,13 @@ fn no_function() -> *mut c_char {
 mod tests {
     use super::*;
 
-    /// What is called from a signal handler must not look anything up.
+    /// A function that a signal handler may call must not look anything up.
     #[test]
     fn functions_are_looked_up_at_load_and_never_again() {
         let at_load = LOOK_UPS.load(Ordering::Relaxed);
-        assert_eq!(at_load, 12 + 5, "stat and its kin, and five others");
+        assert_eq!(at_load, 12 + 5, "12 variants of stat and 5 other functions");
         let path = c"/dev/infiniband/uverbs-rkey0".as_ptr();
-        // SAFETY: paths and room of our own.
+        // SAFETY: our own path and buffer.
         unsafe {
             let mut room: libc::stat = std::mem::zeroed();
             assert_eq!(stat(path, &mut room), 0);

@@ -1,22 +1,25 @@
 //! A drop-in `libibverbs.so.1` on the rkey software device.
 //!
-//! The library translates: flags in, error numbers and statuses out. What an access may do, and whether
-//! a request is carried out, is decided below, in the device.
+//! The library translates: flags on the way in, error numbers and statuses on the way out. The device below
+//! decides
+//! about accesses and carries requests out.
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`sys`] | the structures and numbers of `infiniband/verbs.h` |
+//! | [`sys`] | structures and constants of `infiniband/verbs.h` |
 //! | `export`, [`private`] | the exported symbols and their versions |
-//! | [`object`] | from handles to objects, with checks |
-//! | [`tables`] | the functions that programs find in contexts, completion queues and queue pairs; opening and closing a device |
-//! | [`device`], [`context`], [`port`], [`gid`] | the device and what it says about itself |
+//! | [`object`] | handles, and their validation |
+//! | [`tables`] | the function tables of contexts, completion queues and queue pairs; opening and closing a
+//! device |
+//! | [`device`], [`context`], [`port`], [`gid`] | the device and its attributes |
 //! | [`pd`], [`mr`], [`mr_ex`], [`rereg`], [`mw`], [`dm`], [`buf`] | protection domains, regions, windows, device memory, buffers |
-//! | `hold` | what a program holds between two calls of an extended interface |
+//! | `raw_lock` | the lock that a program holds between two calls of an extended interface |
 //! | [`cq`], [`polling`], [`channel`], [`async_event`] | completions and events |
-//! | [`qp`], [`builder`], [`modify`], [`post`], [`srq`], [`xrc`], [`ah`], [`mcast`], [`flow`], [`wq`] | queue pairs and what they need |
+//! | [`qp`], [`builder`], [`modify`], [`post`], [`srq`], [`xrc`], [`ah`], [`mcast`], [`flow`], [`wq`] | queue
+//! pairs and their parts |
 //! | [`flags`], [`status`], [`errno`], [`strings`], [`convert`] | translation tables |
-//! | [`absent`] | what newer versions have and this device does not |
-//! | [`fork`], [`interpose`], [`made_up`] | the surroundings |
+//! | [`absent`] | objects of later versions that this device lacks |
+//! | [`fork`], [`interpose`], [`made_up`] | `fork`, and the files that programs look for |
 
 pub mod absent;
 pub mod advise;
@@ -36,7 +39,6 @@ pub mod flags;
 pub mod flow;
 pub mod fork;
 pub mod gid;
-mod hold;
 pub mod interpose;
 pub mod made_up;
 pub mod mcast;
@@ -52,6 +54,7 @@ pub mod post;
 pub mod private;
 pub mod qp;
 pub mod query;
+mod raw_lock;
 pub mod rereg;
 pub mod srq;
 pub mod status;

@@ -1,12 +1,14 @@
-//! Files that a device of the kernel would have, and that programs look for: its file in `/dev`, and its links in
-//! sysfs. They lead where those of devices without hardware lead (rxe, siw): to `/sys/devices/virtual`. What such a
-//! folder holds is not made up.
+//! Pretended files: those that a kernel device would have and programs look for, its character device in `/dev`
+//! and
+//! its links in sysfs. The links lead to `/sys/devices/virtual`, as those of other software devices do (rxe,
+//! siw).
+//! The contents of the folder are not pretended.
 
 use crate::device::{DEV_NAME, NAME};
 use std::ffi::CString;
 
 const DEV: &str = "/dev/infiniband";
-/// Where sysfs lists devices and where they are, by class.
+/// Folders of sysfs by class, and the folders to which their links lead.
 const CLASSES: [(&str, &str); 2] = [
     ("/sys/class/infiniband", "/sys/devices/virtual/infiniband"),
     (
@@ -15,20 +17,20 @@ const CLASSES: [(&str, &str); 2] = [
     ),
 ];
 
-/// What a path that does not exist stands for.
+/// A path that does not exist, and what it stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum File {
     /// The character device.
     Device,
-    /// A link that leads to this folder.
+    /// A link to this folder.
     Link(CString),
     /// This folder of the device.
     Folder(CString),
-    /// A file that has nothing to do with the device, reached through one of its links.
+    /// An unrelated file, reached through one of the device's links.
     Other(CString),
 }
 
-/// The file of this path, if it is one of ours or reached through one.
+/// The pretended file at a path, or the file that the path reaches through one.
 #[must_use]
 pub fn find(path: &[u8]) -> Option<File> {
     let path = std::str::from_utf8(path).ok()?;
@@ -59,7 +61,7 @@ fn in_sysfs(path: &str, names: [&str; 2]) -> Option<File> {
     None
 }
 
-/// What is at a path that begins in a folder of the device.
+/// The file at a path that begins in a folder of the device.
 fn at(folder: &str, rest: &str, is_link: bool) -> Option<File> {
     let mut parts: Vec<&str> = folder.split('/').skip(1).collect();
     let own = parts.len();
@@ -71,7 +73,7 @@ fn at(folder: &str, rest: &str, is_link: bool) -> Option<File> {
                 parts.pop();
                 stayed = false;
             }
-            // Nothing that is in the folder is made up.
+            // Nothing in the folder is pretended.
             _ if parts.len() == own && stayed => return None,
             name => parts.push(name),
         }
@@ -103,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_the_device() {
+    fn paths_of_the_device_are_recognized() {
         let own = "/sys/devices/virtual/infiniband/rkey0";
         for (path, expected) in [
             ("/dev/infiniband/uverbs-rkey0", Some(File::Device)),

@@ -1,5 +1,5 @@
-//! Multicast groups. What is sent to a group reaches all members on this host that belong to the same user
-//! (or are shared with everybody), the sender's own included.
+//! Multicast groups. A datagram to a group reaches all members on this host that belong to the same user or are
+//! shared with all users, including the sender itself.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -13,15 +13,15 @@ use crate::sys::{Gid, Qp};
 use rkey_kit::{Errno, fence};
 use std::ffi::c_int;
 
-/// A queue pair for datagrams, and a group.
+/// A datagram queue pair and a group.
 ///
 /// # Safety
-/// A queue pair and a GID, or anything else.
+/// See [`crate::object`] for the rules of handles.
 unsafe fn find_both<'a>(
     qp: *mut Qp,
     gid: *const [u8; 16],
 ) -> Result<(&'a QpObject, [u8; 16]), Errno> {
-    // SAFETY: as the caller promises, or refused.
+    // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
     let (object, group) = unsafe { (find::<QpObject>(qp)?, *input(gid)?) };
     if object.service != Service::Ud || !gid::is_multicast(Gid(group)) {
         return Err(Errno::INVAL);
@@ -29,13 +29,13 @@ unsafe fn find_both<'a>(
     Ok((object, group))
 }
 
-/// `ibv_attach_mcast`. The LID of a group means nothing on Ethernet.
+/// `ibv_attach_mcast`. The LID of a group has no meaning on Ethernet.
 ///
 /// # Safety
-/// A queue pair and a GID, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn attach_mcast(qp: *mut Qp, gid: *const [u8; 16], _lid: u16) -> c_int {
     fence(|| {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises it.
         let (object, group) = unsafe { find_both(qp, gid)? };
         object.qp.join(group).map_err(errno::from)?;
         Ok(0)
@@ -45,10 +45,10 @@ pub unsafe extern "C" fn attach_mcast(qp: *mut Qp, gid: *const [u8; 16], _lid: u
 /// `ibv_detach_mcast`: `EINVAL` if the queue pair was not attached.
 ///
 /// # Safety
-/// A queue pair and a GID, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn detach_mcast(qp: *mut Qp, gid: *const [u8; 16], _lid: u16) -> c_int {
     fence(|| {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises it.
         let (object, group) = unsafe { find_both(qp, gid)? };
         if object.qp.leave(group).map_err(errno::from)? {
             Ok(0)

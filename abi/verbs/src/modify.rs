@@ -1,8 +1,8 @@
-//! What `ibv_modify_qp` checks, and what the engine is told.
+//! The checks of `ibv_modify_qp`, and what it hands to the engine.
 //!
-//! The table is the kernel's (`ib_modify_qp_is_ok`), which is the InfiniBand specification's (11.2.5.3),
-//! with the attributes that belong to a port and that the engine does not know. What passes here is
-//! translated; the engine checks values and its own, equal table once more.
+//! The table is the kernel's (`ib_modify_qp_is_ok`), which is that of the InfiniBand specification
+//! (11.2.5.3), with the attributes of a port, which the engine does not know. Calls that pass are translated;
+//! the engine then checks values, and once more its own, equal table.
 
 use crate::flags;
 use crate::sys::QpAttr;
@@ -21,7 +21,7 @@ pub enum Service {
     Ud,
     /// The sending half of an extended reliable connection.
     XrcSend,
-    /// The receiving half.
+    /// The receiving half of an extended reliable connection.
     XrcRecv,
     /// Raw frames.
     Raw,
@@ -42,7 +42,7 @@ impl Service {
         }
     }
 
-    /// The engine's name of it.
+    /// The engine's type for it.
     #[must_use]
     pub const fn engine(self) -> QpType {
         match self {
@@ -70,7 +70,7 @@ const STATES: [(i32, QpState); 7] = [
 /// The state with this number.
 ///
 /// # Errors
-/// `EINVAL`: there is none.
+/// `EINVAL`: no state has this number.
 pub fn state(number: i32) -> Result<QpState, Errno> {
     let state = STATES
         .iter()
@@ -91,21 +91,21 @@ pub fn state_number(state: QpState) -> i32 {
 const CONNECT: u32 = QP_AV | QP_PATH_MTU | QP_DEST_QPN | QP_RQ_PSN;
 /// The attributes of every device: the kernel's `IB_QP_ATTR_STANDARD_BITS`.
 const STANDARD: u32 = (1 << 21) - 1;
-/// What only the requester of a reliable connection has.
+/// Attributes that only the requester of a reliable connection has.
 const REQUESTER: u32 = QP_RETRY_CNT | QP_RNR_RETRY | QP_MAX_QP_RD_ATOMIC;
-/// What only its responder has.
+/// Attributes that only its responder has.
 const RESPONDER: u32 = QP_MAX_DEST_RD_ATOMIC | QP_MIN_RNR_TIMER;
 const MIGRATION: u32 = QP_ALT_PATH | QP_PATH_MIG_STATE;
 const PORT_RC: u32 = QP_PKEY_INDEX | QP_PORT | QP_ACCESS_FLAGS;
 const PORT_UD: u32 = QP_PKEY_INDEX | QP_PORT | QP_QKEY;
-/// What may change from RTR to RTS and while a queue pair is in service.
+/// Attributes that may change from RTR to RTS and while the queue pair is in RTS.
 const IN_SERVICE: [u32; 3] = [
     QP_CUR_STATE | QP_ACCESS_FLAGS | QP_MIN_RNR_TIMER | MIGRATION,
     QP_CUR_STATE | QP_ACCESS_FLAGS | MIGRATION,
     QP_CUR_STATE | QP_QKEY,
 ];
 
-/// One legal step: which attributes must be given and which may be, for RC, UC and UD.
+/// A legal transition: the attributes that it requires and those that it allows, for RC, UC and UD.
 struct Step(QpState, QpState, [u32; 3], [u32; 3]);
 
 const STEPS: &[Step] = &{
@@ -169,11 +169,12 @@ const STEPS: &[Step] = &{
     ]
 };
 
-/// Which attributes a step takes: those it needs and those it allows. `None`: no such step.
+/// The attributes that a transition requires and those that it allows. `None`: the transition is illegal.
 #[must_use]
 pub fn rule(service: Service, from: QpState, to: QpState) -> Option<(u32, u32)> {
     if matches!(to, QpState::Reset | QpState::Error) {
-        // What is fresh has nothing to flush: the kernel refuses it, the specification and the engine do not.
+        // A queue pair in RESET has nothing to flush: the kernel refuses this step, the specification and the
+        // engine do not.
         let legal = to == QpState::Reset || from != QpState::Reset;
         return legal.then_some((0, 0));
     }
@@ -181,7 +182,7 @@ pub fn rule(service: Service, from: QpState, to: QpState) -> Option<(u32, u32)> 
         return None;
     }
     let step = STEPS.iter().find(|step| step.0 == from && step.1 == to)?;
-    // Each half of an extended reliable connection has what concerns its direction.
+    // Each half of an extended reliable connection has the attributes of its own direction.
     let (column, without) = match service {
         Service::Raw => {
             let first = from == QpState::Reset && to == QpState::Init;
@@ -196,8 +197,8 @@ pub fn rule(service: Service, from: QpState, to: QpState) -> Option<(u32, u32)> 
     Some((step.2[column] & !without, step.3[column] & !without))
 }
 
-/// The attributes that count. The kernel drops those of the other half of an extended reliable connection before it
-/// looks at the mask (`modify_qp_mask`), so programs give them for both halves.
+/// The attributes that count. The kernel drops those of the other half of an extended reliable connection
+/// before it checks the mask (`modify_qp_mask`), so programs set them for both halves.
 #[must_use]
 pub const fn counted(service: Service, mask: u32) -> u32 {
     mask & !match service {
@@ -207,11 +208,11 @@ pub const fn counted(service: Service, mask: u32) -> u32 {
     }
 }
 
-/// Checks which attributes are given for a step.
+/// Checks the attributes that are set for a transition.
 ///
 /// # Errors
-/// `EOPNOTSUPP`: an attribute that the kernel has no number for, or rate limits, which no queue pair here has;
-/// `EINVAL`, with the reason in the log.
+/// `EOPNOTSUPP`: an attribute unknown to the kernel, or rate limits, which no queue pair here has; `EINVAL`:
+/// logged with the reason.
 pub fn check(service: Service, from: QpState, to: QpState, mask: u32) -> Result<(), Errno> {
     if mask & !STANDARD != 0 {
         let unknown = names(mask & !STANDARD);
@@ -219,7 +220,9 @@ pub fn check(service: Service, from: QpState, to: QpState, mask: u32) -> Result<
         return Err(Errno::OPNOTSUPP);
     }
     let Some((required, optional)) = rule(service, from, to) else {
-        tracing::info!("ibv_modify_qp: a {service:?} queue pair cannot go from {from:?} to {to:?}");
+        tracing::info!(
+            "ibv_modify_qp: {service:?} queue pairs have no transition from {from:?} to {to:?}"
+        );
         return Err(Errno::INVAL);
     };
     let missing = required & !mask;
@@ -228,7 +231,7 @@ pub fn check(service: Service, from: QpState, to: QpState, mask: u32) -> Result<
         tracing::info!(
             missing = names(missing),
             not_allowed = names(extra),
-            "ibv_modify_qp: wrong attributes for the step of a {service:?} queue pair from {from:?} to {to:?}"
+            "ibv_modify_qp: wrong attributes for the transition of a {service:?} queue pair from {from:?} to {to:?}"
         );
         return Err(Errno::INVAL);
     }
@@ -246,10 +249,10 @@ fn names(mask: u32) -> String {
     names.join(" | ")
 }
 
-/// What the engine is told: those of the given attributes that it knows.
+/// The given attributes that the engine knows.
 ///
 /// # Errors
-/// `EINVAL`: a value that means nothing.
+/// `EINVAL`: a meaningless value.
 pub fn attributes(
     service: Service,
     to: QpState,
@@ -307,9 +310,9 @@ mod tests {
         Service::Raw,
     ];
 
-    /// As `ibv_rc_pingpong`, `ibv_uc_pingpong` and `ibv_ud_pingpong` call it.
+    /// The calls of `ibv_rc_pingpong`, `ibv_uc_pingpong` and `ibv_ud_pingpong`.
     #[test]
-    fn the_masks_of_the_pingpong_programs() {
+    fn the_pingpong_programs_masks_are_legal() {
         use QpState::{Init, Reset, Rtr, Rts};
         let init = QP_STATE | QP_PKEY_INDEX | QP_PORT;
         let uc_rtr = QP_STATE | QP_AV | QP_PATH_MTU | QP_DEST_QPN | QP_RQ_PSN;
@@ -336,7 +339,7 @@ mod tests {
                 Ok(()),
                 "{service:?} {from:?} {to:?}"
             );
-            // Each attribute that a step needs is needed, and an attribute that it does not take is refused.
+            // Dropping any required attribute, or adding one that is not allowed, makes the call illegal.
             for (bit, _) in QP_ATTR_MASK {
                 if mask & bit != 0 && *bit != QP_STATE {
                     assert_eq!(check(service, from, to, mask & !bit), Err(Errno::INVAL));
@@ -353,7 +356,7 @@ mod tests {
         }
     }
 
-    /// perftest gives both halves of an extended reliable connection what a reliable connection needs.
+    /// perftest sets the attributes of a reliable connection for both halves of an extended one.
     #[test]
     fn the_attributes_of_the_other_half_are_ignored() {
         use QpState::{Init, Rtr, Rts};
@@ -371,9 +374,9 @@ mod tests {
         }
     }
 
-    /// Steps that are legal here are legal in the engine, and the other way round but for one.
+    /// The engine knows every transition that is legal here, and the reverse with one exception.
     #[test]
-    fn the_steps_are_those_of_the_engine() {
+    fn the_engine_has_the_same_transitions() {
         for service in SERVICES {
             for (_, from) in STATES {
                 for (_, to) in STATES {
@@ -389,7 +392,7 @@ mod tests {
         }
     }
 
-    /// Whatever passes the check, the engine gets what its step needs and nothing that it does not take.
+    /// From every call that passes the check, the engine gets all attributes that it requires and no others.
     #[test]
     fn every_legal_call_satisfies_the_engine() {
         let attr = QpAttr {
@@ -421,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_values() {
+    fn meaningless_values_are_refused() {
         use QpState::Rtr;
         let bad = |mask, attr| attributes(Service::Rc, Rtr, mask, &attr).err();
         let attr = QpAttr::default();

@@ -4,8 +4,8 @@
 // UNSAFETY: C functions.
 
 use crate::context::ContextObject;
-use crate::dm::Hold;
-use crate::object::{Object, find, place, remove};
+use crate::dm::DmRef;
+use crate::object::{Object, find, insert, remove};
 use crate::pd::PdObject;
 use crate::sys::consts::*;
 use crate::sys::{Context, Mr, Pd};
@@ -18,12 +18,12 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-/// The end of the address space of a program: the length of an implicit on-demand region.
+/// The end of a program's address space: the length of an implicit on-demand region.
 const USER_SPACE: u64 = 1 << 47;
 /// Bytes of a page.
 pub(crate) const PAGE: u64 = 4096;
 
-/// How many bytes a program means: all there are, for an implicit on-demand region.
+/// The bytes that a program registers: the whole address space, for an implicit on-demand region.
 pub(crate) fn bytes_meant(addr: *mut c_void, length: usize, flags: u32) -> u64 {
     if flags & ACCESS_ON_DEMAND != 0 && addr.is_null() && length == usize::MAX {
         USER_SPACE
@@ -32,28 +32,28 @@ pub(crate) fn bytes_meant(addr: *mut c_void, length: usize, flags: u32) -> u64 {
     }
 }
 
-/// A region, as a program sees it.
+/// A region, as the program sees it.
 #[repr(C)]
 pub struct MrObject {
     c: UnsafeCell<Mr>,
     region: UnsafeCell<Region>,
-    /// First address by which requests name it, and the program's flags.
+    /// The first address by which requests name it, and the program's flags.
     pub(crate) base: UnsafeCell<(u64, u32)>,
-    /// What has to stay as long as the region, if anything.
-    keep: OnceLock<Box<Keep>>,
-    /// Only a name for the region of another context.
+    /// The memory behind the region, if it is not the program's own.
+    backing: OnceLock<Box<Backing>>,
+    /// Another context's region imported under this handle.
     pub(crate) imported: bool,
 }
 
-// SAFETY: the cells are written by `ibv_rereg_mr` only, which the program does not call while it uses the
-// region otherwise.
+// SAFETY: only `ibv_rereg_mr` writes the cells, and the program makes no other use of the region during
+// that call.
 unsafe impl Sync for MrObject {}
-// SAFETY: holds addresses of objects, which are checked before use.
+// SAFETY: holds handles, which are validated before use.
 unsafe impl Send for MrObject {}
 
 static MRS: Pool<MrObject> = Pool::new(1 << 20);
 
-// SAFETY: the structure is at the start.
+// SAFETY: the C structure is the first field.
 unsafe impl Object for MrObject {
     type C = Mr;
     fn pool() -> &'static Pool<Self> {
@@ -62,48 +62,51 @@ unsafe impl Object for MrObject {
 }
 
 impl MrObject {
-    /// The region of the device.
+    /// The device's region.
     #[inline]
     #[must_use]
     pub fn region(&self) -> Region {
-        // SAFETY: written only while nobody uses the region.
+        // SAFETY: written only while the program makes no other use of the region.
         unsafe { *self.region.get() }
     }
 
-    /// The structure that programs read.
+    /// The C structure that the program reads.
     #[inline]
     #[must_use]
     pub fn c(&self) -> *mut Mr {
         self.c.get()
     }
 
-    /// Whether its memory is the program's own, and not a mapping or device memory that goes with it, or none.
+    /// Whether its memory is the program's own: no mapping of ours, device memory, or null region.
     pub(crate) fn is_of_program(&self) -> bool {
-        self.keep.get().is_none()
+        self.backing.get().is_none()
     }
 
-    /// Whether it stands for no memory.
+    /// Whether it is a null region.
     fn is_null(&self) -> bool {
-        matches!(self.keep.get().map(|keep| &**keep), Some(Keep::Null))
+        matches!(
+            self.backing.get().map(|backing| &**backing),
+            Some(Backing::Null)
+        )
     }
 
     pub(crate) fn context(&self) -> Result<&ContextObject, Errno> {
-        // SAFETY: regions go with their context.
+        // SAFETY: a context outlives its regions.
         unsafe { find((*self.c()).context) }
     }
 }
 
-/// What has to stay as long as a region.
-enum Keep {
+/// Memory that a region keeps, if it is not the program's own.
+enum Backing {
     /// A mapping of a dma-buf.
-    Mapping(#[allow(dead_code, reason = "kept for its end")] Mapping),
+    Mapping(#[allow(dead_code, reason = "released with the region")] Mapping),
     /// Device memory.
-    Dm(#[allow(dead_code, reason = "kept for its end")] Hold),
-    /// Nothing: there is no memory.
+    Dm(#[allow(dead_code, reason = "released with the region")] DmRef),
+    /// No memory: a null region.
     Null,
 }
 
-/// A mapping of ours that is taken away with the region.
+/// A mapping of ours, unmapped together with its region.
 struct Mapping {
     start: *mut c_void,
     len: usize,
@@ -111,43 +114,43 @@ struct Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: a mapping that was made for one region, which is closed.
+        // SAFETY: this mapping was made for one region, which is deregistered.
         unsafe { libc::munmap(self.start, self.len) };
     }
 }
 
-/// What is to be registered.
-pub struct Wanted {
+/// What is registered, and how.
+pub struct Registration {
     /// First byte.
     pub start: u64,
     /// Bytes.
     pub len: u64,
-    /// How requests name it; `Virtual` unless the flags say "zero-based".
+    /// How requests address it; `Virtual` unless the flags say `IBV_ACCESS_ZERO_BASED`.
     pub addressing: Addressing,
-    /// Flags of the program.
+    /// The program's flags.
     pub flags: u32,
-    /// The address that the structure shows.
+    /// The `addr` of the C structure.
     pub shown: *mut c_void,
 }
 
-/// Registers memory and makes the structure for it.
+/// Registers memory and creates its handle.
 ///
 /// # Errors
-/// `EINVAL`: flags, range; `ENOMEM`: a limit.
+/// `EINVAL`: flags or range; `ENOMEM`: a limit.
 ///
 /// # Safety
-/// The program owns the memory until the region is closed.
+/// The memory stays valid until the region is deregistered.
 #[inline]
 pub unsafe fn register(
     pd: &PdObject,
     pd_handle: *mut Pd,
-    wanted: &Wanted,
+    wanted: &Registration,
 ) -> Result<*mut Mr, Errno> {
-    // SAFETY: as promised by the caller.
+    // SAFETY: the caller promises it.
     unsafe { register_with(pd, pd_handle, wanted, None) }
 }
 
-/// As [`register`], on device memory.
+/// As [`register`], for device memory.
 ///
 /// # Errors
 /// As [`register`].
@@ -157,23 +160,23 @@ pub unsafe fn register(
 pub unsafe fn register_dm(
     pd: &PdObject,
     pd_handle: *mut Pd,
-    wanted: &Wanted,
-    hold: Hold,
+    wanted: &Registration,
+    dm: DmRef,
 ) -> Result<*mut Mr, Errno> {
-    // SAFETY: as promised by the caller.
-    unsafe { register_with(pd, pd_handle, wanted, Some(Keep::Dm(hold))) }
+    // SAFETY: the caller promises it.
+    unsafe { register_with(pd, pd_handle, wanted, Some(Backing::Dm(dm))) }
 }
 
 unsafe fn register_with(
     pd: &PdObject,
     pd_handle: *mut Pd,
-    wanted: &Wanted,
-    keep: Option<Keep>,
+    wanted: &Registration,
+    backing: Option<Backing>,
 ) -> Result<*mut Mr, Errno> {
     let device = pd.context()?.device();
     let asked = flags::region_flags(wanted.flags)?;
-    // Device memory may be registered with a length of 0: a region that refuses everything.
-    let nothing = wanted.len == 0 && matches!(keep, Some(Keep::Dm(_)));
+    // Device memory may be registered with length 0: a region that refuses every access.
+    let nothing = wanted.len == 0 && matches!(backing, Some(Backing::Dm(_)));
     let len = if nothing { 1 } else { wanted.len };
     let ranges = [VaRange::new(wanted.start, len).ok_or(Errno::INVAL)?];
     let spec = RegionSpec {
@@ -186,7 +189,7 @@ unsafe fn register_with(
         rules: Rules::VERBS,
         ..RegionSpec::new(pd.domain, &ranges, asked.access)
     };
-    // SAFETY: the program that registers memory promises what `register` asks for.
+    // SAFETY: the program that registers memory promises what `register` requires.
     let region = unsafe { device.register(&spec) }
         .map_err(|error| errno::of_registration("ibv_reg_mr", &error))?;
     let shown = (wanted.shown, wanted.len as usize);
@@ -200,29 +203,29 @@ unsafe fn register_with(
         c: UnsafeCell::new(c),
         region: UnsafeCell::new(region),
         base: UnsafeCell::new((base, wanted.flags)),
-        keep: OnceLock::new(),
+        backing: OnceLock::new(),
         imported: false,
     };
-    let handle = place(object).inspect_err(|_| close(device, &region))?;
-    if let Some(keep) = keep {
-        // Only now: without a place the region has to end before what it stands for does.
+    let handle = insert(object).inspect_err(|_| close(device, &region))?;
+    if let Some(backing) = backing {
+        // Last: without a handle, the region must end before its memory does.
         // SAFETY: a live region.
         let _empty = unsafe { find::<MrObject>(handle)? }
-            .keep
-            .set(Box::new(keep));
+            .backing
+            .set(Box::new(backing));
     }
     Ok(handle)
 }
 
-/// Ends a region that got no handle.
+/// Deregisters a region for which there is no handle.
 #[cold]
 fn close(device: &Device, region: &Region) {
     if let Err(error) = device.revoke_region(*region) {
-        tracing::warn!(%error, "closing a region that there is no room for");
+        tracing::warn!(%error, "cannot deregister a region after its handle could not be created");
     }
 }
 
-/// What a program sees of a region with this address and length.
+/// The C structure for this address and length.
 #[inline]
 fn structure(
     pd: &PdObject,
@@ -244,7 +247,7 @@ fn structure(
 /// `ibv_reg_mr_iova2`.
 ///
 /// # Safety
-/// The program owns the memory until the region is closed.
+/// The memory stays valid until the region is deregistered.
 pub unsafe extern "C" fn reg_mr_iova2(
     pd: *mut Pd,
     addr: *mut c_void,
@@ -253,9 +256,9 @@ pub unsafe extern "C" fn reg_mr_iova2(
     access: c_uint,
 ) -> *mut Mr {
     fence(|| {
-        // SAFETY: a protection domain as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<PdObject>(pd)? };
-        let wanted = Wanted {
+        let wanted = Registration {
             start: addr as u64,
             len: bytes_meant(addr, length, access),
             addressing: if iova == addr as u64 {
@@ -266,7 +269,7 @@ pub unsafe extern "C" fn reg_mr_iova2(
             flags: access,
             shown: addr,
         };
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller promises it.
         unsafe { register(object, pd, &wanted) }
     })
 }
@@ -274,21 +277,21 @@ pub unsafe extern "C" fn reg_mr_iova2(
 /// `ibv_reg_mr`.
 ///
 /// # Safety
-/// The program owns the memory until the region is closed.
+/// The memory stays valid until the region is deregistered.
 pub unsafe extern "C" fn reg_mr(
     pd: *mut Pd,
     addr: *mut c_void,
     length: usize,
     access: c_int,
 ) -> *mut Mr {
-    // SAFETY: as promised by the caller.
+    // SAFETY: the caller promises it.
     unsafe { reg_mr_iova2(pd, addr, length, addr as u64, access as c_uint) }
 }
 
 /// `ibv_reg_mr_iova`.
 ///
 /// # Safety
-/// The program owns the memory until the region is closed.
+/// The memory stays valid until the region is deregistered.
 pub unsafe extern "C" fn reg_mr_iova(
     pd: *mut Pd,
     addr: *mut c_void,
@@ -296,14 +299,14 @@ pub unsafe extern "C" fn reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut Mr {
-    // SAFETY: as promised by the caller.
+    // SAFETY: the caller promises it.
     unsafe { reg_mr_iova2(pd, addr, length, iova, access as c_uint) }
 }
 
-/// `ibv_reg_dmabuf_mr`: works with files that can be mapped.
+/// `ibv_reg_dmabuf_mr`: for files that support `mmap`.
 ///
 /// # Safety
-/// The program owns the memory until the region is closed.
+/// The memory stays valid until the region is deregistered.
 pub unsafe extern "C" fn reg_dmabuf_mr(
     pd: *mut Pd,
     offset: u64,
@@ -313,7 +316,7 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
     access: c_int,
 ) -> *mut Mr {
     fence(|| {
-        // SAFETY: a protection domain as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<PdObject>(pd)? };
         if length == 0 || offset.checked_add(length as u64).is_none() {
             return Err(Errno::INVAL);
@@ -322,22 +325,22 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
         let writable = access as u32 & writes != 0;
         let inside = (offset % PAGE) as usize;
         let mapping = map(fd, offset - inside as u64, inside + length, writable)?;
-        let wanted = Wanted {
+        let wanted = Registration {
             start: mapping.start as u64 + inside as u64,
             len: length as u64,
             addressing: Addressing::Iova(iova),
             flags: access as u32,
             shown: offset as *mut c_void,
         };
-        // SAFETY: as promised by the caller; the mapping lives as long as the region.
-        unsafe { register_with(object, pd, &wanted, Some(Keep::Mapping(mapping))) }
+        // SAFETY: the mapping lives as long as the region.
+        unsafe { register_with(object, pd, &wanted, Some(Backing::Mapping(mapping))) }
     })
 }
 
 fn map(fd: c_int, offset: u64, len: usize, writable: bool) -> Result<Mapping, Errno> {
     let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
     let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
-    // SAFETY: a new mapping where the kernel likes; it replaces nothing.
+    // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
     let start = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -350,7 +353,7 @@ fn map(fd: c_int, offset: u64, len: usize, writable: bool) -> Result<Mapping, Er
     };
     if start == libc::MAP_FAILED {
         let errno = Errno::last();
-        // A file without a mapping is a dma-buf that only its exporter reaches.
+        // A dma-buf that cannot be mapped: only its exporter can reach it.
         return Err(if errno == Errno::NODEV {
             Errno::OPNOTSUPP
         } else {
@@ -360,13 +363,13 @@ fn map(fd: c_int, offset: u64, len: usize, writable: bool) -> Result<Mapping, Er
     Ok(Mapping { start, len })
 }
 
-/// `ibv_dereg_mr`. When it returns 0, nobody touches the memory any more.
+/// `ibv_dereg_mr`. When it returns 0, no access to the memory is in progress, and none will begin.
 ///
 /// # Safety
 /// No other thread uses the region.
 pub unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
     fence(|| {
-        // SAFETY: a region as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<MrObject>(mr)? };
         if object.imported {
             return Err(Errno::INVAL);
@@ -376,26 +379,26 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
             .device()
             .close_region(object.region())
             .map_err(errno::from)?;
-        // SAFETY: nobody uses it.
+        // SAFETY: unused, as the caller promises.
         drop(unsafe { remove::<MrObject>(mr)? });
         Ok(0)
     })
 }
 
-/// A region that advice is about.
+/// A region that `ibv_advise_mr` names.
 pub(crate) struct Advised {
-    /// First address by which requests name it, and the one after the last.
+    /// The first address by which requests name it, and the one past its end.
     pub(crate) base: u64,
     pub(crate) end: u64,
-    /// Where the memory begins, if pages of it can be brought in.
+    /// Where its memory begins, if its pages can be prefetched.
     pub(crate) memory: Option<u64>,
     pub(crate) writable: bool,
 }
 
-/// The region of a domain with this local key.
+/// The region with this local key in a domain.
 pub(crate) fn find_by_key(pd: &PdObject, lkey: u32) -> Result<Advised, Errno> {
     let same = |mr: &MrObject| {
-        // SAFETY: a live region; its protection domain is live or refused.
+        // SAFETY: a live region; `find` validates its protection domain.
         !mr.is_null()
             && unsafe {
                 let c = &*mr.c();
@@ -406,11 +409,13 @@ pub(crate) fn find_by_key(pd: &PdObject, lkey: u32) -> Result<Advised, Errno> {
         same(mr).then(|| {
             // SAFETY: a live region.
             let ((base, flags), c) = unsafe { (*mr.base.get(), &*mr.c()) };
-            let memory = match mr.keep.get().map(|keep| &**keep) {
+            let memory = match mr.backing.get().map(|backing| &**backing) {
                 None => Some(c.addr as u64),
-                // It begins in its first page where the structure says it begins in the file.
-                Some(Keep::Mapping(mapping)) => Some(mapping.start as u64 + c.addr as u64 % PAGE),
-                Some(Keep::Dm(_) | Keep::Null) => None,
+                // The structure says where in the file it begins, so where in its first page.
+                Some(Backing::Mapping(mapping)) => {
+                    Some(mapping.start as u64 + c.addr as u64 % PAGE)
+                }
+                Some(Backing::Dm(_) | Backing::Null) => None,
             };
             Advised {
                 base,
@@ -423,13 +428,14 @@ pub(crate) fn find_by_key(pd: &PdObject, lkey: u32) -> Result<Advised, Errno> {
     found.ok_or(Errno::NOENT)
 }
 
-/// `ibv_alloc_null_mr`: its local key gives zeros and takes what nobody wants, at any address. Its remote key is refused.
+/// `ibv_alloc_null_mr`: its local key reads as zeros and drops writes, at any address. Its remote key is
+/// refused.
 ///
 /// # Safety
-/// A protection domain, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn alloc_null_mr(pd: *mut Pd) -> *mut Mr {
     fence(|| {
-        // SAFETY: a protection domain as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<PdObject>(pd)? };
         let device = object.context()?.device();
         let region = device.register_null(object.domain).map_err(errno::from)?;
@@ -438,20 +444,20 @@ pub unsafe extern "C" fn alloc_null_mr(pd: *mut Pd) -> *mut Mr {
             c: UnsafeCell::new(structure(object, pd, shown, &region)),
             region: UnsafeCell::new(region),
             base: UnsafeCell::new((0, ACCESS_LOCAL_WRITE)),
-            keep: OnceLock::from(Box::new(Keep::Null)),
+            backing: OnceLock::from(Box::new(Backing::Null)),
             imported: false,
         };
-        place(null).inspect_err(|_| close(device, &region))
+        insert(null).inspect_err(|_| close(device, &region))
     })
 }
 
 /// `ibv_import_mr`: the same region under another context of the device.
 ///
 /// # Safety
-/// A protection domain, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn import_mr(pd: *mut Pd, handle: u32) -> *mut Mr {
     fence(|| {
-        // SAFETY: a protection domain as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<PdObject>(pd)? };
         let device = object.context()?.device();
         let same = |mr: &MrObject| {
@@ -466,18 +472,18 @@ pub unsafe extern "C" fn import_mr(pd: *mut Pd, handle: u32) -> *mut Mr {
         let c = Mr {
             context: object.context,
             pd,
-            // The importer does not learn where the memory is.
+            // The importer does not learn the address.
             addr: std::ptr::null_mut(),
             length: 0,
             handle,
             lkey: region.local_key.0,
             rkey: region.key.0,
         };
-        place(MrObject {
+        insert(MrObject {
             c: UnsafeCell::new(c),
             region: UnsafeCell::new(region),
             base: UnsafeCell::new((0, 0)),
-            keep: OnceLock::new(),
+            backing: OnceLock::new(),
             imported: true,
         })
     })
@@ -489,21 +495,21 @@ pub unsafe extern "C" fn import_mr(pd: *mut Pd, handle: u32) -> *mut Mr {
 /// No other thread uses it.
 pub unsafe extern "C" fn unimport_mr(mr: *mut Mr) {
     fence(|| {
-        // SAFETY: a region as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         if unsafe { find::<MrObject>(mr)? }.imported {
-            // SAFETY: nobody uses it.
+            // SAFETY: unused, as the caller promises.
             drop(unsafe { remove::<MrObject>(mr)? });
         }
         Ok(())
     });
 }
 
-/// Ends what a context that is closed leaves.
+/// Destroys the objects that a closing context leaves behind.
 ///
 /// # Safety
-/// Nobody uses anything of the context.
+/// Nothing made from the context is used any more.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: nobody uses the objects, as the caller promises.
+    // SAFETY: the caller promises that the objects are unused.
     unsafe {
         for object in MRS.live(|mr| (*mr.c()).context == context) {
             if let Ok(mr) = remove::<MrObject>(object.cast())
@@ -511,13 +517,13 @@ pub unsafe fn sweep(context: *mut Context) {
                 && let Ok(context) = mr.context()
                 && let Err(error) = context.device().revoke_region(mr.region())
             {
-                tracing::debug!(%error, "closing a region with its context");
+                tracing::debug!(%error, "cannot deregister a region of a closing context");
             }
         }
     }
 }
 
-// A place of the pool is a power of two; a region should not need more than 128 bytes.
+// Pool slots are powers of two; a region should fit one of 128 bytes.
 const _: () = assert!(size_of::<MrObject>() <= 120);
 
 #[cfg(test)]
@@ -527,10 +533,11 @@ mod tests {
     use crate::{device, pd};
 
     #[test]
-    fn a_region_without_a_place_is_closed() {
+    fn a_region_without_a_handle_is_deregistered() {
         let mut memory = [0u64; 8];
         let start = memory.as_mut_ptr().cast();
-        // SAFETY: the device is ours, and each object is live when it is used; a region of zeroes is of no context.
+        // SAFETY: the device is ours, and every object is live while it is used; the zeroed region has no
+        // context.
         unsafe {
             let context = context::open_device(device::the_device());
             let pd = pd::alloc_pd(context);
@@ -541,7 +548,7 @@ mod tests {
                 c: UnsafeCell::new(std::mem::zeroed()),
                 region: UnsafeCell::new(region),
                 base: UnsafeCell::new((0, 0)),
-                keep: OnceLock::new(),
+                backing: OnceLock::new(),
                 imported: true,
             };
             while MRS.put(fake()).is_some() {}
@@ -550,7 +557,7 @@ mod tests {
             assert!(alloc_null_mr(pd).is_null());
             assert_eq!(Errno::last(), Errno::NOMEM);
             assert_eq!(dereg_mr(last), 0);
-            assert_eq!(pd::dealloc_pd(pd), 0, "nothing of it is left");
+            assert_eq!(pd::dealloc_pd(pd), 0, "the domain has no region left");
         }
     }
 }

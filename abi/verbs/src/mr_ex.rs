@@ -1,4 +1,4 @@
-//! `ibv_reg_mr_ex` (rdma-core 59 and later): one call for every kind of memory, with a structure that grows.
+//! `ibv_reg_mr_ex` (rdma-core 59): one call for every kind of memory, with an extensible structure.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -19,17 +19,17 @@ const KNOWN: u64 =
 enum Source {
     /// Memory of the program.
     Address,
-    /// A file that can be mapped, from this offset.
+    /// A mappable file, from this offset.
     File(u64),
-    /// A part of a buffer of `ibv_alloc_buf`.
+    /// A part of an `ibv_alloc_buf` buffer.
     Buf,
 }
 
-/// Which memory is meant.
+/// The memory that the attributes name.
 ///
 /// # Errors
-/// `EOPNOTSUPP`: a field that this device has no use for (hints of DMA handles, fields of later versions);
-/// `EINVAL`: no memory, or two.
+/// `EOPNOTSUPP`: a field that this device does not support (DMA handles, fields of later versions); `EINVAL`:
+/// no memory, or two kinds.
 fn source(attr: &MrInitAttr) -> Result<Source, Errno> {
     let given = |bit| attr.comp_mask & bit != 0;
     if given(!KNOWN) {
@@ -51,19 +51,19 @@ fn source(attr: &MrInitAttr) -> Result<Source, Errno> {
     }
 }
 
-/// `ibv_reg_mr_ex`. Without `IBV_REG_MR_MASK_IOVA` requests name the memory by its address, that of a file by its
-/// offset.
+/// `ibv_reg_mr_ex`. Without `IBV_REG_MR_MASK_IOVA`, requests name the memory by its address, or by its offset
+/// in a file.
 ///
 /// # Safety
-/// A protection domain, attributes, and memory that the program owns until the region is closed.
+/// The memory stays valid until the region is deregistered; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn reg_mr_ex(pd: *mut Pd, attr: *mut MrInitAttr) -> *mut Mr {
     fence(|| {
         let with_buf = attr.cast::<MrInitAttrBuf>();
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `input` refuses null; the caller promises the rest.
         let attr = unsafe { input(attr)? };
         let source = source(attr)?;
         let given = (attr.comp_mask & REG_MR_MASK_IOVA != 0).then_some(attr.iova);
-        // SAFETY: as the caller promises; each of them checks what it is given.
+        // SAFETY: the caller promises it; each of these calls validates its arguments.
         let region = unsafe {
             match source {
                 Source::Address => {
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn reg_mr_ex(pd: *mut Pd, attr: *mut MrInitAttr) -> *mut M
                     reg_dmabuf_mr(pd, offset, attr.length, iova, attr.fd, attr.access)
                 }
                 Source::Buf => {
-                    // The mask says that this field is there.
+                    // The mask says that this field is set.
                     buf::check(pd, (*with_buf).buf, attr.addr, attr.length)?;
                     let iova = given.unwrap_or(attr.addr as u64);
                     reg_mr_iova2(pd, attr.addr, attr.length, iova, attr.access as u32)
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_kind_of_memory_is_named() {
+    fn a_call_must_name_exactly_one_kind_of_memory() {
         const ADDR: u64 = REG_MR_MASK_ADDR;
         const FD: u64 = REG_MR_MASK_FD;
         const OFFSET: u64 = REG_MR_MASK_FD_OFFSET;

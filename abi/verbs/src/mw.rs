@@ -4,7 +4,7 @@
 // UNSAFETY: C functions.
 
 use crate::context::ContextObject;
-use crate::object::{Object, find, input, place, remove};
+use crate::object::{Object, find, input, insert, remove};
 use crate::pd::PdObject;
 use crate::qp::QpObject;
 use crate::sys::consts::*;
@@ -17,23 +17,22 @@ use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
-/// A window, as a program sees it.
+/// A window, as the program sees it.
 #[repr(C)]
 pub struct MwObject {
     c: UnsafeCell<Mw>,
-    /// The window of the device.
+    /// The device's window.
     pub window: WindowId,
 }
 
-// SAFETY: the structure is read and written by the program, and by us in calls that the program makes
-// one after the other for one window.
+// SAFETY: the program reads and writes the structure, and makes one call at a time for one window.
 unsafe impl Sync for MwObject {}
-// SAFETY: holds addresses of objects, which are checked before use.
+// SAFETY: holds handles, which are validated before use.
 unsafe impl Send for MwObject {}
 
 static MWS: Pool<MwObject> = Pool::new(1 << 16);
 
-// SAFETY: the structure is at the start.
+// SAFETY: the C structure is the first field.
 unsafe impl Object for MwObject {
     type C = Mw;
     fn pool() -> &'static Pool<Self> {
@@ -42,14 +41,14 @@ unsafe impl Object for MwObject {
 }
 
 impl MwObject {
-    /// The structure that programs read.
+    /// The C structure that the program reads.
     #[must_use]
     pub fn c(&self) -> *mut Mw {
         self.c.get()
     }
 
     fn context(&self) -> Result<&ContextObject, Errno> {
-        // SAFETY: windows go with their context.
+        // SAFETY: a context outlives its windows.
         unsafe { find((*self.c()).context) }
     }
 }
@@ -57,10 +56,10 @@ impl MwObject {
 /// `ibv_alloc_mw`.
 ///
 /// # Safety
-/// A protection domain, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn alloc_mw(pd: *mut Pd, mw_type: c_int) -> *mut Mw {
     fence(|| {
-        // SAFETY: a protection domain as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<PdObject>(pd)? };
         let kind = match mw_type {
             MW_TYPE_1 => WindowKind::Type1,
@@ -78,7 +77,7 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut Pd, mw_type: c_int) -> *mut Mw {
             handle: window.key.0,
             mw_type,
         };
-        place(MwObject {
+        insert(MwObject {
             c: UnsafeCell::new(c),
             window: window.id,
         })
@@ -88,32 +87,32 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut Pd, mw_type: c_int) -> *mut Mw {
     })
 }
 
-/// `ibv_dealloc_mw`: a binding ends.
+/// `ibv_dealloc_mw`. Ends its binding.
 ///
 /// # Safety
 /// No other thread uses the window.
 pub unsafe extern "C" fn dealloc_mw(mw: *mut Mw) -> c_int {
     fence(|| {
-        // SAFETY: a window as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<MwObject>(mw)? };
         object
             .context()?
             .device()
             .close_window(object.window)
             .map_err(errno::from)?;
-        // SAFETY: nobody uses it.
+        // SAFETY: unused, as the caller promises.
         unsafe { remove::<MwObject>(mw)? };
         Ok(0)
     })
 }
 
-/// The work request for a bind. `key`: the program's choice, for windows of type 2.
+/// The work request for a bind. `key`: the program's choice for windows of type 2.
 ///
 /// # Errors
-/// `EINVAL`: no such window or region, flags, range.
+/// `EINVAL`: no such window or region, bad flags or range.
 ///
 /// # Safety
-/// The region is not closed by another thread meanwhile.
+/// No other thread deregisters the region meanwhile.
 pub unsafe fn bind_work(
     window: &MwObject,
     info: &MwBindInfo,
@@ -127,7 +126,7 @@ pub unsafe fn bind_work(
         }
         LocalKey(0)
     } else {
-        // SAFETY: a region as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let mr = unsafe { find::<crate::mr::MrObject>(info.mr.cast_const().cast::<Mr>())? };
         // SAFETY: a live region.
         LocalKey(unsafe { (*mr.c()).lkey })
@@ -143,26 +142,26 @@ pub unsafe fn bind_work(
     })
 }
 
-/// `ibv_bind_mw`: for windows of type 1. The new key is in the structure when this returns, and good
-/// once the bind is complete.
+/// `ibv_bind_mw`, for windows of type 1. The new key is in the structure when this returns, and becomes valid
+/// when the bind completes.
 ///
 /// # Safety
-/// A queue pair, a window that no other thread uses, and a bind.
+/// No other thread uses the window; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwBind) -> c_int {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handles; `input` refuses null; the caller promises the rest.
         let (qp, window, bind) =
             unsafe { (find::<QpObject>(qp)?, find::<MwObject>(mw)?, input(bind)?) };
         // SAFETY: a live window.
         if unsafe { (*window.c()).mw_type } != MW_TYPE_1 {
             return Err(Errno::INVAL);
         }
-        // The header's inline function checks this as well.
+        // The inline function in the header checks this as well.
         let info = &bind.bind_info;
         if info.mr.is_null() && info.addr != 0 {
             return Err(Errno::INVAL);
         }
-        // SAFETY: a live window; a region as the caller promises, or something that is refused.
+        // SAFETY: a live window; `find` validates the region.
         let strange = unsafe {
             let pd = (*window.c()).pd;
             !info.mr.is_null() && (*find::<crate::mr::MrObject>(info.mr)?.c()).pd != pd
@@ -172,14 +171,14 @@ pub unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwBind) ->
         }
         let device = window.context()?.device();
         let flags = flags::send_flags(bind.send_flags & !SEND_INLINE)?;
-        // A bind of no bytes ends the binding, and needs no key.
+        // A bind of zero bytes ends the binding and needs no key.
         let binds = bind.bind_info.length != 0;
         let key = if binds {
             Some(device.next_window_key(window.window).map_err(errno::from)?)
         } else {
             None
         };
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller promises it.
         let posted =
             unsafe { bind_work(window, &bind.bind_info, key.map(|key| key.0)) }.and_then(|work| {
                 let request = SendRequest {
@@ -200,19 +199,19 @@ pub unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwBind) ->
     })
 }
 
-/// Ends what a context that is closed leaves.
+/// Destroys the objects that a closing context leaves behind.
 ///
 /// # Safety
-/// Nobody uses anything of the context.
+/// Nothing made from the context is used any more.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: nobody uses the objects, as the caller promises.
+    // SAFETY: the caller promises that the objects are unused.
     unsafe {
         for object in MWS.live(|mw| (*mw.c()).context == context) {
             if let Ok(mw) = remove::<MwObject>(object.cast())
                 && let Ok(context) = mw.context()
                 && let Err(error) = context.device().close_window(mw.window)
             {
-                tracing::debug!(%error, "closing a window with its context");
+                tracing::debug!(%error, "cannot deallocate a window of a closing context");
             }
         }
     }
@@ -225,8 +224,9 @@ mod tests {
     use crate::{device, pd};
 
     #[test]
-    fn a_window_without_a_place_is_closed() {
-        // SAFETY: the device is ours, and each object is live when it is used; a window of zeroes is of no context.
+    fn a_window_without_a_handle_is_deallocated() {
+        // SAFETY: the device is ours, and every object is live while it is used; the zeroed window has no
+        // context.
         unsafe {
             let context = context::open_device(device::the_device());
             let pd = pd::alloc_pd(context);
@@ -241,7 +241,7 @@ mod tests {
             assert!(alloc_mw(pd, MW_TYPE_1).is_null());
             assert_eq!(Errno::last(), Errno::NOMEM);
             assert_eq!(dealloc_mw(last), 0);
-            assert_eq!(pd::dealloc_pd(pd), 0, "nothing of it is left");
+            assert_eq!(pd::dealloc_pd(pd), 0, "the domain has no window left");
         }
     }
 }

@@ -5,45 +5,44 @@
 
 use crate::context::ContextObject;
 use crate::errno;
-use crate::object::{Object, Users, find, find_or_null, handle_of, input, place, remove};
+use crate::object::{Object, Users, find, find_or_null, handle_of, input, insert, remove};
 use crate::sys::{Context, ParentDomainInitAttr, Pd, Td, TdInitAttr};
 use rkey_device::core::DomainId;
 use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
-/// What a protection domain is for the device.
+/// Whose device domain a protection domain stands for.
 enum Kind {
     /// A domain of its own.
     Own,
-    /// The domain of another one (parent domains), which has to stay.
+    /// That of another protection domain, which must outlive this one (a parent domain).
     Parent { of: *mut Pd, thread: *mut Td },
-    /// The domain of another context's.
+    /// That of a protection domain of another context.
     Imported,
 }
 
-/// A protection domain, as a program sees it.
+/// A protection domain, as the program sees it.
 #[repr(C)]
 pub struct PdObject {
     c: UnsafeCell<Pd>,
     /// The context.
     pub context: *mut Context,
-    /// The domain of the device.
+    /// The device's domain.
     pub domain: DomainId,
     kind: Kind,
-    /// Queue pairs and other objects that use it. Regions and windows are counted by the device.
+    /// Queue pairs and other objects that use it. The device counts regions and windows itself.
     pub users: Users,
 }
 
-// SAFETY: addresses of objects, which are checked before use; the structure that programs read is
-// written only while it is made.
+// SAFETY: handles, which are validated before use; the C structure is written only while the object is created.
 unsafe impl Sync for PdObject {}
 // SAFETY: as above.
 unsafe impl Send for PdObject {}
 
 static PDS: Pool<PdObject> = Pool::new(1 << 16);
 
-// SAFETY: the structure is at the start.
+// SAFETY: the C structure is the first field.
 unsafe impl Object for PdObject {
     type C = Pd;
     fn pool() -> &'static Pool<Self> {
@@ -58,7 +57,7 @@ impl PdObject {
     /// `EINVAL`: it is closed.
     #[inline]
     pub fn context(&self) -> Result<&ContextObject, Errno> {
-        // SAFETY: contexts take their protection domains with them when they are closed.
+        // SAFETY: closing a context destroys its protection domains.
         unsafe { find(self.context) }
     }
 }
@@ -68,7 +67,7 @@ fn new_pd(context: *mut Context, domain: DomainId, kind: Kind) -> Result<*mut Pd
         context,
         handle: domain.0,
     });
-    place(PdObject {
+    insert(PdObject {
         c,
         context,
         domain,
@@ -80,10 +79,10 @@ fn new_pd(context: *mut Context, domain: DomainId, kind: Kind) -> Result<*mut Pd
 /// `ibv_alloc_pd`.
 ///
 /// # Safety
-/// A context, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn alloc_pd(context: *mut Context) -> *mut Pd {
     fence(|| {
-        // SAFETY: a context as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<ContextObject>(context)? };
         let domain = object.device().create_domain().map_err(errno::from)?;
         new_pd(context, domain, Kind::Own).inspect_err(|_| {
@@ -95,10 +94,10 @@ pub unsafe extern "C" fn alloc_pd(context: *mut Context) -> *mut Pd {
 /// `ibv_dealloc_pd`.
 ///
 /// # Safety
-/// Nobody uses it.
+/// No other thread uses it.
 pub unsafe extern "C" fn dealloc_pd(pd: *mut Pd) -> c_int {
     fence(|| {
-        // SAFETY: a protection domain as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<PdObject>(pd)? };
         object.users.none()?;
         match object.kind {
@@ -112,14 +111,14 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut Pd) -> c_int {
             Kind::Parent { of, thread } => release_parent(of, thread),
             Kind::Imported => return Err(Errno::INVAL),
         }
-        // SAFETY: nobody uses it.
+        // SAFETY: unused, as the caller promises.
         unsafe { remove::<PdObject>(pd)? };
         Ok(0)
     })
 }
 
 fn release_parent(of: *mut Pd, thread: *mut Td) {
-    // SAFETY: both were held by the parent domain, so they are live unless the context is closed.
+    // SAFETY: the parent domain kept both alive, unless their context is closed.
     unsafe {
         if let Ok(pd) = find::<PdObject>(of) {
             pd.users.remove();
@@ -130,18 +129,19 @@ fn release_parent(of: *mut Pd, thread: *mut Td) {
     }
 }
 
-/// `ibv_alloc_parent_domain`. Thread domains and allocators are hints that this device has no use for:
-/// it is safe for threads, and allocates nothing that a device reads.
+/// `ibv_alloc_parent_domain`. Thread domains and allocators are hints that this device ignores: it is
+/// thread-safe and allocates nothing that a device reads.
 ///
 /// # Safety
-/// A context, and attributes.
+/// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn alloc_parent_domain(
     context: *mut Context,
     attr: *mut ParentDomainInitAttr,
 ) -> *mut Pd {
     const KNOWN: u32 = 3;
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` and `find_or_null` validate the handles; `input` refuses null, the caller promises the
+        // rest.
         let (attr, pd, thread) = unsafe {
             find::<ContextObject>(context)?;
             let attr = input(attr)?;
@@ -170,10 +170,10 @@ pub unsafe extern "C" fn alloc_parent_domain(
 /// `ibv_import_pd`: the same domain under another context of the device.
 ///
 /// # Safety
-/// A context, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn import_pd(context: *mut Context, handle: u32) -> *mut Pd {
     fence(|| {
-        // SAFETY: a context as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<ContextObject>(context)? };
         let same = |pd: &PdObject| {
             pd.domain.0 == handle && pd.context().is_ok_and(|c| c.device().is(object.device()))
@@ -185,26 +185,28 @@ pub unsafe extern "C" fn import_pd(context: *mut Context, handle: u32) -> *mut P
     })
 }
 
-/// `ibv_unimport_pd`. As long as something uses the handle it stays, which the call cannot say: it has no result.
-///
+/// `ibv_unimport_pd`. While something uses the handle it stays; the call cannot report that, as it has no
+/// result.
 /// # Safety
-/// Nobody uses it.
+/// No other thread uses it.
 pub unsafe extern "C" fn unimport_pd(pd: *mut Pd) {
     fence(|| {
-        // SAFETY: a protection domain as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<PdObject>(pd)? };
         if matches!(object.kind, Kind::Imported) {
             object.users.none().inspect_err(|_| {
-                tracing::warn!("ibv_unimport_pd: objects still use the protection domain");
+                tracing::warn!(
+                    "ibv_unimport_pd: the protection domain still has users; destroy them first"
+                );
             })?;
-            // SAFETY: nobody uses it.
+            // SAFETY: unused, as the caller promises.
             unsafe { remove::<PdObject>(pd)? };
         }
         Ok(())
     });
 }
 
-/// A thread domain: a promise of the program's that nothing follows from.
+/// A thread domain: a promise of the program that this device does not use.
 #[repr(C)]
 pub struct TdObject {
     c: UnsafeCell<Td>,
@@ -219,7 +221,7 @@ unsafe impl Send for TdObject {}
 
 static TDS: Pool<TdObject> = Pool::new(1 << 16);
 
-// SAFETY: the structure is at the start.
+// SAFETY: the C structure is the first field.
 unsafe impl Object for TdObject {
     type C = Td;
     fn pool() -> &'static Pool<Self> {
@@ -230,10 +232,10 @@ unsafe impl Object for TdObject {
 /// `ibv_alloc_td`.
 ///
 /// # Safety
-/// A context, and attributes.
+/// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn alloc_td(context: *mut Context, attr: *mut TdInitAttr) -> *mut Td {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
         let attr = unsafe {
             find::<ContextObject>(context)?;
             input(attr)?
@@ -241,7 +243,7 @@ pub unsafe extern "C" fn alloc_td(context: *mut Context, attr: *mut TdInitAttr) 
         if attr.comp_mask != 0 {
             return Err(Errno::INVAL);
         }
-        place(TdObject {
+        insert(TdObject {
             c: UnsafeCell::new(Td { context }),
             context,
             users: Users::default(),
@@ -252,23 +254,23 @@ pub unsafe extern "C" fn alloc_td(context: *mut Context, attr: *mut TdInitAttr) 
 /// `ibv_dealloc_td`.
 ///
 /// # Safety
-/// Nobody uses it.
+/// No other thread uses it.
 pub unsafe extern "C" fn dealloc_td(td: *mut Td) -> c_int {
     fence(|| {
-        // SAFETY: a thread domain as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<TdObject>(td)? }.users.none()?;
-        // SAFETY: nobody uses it.
+        // SAFETY: unused, as the caller promises.
         unsafe { remove::<TdObject>(td)? };
         Ok(0)
     })
 }
 
-/// Ends what a context that is closed leaves.
+/// Destroys the objects that a closing context leaves behind.
 ///
 /// # Safety
-/// Nobody uses anything of the context.
+/// Nothing made from the context is used any more.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: nobody uses the objects, as the caller promises.
+    // SAFETY: the caller promises that the objects are unused.
     unsafe {
         for object in PDS.live(|pd| pd.context == context) {
             if let Ok(pd) = remove::<PdObject>(object.cast())
@@ -276,7 +278,7 @@ pub unsafe fn sweep(context: *mut Context) {
                 && let Ok(context) = pd.context()
                 && let Err(error) = context.device().close_domain(pd.domain)
             {
-                tracing::debug!(%error, "closing a protection domain with its context");
+                tracing::debug!(%error, "cannot deallocate a protection domain of a closing context");
             }
         }
         for object in TDS.live(|td| td.context == context) {

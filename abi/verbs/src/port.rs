@@ -1,4 +1,4 @@
-//! The one port of the device: its attributes and partition keys.
+//! The attributes and partition keys of the device's only port.
 
 use crate::gid;
 use crate::sys::PortAttr;
@@ -8,22 +8,22 @@ use crate::sys::consts::*;
 pub const PORT: u32 = 1;
 /// The only partition key, in host byte order: full membership of the default partition.
 pub const PKEY: u16 = 0xffff;
-/// Length of the structure that programs had before it grew.
+/// Length of `ibv_port_attr` in programs built before it grew.
 pub const COMPAT_LEN: usize = 48;
 
 /// Link width "4X".
 const WIDTH_4X: u8 = 2;
 /// Link speed "EDR", 25 Gbit/s per lane.
 const SPEED_EDR: u8 = 32;
-/// What the two come to, in units of 100 Mbit/s.
+/// Width times speed, in units of 100 Mbit/s.
 pub const SPEED: u64 = 4 * 250;
 /// Physical state "link up".
 const LINK_UP: u8 = 5;
 
 /// The attributes of the port.
 ///
-/// Width and speed are those of a 100 Gbit/s port. Programs take them for estimates; the memory of the
-/// host is what really limits.
+/// Width and speed are those of a 100 Gbit/s port. Programs take them for estimates; the real limit is the
+/// host's memory.
 #[must_use]
 pub fn attributes() -> PortAttr {
     PortAttr {

@@ -20,12 +20,12 @@ use rkey_kit::{Errno, fence};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 
-/// Scatter/gather elements that are translated without taking memory from the heap.
+/// Scatter/gather entries that are translated without a heap allocation.
 const FEW: usize = 4;
-/// The most bytes of inline data that a device can be configured for.
+/// The most inline data that a device can be configured for, in bytes.
 pub const INLINE_MAX: usize = 4096;
 
-/// Posts each request of a list; at the first that is not taken, tells which one it is.
+/// Posts each request of a list. At the first failure, stores that request in `bad`.
 #[inline]
 fn post_list<W>(
     first: *mut W,
@@ -34,7 +34,7 @@ fn post_list<W>(
     mut post: impl FnMut(&W, bool) -> Result<(), Errno>,
 ) -> Result<c_int, Errno> {
     let mut at = first;
-    // SAFETY: a request of the program's, or null at the end of the list.
+    // SAFETY: a request of the program, or null at the end of the list.
     while let Some(request) = unsafe { at.as_ref() } {
         let following = next(request);
         if let Err(errno) = post(request, !following.is_null()) {
@@ -49,7 +49,7 @@ fn post_list<W>(
 #[cold]
 fn tell_bad<W>(bad: *mut *mut W, which: *mut W) {
     if !bad.is_null() {
-        // SAFETY: not null; room for a pointer as the program promises.
+        // SAFETY: not null, and the caller promises that it is writable.
         unsafe { *bad = which };
     }
 }
@@ -57,10 +57,10 @@ fn tell_bad<W>(bad: *mut *mut W, which: *mut W) {
 /// `ibv_post_send`.
 ///
 /// # Safety
-/// A queue pair, a list of requests, and room for a pointer.
+/// `wr` is null or a list of valid work requests; `bad` is null or writable.
 pub unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mut SendWr) -> c_int {
     fence(|| {
-        // SAFETY: a queue pair as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<QpObject>(qp) }.inspect_err(|_| tell_bad(bad, wr))?;
         post_list(wr, bad, |wr| wr.next, |wr, more| post_one(object, wr, more))
     })
@@ -73,7 +73,7 @@ fn post_one(qp: &QpObject, wr: &SendWr, more: bool) -> Result<(), Errno> {
     let work = work(wr)?;
     let ud = match qp.service {
         Service::Ud => {
-            // SAFETY: requests for datagrams have this part.
+            // SAFETY: requests for datagrams set this part of the union.
             Some(unsafe { address(wr.wr.ud.ah, wr.wr.ud.remote_qpn, wr.wr.ud.remote_qkey)? })
         }
         // SAFETY: a plain number.
@@ -91,7 +91,7 @@ fn post_one(qp: &QpObject, wr: &SendWr, more: bool) -> Result<(), Errno> {
     };
     let mut count = elements(wr.num_sge, qp.granted.max_send_sge)?;
     if wr.opcode == WR_ATOMIC_WRITE {
-        count = 0; // the value is in the request already
+        count = 0; // the request carries the value itself
     } else if wr.send_flags & SEND_INLINE != 0 {
         return post_inline(qp, wr, count, &request);
     }
@@ -108,11 +108,10 @@ fn post(qp: &QpObject, request: &SendRequest<'_>) -> Result<(), Errno> {
     })
 }
 
-/// How many elements a request has. A number that the queue cannot take is refused before anything looks
-/// at the list, which may be shorter.
+/// The number of entries of a request. Checked before anything reads the list, which may be shorter.
 ///
 /// # Errors
-/// `EINVAL`: below 0, or above the limit of the queue, which is 1 at least.
+/// `EINVAL`: negative, or above the limit of the queue, which is at least 1.
 #[inline]
 fn elements(given: c_int, limit: u32) -> Result<usize, Errno> {
     match u32::try_from(given) {
@@ -121,7 +120,7 @@ fn elements(given: c_int, limit: u32) -> Result<usize, Errno> {
     }
 }
 
-/// Calls `then` with the elements of a list in the engine's form. The queue takes so many.
+/// Calls `then` with the entries of a list in the engine's form. `count` is within the limit of the queue.
 #[inline]
 fn with_sges<R>(
     list: *const crate::sys::Sge,
@@ -134,7 +133,7 @@ fn with_sges<R>(
     if list.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: not null; the program says that there are so many.
+    // SAFETY: not null, and the program promises `count` entries.
     let list = unsafe { std::slice::from_raw_parts(list, count) };
     if count > FEW {
         let sges: Vec<Sge> = list.iter().map(sge).collect();
@@ -160,7 +159,7 @@ fn sge(element: &crate::sys::Sge) -> Sge {
     }
 }
 
-/// Gathers the payload, which the program may change as soon as the call returns.
+/// Gathers the payload; the program may reuse its buffers as soon as the call returns.
 #[inline(never)]
 fn post_inline(
     qp: &QpObject,
@@ -175,13 +174,13 @@ fn post_inline(
         return Err(Errno::INVAL);
     }
     for index in 0..count {
-        // SAFETY: not null; the program says that there are so many.
+        // SAFETY: not null, and the program promises `count` entries.
         let element = unsafe { &*wr.sg_list.add(index) };
         let more = element.length as usize;
         if more > INLINE_MAX - len {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the target has room; a source that cannot be read is an error.
+        // SAFETY: the target has room; `copy` reports an unreadable source.
         unsafe { rkey_device::base::copy::copy(start.add(len), element.addr as *const u8, more) }
             .map_err(|_| Errno::FAULT)?;
         len += more;
@@ -197,16 +196,16 @@ fn post_inline(
     )
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 ///
 /// # Errors
-/// `EINVAL`: no address handle.
+/// `EINVAL`: not an address handle.
 ///
 /// # Safety
-/// An address handle, or anything else.
+/// See [`crate::object`] for the rules of handles.
 #[inline]
 pub unsafe fn address(ah: *mut Ah, qpn: u32, qkey: u32) -> Result<UdAddress, Errno> {
-    // SAFETY: an address handle as the caller promises, or something that is refused.
+    // SAFETY: `find` validates the handle.
     let object = unsafe { find::<AhObject>(ah)? };
     Ok(UdAddress {
         link: None,
@@ -216,7 +215,7 @@ pub unsafe fn address(ah: *mut Ah, qpn: u32, qkey: u32) -> Result<UdAddress, Err
     })
 }
 
-/// Which shared receive queue of the peer a request of an extended reliable connection is for.
+/// The peer's shared receive queue that a request of an extended reliable connection goes to.
 #[must_use]
 pub const fn shared_queue(number: u32) -> UdAddress {
     UdAddress {
@@ -233,7 +232,7 @@ pub const fn shared_queue(number: u32) -> UdAddress {
     }
 }
 
-/// A place in the peer's memory.
+/// An address and key of the peer's memory.
 #[inline]
 #[must_use]
 pub const fn target(addr: u64, rkey: u32) -> Target {
@@ -243,11 +242,11 @@ pub const fn target(addr: u64, rkey: u32) -> Target {
     }
 }
 
-/// What a request asks for.
+/// The operation of a request.
 #[inline]
 fn work(wr: &SendWr) -> Result<Work, Errno> {
     let imm = u32::from_be(wr.imm_data);
-    // SAFETY: plain numbers; each operation has its part of the union.
+    // SAFETY: plain numbers; each operation sets its part of the union.
     let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
     Ok(match wr.opcode {
         WR_RDMA_WRITE => Work::Write {
@@ -291,19 +290,19 @@ fn work(wr: &SendWr) -> Result<Work, Errno> {
     })
 }
 
-/// An atomic write takes its 8 bytes from the memory that the request names, when it is posted.
+/// An atomic write takes its 8 bytes from the request's buffer when it is posted.
 #[cold]
 fn atomic_write(wr: &SendWr) -> Result<Work, Errno> {
     if wr.num_sge != 1 || wr.sg_list.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: one element, as the program says.
+    // SAFETY: the program promises one entry.
     let element = unsafe { &*wr.sg_list };
     if element.length != 8 {
         return Err(Errno::INVAL);
     }
     let mut value = 0u64;
-    // SAFETY: room for 8 bytes; a source that cannot be read is an error.
+    // SAFETY: room for 8 bytes; `copy` reports an unreadable source.
     unsafe {
         rkey_device::base::copy::copy((&raw mut value).cast(), element.addr as *const u8, 8)
             .map_err(|_| Errno::FAULT)?;
@@ -318,12 +317,12 @@ fn atomic_write(wr: &SendWr) -> Result<Work, Errno> {
 
 #[cold]
 fn bind(wr: &SendWr) -> Result<Work, Errno> {
-    // SAFETY: pointers and numbers, of which any is a value.
+    // SAFETY: pointers and numbers, for which every bit pattern is valid.
     let bind = unsafe { &wr.extra.bind_mw };
-    // SAFETY: a window and a region as the program says, or something that is refused.
+    // SAFETY: `find` validates window and region.
     unsafe {
         let window = find::<MwObject>(bind.mw)?;
-        // Windows of type 1 are bound by ibv_bind_mw only.
+        // Only `ibv_bind_mw` binds windows of type 1.
         if (*window.c()).mw_type != MW_TYPE_2 {
             return Err(Errno::INVAL);
         }
@@ -334,10 +333,10 @@ fn bind(wr: &SendWr) -> Result<Work, Errno> {
 /// `ibv_post_recv`.
 ///
 /// # Safety
-/// A queue pair, a list of requests, and room for a pointer.
+/// `wr` is null or a list of valid work requests; `bad` is null or writable.
 pub unsafe extern "C" fn post_recv(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
     fence(|| {
-        // SAFETY: a queue pair as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<QpObject>(qp) }.inspect_err(|_| tell_bad(bad, wr))?;
         post_list(
             wr,
@@ -357,20 +356,20 @@ pub unsafe extern "C" fn post_recv(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mut 
 /// `ibv_post_srq_recv`.
 ///
 /// # Safety
-/// A shared receive queue, a list of requests, and room for a pointer.
+/// `wr` is null or a list of valid work requests; `bad` is null or writable.
 pub unsafe extern "C" fn post_srq_recv(
     srq: *mut Srq,
     wr: *mut RecvWr,
     bad: *mut *mut RecvWr,
 ) -> c_int {
     fence(|| {
-        // SAFETY: a shared receive queue as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<SrqObject>(srq) }.inspect_err(|_| tell_bad(bad, wr))?;
         post_recvs(&object.srq, object.max_sge, wr, bad)
     })
 }
 
-/// Posts a list of receives to a queue of the device that takes so many elements in each.
+/// Posts a list of receives to a queue that takes up to `limit` entries in each.
 #[inline]
 pub(crate) fn post_recvs(
     queue: &rkey_device::Srq,

@@ -1,4 +1,4 @@
-//! Queue pairs: creating, changing, asking, destroying.
+//! Queue pairs: create, modify, query, destroy.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -8,7 +8,7 @@ use crate::builder::Builder;
 use crate::context::{ContextObject, MAX_READS};
 use crate::cq::CqObject;
 use crate::modify::{self, Service};
-use crate::object::{Object, find, find_or_null, input, output, place, remove};
+use crate::object::{Object, find, find_or_null, input, insert, output, remove};
 use crate::pd::PdObject;
 use crate::port::PORT;
 use crate::srq::SrqObject;
@@ -27,41 +27,42 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A queue pair, as a program sees it.
+/// A queue pair, as the program sees it.
 #[repr(C)]
 pub struct QpObject {
     c: UnsafeCell<QpEx>,
-    /// The queue pair of the device.
+    /// The device's queue pair.
     pub qp: rkey_device::Qp,
     /// The transport service.
     pub service: Service,
-    /// What the program set last.
+    /// The attributes that the program set last.
     settings: Mutex<QpAttr>,
-    /// What it was made with.
+    /// The attributes that it was created with.
     pub(crate) granted: QpCap,
     signal_all: bool,
-    /// Asynchronous events.
+    /// Asynchronous events not yet acknowledged.
     pub acks: Acks,
-    /// Requests of the extended interface that are being put together.
+    /// Work requests under construction by the extended interface.
     pub builder: Option<Box<Builder>>,
-    /// The XRC domain that it serves, or null.
+    /// The XRC domain that it belongs to, or null.
     pub(crate) xrcd: *mut Xrcd,
-    /// The table of queues over which it spreads frames, or null.
+    /// The RSS indirection table over which it distributes frames, or null.
     table: *mut RwqIndTable,
-    /// A second handle (`ibv_open_qp`): events go to the first.
+    /// A second handle (`ibv_open_qp`); events go to the first.
     opened: bool,
 }
 
-// SAFETY: the structure is written while it is made, by modify and query (one thread at a time, says
-// the contract of verbs), and by the program.
+// SAFETY: written while the object is created, by modify and query (which verbs allows to one thread at a
+// time),
+// and by the program.
 unsafe impl Sync for QpObject {}
-// SAFETY: holds addresses of objects, which are checked before use.
+// SAFETY: holds handles, which are validated before use.
 unsafe impl Send for QpObject {}
 
 /// All queue pairs.
 pub(crate) static QPS: Pool<QpObject> = Pool::new(1 << 17);
 
-// SAFETY: the structure is at the start, and begins with a `Qp`.
+// SAFETY: the first field is the C structure, which begins with a `Qp`.
 unsafe impl Object for QpObject {
     type C = Qp;
     fn pool() -> &'static Pool<Self> {
@@ -70,7 +71,7 @@ unsafe impl Object for QpObject {
 }
 
 impl QpObject {
-    /// The structure that programs read.
+    /// The C structure that the program reads.
     #[inline]
     #[must_use]
     pub fn c(&self) -> *mut Qp {
@@ -84,36 +85,37 @@ impl QpObject {
         self.c.get()
     }
 
-    /// Whether the program asked for the event that the send queue is drained.
+    /// Whether the program set `sq_draining` with `en_sqd_async_notify`.
     #[must_use]
     pub fn wants_drained_event(&self) -> bool {
         self.settings.lock().en_sqd_async_notify != 0
     }
 
     pub(crate) fn context(&self) -> Result<&ContextObject, Errno> {
-        // SAFETY: queue pairs go with their context.
+        // SAFETY: a context outlives its queue pairs.
         unsafe { find((*self.c()).context) }
     }
 }
 
-/// What only the extended call can ask for.
+/// Attributes that only the extended call takes.
 #[derive(Clone, Copy, Default)]
 struct Extra {
     send_ops: Option<u64>,
 }
 
-/// Whether nobody in this process has asked for too much inline data before. No attribute says how much there may be,
-/// so programs find out by trying (libfabric's verbs provider does, in every program that looks for providers): one
-/// of these refusals is told, the others only where every call that fails is.
+/// Whether this is the process's first refusal of too much inline data. No attribute reports the limit, so
+/// programs
+/// find it by trying (libfabric's verbs provider does so whenever a program lists providers): the first refusal
+/// is logged by default, later ones only at the level of every failed call.
 fn is_first_probe() -> bool {
     static PROBED: AtomicBool = AtomicBool::new(false);
     !PROBED.swap(true, Ordering::Relaxed)
 }
 
-/// Makes a queue pair and fills in the granted sizes.
+/// Creates a queue pair and fills in the granted sizes.
 ///
 /// # Safety
-/// Completion queues and the shared receive queue are live, or anything else.
+/// See [`crate::object`] for the rules of handles.
 unsafe fn create(
     pd_handle: *mut Pd,
     attr: &QpInitAttr,
@@ -121,10 +123,10 @@ unsafe fn create(
 ) -> Result<(*mut Qp, QpCap), Errno> {
     let service = Service::from_number(attr.qp_type).ok_or(Errno::OPNOTSUPP)?;
     if service == Service::XrcRecv {
-        return Err(Errno::INVAL); // it needs its XRC domain, which only the extended call takes
+        return Err(Errno::INVAL); // needs an XRC domain, which only the extended call takes
     }
     let sends_only = service == Service::XrcSend;
-    // SAFETY: as the caller promises, or refused.
+    // SAFETY: `find` and `find_or_null` validate the handles.
     let (pd, send_cq, recv_cq, srq) = unsafe {
         (
             find::<PdObject>(pd_handle)?,
@@ -161,14 +163,14 @@ unsafe fn create(
         domain: pd.domain,
         srq: srq.map(|srq| srq.srq.clone()),
         recv_cq: recv_cq.unwrap_or(send_cq).cq.clone(),
-        // A queue of no requests is legal in verbs; here it has room for one that nobody posts.
+        // Verbs allows a queue of no requests; here it has room for one that is never posted.
         max_send: granted.max_send_wr.max(1),
         max_recv: granted.max_recv_wr.max(1),
         max_send_sge: granted.max_send_sge.max(1),
         max_recv_sge: granted.max_recv_sge.max(1),
         max_inline: granted.max_inline_data,
         signal_all: attr.sq_sig_all != 0,
-        // A connection of hardware does not notice that its peer is gone until it sends.
+        // A hardware connection notices the loss of its peer only when it sends.
         fail_with_peer: false,
         ..QpOptions::new(pd.domain, &send_cq.cq)
     };
@@ -179,7 +181,7 @@ unsafe fn create(
         }
         errno::of(&error)
     })?;
-    let made = Made {
+    let made = NewQp {
         service,
         granted,
         signal_all: attr.sq_sig_all != 0,
@@ -190,7 +192,7 @@ unsafe fn create(
         table: std::ptr::null_mut(),
         opened: false,
     };
-    let handle = made.place(context)?;
+    let handle = made.insert(context)?;
     pd.users.add();
     send_cq.users.add();
     if let Some(recv_cq) = recv_cq {
@@ -202,7 +204,7 @@ unsafe fn create(
     Ok((handle, granted))
 }
 
-/// The structure that a program reads, for a queue pair of the device.
+/// The C structure for a queue pair of the device.
 pub(crate) fn head(
     context: *mut Context,
     attr: &QpInitAttr,
@@ -226,8 +228,8 @@ pub(crate) fn head(
     }
 }
 
-/// A queue pair of the device that is to get a handle.
-pub(crate) struct Made {
+/// A queue pair of the device that does not have a handle yet.
+pub(crate) struct NewQp {
     pub(crate) head: Qp,
     pub(crate) qp: rkey_device::Qp,
     pub(crate) service: Service,
@@ -239,11 +241,11 @@ pub(crate) struct Made {
     pub(crate) opened: bool,
 }
 
-impl Made {
-    /// Gives it its handle.
-    pub(crate) fn place(self, context: &ContextObject) -> Result<*mut Qp, Errno> {
+impl NewQp {
+    /// Creates its handle.
+    pub(crate) fn insert(self, context: &ContextObject) -> Result<*mut Qp, Errno> {
         let (id, opened) = (self.qp.id(), self.opened);
-        let handle = place(QpObject {
+        let handle = insert(QpObject {
             c: UnsafeCell::new((context.tables.qp)(self.head)),
             qp: self.qp,
             service: self.service,
@@ -266,10 +268,10 @@ impl Made {
 /// `ibv_create_qp`.
 ///
 /// # Safety
-/// A protection domain, and attributes.
+/// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `output` refuses null; the caller promises the rest.
         unsafe {
             let attr = output(attr)?;
             let (handle, granted) = create(pd, attr, Extra::default())?;
@@ -282,20 +284,20 @@ pub unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Q
 /// `ibv_create_qp_ex`.
 ///
 /// # Safety
-/// A context, and attributes.
+/// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAttrEx) -> *mut Qp {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest.
         let attr = unsafe {
             find::<ContextObject>(context)?;
             output(attr)?
         };
         if attr.qp_type == QPT_XRC_RECV {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller promises it.
             return unsafe { xrc::create_receiver(context, attr) };
         }
         if attr.comp_mask & (QP_INIT_ATTR_IND_TABLE | QP_INIT_ATTR_RX_HASH) != 0 {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller promises it.
             return unsafe { wq::create_spreading(context, attr) };
         }
         let known = QP_INIT_ATTR_PD | QP_INIT_ATTR_SEND_OPS_FLAGS | QP_INIT_ATTR_CREATE_FLAGS;
@@ -308,7 +310,7 @@ pub unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAt
         if attr.comp_mask & QP_INIT_ATTR_CREATE_FLAGS != 0 && attr.create_flags != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        // SAFETY: a protection domain as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         if unsafe { find::<PdObject>(attr.pd)? }.context != context {
             return Err(Errno::INVAL);
         }
@@ -325,14 +327,14 @@ pub unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAt
         let extra = Extra {
             send_ops: with_ops.then_some(attr.send_ops_flags),
         };
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises it.
         let (handle, granted) = unsafe { create(attr.pd, &base, extra)? };
         attr.cap = granted;
         Ok(handle)
     })
 }
 
-/// Checks values that belong to a port, and that the engine does not know.
+/// Checks attributes of a port, which the engine does not know.
 fn check_port_values(mask: u32, attr: &QpAttr) -> Result<(), Errno> {
     let wrong = mask & QP_PORT != 0 && u32::from(attr.port_num) != PORT
         || mask & QP_PKEY_INDEX != 0 && attr.pkey_index != 0
@@ -341,7 +343,7 @@ fn check_port_values(mask: u32, attr: &QpAttr) -> Result<(), Errno> {
     if wrong {
         return Err(Errno::INVAL);
     }
-    // Ethernet ports have no second path.
+    // Ethernet ports have no alternate path.
     if mask & QP_ALT_PATH != 0
         || mask & QP_PATH_MIG_STATE != 0 && attr.path_mig_state != MIG_MIGRATED
     {
@@ -354,17 +356,18 @@ fn check_port_values(mask: u32, attr: &QpAttr) -> Result<(), Errno> {
     }
 }
 
-/// So long a peer that was told of our memory may not answer when its queue pair ends; then it loses its link.
+/// How long a peer that holds a grant of our memory may take to give it up when the queue pair ends; then its
+/// link is closed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// `ibv_modify_qp`. When it has brought a queue pair to RESET or ERR, no peer touches memory because of its requests any
+/// `ibv_modify_qp`. After a transition to RESET or ERR, no peer touches memory on behalf of its requests any
 /// more.
 ///
 /// # Safety
-/// A queue pair that no other thread changes, and attributes.
+/// No other thread modifies the queue pair; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
         let (object, attr) = unsafe { (find::<QpObject>(qp)?, input(attr)?) };
         let mask = modify::counted(object.service, mask as u32);
         let mut settings = object.settings.lock();
@@ -398,14 +401,14 @@ pub unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
             device.wait_until_quiet(object.qp.qpn(), PATIENCE);
         }
         if mask & QP_STATE != 0 {
-            // SAFETY: a live queue pair that no other thread changes.
+            // SAFETY: a live queue pair that no other thread modifies.
             unsafe { (*qp).state = attr.qp_state };
         }
         Ok(0)
     })
 }
 
-/// Keeps what the engine does not keep.
+/// Stores the attributes that the engine does not store.
 fn remember(settings: &mut QpAttr, attr: &QpAttr, mask: u32, to: QpState) {
     if to == QpState::Reset {
         *settings = QpAttr::default();
@@ -435,7 +438,7 @@ fn remember(settings: &mut QpAttr, attr: &QpAttr, mask: u32, to: QpState) {
 /// `ibv_query_qp`.
 ///
 /// # Safety
-/// A queue pair, and room for both kinds of attributes.
+/// See [`crate::object`] for the rules of handles and output.
 pub unsafe extern "C" fn query_qp(
     qp: *mut Qp,
     attr: *mut QpAttr,
@@ -443,7 +446,7 @@ pub unsafe extern "C" fn query_qp(
     init_attr: *mut QpInitAttr,
 ) -> c_int {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest.
         let (object, attr, init_attr) =
             unsafe { (find::<QpObject>(qp)?, output(attr)?, output(init_attr)?) };
         let info = object.qp.query().map_err(errno::from)?;
@@ -483,16 +486,16 @@ pub unsafe extern "C" fn query_qp(
     })
 }
 
-/// `ibv_destroy_qp`: waits until all of its events are acknowledged, and until no peer touches memory because of its
-/// requests.
+/// `ibv_destroy_qp`: waits until all of its events are acknowledged and no peer touches memory on behalf of
+/// its requests.
 ///
 /// # Safety
 /// No other thread uses it, except to acknowledge events.
 pub unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
     fence(|| {
-        // SAFETY: a queue pair as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<QpObject>(qp)? };
-        // Groups and flows go first.
+        // Multicast groups and flow rules must go first.
         if object.qp.memberships() > 0 {
             return Err(Errno::BUSY);
         }
@@ -500,7 +503,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
             object.context()?.open.events.remove_qp(object.qp.id());
         }
         object.acks.wait();
-        // SAFETY: nobody uses it; what it holds is live.
+        // SAFETY: unused, as the caller promises; the objects that it uses are live.
         unsafe {
             let object = remove::<QpObject>(qp)?;
             let c = &*object.c();
@@ -513,7 +516,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
             if let Ok(xrcd) = find::<XrcdObject>(xrcd) {
                 xrcd.users.remove();
             }
-            // An imported protection domain may have been given back before.
+            // The program may have unimported the protection domain already.
             if let Ok(pd) = find::<PdObject>(pd) {
                 pd.users.remove();
             }
@@ -530,13 +533,13 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
     })
 }
 
-/// `ibv_qp_to_qp_ex`: null for a queue pair that was made without work request functions.
+/// `ibv_qp_to_qp_ex`: null for a queue pair created without work request functions.
 ///
 /// # Safety
-/// A queue pair, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn qp_to_qp_ex(qp: *mut Qp) -> *mut QpEx {
     fence(|| {
-        // SAFETY: a queue pair as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<QpObject>(qp)? };
         Ok(if object.builder.is_some() {
             object.ex()
@@ -546,20 +549,20 @@ pub unsafe extern "C" fn qp_to_qp_ex(qp: *mut Qp) -> *mut QpEx {
     })
 }
 
-/// `ibv_query_qp_data_in_order`: no promise.
+/// `ibv_query_qp_data_in_order`: 0, no order is promised.
 ///
 /// # Safety
-/// A queue pair, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn query_qp_data_in_order(_qp: *mut Qp, _op: c_int, _flags: u32) -> c_int {
     0
 }
 
-/// Ends what a context that is closed leaves.
+/// Destroys the objects that a closing context leaves behind.
 ///
 /// # Safety
-/// Nobody uses anything of the context.
+/// Nothing made from the context is used any more.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: nobody uses the objects, as the caller promises.
+    // SAFETY: the caller promises that the objects are unused.
     unsafe {
         for object in QPS.live(|qp| (*qp.c()).context == context) {
             if let Ok(qp) = remove::<QpObject>(object.cast())

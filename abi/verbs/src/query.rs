@@ -1,4 +1,4 @@
-//! What can be asked about the device: its limits, its port, its addresses and partitions, its clock.
+//! Queries about the device: its limits, its port, its GIDs and partition keys, its clock.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -15,12 +15,12 @@ use crate::{gid, polling, wq};
 use rkey_kit::{Errno, fence};
 use std::ffi::{c_int, c_void};
 
-/// A limit as the field of an attribute.
+/// A limit as an attribute field, capped at the largest `int`.
 fn number(limit: u32) -> c_int {
     c_int::try_from(limit).unwrap_or(c_int::MAX)
 }
 
-/// What the device can do.
+/// Attributes of the device.
 fn device_attributes(device: &rkey_device::Device) -> DeviceAttr {
     let config = device.config();
     let mut fw_ver = [0; 64];
@@ -82,18 +82,18 @@ fn device_attributes(device: &rkey_device::Device) -> DeviceAttr {
 /// `ibv_query_device`.
 ///
 /// # Safety
-/// A context, and room for the attributes.
+/// See [`crate::object`] for the rules of handles and output.
 pub unsafe extern "C" fn query_device(context: *mut Context, attr: *mut DeviceAttr) -> c_int {
     fence(|| {
-        // SAFETY: a context as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let context = unsafe { find::<ContextObject>(context)? };
-        // SAFETY: room as the caller promises.
+        // SAFETY: the caller promises that it is writable.
         *unsafe { output(attr)? } = device_attributes(context.device());
         Ok(0)
     })
 }
 
-/// Receive side scaling, which raw packet queue pairs have.
+/// Receive side scaling, which raw packet queue pairs support.
 fn rss_caps() -> RssCaps {
     RssCaps {
         supported_qpts: 1 << QPT_RAW_PACKET,
@@ -107,7 +107,7 @@ fn rss_caps() -> RssCaps {
 /// `ibv_query_device_ex`.
 ///
 /// # Safety
-/// A context, and room for `size` bytes of attributes.
+/// `attr` has room for `size` bytes; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn query_device_ex(
     context: *mut Context,
     input_mask: *const c_void,
@@ -115,10 +115,10 @@ pub unsafe extern "C" fn query_device_ex(
     size: usize,
 ) -> c_int {
     fence(|| {
-        // SAFETY: a context as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let context = unsafe { find::<ContextObject>(context)? };
         if !input_mask.is_null() {
-            // SAFETY: the input is a structure that begins with its mask.
+            // SAFETY: the input structure begins with its mask.
             let mask = *unsafe { input(input_mask.cast::<u32>())? };
             if mask != 0 {
                 return Err(Errno::INVAL);
@@ -155,29 +155,29 @@ pub unsafe extern "C" fn query_device_ex(
             xrc_odp_caps: odp | ODP_SUPPORT_WRITE | ODP_SUPPORT_READ | ODP_SUPPORT_ATOMIC,
             phys_port_cnt_ex: 1,
         };
-        // SAFETY: the caller has room for `size` bytes; what this version does not know is cleared.
+        // SAFETY: the caller promises room for `size` bytes; fields of later versions are cleared.
         unsafe { write_sized(attr, &full, size) };
         Ok(0)
     })
 }
 
-/// Writes a structure to a program that was compiled with one of another size.
+/// Writes a structure for a program that may have been compiled with a shorter or longer one.
 ///
 /// # Safety
-/// Room for `size` bytes.
+/// `to` has room for `size` bytes.
 unsafe fn write_sized<T: Copy>(to: *mut T, from: &T, size: usize) {
     let known = size.min(size_of::<T>());
-    // SAFETY: both ends have at least `known` bytes, and the target has `size`.
+    // SAFETY: both have at least `known` bytes, and the target has `size`.
     unsafe {
         std::ptr::copy_nonoverlapping((&raw const *from).cast::<u8>(), to.cast::<u8>(), known);
         std::ptr::write_bytes(to.cast::<u8>().add(known), 0, size - known);
     }
 }
 
-/// `ibv_query_port`, as the inline function of the header calls it.
+/// `ibv_query_port`, as called by the header's inline function.
 ///
 /// # Safety
-/// A context, and room for `size` bytes of attributes.
+/// `attr` has room for `size` bytes; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn query_port_ex(
     context: *mut Context,
     port: u8,
@@ -185,30 +185,30 @@ pub unsafe extern "C" fn query_port_ex(
     size: usize,
 ) -> c_int {
     fence(|| {
-        // SAFETY: a context as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<ContextObject>(context)? };
         if u32::from(port) != PORT || attr.is_null() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the caller has room for so many bytes.
+        // SAFETY: the caller promises room for `size` bytes.
         unsafe { write_sized(attr, &port::attributes(), size) };
         Ok(0)
     })
 }
 
-/// `ibv_query_port`, the function: for programs whose structure was shorter.
+/// The exported `ibv_query_port`, for programs with the shorter structure.
 ///
 /// # Safety
-/// A context, and room for [`port::COMPAT_LEN`] bytes of attributes.
+/// `attr` has room for [`port::COMPAT_LEN`] bytes; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn query_port(context: *mut Context, port: u8, attr: *mut PortAttr) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     unsafe { query_port_ex(context, port, attr, port::COMPAT_LEN) }
 }
 
-/// `ibv_query_gid`: an empty place of the table is all zeroes.
+/// `ibv_query_gid`: an empty entry of the table is all zeros.
 ///
 /// # Safety
-/// A context, and room for a GID.
+/// See [`crate::object`] for the rules of handles and output.
 pub unsafe extern "C" fn query_gid(
     context: *mut Context,
     port: u8,
@@ -216,28 +216,28 @@ pub unsafe extern "C" fn query_gid(
     gid: *mut [u8; 16],
 ) -> c_int {
     let body = || {
-        // SAFETY: a context as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<ContextObject>(context)? };
         let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
         if u32::from(port) != PORT || index >= gid::TABLE_LEN {
             return Err(Errno::INVAL);
         }
-        // SAFETY: room as the caller promises.
+        // SAFETY: the caller promises that it is writable.
         *unsafe { output(gid)? } = gid::get(index).map_or([0; 16], |entry| entry.gid.0);
         Ok(0)
     };
     minus_one(fence(body))
 }
 
-/// For calls that answer -1 instead of the error number.
+/// For calls that report errors as -1 and `errno`.
 fn minus_one(code: c_int) -> c_int {
     if code == 0 { 0 } else { -1 }
 }
 
-/// `ibv_query_gid_type`: 0 for InfiniBand and RoCE v1, 1 for RoCE v2, as sysfs has it.
+/// `ibv_query_gid_type`, numbered as in sysfs: 0 for InfiniBand and RoCE v1, 1 for RoCE v2.
 ///
 /// # Safety
-/// A context, and room for a number.
+/// See [`crate::object`] for the rules of handles and output.
 pub unsafe extern "C" fn query_gid_type(
     context: *mut Context,
     port: u8,
@@ -245,12 +245,12 @@ pub unsafe extern "C" fn query_gid_type(
     gid_type: *mut c_int,
 ) -> c_int {
     let body = || {
-        // SAFETY: a context as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<ContextObject>(context)? };
         if u32::from(port) != PORT || index as usize >= gid::TABLE_LEN {
             return Err(Errno::INVAL);
         }
-        // SAFETY: room as the caller promises.
+        // SAFETY: the caller promises that it is writable.
         *unsafe { output(gid_type)? } = c_int::from(gid::get(index as usize).is_some());
         Ok(0)
     };
@@ -270,7 +270,7 @@ fn gid_entry(index: usize, entry: gid::Entry) -> GidEntry {
 /// `ibv_query_gid_ex`.
 ///
 /// # Safety
-/// A context, and room for an entry of `size` bytes.
+/// `entry` has room for `size` bytes; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn query_gid_ex(
     context: *mut Context,
     port: u32,
@@ -280,13 +280,13 @@ pub unsafe extern "C" fn query_gid_ex(
     size: usize,
 ) -> c_int {
     fence(|| {
-        // SAFETY: a context as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<ContextObject>(context)? };
         if port != PORT || flags != 0 || index as usize >= gid::TABLE_LEN || entry.is_null() {
             return Err(Errno::INVAL);
         }
         let found = gid::get(index as usize).ok_or(Errno::NODATA)?;
-        // SAFETY: the caller has room for so many bytes.
+        // SAFETY: the caller promises room for `size` bytes.
         unsafe { write_sized(entry, &gid_entry(index as usize, found), size) };
         Ok(0)
     })
@@ -295,7 +295,7 @@ pub unsafe extern "C" fn query_gid_ex(
 /// `ibv_query_gid_table`: the number of valid entries.
 ///
 /// # Safety
-/// A context, and room for `max` entries of `size` bytes.
+/// `entries` has room for `max` entries of `size` bytes; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn query_gid_table(
     context: *mut Context,
     entries: *mut GidEntry,
@@ -304,7 +304,7 @@ pub unsafe extern "C" fn query_gid_table(
     size: usize,
 ) -> isize {
     fence(|| {
-        // SAFETY: a context as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<ContextObject>(context)? };
         if flags != 0 || (entries.is_null() && max > 0) || size == 0 {
             return Err(Errno::INVAL);
@@ -315,7 +315,7 @@ pub unsafe extern "C" fn query_gid_table(
         }
         for (index, entry) in table.iter().enumerate() {
             let place = entries.wrapping_byte_add(index * size);
-            // SAFETY: the index is below `max`, and the caller has room for so many entries.
+            // SAFETY: the index is below `max`, and the caller promises that many entries.
             unsafe { write_sized(place, &gid_entry(index, *entry), size) };
         }
         Ok(table.len() as isize)
@@ -325,7 +325,7 @@ pub unsafe extern "C" fn query_gid_table(
 /// `ibv_query_pkey`.
 ///
 /// # Safety
-/// A context, and room for a number.
+/// See [`crate::object`] for the rules of handles and output.
 pub unsafe extern "C" fn query_pkey(
     context: *mut Context,
     port: u8,
@@ -333,24 +333,24 @@ pub unsafe extern "C" fn query_pkey(
     pkey: *mut u16,
 ) -> c_int {
     let body = || {
-        // SAFETY: a context as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<ContextObject>(context)? };
         if u32::from(port) != PORT || index != 0 {
             return Err(Errno::INVAL);
         }
-        // SAFETY: room as the caller promises.
+        // SAFETY: the caller promises that it is writable.
         *unsafe { output(pkey)? } = port::PKEY.to_be();
         Ok(0)
     };
     minus_one(fence(body))
 }
 
-/// `ibv_get_pkey_index`: -1 where the key is not in the table.
+/// `ibv_get_pkey_index`: -1 if the key is not in the table.
 ///
 /// # Safety
-/// A context, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn get_pkey_index(context: *mut Context, port: u8, pkey: u16) -> c_int {
-    // SAFETY: a context as the caller promises, or something that is refused.
+    // SAFETY: `find` validates the handle.
     let open = unsafe { find::<ContextObject>(context) }.is_ok();
     if open && u32::from(port) == PORT && u16::from_be(pkey) == port::PKEY {
         0
@@ -362,12 +362,12 @@ pub unsafe extern "C" fn get_pkey_index(context: *mut Context, port: u8, pkey: u
 /// `ibv_query_rt_values_ex`: the clock of completion timestamps.
 ///
 /// # Safety
-/// A context, and values to fill in.
+/// See [`crate::object`] for the rules of handles and output.
 pub unsafe extern "C" fn query_rt_values(context: *mut Context, values: *mut ValuesEx) -> c_int {
     fence(|| {
-        // SAFETY: a context as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<ContextObject>(context)? };
-        // SAFETY: values as the caller promises.
+        // SAFETY: the caller promises valid values.
         let values = unsafe { output(values)? };
         if values.comp_mask & !VALUES_MASK_RAW_CLOCK != 0 {
             return Err(Errno::OPNOTSUPP);
@@ -385,14 +385,14 @@ pub unsafe extern "C" fn query_rt_values(context: *mut Context, values: *mut Val
 /// `ibv_query_port_speed`: in units of 100 Mbit/s.
 ///
 /// # Safety
-/// A context, and room for a number.
+/// See [`crate::object`] for the rules of handles and output.
 pub unsafe extern "C" fn query_port_speed(
     context: *mut Context,
     number: u32,
     speed: *mut u64,
 ) -> c_int {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest.
         let speed = unsafe {
             find::<ContextObject>(context)?;
             output(speed)?

@@ -1,5 +1,5 @@
-//! Re-registration: other memory, another protection domain or other rights for a region, under the keys
-//! that it has.
+//! Re-registration: new memory, another protection domain or other rights for a region, under its existing
+//! keys.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -15,24 +15,24 @@ use rkey_device::core::{Addressing, Change, Rules};
 use rkey_kit::{Errno, fence};
 use std::ffi::{c_int, c_void};
 
-/// What a program asks for, with the values that are left as they are filled in.
-struct Asked {
+/// The new registration; fields that the program does not change have their present values.
+struct NewRegistration {
     addr: *mut c_void,
     length: usize,
     flags: u32,
-    /// Where it is, or how it is addressed, becomes another.
+    /// The address, length or addressing changes.
     moves: bool,
 }
 
-/// `ibv_rereg_mr`: 0, or `IBV_REREG_MR_ERR_INPUT` while the old region is as it was. Everything is checked
-/// before anything is changed, so the codes for a region that is lost never occur; nor do those about
-/// forks, which need no care here.
+/// `ibv_rereg_mr`: 0, or `IBV_REREG_MR_ERR_INPUT` with the region unchanged. All checks come before the
+/// first change, so the codes for a lost region never occur, nor do those about `fork`, which needs no care
+/// here.
 ///
-/// While the call lasts every access is refused, and when it returns nobody touches the memory of before.
-/// Both keys stay.
+/// During the call every access is refused. When it returns, no access to the old memory is in progress. Both
+/// keys stay.
 ///
 /// # Safety
-/// As [`crate::mr::reg_mr`]; no other thread uses the region.
+/// As for [`crate::mr::reg_mr`]; no other thread uses the region.
 pub unsafe extern "C" fn rereg_mr(
     mr: *mut Mr,
     what: c_int,
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn rereg_mr(
     length: usize,
     access: c_int,
 ) -> c_int {
-    // SAFETY: as promised by the caller.
+    // SAFETY: the caller promises it.
     if fence(|| unsafe { change(mr, what as u32, pd, addr, length, access as u32) }) == 0 {
         0
     } else {
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn rereg_mr(
 }
 
 /// # Safety
-/// As [`rereg_mr`].
+/// As for [`rereg_mr`].
 unsafe fn change(
     mr: *mut Mr,
     what: u32,
@@ -60,7 +60,7 @@ unsafe fn change(
     access: u32,
 ) -> Result<c_int, Errno> {
     const KNOWN: u32 = REREG_MR_CHANGE_TRANSLATION | REREG_MR_CHANGE_PD | REREG_MR_CHANGE_ACCESS;
-    // SAFETY: a region as the caller promises, or something that is refused.
+    // SAFETY: `find` validates the handle.
     let object = unsafe { find::<MrObject>(mr)? };
     let (new_translation, new_pd, new_access) = (
         what & REREG_MR_CHANGE_TRANSLATION != 0,
@@ -79,14 +79,14 @@ unsafe fn change(
         ..Change::default()
     };
     if new_pd {
-        // SAFETY: a protection domain as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let pd = unsafe { find::<PdObject>(pd)? };
         if !pd.context()?.device().is(context.device()) {
             return Err(Errno::INVAL);
         }
         change.domain = Some(pd.domain);
     }
-    // SAFETY: nobody else uses the region.
+    // SAFETY: nothing else uses the region.
     let (now, base) = unsafe { (&mut *object.c(), &mut *object.base.get()) };
     let flags = if new_access { access } else { base.1 };
     let rights = flags::region_flags(flags)?;
@@ -94,19 +94,19 @@ unsafe fn change(
         change.access = Some(rights.access);
     }
     let zero_based_before = base.1 & ACCESS_ZERO_BASED != 0;
-    let asked = Asked {
+    let new = NewRegistration {
         addr: if new_translation { addr } else { now.addr },
         length: if new_translation { length } else { now.length },
         flags,
         moves: new_translation || zero_based_before != rights.zero_based,
     };
-    if asked.moves && !object.is_of_program() {
+    if new.moves && !object.is_of_program() {
         return Err(Errno::OPNOTSUPP);
     }
     let ranges;
-    if asked.moves {
-        let len = bytes_meant(asked.addr, asked.length, asked.flags);
-        ranges = [VaRange::new(asked.addr as u64, len).ok_or(Errno::INVAL)?];
+    if new.moves {
+        let len = bytes_meant(new.addr, new.length, new.flags);
+        ranges = [VaRange::new(new.addr as u64, len).ok_or(Errno::INVAL)?];
         let addressing = if rights.zero_based {
             Addressing::Zero
         } else {
@@ -114,18 +114,18 @@ unsafe fn change(
         };
         change.ranges = Some((&ranges, addressing));
     }
-    // SAFETY: the program promises what `change_region` asks for.
+    // SAFETY: the program promises what `change_region` requires.
     unsafe { context.device().change_region(object.region(), &change) }
         .map_err(|error| errno::of_registration("ibv_rereg_mr", &error))?;
     base.1 = flags;
-    if asked.moves {
+    if new.moves {
         base.0 = if rights.zero_based {
             0
         } else {
-            asked.addr as u64
+            new.addr as u64
         };
     }
-    (now.addr, now.length) = (asked.addr, asked.length);
+    (now.addr, now.length) = (new.addr, new.length);
     if new_pd {
         now.pd = pd;
     }

@@ -7,7 +7,7 @@ use crate::async_event::Acks;
 use crate::context::ContextObject;
 use crate::cq::CqObject;
 use crate::errno;
-use crate::object::{Object, Users, find, input, output, place, remove};
+use crate::object::{Object, Users, find, input, insert, output, remove};
 use crate::pd::PdObject;
 use crate::sys::consts::*;
 use crate::sys::{Context, Cq, Pd, Srq, SrqAttr, SrqInitAttr, SrqInitAttrEx, Xrcd};
@@ -16,30 +16,30 @@ use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 
-/// A shared receive queue, as a program sees it.
+/// A shared receive queue, as the program sees it.
 #[repr(C)]
 pub struct SrqObject {
     c: UnsafeCell<Srq>,
-    /// The shared receive queue of the device.
+    /// The device's shared receive queue.
     pub srq: rkey_device::Srq,
-    /// Elements that a receive may have.
+    /// The most entries of a receive.
     pub(crate) max_sge: u32,
-    /// Queue pairs that take from it.
+    /// Queue pairs that take receives from it.
     pub users: Users,
-    /// Asynchronous events.
+    /// Asynchronous events not yet acknowledged.
     pub acks: Acks,
-    /// For extended reliable connections: their domain, and where receives complete.
+    /// For extended reliable connections: the XRC domain, and the queue where receives complete.
     xrc: Option<(*mut Xrcd, *mut Cq)>,
 }
 
-// SAFETY: the structure is written only while it is made and by acknowledgements.
+// SAFETY: written only while the object is created, and by acknowledgements.
 unsafe impl Sync for SrqObject {}
-// SAFETY: holds addresses of objects, which are checked before use.
+// SAFETY: holds handles, which are validated before use.
 unsafe impl Send for SrqObject {}
 
 static SRQS: Pool<SrqObject> = Pool::new(1 << 16);
 
-// SAFETY: the structure is at the start.
+// SAFETY: the C structure is the first field.
 unsafe impl Object for SrqObject {
     type C = Srq;
     fn pool() -> &'static Pool<Self> {
@@ -48,26 +48,26 @@ unsafe impl Object for SrqObject {
 }
 
 impl SrqObject {
-    /// The structure that programs read.
+    /// The C structure that the program reads.
     #[must_use]
     pub fn c(&self) -> *mut Srq {
         self.c.get()
     }
 
-    /// The number by which extended reliable connections name it, if it is for them.
+    /// The number by which extended reliable connections name it, if it serves them.
     #[must_use]
     pub fn number(&self) -> Option<u32> {
         self.xrc.map(|_| self.srq.number())
     }
 
     fn context(&self) -> Result<&ContextObject, Errno> {
-        // SAFETY: shared receive queues go with their context.
+        // SAFETY: a context outlives its shared receive queues.
         unsafe { find((*self.c()).context) }
     }
 }
 
 /// # Safety
-/// The handles of `xrc` are live, or anything else.
+/// See [`crate::object`] for the rules of handles.
 unsafe fn create(
     pd: &PdObject,
     pd_handle: *mut Pd,
@@ -79,10 +79,10 @@ unsafe fn create(
     if attr.max_wr == 0 {
         return Err(Errno::INVAL);
     }
-    // The limit is not looked at when the queue is made (ibv_create_srq(3)).
+    // The limit is ignored at creation (ibv_create_srq(3)).
     let (wr, sge) = (attr.max_wr, attr.max_sge.max(1));
     let serves = match xrc {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handles.
         Some((xrcd, cq)) => Some(unsafe { (find::<XrcdObject>(xrcd)?, find::<CqObject>(cq)?) }),
         None => None,
     };
@@ -110,7 +110,7 @@ unsafe fn create(
         cond: [0; 6],
         events_completed: 0,
     };
-    let handle = place(SrqObject {
+    let handle = insert(SrqObject {
         c: UnsafeCell::new(c),
         srq,
         max_sge: sge,
@@ -131,10 +131,10 @@ unsafe fn create(
 /// `ibv_create_srq`.
 ///
 /// # Safety
-/// A protection domain, and attributes.
+/// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn create_srq(pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest.
         unsafe {
             let (object, attr) = (find::<PdObject>(pd)?, output(attr)?);
             create(object, pd, attr.srq_context, &mut attr.attr, None)
@@ -145,13 +145,13 @@ pub unsafe extern "C" fn create_srq(pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut
 /// `ibv_create_srq_ex`.
 ///
 /// # Safety
-/// A context, and attributes.
+/// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn create_srq_ex(
     context: *mut Context,
     attr: *mut SrqInitAttrEx,
 ) -> *mut Srq {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest.
         let attr = unsafe {
             find::<ContextObject>(context)?;
             output(attr)?
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn create_srq_ex(
             return Err(Errno::INVAL);
         }
         let xrc = (kind == SRQT_XRC).then_some((attr.xrcd, attr.cq));
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle.
         unsafe {
             let object = find::<PdObject>(attr.pd)?;
             if object.context != context {
@@ -185,10 +185,10 @@ pub unsafe extern "C" fn create_srq_ex(
 /// `ibv_modify_srq`.
 ///
 /// # Safety
-/// A shared receive queue, and attributes.
+/// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn modify_srq(srq: *mut Srq, attr: *mut SrqAttr, mask: c_int) -> c_int {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
         let (object, attr) = unsafe { (find::<SrqObject>(srq)?, input(attr)?) };
         let mask = mask as u32;
         if mask & !(SRQ_MAX_WR | SRQ_LIMIT) != 0 {
@@ -205,13 +205,13 @@ pub unsafe extern "C" fn modify_srq(srq: *mut Srq, attr: *mut SrqAttr, mask: c_i
     })
 }
 
-/// `ibv_query_srq`. The limit is 0 once its event was raised.
+/// `ibv_query_srq`. The limit is 0 once its event has been raised.
 ///
 /// # Safety
-/// A shared receive queue, and room for attributes.
+/// See [`crate::object`] for the rules of handles and output.
 pub unsafe extern "C" fn query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_int {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest.
         let (object, attr) = unsafe { (find::<SrqObject>(srq)?, output(attr)?) };
         let (max_wr, srq_limit, _) = object.srq.query().map_err(errno::from)?;
         *attr = SrqAttr {
@@ -229,12 +229,12 @@ pub unsafe extern "C" fn query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_int {
 /// No other thread uses it, except to acknowledge events.
 pub unsafe extern "C" fn destroy_srq(srq: *mut Srq) -> c_int {
     fence(|| {
-        // SAFETY: a shared receive queue as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<SrqObject>(srq)? };
         object.users.none()?;
         object.context()?.open.events.remove_srq(object.srq.id());
         object.acks.wait();
-        // SAFETY: held by this queue until now; nobody uses the queue.
+        // SAFETY: the queue kept these alive until now; unused, as the caller promises.
         unsafe {
             if let Ok(pd) = find::<PdObject>((*object.c()).pd) {
                 pd.users.remove();
@@ -253,12 +253,12 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut Srq) -> c_int {
     })
 }
 
-/// Ends what a context that is closed leaves.
+/// Destroys the objects that a closing context leaves behind.
 ///
 /// # Safety
-/// Nobody uses anything of the context.
+/// Nothing made from the context is used any more.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: nobody uses the objects, as the caller promises.
+    // SAFETY: the caller promises that the objects are unused.
     unsafe {
         for object in SRQS.live(|srq| (*srq.c()).context == context) {
             if let Ok(srq) = remove::<SrqObject>(object.cast())

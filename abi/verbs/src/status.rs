@@ -1,4 +1,4 @@
-//! Completions of the engine as `struct ibv_wc` has them.
+//! Completions of the engine as `struct ibv_wc`.
 
 use crate::sys::Wc;
 use crate::sys::consts::*;
@@ -27,7 +27,7 @@ pub const fn wc_status(status: Status) -> i32 {
     }
 }
 
-/// What kind of work request completed.
+/// The kind of work request that completed.
 #[inline]
 #[must_use]
 pub const fn wc_opcode(opcode: CompletionOp) -> i32 {
@@ -45,7 +45,7 @@ pub const fn wc_opcode(opcode: CompletionOp) -> i32 {
     }
 }
 
-/// What else a completion says.
+/// The flags of a completion.
 #[inline]
 #[must_use]
 pub fn wc_flags(flags: CompletionFlags) -> u32 {
@@ -62,7 +62,7 @@ pub fn wc_flags(flags: CompletionFlags) -> u32 {
     out
 }
 
-/// Immediate data in network byte order, or the key that was invalidated.
+/// Immediate data in network byte order, or the invalidated key.
 #[inline]
 #[must_use]
 pub const fn wc_imm(completion: &Completion) -> u32 {
@@ -114,7 +114,7 @@ mod tests {
     ];
 
     #[test]
-    fn statuses_stay_apart() {
+    fn each_status_has_its_own_number() {
         let mut numbers: Vec<_> = STATUSES.iter().map(|&s| wc_status(s)).collect();
         numbers.sort_unstable();
         numbers.dedup();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn receives_are_told_by_their_bit() {
+    fn receives_have_the_receive_bit() {
         for (opcode, recv) in [
             (CompletionOp::Send, false),
             (CompletionOp::Write, false),

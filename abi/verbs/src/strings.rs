@@ -1,9 +1,9 @@
-//! Names of numbers, and rates, as `ibv_*_str` and `ibv_rate_to_*` tell them.
+//! Names of constants, and rates: `ibv_*_str` and `ibv_rate_to_*`.
 
 use crate::sys::consts::*;
 use std::ffi::{CStr, c_char};
 
-/// The text for a number, or that of "unknown".
+/// The text for a number, or `unknown`.
 fn text(list: &[(i32, &'static CStr)], number: i32, unknown: &'static CStr) -> *const c_char {
     list.iter()
         .find(|(n, _)| *n == number)
@@ -103,7 +103,7 @@ pub extern "C" fn wc_status_str(number: i32) -> *const c_char {
     text(STATUS_TEXTS, number, c"unknown")
 }
 
-/// `enum ibv_rate` beside multiples of 2.5 Gbit/s (-1: not a multiple) and Mbit/s.
+/// `enum ibv_rate`, multiples of 2.5 Gbit/s (-1: not a multiple) and Mbit/s.
 const RATES: &[(i32, i32, i32)] = &[
     (2, 1, 2500),
     (5, 2, 5000),
@@ -130,12 +130,12 @@ const RATES: &[(i32, i32, i32)] = &[
     (24, 480, 1275000),
 ];
 
-/// `ibv_rate_to_mult`: -1 for a rate that is none.
+/// `ibv_rate_to_mult`: -1 for an unknown rate.
 pub extern "C" fn rate_to_mult(rate: i32) -> i32 {
     RATES.iter().find(|r| r.0 == rate).map_or(-1, |r| r.1)
 }
 
-/// `mult_to_ibv_rate`: `IBV_RATE_MAX` (0) where there is none.
+/// `mult_to_ibv_rate`: `IBV_RATE_MAX` (0) if no rate matches.
 pub extern "C" fn mult_to_rate(mult: i32) -> i32 {
     RATES
         .iter()
@@ -143,12 +143,12 @@ pub extern "C" fn mult_to_rate(mult: i32) -> i32 {
         .map_or(0, |r| r.0)
 }
 
-/// `ibv_rate_to_mbps`: -1 for a rate that is none.
+/// `ibv_rate_to_mbps`: -1 for an unknown rate.
 pub extern "C" fn rate_to_mbps(rate: i32) -> i32 {
     RATES.iter().find(|r| r.0 == rate).map_or(-1, |r| r.2)
 }
 
-/// `mbps_to_ibv_rate`: `IBV_RATE_MAX` (0) where there is none.
+/// `mbps_to_ibv_rate`: `IBV_RATE_MAX` (0) if no rate matches.
 pub extern "C" fn mbps_to_rate(mbps: i32) -> i32 {
     RATES.iter().find(|r| r.2 == mbps).map_or(0, |r| r.0)
 }
@@ -169,8 +169,9 @@ const OPCODE_TEXTS: &[(i32, &CStr)] = &[
     (WR_ATOMIC_WRITE, c"atomic write"),
 ];
 
-/// `ibv_wr_opcode_str`. The headers of some versions declare it; which version of a symbol a program wants depends on
-/// whose library it was linked with, and one without a version is good for all of them.
+/// `ibv_wr_opcode_str`, which only some versions' headers declare. The symbol version that a program expects
+/// depends
+/// on the library that it was linked with; a symbol without a version satisfies all of them.
 #[allow(unsafe_code)] // UNSAFETY: exports a name of verbs.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_wr_opcode_str(opcode: i32) -> *const c_char {
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_both_ways() {
+    fn rates_are_translated_both_ways() {
         for &(rate, mult, mbps) in RATES {
             assert_eq!(rate_to_mbps(rate), mbps);
             assert_eq!(mbps_to_rate(mbps), rate);

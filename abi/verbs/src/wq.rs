@@ -1,4 +1,5 @@
-//! Receive work queues and the tables through which raw packet queue pairs spread frames over them.
+//! Receive work queues, and the RSS indirection tables by which raw packet queue pairs distribute frames over
+//! them.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions, and tables of handles that C programs make.
@@ -7,10 +8,10 @@ use crate::context::ContextObject;
 use crate::cq::CqObject;
 use crate::errno;
 use crate::modify::Service;
-use crate::object::{Object, Users, find, input, output, place, remove};
+use crate::object::{Object, Users, find, input, insert, output, remove};
 use crate::pd::PdObject;
 use crate::post::post_recvs;
-use crate::qp::{Made, head};
+use crate::qp::{NewQp, head};
 use crate::sys::consts::*;
 use crate::sys::{
     Context, Qp, QpCap, QpInitAttr, QpInitAttrEx, RecvWr, RwqIndTable, RwqIndTableInitAttr,
@@ -23,29 +24,29 @@ use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
-/// The only hash function that there is.
+/// The only hash function supported.
 pub const TOEPLITZ: u8 = 1;
-/// Queues in a table.
+/// The most queues in a table.
 pub const TABLE_MAX: u32 = 1 << 10;
 
-/// A receive work queue, as a program sees it.
+/// A receive work queue, as the program sees it.
 #[repr(C)]
 pub struct WqObject {
     c: UnsafeCell<Wq>,
     queue: Srq,
-    /// Elements that a receive may have.
+    /// The most entries of a receive.
     max_sge: u32,
     users: Users,
 }
 
-// SAFETY: the structure is written while it is made, and by modify (one thread at a time, says the contract of verbs).
+// SAFETY: written while the object is created, and by modify (which verbs allows to one thread at a time).
 unsafe impl Sync for WqObject {}
-// SAFETY: holds addresses of objects, which are checked before use.
+// SAFETY: holds handles, which are validated before use.
 unsafe impl Send for WqObject {}
 
 static WQS: Pool<WqObject> = Pool::new(1 << 14);
 
-// SAFETY: the structure is at the start.
+// SAFETY: the C structure is the first field.
 unsafe impl Object for WqObject {
     type C = Wq;
     fn pool() -> &'static Pool<Self> {
@@ -56,10 +57,10 @@ unsafe impl Object for WqObject {
 /// `ibv_create_wq`.
 ///
 /// # Safety
-/// A context, and attributes.
+/// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn create_wq(context: *mut Context, attr: *mut WqInitAttr) -> *mut Wq {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handles; `input` refuses null; the caller promises the rest.
         let (object, attr, pd, cq) = unsafe {
             let attr = input(attr)?;
             (
@@ -96,7 +97,7 @@ pub unsafe extern "C" fn create_wq(context: *mut Context, attr: *mut WqInitAttr)
             events_completed: 0,
             comp_mask: 0,
         });
-        let handle = place(WqObject {
+        let handle = insert(WqObject {
             c,
             queue,
             max_sge,
@@ -111,12 +112,12 @@ pub unsafe extern "C" fn create_wq(context: *mut Context, attr: *mut WqInitAttr)
 /// `ibv_modify_wq`.
 ///
 /// # Safety
-/// A queue that no other thread changes, and attributes.
+/// No other thread modifies the queue; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn modify_wq(wq: *mut Wq, attr: *mut WqAttr) -> c_int {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
         let (object, attr) = unsafe { (find::<WqObject>(wq)?, input(attr)?) };
-        // SAFETY: a live queue that no other thread changes.
+        // SAFETY: a live queue that no other thread modifies.
         let now = unsafe { (*object.c.get()).state };
         if attr.attr_mask & !(WQ_ATTR_STATE | WQ_ATTR_CURR_STATE | WQ_ATTR_FLAGS) != 0 {
             return Err(Errno::INVAL);
@@ -146,14 +147,14 @@ pub unsafe extern "C" fn modify_wq(wq: *mut Wq, attr: *mut WqAttr) -> c_int {
 /// `ibv_post_wq_recv`.
 ///
 /// # Safety
-/// A queue, a list of requests, and room for a pointer.
+/// `wr` is null or a list of valid work requests; `bad` is null or writable.
 unsafe extern "C" fn post_recv(wq: *mut Wq, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
     fence(|| {
-        // SAFETY: a queue as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<WqObject>(wq)? };
         // SAFETY: a live queue.
         if unsafe { (*object.c.get()).state } == WQS_ERR {
-            // SAFETY: null, or room for a pointer as the caller promises.
+            // SAFETY: null, or writable as the caller promises.
             if let Ok(bad) = unsafe { output(bad) } {
                 *bad = wr;
             }
@@ -169,8 +170,7 @@ unsafe extern "C" fn post_recv(wq: *mut Wq, wr: *mut RecvWr, bad: *mut *mut Recv
 /// No other thread uses it.
 pub unsafe extern "C" fn destroy_wq(wq: *mut Wq) -> c_int {
     fence(|| {
-        // SAFETY: a queue as the caller promises, or something that is refused; it holds domain and
-        // completion queue.
+        // SAFETY: `find` and `remove` validate the handles; it holds domain and completion queue.
         unsafe {
             find::<WqObject>(wq)?.users.none()?;
             let object = remove::<WqObject>(wq)?;
@@ -188,24 +188,24 @@ pub unsafe extern "C" fn destroy_wq(wq: *mut Wq) -> c_int {
     })
 }
 
-/// A table of queues, as a program sees it.
+/// An RSS indirection table, as the program sees it.
 #[repr(C)]
 pub struct TableObject {
     c: UnsafeCell<RwqIndTable>,
     queues: Vec<*mut Wq>,
-    /// Where the queue pair itself completes: nothing does.
+    /// The completion queue of the queue pair itself, which stays empty.
     idle: Cq,
     users: Users,
 }
 
-// SAFETY: the structure is written only while it is made.
+// SAFETY: the C structure is written only while the object is created.
 unsafe impl Sync for TableObject {}
-// SAFETY: holds addresses of objects, which are checked before use.
+// SAFETY: holds handles, which are validated before use.
 unsafe impl Send for TableObject {}
 
 static TABLES: Pool<TableObject> = Pool::new(1 << 12);
 
-// SAFETY: the structure is at the start.
+// SAFETY: the C structure is the first field.
 unsafe impl Object for TableObject {
     type C = RwqIndTable;
     fn pool() -> &'static Pool<Self> {
@@ -214,9 +214,9 @@ unsafe impl Object for TableObject {
 }
 
 impl TableObject {
-    /// The queues of the device.
+    /// The device's queues.
     fn queues(&self) -> Result<Vec<Srq>, Errno> {
-        // SAFETY: queues stay as long as tables use them.
+        // SAFETY: a queue outlives the tables that use it.
         let queue =
             |&wq: &*mut Wq| unsafe { find::<WqObject>(wq).map(|object| object.queue.clone()) };
         self.queues.iter().map(queue).collect()
@@ -226,13 +226,13 @@ impl TableObject {
 /// `ibv_create_rwq_ind_table`.
 ///
 /// # Safety
-/// A context, and attributes with as many queues as they say.
+/// The attributes have as many handles as they say; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn create_table(
     context: *mut Context,
     attr: *mut RwqIndTableInitAttr,
 ) -> *mut RwqIndTable {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
         let (object, attr) = unsafe { (find::<ContextObject>(context)?, input(attr)?) };
         let len = 1u32
             .checked_shl(attr.log_ind_tbl_size)
@@ -240,11 +240,11 @@ pub unsafe extern "C" fn create_table(
         if attr.comp_mask != 0 || len > TABLE_MAX {
             return Err(Errno::INVAL);
         }
-        // SAFETY: not null, and a list of so many handles as the caller promises.
+        // SAFETY: not null, and the caller promises the length.
         let queues =
             unsafe { std::slice::from_raw_parts(input(attr.ind_tbl.cast_const())?, len as usize) };
         for &wq in queues {
-            // SAFETY: a queue as the caller promises, or something that is refused.
+            // SAFETY: `find` validates the handle.
             if unsafe { (*find::<WqObject>(wq)?.c.get()).context } != context {
                 return Err(Errno::INVAL);
             }
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn create_table(
             ind_tbl_num: idle.id().index.cast_signed(),
             comp_mask: 0,
         });
-        let handle = place(TableObject {
+        let handle = insert(TableObject {
             c,
             queues: queues.to_vec(),
             idle,
@@ -276,7 +276,7 @@ pub unsafe extern "C" fn create_table(
 /// No other thread uses it.
 pub unsafe extern "C" fn destroy_table(table: *mut RwqIndTable) -> c_int {
     fence(|| {
-        // SAFETY: a table as the caller promises, or something that is refused; it holds its queues.
+        // SAFETY: `find` and `remove` validate the handles; it holds its queues.
         unsafe {
             find::<TableObject>(table)?.users.none()?;
             for wq in remove::<TableObject>(table)?.queues {
@@ -289,15 +289,15 @@ pub unsafe extern "C" fn destroy_table(table: *mut RwqIndTable) -> c_int {
     })
 }
 
-/// A queue pair stops using its table.
+/// Releases the table that a queue pair used.
 pub(crate) fn release_table(table: *mut RwqIndTable) {
-    // SAFETY: a table that a queue pair held, or null.
+    // SAFETY: null, or a table that a queue pair kept alive.
     if let Ok(table) = unsafe { find::<TableObject>(table) } {
         table.users.remove();
     }
 }
 
-/// How a program wants frames to be hashed.
+/// The hash key and the hashed fields that a program asks for.
 fn hash(conf: &RxHashConf) -> Result<([u8; KEY_LEN], HashFields), Errno> {
     let fields = u32::try_from(conf.rx_hash_fields_mask).map_err(|_| Errno::OPNOTSUPP)?;
     let fields = HashFields::from_bits(fields).ok_or(Errno::OPNOTSUPP)?;
@@ -307,18 +307,18 @@ fn hash(conf: &RxHashConf) -> Result<([u8; KEY_LEN], HashFields), Errno> {
     if usize::from(conf.rx_hash_key_len) != KEY_LEN {
         return Err(Errno::INVAL);
     }
-    // SAFETY: a key of so many bytes as the program says; a null one is refused.
+    // SAFETY: the program promises the length of the key; null is refused.
     let key = unsafe { *input(conf.rx_hash_key.cast::<[u8; KEY_LEN]>())? };
     Ok((key, fields))
 }
 
-/// A raw packet queue pair that spreads frames, for `ibv_create_qp_ex`.
+/// A raw packet queue pair with RSS, for `ibv_create_qp_ex`.
 ///
 /// # Errors
-/// `EINVAL`: no table; `EOPNOTSUPP`: another hash.
+/// `EINVAL`: no table; `EOPNOTSUPP`: another hash function.
 ///
 /// # Safety
-/// A protection domain and a table, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe fn create_spreading(
     context: *mut Context,
     attr: &mut QpInitAttrEx,
@@ -333,7 +333,7 @@ pub unsafe fn create_spreading(
     {
         return Err(Errno::OPNOTSUPP);
     }
-    // SAFETY: as the caller promises, or refused.
+    // SAFETY: `find` validates the handles.
     let (object, pd, table) = unsafe {
         (
             find::<ContextObject>(context)?,
@@ -369,7 +369,7 @@ pub unsafe fn create_spreading(
         qp_type: QPT_RAW_PACKET,
         sq_sig_all: 0,
     };
-    let made = Made {
+    let made = NewQp {
         head: head(context, &basic, attr.pd, &qp),
         qp,
         service: Service::Raw,
@@ -380,19 +380,19 @@ pub unsafe fn create_spreading(
         table: attr.rwq_ind_tbl,
         opened: false,
     };
-    let handle = made.place(object)?;
+    let handle = made.insert(object)?;
     attr.cap = QpCap::default();
     table.users.add();
     pd.users.add();
     Ok(handle)
 }
 
-/// Ends what a context that is closed leaves.
+/// Destroys the objects that a closing context leaves behind.
 ///
 /// # Safety
-/// Nobody uses anything of the context.
+/// Nothing made from the context is used any more.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: nobody uses the objects, as the caller promises.
+    // SAFETY: the caller promises that the objects are unused.
     unsafe {
         for object in TABLES.live(|table| (*table.c.get()).context == context) {
             drop(remove::<TableObject>(object.cast()));

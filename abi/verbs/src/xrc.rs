@@ -1,8 +1,9 @@
 //! Extended reliable connections: XRC domains, and the receiving halves of connections.
 //!
-//! A domain joins receiving halves with the shared receive queues that peers may reach through them. A
-//! domain that is named by a file is the same for all who name it so with one device, that is within one
-//! process: a receiving half cannot hand messages to a queue of another process.
+//! A domain connects receiving halves with the shared receive queues that peers may reach through them. A
+//! domain
+//! named by a file is shared by all callers that name the same file for one device, so within one process: a
+//! receiving half cannot hand messages to a queue of another process.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -10,8 +11,8 @@
 use crate::context::ContextObject;
 use crate::errno;
 use crate::modify::Service;
-use crate::object::{Object, Users, find, input, output, place, remove};
-use crate::qp::{Made, QPS, QpObject, head};
+use crate::object::{Object, Users, find, input, insert, output, remove};
+use crate::qp::{NewQp, QPS, QpObject, head};
 use crate::srq::SrqObject;
 use crate::sys::consts::*;
 use crate::sys::{
@@ -26,29 +27,30 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The only bits of the `oflags` that mean something here.
+/// The only bits of `oflags` that have a meaning here.
 const CREATE: c_int = libc::O_CREAT;
 const EXCLUSIVE: c_int = libc::O_EXCL;
 
-/// An XRC domain of the device, behind one handle or several.
+/// An XRC domain of the device, behind one or more handles.
 struct Domain {
     device: Device,
     id: XrcdId,
-    /// The file that names it.
+    /// The file that names it: device and inode.
     file: Option<(u64, u64)>,
-    /// What a receiving half has while no message tells it a domain and a completion queue.
+    /// The domain and completion queue of a receiving half between messages: each message brings those of its
+    /// shared receive queue.
     idle: (DomainId, Cq),
 }
 
 impl Drop for Domain {
     fn drop(&mut self) {
         if let Err(error) = self.device.close_domain(self.idle.0) {
-            tracing::debug!(%error, "closing an XRC domain");
+            tracing::debug!(%error, "cannot close an XRC domain");
         }
     }
 }
 
-/// An XRC domain, as a program sees it.
+/// An XRC domain, as the program sees it.
 #[repr(C)]
 pub struct XrcdObject {
     c: UnsafeCell<Xrcd>,
@@ -58,15 +60,14 @@ pub struct XrcdObject {
     pub users: Users,
 }
 
-// SAFETY: addresses of objects, which are checked before use; the structure that programs read is
-// written only while it is made.
+// SAFETY: handles, which are validated before use; the C structure is written only while the object is created.
 unsafe impl Sync for XrcdObject {}
 // SAFETY: as above.
 unsafe impl Send for XrcdObject {}
 
 static XRCDS: Pool<XrcdObject> = Pool::new(1 << 12);
 
-// SAFETY: the structure is at the start.
+// SAFETY: the C structure is the first field.
 unsafe impl Object for XrcdObject {
     type C = Xrcd;
     fn pool() -> &'static Pool<Self> {
@@ -75,7 +76,7 @@ unsafe impl Object for XrcdObject {
 }
 
 impl XrcdObject {
-    /// What the device calls it.
+    /// The device's identifier for it.
     #[must_use]
     pub fn id(&self) -> XrcdId {
         self.domain.id
@@ -85,10 +86,10 @@ impl XrcdObject {
 /// `ibv_open_xrcd`.
 ///
 /// # Safety
-/// A context, and attributes.
+/// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn open_xrcd(context: *mut Context, attr: *mut XrcdInitAttr) -> *mut Xrcd {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
         let (object, attr) = unsafe { (find::<ContextObject>(context)?, input(attr)?) };
         if attr.comp_mask != (XRCD_INIT_ATTR_FD | XRCD_INIT_ATTR_OFLAGS)
             || attr.oflags & !(CREATE | EXCLUSIVE) != 0
@@ -110,7 +111,7 @@ pub unsafe extern "C" fn open_xrcd(context: *mut Context, attr: *mut XrcdInitAtt
             None => Arc::new(new_domain(object.device(), file)?),
         };
         let c = UnsafeCell::new(Xrcd { context });
-        place(XrcdObject {
+        insert(XrcdObject {
             c,
             context,
             domain,
@@ -137,9 +138,9 @@ fn new_domain(device: &Device, file: Option<(u64, u64)>) -> Result<Domain, Errno
 /// No other thread uses it.
 pub unsafe extern "C" fn close_xrcd(xrcd: *mut Xrcd) -> c_int {
     fence(|| {
-        // SAFETY: an XRC domain as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<XrcdObject>(xrcd)? }.users.none()?;
-        // SAFETY: nobody uses it.
+        // SAFETY: unused, as the caller promises.
         drop(unsafe { remove::<XrcdObject>(xrcd)? });
         Ok(0)
     })
@@ -148,10 +149,10 @@ pub unsafe extern "C" fn close_xrcd(xrcd: *mut Xrcd) -> c_int {
 /// The receiving half of a connection, for `ibv_create_qp_ex`.
 ///
 /// # Errors
-/// `EINVAL`: no XRC domain, or attributes that it does not have.
+/// `EINVAL`: no XRC domain, or attributes that receiving halves do not have.
 ///
 /// # Safety
-/// An XRC domain, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe fn create_receiver(
     context: *mut Context,
     attr: &mut QpInitAttrEx,
@@ -159,7 +160,7 @@ pub unsafe fn create_receiver(
     if attr.comp_mask != QP_INIT_ATTR_XRCD {
         return Err(Errno::INVAL);
     }
-    // SAFETY: as the caller promises, or refused.
+    // SAFETY: `find` validates the handles.
     let (object, xrcd) = unsafe {
         (
             find::<ContextObject>(context)?,
@@ -189,7 +190,7 @@ pub unsafe fn create_receiver(
     Ok(handle)
 }
 
-/// A handle for a receiving half.
+/// Creates the handle of a receiving half.
 fn handle_for(
     context: *mut Context,
     object: &ContextObject,
@@ -208,7 +209,7 @@ fn handle_for(
         qp_type: QPT_XRC_RECV,
         sq_sig_all: 0,
     };
-    let made = Made {
+    let made = NewQp {
         head: head(context, &attr, none.cast(), qp),
         qp: qp.clone(),
         service: Service::XrcRecv,
@@ -219,20 +220,20 @@ fn handle_for(
         table: std::ptr::null_mut(),
         opened,
     };
-    made.place(object)
+    made.insert(object)
 }
 
-/// `ibv_open_qp`: a second handle of a receiving half of the same domain.
+/// `ibv_open_qp`: a second handle for a receiving half of the same domain.
 ///
 /// # Safety
-/// A context, and attributes.
+/// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn open_qp(context: *mut Context, attr: *mut QpOpenAttr) -> *mut Qp {
     const NUMBER: u32 = 1;
     const DOMAIN: u32 = 2;
     const CONTEXT: u32 = 4;
     const TYPE: u32 = 8;
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
         let (object, attr) = unsafe { (find::<ContextObject>(context)?, input(attr)?) };
         let needed = NUMBER | DOMAIN | TYPE;
         if attr.comp_mask & needed != needed
@@ -241,10 +242,10 @@ pub unsafe extern "C" fn open_qp(context: *mut Context, attr: *mut QpOpenAttr) -
         {
             return Err(Errno::INVAL);
         }
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle.
         let xrcd = unsafe { find::<XrcdObject>(attr.xrcd)? };
         let same = |qp: &QpObject| {
-            // SAFETY: a receiving half holds its domain.
+            // SAFETY: a receiving half keeps its domain alive.
             let domain = unsafe { find::<XrcdObject>(qp.xrcd) };
             qp.qp.qpn() == attr.qp_num
                 && domain.is_ok_and(|of| Arc::ptr_eq(&of.domain, &xrcd.domain))
@@ -263,25 +264,25 @@ pub unsafe extern "C" fn open_qp(context: *mut Context, attr: *mut QpOpenAttr) -
     })
 }
 
-/// `ibv_get_srq_num`: only those of XRC have one.
+/// `ibv_get_srq_num`: only XRC shared receive queues have a number.
 ///
 /// # Safety
-/// A shared receive queue, and room for a number.
+/// See [`crate::object`] for the rules of handles and output.
 pub unsafe extern "C" fn get_srq_num(srq: *mut Srq, number: *mut u32) -> c_int {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest.
         let (object, number) = unsafe { (find::<SrqObject>(srq)?, output(number)?) };
         *number = object.number().ok_or(Errno::OPNOTSUPP)?;
         Ok(0)
     })
 }
 
-/// Ends what a context that is closed leaves.
+/// Destroys the objects that a closing context leaves behind.
 ///
 /// # Safety
-/// Nobody uses anything of the context.
+/// Nothing made from the context is used any more.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: nobody uses the objects, as the caller promises.
+    // SAFETY: the caller promises that the objects are unused.
     unsafe {
         for object in XRCDS.live(|xrcd| xrcd.context == context) {
             drop(remove::<XrcdObject>(object.cast()));

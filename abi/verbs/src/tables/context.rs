@@ -1,4 +1,4 @@
-//! The functions that programs find in a context, and the calls that open and close one.
+//! The function table of a context, and the calls that open and close one.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -6,7 +6,7 @@
 use super::{cq_ex, qp_ex};
 use crate::async_event::Events;
 use crate::context::{ContextObject, Open, Tables, identity, new_command};
-use crate::object::{Object, find, place, remove};
+use crate::object::{Object, find, insert, remove};
 use crate::sys::{Context, ContextOps, Device, VerbsContext};
 use crate::{
     advise, ah, async_event, buf, channel, cq, device, dm, errno, flow, gid, mr, mr_ex, mw, pd,
@@ -19,16 +19,16 @@ use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// Completion vectors. Events do not come through interrupts here, so their number means nothing.
+/// Completion vectors. No interrupts deliver events here, so one is enough.
 const VECTORS: c_int = 1;
 
-/// What completion queues and queue pairs get from here.
+/// The constructors that a context hands down to its completion queues and queue pairs.
 static TABLES: Tables = Tables {
     cq: cq_ex::structure,
     qp: qp_ex::structure,
 };
 
-/// The functions that programs find in a context; those of old versions (`_compat_…`) are not called any more.
+/// The functions of a context. Those of old versions (`_compat_…`) are never called any more.
 fn context_ops() -> ContextOps {
     ContextOps {
         alloc_mw: Some(mw::alloc_mw),
@@ -103,27 +103,27 @@ fn verbs_context(cmd_fd: c_int, async_fd: c_int) -> VerbsContext {
     }
 }
 
-/// Makes a context for an open device.
+/// Creates a context for an open device.
 fn new_context(open: Arc<Open>) -> Result<*mut Context, Errno> {
     let verbs = verbs_context(open.command.as_raw_fd(), open.device.event_fd().as_raw_fd());
-    place(ContextObject::new(verbs, open, &TABLES))
+    insert(ContextObject::new(verbs, open, &TABLES))
 }
 
 /// `ibv_open_device`.
 ///
 /// # Safety
-/// A device, or anything else.
+/// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
     fence(|| {
         rkey_kit::log::start();
         device::check(device)?;
         let mut config = Config::from_env().map_err(|error| {
-            tracing::error!("the device cannot be opened: {error}");
+            tracing::error!("cannot open the device: {error}");
             Errno::INVAL
         })?;
         config.api = Api::Verbs;
         let device = rkey_device::Device::open(config).map_err(|error| {
-            tracing::error!("the device cannot be opened: {error}");
+            tracing::error!("cannot open the device: {error}");
             errno::of(&error)
         })?;
         gid::refresh();
@@ -137,11 +137,11 @@ pub unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
     })
 }
 
-/// `ibv_import_device`: a second context of a device that this process has open. A descriptor of
-/// another process's device does not help: its engine and its memory are there.
+/// `ibv_import_device`: a second context for a device that this process has open. A descriptor from another
+/// process cannot be imported: that device's engine and memory are in the other process.
 ///
 /// # Safety
-/// Any number will do.
+/// `cmd_fd` may be any number.
 pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut Context {
     fence(|| {
         let wanted = identity(cmd_fd).ok_or(Errno::BADF)?;
@@ -153,14 +153,14 @@ pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut Context {
     })
 }
 
-/// `ibv_close_device`. What was made from this context and is still there goes with it, as it does when
-/// the kernel closes a device.
+/// `ibv_close_device`. Destroys everything that is left of this context, as the kernel does when it closes a
+/// device.
 ///
 /// # Safety
 /// Neither the context nor anything made from it is used any more.
 pub unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
     fence(|| {
-        // SAFETY: nobody uses it, as the caller promises.
+        // SAFETY: unused, as the caller promises.
         unsafe {
             find::<ContextObject>(context)?;
             mw::sweep(context);

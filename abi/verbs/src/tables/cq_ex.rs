@@ -1,9 +1,9 @@
-//! Extended completion queues: the functions by which a program reads one completion at a time, field by field.
+//! Extended completion queues: a program reads one completion at a time, field by field.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use crate::cq::{self, CqObject, CqWanted};
+use crate::cq::{self, CqConfig, CqObject};
 use crate::object::{find, input};
 use crate::polling::{Current, clock, is_stamped, timestamp};
 use crate::status;
@@ -13,7 +13,7 @@ use rkey_device::engine::Stamped;
 use rkey_kit::{Errno, fence};
 use std::ffi::{c_int, c_uint};
 
-/// What a program may ask to read.
+/// The fields that a program may ask for.
 const READABLE: u64 = WC_EX_WITH_BYTE_LEN
     | WC_EX_WITH_IMM
     | WC_EX_WITH_QP_NUM
@@ -24,7 +24,7 @@ const READABLE: u64 = WC_EX_WITH_BYTE_LEN
     | WC_EX_WITH_COMPLETION_TIMESTAMP
     | WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
-/// The structure for a new completion queue. Readers that were not asked for are there all the same.
+/// The C structure for a new completion queue. It has all readers, also those not asked for.
 #[must_use]
 pub fn structure(head: Cq, wc_flags: u64) -> CqEx {
     let stamped = is_stamped(wc_flags);
@@ -73,10 +73,10 @@ pub fn structure(head: Cq, wc_flags: u64) -> CqEx {
 /// `ibv_create_cq_ex`.
 ///
 /// # Safety
-/// A context, and attributes.
+/// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn create_cq_ex(context: *mut Context, attr: *mut CqInitAttrEx) -> *mut CqEx {
     fence(|| {
-        // SAFETY: attributes as the caller promises, or refused.
+        // SAFETY: `input` refuses null; the caller promises the rest.
         let attr = unsafe { input(attr)? };
         let known = CQ_INIT_ATTR_MASK_FLAGS | CQ_INIT_ATTR_MASK_PD;
         if attr.comp_mask & !known != 0 || attr.wc_flags & !READABLE != 0 {
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn create_cq_ex(context: *mut Context, attr: *mut CqInitAt
             return Err(Errno::OPNOTSUPP);
         }
         let with_pd = attr.comp_mask & CQ_INIT_ATTR_MASK_PD != 0;
-        let wanted = CqWanted {
+        let wanted = CqConfig {
             depth: attr.cqe,
             cq_context: attr.cq_context,
             channel: attr.channel,
@@ -105,18 +105,18 @@ pub unsafe extern "C" fn create_cq_ex(context: *mut Context, attr: *mut CqInitAt
             wc_flags: attr.wc_flags,
             single_threaded: flags & CREATE_CQ_ATTR_SINGLE_THREADED != 0,
         };
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises it.
         unsafe { cq::create(context, &wanted) }.map(<*mut Cq>::cast)
     })
 }
 
-/// `ibv_modify_cq`: events are not held back here.
+/// `ibv_modify_cq`: not supported, as events are never moderated here.
 ///
 /// # Safety
-/// A completion queue, and attributes.
+/// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn modify_cq(cq: *mut Cq, attr: *mut ModifyCqAttr) -> c_int {
     fence(|| {
-        // SAFETY: as the caller promises, or refused.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
         unsafe {
             find::<CqObject>(cq)?;
             input(attr)?;
@@ -125,22 +125,22 @@ pub unsafe extern "C" fn modify_cq(cq: *mut Cq, attr: *mut ModifyCqAttr) -> c_in
     })
 }
 
-/// The queue behind an extended handle.
+/// The completion queue behind an extended handle.
 ///
 /// # Safety
-/// As [`find`].
+/// As for [`find`].
 #[inline]
 unsafe fn object<'a>(cq: *mut CqEx) -> Option<&'a CqObject> {
-    // SAFETY: as promised by the caller.
+    // SAFETY: the caller promises it.
     unsafe { find::<CqObject>(cq.cast()) }.ok()
 }
 
-/// Takes the next completion, with the queue held.
+/// Takes the next completion.
 ///
 /// # Safety
-/// The caller holds the queue.
+/// The caller holds the queue's polling lock.
 unsafe fn take(object: &CqObject, stamped: bool) -> c_int {
-    // SAFETY: the queue is held.
+    // SAFETY: the lock is held.
     let current = unsafe { &mut *object.polling.current.get() };
     let taken = if stamped {
         take_stamped(object, current)
@@ -150,7 +150,7 @@ unsafe fn take(object: &CqObject, stamped: bool) -> c_int {
     match taken {
         Ok(0) => Errno::NOENT.raw(),
         Ok(_) => {
-            // SAFETY: the queue is held, and programs read only between start and end.
+            // SAFETY: the lock is held, and the program reads only between start and end.
             unsafe {
                 (*object.ex()).wr_id = current.completion.id;
                 (*object.ex()).status = status::wc_status(current.completion.status);
@@ -178,67 +178,67 @@ fn take_stamped(object: &CqObject, current: &mut Current) -> Result<usize, Errno
 }
 
 /// # Safety
-/// As the two functions below.
+/// As for the two functions below.
 unsafe fn start(cq: *mut CqEx, attr: *mut PollCqAttr, stamped: bool) -> c_int {
-    // SAFETY: a completion queue as the caller promises, or something that is refused.
+    // SAFETY: `object` validates the handle.
     let Some(object) = (unsafe { object(cq) }) else {
         return Errno::INVAL.raw();
     };
-    // SAFETY: attributes as the caller promises, or null.
+    // SAFETY: the caller promises attributes, or null.
     if unsafe { input(attr) }.is_ok_and(|attr| attr.comp_mask != 0) {
         return Errno::INVAL.raw();
     }
-    object.polling.hold();
-    // SAFETY: held now.
+    object.polling.lock();
+    // SAFETY: locked above.
     let code = unsafe { take(object, stamped) };
     if code != 0 {
-        object.polling.release();
+        object.polling.unlock();
     }
     code
 }
 
 unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     unsafe { start(cq, attr, false) }
 }
 
 unsafe extern "C" fn start_poll_stamped(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     unsafe { start(cq, attr, true) }
 }
 
 unsafe extern "C" fn next_poll(cq: *mut CqEx) -> c_int {
-    // SAFETY: called between start and end, so the queue is held.
+    // SAFETY: called between start and end, so the lock is held.
     unsafe { object(cq).map_or(Errno::INVAL.raw(), |object| take(object, false)) }
 }
 
 unsafe extern "C" fn next_poll_stamped(cq: *mut CqEx) -> c_int {
-    // SAFETY: called between start and end, so the queue is held.
+    // SAFETY: called between start and end, so the lock is held.
     unsafe { object(cq).map_or(Errno::INVAL.raw(), |object| take(object, true)) }
 }
 
 unsafe extern "C" fn end_poll(cq: *mut CqEx) {
-    // SAFETY: a completion queue as the caller promises, or something that is refused.
+    // SAFETY: `object` validates the handle.
     if let Some(object) = unsafe { object(cq) } {
-        object.polling.release();
+        object.polling.unlock();
     }
 }
 
-/// The completion that is being read.
+/// The completion under the cursor.
 ///
 /// # Safety
 /// Called between start and end.
 #[inline]
 unsafe fn current(cq: *mut CqEx) -> Current {
-    // SAFETY: called between start and end, so the queue is held.
+    // SAFETY: called between start and end, so the lock is held.
     unsafe { object(cq).map_or_else(Current::default, |object| *object.polling.current.get()) }
 }
 
-/// Readers: name, type, and what they take from the current completion.
+/// Readers: name, type, and the field of the current completion.
 macro_rules! readers {
     ($($name:ident -> $type:ty { |$current:ident| $value:expr })*) => {$(
         unsafe extern "C" fn $name(cq: *mut CqEx) -> $type {
-            // SAFETY: programs read between start and end.
+            // SAFETY: the program calls readers between start and end.
             let $current = unsafe { current(cq) };
             $value
         }
@@ -262,7 +262,7 @@ readers! {
 
 unsafe extern "C" fn read_tm_info(_cq: *mut CqEx, info: *mut TmInfo) {
     if !info.is_null() {
-        // SAFETY: room as the caller promises.
+        // SAFETY: the caller promises that it is writable.
         unsafe { info.write(TmInfo { tag: 0, priv_: 0 }) };
     }
 }

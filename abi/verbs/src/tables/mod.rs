@@ -1,5 +1,6 @@
-//! The tables of functions that inline functions of the header call: those of a context, of an extended completion queue
-//! and of an extended queue pair. They stand on top: they know the objects, and no object knows them.
+//! The function tables behind the inline functions of the header: those of a context, of an extended completion
+//! queue
+//! and of an extended queue pair. The tables know the objects; no object knows a table.
 
 pub mod context;
 pub mod cq_ex;

@@ -1,5 +1,6 @@
-//! Work requests of the extended interface: put together call by call between `ibv_wr_start` and
-//! `ibv_wr_complete`, and posted all at once or not at all.
+//! The extended interface for work requests: built call by call between `ibv_wr_start` and `ibv_wr_complete`,
+//! and
+//! posted all at once or not at all.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -17,7 +18,7 @@ use rkey_device::engine::{Sge, Work};
 use rkey_kit::{Errno, fence};
 use std::ffi::{c_int, c_void};
 
-/// The structure for a new queue pair.
+/// The C structure for a new queue pair.
 #[must_use]
 pub fn structure(head: Qp) -> QpEx {
     QpEx {
@@ -53,28 +54,28 @@ pub fn structure(head: Qp) -> QpEx {
 /// The queue pair behind an extended handle, and its builder.
 ///
 /// # Safety
-/// As [`find`].
+/// As for [`find`].
 #[inline]
 unsafe fn object<'a>(qp: *mut QpEx) -> Option<(&'a QpObject, &'a Builder)> {
-    // SAFETY: as promised by the caller.
+    // SAFETY: the caller promises it.
     let object = unsafe { find::<QpObject>(qp.cast()) }.ok()?;
     Some((object, object.builder.as_deref()?))
 }
 
-/// Works on the batch of a queue pair between start and complete. An error is kept until then.
+/// Works on the batch of a queue pair between start and complete. Its error waits for complete.
 ///
 /// # Safety
 /// Called between start and complete, by the thread that called start.
 #[inline]
 unsafe fn with_batch(qp: *mut QpEx, body: impl FnOnce(&mut Batch) -> Result<(), Errno>) {
-    // SAFETY: as promised by the caller.
+    // SAFETY: the caller promises it.
     let Some((_, builder)) = (unsafe { object(qp) }) else {
         return;
     };
-    if !builder.hold.is_held() {
-        return; // nothing was started
+    if !builder.lock.is_locked() {
+        return; // ibv_wr_start was not called
     }
-    // SAFETY: the caller holds the builder.
+    // SAFETY: the caller holds the lock.
     let batch = unsafe { &mut *builder.batch.get() };
     let code: c_int = fence(|| body(batch).map(|()| 0));
     if code != 0 && batch.failed.is_none() {
@@ -85,10 +86,10 @@ unsafe fn with_batch(qp: *mut QpEx, body: impl FnOnce(&mut Batch) -> Result<(), 
 /// Begins a request.
 ///
 /// # Safety
-/// As [`with_batch`].
+/// As for [`with_batch`].
 #[inline]
 unsafe fn begin(qp: *mut QpEx, work: impl FnOnce() -> Result<Work, Errno>) {
-    // SAFETY: as promised by the caller; id and flags belong to the program, which set them before.
+    // SAFETY: the caller promises it; the program owns id and flags and set them before.
     unsafe {
         with_batch(qp, |batch| {
             let (id, raw) = ((*qp).wr_id, (*qp).wr_flags);
@@ -107,18 +108,18 @@ unsafe fn begin(qp: *mut QpEx, work: impl FnOnce() -> Result<Work, Errno>) {
     }
 }
 
-/// Works on the batch with a list that has as many elements as the program says, but not more than the
-/// queue pair takes; a longer one is refused before anything looks at it.
+/// Works on the batch with a list of `count` entries. Refuses more than the queue pair takes before anything
+/// reads the list.
 ///
 /// # Safety
-/// As [`with_batch`], with a list of so many elements.
+/// As for [`with_batch`]; the list has `count` entries.
 unsafe fn with_list<T>(
     qp: *mut QpEx,
     (list, count): (*const T, usize),
     limit: impl FnOnce(&QpCap) -> u32,
     body: impl FnOnce(&mut Batch, &[T]) -> Result<(), Errno>,
 ) {
-    // SAFETY: as promised by the caller.
+    // SAFETY: the caller promises it.
     unsafe {
         let Some((queue, _)) = object(qp) else { return };
         with_batch(qp, |batch| {
@@ -138,7 +139,7 @@ unsafe fn with_list<T>(
 macro_rules! requests {
     ($($name:ident($($arg:ident: $type:ty),*) { $work:expr })*) => {$(
         unsafe extern "C" fn $name(qp: *mut QpEx $(, $arg: $type)*) {
-            // SAFETY: called between start and complete, says the contract of ibv_wr_start.
+            // SAFETY: called between start and complete, as ibv_wr_start(3) requires.
             unsafe { begin(qp, || $work) };
         }
     )*};
@@ -170,7 +171,7 @@ fn write_atomically(rkey: u32, addr: u64, value: *const c_void) -> Result<Work, 
     if value.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: the program passes the address of 8 bytes, aligned or not.
+    // SAFETY: the program passes the address of 8 bytes at any alignment.
     let value = unsafe { value.cast::<u64>().read_unaligned() };
     Ok(Work::AtomicWrite {
         remote: target(addr, rkey),
@@ -179,7 +180,7 @@ fn write_atomically(rkey: u32, addr: u64, value: *const c_void) -> Result<Work, 
 }
 
 fn bind(window: *mut Mw, rkey: u32, info: *const MwBindInfo) -> Result<Work, Errno> {
-    // SAFETY: a window, a bind and a region as the program says, or something that is refused.
+    // SAFETY: `input` refuses null; `bind_work` validates window and region.
     unsafe {
         let window = find::<MwObject>(window)?;
         if (*window.c()).mw_type != MW_TYPE_2 {
@@ -228,7 +229,7 @@ unsafe extern "C" fn set_sge(qp: *mut QpEx, lkey: u32, addr: u64, length: u32) {
 
 unsafe extern "C" fn set_sge_list(qp: *mut QpEx, count: usize, list: *const crate::sys::Sge) {
     let limit = |granted: &QpCap| granted.max_send_sge;
-    // SAFETY: called between start and complete, with a list of so many elements.
+    // SAFETY: called between start and complete, with a list of `count` entries.
     unsafe {
         with_list(qp, (list, count), limit, |batch, list| {
             let start = batch.sges.len();
@@ -243,7 +244,7 @@ unsafe extern "C" fn set_sge_list(qp: *mut QpEx, count: usize, list: *const crat
     }
 }
 
-/// Adds payload to the batch.
+/// Appends payload to the batch.
 fn add_inline(batch: &mut Batch, pieces: &[DataBuf]) -> Result<(), Errno> {
     let start = batch.inline.len();
     for piece in pieces {
@@ -253,7 +254,7 @@ fn add_inline(batch: &mut Batch, pieces: &[DataBuf]) -> Result<(), Errno> {
         }
         batch.inline.resize(at + piece.length, 0);
         let target = batch.inline[at..].as_mut_ptr();
-        // SAFETY: the target has room; a source that cannot be read is an error.
+        // SAFETY: the target has room; `copy` reports an unreadable source.
         unsafe { rkey_device::base::copy::copy(target, piece.addr.cast(), piece.length) }
             .map_err(|_| Errno::FAULT)?;
     }
@@ -268,40 +269,40 @@ unsafe extern "C" fn set_inline_data(qp: *mut QpEx, addr: *mut c_void, length: u
 }
 
 unsafe extern "C" fn set_inline_data_list(qp: *mut QpEx, count: usize, list: *const DataBuf) {
-    // More pieces than bytes that it takes are too many.
+    // More buffers than the bytes that fit cannot be valid.
     let limit = |granted: &QpCap| granted.max_inline_data;
-    // SAFETY: called between start and complete, with a list of so many elements.
+    // SAFETY: called between start and complete, with a list of `count` entries.
     unsafe { with_list(qp, (list, count), limit, add_inline) };
 }
 
 unsafe extern "C" fn start(qp: *mut QpEx) {
-    // SAFETY: a queue pair as the caller promises, or something that is refused.
+    // SAFETY: `object` validates the handle.
     if let Some((_, builder)) = unsafe { object(qp) } {
-        builder.hold.take();
-        // SAFETY: held now.
+        builder.lock.lock();
+        // SAFETY: locked above.
         unsafe { (*builder.batch.get()).clear() };
     }
 }
 
 unsafe extern "C" fn abort(qp: *mut QpEx) {
-    // SAFETY: a queue pair as the caller promises, or something that is refused.
+    // SAFETY: `object` validates the handle.
     if let Some((_, builder)) = unsafe { object(qp) } {
-        builder.hold.release();
+        builder.lock.unlock();
     }
 }
 
 unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
-    // SAFETY: a queue pair as the caller promises, or something that is refused.
+    // SAFETY: `object` validates the handle.
     let Some((object, builder)) = (unsafe { object(qp) }) else {
         return Errno::INVAL.raw();
     };
-    if !builder.hold.is_held() {
+    if !builder.lock.is_locked() {
         return Errno::INVAL.raw();
     }
     let code = fence(|| {
-        // SAFETY: held since start.
+        // SAFETY: locked since start.
         unsafe { (*builder.batch.get()).post(&object.qp) }.map(|()| 0)
     });
-    builder.hold.release();
+    builder.lock.unlock();
     code
 }

@@ -1,0 +1,31 @@
+//! The lock that a program holds between two calls of an extended interface: from `ibv_start_poll` to
+//! `ibv_end_poll`, or from `ibv_wr_start` to `ibv_wr_complete`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A lock without a guard: one call locks it, another unlocks it.
+pub(crate) struct RawLock(AtomicBool);
+
+impl RawLock {
+    /// Unlocked.
+    pub(crate) const fn new() -> Self {
+        Self(AtomicBool::new(false))
+    }
+
+    /// Waits until the lock is free, and takes it.
+    pub(crate) fn lock(&self) {
+        while self.0.swap(true, Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Frees the lock.
+    pub(crate) fn unlock(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+
+    /// Whether any thread has the lock.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
