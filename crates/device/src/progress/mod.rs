@@ -19,19 +19,19 @@
 //! Time for pollers is the coarse clock of this module, which the thread and every 64th empty poll
 //! refresh: reading the real one costs as much as a whole operation.
 mod backoff;
-mod drive;
-mod engine_events;
+mod driver;
+mod event_router;
 pub(crate) mod engine_thread;
 mod idle;
 #[cfg(test)]
 pub(crate) mod panic_tests;
 mod poll_set;
 pub(crate) mod reactor;
-mod state;
+mod schedule;
 mod thread_requests;
 mod timer;
 
 pub(crate) use backoff::Backoff;
-pub(crate) use drive::kick_peers;
-pub(crate) use state::{Mode, ProgressState, now_ns};
+pub(crate) use driver::kick_peers;
+pub(crate) use schedule::{Mode, ProgressState, now_ns};
 pub(crate) use thread_requests::ThreadRequests;
