@@ -10,17 +10,14 @@ use rkey_base::memory::ProcessMemory;
 use rkey_base::process::ForkMark;
 use rkey_core::{Protection, Secrets};
 use rkey_engine::{DenialReport, Engine, EngineConfig, EngineError};
-use rkey_link::loopback::Loopback;
+use rkey_link::NodeId;
 use rkey_link::shm::{LinkConfig, LocalNode, Policy};
-use rkey_link::{AnyLink, NodeId};
 
 use crate::config::{Config, DirectCopy, Share};
 use crate::error::DeviceError;
 use crate::event::AsyncEvent;
 use crate::objects::channel::EventQueue;
 use crate::peers::names::Scope;
-use crate::peers::qp_numbers::QpNumbers;
-use crate::progress::ProgressState;
 use crate::progress::engine_thread::EngineThread;
 use crate::shared::Shared;
 
@@ -72,7 +69,6 @@ impl Device {
         };
         let mut engine = Engine::new(engine_config, Arc::clone(&protection), process_memory());
         engine.share_report_ids(crate::inspect::denials::ids());
-        let scope = Scope::of(config.share);
         let fork = ForkMark::new().map_err(DeviceError::io("marking memory for forks"))?;
         let shared = Arc::new(Shared::new(
             node,
@@ -80,13 +76,8 @@ impl Device {
             protection,
             engine,
             process_memory(),
-            ProgressState::new()?,
-            QpNumbers::new(scope),
             fork,
         )?);
-        let loopback = AnyLink::from(Loopback::new(node));
-        let loopback = shared.command(|engine| engine.attach(loopback));
-        let _ = shared.loopback.set(loopback);
         let thread = EngineThread::start(Arc::clone(&shared), local)?;
         Ok(Self(Arc::new(Handle {
             shared,
@@ -101,11 +92,26 @@ impl Device {
 
     #[inline]
     pub(crate) fn check(&self) -> Result<(), DeviceError> {
-        self.shared().check()
+        self.shared().lifecycle().check()
     }
 
     pub(crate) fn scope(&self) -> Scope {
         self.shared().scope
+    }
+
+    /// Checks the device that a peer names as its own against the process that the kernel names.
+    ///
+    /// # Errors
+    /// [`DeviceError::Handshake`]: the device is another process's.
+    pub(crate) fn check_identity(
+        &self,
+        node: NodeId,
+        uid: u32,
+        pid: Option<u32>,
+    ) -> Result<(), DeviceError> {
+        let shared = self.shared();
+        let in_use = || shared.driver.nodes_in_use();
+        shared.identities.check(node, uid, pid, in_use)
     }
 
     /// Tells peers about everything that has been executed, as far as that can be done at once. A
@@ -115,7 +121,7 @@ impl Device {
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
     pub fn settle(&self) -> Result<(), DeviceError> {
         self.check()?;
-        self.shared().settle();
+        self.shared().driver.settle();
         Ok(())
     }
 
@@ -272,12 +278,12 @@ impl Device {
 impl Drop for Handle {
     fn drop(&mut self) {
         let thread = self.thread.lock().take();
-        if self.shared.is_forked() {
+        if self.shared.lifecycle().is_forked() {
             // The thread is the parent's; in this process there is nothing to join or to detach.
             std::mem::forget(thread);
             return;
         }
-        self.shared.stop();
+        self.shared.driver.stop();
         let Some(thread) = thread else { return };
         // The engine thread never holds a handle, but an event of the program's own making might.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
@@ -304,7 +310,7 @@ pub(crate) fn link_config(config: &Config) -> LinkConfig {
 /// Access to the memory of this process.
 #[allow(unsafe_code)]
 // UNSAFETY: the one place where the device gets its hands on user memory.
-fn process_memory() -> ProcessMemory {
+pub(crate) fn process_memory() -> ProcessMemory {
     // SAFETY: the device passes only addresses of spans that a lease of the protection table covers,
     // and whoever registers memory promises (`Device::register`) that it may be touched while it is.
     unsafe { ProcessMemory::new() }

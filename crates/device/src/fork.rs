@@ -15,6 +15,6 @@ impl Device {
     /// Whether this process was forked from the one that opened the device, and so cannot use it.
     #[must_use]
     pub fn is_forked(&self) -> bool {
-        self.shared().is_forked()
+        self.shared().lifecycle().is_forked()
     }
 }

@@ -6,37 +6,44 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use rkey_base::process::ForkMark;
-use rkey_engine::CqId;
 
 use crate::error::DeviceError;
-use crate::objects::channel::EventQueue;
 
-/// The state of a device as a whole, and what its end has to close so that waiting threads return.
+/// Something that threads of the program wait at.
+pub(crate) trait WaitPoint: Send + Sync {
+    /// The device failed: waiting threads return, now and from now on.
+    fn device_failed(&self);
+}
+
+/// The socket of a listener.
+impl WaitPoint for OwnedFd {
+    fn device_failed(&self) {
+        let _ = rustix::net::shutdown(self, rustix::net::Shutdown::Both);
+    }
+}
+
+/// The state of a device as a whole, and where threads wait that must return when it fails.
 pub(crate) struct Lifecycle {
     stopping: AtomicBool,
     fork: ForkMark,
     failed: AtomicBool,
     failure: OnceLock<String>,
-    /// Completion channels of the program.
-    channels: Mutex<Vec<Weak<EventQueue<CqId>>>>,
-    /// Sockets that the program listens at.
-    listeners: Mutex<Vec<Weak<OwnedFd>>>,
+    wait_points: Mutex<Vec<Weak<dyn WaitPoint>>>,
 }
 
 impl Lifecycle {
-    /// Of a device that this process has just opened.
+    /// The lifecycle of a device that this process has just opened.
     pub(crate) fn new(fork: ForkMark) -> Self {
         Self {
             stopping: AtomicBool::new(false),
             fork,
             failed: AtomicBool::new(false),
             failure: OnceLock::new(),
-            channels: Mutex::new(Vec::new()),
-            listeners: Mutex::new(Vec::new()),
+            wait_points: Mutex::new(Vec::new()),
         }
     }
 
-    /// Whether the device may be used by this process, now.
+    /// Whether this process may use the device now.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -62,6 +69,13 @@ impl Lifecycle {
         self.fork.is_child()
     }
 
+    /// Whether an object that is dropped should be removed from the engine: not in a forked child, which must not touch it,
+    /// and not after a failure, when its state cannot be trusted.
+    pub(crate) fn is_usable(&self) -> bool {
+        !self.is_forked() && !self.has_failed()
+    }
+
+    #[inline]
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
@@ -75,45 +89,30 @@ impl Lifecycle {
         self.stopping.store(true, Ordering::Release);
     }
 
-    /// From now on [`Lifecycle::check`] answers with this failure. The first one is kept.
+    /// Makes [`Lifecycle::check`] return this failure from now on, and wakes waiting threads. Only the first failure counts.
     pub(crate) fn fail(&self, why: String) {
         let _ = self.failure.set(why);
         self.failed.store(true, Ordering::Release);
-    }
-
-    /// Remembers a channel that threads of the program may wait at.
-    pub(crate) fn add_channel(&self, channel: &Arc<EventQueue<CqId>>) {
-        add(&self.channels, channel);
-    }
-
-    /// Remembers a socket that the program listens at.
-    pub(crate) fn add_listener(&self, socket: &Arc<OwnedFd>) {
-        add(&self.listeners, socket);
-    }
-
-    /// Closes channels and listening sockets: whoever waits at one returns.
-    pub(crate) fn close_channels_and_listeners(&self) {
-        let channels = self.channels.lock();
-        channels
-            .iter()
-            .filter_map(Weak::upgrade)
-            .for_each(|channel| channel.close());
-        for socket in self.listeners.lock().iter().filter_map(Weak::upgrade) {
-            let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
+        let wait_points = self.wait_points.lock().clone();
+        for point in wait_points.iter().filter_map(Weak::upgrade) {
+            point.device_failed();
         }
     }
-}
 
-/// Adds one, and forgets those that are gone.
-fn add<T>(list: &Mutex<Vec<Weak<T>>>, one: &Arc<T>) {
-    let mut list = list.lock();
-    list.retain(|it| it.strong_count() > 0);
-    list.push(Arc::downgrade(one));
+    /// Adds a place where threads of the program may wait, until it is dropped.
+    pub(crate) fn add_wait_point<T: WaitPoint + 'static>(&self, point: &Arc<T>) {
+        let point: Weak<T> = Arc::downgrade(point);
+        let mut wait_points = self.wait_points.lock();
+        wait_points.retain(|other| other.strong_count() > 0);
+        wait_points.push(point);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::objects::channel::EventQueue;
+    use rkey_engine::CqId;
 
     fn lifecycle() -> Lifecycle {
         Lifecycle::new(ForkMark::new().unwrap())
@@ -122,24 +121,25 @@ mod tests {
     #[test]
     fn the_first_failure_is_reported() {
         let life = lifecycle();
-        assert!(life.check().is_ok() && !life.has_failed());
+        assert!(life.check().is_ok() && life.is_usable());
         life.fail("first".to_owned());
         life.fail("second".to_owned());
         let error = life.check().unwrap_err();
         assert!(matches!(&error, DeviceError::Failed(why) if why == "first"));
         assert!(life.has_failed() && !life.is_stopping() && !life.is_forked());
+        assert!(!life.is_usable());
     }
 
     #[test]
     fn failing_closes_the_channels_that_are_left() {
         let life = lifecycle();
-        let queue = || Arc::new(EventQueue::new(1).unwrap());
+        let queue = || Arc::new(EventQueue::<CqId>::new(1).unwrap());
         let (kept, dropped) = (queue(), queue());
-        life.add_channel(&dropped);
+        life.add_wait_point(&dropped);
         drop(dropped);
-        life.add_channel(&kept);
-        assert_eq!(life.channels.lock().len(), 1);
-        life.close_channels_and_listeners();
+        life.add_wait_point(&kept);
+        assert_eq!(life.wait_points.lock().len(), 1);
+        life.fail("a test".to_owned());
         assert!(kept.next(None).unwrap().is_none(), "no event will come");
     }
 }

@@ -177,7 +177,6 @@ impl Listener {
             && side.private_data.len() <= PRIVATE_DATA_MAX
             && self
                 .device
-                .shared()
                 .check_identity(side.node, uid, credentials.pid)
                 .is_ok();
         ok.then(|| Incoming {

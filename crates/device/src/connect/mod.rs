@@ -139,7 +139,7 @@ impl Device {
                 "the peer paired another number of queue pairs",
             ));
         }
-        self.shared().check_identity(side.node, uid, pid)?;
+        self.check_identity(side.node, uid, pid)?;
         let peer = Peer {
             node: side.node,
             uid,

@@ -64,7 +64,7 @@ impl Reservation {
         self.device.check()?;
         rustix::net::listen(&self.socket, 128).map_err(DeviceError::io("listening"))?;
         let socket = Arc::new(self.socket);
-        self.device.shared().lifecycle.add_listener(&socket);
+        self.device.shared().lifecycle().add_wait_point(&socket);
         Ok(Listener {
             device: self.device,
             socket,

@@ -18,12 +18,11 @@ use parking_lot::Mutex;
 use rkey_base::limit::Limit;
 use rkey_core::{Denial, WIRE_LEN};
 pub use rkey_engine::report::KEPT;
-use rkey_engine::{DenialReport, Guesser, LinkId, Reports, Side};
+use rkey_engine::{DenialReport, Guesser, Reports, Side};
 use rkey_link::NodeId;
 
 use crate::config::Config;
 use crate::inspect::command;
-use crate::shared::Shared;
 
 /// What is left out here.
 const REFUSALS: &str = "refusals";
@@ -136,25 +135,22 @@ impl Denials {
             limited(&self.limit, REFUSALS, || tracing::warn!("{words}"));
         }
     }
-}
 
-impl Shared {
-    /// Denies a peer a lease: counts, keeps and logs it. Returns what the peer gets to read, and the id under which it
-    /// is kept, 0 for a peer that is not told why. `qpns` are the queue pairs here and there.
+    /// Records a lease that this device denied a peer. Returns the bytes that the peer may read, and the id of the record, 0 if
+    /// the peer is not told the reason. `qpns` are the queue pairs here and there.
     pub(crate) fn deny_lease(
         &self,
-        link: LinkId,
         peer: NodeId,
         (qpn, peer_qpn): (u32, u32),
         denial: Denial,
+        may_explain: bool,
     ) -> ([u8; WIRE_LEN], u32) {
-        let told = self.count_denied(link, &denial);
-        let shown = if told {
+        let wire = if may_explain {
             denial.to_wire()
         } else {
             denial.without_reason().to_wire()
         };
-        let id = self.denials.note(DenialReport {
+        let id = self.note(DenialReport {
             id: 0,
             echo: false,
             side: Side::Target,
@@ -164,22 +160,20 @@ impl Shared {
             work_id: None,
             denial,
         });
-        (shown, if told { id } else { 0 })
+        (wire, if may_explain { id } else { 0 })
     }
 
-    /// A peer has denied us a lease, and has noted that as `report`.
+    /// Records a lease that a peer denied us, under the peer's id `report` if the peer `is_here`, in this process.
     pub(crate) fn lease_was_denied(
         &self,
-        link: LinkId,
         peer: NodeId,
         (qpn, peer_qpn): (u32, u32),
         denial: &Denial,
         report: u32,
+        is_here: bool,
     ) {
-        // Only what this process says itself is an id of ours.
-        let origin = self.engine.lock().origin(link);
-        let echo = report > 0 && origin.is_some_and(|origin| origin.here);
-        self.denials.note(DenialReport {
+        let echo = report > 0 && is_here;
+        self.note(DenialReport {
             id: if echo { report } else { 0 },
             echo,
             side: Side::Initiator,

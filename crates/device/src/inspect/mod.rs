@@ -334,7 +334,7 @@ fn inspect(shared: &Shared) -> Inspection {
     protection.regions.truncate(LISTED);
     protection.windows.truncate(LISTED);
     let (engine, roles, guessers) = {
-        let engine = shared.engine.lock();
+        let engine = shared.driver.lock();
         let roles: BTreeMap<u32, &str> = engine
             .links()
             .map(|(id, link)| (id.index, role_of(link)))
@@ -349,7 +349,7 @@ fn inspect(shared: &Shared) -> Inspection {
         uid: rustix::process::geteuid().as_raw(),
         command: command(),
         blocks: shared.qp_numbers.numbers(),
-        driver: shared.progress.mode().to_string(),
+        driver: shared.driver.schedule.mode().to_string(),
         protection,
         regions,
         windows,

@@ -23,6 +23,7 @@ use rustix::thread::futex;
 
 use crate::device::Device;
 use crate::error::DeviceError;
+use crate::lifecycle::WaitPoint;
 
 /// A queue of events of type `T` whose descriptor is readable while it is not empty.
 #[derive(Debug)]
@@ -156,6 +157,12 @@ impl<T> EventQueue<T> {
     }
 }
 
+impl<T: Send> WaitPoint for EventQueue<T> {
+    fn device_failed(&self) {
+        self.close();
+    }
+}
+
 /// A completion channel: completion queues that were created with it report here when they are armed
 /// and get a completion. Clones are the same channel.
 #[derive(Clone, Debug)]
@@ -180,13 +187,13 @@ impl Channel {
     /// [`DeviceError::Forked`], [`DeviceError::Failed`], or waiting failed.
     pub fn next_event(&self, timeout: Option<Duration>) -> Result<Option<CqId>, DeviceError> {
         let shared = self.device().shared();
-        shared.check()?;
+        shared.lifecycle().check()?;
         if let Some(event) = self.queue().try_next() {
             return Ok(Some(event));
         }
-        shared.hand_over();
+        shared.driver.hand_over();
         let event = self.queue().next(timeout)?;
-        shared.check()?;
+        shared.lifecycle().check()?;
         Ok(event)
     }
 
@@ -197,13 +204,13 @@ impl Channel {
     /// [`DeviceError::Forked`], [`DeviceError::Failed`], [`DeviceError::Io`] with `EINTR`.
     pub fn next_event_or_signal(&self) -> Result<Option<CqId>, DeviceError> {
         let shared = self.device().shared();
-        shared.check()?;
+        shared.lifecycle().check()?;
         if let Some(event) = self.queue().try_next() {
             return Ok(Some(event));
         }
-        shared.hand_over();
+        shared.driver.hand_over();
         let event = self.queue().next_or_signal()?;
-        shared.check()?;
+        shared.lifecycle().check()?;
         Ok(event)
     }
 
@@ -238,7 +245,7 @@ impl Device {
         self.check()?;
         // One event per arming of a queue can wait, and a queue is armed by a call: no limit needed.
         let queue = Arc::new(EventQueue::new(usize::MAX)?);
-        self.shared().lifecycle.add_channel(&queue);
+        self.shared().lifecycle().add_wait_point(&queue);
         Ok(Channel {
             device: self.clone(),
             queue,

@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::error::DeviceError;
 use crate::objects::channel::Channel;
 use crate::objects::cq_notify::CqNotify;
-use crate::shared::DeviceEngine;
+use crate::progress::DeviceEngine;
 
 /// A completion queue. Clones are the same queue; the last one destroys it.
 #[derive(Clone, Debug)]
@@ -65,6 +65,7 @@ impl Device {
         }
         let shared = self.shared();
         let entries = shared
+            .driver
             .command(create)
             .map_err(|e| self.limit_of(e, "completion queues", "RKEY_MAX_CQS"))?;
         let events = channel.map(|c| Arc::clone(c.queue()));
@@ -160,7 +161,7 @@ impl Cq {
     /// let go of locks that other threads want. [`Cq::poll`] does so by itself.
     #[inline]
     pub fn rest(&self) {
-        self.0.device.shared().rest();
+        self.0.device.shared().driver.rest();
     }
 
     /// As [`Cq::poll`]. When there is none, messages that a peer has sent are offered to `inbox` before they go to
@@ -177,9 +178,9 @@ impl Cq {
     ) -> Result<usize, DeviceError> {
         let inner = &*self.0;
         let shared = inner.device.shared();
-        shared.check()?;
+        shared.lifecycle().check()?;
         if inner.entries.is_empty() {
-            shared.poll_for(Some((self.id(), inbox)));
+            shared.driver.poll_for(Some((self.id(), inbox)));
         }
         Ok(inner.entries.pop(into))
     }
@@ -197,9 +198,9 @@ impl Cq {
     fn look(&self) -> Result<&CqShared, DeviceError> {
         let inner = &*self.0;
         let shared = inner.device.shared();
-        shared.check()?;
+        shared.lifecycle().check()?;
         if inner.entries.is_empty() {
-            shared.poll();
+            shared.driver.poll();
         }
         Ok(&inner.entries)
     }
@@ -231,10 +232,10 @@ impl Cq {
                 if !inner.entries.is_empty() {
                     return Ok(true);
                 }
-                shared.poll();
+                shared.driver.poll();
                 rkey_base::hint::pause();
             }
-            shared.check()?;
+            shared.lifecycle().check()?;
             if Instant::now() >= until {
                 return Ok(!inner.entries.is_empty());
             }
@@ -247,9 +248,9 @@ impl Cq {
         loop {
             let seen = *inner.notify.times_ready.lock();
             // A device that fails after this look changes what was seen.
-            shared.check()?;
+            shared.lifecycle().check()?;
             self.arm(false)?;
-            shared.hand_over();
+            shared.driver.hand_over();
             if !inner.entries.is_empty() {
                 return Ok(true);
             }
@@ -275,7 +276,7 @@ impl Cq {
     fn arm(&self, solicited_only: bool) -> Result<(), DeviceError> {
         let inner = &*self.0;
         let shared = inner.device.shared();
-        shared.command(|engine| {
+        shared.driver.command(|engine| {
             shared.cqs.arm(&inner.notify);
             engine.arm_cq(self.id(), solicited_only)
         })?;
@@ -290,7 +291,7 @@ impl Cq {
     /// [`DeviceError::Forked`], [`DeviceError::Failed`], [`DeviceError::Unknown`] without a channel.
     pub fn req_notify(&self, solicited_only: bool) -> Result<(), DeviceError> {
         let shared = self.0.device.shared();
-        shared.check()?;
+        shared.lifecycle().check()?;
         if self.0.notify.channel.is_none() {
             return Err(DeviceError::Unknown {
                 what: "completion channel",
@@ -298,7 +299,7 @@ impl Cq {
         }
         self.0.notify.wants_event.store(true, Ordering::Release);
         self.arm(solicited_only)?;
-        shared.hand_over();
+        shared.driver.hand_over();
         Ok(())
     }
 
@@ -311,7 +312,7 @@ impl Cq {
     pub fn watch(&self, channel: &Channel) -> Result<(), DeviceError> {
         let inner = &*self.0;
         let shared = inner.device.shared();
-        shared.check()?;
+        shared.lifecycle().check()?;
         if !inner.device.is(channel.device()) {
             return Err(DeviceError::Unknown {
                 what: "completion channel",
@@ -321,11 +322,11 @@ impl Cq {
             .notify
             .watcher
             .get_or_init(|| Arc::clone(channel.queue()));
-        shared.command(|engine| {
+        shared.driver.command(|engine| {
             shared.cqs.watch(&inner.notify);
             engine.watch_cq(self.id())
         })?;
-        shared.hand_over();
+        shared.driver.hand_over();
         Ok(())
     }
 
@@ -335,9 +336,11 @@ impl Cq {
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
     pub fn outstanding(&self) -> Result<u32, DeviceError> {
         let shared = self.0.device.shared();
-        shared.check()?;
-        let count = shared.command(|engine| engine.outstanding(self.id()));
-        shared.hand_over();
+        shared.lifecycle().check()?;
+        let count = shared
+            .driver
+            .command(|engine| engine.outstanding(self.id()));
+        shared.driver.hand_over();
         Ok(count)
     }
 
@@ -351,6 +354,7 @@ impl Cq {
         device.check_cq_depth(depth)?;
         device
             .shared()
+            .driver
             .command(|engine| engine.resize_cq(self.id(), depth))?;
         Ok(())
     }
@@ -359,7 +363,7 @@ impl Cq {
 impl Drop for CqInner {
     fn drop(&mut self) {
         let shared = self.device.shared();
-        if !shared.is_usable() {
+        if !shared.lifecycle().is_usable() {
             return;
         }
         let id = self.entries.id();
@@ -369,7 +373,7 @@ impl Drop for CqInner {
             events.forget(|&event| event == id);
         }
         // Queue pairs hold their completion queues, so nothing uses it any more.
-        if let Err(error) = shared.command(|engine| engine.destroy_cq(id)) {
+        if let Err(error) = shared.driver.command(|engine| engine.destroy_cq(id)) {
             tracing::debug!(%error, "destroying a completion queue");
         }
     }

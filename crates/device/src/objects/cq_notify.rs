@@ -8,7 +8,8 @@ use parking_lot::{Condvar, Mutex};
 use rkey_engine::CqId;
 
 use super::channel::EventQueue;
-use crate::shared::DeviceEngine;
+use crate::lifecycle::WaitPoint;
+use crate::progress::DeviceEngine;
 
 /// What the engine's side needs to know about a completion queue. It holds no device, so that the
 /// engine thread never has the last handle of one.
@@ -134,6 +135,13 @@ impl CqTable {
         self.armed.load(Ordering::Relaxed) != 0
     }
 
+    /// Adds an armed completion queue.
+    #[cfg(test)]
+    pub(crate) fn arm_one_for_test(&self) {
+        let notify = self.add(CqId::from((1, 1)), None);
+        self.arm(&notify);
+    }
+
     pub(crate) fn find(&self, id: CqId) -> Option<Arc<CqNotify>> {
         self.by_id.lock().get(&id).cloned()
     }
@@ -154,9 +162,11 @@ impl CqTable {
             notify.seen(id);
         }
     }
+}
 
-    /// Wakes all threads that wait, so that they look at the device's state.
-    pub(crate) fn wake_all(&self) {
+impl WaitPoint for CqTable {
+    /// Threads that wait in [`Cq::wait`](super::cq::Cq::wait) look at the device's state again.
+    fn device_failed(&self) {
         for notify in self.by_id.lock().values() {
             notify.wake_all();
         }

@@ -86,7 +86,7 @@ impl Qp {
                 what: "datagram queue pair",
             });
         }
-        self.device().shared().check()?;
+        self.device().shared().lifecycle().check()?;
         self.enter(&mut self.membership().lock(), Group::Gid(group))
     }
 
@@ -96,7 +96,9 @@ impl Qp {
             return Ok(());
         }
         shared.adverts.add(shared, group)?;
-        let joined = shared.command(|engine| engine.join_group(self.id(), group));
+        let joined = shared
+            .driver
+            .command(|engine| engine.join_group(self.id(), group));
         if let Err(error) = joined {
             shared.adverts.remove(group);
             return Err(error.into());
@@ -110,7 +112,7 @@ impl Qp {
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
     pub fn leave(&self, group: [u8; 16]) -> Result<bool, DeviceError> {
-        self.device().shared().check()?;
+        self.device().shared().lifecycle().check()?;
         Ok(self.quit(&mut self.membership().lock(), Group::Gid(group)))
     }
 
@@ -120,7 +122,9 @@ impl Qp {
             return false;
         };
         membership.groups.swap_remove(place);
-        shared.command(|engine| engine.leave_group(self.id(), group));
+        shared
+            .driver
+            .command(|engine| engine.leave_group(self.id(), group));
         shared.adverts.remove(group);
         true
     }
@@ -138,14 +142,18 @@ impl Qp {
     /// It is no raw queue pair; the flow looks too far into the frame.
     pub fn add_flow(&self, flow: Flow) -> Result<u32, DeviceError> {
         let shared = self.device().shared();
-        shared.check()?;
+        shared.lifecycle().check()?;
         // To the end: another thread may take the last flow away meanwhile, and the membership with it.
         let mut membership = self.membership().lock();
         membership.next_flow += 1;
         let number = membership.next_flow;
-        shared.command(|engine| engine.add_flow(self.id(), number, flow))?;
+        shared
+            .driver
+            .command(|engine| engine.add_flow(self.id(), number, flow))?;
         if let Err(error) = self.enter(&mut membership, Group::Wire) {
-            shared.command(|engine| engine.remove_flow(self.id(), number));
+            shared
+                .driver
+                .command(|engine| engine.remove_flow(self.id(), number));
             return Err(error);
         }
         membership.flows.push(number);
@@ -158,13 +166,15 @@ impl Qp {
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
     pub fn remove_flow(&self, number: u32) -> Result<bool, DeviceError> {
         let shared = self.device().shared();
-        shared.check()?;
+        shared.lifecycle().check()?;
         let mut membership = self.membership().lock();
         let Some(place) = membership.flows.iter().position(|of| *of == number) else {
             return Ok(false);
         };
         membership.flows.swap_remove(place);
-        shared.command(|engine| engine.remove_flow(self.id(), number));
+        shared
+            .driver
+            .command(|engine| engine.remove_flow(self.id(), number));
         if membership.flows.is_empty() {
             self.quit(&mut membership, Group::Wire);
         }
@@ -185,13 +195,15 @@ impl Qp {
         fields: HashFields,
     ) -> Result<(), DeviceError> {
         let shared = self.device().shared();
-        shared.check()?;
+        shared.lifecycle().check()?;
         let spread = Rss {
             queues: queues.iter().map(Srq::id).collect(),
             key,
             fields,
         };
-        shared.command(|engine| engine.set_rss(self.id(), spread))?;
+        shared
+            .driver
+            .command(|engine| engine.set_rss(self.id(), spread))?;
         Ok(())
     }
 }

@@ -169,6 +169,7 @@ impl Device {
             .allocate(|block, fd| shared.reactor.add(fd, Token::block(block)))?;
         match self
             .shared()
+            .driver
             .command(|engine| engine.create_qp(&options.config(), qpn))
         {
             Ok(id) => {
@@ -236,8 +237,10 @@ impl Qp {
     /// [`DeviceError::Modify`], [`DeviceError::Forked`], [`DeviceError::Failed`].
     pub fn modify(&self, attributes: &QpAttributes) -> Result<(), DeviceError> {
         let shared = self.0.device.shared();
-        shared.check()?;
-        shared.post(|engine| engine.modify_qp(self.0.id, attributes))?;
+        shared.lifecycle().check()?;
+        shared
+            .driver
+            .post(|engine| engine.modify_qp(self.0.id, attributes))?;
         Ok(())
     }
 
@@ -249,8 +252,8 @@ impl Qp {
         let Ok(info) = self.query() else { return false };
         let peer = info.attributes.peer;
         let shared = self.0.device.shared();
-        let link = shared.engine.lock().inbound_link(self.0.id);
-        let told = link.is_some_and(|link| shared.count_denied(link, &denial));
+        let link = shared.driver.lock().inbound_link(self.0.id);
+        let told = link.is_some_and(|link| shared.driver.count_denied(link, &denial));
         shared.denials.note(DenialReport {
             id: 0,
             echo: false,
@@ -270,8 +273,9 @@ impl Qp {
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
     pub fn query(&self) -> Result<QpInfo, DeviceError> {
         let shared = self.0.device.shared();
-        shared.check()?;
+        shared.lifecycle().check()?;
         shared
+            .driver
             .command(|engine| engine.query_qp(self.0.id))
             .ok_or(DeviceError::Unknown { what: "queue pair" })
     }
@@ -283,11 +287,11 @@ impl Qp {
     /// As [`Qp::modify`].
     pub fn connect(&self, node: NodeId, peer: QpAddress) -> Result<(), DeviceError> {
         let shared = self.0.device.shared();
-        shared.check()?;
+        shared.lifecycle().check()?;
         let [init, rtr, rts] = self.way_to_rts(node, peer);
         // In one go: that the peer is not there, and the queue pair with it, is news of its own, which
         // must not come between two of the steps and make one of them impossible.
-        shared.post(|engine| {
+        shared.driver.post(|engine| {
             let state = engine.query_qp(self.0.id).map(|info| info.state);
             if state == Some(QpState::Reset) {
                 engine.modify_qp(self.0.id, &init)?;
@@ -343,8 +347,10 @@ impl Qp {
     #[inline]
     pub fn post_send(&self, request: &SendRequest<'_>) -> Result<(), DeviceError> {
         let shared = self.0.device.shared();
-        shared.check()?;
-        shared.post(|engine| engine.post_send(self.0.id, request))?;
+        shared.lifecycle().check()?;
+        shared
+            .driver
+            .post(|engine| engine.post_send(self.0.id, request))?;
         Ok(())
     }
 
@@ -354,8 +360,8 @@ impl Qp {
     /// The number of requests that were posted before, and why the next one was not.
     pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<(), (usize, DeviceError)> {
         let shared = self.0.device.shared();
-        shared.check().map_err(|e| (0, e))?;
-        shared.post(|engine| {
+        shared.lifecycle().check().map_err(|e| (0, e))?;
+        shared.driver.post(|engine| {
             for (index, request) in requests.iter().enumerate() {
                 let mut request = *request;
                 if index + 1 < requests.len() {
@@ -378,8 +384,8 @@ impl Qp {
         requests: impl ExactSizeIterator<Item = SendRequest<'a>> + Clone,
     ) -> Result<(), (usize, DeviceError)> {
         let shared = self.0.device.shared();
-        shared.check().map_err(|e| (0, e))?;
-        shared.post(|engine| {
+        shared.lifecycle().check().map_err(|e| (0, e))?;
+        shared.driver.post(|engine| {
             if requests.len() > 1 {
                 engine
                     .check_sends(self.0.id, requests.clone())
@@ -406,8 +412,10 @@ impl Qp {
     #[inline]
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), DeviceError> {
         let shared = self.0.device.shared();
-        shared.check()?;
-        shared.post(|engine| engine.post_recv(self.0.id, request))?;
+        shared.lifecycle().check()?;
+        shared
+            .driver
+            .post(|engine| engine.post_recv(self.0.id, request))?;
         Ok(())
     }
 }
@@ -415,11 +423,11 @@ impl Qp {
 impl Drop for QpInner {
     fn drop(&mut self) {
         let shared = self.device.shared();
-        if !shared.is_usable() {
+        if !shared.lifecycle().is_usable() {
             return;
         }
         shared.qps.remove(self.qpn);
-        if let Err(error) = shared.command(|engine| engine.destroy_qp(self.id)) {
+        if let Err(error) = shared.driver.command(|engine| engine.destroy_qp(self.id)) {
             tracing::debug!(%error, "destroying a queue pair");
         }
         shared.adverts.remove_all(&self.membership.lock());

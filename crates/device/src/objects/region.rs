@@ -1,20 +1,13 @@
 //! Memory regions: registering, and closing so that nobody touches the memory afterwards.
 
-use std::time::{Duration, Instant};
-
 use rkey_core::{Change, Changing, Closing, MemoryKind, Region, RegionSpec};
 
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::progress::Backoff;
-use crate::reclaim::remote_copies::CopyScope;
-use crate::shared::Shared;
 
 /// Looks at a region that is not drained before the first pause.
 const SPINS: u32 = 1000;
-/// So long a peer may have our permission to reach into memory that is being closed; then the link to
-/// it is cut.
-const STUCK: Duration = Duration::from_secs(1);
 
 impl Device {
     /// Registers memory.
@@ -113,11 +106,12 @@ impl Device {
     /// As [`Device::close_region`].
     pub fn try_close_region(&self, region: Region) -> Result<bool, DeviceError> {
         let shared = self.shared();
-        if !self.is_forked() && !shared.has_failed() {
-            let referenced = shared.engine.lock().exposes(region.local_key);
-            if referenced || !shared.has_no_lost_peers(CopyScope::Region(region.local_key)) {
-                return Ok(false);
-            }
+        if shared.lifecycle().is_usable()
+            && !shared
+                .reclaim
+                .is_region_quiet(&shared.driver, region.local_key)
+        {
+            return Ok(false);
         }
         self.close_region(region).map(|()| true)
     }
@@ -139,12 +133,12 @@ impl Device {
 
     fn add_leasable(&self, memory: MemoryKind, region: &Region) {
         if memory != MemoryKind::User {
-            self.shared().leases.add_region(region);
+            self.shared().reclaim.leases.add_region(region);
         }
     }
 
-    /// Waits for accesses of the engine, for peers that have a lease (if the memory is of a kind of
-    /// which there can be one), and for peers that we told to reach into the memory by themselves.
+    /// Waits until neither a peer nor the engine accesses the memory of a region whose keys refuse already. `leasable` says that
+    /// peers may have leases on it.
     #[inline]
     fn wait_until_unused<P, R>(
         &self,
@@ -154,50 +148,13 @@ impl Device {
         finish: impl Fn(P) -> Result<R, P>,
     ) -> R {
         let shared = self.shared();
-        // The engine uses what it has looked up only under its lock: once we have passed it, the engine
-        // knows that the region is closed.
-        shared.engine.pass();
-        if leasable || !shared.remote_copies.are_over(&shared.exposure) || shared.has_failed() {
-            wait_for_remote_access(shared, region, leasable);
-        }
+        shared
+            .reclaim
+            .wait_for_region(&shared.driver, region, leasable);
         match finish(pending) {
             Ok(done) => done,
             Err(still) => wait_until_drained(still, finish),
         }
-    }
-}
-
-/// Waits for peers that have a lease of the memory, or that may reach into it by themselves.
-#[cold]
-fn wait_for_remote_access(shared: &Shared, region: Region, leasable: bool) {
-    let (referenced, lost_peers) = {
-        let engine = shared.engine.lock();
-        let lost_peers = shared.remote_copies.has_lost_peers(&engine);
-        (engine.exposes(region.local_key), lost_peers)
-    };
-    if leasable {
-        shared.revoke_leases(region.id);
-    }
-    if referenced {
-        wait_for_peers(shared, region);
-    }
-    if referenced || lost_peers || shared.has_failed() {
-        shared.wait_for_lost_peers(CopyScope::Region(region.local_key));
-    }
-}
-
-/// Waits for peers that may still reach into the memory because a request of ours told them where it
-/// is. A peer that does not answer is cut off after a while.
-#[cold]
-fn wait_for_peers(shared: &Shared, region: Region) {
-    let started = Instant::now();
-    let mut backoff = Backoff::new();
-    while !shared.has_failed() && shared.engine.lock().exposes(region.local_key) {
-        if started.elapsed() > STUCK {
-            shared.cut_off(region.local_key);
-        }
-        shared.drive_now();
-        backoff.sleep();
     }
 }
 

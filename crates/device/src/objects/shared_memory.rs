@@ -58,7 +58,7 @@ impl Device {
             .map_err(DeviceError::io("allocating shared memory"))?;
         let segment = SEGMENTS.fetch_add(1, Ordering::Relaxed);
         let arena = Arc::new(arena);
-        self.shared().leases.add_segment(segment, &arena);
+        self.shared().reclaim.leases.add_segment(segment, &arena);
         Ok(SharedMemory(Arc::new(Inner { arena, segment })))
     }
 }

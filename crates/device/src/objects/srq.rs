@@ -37,6 +37,7 @@ impl Device {
         self.check_queue("receives in one shared receive queue", depth, max_sge)?;
         let id = self
             .shared()
+            .driver
             .command(|engine| engine.create_srq(domain, depth, max_sge))
             .map_err(|e| self.limit_of(e, "shared receive queues", "RKEY_MAX_SRQS"))?;
         Ok(Srq(Arc::new(SrqInner {
@@ -94,6 +95,7 @@ impl Device {
         }
         let id = self
             .shared()
+            .driver
             .command(|engine| match xrcd {
                 Some(xrcd) => engine.create_xrc_srq(domain, depth, max_sge, xrcd, cq.id()),
                 None => engine.create_wq(domain, depth, max_sge, cq.id()),
@@ -132,8 +134,10 @@ impl Srq {
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
     pub fn set_state(&self, state: WqState) -> Result<(), DeviceError> {
         let shared = self.0.device.shared();
-        shared.check()?;
-        shared.command(|engine| engine.set_wq_state(self.0.id, state))?;
+        shared.lifecycle().check()?;
+        shared
+            .driver
+            .command(|engine| engine.set_wq_state(self.0.id, state))?;
         Ok(())
     }
 
@@ -143,8 +147,10 @@ impl Srq {
     /// [`DeviceError::Post`], [`DeviceError::Forked`], [`DeviceError::Failed`].
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), DeviceError> {
         let shared = self.0.device.shared();
-        shared.check()?;
-        shared.post(|engine| engine.post_srq_recv(self.0.id, request))?;
+        shared.lifecycle().check()?;
+        shared
+            .driver
+            .post(|engine| engine.post_srq_recv(self.0.id, request))?;
         Ok(())
     }
 
@@ -157,6 +163,7 @@ impl Srq {
         device.check()?;
         device
             .shared()
+            .driver
             .command(|engine| engine.query_srq(self.0.id))
             .ok_or(DeviceError::Unknown {
                 what: "shared receive queue",
@@ -175,6 +182,7 @@ impl Srq {
         }
         device
             .shared()
+            .driver
             .command(|engine| engine.modify_srq(self.0.id, limit, depth))?;
         Ok(())
     }
@@ -183,10 +191,10 @@ impl Srq {
 impl Drop for SrqInner {
     fn drop(&mut self) {
         let shared = self.device.shared();
-        if !shared.is_usable() {
+        if !shared.lifecycle().is_usable() {
             return;
         }
-        if let Err(error) = shared.command(|engine| engine.destroy_srq(self.id)) {
+        if let Err(error) = shared.driver.command(|engine| engine.destroy_srq(self.id)) {
             tracing::debug!(%error, "destroying a shared receive queue");
         }
     }

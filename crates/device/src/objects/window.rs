@@ -136,6 +136,6 @@ impl Device {
     /// Waits until accesses that were allowed before this call are over. The engine holds a lease only
     /// inside of one call, and so under its lock.
     fn drain(&self) {
-        drop(self.shared().engine.lock());
+        drop(self.shared().driver.lock());
     }
 }

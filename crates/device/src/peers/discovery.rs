@@ -123,7 +123,7 @@ impl Discovery {
         now: Instant,
     ) -> bool {
         let mut connected = false;
-        let wanted = shared.thread_requests.take_links();
+        let wanted = shared.driver.requests.take_links();
         for (qp, peer) in wanted {
             connected |= self.want(
                 shared,
@@ -135,7 +135,7 @@ impl Discovery {
                 },
             );
         }
-        let wanted = shared.thread_requests.take_groups();
+        let wanted = shared.driver.requests.take_groups();
         for (qp, group) in wanted {
             self.look_for_group(shared, link_manager, qp, group, now);
         }
@@ -268,7 +268,11 @@ impl Discovery {
         let Some(RemotePeer { credentials, .. }) = link.peer() else {
             return false;
         };
-        if !shared.is_credible(link.node(), credentials) {
+        let in_use = || shared.driver.nodes_in_use();
+        if !shared
+            .identities
+            .is_credible(link.node(), credentials, in_use)
+        {
             let error = HandshakeError::NotAllowed(credentials.uid);
             return self.failed(shared, block, &error, Instant::now());
         }
@@ -323,7 +327,9 @@ impl Discovery {
         tracing::warn!(block, %error, "a device cannot be reached");
         if let Some(attempt) = self.attempts.remove(&block) {
             for waiting in attempt.waiting {
-                shared.command(|engine| engine.unreachable(waiting.qp, waiting.peer));
+                shared
+                    .driver
+                    .command(|engine| engine.unreachable(waiting.qp, waiting.peer));
             }
         }
         true
@@ -366,7 +372,7 @@ impl Attempt {
         let known = |waiting: &mut WaitingQp| node_of_peer(shared, waiting.qp).is_some();
         let gone: Vec<WaitingQp> = self.waiting.extract_if(.., known).collect();
         for waiting in gone {
-            shared.peer_was_never_reached(waiting.qp, waiting.peer);
+            peer_was_never_reached(shared, waiting.qp, waiting.peer);
         }
     }
 
@@ -378,7 +384,7 @@ impl Attempt {
 
 /// Whether a queue pair is in a state to wait for its peer; if it has waited too long, it is told.
 fn still_waits(shared: &Shared, waiting: WaitingQp, exists: bool, now: Instant) -> bool {
-    let Some(info) = shared.command(|engine| engine.query_qp(waiting.qp)) else {
+    let Some(info) = shared.driver.command(|engine| engine.query_qp(waiting.qp)) else {
         return false;
     };
     let waited = now.saturating_duration_since(waiting.since);
@@ -389,7 +395,9 @@ fn still_waits(shared: &Shared, waiting: WaitingQp, exists: bool, now: Instant) 
         (true, true) => PERSISTENCE_DATAGRAM.1,
     };
     if waited > patience {
-        shared.command(|engine| engine.unreachable(waiting.qp, waiting.peer));
+        shared
+            .driver
+            .command(|engine| engine.unreachable(waiting.qp, waiting.peer));
         return false;
     }
     let state_waits = matches!(info.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
@@ -399,14 +407,14 @@ fn still_waits(shared: &Shared, waiting: WaitingQp, exists: bool, now: Instant) 
 
 /// The device that a queue pair's peer is on, if the queue pair was told.
 fn node_of_peer(shared: &Shared, qp: QpId) -> Option<NodeId> {
-    let info = shared.command(|engine| engine.query_qp(qp))?;
+    let info = shared.driver.command(|engine| engine.query_qp(qp))?;
     info.attributes.peer?.node
 }
 
 /// Tells the engine the link of a queue pair. One that is gone in the meantime does not mind.
 fn connect(shared: &Shared, waiting: WaitingQp, link: LinkId) {
     let known = node_of_peer(shared, waiting.qp);
-    let is_other = shared.command(|engine| {
+    let is_other = shared.driver.command(|engine| {
         let Some(qp) = engine.query_qp(waiting.qp) else {
             return false;
         };
@@ -425,6 +433,23 @@ fn connect(shared: &Shared, waiting: WaitingQp, link: LinkId) {
     });
     if is_other {
         tracing::debug!(qpn = waiting.peer, "another device has the number now");
-        shared.peer_was_never_reached(waiting.qp, waiting.peer);
+        peer_was_never_reached(shared, waiting.qp, waiting.peer);
     }
+}
+
+/// The device of a connected queue pair ended before there was a link to it: outstanding requests fail, and the program gets
+/// the event that the end of a link would cause.
+fn peer_was_never_reached(shared: &Shared, qp: QpId, peer: u32) {
+    let info = shared.driver.command(|engine| {
+        engine.unreachable(qp, peer);
+        engine.query_qp(qp)
+    });
+    let Some(info) = info else { return };
+    let node = info.attributes.peer.and_then(|peer| peer.node);
+    if let Some(peer) = node.and_then(|node| shared.identities.exited(node))
+        && shared.departed.add(peer.clone())
+    {
+        tracing::info!("the peer {peer} has exited");
+    }
+    shared.driver.peer_is_gone(qp, info.qpn);
 }

@@ -18,7 +18,6 @@ use crate::peers::half_open::{self, HalfOpen};
 use crate::peers::link_limits::{LinkFiles, LinkLimits};
 use crate::peers::process::{self, Departed};
 use crate::progress::reactor::Token;
-use crate::reclaim::remote_copies::CopyScope;
 use crate::shared::Shared;
 
 /// Packets of one control socket that are taken in one go.
@@ -223,7 +222,8 @@ impl LinkManager {
             request.refuse(&why);
             return false;
         }
-        if !shared.is_credible(request.node(), who) {
+        let in_use = || shared.driver.nodes_in_use();
+        if !shared.identities.is_credible(request.node(), who, in_use) {
             tracing::warn!(node = %request.node(), "a process says that it is another process's device");
             request.refuse("this device is not of the process that says so");
             return false;
@@ -261,12 +261,12 @@ impl LinkManager {
         } = link.peer()?;
         let (node, requester) = (link.node(), link.role() == LinkRole::Requester);
         let origin = shared.identities.origin_of(who);
-        let id = shared.command(|engine| {
+        let id = shared.driver.command(|engine| {
             let id = engine.attach_from(link, origin);
-            shared.remote_copies.add(id, reach);
+            shared.reclaim.add_link(id, reach);
             id
         });
-        shared.rebuild_poll_set();
+        shared.driver.rebuild_poll_set();
         let (token, process_token) = (self.new_token(), self.new_token());
         self.tokens.insert(token, id);
         let mut watched = shared.reactor.add(&*line, token);
@@ -308,7 +308,7 @@ impl LinkManager {
                 None => break,
                 Some(Event::Wake) => rung = true,
                 Some(Event::Control(control)) => {
-                    shared.on_control(link, control);
+                    shared.reclaim.on_control(&shared.driver, link, control);
                     rung = true;
                 }
                 Some(Event::Gone) => {
@@ -334,12 +334,12 @@ impl LinkManager {
         // What the peer had sent before it went is still worth taking, and a peer that is there is told
         // what has been executed. The lock is given back in between: other links may be busy for ever.
         for _ in 0..LAST_DRIVES {
-            if shared.has_failed() || !shared.drive_now() {
+            if shared.driver.has_failed() || !shared.driver.drive_now() {
                 break;
             }
         }
         self.tell_of_exit(shared, id);
-        let link = shared.command(|engine| {
+        let link = shared.driver.command(|engine| {
             engine
                 .detach(id, reason)
                 .or_else(|| engine.take_detached(id))
@@ -360,7 +360,9 @@ impl LinkManager {
             return;
         }
         let waits = |link: &AnyLink| link.role() == LinkRole::Requester && link.has_unacked();
-        let unanswered = shared.command(|engine| engine.link(id).is_some_and(waits));
+        let unanswered = shared
+            .driver
+            .command(|engine| engine.link(id).is_some_and(waits));
         let peer = Departed {
             node: *node,
             pid: who.pid,
@@ -377,13 +379,11 @@ impl LinkManager {
     }
 
     fn forget(&mut self, shared: &Shared, id: LinkId) {
-        let reaches = !shared.settle_remote_copies(CopyScope::All);
-        let leases = shared.leases.forget_link(id);
-        if reaches || leases {
+        if shared.reclaim.forget_link(&shared.driver, id) {
             let pause = RESIDUE_PAUSES.0;
             self.residue = Some((Instant::now() + pause, pause));
         }
-        shared.rebuild_poll_set();
+        shared.driver.rebuild_poll_set();
         if let Some(watched) = self.links.remove(&id) {
             shared.reactor.remove(&*watched.line);
             if let Some(process) = watched.process.descriptor() {
@@ -395,20 +395,19 @@ impl LinkManager {
 
     /// What has to be done because time passes, or because the engine asked for it.
     pub(crate) fn tidy(&mut self, shared: &Shared, now: Instant) {
-        let lost = shared.thread_requests.take_broken();
+        let lost = shared.driver.requests.take_broken();
         for id in lost {
             self.tell_of_exit(shared, id);
             // Dropped here, after the lock is given back: unmapping takes its time.
-            let _link = shared.command(|engine| engine.take_detached(id));
+            let _link = shared.driver.command(|engine| engine.take_detached(id));
             self.forget(shared, id);
         }
-        let cut = shared.thread_requests.take_cut();
+        let cut = shared.driver.requests.take_cut();
         for id in cut {
             self.lose(shared, id, DownReason::Closed);
         }
         if let Some((_, pause)) = self.residue.take_if(|(at, _)| *at <= now) {
-            let reaches = !shared.settle_remote_copies(CopyScope::All);
-            if shared.leases.settle() || reaches {
+            if shared.reclaim.settle(&shared.driver) {
                 let pause = (pause * 2).min(RESIDUE_PAUSES.1);
                 self.residue = Some((now + pause, pause));
             }
@@ -440,7 +439,7 @@ impl LinkManager {
         while !self.half_open.is_empty() {
             self.drop_half_open(shared, 0);
         }
-        if shared.has_failed() {
+        if shared.driver.has_failed() {
             // The engine cannot be relied on to let go of its links.
             self.links.values().for_each(|watched| watched.line.close());
         }

@@ -133,8 +133,7 @@ impl Discovery {
             let mut missing = Vec::new();
             for &block in &search.blocks {
                 let link = if shared.qp_numbers.owns(block) {
-                    shared.talks_to_itself();
-                    shared.loopback.get().copied()
+                    Some(shared.driver.use_loopback())
                 } else {
                     self.link_of(link_manager, block)
                 };
@@ -162,7 +161,9 @@ impl Discovery {
             for block in missing {
                 self.silent.add(block, search.group, now);
             }
-            shared.command(|engine| engine.connect_group(search.group, links));
+            shared
+                .driver
+                .command(|engine| engine.connect_group(search.group, links));
             false
         });
         let ended = searches.len() < before;

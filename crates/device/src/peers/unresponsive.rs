@@ -27,7 +27,7 @@ pub(crate) struct UnresponsivePeer {
 
 /// Answers what the engine has asked.
 pub(crate) fn judge(shared: &Shared, link_manager: &LinkManager, discovery: &Discovery) {
-    let silent = shared.thread_requests.take_unresponsive();
+    let silent = shared.driver.requests.take_unresponsive();
     if silent.is_empty() {
         return;
     }
@@ -47,7 +47,9 @@ pub(crate) fn judge(shared: &Shared, link_manager: &LinkManager, discovery: &Dis
         };
         last = Some((pid, had_its_chance));
         tracing::debug!(?pid, had_its_chance, "a peer does nothing");
-        shared.command(|engine| engine.judge_silence(qp, had_its_chance));
+        shared
+            .driver
+            .command(|engine| engine.judge_silence(qp, had_its_chance));
     }
 }
 

@@ -1,72 +1,151 @@
-//! Driving the engine, from whichever thread: polls, posts and commands, and the changes of who drives.
+//! The driver: how the engine of a device is driven, by whichever thread has a reason to.
+//!
+//! Program threads come here to poll, to post and to run commands; the engine thread comes here when no program thread
+//! drives. Each call locks the engine, runs it, unlocks it and then acts on the engine's events.
 
-use std::sync::atomic::Ordering;
+use std::collections::HashSet;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use rkey_base::barrier;
-use rkey_base::lock::Guard;
+use rkey_base::lock::{Guard, SpinLock};
 use rkey_base::memory::ProcessMemory;
-use rkey_core::LocalKey;
-use rkey_engine::{CqId, Inbox, LinkId};
-use rkey_link::Link;
+use rkey_core::Denial;
+use rkey_engine::{CqId, Engine, Inbox, LinkId, QpId};
+use rkey_link::loopback::Loopback;
+use rkey_link::{AnyLink, Link, NodeId};
 
-use super::Mode;
+use super::event_router::EventRouter;
+use super::idle::IdleTime;
 use super::poll_set::Look;
-use crate::shared::{DeviceEngine, Shared};
+use super::{Mode, Schedule, ThreadRequests};
+use crate::error::DeviceError;
+use crate::lifecycle::Lifecycle;
 
-/// The most pieces that one call of `drive` takes, so that posters get their turn.
+/// The engine as this crate uses it.
+pub(crate) type DeviceEngine = Engine<AnyLink, ProcessMemory>;
+
+/// The most fragments that one call of `drive` takes, so that posting threads get the lock.
 const BUDGET: u32 = 256;
-/// How often a thread that is about to wait drives for itself before it leaves the rest to the engine
-/// thread.
-const SETTLE: u32 = 32;
-/// Every so many empty polls the clock is read.
-const POLLS_PER_LOOK: u32 = 64;
-/// A poller who has found nothing for so long gives the processor away whenever it looks at the clock: where there are
-/// more pollers than processors, the peer that it waits for may need this very one.
-const YIELD_AFTER: u64 = 5_000;
-/// Every so many empty polls an acknowledgement that is held back is told.
+/// How often a thread that is about to wait drives before it leaves the rest to the engine thread.
+const SETTLE_DRIVES: u32 = 32;
+/// A poller reads the clock once in so many empty polls.
+const POLLS_PER_CLOCK: u32 = 64;
+/// A poller publishes delayed acknowledgements once in so many empty polls.
 const POLLS_PER_ACK: u32 = 64;
+/// After so many nanoseconds without work a poller yields the processor each time it reads the clock: with more pollers than
+/// processors, the peer that it waits for may need this one.
+const YIELD_AFTER: u64 = 5_000;
 
-impl Shared {
-    /// One look on behalf of a poller that found its completion queue empty.
+/// A word on cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Apart<T>(T);
+
+/// The engine, and everything that decides when which thread drives it.
+pub(crate) struct Driver {
+    /// Locked for the length of engine calls only. The system calls under it are the doorbell and, for a remote iovec, the
+    /// kernel's copy of one fragment between two processes: memory that is backed by a slow file system stalls that copy,
+    /// and with it the device.
+    engine: SpinLock<DeviceEngine>,
+    pub(crate) schedule: Schedule,
+    /// Counts empty polls. The engine thread only checks whether it moves, so lost updates do no harm.
+    empty_polls: Apart<AtomicU32>,
+    idle: IdleTime,
+    /// The next poller should yield the processor.
+    should_yield: AtomicBool,
+    /// When a poller last read the clock.
+    polled_at: AtomicU64,
+    /// The engine has work that no ring shows.
+    drive_again: AtomicBool,
+    /// The link of the device to itself. It is not in the poll set: posts over it set `drive_again`.
+    loopback: LinkId,
+    uses_loopback: AtomicBool,
+    pub(crate) requests: ThreadRequests,
+    router: EventRouter,
+    pub(crate) lifecycle: Lifecycle,
+}
+
+impl Driver {
+    /// A driver that leaves the engine to the engine thread, which checks every `tick` whether the program still polls.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn new(
+        node: NodeId,
+        mut engine: DeviceEngine,
+        tick: Duration,
+        router: EventRouter,
+        lifecycle: Lifecycle,
+    ) -> Result<Self, DeviceError> {
+        let loopback = engine.attach(AnyLink::from(Loopback::new(node)));
+        Ok(Self {
+            engine: SpinLock::new(engine),
+            schedule: Schedule::new(tick)?,
+            empty_polls: Apart::default(),
+            idle: IdleTime::default(),
+            should_yield: AtomicBool::new(false),
+            polled_at: AtomicU64::new(0),
+            drive_again: AtomicBool::new(true),
+            loopback,
+            uses_loopback: AtomicBool::new(false),
+            requests: ThreadRequests::new()?,
+            router,
+            lifecycle,
+        })
+    }
+
+    /// Locks the engine to look at it. What changes it goes through [`Driver::command`] or [`Driver::post`].
+    pub(crate) fn lock(&self) -> Guard<'_, DeviceEngine> {
+        self.engine.lock()
+    }
+
+    /// Returns when no thread uses what the engine looked up before this call.
+    #[inline]
+    pub(crate) fn pass(&self) {
+        self.engine.pass();
+    }
+
+    /// Looks for work on behalf of a poller that found its completion queue empty.
     #[inline]
     pub(crate) fn poll(&self) {
         self.poll_for(None);
         self.rest();
     }
 
-    /// The same for a poller who takes the messages of a completion queue himself.
+    /// [`Driver::poll`] for a front end that takes the messages of a completion queue from an inbox. Without the yield.
     #[inline]
     pub(crate) fn poll_for(&self, inbox: Option<(CqId, &mut dyn Inbox<ProcessMemory>)>) {
-        let state = &self.progress;
-        let stamp = state.stamp.0.load(Ordering::Relaxed).wrapping_add(1);
-        state.stamp.0.store(stamp, Ordering::Relaxed);
-        let look = state.poll_set.look();
-        if look == Look::Arrived || state.drive_again.load(Ordering::Relaxed) {
+        let polls = self.empty_polls().wrapping_add(1);
+        self.empty_polls.0.store(polls, Ordering::Relaxed);
+        let look = self.schedule.poll_set.look();
+        if look == Look::Arrived || self.drive_again.load(Ordering::Relaxed) {
             if let Some(engine) = self.engine.try_lock()
-                && self.drive_for(engine, state.clock.load(Ordering::Relaxed), inbox)
+                && self.drive_with(engine, self.schedule.coarse_now(), inbox)
             {
-                state.idle.found();
+                self.idle.found();
             }
-        } else if look == Look::Owed && stamp.is_multiple_of(POLLS_PER_ACK) {
-            self.publish();
+        } else if look == Look::Owed && polls.is_multiple_of(POLLS_PER_ACK) {
+            self.publish_acknowledgements();
         }
-        if stamp.is_multiple_of(POLLS_PER_LOOK) && self.poll_slowly() {
-            state.should_yield.store(true, Ordering::Relaxed);
+        if polls.is_multiple_of(POLLS_PER_CLOCK) && self.poll_slowly() {
+            self.should_yield.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Gives the processor away if a poller has found nothing for a while. Not under a lock that others want.
+    /// Yields the processor if pollers have found nothing for a while. The caller holds no lock that other threads want.
     #[inline]
     pub(crate) fn rest(&self) {
-        if self.progress.should_yield.load(Ordering::Relaxed) {
-            self.progress.should_yield.store(false, Ordering::Relaxed);
+        if self.should_yield.load(Ordering::Relaxed) {
+            self.should_yield.store(false, Ordering::Relaxed);
             std::thread::yield_now();
         }
     }
 
-    /// Tells peers what has been executed: nothing more came that could have been told with it.
+    /// Publishes delayed acknowledgements: no response came that could have carried them.
     #[cold]
-    fn publish(&self) {
+    fn publish_acknowledgements(&self) {
         if let Some(mut engine) = self.engine.try_lock() {
             for (_, link) in engine.links_mut() {
                 link.publish();
@@ -74,36 +153,35 @@ impl Shared {
         }
     }
 
-    /// What pollers do now and then: the clock, deadlines, peers that may be asleep. Says whether the processor is
-    /// better given away.
+    /// The slow part of a poll: the clock, deadlines, peers that may be asleep. Returns whether the poller should yield.
     #[cold]
     fn poll_slowly(&self) -> bool {
-        let now = self.progress.refresh_clock();
-        self.progress.polled_at.store(now, Ordering::Relaxed);
+        let now = self.schedule.refresh_clock();
+        self.polled_at.store(now, Ordering::Relaxed);
         let Some(engine) = self.engine.try_lock() else {
-            // Its holder may be waiting for this very processor.
+            // The thread that holds the lock may need this processor.
             return true;
         };
-        if self.progress.mode() == Mode::Asleep {
-            self.lend(&engine);
+        if self.schedule.mode() == Mode::Asleep {
+            self.schedule.lend(&engine);
         }
-        let idle = self.progress.idle.at(now);
+        let idle = self.idle.at(now);
         if idle.kick_peers {
             kick_peers(&engine);
         }
-        // Also to hear about deadlines of what was posted since.
+        // Driving also updates the deadline for requests that were posted since.
         let did = self.drive(engine, now);
         idle.ns > YIELD_AFTER && !did
     }
 
-    /// Drives once, then does what came of it, without the lock. Says whether anything was done.
+    /// Drives once and acts on the events. Returns whether there was work.
     #[inline]
-    pub(crate) fn drive(&self, engine: Guard<'_, DeviceEngine>, now: u64) -> bool {
-        self.drive_for(engine, now, None)
+    pub(super) fn drive(&self, engine: Guard<'_, DeviceEngine>, now: u64) -> bool {
+        self.drive_with(engine, now, None)
     }
 
     #[inline]
-    fn drive_for(
+    fn drive_with(
         &self,
         mut engine: Guard<'_, DeviceEngine>,
         now: u64,
@@ -114,66 +192,78 @@ impl Shared {
             Some((cq, inbox)) => engine.drive_with(now, BUDGET, cq, inbox),
             None => engine.drive(now, BUDGET),
         };
-        let state = &self.progress;
-        let deadline = progress.next_deadline.unwrap_or(u64::MAX);
-        if state.deadline.load(Ordering::Relaxed) != deadline {
-            state.deadline.store(deadline, Ordering::Relaxed);
-        }
-        // What only held-back acknowledgements need, pollers do without driving.
+        self.schedule.set_deadline(progress.next_deadline);
+        // Pollers publish delayed acknowledgements without driving.
         let drive_again =
-            progress.more || (progress.did && state.talks_to_itself.load(Ordering::Relaxed));
-        if state.drive_again.load(Ordering::Relaxed) != drive_again {
-            state.drive_again.store(drive_again, Ordering::Relaxed);
+            progress.more || (progress.did && self.uses_loopback.load(Ordering::Relaxed));
+        if self.drive_again.load(Ordering::Relaxed) != drive_again {
+            self.drive_again.store(drive_again, Ordering::Relaxed);
         }
         std::mem::forget(alarm);
         if engine.has_events() {
-            self.drain_events(engine);
+            self.route_events(engine);
         }
         progress.did || progress.more
     }
 
-    /// Takes the events of the engine and acts on them after giving the lock back.
+    /// Drives once, at the real time. Returns whether there was work.
+    ///
+    /// A thread may sleep when this returns `false`, not when the rings look empty: a ring may hold a request that cannot be
+    /// executed before its peer has taken earlier responses.
+    pub(crate) fn drive_now(&self) -> bool {
+        let now = self.schedule.refresh_clock();
+        self.drive(self.engine.lock(), now)
+    }
+
+    /// [`Driver::drive_now`] for the engine thread, which does not wait for the lock. `now` is the time.
+    pub(super) fn try_drive(&self, now: u64) -> bool {
+        self.engine
+            .try_lock()
+            .is_some_and(|engine| self.drive(engine, now))
+    }
+
+    /// Takes the events of the engine, unlocks it and acts on them.
     #[cold]
-    fn drain_events(&self, mut engine: Guard<'_, DeviceEngine>) {
+    fn route_events(&self, mut engine: Guard<'_, DeviceEngine>) {
         let mut events = Vec::new();
         while let Some(event) = engine.poll_event() {
             events.push(event);
         }
         drop(engine);
-        self.act_on(events);
+        self.router.route(self, events);
     }
 
-    /// Runs a command on the engine, with everything that has to happen around one.
+    /// Runs a command on the engine.
     #[inline]
     pub(crate) fn command<T>(&self, run: impl FnOnce(&mut DeviceEngine) -> T) -> T {
         let mut engine = self.engine.lock();
         let alarm = PanicAlarm(self);
         let result = run(&mut engine);
-        // It may have given the engine something to do, of which no ring knows.
-        self.progress.drive_again.store(true, Ordering::Relaxed);
+        // The command may have made work that no ring shows.
+        self.drive_again.store(true, Ordering::Relaxed);
         std::mem::forget(alarm);
         if engine.has_events() {
-            self.drain_events(engine);
+            self.route_events(engine);
         }
         result
     }
 
-    /// Runs a post, and sees to it that somebody will look after what was posted.
+    /// Runs a post, and makes sure that some thread will drive what was posted.
     #[inline]
     pub(crate) fn post<T>(&self, run: impl FnOnce(&mut DeviceEngine) -> T) -> T {
         let mut engine = self.engine.lock();
         let alarm = PanicAlarm(self);
-        let asleep = self.progress.mode() == Mode::Asleep;
+        let asleep = self.schedule.mode() == Mode::Asleep;
         if asleep {
             self.before_post_asleep(&mut engine);
         }
         let result = run(&mut engine);
-        if self.progress.talks_to_itself.load(Ordering::Relaxed) {
-            self.progress.drive_again.store(true, Ordering::Relaxed);
+        if self.uses_loopback.load(Ordering::Relaxed) {
+            self.drive_again.store(true, Ordering::Relaxed);
         }
         std::mem::forget(alarm);
         if engine.has_events() {
-            self.drain_events(engine);
+            self.route_events(engine);
         } else {
             drop(engine);
         }
@@ -183,61 +273,47 @@ impl Shared {
         result
     }
 
-    /// A post while nobody drives: tell the engine the time, because its time-outs start now. Unless the
-    /// program has armed a completion queue (and so is about to wait), it will most likely poll next.
+    /// Before a post while no thread drives: tells the engine the time, because the time-outs of the post start now. Unless
+    /// the program has armed a completion queue (and so is about to wait), it will most likely poll next.
     #[cold]
     fn before_post_asleep(&self, engine: &mut DeviceEngine) {
-        engine.drive(self.progress.refresh_clock(), 0);
-        if !self.cqs.is_any_armed() {
-            self.lend(engine);
+        engine.drive(self.schedule.refresh_clock(), 0);
+        if !self.router.is_any_cq_armed() {
+            self.schedule.lend(engine);
         }
     }
 
-    /// A program that is about to wait has posted: do what can be done at once, and leave the rest to
-    /// the bell and the timer.
+    /// After a post by a program that is about to wait: does what can be done at once, and leaves the rest to the doorbell
+    /// and the timer.
     #[cold]
     fn after_post_asleep(&self) {
-        if self.progress.mode() == Mode::Asleep {
+        if self.schedule.mode() == Mode::Asleep {
             self.settle();
         }
     }
 
-    /// Drives until there is nothing to do at the moment; what is still left is the engine thread's.
+    /// Drives until there is no work at the moment, and leaves what comes later to the engine thread.
     pub(crate) fn settle(&self) {
         let mut busy = true;
-        for _ in 0..SETTLE {
+        for _ in 0..SETTLE_DRIVES {
             busy = self.drive_now();
             if !busy {
                 break;
             }
         }
-        let engine = self.engine.lock();
-        if let Some(deadline) = self.progress.deadline() {
-            self.progress.timer.fire_by(deadline);
-        }
-        drop(engine);
+        self.schedule.fire_by_deadline(&self.engine.lock());
         if busy {
-            self.thread_requests.ring();
+            self.requests.ring();
         }
     }
 
-    /// From asleep to lent: the program drives from now on.
-    fn lend(&self, _locked: &DeviceEngine) {
-        self.progress.set_mode(Mode::Lent);
-        // The program may have set signal handlers of its own since it polled last.
-        rkey_base::copy::check();
-        self.set_asleep(false);
-        let now = self.progress.refresh_clock();
-        self.progress.timer.fire_by(now + self.tick_ns());
-    }
-
-    /// Gives the engine back before the calling thread waits. Afterwards peers ring when they have
-    /// something, and that wakes the engine thread.
+    /// Ends the program's turn before the calling thread waits. From then on peers ring the doorbell, which wakes the engine
+    /// thread.
     pub(crate) fn hand_over(&self) {
         let engine = self.engine.lock();
-        match self.progress.mode() {
+        match self.schedule.mode() {
             Mode::Thread => return,
-            Mode::Lent => self.fall_asleep(&engine),
+            Mode::Program => self.schedule.fall_asleep(&engine),
             Mode::Asleep => {}
         }
         drop(engine);
@@ -245,104 +321,147 @@ impl Shared {
         self.settle();
     }
 
-    /// Drives once, at the real time. Says whether anything was done.
-    ///
-    /// This, and not a look at the rings, decides whether to sleep: a ring may hold a request that
-    /// cannot be executed before its peer has taken earlier answers.
-    pub(crate) fn drive_now(&self) -> bool {
-        let now = self.progress.refresh_clock();
-        self.drive(self.engine.lock(), now)
+    /// Puts the engine to sleep after the engine thread found no work. Returns whether the engine thread may wait; it may not
+    /// if work came at the last moment.
+    pub(super) fn fall_asleep(&self) -> bool {
+        let engine = self.engine.lock();
+        kick_peers(&engine);
+        self.schedule.fall_asleep(&engine);
+        drop(engine);
+        barrier::heavy();
+        if !self.drive_now() {
+            self.schedule.fire_by_deadline(&self.engine.lock());
+            return true;
+        }
+        let engine = self.engine.lock();
+        // The program may have taken the engine meanwhile by polling.
+        if self.schedule.mode() == Mode::Asleep {
+            self.schedule.take_over(&engine);
+            return false;
+        }
+        true
     }
 
-    /// Gives up the links over which a peer may still reach into a region that is being closed: it has
-    /// not answered for a long time.
-    pub(crate) fn cut_off(&self, key: LocalKey) {
-        let links = referencing_links(&self.engine.lock(), key);
-        self.cut_links("closing a region", &links);
+    /// Makes the engine thread the one that drives.
+    pub(super) fn take_over(&self) {
+        self.schedule.take_over(&self.engine.lock());
     }
 
-    /// Gives up links to peers that do not answer.
-    pub(crate) fn cut_links(&self, what: &str, links: &[LinkId]) {
-        // We answer ourselves, however long that takes; and there is one such link in the life of a device.
-        let ours = self.loopback.get();
-        let others = links.iter().copied().filter(|link| Some(link) != ours);
+    /// Leaves the engine to a program that polls. The engine thread checks again `after` so many nanoseconds (`None`: a
+    /// tick).
+    pub(super) fn give_way(&self, after: Option<u64>) {
+        self.schedule.give_way(&self.engine.lock(), after);
+    }
+
+    /// The timer has fired.
+    pub(super) fn acknowledge_timer(&self) {
+        let _locked = self.engine.lock();
+        self.schedule.timer().acknowledge();
+    }
+
+    /// The timer's descriptor.
+    pub(super) fn timer(&self) -> impl AsFd {
+        self.schedule.timer()
+    }
+
+    /// How many polls were empty. It wraps around.
+    #[inline]
+    pub(super) fn empty_polls(&self) -> u32 {
+        self.empty_polls.0.load(Ordering::Relaxed)
+    }
+
+    /// When a poller last read the clock.
+    pub(super) fn polled_at(&self) -> u64 {
+        self.polled_at.load(Ordering::Relaxed)
+    }
+
+    /// Whether the engine has a deadline that has passed.
+    #[inline]
+    pub(super) fn is_due(&self, now: u64) -> bool {
+        self.schedule.deadline().is_some_and(|at| at <= now)
+    }
+
+    /// Whether a ring has something, or the engine has work that no ring shows.
+    #[inline]
+    pub(super) fn has_work(&self) -> bool {
+        self.drive_again.load(Ordering::Relaxed) || self.schedule.poll_set.look() != Look::Nothing
+    }
+
+    /// Replaces the poll set after a link came or went. For the engine thread.
+    pub(crate) fn rebuild_poll_set(&self) {
+        let list = {
+            let engine = self.engine.lock();
+            let links = engine.links();
+            links.filter_map(|(_, link)| link.poll_handle()).collect()
+        };
+        self.schedule.poll_set.replace(list);
+    }
+
+    /// The link of the device to itself, for a queue pair or group that will post over it.
+    pub(crate) fn use_loopback(&self) -> LinkId {
+        self.uses_loopback.store(true, Ordering::Relaxed);
+        self.loopback
+    }
+
+    /// Asks the engine thread to give up links to peers that do not respond; `why` is for the log.
+    pub(crate) fn cut_links(&self, why: &str, links: &[LinkId]) {
+        // This device always responds to itself, however long that takes, and has only one loopback in its life.
+        let others = links.iter().copied().filter(|link| *link != self.loopback);
         let links: Vec<LinkId> = others.collect();
         if !links.is_empty() {
             tracing::warn!(
                 ?links,
-                "{what} cuts the link to a peer that does not answer"
+                "{why} cuts the link to a peer that does not respond"
             );
-            self.thread_requests.cut_links(&links);
+            self.requests.cut_links(&links);
         }
     }
 
-    /// Makes all sleep words odd. The caller issues a heavy barrier and then looks once more.
-    pub(crate) fn fall_asleep(&self, _locked: &DeviceEngine) {
-        self.progress.set_mode(Mode::Asleep);
-        self.set_asleep(true);
-        self.progress.timer.reset(self.progress.deadline());
+    /// Handles the end of a connected queue pair's peer.
+    pub(crate) fn peer_is_gone(&self, qp: QpId, qpn: u32) {
+        self.router.peer_is_gone(self, qp, qpn);
     }
 
-    /// The engine thread takes over.
-    pub(crate) fn take_over(&self, _locked: &DeviceEngine) {
-        self.progress.set_mode(Mode::Thread);
-        self.set_asleep(false);
+    /// Counts the key of a request that the device refused, not the engine. Returns whether the peer may be told the reason.
+    pub(crate) fn count_denied(&self, link: LinkId, denial: &Denial) -> bool {
+        let now = self.schedule.refresh_clock();
+        self.command(|engine| {
+            engine.count_denied(link, denial, now);
+            engine.origin(link).is_some_and(|origin| origin.explain)
+        })
     }
 
-    /// The engine thread gives way to a program that polls, and looks again after some nanoseconds.
-    pub(crate) fn give_way(&self, _locked: &DeviceEngine, look_after: u64) {
-        self.progress.set_mode(Mode::Lent);
-        let now = self.progress.refresh_clock();
-        self.progress.timer.fire_by(now + look_after);
+    /// The devices that our links and queue pairs are connected to.
+    pub(crate) fn nodes_in_use(&self) -> HashSet<NodeId> {
+        let engine = self.engine.lock();
+        let links = engine.links().map(|(_, link)| link.node());
+        let peers = engine.snapshot().qps.into_iter().filter_map(|qp| qp.peer);
+        links.chain(peers).collect()
     }
 
-    /// Writes the sleep words of all links. Only with the engine's lock.
-    fn set_asleep(&self, asleep: bool) {
-        self.progress.poll_set.for_each(|link| {
-            if asleep {
-                link.announce_sleep();
-            } else {
-                link.awake();
-            }
-        });
+    /// Marks the device as failed: calls return an error from now on, waiting threads wake up, and the engine thread closes
+    /// the links, so that peers see the end.
+    pub(crate) fn fail(&self, why: String) {
+        tracing::error!(%why, "the device failed");
+        self.lifecycle.fail(why);
+        self.requests.ring();
     }
 
-    pub(crate) fn tick_ns(&self) -> u64 {
-        self.config
-            .tick
-            .as_nanos()
-            .try_into()
-            .unwrap_or(u64::MAX / 2)
+    #[inline]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.lifecycle.has_failed()
     }
 
-    /// Whether a link has something.
-    pub(crate) fn any_pending(&self) -> bool {
-        self.progress.poll_set.look() != Look::Nothing
-    }
-
-    /// From now on posts may be to this device itself.
-    pub(crate) fn talks_to_itself(&self) {
-        self.progress.talks_to_itself.store(true, Ordering::Relaxed);
-    }
-
-    /// Makes the list of links to look at anew, after a link came or went. Only the engine thread does.
-    ///
-    /// The link to ourselves is not in it: what goes over that is of our own making, and posts say so.
-    pub(crate) fn rebuild_poll_set(&self) {
-        let list = {
-            let engine = self.engine.lock();
-            engine
-                .links()
-                .filter_map(|(_, link)| link.poll_handle())
-                .collect()
-        };
-        self.progress.poll_set.replace(list);
+    /// The last handle is gone: the engine thread ends.
+    pub(crate) fn stop(&self) {
+        self.lifecycle.stop();
+        self.requests.ring();
     }
 }
 
-/// Wakes peers that have not acknowledged our requests, whatever their sleep words say: their program
-/// may have stopped polling without a word.
-pub(crate) fn kick_peers(engine: &DeviceEngine) {
+/// Wakes peers that have not acknowledged our requests, whatever their sleep words say: their programs may have stopped
+/// polling without writing them.
+fn kick_peers(engine: &DeviceEngine) {
     for (_, link) in engine.links() {
         if link.has_unacked() {
             link.kick();
@@ -350,18 +469,129 @@ pub(crate) fn kick_peers(engine: &DeviceEngine) {
     }
 }
 
-/// The links over which a peer may still reach into a region, because it has not acknowledged a request that named it.
-fn referencing_links(engine: &DeviceEngine, key: LocalKey) -> Vec<LinkId> {
-    let mut links = engine.referencing_links(key);
-    links.retain(|id| engine.link(*id).is_some_and(Link::has_unacked));
-    links
-}
-
-/// Marks the device as failed when a panic passes by.
-struct PanicAlarm<'a>(&'a Shared);
+/// Marks the device as failed when it is dropped by a panic.
+struct PanicAlarm<'a>(&'a Driver);
 
 impl Drop for PanicAlarm<'_> {
     fn drop(&mut self) {
         self.0.fail("a bug: the engine panicked".to_owned());
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    use rkey_base::process::ForkMark;
+    use rkey_core::{Limits, Protection, Secrets};
+    use rkey_engine::EngineConfig;
+
+    use crate::inspect::denials::Denials;
+    use crate::objects::channel::EventQueue;
+    use crate::peers::names::Scope;
+    use crate::peers::qp_numbers::QpNumbers;
+    use crate::progress::reactor::{Reactor, Token};
+
+    /// An engine without links.
+    pub(in crate::progress) fn engine() -> DeviceEngine {
+        let protection = Arc::new(Protection::new(Limits::default(), Secrets([1, 2, 3, 4])));
+        let memory = crate::device::process_memory();
+        Engine::new(EngineConfig::default(), protection, memory)
+    }
+
+    /// A router of new objects.
+    pub(in crate::progress) fn router() -> EventRouter {
+        EventRouter {
+            cqs: Arc::default(),
+            qps: Arc::default(),
+            qp_numbers: Arc::new(QpNumbers::new(Scope::of(crate::Share::User))),
+            events: Arc::new(EventQueue::new(16).unwrap()),
+            denials: Arc::new(Denials::new(engine().reports(), None)),
+            counters: Arc::default(),
+        }
+    }
+
+    /// A driver without an engine thread.
+    pub(in crate::progress) fn driver() -> Driver {
+        let lifecycle = Lifecycle::new(ForkMark::new().unwrap());
+        let tick = Duration::from_secs(3600);
+        Driver::new(NodeId::default(), engine(), tick, router(), lifecycle).unwrap()
+    }
+
+    fn sleeping() -> Driver {
+        let driver = driver();
+        assert!(driver.fall_asleep());
+        assert_eq!(driver.schedule.mode(), Mode::Asleep);
+        driver
+    }
+
+    #[test]
+    fn a_program_that_polls_takes_a_sleeping_engine() {
+        let driver = sleeping();
+        for _ in 0..POLLS_PER_CLOCK {
+            driver.poll();
+        }
+        assert_eq!(driver.schedule.mode(), Mode::Program);
+        assert_eq!(driver.empty_polls(), POLLS_PER_CLOCK);
+        driver.hand_over();
+        assert_eq!(driver.schedule.mode(), Mode::Asleep);
+    }
+
+    #[test]
+    fn a_post_takes_a_sleeping_engine_unless_the_program_is_about_to_wait() {
+        let driver = sleeping();
+        driver.post(|_| {});
+        assert_eq!(driver.schedule.mode(), Mode::Program);
+        let driver = sleeping();
+        driver.router.cqs.arm_one_for_test();
+        driver.post(|_| {});
+        assert_eq!(driver.schedule.mode(), Mode::Asleep);
+    }
+
+    #[test]
+    fn the_engine_thread_keeps_the_engine_from_a_program_that_waits() {
+        let driver = driver();
+        driver.hand_over();
+        assert_eq!(driver.schedule.mode(), Mode::Thread);
+        driver.give_way(Some(0));
+        driver.take_over();
+        assert_eq!(driver.schedule.mode(), Mode::Thread);
+    }
+
+    #[test]
+    fn posts_over_the_loopback_are_work_that_no_ring_shows() {
+        let driver = driver();
+        assert!(driver.has_work(), "the engine was never driven");
+        driver.settle();
+        assert!(!driver.has_work());
+        driver.post(|_| {});
+        assert!(!driver.has_work());
+        assert_eq!(driver.use_loopback(), driver.loopback);
+        driver.post(|_| {});
+        assert!(driver.has_work());
+    }
+
+    #[test]
+    fn a_panic_under_the_lock_fails_the_device_and_wakes_the_engine_thread() {
+        let driver = driver();
+        let reactor = Reactor::new().unwrap();
+        reactor.add(&driver.requests, Token::BELL).unwrap();
+        let run = std::panic::AssertUnwindSafe(|| driver.command(|_| panic!("a test")));
+        assert!(std::panic::catch_unwind(run).is_err());
+        assert!(driver.has_failed() && driver.lifecycle.check().is_err());
+        assert_eq!(reactor.wait(Some(Duration::ZERO)), [Token::BELL]);
+        assert!(driver.engine.try_lock().is_some(), "unlocked by unwinding");
+    }
+
+    /// A transfer of a device to itself may take longer than a peer may be silent.
+    #[test]
+    fn the_loopback_is_never_cut() {
+        let driver = driver();
+        let other = LinkId::from((7, 7));
+        driver.cut_links("a test", &[driver.loopback]);
+        assert!(driver.requests.take_cut().is_empty());
+        driver.cut_links("a test", &[driver.loopback, other]);
+        assert_eq!(driver.requests.take_cut(), [other]);
     }
 }

@@ -1,11 +1,10 @@
-//! The engine thread: it waits for sockets, bell and timer, makes and accepts links, and drives the
-//! engine while the program does not.
+//! The engine thread: it waits for sockets, doorbell and timer, makes and accepts links, and drives the engine while the
+//! program does not.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rkey_base::barrier;
 use rkey_link::shm::LocalNode;
 
 use crate::error::DeviceError;
@@ -13,15 +12,15 @@ use crate::peers::discovery::Discovery;
 use crate::peers::link_manager::LinkManager;
 use crate::peers::unresponsive;
 use crate::progress::reactor::Token;
-use crate::progress::{Mode, kick_peers, now_ns};
+use crate::progress::{Driver, Mode, now_ns};
 use crate::shared::Shared;
 
-/// So many empty polls during one spell of work mean that the program drives by itself.
-const POLLS_THAT_COUNT: u32 = 16;
-/// So many turns of the working loop lie between two looks at the clock, and at the sockets.
+/// So many empty polls while the engine thread drives mean that the program drives by itself.
+const PROGRAM_POLLS: u32 = 16;
+/// The engine thread reads the clock once in so many turns of its loop, and handles sockets once in so many.
 const TURNS_PER_CLOCK: u32 = 64;
 const TURNS_PER_SOCKETS: u32 = 4096;
-/// A program that has polled in so many nanoseconds before a bell rang is polling still.
+/// A program that has polled in so many nanoseconds before a doorbell rang is still polling.
 const RECENTLY: u64 = 200_000;
 
 /// Everything that the thread owns.
@@ -29,13 +28,14 @@ pub(crate) struct EngineThread {
     shared: Arc<Shared>,
     link_manager: LinkManager,
     discovery: Discovery,
-    last_stamp: u32,
+    /// [`Driver::empty_polls`] when the thread last checked whether the program polls.
+    last_polls: u32,
 }
 
-/// What a wait brought.
+/// Why a wait ended.
 #[derive(Clone, Copy, Debug, Default)]
 struct Woken {
-    /// Somebody rang, or there is news about a link.
+    /// A doorbell rang, or a link came, went or waits for the engine.
     rung: bool,
     /// The timer fired.
     ticked: bool,
@@ -51,15 +51,15 @@ impl EngineThread {
         local: LocalNode,
     ) -> Result<JoinHandle<()>, DeviceError> {
         let reactor = &shared.reactor;
-        reactor.add(&shared.thread_requests, Token::BELL)?;
-        reactor.add(shared.progress.timer(), Token::TIMER)?;
+        reactor.add(&shared.driver.requests, Token::BELL)?;
+        reactor.add(shared.driver.timer(), Token::TIMER)?;
         shared
             .qp_numbers
             .claim_first(|number, fd| reactor.add(fd, Token::block(number)))?;
         let mut thread = Self {
             link_manager: LinkManager::new(local.clone()),
             discovery: Discovery::new(local),
-            last_stamp: 0,
+            last_polls: 0,
             shared,
         };
         std::thread::Builder::new()
@@ -79,7 +79,7 @@ impl EngineThread {
                 .downcast_ref::<String>()
                 .map(String::as_str)
                 .or_else(|| panic.downcast_ref::<&str>().copied());
-            self.shared.fail(format!(
+            self.driver().fail(format!(
                 "a bug: the engine thread panicked: {}",
                 text.unwrap_or("?")
             ));
@@ -90,21 +90,37 @@ impl EngineThread {
         }
     }
 
+    fn driver(&self) -> &Driver {
+        &self.shared.driver
+    }
+
+    /// Whether the thread has to end.
+    fn must_end(&self) -> bool {
+        let lifecycle = self.shared.lifecycle();
+        lifecycle.is_stopping() || lifecycle.has_failed()
+    }
+
+    fn mode(&self) -> Mode {
+        self.driver().schedule.mode()
+    }
+
     fn run(&mut self) {
-        while !self.shared.lifecycle.is_stopping() && !self.shared.has_failed() {
-            if self.shared.progress.mode() == Mode::Thread {
+        while !self.must_end() {
+            if self.mode() == Mode::Thread {
                 self.work();
             }
             let woken = self.wait(self.patience());
             #[cfg(test)]
             self.shared.trap.spring(&self.shared);
-            self.decide(woken);
+            if self.should_take_over(woken) {
+                self.driver().take_over();
+            }
         }
     }
 
-    /// How long nothing but events needs us.
+    /// How long the thread may wait for an event.
     fn patience(&self) -> Option<Duration> {
-        if self.shared.progress.mode() == Mode::Thread {
+        if self.mode() == Mode::Thread {
             return Some(Duration::ZERO);
         }
         let next = [
@@ -122,13 +138,11 @@ impl EngineThread {
         for token in shared.reactor.wait(timeout) {
             match token {
                 Token::BELL => {
-                    shared.thread_requests.acknowledge();
+                    shared.driver.requests.acknowledge();
                     woken.rung = true;
                 }
                 Token::TIMER => {
-                    let engine = shared.engine.lock();
-                    shared.progress.timer().acknowledge();
-                    drop(engine);
+                    shared.driver.acknowledge_timer();
                     woken.ticked = true;
                 }
                 other => {
@@ -144,80 +158,69 @@ impl EngineThread {
         woken
     }
 
-    /// After a wait: who drives now?
-    fn decide(&mut self, woken: Woken) {
-        let take_over = match self.shared.progress.mode() {
+    /// After a wait: whether the thread drives from now on.
+    fn should_take_over(&mut self, woken: Woken) -> bool {
+        match self.mode() {
             Mode::Thread => false,
             Mode::Asleep => woken.rung || woken.ticked,
-            Mode::Lent => self.program_has_stopped(woken),
-        };
-        if take_over {
-            let engine = self.shared.engine.lock();
-            self.shared.take_over(&engine);
+            Mode::Program => self.program_has_stopped(woken),
         }
     }
 
-    /// While the program has the engine: whether it no longer looks after it.
+    /// Whether the program has stopped polling.
     ///
-    /// This thread may share its processor with the thread that polls, which then cannot poll while
-    /// we look. So what counts is what happened before we were woken.
+    /// This thread may share its processor with the polling thread, which then cannot poll while this one looks. So only
+    /// polls before the wait ended count.
     fn program_has_stopped(&mut self, woken: Woken) -> bool {
-        let shared = &self.shared;
         let now = now_ns();
-        let stamp = shared.progress.stamp();
+        let polls = self.driver().empty_polls();
         if woken.ticked {
-            let moved = stamp != std::mem::replace(&mut self.last_stamp, stamp);
+            let moved = polls != std::mem::replace(&mut self.last_polls, polls);
             if moved {
-                let engine = shared.engine.lock();
-                shared.give_way(&engine, shared.tick_ns());
+                self.driver().give_way(None);
             }
             return !moved;
         }
         if !woken.rung {
             return false;
         }
-        let polls = now.saturating_sub(shared.progress.polled_at()) < RECENTLY;
-        if polls {
-            // It may have stopped just now: look again soon.
-            self.last_stamp = stamp;
-            let engine = shared.engine.lock();
-            shared.give_way(&engine, RECENTLY);
+        let is_polling = now.saturating_sub(self.driver().polled_at()) < RECENTLY;
+        if is_polling {
+            // It may have stopped just now: check again soon.
+            self.last_polls = polls;
+            self.driver().give_way(Some(RECENTLY));
         }
-        !polls
+        !is_polling
     }
 
-    /// Drives until there has been nothing to do for a while, or the program polls by itself.
+    /// Drives until there has been no work for a while, or the program polls by itself.
     fn work(&mut self) {
-        let first_stamp = self.shared.progress.stamp();
+        let first_polls = self.driver().empty_polls();
         let spin = u64::try_from(self.shared.config.spin.as_nanos()).unwrap_or(u64::MAX);
-        let mut now = self.shared.progress.refresh_clock();
+        let mut now = self.driver().schedule.refresh_clock();
         let mut quiet_since = now;
         rkey_base::copy::check();
         for turn in 1u32.. {
-            let progress = &self.shared.progress;
-            let due = progress.deadline().is_some_and(|d| d <= now);
-            if due || progress.must_drive_again() || self.shared.any_pending() {
-                if let Some(engine) = self.shared.engine.try_lock()
-                    && self.shared.drive(engine, now)
-                {
+            let due = self.driver().is_due(now);
+            if due || self.driver().has_work() {
+                if self.driver().try_drive(now) {
                     quiet_since = now;
                 }
             } else {
                 rkey_base::hint::pause();
             }
             if turn % TURNS_PER_CLOCK == 0 || due {
-                now = self.shared.progress.refresh_clock();
-                let polls = self.shared.progress.stamp().wrapping_sub(first_stamp);
-                if polls >= POLLS_THAT_COUNT {
-                    let engine = self.shared.engine.lock();
-                    self.last_stamp = self.shared.progress.stamp();
-                    self.shared.give_way(&engine, self.shared.tick_ns());
+                now = self.driver().schedule.refresh_clock();
+                let polls = self.driver().empty_polls();
+                if polls.wrapping_sub(first_polls) >= PROGRAM_POLLS {
+                    self.last_polls = polls;
+                    self.driver().give_way(None);
                     return;
                 }
-                if self.shared.lifecycle.is_stopping() || self.shared.has_failed() {
+                if self.must_end() {
                     return;
                 }
-                if now.saturating_sub(quiet_since) >= spin && self.fall_asleep() {
+                if now.saturating_sub(quiet_since) >= spin && self.driver().fall_asleep() {
                     return;
                 }
             }
@@ -225,30 +228,6 @@ impl EngineThread {
                 self.wait(Some(Duration::ZERO));
             }
         }
-    }
-
-    /// Goes to sleep, unless something arrived at the last moment.
-    fn fall_asleep(&self) -> bool {
-        let shared = &self.shared;
-        let engine = shared.engine.lock();
-        kick_peers(&engine);
-        shared.fall_asleep(&engine);
-        drop(engine);
-        barrier::heavy();
-        if !shared.drive_now() {
-            let _locked = shared.engine.lock();
-            if let Some(deadline) = shared.progress.deadline() {
-                shared.progress.timer().fire_by(deadline);
-            }
-            return true;
-        }
-        let engine = shared.engine.lock();
-        // In the meantime the program may have taken the engine by polling.
-        if shared.progress.mode() == Mode::Asleep {
-            shared.take_over(&engine);
-            return false;
-        }
-        true
     }
 
     /// Lets go of everything, so that peers see the end of the device now.

@@ -1,111 +1,119 @@
-//! Acting on the events of the engine: runs after its lock is released, in the thread that drove it.
+//! Routes the engine's events to the objects that they concern: after the engine is unlocked, in the thread that drove it.
+
+use std::sync::Arc;
 
 use rkey_engine::{Event, QpAttributes, QpId, QpState};
 
+use super::Driver;
 use crate::event::AsyncEvent;
+use crate::inspect::denials::Denials;
+use crate::objects::channel::EventQueue;
+use crate::objects::{Counters, CqTable, QpTable};
 use crate::peers::names;
+use crate::peers::qp_numbers::QpNumbers;
 use crate::peers::unresponsive::UnresponsivePeer;
-use crate::shared::Shared;
 
-impl Shared {
+/// The objects that engine events concern.
+pub(crate) struct EventRouter {
+    pub(crate) cqs: Arc<CqTable>,
+    pub(crate) qps: Arc<QpTable>,
+    pub(crate) qp_numbers: Arc<QpNumbers>,
+    /// The program's queue of asynchronous events.
+    pub(crate) events: Arc<EventQueue<AsyncEvent>>,
+    pub(crate) denials: Arc<Denials>,
+    pub(crate) counters: Arc<Counters>,
+}
+
+impl EventRouter {
     /// Acts on events, in order.
-    pub(crate) fn act_on(&self, events: Vec<Event>) {
+    pub(super) fn route(&self, driver: &Driver, events: Vec<Event>) {
         for event in events {
-            match event {
-                Event::CqReady(cq) => self.cqs.ready(cq),
-                Event::CqSeen(cq) => self.cqs.seen(cq),
-                Event::CqOverrun(cq) => {
-                    tracing::warn!(
-                        ?cq,
-                        "a completion queue overran; its queue pairs are broken"
-                    );
-                    self.events.push(AsyncEvent::CqOverrun(cq));
-                    self.cqs.ready(cq);
-                    self.cqs.seen(cq);
-                }
-                Event::QpFatal { qp, qpn } => self.events.push(AsyncEvent::QpFatal { qp, qpn }),
-                Event::AccessError { qp, qpn } => {
-                    self.events.push(AsyncEvent::AccessError { qp, qpn });
-                }
-                Event::RequestError { qp, qpn } => {
-                    self.events.push(AsyncEvent::RequestError { qp, qpn });
-                }
-                Event::SqDrained { qp, qpn } => self.events.push(AsyncEvent::SqDrained { qp, qpn }),
-                Event::LastWqeReached { qp, qpn } => {
-                    self.events.push(AsyncEvent::LastWqeReached { qp, qpn });
-                }
-                Event::SrqLimit(srq) => self.events.push(AsyncEvent::SrqLimit(srq)),
-                Event::CommEstablished { qp, qpn } => {
-                    self.events.push(AsyncEvent::CommEstablished { qp, qpn });
-                }
-                Event::PeerGone { qp, qpn } => self.peer_is_gone(qp, qpn),
-                Event::LinkNeeded { qp, peer } => self.link_needed(qp, peer),
-                Event::PeerSilent { qp, link, peer } => {
-                    let peer = UnresponsivePeer { qp, link, peer };
-                    self.thread_requests.judge(peer);
-                }
-                Event::GroupNeeded { qp, group } => self.thread_requests.find_group(qp, group),
-                Event::LinkDown { link, reason } => {
-                    tracing::debug!(?link, %reason, "a link broke");
-                    self.thread_requests.remove_link(link);
-                }
-                Event::Denied(report) => self.denials.write(&report),
-                Event::Guessing(guesser) => self.denials.write_guesser(&guesser),
-                Event::CounterHit {
-                    counter,
-                    endpoint,
-                    bytes,
-                    write,
-                } => {
-                    self.counters.count(counter, endpoint, bytes, write);
-                }
-                Event::BindFailed { qpn, error, .. } => {
-                    tracing::warn!(qpn, %error, "a posted bind of a window failed");
-                }
-                // Later engines may have more to tell than this device understands.
-                other => tracing::debug!(?other, "ignored an unknown engine event"),
+            self.route_one(driver, event);
+        }
+    }
+
+    fn route_one(&self, driver: &Driver, event: Event) {
+        match event {
+            Event::CqReady(cq) => self.cqs.ready(cq),
+            Event::CqSeen(cq) => self.cqs.seen(cq),
+            Event::CqOverrun(cq) => {
+                tracing::warn!(
+                    ?cq,
+                    "a completion queue overran; its queue pairs are broken"
+                );
+                self.events.push(AsyncEvent::CqOverrun(cq));
+                self.cqs.ready(cq);
+                self.cqs.seen(cq);
             }
+            Event::QpFatal { qp, qpn } => self.events.push(AsyncEvent::QpFatal { qp, qpn }),
+            Event::AccessError { qp, qpn } => {
+                self.events.push(AsyncEvent::AccessError { qp, qpn });
+            }
+            Event::RequestError { qp, qpn } => {
+                self.events.push(AsyncEvent::RequestError { qp, qpn });
+            }
+            Event::SqDrained { qp, qpn } => self.events.push(AsyncEvent::SqDrained { qp, qpn }),
+            Event::LastWqeReached { qp, qpn } => {
+                self.events.push(AsyncEvent::LastWqeReached { qp, qpn });
+            }
+            Event::SrqLimit(srq) => self.events.push(AsyncEvent::SrqLimit(srq)),
+            Event::CommEstablished { qp, qpn } => {
+                self.events.push(AsyncEvent::CommEstablished { qp, qpn });
+            }
+            Event::PeerGone { qp, qpn } => self.peer_is_gone(driver, qp, qpn),
+            Event::LinkNeeded { qp, peer } => self.link_needed(driver, qp, peer),
+            Event::PeerSilent { qp, link, peer } => {
+                let peer = UnresponsivePeer { qp, link, peer };
+                driver.requests.judge(peer);
+            }
+            Event::GroupNeeded { qp, group } => driver.requests.find_group(qp, group),
+            Event::LinkDown { link, reason } => {
+                tracing::debug!(?link, %reason, "a link broke");
+                driver.requests.remove_link(link);
+            }
+            Event::Denied(report) => self.denials.write(&report),
+            Event::Guessing(guesser) => self.denials.write_guesser(&guesser),
+            Event::CounterHit {
+                counter,
+                endpoint,
+                bytes,
+                write,
+            } => self.counters.count(counter, endpoint, bytes, write),
+            Event::BindFailed { qpn, error, .. } => {
+                tracing::warn!(qpn, %error, "a posted bind of a window failed");
+            }
+            // A later engine may have events that this device does not know.
+            other => tracing::debug!(?other, "ignored an unknown engine event"),
         }
     }
 
-    /// The device of a connected queue pair ended before there was a link to it: what waits fails, and the
-    /// program is told as if the link had been there.
-    pub(crate) fn peer_was_never_reached(&self, qp: QpId, peer: u32) {
-        let info = self.command(|engine| {
-            engine.unreachable(qp, peer);
-            engine.query_qp(qp)
-        });
-        let Some(info) = info else { return };
-        let node = info.attributes.peer.and_then(|peer| peer.node);
-        if let Some(peer) = node.and_then(|node| self.identities.exited(node))
-            && self.departed.add(peer.clone())
-        {
-            tracing::info!("the peer {peer} has exited");
-        }
-        self.peer_is_gone(qp, info.qpn);
+    /// Whether the program has armed a completion queue, and so is about to wait.
+    #[inline]
+    pub(super) fn is_any_cq_armed(&self) -> bool {
+        self.cqs.is_any_armed()
     }
 
-    fn peer_is_gone(&self, qp: QpId, qpn: u32) {
+    /// Reports the end of a queue pair's peer, and fails the queue pair if its options say so.
+    pub(super) fn peer_is_gone(&self, driver: &Driver, qp: QpId, qpn: u32) {
         if self.qps.fails_with_peer(qpn, qp) {
-            self.end_with_peer(qp);
+            self.fail_with_peer(driver, qp);
         }
         self.events.push(AsyncEvent::PeerGone { qp, qpn });
     }
 
-    /// A queue pair goes with its peer. Its completion queues are told: no completion does that when nothing was
-    /// posted to it.
-    fn end_with_peer(&self, qp: QpId) {
-        let Some(info) = self.command(|engine| engine.query_qp(qp)) else {
+    /// Fails a queue pair, and wakes its completion queues: if nothing was posted to it, no completion does.
+    fn fail_with_peer(&self, driver: &Driver, qp: QpId) {
+        let Some(info) = driver.command(|engine| engine.query_qp(qp)) else {
             return;
         };
         let mut cqs = vec![info.config.send_cq, info.config.recv_cq];
         cqs.dedup();
-        let told: Vec<_> = cqs.iter().filter_map(|&cq| self.cqs.find(cq)).collect();
-        self.command(|engine| {
+        let notified: Vec<_> = cqs.iter().filter_map(|&cq| self.cqs.find(cq)).collect();
+        driver.command(|engine| {
             if let Err(error) = engine.modify_qp(qp, &QpAttributes::to(QpState::Error)) {
                 tracing::debug!(%error, "a queue pair without a peer");
             }
-            for notify in &told {
+            for notify in &notified {
                 notify.count_gone_peer(engine);
             }
         });
@@ -115,19 +123,71 @@ impl Shared {
         }
     }
 
-    /// A queue pair needs a link: the one to ourselves at once, others by the engine thread.
-    fn link_needed(&self, qp: QpId, peer: u32) {
-        let ours = self.qp_numbers.owns(names::block_of(peer));
-        match self.loopback.get() {
-            Some(&link) if ours => {
-                self.talks_to_itself();
-                self.command(|engine| {
-                    engine.connect_qpn(peer, link);
-                    // Datagram queue pairs have no link of their own, and that is no error.
-                    let _ = engine.connect_qp(qp, link);
-                });
-            }
-            _ => self.thread_requests.connect(qp, peer),
+    /// Connects a queue pair to this device at once, and leaves connections to other devices to the engine thread.
+    fn link_needed(&self, driver: &Driver, qp: QpId, peer: u32) {
+        if !self.qp_numbers.owns(names::block_of(peer)) {
+            driver.requests.connect(qp, peer);
+            return;
         }
+        let link = driver.use_loopback();
+        driver.command(|engine| {
+            engine.connect_qpn(peer, link);
+            // It fails for datagram queue pairs, which have no link of their own.
+            let _ = engine.connect_qp(qp, link);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::driver::tests::{driver, router};
+    use rkey_engine::SrqId;
+
+    #[test]
+    fn events_reach_the_program_in_order() {
+        let (driver, router) = (driver(), router());
+        let (qp, qpn) = (QpId::from((1, 1)), 0x100);
+        let srq = SrqId::from((2, 1));
+        let events = vec![
+            Event::CommEstablished { qp, qpn },
+            Event::SrqLimit(srq),
+            Event::PeerGone { qp, qpn },
+        ];
+        router.route(&driver, events);
+        let took: Vec<_> = std::iter::from_fn(|| router.events.try_next()).collect();
+        assert_eq!(
+            took,
+            [
+                AsyncEvent::CommEstablished { qp, qpn },
+                AsyncEvent::SrqLimit(srq),
+                AsyncEvent::PeerGone { qp, qpn }
+            ]
+        );
+    }
+
+    #[test]
+    fn the_engine_thread_connects_to_other_devices_only() {
+        let (driver, router) = (driver(), router());
+        let qp = QpId::from((1, 1));
+        let ours = router.qp_numbers.allocate(|_, _| Ok(())).unwrap();
+        let other = ours ^ 0x1000;
+        for peer in [ours, other] {
+            router.route(&driver, vec![Event::LinkNeeded { qp, peer }]);
+        }
+        assert_eq!(driver.requests.take_links(), [(qp, other)]);
+    }
+
+    #[test]
+    fn counted_accesses_reach_the_counter() {
+        let (driver, router) = (driver(), router());
+        let hit = Event::CounterHit {
+            counter: 3,
+            endpoint: 0,
+            bytes: 8,
+            write: true,
+        };
+        router.route(&driver, vec![hit]);
+        assert_eq!(router.counters.all()[&3].bytes, 8);
     }
 }

@@ -1,27 +1,37 @@
-//! Who drives the engine.
+//! How the engine is driven.
 //!
-//! The engine moves only when somebody calls `drive`. There are three situations, kept in one word
-//! that changes only under the engine's lock:
+//! The engine moves only when a thread calls `drive`. The [`Driver`] owns the engine and decides which thread that is; the
+//! [`Schedule`] keeps the [`Mode`], which changes only under the engine's lock:
 //!
-//! * [`Mode::Lent`]: the program polls (or has just posted). Whoever polls looks at the rings without
-//!   a lock, and drives when there is something. Peers need not ring: our sleep words are even. The
-//!   engine thread sleeps, and a timer lets it look every 10 ms whether the program still polls.
-//! * [`Mode::Thread`]: nobody polls, and the engine thread drives.
-//! * [`Mode::Asleep`]: nobody has anything to do. Our sleep words are odd, so peers ring the bell when
-//!   they write to a ring, and that wakes the engine thread. No timer runs unless something is
-//!   outstanding. No CPU is used.
+//! * [`Mode::Program`]: the program polls, or has just posted. A polling thread looks at the rings without a lock, and drives
+//!   when there is work. Peers need not ring the doorbell: our sleep words are even. The engine thread sleeps; a timer makes
+//!   it check every 10 ms whether the program still polls.
+//! * [`Mode::Thread`]: the program does not poll, and the engine thread drives.
+//! * [`Mode::Asleep`]: there is no work. Our sleep words are odd, so a peer that writes to a ring also rings the doorbell, which
+//!   wakes the engine thread. The timer runs only if requests are outstanding. No CPU is used.
 //!
-//! A program that starts to poll or post takes the device from asleep to lent by itself, without
-//! waking the thread: it makes the sleep words even and sets the timer. A program that is about to
-//! wait gives it back ([`hand_over`](crate::shared::Shared::hand_over)), also by itself. The thread takes over when a tick finds
-//! that no poll has happened since the last one.
+//! A program that starts to poll or post takes the engine from asleep by itself, without waking the engine thread: it makes
+//! the sleep words even and sets the timer. A program that is about to wait hands the engine over
+//! ([`Driver::hand_over`]), also by itself. The engine thread takes over when a tick finds no poll since the last one.
 //!
-//! Time for pollers is the coarse clock of this module, which the thread and every 64th empty poll
-//! refresh: reading the real one costs as much as a whole operation.
+//! Pollers take the time from a coarse clock, which the engine thread and every 64th empty poll refresh: reading the real one
+//! costs as much as a whole operation.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | `driver` | the engine, and the calls by which all threads drive it |
+//! | `schedule` | who drives, the coarse clock, the deadline |
+//! | `event_router` | acts on the engine's events |
+//! | `engine_thread` | waits for sockets, doorbell and timer; drives while the program does not |
+//! | `thread_requests` | work that other threads leave to the engine thread |
+//! | `poll_set` | the rings that pollers look at without a lock |
+//! | `idle` | how long pollers have found nothing |
+//! | `reactor`, `timer`, `backoff` | epoll, a timer, growing pauses |
+
 mod backoff;
 mod driver;
-mod event_router;
 pub(crate) mod engine_thread;
+mod event_router;
 mod idle;
 #[cfg(test)]
 pub(crate) mod panic_tests;
@@ -32,6 +42,7 @@ mod thread_requests;
 mod timer;
 
 pub(crate) use backoff::Backoff;
-pub(crate) use driver::kick_peers;
-pub(crate) use schedule::{Mode, ProgressState, now_ns};
+pub(crate) use driver::{DeviceEngine, Driver};
+pub(crate) use event_router::EventRouter;
+pub(crate) use schedule::{Mode, Schedule, now_ns};
 pub(crate) use thread_requests::ThreadRequests;

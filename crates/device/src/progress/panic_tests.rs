@@ -30,7 +30,9 @@ impl Trap {
     pub(crate) fn spring(&self, shared: &Shared) {
         match self.0.swap(0, Ordering::AcqRel) {
             IN_THE_THREAD => panic!("a test: in the engine thread"),
-            IN_THE_ENGINE => shared.command(|_| panic!("a test: under the engine's lock")),
+            IN_THE_ENGINE => shared
+                .driver
+                .command(|_| panic!("a test: under the engine's lock")),
             _ => {}
         }
     }
@@ -187,7 +189,7 @@ fn a_panic_in_the_engine_thread() {
     everybody_gets_errors(|device| {
         let shared = device.shared();
         shared.trap.0.store(IN_THE_THREAD, Ordering::Release);
-        shared.thread_requests.ring();
+        shared.driver.requests.ring();
     });
 }
 
@@ -196,7 +198,7 @@ fn a_panic_in_the_engine_thread_under_the_lock() {
     everybody_gets_errors(|device| {
         let shared = device.shared();
         shared.trap.0.store(IN_THE_ENGINE, Ordering::Release);
-        shared.thread_requests.ring();
+        shared.driver.requests.ring();
     });
 }
 
@@ -208,6 +210,7 @@ fn a_panic_of_the_engine_in_a_thread_of_the_program() {
         let panics = || {
             device
                 .shared()
+                .driver
                 .command(|_| panic!("a test: in a call of the program"))
         };
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics));

@@ -1,10 +1,21 @@
-//! What the pollers and the engine thread of one device tell each other: who drives, the coarse clock, the next deadline.
+//! Who drives the engine, and when it has to be driven at the latest.
+//!
+//! One word, the [`Mode`], says who drives. It changes only under the engine's lock, which is why the transitions below take
+//! a reference to the engine:
+//!
+//! | from | transition | to | sleep words | timer |
+//! | --- | --- | --- | --- | --- |
+//! | asleep | [`lend`](Schedule::lend): the program polls or posts | program | awake | next tick |
+//! | thread | [`give_way`](Schedule::give_way): the program polls | program | - | when to check again |
+//! | thread, program | [`fall_asleep`](Schedule::fall_asleep): nothing to do | asleep | asleep | the engine's deadline |
+//! | program, asleep | [`take_over`](Schedule::take_over): the program has stopped polling, or a doorbell rang | thread | awake | - |
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::idle::IdleTime;
+use super::DeviceEngine;
 use super::poll_set::PollSet;
 use super::timer::Timer;
 use crate::error::DeviceError;
@@ -13,8 +24,11 @@ use crate::error::DeviceError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Mode {
+    /// The engine thread.
     Thread,
-    Lent,
+    /// The threads of the program that poll or post.
+    Program,
+    /// No thread: a doorbell or the timer wakes the engine thread.
     Asleep,
 }
 
@@ -22,59 +36,40 @@ impl std::fmt::Display for Mode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Thread => "thread",
-            Self::Lent => "program",
+            Self::Program => "program",
             Self::Asleep => "nobody",
         })
     }
 }
 
-/// A word on cache lines of its own.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(super) struct Apart<T>(pub(super) T);
-
-/// The part of a device's state that this module owns.
+/// The mode, the clock and the timer of one device. Times are nanoseconds of the monotonic clock.
 #[derive(Debug)]
-pub(crate) struct ProgressState {
-    /// Counts empty polls. Only ever used to see whether it moves, so lost updates do no harm.
-    pub(super) stamp: Apart<AtomicU32>,
+pub(crate) struct Schedule {
     /// A [`Mode`].
-    pub(super) mode: AtomicU8,
-    /// The engine asked to be driven again, whatever the rings say.
-    pub(super) drive_again: AtomicBool,
-    pub(super) idle: IdleTime,
-    /// The next poller should yield the processor.
-    pub(super) should_yield: AtomicBool,
-    /// When a poller last looked at the clock.
-    pub(super) polled_at: AtomicU64,
-    /// Coarse time in nanoseconds of the monotonic clock.
-    pub(super) clock: AtomicU64,
-    /// When the engine wants to be driven at the latest; `u64::MAX` for never.
-    pub(super) deadline: AtomicU64,
-    pub(super) timer: Timer,
+    mode: AtomicU8,
+    /// The coarse clock.
+    clock: AtomicU64,
+    /// When the engine has to be driven at the latest; `u64::MAX` for never.
+    deadline: AtomicU64,
+    timer: Timer,
     pub(super) poll_set: PollSet,
-    /// The device talks to itself: a post may have to be driven, and no peek shows it.
-    pub(super) talks_to_itself: AtomicBool,
+    /// How often the engine thread checks whether the program still polls.
+    tick: u64,
 }
 
-impl ProgressState {
-    /// Nobody drives yet; the engine thread will.
+impl Schedule {
+    /// The engine thread drives.
     ///
     /// # Errors
     /// No descriptor is left.
-    pub(crate) fn new() -> Result<Self, DeviceError> {
+    pub(super) fn new(tick: Duration) -> Result<Self, DeviceError> {
         Ok(Self {
-            stamp: Apart::default(),
             mode: AtomicU8::new(Mode::Thread as u8),
-            drive_again: AtomicBool::new(false),
-            idle: IdleTime::default(),
-            should_yield: AtomicBool::new(false),
-            polled_at: AtomicU64::new(0),
             clock: AtomicU64::new(now_ns()),
             deadline: AtomicU64::new(u64::MAX),
             timer: Timer::new()?,
             poll_set: PollSet::default(),
-            talks_to_itself: AtomicBool::new(false),
+            tick: tick.as_nanos().try_into().unwrap_or(u64::MAX / 2),
         })
     }
 
@@ -82,34 +77,19 @@ impl ProgressState {
     pub(crate) fn mode(&self) -> Mode {
         match self.mode.load(Ordering::Relaxed) {
             0 => Mode::Thread,
-            1 => Mode::Lent,
+            1 => Mode::Program,
             _ => Mode::Asleep,
         }
     }
 
-    /// Only with the engine's lock.
-    pub(super) fn set_mode(&self, mode: Mode) {
+    fn set_mode(&self, mode: Mode) {
         self.mode.store(mode as u8, Ordering::Relaxed);
     }
 
-    pub(crate) fn stamp(&self) -> u32 {
-        self.stamp.0.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn polled_at(&self) -> u64 {
-        self.polled_at.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn must_drive_again(&self) -> bool {
-        self.drive_again.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn deadline(&self) -> Option<u64> {
-        Some(self.deadline.load(Ordering::Relaxed)).filter(|&d| d != u64::MAX)
-    }
-
-    pub(crate) fn timer(&self) -> &Timer {
-        &self.timer
+    /// The coarse clock: the last time that any thread read.
+    #[inline]
+    pub(super) fn coarse_now(&self) -> u64 {
+        self.clock.load(Ordering::Relaxed)
     }
 
     /// Reads the real clock.
@@ -118,10 +98,119 @@ impl ProgressState {
         self.clock.fetch_max(now, Ordering::Relaxed);
         now
     }
+
+    pub(super) fn deadline(&self) -> Option<u64> {
+        Some(self.deadline.load(Ordering::Relaxed)).filter(|&d| d != u64::MAX)
+    }
+
+    #[inline]
+    pub(super) fn set_deadline(&self, deadline: Option<u64>) {
+        let deadline = deadline.unwrap_or(u64::MAX);
+        if self.deadline.load(Ordering::Relaxed) != deadline {
+            self.deadline.store(deadline, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn timer(&self) -> &Timer {
+        &self.timer
+    }
+
+    /// Sets the timer for the engine's deadline.
+    pub(super) fn fire_by_deadline(&self, _locked: &DeviceEngine) {
+        if let Some(deadline) = self.deadline() {
+            self.timer.fire_by(deadline);
+        }
+    }
+
+    /// The program drives from now on; a tick later the engine thread checks whether it still does.
+    pub(super) fn lend(&self, _locked: &DeviceEngine) {
+        self.set_mode(Mode::Program);
+        // The program may have installed signal handlers of its own since it polled last.
+        rkey_base::copy::check();
+        self.set_asleep(false);
+        let now = self.refresh_clock();
+        self.timer.fire_by(now + self.tick);
+    }
+
+    /// The engine thread gives way to a program that polls, and checks again `after` so many nanoseconds (`None`: a tick).
+    pub(super) fn give_way(&self, _locked: &DeviceEngine, after: Option<u64>) {
+        self.set_mode(Mode::Program);
+        let now = self.refresh_clock();
+        self.timer.fire_by(now + after.unwrap_or(self.tick));
+    }
+
+    /// Makes all sleep words odd, so that peers ring the doorbell. The caller issues a heavy barrier and then looks once
+    /// more for work.
+    pub(super) fn fall_asleep(&self, _locked: &DeviceEngine) {
+        self.set_mode(Mode::Asleep);
+        self.set_asleep(true);
+        self.timer.reset(self.deadline());
+    }
+
+    /// The engine thread drives from now on.
+    pub(super) fn take_over(&self, _locked: &DeviceEngine) {
+        self.set_mode(Mode::Thread);
+        self.set_asleep(false);
+    }
+
+    /// Writes the sleep words of all links.
+    fn set_asleep(&self, asleep: bool) {
+        self.poll_set.for_each(|link| {
+            if asleep {
+                link.announce_sleep();
+            } else {
+                link.awake();
+            }
+        });
+    }
 }
 
 /// The monotonic clock in nanoseconds.
 pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::driver::tests::engine;
+    use crate::progress::reactor::{Reactor, Token};
+
+    #[test]
+    fn modes_follow_the_table_and_the_timer_fires_as_it_says() {
+        let schedule = Schedule::new(Duration::from_secs(3600)).unwrap();
+        let engine = engine();
+        let reactor = Reactor::new().unwrap();
+        reactor.add(schedule.timer(), Token::TIMER).unwrap();
+        let fires = || {
+            let fired = reactor.wait(Some(Duration::ZERO)) == [Token::TIMER];
+            schedule.timer().acknowledge();
+            fired
+        };
+        assert_eq!(schedule.mode(), Mode::Thread);
+        schedule.set_deadline(Some(schedule.refresh_clock()));
+        schedule.fall_asleep(&engine);
+        assert!(schedule.mode() == Mode::Asleep && fires(), "the deadline");
+        schedule.lend(&engine);
+        assert!(schedule.mode() == Mode::Program && !fires(), "a long tick");
+        schedule.take_over(&engine);
+        assert_eq!(schedule.mode(), Mode::Thread);
+        schedule.give_way(&engine, Some(0));
+        assert!(schedule.mode() == Mode::Program && fires());
+        schedule.set_deadline(None);
+        schedule.fall_asleep(&engine);
+        schedule.fire_by_deadline(&engine);
+        assert!(schedule.mode() == Mode::Asleep && !fires());
+    }
+
+    #[test]
+    fn the_coarse_clock_never_runs_backwards() {
+        let schedule = Schedule::new(Duration::from_millis(10)).unwrap();
+        let before = schedule.refresh_clock();
+        assert!(schedule.coarse_now() >= before);
+        schedule.clock.store(u64::MAX, Ordering::Relaxed);
+        schedule.refresh_clock();
+        assert_eq!(schedule.coarse_now(), u64::MAX);
+    }
 }

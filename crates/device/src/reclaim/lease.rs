@@ -1,84 +1,60 @@
-//! Direct leases: reading and writing a peer's memory without its help.
+//! Leases that this device grants: peers map its memory and copy by themselves.
 //!
-//! Memory that was allocated with `Device::allocate_shared` and registered can be leased to a peer.
-//! The peer's program asks with [`Qp::lease`]; the owner's engine thread checks the key exactly as it
-//! would check a request, and answers with a grant and the descriptor of the memory, which the peer maps.
-//! From then on each access is a copy by the peer itself, until the owner closes the region: the
-//! lease is taken back (`revoke`), and a copy that is under way is waited for.
+//! Memory that was allocated with `Device::allocate_shared` and registered can be leased. When a peer asks, the owner's engine
+//! thread checks the key exactly as it would check a request, and answers with an offer and the descriptor of the memory. From
+//! then on each access is a copy by the peer itself, until the owner deregisters the region: `revoke` then takes the lease
+//! back and waits for copies under way.
 //!
-//! Leases are given for the keys of regions only. A window may be bound elsewhere at any moment by a
-//! posted request, which could not wait for a peer.
+//! Leases are granted for the keys of regions only. A posted request can rebind a window at any moment, and could not wait for
+//! a peer.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use rkey_base::segment::Arena;
 use rkey_core::{
-    Accessor, Denial, Key, MemoryKind, Operation, Protection, Region, RegionId, WIRE_LEN, WireKey,
+    Accessor, Denial, Key, MemoryKind, Operation, Protection, Region, RegionId, WireKey,
 };
 use rkey_engine::{LinkId, QpInfo};
-use rkey_link::direct::{DirectMap, LeaseBoard, LeaseClient, LeaseId, LeaseOffer};
-use rkey_link::peer::{Control, Line};
+use rkey_link::direct::{LeaseBoard, LeaseId, LeaseOffer};
 use rkey_link::{Link, NodeId};
 
-use super::lease_messages::{LeaseRequest, Message, decode, encode};
-use crate::error::DeviceError;
-use crate::objects::qp::Qp;
+use super::lease_messages::{LeaseRequest, Message, encode};
+use crate::inspect::denials::Denials;
+use crate::objects::QpTable;
+use crate::progress::Driver;
 use crate::reclaim::segment::Segment;
-use crate::shared::Shared;
 
-/// The answer to a request for a lease.
+/// The leases that peers have on the memory of this device.
 #[derive(Debug)]
-enum Answer {
-    Granted(LeaseOffer, OwnedFd),
-    Denied(Denial, u32),
-    Refused(String),
-}
-
-/// The leases of a device: those that it gave, and those that it asked for.
-#[derive(Debug, Default)]
 pub(crate) struct Leases {
-    /// Locked after `given`, if both are.
-    pub(crate) segments: Mutex<HashMap<u32, Segment>>,
+    protection: Arc<Protection>,
+    qps: Arc<QpTable>,
+    denials: Arc<Denials>,
+    /// Locked after `granted`, if both are.
+    pub(super) segments: Mutex<HashMap<u32, Segment>>,
     /// The regions of such memory, by their own keys: a window of one has others.
-    pub(crate) regions: Mutex<HashMap<RegionId, Leasable>>,
-    /// Whether there ever was one, so that closing other regions need not look.
-    pub(crate) any_region: AtomicBool,
-    pub(crate) given: Mutex<HashMap<RegionId, Vec<Given>>>,
-    /// Held by whoever takes memory away from under a peer.
-    pub(crate) detaching: Mutex<()>,
-    requests: Mutex<Requests>,
-    answered: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Requests {
-    last: u64,
-    pending: HashMap<u64, PendingRequest>,
-}
-
-/// A request for a lease that has not been answered.
-#[derive(Debug)]
-struct PendingRequest {
-    /// The answer has to come over this link.
-    link: LinkId,
-    answer: Option<Answer>,
+    pub(super) regions: Mutex<HashMap<RegionId, RegionKeys>>,
+    /// Whether there ever was such a region. If not, deregistering takes no lock here.
+    pub(super) any_region: AtomicBool,
+    pub(super) granted: Mutex<HashMap<RegionId, Vec<Granted>>>,
+    /// Locked while memory is detached from peers.
+    pub(super) detaching: Mutex<()>,
 }
 
 /// The keys of a region.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Leasable {
+pub(super) struct RegionKeys {
     key: Key,
     requested: Option<u64>,
 }
 
-impl Leasable {
-    fn is_named_by(&self, key: WireKey) -> bool {
+impl RegionKeys {
+    fn contain(&self, key: WireKey) -> bool {
         match key {
             WireKey::Device(key) => self.key == key,
             WireKey::Requested(key) => self.requested == Some(key),
@@ -88,28 +64,46 @@ impl Leasable {
 
 /// A lease that a peer has.
 #[derive(Debug)]
-pub(crate) struct Given {
-    pub(crate) board: LeaseBoard,
-    pub(crate) lease: LeaseId,
-    pub(crate) link: LinkId,
-    /// Which bytes of which segment.
-    pub(crate) segment: u32,
-    pub(crate) bytes: Range<u64>,
-    /// The link is gone; what is left is the end of a copy.
-    pub(crate) lost: bool,
+pub(super) struct Granted {
+    pub(super) board: LeaseBoard,
+    pub(super) lease: LeaseId,
+    pub(super) link: LinkId,
+    /// The segment that it maps, and which bytes.
+    pub(super) segment: u32,
+    pub(super) bytes: Range<u64>,
+    /// The link is gone, but a copy is under way.
+    pub(super) lost: bool,
 }
 
 impl Leases {
-    /// Memory that can be leased from now on, until it is freed.
+    /// No leases yet.
+    pub(super) fn new(
+        protection: &Arc<Protection>,
+        qps: &Arc<QpTable>,
+        denials: &Arc<Denials>,
+    ) -> Self {
+        Self {
+            protection: Arc::clone(protection),
+            qps: Arc::clone(qps),
+            denials: Arc::clone(denials),
+            segments: Mutex::default(),
+            regions: Mutex::default(),
+            any_region: AtomicBool::new(false),
+            granted: Mutex::default(),
+            detaching: Mutex::default(),
+        }
+    }
+
+    /// Adds memory that can be leased until it is freed.
     pub(crate) fn add_segment(&self, segment: u32, arena: &Arc<Arena>) {
         let mut segments = self.segments.lock();
         segments.retain(|_, segment| segment.arena.strong_count() > 0);
         segments.insert(segment, Segment::new(arena));
     }
 
-    /// A region of such memory.
+    /// Adds a region of such memory.
     pub(crate) fn add_region(&self, region: &Region) {
-        let keys = Leasable {
+        let keys = RegionKeys {
             key: region.key,
             requested: region.requested,
         };
@@ -117,312 +111,169 @@ impl Leases {
         self.any_region.store(true, Ordering::Release);
     }
 
-    /// Wakes whoever waits for an answer, to look around.
-    pub(crate) fn wake_all(&self) {
-        let _requests = self.requests.lock();
-        self.answered.notify_all();
-    }
-
-    fn answer(&self, link: LinkId, id: u64, answer: Answer) {
-        let mut requests = self.requests.lock();
-        // Nobody waits for an answer that comes too late, or that nobody asked for, or that is
-        // somebody else's to give.
-        if let Some(request) = requests.pending.get_mut(&id)
-            && request.link == link
-        {
-            request.answer = Some(answer);
-            self.answered.notify_all();
-        }
-    }
-}
-
-impl Qp {
-    /// Asks the peer of this connected queue pair for a lease of `len` bytes at `addr` of the memory
-    /// that `key` names, for reading, or for reading and writing (and atomics).
-    ///
-    /// The memory has to be from the owner's [`Device::allocate_shared`](crate::Device::allocate_shared)
-    /// and the key one of a region. The lease ends when the owner closes the region; accesses answer
-    /// with an error from then on. They are not ordered with requests of the queue pair: wait for the
-    /// completions of those first.
-    ///
-    /// # Errors
-    /// [`DeviceError::Denied`]: the key does not allow it. [`DeviceError::Refused`]: no lease can be
-    /// had of this memory. [`DeviceError::TimedOut`], [`DeviceError::NotConnected`].
-    pub fn lease(
-        &self,
-        key: WireKey,
-        addr: u64,
-        len: u64,
-        write: bool,
-        timeout: Duration,
-    ) -> Result<DirectMap, DeviceError> {
-        let shared = self.device().shared();
-        let (qpn, node, (link, line, client)) = self.owner_link(timeout)?;
-        let id = {
-            let mut requests = shared.leases.requests.lock();
-            requests.last += 1;
-            let id = requests.last;
-            let answer = None;
-            requests.pending.insert(id, PendingRequest { link, answer });
-            id
-        };
-        let (requested, number) = match key {
-            WireKey::Device(key) => (false, key.0.into()),
-            WireKey::Requested(key) => (true, key),
-        };
-        let src_qpn = self.qpn();
-        let ask = Message::Ask(LeaseRequest {
-            id,
-            qpn,
-            src_qpn,
-            requested,
-            key: number,
-            addr,
-            len,
-            write,
-        });
-        let sent = line
-            .send_control(&encode(&ask), &[])
-            .map_err(DeviceError::io("asking for a lease"));
-        let answer = sent.and_then(|()| wait_for_answer(shared, id, timeout));
-        shared.leases.requests.lock().pending.remove(&id);
-        match answer? {
-            Answer::Granted(grant, fd) => Ok(client.open(&grant, fd)?),
-            Answer::Refused(reason) => Err(DeviceError::Refused { reason }),
-            Answer::Denied(denial, report) => {
-                shared.lease_was_denied(link, node, (self.qpn(), qpn), &denial, report);
-                Err(DeviceError::Denied(Box::new(denial)))
-            }
-        }
-    }
-}
-
-impl Qp {
-    /// The queue pair and device of the owner, and the way to ask it. Waits for the link, which is
-    /// made when the queue pair is connected.
-    fn owner_link(&self, timeout: Duration) -> Result<(u32, NodeId, OwnerLink), DeviceError> {
-        let shared = self.device().shared();
-        let until = Instant::now() + timeout;
-        loop {
-            let info = self.query()?;
-            if let Some((qpn, node)) = info.attributes.peer.and_then(|p| Some((p.qpn, p.node?))) {
-                if node == shared.node {
-                    let reason = "the peer is this device itself: its memory is at hand".to_owned();
-                    return Err(DeviceError::Refused { reason });
-                }
-                if let Some(way) = requester_link(shared, node) {
-                    return Ok((qpn, node, way));
-                }
-            }
-            if !info.state.responds() || Instant::now() >= until {
-                return Err(DeviceError::NotConnected { qpn: self.qpn() });
-            }
-            std::thread::sleep(Duration::from_micros(100));
-        }
-    }
-}
-
-/// A link and its control socket to ask over, and what opens the answer.
-type OwnerLink = (LinkId, Arc<Line>, LeaseClient);
-
-fn wait_for_answer(shared: &Shared, id: u64, timeout: Duration) -> Result<Answer, DeviceError> {
-    let until = Instant::now() + timeout;
-    let mut requests = shared.leases.requests.lock();
-    loop {
-        let request = requests.pending.get_mut(&id);
-        if let Some(answer) = request.and_then(|request| request.answer.take()) {
-            return Ok(answer);
-        }
-        shared.check()?;
-        if Instant::now() >= until {
-            return Err(DeviceError::TimedOut {
-                what: "the answer about a lease",
-                after: timeout,
-            });
-        }
-        shared.leases.answered.wait_until(&mut requests, until);
-    }
-}
-
-/// The link by which we ask a device.
-fn requester_link(shared: &Shared, node: NodeId) -> Option<OwnerLink> {
-    let engine = shared.engine.lock();
-    let mut links = engine.links().filter(|(_, link)| link.node() == node);
-    links.find_map(|(id, link)| {
-        let peer = link.peer()?;
-        Some((id, Arc::clone(&peer.line), peer.lease_client()?.clone()))
-    })
-}
-
-impl Shared {
-    /// A device at the other end of a link said something. Runs in the engine thread.
-    pub(crate) fn on_control(&self, link: LinkId, control: Control) {
-        let message = decode(&control.bytes);
-        let mut fds = control.fds;
-        match message {
-            Some(Message::Ask(request)) => self.asked_for_lease(link, &request),
-            Some(Message::Granted { id, grant }) => {
-                let grant = LeaseOffer::from_bytes(&grant);
-                if let (Ok(grant), Some(fd)) = (grant, fds.pop()) {
-                    self.leases.answer(link, id, Answer::Granted(grant, fd));
-                }
-            }
-            Some(Message::Denied { id, denial, report }) => {
-                if let Ok(bytes) = <&[u8; WIRE_LEN]>::try_from(&denial[..]) {
-                    let denial = Denial::from_wire(bytes);
-                    self.leases.answer(link, id, Answer::Denied(denial, report));
-                }
-            }
-            Some(Message::Refused { id, why }) => {
-                let why = why.chars().take(200).filter(|c| !c.is_control()).collect();
-                self.leases.answer(link, id, Answer::Refused(why));
-            }
-            None => tracing::debug!(?link, "a device said something unknown"),
-        }
-    }
-
-    fn asked_for_lease(&self, link: LinkId, request: &LeaseRequest) {
-        let id = request.id;
+    /// Answers a request that came over a link.
+    pub(super) fn answer(&self, driver: &Driver, link: LinkId, request: &LeaseRequest) {
         let found = {
-            let engine = self.engine.lock();
+            let engine = driver.lock();
             engine.link(link).and_then(|link| {
                 let peer = link.peer()?;
-                Some((
-                    peer.lease_board()?.clone(),
-                    Arc::clone(&peer.line),
-                    link.node(),
-                ))
+                let board = peer.lease_board()?.clone();
+                Some((board, Arc::clone(&peer.line), link.node()))
             })
         };
         let Some((board, line, node)) = found else {
             return;
         };
-        let now = self.progress.refresh_clock();
-        let result = if self.engine.lock().is_held_back(link, now) {
+        let (message, fd) = self.decide(driver, (link, &board, node), request);
+        let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
+        if let Err(error) = line.send_control(&encode(&message), &fds) {
+            // The lease stays granted until the region or the link goes; the peer asks again.
+            tracing::debug!(%error, "an answer about a lease was not sent");
+        }
+    }
+
+    fn decide(
+        &self,
+        driver: &Driver,
+        (link, board, node): (LinkId, &LeaseBoard, NodeId),
+        request: &LeaseRequest,
+    ) -> (Message, Option<OwnedFd>) {
+        let id = request.id;
+        let now = driver.schedule.refresh_clock();
+        let result = if driver.lock().is_held_back(link, now) {
             Err(LeaseError::Unavailable(
                 "this process has tried too many keys; ask later",
             ))
         } else {
-            self.lease_for(link, &board, node, request)
+            self.qp_of(driver, node, request)
+                .and_then(|qp| self.grant(&qp, (link, board), request))
         };
-        let sent = match result {
-            Ok((grant, fd)) => {
-                let message = Message::Granted {
-                    id,
-                    grant: grant.to_bytes(),
-                };
-                line.send_control(&encode(&message), &[fd.as_fd()])
+        match result {
+            Ok((offer, fd)) => {
+                let grant = offer.to_bytes();
+                (Message::Granted { id, grant }, Some(fd))
             }
             Err(LeaseError::Denied(denial)) => {
-                let (shown, report) =
-                    self.deny_lease(link, node, (request.qpn, request.src_qpn), *denial);
-                let message = Message::Denied {
-                    id,
-                    denial: shown.to_vec(),
-                    report,
-                };
-                line.send_control(&encode(&message), &[])
+                let may_explain = driver.count_denied(link, &denial);
+                let qpns = (request.qpn, request.src_qpn);
+                let (denial, report) = self.denials.deny_lease(node, qpns, *denial, may_explain);
+                let denial = denial.to_vec();
+                (Message::Denied { id, denial, report }, None)
             }
-            Err(LeaseError::Unavailable(why)) => line.send_control(
-                &encode(&Message::Refused {
-                    id,
-                    why: why.to_owned(),
-                }),
-                &[],
-            ),
-        };
-        if let Err(error) = sent {
-            // The lease stays out until the region or the link goes; the peer asks again.
-            tracing::debug!(%error, "an answer about a lease did not get through");
+            Err(LeaseError::Unavailable(why)) => {
+                let why = why.to_owned();
+                (Message::Refused { id, why }, None)
+            }
         }
     }
 
-    /// Grants a lease if the queue pair that is named is connected to the asker's, and its key allows it.
-    fn lease_for(
+    /// The queue pair that a request names, if it is connected to the one that asks.
+    fn qp_of(
         &self,
-        link: LinkId,
-        board: &LeaseBoard,
+        driver: &Driver,
         node: NodeId,
         request: &LeaseRequest,
-    ) -> Result<(LeaseOffer, OwnedFd), LeaseError> {
-        let &LeaseRequest { qpn, src_qpn, .. } = request;
-        let qp = self.qps.find(qpn);
-        let info = qp.and_then(|id| self.engine.lock().query_qp(id));
+    ) -> Result<QpInfo, LeaseError> {
+        let qp = self.qps.find(request.qpn);
+        let info = qp.and_then(|id| driver.lock().query_qp(id));
         let info = info.ok_or(LeaseError::Unavailable("there is no such queue pair"))?;
-        let ours = info
+        let connected = info
             .attributes
             .peer
-            .is_some_and(|p| p.qpn == src_qpn && p.node == Some(node));
-        if !ours || !info.state.responds() {
+            .is_some_and(|peer| peer.qpn == request.src_qpn && peer.node == Some(node));
+        if !connected || !info.state.responds() {
             return Err(LeaseError::Unavailable(
                 "the queue pair is not connected to yours",
             ));
         }
-        self.leases
-            .grant(&self.protection, &info, (link, board), request)
+        Ok(info)
     }
-}
 
-impl Leases {
-    /// Grants a lease over a link to the peer of a queue pair of ours, if its key allows it.
+    /// Grants a lease to the peer of a queue pair, if its key allows it.
     fn grant(
         &self,
-        protection: &Protection,
         qp: &QpInfo,
         (link, board): (LinkId, &LeaseBoard),
         request: &LeaseRequest,
     ) -> Result<(LeaseOffer, OwnedFd), LeaseError> {
-        let &LeaseRequest {
-            addr, len, write, ..
-        } = request;
-        let key = request.key();
-        let who = Accessor {
-            domain: qp.config.domain,
-            qp: qp.qpn,
-            peer: qp.config.peer,
-        };
-        let allowed = qp.attributes.access.unwrap_or_default();
-        let wanted: &[Operation] = if write {
+        let wanted: &[Operation] = if request.write {
             &[Operation::Write, Operation::Read]
         } else {
             &[Operation::Read]
         };
+        let allowed = qp.attributes.access.unwrap_or_default();
         if wanted.iter().any(|w| !allowed.contains(w.needs())) {
             return Err(LeaseError::Unavailable(
                 "the queue pair does not allow this",
             ));
         }
-        // The list is locked over check and grant: a close that comes in between finds the lease.
-        let mut given = self.given.lock();
-        // Leases of a second right end with this function; the rights were there at one moment.
-        let mut held = Vec::with_capacity(2);
-        for &operation in wanted {
-            held.push(
-                protection
-                    .check_remote(&who, key, addr, len, operation)
-                    .map_err(LeaseError::Denied)?,
-            );
+        // Locked until the lease is in the list: a deregistration that comes in between finds it.
+        let mut granted = self.granted.lock();
+        let target = self.check(qp, wanted, request)?;
+        if let Some(segment) = self.segments.lock().get_mut(&target.segment) {
+            segment
+                .settle(&target.arena, link, request.write)
+                .map_err(LeaseError::Unavailable)?;
         }
-        let lease = held
+        let fd = target
+            .arena
+            .duplicate_fd()
+            .map_err(|_| LeaseError::Unavailable("no descriptor is left"))?;
+        let len = target.bytes.end - target.bytes.start;
+        let offer =
+            board
+                .grant(target.bytes.start, len, request.write)
+                .ok_or(LeaseError::Unavailable(
+                    "all leases of this link are in use",
+                ))?;
+        granted.entry(target.region).or_default().push(Granted {
+            board: board.clone(),
+            lease: offer.id,
+            link,
+            segment: target.segment,
+            bytes: target.bytes,
+            lost: false,
+        });
+        Ok((offer, fd))
+    }
+
+    /// Checks the key for all wanted operations, and finds the memory.
+    fn check(
+        &self,
+        qp: &QpInfo,
+        wanted: &[Operation],
+        request: &LeaseRequest,
+    ) -> Result<Target, LeaseError> {
+        let (key, addr, len) = (request.key(), request.addr, request.len);
+        let who = Accessor {
+            domain: qp.config.domain,
+            qp: qp.qpn,
+            peer: qp.config.peer,
+        };
+        // All grants are held until the end, so that all rights were there at one moment.
+        let mut grants = Vec::with_capacity(2);
+        for &operation in wanted {
+            let grant = self
+                .protection
+                .check_remote(&who, key, addr, len, operation);
+            grants.push(grant.map_err(LeaseError::Denied)?);
+        }
+        let grant = grants
             .first()
-            .ok_or(LeaseError::Unavailable("nothing was asked for"))?;
-        let region = lease
+            .ok_or(LeaseError::Unavailable("the request names no operation"))?;
+        let region = grant
             .region()
             .ok_or(LeaseError::Unavailable("a lease needs at least one byte"))?;
-        if !self
-            .regions
-            .lock()
-            .get(&region)
-            .is_some_and(|r| r.is_named_by(key))
-        {
+        let keys = self.regions.lock().get(&region).copied();
+        if !keys.is_some_and(|keys| keys.contain(key)) {
             return Err(LeaseError::Unavailable(
                 "leases are for keys of regions of allocated memory",
             ));
         }
-        let span = lease.single().ok_or(LeaseError::Unavailable(
-            "the region is made of several pieces",
-        ))?;
-        let memory = protection.region_memory(region);
+        let span = grant
+            .single()
+            .ok_or(LeaseError::Unavailable("the region has several segments"))?;
+        let memory = self.protection.region_memory(region);
         let Ok(MemoryKind::Shared { segment, .. }) = memory else {
             return Err(LeaseError::Unavailable(
                 "the memory is not from the device's allocator",
@@ -432,9 +283,9 @@ impl Leases {
             let segments = self.segments.lock();
             let found = segments.get(&segment);
             let found = found.and_then(|s| Some((s.arena.upgrade()?, s.detached.clone())));
-            found.ok_or(LeaseError::Unavailable("the memory is gone"))?
+            found.ok_or(LeaseError::Unavailable("the memory has been freed"))?
         };
-        // Where the span lies is computed from its address, whatever the registration said.
+        // The offset is computed from the address, whatever the registration said.
         let offset = span.start().checked_sub(arena.as_ptr() as u64);
         let offset = offset
             .filter(|o| {
@@ -442,46 +293,38 @@ impl Leases {
                     .is_some_and(|end| end <= arena.len() as u64)
             })
             .ok_or(LeaseError::Unavailable(
-                "the region is not inside of the memory that it names",
+                "the region is outside the memory that it names",
             ))?;
         let bytes = offset..offset + span.len();
         if detached.iter().any(|away| overlap(away, &bytes)) {
             return Err(LeaseError::Unavailable(
-                "the memory had to be taken away from a peer that had stopped: only requests reach it now",
+                "the memory was detached from a peer that had stopped: only requests reach it now",
             ));
         }
-        let mut segments = self.segments.lock();
-        if let Some(segment) = segments.get_mut(&segment) {
-            segment
-                .settle(&arena, link, write)
-                .map_err(LeaseError::Unavailable)?;
-        }
-        drop(segments);
-        let fd = arena
-            .duplicate_fd()
-            .map_err(|_| LeaseError::Unavailable("no descriptor is left"))?;
-        let grant = board
-            .grant(offset, span.len(), write)
-            .ok_or(LeaseError::Unavailable("all leases of this link are out"))?;
-        let entry = Given {
-            board: board.clone(),
-            lease: grant.id,
-            link,
+        Ok(Target {
+            region,
             segment,
+            arena,
             bytes,
-            lost: false,
-        };
-        given.entry(region).or_default().push(entry);
-        Ok((grant, fd))
+        })
     }
 }
 
+/// The memory of a lease.
+struct Target {
+    region: RegionId,
+    segment: u32,
+    arena: Arc<Arena>,
+    /// Which bytes of the segment.
+    bytes: Range<u64>,
+}
+
 /// Whether two ranges have a byte in common.
-pub(crate) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+pub(super) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start < other.end && other.start < one.end
 }
 
-/// Why there is no lease.
+/// Why a lease was not granted.
 enum LeaseError {
     /// The key does not allow it.
     Denied(Box<Denial>),

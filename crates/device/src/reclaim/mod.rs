@@ -1,12 +1,218 @@
 //! Memory that peers reach by themselves, and how the program gets it back.
 //!
-//! Peers reach memory of this process without its engine in two ways: by a direct lease, which maps it
-//! (`lease`, `segment`; taken back in `revoke`), and by a system call that copies what a request named by reference
-//! (`remote_copies`; `quiesce` gives back what the requests of one queue pair named).
+//! Peers reach memory of this process without its engine in two ways: by a lease, which maps it, and by a system call that
+//! copies what a remote iovec named. [`Reclaim`] ends both before memory is given back to the program.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | `lease` | leases that peers have on our memory |
+//! | `lease_requests` | leases that we ask peers for |
+//! | `lease_messages` | what both say to each other |
+//! | `segment` | memory that can be leased |
+//! | `revoke` | takes leases back |
+//! | `remote_copies` | peers that copy by system calls, also after their link has gone |
+//! | `quiesce` | gives back the memory that a queue pair's requests named |
 
-pub(crate) mod lease;
+mod lease;
 pub(crate) mod lease_messages;
+mod lease_requests;
 mod quiesce;
-pub(crate) mod remote_copies;
+mod remote_copies;
 mod revoke;
 mod segment;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rkey_core::{Denial, LocalKey, Protection, Region, WIRE_LEN};
+use rkey_engine::{Exposure, LinkId};
+use rkey_link::Link;
+use rkey_link::direct::LeaseOffer;
+use rkey_link::peer::{Control, Reach};
+
+use crate::inspect::denials::Denials;
+use crate::objects::QpTable;
+use crate::progress::{Backoff, DeviceEngine, Driver};
+use lease::Leases;
+use lease_messages::{Message, decode};
+use lease_requests::{Answer, LeaseRequests};
+use remote_copies::{CopyScope, RemoteCopies};
+
+/// How long a peer that was told about memory may take to respond while the memory is deregistered; then its link is cut.
+const STUCK: Duration = Duration::from_secs(1);
+
+/// Takes memory back from peers that reach it without this device's engine.
+pub(crate) struct Reclaim {
+    pub(crate) leases: Leases,
+    pub(crate) lease_requests: Arc<LeaseRequests>,
+    remote_copies: RemoteCopies,
+    /// What the engine says about memory that peers reach by themselves, without its lock.
+    exposure: Arc<Exposure>,
+}
+
+impl Reclaim {
+    pub(crate) fn new(
+        engine: &DeviceEngine,
+        protection: &Arc<Protection>,
+        qps: &Arc<QpTable>,
+        denials: &Arc<Denials>,
+    ) -> Self {
+        Self {
+            leases: Leases::new(protection, qps, denials),
+            lease_requests: Arc::default(),
+            remote_copies: RemoteCopies::default(),
+            exposure: Arc::clone(engine.exposure()),
+        }
+    }
+
+    /// Adds an attached link, whose peer may copy as far as `reach` allows. Called under the engine's lock, so that the engine
+    /// never has a link that is missing here.
+    pub(crate) fn add_link(&self, link: LinkId, reach: Option<Reach>) {
+        self.remote_copies.add(link, reach);
+    }
+
+    /// Ends what the peer of a lost link can do to our memory. Returns whether something is left, which [`Reclaim::settle`] has to
+    /// look at again.
+    pub(crate) fn forget_link(&self, driver: &Driver, link: LinkId) -> bool {
+        let copies = !self.remote_copies.settle(driver, CopyScope::All);
+        self.leases.forget_link(link) || copies
+    }
+
+    /// Looks again at the peers of lost links. Returns whether something is left.
+    pub(crate) fn settle(&self, driver: &Driver) -> bool {
+        let copies = !self.remote_copies.settle(driver, CopyScope::All);
+        self.leases.settle() || copies
+    }
+
+    /// Handles a message of the device at the other end of a link. Runs in the engine thread.
+    pub(crate) fn on_control(&self, driver: &Driver, link: LinkId, control: Control) {
+        let message = decode(&control.bytes);
+        let mut fds = control.fds;
+        match message {
+            Some(Message::Ask(request)) => self.leases.answer(driver, link, &request),
+            Some(Message::Granted { id, grant }) => {
+                let offer = LeaseOffer::from_bytes(&grant);
+                if let (Ok(offer), Some(fd)) = (offer, fds.pop()) {
+                    let answer = Answer::Granted(offer, fd);
+                    self.lease_requests.answer(link, id, answer);
+                }
+            }
+            Some(Message::Denied { id, denial, report }) => {
+                if let Ok(bytes) = <&[u8; WIRE_LEN]>::try_from(&denial[..]) {
+                    let answer = Answer::Denied(Denial::from_wire(bytes), report);
+                    self.lease_requests.answer(link, id, answer);
+                }
+            }
+            Some(Message::Refused { id, why }) => {
+                let why = why.chars().take(200).filter(|c| !c.is_control()).collect();
+                self.lease_requests.answer(link, id, Answer::Refused(why));
+            }
+            None => tracing::debug!(?link, "ignored an unknown message of a peer"),
+        }
+    }
+
+    /// Whether deregistering a region would return at once, as far as requests of ours that name it are concerned.
+    pub(crate) fn is_region_quiet(&self, driver: &Driver, key: LocalKey) -> bool {
+        let exposed = driver.lock().exposes(key);
+        !exposed && self.has_no_lost_peers(driver, CopyScope::Region(key))
+    }
+
+    /// Waits until no peer touches the memory of a region whose keys refuse already. `leasable` says that it may have leases.
+    #[inline]
+    pub(crate) fn wait_for_region(&self, driver: &Driver, region: Region, leasable: bool) {
+        // The engine uses what it looked up only under its lock: after this it sees that the region is deregistered.
+        driver.pass();
+        if leasable || !self.remote_copies.are_over(&self.exposure) || driver.has_failed() {
+            self.wait_for_peers(driver, region, leasable);
+        }
+    }
+
+    #[cold]
+    fn wait_for_peers(&self, driver: &Driver, region: Region, leasable: bool) {
+        let (exposed, lost_peers) = {
+            let engine = driver.lock();
+            let lost_peers = self.remote_copies.has_lost_peers(&engine);
+            (engine.exposes(region.local_key), lost_peers)
+        };
+        if leasable {
+            self.leases.revoke(driver, &self.remote_copies, region.id);
+        }
+        if exposed {
+            wait_for_responses(driver, region.local_key);
+        }
+        if exposed || lost_peers || driver.has_failed() {
+            let scope = CopyScope::Region(region.local_key);
+            self.remote_copies.wait(driver, scope);
+        }
+    }
+
+    /// Whether no peer touches memory because of orphaned requests of a queue pair.
+    pub(crate) fn is_qp_quiet(&self, driver: &Driver, qpn: u32) -> bool {
+        links_with_orphans(driver, qpn).is_empty()
+            && self.has_no_lost_peers(driver, CopyScope::Qp(qpn))
+    }
+
+    /// Cuts the links over which a peer may still touch memory because of orphaned requests of a queue pair.
+    pub(crate) fn cut_off_qp(&self, driver: &Driver, qpn: u32) {
+        driver.cut_links("a queue pair that failed", &links_with_orphans(driver, qpn));
+    }
+
+    /// Waits until no peer touches memory because of orphaned requests of a queue pair. Cuts the links of peers that do not
+    /// respond until `deadline`.
+    pub(crate) fn wait_for_qp(&self, driver: &Driver, qpn: u32, deadline: Instant) {
+        let (mut backoff, mut cut) = (Backoff::new(), Vec::new());
+        loop {
+            let links = links_with_orphans(driver, qpn);
+            if links.is_empty() {
+                break;
+            }
+            if Instant::now() >= deadline && links != cut {
+                driver.cut_links("the end of a queue pair", &links);
+                cut = links;
+            }
+            driver.drive_now();
+            backoff.sleep();
+        }
+        let scope = CopyScope::Qp(qpn);
+        if !self.has_no_lost_peers(driver, scope) {
+            self.remote_copies.wait(driver, scope);
+        }
+    }
+
+    /// Whether no peer of a lost link is in a call that touches memory of this scope.
+    fn has_no_lost_peers(&self, driver: &Driver, scope: CopyScope) -> bool {
+        let lost_peers = self.remote_copies.has_lost_peers(&driver.lock());
+        !lost_peers || self.remote_copies.settle(driver, scope)
+    }
+}
+
+/// Waits until peers have responded to all requests of ours that named a region. Cuts their links after a while.
+#[cold]
+fn wait_for_responses(driver: &Driver, key: LocalKey) {
+    let started = Instant::now();
+    let mut backoff = Backoff::new();
+    while !driver.has_failed() && driver.lock().exposes(key) {
+        if started.elapsed() > STUCK {
+            let links = unacknowledged_links(&driver.lock(), key);
+            driver.cut_links("deregistering a region", &links);
+        }
+        driver.drive_now();
+        backoff.sleep();
+    }
+}
+
+/// The links over which a peer has not acknowledged a request that named a region.
+fn unacknowledged_links(engine: &DeviceEngine, key: LocalKey) -> Vec<LinkId> {
+    let mut links = engine.referencing_links(key);
+    links.retain(|id| engine.link(*id).is_some_and(Link::has_unacked));
+    links
+}
+
+/// The links over which orphaned requests of a queue pair are under way.
+fn links_with_orphans(driver: &Driver, qpn: u32) -> Vec<LinkId> {
+    if driver.has_failed() {
+        // All links count as lost.
+        return Vec::new();
+    }
+    driver.lock().orphaned_links(qpn)
+}

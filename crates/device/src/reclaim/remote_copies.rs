@@ -1,15 +1,14 @@
-//! Peers that may be in the middle of reaching into our memory, also after their link has gone.
+//! Peers that copy to and from our memory by system calls, also after their link has gone.
 //!
-//! A request by reference lets the peer copy to or from our memory with a system call of its own. A peer
-//! can be stopped just before that call, for as long as somebody likes, and its link can be lost
-//! meanwhile. So before memory is given back to the program, the permits of all links that are no longer
-//! there are withdrawn, and their peers must have been seen outside of such a call, or stopped, or dead
-//! ([`Reach`]).
+//! A request with a remote iovec lets the peer copy to or from our memory with a system call of its own. A peer can be stopped
+//! just before that call, for any length of time, and its link can be lost meanwhile. So before memory is given back to the
+//! program, the permits of all lost links are revoked, and each of their peers must have been seen outside such a call,
+//! stopped, or dead ([`Reach`]).
 //!
-//! Only memory that such a peer had been told of waits for it ([`CopyScope`]), and not for ever: a peer that
-//! cannot be seen to be out of our memory after [`LIMIT`] is given up, with an error in the log.
+//! Only memory that such a peer was told about waits for it ([`CopyScope`]), and not for ever: after [`LIMIT`] the device gives
+//! up waiting and logs an error.
 //!
-//! Until then some memory of a lost link is kept, too. The engine thread looks after it.
+//! Until then a lost link also keeps some memory. The engine thread releases it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -21,25 +20,27 @@ use rkey_engine::{ExposedMemory, Exposure, LinkId};
 use rkey_link::peer::Reach;
 use rkey_link::{AnyLink, Link, LinkRole};
 
-use crate::progress::Backoff;
-use crate::shared::{DeviceEngine, Shared};
+use crate::progress::{Backoff, DeviceEngine, Driver};
 
-/// How long the peer of a lost link is waited for. One that runs is known to be out of our memory after some
-/// 50 µs, or after 250 ms of processor time if it lies about it; what takes longer is a peer that gets no processor, whose
-/// side of the copy is memory that does not answer, or whose threads we cannot see.
+/// How long the peer of a lost link is waited for. A running peer is known to be out of our memory after some 50 µs, or after
+/// 250 ms of processor time if it lies about it. What takes longer is a peer that gets no processor time, whose side of the
+/// copy is memory that does not answer, or whose threads we cannot see.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// How long a look takes that others wait for, the engine thread among them: a peer may have ten thousand threads.
+/// How long a look takes at most while other work waits, the engine thread's among it: a peer may have ten thousand threads.
 const GLANCE: Duration = Duration::from_millis(2);
+
+/// How long peers get to end their copies before memory is replaced under them.
+const PAUSE_WITHIN: Duration = Duration::from_millis(200);
 
 /// Which memory must not be touched any more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CopyScope {
-    /// Any that a peer was told of.
+    /// Any that a peer was told about.
     All,
     /// The region with this local key.
     Region(LocalKey),
-    /// What requests of the queue pair with this number named.
+    /// The memory that requests of the queue pair with this number named.
     Qp(u32),
 }
 
@@ -53,20 +54,20 @@ impl CopyScope {
     }
 }
 
-/// The reaches of all links by which we send requests, until they have come to rest.
+/// The [`Reach`] of each link on which we send requests, until its peer is at rest.
 #[derive(Debug, Default)]
 pub(crate) struct RemoteCopies {
     all: Mutex<All>,
     count: AtomicUsize,
-    /// How many links the engine had lost when no peer of theirs was left that is not at rest.
+    /// How many links the engine had lost when the peers of all of them were last known to be at rest.
     settled: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct All {
-    /// Of links that were there when we last looked.
+    /// Links that the engine had when we last looked.
     linked: HashMap<LinkId, Reach>,
-    /// Of lost links whose peers may still be in a call.
+    /// Lost links whose peers may still be in a call.
     lost_peers: HashMap<LinkId, LostPeer>,
 }
 
@@ -74,9 +75,9 @@ struct All {
 #[derive(Clone, Debug)]
 struct LostPeer {
     reach: Reach,
-    /// What it can be writing to. `None`: all that it was ever told of.
+    /// The memory that its call can touch. `None`: everything that it was ever told about.
     told: Option<Vec<ExposedMemory>>,
-    /// Then it is given up.
+    /// When the device gives up waiting for it.
     until: Instant,
 }
 
@@ -88,23 +89,21 @@ impl LostPeer {
 }
 
 impl RemoteCopies {
-    /// A link has been attached. Called under the engine's lock, so that the engine never has a link
-    /// that is not here.
+    /// Adds an attached link. Called under the engine's lock, so that the engine never has a link that is missing here.
     pub(crate) fn add(&self, id: LinkId, reach: Option<Reach>) {
         if let Some(reach) = reach {
             let mut all = self.all.lock();
             all.linked.insert(id, reach);
-            self.count_again(&all);
+            self.update_count(&all);
         }
     }
 
-    fn count_again(&self, all: &All) {
+    fn update_count(&self, all: &All) {
         let count = all.linked.len() + all.lost_peers.len();
         self.count.store(count, Ordering::Release);
     }
 
-    /// Whether the engine has lost a link of which we do not know yet that its peer is at rest.
-    /// Called under the engine's lock.
+    /// Whether the engine has lost a link whose peer is not known to be at rest. Called under the engine's lock.
     #[inline]
     pub(crate) fn has_lost_peers(&self, engine: &DeviceEngine) -> bool {
         let known = self.count.load(Ordering::Acquire);
@@ -121,17 +120,18 @@ impl RemoteCopies {
         lost_peers
     }
 
-    /// Whether it is certain, without a look at the engine, that no peer reaches into memory that has been closed
-    /// before its lock was passed.
+    /// Whether certainly no peer reaches into memory that was deregistered before the engine's lock was passed. `false` falls
+    /// back to a look at the engine.
     #[inline]
     pub(crate) fn are_over(&self, exposure: &Exposure) -> bool {
         !exposure.is_memory_named() && exposure.lost_links() == self.settled.load(Ordering::Acquire)
     }
 
-    /// Takes the permits of lost links back, and forgets those whose peers cannot be in a call.
-    fn collect_lost_links(&self, shared: &Shared) {
-        let all_are_lost = shared.has_failed();
-        let mut engine = shared.engine.lock();
+    /// Revokes the permits of lost links, and forgets those whose peers cannot be in a call. On a device that failed, all
+    /// links count as lost: it no longer takes responses.
+    fn revoke_permits(&self, driver: &Driver) {
+        let all_are_lost = driver.has_failed();
+        let mut engine = driver.lock();
         let mut all = self.all.lock();
         let lost = |id: &LinkId| all_are_lost || engine.link(*id).is_none();
         let lost: Vec<LinkId> = all.linked.keys().copied().filter(lost).collect();
@@ -146,24 +146,24 @@ impl RemoteCopies {
             all.lost_peers.insert(id, lost_peer);
         }
         drop(engine);
-        // A peer that was told of nothing, or had answered for all of it, is in no call.
+        // A peer that was told about nothing, or had responded to all of it, is in no call.
         all.lost_peers.retain(|_, lost_peer| {
             lost_peer.reach.forbid();
             lost_peer.touches(CopyScope::All)
         });
-        self.count_again(&all);
+        self.update_count(&all);
     }
 
-    /// Forgets lost links whose peers are at rest, as far as they can touch memory of this scope; says whether
-    /// all of these are. The looks take no longer than `patience` together, and not knowing it then is not at rest.
-    fn settle(&self, shared: &Shared, scope: CopyScope, patience: Duration) -> bool {
-        self.collect_lost_links(shared);
+    /// Forgets lost links whose peers are at rest. Returns whether all peers that can touch memory of this scope are. The looks
+    /// take `patience` at most; a peer that was not looked at by then is not at rest.
+    fn settle_within(&self, driver: &Driver, scope: CopyScope, patience: Duration) -> bool {
+        self.revoke_permits(driver);
         let lost_peers: Vec<(LinkId, LostPeer)> = {
             let all = self.all.lock();
             let of_scope = all.lost_peers.iter().filter(|(_, it)| it.touches(scope));
             of_scope.map(|(id, it)| (*id, it.clone())).collect()
         };
-        // Not under the lock: a look at a peer of many threads takes its time, and others do not wait for it.
+        // Without the lock: a look at a peer with many threads takes long.
         let (mut over, mut at_rest) = (Vec::new(), true);
         let end = Instant::now() + patience;
         for (id, lost_peer) in lost_peers {
@@ -181,52 +181,68 @@ impl RemoteCopies {
             for (id, given_up) in over {
                 let known = all.lost_peers.remove(&id).is_some();
                 if let Some(lost_peer) = given_up.filter(|_| known) {
-                    tell_of_given_up(&lost_peer);
+                    log_given_up(&lost_peer);
                 }
             }
-            self.count_again(&all);
+            self.update_count(&all);
         }
         at_rest
     }
+
+    /// Forgets lost links whose peers are at rest. Returns whether all peers that can touch memory of this scope are. Until
+    /// then each holds three descriptors and two mappings.
+    pub(super) fn settle(&self, driver: &Driver, scope: CopyScope) -> bool {
+        self.settle_within(driver, scope, GLANCE)
+    }
+
+    /// Waits until no peer of a lost link is in a call that touches memory of this scope, or the device has given up on the
+    /// peer.
+    #[cold]
+    pub(super) fn wait(&self, driver: &Driver, scope: CopyScope) {
+        let mut backoff = Backoff::new();
+        while !self.settle_within(driver, scope, LIMIT) {
+            backoff.sleep();
+        }
+    }
+
+    /// Runs `act` while no peer that responds copies to or from our memory by system calls: such a copy would go to pages
+    /// that `act` replaces.
+    pub(super) fn pause<R>(&self, driver: &Driver, act: impl FnOnce() -> R) -> R {
+        if driver.has_failed() {
+            return act();
+        }
+        self.revoke_permits(driver);
+        driver.command(|engine| engine.hold_remote_iovecs_back(true));
+        let deadline = Instant::now() + PAUSE_WITHIN;
+        let mut backoff = Backoff::new();
+        let result = loop {
+            let engine = driver.lock();
+            if !engine.has_remote_iovecs() || Instant::now() >= deadline || driver.has_failed() {
+                break act();
+            }
+            drop(engine);
+            driver.drive_now();
+            backoff.sleep();
+        };
+        driver.command(|engine| engine.hold_remote_iovecs_back(false));
+        result
+    }
 }
 
-/// The peer may have been told of other regions as well, which are not closed.
+/// Logs that the device no longer waits for a peer. The peer may have been told about regions that stay registered, too.
 #[cold]
-fn tell_of_given_up(lost_peer: &LostPeer) {
+fn log_given_up(lost_peer: &LostPeer) {
     let peer = crate::peers::process::name_of(lost_peer.reach.peer_pid());
     let regions = lost_peer.told.as_ref().map(Vec::len);
     tracing::error!(
         peer,
         named = regions,
-        "a peer does not show that it has left our memory, {} s after it was cut off: it is not waited for any \
-         longer, and a system call of its that began before may still write up to 256 KiB where requests had told it to",
+        "a peer does not show that it has left our memory, {} s after its link was cut: giving up. A system call that it \
+         began before may still write up to 256 KiB to where requests had told it to",
         LIMIT.as_secs()
     );
 }
 
 fn is_requester(link: &AnyLink) -> bool {
     link.role() == LinkRole::Requester
-}
-
-impl Shared {
-    /// Forgets lost links whose peers are at rest; says whether all are that can touch memory of this scope. Until
-    /// they are, each holds three descriptors and two mappings.
-    pub(crate) fn settle_remote_copies(&self, scope: CopyScope) -> bool {
-        self.remote_copies.settle(self, scope, GLANCE)
-    }
-
-    /// Takes the permits of lost links back.
-    pub(crate) fn withdraw_permits(&self) {
-        self.remote_copies.collect_lost_links(self);
-    }
-
-    /// Waits until no peer of a lost link is in the middle of a call that touches memory of this scope, or the peer
-    /// has been given up. On a device that failed, all links count as lost: nobody takes their answers any more.
-    #[cold]
-    pub(crate) fn wait_for_lost_peers(&self, scope: CopyScope) {
-        let mut backoff = Backoff::new();
-        while !self.remote_copies.settle(self, scope, LIMIT) {
-            backoff.sleep();
-        }
-    }
 }

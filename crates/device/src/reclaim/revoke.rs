@@ -1,15 +1,13 @@
 //! Taking leases back.
 //!
-//! A lease is taken back in three steps: it is withdrawn, so that no copy of the peer begins any more; a
-//! heavy barrier makes every copy visible that has begun; and the end of that is waited for. A copy is of
-//! 256 KiB at most, so this takes microseconds, or as long as the peer's thread does not get a processor.
+//! A lease is revoked in three steps: it is withdrawn, so that the peer begins no further copy; a heavy barrier makes every copy
+//! visible that has begun; and the owner waits for the end of those. A copy is of 256 KiB at most, so this takes microseconds,
+//! or as long as the peer's thread does not get a processor.
 //!
-//! A peer that was stopped in the middle of a copy may stay so for ever. After [`PATIENCE`] the memory is
-//! taken away from under it: the pages that the copy can touch (the peer has announced which) are
-//! [detached](rkey_base::segment::Arena::detach). This process keeps the bytes at the same addresses, the
-//! peer ends its copy in pages that are nobody's any more. Other leases of these pages have to be taken
-//! back first: what their holders wrote would get lost. The memory works as before, but these pages can
-//! not be leased any more.
+//! A peer that was stopped in the middle of a copy may stay stopped for ever. After [`PATIENCE`] the owner detaches the pages that
+//! the copy can touch, which the peer has announced ([`Arena::detach`](rkey_base::segment::Arena::detach)). This process keeps the
+//! bytes at the same addresses; the peer ends its copy in pages that only it maps. Other leases on these pages are revoked first:
+//! what their holders wrote would be lost. The memory works as before, but these pages cannot be leased any more.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -23,23 +21,21 @@ use rkey_core::RegionId;
 use rkey_engine::LinkId;
 use rkey_link::direct::LeaseId;
 
-use crate::progress::Backoff;
-use crate::reclaim::lease::{Given, Leases, overlap};
-use crate::shared::Shared;
+use crate::progress::{Backoff, Driver};
+use crate::reclaim::lease::{Granted, Leases, overlap};
+use crate::reclaim::remote_copies::RemoteCopies;
 
-/// How long a copy that is under way is waited for, before the memory is taken away from under it.
+/// How long the owner waits for a copy under way before it detaches the memory.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// The same for leases of other regions that are in the way of that.
+/// How long it then waits for copies of other leases on the same pages.
 const PATIENCE_WITH_OTHERS: Duration = Duration::from_millis(200);
-/// How long peers that reach into our memory by themselves get to end that.
-const QUIET_WITHIN: Duration = Duration::from_millis(200);
-/// Looks at a lease before the first pause.
+/// How often it looks at a lease before the first pause.
 const SPINS: u32 = 200;
 
 /// One lease of one link.
 type Name = (LinkId, LeaseId);
 
-impl Given {
+impl Granted {
     fn name(&self) -> Name {
         (self.link, self.lease)
     }
@@ -49,11 +45,11 @@ impl Given {
 type Part = (u32, Range<u64>);
 
 impl Leases {
-    /// Lets no copy begin (after the next heavy barrier) with the leases that `which` names; gives them.
-    fn withdraw(&self, which: impl Fn(RegionId, &Given) -> bool) -> HashSet<Name> {
-        let given = self.given.lock();
+    /// Withdraws the leases that `which` selects: after the next heavy barrier no copy with them begins. Returns them.
+    fn withdraw(&self, which: impl Fn(RegionId, &Granted) -> bool) -> HashSet<Name> {
+        let granted = self.granted.lock();
         let mut names = HashSet::new();
-        for (region, lease) in all(&given) {
+        for (region, lease) in all(&granted) {
             if which(region, lease) {
                 lease.board.withdraw(&[lease.lease]);
                 names.insert(lease.name());
@@ -62,7 +58,7 @@ impl Leases {
         names
     }
 
-    /// Forgets those of the leases that are back; says whether all are.
+    /// Forgets those of the leases that have no copy under way. Returns whether none has.
     fn collect(&self, names: &HashSet<Name>) -> bool {
         let mut rest = false;
         self.retain(|lease| {
@@ -73,14 +69,14 @@ impl Leases {
         !rest
     }
 
-    fn retain(&self, mut keep: impl FnMut(&mut Given) -> bool) {
-        self.given.lock().retain(|_, leases| {
+    fn retain(&self, mut keep: impl FnMut(&mut Granted) -> bool) {
+        self.granted.lock().retain(|_, leases| {
             leases.retain_mut(&mut keep);
             !leases.is_empty()
         });
     }
 
-    /// Waits until withdrawn leases are back; says whether they are.
+    /// Waits until withdrawn leases have no copy under way. Returns `false` if `patience` passed first.
     fn wait(&self, names: &HashSet<Name>, patience: Duration) -> bool {
         for _ in 0..SPINS {
             if self.collect(names) {
@@ -101,8 +97,8 @@ impl Leases {
         }
     }
 
-    /// The leases of a link that is gone go with it, except those with a copy under way: somebody may close
-    /// the region, and has to wait for these. Says whether there are any.
+    /// Forgets the leases of a link that is gone, except those with a copy under way, for which deregistering their region
+    /// still waits. Returns whether there are any.
     pub(crate) fn forget_link(&self, link: LinkId) -> bool {
         for segment in self.segments.lock().values_mut() {
             segment.forget(link);
@@ -119,7 +115,7 @@ impl Leases {
         !self.collect(&names)
     }
 
-    /// Forgets leases of lost links whose copies have ended; says whether there are others.
+    /// Forgets leases of lost links whose copies have ended. Returns whether others are left.
     pub(crate) fn settle(&self) -> bool {
         let mut rest = false;
         self.retain(|lease| {
@@ -130,16 +126,15 @@ impl Leases {
         rest
     }
 
-    /// Marks the pages that the copies under way can touch: no lease of them is given from now on. Adds
-    /// them to `pages`.
+    /// Marks the pages that copies under way can touch, so that they are not leased any more. Adds them to `pages`.
     fn mark(&self, names: &HashSet<Name>, pages: &mut Vec<Part>) {
-        let given = self.given.lock();
+        let granted = self.granted.lock();
         let mut segments = self.segments.lock();
-        for (_, lease) in all(&given).filter(|(_, lease)| names.contains(&lease.name())) {
-            let Some(said) = lease.board.under_way(lease.lease) else {
+        for (_, lease) in all(&granted).filter(|(_, lease)| names.contains(&lease.name())) {
+            let Some(announced) = lease.board.under_way(lease.lease) else {
                 continue;
             };
-            let part = (lease.segment, pages_of(&lease.bytes, &said));
+            let part = (lease.segment, pages_of(&lease.bytes, &announced));
             if pages.contains(&part) {
                 continue;
             }
@@ -150,7 +145,7 @@ impl Leases {
         }
     }
 
-    /// Lets the pages be ours alone.
+    /// Detaches pages from the peers that map them.
     fn detach(&self, (segment, pages): &Part) -> std::io::Result<()> {
         let arena = {
             let segments = self.segments.lock();
@@ -159,13 +154,13 @@ impl Leases {
                 .map(|s| s.arena.clone())
                 .and_then(|a| Weak::upgrade(&a))
         };
-        // Memory that the program has freed has been unmapped, too.
+        // Memory that the program has freed is unmapped already.
         let Some(arena) = arena else { return Ok(()) };
-        // Inside of the arena, whose length is a usize.
+        // They are inside the arena, whose length is a usize.
         arena.detach(pages.start as usize, (pages.end - pages.start) as usize)
     }
 
-    /// Forgets leases whose copies can do no harm any more.
+    /// Forgets leases whose copies end in detached pages.
     fn abandon(&self, names: &HashSet<Name>) {
         self.retain(|lease| {
             let ours = names.contains(&lease.name());
@@ -175,112 +170,90 @@ impl Leases {
             !ours
         });
     }
-}
 
-fn all(
-    given: &std::collections::HashMap<RegionId, Vec<Given>>,
-) -> impl Iterator<Item = (RegionId, &Given)> {
-    let of_region = |(region, leases): (&RegionId, _)| {
-        let region = *region;
-        let leases: &Vec<Given> = leases;
-        leases.iter().map(move |lease| (region, lease))
-    };
-    given.iter().flat_map(of_region)
-}
-
-/// The pages of a segment that a copy can touch which is under way in the `said` bytes of a lease. What
-/// the peer said may be anything; it cannot be more than the lease.
-fn pages_of(lease: &Range<u64>, said: &Range<u64>) -> Range<u64> {
-    let page = page_size() as u64;
-    let len = lease.end - lease.start;
-    let said = if said.start < len {
-        said.start..said.end.min(len)
-    } else {
-        0..len
-    };
-    let start = (lease.start + said.start) / page * page;
-    // The segment consists of whole pages, and the lease lies inside.
-    let end = (lease.start + said.end).next_multiple_of(page);
-    start..end
-}
-
-impl Shared {
-    /// Takes back all leases of a region, which refuses new ones already. Returns when no peer touches its
-    /// memory any more.
-    pub(crate) fn revoke_leases(&self, region: RegionId) {
-        if !self.leases.any_region.load(Ordering::Acquire) {
+    /// Revokes all leases on a region that refuses new ones already. When this returns no peer touches the memory by a lease.
+    pub(super) fn revoke(&self, driver: &Driver, copies: &RemoteCopies, region: RegionId) {
+        if !self.any_region.load(Ordering::Acquire) {
             return;
         }
-        self.leases.regions.lock().remove(&region);
-        let names = self.leases.withdraw(|of, _| of == region);
+        self.regions.lock().remove(&region);
+        let names = self.withdraw(|of, _| of == region);
         if names.is_empty() {
             return;
         }
         barrier::heavy();
-        if self.leases.wait(&names, PATIENCE) {
+        if self.wait(&names, PATIENCE) {
             return;
         }
         tracing::warn!(
             ?region,
-            "a peer stopped in the middle of a copy: the memory is taken away from under it"
+            "a peer stopped in the middle of a copy: detaching the memory from it"
         );
-        if let Err(error) = self.take_memory_away(names.clone()) {
-            tracing::error!(%error, "there is no memory to take it away: waiting for the peer");
-            while !self.leases.wait(&names, PATIENCE) {}
+        if let Err(error) = self.detach_copies(driver, copies, names.clone()) {
+            tracing::error!(%error, "no memory is left to detach it: waiting for the peer");
+            while !self.wait(&names, PATIENCE) {}
         }
     }
 
-    /// Detaches the pages that copies under way can touch, of these leases and of others that are in the
-    /// way.
-    fn take_memory_away(&self, mut names: HashSet<Name>) -> std::io::Result<()> {
-        let leases = &self.leases;
-        let _one_at_a_time = leases.detaching.lock();
+    /// Detaches the pages that copies under way can touch, after revoking other leases on them.
+    fn detach_copies(
+        &self,
+        driver: &Driver,
+        copies: &RemoteCopies,
+        mut names: HashSet<Name>,
+    ) -> std::io::Result<()> {
+        let _one_at_a_time = self.detaching.lock();
         let mut pages = Vec::new();
         let deadline = Instant::now() + PATIENCE_WITH_OTHERS;
         loop {
-            leases.mark(&names, &mut pages);
-            let touches = |lease: &Given| {
+            self.mark(&names, &mut pages);
+            let touches = |lease: &Granted| {
                 pages.iter().any(|(segment, pages)| {
                     *segment == lease.segment && overlap(pages, &lease.bytes)
                 })
             };
-            let others =
-                leases.withdraw(|_, lease| !names.contains(&lease.name()) && touches(lease));
+            let others = self.withdraw(|_, lease| !names.contains(&lease.name()) && touches(lease));
             if others.is_empty() {
                 break;
             }
             barrier::heavy();
             let left = deadline.saturating_duration_since(Instant::now());
-            leases.wait(&others, left);
+            self.wait(&others, left);
             names.extend(others);
         }
-        self.undisturbed(|| pages.iter().try_for_each(|part| leases.detach(part)))?;
-        leases.abandon(&names);
+        copies.pause(driver, || {
+            pages.iter().try_for_each(|part| self.detach(part))
+        })?;
+        self.abandon(&names);
         Ok(())
     }
+}
 
-    /// Does something at a moment at which no peer that answers reaches into our memory: what it is
-    /// writing by a call of the kernel would go to pages that have been replaced.
-    fn undisturbed<R>(&self, act: impl FnOnce() -> R) -> R {
-        if self.has_failed() {
-            return act();
-        }
-        self.withdraw_permits();
-        self.command(|engine| engine.hold_remote_iovecs_back(true));
-        let deadline = Instant::now() + QUIET_WITHIN;
-        let mut backoff = Backoff::new();
-        let result = loop {
-            let engine = self.engine.lock();
-            if !engine.has_remote_iovecs() || Instant::now() >= deadline || self.has_failed() {
-                break act();
-            }
-            drop(engine);
-            self.drive_now();
-            backoff.sleep();
-        };
-        self.command(|engine| engine.hold_remote_iovecs_back(false));
-        result
-    }
+fn all(
+    granted: &std::collections::HashMap<RegionId, Vec<Granted>>,
+) -> impl Iterator<Item = (RegionId, &Granted)> {
+    let of_region = |(region, leases): (&RegionId, _)| {
+        let region = *region;
+        let leases: &Vec<Granted> = leases;
+        leases.iter().map(move |lease| (region, lease))
+    };
+    granted.iter().flat_map(of_region)
+}
+
+/// The pages of a segment that a copy can touch which is under way in the `announced` bytes of a lease. The peer may announce
+/// anything; the copy stays inside the lease.
+fn pages_of(lease: &Range<u64>, announced: &Range<u64>) -> Range<u64> {
+    let page = page_size() as u64;
+    let len = lease.end - lease.start;
+    let copy = if announced.start < len {
+        announced.start..announced.end.min(len)
+    } else {
+        0..len
+    };
+    let start = (lease.start + copy.start) / page * page;
+    // The segment consists of whole pages, and the lease lies inside.
+    let end = (lease.start + copy.end).next_multiple_of(page);
+    start..end
 }
 
 #[cfg(test)]
