@@ -1,10 +1,11 @@
-//! The symbol table of the library is Debian's and what later versions of rdma-core have added: the same names under
-//! the same versions, and besides them only the functions of the C library that are interposed.
+//! The library's symbol table has the names and versions of Debian's library and of later rdma-core, and
+//! otherwise
+//! only the interposed functions of the C library.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Exported without a version: interposed functions of the C library, and one that some headers declare.
+/// Exported without a version: interposed functions of the C library, and one that only some headers declare.
 const UNVERSIONED: &[&str] = &[
     "__fxstatat",
     "__fxstatat64",
@@ -27,7 +28,7 @@ const UNVERSIONED: &[&str] = &[
     "statx",
 ];
 
-/// The library as cargo built it beside this test.
+/// The library that cargo built for this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     let deps = test.parent().expect("in the folder deps");
@@ -45,7 +46,7 @@ fn names_and_versions_are_those_of_rdma_core() {
         .arg(library())
         .output();
     let Ok(table) = table else {
-        println!("skipped: there is no nm here");
+        println!("skipped: nm is not installed");
         return;
     };
     let table = String::from_utf8(table.stdout).expect("symbols are text");
@@ -68,10 +69,10 @@ fn names_and_versions_are_those_of_rdma_core() {
 }
 
 #[test]
-fn the_library_is_found_by_the_name_that_programs_ask_for() {
+fn the_soname_is_the_one_that_programs_are_linked_with() {
     let head = Command::new("objdump").arg("-p").arg(library()).output();
     let Ok(head) = head else {
-        println!("skipped: there is no objdump here");
+        println!("skipped: objdump is not installed");
         return;
     };
     let head = String::from_utf8_lossy(&head.stdout).into_owned();

@@ -1,8 +1,9 @@
-//! Handles that are none: null, numbers, objects of another kind, objects that are gone. Each is refused
-//! with an error number, and nothing else happens.
+//! Invalid handles: null, numbers, objects of another kind, destroyed objects. Each is refused with an error
+//! number
+//! and without side effects.
 
 #![allow(unsafe_code)]
-// UNSAFETY: calls C functions, on purpose with wrong arguments.
+// UNSAFETY: calls C functions, deliberately with wrong arguments.
 
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{Context, Mr, Pd, PortAttr, Qp, QpInitAttr, Srq, SrqInitAttr, Wc};
@@ -11,8 +12,9 @@ use ibverbs::{cq, device, mr, pd, post, qp, query, srq};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// One test at a time: an object that is gone leaves its place to the next one of its kind, and that must not be
-/// another test's.
+/// Runs one test at a time: the slot of a destroyed object goes to the next one of its kind, which must not
+/// belong to
+/// another test.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -26,7 +28,7 @@ fn open() -> *mut Context {
     context
 }
 
-/// Addresses that are no objects.
+/// Addresses without an object.
 fn wild() -> [usize; 6] {
     static SOMETHING: [u64; 64] = [0; 64];
     [
@@ -44,7 +46,7 @@ fn wild_handles_are_refused() {
     let mut port = PortAttr::default();
     let mut wc = Wc::default();
     for address in wild() {
-        // SAFETY: nothing is an object, and that is what the calls have to find out.
+        // SAFETY: none of these is an object, which the calls must detect.
         unsafe {
             let context = address as *mut Context;
             assert_eq!(query::query_port(context, 1, &raw mut port), libc::EINVAL);
@@ -73,7 +75,7 @@ fn a_region_lives_from_registration_to_deregistration() {
     let _alone = alone();
     let context = open();
     let mut memory = vec![0u8; 4096];
-    // SAFETY: the memory stays; objects are used as they are meant to be, and then as they are not.
+    // SAFETY: the memory stays valid; invalid handles must be refused.
     unsafe {
         let domain = pd::alloc_pd(context);
         assert!(!domain.is_null());
@@ -84,22 +86,26 @@ fn a_region_lives_from_registration_to_deregistration() {
         assert_ne!((*region).lkey, (*region).rkey);
         assert_eq!(pd::dealloc_pd(domain), libc::EBUSY);
         assert_eq!(mr::dereg_mr(region), 0);
-        assert_eq!(mr::dereg_mr(region), libc::EINVAL, "it is gone");
+        assert_eq!(mr::dereg_mr(region), libc::EINVAL, "already deregistered");
         assert_eq!(pd::dealloc_pd(domain), 0);
-        assert_eq!(pd::dealloc_pd(domain), libc::EINVAL, "it is gone");
+        assert_eq!(pd::dealloc_pd(domain), libc::EINVAL, "already deallocated");
         assert_eq!(context::close_device(context), 0);
-        assert_eq!(context::close_device(context), libc::EINVAL, "it is gone");
+        assert_eq!(
+            context::close_device(context),
+            libc::EINVAL,
+            "already closed"
+        );
     }
 }
 
 /// Proves: VB-003, VB-004, VB-014, VB-015, VB-017, VB-I01, VB-I23
 #[test]
-fn registrations_that_are_refused() {
+fn invalid_registrations_are_refused() {
     let _alone = alone();
     let context = open();
     let mut memory = vec![0u8; 4096];
     let start = memory.as_mut_ptr().cast();
-    // SAFETY: the memory stays.
+    // SAFETY: the memory stays valid.
     unsafe {
         let domain = pd::alloc_pd(context);
         let refused = |len: usize, access: u32| {
@@ -114,7 +120,7 @@ fn registrations_that_are_refused() {
         for access in [ACCESS_REMOTE_WRITE, ACCESS_REMOTE_ATOMIC, 1 << 10, 1 << 30] {
             assert_eq!(refused(4096, access), (true, libc::EINVAL), "{access:#x}");
         }
-        // A device may have the right to flush, and this one has not.
+        // The right to flush is optional, and this device does not offer it.
         for access in [ACCESS_FLUSH_GLOBAL, ACCESS_FLUSH_PERSISTENT] {
             let refusal = (true, libc::EOPNOTSUPP);
             assert_eq!(refused(4096, access), refusal, "{access:#x}");
@@ -134,10 +140,10 @@ fn registrations_that_are_refused() {
 }
 
 #[test]
-fn absurd_sizes_and_wrong_objects() {
+fn absurd_sizes_and_objects_of_the_wrong_kind_are_refused() {
     let _alone = alone();
     let context = open();
-    // SAFETY: objects are live; what is wrong is refused.
+    // SAFETY: the objects are live; invalid arguments must be refused.
     unsafe {
         let domain = pd::alloc_pd(context);
         let queue = cq::create_cq(context, 16, null_mut(), null_mut(), 0);
@@ -157,7 +163,7 @@ fn absurd_sizes_and_wrong_objects() {
         attr.recv_cq = domain.cast();
         assert!(
             qp::create_qp(domain, &raw mut attr).is_null(),
-            "a domain is no queue"
+            "a protection domain is no completion queue"
         );
         attr.recv_cq = queue;
         let pair = qp::create_qp(domain, &raw mut attr);
@@ -173,13 +179,13 @@ fn absurd_sizes_and_wrong_objects() {
     }
 }
 
-/// What a program leaves behind goes with its context.
+/// Closing a context destroys what the program left behind.
 #[test]
-fn closing_takes_everything_along() {
+fn closing_a_context_destroys_its_objects() {
     let _alone = alone();
     let context = open();
     let mut memory = vec![0u8; 4096];
-    // SAFETY: the memory stays; nothing is used after the context was closed, except to be refused.
+    // SAFETY: the memory stays valid; later uses must be refused.
     unsafe {
         let domain = pd::alloc_pd(context);
         let region = mr::reg_mr(domain, memory.as_mut_ptr().cast(), 4096, 1);

@@ -1,12 +1,13 @@
-//! A busy machine: more programs want a processor than there are. Peers answer late then, and no request of the
-//! perftest programs, with their own time-outs, may fail for that.
+//! A busy machine: more programs want to run than there are processors. Peers respond late then, but no request
+//! of
+//! perftest, which sets its own timeouts, may fail for that.
 
 use crate::support::{DEVICE, Stage};
 use std::process::{Child, Command, Stdio};
 
-/// So many programs spin, on whatever processors there are.
+/// The number of spinning programs.
 const SPINNERS: usize = 10;
-/// Runs of each program, which take their time. More can be asked for by hand: `RKEY_TEST_BUSY_RUNS=300`.
+/// Runs of each program, which take long. For more by hand: `RKEY_TEST_BUSY_RUNS=300`.
 const RUNS: usize = 1;
 
 struct Spinners(Vec<Child>);
@@ -33,7 +34,7 @@ fn spinners() -> Spinners {
 }
 
 #[test]
-fn programs_on_a_busy_machine() {
+fn perftest_completes_on_a_busy_machine() {
     let runs = std::env::var("RKEY_TEST_BUSY_RUNS")
         .map_or(RUNS, |runs| runs.parse().expect("a number of runs"));
     let _spinners = spinners();

@@ -21,11 +21,11 @@ fn ibv_devinfo_describes_the_device() {
         "max_mr_size:",
         "odp_caps:",
     ] {
-        assert!(text.contains(words), "{words} is missing in {text}");
+        assert!(text.contains(words), "{words} missing in {text}");
     }
 }
 
-/// 1000 rounds between two processes, and that both sides counted them.
+/// Runs 1000 rounds between two processes; both must count them.
 fn ping_pong(service: &str, options: &[&[&str]]) {
     let program = format!("ibv_{service}_pingpong");
     let stage = Stage::new(&program);
@@ -42,7 +42,7 @@ fn ping_pong(service: &str, options: &[&[&str]]) {
 
 #[test]
 fn rc_ping_pong() {
-    // Polling, sleeping on events, and with a check of every byte.
+    // Polling, sleeping on events, and checking every byte.
     ping_pong(
         "rc",
         &[
@@ -80,7 +80,7 @@ fn xsrq_ping_pong() {
     }
 }
 
-/// A peer of another user cannot be reached, and the program reads why.
+/// A peer of another user is out of reach, and the program's log says why.
 #[test]
 fn a_peer_of_another_user_is_named() {
     const NOBODY: u32 = 65534;

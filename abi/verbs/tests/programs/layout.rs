@@ -1,5 +1,6 @@
-//! The generated structures are those of the installed headers: a C compiler checks the sizes and offsets that the
-//! library was built with. (The library checks at its own compilation that it has them.)
+//! The generated structures match the installed headers: a C compiler checks the sizes and offsets that the
+//! library
+//! asserts at its own compilation.
 
 #[path = "../../../../tools/bindings/checks.rs"]
 mod checks;
@@ -11,7 +12,7 @@ const HEADERS: &str = "#include <infiniband/verbs.h>\n#include <infiniband/sa.h>
     #include <rdma/ib_user_verbs.h>\n#include <rdma/ib_user_sa.h>\n#include <stddef.h>\n";
 
 #[test]
-fn structures_are_those_of_debians_headers() {
+fn structures_match_debians_headers() {
     let (count, assertions) = checks::static_assertions(include_str!("../../src/sys/layouts.rs"));
     assert!(count >= 400, "only {count} checks were found");
     let stage = Stage::new("layout");

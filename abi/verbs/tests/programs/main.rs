@@ -1,8 +1,7 @@
-//! Programs that were not written for this device, as Debian ships them, on the library: unmodified, each in
-//! processes of its own.
+//! Unmodified programs of other projects, as Debian ships them, on the library, each in processes of its own.
 //!
-//! They prove little about speed and much about behaviour, so each runs with few rounds. A program that is not
-//! installed is a failure: `cargo xtask test` installs all of them.
+//! They show behaviour, not speed, so each runs only few rounds. A program that is not installed is a failure:
+//! `cargo xtask test` installs all of them.
 
 mod busy;
 mod examples;

@@ -1,4 +1,4 @@
-//! Debian's Open MPI and MPICH, which both use UCX: a program of four ranks.
+//! Debian's Open MPI and MPICH, both over UCX: a program of four ranks.
 
 use crate::support::{DEVICE, Stage};
 use crate::ucx::only;
@@ -12,13 +12,13 @@ fn four_ranks(name: &str, compiler: &str, launcher: &[&str]) {
     stage.start(compile, "compiler").succeed();
     let mut run = stage.command(launcher[0]);
     run.args(&launcher[1..]).arg(&program);
-    // Shared memory of UCX would be faster, and is forbidden: messages have to take the device.
+    // UCX would prefer shared memory; messages must take the device.
     only("rc,self")(&mut run);
     let text = stage.start(run, "launcher").succeed();
     assert!(text.contains("4 ranks agree"), "{text}");
     assert!(
         text.contains(&format!("rc_verbs/{DEVICE}:1")),
-        "another way was taken: {text}"
+        "not over {DEVICE}: {text}"
     );
 }
 

@@ -1,5 +1,5 @@
-/* Arguments that no sane program gives, many times over: each call has to answer with success or an error
-   number. Whatever it is, nothing may crash, and what was made before still works in the end. */
+/* Arguments that no sane program passes, many times over: each call must return success or an error number. Nothing
+   may crash, and older objects must still work in the end. */
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <limits.h>
@@ -94,7 +94,7 @@ int main(void) {
       attr.qp_state = rnd() % 9;
       if (rnd() % 2) attr.port_num = attr.ah_attr.port_num = 1, attr.pkey_index = 0;
       if (rnd() % 2) attr.path_mtu = IBV_MTU_1024, attr.qp_access_flags = rnd() % 16;
-      /* Sometimes exactly what a step needs, so that later states are reached. */
+      /* Sometimes exactly the required attributes, to reach later states. */
       static const int masks[] = {
           IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
           IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY,
@@ -111,7 +111,7 @@ int main(void) {
       scramble(&send, sizeof send);
       send.next = NULL;
       send.sg_list = rnd() % 8 ? list : NULL;
-      /* As many as there are, or absurd: below zero, or more than any queue pair takes. */
+      /* As many as the list has, or absurd: negative, or more than any queue pair takes. */
       static const int counts[] = {0, 2, 64, -1, -2, 65, 100, 70000, 1 << 28, INT_MAX, INT_MIN};
       send.num_sge = rnd() % 4 ? 1 : counts[rnd() % 11];
       send.opcode = rnd() % 20;
@@ -130,7 +130,7 @@ int main(void) {
   if (!made) return printf("no queue pair was made\n"), 1;
 
   /* Handles that are gone. */
-  struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory, 0);
+  /* Destroyed objects. */
   if (!mr || ibv_dereg_mr(mr)) return printf("the domain does not work any more\n"), 1;
   if (!ibv_dereg_mr(mr)) return printf("a region was closed twice\n"), 1;
   struct ibv_cq *late = ibv_create_cq(context, 4, NULL, NULL, 0);

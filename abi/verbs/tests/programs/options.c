@@ -1,5 +1,5 @@
-/* What a device may have and this one has not. Each call answers as its manual page says for such a device, the
-   attributes of the device say the same beforehand, and nothing else changes. */
+/* Options that this device lacks. Each call answers as its manual page says for such a device, the device's attributes
+   say so beforehand, and nothing else changes. */
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdint.h>
@@ -56,7 +56,7 @@ int main(void) {
   if (ece.vendor_id != 0x15b3 || ece.options != 1) return printf("ibv_query_ece wrote\n"), 1;
   number("ibv_set_ece", ibv_set_ece(qp, &ece), EOPNOTSUPP);
   ece.vendor_id = ece.options = 0;
-  number("ibv_set_ece of nobody", ibv_set_ece(qp, &ece), EOPNOTSUPP);
+  number("ibv_set_ece of no vendor", ibv_set_ece(qp, &ece), EOPNOTSUPP);
   ece.comp_mask = 1;
   number("ibv_set_ece with more", ibv_set_ece(qp, &ece), EINVAL);
   number("ibv_query_ece of nothing", ibv_query_ece((struct ibv_qp *)list, &ece), EINVAL);
@@ -123,7 +123,7 @@ int main(void) {
   ex.qp_type = IBV_QPT_DRIVER;
   pointer("ibv_create_qp_ex of a vendor's type", ibv_create_qp_ex(context, &ex), EOPNOTSUPP);
 
-  /* Nothing of that has left anything behind. */
+  /* No call has left anything behind. */
   number("ibv_destroy_qp", ibv_destroy_qp(qp), 0);
   number("ibv_destroy_srq", ibv_destroy_srq(srq), 0);
   number("ibv_destroy_cq", ibv_destroy_cq(cq), 0);

@@ -1,12 +1,13 @@
-//! qperf, and the uDAPL provider that is written on verbs.
+//! qperf, and the uDAPL provider that uses verbs.
 
 use crate::support::{PATIENCE, Port, Stage};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::{Duration, Instant};
 
-/// Every test of qperf's that uses verbs and not the connection manager. Those for datagrams make address
-/// handles without a global route, which has to be allowed.
+/// Every test of qperf that uses verbs without the connection manager. Those for datagrams create address
+/// handles
+/// without a global route, which `RKEY_LOCAL_ROUTES` allows.
 #[test]
 fn qperf() {
     let tests = [
@@ -36,7 +37,7 @@ fn qperf() {
     for test in tests {
         let mut client = stage.command("qperf");
         client.env("RKEY_LOCAL_ROUTES", "1");
-        // Its own limit to what the other side may take is five seconds.
+        // By default the client waits for the server for only five seconds.
         client.args([
             "-lp",
             &port.text(),
@@ -59,7 +60,7 @@ fn qperf() {
     server.kill();
 }
 
-/// Debian's own program for uDAPL over its verbs provider with connections over sockets.
+/// Debian's test program for uDAPL, over its verbs provider with connections by sockets.
 #[test]
 fn dtest_of_the_verbs_provider() {
     let _alone = Turn::new(DTEST_PORT);
@@ -84,9 +85,9 @@ fn dtest_of_the_verbs_provider() {
     }
 }
 
-/// The right to use a port that has to be this one; others on this host have it one after the other. It is a name, as
-/// names go with their process.
-struct Turn(#[expect(dead_code, reason = "held")] UnixListener);
+/// The exclusive use of a fixed port on this host: processes take turns. It is an abstract socket name, which
+/// disappears with its process.
+struct Turn(#[expect(dead_code, reason = "holds the name")] UnixListener);
 
 impl Turn {
     fn new(port: u16) -> Self {
@@ -103,5 +104,5 @@ impl Turn {
     }
 }
 
-/// Where `dtest` listens; there is no option for it.
+/// The port of `dtest`, which has no option for it.
 const DTEST_PORT: u16 = 15_828;

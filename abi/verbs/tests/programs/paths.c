@@ -1,5 +1,5 @@
-/* The library answers stat, access and what else tells of files for the device's file, and for nothing else; also for
-   programs that were linked with older C libraries. */
+/* The library answers stat, access and their variants for the device's files and for no others, also in programs that
+   were linked with older C libraries. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-/* The functions that programs call that were linked before glibc 2.33. */
+/* Functions called by programs that were linked before glibc 2.33. */
 #ifdef __x86_64__
 #define OLD "GLIBC_2.2.5"
 #define OLD_AT "GLIBC_2.4"
@@ -34,7 +34,7 @@ __asm__(".symver __old_lxstat64, __lxstat64@" OLD);
 __asm__(".symver __old_fxstatat, __fxstatat@" OLD_AT);
 __asm__(".symver __old_fxstatat64, __fxstatat64@" OLD_AT);
 
-/* Every way to ask about a file, and what is found: 0 or -1. */
+/* Every call that looks at a file, with its result: 0 or -1. */
 enum { WAYS = 12 };
 static const char *const NAMES[WAYS] = {"stat", "lstat", "fstatat", "statx", "__xstat", "__lxstat", "__xstat64",
     "__lxstat64", "__fxstatat", "__fxstatat64", "stat64", "fstatat64"};
@@ -68,7 +68,7 @@ int main(void) {
   char path[128];
   snprintf(path, sizeof path, "/dev/infiniband/%s", list[0]->dev_name);
   struct stat found;
-  /* So that the compiler does not see what is passed. */
+  /* Volatile, so that the compiler does not see the arguments. */
   char *volatile wild = (char *)8;
   struct stat *volatile nowhere = (struct stat *)8;
   if (stat(path, &found) || !S_ISCHR(found.st_mode)) return printf("there is no %s\n", path), 1;
@@ -108,7 +108,7 @@ int main(void) {
   if (!checked || checked(path, room, sizeof room) != room || strcmp(room, path)) return printf("__realpath_chk\n"), 1;
   if (realpath("/dev/infiniband/none", room) || errno != ENOENT) return printf("realpath of none\n"), 1;
   if (!realpath("/proc/self/../self", room) || strstr(room, "self")) return printf("realpath of others\n"), 1;
-  /* The links in sysfs lead to a folder of a device without hardware; all say so. */
+  /* The links in sysfs lead to the folder of a device without hardware; all calls agree. */
   const char *links[] = {list[0]->ibdev_path, list[0]->dev_path};
   for (int i = 0; i < 2; i++) {
     const char *link = links[i];

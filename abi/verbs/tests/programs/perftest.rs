@@ -1,12 +1,13 @@
-//! perftest: bandwidth and latency of every operation, with its options. The figures are not looked at.
+//! perftest: bandwidth and latency of every operation, with its options. The figures are ignored.
 //!
-//! For each size perftest finds out anew how fast the processor's clock is, by half a second of arithmetic. So what
-//! goes through all sizes (`-a`) does so with few rounds. Where a program spins on memory and not on a completion queue
-//! (`ib_write_lat`), each round waits until the device's thread gets a processor: milliseconds on a busy machine.
+//! For each size, perftest measures the processor's clock by half a second of arithmetic, so runs over all
+//! sizes
+//! (`-a`) have few rounds. Where a program spins on memory instead of a completion queue (`ib_write_lat`), each
+//! round waits until the device's thread gets a processor: milliseconds on a busy machine.
 
 use crate::support::{DEVICE, Port, Stage};
 
-/// Runs one program with several sets of options; each has to end well on both sides.
+/// Runs one program with several sets of options; both sides must succeed.
 fn perftest(program: &str, options: &[&str]) {
     let stage = Stage::new(program);
     for line in options {
@@ -91,10 +92,11 @@ fn ib_atomic_lat() {
     );
 }
 
-/// Extended reliable connections: both halves are given what a reliable connection needs, and each counts its own.
+/// Extended reliable connections: both halves get all attributes of a reliable connection, and each uses its
+/// own.
 #[test]
 fn extended_reliable_connections() {
-    /// Files of these names stay behind, and another user could not open them.
+    /// perftest leaves these files behind, which another user could not open.
     struct Domains;
     impl Drop for Domains {
         fn drop(&mut self) {
@@ -120,7 +122,7 @@ fn extended_reliable_connections() {
     }
 }
 
-/// More datagrams to a group than the link to its member holds, and as many receives.
+/// Sends more datagrams to a group than the link to its member holds, with as many receives.
 #[test]
 fn multicast() {
     perftest(
@@ -129,19 +131,20 @@ fn multicast() {
     );
 }
 
-/// Shared receive queues, and the older calls to post.
+/// Shared receive queues, and the older posting calls.
 #[test]
-fn other_ways_to_post() {
+fn other_posting_calls() {
     perftest(
         "ib_send_bw",
         &["-n 100 -r 100 --use-srq -q 2", "-n 100 --use_old_post_send"],
     );
 }
 
-/// The connection manager is another library's, which does not know this device: the program says so and
-/// ends.
+/// The connection manager belongs to another library, which does not know this device: the program reports that
+/// and
+/// exits.
 #[test]
-fn the_connection_manager_is_missed_in_an_orderly_way() {
+fn a_missing_connection_manager_ends_the_program_cleanly() {
     let stage = Stage::new("cm");
     let port = Port::new();
     let mut command = stage.command("ib_write_bw");

@@ -33,9 +33,9 @@ fn a_program_that_loads_symbols_by_version() {
     }
 }
 
-/// The public symbols of rdma-core 65, and the calls that have come since Debian's version.
+/// Loads the public symbols of rdma-core 65, and calls those added since Debian's version.
 #[test]
-fn a_program_of_a_newer_version_of_rdma_core() {
+fn a_program_for_a_newer_rdma_core() {
     let stage = Stage::new("versions");
     let source = include_str!("versions.c");
     let program = compile(&stage, "versions", source, &["-libverbs", "-ldl"]);
@@ -64,7 +64,7 @@ fn the_example_writes_and_is_refused() {
 
 /// Proves: VB-008
 #[test]
-fn signals_end_waits_as_they_end_a_read() {
+fn signals_interrupt_waits_as_they_interrupt_a_read() {
     let stage = Stage::new("signals");
     let program = compile(&stage, "signals", include_str!("signals.c"), &["-libverbs"]);
     let text = stage.start(stage.command(program), "program").succeed();
@@ -73,7 +73,7 @@ fn signals_end_waits_as_they_end_a_read() {
 
 /// Proves: VB-008
 #[test]
-fn nonsense_is_answered_with_an_error() {
+fn nonsense_arguments_are_refused() {
     let stage = Stage::new("nonsense");
     let program = compile(
         &stage,
@@ -86,7 +86,7 @@ fn nonsense_is_answered_with_an_error() {
 }
 
 #[test]
-fn the_file_of_the_device_is_the_only_one_that_is_made_up() {
+fn only_the_files_of_the_device_are_pretended() {
     let stage = Stage::new("paths");
     let program = compile(
         &stage,
@@ -99,7 +99,7 @@ fn the_file_of_the_device_is_the_only_one_that_is_made_up() {
 }
 
 #[test]
-fn options_that_this_device_has_not_are_refused_by_name() {
+fn options_that_this_device_lacks_are_refused_by_name() {
     let stage = Stage::new("options");
     let program = compile(&stage, "options", include_str!("options.c"), &["-libverbs"]);
     let text = stage.start(stage.command(program), "program").succeed();

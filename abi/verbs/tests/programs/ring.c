@@ -1,4 +1,4 @@
-/* A ring of large messages, a reduction, and puts into everybody's window: checked on every rank. */
+/* A ring of large messages, a reduction, and puts into every rank's window, checked on every rank. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

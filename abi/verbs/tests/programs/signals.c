@@ -1,4 +1,4 @@
-/* What a signal does to a thread that waits for an event: what it does to a read. */
+/* A signal interrupts a thread that waits for an event exactly as it interrupts a read. */
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
@@ -18,7 +18,7 @@ static void signal_in(int milliseconds, int flags) {
   setitimer(ITIMER_REAL, &timer, NULL);
 }
 
-/* An error of a queue pair, after some signals, so that its receives are flushed. */
+/* Moves a queue pair to ERR after some signals, which flushes its receives. */
 static void *fail_later(void *qp) {
   sigset_t set;
   sigemptyset(&set);
@@ -45,7 +45,7 @@ int main(void) {
   if (ibv_get_async_event(context, &event) != -1 || errno != EINTR)
     return printf("an asynchronous event came of a signal\n"), 1;
 
-  /* A handler that restarts: the wait goes on until there is an event. */
+  /* With SA_RESTART, the wait goes on until there is an event. */
   struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
                                   .cap = {1, 1, 1, 1, 0}};
   struct ibv_qp *qp = ibv_create_qp(pd, &init);

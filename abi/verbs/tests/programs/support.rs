@@ -1,5 +1,5 @@
-//! Running programs on the library, alone or as server and client.
-// UNSAFETY: the standard library binds no socket that does not listen.
+//! Runs programs on the library, alone or as server and client.
+// UNSAFETY: the standard library cannot bind a socket without listening.
 #![allow(unsafe_code)]
 
 use rkey_kit::delivery::{self, VERBS};
@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A program that takes longer hangs. Most take a fraction of a second, but machines that run tests are busy, and
-/// perftest is too.
+/// A program that takes longer hangs. Most take a fraction of a second, but machines that run tests are busy,
+/// and
+/// perftest keeps them busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 /// The name of our device, which the programs print.
 pub(crate) const DEVICE: &str = "rkey0";
 
-/// A folder with the library under the names that programs ask for, and with what they write.
+/// A folder with the library under its installed names, and with the output of programs.
 pub(crate) struct Stage {
     folder: PathBuf,
 }
@@ -28,7 +29,7 @@ impl Stage {
             .find(beside)
             .expect("cargo builds the library for its tests");
         let folder = std::env::temp_dir().join(format!("rkey-{test}-{}", std::process::id()));
-        // Of a killed process that had our number.
+        // Left behind by a killed process of the same number.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("a folder for temporary files can be made");
         VERBS
@@ -37,7 +38,7 @@ impl Stage {
         Self { folder }
     }
 
-    /// Puts a copy of the library in place of the link, for users who cannot reach where cargo put it.
+    /// Replaces the link by a copy of the library, for users who cannot reach cargo's folder.
     pub(crate) fn copy_libraries(&self) {
         let name = self.file(VERBS.file);
         let library = std::fs::canonicalize(&name).expect("the link leads to the library");
@@ -60,7 +61,7 @@ impl Stage {
         command
     }
 
-    /// Starts a command; what it prints goes to files.
+    /// Starts a command; its output goes to files.
     pub(crate) fn start(&self, mut command: Command, name: &str) -> Running {
         let said = self.file(&format!("{name}.said"));
         let file = File::create(&said).expect("a file can be made");
@@ -73,15 +74,14 @@ impl Stage {
         Running { child, said, shown }
     }
 
-    /// Runs a program that ends by itself, and gives what it printed.
+    /// Runs a program to its end and returns its output.
     pub(crate) fn run(&self, program: &str, words: &[&str]) -> String {
         let mut command = self.command(program);
         command.args(words);
         self.start(command, "program").succeed()
     }
 
-    /// Runs a server that listens on a port, and a client that is told where. Both have to end well. Gives
-    /// what they printed.
+    /// Runs a server that listens on a port, and a client. Both must succeed. Returns their output.
     pub(crate) fn pair(
         &self,
         program: &str,
@@ -98,7 +98,7 @@ impl Stage {
         let mut server = side("server", None);
         server.wait_until_it_listens(port.number);
         let mut client = side("client", Some("127.0.0.1"));
-        // A client that fails may leave its server waiting for ever.
+        // If the client fails, its server may wait for ever.
         let status = client.wait();
         if !status.is_some_and(|status| status.success()) {
             server.kill();
@@ -119,9 +119,9 @@ impl Drop for Stage {
     }
 }
 
-/// A port of this host that nobody uses. As long as the value is there the kernel gives it to nobody who wants just
-/// any port, and has it for a program that asks for it by its number: each of them reuses addresses, and we do not
-/// listen.
+/// A free port of this host. While this value lives, the kernel assigns the port to no program that asks for
+/// any
+/// port, but gives it to one that asks for it by number: all set `SO_REUSEADDR`, and we do not listen.
 pub(crate) struct Port {
     pub(crate) number: u16,
     _held: OwnedFd,
@@ -134,7 +134,7 @@ impl Port {
             size_of::<libc::sockaddr_in>() as libc::socklen_t,
         );
         let on_len = size_of_val(&on) as libc::socklen_t;
-        // SAFETY: values of our own, with their lengths; zeroes are an address, and mean any.
+        // SAFETY: our own values, with their lengths; all zeros is an address that means "any".
         unsafe {
             let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
             assert!(fd >= 0, "a descriptor is left");
@@ -162,13 +162,13 @@ impl Port {
         }
     }
 
-    /// As an argument of a program.
+    /// The port as an argument.
     pub(crate) fn text(&self) -> String {
         self.number.to_string()
     }
 }
 
-/// A program that was started. It ends with the value.
+/// A running program, killed on drop.
 pub(crate) struct Running {
     child: Child,
     said: PathBuf,
@@ -176,13 +176,13 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// What it has printed until now.
+    /// Its output so far.
     pub(crate) fn text(&self) -> String {
         let bytes = std::fs::read(&self.said).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Waits for its end; none: it hangs.
+    /// Waits for its end; `None`: it hangs.
     pub(crate) fn wait(&mut self) -> Option<ExitStatus> {
         let started = Instant::now();
         while started.elapsed() < PATIENCE {
@@ -194,13 +194,13 @@ impl Running {
         None
     }
 
-    /// Waits for its end, which has to be a success, and gives what it printed.
+    /// Waits for its successful end and returns its output.
     pub(crate) fn succeed(mut self) -> String {
         let status = self.wait();
         let text = self.text();
         assert!(
             status.is_some_and(|status| status.success()),
-            "{}: {status:?} (none: it hangs)\n{text}",
+            "{}: {status:?} (None: it hangs)\n{text}",
             self.shown
         );
         text
@@ -211,7 +211,7 @@ impl Running {
         let _ = self.child.wait();
     }
 
-    /// Waits until somebody listens on a port, or the program has ended.
+    /// Waits until the program listens on a port, or has ended.
     pub(crate) fn wait_until_it_listens(&mut self, port: u16) {
         let started = Instant::now();
         while !listens(port) && started.elapsed() < PATIENCE {
@@ -229,7 +229,7 @@ impl Drop for Running {
     }
 }
 
-/// Whether somebody listens on a port; without connecting, which the program would count.
+/// Whether a program listens on a port. Does not connect, which the program would count.
 fn listens(port: u16) -> bool {
     const LISTEN: &str = "0A";
     let local = format!(":{port:04X}");

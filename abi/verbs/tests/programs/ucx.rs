@@ -1,9 +1,9 @@
-//! UCX on the device: what it finds, and its own benchmark over its two transports for verbs.
+//! UCX on the device: what it detects, and its own benchmark over its two verbs transports.
 
 use crate::support::{DEVICE, Stage};
 use std::process::Command;
 
-/// Leaves UCX no other way than this device.
+/// Restricts UCX to this device.
 pub(crate) fn only(transports: &str) -> impl Fn(&mut Command) {
     move |command: &mut Command| {
         command
@@ -20,7 +20,7 @@ fn ucx_info_lists_both_transports() {
         let found = text.split("Transport: ").any(|part| {
             part.starts_with(transport) && part.contains(&format!("Device: {DEVICE}:1"))
         });
-        assert!(found, "{transport} over {DEVICE} is missing in {text}");
+        assert!(found, "{transport} over {DEVICE} missing in {text}");
     }
 }
 

@@ -1,6 +1,6 @@
-/* Asks for every symbol by its version, as the loader does for a program that was linked with that version. The arguments
-   are NAME@@VERSION. Then the calls that Debian's headers do not have; their structures are written down here from the
-   manual pages of rdma-core 65. */
+/* Looks every symbol up by its version, as the loader does for a program linked with that version. The arguments are
+   NAME@@VERSION. Then tests the calls that Debian's headers lack, with structures from the manual pages of rdma-core
+   65. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

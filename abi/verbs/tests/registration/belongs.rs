@@ -1,4 +1,4 @@
-//! What belongs to whom: objects of another context, what still has users, and which memory a call is about.
+//! Ownership: objects of another context, objects that still have users, and the memory that a call refers to.
 
 use crate::world::{ALL, LEN, World, request, send, sge};
 use ibverbs::advise::advise_mr;
@@ -39,18 +39,18 @@ fn work_queue(world: &World, from: &World) -> *mut Wq {
         pd: world.pd,
         cq: from.cq,
         comp_mask: 0,
-        // The mask does not say that they are there.
+        // The mask does not say that these fields are set.
         create_flags: 0xdead,
     };
     // SAFETY: live objects.
     unsafe { wq::create_wq(world.context, &raw mut attr) }
 }
 
-/// Objects of another context are none of this one, as the kernel sees it.
+/// As in the kernel, objects of another context do not exist in this one.
 #[test]
-fn objects_of_another_context() {
+fn objects_of_another_context_are_refused() {
     let (one, other) = (World::new(), World::new());
-    // SAFETY: live objects; all zeroes is valid.
+    // SAFETY: live objects; all zeros is valid.
     unsafe {
         let events = channel::create_comp_channel(other.context);
         assert!(!events.is_null());
@@ -73,7 +73,7 @@ fn objects_of_another_context() {
     }
 }
 
-/// A protection domain that is in use stays, and its place serves the next one as ever.
+/// A protection domain in use stays, and its slot is not given to another one.
 #[test]
 fn an_imported_domain_with_users_stays() {
     let world = World::new();
@@ -83,7 +83,7 @@ fn an_imported_domain_with_users_stays() {
         assert!(!imported.is_null());
         let queue = shared_queue(imported);
         pd::unimport_pd(imported);
-        // One of these would get the place, if it were free.
+        // One of these would get the slot, if it were free.
         let next: Vec<_> = (0..8).map(|_| pd::alloc_pd(world.context)).collect();
         assert!(!next.contains(&imported));
         assert_eq!(srq::destroy_srq(queue), 0);
@@ -94,9 +94,9 @@ fn an_imported_domain_with_users_stays() {
     }
 }
 
-/// The limit that a program asks for is what the device has: none once its event was raised.
+/// A query reports the device's limit: 0 once its event has been raised.
 #[test]
-fn the_limit_of_shared_receives_ends_with_its_event() {
+fn the_limit_of_a_shared_receive_queue_ends_with_its_event() {
     let world = World::new();
     let queue = shared_queue(world.pd);
     let mut attr = SrqAttr {
@@ -106,19 +106,19 @@ fn the_limit_of_shared_receives_ends_with_its_event() {
     };
     // SAFETY: a live queue.
     unsafe {
-        // There are fewer receives: the event is raised at once.
+        // There are fewer receives, so the event is raised at once.
         assert_eq!(srq::modify_srq(queue, &raw mut attr, SRQ_LIMIT as i32), 0);
         assert_eq!(srq::query_srq(queue, &raw mut attr), 0);
         assert_eq!((attr.max_wr, attr.max_sge, attr.srq_limit), (4, 1, 0));
         attr.srq_limit = 5;
         let refused = srq::modify_srq(queue, &raw mut attr, SRQ_LIMIT as i32);
-        assert_eq!(refused, libc::EINVAL, "more than it holds");
+        assert_eq!(refused, libc::EINVAL, "more than the queue holds");
     }
 }
 
-/// Receives are not taken in the error state, and the program learns which was the first.
+/// A queue in the error state takes no receives, and `bad_wr` names the first.
 #[test]
-fn a_work_queue_in_error_names_the_receive() {
+fn a_work_queue_in_error_names_the_refused_receive() {
     let world = World::new();
     let queue = work_queue(&world, &world);
     // SAFETY: live objects.
@@ -141,12 +141,12 @@ fn a_work_queue_in_error_names_the_receive() {
     }
 }
 
-/// Flags that the mask does not speak of are not looked at.
+/// Flags that the mask does not include are ignored.
 #[test]
-fn a_spreading_queue_pair_without_flags() {
+fn an_rss_queue_pair_without_flags() {
     let world = World::new();
     let mut key = [7u8; 40];
-    // SAFETY: live objects; all zeroes is valid.
+    // SAFETY: live objects; all zeros is valid.
     unsafe {
         let mut queues = [work_queue(&world, &world)];
         let mut table: RwqIndTableInitAttr = std::mem::zeroed();
@@ -164,8 +164,8 @@ fn a_spreading_queue_pair_without_flags() {
     }
 }
 
-/// Advice about a region whose addresses are the program's choice is about its memory, not about what lies at such
-/// an address in the process.
+/// Advice for a region with an IOVA is about its memory, not about whatever is at such an address of the
+/// process.
 #[test]
 fn advice_is_about_the_memory_of_the_region() {
     const PAGES: usize = 2;
@@ -192,9 +192,9 @@ fn advice_is_about_the_memory_of_the_region() {
     unsafe {
         let region = reg_mr_iova2(world.pd, memory, BYTES, elsewhere as u64, ALL);
         assert!(!region.is_null());
-        let mut piece = sge(elsewhere as u64 + 4096, 8, (*region).lkey);
-        let advice = 1; // prefetch, to write
-        assert_eq!(advise_mr(world.pd, advice, 0, &raw mut piece, 1), 0);
+        let mut entry = sge(elsewhere as u64 + 4096, 8, (*region).lkey);
+        let advice = 1; // IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE
+        assert_eq!(advise_mr(world.pd, advice, 0, &raw mut entry, 1), 0);
         assert_eq!(resident(elsewhere), [0, 0]);
         assert_eq!(resident(memory), [0, 1]);
         assert_eq!(dereg_mr(region), 0);
@@ -204,9 +204,9 @@ fn advice_is_about_the_memory_of_the_region() {
     }
 }
 
-/// A queue is not made too small for the sends that are on their way, however long they take.
+/// A queue cannot shrink below the sends in progress, however long they take.
 #[test]
-fn a_queue_does_not_shrink_below_what_is_outstanding() {
+fn a_queue_does_not_shrink_below_the_outstanding_sends() {
     let world = World::new();
     let [a, b] = world.pair(QPT_RC);
     let region = world.register(0, LEN, ALL);
@@ -219,21 +219,21 @@ fn a_queue_does_not_shrink_below_what_is_outstanding() {
         let mask = QP_MIN_RNR_TIMER as i32;
         assert_eq!(qp::modify_qp(b, &raw mut slow, mask), 0);
         for id in 0..3 {
-            let mut piece = sge(world.at(0), 8, (*region).lkey);
-            assert_eq!(send(a, &mut request(id, WR_SEND, &mut piece)), (0, false));
+            let mut entry = sge(world.at(0), 8, (*region).lkey);
+            assert_eq!(send(a, &mut request(id, WR_SEND, &mut entry)), (0, false));
         }
-        // Nobody has a receive for them yet.
+        // The peer has no receive for them yet.
         for _ in 0..100 {
             let mut wc = ibverbs::sys::Wc::default();
             assert_eq!(cq::poll_cq(world.cq, 1, &raw mut wc), 0);
         }
         let shared = world.cq;
         for id in 3..6 {
-            let mut piece = sge(world.at(64), 8, (*region).lkey);
+            let mut entry = sge(world.at(64), 8, (*region).lkey);
             let mut wr = RecvWr {
                 wr_id: id,
                 next: null_mut(),
-                sg_list: &raw mut piece,
+                sg_list: &raw mut entry,
                 num_sge: 1,
             };
             assert_eq!(post::post_recv(b, &raw mut wr, null_mut()), 0);

@@ -1,4 +1,4 @@
-//! Asynchronous events, and the states in which queue pairs are when they come.
+//! Asynchronous events, and the states of queue pairs when they are raised.
 
 use crate::world::*;
 use ibverbs::sys::consts::*;
@@ -11,9 +11,9 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The next event, acknowledged: its type, and the address of its object. `None` when there is none for `time`.
+/// The next event, acknowledged: its type and the address of its object. `None`: none within `time`.
 fn next_within(world: &World, time: Duration) -> Option<(i32, usize)> {
-    // SAFETY: a live context, and room for an event.
+    // SAFETY: a live context; `event` is writable.
     unsafe {
         let fd = (*world.context).async_fd;
         libc::fcntl(
@@ -25,7 +25,7 @@ fn next_within(world: &World, time: Duration) -> Option<(i32, usize)> {
         let mut event: AsyncEvent = std::mem::zeroed();
         while async_event::get_async_event(world.context, &raw mut event) != 0 {
             assert_eq!(*libc::__errno_location(), libc::EAGAIN);
-            // Events come while somebody drives the device; a poll does.
+            // Events need a thread that drives the device; a poll does.
             cq::poll_cq(world.cq, 0, null_mut());
             if Instant::now() > end {
                 return None;
@@ -44,7 +44,7 @@ fn next(world: &World) -> (i32, usize) {
 
 fn state(pair: *mut Qp) -> i32 {
     let mut attr = QpAttr::default();
-    // SAFETY: all zeroes is valid; a live queue pair.
+    // SAFETY: all zeros is valid; a live queue pair.
     unsafe {
         let mut init: QpInitAttr = std::mem::zeroed();
         assert_eq!(qp::query_qp(pair, &raw mut attr, 1, &raw mut init), 0);
@@ -52,7 +52,7 @@ fn state(pair: *mut Qp) -> i32 {
     attr.qp_state
 }
 
-/// Only a step to another state.
+/// A plain transition without further attributes.
 fn go(pair: *mut Qp, to: i32, notify: bool) {
     let mut attr = QpAttr {
         qp_state: to,
@@ -66,7 +66,7 @@ fn go(pair: *mut Qp, to: i32, notify: bool) {
 }
 
 fn create(world: &World, queue: *mut Cq, shared: *mut Srq) -> *mut Qp {
-    // SAFETY: all zeroes is valid; objects are live.
+    // SAFETY: all zeros is valid; objects are live.
     unsafe {
         let mut attr: QpInitAttr = std::mem::zeroed();
         (attr.send_cq, attr.recv_cq, attr.srq) = (queue, queue, shared);
@@ -80,7 +80,7 @@ fn create(world: &World, queue: *mut Cq, shared: *mut Srq) -> *mut Qp {
 }
 
 fn shared_queue(world: &World) -> *mut Srq {
-    // SAFETY: all zeroes is valid; a live domain.
+    // SAFETY: all zeros is valid; a live domain.
     unsafe {
         let mut wanted: SrqInitAttr = std::mem::zeroed();
         (wanted.attr.max_wr, wanted.attr.max_sge) = (4, 1);
@@ -90,13 +90,13 @@ fn shared_queue(world: &World) -> *mut Srq {
     }
 }
 
-/// A completion queue that is too small breaks, and the queue pairs that use it with it.
+/// A completion queue that overruns fails, and its queue pairs with it.
 #[test]
-fn an_overrun() {
+fn an_overrun_fails_the_queue_and_its_queue_pairs() {
     overrun(&World::new(), 0);
 }
 
-/// Breaks a completion queue that has had so many events.
+/// Overruns a completion queue that has had `events` events.
 fn overrun(world: &World, events: u32) -> *mut Cq {
     // SAFETY: a live context.
     let small = unsafe { cq::create_cq(world.context, 1, null_mut(), null_mut(), 0) };
@@ -116,9 +116,9 @@ fn overrun(world: &World, events: u32) -> *mut Cq {
     small
 }
 
-/// A completion queue whose event a thread is getting stays until that event is acknowledged.
+/// A completion queue stays until the event that a thread is taking is acknowledged.
 #[test]
-fn a_completion_queue_waits_for_events_that_are_on_their_way() {
+fn a_completion_queue_waits_for_events_in_delivery() {
     const ROUNDS: usize = 300;
     let world = World::new();
     // SAFETY: a live context.
@@ -130,21 +130,21 @@ fn a_completion_queue_waits_for_events_that_are_on_their_way() {
             let (mut which, mut round) = (null_mut(), null_mut());
             while round as usize != ROUNDS + 1 {
                 let events = events_at as *mut CompChannel;
-                // SAFETY: a live channel, and room for both.
+                // SAFETY: a live channel; both are writable.
                 let code = unsafe { channel::get_cq_event(events, &raw mut which, &raw mut round) };
                 assert_eq!(code, 0);
-                // Looks more than once: it must not go later, either.
+                // Checked more than once: it must not be destroyed later, either.
                 for _ in 0..20 {
                     assert!(round as usize > gone.load(Ordering::Acquire), "{round:?}");
                     std::thread::yield_now();
                 }
                 seen.fetch_add(1, Ordering::Relaxed);
-                // SAFETY: it waits for this.
+                // SAFETY: the destroying call waits for this one.
                 unsafe { channel::ack_cq_events(which, 1) };
             }
         });
         for round in 1..=ROUNDS + 1 {
-            // SAFETY: live objects; nobody uses the queue after it was destroyed.
+            // SAFETY: live objects; the queue is unused after its destruction.
             unsafe {
                 let queue = cq::create_cq(world.context, 4, round as *mut c_void, events, 0);
                 assert_eq!(cq::req_notify_cq(queue, 0), 0);
@@ -153,7 +153,7 @@ fn a_completion_queue_waits_for_events_that_are_on_their_way() {
                 receive(pair, 1, &mut sge(0, 0, 0));
                 go(pair, QPS_ERR, false);
                 assert_eq!(qp::destroy_qp(pair), 0);
-                // The last one stays until its event was seen, which ends the other thread.
+                // The last queue stays until its event was taken, which ends the other thread.
                 if round <= ROUNDS {
                     assert_eq!(cq::destroy_cq(queue), 0);
                     gone.store(round, Ordering::Release);
@@ -164,7 +164,7 @@ fn a_completion_queue_waits_for_events_that_are_on_their_way() {
     assert!(seen.load(Ordering::Relaxed) > 0);
 }
 
-/// Counters of events that programs read begin anew after the highest number.
+/// The counters of acknowledged events that programs read wrap around.
 #[test]
 fn counters_of_acknowledged_events_wrap() {
     let world = World::new();
@@ -181,16 +181,16 @@ fn counters_of_acknowledged_events_wrap() {
 
 /// Proves: VB-I21
 #[test]
-fn a_refusal_ends_both_queue_pairs() {
+fn a_refusal_fails_both_queue_pairs() {
     let world = World::new();
     let region = world.register(0, 64, ALL);
     let [a, b] = world.pair(QPT_RC);
     // SAFETY: live objects.
     unsafe {
-        let mut piece = sge(world.at(0), 8, (*region).lkey);
+        let mut entry = sge(world.at(0), 8, (*region).lkey);
         let wrong = (*region).rkey ^ 1;
-        let mut first = remote(1, WR_RDMA_WRITE, &mut piece, world.at(8), wrong);
-        let mut second = remote(2, WR_RDMA_WRITE, &mut piece, world.at(8), (*region).rkey);
+        let mut first = remote(1, WR_RDMA_WRITE, &mut entry, world.at(8), wrong);
+        let mut second = remote(2, WR_RDMA_WRITE, &mut entry, world.at(8), (*region).rkey);
         first.next = &raw mut second;
         assert_eq!(post::post_send(a, &raw mut first, null_mut()), 0);
         let (refused, flushed) = (world.next(), world.next());
@@ -203,11 +203,11 @@ fn a_refusal_ends_both_queue_pairs() {
     assert_eq!(world.word(8), 0);
 }
 
-/// Every way to fail gives its status, flushes what comes behind it and ends in the error state.
+/// Each kind of failure has its status, flushes the requests behind it and ends in the error state.
 ///
 /// Proves: VB-I21
 #[test]
-fn a_failed_request_says_whose_fault_it_is() {
+fn a_failed_request_names_the_side_at_fault() {
     const NEAR: usize = 0;
     const FAR: usize = 4096;
     let mut world = World::new();
@@ -274,9 +274,9 @@ fn a_failed_request_says_whose_fault_it_is() {
             world.set(offset, 3);
         }
         let [a, b] = world.pair(QPT_RC);
-        let mut pieces = [sge(world.at(at), 8, lkey), sge(world.at(NEAR), 8, near.0)];
-        let [piece, good] = &mut pieces;
-        let mut first = remote(1, opcode, piece, world.at(to), rkey);
+        let mut entries = [sge(world.at(at), 8, lkey), sge(world.at(NEAR), 8, near.0)];
+        let [entry, good] = &mut entries;
+        let mut first = remote(1, opcode, entry, world.at(to), rkey);
         let mut second = remote(2, write, good, world.at(FAR + 8), far.1);
         first.next = &raw mut second;
         assert_eq!(send(a, &mut first), (0, false), "{what}");
@@ -298,21 +298,21 @@ fn a_failed_request_says_whose_fault_it_is() {
             assert_eq!(world.word(offset), 3, "{what}");
         }
         assert_eq!(world.word(FAR + 8), 0, "{what}");
-        // SAFETY: queue pairs that nobody uses any more.
+        // SAFETY: live queue pairs, unused from here on.
         unsafe { assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0)) };
     }
 }
 
 #[test]
-fn a_message_that_does_not_fit() {
+fn a_message_longer_than_its_receive() {
     let world = World::new();
     let region = world.register(0, 64, ALL);
     let [a, b] = world.pair(QPT_RC);
     // SAFETY: a live region.
     let lkey = unsafe { (*region).lkey };
     receive(b, 2, &mut sge(world.at(0), 4, lkey));
-    let mut piece = sge(world.at(8), 8, lkey);
-    assert_eq!(send(a, &mut request(1, WR_SEND, &mut piece)), (0, false));
+    let mut entry = sge(world.at(8), 8, lkey);
+    assert_eq!(send(a, &mut request(1, WR_SEND, &mut entry)), (0, false));
     assert_eq!(
         world.statuses(2),
         [(1, WC_REM_INV_REQ_ERR), (2, WC_LOC_LEN_ERR)]
@@ -320,7 +320,7 @@ fn a_message_that_does_not_fit() {
     assert_eq!(next(&world), (EVENT_QP_REQ_ERR, b as usize));
 }
 
-/// The event that the send queue is drained comes to those who asked for it.
+/// The event for a drained send queue is raised only for programs that asked for it.
 #[test]
 fn a_drained_send_queue() {
     let world = World::new();
@@ -347,7 +347,7 @@ fn a_message_before_the_receiver_is_ready_to_send() {
         ..QpAttr::default()
     };
     (attr.ah_attr.is_global, attr.ah_attr.port_num) = (1, 1);
-    // SAFETY: live objects, and room for a GID.
+    // SAFETY: live objects; `gid` is writable.
     unsafe {
         let gid = &raw mut attr.ah_attr.grh.dgid.0;
         assert_eq!(ibverbs::query::query_gid(world.context, 1, 0, gid), 0);
@@ -399,7 +399,7 @@ fn shared_receives_run_low_and_end() {
     assert_eq!(
         next_within(&world, Duration::from_millis(20)),
         None,
-        "not below it yet"
+        "not below the limit yet"
     );
     let mut empty = request(1, WR_SEND, &mut sge(0, 0, 0));
     (empty.sg_list, empty.num_sge) = (null_mut(), 0);

@@ -1,4 +1,4 @@
-//! Keys: where they go, what they open, and when they end; re-registration.
+//! Keys: where they are used, what they allow and when they end; re-registration.
 
 use crate::world::*;
 use ibverbs::sys::consts::*;
@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 
 /// Proves: VB-005, VB-002, VB-016
 #[test]
-fn the_local_key_is_for_posting() {
+fn posting_needs_the_local_key() {
     let mut world = World::new();
     let (readable, writable) = (
         world.register(0, 64, 0),
@@ -36,8 +36,8 @@ fn the_local_key_is_for_posting() {
         world.set(0, 40 + index as u64);
         world.set(64, 0);
         receive(b, 2, &mut sge(world.at(64), 64, target));
-        let mut piece = sge(world.at(0), 64, source);
-        assert_eq!(send(a, &mut request(1, WR_SEND, &mut piece)), (0, false));
+        let mut entry = sge(world.at(0), 64, source);
+        assert_eq!(send(a, &mut request(1, WR_SEND, &mut entry)), (0, false));
         let expected: Vec<_> = want
             .into_iter()
             .filter(|(_, status)| *status >= 0)
@@ -45,17 +45,17 @@ fn the_local_key_is_for_posting() {
         assert_eq!(world.statuses(expected.len()), expected, "case {index}");
         let arrived = if index == 0 { 40 } else { 0 };
         assert_eq!(world.word(64), arrived, "case {index}");
-        // SAFETY: live queue pairs that nobody uses.
+        // SAFETY: live queue pairs, unused from here on.
         unsafe { assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0)) };
     }
 }
 
 /// Proves: VB-005
 #[test]
-fn the_local_key_is_for_shared_receives_too() {
+fn shared_receives_need_the_local_key_too() {
     let mut world = World::new();
     let region = world.register(0, 128, ACCESS_LOCAL_WRITE);
-    // SAFETY: objects are live when they are used.
+    // SAFETY: every object is live while it is used.
     unsafe {
         let mut wanted: SrqInitAttr = std::mem::zeroed();
         (wanted.attr.max_wr, wanted.attr.max_sge) = (4, 1);
@@ -76,8 +76,8 @@ fn the_local_key_is_for_shared_receives_too() {
         };
         assert_eq!(post::post_srq_recv(queue, &raw mut wr, null_mut()), 0);
         world.set(0, 99);
-        let mut piece = sge(world.at(0), 8, (*region).lkey);
-        assert_eq!(send(a, &mut request(1, WR_SEND, &mut piece)), (0, false));
+        let mut entry = sge(world.at(0), 8, (*region).lkey);
+        assert_eq!(send(a, &mut request(1, WR_SEND, &mut entry)), (0, false));
         assert_eq!(world.statuses(2), [(1, WC_SUCCESS), (2, WC_SUCCESS)]);
         assert_eq!(world.word(64), 99);
     }
@@ -85,7 +85,7 @@ fn the_local_key_is_for_shared_receives_too() {
 
 /// Proves: VB-006, VB-007, VB-I04
 #[test]
-fn the_remote_key_goes_into_the_request() {
+fn a_request_carries_the_remote_key() {
     let world = World::new();
     let (near, far) = (world.register(0, 64, ALL), world.register(4096, 64, ALL));
     // SAFETY: live regions.
@@ -102,10 +102,10 @@ fn the_remote_key_goes_into_the_request() {
             (rkey, world.at(4096 + 64), WC_REM_ACCESS_ERR),
         ] {
             let [a, b] = world.pair(QPT_RC);
-            let mut piece = sge(world.at(0), 8, lkey);
-            let status = world.run(a, &mut remote(1, opcode, &mut piece, addr, key));
+            let mut entry = sge(world.at(0), 8, lkey);
+            let status = world.run(a, &mut remote(1, opcode, &mut entry, addr, key));
             assert_eq!(status, want, "{opcode} {key:#x}");
-            // SAFETY: live queue pairs that nobody uses.
+            // SAFETY: live queue pairs, unused from here on.
             unsafe { assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0)) };
         }
     }
@@ -116,11 +116,11 @@ fn the_remote_key_goes_into_the_request() {
 fn deregistration_ends_both_keys() {
     let world = World::new();
     let (near, far) = (world.register(0, 64, ALL), world.register(4096, 64, ALL));
-    // SAFETY: live regions, which are used no more afterwards.
+    // SAFETY: live regions, unused after their deregistration.
     let (lkey, gone, rkey) = unsafe {
         let keys = ((*near).lkey, (*far).lkey, (*far).rkey);
         assert_eq!(mr::dereg_mr(far), 0);
-        assert!(mr::dereg_mr(far) > 0, "a positive number says why not");
+        assert!(mr::dereg_mr(far) > 0, "a positive error number");
         keys
     };
     for (key, addr, want) in [
@@ -128,19 +128,19 @@ fn deregistration_ends_both_keys() {
         (gone, world.at(4096), WC_LOC_PROT_ERR),
     ] {
         let [a, _] = world.pair(QPT_RC);
-        let mut piece = sge(addr, 8, key);
-        let mut write = remote(1, WR_RDMA_WRITE, &mut piece, world.at(4096), rkey);
+        let mut entry = sge(addr, 8, key);
+        let mut write = remote(1, WR_RDMA_WRITE, &mut entry, world.at(4096), rkey);
         assert_eq!(world.run(a, &mut write), want);
     }
 }
 
 /// Proves: VB-I02, VB-I03
 #[test]
-fn newer_flags_and_ways_to_register() {
+fn newer_flags_and_registration_calls() {
     let mut world = World::new();
     let [a, _] = world.pair(QPT_RC);
     world.set(0, 5);
-    // SAFETY: the memory stays; objects are live when they are used.
+    // SAFETY: the memory stays valid; every object is live while it is used.
     unsafe {
         for flags in [
             ACCESS_RELAXED_ORDERING,
@@ -160,18 +160,18 @@ fn newer_flags_and_ways_to_register() {
             .into_iter()
             .enumerate()
         {
-            let mut piece = sge(world.at(0), 8, (*near).lkey);
-            let mut write = remote(1, WR_RDMA_WRITE, &mut piece, addr, (*region).rkey);
+            let mut entry = sge(world.at(0), 8, (*near).lkey);
+            let mut write = remote(1, WR_RDMA_WRITE, &mut entry, addr, (*region).rkey);
             assert_eq!(world.run(a, &mut write), WC_SUCCESS);
             assert_eq!(world.word(4096 + 8 * (place + 1)), 5);
         }
-        // A file that can be mapped stands for a dma-buf.
+        // A mappable file stands in for a dma-buf.
         let file = libc::memfd_create(c"buffer".as_ptr(), 0);
         assert_eq!(libc::ftruncate(file, 8192), 0);
         let buffer = mr::reg_dmabuf_mr(world.pd, 4096, 64, 4096, file, ALL as i32);
         assert!(!buffer.is_null());
-        let mut piece = sge(world.at(0), 8, (*near).lkey);
-        let mut write = remote(1, WR_RDMA_WRITE, &mut piece, 4096, (*buffer).rkey);
+        let mut entry = sge(world.at(0), 8, (*near).lkey);
+        let mut write = remote(1, WR_RDMA_WRITE, &mut entry, 4096, (*buffer).rkey);
         assert_eq!(world.run(a, &mut write), WC_SUCCESS);
         let mut bytes = 0u64;
         assert_eq!(libc::pread(file, (&raw mut bytes).cast(), 8, 4096), 8);
@@ -183,17 +183,17 @@ fn newer_flags_and_ways_to_register() {
 
 /// Proves: VB-I22
 #[test]
-fn re_registration() {
+fn re_registration_keeps_both_keys() {
     let mut world = World::new();
     let (near, far) = (world.register(0, 64, ALL), world.register(4096, 64, ALL));
     world.set(0, 6);
-    // SAFETY: the memory stays; objects are live when they are used.
+    // SAFETY: the memory stays valid; every object is live while it is used.
     unsafe {
         let (lkey, rkey) = ((*near).lkey, (*far).rkey);
         let write = |addr: u64| {
             let [a, b] = world.pair(QPT_RC);
-            let mut piece = sge(world.at(0), 8, lkey);
-            let status = world.run(a, &mut remote(1, WR_RDMA_WRITE, &mut piece, addr, rkey));
+            let mut entry = sge(world.at(0), 8, lkey);
+            let status = world.run(a, &mut remote(1, WR_RDMA_WRITE, &mut entry, addr, rkey));
             assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0));
             status
         };
@@ -202,7 +202,7 @@ fn re_registration() {
         };
         let (none, old, new) = (null_mut(), world.at(4096), world.at(8192));
         assert_eq!(write(old), WC_SUCCESS);
-        // What is wrong changes nothing, and the code says that the region is as it was.
+        // A refused call changes nothing, and its code says so.
         for (what, pd, len, access) in [
             (0, none, 64, ALL),
             (1 << 3, none, 64, ALL),
@@ -237,7 +237,7 @@ fn re_registration() {
         assert_eq!(
             pd::dealloc_pd(other),
             libc::EBUSY,
-            "the region is there now"
+            "the region has moved there"
         );
         let all = both | REREG_MR_CHANGE_TRANSLATION;
         assert_eq!(change(all, world.pd, old, 64, ALL), 0);

@@ -1,4 +1,5 @@
-//! What registration, windows, re-registration, states and asynchronous events promise a C program, each promise with
+//! What registration, windows, re-registration, states and asynchronous events promise to a C program, each
+//! tested by
 //! requests that rely on it.
 
 #![allow(unsafe_code)]

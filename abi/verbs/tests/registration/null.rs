@@ -1,4 +1,4 @@
-//! Null regions: zeros to send, and a place for bytes that nobody wants.
+//! Null regions: they read as zeros and drop writes.
 
 use crate::world::*;
 use ibverbs::advise::advise_mr;
@@ -26,14 +26,14 @@ fn rkey(region: *mut Mr) -> u32 {
     unsafe { (*region).rkey }
 }
 
-/// A request with several pieces, which have to stay until it is posted.
-fn with_pieces(mut wr: SendWr, pieces: &mut [Sge]) -> SendWr {
-    (wr.sg_list, wr.num_sge) = (pieces.as_mut_ptr(), pieces.len() as i32);
+/// A request with several entries, which must stay until it is posted.
+fn with_entries(mut wr: SendWr, entries: &mut [Sge]) -> SendWr {
+    (wr.sg_list, wr.num_sge) = (entries.as_mut_ptr(), entries.len() as i32);
     wr
 }
 
 #[test]
-fn zeros_are_written_and_what_is_read_is_gone() {
+fn reads_give_zeros_and_writes_are_dropped() {
     let mut world = World::new();
     let (region, null) = (world.register(0, LEN, ALL), null_region(&world));
     // SAFETY: a live region.
@@ -43,16 +43,19 @@ fn zeros_are_written_and_what_is_read_is_gone() {
         world.set(offset, u64::MAX);
     }
     let key = rkey(region);
-    // Into the null region first: what it is given is not what it gives.
+    // Write into the null region first: it must not return those bytes later.
     for opcode in [WR_RDMA_READ, WR_ATOMIC_FETCH_AND_ADD] {
-        let mut piece = sge(0xdead_0000, 8, lkey(null));
-        let mut wr = remote(1, opcode, &mut piece, world.at(0), key);
+        let mut entry = sge(0xdead_0000, 8, lkey(null));
+        let mut wr = remote(1, opcode, &mut entry, world.at(0), key);
         assert_eq!(world.run(a, &mut wr), WC_SUCCESS, "{opcode}");
     }
-    assert_eq!(world.word(0), 0, "the atomic has added 1");
-    let mut pieces = [sge(world.at(8), 4, lkey(region)), sge(1, 12, lkey(null))];
-    let wr = remote(2, WR_RDMA_WRITE, &mut pieces[0], world.at(64), key);
-    assert_eq!(world.run(a, &mut with_pieces(wr, &mut pieces)), WC_SUCCESS);
+    assert_eq!(world.word(0), 0, "the atomic added 1");
+    let mut entries = [sge(world.at(8), 4, lkey(region)), sge(1, 12, lkey(null))];
+    let wr = remote(2, WR_RDMA_WRITE, &mut entries[0], world.at(64), key);
+    assert_eq!(
+        world.run(a, &mut with_entries(wr, &mut entries)),
+        WC_SUCCESS
+    );
     assert_eq!(
         [64, 72, 80].map(|at| world.word(at)),
         [0xffff_ffff, 0, u64::MAX]
@@ -60,30 +63,30 @@ fn zeros_are_written_and_what_is_read_is_gone() {
 }
 
 #[test]
-fn a_receive_can_leave_bytes_out() {
+fn a_receive_can_skip_bytes() {
     for qp_type in [QPT_RC, QPT_UC] {
         let mut world = World::new();
         let (region, null) = (world.register(0, LEN, ALL), null_region(&world));
         let [a, b] = world.pair(qp_type);
         (0..3).for_each(|place| world.set(8 * place, place as u64 + 1));
-        // Of three words the second only.
-        let mut pieces = [sge(77, 8, lkey(null)), sge(world.at(64), 8, lkey(region))];
+        // Only the second of three words.
+        let mut entries = [sge(77, 8, lkey(null)), sge(world.at(64), 8, lkey(region))];
         let mut list = ibverbs::sys::RecvWr {
             wr_id: 1,
             next: null_mut(),
-            sg_list: pieces.as_mut_ptr(),
+            sg_list: entries.as_mut_ptr(),
             num_sge: 2,
         };
-        // SAFETY: a live queue pair, and a request that stays until the call returns.
+        // SAFETY: a live queue pair; the request stays until the call returns.
         assert_eq!(unsafe { post::post_recv(b, &raw mut list, null_mut()) }, 0);
-        let mut piece = sge(world.at(0), 16, lkey(region));
-        assert_eq!(send(a, &mut request(2, WR_SEND, &mut piece)), (0, false));
+        let mut entry = sge(world.at(0), 16, lkey(region));
+        assert_eq!(send(a, &mut request(2, WR_SEND, &mut entry)), (0, false));
         assert_eq!(world.statuses(2), [(1, WC_SUCCESS), (2, WC_SUCCESS)]);
         assert_eq!((world.word(64), world.word(72)), (2, 0));
     }
 }
 
-/// Between two devices, with messages that travel inside a slot, through the ring and by reference.
+/// Between two devices, with messages that travel inside a slot, through the ring and as remote iovecs.
 #[test]
 fn messages_of_every_size() {
     const BIG: usize = (3 << 20) + 5;
@@ -97,15 +100,15 @@ fn messages_of_every_size() {
     for len in [1, 300, 5000, 70_000, BIG] {
         let mut memory = vec![0xab_u8; len + 1];
         let start = memory.as_mut_ptr();
-        // SAFETY: the memory stays until its region is gone.
+        // SAFETY: the memory stays until its region is deregistered.
         let region = unsafe { reg_mr(there.pd, start.cast(), memory.len(), ALL as i32) };
         assert!(!region.is_null());
         for opcode in [WR_RDMA_READ, WR_RDMA_WRITE] {
-            let mut piece = sge(u64::MAX - BIG as u64, len as u32, lkey(null));
-            let mut wr = remote(1, opcode, &mut piece, start as u64, rkey(region));
+            let mut entry = sge(u64::MAX - BIG as u64, len as u32, lkey(null));
+            let mut wr = remote(1, opcode, &mut entry, start as u64, rkey(region));
             assert_eq!(here.run(a, &mut wr), WC_SUCCESS, "{len} B, {opcode}");
         }
-        // SAFETY: a live region, which nobody uses any more.
+        // SAFETY: a live region, unused from here on.
         assert_eq!(unsafe { dereg_mr(region) }, 0);
         assert!(memory[..len].iter().all(|byte| *byte == 0), "{len} B");
         assert_eq!(memory[len], 0xab);
@@ -113,7 +116,7 @@ fn messages_of_every_size() {
 }
 
 #[test]
-fn it_is_for_local_requests_and_stays_what_it_is() {
+fn a_null_region_is_local_only_and_cannot_change() {
     let world = World::new();
     let (region, null) = (world.register(0, 64, ALL), null_region(&world));
     // SAFETY: live objects.
@@ -127,8 +130,8 @@ fn it_is_for_local_requests_and_stays_what_it_is() {
             let code = rereg_mr(null, what as i32, world.pd, start, 64, ALL as i32);
             assert_eq!(code, REREG_MR_ERR_INPUT, "{what}");
         }
-        let mut piece = sge(world.at(0), 8, lkey(null));
-        assert_eq!(advise_mr(world.pd, 0, 0, &raw mut piece, 1), libc::ENOENT);
+        let mut entry = sge(world.at(0), 8, lkey(null));
+        assert_eq!(advise_mr(world.pd, 0, 0, &raw mut entry, 1), libc::ENOENT);
         let window = mw::alloc_mw(world.pd, MW_TYPE_1);
         assert!(!window.is_null());
         let info = MwBindInfo {
@@ -144,23 +147,23 @@ fn it_is_for_local_requests_and_stays_what_it_is() {
             bind_info: info,
         };
         let bound = mw::bind_mw(a, window, &raw mut bind) == 0 && world.next().status == WC_SUCCESS;
-        assert!(!bound, "a window of nothing");
+        assert!(!bound, "no window can be bound to a null region");
     }
     for opcode in [WR_RDMA_READ, WR_RDMA_WRITE] {
         let [a, _] = world.pair(QPT_RC);
-        let mut piece = sge(world.at(0), 8, lkey(region));
-        let mut wr = remote(1, opcode, &mut piece, 0, rkey(null));
+        let mut entry = sge(world.at(0), 8, lkey(region));
+        let mut wr = remote(1, opcode, &mut entry, 0, rkey(null));
         assert_eq!(world.run(a, &mut wr), WC_REM_ACCESS_ERR, "{opcode}");
     }
     let [a, _] = world.pair(QPT_RC);
     let gone = lkey(null);
-    // SAFETY: a live region, and then none.
+    // SAFETY: a live region, deregistered at the end.
     unsafe {
         assert_eq!(dereg_mr(null), 0);
         assert_eq!(dereg_mr(null), libc::EINVAL);
         assert!(alloc_null_mr(null_mut()).is_null());
     }
-    let mut piece = sge(0, 8, gone);
-    let mut wr = remote(2, WR_RDMA_WRITE, &mut piece, world.at(0), rkey(region));
+    let mut entry = sge(0, 8, gone);
+    let mut wr = remote(2, WR_RDMA_WRITE, &mut entry, world.at(0), rkey(region));
     assert_eq!(world.run(a, &mut wr), WC_LOC_PROT_ERR);
 }

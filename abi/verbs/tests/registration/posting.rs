@@ -1,4 +1,4 @@
-//! Lists of requests, and what each kind of queue pair can be asked for.
+//! Lists of requests, and the operations of each kind of queue pair.
 
 use crate::world::*;
 use ibverbs::sys::consts::*;
@@ -22,19 +22,19 @@ fn each_service_has_its_operations() {
     ] {
         let [a, _] = world.pair(qp_type);
         for opcode in refused {
-            let mut piece = sge(world.at(0), 8, lkey);
-            let mut wr = remote(1, opcode, &mut piece, world.at(8), rkey);
+            let mut entry = sge(world.at(0), 8, lkey);
+            let mut wr = remote(1, opcode, &mut entry, world.at(8), rkey);
             assert_eq!(send(a, &mut wr), (libc::EINVAL, true), "{qp_type} {opcode}");
         }
     }
     let [a, _] = world.pair(QPT_RC);
     for opcode in [WR_RDMA_WRITE, WR_RDMA_READ, WR_ATOMIC_FETCH_AND_ADD] {
-        let mut piece = sge(world.at(0), 8, lkey);
-        let mut wr = remote(1, opcode, &mut piece, world.at(8), rkey);
+        let mut entry = sge(world.at(0), 8, lkey);
+        let mut wr = remote(1, opcode, &mut entry, world.at(8), rkey);
         assert_eq!(world.run(a, &mut wr), WC_SUCCESS, "{opcode}");
     }
-    let mut piece = sge(world.at(0), 8, lkey);
-    let mut wr = request(1, 99, &mut piece);
+    let mut entry = sge(world.at(0), 8, lkey);
+    let mut wr = request(1, 99, &mut entry);
     assert_eq!(send(a, &mut wr), (libc::EINVAL, true), "no such operation");
 }
 
@@ -46,13 +46,13 @@ fn posting_stops_at_the_first_bad_request() {
     // SAFETY: a live region.
     let (lkey, rkey) = unsafe { ((*region).lkey, (*region).rkey) };
     let [a, _] = world.pair(QPT_RC);
-    let mut piece = sge(world.at(0), 8, lkey);
+    let mut entry = sge(world.at(0), 8, lkey);
     let mut list: Vec<SendWr> = (1..=3)
         .map(|id| {
             remote(
                 id,
                 WR_RDMA_WRITE,
-                &mut piece,
+                &mut entry,
                 world.at(8 * id as usize),
                 rkey,
             )
@@ -62,24 +62,24 @@ fn posting_stops_at_the_first_bad_request() {
     world.set(0, 7);
     let (mut third, mut bad) = (list[2], null_mut());
     (list[0].next, list[1].next) = (&raw mut list[1], &raw mut third);
-    // SAFETY: a live queue pair, and a list that stays until the call returns.
+    // SAFETY: a live queue pair; the list stays until the call returns.
     let code = unsafe { post::post_send(a, &raw mut list[0], &raw mut bad) };
     assert_eq!((code, bad), (libc::EINVAL, &raw mut list[1]));
     assert_eq!(world.statuses(1), [(1, WC_SUCCESS)]);
     assert_eq!((world.word(8), world.word(16), world.word(24)), (7, 0, 0));
-    // Inline data needs no key, and may be changed at once.
-    let mut inline = remote(4, WR_RDMA_WRITE, &mut piece, world.at(32), rkey);
+    // Inline data needs no key, and its buffer may be reused at once.
+    let mut inline = remote(4, WR_RDMA_WRITE, &mut entry, world.at(32), rkey);
     inline.send_flags |= SEND_INLINE;
     let mut value = 8u64;
-    piece = sge(&raw mut value as u64, 8, 0);
-    inline.sg_list = &raw mut piece;
+    entry = sge(&raw mut value as u64, 8, 0);
+    inline.sg_list = &raw mut entry;
     assert_eq!(send(a, &mut inline), (0, false));
     value = 9;
     assert_eq!(world.statuses(1), [(4, WC_SUCCESS)]);
     assert_eq!((world.word(32), value), (8, 9));
 }
 
-/// One element at the very end of what may be read.
+/// One entry at the very end of readable memory.
 struct LastElement {
     pages: *mut libc::c_void,
 }
@@ -90,7 +90,7 @@ impl LastElement {
     fn new() -> Self {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let writable = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: new pages, of which the second is closed.
+        // SAFETY: new pages, of which the second is made inaccessible.
         unsafe {
             let pages = libc::mmap(null_mut(), 2 * PAGE, writable, flags, -1, 0);
             assert_ne!(pages, libc::MAP_FAILED);
@@ -107,18 +107,18 @@ impl LastElement {
 
 impl Drop for LastElement {
     fn drop(&mut self) {
-        // SAFETY: the pages of `new`, which nothing uses any more.
+        // SAFETY: the pages from `new`, which nothing uses any more.
         unsafe { libc::munmap(self.pages, 2 * PAGE) };
     }
 }
 
-/// A list is not looked at when its length cannot be right.
+/// A list of an impossible length is never read.
 #[test]
-fn more_elements_than_the_queue_takes_are_refused_unseen() {
+fn a_list_longer_than_the_queue_takes_is_refused_unread() {
     let world = World::new();
     let last = LastElement::new();
     let [a, _] = world.pair(QPT_RC);
-    // SAFETY: all zeroes is valid; objects are live.
+    // SAFETY: all zeros is valid; objects are live.
     let (shared, work_queue) = unsafe {
         let mut wanted: SrqInitAttr = std::mem::zeroed();
         (wanted.attr.max_wr, wanted.attr.max_sge) = (4, 1);
@@ -143,7 +143,7 @@ fn more_elements_than_the_queue_takes_are_refused_unseen() {
         (plain.sg_list, plain.num_sge) = (last.list(), count);
         let mut inline = plain;
         inline.send_flags |= SEND_INLINE;
-        // SAFETY: live queues; a list that is shorter than it is said to be must not be looked at.
+        // SAFETY: live queues; a list shorter than its stated length must not be read.
         unsafe {
             let post_wq = (*work_queue).post_recv.expect("a function");
             let wr = &raw mut wr;
@@ -157,9 +157,9 @@ fn more_elements_than_the_queue_takes_are_refused_unseen() {
     }
 }
 
-/// A queue pair with the extended interface, connected with another.
+/// A connected queue pair with the extended interface.
 fn extended(world: &World) -> *mut ibverbs::sys::QpEx {
-    // SAFETY: all zeroes is valid; objects are live.
+    // SAFETY: all zeros is valid; objects are live.
     unsafe {
         let mut attr: QpInitAttrEx = std::mem::zeroed();
         (attr.send_cq, attr.recv_cq, attr.pd) = (world.cq, world.cq, world.pd);
@@ -179,11 +179,11 @@ fn extended(world: &World) -> *mut ibverbs::sys::QpEx {
 }
 
 #[test]
-fn longer_lists_than_the_extended_queue_pair_takes_are_refused_unseen() {
+fn a_list_longer_than_the_extended_queue_pair_takes_is_refused_unread() {
     let world = World::new();
     let last = LastElement::new();
     let pair = extended(&world);
-    // SAFETY: a live queue pair; a list that is shorter than it is said to be must not be looked at.
+    // SAFETY: a live queue pair; a list shorter than its stated length must not be read.
     unsafe {
         for count in [3, 100, usize::MAX] {
             (*pair).wr_start.expect("a function")(pair);
@@ -206,16 +206,16 @@ fn longer_lists_than_the_extended_queue_pair_takes_are_refused_unseen() {
     }
 }
 
-/// A list of the extended interface is posted whole or not at all.
+/// The extended interface posts a list whole or not at all.
 #[test]
-fn a_bad_request_keeps_the_whole_list_back() {
+fn a_bad_request_stops_the_whole_list() {
     let mut world = World::new();
     let region = world.register(0, 256, ALL);
     // SAFETY: a live region.
     let (lkey, rkey) = unsafe { ((*region).lkey, (*region).rkey) };
     world.set(0, 7);
     let pair = extended(&world);
-    // SAFETY: a live queue pair, and functions of it.
+    // SAFETY: a live queue pair and its functions.
     unsafe {
         let write = |id, to| {
             ((*pair).wr_id, (*pair).wr_flags) = (id, SEND_SIGNALED);
@@ -224,18 +224,18 @@ fn a_bad_request_keeps_the_whole_list_back() {
         };
         let complete = || (*pair).wr_complete.expect("a function")(pair);
         let start = || (*pair).wr_start.expect("a function")(pair);
-        // The second is longer than what is taken inline.
+        // The second exceeds the inline limit.
         start();
         write(1, 8);
         write(2, 16);
         let mut long = [1u8; 9];
         (*pair).wr_set_inline_data.expect("a function")(pair, long.as_mut_ptr().cast(), 9);
         assert_eq!(complete(), libc::EINVAL);
-        // One more than there is room for.
+        // One more than fits.
         start();
         (1..=5).for_each(|id| write(id, 8));
         assert_eq!(complete(), libc::ENOMEM);
-        // As many as there is room for.
+        // As many as fit.
         start();
         (1..=4).for_each(|id| write(10 + id, 16 + 8 * id as usize));
         assert_eq!(complete(), 0);

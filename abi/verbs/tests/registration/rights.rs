@@ -1,11 +1,12 @@
-//! What access flags allow: every combination of them against every use of a region, and what else has to allow it.
+//! What access flags allow: every combination against every use of a region, and the other permissions that
+//! count.
 
 use crate::world::*;
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{Mr, MwBindInfo, Qp, QpAttr};
 use ibverbs::{mr, mw, pd, qp};
 
-/// Where the region lies that is tried; the other memory is in order.
+/// The offset of the region under test; the other memory has all rights.
 const TRIED: usize = 4096;
 const FLAGS: [u32; 5] = [
     ACCESS_LOCAL_WRITE,
@@ -18,13 +19,13 @@ const FLAGS: [u32; 5] = [
 /// A use of a region by a work request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Use {
-    /// Its bytes are sent.
+    /// It is the source of a send.
     Gather,
-    /// A message arrives in it.
+    /// A message is received into it.
     Receive,
-    /// The answer of this operation arrives in it.
+    /// The result of this operation is written into it.
     Answer(i32),
-    /// A peer reaches for it by this operation.
+    /// A peer accesses it by this operation.
     Remote(i32),
     /// A window of type 1 is bound to it.
     Bind,
@@ -43,7 +44,7 @@ const USES: [Use; 9] = [
 ];
 
 impl Use {
-    /// The flag that allows it (`ibv_reg_mr(3)`); sending needs none.
+    /// The flag that allows it (`ibv_reg_mr(3)`); a send needs none.
     fn needs(self) -> u32 {
         match self {
             Self::Gather => 0,
@@ -55,7 +56,7 @@ impl Use {
         }
     }
 
-    /// Status of the one who asked, and of the one who received, without the flag.
+    /// The status without the flag, at the side that posted the request or the receive.
     fn refused(self) -> i32 {
         match self {
             Self::Gather | Self::Receive | Self::Answer(_) => WC_LOC_PROT_ERR,
@@ -64,7 +65,7 @@ impl Use {
         }
     }
 
-    /// Whether it changes the region when it is allowed.
+    /// Whether an allowed use changes the region.
     fn changes(self) -> bool {
         !matches!(self, Self::Gather | Self::Bind | Self::Remote(WR_RDMA_READ))
     }
@@ -82,12 +83,13 @@ fn remote_key(region: *mut Mr) -> u32 {
 
 fn destroy(pair: [*mut Qp; 2]) {
     for own in pair {
-        // SAFETY: a live queue pair that nobody uses any more.
+        // SAFETY: a live queue pair, unused from here on.
         assert_eq!(unsafe { qp::destroy_qp(own) }, 0);
     }
 }
 
-/// Uses a region over the queue pairs; the status of the one whose region it is, or who asked for it.
+/// Uses a region over the queue pairs. Returns the status at the side that owns the region or posted the
+/// request.
 fn status(world: &World, [a, b]: [*mut Qp; 2], region: *mut Mr, good: *mut Mr, how: Use) -> i32 {
     let mut near = sge(world.at(0), 8, local_key(good));
     let mut tried = sge(world.at(TRIED), 8, local_key(region));
@@ -116,7 +118,7 @@ fn status(world: &World, [a, b]: [*mut Qp; 2], region: *mut Mr, good: *mut Mr, h
             world.run(a, &mut wr)
         }
         Use::Bind => {
-            // SAFETY: a live protection domain, and a window that nobody uses any more.
+            // SAFETY: a live protection domain; the window is unused from here on.
             unsafe {
                 let window = mw::alloc_mw(world.pd, MW_TYPE_1);
                 let info = MwBindInfo {
@@ -135,7 +137,7 @@ fn status(world: &World, [a, b]: [*mut Qp; 2], region: *mut Mr, good: *mut Mr, h
 
 /// Proves: VB-009, VB-010, VB-011, VB-012, VB-013, VB-014, VB-015, VB-016, VB-017, VB-018
 #[test]
-fn each_flag_allows_its_own_kind_of_access_only() {
+fn each_flag_allows_only_its_own_kind_of_access() {
     let mut world = World::new();
     let good = world.register(0, 64, ALL);
     for bits in 0..1 << FLAGS.len() {
@@ -168,7 +170,7 @@ fn each_flag_allows_its_own_kind_of_access_only() {
 
 /// Proves: VB-I05
 #[test]
-fn keys_are_good_on_queue_pairs_of_their_domain_only() {
+fn keys_work_only_on_queue_pairs_of_their_domain() {
     let mut world = World::new();
     let good = world.register(0, 64, ALL);
     // SAFETY: a live context; memory of the world.
@@ -192,13 +194,13 @@ fn keys_are_good_on_queue_pairs_of_their_domain_only() {
         assert_eq!(world.word(TRIED), 1, "{how:?}");
         destroy(pair);
     }
-    // SAFETY: live objects, in the order of their dependence.
+    // SAFETY: live objects, destroyed before what they depend on.
     unsafe { assert_eq!((mr::dereg_mr(foreign), pd::dealloc_pd(other)), (0, 0)) };
 }
 
 /// Proves: VB-I06
 #[test]
-fn the_queue_pair_of_the_target_has_to_allow_it_too() {
+fn the_targets_queue_pair_must_allow_the_access_too() {
     let mut world = World::new();
     let (good, region) = (world.register(0, 64, ALL), world.register(TRIED, 64, ALL));
     let remote = [

@@ -1,7 +1,7 @@
-//! A peer that lives but gets no processor: hardware would have answered for it, so it is waited for.
+//! A live peer that gets no processor: hardware would have responded for it, so requests wait.
 
 #![allow(unsafe_code)]
-// UNSAFETY: gives threads of another process another schedule.
+// UNSAFETY: changes the scheduling of another process's threads.
 
 use crate::stopped::{PEER, Peer, peer, register};
 use crate::world::*;
@@ -20,9 +20,9 @@ impl Drop for Spinners {
     }
 }
 
-/// The first processor that we may use, as a set.
+/// A set of the first processor that we may use.
 fn one_processor() -> libc::cpu_set_t {
-    // SAFETY: all zeroes is an empty set; the call writes a set of this size.
+    // SAFETY: all zeros is an empty set; the call writes a set of this size.
     unsafe {
         let (mut all, mut one): (libc::cpu_set_t, libc::cpu_set_t) =
             (std::mem::zeroed(), std::mem::zeroed());
@@ -42,7 +42,7 @@ fn bind(thread: u32, set: &libc::cpu_set_t) {
     assert_eq!(code, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Gives a process the rests of a processor on which so many others want to run all the time.
+/// Moves a process to a processor, at idle priority, that `count` other processes want all the time.
 fn starve(pid: u32, count: usize) -> Spinners {
     let set = one_processor();
     let spin = |_| {
@@ -71,18 +71,19 @@ fn starve(pid: u32, count: usize) -> Spinners {
 }
 
 #[test]
-fn a_peer_without_a_processor_is_waited_for() {
+fn requests_wait_for_a_peer_without_a_processor() {
     if std::env::var_os(PEER).is_some() {
         return peer();
     }
-    let (mut other, mut hear) = Peer::start("starved::a_peer_without_a_processor_is_waited_for");
+    let (mut other, mut hear) =
+        Peer::start("starved::requests_wait_for_a_peer_without_a_processor");
     let [number, addr, rkey] = Peer::offered(&hear("offer"));
     let world = World::new();
     let (memory, region) = register(&world, 0);
     let pair = world.qp(QPT_RC);
     // SAFETY: live objects.
     let (own, lkey) = unsafe { ((*pair).qp_num, (*region).lkey) };
-    // 8 times 65 microseconds: much less than the others have a processor for in one go.
+    // 8 times 65 microseconds: much less than one time slice of the spinners.
     world.connect_with(pair, QPT_RC, number as u32, 4);
     other.tell(own);
     hear("ready");

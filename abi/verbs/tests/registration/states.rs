@@ -1,5 +1,6 @@
-//! `ibv_modify_qp`: every step between two states, for every service, with each attribute that it needs, may have, or
-//! does not know. The table here is written down from the kernel's rules, not from the library's.
+//! `ibv_modify_qp`: every transition, for every service, with each attribute that it requires, allows or does
+//! not know.
+//! This table is copied from the kernel's rules, not from the library's.
 
 use crate::world::*;
 use ibverbs::sys::consts::*;
@@ -41,8 +42,9 @@ const ATTRIBUTES: [&str; 20] = [
     "dest",
 ];
 
-/// Services, step, attributes that it needs, attributes that it may have. Steps to RESET from everywhere, and to ERR
-/// from everywhere but RESET, have none; others than these do not exist.
+/// Services, transition, required attributes, allowed attributes. Transitions to RESET from every state, and to
+/// ERR from
+/// every state but RESET, take none; no others exist.
 const STEPS: &[(&str, &str, &str, &str)] = &[
     ("rc uc xs xr", "reset init", "pkey port access", ""),
     ("ud", "reset init", "pkey port qkey", ""),
@@ -119,12 +121,12 @@ const STEPS: &[(&str, &str, &str, &str)] = &[
 fn bits(names: &str) -> u32 {
     let bit = |name| {
         let place = ATTRIBUTES.iter().position(|known| *known == name);
-        2 << place.unwrap_or_else(|| panic!("{name} is no attribute"))
+        2 << place.unwrap_or_else(|| panic!("{name} is not an attribute"))
     };
     names.split_whitespace().map(bit).sum()
 }
 
-/// Bits of the attributes that a step needs and may have.
+/// The bits of the attributes that a transition requires and allows.
 fn rule(service: &str, from: &str, to: &str) -> Option<(u32, u32)> {
     if to == "reset" || to == "err" && from != "reset" {
         return Some((0, 0));
@@ -140,7 +142,7 @@ fn number(state: &str) -> i32 {
     STATES.iter().position(|known| *known == state).unwrap() as i32
 }
 
-/// Makes queue pairs and brings them into states.
+/// Creates queue pairs and brings them into states.
 struct Maker {
     world: World,
     xrcd: *mut Xrcd,
@@ -164,7 +166,7 @@ impl Maker {
         if service != QPT_XRC_RECV {
             return self.world.qp(service);
         }
-        // SAFETY: all zeroes is valid; objects are live.
+        // SAFETY: all zeros is valid; objects are live.
         let made = unsafe {
             let mut wanted: QpInitAttrEx = std::mem::zeroed();
             (wanted.qp_type, wanted.xrcd) = (service, self.xrcd);
@@ -175,7 +177,7 @@ impl Maker {
         made
     }
 
-    /// Values that are none a queue pair has from the start, and differ from time to time. A queue pair's peer is itself.
+    /// Values that no fresh queue pair has, different for each `time`. The peer of a queue pair is itself.
     fn values(&self, pair: *mut Qp, time: u8) -> QpAttr {
         let mut attr = QpAttr {
             port_num: 1,
@@ -202,7 +204,7 @@ impl Maker {
     fn route(&self) -> AhAttr {
         let mut attr = QpAttr::default().ah_attr;
         let gid = &raw mut attr.grh.dgid.0;
-        // SAFETY: a live context, and room for a GID.
+        // SAFETY: a live context; `gid` is writable.
         let code = unsafe { query::query_gid(self.world.context, 1, 0, gid) };
         assert_eq!(code, 0);
         (attr.is_global, attr.port_num) = (1, 1);
@@ -234,10 +236,10 @@ impl Maker {
         pair
     }
 
-    /// Posts a send of memory that nobody registered.
+    /// Posts a send of unregistered memory.
     fn spoil(&self, pair: *mut Qp, service: i32) {
-        let mut piece = sge(self.world.at(0), 60, 0x7777);
-        let mut wr = request(1, WR_SEND, &mut piece);
+        let mut entry = sge(self.world.at(0), 60, 0x7777);
+        let mut wr = request(1, WR_SEND, &mut entry);
         let mut route = self.route();
         // SAFETY: a live domain; the handle lives until the end.
         unsafe {
@@ -269,7 +271,7 @@ fn modify(pair: *mut Qp, mut attr: QpAttr, to: &str, mask: u32) -> i32 {
 
 fn query(pair: *mut Qp) -> QpAttr {
     let mut attr = QpAttr::default();
-    // SAFETY: all zeroes is valid; a live queue pair.
+    // SAFETY: all zeros is valid; a live queue pair.
     unsafe {
         let mut init: QpInitAttr = std::mem::zeroed();
         assert_eq!(qp::query_qp(pair, &raw mut attr, 0, &raw mut init), 0);
@@ -279,7 +281,7 @@ fn query(pair: *mut Qp) -> QpAttr {
     attr
 }
 
-/// What a query says about the attribute with this bit, as a number.
+/// The queried attribute of this bit, as a number.
 fn value(attr: &QpAttr, bit: u32) -> u64 {
     match bit {
         QP_ACCESS_FLAGS => attr.qp_access_flags.into(),
@@ -298,8 +300,8 @@ fn value(attr: &QpAttr, bit: u32) -> u64 {
         QP_MAX_DEST_RD_ATOMIC => attr.max_dest_rd_atomic.into(),
         QP_PATH_MIG_STATE => attr.path_mig_state as u64,
         QP_DEST_QPN => attr.dest_qp_num.into(),
-        QP_CUR_STATE | QP_EN_SQD_ASYNC_NOTIFY => 0, // they are about the call
-        _ => panic!("nobody gives {bit:#x}"),
+        QP_CUR_STATE | QP_EN_SQD_ASYNC_NOTIFY => 0, // they concern only the call
+        _ => panic!("{bit:#x} is not an attribute"),
     }
 }
 
@@ -309,7 +311,7 @@ fn each_bit(mask: u32) -> impl Iterator<Item = u32> {
         .filter(move |bit| mask & bit != 0)
 }
 
-/// What a half of an extended reliable connection is given and does not look at: what belongs to the other half.
+/// The attributes that a half of an extended reliable connection ignores: those of the other half.
 fn ignored(service: &str) -> u32 {
     match service {
         "xs" => QP_MAX_DEST_RD_ATOMIC | QP_MIN_RNR_TIMER,
@@ -318,14 +320,15 @@ fn ignored(service: &str) -> u32 {
     }
 }
 
-/// Every mask that is to be tried for a step, and what comes of it: what is needed, then with one more that may
-/// be, all that may be, and what is needed with one missing or one too many.
+/// The masks to try for a transition, and the results: the required attributes, those with each allowed one,
+/// all allowed
+/// ones, and the required ones with one missing or one too many.
 fn tries(service: &str, needs: u32, may: u32) -> Vec<(u32, i32)> {
     const TAKEN: i32 = 0;
     let all = bits(&ATTRIBUTES.join(" "));
-    // Bits that no device has.
+    // Bits that no device knows.
     let unknown = !0u32 << 21;
-    // Ethernet ports have no second path, as the kernel says after it has looked at its table.
+    // Ethernet ports have no alternate path; the kernel checks that after its table.
     let may = may & !QP_ALT_PATH;
     let ignored = ignored(service);
     let refused = !needs & !may & !ignored & !unknown & !QP_STATE;
@@ -338,12 +341,12 @@ fn tries(service: &str, needs: u32, may: u32) -> Vec<(u32, i32)> {
 }
 
 #[test]
-fn every_step_takes_what_it_takes_and_nothing_else() {
+fn every_transition_takes_exactly_its_attributes() {
     let maker = Maker::new();
     for service in SERVICES {
         for from in STATES {
             if from == "sqe" && !matches!(service.0, "uc" | "ud" | "raw") {
-                continue; // these are never in it
+                continue; // only these services have this state
             }
             let mut pair = maker.in_state(service, from);
             for to in STATES {
@@ -355,7 +358,7 @@ fn every_step_takes_what_it_takes_and_nothing_else() {
                         .to_vec(),
                 };
                 for (mask, expected) in list {
-                    // Without a state it is a step to the same.
+                    // Without IBV_QP_STATE it is a transition to the same state.
                     for state in [QP_STATE, 0] {
                         if state == 0 && (from != to || mask == 0) {
                             continue;
@@ -379,23 +382,23 @@ fn every_step_takes_what_it_takes_and_nothing_else() {
                         for bit in each_bit(mask & !ignored) {
                             assert_eq!(value(&now, bit), value(&attr, bit), "{what}: {bit:#x}");
                         }
-                        // SAFETY: nobody uses it.
+                        // SAFETY: unused from here on.
                         assert_eq!(unsafe { qp::destroy_qp(pair) }, 0);
                         pair = maker.in_state(service, from);
                     }
                 }
             }
-            // SAFETY: nobody uses it.
+            // SAFETY: unused from here on.
             assert_eq!(unsafe { qp::destroy_qp(pair) }, 0);
         }
     }
 }
 
-/// What a step changes, and whether that is taken.
+/// A transition, whether it succeeds, and a change of its attributes.
 type Case = (&'static str, &'static str, bool, fn(&mut QpAttr));
 
 #[test]
-fn values_that_mean_nothing() {
+fn meaningless_values_are_refused() {
     let maker = Maker::new();
     let cases: &[Case] = &[
         ("reset", "init", false, |attr| attr.port_num = 0),
@@ -403,7 +406,7 @@ fn values_that_mean_nothing() {
         ("reset", "init", false, |attr| attr.port_num = 99),
         ("reset", "init", false, |attr| attr.pkey_index = 1),
         ("reset", "init", false, |attr| attr.pkey_index = u16::MAX),
-        // Rights that no queue pair here has are ignored, as the kernel does.
+        // Like the kernel, ignores rights that no queue pair here has.
         ("reset", "init", true, |attr| attr.qp_access_flags |= 0x300),
         ("reset", "init", true, |attr| {
             attr.qp_access_flags |= 1 << 15
@@ -456,7 +459,7 @@ fn values_that_mean_nothing() {
 }
 
 #[test]
-fn states_that_are_none() {
+fn invalid_states_are_refused() {
     let maker = Maker::new();
     let pair = maker.in_state(SERVICES[0], "rts");
     let mut attr = maker.values(pair, 0);
@@ -473,7 +476,7 @@ fn states_that_are_none() {
             "{state}"
         );
     }
-    // It is not in the state that the program takes it to be in.
+    // The queue pair is not in the state that the program claims.
     assert_eq!(set(QPS_RTS, QPS_SQD, QP_STATE | QP_CUR_STATE), libc::EINVAL);
     assert_eq!(set(QPS_RTS, QPS_RTS, QP_STATE | QP_CUR_STATE), 0);
     assert_eq!(query(pair).qp_state, QPS_RTS);

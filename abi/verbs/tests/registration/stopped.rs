@@ -1,7 +1,7 @@
 //! A peer that is stopped in the middle of a request that names our memory.
 
 #![allow(unsafe_code)]
-// UNSAFETY: calls the C functions, and looks at memory that the device writes.
+// UNSAFETY: calls the C functions, and reads memory that the device writes.
 
 use crate::world::*;
 use ibverbs::sys::consts::*;
@@ -12,19 +12,19 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub(crate) const PEER: &str = "RKEY_TEST_PEER";
-/// So long that the peer puts it into our memory by itself.
+/// Long enough that the peer copies into our memory by itself.
 const LONG: usize = 1 << 20;
 
-/// Registers so much memory of these bytes.
+/// Registers `LONG` bytes of this value.
 pub(crate) fn register(world: &World, byte: u8) -> (Vec<u8>, *mut Mr) {
     let mut memory = vec![byte; LONG];
-    // SAFETY: the memory stays as long as the region, as both live to the end of the process.
+    // SAFETY: the memory stays as long as the region: both live to the end of the process.
     let region = unsafe { mr::reg_mr(world.pd, memory.as_mut_ptr().cast(), LONG, ALL as i32) };
     assert!(!region.is_null());
     (memory, region)
 }
 
-/// The other process: offers memory of ones, and does nothing.
+/// The other process: offers memory of ones, then does nothing.
 pub(crate) fn peer() {
     let world = World::new();
     let (memory, region) = register(&world, 1);
@@ -49,7 +49,8 @@ impl Drop for Peer {
 }
 
 impl Peer {
-    /// Starts this test program as the other process, and gives what it says line by line, each from a word on.
+    /// Starts this test program as the other process. The closure returns its next line that begins with a
+    /// word.
     pub(crate) fn start(test: &str) -> (Self, impl FnMut(&str) -> String) {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
@@ -67,13 +68,13 @@ impl Peer {
         (peer, hear)
     }
 
-    /// Number of its queue pair, address and key of its memory.
+    /// The number of its queue pair, and address and key of its memory.
     pub(crate) fn offered(offer: &str) -> [u64; 3] {
         let mut numbers = offer.split(' ').skip(1).map(|n| n.parse::<u64>().unwrap());
         std::array::from_fn(|_| numbers.next().unwrap())
     }
 
-    /// Tells it the number of our queue pair.
+    /// Sends it the number of our queue pair.
     pub(crate) fn tell(&mut self, own: u32) {
         writeln!(self.0.stdin.as_mut().unwrap(), "{own}").unwrap();
     }
@@ -83,11 +84,11 @@ impl Peer {
     }
 
     fn signal(&self, signal: i32) {
-        // SAFETY: touches no memory; the process is our child and not yet waited for.
+        // SAFETY: touches no memory; the process is our child and has not been reaped.
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
     }
 
-    /// Stops it, and waits until all its threads have stopped.
+    /// Stops it, and waits until all of its threads have stopped.
     fn stop(&self) {
         self.signal(libc::SIGSTOP);
         let tasks = format!("/proc/{}/task", self.0.id());
@@ -101,13 +102,14 @@ impl Peer {
                 .starts_with('T')
         };
         while !std::fs::read_dir(&tasks).unwrap().all(is_stopped) {
-            assert!(Instant::now() < end, "it does not stop");
+            assert!(Instant::now() < end, "the peer does not stop");
         }
     }
 }
 
-/// What ends a queue pair ends what its requests let the peer do: a peer that was stopped before it put what we read into
-/// our memory does not do so later, when the memory holds something else.
+/// Whatever ends a queue pair ends its peer's access: a peer that was stopped before it copied the result of
+/// our read
+/// must not do so later, when the memory holds something else.
 fn nothing_arrives_after(test: &str, end: fn(&World, *mut Qp) -> i32) {
     if std::env::var_os(PEER).is_some() {
         return peer();
@@ -135,11 +137,11 @@ fn nothing_arrives_after(test: &str, end: fn(&World, *mut Qp) -> i32) {
     assert_eq!(end(&world, pair), 0);
     let byte = |at: usize| memory.as_ptr().wrapping_add(at).cast_mut();
     for at in 0..LONG {
-        // SAFETY: our memory, which nobody else touches any more.
+        // SAFETY: our memory, which nothing else touches any more.
         unsafe { byte(at).write_volatile(7) };
     }
     other.signal(libc::SIGCONT);
-    // Time for the peer to do wrong; right it does whatever the time.
+    // Time for the peer to do wrong; a correct peer passes at any speed.
     std::thread::sleep(Duration::from_millis(300));
     // SAFETY: as above.
     let wrong = (0..LONG).find(|at| unsafe { byte(*at).read_volatile() } != 7);
@@ -178,8 +180,8 @@ fn nothing_arrives_after_the_queue_pair_is_destroyed() {
 }
 
 #[test]
-fn nothing_arrives_after_a_time_out() {
-    nothing_arrives_after("stopped::nothing_arrives_after_a_time_out", |world, _| {
+fn nothing_arrives_after_a_timeout() {
+    nothing_arrives_after("stopped::nothing_arrives_after_a_timeout", |world, _| {
         let wc = world.next();
         assert_eq!((wc.wr_id, wc.status), (2, WC_RETRY_EXC_ERR));
         0

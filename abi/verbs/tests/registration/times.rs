@@ -1,4 +1,4 @@
-//! Completion timestamps: those of the completion, not of the poll.
+//! Completion timestamps are those of the completion, not of the poll.
 
 use crate::world::*;
 use ibverbs::sys::consts::*;
@@ -9,10 +9,10 @@ use std::ptr::null_mut;
 
 const TIMES: u64 = WC_EX_WITH_COMPLETION_TIMESTAMP | WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
-/// A world whose queue pairs complete in a queue of the extended kind, with a channel.
+/// A world whose queue pairs complete in an extended queue with a channel.
 fn world(wc_flags: u64) -> (World, *mut CqEx, *mut CompChannel) {
     let mut world = World::new();
-    // SAFETY: all zeroes is valid; objects are live.
+    // SAFETY: all zeros is valid; objects are live.
     unsafe {
         let channel = channel::create_comp_channel(world.context);
         let mut wanted: CqInitAttrEx = std::mem::zeroed();
@@ -24,15 +24,15 @@ fn world(wc_flags: u64) -> (World, *mut CqEx, *mut CompChannel) {
     }
 }
 
-/// Does one write, and waits until it is complete without a look at the queue.
+/// Does one write, and waits until it is complete without polling the queue.
 fn complete(world: &World, channel: *mut CompChannel, id: u64) {
     let region = world.register(0, LEN, ALL);
     let [a, _] = world.pair(QPT_RC);
-    // SAFETY: live objects, and room for an event.
+    // SAFETY: live objects; `event` is writable.
     unsafe {
         assert_eq!(cq::req_notify_cq(world.cq, 0), 0);
-        let mut piece = sge(world.at(0), 8, (*region).lkey);
-        let mut wr = remote(id, WR_RDMA_WRITE, &mut piece, world.at(8), (*region).rkey);
+        let mut entry = sge(world.at(0), 8, (*region).lkey);
+        let mut wr = remote(id, WR_RDMA_WRITE, &mut entry, world.at(8), (*region).rkey);
         assert_eq!(send(a, &mut wr), (0, false));
         let (mut queue, mut its) = (null_mut::<Cq>(), null_mut());
         let code = channel::get_cq_event(channel, &raw mut queue, &raw mut its);
@@ -49,7 +49,7 @@ fn a_completion_is_stamped_when_it_completes() {
         complete(&world, channel, id);
         stamps.push(polling::timestamp());
     }
-    // SAFETY: a live queue; what is read is read between start and end.
+    // SAFETY: a live queue, read only between start and end.
     unsafe {
         let q = &*queue;
         let mut attr = PollCqAttr { comp_mask: 0 };
@@ -68,7 +68,7 @@ fn a_completion_is_stamped_when_it_completes() {
             assert_eq!(next, if id == 1 { 0 } else { libc::ENOENT });
         }
         q.end_poll.unwrap()(queue);
-        // The clock of the wall may be set at any time, but hardly by an hour now.
+        // The wall clock may be set at any time, but hardly by an hour.
         let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
         for wall in walls {
             assert!(now.abs_diff(wall.into()) < 3600 * 1_000_000_000, "{wall}");
@@ -77,9 +77,9 @@ fn a_completion_is_stamped_when_it_completes() {
     }
 }
 
-/// A queue with times is a queue like the others.
+/// A queue with timestamps works like any other.
 #[test]
-fn a_queue_with_times_does_all_the_rest() {
+fn a_queue_with_timestamps_works_like_any_other() {
     for flags in [0, TIMES, WC_EX_WITH_COMPLETION_TIMESTAMP] {
         let (world, queue, channel) = world(flags);
         (1..=3).for_each(|id| complete(&world, channel, id));
@@ -92,13 +92,13 @@ fn a_queue_with_times_does_all_the_rest() {
             (1..=3).map(|_| world.next().wr_id).collect::<Vec<_>>(),
             [1, 2, 3]
         );
-        // What a queue pair leaves in it goes with the queue pair.
+        // A queue pair's unread completions go with it.
         let region = world.register(0, LEN, ALL);
         let [a, b] = world.pair(QPT_RC);
         // SAFETY: live objects.
         unsafe {
-            let mut piece = sge(world.at(0), 8, (*region).lkey);
-            receive(b, 4, &mut piece);
+            let mut entry = sge(world.at(0), 8, (*region).lkey);
+            receive(b, 4, &mut entry);
             let mut wr = ibverbs::sys::QpAttr {
                 qp_state: QPS_ERR,
                 ..Default::default()

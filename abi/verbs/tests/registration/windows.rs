@@ -6,7 +6,7 @@ use ibverbs::sys::{BindMwWr, Mr, Mw, MwBind, MwBindInfo, Qp, SendWr};
 use ibverbs::{mr, mw, pd, qp};
 use std::ptr::null_mut;
 
-/// A way to unbind a window over a queue pair.
+/// Unbinds a window over a queue pair.
 type Unbind<'a> = &'a dyn Fn(*mut Qp, *mut Mw);
 
 fn window(world: &World, kind: i32) -> *mut Mw {
@@ -30,13 +30,13 @@ fn part(region: *mut Mr, addr: u64, length: u64) -> MwBindInfo {
     }
 }
 
-/// The status of a write of 8 bytes with a key, on queue pairs of its own.
+/// The status of an 8-byte write with a key, on queue pairs of its own.
 fn write(world: &World, near: *mut Mr, addr: u64, rkey: u32) -> i32 {
     let [a, b] = world.pair(QPT_RC);
-    // SAFETY: a live region; queue pairs that nobody uses any more.
+    // SAFETY: a live region; the queue pairs are unused from here on.
     unsafe {
-        let mut piece = sge(world.at(0), 8, (*near).lkey);
-        let status = world.run(a, &mut remote(1, WR_RDMA_WRITE, &mut piece, addr, rkey));
+        let mut entry = sge(world.at(0), 8, (*near).lkey);
+        let status = world.run(a, &mut remote(1, WR_RDMA_WRITE, &mut entry, addr, rkey));
         assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0));
         status
     }
@@ -95,7 +95,7 @@ fn a_window_of_type_1_gets_a_new_key_with_each_bind() {
 
 /// Proves: VB-I12
 #[test]
-fn binds_that_are_refused_at_once() {
+fn invalid_binds_are_refused_at_once() {
     let world = World::new();
     let region = world.register(0, 64, ALL);
     let [a, _] = world.pair(QPT_RC);
@@ -112,7 +112,7 @@ fn binds_that_are_refused_at_once() {
     assert_eq!(bind(two, part(region, world.at(0), 8)), libc::EINVAL);
     assert_eq!(bind(one, part(null_mut(), world.at(0), 0)), libc::EINVAL);
     assert_eq!(bind(one, part(null_mut(), 0, 8)), libc::EINVAL);
-    // SAFETY: objects are live when they are used.
+    // SAFETY: every object is live while it is used.
     unsafe {
         let other = pd::alloc_pd(world.context);
         let foreign = mr::reg_mr(other, world.at(64) as *mut _, 64, ALL as i32);
@@ -122,7 +122,7 @@ fn binds_that_are_refused_at_once() {
 
 /// Proves: VB-I13, VB-I15
 #[test]
-fn binds_that_fail() {
+fn binds_that_break_a_rule_fail() {
     let world = World::new();
     for (access, addr, len) in [
         (ACCESS_LOCAL_WRITE, 0, 8),
@@ -138,16 +138,16 @@ fn binds_that_fail() {
         assert_ne!(
             key(window),
             before,
-            "the program puts the old key back itself"
+            "the program restores the old key itself"
         );
     }
 }
 
-/// Rights to write and to update need a region with local write; the right to read does not.
+/// Remote write and atomics need a region with `IBV_ACCESS_LOCAL_WRITE`; remote read does not.
 ///
 /// Proves: VB-I13
 #[test]
-fn rights_of_a_window_that_its_region_cannot_give() {
+fn a_window_cannot_have_rights_that_its_region_lacks() {
     let mut world = World::new();
     let near = world.register(4096, 64, ALL);
     let no_write = ACCESS_MW_BIND | ACCESS_REMOTE_READ;
@@ -189,9 +189,9 @@ fn rights_of_a_window_that_its_region_cannot_give() {
                 let what = format!("type {kind}: {rights:#x} of a region with {access:#x}");
                 let expected = if allowed { WC_SUCCESS } else { WC_MW_BIND_ERR };
                 assert_eq!(status, expected, "{what}");
-                // What was not bound reaches nothing, and what was bound just what was asked for.
+                // A window that was not bound allows nothing; a bound one allows exactly its own rights.
                 // SAFETY: a live region.
-                let mut piece = sge(world.at(4096), 8, unsafe { (*near).lkey });
+                let mut entry = sge(world.at(4096), 8, unsafe { (*near).lkey });
                 let opcode = if rights & ACCESS_REMOTE_ATOMIC != 0 {
                     WR_ATOMIC_FETCH_AND_ADD
                 } else if writes {
@@ -200,8 +200,8 @@ fn rights_of_a_window_that_its_region_cannot_give() {
                     WR_RDMA_READ
                 };
                 world.set(4096, 9);
-                let mut wr = remote(1, opcode, &mut piece, world.at(0), rkey);
-                // A queue pair whose bind has failed answers nothing.
+                let mut wr = remote(1, opcode, &mut entry, world.at(0), rkey);
+                // A queue pair whose bind failed responds to nothing.
                 let others = (!allowed).then(|| world.pair(QPT_RC));
                 let status = world.run(others.map_or(a, |others| others[0]), &mut wr);
                 if allowed {
@@ -216,7 +216,7 @@ fn rights_of_a_window_that_its_region_cannot_give() {
                     assert_ne!(status, WC_SUCCESS, "{what}");
                     assert_eq!(world.word(0), 5, "{what}");
                 }
-                // SAFETY: objects that nobody uses any more.
+                // SAFETY: objects unused from here on.
                 unsafe {
                     for pair in [a, b].into_iter().chain(others.into_iter().flatten()) {
                         assert_eq!(qp::destroy_qp(pair), 0);
@@ -231,7 +231,7 @@ fn rights_of_a_window_that_its_region_cannot_give() {
 
 /// Proves: VB-I16, VB-021, VB-I19
 #[test]
-fn ways_to_unbind() {
+fn each_way_to_unbind_ends_the_key() {
     let world = World::new();
     let near = world.register(0, 64, ALL);
     let unbind_1 = |a: *mut Qp, window| {
@@ -243,7 +243,7 @@ fn ways_to_unbind() {
         assert_eq!(world.run(a, &mut wr), WC_SUCCESS);
     };
     let free = |_: *mut Qp, window| {
-        // SAFETY: a live window that nobody uses.
+        // SAFETY: a live window, unused from here on.
         assert_eq!(unsafe { mw::dealloc_mw(window) }, 0);
     };
     let ways: [(i32, Unbind<'_>); 4] = [
@@ -265,22 +265,22 @@ fn ways_to_unbind() {
                 world.run(b, &mut bind_request(window, new, info)),
                 WC_SUCCESS
             );
-            // SAFETY: a live window; with type 2 the program keeps the key itself.
+            // SAFETY: a live window; with type 2 the program stores the key itself.
             unsafe { (*window).rkey = new };
         }
         let rkey = key(window);
         // SAFETY: live objects.
         unsafe {
             assert_eq!(mr::dereg_mr(far), libc::EBUSY, "way {index}");
-            let mut piece = sge(world.at(0), 8, (*near).lkey);
-            let mut wr = remote(1, WR_RDMA_WRITE, &mut piece, world.at(4096), rkey);
-            assert_eq!(world.run(a, &mut wr), WC_SUCCESS, "the region is as it was");
+            let mut entry = sge(world.at(0), 8, (*near).lkey);
+            let mut wr = remote(1, WR_RDMA_WRITE, &mut entry, world.at(4096), rkey);
+            assert_eq!(world.run(a, &mut wr), WC_SUCCESS, "the region is unchanged");
             unbind(b, window);
             assert_eq!(world.run(a, &mut wr), WC_REM_ACCESS_ERR, "way {index}");
             assert_eq!(mr::dereg_mr(far), 0, "way {index}");
         }
-        // What the refusal flushed at the other end is nobody's business here.
-        // SAFETY: live queue pairs that nobody uses.
+        // The completions that the refusal flushed at the other end do not matter here.
+        // SAFETY: live queue pairs, unused from here on.
         unsafe { assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0)) };
     }
 }
@@ -320,7 +320,7 @@ fn a_peer_unbinds_a_window_of_type_2() {
         world.run(b, &mut bind_request(window, third, info)),
         WC_MW_BIND_ERR
     );
-    // SAFETY: live objects that nobody uses.
+    // SAFETY: live objects, unused from here on.
     unsafe {
         assert_eq!(mr::dereg_mr(far), libc::EBUSY);
         assert_eq!((mw::dealloc_mw(window), mr::dereg_mr(far)), (0, 0));
@@ -329,7 +329,7 @@ fn a_peer_unbinds_a_window_of_type_2() {
 
 /// Proves: VB-I14
 #[test]
-fn a_new_key_may_be_sent_right_behind_its_bind() {
+fn a_new_key_may_be_sent_right_after_its_bind() {
     const BIND: u64 = 3;
     const SEND: u64 = 4;
     let mut world = World::new();
@@ -348,11 +348,11 @@ fn a_new_key_may_be_sent_right_behind_its_bind() {
         };
         // SAFETY: live objects.
         assert_eq!(unsafe { mw::bind_mw(b, window, &raw mut bind) }, 0);
-        // Without a look at the completion of the bind.
+        // Without polling for the completion of the bind.
         let new = u64::from(key(window));
         let mut message = request(SEND, WR_SEND, &mut sge(0, 0, 0));
-        let mut piece = sge(&raw const new as u64, 8, 0);
-        message.sg_list = &raw mut piece;
+        let mut entry = sge(&raw const new as u64, 8, 0);
+        message.sg_list = &raw mut entry;
         message.send_flags |= SEND_INLINE;
         assert_eq!(send(b, &mut message), (0, false));
         let mut others = 2;
@@ -365,8 +365,8 @@ fn a_new_key_may_be_sent_right_behind_its_bind() {
             others -= 1;
         }
         let told = world.word(8) as u32;
-        let mut piece = sge(world.at(0), 8, lkey);
-        let mut write = remote(1, WR_RDMA_WRITE, &mut piece, world.at(4096), told);
+        let mut entry = sge(world.at(0), 8, lkey);
+        let mut write = remote(1, WR_RDMA_WRITE, &mut entry, world.at(4096), told);
         assert_eq!(send(a, &mut write), (0, false));
         for (id, status) in world.statuses(1 + others) {
             assert_eq!(status, WC_SUCCESS, "{id}");

@@ -1,4 +1,4 @@
-//! Two connected queue pairs of one process, with the memory that the tests register.
+//! Two connected queue pairs in one process, with memory that the tests register.
 
 #![allow(unsafe_code)]
 // UNSAFETY: calls the C functions.
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes of memory.
 pub(crate) const LEN: usize = 1 << 14;
-/// All remote rights, and what they need.
+/// All remote rights, and the local write that they need.
 pub(crate) const ALL: u32 = ACCESS_LOCAL_WRITE
     | ACCESS_REMOTE_WRITE
     | ACCESS_REMOTE_READ
@@ -31,7 +31,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> Self {
-        // SAFETY: the device is ours, and each object is live when it is used.
+        // SAFETY: the device is ours, and every object is live while it is used.
         unsafe {
             let context = context::open_device(device::the_device());
             assert!(!context.is_null());
@@ -44,14 +44,14 @@ impl World {
         }
     }
 
-    /// The address of a place in the memory.
+    /// The address of an offset in the memory.
     pub(crate) fn at(&self, offset: usize) -> u64 {
         self.memory.as_ptr() as u64 + offset as u64
     }
 
-    /// A word of the memory, as it is now.
+    /// The current value of a word of the memory.
     pub(crate) fn word(&self, offset: usize) -> u64 {
-        // SAFETY: inside the memory, which only the device writes, and nothing is outstanding.
+        // SAFETY: inside the memory, which only the device writes, and no request is outstanding.
         unsafe { (self.at(offset) as *const u64).read_volatile() }
     }
 
@@ -67,9 +67,9 @@ impl World {
         region
     }
 
-    /// A queue pair in state RESET.
+    /// A queue pair in the state RESET.
     pub(crate) fn qp(&self, qp_type: i32) -> *mut Qp {
-        // SAFETY: all zeroes is valid; objects are live.
+        // SAFETY: all zeros is valid; objects are live.
         unsafe {
             let mut attr: QpInitAttr = std::mem::zeroed();
             (attr.send_cq, attr.recv_cq, attr.qp_type) = (self.cq, self.cq, qp_type);
@@ -84,7 +84,7 @@ impl World {
         }
     }
 
-    /// Two queue pairs that are connected with each other.
+    /// Two connected queue pairs.
     pub(crate) fn pair(&self, qp_type: i32) -> [*mut Qp; 2] {
         let qps = [self.qp(qp_type), self.qp(qp_type)];
         for (own, other) in [(qps[0], qps[1]), (qps[1], qps[0])] {
@@ -96,11 +96,11 @@ impl World {
 
     /// Brings a queue pair to RTS.
     pub(crate) fn connect(&self, own: *mut Qp, qp_type: i32, peer: u32) {
-        // 8 times 2 seconds: a loaded machine is no peer that is silent.
+        // 8 times 2 seconds: a slow peer on a loaded machine is not a silent one.
         self.connect_with(own, qp_type, peer, 19);
     }
 
-    /// The same, with a time-out.
+    /// As [`World::connect`], with a timeout.
     pub(crate) fn connect_with(&self, own: *mut Qp, qp_type: i32, peer: u32, timeout: u8) {
         let reliable = qp_type == QPT_RC;
         let mut attr = QpAttr {
@@ -118,7 +118,7 @@ impl World {
             qkey: 0x11,
             ..QpAttr::default()
         };
-        // SAFETY: live objects, and room for a GID.
+        // SAFETY: live objects; `gid` is writable.
         unsafe {
             let gid = &raw mut attr.ah_attr.grh.dgid.0;
             assert_eq!(query::query_gid(self.context, 1, 0, gid), 0);
@@ -149,12 +149,12 @@ impl World {
         self.next_within(Duration::from_secs(20))
     }
 
-    /// The same, and how long it may take.
+    /// The next completion within `patience`.
     pub(crate) fn next_within(&self, patience: Duration) -> Wc {
         let end = Instant::now() + patience;
         loop {
             let mut wc = Wc::default();
-            // SAFETY: a live queue, and room for one completion.
+            // SAFETY: a live queue, with room for one completion.
             match unsafe { cq::poll_cq(self.cq, 1, &raw mut wc) } {
                 0 => {
                     assert!(Instant::now() < end, "no completion");
@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// Statuses of the next completions by id, which come in any order.
+    /// Ids and statuses of the next completions, sorted by id.
     pub(crate) fn statuses(&self, count: usize) -> Vec<(u64, i32)> {
         let mut all: Vec<_> = (0..count)
             .map(|_| self.next())
@@ -178,7 +178,7 @@ impl World {
         all
     }
 
-    /// Posts one request and gives its status.
+    /// Posts one request and returns its status.
     pub(crate) fn run(&self, pair: *mut Qp, request: &mut SendWr) -> i32 {
         assert_eq!(send(pair, request), (0, false));
         let wc = self.next();
@@ -186,7 +186,7 @@ impl World {
         wc.status
     }
 
-    /// Posts a bind of a window of type 1 and gives its status.
+    /// Posts a bind of a window of type 1 and returns its status.
     pub(crate) fn bind(&self, pair: *mut Qp, window: *mut Mw, info: MwBindInfo) -> i32 {
         let mut bind = MwBind {
             wr_id: 77,
@@ -211,23 +211,23 @@ impl Drop for World {
     }
 }
 
-/// A piece of memory.
+/// A scatter/gather entry.
 pub(crate) fn sge(addr: u64, length: u32, lkey: u32) -> Sge {
     Sge { addr, length, lkey }
 }
 
-/// A signalled request. The piece has to stay until it is posted.
-pub(crate) fn request(id: u64, opcode: i32, piece: &mut Sge) -> SendWr {
-    // SAFETY: all zeroes is valid.
+/// A signalled request. The entry must stay until it is posted.
+pub(crate) fn request(id: u64, opcode: i32, entry: &mut Sge) -> SendWr {
+    // SAFETY: all zeros is valid.
     let mut wr: SendWr = unsafe { std::mem::zeroed() };
     (wr.wr_id, wr.opcode, wr.send_flags) = (id, opcode, SEND_SIGNALED);
-    (wr.sg_list, wr.num_sge) = (piece, 1);
+    (wr.sg_list, wr.num_sge) = (entry, 1);
     wr
 }
 
-/// A request for the peer's memory: RDMA or atomic, as the operation says.
-pub(crate) fn remote(id: u64, opcode: i32, piece: &mut Sge, addr: u64, rkey: u32) -> SendWr {
-    let mut wr = request(id, opcode, piece);
+/// A request with an address and key of the peer's memory, for RDMA or an atomic.
+pub(crate) fn remote(id: u64, opcode: i32, entry: &mut Sge, addr: u64, rkey: u32) -> SendWr {
+    let mut wr = request(id, opcode, entry);
     if matches!(opcode, WR_ATOMIC_CMP_AND_SWP | WR_ATOMIC_FETCH_AND_ADD) {
         wr.wr.atomic = ibverbs::sys::AtomicWr {
             remote_addr: addr,
@@ -244,22 +244,22 @@ pub(crate) fn remote(id: u64, opcode: i32, piece: &mut Sge, addr: u64, rkey: u32
     wr
 }
 
-/// Posts requests; the return code, and whether `bad_wr` names the first.
+/// Posts requests. Returns the code, and whether `bad_wr` names the first.
 pub(crate) fn send(pair: *mut Qp, wr: &mut SendWr) -> (i32, bool) {
     let mut bad = null_mut();
-    // SAFETY: a live queue pair, and a list that stays until the call returns.
+    // SAFETY: a live queue pair; the list stays until the call returns.
     let code = unsafe { post::post_send(pair, wr, &raw mut bad) };
     (code, std::ptr::eq(bad, wr))
 }
 
 /// Posts a receive.
-pub(crate) fn receive(pair: *mut Qp, id: u64, piece: &mut Sge) {
+pub(crate) fn receive(pair: *mut Qp, id: u64, entry: &mut Sge) {
     let mut wr = RecvWr {
         wr_id: id,
         next: null_mut(),
-        sg_list: piece,
+        sg_list: entry,
         num_sge: 1,
     };
-    // SAFETY: a live queue pair, and a request that stays until the call returns.
+    // SAFETY: a live queue pair; the request stays until the call returns.
     assert_eq!(unsafe { post::post_recv(pair, &raw mut wr, null_mut()) }, 0);
 }

@@ -1,7 +1,7 @@
-"""The Mooncake transfer engine between two processes over the device: writes, reads, many at once.
+"""The Mooncake transfer engine between two processes over the device: writes, reads, many in parallel.
 
-Run without arguments it starts both sides, checks what they say, and prints "done". An engine that cannot use the
-device takes TCP without a word, so the log has to name the transport.
+Without arguments it starts both sides, checks their output, and prints "done". An engine that cannot use the
+device silently takes TCP, so the log must name the transport.
 """
 
 import ctypes
