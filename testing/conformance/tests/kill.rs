@@ -3,20 +3,20 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::process::{
-    Holdings, Peer, address, alone, command, litter, name_is_taken, open_files, role,
-};
+use common::process::{Holdings, Peer, alone, command, litter, name_is_taken, open_files, role};
 use common::side::{Remote, Side, seed_of};
 use common::traffic::{HANG, Traffic};
 use common::{LONG, Random, setting, until};
 use rkey_device::engine::{QpState, RecvRequest, SendRequest, Status, Work};
 use rkey_device::link::NodeId;
 use rkey_device::names::{Scope, block_name, block_of, listen_name};
-use rkey_device::{Cq, Qp, Share};
+use rkey_device::{Cq, Listener, Qp, Share};
 
 const TEST: &str = "killed_in_the_middle_of_traffic";
 /// More resident memory than this after many rounds is a leak.
@@ -57,7 +57,8 @@ fn victim(role: &str) {
     let offer = side.offer();
     let qp = side.qp();
     let remote = if plan.victim_listens {
-        let listener = side.device.listen(address()).unwrap();
+        let listener = side.listen();
+        println!("{LISTENS}{}", listener.local_address());
         side.accept(&listener, &qp, &offer)
     } else {
         side.connect_to_test(&qp, &offer)
@@ -88,9 +89,15 @@ struct Bystander {
     peer: Peer,
 }
 
-/// An address of this host without a listener.
-fn free_address(side: &Side) -> SocketAddr {
-    side.listen().local_address()
+/// What the victim prints before its address when it listens; the name of the test may stand before it.
+const LISTENS: &str = "listens on ";
+
+/// The address that the victim prints when it listens.
+fn address_of(peer: &mut Peer) -> SocketAddr {
+    let output = peer.0.stdout.take().unwrap();
+    let mut lines = BufReader::new(output).lines().map(Result::unwrap);
+    let address = lines.find_map(|line| Some(line.split_once(LISTENS)?.1.parse().unwrap()));
+    address.expect("the victim listens")
 }
 
 /// One round; gives how long it took until the last error came.
@@ -100,15 +107,17 @@ fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> Duration 
     let offer = side.offer();
     let qp = side.qp();
     let listener = (!plan.victim_listens).then(|| side.listen());
-    let place = match &listener {
-        Some(listener) => listener.local_address(),
-        None => free_address(side),
-    };
-    let mut command = command(TEST, &number.to_string(), place);
-    let mut peer = Peer(command.env("TMPDIR", folder()).spawn().unwrap());
-    let remote = match &listener {
-        Some(listener) => side.accept(listener, &qp, &offer),
-        None => side.connect(place, &qp, &offer),
+    let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+    let ours = listener.as_ref().map_or(nowhere, Listener::local_address);
+    let mut command = command(TEST, &number.to_string(), ours);
+    command.env("TMPDIR", folder()).stdout(Stdio::piped());
+    let mut peer = Peer(command.spawn().unwrap());
+    let (listens_on, remote) = match &listener {
+        Some(listener) => (ours, side.accept(listener, &qp, &offer)),
+        None => {
+            let theirs = address_of(&mut peer);
+            (theirs, side.connect(theirs, &qp, &offer))
+        }
     };
     let victim_qpn = qp.query().unwrap().attributes.peer.unwrap().qpn;
     // A fresh peer, after all that happened to the ones before: everything is in order.
@@ -152,7 +161,7 @@ fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> Duration 
     side.withdraw(&offer);
     side.check_memory(remote.seed, when);
     peer.wait();
-    check_names(place, victim_qpn, when);
+    check_names(listens_on, victim_qpn, when);
     took
 }
 
