@@ -78,7 +78,7 @@ impl Backlog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operation::NOBODY;
+    use crate::operation::UNTRACKED;
 
     #[test]
     fn answers_that_wait_are_bounded_in_number_and_in_bytes() {
@@ -89,7 +89,7 @@ mod tests {
             let mut backlog = Backlog::default();
             let mut count = 0;
             while !backlog.is_too_much() {
-                backlog.push_back(Later::Message(vec![0; len], NOBODY));
+                backlog.push_back(Later::Message(vec![0; len], UNTRACKED));
                 count += 1;
             }
             assert!(count > most && count < 2 * most, "{count} of {len} B");

@@ -7,8 +7,8 @@ pub const LEN: usize = 32;
 pub const MAX_LEN: usize = LEN + ATOMIC_LEN;
 /// Bytes that follow the header of an RTS: the key under which the payload can be read.
 const RTS_LEN: usize = 8;
-/// Bytes that follow the header of a fragment of a collective operation: its signature, and the key of an RTS.
-const FRAGMENT_LEN: usize = 8;
+/// Bytes that follow the header of a chunk of a collective operation: its signature, and the key of an RTS.
+const CHUNK_LEN: usize = 8;
 /// Bytes that follow the header of an atomic operation.
 const ATOMIC_LEN: usize = 40;
 
@@ -37,14 +37,14 @@ pub enum Kind {
     Credit,
     /// What operation `id` wrote before is to be made durable; the places follow. The answer is `Fin`.
     Commit,
-    /// A fragment of a collective operation with its payload. `tag` and the upper half of `data` name the group, the lower
+    /// A chunk of a collective operation with its payload. `tag` and the upper half of `data` name the group, the lower
     /// half numbers the operation in it.
-    Fragment {
+    Chunk {
         /// What the members have to agree on.
         signature: u32,
     },
-    /// A fragment whose payload the receiver reads from the sender's memory.
-    FragmentRts {
+    /// A chunk whose payload the receiver reads from the sender's memory.
+    ChunkRts {
         /// What the members have to agree on.
         signature: u32,
         /// The key of the region at the sender.
@@ -59,7 +59,7 @@ impl Kind {
     #[must_use]
     pub fn rendezvous(self, key: u32) -> Self {
         match self {
-            Self::Fragment { signature } => Self::FragmentRts { signature, key },
+            Self::Chunk { signature } => Self::ChunkRts { signature, key },
             _ => Self::Rts { key },
         }
     }
@@ -118,11 +118,11 @@ pub fn is_last(message: &[u8]) -> bool {
     message.first() == Some(&BYE)
 }
 
-/// Writes what follows the header of a fragment.
-fn fragment(into: &mut [u8; MAX_LEN], signature: u32, key: u32) -> usize {
+/// Writes what follows the header of a chunk.
+fn chunk(into: &mut [u8; MAX_LEN], signature: u32, key: u32) -> usize {
     into[LEN..LEN + 4].copy_from_slice(&signature.to_le_bytes());
     into[LEN + 4..LEN + 8].copy_from_slice(&key.to_le_bytes());
-    FRAGMENT_LEN
+    CHUNK_LEN
 }
 
 impl Header {
@@ -169,8 +169,8 @@ impl Header {
             Kind::Bye => (BYE, 0),
             Kind::Credit => (9, 0),
             Kind::Commit => (8, 0),
-            Kind::Fragment { signature } => (10, fragment(into, signature, 0)),
-            Kind::FragmentRts { signature, key } => (11, fragment(into, signature, key)),
+            Kind::Chunk { signature } => (10, chunk(into, signature, 0)),
+            Kind::ChunkRts { signature, key } => (11, chunk(into, signature, key)),
             Kind::Leave => (12, 0),
         };
         let mut flags = 0;
@@ -252,12 +252,12 @@ impl Header {
             8 => (Kind::Commit, rest),
             9 => (Kind::Credit, rest),
             10 | 11 => {
-                let (more, rest) = rest.split_first_chunk::<FRAGMENT_LEN>()?;
+                let (more, rest) = rest.split_first_chunk::<CHUNK_LEN>()?;
                 let signature = u32::from_le_bytes([more[0], more[1], more[2], more[3]]);
                 let key = u32::from_le_bytes([more[4], more[5], more[6], more[7]]);
                 let kind = match head[0] {
-                    10 => Kind::Fragment { signature },
-                    _ => Kind::FragmentRts { signature, key },
+                    10 => Kind::Chunk { signature },
+                    _ => Kind::ChunkRts { signature, key },
                 };
                 (kind, rest)
             }
@@ -265,7 +265,7 @@ impl Header {
             _ => return None,
         };
         let header = Self::fields(head, kind);
-        let has_payload = matches!(kind, Kind::Message | Kind::Fragment { .. });
+        let has_payload = matches!(kind, Kind::Message | Kind::Chunk { .. });
         let whole = !has_payload || payload.len() == header.len as usize;
         whole.then_some((header, payload))
     }
@@ -295,10 +295,10 @@ mod tests {
             Kind::Bye,
             Kind::Commit,
             Kind::Credit,
-            Kind::Fragment {
+            Kind::Chunk {
                 signature: 0x1234_5678,
             },
-            Kind::FragmentRts {
+            Kind::ChunkRts {
                 signature: u32::MAX,
                 key: 7,
             },
@@ -342,7 +342,7 @@ mod tests {
         }
         assert_eq!(Header::decode(&[0; MAX_LEN]), None);
         let mut bytes = [0; MAX_LEN];
-        for kind in [Kind::Message, Kind::Fragment { signature: 1 }] {
+        for kind in [Kind::Message, Kind::Chunk { signature: 1 }] {
             Header {
                 len: 9,
                 ..Header::new(kind)

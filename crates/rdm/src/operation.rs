@@ -2,7 +2,7 @@
 //! refused. The simplest operations have all that is to be known of them in their number.
 
 /// In place of an operation: nobody waits for the completion.
-pub const NOBODY: u64 = u64::MAX;
+pub const UNTRACKED: u64 = u64::MAX;
 
 /// An operation that is one request, waits for nothing else and keeps nothing: its number says all that there is to
 /// know when it is complete.
@@ -174,7 +174,7 @@ mod tests {
                 assert_eq!(wide.number(), None);
             }
         }
-        assert_eq!(Plain::of(NOBODY), None);
+        assert_eq!(Plain::of(UNTRACKED), None);
     }
 
     #[test]

@@ -81,8 +81,8 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         Kind::Bye,
         Kind::Credit,
         Kind::Commit,
-        Kind::Fragment { signature: 9 },
-        Kind::FragmentRts {
+        Kind::Chunk { signature: 9 },
+        Kind::ChunkRts {
             signature: 9,
             key: 5,
         },

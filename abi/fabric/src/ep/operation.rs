@@ -66,8 +66,8 @@ pub(crate) enum What {
     WriteTold,
     /// An atomic with a result.
     AtomicFetch { result: Sges },
-    /// A fragment of a collective operation, sent or read; then `taken` of the peer is told.
-    Fragment { run: u64, taken: Option<u64> },
+    /// A chunk of a collective operation, sent or read; then `taken` of the peer is told.
+    Chunk { run: u64, taken: Option<u64> },
 }
 
 /// What stays until the operation is complete.

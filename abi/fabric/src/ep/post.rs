@@ -5,7 +5,7 @@ use super::*;
 use rkey_device::engine::{SendFlags, SendRequest, Work};
 use rkey_rdm::backlog::Later;
 use rkey_rdm::header::{Header, MAX_LEN};
-use rkey_rdm::operation::NOBODY;
+use rkey_rdm::operation::UNTRACKED;
 
 impl State {
     /// Operations and other requests that are under way.
@@ -13,7 +13,7 @@ impl State {
         // Completions that operations wait for are of requests that were posted, or will be.
         let awaited = |it: &Operation| (it.left as usize).saturating_sub(it.answered.into());
         let awaited: usize = self.operations.iter().map(awaited).sum();
-        let of_operation = |later: &&Later| later.operation() != NOBODY;
+        let of_operation = |later: &&Later| later.operation() != UNTRACKED;
         let requests = |it: &Connection| {
             it.outstanding as usize + it.backlog.iter().filter(of_operation).count()
         };
@@ -144,7 +144,7 @@ impl Endpoint {
         header: &Header,
         payload: &[u8],
     ) {
-        self.say_for(state, connection, header, payload, NOBODY);
+        self.say_for(state, connection, header, payload, UNTRACKED);
     }
 
     /// The same for an operation, which is told of its completion.
@@ -196,7 +196,7 @@ impl Endpoint {
             }
             return;
         }
-        debug_assert_eq!(operation, NOBODY, "what operations say is short");
+        debug_assert_eq!(operation, UNTRACKED, "what operations say is short");
         let bytes = bytes.into_boxed_slice();
         let sge = Sge {
             addr: bytes.as_ptr() as u64,

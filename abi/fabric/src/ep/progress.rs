@@ -12,7 +12,7 @@ use crate::errno::of_status;
 use rkey_device::core::{Denial, NamedKey, WireKey};
 use rkey_device::engine::{CompletionOp, QpState, RecvRequest, Status};
 use rkey_rdm::header::{Header, Kind};
-use rkey_rdm::operation::{NOBODY, Plain};
+use rkey_rdm::operation::{UNTRACKED, Plain};
 
 /// The error that a peer reports: 0 is none.
 pub(super) fn reported(number: u64) -> Option<FiError> {
@@ -226,8 +226,8 @@ impl Endpoint {
                 self.say(state, connection, &answer, &[]);
             }
             Kind::Bye => self.lose(live, state, connection),
-            Kind::Fragment { .. } | Kind::FragmentRts { .. } | Kind::Leave => {
-                self.fragment_arrived(live, state, connection, &header, payload);
+            Kind::Chunk { .. } | Kind::ChunkRts { .. } | Kind::Leave => {
+                self.chunk_arrived(live, state, connection, &header, payload);
             }
         }
     }
@@ -264,7 +264,7 @@ impl Endpoint {
         it.outstanding = it.outstanding.saturating_sub(1);
         let failed = completion.status != Status::Success;
         let waiting = !it.backlog.is_empty();
-        if completion.id != NOBODY {
+        if completion.id != UNTRACKED {
             let id = match Plain::of(completion.id) {
                 Some(plain) if !failed => {
                     Self::report_plain(live, plain);
@@ -388,8 +388,8 @@ impl Endpoint {
             self.received(live, state, *landing, error);
             return;
         }
-        if let What::Fragment { .. } = operation.what {
-            return self.fragment_over(state, operation);
+        if let What::Chunk { .. } = operation.what {
+            return self.chunk_over(state, operation);
         }
         if operation.error.is_some() {
             Self::refund(state, &operation);

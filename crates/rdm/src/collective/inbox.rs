@@ -1,4 +1,4 @@
-//! Fragments of collective operations that came before anybody here asked for them. A peer is ahead by what it has under
+//! Chunks of collective operations that came before anybody here asked for them. A peer is ahead by what it has under
 //! way at most: nothing of it is complete there before we have taken our part. What exceeds that is refused, and what
 //! a connection has brought goes with it.
 
@@ -8,14 +8,14 @@ use crate::limits::EAGER_MAX;
 use core::net::SocketAddr;
 use std::collections::{HashMap, VecDeque};
 
-/// Fragments that one connection may have here.
-const FRAGMENTS: u32 = 4096;
+/// Chunks that one connection may have here.
+const CHUNKS: u32 = 4096;
 /// Bytes of them.
 const BYTES: usize = RUNS_MAX * WINDOW as usize * EAGER_MAX;
 /// In place of the number of an operation: the sender is no longer with the group.
 pub const LEFT: u32 = u32::MAX;
 
-/// Whose fragment it is, and of what.
+/// Whose chunk it is, and of what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The member that sent it.
@@ -26,9 +26,9 @@ pub struct Key {
     pub seq: u32,
 }
 
-/// A fragment.
+/// A chunk.
 #[derive(Debug)]
-pub struct Fragment {
+pub struct Chunk {
     /// The connection that it came over.
     pub connection: usize,
     /// The operation of the sender that waits for our answer.
@@ -39,7 +39,7 @@ pub struct Fragment {
     pub body: Body,
 }
 
-/// What a fragment brings.
+/// What a chunk brings.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Body {
     /// These bytes.
@@ -64,65 +64,65 @@ impl Body {
     }
 }
 
-/// The fragments that wait.
+/// The chunks that wait.
 #[derive(Debug, Default)]
 pub struct Inbox {
-    fragments: HashMap<Key, VecDeque<Fragment>>,
-    /// Fragments and bytes by connection, also of those that have brought some before.
+    chunks: HashMap<Key, VecDeque<Chunk>>,
+    /// Chunks and bytes by connection, also of those that have brought some before.
     held: HashMap<usize, (u32, usize)>,
 }
 
 impl Inbox {
-    /// Keeps a fragment; `false` if its connection has more here than it may.
+    /// Keeps a chunk; `false` if its connection has more here than it may.
     #[must_use]
-    pub fn keep(&mut self, key: Key, fragment: Fragment) -> bool {
-        let (fragments, bytes) = self.held.entry(fragment.connection).or_default();
-        if *fragments >= FRAGMENTS || *bytes + fragment.body.kept() > BYTES {
+    pub fn keep(&mut self, key: Key, chunk: Chunk) -> bool {
+        let (chunks, bytes) = self.held.entry(chunk.connection).or_default();
+        if *chunks >= CHUNKS || *bytes + chunk.body.kept() > BYTES {
             return false;
         }
-        *fragments += 1;
-        *bytes += fragment.body.kept();
-        self.fragments.entry(key).or_default().push_back(fragment);
+        *chunks += 1;
+        *bytes += chunk.body.kept();
+        self.chunks.entry(key).or_default().push_back(chunk);
         true
     }
 
-    /// The oldest fragment of an operation from a member.
-    pub fn take(&mut self, key: &Key) -> Option<Fragment> {
-        let queue = self.fragments.get_mut(key)?;
-        let fragment = queue.pop_front()?;
+    /// The oldest chunk of an operation from a member.
+    pub fn take(&mut self, key: &Key) -> Option<Chunk> {
+        let queue = self.chunks.get_mut(key)?;
+        let chunk = queue.pop_front()?;
         if queue.is_empty() {
-            self.fragments.remove(key);
+            self.chunks.remove(key);
         }
-        self.release(&fragment);
-        Some(fragment)
+        self.release(&chunk);
+        Some(chunk)
     }
 
-    /// What the oldest fragment is, without taking it.
+    /// What the oldest chunk is, without taking it.
     #[must_use]
-    pub fn look(&self, key: &Key) -> Option<&Fragment> {
-        self.fragments.get(key)?.front()
+    pub fn look(&self, key: &Key) -> Option<&Chunk> {
+        self.chunks.get(key)?.front()
     }
 
-    fn release(&mut self, fragment: &Fragment) {
-        if let Some((fragments, bytes)) = self.held.get_mut(&fragment.connection) {
-            *fragments -= 1;
-            *bytes -= fragment.body.kept();
+    fn release(&mut self, chunk: &Chunk) {
+        if let Some((chunks, bytes)) = self.held.get_mut(&chunk.connection) {
+            *chunks -= 1;
+            *bytes -= chunk.body.kept();
         }
     }
 
-    fn keep_only(&mut self, wanted: impl Fn(&Key, &Fragment) -> bool) {
+    fn keep_only(&mut self, wanted: impl Fn(&Key, &Chunk) -> bool) {
         let mut gone = Vec::new();
-        self.fragments.retain(|key, queue| {
-            for fragment in std::mem::take(queue) {
-                match wanted(key, &fragment) {
-                    true => queue.push_back(fragment),
-                    false => gone.push(fragment),
+        self.chunks.retain(|key, queue| {
+            for chunk in std::mem::take(queue) {
+                match wanted(key, &chunk) {
+                    true => queue.push_back(chunk),
+                    false => gone.push(chunk),
                 }
             }
             !queue.is_empty()
         });
-        for fragment in gone {
-            self.release(&fragment);
+        for chunk in gone {
+            self.release(&chunk);
         }
     }
 
@@ -130,7 +130,7 @@ impl Inbox {
     pub fn forget_connection(&mut self, connection: usize) -> bool {
         let used = self.held.remove(&connection).is_some();
         if used {
-            self.keep_only(|_, fragment| fragment.connection != connection);
+            self.keep_only(|_, chunk| chunk.connection != connection);
         }
         used
     }
@@ -156,8 +156,8 @@ mod tests {
         }
     }
 
-    fn fragment(connection: usize, id: u64, len: usize) -> Fragment {
-        Fragment {
+    fn chunk(connection: usize, id: u64, len: usize) -> Chunk {
+        Chunk {
             connection,
             id,
             signature: 0,
@@ -169,39 +169,39 @@ mod tests {
     fn parts_are_found_by_sender_and_operation_in_order() {
         let mut inbox = Inbox::default();
         for (port, seq, id) in [(1, 1, 10), (1, 2, 11), (2, 1, 12), (1, 1, 13)] {
-            assert!(inbox.keep(key(port, seq), fragment(0, id, 8)));
+            assert!(inbox.keep(key(port, seq), chunk(0, id, 8)));
         }
-        assert_eq!(inbox.look(&key(1, 1)).map(|fragment| fragment.id), Some(10));
-        assert_eq!(inbox.take(&key(1, 1)).map(|fragment| fragment.id), Some(10));
-        assert_eq!(inbox.take(&key(1, 1)).map(|fragment| fragment.id), Some(13));
+        assert_eq!(inbox.look(&key(1, 1)).map(|chunk| chunk.id), Some(10));
+        assert_eq!(inbox.take(&key(1, 1)).map(|chunk| chunk.id), Some(10));
+        assert_eq!(inbox.take(&key(1, 1)).map(|chunk| chunk.id), Some(13));
         assert!(inbox.take(&key(1, 1)).is_none());
-        assert_eq!(inbox.take(&key(2, 1)).map(|fragment| fragment.id), Some(12));
+        assert_eq!(inbox.take(&key(2, 1)).map(|chunk| chunk.id), Some(12));
     }
 
     #[test]
     fn a_connection_has_its_limits_and_leaves_nothing() {
         let mut inbox = Inbox::default();
         let mut seq = 0;
-        while inbox.keep(key(1, seq), fragment(0, 0, 8192)) {
+        while inbox.keep(key(1, seq), chunk(0, 0, 8192)) {
             seq += 1;
             assert!((seq as usize) * 8192 <= BYTES);
         }
         assert_eq!(seq as usize, BYTES / 8192);
-        assert!(inbox.keep(key(2, 0), fragment(1, 0, 8192)), "another may");
+        assert!(inbox.keep(key(2, 0), chunk(1, 0, 8192)), "another may");
         assert!(inbox.take(&key(1, 0)).is_some());
         assert!(
-            inbox.keep(key(1, seq), fragment(0, 0, 8192)),
+            inbox.keep(key(1, seq), chunk(0, 0, 8192)),
             "there is room"
         );
         assert!(inbox.forget_connection(0) && !inbox.forget_connection(0));
-        assert_eq!((inbox.fragments.len(), inbox.held.len()), (1, 1));
+        assert_eq!((inbox.chunks.len(), inbox.held.len()), (1, 1));
         inbox.forget_group(key(2, 0).group);
-        assert!(inbox.fragments.is_empty());
+        assert!(inbox.chunks.is_empty());
         // Nothing of it is left, and still it was used.
         assert!(inbox.forget_connection(1) && inbox.held.is_empty());
-        for seq in 0..FRAGMENTS {
-            assert!(inbox.keep(key(1, seq), fragment(0, 0, 0)));
+        for seq in 0..CHUNKS {
+            assert!(inbox.keep(key(1, seq), chunk(0, 0, 0)));
         }
-        assert!(!inbox.keep(key(1, FRAGMENTS), fragment(0, 0, 0)));
+        assert!(!inbox.keep(key(1, CHUNKS), chunk(0, 0, 0)));
     }
 }

@@ -5,7 +5,7 @@
 //! | [`kind`] | the operations |
 //! | [`names`] | what members call a group, and an operation |
 //! | [`plan`] | what one member does, round after round |
-//! | [`inbox`] | fragments that nobody has asked for yet |
+//! | [`inbox`] | chunks that nobody has asked for yet |
 
 pub mod inbox;
 pub mod kind;
@@ -15,7 +15,7 @@ mod tree;
 
 /// Operations that an endpoint may have under way.
 pub const RUNS_MAX: usize = 64;
-/// Fragments of one operation that may wait for their answers.
+/// Chunks of one operation that may wait for their answers.
 pub const WINDOW: u32 = 8;
 /// Members of a group.
 pub const MEMBERS_MAX: usize = 65_536;

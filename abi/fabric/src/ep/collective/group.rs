@@ -234,8 +234,8 @@ impl Endpoint {
                 group: name,
                 seq: LEFT,
             };
-            while let Some(fragment) = it.inbox.take(&key) {
-                if let Body::Left(error) = fragment.body {
+            while let Some(chunk) = it.inbox.take(&key) {
+                if let Body::Left(error) = chunk.body {
                     member.left = true;
                     early = early.or(progress::reported(error.into()));
                 }
@@ -385,7 +385,7 @@ impl Endpoint {
         header: &Header,
     ) {
         let from = state.connections[connection].peer;
-        let (name, error) = fragments::named(header);
+        let (name, error) = chunks::named(header);
         let it = state.collective.get_or_insert_default();
         let was = it.was(name);
         match it.named(name) {
@@ -400,7 +400,7 @@ impl Endpoint {
                 }
             }
             None if was => {}
-            None => self.keep_fragment(
+            None => self.keep_chunk(
                 live,
                 state,
                 Key {
@@ -408,7 +408,7 @@ impl Endpoint {
                     group: name,
                     seq: LEFT,
                 },
-                inbox::Fragment {
+                inbox::Chunk {
                     connection,
                     id: 0,
                     signature: 0,
@@ -418,8 +418,8 @@ impl Endpoint {
         }
     }
 
-    /// Answers a fragment of a group that is over.
-    pub(super) fn refuse_fragment(
+    /// Answers a chunk of a group that is over.
+    pub(super) fn refuse_chunk(
         &self,
         state: &mut State,
         connection: usize,

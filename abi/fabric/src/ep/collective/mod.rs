@@ -1,10 +1,10 @@
 //! `fi_collective`: operations of groups of endpoints.
 //!
-//! Members send each other fragments, which are messages of a kind of their own: no receive of the program ever matches
-//! one. A fragment names its group by the members and by how many groups of the same members there were before, so that
-//! nobody has to agree on a number; it names the operation by how many there were in the group. Short fragments carry
+//! Members send each other chunks, which are messages of a kind of their own: no receive of the program ever matches
+//! one. A chunk names its group by the members and by how many groups of the same members there were before, so that
+//! nobody has to agree on a number; it names the operation by how many there were in the group. Short chunks carry
 //! their payload, long ones are read from their sender's memory. Each is answered when it is taken, and an operation
-//! ends when its fragments are answered: what a member that has left still had on its way was of an operation that failed.
+//! ends when its chunks are answered: what a member that has left still had on its way was of an operation that failed.
 //!
 //! When an operation cannot go on, the whole group ends: each member is told, and tells the others.
 //!
@@ -14,12 +14,12 @@
 //! | [`group`] | joining and leaving |
 //! | [`start`] | checks of a call, and its working memory |
 //! | [`run`] | operations under way |
-//! | [`fragments`] | fragments out and in |
+//! | [`chunks`] | chunks out and in |
 //!
-//! Plans, names and fragments that wait are in [`rkey_rdm::collective`].
+//! Plans, names and chunks that wait are in [`rkey_rdm::collective`].
 
 mod calls;
-mod fragments;
+mod chunks;
 mod group;
 mod run;
 mod start;
@@ -115,7 +115,7 @@ impl Collective {
 mod tests {
     use super::*;
 
-    /// A peer that was accepted may send fragments before we know that it is ready.
+    /// A peer that was accepted may send chunks before we know that it is ready.
     #[test]
     fn a_member_is_gone_whose_connection_was_used_before_it_was_up() {
         let [ours, theirs] = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
@@ -145,14 +145,14 @@ mod tests {
                 group: name,
                 seq: 1,
             };
-            let fragment = inbox::Fragment {
+            let chunk = inbox::Chunk {
                 connection: 3,
                 id: 1,
                 signature: 0,
                 body: inbox::Body::Here(Vec::new()),
             };
             if brought {
-                assert!(it.inbox.keep(key, fragment));
+                assert!(it.inbox.keep(key, chunk));
                 assert!(it.inbox.take(&key).is_some(), "nothing of it is left");
             }
             it.forget_connection(3, theirs, was_up);

@@ -29,9 +29,9 @@ pub(super) struct Run {
     round: usize,
     /// Sends of the round that are posted.
     sent: usize,
-    /// Fragments that are not answered.
+    /// Chunks that are not answered.
     open: u32,
-    /// A fragment is being read, or was.
+    /// A chunk is being read, or was.
     pub(super) fetching: bool,
     pub(super) fetched: Option<Box<[u8]>>,
     error: Option<FiError>,
@@ -48,7 +48,7 @@ pub(super) enum End {
     },
 }
 
-/// A fragment that is answered, or read.
+/// A chunk that is answered, or read.
 pub(super) struct Finished {
     pub(super) run: u64,
     pub(super) fetched: Option<Box<[u8]>>,
@@ -81,7 +81,7 @@ impl Run {
         blocks.start * self.block..blocks.end * self.block
     }
 
-    /// A fragment of it is over.
+    /// A chunk of it is over.
     fn hear(&mut self, finished: Finished) {
         self.error = self.error.or(finished.error);
         match finished.fetched {
@@ -199,7 +199,7 @@ impl Endpoint {
                 if run.open >= WINDOW {
                     return Ok(false);
                 }
-                match self.send_fragment(live, state, run, send) {
+                match self.send_chunk(live, state, run, send) {
                     Ok(()) => {}
                     Err(FiError::AGAIN) => return Ok(false),
                     Err(error) => return Err(error),
@@ -209,7 +209,7 @@ impl Endpoint {
             }
             // What is received may change what was to be sent: not before that.
             if let Some(receive) = &round.receive {
-                match self.take_fragment(live, state, run, receive)? {
+                match self.take_chunk(live, state, run, receive)? {
                     Some(bytes) => run.put(receive, bytes)?,
                     None => return Ok(false),
                 }
@@ -223,7 +223,7 @@ impl Endpoint {
     /// Ends an operation.
     fn conclude(&self, live: &Live, state: &mut State, run: Run, error: Option<FiError>) {
         if error.is_some() {
-            self.give_up_fragments(live, state, run.number);
+            self.give_up_chunks(live, state, run.number);
         }
         match (&run.end, error) {
             (End::Join, None) => self.joined(live, state, run.group),
@@ -259,9 +259,9 @@ impl Endpoint {
         }
     }
 
-    /// Nobody waits any more for answers to the fragments of an operation.
-    fn give_up_fragments(&self, live: &Live, state: &mut State, run: u64) {
-        let of_run = |operation: &Operation| matches!(operation.what, What::Fragment { run: of, .. } if of == run);
+    /// Nobody waits any more for answers to the chunks of an operation.
+    fn give_up_chunks(&self, live: &Live, state: &mut State, run: u64) {
+        let of_run = |operation: &Operation| matches!(operation.what, What::Chunk { run: of, .. } if of == run);
         for id in state.operations.all(of_run) {
             if let Some(operation) = state.operations.get(id)
                 && operation.answered

@@ -20,7 +20,7 @@ use crate::mr::raw;
 use libc::iovec;
 use rkey_device::core::{LocalUse, WireKey};
 use rkey_device::engine::{SendFlags, Target, Work};
-use rkey_rdm::operation::NOBODY;
+use rkey_rdm::operation::UNTRACKED;
 use smallvec::{SmallVec, smallvec};
 use std::ffi::c_void;
 
@@ -180,7 +180,7 @@ impl Endpoint {
             operation.left = posted;
             operation.answered = false;
         }
-        debug_assert_ne!(id, NOBODY);
+        debug_assert_ne!(id, UNTRACKED);
         self.advance(live, state);
         Ok(())
     }

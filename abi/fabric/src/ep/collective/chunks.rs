@@ -1,4 +1,4 @@
-//! Fragments of collective operations, out and in.
+//! Chunks of collective operations, out and in.
 
 #![allow(unsafe_code)]
 // UNSAFETY: names memory of our own to the device.
@@ -10,7 +10,7 @@ use crate::ep::operation::{Hold, What};
 use libc::iovec;
 use rkey_device::core::{Key as DeviceKey, WireKey};
 use rkey_device::engine::{SendFlags, Target, Work};
-use rkey_rdm::collective::inbox::{Body, Fragment, Key};
+use rkey_rdm::collective::inbox::{Body, Chunk, Key};
 use rkey_rdm::collective::plan::{Receive, Send};
 use rkey_rdm::header::Kind as HeaderKind;
 use rkey_rdm::peers::Way;
@@ -24,12 +24,12 @@ pub(super) fn named(header: &Header) -> (Name, u32) {
     (name, header.data as u32)
 }
 
-/// An operation of ours that carries a fragment.
+/// An operation of ours that carries a chunk.
 fn carrying(run: u64, connection: usize, taken: Option<u64>, hold: Hold) -> Operation {
     Operation {
         left: 1,
         error: None,
-        what: What::Fragment { run, taken },
+        what: What::Chunk { run, taken },
         entry: Entry::default(),
         report: false,
         counts: None,
@@ -41,7 +41,7 @@ fn carrying(run: u64, connection: usize, taken: Option<u64>, hold: Hold) -> Oper
 }
 
 impl Endpoint {
-    /// The address of a member that fragments can be sent to and waited for.
+    /// The address of a member that chunks can be sent to and waited for.
     fn member(state: &mut State, group: u64, rank: usize) -> Result<SocketAddr> {
         let it = state.collective.as_mut();
         let group = it.and_then(|it| it.group(group)).ok_or(FiError::SHUTDOWN)?;
@@ -63,8 +63,8 @@ impl Endpoint {
         }
     }
 
-    /// Sends a fragment to a member.
-    pub(super) fn send_fragment(
+    /// Sends a chunk to a member.
+    pub(super) fn send_chunk(
         &self,
         live: &Live,
         state: &mut State,
@@ -90,7 +90,7 @@ impl Endpoint {
             tag: name.members,
             data: u64::from(name.instance) << 32 | u64::from(run.seq),
             len: bytes.len() as u32,
-            ..Header::new(HeaderKind::Fragment {
+            ..Header::new(HeaderKind::Chunk {
                 signature: run.signature,
             })
         };
@@ -111,8 +111,8 @@ impl Endpoint {
         self.rendezvous(state, &iov, &[], copy, header, operation)
     }
 
-    /// Looks for the fragment that a run waits for: its bytes, if they are here.
-    pub(super) fn take_fragment(
+    /// Looks for the chunk that a run waits for: its bytes, if they are here.
+    pub(super) fn take_chunk(
         &self,
         live: &Live,
         state: &mut State,
@@ -134,7 +134,7 @@ impl Endpoint {
             group: group.name,
             seq: run.seq,
         };
-        let Some(fragment) = it.inbox.look(&key) else {
+        let Some(chunk) = it.inbox.look(&key) else {
             let address = Self::member(state, run.group, receive.from)?;
             return match self.way_to(live, state, address) {
                 Ok(_) | Err(FiError::AGAIN | FiError::TIMEDOUT) => Ok(None),
@@ -142,20 +142,20 @@ impl Endpoint {
             };
         };
         let wanted = run.bytes(&receive.blocks).len();
-        let len = match &fragment.body {
+        let len = match &chunk.body {
             Body::Here(bytes) => bytes.len(),
             Body::There { len, .. } => *len as usize,
             Body::Left(_) => 0,
         };
-        if fragment.signature != run.signature || len != wanted {
+        if chunk.signature != run.signature || len != wanted {
             tracing::warn!(
                 "member {} of a collective group called another operation, or with other arguments",
                 receive.from
             );
             return Err(FiError::INVAL);
         }
-        let connection = fragment.connection;
-        let there = matches!(fragment.body, Body::There { .. });
+        let connection = chunk.connection;
+        let there = matches!(chunk.body, Body::There { .. });
         if there
             && (state.operations.len() >= OPERATIONS_MAX
                 || Self::check_room(state, connection, 1).is_err())
@@ -163,16 +163,16 @@ impl Endpoint {
             return Ok(None);
         }
         let it = state.collective.as_mut();
-        let Some(fragment) = it.and_then(|it| it.inbox.take(&key)) else {
+        let Some(chunk) = it.and_then(|it| it.inbox.take(&key)) else {
             return Ok(None);
         };
-        match fragment.body {
+        match chunk.body {
             Body::Here(bytes) => {
-                self.answer_fragment(state, connection, fragment.id);
+                self.answer_chunk(state, connection, chunk.id);
                 Ok(Some(bytes.into_boxed_slice()))
             }
             Body::There { key, .. } => {
-                self.fetch_fragment(state, run, connection, fragment.id, key, wanted)?;
+                self.fetch_chunk(state, run, connection, chunk.id, key, wanted)?;
                 run.fetching = true;
                 Ok(None)
             }
@@ -180,13 +180,13 @@ impl Endpoint {
         }
     }
 
-    /// Starts to read a fragment from its sender's memory.
-    fn fetch_fragment(
+    /// Starts to read a chunk from its sender's memory.
+    fn fetch_chunk(
         &self,
         state: &mut State,
         run: &Run,
         connection: usize,
-        fragment: u64,
+        chunk: u64,
         key: u32,
         len: usize,
     ) -> Result<()> {
@@ -196,7 +196,7 @@ impl Endpoint {
             len: len as u32,
             key: self.group.everything(),
         };
-        let operation = carrying(run.number, connection, Some(fragment), Hold::Bytes(bytes));
+        let operation = carrying(run.number, connection, Some(chunk), Hold::Bytes(bytes));
         let id = self.begin(state, operation);
         let key = WireKey::Device(DeviceKey(key));
         let read = Work::Read {
@@ -214,8 +214,8 @@ impl Endpoint {
         .inspect_err(|_| drop(state.forget(id)))
     }
 
-    /// Tells a member that we have its fragment.
-    fn answer_fragment(&self, state: &mut State, connection: usize, id: u64) {
+    /// Tells a member that we have its chunk.
+    fn answer_chunk(&self, state: &mut State, connection: usize, id: u64) {
         if !state.connections[connection].state().is_lost() {
             let done = Header {
                 id,
@@ -225,14 +225,14 @@ impl Endpoint {
         }
     }
 
-    /// A fragment of ours has been answered, or one of a peer is read.
+    /// A chunk of ours has been answered, or one of a peer is read.
     #[cold]
-    pub(in crate::ep) fn fragment_over(&self, state: &mut State, operation: Operation) {
-        let What::Fragment { run, taken } = operation.what else {
+    pub(in crate::ep) fn chunk_over(&self, state: &mut State, operation: Operation) {
+        let What::Chunk { run, taken } = operation.what else {
             return;
         };
         if let Some(id) = taken {
-            self.answer_fragment(state, operation.connection, id);
+            self.answer_chunk(state, operation.connection, id);
         }
         let fetched = match operation.hold {
             Hold::Bytes(bytes) if taken.is_some() => Some(bytes),
@@ -247,9 +247,9 @@ impl Endpoint {
         }
     }
 
-    /// A fragment has come.
+    /// A chunk has come.
     #[cold]
-    pub(in crate::ep) fn fragment_arrived(
+    pub(in crate::ep) fn chunk_arrived(
         &self,
         live: &Live,
         state: &mut State,
@@ -266,8 +266,8 @@ impl Endpoint {
         }
         let from = state.connections[connection].peer;
         let (signature, body) = match header.kind {
-            HeaderKind::Fragment { signature } => (signature, Body::Here(payload.to_vec())),
-            HeaderKind::FragmentRts { signature, key } => {
+            HeaderKind::Chunk { signature } => (signature, Body::Here(payload.to_vec())),
+            HeaderKind::ChunkRts { signature, key } => {
                 let len = header.len;
                 (signature, Body::There { key, len })
             }
@@ -283,11 +283,11 @@ impl Endpoint {
                     return self.cut_off(live, state, connection, why);
                 }
                 (Some(_), Some(error)) => {
-                    return self.refuse_fragment(state, connection, name, error);
+                    return self.refuse_chunk(state, connection, name, error);
                 }
                 (Some(_), None) => {}
             },
-            None if was => return self.refuse_fragment(state, connection, name, FiError::SHUTDOWN),
+            None if was => return self.refuse_chunk(state, connection, name, FiError::SHUTDOWN),
             None => {}
         }
         let key = Key {
@@ -295,32 +295,32 @@ impl Endpoint {
             group: name,
             seq,
         };
-        let fragment = Fragment {
+        let chunk = Chunk {
             connection,
             id: header.id,
             signature,
             body,
         };
-        self.keep_fragment(live, state, key, fragment);
+        self.keep_chunk(live, state, key, chunk);
     }
 
-    /// Keeps a fragment until somebody asks for it.
-    pub(super) fn keep_fragment(
+    /// Keeps a chunk until somebody asks for it.
+    pub(super) fn keep_chunk(
         &self,
         live: &Live,
         state: &mut State,
         key: Key,
-        fragment: Fragment,
+        chunk: Chunk,
     ) {
-        let connection = fragment.connection;
+        let connection = chunk.connection;
         let it = state.collective.get_or_insert_default();
-        if !it.inbox.keep(key, fragment) {
+        if !it.inbox.keep(key, chunk) {
             self.exceeded(live, state, connection);
         }
     }
 
-    /// Tells members what they are to be told, as far as there is a way. Who waits for a fragment of ours has connected to
-    /// us; the others get to know it as the answer to their fragments.
+    /// Tells members what they are to be told, as far as there is a way. Who waits for a chunk of ours has connected to
+    /// us; the others get to know it as the answer to their chunks.
     pub(super) fn tell_members(&self, state: &mut State) {
         let telling = match &mut state.collective {
             Some(it) if !it.telling.is_empty() => std::mem::take(&mut it.telling),
