@@ -84,6 +84,21 @@ impl From<Errno> for FiError {
     }
 }
 
+impl From<rkey_rdm::error::Error> for FiError {
+    #[inline]
+    fn from(error: rkey_rdm::error::Error) -> Self {
+        Self(error.number().into())
+    }
+}
+
+impl From<FiError> for rkey_rdm::error::Error {
+    #[cold]
+    fn from(error: FiError) -> Self {
+        let number = u16::try_from(error.0).ok();
+        number.and_then(Self::of).unwrap_or(Self::Remote)
+    }
+}
+
 impl From<AtomicError> for FiError {
     fn from(error: AtomicError) -> Self {
         match error {

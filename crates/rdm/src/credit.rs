@@ -39,10 +39,17 @@ impl Credit {
         true
     }
 
+    /// Whether it is enough for a message of this length.
+    #[inline]
+    #[must_use]
+    pub fn has(mut self, len: u32) -> bool {
+        self.take(len)
+    }
+
     /// Whether it may be too little for the next message.
     #[must_use]
-    pub fn is_used_up(mut self) -> bool {
-        !self.take(EAGER_MAX as u32)
+    pub fn is_used_up(self) -> bool {
+        !self.has(EAGER_MAX as u32)
     }
 
     /// The peer gives back. It cannot give more than there is.

@@ -16,14 +16,16 @@ pub struct Held<T, Q> {
     pub operation: T,
     /// Its queue pair.
     pub qp: Option<Q>,
-    since: Instant,
+    /// When it was first looked at.
+    since: Option<Instant>,
     cut: bool,
 }
 
 impl<T, Q> Held<T, Q> {
     /// The queue pair whose link is cut now, because the peer has kept the memory for too long: told once.
     pub fn cut_off(&mut self, now: Instant) -> Option<&Q> {
-        let late = now.saturating_duration_since(self.since) > STUCK;
+        let since = *self.since.get_or_insert(now);
+        let late = now.saturating_duration_since(since) > STUCK;
         if self.cut || !late {
             return None;
         }
@@ -60,17 +62,17 @@ impl<T, Q> Draining<T, Q> {
         self.list.iter().map(|held| &held.operation)
     }
 
-    /// Adds an operation that is over now.
-    pub fn push(&mut self, operation: T, qp: Option<Q>, now: Instant) {
+    /// Adds an operation that is over. Its time begins with the next look.
+    pub fn push(&mut self, operation: T, qp: Option<Q>) {
         self.list.push(Held {
             operation,
             qp,
-            since: now,
+            since: None,
             cut: false,
         });
     }
 
-    /// All of them if it is time to look, which it is after a pause: those that are not free yet are to be put back with
+    /// All of them if it is time to look, which it is after a pause: the caller puts those that are not free yet back with
     /// [`Self::keep`].
     pub fn look(&mut self, now: Instant) -> Vec<Held<T, Q>> {
         if self.look.is_some_and(|at| now < at) {
@@ -98,9 +100,10 @@ mod tests {
     #[test]
     fn a_peer_that_takes_too_long_is_cut_off_once() {
         let (mut draining, now) = (Draining::default(), Instant::now());
-        draining.push("send", Some("qp"), now);
+        draining.push("send", Some("qp"));
         let mut held = draining.look(now).pop().unwrap();
         assert!(draining.is_empty());
+        assert_eq!(held.cut_off(now), None, "its time begins");
         assert_eq!(held.cut_off(now + STUCK), None);
         let late = now + STUCK + PAUSE;
         assert_eq!(held.cut_off(late), Some(&"qp"));
@@ -113,7 +116,7 @@ mod tests {
     #[test]
     fn looks_have_a_pause_between_them() {
         let (mut draining, now) = (Draining::<_, ()>::default(), Instant::now());
-        draining.push("send", None, now);
+        draining.push("send", None);
         for held in draining.look(now) {
             draining.keep(held);
         }

@@ -6,24 +6,27 @@
 //! collective operations are messages of kinds of their own.
 //!
 //! Like the engine, this crate has no surroundings: no thread, no clock, no socket, no log. Time comes in as an
-//! argument, and what is to happen goes out as a value. Whoever drives it owns the queue pairs and the threads.
+//! argument, and the host that drives it owns the queue pairs and the threads ([`endpoint::Host`]).
 //!
 //! | module | what it is |
 //! | --- | --- |
+//! | [`endpoint`] | the state machine of an endpoint, and the trait of what it runs on |
+//! | [`error`] | why operations fail |
 //! | [`limits`] | the sizes that both sides count on |
 //! | [`address`], [`authorization`], [`hello`] | what the two sides of a connection tell each other first |
 //! | [`header`] | the header of every message |
 //! | [`connection`] | connections: their states, their places, and when they are taken apart |
-//! | [`peers`] | whom an endpoint talks to, and over which connection |
+//! | [`peers`] | the peers of an endpoint, and the connection to each |
 //! | [`matching`] | which receive a message goes to |
 //! | [`operation`] | operations that are under way, by number |
 //! | [`draining`] | operations that are over, with memory that a peer may still touch |
 //! | [`order`] | results in the order in which their transfers began |
-//! | [`credit`] | how much a peer may send that nobody has asked for |
+//! | [`credit`] | how much a peer may send before the program receives it |
 //! | [`backlog`] | what waits for room on a connection |
 //! | [`atomic`] | operations on numbers in a peer's memory |
 //! | [`commit`] | requests to make writes durable |
 //! | [`collective`] | operations of groups of endpoints |
+//! | [`sges`] | local memory of an operation |
 #![forbid(unsafe_code)]
 
 pub mod address;
@@ -35,6 +38,8 @@ pub mod commit;
 pub mod connection;
 pub mod credit;
 pub mod draining;
+pub mod endpoint;
+pub mod error;
 pub mod header;
 pub mod hello;
 pub mod limits;
@@ -42,3 +47,4 @@ pub mod matching;
 pub mod operation;
 pub mod order;
 pub mod peers;
+pub mod sges;

@@ -18,3 +18,5 @@ pub const INLINE_MAX: usize = 512;
 pub const OPERATIONS_MAX: usize = 4096;
 /// Datagrams that are kept for a receive; more are dropped.
 pub const DATAGRAMS_MAX: usize = 1024;
+/// Messages by rendezvous that one peer may have here; no sender has so many under way.
+pub const RENDEZVOUS_MAX: u32 = 2 * OPERATIONS_MAX as u32;

@@ -17,7 +17,7 @@ use stx::StxObject;
 /// `fi_ep_bind`.
 pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused; every handle begins with a `fid`.
+        // SAFETY: `find` validates the handle; every handle begins with a `fid`.
         let (object, class) =
             unsafe { (find::<EpObject, _>(fid)?, input(bound.cast_const())?.fclass) };
         let ep = &object.inner;
@@ -27,17 +27,17 @@ pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64)
         }
         match class {
             FI_CLASS_CQ => {
-                // SAFETY: a handle, or something that is refused.
+                // SAFETY: `find` validates the handle.
                 let cq = &unsafe { find::<CqObject, _>(bound)? }.inner;
                 bind_cq(ep, &mut setup, cq, flags)
             }
             FI_CLASS_CNTR => {
-                // SAFETY: a handle, or something that is refused.
+                // SAFETY: `find` validates the handle.
                 let counter = &unsafe { find::<CntrObject, _>(bound)? }.inner;
                 bind_counter(ep, &mut setup, counter, flags)
             }
             FI_CLASS_AV => {
-                // SAFETY: a handle, or something that is refused.
+                // SAFETY: `find` validates the handle.
                 let av = &unsafe { find::<AvObject, _>(bound)? }.inner;
                 if !Arc::ptr_eq(&av.domain, &ep.domain) || ep.ep_type == FI_EP_MSG || flags != 0 {
                     return Err(FiError::INVAL);
@@ -50,7 +50,7 @@ pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64)
                 Ok(())
             }
             FI_CLASS_SRX_CTX => {
-                // SAFETY: a handle, or something that is refused.
+                // SAFETY: `find` validates the handle.
                 let srx = &unsafe { find::<SrxObject, _>(bound)? }.inner;
                 if flags != 0 {
                     return Err(FiError::BADFLAGS);
@@ -69,7 +69,7 @@ pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64)
                 Ok(())
             }
             FI_CLASS_STX_CTX => {
-                // SAFETY: a handle, or something that is refused.
+                // SAFETY: `find` validates the handle.
                 let stx = &unsafe { find::<StxObject, _>(bound)? }.inner;
                 if flags != 0 {
                     return Err(FiError::BADFLAGS);
@@ -88,7 +88,7 @@ pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64)
                 Ok(())
             }
             FI_CLASS_EQ => {
-                // SAFETY: a handle, or something that is refused.
+                // SAFETY: `find` validates the handle.
                 let eq = &unsafe { find::<EqObject, _>(bound)? }.inner;
                 if !Arc::ptr_eq(&eq.fabric, &ep.domain.fabric) {
                     return Err(FiError::INVAL);
@@ -186,14 +186,14 @@ fn bind_counter(
         counter.watch(ep.number, kind);
         setup.remote[place] = Some(Arc::clone(counter));
         if let Some(live) = live {
-            live.remote[place].get_or_init(|| Arc::clone(counter));
+            live.host.remote[place].get_or_init(|| Arc::clone(counter));
         }
     }
     for place in wanted() {
         counter.users.add();
         setup.counters[place] = Some(Arc::clone(counter));
         if let Some(live) = live {
-            live.counters[place].get_or_init(|| Arc::clone(counter));
+            live.host.counters[place].get_or_init(|| Arc::clone(counter));
         }
     }
     if live.is_some() {

@@ -14,7 +14,6 @@ use crate::info::offer::CM_DATA_SIZE;
 use crate::object::{find, input, list, object, remove, status};
 use rkey_device::{DeviceError, Incoming};
 use rkey_rdm::connection::Event;
-use rkey_rdm::header::{Header, Kind};
 use rkey_rdm::hello::Hello;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -97,9 +96,9 @@ pub(crate) fn read_request(incoming: Incoming) -> Option<(Request, SocketAddr, V
 /// Takes a request from its handle; `FI_ECONNABORTED` when the peer has gone.
 ///
 /// # Safety
-/// The handle of a request, or something else, which is refused.
+/// See [`crate::object`] for the rules of handles.
 pub(super) unsafe fn take_request(handle: *mut Fid) -> Result<Request> {
-    // SAFETY: a handle, or something that is refused.
+    // SAFETY: `find` validates the handle.
     let object = unsafe { remove::<RequestObject, _>(handle)? };
     let request = object.request.0.lock().take();
     request.ok_or(GONE)
@@ -108,7 +107,7 @@ pub(super) unsafe fn take_request(handle: *mut Fid) -> Result<Request> {
 /// Takes a request from its handle to refuse it.
 ///
 /// # Safety
-/// The handle of a request, or something else, which is refused.
+/// See [`crate::object`] for the rules of handles.
 pub(crate) unsafe fn reject(handle: *mut Fid, data: &[u8]) -> Result<()> {
     // SAFETY: as the caller promises.
     match unsafe { take_request(handle) } {
@@ -125,7 +124,7 @@ pub(crate) unsafe fn reject(handle: *mut Fid, data: &[u8]) -> Result<()> {
 /// Whether the peer of a request has gone.
 ///
 /// # Safety
-/// The information of a request that nobody has seen.
+/// The information of a request that the program has not seen.
 pub(crate) unsafe fn is_gone(info: *mut Info) -> bool {
     // SAFETY: as the caller promises: made by us, and its handle that of a request.
     let object =
@@ -136,7 +135,7 @@ pub(crate) unsafe fn is_gone(info: *mut Info) -> bool {
 /// Forgets a request of which the program will not hear: the peer is refused.
 ///
 /// # Safety
-/// The information of a request that nobody has seen.
+/// The information of a request that the program has not seen.
 pub(crate) unsafe fn forget_request(info: *mut Info) {
     // SAFETY: as the caller promises: made by us, and its handle that of a request.
     unsafe {
@@ -174,7 +173,7 @@ impl Endpoint {
     /// A new queue pair as the connection of this endpoint.
     fn only_connection(&self, live: &Live, peer: SocketAddr) -> Result<rkey_device::Qp> {
         let mut state = live.state.lock();
-        if state.connections.places() > 0 {
+        if state.rdm.connections.places() > 0 {
             return Err(FiError::ISCONN);
         }
         let qp = self.new_qp(live, None)?;
@@ -182,10 +181,10 @@ impl Endpoint {
         Ok(qp)
     }
 
-    /// Takes it away again: nobody was asked.
+    /// Takes it away again: no peer was asked.
     fn no_connection(live: &Live) {
         let mut state = live.state.lock();
-        state.connections.clear();
+        state.rdm.connections.clear();
     }
 
     /// Makes the connection in a thread of its own, and tells the program how that went.
@@ -218,28 +217,26 @@ impl Endpoint {
     fn connected(&self, live: &Live, data: &[u8]) {
         let mut state = live.state.lock();
         // The peer may have gone since. That is told below.
-        self.check(live, &mut state, 0);
-        state.connections.apply(0, Event::Made);
-        let lost = state.connections[0].state().is_lost();
+        let lost = state.rdm.made(&live.host, 0).is_err();
         let over = lost && !self.closing.load(Ordering::Acquire);
-        // Under the lock, so that nobody tells of the end before.
-        if let Some(eq) = &live.eq {
+        // Under the lock, so that the program hears of this before it hears of the end.
+        if let Some(eq) = &live.host.eq {
             let fid = self.handle.load(Ordering::Relaxed);
             eq.unless_closing(&self.closing, || {
                 eq.connection(FI_CONNECTED, fid, std::ptr::null_mut(), data);
             });
         }
         if over {
-            self.tell_shutdown(live, &mut state);
+            state.rdm.tell_shut(&live.host);
         }
     }
 
     fn not_connected(&self, live: &Live, error: FiError, error_data: Vec<u8>) {
         let mut state = live.state.lock();
-        state.connections.apply(0, Event::Refused);
-        state.connections[0].qp = None;
+        state.rdm.connections.apply(0, Event::Refused);
+        state.rdm.connections[0].qp = None;
         drop(state);
-        if let Some(eq) = &live.eq {
+        if let Some(eq) = &live.host.eq {
             let fid = self.handle.load(Ordering::Relaxed);
             eq.unless_closing(&self.closing, || {
                 eq.failed(Failure {
@@ -277,7 +274,7 @@ impl Endpoint {
                 return Err(error);
             }
         };
-        live.state.lock().connections[0].device_keys = request.hello.device_keys;
+        live.state.lock().rdm.connections[0].device_keys = request.hello.device_keys;
         let hello = self.answer(live, &request.hello, data).encode();
         let (ep, this) = (Arc::clone(self), Arc::clone(self));
         let then = move |ready: std::result::Result<(), DeviceError>| {
@@ -302,11 +299,11 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Asks whoever listens at an address.
+    /// Asks the listener at an address.
     fn connect(&self, live: &Live, qp: &rkey_device::Qp, address: SocketAddr, data: &[u8]) -> Made {
         match self.ask_at(live, address, qp, data, PATIENCE, PATIENCE) {
             Ok(there) => {
-                live.state.lock().connections[0].device_keys = there.device_keys;
+                live.state.lock().rdm.connections[0].device_keys = there.device_keys;
                 Ok(there.data)
             }
             Err(DeviceError::Refused { reason }) => Err((REFUSED, rejected_with(&reason))),
@@ -330,7 +327,7 @@ pub(super) unsafe extern "C" fn connect(
     len: usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused; data as the caller promises.
+        // SAFETY: `find` validates the handle; data as the caller promises.
         let (ep, data) = unsafe { (&find::<EpObject, _>(ep)?.inner, parameters(param, len)?) };
         if ep.ep_type != FI_EP_MSG {
             return Err(FiError::NOSYS);
@@ -354,7 +351,7 @@ pub(super) unsafe extern "C" fn connect(
 /// `fi_accept`.
 pub(super) unsafe extern "C" fn accept(ep: *mut FidEp, param: *const c_void, len: usize) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused; data as the caller promises.
+        // SAFETY: `find` validates the handle; data as the caller promises.
         let (ep, data) = unsafe { (&find::<EpObject, _>(ep)?.inner, parameters(param, len)?) };
         if ep.ep_type != FI_EP_MSG {
             return Err(FiError::NOSYS);
@@ -368,7 +365,7 @@ pub(super) unsafe extern "C" fn accept(ep: *mut FidEp, param: *const c_void, len
 /// `fi_shutdown`: tells the peer, after everything that was sent before.
 pub(super) unsafe extern "C" fn shutdown(ep: *mut FidEp, flags: u64) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
         if flags != 0 {
             return Err(FiError::BADFLAGS);
@@ -379,15 +376,14 @@ pub(super) unsafe extern "C" fn shutdown(ep: *mut FidEp, flags: u64) -> c_int {
         let live = ep.live()?;
         {
             let mut state = live.state.lock();
-            match state.connections.first() {
+            match state.rdm.connections.first() {
                 Some(connection) if connection.state().is_open() => {}
                 _ => return Err(FiError::NOTCONN),
             }
-            ep.say(&mut state, 0, &Header::new(Kind::Bye), &[]);
+            state.rdm.say_bye(&live.host, 0);
         }
         ep.linger(live);
-        let mut state = live.state.lock();
-        ep.lose(live, &mut state, 0);
+        live.state.lock().rdm.lose(&live.host, 0);
         Ok(())
     })
 }
@@ -399,12 +395,12 @@ pub(super) unsafe extern "C" fn getpeer(
     len: *mut usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
         if ep.ep_type != FI_EP_MSG {
             return Err(FiError::NOSYS);
         }
-        let peer = match ep.live()?.state.lock().connections.first() {
+        let peer = match ep.live()?.state.lock().rdm.connections.first() {
             Some(connection) if connection.state().is_open() => connection.peer,
             _ => return Err(FiError::NOTCONN),
         };

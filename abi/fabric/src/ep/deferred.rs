@@ -25,39 +25,36 @@ pub(crate) struct Deferred {
 }
 
 /// Where an operation counts that would count in `usual`.
-pub(super) fn counts(deferred: Option<&Deferred>, usual: Option<usize>) -> Option<Counts> {
-    match deferred {
-        Some(it) => Some(Counts::Own(it.counter.clone())),
-        None => usual.map(Counts::Place),
-    }
+pub(super) fn counts(deferred: Option<&Deferred>, usual: usize) -> Counts {
+    deferred.map_or(Counts::Place(usual), |it| Counts::Own(it.counter.clone()))
 }
 
 /// Buffers of the program, with their descriptors.
 pub(super) struct Buffers<T> {
-    pieces: Vec<T>,
+    list: Vec<T>,
     /// One for each, or none at all.
     desc: Vec<*mut c_void>,
 }
 
 impl<T: Copy> Buffers<T> {
-    pub(super) fn copy(pieces: &[T], desc: Descriptors<'_>) -> Self {
+    pub(super) fn copy(list: &[T], desc: Descriptors<'_>) -> Self {
         let desc = match desc {
             Descriptors::None => Vec::new(),
-            _ => (0..pieces.len()).map(|index| desc.get(index)).collect(),
+            _ => (0..list.len()).map(|index| desc.get(index)).collect(),
         };
         Self {
-            pieces: pieces.to_vec(),
+            list: list.to_vec(),
             desc,
         }
     }
 
     /// # Safety
-    /// So many pieces, and null or so many descriptors.
-    unsafe fn read(pieces: *const T, desc: *mut *mut c_void, count: usize) -> Result<Self> {
+    /// So many buffers, and null or so many descriptors.
+    unsafe fn read(start: *const T, desc: *mut *mut c_void, count: usize) -> Result<Self> {
         // SAFETY: as the caller promises.
         unsafe {
             Ok(Self::copy(
-                list(pieces, count)?,
+                list(start, count)?,
                 super::calls::descriptors(desc, count)?,
             ))
         }
@@ -191,7 +188,7 @@ impl Job {
                 _ => return Err(FiError::NOSYS),
             }
         };
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let ep = &unsafe { find::<EpObject, _>(ep)? }.inner;
         if !Arc::ptr_eq(&ep.domain, domain) {
             return Err(FiError::INVAL);
@@ -211,7 +208,7 @@ impl Job {
         self.deferred.is_some()
     }
 
-    /// Its endpoint makes progress when somebody looks at this counter.
+    /// Its endpoint makes progress when the program looks at this counter.
     pub(crate) fn attach(&self, counter: &Counter) {
         counter.attach(&self.ep);
     }
@@ -223,11 +220,11 @@ impl Job {
             // Work that is started later has flags of its own.
             What::Send(buffers, it) => self.ep.send(&Message {
                 deferred,
-                ..it.message(&buffers.pieces, buffers.desc(), 0)
+                ..it.message(&buffers.list, buffers.desc(), 0)
             }),
             What::Receive(buffers, it) => self.ep.receive(&receive::Wanted {
                 deferred,
-                ..it.wanted(&buffers.pieces, buffers.desc(), 0)
+                ..it.wanted(&buffers.list, buffers.desc(), 0)
             }),
             What::Rma {
                 buffers,
@@ -239,7 +236,7 @@ impl Job {
                 reads,
             } => self.ep.transfer(
                 &Transfer {
-                    iov: &buffers.pieces,
+                    iov: &buffers.list,
                     desc: buffers.desc(),
                     peer: *peer,
                     remote,
@@ -256,11 +253,11 @@ impl Job {
                 result,
                 asked,
             } => self.ep.atomic(&atomic::Asked {
-                operands: &operands.pieces,
+                operands: &operands.list,
                 desc: operands.desc(),
-                compare: &compare.pieces,
+                compare: &compare.list,
                 compare_desc: compare.desc(),
-                result: &result.pieces,
+                result: &result.list,
                 result_desc: result.desc(),
                 deferred,
                 ..**asked
@@ -268,7 +265,7 @@ impl Job {
         }
     }
 
-    /// It was not started, and will not be: tells who waits for it.
+    /// It was not started, and will not be: tells the program.
     pub(crate) fn failed(&self, error: FiError) {
         let Some(live) = self.ep.live.get() else {
             return;
@@ -292,14 +289,14 @@ impl Job {
         };
         let counter = match &self.deferred {
             Some(deferred) => deferred.counter.as_ref(),
-            None => live.counters[place].get(),
+            None => live.host.counters[place].get(),
         };
         if let Some(counter) = counter {
             counter.count_error();
         }
         let side = match place {
-            RECEIVED => &live.rx,
-            _ => &live.tx,
+            RECEIVED => &live.host.rx,
+            _ => &live.host.tx,
         };
         if let Some(side) = side
             && flags & QUIET == 0

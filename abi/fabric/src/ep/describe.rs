@@ -1,4 +1,4 @@
-//! What an endpoint has under way, for people who look at its process (`rkey ls PID`): who waits for whom. Numbers
+//! What an endpoint has under way, for people who look at its process (`rkey ls PID`): what waits for which peer. Numbers
 //! and tags only; nothing of what messages and keys contain.
 
 use super::*;
@@ -50,10 +50,10 @@ type Tallies = HashMap<SocketAddr, Tally>;
 impl Endpoint {
     /// Shows the endpoint to those who inspect the device, until it is closed.
     pub(super) fn show(&self, live: &Live) {
-        let weak = live.this.clone();
+        let weak = live.host.this.clone();
         let (number, ep_type) = (self.number, type_name(self.ep_type));
         let describe = move |until| {
-            // It is there: who closes it takes the description away first.
+            // It is there: closing takes the description away first.
             let ep = weak.upgrade();
             let live = ep.as_ref().and_then(|ep| ep.live.get());
             EndpointView {
@@ -72,35 +72,36 @@ impl Endpoint {
 impl Live {
     /// What there is, unless the program holds on to it.
     fn traffic(&self, until: Instant) -> Option<Traffic> {
-        let state = &*lock_until(&self.state, until)?;
-        let mut peers = state.tally();
+        let rdm = &lock_until(&self.state, until)?.rdm;
+        let mut peers = tally(rdm);
+        let (messages, tagged) = (rdm.matching(false), rdm.matching(true));
         let mut traffic = Traffic {
-            unexpected: state.messages.unexpected(),
-            tagged_unexpected: state.tagged.unexpected(),
-            unexpected_tags: state.tagged.kept_tags().take(TAGS).collect(),
-            operations: state.operations.len(),
-            collectives: state.collective.as_ref().map_or(0, |it| it.under_way()),
+            unexpected: messages.unexpected(),
+            tagged_unexpected: tagged.unexpected(),
+            unexpected_tags: tagged.kept_tags().take(TAGS).collect(),
+            operations: rdm.operations(),
+            collectives: rdm.collectives(),
             ..Traffic::default()
         };
-        for source in state.messages.sources().chain(state.tagged.sources()) {
+        for source in messages.sources().chain(tagged.sources()) {
             peers.entry(*source).or_default().unexpected += 1;
         }
         traffic.unexpected_from = peers.values().filter(|it| it.unexpected > 0).count();
-        if let Some(srx) = &self.srx {
+        if let Some(srx) = &self.host.srx {
             traffic.shared_receives = true;
             srx.count(until, &mut traffic, &mut |source| {
                 peers.entry(source).or_default().receives += 1;
             })?;
         } else {
-            traffic.receives = state.messages.posted();
-            traffic.tagged_receives = state.tagged.posted();
-            traffic.wanted_tags = state.tagged.wanted_tags().take(TAGS).collect();
-            let wanted = state.messages.wanted().chain(state.tagged.wanted());
+            traffic.receives = messages.posted();
+            traffic.tagged_receives = tagged.posted();
+            traffic.wanted_tags = tagged.wanted_tags().take(TAGS).collect();
+            let wanted = messages.wanted().chain(tagged.wanted());
             for source in wanted {
                 peers.entry(*source).or_default().receives += 1;
             }
         }
-        let (tx, rx) = (self.tx.as_ref(), self.rx.as_ref());
+        let (tx, rx) = (self.host.tx.as_ref(), self.host.rx.as_ref());
         let rx = rx.filter(|rx| !tx.is_some_and(|tx| Arc::ptr_eq(&tx.cq, &rx.cq)));
         traffic.completions = [tx, rx]
             .into_iter()
@@ -114,7 +115,7 @@ impl Live {
 
     /// The first peers: those with something under way before the others.
     fn list(&self, peers: Tallies) -> Vec<PeerView> {
-        let number = |address: &_| self.av.as_ref().and_then(|av| av.number_now(address));
+        let number = |address: &_| self.host.av.as_ref().and_then(|av| av.number_now(address));
         let mut all: Vec<_> = peers
             .into_iter()
             .map(|(address, it)| (it.is_at_rest(), number(&address), address, it))
@@ -130,51 +131,43 @@ impl Live {
     }
 }
 
-impl State {
-    /// The peers, and what goes over the connections to them.
-    fn tally(&self) -> Tallies {
-        let mut unanswered = vec![0; self.connections.places()];
-        for operation in self.operations.iter().filter(|it| it.answered) {
-            if let Some(count) = unanswered.get_mut(operation.connection) {
-                *count += 1;
-            }
+/// The peers, and what goes over the connections to them.
+fn tally(rdm: &Rdm) -> Tallies {
+    let mut all = Tallies::new();
+    for (connection, unanswered) in rdm.connections.iter().zip(rdm.unanswered()) {
+        let state = connection.state();
+        if state.is_free() {
+            continue;
         }
-        let mut all = Tallies::new();
-        for (connection, unanswered) in self.connections.iter().zip(unanswered) {
-            let state = connection.state();
-            if state.is_free() {
-                continue;
-            }
-            let it = all.entry(connection.peer).or_default();
-            it.way = match (state.is_lost(), state.is_open()) {
-                _ if it.way == OPEN => OPEN,
-                (true, _) => LOST,
-                (false, true) => OPEN,
-                (false, false) => CONNECTING,
-            };
-            if !state.is_lost() {
-                it.qpn = connection.qp.as_ref().map(rkey_device::Qp::qpn);
-                it.outstanding += connection.outstanding;
-                it.unanswered += unanswered;
-                it.out_of_credit = state.is_open() && connection.credit.is_used_up();
-            }
+        let it = all.entry(connection.peer).or_default();
+        it.way = match (state.is_lost(), state.is_open()) {
+            _ if it.way == OPEN => OPEN,
+            (true, _) => LOST,
+            (false, true) => OPEN,
+            (false, false) => CONNECTING,
+        };
+        if !state.is_lost() {
+            it.qpn = connection.qp.as_ref().map(rkey_device::Qp::qpn);
+            it.outstanding += connection.outstanding;
+            it.unanswered += unanswered;
+            it.out_of_credit = state.is_open() && connection.credit.is_used_up();
         }
-        for peer in self.peers.iter() {
-            let it = all.entry(peer.address).or_default();
-            match peer.way {
-                Way::None => {}
-                Way::Coming => it.way = CONNECTING,
-                // With a connection in either direction it is this one that we send on.
-                Way::Open(connection) => {
-                    let connection = &self.connections[connection];
-                    it.way = OPEN;
-                    it.qpn = connection.qp.as_ref().map(rkey_device::Qp::qpn);
-                    it.out_of_credit = connection.credit.is_used_up();
-                }
-            }
-        }
-        all
     }
+    for peer in rdm.peers.iter() {
+        let it = all.entry(peer.address).or_default();
+        match peer.way {
+            Way::None => {}
+            Way::Coming => it.way = CONNECTING,
+            // With a connection in either direction it is this one that we send on.
+            Way::Open(connection) => {
+                let connection = &rdm.connections[connection];
+                it.way = OPEN;
+                it.qpn = connection.qp.as_ref().map(rkey_device::Qp::qpn);
+                it.out_of_credit = connection.credit.is_used_up();
+            }
+        }
+    }
+    all
 }
 
 fn type_name(ep_type: c_int) -> &'static str {

@@ -3,9 +3,7 @@
 use super::name::reachable;
 use super::wake::Fds;
 use super::*;
-use rkey_rdm::connection::Event;
 use rkey_rdm::draining::STUCK;
-use rkey_rdm::header::{Header, Kind};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
@@ -70,16 +68,25 @@ impl Endpoint {
             FI_EP_MSG => self.name_before(&mut setup)?,
             _ => setup.place.name(),
         };
-        let live = Live {
+        let host = EpHost {
             this: Arc::downgrade(self),
+            domain: Arc::clone(&self.domain),
+            group: Arc::clone(self.group.current()),
+            number: self.number,
+            ep_type: self.ep_type,
+            caps: self.caps,
             tx: setup.tx.clone(),
             rx: setup.rx.clone(),
             srx: setup.srx.clone(),
-            stx: setup.stx.clone(),
             av: setup.av.clone(),
             eq: setup.eq.clone(),
             counters: setup.counters.clone().map(settled),
             remote: setup.remote.clone().map(settled),
+            min_multi_recv: Arc::clone(&self.min_multi_recv),
+        };
+        let live = Live {
+            host,
+            stx: setup.stx.clone(),
             cq,
             channel,
             ends,
@@ -88,10 +95,10 @@ impl Endpoint {
             name: Mutex::new(name),
             serving: Mutex::new(None),
             description: Mutex::new(None),
-            state: Mutex::default(),
+            state: Mutex::new(State::new(self.ep_type)),
         };
         for index in 0..BUFFERS {
-            self.post_buffer(&live, index);
+            live.post_buffer(index);
         }
         if self.ep_type != FI_EP_MSG {
             let listener = setup.place.listen(device)?;
@@ -126,7 +133,7 @@ impl Endpoint {
             counter.attach(self);
         }
         if let Some(begins) = begins {
-            // It ends by itself if there is nobody to tell.
+            // Without a thread nothing is lost.
             let _ = begins.send(());
         }
         Ok(())
@@ -208,51 +215,27 @@ impl Endpoint {
         }
         crate::mr::bind::detach_endpoint(&self.domain, self.number);
         if let Some(live) = self.live.get() {
-            // Nobody looks, and nobody comes any more.
+            // The endpoint is not described any more, and no peer connects.
             drop(live.description.lock().take());
             drop(live.serving.lock().take());
             {
                 let mut state = live.state.lock();
                 self.advance(live, &mut state);
-                self.answer_owed(&mut state);
-                for connection in 0..state.connections.places() {
-                    if state.connections[connection].state().is_open() {
-                        self.say(&mut state, connection, &Header::new(Kind::Bye), &[]);
-                    }
-                }
+                state.rdm.say_goodbye(&live.host);
             }
             self.linger(live);
-            // Not under the lock of the state, which whoever posts to shared receives takes while it holds the list of
+            // Not under the lock of the state: a post to shared receives takes that lock while it holds the list of
             // their endpoints.
-            if let Some(srx) = &live.srx {
+            if let Some(srx) = &live.host.srx {
                 srx.detach(self);
             }
-            let (qps, operations) = {
-                let mut state = live.state.lock();
-                state.collective = None;
-                if let Some(srx) = &live.srx {
-                    srx.forget(state.messages.unexpected() + state.tagged.unexpected());
-                }
-                let mut qps = Vec::new();
-                for connection in 0..state.connections.places() {
-                    state.connections.apply(connection, Event::Closed);
-                    qps.extend(state.connections[connection].qp.take());
-                }
-                let mut operations = state.operations.drain();
-                operations.extend(state.draining.drain());
-                (qps, operations)
-            };
+            let remains = live.state.lock().rdm.close(&live.host);
             // From here on no peer touches the program's memory, stopped or not.
             let deadline = Instant::now() + STUCK;
-            for qp in &qps {
+            for qp in &remains.qps {
                 qp.quiesce(deadline);
             }
-            // Messages that the peers never fetched.
-            for operation in operations {
-                if let operation::Hold::Exposed(held) = &operation.hold {
-                    self.withdraw(held);
-                }
-            }
+            remains.withdraw(&live.host);
         }
         let fds = self.live.get().map_or(Fds::default(), Live::fds);
         let setup = std::mem::take(&mut *self.setup.lock());

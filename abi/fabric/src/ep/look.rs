@@ -6,18 +6,6 @@ use crate::cq::Entry;
 use rkey_rdm::header::Header;
 use rkey_rdm::matching::Pattern;
 
-impl State {
-    /// Takes the first message that was claimed with a context.
-    fn unclaim(&mut self, context: usize) -> Option<(SocketAddr, u64, Kept)> {
-        let claimed = self.claimed.get_mut(&context)?;
-        let first = claimed.pop_front();
-        if claimed.is_empty() {
-            self.claimed.remove(&context);
-        }
-        first
-    }
-}
-
 impl Endpoint {
     /// `FI_PEEK`, `FI_CLAIM`, `FI_DISCARD` (fi_tagged(3)).
     pub(super) fn look(
@@ -39,63 +27,54 @@ impl Endpoint {
         wanted: &Wanted<'_>,
         pattern: &Pattern<SocketAddr>,
     ) -> Result<bool> {
-        let (peek, claim, discard) = (
-            wanted.flags & FI_PEEK != 0,
-            wanted.flags & FI_CLAIM != 0,
-            wanted.flags & FI_DISCARD != 0,
-        );
-        let context = wanted.context as usize;
+        let has = |flag| wanted.flags & flag != 0;
+        let (context, tagged) = (wanted.context as usize, wanted.tag.is_some());
         let mut state = live.state.lock();
         self.advance(live, &mut state);
-        if !peek {
-            if !claim {
+        if !has(FI_PEEK) {
+            if !has(FI_CLAIM) {
                 return Err(FiError::BADFLAGS);
             }
             return self.take_claimed(live, &mut state, wanted);
         }
-        let queue = state.queue(wanted.tag.is_some());
-        if !(claim || discard) {
-            let Some((source, _, kept)) = queue.peek(pattern) else {
-                return Ok(false);
-            };
-            self.tell(live, context, source, kept.header());
-            return Ok(true);
+        let (host, rdm) = (&live.host, &mut state.rdm);
+        if !has(FI_CLAIM | FI_DISCARD) {
+            let seen = rdm.peek(tagged, pattern);
+            if let Some((source, header)) = &seen {
+                Self::tell(live, context, source, header);
+            }
+            return Ok(seen.is_some());
         }
-        let Some((source, tag, kept)) = queue.message_for(pattern) else {
+        let Some(found) = rdm.find(host, tagged, pattern) else {
             return Ok(false);
         };
-        if let Some(srx) = &live.srx {
-            srx.forget(1);
+        let (source, header) = (*found.source(), *found.header());
+        match has(FI_CLAIM) {
+            true => rdm.claim(context, found),
+            false => rdm.discard(host, &found),
         }
-        if claim {
-            self.tell(live, context, &source, kept.header());
-            let claimed = state.claimed.entry(context).or_default();
-            claimed.push_back((source, tag, kept));
-        } else {
-            self.discard(live, &mut state, context, &source, &kept);
-        }
+        Self::tell(live, context, &source, &header);
         Ok(true)
     }
 
     /// Receives or discards the first message that was claimed with this context; whether there is one.
     fn take_claimed(&self, live: &Live, state: &mut State, wanted: &Wanted<'_>) -> Result<bool> {
-        let context = wanted.context as usize;
-        let Some((source, tag, kept)) = state.unclaim(context) else {
+        let (context, rdm) = (wanted.context as usize, &mut state.rdm);
+        let Some(found) = rdm.claimed(context) else {
             return Ok(false);
         };
         if wanted.flags & FI_DISCARD != 0 {
-            self.discard(live, state, context, &source, &kept);
+            rdm.discard(&live.host, &found);
+            Self::tell(live, context, found.source(), found.header());
             return Ok(true);
         }
         match prepare(&self.domain, &self.group, self.caps, wanted) {
-            Ok(mut receive) => {
-                let (landing, _) = self.landing(live, &mut receive, &source, kept.header());
-                self.deliver(live, state, landing, kept);
+            Ok(receive) => {
+                rdm.receive_found(&live.host, receive, found);
                 Ok(true)
             }
             Err(error) => {
-                let claimed = state.claimed.entry(context).or_default();
-                claimed.push_front((source, tag, kept));
+                rdm.unclaimed(context, found);
                 Err(error)
             }
         }
@@ -116,16 +95,16 @@ impl Endpoint {
             tag,
             ..Entry::default()
         };
-        if let Some(rx) = &live.rx {
+        if let Some(rx) = &live.host.rx {
             rx.cq.push(entry.failed(FiError::NOMSG));
         }
         Ok(())
     }
 
     /// Completes a call that looked for a message, or threw one away.
-    fn tell(&self, live: &Live, context: usize, source: &SocketAddr, header: &Header) {
-        let source = self.number_of(live, source);
-        if let Some(rx) = &live.rx {
+    fn tell(live: &Live, context: usize, source: &SocketAddr, header: &Header) {
+        let source = live.host.number_of(source);
+        if let Some(rx) = &live.host.rx {
             rx.cq.push(Entry {
                 context,
                 source,
@@ -133,19 +112,5 @@ impl Endpoint {
                 ..rx_entry(header)
             });
         }
-    }
-
-    /// Throws a message away, and completes the call that asked for it.
-    fn discard(
-        &self,
-        live: &Live,
-        state: &mut State,
-        context: usize,
-        source: &SocketAddr,
-        kept: &Kept,
-    ) {
-        self.unkeep(live, state, kept);
-        self.confirm(live, state, kept.connection(), kept.header());
-        self.tell(live, context, source, kept.header());
     }
 }

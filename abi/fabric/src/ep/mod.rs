@@ -10,23 +10,20 @@
 //! | --- | --- |
 //! | [`object`], [`binding`], [`name`], [`options`], [`flags`] | the handle, and aliases of it |
 //! | [`life`] | enabling, and the end |
-//! | [`connection`], [`reach`] | peers and connections, made on demand |
-//! | [`post`], [`backlog`] | requests to a connection, and what waits for room |
-//! | [`teardown`] | connections that are over are taken apart |
-//! | [`credit`] | how much a peer may send that nobody has asked for |
+//! | [`host`] | what the state machine ([`rkey_rdm::endpoint`]) runs on: the device, and the program's objects |
+//! | [`progress`], [`backlog`] | drives the state machine |
+//! | [`connection`], [`reach`] | queue pairs for connections, made on demand |
 //! | [`hello`] | what the two sides of a connection tell each other first |
-//! | [`operation`], [`elements`] | operations that are under way, and their memory |
-//! | [`draining`] | operations that are over, with memory that a peer may still touch |
-//! | [`send`], [`receive`], [`payload`], [`look`] | messages out; messages in, where they go, looking for them |
-//! | [`direct`] | messages that need no buffer |
+//! | [`operation`] | what the program is told of its operations |
+//! | [`post`] | room for requests of the program |
+//! | [`send`], [`receive`], [`look`] | messages out, in, and looking for them |
+//! | [`payload`] | memory of the program, copied from and to |
 //! | [`shared`], [`stx`] | receives that several endpoints share, and room to transmit |
-//! | [`rendezvous`] | long messages, which peers read |
-//! | [`progress`] | completions of the device, and what follows from them |
 //! | [`wake`] | what wakes a program that waits |
 //! | [`msg`], [`tagged`], [`rma`], [`atomic`] | the calls; [`calls`] is what the first two have in common, [`caps`] what they need |
 //! | [`collective`] | operations of groups of endpoints |
 //! | [`deferred`] | operations that are started later |
-//! | [`commit`] | writes that are to be durable |
+//! | [`commit`] | durable writes |
 //! | [`describe`] | what there is under way, for people |
 //! | [`connect`] | connection management of `FI_EP_MSG` |
 
@@ -39,15 +36,12 @@ pub(crate) mod collective;
 mod commit;
 pub(crate) mod connect;
 pub(crate) mod connection;
-mod credit;
 pub(crate) mod deferred;
 mod describe;
-mod direct;
-mod draining;
-mod elements;
 mod flags;
 pub(crate) mod foreign;
 pub(crate) mod hello;
+mod host;
 mod life;
 mod look;
 mod msg;
@@ -55,19 +49,16 @@ pub(crate) mod name;
 pub(crate) mod object;
 mod operation;
 pub(crate) mod options;
-mod order;
 mod payload;
 mod post;
 mod progress;
 mod reach;
 mod receive;
-mod rendezvous;
 mod rma;
 mod send;
 pub(crate) mod shared;
 pub(crate) mod stx;
 mod tagged;
-mod teardown;
 mod wake;
 
 use crate::av::{AuthKey, Av};
@@ -81,25 +72,14 @@ use crate::object::Users;
 use crate::place::Place;
 use crate::sys::*;
 use caps::check_caps;
-use connection::{Connection, Connections, Peers};
-use elements::Sges;
-use operation::Operation;
-use order::Arrival;
+use host::EpHost;
 use parking_lot::Mutex;
-use receive::{Kept, Receive};
 use rkey_device::engine::{Completion, Sge};
 use rkey_device::{Channel, Srq};
-use rkey_rdm::draining::Draining;
-use rkey_rdm::header::{self, Header};
-use rkey_rdm::limits::{
-    BUFFER_LEN, BUFFERS, DATAGRAMS_MAX, EAGER_MAX, INLINE_MAX, OPERATIONS_MAX, SENDS,
-};
-use rkey_rdm::matching::Matching;
-use rkey_rdm::operation::Operations;
-use rkey_rdm::order::InOrder;
-use rkey_rdm::peers::Callers;
+use rkey_rdm::limits::{BUFFER_LEN, BUFFERS, INLINE_MAX, SENDS};
+use rkey_rdm::sges::Sges;
 use shared::Srx;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
@@ -131,12 +111,12 @@ pub(crate) struct Endpoint {
     pub(crate) handle: AtomicUsize,
     setup: Mutex<Setup>,
     live: OnceLock<Live>,
-    min_multi_recv: AtomicUsize,
+    min_multi_recv: Arc<AtomicUsize>,
     hmem_p2p: AtomicI32,
     limits: options::Limits,
     /// Handles beside the first.
     aliases: Users,
-    /// Somebody closes it: its thread ends.
+    /// It is being closed: its thread ends.
     closing: AtomicBool,
 }
 
@@ -147,12 +127,20 @@ pub(crate) struct EpGroup {
     found: OnceLock<Arc<Group>>,
 }
 
+impl EpGroup {
+    /// The group that it has now.
+    #[inline]
+    fn current(&self) -> &Arc<Group> {
+        self.found.get().unwrap_or(&self.own)
+    }
+}
+
 impl std::ops::Deref for EpGroup {
     type Target = Group;
 
     #[inline]
     fn deref(&self) -> &Group {
-        self.found.get().unwrap_or(&self.own)
+        self.current()
     }
 }
 
@@ -197,23 +185,19 @@ struct Side {
     selective: bool,
 }
 
+/// The state machine of an endpoint.
+type Rdm = rkey_rdm::endpoint::Endpoint<EpHost>;
+/// A connection of it.
+type Connection = rkey_rdm::endpoint::Connection<EpHost>;
+
 /// What an enabled endpoint has.
 struct Live {
-    /// For threads of its own.
-    this: std::sync::Weak<Endpoint>,
-    tx: Option<Side>,
-    rx: Option<Side>,
-    /// Where its receives are, if they are shared.
-    srx: Option<Arc<Srx>>,
+    /// What the state machine runs on.
+    host: EpHost,
     /// Where it has its room to transmit, if that is shared.
     stx: Option<Arc<Stx>>,
-    av: Option<Arc<Av>>,
-    eq: Option<Arc<Eq>>,
-    /// Those of the setup; one may come when the endpoint is live already.
-    counters: [OnceLock<Arc<Counter>>; COUNTERS],
-    remote: [OnceLock<Arc<Counter>>; 2],
     cq: rkey_device::Cq,
-    /// What wakes who waits for completions, and who waits for nothing but the end of the connection.
+    /// What wakes a program that waits for completions, and one that waits for nothing but the end of the connection.
     channel: Option<Channel>,
     ends: Option<Channel>,
     srq: Srq,
@@ -227,79 +211,25 @@ struct Live {
 }
 
 /// What changes about an endpoint.
-#[derive(Default)]
 struct State {
-    peers: Peers,
-    connections: Connections,
-    /// Peers are to get something back when the completion queue has room: credit, and answers.
-    owing: bool,
-    owed: Vec<(usize, Header)>,
-    /// What waits for room on connections is seen to.
-    backlog_watched: bool,
-    operations: Operations<Operation>,
+    rdm: Rdm,
     /// Places that it has in its shared transmit context.
     places: usize,
-    /// What a connected endpoint still has to tell of its own transfers, and of what arrived.
-    sends: InOrder<Operation>,
-    arrivals: InOrder<Arrival>,
-    draining: Draining<Operation, rkey_device::Qp>,
-    /// There are groups, or a peer has spoken of one.
-    collective: Option<Box<collective::Collective>>,
-    messages: Matching<SocketAddr, Receive, Kept>,
-    tagged: Matching<SocketAddr, Receive, Kept>,
-    /// How many receives the shared context had when the messages that wait were last offered to it.
-    settled: u64,
-    /// Messages that were claimed, by the context that claimed them: the oldest is received first.
-    claimed: HashMap<usize, VecDeque<(SocketAddr, u64, Kept)>>,
+    /// Room for completions of the device.
     completions: Vec<Completion>,
-    /// The connection of a connected endpoint ended.
-    shut: bool,
-    /// Threads that may come again.
-    callers: Callers<ThreadId>,
     /// How many peers the device had told to be gone when connections were last looked after.
     peers_gone: u32,
 }
 
 impl State {
-    /// Receives and messages with tags, or without.
-    fn queue(&mut self, tagged: bool) -> &mut Matching<SocketAddr, Receive, Kept> {
-        match tagged {
-            true => &mut self.tagged,
-            false => &mut self.messages,
+    fn new(ep_type: c_int) -> Self {
+        Self {
+            rdm: Rdm::new(progress::service(ep_type)),
+            places: 0,
+            completions: Vec::new(),
+            peers_gone: 0,
         }
     }
-
-    /// The numbers of all operations of a connection.
-    fn operations_of(&self, connection: usize) -> Vec<u64> {
-        self.operations
-            .all(|operation| operation.connection == connection)
-    }
-
-    /// An operation that could not begin: nobody is told.
-    fn forget(&mut self, id: u64) -> Option<Operation> {
-        let operation = self.operations.take(id)?;
-        if let Some(turn) = operation.turn {
-            self.sends.abandon(turn);
-        }
-        Some(operation)
-    }
-}
-
-/// Where a message goes.
-pub(crate) struct Landing {
-    sges: Sges,
-    /// Bytes that there is room for.
-    room: usize,
-    /// Bytes that do not fit.
-    overflow: usize,
-    entry: crate::cq::Entry,
-    report: bool,
-    /// It is of deferred work.
-    deferred: Option<deferred::Deferred>,
-    /// Other messages go to the same buffer.
-    shared: Option<Arc<receive::Shared>>,
-    /// Its place in the order in which completions are told, if there is one.
-    turn: Option<u64>,
 }
 
 #[allow(unsafe_code)]
@@ -336,7 +266,7 @@ mod buffers {
         /// The device has completed the receive into it, and it is not posted again while the result is used.
         pub(super) unsafe fn read(&self, index: u32, len: usize) -> &[u8] {
             let len = len.min(BUFFER_LEN);
-            // SAFETY: inside of the allocation; nobody writes to it meanwhile, as the caller promises.
+            // SAFETY: inside of the allocation; the device does not write to it meanwhile, as the caller promises.
             unsafe { std::slice::from_raw_parts(self.address(index) as *const u8, len) }
         }
     }
@@ -345,7 +275,7 @@ mod buffers {
         fn drop(&mut self) {
             let bytes =
                 std::ptr::slice_from_raw_parts_mut(self.start, BUFFERS as usize * BUFFER_LEN);
-            // SAFETY: the allocation of `new`, which nobody uses any more: the queue of receives went before.
+            // SAFETY: the allocation of `new`, which is not in use any more: the queue of receives went before.
             drop(unsafe { Box::from_raw(bytes) });
         }
     }
@@ -367,7 +297,7 @@ impl Endpoint {
     /// Does what there is to do: completions of the device, messages that arrived.
     pub(crate) fn progress(&self) {
         let Some(live) = self.live.get() else { return };
-        // Whoever holds the lock makes progress, or will in a moment.
+        // The thread that holds the lock makes progress, or will in a moment.
         let Some(mut state) = live.state.try_lock() else {
             return;
         };

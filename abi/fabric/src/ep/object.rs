@@ -107,7 +107,7 @@ pub(crate) unsafe extern "C" fn endpoint(
         if ep.is_null() {
             return Err(FiError::INVAL);
         }
-        // SAFETY: a handle, or something that is refused; an `fi_info` as the caller promises.
+        // SAFETY: `find` validates the handle; an `fi_info` as the caller promises.
         let (owner, info) = unsafe { (find::<DomainObject, _>(domain)?, input(info)?) };
         // SAFETY: as above.
         let info = unsafe { Hints::read(info) };
@@ -139,7 +139,7 @@ pub(crate) unsafe extern "C" fn endpoint(
             .and_then(|bytes| owner.inner.format.decode(bytes));
         let source = source.map_or_else(|| owner.inner.format.loopback(0), |(address, _)| address);
         let own = owner.inner.group(auth_key)?;
-        // SAFETY: the handle of a passive endpoint or a connection request, or something that is refused.
+        // SAFETY: `origin` validates the handle, which is that of a passive endpoint or a connection request.
         let (place, request) = unsafe { origin(&owner.inner, ep_type, info.handle, source)? };
         let offered = crate::info::offer::primary(ep_type) | crate::info::offer::secondary(ep_type);
         let inner = Arc::new(Endpoint {
@@ -160,7 +160,7 @@ pub(crate) unsafe extern "C" fn endpoint(
                 ..Setup::default()
             }),
             live: OnceLock::new(),
-            min_multi_recv: AtomicUsize::new(MIN_MULTI_RECV),
+            min_multi_recv: Arc::new(AtomicUsize::new(MIN_MULTI_RECV)),
             hmem_p2p: AtomicI32::new(FI_HMEM_P2P_ENABLED),
             limits: options::Limits::of(ep_type),
             aliases: Users::default(),
@@ -190,7 +190,7 @@ pub(crate) unsafe extern "C" fn endpoint(
 /// that of a request, or of a passive endpoint whose address it takes over (fi_endpoint(3)).
 ///
 /// # Safety
-/// The address of a handle, or something that is refused.
+/// See [`crate::object`] for the rules of handles.
 unsafe fn origin(
     domain: &Domain,
     ep_type: c_int,
@@ -215,7 +215,7 @@ unsafe fn origin(
 
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<EpObject, _>(fid)? };
         match command {
             FI_ENABLE => object.inner.enable(),
@@ -233,7 +233,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
 /// `fi_close`: `-FI_EBUSY` while the endpoint has aliases.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<EpObject, _>(fid)? };
         if object.is_alias {
             // SAFETY: the program uses the alias no more.
@@ -255,26 +255,26 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
 
 unsafe extern "C" fn cancel(fid: *mut Fid, context: *mut c_void) -> isize {
     transfer(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<EpObject, _>(fid)? }.inner.cancel(context)
     })
 }
 
 unsafe extern "C" fn rx_size_left(ep: *mut FidEp) -> isize {
     crate::object::count(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let live = unsafe { find::<EpObject, _>(ep)? }.inner.live()?;
-        let state = live.state.lock();
-        let posted = state.messages.posted() + state.tagged.posted();
+        let rdm = &live.state.lock().rdm;
+        let posted = rdm.matching(false).posted() + rdm.matching(true).posted();
         Ok(crate::info::offer::RX_SIZE.saturating_sub(posted))
     })
 }
 
 unsafe extern "C" fn tx_size_left(ep: *mut FidEp) -> isize {
     crate::object::count(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let live = unsafe { find::<EpObject, _>(ep)? }.inner.live()?;
-        let under_way = live.state.lock().under_way();
+        let under_way = live.state.lock().rdm.under_way();
         Ok(crate::info::offer::TX_SIZE.saturating_sub(under_way))
     })
 }

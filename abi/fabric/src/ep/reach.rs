@@ -10,7 +10,6 @@ use crate::cm::Coming;
 use crate::complaint::complain;
 use parking_lot::MutexGuard;
 use rkey_device::{DeviceError, Incoming, Qp};
-use rkey_rdm::connection::Event;
 use rkey_rdm::hello::{Hello, NOT_UNDERSTOOD};
 use rkey_rdm::peers::Way;
 use std::time::{Duration, Instant};
@@ -19,15 +18,7 @@ use std::time::{Duration, Instant};
 const REACH: Duration = Duration::from_secs(3);
 /// How long one that is there may take to answer: it may be stopped, or share few processors with many that spin.
 const ANSWER: Duration = Duration::from_secs(20);
-impl State {
-    /// Whether there is a way to a peer: calls that were asked to come again for it may do so.
-    #[cold]
-    fn decided(&mut self, peer: usize) {
-        self.callers.decided(&mut self.peers, peer, Instant::now());
-    }
-}
-
-/// The endpoint knows nobody by this number.
+/// The endpoint knows no peer by this number.
 #[cold]
 pub(super) fn no_peer(number: u64) -> FiError {
     FiError::INVAL.because(format_args!(
@@ -45,76 +36,71 @@ impl Endpoint {
     ) -> Result<(MutexGuard<'a, State>, usize)> {
         let mut state = live.state.lock();
         if self.ep_type == FI_EP_MSG {
-            return match state.connections.first() {
+            return match state.rdm.connections.first() {
                 Some(connection) if connection.state().is_open() => Ok((state, 0)),
-                _ if state.shut => Err(FiError::SHUTDOWN),
+                _ if state.rdm.is_shut() => Err(FiError::SHUTDOWN),
                 _ => Err(FiError::NOTCONN),
             };
         }
-        if let Some(av) = &live.av {
-            state.peers.see_removals(av.removals());
+        if let Some(av) = &live.host.av {
+            state.rdm.peers.see_removals(av.removals());
         }
-        let peer = match state.peers.numbered(number) {
+        let peer = match state.rdm.peers.numbered(number) {
             Some(peer) => peer,
             None => self.look_up(live, &mut state, number)?,
         };
-        if !state.callers.is_empty() {
-            state.callers.came(peer, std::thread::current().id());
+        if !state.rdm.callers.is_empty() {
+            state.rdm.callers.came(peer, std::thread::current().id());
         }
-        if let Way::Open(connection) = state.peers[peer].way {
+        if let Way::Open(connection) = state.rdm.peers[peer].way {
             return Ok((state, connection));
         }
-        let error = self.reach(live, &mut state, peer);
-        let (this, asked) = (std::thread::current().id(), &mut state.peers[peer].asked);
+        Err(self.come_later(live, &mut state, peer))
+    }
+
+    /// There is no connection to a peer yet: the program is asked to call again, or told why there will be none.
+    #[cold]
+    fn come_later(&self, live: &Live, state: &mut State, peer: usize) -> FiError {
+        let error = match state.rdm.way_to(&live.host, peer, Instant::now()) {
+            Ok(_) => FiError::AGAIN,
+            Err(error) => error.into(),
+        };
+        let asked = &mut state.rdm.peers[peer].asked;
+        let this = std::thread::current().id();
         asked.retain(|&it| it != this);
         if error == FiError::AGAIN {
             asked.push(this);
         }
-        Err(error)
+        error
     }
 
     #[cold]
     fn look_up(&self, live: &Live, state: &mut State, number: u64) -> Result<usize> {
         let address = live
+            .host
             .av
             .as_ref()
             .filter(|av| av.allows(number, &self.group.key))
             .and_then(|av| av.get(number))
             .ok_or_else(|| no_peer(number))?;
-        let peer = state.peers.at(address);
+        let peer = state.rdm.peers.at(address);
         let number = usize::try_from(number).map_err(|_| FiError::INVAL)?;
-        state.peers.set_number(number, peer);
+        state.rdm.peers.set_number(number, peer);
         Ok(peer)
     }
 
-    /// Connects to a peer, in a thread of its own: the program is asked to come again, or told why there is no way.
+    /// Connects to a peer, in a thread of its own.
     #[cold]
-    pub(super) fn reach(&self, live: &Live, state: &mut State, peer: usize) -> FiError {
-        let it = &mut state.peers[peer];
-        if it.way == Way::Coming {
-            return FiError::AGAIN;
-        }
-        if let Some(error) = it.take_failure(Instant::now()) {
-            return error;
-        }
-        let Some(ep) = live.this.upgrade() else {
-            return FiError::SHUTDOWN;
-        };
-        let address = it.address;
-        it.way = Way::Coming;
+    pub(super) fn reach(self: Arc<Self>, peer: usize, address: SocketAddr) -> Result<()> {
         let spawned = std::thread::Builder::new()
             .name("rkey-fi-connect".to_owned())
             .spawn(move || {
-                let call = std::panic::AssertUnwindSafe(|| ep.call(peer, address));
+                let call = std::panic::AssertUnwindSafe(|| self.call(peer, address));
                 if std::panic::catch_unwind(call).is_err() {
-                    ep.not_reached(peer, FiError::NOTCONN);
+                    self.decided(peer, Err(FiError::NOTCONN));
                 }
             });
-        if spawned.is_err() {
-            it.way = Way::None;
-            return FiError::NOMEM;
-        }
-        FiError::AGAIN
+        spawned.map(drop).map_err(|_| FiError::NOMEM)
     }
 
     /// The thread that connects to a peer.
@@ -134,42 +120,20 @@ impl Endpoint {
                     crate::errno::of_device(&error)
                 })
             });
-        let mut state = live.state.lock();
-        let made = made.and_then(|(index, hello)| {
-            // The peer may have gone since.
-            self.check(live, &mut state, index);
-            state.connections.apply(index, Event::Made);
-            let connection = &mut state.connections[index];
-            if connection.state().is_lost() {
-                return Err(FiError::CONNRESET);
-            }
-            connection.device_keys = hello.device_keys;
-            Ok(index)
-        });
-        match made {
-            Ok(index) => {
-                state.peers[peer].way = Way::Open(index);
-                state.decided(peer);
-            }
-            Err(error) => {
-                drop(state);
-                return self.not_reached(peer, error);
-            }
-        }
-        drop(state);
-        Self::come_again(live);
+        self.decided(peer, made);
     }
 
-    /// We could not connect to a peer. If it has connected to us meanwhile, that is as good.
-    #[cold]
-    fn not_reached(&self, peer: usize, error: FiError) {
+    /// Whether there is a way to a peer: over our connection, or why not. If the peer has connected to us meanwhile, that is
+    /// as good.
+    fn decided(&self, peer: usize, made: Result<(usize, Hello)>) {
         let Some(live) = self.live.get() else { return };
         let mut state = live.state.lock();
-        let way = state.way_left(state.peers[peer].address);
-        let it = &mut state.peers[peer];
-        it.way = way;
-        it.failed = (way == Way::None).then(|| (error, Instant::now()));
-        state.decided(peer);
+        let rdm = &mut state.rdm;
+        let made = made.map(|(index, hello)| {
+            rdm.connections[index].device_keys = hello.device_keys;
+            index
+        });
+        rdm.decided(&live.host, peer, made.map_err(Into::into), Instant::now());
         drop(state);
         Self::come_again(live);
     }
@@ -177,12 +141,12 @@ impl Endpoint {
     /// Wakes a program that waits until it can come again.
     fn come_again(live: &Live) {
         // A program may wait for its queue before it comes again.
-        for side in [&live.tx, &live.rx].into_iter().flatten() {
+        for side in [&live.host.tx, &live.host.rx].into_iter().flatten() {
             side.cq.nudge();
         }
     }
 
-    /// Connects a queue pair with whoever listens at an address and may talk to us; what that peer told.
+    /// Connects a queue pair to the listener at an address, if it may talk to us; what it told.
     pub(super) fn ask_at(
         &self,
         live: &Live,
@@ -200,7 +164,7 @@ impl Endpoint {
         };
         let device = &self.domain.device;
         device.connect_patiently(address, &[qp], &ours.encode(), find, answer, admit)?;
-        there.ok_or(DeviceError::Handshake("nobody answered"))
+        there.ok_or(DeviceError::Handshake("no answer"))
     }
 
     /// A peer asks for a connection to this (unconnected) endpoint. Runs in the thread of the listeners.
@@ -228,7 +192,7 @@ impl Endpoint {
             ));
             return refuse(incoming, why);
         }
-        // What we send to that address goes over this connection: nobody else's may be claimed.
+        // What we send to that address goes over this connection: a peer may not claim the address of another.
         if !incoming.listens_at(hello.name) {
             complain(format_args!(
                 "a connection from {} was refused: the peer, process {} of user {}, does not listen there",
@@ -238,7 +202,7 @@ impl Endpoint {
             ));
             return refuse(incoming, "the address is not yours");
         }
-        if live.state.lock().connections.is_littered() {
+        if live.state.lock().rdm.connections.is_littered() {
             complain(format_args!(
                 "a connection from {} was refused: the program has to receive what peers have left that are gone",
                 hello.name
@@ -249,7 +213,7 @@ impl Endpoint {
         let answered = self
             .prepare_connection(live, hello.name)
             .and_then(|(qp, connection)| {
-                live.state.lock().connections[connection].device_keys = hello.device_keys;
+                live.state.lock().rdm.connections[connection].device_keys = hello.device_keys;
                 let ours = self.answer(live, &hello, &[]).encode();
                 let answered = incoming.answer(&[&qp], &ours).map_err(FiError::from);
                 answered
@@ -267,7 +231,7 @@ impl Endpoint {
         let then = move |ready: std::result::Result<(), DeviceError>| {
             let Some(live) = ep.live.get() else { return };
             match ready {
-                Ok(()) => ep.taken_up(live, connection, hello.name),
+                Ok(()) => live.state.lock().rdm.accepted(&live.host, connection),
                 Err(error) => {
                     tracing::info!(%error, "a connection from {} was not made", hello.name);
                     ep.given_up(live, connection);
@@ -278,21 +242,5 @@ impl Endpoint {
             accepting,
             then: Box::new(then),
         })
-    }
-
-    /// A peer that was accepted is ready.
-    fn taken_up(&self, live: &Live, connection: usize, name: SocketAddr) {
-        let mut state = live.state.lock();
-        // The peer may have gone since.
-        self.check(live, &mut state, connection);
-        state.connections.apply(connection, Event::Made);
-        if state.connections[connection].state().is_lost() {
-            return;
-        }
-        let peer = state.peers.at(name);
-        if state.peers[peer].way == Way::None {
-            state.peers[peer].way = Way::Open(connection);
-            state.peers[peer].failed = None;
-        }
     }
 }

@@ -1,22 +1,21 @@
-//! Messages out: with their payload when they are short, by rendezvous when they are long.
+//! Messages out: what the program asks for, checked, and its memory as peers may read it.
 
 #![allow(unsafe_code)]
-// UNSAFETY: reads and registers memory that the program hands over.
+// UNSAFETY: registers memory that the program hands over.
 
 use super::deferred::Deferred;
-use super::elements::elements;
-use super::operation::{Hold, Operation, What};
+use super::operation::Posted;
 use super::options::Limits;
+use super::payload::{elements, gather};
 use super::*;
-use crate::cq::Entry;
 use crate::info::offer::MAX_MSG_SIZE;
 use libc::iovec;
-use rkey_device::base::memory::Memory;
-use rkey_device::core::LocalUse;
-use rkey_device::engine::{SendFlags, SendRequest, Work};
-use rkey_rdm::header::{Header, Kind, MAX_LEN};
+use rkey_device::base::range::VaRange;
+use rkey_device::core::{Access, Addressing, LocalUse, Region, RegionSpec};
+use rkey_rdm::endpoint::{Body, Outgoing};
+use rkey_rdm::error::Result as RdmResult;
+use rkey_rdm::header::{Header, Kind};
 use rkey_rdm::operation::{Form, Plain};
-use smallvec::smallvec;
 use std::ffi::c_void;
 
 /// A message to be sent.
@@ -53,27 +52,134 @@ impl Descriptors<'_> {
 /// The program's own calls to inject never report success.
 pub(super) const QUIET: u64 = 1 << 63;
 
-pub(super) const SEND: Work = Work::Send {
-    imm: None,
-    invalidate: None,
-};
+/// A payload that a peer reads by a key of its own.
+pub(crate) struct Exposed {
+    region: Region,
+    /// The memory of it that the program named by regions of its own.
+    named: Sges,
+    /// The payload may be a copy of the program's.
+    _copy: Box<[u8]>,
+}
 
-/// A message of this length fits behind any header into what is copied when a request is posted.
-const SHORT: usize = INLINE_MAX - MAX_LEN;
+impl Exposed {
+    /// Registers the bytes of `iov`. The key is good until the peer has them, or a region that `sges` names is closed.
+    fn new(
+        domain: &Domain,
+        group: &Group,
+        iov: &[iovec],
+        sges: &[Sge],
+        copy: Box<[u8]>,
+    ) -> Result<Self> {
+        let ranges: Option<Vec<VaRange>> = iov
+            .iter()
+            .filter(|buffer| buffer.iov_len > 0)
+            .map(|buffer| VaRange::new(buffer.iov_base as u64, buffer.iov_len as u64))
+            .collect();
+        let ranges = ranges.ok_or(FiError::FAULT)?;
+        let spec = RegionSpec {
+            addressing: Addressing::Zero,
+            internal: true,
+            ..RegionSpec::new(group.id, &ranges, Access::REMOTE_READ)
+        };
+        // SAFETY: the program hands the buffers over until the send is complete, and a copy is kept as long; peers only
+        // read them.
+        let region = unsafe { domain.device.register(&spec)? };
+        let everything = group.everything();
+        let named = sges.iter().copied().filter(|sge| sge.key != everything);
+        let exposed = Self {
+            region,
+            named: named.collect(),
+            _copy: copy,
+        };
+        for sge in &exposed.named {
+            domain.announced.add(sge.key, region);
+        }
+        Ok(exposed)
+    }
 
-/// A send of a header and the memory behind it.
-#[inline]
-fn with_front<'a>(id: u64, front: &'a [u8], sges: &'a [Sge]) -> SendRequest<'a> {
-    SendRequest {
-        front,
-        ..SendRequest::new(id, SEND, sges)
+    /// The same for a copy, and its key.
+    pub(super) fn of_copy(
+        domain: &Domain,
+        group: &Group,
+        mut bytes: Box<[u8]>,
+    ) -> Result<(Self, u32)> {
+        let iov = [iovec {
+            iov_base: bytes.as_mut_ptr().cast(),
+            iov_len: bytes.len(),
+        }];
+        let exposed = Self::new(domain, group, &iov, &[], bytes)?;
+        let key = exposed.region.key.0;
+        Ok((exposed, key))
+    }
+
+    /// A peer is about to hear of the key. If a region of the program no longer allows sends, the key ends: the peer will
+    /// not find it, and answers that.
+    pub(super) fn look_again(&self, domain: &Domain, group: &Group) {
+        // SAFETY: nothing is registered or closed through the table here.
+        let table = unsafe { domain.device.protection() };
+        let may_send = |sge: &Sge| {
+            let (addr, len) = (sge.addr, u64::from(sge.len));
+            let allowed = table.check_local(group.id, sge.key, addr, len, LocalUse::Send);
+            allowed.is_ok()
+        };
+        if !self.named.iter().all(may_send) {
+            let _ = domain.device.close_region(self.region);
+        }
+    }
+
+    /// Ends a key that no peer uses at this moment, without waiting; whether it has ended.
+    pub(super) fn try_withdraw(&self, domain: &Domain) -> bool {
+        match domain.device.try_close_region(self.region) {
+            Ok(false) => return false,
+            Ok(true) => {}
+            Err(error) => tracing::debug!(%error, "closing the region of a message"),
+        }
+        self.forget(domain);
+        true
+    }
+
+    /// Ends a key that no peer uses, or waits until none does.
+    pub(super) fn withdraw(&self, domain: &Domain) {
+        self.forget(domain);
+        let _ = domain.device.close_region(self.region);
+    }
+
+    fn forget(&self, domain: &Domain) {
+        for sge in &self.named {
+            domain.announced.remove(sge.key, self.region);
+        }
+    }
+}
+
+/// The bytes of a message, where the program has them.
+struct Bytes<'a> {
+    ep: &'a Endpoint,
+    iov: &'a [iovec],
+    sges: Sges,
+}
+
+impl Body<EpHost> for Bytes<'_> {
+    #[inline]
+    fn sges(&self) -> &[Sge] {
+        &self.sges
+    }
+
+    fn copy(&self, into: &mut [u8]) -> RdmResult<()> {
+        Ok(gather(&self.ep.domain, self.iov, into)?)
+    }
+
+    fn expose(&self) -> RdmResult<(Exposed, u32)> {
+        let (domain, group) = (&self.ep.domain, &self.ep.group);
+        let exposed = Exposed::new(domain, group, self.iov, &self.sges, Box::default())?;
+        let key = exposed.region.key.0;
+        Ok((exposed, key))
     }
 }
 
 /// Bytes of a list of buffers.
 pub(super) fn total(iov: &[iovec]) -> Result<usize> {
     iov.iter()
-        .try_fold(0usize, |sum, piece| sum.checked_add(piece.iov_len))
+        .try_fold(0usize, |sum, buffer| sum.checked_add(buffer.iov_len))
         .filter(|&sum| sum <= MAX_MSG_SIZE)
         .ok_or_else(|| too_long("a message", MAX_MSG_SIZE))
 }
@@ -83,42 +189,16 @@ fn too_long(what: &str, most: usize) -> FiError {
     FiError::MSGSIZE.because(format_args!("{what} has {most} B at most"))
 }
 
-impl Endpoint {
+impl Side {
     /// Whether an operation with these flags reports its success.
     #[inline]
-    pub(super) fn reports(side: Option<&Side>, flags: u64) -> bool {
+    pub(super) fn reports(side: Option<&Self>, flags: u64) -> bool {
         let selective = side.is_some_and(|side| side.selective);
         flags & QUIET == 0 && side.is_some() && (!selective || flags & FI_COMPLETION != 0)
     }
+}
 
-    /// The elements for a list of local buffers.
-    #[inline]
-    pub(super) fn elements(
-        &self,
-        iov: &[iovec],
-        desc: Descriptors<'_>,
-        usage: LocalUse,
-    ) -> Result<Sges> {
-        elements(&self.domain, &self.group, iov, desc, usage)
-    }
-
-    /// Copies the bytes of buffers behind each other; `FI_EFAULT` if they are not there.
-    #[inline]
-    pub(super) fn gather(&self, iov: &[iovec], mut into: &mut [u8]) -> Result<()> {
-        // SAFETY: buffers that the program hands over to be sent: they are its own, and readable or a fault.
-        let memory = unsafe { self.domain.device.memory() };
-        for piece in iov {
-            let Some((place, rest)) = into.split_at_mut_checked(piece.iov_len) else {
-                return Err(FiError::MSGSIZE);
-            };
-            memory
-                .load_bytes(place, piece.iov_base as u64)
-                .map_err(|_| FiError::FAULT)?;
-            into = rest;
-        }
-        Ok(())
-    }
-
+impl Endpoint {
     /// Sends a message.
     pub(super) fn send(&self, message: &Message<'_>) -> Result<()> {
         self.check_caps(
@@ -131,16 +211,22 @@ impl Endpoint {
         )?;
         let live = self.live()?;
         let len = total(message.iov)?;
-        let (kind, limit) = match message.tag {
-            Some(_) => (FI_TAGGED, Limits::TAGGED),
-            None => (FI_MSG, Limits::MESSAGE),
+        let (kind, form, limit) = match message.tag {
+            Some(_) => (FI_TAGGED, Form::Tagged, Limits::TAGGED),
+            None => (FI_MSG, Form::Message, Limits::MESSAGE),
         };
         self.limits.check(limit, message.flags, len)?;
         let inject = message.flags & FI_INJECT != 0;
         // What is copied here and now needs no registration (fi_msg(3)); with descriptors it is checked anyway.
+        let (iov, desc) = (message.iov, message.desc);
         let sges = match inject {
             true => Sges::new(),
-            false => self.elements(message.iov, message.desc, LocalUse::Send)?,
+            false => elements(&self.domain, &self.group, iov, desc, LocalUse::Send)?,
+        };
+        let body = Bytes {
+            ep: self,
+            iov,
+            sges,
         };
         let header = Header {
             tagged: message.tag.is_some(),
@@ -151,139 +237,28 @@ impl Endpoint {
             len: len as u32,
             ..Header::new(Kind::Message)
         };
-        let report = Self::reports(live.tx.as_ref(), message.flags);
+        let context = message.context as usize;
+        let report = Side::reports(live.host.tx.as_ref(), message.flags);
+        let plain = Plain {
+            context,
+            form,
+            report,
+        };
         let (mut state, connection) = self.connection_to(live, message.to)?;
         self.in_room(live, &mut state, connection, 1, report, |state| {
-            let credit = &mut state.connections[connection].credit;
-            let eager =
-                len <= EAGER_MAX && (self.ep_type == FI_EP_DGRAM || credit.take(header.len));
-            let operation = || Operation {
-                left: 1,
-                error: None,
-                what: What::Transmit,
-                entry: Entry {
-                    context: message.context as usize,
-                    flags: FI_SEND | kind,
-                    ..Entry::default()
-                },
-                report,
-                counts: deferred::counts(message.deferred, Some(SENT)),
+            let it = Outgoing {
                 connection,
-                answered: false,
-                turn: None,
-                hold: Hold::Nothing,
+                header,
+                inject,
+                plain: message.deferred.is_none().then_some(plain),
             };
-            if eager {
-                // Most messages amount to a plain operation, and need none to be made: what says otherwise is known here.
-                let remembered = self.ep_type == FI_EP_MSG
-                    || header.confirm
-                    || message.deferred.is_some()
-                    || inject && len > SHORT;
-                let plain = Plain {
-                    context: message.context as usize,
-                    form: match message.tag {
-                        Some(_) => Form::Tagged,
-                        None => Form::Message,
-                    },
-                    report,
-                };
-                let iov = message.iov;
-                let sent = match plain.number().filter(|_| !remembered) {
-                    Some(id) => {
-                        self.post_message(state, connection, iov, &sges, &header, inject, id)
-                    }
-                    None => self.send_with_payload(state, iov, sges, header, operation(), inject),
-                };
-                return sent
-                    .inspect_err(|_| state.connections[connection].credit.add(1, header.len));
-            }
-            let operation = operation();
-            if inject {
-                let mut bytes = vec![0; len].into_boxed_slice();
-                self.gather(message.iov, &mut bytes)?;
-                let copy = [iovec {
-                    iov_base: bytes.as_mut_ptr().cast(),
-                    iov_len: len,
-                }];
-                return self.rendezvous(state, &copy, &[], bytes, header, operation);
-            }
-            let iov = message.iov;
-            self.rendezvous(state, iov, &sges, Box::default(), header, operation)
+            let posted = || Posted {
+                context,
+                flags: FI_SEND | kind,
+                report,
+                counts: deferred::counts(message.deferred, SENT),
+            };
+            Ok(state.rdm.send(&live.host, &it, &body, posted)?)
         })
-    }
-
-    pub(super) fn send_with_payload(
-        &self,
-        state: &mut State,
-        iov: &[iovec],
-        mut sges: Sges,
-        mut header: Header,
-        mut operation: Operation,
-        inject: bool,
-    ) -> Result<()> {
-        let len = header.len as usize;
-        let connection = operation.connection;
-        let confirm = header.confirm;
-        if confirm {
-            operation.left += 1;
-            operation.answered = true;
-        }
-        if inject && len > SHORT {
-            let mut bytes = vec![0; len].into_boxed_slice();
-            self.gather(iov, &mut bytes)?;
-            sges = smallvec![Sge {
-                addr: bytes.as_ptr() as u64,
-                len: len as u32,
-                key: self.group.everything(),
-            }];
-            operation.hold = Hold::Bytes(bytes);
-        }
-        let id = self.begin(state, operation);
-        header.id = if confirm { id } else { 0 };
-        self.post_message(state, connection, iov, &sges, &header, inject, id)
-            .inspect_err(|_| drop(state.forget(id)))
-    }
-
-    /// Posts a message with its header in front. With `inject` a short one is copied now.
-    #[inline]
-    #[allow(clippy::too_many_arguments)]
-    fn post_message(
-        &self,
-        state: &mut State,
-        connection: usize,
-        iov: &[iovec],
-        sges: &[Sge],
-        header: &Header,
-        inject: bool,
-        id: u64,
-    ) -> Result<()> {
-        let len = header.len as usize;
-        let mut head = [0; MAX_LEN];
-        let head_len = header.encode(&mut head);
-        let head = &head[..head_len];
-        if inject && len <= SHORT {
-            self.post_copied(state, connection, iov, head, len, id)
-        } else {
-            Self::post_request(state, connection, &with_front(id, head, sges))
-        }
-    }
-
-    /// Posts a short message that is copied now.
-    fn post_copied(
-        &self,
-        state: &mut State,
-        connection: usize,
-        iov: &[iovec],
-        head: &[u8],
-        len: usize,
-        id: u64,
-    ) -> Result<()> {
-        let mut bytes = [0; INLINE_MAX];
-        let (front, rest) = bytes.split_at_mut(head.len());
-        front.copy_from_slice(head);
-        self.gather(iov, &mut rest[..len])?;
-        let bytes = Some(&bytes[..head.len() + len]);
-        let none = SendFlags::empty();
-        self.post(state, connection, SEND, &[], bytes, none, id)
     }
 }

@@ -1,21 +1,21 @@
 //! Shared receive contexts: receives that any of several endpoints may use.
 //!
-//! The receives are in a pool of their own. Messages that nobody waited for stay with the endpoint at which
-//! they arrived; each receive that is posted makes the endpoints look through theirs again. Who holds an
+//! The receives are in a pool of their own. Messages without a receive stay with the endpoint at which
+//! they arrived; each receive that is posted makes the endpoints look through theirs again. A thread that holds an
 //! endpoint's state may lock the pool, never the other way round.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use super::receive::{Kept, Receive, Wanted, prepare};
+use super::receive::{Wanted, prepare};
 use super::*;
 use crate::domain::DomainObject;
 use crate::nosys::{self, nosys};
 use crate::object::{Users, find, object, place, remove, status, transfer};
 use parking_lot::RwLock;
 use rkey_device::describe::{TAGS, Traffic};
-use rkey_rdm::header::Header;
-use rkey_rdm::matching::{Matching, Pattern};
+use rkey_rdm::endpoint;
+use rkey_rdm::matching::Pattern;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::atomic::AtomicU64;
@@ -44,25 +44,21 @@ pub(crate) struct Srx {
     users: Users,
 }
 
-#[derive(Default)]
-struct Pool {
-    messages: Matching<SocketAddr, Receive, ()>,
-    tagged: Matching<SocketAddr, Receive, ()>,
-    /// Messages that endpoints keep because nobody waited for them.
-    kept: usize,
-}
-
-impl Pool {
-    fn queue(&mut self, tagged: bool) -> &mut Matching<SocketAddr, Receive, ()> {
-        if tagged {
-            &mut self.tagged
-        } else {
-            &mut self.messages
-        }
-    }
-}
+/// Its receives.
+type Pool = endpoint::Pool<EpHost>;
 
 impl Srx {
+    /// The receives, for a moment.
+    pub(super) fn with_pool<T>(&self, with: impl FnOnce(&mut Pool) -> T) -> T {
+        with(&mut self.pool.lock())
+    }
+
+    /// How many receives were ever posted.
+    #[inline]
+    pub(super) fn posts(&self) -> u64 {
+        self.posts.load(Ordering::Acquire)
+    }
+
     /// An endpoint is going to use it.
     pub(super) fn join(&self, ep: &Endpoint) -> Result<()> {
         if !Arc::ptr_eq(&self.domain, &ep.domain) {
@@ -103,23 +99,18 @@ impl Srx {
         wanted: &mut dyn FnMut(SocketAddr),
     ) -> Option<()> {
         let pool = rkey_device::describe::lock_until(&self.pool, until)?;
-        let all = pool.messages.wanted().chain(pool.tagged.wanted());
+        let (messages, tagged) = (pool.matching(false), pool.matching(true));
+        let all = messages.wanted().chain(tagged.wanted());
         all.for_each(|source| wanted(*source));
-        traffic.receives = pool.messages.posted();
-        traffic.tagged_receives = pool.tagged.posted();
-        traffic.wanted_tags = pool.tagged.wanted_tags().take(TAGS).collect();
+        traffic.receives = messages.posted();
+        traffic.tagged_receives = tagged.posted();
+        traffic.wanted_tags = tagged.wanted_tags().take(TAGS).collect();
         Some(())
     }
 
     /// An endpoint goes. What it keeps is its own to forget.
     pub(super) fn detach(&self, ep: &Arc<Endpoint>) {
         self.endpoints.write().retain(|it| !Arc::ptr_eq(it, ep));
-    }
-
-    /// So many messages are kept no longer.
-    pub(super) fn forget(&self, kept: usize) {
-        let mut pool = self.pool.lock();
-        pool.kept = pool.kept.saturating_sub(kept);
     }
 
     /// Posts a receive, or looks for a message, as the flags say.
@@ -129,16 +120,14 @@ impl Srx {
             return self.look(wanted, &pattern);
         }
         let receive = prepare(&self.domain, &self.group, self.caps, wanted)?;
-        let kept = {
-            let mut pool = self.pool.lock();
+        let messages_wait = self.with_pool(|pool| {
             self.posts.fetch_add(1, Ordering::Release);
-            pool.queue(wanted.tag.is_some()).post(pattern, receive);
-            pool.kept
-        };
-        if kept > 0 {
+            pool.post(wanted.tag.is_some(), pattern, receive)
+        });
+        if messages_wait {
             for ep in &*self.endpoints.read() {
                 if let Some(live) = ep.live.get() {
-                    ep.settle(live, &mut live.state.lock());
+                    live.state.lock().rdm.settle(&live.host);
                 }
             }
         }
@@ -163,90 +152,13 @@ impl Srx {
 
     /// Ends a receive that waits; its completion goes to an endpoint's queue.
     fn cancel(&self, context: usize) -> Result<()> {
+        let canceled = self.with_pool(|pool| pool.cancel(|it| it.is_of(context)));
+        let (receive, tagged) = canceled.ok_or(FiError::NOENT)?;
         let endpoints = self.endpoints.read();
-        for tagged in [false, true] {
-            let queue = &mut *self.pool.lock();
-            let Some(receive) = queue.queue(tagged).cancel(|it| it.is_of(context)) else {
-                continue;
-            };
-            let live = endpoints.iter().find_map(|ep| ep.live.get());
-            if let Some(rx) = live.and_then(|live| live.rx.as_ref()) {
-                rx.cq.push(receive.canceled(tagged));
-            }
-            return Ok(());
+        if let Some(live) = endpoints.iter().find_map(|ep| ep.live.get()) {
+            receive.cancel(&live.host, tagged);
         }
-        Err(FiError::NOENT)
-    }
-}
-
-/// A message, or what is known of it, and where it goes.
-type Matched = (Landing, Kept);
-
-impl Endpoint {
-    /// Gives messages that wait to receives that were posted since; `newcomer`, a message that arrived
-    /// just now, comes after them. What it says is whether that one found a receive.
-    fn settle_with(
-        &self,
-        live: &Live,
-        state: &mut State,
-        srx: &Srx,
-        newcomer: Option<(&SocketAddr, &Header)>,
-    ) -> Option<Landing> {
-        let mut matched: Vec<Matched> = Vec::new();
-        let mut pool = srx.pool.lock();
-        let posts = srx.posts.load(Ordering::Acquire);
-        if std::mem::replace(&mut state.settled, posts) != posts {
-            for tagged in [false, true] {
-                let there = pool.queue(tagged);
-                let kept = state.queue(tagged);
-                kept.offer(|source, tag, kept: &Kept| {
-                    there.receive_for(source, tag, |receive| {
-                        self.landing(live, receive, source, kept.header())
-                    })
-                })
-                .into_iter()
-                .for_each(|it| matched.push(it));
-            }
-            pool.kept = pool.kept.saturating_sub(matched.len());
-        }
-        let landing = newcomer.and_then(|(source, header)| {
-            let queue = pool.queue(header.tagged);
-            queue.receive_for(source, header.tag, |receive| {
-                self.landing(live, receive, source, header)
-            })
-        });
-        // Counted before the pool is free again: whoever posts a receive from then on looks here.
-        if newcomer.is_some() && landing.is_none() {
-            pool.kept += 1;
-        }
-        drop(pool);
-        for (landing, kept) in matched {
-            self.deliver(live, state, landing, kept);
-        }
-        landing
-    }
-
-    /// The receive of the pool for a message that arrived just now; without one the message is counted as
-    /// kept.
-    pub(super) fn shared_receive_for(
-        &self,
-        live: &Live,
-        state: &mut State,
-        srx: &Srx,
-        source: &SocketAddr,
-        header: &Header,
-    ) -> Option<Landing> {
-        self.settle_with(live, state, srx, Some((source, header)))
-    }
-
-    /// Gives messages that wait to receives that were posted since.
-    #[inline]
-    pub(super) fn settle(&self, live: &Live, state: &mut State) {
-        if let Some(srx) = &live.srx
-            && srx.posts.load(Ordering::Acquire) != state.settled
-        {
-            self.settle_with(live, state, srx, None);
-        }
+        Ok(())
     }
 }
 
@@ -275,7 +187,7 @@ pub(crate) unsafe extern "C" fn srx_context(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused; null or attributes, as the caller promises.
+        // SAFETY: `find` validates the handle; null or attributes, as the caller promises.
         let (owner, attr) = unsafe { (find::<DomainObject, _>(domain)?, attr.as_ref()) };
         let caps = attr.map_or(0, |attr| attr.caps);
         let flags = attr.map_or(0, |attr| attr.op_flags);
@@ -319,7 +231,7 @@ pub(crate) unsafe extern "C" fn srx_context(
 /// `fi_close`: `-FI_EBUSY` while endpoints are bound to it. Receives that still wait go without a word.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<SrxObject, _>(fid)? }
             .inner
             .users
@@ -333,7 +245,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
 
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, _: *mut c_void) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<SrxObject, _>(fid)? };
         match command {
             // It is usable from the beginning.
@@ -345,7 +257,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, _: *mut c_void) -> c
 
 unsafe extern "C" fn cancel(fid: *mut Fid, context: *mut c_void) -> isize {
     transfer(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let srx = &unsafe { find::<SrxObject, _>(fid)? }.inner;
         srx.cancel(context as usize)
     })
@@ -353,9 +265,10 @@ unsafe extern "C" fn cancel(fid: *mut Fid, context: *mut c_void) -> isize {
 
 unsafe extern "C" fn rx_size_left(ep: *mut FidEp) -> isize {
     crate::object::count(|| {
-        // SAFETY: a handle, or something that is refused.
-        let pool = unsafe { find::<SrxObject, _>(ep)? }.inner.pool.lock();
-        let posted = pool.messages.posted() + pool.tagged.posted();
+        // SAFETY: `find` validates the handle.
+        let srx = &unsafe { find::<SrxObject, _>(ep)? }.inner;
+        let posted =
+            srx.with_pool(|pool| pool.matching(false).posted() + pool.matching(true).posted());
         Ok(crate::info::offer::RX_SIZE.saturating_sub(posted))
     })
 }

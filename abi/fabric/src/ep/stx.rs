@@ -85,7 +85,7 @@ impl Endpoint {
         }
         self.advance(live, state);
         Self::free_shared_places(live, state);
-        if !state.connections[connection].state().is_open() {
+        if !state.rdm.connections[connection].state().is_open() {
             return Err(FiError::AGAIN);
         }
         stx.take(&mut state.places)
@@ -97,7 +97,7 @@ impl Endpoint {
         if let Some(stx) = &live.stx
             && state.places > 0
         {
-            let needed = state.under_way();
+            let needed = state.rdm.under_way();
             stx.settle(&mut state.places, needed);
         }
     }
@@ -129,7 +129,7 @@ pub(crate) unsafe extern "C" fn stx_context(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused; null or attributes, as the caller promises.
+        // SAFETY: `find` validates the handle; null or attributes, as the caller promises.
         let (owner, attr) = unsafe { (find::<DomainObject, _>(domain)?, attr.as_ref()) };
         let caps = attr.map_or(0, |attr| attr.caps);
         let size = attr.map_or(0, |attr| attr.size);
@@ -163,7 +163,7 @@ pub(crate) unsafe extern "C" fn stx_context(
 /// `fi_close`: `-FI_EBUSY` while endpoints are bound to it.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<StxObject, _>(fid)? }
             .inner
             .users

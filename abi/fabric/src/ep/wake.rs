@@ -2,7 +2,7 @@
 //!
 //! The device has two channels for an endpoint: one for all completions, whose descriptor is in the sets of the completion
 //! queues that a program can wait for, and one for the end of the connection, in the set of its event queue: for what a
-//! peer says last, and for the device's word that a peer is gone. So messages wake nobody who waits for events.
+//! peer says last, and for the device's word that a peer is gone. So messages do not wake threads that wait for events.
 
 use super::*;
 use crate::cq::Armed;
@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, RawFd};
 
 impl Endpoint {
     /// Asks for the descriptor to become readable when there is something to do, after doing what there is. That a call
-    /// may come again is said to who waits for the queue of transmissions.
+    /// may come again is told to the thread that waits for the queue of transmissions.
     pub(crate) fn arm(&self, cq: &Cq) -> Result<Armed> {
         let mut armed = Armed::default();
         let Some(live) = self.live.get() else {
@@ -20,19 +20,23 @@ impl Endpoint {
             while channel.try_next_event()?.is_some() {}
             live.cq.req_notify(false)?;
         }
-        // What came before that is told to nobody any more.
+        // The descriptor does not tell of what came before that.
         let mut state = live.state.lock();
         self.advance(live, &mut state);
-        let transmits = live.tx.as_ref().is_none_or(|tx| std::ptr::eq(&*tx.cq, cq));
+        let transmits = live
+            .host
+            .tx
+            .as_ref()
+            .is_none_or(|tx| std::ptr::eq(&*tx.cq, cq));
         if transmits {
             armed.comes_again = state
+                .rdm
                 .callers
                 .tell(std::thread::current().id(), std::time::Instant::now());
-            armed.needs_looks = !state.callers.is_empty();
+            armed.needs_looks = !state.rdm.callers.is_empty();
         }
         // No descriptor tells that a peer has let go of memory, or that a member of a group is gone.
-        let together = state.collective.as_ref();
-        armed.needs_looks |= !state.draining.is_empty() || together.is_some_and(|it| !it.is_idle());
+        armed.needs_looks |= state.rdm.needs_looks();
         Ok(armed)
     }
 
@@ -72,7 +76,7 @@ impl Endpoint {
     }
 }
 
-/// What is readable when there is something to do for who has prepared to wait for it.
+/// What is readable when there is something to do, for a thread that has prepared to wait.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Fds {
     /// After [`Endpoint::arm`].

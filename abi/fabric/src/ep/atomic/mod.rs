@@ -8,20 +8,20 @@ mod calls;
 mod convert;
 
 use super::deferred::Deferred;
-use super::operation::{Hold, Operation, What};
+use super::host::{EpHost, identity_of, refuse};
+use super::operation::Posted;
 use super::options::Limits;
 use super::send::Descriptors;
 use super::*;
-use crate::cq::Entry;
 use crate::mr::local;
 pub(super) use calls::{OPS, of_message};
 pub(crate) use convert::limits;
 pub(super) use convert::{data_type, operation};
 use rkey_device::base::memory::Memory;
 use rkey_device::core::{Accessor, Key, LocalUse, Operation as Access, WireKey};
-use rkey_device::engine::{SendFlags, Work};
 use rkey_rdm::atomic::{Kind, Request};
-use rkey_rdm::header::{self, Header, Kind as HeaderKind, MAX_LEN};
+use rkey_rdm::endpoint::AtomicCall;
+use rkey_rdm::header;
 use std::ffi::c_void;
 
 /// Atomics of this process, one at a time.
@@ -51,7 +51,7 @@ pub(super) struct Asked<'a> {
 /// Elements of a list.
 pub(super) fn elements_of(list: &[Ioc]) -> usize {
     list.iter()
-        .fold(0, |sum: usize, piece| sum.saturating_add(piece.count))
+        .fold(0, |sum: usize, buffer| sum.saturating_add(buffer.count))
 }
 
 impl Endpoint {
@@ -65,9 +65,9 @@ impl Endpoint {
         size: usize,
         into: &mut Vec<u8>,
     ) -> Result<()> {
-        for (index, piece) in list.iter().enumerate() {
-            let len = piece.count * size;
-            let addr = piece.addr as u64;
+        for (index, buffer) in list.iter().enumerate() {
+            let len = buffer.count * size;
+            let addr = buffer.addr as u64;
             // Refused without a descriptor where one is needed, and without the right. What is copied here and now
             // needs no registration.
             let usage = LocalUse::WriteSource;
@@ -115,9 +115,9 @@ impl Endpoint {
             .result
             .iter()
             .enumerate()
-            .map(|(index, piece)| {
-                let (at, desc) = (piece.addr as u64, it.result_desc.get(index));
-                let len = piece.count * size;
+            .map(|(index, buffer)| {
+                let (at, desc) = (buffer.addr as u64, it.result_desc.get(index));
+                let len = buffer.count * size;
                 local::element(
                     &self.domain,
                     &self.group,
@@ -129,14 +129,14 @@ impl Endpoint {
             })
             .collect::<Result<Sges>>()?;
         let (mut state, connection) = self.connection_to(live, it.peer)?;
-        let report = Self::reports(live.tx.as_ref(), it.flags);
+        let report = Side::reports(live.host.tx.as_ref(), it.flags);
         self.in_room(live, &mut state, connection, 1, report, |state| {
-            let device_keys = state.connections[connection].device_keys;
+            let device_keys = state.rdm.connections[connection].device_keys;
             let (key, device_key) = match super::rma::wire_key(self, device_keys, it.key)? {
                 WireKey::Device(key) => (u64::from(key.0), true),
                 WireKey::Requested(key) => (key, false),
             };
-            let atomic = header::Atomic {
+            let what = header::Atomic {
                 addr: it.addr,
                 key,
                 device_key,
@@ -145,158 +145,101 @@ impl Endpoint {
                 form: it.kind as u8,
                 count: it.count as u32,
             };
-            let place = if fetches { READ } else { WRITTEN };
-            let operation = Operation {
-                left: 2,
-                error: None,
-                what: if fetches {
-                    What::AtomicFetch { result }
-                } else {
-                    What::Transmit
-                },
-                entry: Entry {
-                    context: it.context as usize,
-                    flags: FI_ATOMIC | if fetches { FI_READ } else { FI_WRITE },
-                    ..Entry::default()
-                },
-                report: Self::reports(live.tx.as_ref(), it.flags),
-                counts: deferred::counts(it.deferred, Some(place)),
+            let call = AtomicCall {
                 connection,
-                answered: true,
-                turn: None,
-                hold: Hold::Nothing,
+                what,
+                operands: payload,
+                result: fetches.then_some(result),
             };
-            let id = self.begin(state, operation);
-            let header = Header {
-                id,
-                ..Header::new(HeaderKind::Atomic(atomic))
+            let posted = Posted {
+                context: it.context as usize,
+                flags: FI_ATOMIC | if fetches { FI_READ } else { FI_WRITE },
+                report,
+                counts: deferred::counts(it.deferred, if fetches { READ } else { WRITTEN }),
             };
-            let mut head = [0; MAX_LEN];
-            let len = header.encode(&mut head);
-            let mut bytes = head[..len].to_vec();
-            bytes.append(&mut payload);
-            let send = Work::Send {
-                imm: None,
-                invalidate: None,
-            };
-            let none = SendFlags::empty();
-            let posted = if bytes.len() <= INLINE_MAX {
-                self.post(state, connection, send, &[], Some(&bytes), none, id)
-            } else {
-                let bytes = bytes.into_boxed_slice();
-                let sge = Sge {
-                    addr: bytes.as_ptr() as u64,
-                    len: bytes.len() as u32,
-                    key: self.group.everything(),
-                };
-                if let Some(operation) = state.operations.get(id) {
-                    operation.hold = Hold::Bytes(bytes);
-                }
-                self.post(state, connection, send, &[sge], None, none, id)
-            };
-            posted.inspect_err(|_| drop(state.forget(id)))
+            Ok(state.rdm.atomic(&live.host, call, posted)?)
         })
     }
+}
 
-    /// Carries out an atomic of a peer: the error, if any, and the old values, if it asked for them.
-    pub(super) fn execute(
-        &self,
-        from: &Connection,
-        it: &header::Atomic,
-        payload: &[u8],
-    ) -> (Option<FiError>, Vec<u8>) {
-        match self.try_execute(from, it, payload) {
-            Ok(result) => (None, result),
-            Err(error) => (Some(error), Vec::new()),
-        }
+/// Carries out an atomic of a peer: the old values, if it asks for them.
+#[allow(unsafe_code)]
+// UNSAFETY: reaches registered memory by address, under grants of the protection table.
+pub(super) fn execute(
+    host: &EpHost,
+    from: &Connection,
+    it: &header::Atomic,
+    payload: &[u8],
+) -> Result<Vec<u8>> {
+    let request = Request::read(it, payload)?;
+    let reads_only = request.reads_only();
+    let key = match it.device_key {
+        true => WireKey::Device(Key(u32::try_from(it.key).map_err(|_| FiError::NOKEY)?)),
+        false => WireKey::Requested(it.key),
+    };
+    let who = Accessor {
+        domain: host.group.id,
+        qp: host.number,
+        peer: identity_of(from),
+    };
+    let len = request.len() as u64;
+    // SAFETY: nothing is registered or closed through the table here.
+    let table = unsafe { host.domain.device.protection() };
+    let check = |want| {
+        table
+            .check_remote(&who, key, it.addr, len, want)
+            .map_err(|denial| refuse(from, denial))
+    };
+    // FI-I49: what changes memory needs the right to write, what gives values back the right to read.
+    let reading = request.fetches().then(|| check(Access::Read)).transpose()?;
+    let grant = match reads_only {
+        true => None,
+        false => Some(check(Access::Write)?),
+    };
+    let spans = || {
+        grant
+            .iter()
+            .chain(reading.iter())
+            .take(1)
+            .flat_map(|grant| grant.spans())
+    };
+    // SAFETY: only addresses of spans that the grant covers.
+    let memory = unsafe { host.domain.device.memory() };
+    let mut values = vec![0; request.len()];
+    let _alone = ONE_AT_A_TIME.lock();
+    let mut at = 0;
+    for span in spans() {
+        let end = at + span.len() as usize;
+        memory
+            .load_bytes(&mut values[at..end], span.start())
+            .map_err(|_| FiError::FAULT)?;
+        at = end;
     }
-
-    #[allow(unsafe_code)]
-    // UNSAFETY: reaches registered memory by address, under leases of the protection table.
-    fn try_execute(
-        &self,
-        from: &Connection,
-        it: &header::Atomic,
-        payload: &[u8],
-    ) -> Result<Vec<u8>> {
-        let request = Request::read(it, payload)?;
-        let reads_only = request.reads_only();
-        let key = match it.device_key {
-            true => WireKey::Device(Key(u32::try_from(it.key).map_err(|_| FiError::NOKEY)?)),
-            false => WireKey::Requested(it.key),
-        };
-        let who = Accessor {
-            domain: self.group.id,
-            qp: self.number,
-            peer: connection::identity_of(from),
-        };
-        let len = request.len() as u64;
-        // SAFETY: nothing is registered or closed through the table here.
-        let table = unsafe { self.domain.device.protection() };
-        let check = |want| {
-            table
-                .check_remote(&who, key, it.addr, len, want)
-                .map_err(|denial| connection::refuse(from, denial))
-        };
-        // FI-I49: what changes memory needs the right to write, what gives values back the right to read.
-        let reading = request.fetches().then(|| check(Access::Read)).transpose()?;
-        let lease = match reads_only {
-            true => None,
-            false => Some(check(Access::Write)?),
-        };
-        let spans = || {
-            lease
-                .iter()
-                .chain(reading.iter())
-                .take(1)
-                .flat_map(|lease| lease.spans())
-        };
-        // SAFETY: only addresses of spans that the lease covers.
-        let memory = unsafe { self.domain.device.memory() };
-        let mut values = vec![0; request.len()];
-        let _alone = ONE_AT_A_TIME.lock();
-        let mut at = 0;
+    let before = values.clone();
+    if !reads_only {
+        request.apply(&mut values)?;
+        at = 0;
         for span in spans() {
             let end = at + span.len() as usize;
             memory
-                .load_bytes(&mut values[at..end], span.start())
+                .store_bytes(span.start(), &values[at..end])
                 .map_err(|_| FiError::FAULT)?;
             at = end;
         }
-        let before = values.clone();
-        if !reads_only {
-            request.apply(&mut values)?;
-            at = 0;
-            for span in spans() {
-                let end = at + span.len() as usize;
-                memory
-                    .store_bytes(span.start(), &values[at..end])
-                    .map_err(|_| FiError::FAULT)?;
-                at = end;
-            }
-            if let Some(number) = lease.as_ref().and_then(|lease| lease.counter())
-                && let Some(counter) = self
-                    .domain
-                    .counters
-                    .lock()
-                    .get(&number)
-                    .and_then(std::sync::Weak::upgrade)
-            {
-                counter.count();
-            }
+        if let Some(number) = grant.as_ref().and_then(|grant| grant.counter())
+            && let Some(counter) = host
+                .domain
+                .counters
+                .lock()
+                .get(&number)
+                .and_then(std::sync::Weak::upgrade)
+        {
+            counter.count();
         }
-        Ok(if request.fetches() {
-            before
-        } else {
-            Vec::new()
-        })
     }
-
-    /// Puts old values where the program wants them.
-    pub(super) fn scatter_result(&self, result: &[Sge], bytes: &[u8]) -> Result<()> {
-        if result.iter().map(|sge| sge.len as usize).sum::<usize>() != bytes.len() {
-            return Err(FiError(libc::EREMOTEIO));
-        }
-        self.scatter_for(result, bytes, LocalUse::AtomicResult)
-    }
+    Ok(if request.fetches() {
+        before
+    } else {
+        Vec::new()
+    })
 }

@@ -1,163 +1,20 @@
-//! `fi_collective`: operations of groups of endpoints.
-//!
-//! Members send each other chunks, which are messages of a kind of their own: no receive of the program ever matches
-//! one. A chunk names its group by the members and by how many groups of the same members there were before, so that
-//! nobody has to agree on a number; it names the operation by how many there were in the group. Short chunks carry
-//! their payload, long ones are read from their sender's memory. Each is answered when it is taken, and an operation
-//! ends when its chunks are answered: what a member that has left still had on its way was of an operation that failed.
-//!
-//! When an operation cannot go on, the whole group ends: each member is told, and tells the others.
+//! `fi_collective`: operations of groups of endpoints. What members say to each other is the state machine's
+//! ([`rkey_rdm::endpoint`]); here are the calls.
 //!
 //! | module | what it is |
 //! | --- | --- |
 //! | [`calls`] | the calls of programs |
 //! | [`group`] | joining and leaving |
-//! | [`start`] | checks of a call, and its working memory |
-//! | [`run`] | operations under way |
-//! | [`chunks`] | chunks out and in |
-//!
-//! Plans, names and chunks that wait are in [`rkey_rdm::collective`].
+//! | [`start`] | checks of a call |
 
 mod calls;
-mod chunks;
 mod group;
-mod run;
 mod start;
 
 pub(super) use calls::OPS;
 pub(crate) use calls::query;
-pub(super) use group::join;
+pub(super) use group::{Joined, check, join};
 
 use super::*;
-use group::Group;
-use rkey_rdm::collective::inbox::{self, Inbox};
-use rkey_rdm::collective::names::{self, Name};
-use rkey_rdm::collective::{BYTES_MAX, MEMBERS_MAX, RUNS_MAX, WINDOW};
-use rkey_rdm::header::Header;
-use run::{Finished, Run};
+use rkey_rdm::collective::{BYTES_MAX, MEMBERS_MAX};
 use std::time::Instant;
-
-/// Room for so many bytes, which may be more than there are.
-fn reserved(len: usize) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(len).map_err(|_| FiError::NOMEM)?;
-    Ok(bytes)
-}
-
-/// The same, filled with zeros.
-fn zeroed(len: usize) -> Result<Vec<u8>> {
-    let mut bytes = reserved(len)?;
-    bytes.resize(len, 0);
-    Ok(bytes)
-}
-
-/// What an endpoint has of groups.
-#[derive(Default)]
-pub(super) struct Collective {
-    groups: Vec<Group>,
-    /// How many groups of the same members were joined.
-    instances: HashMap<u64, u32>,
-    inbox: Inbox,
-    runs: Vec<Run>,
-    /// Messages of runs that are over, one way or the other.
-    finished: Vec<Finished>,
-    /// What members are to be told.
-    telling: Vec<(SocketAddr, Header)>,
-    /// How many runs there were.
-    started: u64,
-    /// When peers are looked after the next time.
-    look: Option<Instant>,
-}
-
-impl Collective {
-    /// Whether there is nothing to do.
-    #[inline]
-    pub(super) fn is_idle(&self) -> bool {
-        self.runs.is_empty() && self.finished.is_empty() && self.telling.is_empty()
-    }
-
-    /// Operations that are not complete.
-    pub(super) fn under_way(&self) -> usize {
-        self.runs.len()
-    }
-
-    /// A connection is over. If it was in use, its peer is no longer with any group: what the two had for each other
-    /// may be lost.
-    pub(super) fn forget_connection(&mut self, connection: usize, peer: SocketAddr, was_up: bool) {
-        if !self.inbox.forget_connection(connection) && !was_up {
-            return;
-        }
-        for group in &mut self.groups {
-            if let Some(rank) = group.rank_of(peer) {
-                group.members[rank].left = true;
-            }
-        }
-    }
-
-    fn group(&mut self, address: u64) -> Option<&mut Group> {
-        self.groups
-            .iter_mut()
-            .find(|group| group.address == address)
-    }
-
-    fn named(&mut self, name: Name) -> Option<&mut Group> {
-        self.groups.iter_mut().find(|group| group.name == name)
-    }
-
-    /// Whether a group was here and is no longer.
-    fn was(&self, name: Name) -> bool {
-        let joined = self.instances.get(&name.members);
-        joined.is_some_and(|&joined| name.instance < joined)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A peer that was accepted may send chunks before we know that it is ready.
-    #[test]
-    fn a_member_is_gone_whose_connection_was_used_before_it_was_up() {
-        let [ours, theirs] = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-        let name = Name {
-            members: 7,
-            instance: 0,
-        };
-        for (brought, was_up) in [(false, false), (true, false), (false, true)] {
-            let mut it = Collective::default();
-            let members = [ours, theirs].map(|address| group::Member {
-                address,
-                left: false,
-            });
-            it.groups.push(Group {
-                address: 1,
-                name,
-                members: members.into(),
-                rank: 0,
-                next: 1,
-                joined: true,
-                broken: None,
-                fid: 0,
-                context: 0,
-            });
-            let key = inbox::Key {
-                from: theirs,
-                group: name,
-                seq: 1,
-            };
-            let chunk = inbox::Chunk {
-                connection: 3,
-                id: 1,
-                signature: 0,
-                body: inbox::Body::Here(Vec::new()),
-            };
-            if brought {
-                assert!(it.inbox.keep(key, chunk));
-                assert!(it.inbox.take(&key).is_some(), "nothing of it is left");
-            }
-            it.forget_connection(3, theirs, was_up);
-            let left = it.groups[0].members.iter().map(|member| member.left);
-            assert_eq!(left.collect::<Vec<_>>(), [false, brought || was_up]);
-        }
-    }
-}

@@ -1,11 +1,11 @@
-//! The start of a collective operation: what a call has to keep, and where its bytes are meanwhile. A source is the
-//! program's own again when the call returns; a result is written when the operation is complete.
+//! The start of a collective operation: its memory, by blocks. A source is the program's own again when the call returns;
+//! a result is written when the operation is complete.
 
 use super::calls::FLAGS;
-use super::run::{End, Run};
 use super::*;
-use crate::cq::Entry;
 use crate::ep::atomic::{self, data_type, operation};
+use crate::ep::operation::{Counts, Posted};
+use crate::ep::payload::gather;
 use crate::ep::send::Descriptors;
 use crate::info::offer::IOV_LIMIT;
 use crate::mr::local;
@@ -13,7 +13,8 @@ use libc::iovec;
 use rkey_device::core::LocalUse;
 use rkey_rdm::atomic::{DataType, Op};
 use rkey_rdm::collective::kind::Kind;
-use rkey_rdm::collective::plan::Plan;
+use rkey_rdm::endpoint::Call;
+use rkey_rdm::error::Error;
 use std::ffi::c_void;
 
 /// Memory of the program's: one buffer as long as it has to be, or a list.
@@ -68,20 +69,20 @@ impl Memory<'_> {
         }
     }
 
-    /// Its pieces, which have so many elements in all, and their descriptors.
-    fn pieces(self, elements: usize, size: usize) -> Result<Vec<(iovec, *mut c_void)>> {
-        let piece = |addr, len| iovec {
+    /// Its buffers, which have so many elements in all, and their descriptors.
+    fn buffers(self, elements: usize, size: usize) -> Result<Vec<(iovec, *mut c_void)>> {
+        let buffer = |addr, len| iovec {
             iov_base: addr,
             iov_len: len,
         };
         match self {
             _ if elements == 0 => Ok(Vec::new()),
-            Self::One(addr, desc) => Ok(vec![(piece(addr, elements * size), desc)]),
+            Self::One(addr, desc) => Ok(vec![(buffer(addr, elements * size), desc)]),
             Self::List(list, _) if list.len() > IOV_LIMIT => Err(FiError::INVAL),
             Self::List(list, desc) if atomic::elements_of(list) == elements => {
                 let numbered = list.iter().enumerate();
                 Ok(numbered
-                    .map(|(at, one)| (piece(one.addr, one.count * size), desc.get(at)))
+                    .map(|(at, one)| (buffer(one.addr, one.count * size), desc.get(at)))
                     .collect())
             }
             Self::List(..) => {
@@ -95,7 +96,7 @@ impl Memory<'_> {
 impl Endpoint {
     /// Starts a collective operation.
     pub(super) fn collective(&self, it: &Asked<'_>) -> Result<()> {
-        self.check_collective()?;
+        check(self.ep_type, self.caps)?;
         let live = self.live()?;
         if it.flags.is_some_and(|flags| flags & !FLAGS != 0) {
             return Err(FiError::BADFLAGS);
@@ -124,120 +125,74 @@ impl Endpoint {
             tracing::warn!("a collective operation moves {BYTES_MAX} B at most");
             return Err(FiError::MSGSIZE);
         }
-        let source = it.source.pieces(from * count, size)?;
-        let result = it.result.pieces(to * count, size)?;
-        let element = |(piece, desc): &(iovec, *mut c_void), usage| {
-            let (at, len) = (piece.iov_base as u64, piece.iov_len);
+        let source = it.source.buffers(from * count, size)?;
+        let result = it.result.buffers(to * count, size)?;
+        let element = |(buffer, desc): &(iovec, *mut c_void), usage| {
+            let (at, len) = (buffer.iov_base as u64, buffer.iov_len);
             local::collective(&self.domain, &self.group, at, len, *desc, usage)
         };
-        for piece in &source {
-            element(piece, LocalUse::Send)?;
+        for buffer in &source {
+            element(buffer, LocalUse::Send)?;
         }
         let result: Vec<Sge> = result
             .iter()
-            .map(|piece| element(piece, LocalUse::Recv))
+            .map(|buffer| element(buffer, LocalUse::Recv))
             .collect::<Result<_>>()?;
-        let plan = Plan::new(it.kind, seat.n, seat.me, seat.root);
-        let source: Vec<iovec> = source.iter().map(|(piece, _)| *piece).collect();
-        let work = self.load(&plan, &source, block)?;
-        let flags = it.flags.unwrap_or(0);
-        let entry = Entry {
-            context: it.context as usize,
-            flags: FI_COLLECTIVE,
-            ..Entry::default()
-        };
-        let report = Self::reports(live.tx.as_ref(), flags);
-        let end = End::Completion {
-            entry,
-            report,
+        let source: Vec<iovec> = source.iter().map(|(buffer, _)| *buffer).collect();
+        let reduction = data_type(it.datatype).zip(operation(it.op));
+        let call = Call {
+            group: it.group,
+            kind: it.kind,
+            root: seat.root,
+            block,
+            reduction: reduction.filter(|_| it.kind.reduces()),
             result,
         };
-        let mut run = Run::new(0, it.group, 0, plan, end);
-        run.block = block;
-        let reduction = data_type(it.datatype).zip(operation(it.op));
-        run.reduction = reduction.filter(|_| it.kind.reduces());
-        run.signature = names::signature(it.kind, seat.root, block, run.reduction);
-        run.work = work;
-        self.begin_run(live, run, report)
+        let posted = Posted {
+            context: it.context as usize,
+            flags: FI_COLLECTIVE,
+            report: Side::reports(live.host.tx.as_ref(), it.flags.unwrap_or(0)),
+            counts: Counts::Place(WRITTEN),
+        };
+        let mut state = live.state.lock();
+        let full = |state: &State| {
+            let tx = live.host.tx.as_ref();
+            state.rdm.has_all_collectives() || posted.report && tx.is_some_and(|tx| tx.cq.is_full())
+        };
+        if full(&state) {
+            self.advance(live, &mut state);
+            if full(&state) {
+                return Err(FiError::AGAIN);
+            }
+        }
+        let copy = |into: &mut [u8]| Ok(gather(&self.domain, &source, into)?);
+        let now = Instant::now();
+        let rdm = &mut state.rdm;
+        let begun = rdm.collective(&live.host, call, posted, copy, now);
+        begun.map_err(|error| match error {
+            Error::NotConnected if !rdm.has_joined(it.group) => {
+                tracing::warn!("a collective group is used before FI_JOIN_COMPLETE");
+                FiError::OPBADSTATE
+            }
+            error => error.into(),
+        })
     }
 
     /// Our place in the group of a call, and that of the root.
     fn seat(&self, live: &Live, it: &Asked<'_>) -> Result<Seat> {
-        let mut state = live.state.lock();
-        let known = state.collective.as_mut();
-        let group = known.and_then(|known| known.group(it.group));
-        let group = group.ok_or(FiError::INVAL)?;
+        let rdm = &mut live.state.lock().rdm;
+        let (n, me) = rdm.seat(it.group).ok_or(FiError::INVAL)?;
         let root = match it.kind.has_root() {
             false => 0,
             true => {
-                let address = live.av.as_ref().and_then(|av| av.get(it.root));
-                let rank = address.and_then(|address| group.rank_of(address));
+                let address = live.host.av.as_ref().and_then(|av| av.get(it.root));
+                let rank = address.and_then(|address| rdm.rank_of(it.group, address));
                 rank.ok_or_else(|| {
                     tracing::warn!("the root of a collective operation is no member of the group");
                     FiError::INVAL
                 })?
             }
         };
-        Ok(Seat {
-            n: group.members.len(),
-            me: group.rank,
-            root,
-        })
-    }
-
-    /// The working memory of a plan, with the source in it.
-    fn load(&self, plan: &Plan, source: &[iovec], block: usize) -> Result<Vec<u8>> {
-        let mut bytes = zeroed(plan.load.len() * block)?;
-        self.gather(source, &mut bytes)?;
-        let in_order = plan.load.iter().enumerate().all(|(from, &to)| from == to);
-        if in_order && !plan.load.is_empty() {
-            bytes
-                .try_reserve_exact(plan.blocks * block - bytes.len())
-                .map_err(|_| FiError::NOMEM)?;
-            bytes.resize(plan.blocks * block, 0);
-            return Ok(bytes);
-        }
-        let mut work = zeroed(plan.blocks * block)?;
-        for (from, &to) in plan.load.iter().enumerate() {
-            let there = &bytes[from * block..(from + 1) * block];
-            work[to * block..(to + 1) * block].copy_from_slice(there);
-        }
-        Ok(work)
-    }
-
-    /// Numbers an operation, and lets it begin.
-    fn begin_run(&self, live: &Live, mut run: Run, report: bool) -> Result<()> {
-        let mut guard = live.state.lock();
-        let state = &mut *guard;
-        let full = |state: &State| {
-            let runs = state.collective.as_ref().map_or(0, |it| it.runs.len());
-            runs >= RUNS_MAX || report && live.tx.as_ref().is_some_and(|tx| tx.cq.is_full())
-        };
-        if full(state) {
-            self.advance(live, state);
-            if full(state) {
-                return Err(FiError::AGAIN);
-            }
-        }
-        let it = state.collective.get_or_insert_default();
-        let group = it.groups.iter_mut().find(|it| it.address == run.group);
-        let group = group.ok_or(FiError::INVAL)?;
-        if let Some(error) = group.broken {
-            return Err(error);
-        }
-        if !group.joined {
-            tracing::warn!("a collective group is used before FI_JOIN_COMPLETE");
-            return Err(FiError::OPBADSTATE);
-        }
-        run.seq = group.next;
-        group.next = match run.seq + 1 {
-            inbox::LEFT => 1,
-            next => next,
-        };
-        it.started += 1;
-        run.number = it.started;
-        it.runs.push(run);
-        self.carry_on(live, state);
-        Ok(())
+        Ok(Seat { n, me, root })
     }
 }

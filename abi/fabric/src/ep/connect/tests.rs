@@ -76,7 +76,7 @@ fn an_end_before_the_beginning_is_told_after_it() {
     let (ep, eq) = opened();
     let live = ep.live().unwrap();
     let _qp = ep.only_connection(live, SOMEBODY).unwrap();
-    ep.lose(live, &mut live.state.lock(), 0);
+    live.state.lock().rdm.lose(&live.host, 0);
     none(eq);
     ep.connected(live, &[]);
     assert_eq!((event(eq), event(eq)), (Ok(FI_CONNECTED), Ok(FI_SHUTDOWN)));
@@ -146,7 +146,7 @@ fn an_endpoint_that_is_closed_gets_no_connections() {
     let live = ep.live().unwrap();
     let late = ep.prepare_connection(live, SOMEBODY);
     assert_eq!(late.err(), Some(FiError::SHUTDOWN));
-    assert!(live.state.lock().connections.places() == 0);
+    assert!(live.state.lock().rdm.connections.places() == 0);
 }
 
 #[test]

@@ -1,0 +1,341 @@
+//! What the state machine of an endpoint runs on: the device, the program's memory, its queues and its counters.
+
+use super::operation::Posted;
+use super::payload;
+use super::receive::{Arriving, Waiting};
+use super::*;
+use crate::complaint::complain;
+use crate::cq::Entry;
+use crate::errno::of_status;
+use crate::identity::Identity;
+use rkey_device::core::{Denial, DomainId, LocalKey, LocalUse, NamedKey, WireKey};
+use rkey_device::engine::{QpAttributes, QpState, SendRequest, Sge, Status};
+use rkey_device::{Qp, denials};
+use rkey_rdm::address::to_text;
+use rkey_rdm::endpoint::{Arrived, Host, Note, Pool};
+use rkey_rdm::error::{Error, Failure, Result};
+use rkey_rdm::header::{Atomic, Header};
+use rkey_rdm::operation::Plain;
+use send::Exposed;
+
+/// What an enabled endpoint runs on.
+pub(crate) struct EpHost {
+    /// For threads of its own.
+    pub(super) this: std::sync::Weak<Endpoint>,
+    pub(super) domain: Arc<Domain>,
+    pub(super) group: Arc<Group>,
+    /// By which regions that serve one endpoint know it.
+    pub(super) number: u32,
+    pub(super) ep_type: c_int,
+    pub(super) caps: u64,
+    pub(super) tx: Option<Side>,
+    pub(super) rx: Option<Side>,
+    /// Where its receives are, if they are shared.
+    pub(super) srx: Option<Arc<Srx>>,
+    pub(super) av: Option<Arc<Av>>,
+    pub(super) eq: Option<Arc<Eq>>,
+    /// Those of the setup; one may come when the endpoint is live already.
+    pub(super) counters: [OnceLock<Arc<Counter>>; COUNTERS],
+    pub(super) remote: [OnceLock<Arc<Counter>>; 2],
+    pub(super) min_multi_recv: Arc<AtomicUsize>,
+}
+
+/// The endpoint of a peer, as people know it.
+fn name_of(av: Option<&Av>, peer: SocketAddr) -> String {
+    match av.map(|av| av.number(&peer)) {
+        None | Some(FI_ADDR_NOTAVAIL) => to_text(peer),
+        Some(number) => format!("fi_addr {number}, {}", to_text(peer)),
+    }
+}
+
+/// What to do about a refusal.
+fn advice(denial: &Denial) -> String {
+    if denial.key == NamedKey::Remote(WireKey::Requested(FI_KEY_NOTAVAIL)) {
+        return "The key is FI_KEY_NOTAVAIL: fi_mr_key gives it for a region without remote rights, or not enabled yet.".to_owned();
+    }
+    denial.advice()
+}
+
+impl EpHost {
+    /// The number by which the program knows the sender of a message, if it wants to know.
+    pub(super) fn number_of(&self, source: &SocketAddr) -> u64 {
+        match &self.av {
+            Some(av) if self.caps & FI_SOURCE != 0 => av.reported(source),
+            _ => FI_ADDR_NOTAVAIL,
+        }
+    }
+
+    /// The handle of the endpoint and its event queue, for an event, unless the endpoint is being closed.
+    fn tell_events(&self, tell: impl FnOnce(&Eq, usize)) {
+        if let (Some(eq), Some(ep)) = (&self.eq, self.this.upgrade()) {
+            let fid = ep.handle.load(Ordering::Relaxed);
+            eq.unless_closing(&ep.closing, || tell(eq, fid));
+        }
+    }
+}
+
+impl Host for EpHost {
+    type Qp = Qp;
+    type Identity = Option<Arc<Identity>>;
+    type Caller = ThreadId;
+    type Operation = Posted;
+    type Receive = Waiting;
+    type Landing = Arriving;
+    type Exposed = Exposed;
+    type Group = collective::Joined;
+
+    #[inline]
+    fn post(&self, qp: &Qp, request: &SendRequest<'_>) -> Result<()> {
+        qp.post_send(request)
+            .map_err(|error| FiError::from(error).into())
+    }
+
+    fn qpn(&self, qp: &Qp) -> u32 {
+        qp.qpn()
+    }
+
+    fn is_ready(&self, qp: &Qp) -> bool {
+        qp.query().is_ok_and(|info| info.state == QpState::Rts)
+    }
+
+    fn is_broken(&self, qp: &Qp) -> bool {
+        let info = qp.query();
+        info.is_ok_and(|info| matches!(info.state, QpState::Error | QpState::Sqe))
+    }
+
+    fn end(&self, qp: &Qp) {
+        let _ = qp.modify(&QpAttributes::to(QpState::Error));
+    }
+
+    fn is_quiet(&self, qp: &Qp) -> bool {
+        qp.is_quiet()
+    }
+
+    fn cut_off(&self, qp: &Qp) {
+        qp.cut_off();
+    }
+
+    fn connect(&self, peer: usize, address: SocketAddr) -> Result<()> {
+        let ep = self.this.upgrade().ok_or(Error::Shutdown)?;
+        Ok(ep.reach(peer, address)?)
+    }
+
+    #[inline]
+    fn domain(&self) -> DomainId {
+        self.group.id
+    }
+
+    #[inline]
+    fn everything(&self) -> LocalKey {
+        self.group.everything()
+    }
+
+    fn store(&self, sges: &[Sge], bytes: &[u8], usage: LocalUse) -> Result<()> {
+        Ok(payload::scatter(
+            &self.domain,
+            &self.group,
+            sges,
+            bytes,
+            usage,
+        )?)
+    }
+
+    fn expose(&self, bytes: Box<[u8]>) -> Result<(Exposed, u32)> {
+        Ok(Exposed::of_copy(&self.domain, &self.group, bytes)?)
+    }
+
+    fn announced(&self, exposed: &Exposed) {
+        exposed.look_again(&self.domain, &self.group);
+    }
+
+    fn try_withdraw(&self, exposed: &Exposed) -> bool {
+        exposed.try_withdraw(&self.domain)
+    }
+
+    fn withdraw(&self, exposed: &Exposed) {
+        exposed.withdraw(&self.domain);
+    }
+
+    fn execute(&self, from: &Connection, it: &Atomic, payload: &[u8]) -> Result<Vec<u8>> {
+        let result = atomic::execute(self, from, it, payload)?;
+        // FI-I24: what gives values back counts as a read.
+        if let Some(counter) = self.remote[usize::from(it.form == 0)].get() {
+            counter.count();
+        }
+        Ok(result)
+    }
+
+    fn commit(&self, from: &Connection, payload: &[u8]) -> Result<()> {
+        Ok(commit::commit(self, from, payload)?)
+    }
+
+    #[inline]
+    fn plain(operation: &Posted) -> Option<Plain> {
+        operation.plain()
+    }
+
+    fn of_plain(plain: Plain) -> Posted {
+        Posted::of_plain(plain)
+    }
+
+    #[inline]
+    fn completed_plain(&self, plain: Plain) {
+        self.report_plain(plain);
+    }
+
+    fn completed(&self, operation: Posted, failure: Option<Box<Failure>>) {
+        self.report(operation, failure);
+    }
+
+    #[cold]
+    fn why(&self, completion: &rkey_device::engine::Completion, to: &Connection) -> Failure {
+        let report = self.domain.device.denial(completion.vendor);
+        let denial = report.as_ref().map(|report| &report.denial);
+        let error = of_status(completion.status, denial).into();
+        let detail = report.as_ref().map_or_else(String::new, |report| {
+            let (denial, id) = (&report.denial, report.id);
+            let here = self.number - crate::domain::FIRST_NUMBER;
+            let peer = name_of(self.av.as_deref(), to.peer);
+            let advice = advice(denial);
+            let detail = format!("{denial} (endpoint {here} to {peer}; denial {id}). {advice}");
+            self.domain.device.tell_own_denial(&detail);
+            detail
+        });
+        Failure { error, detail }
+    }
+
+    fn shared<T>(&self, with: impl FnOnce(&mut Pool<Self>) -> T) -> Option<T> {
+        self.srx.as_ref().map(|srx| srx.with_pool(with))
+    }
+
+    #[inline]
+    fn shared_posts(&self) -> Option<u64> {
+        self.srx.as_ref().map(|srx| srx.posts())
+    }
+
+    fn least_room(&self) -> usize {
+        let least = match &self.srx {
+            Some(srx) => &srx.min_multi_recv,
+            None => &*self.min_multi_recv,
+        };
+        least.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn landing(
+        &self,
+        receive: &mut Waiting,
+        offset: usize,
+        stays: bool,
+        source: &SocketAddr,
+        header: &Header,
+    ) -> Arriving {
+        let deferred = match stays {
+            true => receive.deferred.clone(),
+            false => receive.deferred.take(),
+        };
+        Arriving {
+            entry: Entry {
+                context: receive.context,
+                // A program may name memory that does not exist; that is an error when something goes there.
+                buf: receive.buffer.wrapping_add(offset),
+                source: self.number_of(source),
+                ..receive::rx_entry(header)
+            },
+            report: Side::reports(self.rx.as_ref(), receive.flags),
+            deferred,
+        }
+    }
+
+    #[inline]
+    fn received(&self, landing: Arriving, how: Arrived) {
+        self.report_received(landing, how);
+    }
+
+    fn canceled(&self, receive: Waiting, tagged: bool, stays: bool) {
+        if let Some(rx) = &self.rx {
+            rx.cq.push(receive.canceled(tagged, stays));
+        }
+    }
+
+    fn written(&self, len: u32, data: u64) {
+        if let Some(rx) = &self.rx {
+            rx.cq.push(Entry {
+                flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
+                len: len as usize,
+                data,
+                source: FI_ADDR_NOTAVAIL,
+                ..Entry::default()
+            });
+        }
+    }
+
+    fn holds_answers_back(&self) -> bool {
+        let rx = self.rx.as_ref();
+        rx.is_some_and(|rx| rx.cq.holds_answers_back())
+    }
+
+    fn has_collectives(&self) -> bool {
+        collective::check(self.ep_type, self.caps).is_ok()
+    }
+
+    fn joined(&self, group: &collective::Joined, result: Result<()>) {
+        if let Some(eq) = &self.eq {
+            group.tell(eq, result.map_err(FiError::from));
+        }
+    }
+
+    fn watch_backlog(&self) -> bool {
+        backlog::watch(self)
+    }
+
+    fn shut(&self) {
+        self.tell_events(|eq, fid| {
+            eq.connection(FI_SHUTDOWN, fid, std::ptr::null_mut(), &[]);
+        });
+    }
+
+    fn refused(&self, denial: &Denial) {
+        denials::refused(&denial.in_one_line());
+    }
+
+    #[cold]
+    fn note(&self, note: Note<'_>) {
+        match note {
+            Note::Violation { peer, why } => {
+                complain(format_args!("the connection to {peer} ends: {why}"));
+            }
+            Note::Lost { peer, open } => {
+                tracing::info!(%peer, open, "a connection is over; operations that are open on it fail");
+            }
+            Note::MemberGone(member) => {
+                let member = to_text(member);
+                tracing::warn!("{member}, a member of a collective group, is gone");
+            }
+            Note::OtherCall(rank) => tracing::warn!(
+                "member {rank} of a collective group called another operation, or with other arguments"
+            ),
+            Note::GroupBroken { members, error } => {
+                let error = FiError::from(error);
+                tracing::warn!("a collective group of {members} ends: {error:?}");
+            }
+        }
+    }
+}
+
+/// The number by which regions for one peer know the peer of a connection.
+pub(super) fn identity_of(from: &Connection) -> Option<u32> {
+    from.identity.as_ref().map(|identity| identity.number)
+}
+
+/// The peer asked in a message for what it may not have: noted here, and the error that it gets. A peer that may not know
+/// why gets the same error for every reason.
+#[cold]
+pub(super) fn refuse(from: &Connection, denial: Box<Denial>) -> FiError {
+    let error = of_status(Status::RemoteAccess, Some(&denial));
+    let told = from.qp.as_ref().is_some_and(|qp| qp.note_refusal(*denial));
+    match told {
+        true => error,
+        false => of_status(Status::RemoteAccess, None),
+    }
+}

@@ -1,0 +1,359 @@
+//! Operations under way: each follows its plan, round after round, whenever the endpoint makes progress.
+
+use super::super::operation::What;
+use super::super::{Endpoint, Host};
+use super::{Groups, reserved, zeroed};
+use crate::atomic::{DataType, Op, apply};
+use crate::collective::inbox::LEFT;
+use crate::collective::kind::Kind;
+use crate::collective::names::signature;
+use crate::collective::plan::{How, Plan, Receive};
+use crate::collective::{RUNS_MAX, WINDOW};
+use crate::error::{Error, Failure, Result};
+use rkey_core::LocalUse;
+use rkey_engine::Sge;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// How often peers are looked after while something waits for them.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A collective operation, as the program asks for it.
+#[derive(Debug)]
+pub struct Call {
+    /// The group, by the number that the program knows it by.
+    pub group: u64,
+    /// The operation.
+    pub kind: Kind,
+    /// The rank of the root.
+    pub root: usize,
+    /// Bytes of a block.
+    pub block: usize,
+    /// Type and operation, if it reduces.
+    pub reduction: Option<(DataType, Op)>,
+    /// Where the result goes.
+    pub result: Vec<Sge>,
+}
+
+/// An operation.
+pub(super) struct Run<O> {
+    pub(super) number: u64,
+    pub(super) group: u64,
+    /// Its number in the group.
+    pub(super) seq: u32,
+    /// What all members have to agree about.
+    pub(super) signature: u32,
+    plan: Plan,
+    /// Bytes of a block.
+    block: usize,
+    reduction: Option<(DataType, Op)>,
+    pub(super) work: Vec<u8>,
+    round: usize,
+    /// Sends of the round that are posted.
+    sent: usize,
+    /// Chunks that are not answered.
+    open: u32,
+    /// A chunk is being read, or was.
+    pub(super) fetching: bool,
+    pub(super) fetched: Option<Box<[u8]>>,
+    error: Option<Error>,
+    end: End<O>,
+}
+
+/// What comes at the end.
+pub(super) enum End<O> {
+    Join,
+    Completion { attached: O, result: Vec<Sge> },
+}
+
+/// A chunk that is answered, or read.
+pub(super) struct Finished {
+    pub(super) run: u64,
+    pub(super) fetched: Option<Box<[u8]>>,
+    pub(super) error: Option<Error>,
+}
+
+/// The working memory of a plan, with the source in it, which `gather` copies.
+fn load(
+    plan: &Plan,
+    block: usize,
+    gather: impl FnOnce(&mut [u8]) -> Result<()>,
+) -> Result<Vec<u8>> {
+    let mut bytes = zeroed(plan.load.len() * block)?;
+    gather(&mut bytes)?;
+    let in_order = plan.load.iter().enumerate().all(|(from, &to)| from == to);
+    if in_order && !plan.load.is_empty() {
+        let more = plan.blocks * block - bytes.len();
+        let reserved = bytes.try_reserve_exact(more);
+        reserved.map_err(|_| Error::NoMemory)?;
+        bytes.resize(plan.blocks * block, 0);
+        return Ok(bytes);
+    }
+    let mut work = zeroed(plan.blocks * block)?;
+    for (from, &to) in plan.load.iter().enumerate() {
+        let there = &bytes[from * block..(from + 1) * block];
+        work[to * block..(to + 1) * block].copy_from_slice(there);
+    }
+    Ok(work)
+}
+
+impl<O> Run<O> {
+    pub(super) fn new(group: u64, plan: Plan, end: End<O>) -> Self {
+        Self {
+            number: 0,
+            group,
+            seq: 0,
+            signature: 0,
+            plan,
+            block: 0,
+            reduction: None,
+            work: Vec::new(),
+            round: 0,
+            sent: 0,
+            open: 0,
+            fetching: false,
+            fetched: None,
+            error: None,
+            end,
+        }
+    }
+
+    /// Where some blocks are.
+    pub(super) fn bytes(&self, blocks: &Range<usize>) -> Range<usize> {
+        blocks.start * self.block..blocks.end * self.block
+    }
+
+    /// A chunk of it is over.
+    fn hear(&mut self, finished: Finished) {
+        self.error = self.error.or(finished.error);
+        match finished.fetched {
+            Some(bytes) => {
+                self.fetching = false;
+                self.fetched = Some(bytes);
+            }
+            None => self.open = self.open.saturating_sub(1),
+        }
+    }
+
+    /// Puts what was received to its place.
+    fn put(&mut self, receive: &Receive, mut bytes: Box<[u8]>) -> Result<()> {
+        let place = self.bytes(&receive.blocks);
+        let place = self.work.get_mut(place).ok_or(Error::Invalid)?;
+        match (receive.how, self.reduction) {
+            (How::Put, _) => place.copy_from_slice(&bytes),
+            (How::Reduce, Some((datatype, op))) => apply(datatype, op, place, &bytes, &[])?,
+            (How::ReduceBehind, Some((datatype, op))) => {
+                apply(datatype, op, &mut bytes, place, &[])?;
+                place.copy_from_slice(&bytes);
+            }
+            (_, None) => return Err(Error::Invalid),
+        }
+        Ok(())
+    }
+
+    /// The bytes of the result.
+    fn result(&self) -> Result<Vec<u8>> {
+        let mut bytes = reserved(self.plan.store.len() * self.block)?;
+        for &block in &self.plan.store {
+            bytes.extend_from_slice(&self.work[self.bytes(&(block..block + 1))]);
+        }
+        Ok(bytes)
+    }
+}
+
+impl<G, O> Groups<G, O> {
+    /// Numbers an operation.
+    pub(super) fn add(&mut self, mut run: Run<O>) {
+        self.started += 1;
+        run.number = self.started;
+        self.runs.push(run);
+    }
+}
+
+impl<H: Host> Endpoint<H> {
+    /// Whether no more collective operations can begin now.
+    #[must_use]
+    pub fn has_all_collectives(&self) -> bool {
+        self.collectives() >= RUNS_MAX
+    }
+
+    /// Begins a collective operation; `gather` copies its source.
+    ///
+    /// # Errors
+    /// What `gather` gives; [`Error::Invalid`]: there is no such group; [`Error::NotConnected`]: not all members have joined;
+    /// or why the group has ended.
+    pub fn collective(
+        &mut self,
+        host: &H,
+        it: Call,
+        attached: H::Operation,
+        gather: impl FnOnce(&mut [u8]) -> Result<()>,
+        now: Instant,
+    ) -> Result<()> {
+        let (n, me) = self.seat(it.group).ok_or(Error::Invalid)?;
+        let plan = Plan::new(it.kind, n, me, it.root);
+        let work = load(&plan, it.block, gather)?;
+        let end = End::Completion {
+            attached,
+            result: it.result,
+        };
+        let mut run = Run {
+            block: it.block,
+            signature: signature(it.kind, it.root, it.block, it.reduction),
+            reduction: it.reduction,
+            work,
+            ..Run::new(it.group, plan, end)
+        };
+        let known = self.collective.as_mut().ok_or(Error::Invalid)?;
+        let group = known.group(it.group).ok_or(Error::Invalid)?;
+        if let Some(error) = group.broken {
+            return Err(error);
+        }
+        if !group.joined {
+            return Err(Error::NotConnected);
+        }
+        run.seq = group.next;
+        group.next = match run.seq + 1 {
+            LEFT => 1,
+            next => next,
+        };
+        known.add(run);
+        self.carry_on(host, now);
+        Ok(())
+    }
+
+    /// Lets operations go on as far as they can.
+    #[cold]
+    pub(in crate::endpoint) fn carry_on(&mut self, host: &H, now: Instant) {
+        loop {
+            let Some(it) = &mut self.collective else {
+                return;
+            };
+            let mut runs = std::mem::take(&mut it.runs);
+            for finished in std::mem::take(&mut it.finished) {
+                let run = runs.iter_mut().find(|run| run.number == finished.run);
+                if let Some(run) = run {
+                    run.hear(finished);
+                }
+            }
+            let mut waiting = Vec::with_capacity(runs.len());
+            let mut ended = false;
+            for mut run in runs {
+                match self.follow(host, &mut run, now) {
+                    Ok(false) => waiting.push(run),
+                    Ok(true) => self.conclude(host, run, None),
+                    Err(error) => {
+                        ended = true;
+                        self.break_up(host, run.group, error);
+                        self.conclude(host, run, Some(error));
+                    }
+                }
+            }
+            let Some(it) = &mut self.collective else {
+                return;
+            };
+            it.runs.append(&mut waiting);
+            // The end of one operation of a group is that of all.
+            if !ended && it.finished.is_empty() {
+                break;
+            }
+        }
+        self.tell_members(host);
+    }
+
+    /// Whether it is time to look for peers that went without a word.
+    pub(in crate::endpoint) fn is_look_due(&mut self, now: Instant) -> bool {
+        let Some(it) = &mut self.collective else {
+            return false;
+        };
+        let due = it.look.is_none_or(|at| now >= at);
+        if due {
+            it.look = Some(now + LOOK);
+        }
+        due
+    }
+
+    /// Follows the plan of an operation; whether it is at its end.
+    fn follow(&mut self, host: &H, run: &mut Run<H::Operation>, now: Instant) -> Result<bool> {
+        let it = self.collective.as_mut();
+        let group = it.and_then(|it| it.group(run.group));
+        let broken = group.ok_or(Error::Shutdown)?.broken;
+        if let Some(error) = broken.or(run.error) {
+            return Err(error);
+        }
+        let plan = std::mem::take(&mut run.plan);
+        let followed = self.follow_plan(host, run, &plan, now);
+        run.plan = plan;
+        followed
+    }
+
+    fn follow_plan(
+        &mut self,
+        host: &H,
+        run: &mut Run<H::Operation>,
+        plan: &Plan,
+        now: Instant,
+    ) -> Result<bool> {
+        while let Some(round) = plan.rounds.get(run.round) {
+            while let Some(send) = round.sends.get(run.sent) {
+                if run.open >= WINDOW {
+                    return Ok(false);
+                }
+                match self.send_chunk(host, run, send, now) {
+                    Ok(()) => {}
+                    Err(Error::Again) => return Ok(false),
+                    Err(error) => return Err(error),
+                }
+                run.sent += 1;
+                run.open += 1;
+            }
+            // What is received may change what was to be sent: not before that.
+            if let Some(receive) = &round.receive {
+                match self.take_chunk(host, run, receive, now)? {
+                    Some(bytes) => run.put(receive, bytes)?,
+                    None => return Ok(false),
+                }
+            }
+            run.round += 1;
+            run.sent = 0;
+        }
+        Ok(run.open == 0)
+    }
+
+    /// Ends an operation.
+    fn conclude(&mut self, host: &H, run: Run<H::Operation>, error: Option<Error>) {
+        if error.is_some() {
+            self.give_up_chunks(host, run.number);
+        }
+        let result = match error {
+            Some(error) => Err(error),
+            None => run.result(),
+        };
+        match run.end {
+            End::Join => self.joined(host, run.group, result.map(drop)),
+            End::Completion {
+                attached,
+                result: sges,
+            } => {
+                let stored = result.and_then(|it| host.store(&sges, &it, LocalUse::Recv));
+                let failure = stored.err().map(|error| Box::new(Failure::from(error)));
+                host.completed(attached, failure);
+            }
+        }
+    }
+
+    /// No operation waits any more for answers to the chunks of a run.
+    fn give_up_chunks(&mut self, host: &H, run: u64) {
+        let of_run = self
+            .operations
+            .all(|it| matches!(it.what, What::Chunk { run: of, .. } if of == run));
+        for id in of_run {
+            if let Some(operation) = self.operations.get(id)
+                && operation.answered
+            {
+                operation.answered = false;
+                self.fail_with(host, id, Error::Canceled);
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Messages straight from the ring to where they belong: a message that is short, asks for no answer and finds its receive
+//! (or finds none, and is kept) needs no buffer in between. All others come through a buffer.
+//!
+//! This runs while the device is locked. Nothing here posts to it, or asks it anything.
+
+use super::{Endpoint, Host};
+use crate::error::Error;
+use crate::header::{self, Header};
+use crate::limits::DATAGRAMS_MAX;
+use rkey_base::memory::Memory;
+use rkey_base::shared::PeerBytes;
+use rkey_core::{Denial, NamedKey, Reason};
+use rkey_engine::{Inbox, Message, Sge};
+
+/// The inbox of an endpoint during one look at its completion queue.
+pub struct Direct<'a, H: Host> {
+    endpoint: &'a mut Endpoint<H>,
+    host: &'a H,
+    /// Receives into memory that may not be written: told when the device is no longer locked.
+    refused: Vec<Denial>,
+}
+
+impl<H: Host> Direct<'_, H> {
+    /// The look is over, and the device no longer locked.
+    #[inline]
+    pub fn finish(self) {
+        for denial in self.refused {
+            self.host.refused(&denial);
+        }
+    }
+}
+
+impl<H: Host, M: Memory> Inbox<M> for Direct<'_, H> {
+    fn take(&mut self, message: &Message<'_, M>) -> bool {
+        let Self {
+            endpoint,
+            host,
+            refused,
+        } = self;
+        let place = |sges: &[Sge], bytes: PeerBytes<'_>| {
+            let placed = message.place(host.domain(), sges, bytes);
+            placed.map_err(|denial| why_not(*host, *denial, refused))
+        };
+        let taken = endpoint.take_directly(host, message.qpn(), message.bytes(), place);
+        taken.is_some()
+    }
+}
+
+/// Why memory could not be written.
+#[cold]
+fn why_not<H: Host>(host: &H, denial: Denial, refused: &mut Vec<Denial>) -> Error {
+    // What the program names without a region is there or is not.
+    let unnamed = matches!(denial.key, NamedKey::Local(key) if key == host.everything());
+    if unnamed || matches!(denial.reason, Reason::Fault { .. }) {
+        return Error::Fault;
+    }
+    refused.push(denial);
+    Error::Denied
+}
+
+impl<H: Host> Endpoint<H> {
+    /// An inbox for one look at the completion queue.
+    #[inline]
+    pub fn inbox<'a>(&'a mut self, host: &'a H) -> Direct<'a, H> {
+        Direct {
+            endpoint: self,
+            host,
+            refused: Vec::new(),
+        }
+    }
+
+    /// Takes a message that is for this queue pair; `place` copies a part of it to local memory. `None` leaves the message,
+    /// and the endpoint, as it is.
+    #[inline]
+    pub fn take_directly(
+        &mut self,
+        host: &H,
+        qpn: u32,
+        bytes: PeerBytes<'_>,
+        place: impl FnOnce(&[Sge], PeerBytes<'_>) -> Result<(), Error>,
+    ) -> Option<()> {
+        // Receives that are shared are matched together with messages of other endpoints.
+        if host.shared_posts().is_some() {
+            return None;
+        }
+        let connection = self.connections.find(qpn)?;
+        let payload = bytes.slice(header::LEN, bytes.len().checked_sub(header::LEN)?)?;
+        let mut head = [0; header::LEN];
+        bytes.slice(0, header::LEN)?.get(0, &mut head);
+        let header = Header::of_message(&head, payload.len())?;
+        let limited = self.is_limited();
+        let it = &mut self.connections[connection];
+        if !it.state().hears() {
+            return None;
+        }
+        // An answer has to be posted, and a peer without credit loses its connection.
+        if header.confirm || limited && !it.window.has_room(header.len) {
+            return None;
+        }
+        let source = it.peer;
+        let queue = self.queue(header.tagged);
+        let landing = queue.receive_for(&source, header.tag, |receive| {
+            receive.landing(host, &source, &header)
+        });
+        if landing.is_none() && !limited && queue.unexpected() >= DATAGRAMS_MAX {
+            return None;
+        }
+        if limited {
+            self.connections[connection].window.arrive(header.len);
+        }
+        let Some(landing) = landing else {
+            self.keep(connection, header, payload.to_vec());
+            return Some(());
+        };
+        self.place_with(host, landing, payload.len(), |sges, fits| {
+            place(sges, payload.slice(0, fits).unwrap_or(payload))
+        });
+        if limited {
+            let window = &mut self.connections[connection].window;
+            window.taken(header.len);
+            // It is given back when the device can be used again.
+            self.owing |= window.is_due();
+        }
+        Some(())
+    }
+}

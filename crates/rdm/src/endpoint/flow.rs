@@ -1,0 +1,110 @@
+//! Credit and answers: how much peers may send, and when they are told.
+//!
+//! A peer that takes more than its credit loses the connection. Messages by rendezvous are bounded by what a sender may
+//! have under way. While the program does not read its completions, peers get neither credit nor answers.
+
+use super::receive::Kept;
+use super::{Endpoint, Host};
+use crate::error::Error;
+use crate::header::{Header, Kind};
+
+impl<H: Host> Endpoint<H> {
+    /// A message of a peer has come; without credit for it, the connection ends.
+    #[inline]
+    pub(super) fn admit(&mut self, host: &H, connection: usize, len: u32) -> bool {
+        let admitted = self.connections[connection].window.arrive(len);
+        if !admitted {
+            self.exceeded(host, connection);
+        }
+        admitted
+    }
+
+    /// A peer sends more than it may.
+    #[cold]
+    pub(super) fn exceeded(&mut self, host: &H, connection: usize) {
+        self.cut_off(host, connection, "it sends more than it may");
+    }
+
+    /// The program has taken a message of a peer.
+    #[inline]
+    pub(super) fn taken(&mut self, host: &H, connection: usize, len: u32) {
+        let it = &mut self.connections[connection];
+        it.window.taken(len);
+        if it.window.is_due() && !it.state().is_lost() {
+            self.pay(host, connection);
+        }
+    }
+
+    #[cold]
+    fn pay(&mut self, host: &H, connection: usize) {
+        if host.holds_answers_back() {
+            self.owing = true;
+            return;
+        }
+        let (messages, bytes) = self.connections[connection].window.give_back();
+        let header = Header {
+            data: messages.into(),
+            len: bytes,
+            ..Header::new(Kind::Credit)
+        };
+        self.say(host, connection, &header, &[]);
+    }
+
+    /// A message that was kept goes to its receive.
+    pub(super) fn unkeep(&mut self, host: &H, kept: &Kept) {
+        let connection = kept.connection();
+        let limited = self.is_limited();
+        let it = &mut self.connections[connection];
+        it.kept -= 1;
+        match kept {
+            Kept::Rts { .. } => it.rendezvous -= 1,
+            Kept::Here { header, .. } if limited => self.taken(host, connection, header.len),
+            Kept::Here { .. } => {}
+        }
+    }
+
+    /// Tells a peer that its operation is finished: later, if the program does not read its completions.
+    pub(super) fn send_fin(&mut self, host: &H, connection: usize, id: u64, error: Option<Error>) {
+        let fin = Header {
+            id,
+            data: error.map_or(0, |error| error.number().into()),
+            ..Header::new(Kind::Fin)
+        };
+        if self.connections[connection].state().is_lost() {
+            return;
+        }
+        if host.holds_answers_back() {
+            self.owing = true;
+            self.connections[connection].kept += 1;
+            self.owed.push((connection, fin));
+        } else {
+            self.say(host, connection, &fin, &[]);
+        }
+    }
+
+    /// Gives peers what had to wait until the program reads its completions, if it has.
+    #[cold]
+    pub fn give_back(&mut self, host: &H) {
+        if !self.owing || host.holds_answers_back() {
+            return;
+        }
+        self.owing = false;
+        self.answer_owed(host);
+        for connection in 0..self.connections.places() {
+            let it = &self.connections[connection];
+            if !it.state().is_lost() && it.window.is_due() {
+                self.pay(host, connection);
+            }
+        }
+    }
+
+    /// Gives the answers that were held back.
+    pub(super) fn answer_owed(&mut self, host: &H) {
+        for (connection, fin) in std::mem::take(&mut self.owed) {
+            self.connections[connection].kept -= 1;
+            if !self.connections[connection].state().is_lost() {
+                self.say(host, connection, &fin, &[]);
+            }
+        }
+    }
+}

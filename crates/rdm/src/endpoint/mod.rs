@@ -1,0 +1,211 @@
+//! The state machine of an endpoint.
+//!
+//! [`Endpoint`] decides, its [`Host`] acts: it owns the queue pairs, the memory and the program's objects. The host
+//! calls the endpoint when the program asks for something, when the device has completed something, and now and then with
+//! the time ([`Endpoint::progress`]). The endpoint calls the host with what is to happen. No call waits.
+//!
+//! A host takes the completions of its device and hands each to [`Endpoint::incoming`] or [`Endpoint::sent`]. Short messages
+//! can come straight from the ring, through [`Endpoint::inbox`].
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`host`] | what the endpoint runs on, and whom it tells |
+//! | `send` | messages out: with their payload, or by rendezvous |
+//! | `transfer` | reads, writes, atomics and commits of the program |
+//! | `receive` | receives, and messages that find theirs or are kept |
+//! | `payload` | payload into its place: copied, or read from the sender's memory |
+//! | `look` | messages that the program looks for without receiving them |
+//! | `direct` | messages that need no buffer |
+//! | `shared` | receives that several endpoints share |
+//! | `post` | requests to a connection, and what waits for room |
+//! | `flow` | credit and answers for peers |
+//! | `operation` | operations that are under way |
+//! | `progress` | completions of the device, and what follows from them |
+//! | `loss` | connections that fail, and how they are taken apart |
+//! | `collective` | operations of groups of endpoints |
+
+mod collective;
+mod direct;
+mod flow;
+pub mod host;
+mod look;
+mod loss;
+mod operation;
+mod payload;
+mod post;
+mod progress;
+mod receive;
+mod send;
+mod shared;
+mod transfer;
+
+pub use collective::{Call, Members};
+pub use direct::Direct;
+pub use host::{Arrived, Host, Note};
+pub use look::Found;
+pub use loss::Remains;
+pub use receive::Receive;
+pub use send::{Body, Outgoing};
+pub use shared::Pool;
+pub use transfer::{AtomicCall, Memory, Transfer};
+
+use crate::draining::Draining;
+use crate::error::Error;
+use crate::header::Header;
+use crate::limits::OPERATIONS_MAX;
+use crate::matching::Matching;
+use crate::operation::Operations;
+use crate::order::InOrder;
+use crate::peers::{Callers, Peers};
+use collective::Collective;
+use core::net::SocketAddr;
+use operation::{Arrival, Operation, Over};
+use receive::Kept;
+use std::collections::{HashMap, VecDeque};
+
+/// A connection of an endpoint.
+pub type Connection<H> = crate::connection::Connection<<H as Host>::Qp, <H as Host>::Identity>;
+/// The connections of an endpoint.
+pub type Connections<H> = crate::connection::Connections<<H as Host>::Qp, <H as Host>::Identity>;
+
+/// What an endpoint offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Messages to any number of peers, none of which is lost.
+    ReliableDatagram,
+    /// The same for one peer, with completions in the order of the operations.
+    Connected,
+    /// Messages to any number of peers, which a slow receiver loses.
+    Datagram,
+}
+
+/// An endpoint.
+pub struct Endpoint<H: Host> {
+    service: Service,
+    /// Whom it talks to.
+    pub peers: Peers<Error, H::Caller>,
+    /// Its connections.
+    pub connections: Connections<H>,
+    /// Callers that may call again.
+    pub callers: Callers<H::Caller>,
+    /// Peers get credit or answers when the program has read completions.
+    owing: bool,
+    owed: Vec<(usize, Header)>,
+    /// The host watches what waits for room on connections.
+    backlog_watched: bool,
+    operations: Operations<Operation<H>>,
+    /// Results of a connected endpoint that wait for their turn: of its own transfers, and of what arrived.
+    sends: InOrder<Over<H>>,
+    arrivals: InOrder<Arrival<H>>,
+    draining: Draining<Operation<H>, H::Qp>,
+    /// There are groups, or a peer has spoken of one.
+    collective: Option<Box<Collective<H>>>,
+    messages: Matching<SocketAddr, Receive<H>, Kept>,
+    tagged: Matching<SocketAddr, Receive<H>, Kept>,
+    /// How many shared receives had been posted when messages that wait were last offered to them.
+    settled: u64,
+    /// Messages that the program has claimed, by the context of the claim: the oldest is received first.
+    claimed: HashMap<usize, VecDeque<Found>>,
+    /// The connection of a connected endpoint has ended, and the program knows.
+    shut: bool,
+}
+
+impl<H: Host> Endpoint<H> {
+    /// An endpoint that has no connection yet.
+    #[must_use]
+    pub fn new(service: Service) -> Self {
+        Self {
+            service,
+            peers: Peers::default(),
+            connections: Connections::<H>::default(),
+            callers: Callers::default(),
+            owing: false,
+            owed: Vec::new(),
+            backlog_watched: false,
+            operations: Operations::default(),
+            sends: InOrder::default(),
+            arrivals: InOrder::default(),
+            draining: Draining::default(),
+            collective: None,
+            messages: Matching::default(),
+            tagged: Matching::default(),
+            settled: 0,
+            claimed: HashMap::new(),
+            shut: false,
+        }
+    }
+
+    /// Whether senders need credit.
+    #[inline]
+    fn is_limited(&self) -> bool {
+        self.service != Service::Datagram
+    }
+
+    /// Whether completions come in the order of the operations.
+    #[inline]
+    fn is_ordered(&self) -> bool {
+        self.service == Service::Connected
+    }
+
+    /// Receives and messages with tags, or without.
+    #[inline]
+    fn queue(&mut self, tagged: bool) -> &mut Matching<SocketAddr, Receive<H>, Kept> {
+        match tagged {
+            true => &mut self.tagged,
+            false => &mut self.messages,
+        }
+    }
+
+    /// Receives and messages with tags, or without, for people.
+    #[must_use]
+    pub fn matching(&self, tagged: bool) -> &Matching<SocketAddr, Receive<H>, Kept> {
+        match tagged {
+            true => &self.tagged,
+            false => &self.messages,
+        }
+    }
+
+    /// Whether the connection of a connected endpoint has ended.
+    #[must_use]
+    pub fn is_shut(&self) -> bool {
+        self.shut
+    }
+
+    /// Operations that are under way, but for the plain ones.
+    #[must_use]
+    pub fn operations(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// Collective operations that are under way.
+    #[must_use]
+    pub fn collectives(&self) -> usize {
+        self.collective.as_ref().map_or(0, |it| it.under_way())
+    }
+
+    /// Operations that wait for an answer of their peer, by the place of their connection.
+    #[must_use]
+    pub fn unanswered(&self) -> Vec<usize> {
+        let mut unanswered = vec![0; self.connections.places()];
+        for operation in self.operations.iter().filter(|it| it.answered) {
+            if let Some(count) = unanswered.get_mut(operation.connection) {
+                *count += 1;
+            }
+        }
+        unanswered
+    }
+
+    /// Whether a connection takes so many more requests of the program.
+    #[inline]
+    #[must_use]
+    pub fn has_room(&self, connection: usize, requests: u32) -> bool {
+        self.operations.len() < OPERATIONS_MAX && self.connections[connection].has_room(requests)
+    }
+
+    /// Whether something waits that no descriptor tells of: memory that peers have not let go of, and members of groups
+    /// that may have gone.
+    #[must_use]
+    pub fn needs_looks(&self) -> bool {
+        !self.draining.is_empty() || self.collective.as_ref().is_some_and(|it| !it.is_idle())
+    }
+}

@@ -1,0 +1,297 @@
+//! Operations that are under way: what is still to come before one is complete, and what it needs until then.
+
+use super::receive::Landing;
+use super::{Endpoint, Host};
+use crate::error::{Error, Failure};
+use crate::header::{Header, Kind};
+use crate::operation::Plain;
+use crate::sges::Sges;
+
+/// An operation.
+pub(super) struct Operation<H: Host> {
+    /// Completions and answers that have not come.
+    pub(super) left: u32,
+    /// The first thing that went wrong.
+    pub(super) failure: Option<Box<Failure>>,
+    pub(super) what: What<H>,
+    /// What the program is told with; without it the program is told nothing.
+    pub(super) attached: Option<H::Operation>,
+    /// The connection that it uses.
+    pub(super) connection: usize,
+    /// An answer of the peer is among what is left.
+    pub(super) answered: bool,
+    /// Its turn to be told to the program, if there is an order.
+    pub(super) turn: Option<u64>,
+    pub(super) hold: Hold<H>,
+}
+
+/// What kind of operation it is.
+pub(super) enum What<H: Host> {
+    /// A transmission.
+    Transmit,
+    /// A payload that is being read into a receive by this key; then operation `id` of the peer is answered.
+    Fetch {
+        landing: Box<Landing<H>>,
+        id: u64,
+        key: u32,
+    },
+    /// A write of so many bytes. When they are there, the peer is told these data.
+    Write { data: u64, len: u32 },
+    /// A write that takes its data along.
+    WriteTold,
+    /// An atomic with a result.
+    AtomicFetch { result: Sges },
+    /// A chunk of a collective operation, sent or read; then operation `taken` of the peer is answered.
+    Chunk { run: u64, taken: Option<u64> },
+}
+
+/// What stays until the operation is complete.
+pub(super) enum Hold<H: Host> {
+    Nothing,
+    /// Bytes that are being sent, or read.
+    Bytes(Box<[u8]>),
+    /// Memory that the peer reads.
+    Exposed(Box<H::Exposed>),
+}
+
+/// An operation that is over, as the program is told of it.
+pub(super) struct Over<H: Host> {
+    attached: Option<H::Operation>,
+    failure: Option<Box<Failure>>,
+}
+
+/// What the program is told about something that arrived.
+pub(super) enum Arrival<H: Host> {
+    /// A message is in its receive, or why not.
+    Message(Landing<H>, Option<Error>),
+    /// The data of a write, and its bytes.
+    Data { len: u32, data: u64 },
+}
+
+impl<H: Host> Operation<H> {
+    /// An operation that waits for one completion.
+    #[inline]
+    pub(super) fn new(connection: usize, what: What<H>, attached: Option<H::Operation>) -> Self {
+        Self {
+            left: 1,
+            failure: None,
+            what,
+            attached,
+            connection,
+            answered: false,
+            turn: None,
+            hold: Hold::Nothing,
+        }
+    }
+
+    /// The same, which the peer answers as well.
+    pub(super) fn answered(self) -> Self {
+        Self {
+            left: self.left + 1,
+            answered: true,
+            ..self
+        }
+    }
+
+    /// Notes why it fails. The first reason counts.
+    #[cold]
+    pub(super) fn fail(&mut self, why: impl Into<Failure>) {
+        self.failure.get_or_insert_with(|| Box::new(why.into()));
+    }
+
+    /// The plain operation that it amounts to, if it does.
+    #[inline]
+    pub(super) fn plain(&self) -> Option<Plain> {
+        let one = self.left == 1 && !self.answered && self.turn.is_none();
+        let what = matches!(self.what, What::Transmit) && matches!(self.hold, Hold::Nothing);
+        let attached = self.attached.as_ref().filter(|_| one && what)?;
+        H::plain(attached)
+    }
+}
+
+impl<H: Host> Endpoint<H> {
+    /// Numbers an operation, and gives it its turn where completions are ordered. What it holds is known by then: it
+    /// may be a plain one.
+    #[inline]
+    pub(super) fn begin(&mut self, mut operation: Operation<H>) -> u64 {
+        if self.is_ordered() {
+            // What waits only for the device completes in order by itself.
+            let waits = operation.answered || matches!(operation.what, What::Write { .. });
+            if waits || !self.sends.is_empty() {
+                operation.turn = Some(self.sends.enter());
+            }
+        }
+        let plain = operation.plain().and_then(Plain::number);
+        plain.unwrap_or_else(|| self.operations.add(operation))
+    }
+
+    /// An operation that could not begin: the program is told nothing.
+    pub(super) fn forget(&mut self, id: u64) -> Option<Operation<H>> {
+        let operation = self.operations.take(id)?;
+        if let Some(turn) = operation.turn {
+            self.sends.abandon(turn);
+        }
+        Some(operation)
+    }
+
+    /// The numbers of all operations of a connection.
+    pub(super) fn operations_of(&self, connection: usize) -> Vec<u64> {
+        self.operations
+            .all(|operation| operation.connection == connection)
+    }
+
+    /// One thing that an operation waited for has come.
+    #[inline]
+    pub(super) fn step(&mut self, host: &H, id: u64) {
+        let Some(operation) = self.operations.get(id) else {
+            return;
+        };
+        operation.left = operation.left.saturating_sub(1);
+        if operation.left > 0 {
+            return;
+        }
+        if let (What::Write { data, len }, None) = (&operation.what, &operation.failure) {
+            let (data, len, connection) = (*data, *len, operation.connection);
+            let header = Header {
+                data,
+                len,
+                ..Header::new(Kind::WriteData)
+            };
+            operation.what = What::Transmit;
+            operation.left = 1;
+            return self.say_for(host, connection, &header, &[], id);
+        }
+        if let Some(operation) = self.operations.take(id) {
+            self.end(host, operation);
+        }
+    }
+
+    /// What an operation waited for will not come. There may be none.
+    #[cold]
+    pub(super) fn fail_with(&mut self, host: &H, id: u64, error: Error) {
+        if let Some(operation) = self.operations.get(id) {
+            operation.fail(error);
+            self.step(host, id);
+        }
+    }
+
+    /// The peer answered an operation of ours. An answer to something else is ignored.
+    pub(super) fn answered(&mut self, host: &H, connection: usize, id: u64, error: Option<Error>) {
+        let Some(operation) = self.operations.get(id) else {
+            return;
+        };
+        if operation.connection != connection || !operation.answered {
+            return;
+        }
+        operation.answered = false;
+        if let Some(error) = error {
+            operation.fail(error);
+        }
+        self.step(host, id);
+    }
+
+    /// Whether no peer can touch the memory of an operation that is over. Never waits.
+    #[inline]
+    fn is_free(host: &H, operation: &mut Operation<H>, qp: Option<&H::Qp>) -> bool {
+        if operation.failure.is_some() && !qp.is_none_or(|qp| host.is_quiet(qp)) {
+            return false;
+        }
+        if let Hold::Exposed(held) = &operation.hold {
+            if !host.try_withdraw(held) {
+                return false;
+            }
+            operation.hold = Hold::Nothing;
+        }
+        true
+    }
+
+    /// Ends an operation that is over, as soon as its memory is the program's alone.
+    #[inline]
+    fn end(&mut self, host: &H, mut operation: Operation<H>) {
+        let qp = self.connections[operation.connection].qp.as_ref();
+        if Self::is_free(host, &mut operation, qp) {
+            return self.finish(host, operation);
+        }
+        let qp = qp.cloned();
+        self.draining.push(operation, qp);
+    }
+
+    /// Ends those whose memory has been let go.
+    #[cold]
+    pub(super) fn drain(&mut self, host: &H, now: std::time::Instant) {
+        for mut held in self.draining.look(now) {
+            if Self::is_free(host, &mut held.operation, held.qp.as_ref()) {
+                self.finish(host, held.operation);
+                continue;
+            }
+            if let Some(qp) = held.cut_off(now) {
+                host.cut_off(qp);
+            }
+            self.draining.keep(held);
+        }
+    }
+
+    /// An operation is complete, and its memory the program's.
+    pub(super) fn finish(&mut self, host: &H, operation: Operation<H>) {
+        match operation.what {
+            What::Fetch { landing, id, .. } => {
+                let error = operation.failure.map(|failure| failure.error);
+                self.send_fin(host, operation.connection, id, error);
+                return self.received(host, *landing, error);
+            }
+            What::Chunk { .. } => return self.chunk_over(host, operation),
+            _ => {}
+        }
+        if operation.failure.is_some() {
+            self.refund(&operation);
+        }
+        let over = Over {
+            attached: operation.attached,
+            failure: operation.failure,
+        };
+        let Some(turn) = operation.turn else {
+            return Self::tell(host, over);
+        };
+        self.sends.finish(turn, over);
+        while let Some(over) = self.sends.pop() {
+            Self::tell(host, over);
+        }
+    }
+
+    /// Tells the program that an operation is complete.
+    #[inline]
+    fn tell(host: &H, over: Over<H>) {
+        if let Some(attached) = over.attached {
+            host.completed(attached, over.failure);
+        }
+    }
+
+    /// The peer was not told of a write: the credit for that was not used.
+    pub(super) fn refund(&mut self, operation: &Operation<H>) {
+        if matches!(operation.what, What::Write { .. } | What::WriteTold) {
+            self.connections[operation.connection].credit.add(1, 0);
+        }
+    }
+
+    /// The turn of something that arrived; `None` where it can be told at once.
+    #[inline]
+    pub(super) fn turn(&mut self, takes_time: bool) -> Option<u64> {
+        let waits = takes_time || !self.arrivals.is_empty();
+        (self.is_ordered() && waits).then(|| self.arrivals.enter())
+    }
+
+    /// Tells the program what arrived, and what waited for that to be told.
+    pub(super) fn in_turn(&mut self, host: &H, turn: Option<u64>, arrival: Arrival<H>) {
+        let tell = |arrival| match arrival {
+            Arrival::Message(landing, error) => Self::complete(host, landing, error),
+            Arrival::Data { len, data } => host.written(len, data),
+        };
+        let Some(turn) = turn else {
+            return tell(arrival);
+        };
+        self.arrivals.finish(turn, arrival);
+        while let Some(arrival) = self.arrivals.pop() {
+            tell(arrival);
+        }
+    }
+}

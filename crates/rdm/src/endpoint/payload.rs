@@ -1,0 +1,106 @@
+//! Payload into its place: copied out of a message, or read from the sender's memory when it comes by rendezvous.
+
+use super::operation::{Operation, What};
+use super::receive::Landing;
+use super::{Endpoint, Host};
+use crate::backlog::Later;
+use crate::error::{Error, Result};
+use crate::header::Header;
+use crate::sges::{Sges, part};
+use rkey_core::{Key, LocalUse, WireKey};
+use rkey_engine::{SendFlags, SendRequest, Sge, Target, Work};
+
+impl<H: Host> Endpoint<H> {
+    /// Copies a payload to where it goes, and completes the receive.
+    pub(super) fn place(&mut self, host: &H, landing: Landing<H>, payload: &[u8]) {
+        self.place_with(host, landing, payload.len(), |sges, fits| {
+            host.store(sges, &payload[..fits], LocalUse::Recv)
+        });
+    }
+
+    /// The same for a payload of this length, of which `copy` brings as much as fits.
+    #[inline]
+    pub(super) fn place_with(
+        &mut self,
+        host: &H,
+        mut landing: Landing<H>,
+        len: usize,
+        copy: impl FnOnce(&[Sge], usize) -> Result<()>,
+    ) {
+        landing.turn = self.turn(false);
+        let fits = len.min(landing.room);
+        landing.len = fits;
+        let error = copy(&landing.sges, fits).err();
+        if error.is_none() {
+            landing.overflow = len - fits;
+        }
+        self.received(host, landing, error);
+    }
+
+    /// Starts to read the payload of an RTS from its sender.
+    pub(super) fn fetch(
+        &mut self,
+        host: &H,
+        mut landing: Landing<H>,
+        header: &Header,
+        key: u32,
+        connection: usize,
+    ) {
+        landing.turn = self.turn(true);
+        let len = header.len as usize;
+        let fits = len.min(landing.room);
+        // What does not fit is not read; the sender is done with it.
+        landing.len = fits;
+        landing.overflow = len - fits;
+        landing.sges = part(&landing.sges, 0, fits);
+        if fits == 0 || self.connections[connection].state().is_lost() {
+            let error = match len {
+                0 => None,
+                _ if fits == 0 => Some(Error::Truncated),
+                _ => Some(Error::ConnectionReset),
+            };
+            self.confirm(host, connection, header);
+            return self.received(host, landing, error);
+        }
+        let what = What::Fetch {
+            landing: Box::new(landing),
+            id: header.id,
+            key,
+        };
+        let id = self.operations.add(Operation::new(connection, what, None));
+        let it = &mut self.connections[connection];
+        if it.takes_answers() {
+            self.fetch_now(host, connection, id);
+        } else {
+            it.backlog.push_back(Later::Read(id));
+        }
+    }
+
+    /// Posts the read of the payload of an RTS.
+    pub(super) fn fetch_now(&mut self, host: &H, connection: usize, id: u64) {
+        let Some(operation) = self.operations.get(id) else {
+            return;
+        };
+        let What::Fetch { landing, key, .. } = &operation.what else {
+            return;
+        };
+        let remote = Target {
+            addr: 0,
+            key: WireKey::Device(Key(*key)),
+        };
+        let all = landing.sges.iter().copied();
+        let sges: Sges = all.filter(|sge| sge.len > 0).collect();
+        let request = SendRequest {
+            // Until the last byte is there the region is checked as that of a receive: it may be deregistered meanwhile.
+            flags: SendFlags::RECEIVES | SendFlags::SIGNALED,
+            ..SendRequest::new(id, Work::Read { remote }, &sges)
+        };
+        if let Err(error) = self.post(host, connection, &request)
+            && let Some(mut operation) = self.operations.take(id)
+        {
+            // The sender is told.
+            operation.fail(error);
+            self.finish(host, operation);
+        }
+    }
+}

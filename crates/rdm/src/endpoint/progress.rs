@@ -1,0 +1,193 @@
+//! Completions of the device, and what follows from them; and what the endpoint does as time passes.
+
+use super::operation::{Arrival, Operation, What};
+use super::{Endpoint, Host, Service};
+use crate::error::{Error, Result};
+use crate::header::{self, Header, Kind};
+use crate::operation::{Plain, UNTRACKED};
+use rkey_core::LocalUse;
+use rkey_engine::{Completion, CompletionOp, Status};
+use std::time::Instant;
+
+/// The number of an error, for a peer: 0 is success.
+fn number_of<T>(result: &Result<T>) -> u64 {
+    result
+        .as_ref()
+        .map_or_else(|error| error.number().into(), |_| 0)
+}
+
+impl<H: Host> Endpoint<H> {
+    /// A receive of the device is complete: a message of a peer is in one of the host's buffers, with these bytes, or a peer
+    /// has written something with data. The host posts the buffer again after that.
+    #[inline]
+    pub fn incoming(&mut self, host: &H, completion: &Completion, bytes: &[u8]) {
+        let Some(connection) = self.connections.find(completion.qpn) else {
+            return;
+        };
+        if completion.status != Status::Success || !self.connections[connection].state().hears() {
+            return;
+        }
+        if completion.opcode == CompletionOp::RecvWriteImm {
+            return self.written(host, connection, completion.bytes, completion.imm.into());
+        }
+        match Header::decode(bytes) {
+            Some((header, payload)) => self.heard(host, connection, header, payload),
+            None => self.cut_off(host, connection, "it sent something that is no message"),
+        }
+    }
+
+    /// A peer has written so many bytes, and these data come with them.
+    fn written(&mut self, host: &H, connection: usize, len: u32, data: u64) {
+        if !self.admit(host, connection, 0) {
+            return;
+        }
+        self.taken(host, connection, 0);
+        let turn = self.turn(false);
+        self.in_turn(host, turn, Arrival::Data { len, data });
+    }
+
+    /// A peer said something.
+    #[inline]
+    fn heard(&mut self, host: &H, connection: usize, header: Header, payload: &[u8]) {
+        match header.kind {
+            Kind::Message | Kind::Rts { .. } => self.arrived(host, connection, header, payload),
+            Kind::Fin => {
+                let error = Error::reported(header.data);
+                self.answered(host, connection, header.id, error);
+            }
+            Kind::WriteData => self.written(host, connection, header.len, header.data),
+            Kind::Credit => {
+                let messages = u32::try_from(header.data).unwrap_or(u32::MAX);
+                let credit = &mut self.connections[connection].credit;
+                credit.add(messages, header.len);
+            }
+            Kind::Atomic(atomic) => {
+                let done = host.execute(&self.connections[connection], &atomic, payload);
+                let answer = Header {
+                    id: header.id,
+                    data: number_of(&done),
+                    ..Header::new(Kind::AtomicResult)
+                };
+                self.say(host, connection, &answer, &done.unwrap_or_default());
+            }
+            Kind::AtomicResult => {
+                let mut error = Error::reported(header.data);
+                if let Some(operation) = self.operations.get(header.id)
+                    && operation.connection == connection
+                    && let What::AtomicFetch { result } = &operation.what
+                    && error.is_none()
+                {
+                    let room: usize = result.iter().map(|sge| sge.len as usize).sum();
+                    let stored = match room == payload.len() {
+                        true => host.store(result, payload, LocalUse::AtomicResult),
+                        false => Err(Error::Remote),
+                    };
+                    error = stored.err();
+                }
+                self.answered(host, connection, header.id, error);
+            }
+            Kind::Commit => {
+                let done = host.commit(&self.connections[connection], payload);
+                let answer = Header {
+                    id: header.id,
+                    data: number_of(&done),
+                    ..Header::new(Kind::Fin)
+                };
+                self.say(host, connection, &answer, &[]);
+            }
+            Kind::Bye => self.lose(host, connection),
+            Kind::Chunk { .. } | Kind::ChunkRts { .. } | Kind::Leave => {
+                self.chunk_arrived(host, connection, &header, payload);
+            }
+        }
+    }
+
+    /// A request of ours is complete.
+    #[inline]
+    pub fn sent(&mut self, host: &H, completion: &Completion) {
+        let Some(connection) = self.connections.find(completion.qpn) else {
+            return;
+        };
+        let it = &mut self.connections[connection];
+        it.outstanding = it.outstanding.saturating_sub(1);
+        let failed = completion.status != Status::Success;
+        let waiting = !it.backlog.is_empty();
+        if completion.id != UNTRACKED {
+            let id = match Plain::of(completion.id) {
+                Some(plain) if !failed => {
+                    host.completed_plain(plain);
+                    None
+                }
+                Some(plain) => {
+                    let attached = Some(H::of_plain(plain));
+                    let operation = Operation::new(connection, What::Transmit, attached);
+                    Some(self.operations.add(operation))
+                }
+                None => Some(completion.id),
+            };
+            if let Some(id) = id {
+                if failed {
+                    self.fail(host, completion, connection, id);
+                }
+                self.step(host, id);
+            }
+        }
+        if failed {
+            self.check(host, connection);
+        }
+        if waiting {
+            self.catch_up(host, connection);
+        }
+    }
+
+    /// Notes why a request failed. No answer will come to one that did not arrive.
+    #[cold]
+    fn fail(&mut self, host: &H, completion: &Completion, connection: usize, id: u64) {
+        if completion.status == Status::LocalProtection && completion.opcode == CompletionOp::Send {
+            // A message whose memory could not be read: it has not left, and needed no credit.
+            let len = completion.bytes.saturating_sub(header::LEN as u32);
+            self.connections[connection].credit.add(1, len);
+        }
+        let Some(operation) = self.operations.get(id) else {
+            return;
+        };
+        operation.fail(host.why(completion, &self.connections[operation.connection]));
+        if operation.answered {
+            operation.answered = false;
+            self.step(host, id);
+        }
+    }
+
+    /// Whether there is nothing that [`Self::progress`] would do.
+    #[inline]
+    #[must_use]
+    pub fn is_at_rest(&self, host: &H) -> bool {
+        self.draining.is_empty()
+            && !self.owing
+            && !self.connections.awaits_teardown()
+            && self.collective.as_ref().is_none_or(|it| it.is_idle())
+            && host
+                .shared_posts()
+                .is_none_or(|posts| posts == self.settled)
+    }
+
+    /// Does what is to be done besides the completions of the device, which have just been taken. Whether the host is to look
+    /// for peers that have gone ([`Self::broken`]), because a group waits for its members.
+    #[cold]
+    pub fn progress(&mut self, host: &H, now: Instant) -> bool {
+        if !self.draining.is_empty() {
+            self.drain(host, now);
+        }
+        let mut look = false;
+        if self.collective.as_ref().is_some_and(|it| !it.is_idle()) {
+            look = self.is_look_due(now);
+            self.carry_on(host, now);
+        }
+        self.settle(host);
+        self.give_back(host);
+        if self.connections.awaits_teardown() && self.service != Service::Connected {
+            self.tear_down(host, now);
+        }
+        look
+    }
+}

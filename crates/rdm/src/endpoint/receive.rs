@@ -1,0 +1,315 @@
+//! Messages in: receives that are posted and taken back, and messages that find theirs or are kept.
+
+use super::operation::Arrival;
+use super::{Arrived, Endpoint, Host};
+use crate::error::Error;
+use crate::header::{Header, Kind};
+use crate::limits::{DATAGRAMS_MAX, RENDEZVOUS_MAX};
+use crate::matching::{Keep, Pattern};
+use crate::sges::{Sges, part};
+use core::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// A receive that waits for a message, or for several.
+pub struct Receive<H: Host> {
+    sges: Sges,
+    room: usize,
+    /// What the program is told with.
+    pub attached: H::Receive,
+    /// The buffer takes several messages: bytes that are used, and what the messages share.
+    multi: Option<(usize, Arc<Buffer>)>,
+}
+
+impl<H: Host> Receive<H> {
+    /// A receive into so many bytes, of one message or of several.
+    #[must_use]
+    pub fn new(sges: Sges, room: usize, several: bool, attached: H::Receive) -> Self {
+        Self {
+            sges,
+            room,
+            attached,
+            multi: several.then(Default::default),
+        }
+    }
+
+    /// It was taken back: tells the program.
+    pub fn cancel(self, host: &H, tagged: bool) {
+        host.canceled(self.attached, tagged, self.multi.is_some());
+    }
+
+    /// Where in it a message goes, and whether it takes more.
+    pub(super) fn landing(
+        &mut self,
+        host: &H,
+        source: &SocketAddr,
+        header: &Header,
+    ) -> (Landing<H>, Keep) {
+        let attached = &mut self.attached;
+        let Some((used, buffer)) = &mut self.multi else {
+            let landing = Landing {
+                sges: std::mem::take(&mut self.sges),
+                room: self.room,
+                len: 0,
+                overflow: 0,
+                attached: host.landing(attached, 0, false, source, header),
+                buffer: None,
+                turn: None,
+            };
+            return (landing, Keep::No);
+        };
+        let room = self.room - *used;
+        let len = room.min(header.len as usize);
+        buffer.pending.fetch_add(1, Ordering::AcqRel);
+        let landing = Landing {
+            sges: part(&self.sges, *used, len),
+            room: len,
+            len: 0,
+            overflow: 0,
+            attached: host.landing(attached, *used, true, source, header),
+            buffer: Some(Arc::clone(buffer)),
+            turn: None,
+        };
+        *used += len;
+        if self.room - *used >= host.least_room().max(1) {
+            return (landing, Keep::Yes);
+        }
+        buffer.full.store(true, Ordering::Release);
+        (landing, Keep::No)
+    }
+}
+
+/// What messages in the same buffer share. Endpoints that share receives share it, too.
+#[derive(Default)]
+pub(super) struct Buffer {
+    /// Messages whose payload is not there yet.
+    pending: AtomicU32,
+    /// No more messages go there.
+    full: AtomicBool,
+}
+
+/// Where a message goes.
+pub(super) struct Landing<H: Host> {
+    pub(super) sges: Sges,
+    /// Bytes that there is room for.
+    pub(super) room: usize,
+    /// Bytes that are received.
+    pub(super) len: usize,
+    /// Bytes that do not fit.
+    pub(super) overflow: usize,
+    attached: H::Landing,
+    /// Other messages go to the same buffer.
+    buffer: Option<Arc<Buffer>>,
+    /// Its turn to be told to the program, if there is an order.
+    pub(super) turn: Option<u64>,
+}
+
+/// A message that no receive has matched.
+pub enum Kept {
+    /// With its payload.
+    Here {
+        /// Its header.
+        header: Header,
+        /// Its payload.
+        payload: Vec<u8>,
+        /// The connection that it came over.
+        connection: usize,
+    },
+    /// An RTS: the payload is read under this key.
+    Rts {
+        /// Its header.
+        header: Header,
+        /// The key of the region at the sender.
+        key: u32,
+        /// The connection that it came over.
+        connection: usize,
+    },
+}
+
+impl Kept {
+    /// The header of the message.
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        match self {
+            Self::Here { header, .. } | Self::Rts { header, .. } => header,
+        }
+    }
+
+    pub(super) fn connection(&self) -> usize {
+        let (Self::Here { connection, .. } | Self::Rts { connection, .. }) = self;
+        *connection
+    }
+}
+
+impl<H: Host> Endpoint<H> {
+    /// Gives a receive the messages that wait for it, then lets it wait for more.
+    pub fn receive(
+        &mut self,
+        host: &H,
+        tagged: bool,
+        pattern: Pattern<SocketAddr>,
+        mut receive: Receive<H>,
+    ) {
+        loop {
+            let queue = self.queue(tagged);
+            let Some((source, _, kept)) = queue.message_for(&pattern) else {
+                queue.post(pattern, receive);
+                break;
+            };
+            let (landing, keep) = receive.landing(host, &source, kept.header());
+            self.deliver(host, landing, kept);
+            if keep == Keep::No {
+                break;
+            }
+        }
+        if self.shut {
+            self.flush_receives(host);
+        }
+    }
+
+    /// A message arrived over a connection.
+    #[inline]
+    pub(super) fn arrived(&mut self, host: &H, connection: usize, header: Header, payload: &[u8]) {
+        let key = match header.kind {
+            Kind::Rts { key } => Some(key),
+            _ => None,
+        };
+        let limited = self.is_limited() && key.is_none();
+        if key.is_some() && self.connections[connection].rendezvous >= RENDEZVOUS_MAX {
+            return self.exceeded(host, connection);
+        }
+        if limited && !self.admit(host, connection, header.len) {
+            return;
+        }
+        let source = self.connections[connection].peer;
+        let landing = match host.shared_posts() {
+            Some(_) => self.shared_receive_for(host, &source, &header),
+            None => {
+                let queue = self.queue(header.tagged);
+                queue.receive_for(&source, header.tag, |receive| {
+                    receive.landing(host, &source, &header)
+                })
+            }
+        };
+        match (landing, key) {
+            (Some(landing), Some(key)) => {
+                let kept = self.note_rts(connection, header, key);
+                self.deliver(host, landing, kept);
+            }
+            (Some(landing), None) => {
+                self.place(host, landing, payload);
+                self.confirm(host, connection, &header);
+                if limited {
+                    self.taken(host, connection, header.len);
+                }
+            }
+            (None, _)
+                if !self.is_limited()
+                    && self.queue(header.tagged).unexpected() >= DATAGRAMS_MAX =>
+            {
+                // It was counted as kept before it was known that there is no room.
+                host.shared(|pool| pool.forget(1));
+            }
+            (None, Some(key)) => {
+                let kept = self.note_rts(connection, header, key);
+                self.queue(header.tagged).keep(source, header.tag, kept);
+            }
+            (None, None) => self.keep(connection, header, payload.to_vec()),
+        }
+    }
+
+    fn note_rts(&mut self, connection: usize, header: Header, key: u32) -> Kept {
+        self.connections[connection].kept += 1;
+        self.connections[connection].rendezvous += 1;
+        Kept::Rts {
+            header,
+            key,
+            connection,
+        }
+    }
+
+    /// Keeps a message until a receive matches it.
+    pub(super) fn keep(&mut self, connection: usize, header: Header, payload: Vec<u8>) {
+        let it = &mut self.connections[connection];
+        it.kept += 1;
+        let source = it.peer;
+        let (tagged, tag) = (header.tagged, header.tag);
+        let kept = Kept::Here {
+            header,
+            payload,
+            connection,
+        };
+        self.queue(tagged).keep(source, tag, kept);
+    }
+
+    /// Brings a message to its receive: copies it, or starts to read it.
+    pub(super) fn deliver(&mut self, host: &H, landing: Landing<H>, kept: Kept) {
+        self.unkeep(host, &kept);
+        match kept {
+            Kept::Here {
+                header,
+                payload,
+                connection,
+            } => {
+                self.place(host, landing, &payload);
+                self.confirm(host, connection, &header);
+            }
+            Kept::Rts {
+                header,
+                key,
+                connection,
+            } => self.fetch(host, landing, &header, key, connection),
+        }
+    }
+
+    /// Tells the sender that a message was delivered, if it wants to know.
+    pub(super) fn confirm(&mut self, host: &H, connection: usize, header: &Header) {
+        if header.confirm || matches!(header.kind, Kind::Rts { .. }) {
+            self.send_fin(host, connection, header.id, None);
+        }
+    }
+
+    /// Completes a receive, when it is its turn.
+    #[inline]
+    pub(super) fn received(&mut self, host: &H, mut landing: Landing<H>, error: Option<Error>) {
+        match landing.turn.take() {
+            None => Self::complete(host, landing, error),
+            turn => self.in_turn(host, turn, Arrival::Message(landing, error)),
+        }
+    }
+
+    /// Completes a receive.
+    #[inline]
+    pub(super) fn complete(host: &H, landing: Landing<H>, error: Option<Error>) {
+        // The last message of a buffer that takes no more says so.
+        let last = landing.buffer.is_some_and(|buffer| {
+            let last = buffer.pending.fetch_sub(1, Ordering::AcqRel) == 1;
+            last && buffer.full.load(Ordering::Acquire)
+        });
+        let (len, overflow) = (landing.len, landing.overflow);
+        let how = Arrived {
+            len,
+            overflow,
+            error: error.or_else(|| (overflow > 0).then_some(Error::Truncated)),
+            last,
+        };
+        host.received(landing.attached, how);
+    }
+
+    /// Takes back the oldest receive for which `wanted` says so, and tells the program; whether there was one.
+    pub fn cancel(&mut self, host: &H, wanted: impl Fn(&H::Receive) -> bool) -> bool {
+        for tagged in [false, true] {
+            let queue = self.queue(tagged);
+            if let Some(receive) = queue.cancel(|it| wanted(&it.attached)) {
+                receive.cancel(host, tagged);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The connection of a connected endpoint has ended: nothing will come any more.
+    pub(super) fn flush_receives(&mut self, host: &H) {
+        while self.cancel(host, |_| true) {}
+    }
+}

@@ -1,0 +1,223 @@
+//! Messages out: with their payload when they are short and there is credit, by rendezvous otherwise.
+
+use super::operation::{Hold, Operation, What};
+use super::post::{SEND, copied};
+use super::{Endpoint, Host};
+use crate::error::Result;
+use crate::header::{Header, MAX_LEN};
+use crate::limits::{EAGER_MAX, INLINE_MAX};
+use crate::operation::Plain;
+use rkey_engine::{SendRequest, Sge};
+
+/// A message of this length fits behind any header into what is copied when a request is posted.
+const SHORT: usize = INLINE_MAX - MAX_LEN;
+
+/// A message of the program, without its bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing {
+    /// The connection to the peer, which has room.
+    pub connection: usize,
+    /// What the message says; `len` is its length.
+    pub header: Header,
+    /// The bytes are copied before the call returns.
+    pub inject: bool,
+    /// The plain operation that an eager message amounts to, if the program needs to be told no more than that.
+    pub plain: Option<Plain>,
+}
+
+/// The bytes of a message, as the program has them.
+pub trait Body<H: Host> {
+    /// Where they are read when the message is on its way. Not used if they are copied.
+    fn sges(&self) -> &[Sge];
+    /// Copies them.
+    ///
+    /// # Errors
+    /// [`Error::Fault`](crate::error::Error::Fault).
+    fn copy(&self, into: &mut [u8]) -> Result<()>;
+    /// Lets a peer read them. The key by which it does.
+    ///
+    /// # Errors
+    /// As [`Host::expose`].
+    fn expose(&self) -> Result<(H::Exposed, u32)>;
+}
+
+/// Bytes of our own, which are copied.
+pub(super) struct Own<'a>(pub(super) &'a [u8]);
+
+impl<H: Host> Body<H> for Own<'_> {
+    fn sges(&self) -> &[Sge] {
+        &[]
+    }
+
+    fn copy(&self, into: &mut [u8]) -> Result<()> {
+        into.copy_from_slice(self.0);
+        Ok(())
+    }
+
+    fn expose(&self) -> Result<(H::Exposed, u32)> {
+        Err(crate::error::Error::Unsupported)
+    }
+}
+
+impl<H: Host> Endpoint<H> {
+    /// Sends a message of the program. `attached` is called unless the message is a plain operation.
+    ///
+    /// # Errors
+    /// What posting or copying gives; nothing has happened then.
+    #[inline]
+    pub fn send(
+        &mut self,
+        host: &H,
+        it: &Outgoing,
+        body: &impl Body<H>,
+        attached: impl FnOnce() -> H::Operation,
+    ) -> Result<()> {
+        let len = it.header.len as usize;
+        let limited = self.is_limited();
+        let credit = &mut self.connections[it.connection].credit;
+        let eager = len <= EAGER_MAX && (!limited || credit.take(it.header.len));
+        if !eager {
+            let operation = Operation::new(it.connection, What::Transmit, Some(attached()));
+            return self.send_rts(host, it, body, operation);
+        }
+        // Most messages amount to a plain operation, and need none to be made.
+        let remembered = self.is_ordered() || it.header.confirm || it.inject && len > SHORT;
+        let sent = match it.plain.and_then(Plain::number).filter(|_| !remembered) {
+            Some(id) => self.post_message(host, it, body, id),
+            None => {
+                let operation = Operation::new(it.connection, What::Transmit, Some(attached()));
+                self.send_with_payload(host, it, body, operation)
+            }
+        };
+        sent.inspect_err(|_| self.connections[it.connection].credit.add(1, it.header.len))
+    }
+
+    /// Sends a message with its payload, for an operation that has a number.
+    pub(super) fn send_with_payload(
+        &mut self,
+        host: &H,
+        it: &Outgoing,
+        body: &impl Body<H>,
+        mut operation: Operation<H>,
+    ) -> Result<()> {
+        let (len, mut it) = (it.header.len as usize, *it);
+        let confirm = it.header.confirm;
+        if confirm {
+            operation = operation.answered();
+        }
+        let long = it.inject && len > SHORT;
+        if long {
+            let mut bytes = vec![0; len].into_boxed_slice();
+            body.copy(&mut bytes)?;
+            operation.hold = Hold::Bytes(bytes);
+        }
+        let sge = match &operation.hold {
+            Hold::Bytes(bytes) => Some(Sge {
+                addr: bytes.as_ptr() as u64,
+                len: len as u32,
+                key: host.everything(),
+            }),
+            _ => None,
+        };
+        let id = self.begin(operation);
+        it.header.id = if confirm { id } else { 0 };
+        let posted = match sge {
+            Some(sge) => self.post_behind(host, &it, &[sge], id),
+            None => self.post_message(host, &it, body, id),
+        };
+        posted.inspect_err(|_| drop(self.forget(id)))
+    }
+
+    /// Posts a message with its header in front. One that is injected is short, and copied now.
+    #[inline]
+    fn post_message(
+        &mut self,
+        host: &H,
+        it: &Outgoing,
+        body: &impl Body<H>,
+        id: u64,
+    ) -> Result<()> {
+        match it.inject {
+            true => self.post_copied(host, it, body, id),
+            false => self.post_behind(host, it, body.sges(), id),
+        }
+    }
+
+    /// Posts a header and the memory behind it.
+    #[inline]
+    fn post_behind(&mut self, host: &H, it: &Outgoing, sges: &[Sge], id: u64) -> Result<()> {
+        let mut head = [0; MAX_LEN];
+        let head_len = it.header.encode(&mut head);
+        let request = SendRequest {
+            front: &head[..head_len],
+            ..SendRequest::new(id, SEND, sges)
+        };
+        self.post(host, it.connection, &request)
+    }
+
+    /// Posts a short message that is copied now.
+    fn post_copied(&mut self, host: &H, it: &Outgoing, body: &impl Body<H>, id: u64) -> Result<()> {
+        let mut head = [0; MAX_LEN];
+        let head_len = it.header.encode(&mut head);
+        let len = head_len + it.header.len as usize;
+        let mut bytes = [0; INLINE_MAX];
+        bytes[..head_len].copy_from_slice(&head[..head_len]);
+        body.copy(&mut bytes[head_len..len])?;
+        self.post(host, it.connection, &copied(id, &bytes[..len]))
+    }
+
+    /// Tells the peer where it can read the payload. The key is good until the peer has answered.
+    fn send_rts(
+        &mut self,
+        host: &H,
+        it: &Outgoing,
+        body: &impl Body<H>,
+        operation: Operation<H>,
+    ) -> Result<()> {
+        let exposed = match (it.header.len, it.inject) {
+            (0, _) => None,
+            (_, false) => Some(body.expose()?),
+            (len, true) => {
+                let mut bytes = vec![0; len as usize].into_boxed_slice();
+                body.copy(&mut bytes)?;
+                Some(host.expose(bytes)?)
+            }
+        };
+        self.rendezvous(host, it.header, exposed, operation)
+    }
+
+    /// The same for a payload that can be read already; without one the message is empty.
+    pub(super) fn rendezvous(
+        &mut self,
+        host: &H,
+        mut header: Header,
+        exposed: Option<(H::Exposed, u32)>,
+        operation: Operation<H>,
+    ) -> Result<()> {
+        let connection = operation.connection;
+        let mut operation = operation.answered();
+        let key = exposed.as_ref().map_or(0, |(_, key)| *key);
+        header.kind = header.kind.rendezvous(key);
+        if let Some((exposed, _)) = exposed {
+            operation.hold = Hold::Exposed(Box::new(exposed));
+        }
+        let id = self.begin(operation);
+        header.id = id;
+        let mut head = [0; MAX_LEN];
+        let len = header.encode(&mut head);
+        if let Err(error) = self.post(host, connection, &copied(id, &head[..len])) {
+            if let Some(operation) = self.forget(id)
+                && let Hold::Exposed(exposed) = &operation.hold
+            {
+                host.withdraw(exposed);
+            }
+            return Err(error);
+        }
+        if let Some(operation) = self.operations.get(id)
+            && let Hold::Exposed(exposed) = &operation.hold
+        {
+            host.announced(exposed);
+        }
+        Ok(())
+    }
+}

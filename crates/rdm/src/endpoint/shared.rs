@@ -1,0 +1,124 @@
+//! Receives that several endpoints share. Messages without a receive stay with the endpoint at which they arrived; each
+//! receive that is posted makes the endpoints offer theirs again.
+
+use super::receive::{Landing, Receive};
+use super::{Endpoint, Host};
+use crate::header::Header;
+use crate::matching::{Matching, Pattern};
+use core::net::SocketAddr;
+
+/// The receives. The host has them under a lock, which it takes while it has an endpoint, never the other way round.
+pub struct Pool<H: Host> {
+    messages: Matching<SocketAddr, Receive<H>, ()>,
+    tagged: Matching<SocketAddr, Receive<H>, ()>,
+    /// Messages without a receive, at all endpoints.
+    kept: usize,
+}
+
+impl<H: Host> Default for Pool<H> {
+    fn default() -> Self {
+        Self {
+            messages: Matching::default(),
+            tagged: Matching::default(),
+            kept: 0,
+        }
+    }
+}
+
+impl<H: Host> Pool<H> {
+    fn queue(&mut self, tagged: bool) -> &mut Matching<SocketAddr, Receive<H>, ()> {
+        match tagged {
+            true => &mut self.tagged,
+            false => &mut self.messages,
+        }
+    }
+
+    /// The receives with tags, or without, for people.
+    #[must_use]
+    pub fn matching(&self, tagged: bool) -> &Matching<SocketAddr, Receive<H>, ()> {
+        match tagged {
+            true => &self.tagged,
+            false => &self.messages,
+        }
+    }
+
+    /// Adds a receive; whether messages wait that it may match.
+    pub fn post(&mut self, tagged: bool, pattern: Pattern<SocketAddr>, it: Receive<H>) -> bool {
+        self.queue(tagged).post(pattern, it);
+        self.kept > 0
+    }
+
+    /// Takes back the oldest receive for which `wanted` says so, and whether it is one with a tag.
+    pub fn cancel(&mut self, wanted: impl Fn(&H::Receive) -> bool) -> Option<(Receive<H>, bool)> {
+        [false, true].into_iter().find_map(|tagged| {
+            let receive = self.queue(tagged).cancel(|it| wanted(&it.attached));
+            receive.map(|receive| (receive, tagged))
+        })
+    }
+
+    /// So many messages are kept no longer.
+    pub fn forget(&mut self, kept: usize) {
+        self.kept = self.kept.saturating_sub(kept);
+    }
+}
+
+impl<H: Host> Endpoint<H> {
+    /// Gives messages that wait to receives that were posted since. `newcomer`, a message that arrived just now, comes
+    /// after them; the receive for it.
+    fn settle_with(
+        &mut self,
+        host: &H,
+        newcomer: Option<(&SocketAddr, &Header)>,
+    ) -> Option<Landing<H>> {
+        let mut matched = Vec::new();
+        let landing = host.shared(|pool| {
+            let posts = host.shared_posts().unwrap_or_default();
+            if std::mem::replace(&mut self.settled, posts) != posts {
+                for tagged in [false, true] {
+                    let there = pool.queue(tagged);
+                    let kept = self.queue(tagged);
+                    matched.extend(kept.offer(|source, tag, kept| {
+                        there.receive_for(source, tag, |receive| {
+                            receive.landing(host, source, kept.header())
+                        })
+                    }));
+                }
+                pool.forget(matched.len());
+            }
+            let landing = newcomer.and_then(|(source, header)| {
+                let queue = pool.queue(header.tagged);
+                queue.receive_for(source, header.tag, |receive| {
+                    receive.landing(host, source, header)
+                })
+            });
+            // Counted before the pool is free again: whoever posts a receive from then on looks here.
+            pool.kept += usize::from(newcomer.is_some() && landing.is_none());
+            landing
+        });
+        for (landing, kept) in matched {
+            self.deliver(host, landing, kept);
+        }
+        landing.flatten()
+    }
+
+    /// The shared receive for a message that arrived just now; without one the message is counted as kept.
+    pub(super) fn shared_receive_for(
+        &mut self,
+        host: &H,
+        source: &SocketAddr,
+        header: &Header,
+    ) -> Option<Landing<H>> {
+        self.settle_with(host, Some((source, header)))
+    }
+
+    /// Gives messages that wait to shared receives that were posted since.
+    #[inline]
+    pub fn settle(&mut self, host: &H) {
+        if host
+            .shared_posts()
+            .is_some_and(|posts| posts != self.settled)
+        {
+            self.settle_with(host, None);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! One-sided operations of the program: reads and writes of a peer's memory, atomics, and writes that are to be durable.
+//!
+//! Reads and writes are requests of the connection; the peer's device carries them out. Remote completion data is the
+//! write's immediate data if it is short enough. Otherwise, and with several places to write to, it is a message of its
+//! own that is sent when everything has been written: data arrives only with its bytes. An atomic travels as a message.
+
+use super::operation::{Hold, Operation, What};
+use super::post::{SEND, copied};
+use super::{Endpoint, Host};
+use crate::commit::{self, Place};
+use crate::error::{Error, Result};
+use crate::header::{Atomic, Header, Kind, MAX_LEN};
+use crate::limits::INLINE_MAX;
+use crate::sges::{Sges, part};
+use rkey_engine::{SendFlags, SendRequest, Sge, Target, Work};
+
+/// The local memory of a transfer.
+#[derive(Debug)]
+pub enum Memory {
+    /// Memory of the program, without empty elements.
+    There(Sges),
+    /// A copy of it, to be written.
+    Copy(Box<[u8]>),
+}
+
+/// A transfer between local and remote memory.
+#[derive(Debug)]
+pub struct Transfer<'a> {
+    /// The connection to the peer, which has room.
+    pub connection: usize,
+    /// The peer's memory is read, otherwise written.
+    pub reads: bool,
+    /// The memory here.
+    pub local: Memory,
+    /// The memory there, as long in all.
+    pub remote: &'a [Place],
+    /// Data for the peer's program, with a write.
+    pub data: Option<u64>,
+    /// Begins after everything that was begun before is complete.
+    pub fence: bool,
+    /// Is complete when the bytes are durable (a write).
+    pub durable: bool,
+}
+
+impl Transfer<'_> {
+    /// Requests of the connection that it needs.
+    #[must_use]
+    pub fn requests(&self) -> u32 {
+        self.remote.len() as u32 + u32::from(self.durable)
+    }
+}
+
+/// An atomic operation on memory of a peer.
+#[derive(Debug)]
+pub struct AtomicCall {
+    /// The connection to the peer, which has room.
+    pub connection: usize,
+    /// What is done, and where.
+    pub what: Atomic,
+    /// The operands, then those to compare with.
+    pub operands: Vec<u8>,
+    /// Where old values go, if they are asked for.
+    pub result: Option<Sges>,
+}
+
+impl<H: Host> Endpoint<H> {
+    /// Begins a transfer.
+    ///
+    /// # Errors
+    /// What posting gives, [`Error::Again`] without credit for data; nothing has happened then.
+    #[inline]
+    pub fn transfer(&mut self, host: &H, it: Transfer<'_>, attached: H::Operation) -> Result<()> {
+        let connection = it.connection;
+        let posts = it.requests();
+        let imm = it.data.filter(|_| it.remote.len() == 1);
+        let imm = imm.and_then(|data| u32::try_from(data).ok());
+        let len: u64 = it.remote.iter().map(|place| place.len).sum();
+        // The data are an entry in the peer's completion queue, which has to have room.
+        if it.data.is_some() && !self.connections[connection].credit.take(0) {
+            return Err(Error::Again);
+        }
+        let what = match (it.data, imm) {
+            (Some(_), Some(_)) => What::WriteTold,
+            (Some(data), None) => What::Write {
+                data,
+                len: len as u32,
+            },
+            (None, _) => What::Transmit,
+        };
+        let mut operation = Operation {
+            left: posts,
+            ..Operation::new(connection, what, Some(attached))
+        };
+        if it.durable {
+            operation = operation.answered();
+        }
+        let sges = match it.local {
+            Memory::There(sges) => sges,
+            Memory::Copy(bytes) => {
+                let sge = Sge {
+                    addr: bytes.as_ptr() as u64,
+                    len: bytes.len() as u32,
+                    key: host.everything(),
+                };
+                operation.hold = Hold::Bytes(bytes);
+                Some(sge).into_iter().filter(|sge| sge.len > 0).collect()
+            }
+        };
+        let id = self.begin(operation);
+        let mut skip = 0;
+        for (index, place) in it.remote.iter().enumerate() {
+            let remote = Target {
+                addr: place.addr,
+                key: place.key,
+            };
+            let work = match it.reads {
+                true => Work::Read { remote },
+                false => Work::Write { remote, imm },
+            };
+            let part = (it.remote.len() > 1).then(|| part(&sges, skip, place.len as usize));
+            skip += place.len as usize;
+            let fence = match it.fence && index == 0 {
+                true => SendFlags::FENCE,
+                false => SendFlags::empty(),
+            };
+            let request = SendRequest {
+                flags: SendFlags::SIGNALED | fence,
+                ..SendRequest::new(id, work, part.as_ref().unwrap_or(&sges))
+            };
+            if let Err(error) = self.post(host, connection, &request) {
+                return self.cut_short(id, index as u32, error);
+            }
+        }
+        if it.durable
+            && let Err(error) = self.ask_to_commit(host, connection, it.remote, id)
+        {
+            return self.cut_short(id, it.remote.len() as u32, error);
+        }
+        Ok(())
+    }
+
+    /// A transfer of several requests of which only some could be posted: it fails when these are complete.
+    #[cold]
+    fn cut_short(&mut self, id: u64, posted: u32, error: Error) -> Result<()> {
+        if posted == 0 {
+            if let Some(operation) = self.forget(id) {
+                self.refund(&operation);
+            }
+            return Err(error);
+        }
+        if let Some(operation) = self.operations.get(id) {
+            operation.fail(error);
+            operation.left = posted;
+            operation.answered = false;
+        }
+        Ok(())
+    }
+
+    /// Asks the peer to make durable what an operation has written.
+    fn ask_to_commit(
+        &mut self,
+        host: &H,
+        connection: usize,
+        places: &[Place],
+        id: u64,
+    ) -> Result<()> {
+        let header = Header {
+            id,
+            ..Header::new(Kind::Commit)
+        };
+        let mut head = [0; MAX_LEN];
+        let len = header.encode(&mut head);
+        let mut bytes = head[..len].to_vec();
+        bytes.extend(commit::encode(places));
+        self.post(host, connection, &copied(id, &bytes))
+    }
+
+    /// Begins an atomic operation.
+    ///
+    /// # Errors
+    /// What posting gives; nothing has happened then.
+    pub fn atomic(&mut self, host: &H, mut it: AtomicCall, attached: H::Operation) -> Result<()> {
+        let connection = it.connection;
+        let what = match it.result {
+            Some(result) => What::AtomicFetch { result },
+            None => What::Transmit,
+        };
+        let id = self.begin(Operation::new(connection, what, Some(attached)).answered());
+        let header = Header {
+            id,
+            ..Header::new(Kind::Atomic(it.what))
+        };
+        let mut head = [0; MAX_LEN];
+        let len = header.encode(&mut head);
+        let mut bytes = head[..len].to_vec();
+        bytes.append(&mut it.operands);
+        let posted = if bytes.len() <= INLINE_MAX {
+            self.post(host, connection, &copied(id, &bytes))
+        } else {
+            let bytes = bytes.into_boxed_slice();
+            let sges = [Sge {
+                addr: bytes.as_ptr() as u64,
+                len: bytes.len() as u32,
+                key: host.everything(),
+            }];
+            if let Some(operation) = self.operations.get(id) {
+                operation.hold = Hold::Bytes(bytes);
+            }
+            self.post(host, connection, &SendRequest::new(id, SEND, &sges))
+        };
+        posted.inspect_err(|_| drop(self.forget(id)))
+    }
+}
