@@ -1,0 +1,282 @@
+//! Whatever happens in whatever order: messages are received exactly once, in the order in which they were sent, and
+//! nothing is left of them. When peers go, every operation still ends.
+
+use crate::host::Told;
+use crate::world::{From, How, World, content};
+use proptest::prelude::*;
+use rkey_rdm::endpoint::Service;
+use rkey_rdm::error::Error;
+use std::collections::{HashMap, HashSet};
+
+const NODES: usize = 3;
+const LENGTHS: [usize; 6] = [0, 1, 400, 500, 8192, 20_000];
+const ROOM: usize = 20_000;
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Send {
+        from: usize,
+        to: usize,
+        len: usize,
+        how: How,
+    },
+    Receive {
+        node: usize,
+        from: From,
+    },
+    /// So many things happen.
+    Acts {
+        choice: usize,
+        count: usize,
+    },
+    Tick,
+    /// The program reads its completions, or not.
+    Full {
+        node: usize,
+        full: bool,
+    },
+    /// Peers hold on to memory, or not.
+    Held {
+        node: usize,
+        held: bool,
+    },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let how =
+        (0..3u64, any::<bool>(), prop::bool::weighted(0.2)).prop_map(|(tag, inject, confirm)| {
+            How {
+                tag: (tag > 0).then_some(tag),
+                inject,
+                confirm,
+            }
+        });
+    let send = (
+        0..NODES,
+        1..NODES,
+        prop::sample::select(LENGTHS.to_vec()),
+        how,
+    )
+        .prop_map(|(from, ahead, len, how)| Step::Send {
+            from,
+            to: (from + ahead) % NODES,
+            len,
+            how,
+        });
+    let receive = (0..NODES, prop::option::of(0..NODES), 0..3u64, any::<bool>()).prop_map(
+        |(node, source, tag, any_tag)| {
+            let from = From {
+                node: source,
+                tag: (tag > 0).then_some(tag),
+                any_tag,
+            };
+            Step::Receive { node, from }
+        },
+    );
+    let acts =
+        (any::<usize>(), 1..20usize).prop_map(|(choice, count)| Step::Acts { choice, count });
+    let full = (0..NODES, any::<bool>()).prop_map(|(node, full)| Step::Full { node, full });
+    let held = (0..NODES, any::<bool>()).prop_map(|(node, held)| Step::Held { node, held });
+    let step = prop_oneof![
+        8 => send,
+        6 => receive,
+        12 => acts,
+        1 => Just(Step::Tick),
+        1 => full,
+        1 => held,
+    ];
+    prop::collection::vec(step, 1..250)
+}
+
+/// A message that was sent.
+struct Sent {
+    from: usize,
+    to: usize,
+    len: usize,
+    tag: Option<u64>,
+}
+
+#[derive(Default)]
+struct Run {
+    sent: Vec<Sent>,
+    receives: Vec<usize>,
+    told: [Vec<Told>; NODES],
+}
+
+impl Run {
+    fn step(&mut self, world: &mut World, step: Step) {
+        match step {
+            Step::Send { from, .. } if !world.is_alive(from) => {}
+            Step::Send { from, to, len, how } => match world.try_send(from, to, len, how) {
+                Ok(id) => {
+                    assert_eq!(id, self.sent.len());
+                    let tag = how.tag;
+                    self.sent.push(Sent { from, to, len, tag });
+                }
+                Err(Error::Again | Error::NotConnected | Error::ConnectionReset) => {}
+                Err(error) => panic!("{error:?}"),
+            },
+            Step::Receive { node, .. } if !world.is_alive(node) => {}
+            Step::Receive { node, from } => {
+                let id = world.receive(node, from, ROOM);
+                assert_eq!(id, self.receives.len());
+                self.receives.push(node);
+            }
+            Step::Acts { choice, count } => {
+                for index in 0..count {
+                    world.act(choice.wrapping_mul(index + 1) >> 3);
+                }
+            }
+            Step::Tick => world.tick(),
+            Step::Full { node, full } => world.nodes[node].host.full.set(full),
+            Step::Held { node, held } => world.nodes[node].host.held.set(held),
+        }
+    }
+
+    /// Lets everything come to its end: receives for whatever is left.
+    fn finish(&mut self, world: &mut World) {
+        for node in &world.nodes {
+            node.host.full.set(false);
+            node.host.held.set(false);
+        }
+        world.settle();
+        for node in 0..NODES {
+            for tag in [None, Some(0)] {
+                let from = From {
+                    tag,
+                    any_tag: true,
+                    node: None,
+                };
+                while world.is_alive(node)
+                    && world.nodes[node].ep.matching(tag.is_some()).unexpected() > 0
+                {
+                    world.receive(node, from, ROOM);
+                    self.receives.push(node);
+                }
+            }
+        }
+        world.settle();
+        for node in 0..NODES {
+            self.told[node] = world.told(node);
+        }
+    }
+
+    /// What holds whether peers have gone or not.
+    fn check(&self, world: &World) {
+        let mut received = HashSet::new();
+        for (node, told) in self.told.iter().enumerate() {
+            for told in told {
+                match told {
+                    Told::Violation => panic!("an endpoint exceeded its credit"),
+                    Told::Received {
+                        receive, data, how, ..
+                    } => {
+                        let message = &self.sent[*data as usize];
+                        assert!(received.insert(*data), "received twice");
+                        assert_eq!((message.to, self.receives[*receive]), (node, node));
+                        if how.error.is_none() {
+                            let expected = content(*data as usize, message.len);
+                            assert_eq!(how.len, message.len);
+                            assert_eq!(world.received(*receive)[..message.len], expected);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        // In the order in which they were sent, for each sender, receiver and tag.
+        for (node, it) in world.nodes.iter().enumerate() {
+            let mut last = HashMap::new();
+            for &(source, _, data) in &*it.host.matched.borrow() {
+                let message = &self.sent[data as usize];
+                let before = last.insert((source, message.tag), data);
+                assert!(before.is_none_or(|before| before < data), "out of order");
+                assert_eq!(message.to, node);
+            }
+        }
+        for (node, it) in world.nodes.iter().enumerate() {
+            if !world.is_alive(node) {
+                continue;
+            }
+            assert_eq!(it.ep.operations(), 0, "an operation is left");
+            assert_eq!(it.ep.under_way(), 0, "a request is left");
+            assert!(it.ep.is_at_rest(&it.host) && !it.ep.is_busy());
+            let kept = it.ep.matching(false).unexpected() + it.ep.matching(true).unexpected();
+            assert_eq!(kept, 0, "a message is left");
+        }
+    }
+
+    /// The results of the sends of living nodes, by message; each has one.
+    fn results(&self, world: &World) -> HashMap<usize, Option<Error>> {
+        let mut results = HashMap::new();
+        for told in self.told.iter().flatten() {
+            if let Told::Done(id, error) = told {
+                assert!(results.insert(*id, *error).is_none(), "completed twice");
+            }
+        }
+        for (id, message) in self.sent.iter().enumerate() {
+            let ended = results.contains_key(&id);
+            assert!(ended || !world.is_alive(message.from), "{id} never ends");
+        }
+        results
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_message_is_received_once_and_in_order(
+        steps in steps(),
+        connected in any::<bool>(),
+    ) {
+        let service = match connected {
+            true => Service::Connected,
+            false => Service::ReliableDatagram,
+        };
+        let (mut world, mut run) = (World::new(NODES, service), Run::default());
+        for step in steps {
+            run.step(&mut world, step);
+        }
+        run.finish(&mut world);
+        run.check(&world);
+        let received = run.told.iter().flatten();
+        let received = received.filter(|told| matches!(told, Told::Received { .. })).count();
+        prop_assert_eq!(received, world.messages());
+        prop_assert!(run.results(&world).values().all(Option::is_none));
+        prop_assert_eq!(world.net.borrow().exposed(), 0, "a key is left");
+    }
+
+    #[test]
+    fn every_operation_ends_when_peers_go(
+        before in steps(),
+        between in steps(),
+        after in steps(),
+        two in any::<bool>(),
+    ) {
+        let (mut world, mut run) = (World::new(NODES, Service::ReliableDatagram), Run::default());
+        for step in before {
+            run.step(&mut world, step);
+        }
+        world.kill(2);
+        for step in between {
+            run.step(&mut world, step);
+        }
+        if two {
+            world.kill(1);
+        }
+        for step in after {
+            run.step(&mut world, step);
+        }
+        run.finish(&mut world);
+        run.check(&world);
+        run.results(&world);
+        let living = if two { 1 } else { 2 };
+        for node in &world.nodes[..living] {
+            let lost = node.ep.connections.iter().filter(|it| {
+                it.state().is_lost() && !it.state().is_free()
+            });
+            prop_assert_eq!(lost.count(), 0, "a lost connection keeps its place");
+        }
+    }
+}

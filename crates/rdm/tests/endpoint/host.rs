@@ -1,0 +1,282 @@
+//! The host of an endpoint in a test: acts on the network, and keeps what it was told.
+
+use crate::net::{Net, gather, scatter, sge};
+use core::net::SocketAddr;
+use rkey_core::{Denial, DomainId, LocalKey, LocalUse};
+use rkey_engine::{Completion, SendRequest, Sge, Status};
+use rkey_rdm::atomic::Request;
+use rkey_rdm::endpoint::{Arrived, Connection, Host, Note, Pool};
+use rkey_rdm::error::{Error, Failure, Result};
+use rkey_rdm::header::{Atomic, Header};
+use rkey_rdm::operation::{Form, Plain};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// What an endpoint told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// An operation is complete.
+    Done(usize, Option<Error>),
+    /// A receive is complete, or one message of it.
+    Received {
+        receive: usize,
+        source: SocketAddr,
+        /// The data of the message, by which tests know it.
+        data: u64,
+        how: Arrived,
+    },
+    /// A receive was taken back.
+    Canceled(usize),
+    /// A peer has written.
+    Written { len: u32, data: u64 },
+    /// A group was joined, or not.
+    Joined(u64, Option<Error>),
+    /// The connection of a connected endpoint has ended.
+    Shut,
+    /// A peer violated the protocol.
+    Violation,
+    /// The link of a queue pair was cut.
+    Cut(usize),
+}
+
+/// An operation of a test.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Op {
+    pub(crate) context: usize,
+    pub(crate) form: Option<Form>,
+}
+
+/// A message that has found its receive.
+#[derive(Clone, Debug)]
+pub(crate) struct Landed {
+    pub(crate) receive: usize,
+    pub(crate) source: SocketAddr,
+    pub(crate) data: u64,
+}
+
+/// Bytes that a peer may read.
+pub(crate) struct Exposed {
+    key: u32,
+    _copy: Box<[u8]>,
+}
+
+/// Receives that endpoints share, and how many were ever posted.
+pub(crate) type Shared = Rc<(RefCell<Pool<SimHost>>, Cell<u64>)>;
+
+pub(crate) struct SimHost {
+    pub(crate) net: Rc<RefCell<Net>>,
+    pub(crate) told: RefCell<Vec<Told>>,
+    /// Messages in the order in which they found receives: source, tag, data.
+    pub(crate) matched: RefCell<Vec<(SocketAddr, u64, u64)>>,
+    /// Peers to connect to.
+    pub(crate) connecting: RefCell<Vec<(usize, SocketAddr)>>,
+    pub(crate) shared: Option<Shared>,
+    /// The program does not read its completions.
+    pub(crate) full: Cell<bool>,
+    /// Peers hold on to memory.
+    pub(crate) held: Cell<bool>,
+    pub(crate) watched: Cell<bool>,
+}
+
+impl SimHost {
+    pub(crate) fn new(net: Rc<RefCell<Net>>, shared: Option<Shared>) -> Self {
+        Self {
+            net,
+            told: RefCell::default(),
+            matched: RefCell::default(),
+            connecting: RefCell::default(),
+            shared,
+            full: Cell::new(false),
+            held: Cell::new(false),
+            watched: Cell::new(false),
+        }
+    }
+
+    pub(crate) fn tell(&self, told: Told) {
+        self.told.borrow_mut().push(told);
+    }
+
+    /// Lets peers read or write memory of the test.
+    pub(crate) fn expose_at(&self, addr: u64, len: usize, copy: Box<[u8]>) -> (Exposed, u32) {
+        let key = self.net.borrow_mut().expose(addr, len as u32);
+        (Exposed { key, _copy: copy }, key)
+    }
+}
+
+impl Host for SimHost {
+    type Qp = usize;
+    type Identity = ();
+    type Caller = u8;
+    type Operation = Op;
+    type Receive = usize;
+    type Landing = Landed;
+    type Exposed = Exposed;
+    type Group = u64;
+
+    fn post(&self, qp: &usize, request: &SendRequest<'_>) -> Result<()> {
+        self.net.borrow_mut().post(*qp, request)
+    }
+    fn qpn(&self, qp: &usize) -> u32 {
+        *qp as u32
+    }
+    fn is_ready(&self, qp: &usize) -> bool {
+        !self.is_broken(qp)
+    }
+    fn is_broken(&self, qp: &usize) -> bool {
+        self.net.borrow().is_broken(*qp)
+    }
+    fn end(&self, qp: &usize) {
+        self.net.borrow_mut().fail(*qp);
+    }
+    fn is_quiet(&self, _: &usize) -> bool {
+        !self.held.get()
+    }
+    fn cut_off(&self, qp: &usize) {
+        self.tell(Told::Cut(*qp));
+    }
+    fn connect(&self, peer: usize, address: SocketAddr) -> Result<()> {
+        self.connecting.borrow_mut().push((peer, address));
+        Ok(())
+    }
+
+    fn domain(&self) -> DomainId {
+        unreachable!("messages come past the engine")
+    }
+    fn everything(&self) -> LocalKey {
+        LocalKey(1)
+    }
+    fn store(&self, sges: &[Sge], bytes: &[u8], _: LocalUse) -> Result<()> {
+        scatter(sges, bytes);
+        Ok(())
+    }
+    fn expose(&self, bytes: Box<[u8]>) -> Result<(Exposed, u32)> {
+        let (addr, len) = (bytes.as_ptr() as u64, bytes.len());
+        Ok(self.expose_at(addr, len, bytes))
+    }
+    fn announced(&self, _: &Exposed) {}
+    fn try_withdraw(&self, exposed: &Exposed) -> bool {
+        let free = !self.held.get();
+        if free {
+            self.withdraw(exposed);
+        }
+        free
+    }
+    fn withdraw(&self, exposed: &Exposed) {
+        self.net.borrow_mut().withdraw(exposed.key);
+    }
+    fn execute(&self, _: &Connection<Self>, it: &Atomic, payload: &[u8]) -> Result<Vec<u8>> {
+        let request = Request::read(it, payload)?;
+        // Addresses are real here, and no key is asked for.
+        let place = [sge(it.addr, request.len())];
+        let before = gather(&place);
+        let mut values = before.clone();
+        request.apply(&mut values)?;
+        scatter(&place, &values);
+        Ok(if request.fetches() {
+            before
+        } else {
+            Vec::new()
+        })
+    }
+    fn commit(&self, _: &Connection<Self>, payload: &[u8]) -> Result<()> {
+        let places = rkey_rdm::commit::decode(payload);
+        places.map(drop).map_err(|_| Error::Invalid)
+    }
+
+    fn plain(operation: &Op) -> Option<Plain> {
+        operation.form.map(|form| Plain {
+            context: operation.context,
+            form,
+            report: true,
+        })
+    }
+    fn of_plain(plain: Plain) -> Op {
+        Op {
+            context: plain.context,
+            form: Some(plain.form),
+        }
+    }
+    fn completed_plain(&self, plain: Plain) {
+        self.tell(Told::Done(plain.context, None));
+    }
+    fn completed(&self, operation: Op, failure: Option<Box<Failure>>) {
+        let error = failure.map(|failure| failure.error);
+        self.tell(Told::Done(operation.context, error));
+    }
+    fn why(&self, completion: &Completion, _: &Connection<Self>) -> Failure {
+        match completion.status {
+            Status::RemoteAccess => Error::UnknownKey.into(),
+            _ => Error::Canceled.into(),
+        }
+    }
+
+    fn shared<T>(&self, with: impl FnOnce(&mut Pool<Self>) -> T) -> Option<T> {
+        let shared = self.shared.as_ref()?;
+        Some(with(&mut shared.0.borrow_mut()))
+    }
+    fn shared_posts(&self) -> Option<u64> {
+        self.shared.as_ref().map(|shared| shared.1.get())
+    }
+    fn least_room(&self) -> usize {
+        64
+    }
+    fn landing(
+        &self,
+        receive: &mut usize,
+        _: usize,
+        _: bool,
+        source: &SocketAddr,
+        header: &Header,
+    ) -> Landed {
+        let mut matched = self.matched.borrow_mut();
+        matched.push((*source, header.tag, header.data));
+        Landed {
+            receive: *receive,
+            source: *source,
+            data: header.data,
+        }
+    }
+    fn received(&self, landing: Landed, how: Arrived) {
+        let Landed {
+            receive,
+            source,
+            data,
+        } = landing;
+        self.tell(Told::Received {
+            receive,
+            source,
+            data,
+            how,
+        });
+    }
+    fn canceled(&self, receive: usize, _: bool, _: bool) {
+        self.tell(Told::Canceled(receive));
+    }
+    fn written(&self, len: u32, data: u64) {
+        self.tell(Told::Written { len, data });
+    }
+    fn holds_answers_back(&self) -> bool {
+        self.full.get()
+    }
+
+    fn has_collectives(&self) -> bool {
+        true
+    }
+    fn joined(&self, group: &u64, result: Result<()>) {
+        self.tell(Told::Joined(*group, result.err()));
+    }
+
+    fn watch_backlog(&self) -> bool {
+        self.watched.set(true);
+        true
+    }
+    fn shut(&self) {
+        self.tell(Told::Shut);
+    }
+    fn refused(&self, _: &Denial) {}
+    fn note(&self, note: Note<'_>) {
+        if let Note::Violation { .. } = note {
+            self.tell(Told::Violation);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Reads, writes and atomics.
+
+use crate::host::{Op, Told};
+use crate::net::{gather, sge};
+use crate::world::{Node, World, address};
+use rkey_core::{Key, WireKey};
+use rkey_rdm::atomic::{DataType, Kind, Op as AtomicOp};
+use rkey_rdm::commit::Place;
+use rkey_rdm::endpoint::{AtomicCall, Memory, Service, Transfer};
+use rkey_rdm::error::{Error, Result};
+use rkey_rdm::header::Atomic;
+use smallvec::smallvec;
+
+/// A world of two in which there is a connection, and its place at node 0.
+fn connected() -> (World, usize) {
+    let mut world = World::new(2, Service::ReliableDatagram);
+    loop {
+        let Node { ep, host, .. } = &mut world.nodes[0];
+        let peer = ep.peers.at(address(1));
+        match ep.way_to(host, peer, world.now) {
+            Ok(connection) => return (world, connection),
+            Err(error) => assert_eq!(error, Error::Again),
+        }
+        world.act(0);
+    }
+}
+
+fn expose(world: &World, memory: &mut [u8]) -> WireKey {
+    let (addr, len) = (memory.as_mut_ptr() as u64, memory.len() as u32);
+    WireKey::Device(Key(world.net.borrow_mut().expose(addr, len)))
+}
+
+fn transfer(world: &mut World, it: Transfer<'_>) -> Result<()> {
+    let Node { ep, host, .. } = &mut world.nodes[0];
+    let op = Op {
+        context: 5,
+        form: None,
+    };
+    ep.transfer(host, it, op)
+}
+
+#[test]
+fn data_arrive_with_the_bytes_of_a_write() {
+    // Short data travel with the write, others behind it.
+    for data in [7, u64::MAX] {
+        let (mut world, connection) = connected();
+        let mut there = vec![0; 64];
+        let key = expose(&world, &mut there);
+        let place = |addr, len| Place { addr, len, key };
+        let remote = [place(8, 16), place(32, 8)];
+        let copy: Vec<u8> = (1..25).collect();
+        let it = Transfer {
+            connection,
+            reads: false,
+            local: Memory::Copy(copy.clone().into_boxed_slice()),
+            remote: if data == 7 { &remote[..1] } else { &remote },
+            data: Some(data),
+            fence: true,
+            durable: false,
+        };
+        let len = it.remote.iter().map(|place| place.len).sum::<u64>() as u32;
+        let local = Memory::Copy(copy[..len as usize].to_vec().into_boxed_slice());
+        transfer(&mut world, Transfer { local, ..it }).unwrap();
+        world.settle();
+        assert_eq!(world.told(0), [Told::Done(5, None)]);
+        assert_eq!(world.told(1), [Told::Written { len, data }]);
+        let there = gather(&[sge(there.as_ptr() as u64, 64)]);
+        assert_eq!(there[8..24], copy[..16]);
+    }
+}
+
+#[test]
+fn a_refused_write_gives_its_credit_back() {
+    let (mut world, connection) = connected();
+    let place = Place {
+        addr: 0,
+        len: 8,
+        key: WireKey::Device(Key(99)),
+    };
+    for data in [1, u64::MAX] {
+        // More often than there is credit.
+        for _ in 0..5000 {
+            let it = Transfer {
+                connection,
+                reads: false,
+                local: Memory::Copy(Box::new([0; 8])),
+                remote: &[place],
+                data: Some(data),
+                fence: false,
+                durable: false,
+            };
+            transfer(&mut world, it).unwrap();
+            while world.act(0) {}
+        }
+        let told = world.told(0);
+        assert!(
+            told.iter()
+                .all(|it| *it == Told::Done(5, Some(Error::UnknownKey)))
+        );
+        assert_eq!((told.len(), world.told(1)), (5000, vec![]));
+    }
+}
+
+#[test]
+fn a_durable_write_waits_for_the_answer() {
+    let (mut world, connection) = connected();
+    let mut there = vec![0; 8];
+    let key = expose(&world, &mut there);
+    let it = Transfer {
+        connection,
+        reads: false,
+        local: Memory::Copy(Box::new([1; 8])),
+        remote: &[Place {
+            addr: 0,
+            len: 8,
+            key,
+        }],
+        data: None,
+        fence: false,
+        durable: true,
+    };
+    assert_eq!(it.requests(), 2);
+    transfer(&mut world, it).unwrap();
+    for _ in 0..2 {
+        world.act(0);
+    }
+    world.look(0);
+    assert_eq!(world.told(0), [], "written, and not answered");
+    world.settle();
+    assert_eq!(world.told(0), [Told::Done(5, None)]);
+}
+
+#[test]
+fn an_atomic_gives_the_old_values() {
+    for count in [1, 100] {
+        let (mut world, connection) = connected();
+        let mut numbers = vec![40u64; count];
+        let mut old = vec![0u64; count];
+        let (there, here) = (numbers.as_mut_ptr() as u64, old.as_mut_ptr() as u64);
+        let call = AtomicCall {
+            connection,
+            what: Atomic {
+                addr: there,
+                key: 0,
+                device_key: true,
+                datatype: DataType::Uint64 as u8,
+                op: AtomicOp::Sum as u8,
+                form: Kind::Fetch as u8,
+                count: count as u32,
+            },
+            operands: 2u64.to_ne_bytes().repeat(count),
+            result: Some(smallvec![sge(here, 8 * count)]),
+        };
+        let op = Op {
+            context: 3,
+            form: None,
+        };
+        let Node { ep, host, .. } = &mut world.nodes[0];
+        ep.atomic(host, call, op).unwrap();
+        world.settle();
+        assert_eq!(world.told(0), [Told::Done(3, None)]);
+        let bytes = |number: u64| number.to_ne_bytes().repeat(count);
+        assert_eq!(gather(&[sge(there, 8 * count)]), bytes(42));
+        assert_eq!(gather(&[sge(here, 8 * count)]), bytes(40));
+        drop((numbers, old));
+    }
+}

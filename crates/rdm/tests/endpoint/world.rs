@@ -1,0 +1,394 @@
+//! Endpoints, the network between them, and a clock: all in one thread. A test, or chance, chooses what happens next.
+
+use crate::host::{Exposed, Op, Shared, SimHost, Told};
+use crate::net::{Device, Net, scatter, sge};
+use core::net::SocketAddr;
+use rkey_base::shared::PeerBytes;
+use rkey_engine::Sge;
+use rkey_rdm::connection;
+use rkey_rdm::endpoint::{Body, Endpoint, Outgoing, Receive, Service};
+use rkey_rdm::error::{Error, Result};
+use rkey_rdm::header::{Header, Kind};
+use rkey_rdm::matching::Pattern;
+use rkey_rdm::operation::{Form, Plain};
+use smallvec::smallvec;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Completions that a node takes in one look.
+const LOOK: usize = 8;
+/// So much time passes when nothing else happens.
+const TICK: Duration = Duration::from_millis(60);
+
+/// An endpoint and what it runs on.
+pub(crate) struct Node {
+    pub(crate) ep: Endpoint<SimHost>,
+    pub(crate) host: SimHost,
+    /// Connections of peers that are not ready yet.
+    accepting: Vec<usize>,
+    gone: u32,
+}
+
+/// Something that can happen.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    /// The oldest request of a queue pair is carried out.
+    Run(usize),
+    /// The same for a message that goes past the buffers, if the endpoint takes it.
+    Direct(usize),
+    /// A node takes completions.
+    Look(usize),
+    /// A connection that a node has asked for is made.
+    Connect(usize),
+    /// A connection that a node has accepted is ready.
+    Ready(usize),
+}
+
+pub(crate) struct World {
+    pub(crate) now: Instant,
+    pub(crate) net: Rc<RefCell<Net>>,
+    pub(crate) nodes: Vec<Node>,
+    /// Memory that messages come from and go to.
+    memory: Vec<Box<[u8]>>,
+    /// The buffer of each receive.
+    buffers: Vec<(usize, usize)>,
+    sent: usize,
+}
+
+/// The bytes of a message of a test.
+struct Bytes<'a> {
+    host: &'a SimHost,
+    bytes: &'a [u8],
+    sges: [Sge; 1],
+}
+
+impl Body<SimHost> for Bytes<'_> {
+    fn sges(&self) -> &[Sge] {
+        &self.sges[..usize::from(!self.bytes.is_empty())]
+    }
+    fn copy(&self, into: &mut [u8]) -> Result<()> {
+        into.copy_from_slice(self.bytes);
+        Ok(())
+    }
+    fn expose(&self) -> Result<(Exposed, u32)> {
+        let (addr, len) = (self.bytes.as_ptr() as u64, self.bytes.len());
+        Ok(self.host.expose_at(addr, len, Box::default()))
+    }
+}
+
+/// How a message is sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct How {
+    pub(crate) tag: Option<u64>,
+    pub(crate) inject: bool,
+    pub(crate) confirm: bool,
+}
+
+/// Which messages a receive is for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct From {
+    pub(crate) node: Option<usize>,
+    pub(crate) tag: Option<u64>,
+    pub(crate) any_tag: bool,
+}
+
+pub(crate) fn address(node: usize) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], node as u16 + 1))
+}
+
+fn node_at(address: SocketAddr) -> usize {
+    usize::from(address.port()) - 1
+}
+
+/// The bytes of message `id`.
+pub(crate) fn content(id: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (id * 31 + at * 7) as u8).collect()
+}
+
+impl World {
+    pub(crate) fn new(nodes: usize, service: Service) -> Self {
+        Self::with(nodes, service, None)
+    }
+
+    /// Endpoints that share their receives, if there are any.
+    pub(crate) fn with(nodes: usize, service: Service, shared: Option<Shared>) -> Self {
+        let net = Rc::<RefCell<Net>>::default();
+        let node = |_| {
+            net.borrow_mut().devices.push(Device::default());
+            Node {
+                ep: Endpoint::new(service),
+                host: SimHost::new(Rc::clone(&net), shared.clone()),
+                accepting: Vec::new(),
+                gone: 0,
+            }
+        };
+        let nodes = (0..nodes).map(node).collect();
+        Self {
+            now: Instant::now(),
+            net,
+            nodes,
+            memory: Vec::new(),
+            buffers: Vec::new(),
+            sent: 0,
+        }
+    }
+
+    pub(crate) fn is_alive(&self, node: usize) -> bool {
+        self.net.borrow().devices[node].alive
+    }
+
+    /// Sends message number `sent` so far; the number. Its bytes are [`content`].
+    pub(crate) fn try_send(
+        &mut self,
+        from: usize,
+        to: usize,
+        len: usize,
+        how: How,
+    ) -> Result<usize> {
+        let Node { ep, host, .. } = &mut self.nodes[from];
+        let peer = ep.peers.at(address(to));
+        let connection = ep.way_to(host, peer, self.now)?;
+        if !ep.has_room(connection, 1) {
+            return Err(Error::Again);
+        }
+        let id = self.sent;
+        let bytes = content(id, len).into_boxed_slice();
+        let body = Bytes {
+            host,
+            bytes: &bytes,
+            sges: [sge(bytes.as_ptr() as u64, len)],
+        };
+        let form = match how.tag {
+            Some(_) => Form::Tagged,
+            None => Form::Message,
+        };
+        let outgoing = Outgoing {
+            connection,
+            header: Header {
+                tagged: how.tag.is_some(),
+                has_data: true,
+                confirm: how.confirm,
+                tag: how.tag.unwrap_or(0),
+                data: id as u64,
+                len: len as u32,
+                ..Header::new(Kind::Message)
+            },
+            inject: how.inject,
+            plain: Some(Plain {
+                context: id,
+                form,
+                report: true,
+            }),
+        };
+        let form = Some(form);
+        ep.send(host, &outgoing, &body, || Op { context: id, form })?;
+        self.sent += 1;
+        if !how.inject {
+            self.memory.push(bytes);
+        }
+        Ok(id)
+    }
+
+    /// The same, again and again while there is no way yet.
+    pub(crate) fn send(&mut self, from: usize, to: usize, len: usize, how: How) -> usize {
+        loop {
+            match self.try_send(from, to, len, how) {
+                Ok(id) => return id,
+                Err(Error::Again) => assert!(self.act(0), "it never becomes possible"),
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+    }
+
+    pub(crate) fn messages(&self) -> usize {
+        self.sent
+    }
+
+    /// A receive into so many bytes of new memory.
+    pub(crate) fn receive_of(&mut self, len: usize, several: bool) -> (usize, Receive<SimHost>) {
+        let id = self.buffers.len();
+        self.buffers.push((self.memory.len(), len));
+        let memory = vec![0u8; len].into_boxed_slice();
+        let sges = smallvec![sge(memory.as_ptr() as u64, len)];
+        self.memory.push(memory);
+        (id, Receive::new(sges, len, several, id))
+    }
+
+    /// Posts a receive; its number.
+    pub(crate) fn receive(&mut self, node: usize, from: From, len: usize) -> usize {
+        let (id, receive) = self.receive_of(len, false);
+        let Node { ep, host, .. } = &mut self.nodes[node];
+        ep.receive(host, from.tag.is_some(), pattern(from), receive);
+        id
+    }
+
+    /// What is in the buffer of a receive.
+    pub(crate) fn received(&self, receive: usize) -> Vec<u8> {
+        let (index, len) = self.buffers[receive];
+        crate::net::gather(&[sge(self.memory[index].as_ptr() as u64, len)])
+    }
+
+    /// What a node was told since the last look.
+    pub(crate) fn told(&mut self, node: usize) -> Vec<Told> {
+        self.nodes[node].host.told.take()
+    }
+
+    /// What can happen now.
+    fn agenda(&self) -> Vec<Act> {
+        let net = self.net.borrow();
+        let mut acts = Vec::new();
+        for qp in net.runnable() {
+            acts.push(Act::Run(qp));
+            acts.push(Act::Direct(qp));
+        }
+        for (index, node) in self.nodes.iter().enumerate() {
+            let device = &net.devices[index];
+            if !device.alive {
+                continue;
+            }
+            if !device.arrivals.is_empty() || device.gone != node.gone {
+                acts.push(Act::Look(index));
+            }
+            if !node.host.connecting.borrow().is_empty() {
+                acts.push(Act::Connect(index));
+            }
+            if !node.accepting.is_empty() {
+                acts.push(Act::Ready(index));
+            }
+        }
+        acts
+    }
+
+    /// Lets one of the things happen that can; `false` if there are none.
+    pub(crate) fn act(&mut self, choice: usize) -> bool {
+        let agenda = self.agenda();
+        if agenda.is_empty() {
+            return false;
+        }
+        match agenda[choice % agenda.len()] {
+            Act::Run(qp) => self.net.borrow_mut().run(qp),
+            Act::Direct(qp) => self.run_directly(qp),
+            Act::Look(node) => self.look(node),
+            Act::Connect(node) => self.connect(node),
+            Act::Ready(node) => {
+                let Node {
+                    ep,
+                    host,
+                    accepting,
+                    ..
+                } = &mut self.nodes[node];
+                ep.accepted(host, accepting.remove(0));
+            }
+        }
+        true
+    }
+
+    fn run_directly(&mut self, qp: usize) {
+        let message = self.net.borrow().next_message(qp);
+        if let Some((node, to, bytes)) = message {
+            let idle = self.net.borrow().devices[node].arrivals.is_empty();
+            let Node { ep, host, .. } = &mut self.nodes[node];
+            let bytes = PeerBytes::from_slice(&bytes);
+            let place = |sges: &[Sge], bytes: PeerBytes<'_>| {
+                let mut copy = vec![0; bytes.len()];
+                bytes.get(0, &mut copy);
+                scatter(sges, &copy);
+                Ok(())
+            };
+            if idle && ep.take_directly(host, to as u32, bytes, place).is_some() {
+                return self.net.borrow_mut().skip(qp);
+            }
+        }
+        self.net.borrow_mut().run(qp);
+    }
+
+    /// Makes the oldest connection that a node has asked for.
+    fn connect(&mut self, node: usize) {
+        let (peer, there) = self.nodes[node].host.connecting.borrow_mut().remove(0);
+        let to = node_at(there);
+        if !self.is_alive(to) {
+            let Node { ep, host, .. } = &mut self.nodes[node];
+            return ep.decided(host, peer, Err(Error::NotConnected), self.now);
+        }
+        let (ours, theirs) = self.net.borrow_mut().pair(node, to);
+        let add = |it: &mut Node, qp: usize, peer: usize| {
+            let made = connection::Connection::new(qp, address(peer), ());
+            it.ep.connections.add(qp as u32, made)
+        };
+        let index = add(&mut self.nodes[to], theirs, node);
+        self.nodes[to].accepting.push(index);
+        let index = add(&mut self.nodes[node], ours, to);
+        let Node { ep, host, .. } = &mut self.nodes[node];
+        ep.decided(host, peer, Ok(index), self.now);
+    }
+
+    /// A node takes completions, and does what follows from them.
+    pub(crate) fn look(&mut self, node: usize) {
+        let gone = self.net.borrow().devices[node].gone;
+        self.take(node, LOOK);
+        let Node { ep, host, .. } = &mut self.nodes[node];
+        let due = !ep.is_at_rest(host) && ep.progress(host, self.now);
+        if due || gone != self.nodes[node].gone {
+            self.nodes[node].gone = gone;
+            let Node { ep, host, .. } = &mut self.nodes[node];
+            let over = ep.broken(host);
+            if !over.is_empty() {
+                self.take(node, usize::MAX);
+            }
+            let Node { ep, host, .. } = &mut self.nodes[node];
+            for connection in over {
+                ep.lose(host, connection);
+            }
+        }
+    }
+
+    fn take(&mut self, node: usize, most: usize) {
+        for _ in 0..most {
+            let arrival = self.net.borrow_mut().devices[node].arrivals.pop_front();
+            let Some(it) = arrival else { return };
+            let Node { ep, host, .. } = &mut self.nodes[node];
+            if it.completion.opcode.is_recv() {
+                ep.incoming(host, &it.completion, &it.bytes);
+                self.net.borrow_mut().devices[node].buffers += 1;
+            } else {
+                ep.sent(host, &it.completion);
+            }
+        }
+    }
+
+    /// Time passes, and nodes that wait for it make progress.
+    pub(crate) fn tick(&mut self) {
+        self.now += TICK;
+        for node in 0..self.nodes.len() {
+            if self.is_alive(node) {
+                self.look(node);
+            }
+        }
+    }
+
+    /// Lets everything happen that can, until nothing does.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..40 {
+            let mut choice = 0;
+            while self.act(choice) {
+                choice += 1;
+            }
+            self.tick();
+        }
+        assert!(self.agenda().is_empty());
+    }
+
+    /// The process of a node ends.
+    pub(crate) fn kill(&mut self, node: usize) {
+        self.net.borrow_mut().kill(node);
+    }
+}
+
+pub(crate) fn pattern(from: From) -> Pattern<SocketAddr> {
+    Pattern {
+        source: from.node.map(address),
+        tag: from.tag.unwrap_or(0),
+        ignore: if from.any_tag { u64::MAX } else { 0 },
+    }
+}
