@@ -1,9 +1,9 @@
-//! Showing that one has an authorization key (FI-119), to somebody who may not have it.
+//! Proves to a peer that we have an authorization key (FI-119), without telling the key.
 //!
-//! Whoever asks for a connection shows a code that only the key makes out of its device and the port that it asks
+//! The side that asks for a connection shows a code that only the key makes out of its device and the port that it asks
 //! at; the answer is a code that only the key makes out of the device there and the first code. The kernel says
-//! whose device that is. So a code is of no use to anybody else, or elsewhere, and nobody who answers without the
-//! key is believed. It does not tell the key either, except to somebody who guesses it: keys should not be words.
+//! whose device that is. So a code is of no use to another device, or at another port, and an answer without the
+//! key is refused. A code does not tell the key, but a key can be guessed from it: keys should not be words.
 //!
 //! The code is HMAC-SHA-256; the key of it is the hash of the authorization key, so that keys of all lengths differ.
 
@@ -13,7 +13,7 @@ use rkey_link::NodeId;
 /// What one side shows.
 pub type Proof = [u8; 32];
 
-/// Ends of connections say different things, so that nobody gets an answer by asking.
+/// The two sides use different texts, so that a question is never a valid answer.
 const ASKS: &[u8] = b"rkey fabric asks";
 const ANSWERS: &[u8] = b"rkey fabric answers";
 

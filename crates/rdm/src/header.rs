@@ -35,7 +35,7 @@ pub enum Kind {
     Bye,
     /// The receiver of this may send `data` messages and `len` bytes more without being asked.
     Credit,
-    /// What operation `id` wrote before is to be made durable; the places follow. The answer is `Fin`.
+    /// Asks to make durable what operation `id` wrote before; the places follow. The answer is `Fin`.
     Commit,
     /// A chunk of a collective operation with its payload. `tag` and the upper half of `data` name the group, the lower
     /// half numbers the operation in it.

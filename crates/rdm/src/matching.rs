@@ -1,4 +1,4 @@
-//! Which receive a message goes to: posted receives and messages that nobody waited for, each in the
+//! Which receive a message goes to: posted receives and unexpected messages, each in the
 //! order in which they came. No memory is touched here.
 
 use std::collections::VecDeque;
@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 /// What a receive accepts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pattern<P> {
-    /// The sender, or anybody.
+    /// The sender; `None` accepts any.
     pub source: Option<P>,
     /// The tag.
     pub tag: u64,
@@ -126,7 +126,7 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
         self.unexpected.len()
     }
 
-    /// The senders for whom receives wait that take nobody else's messages, once for each receive.
+    /// The senders of receives that name one, once for each receive.
     pub fn wanted(&self) -> impl Iterator<Item = &P> {
         self.posted
             .iter()

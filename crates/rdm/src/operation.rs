@@ -1,7 +1,7 @@
 //! Operations that are under way, by number. A peer may answer with the number of an operation; one of before is
-//! refused. The simplest operations have all that is to be known of them in their number.
+//! refused. The number of the simplest operations says all about them.
 
-/// In place of an operation: nobody waits for the completion.
+/// In place of an operation: no operation is told of the completion.
 pub const UNTRACKED: u64 = u64::MAX;
 
 /// An operation that is one request, waits for nothing else and keeps nothing: its number says all that there is to

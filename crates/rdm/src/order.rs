@@ -49,7 +49,7 @@ impl<T> InOrder<T> {
         self.set(turn, Turn::Over(result));
     }
 
-    /// A turn led to nothing that anybody would be told.
+    /// A turn led to nothing that the program is told.
     pub fn abandon(&mut self, turn: u64) {
         self.set(turn, Turn::Empty);
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// How long a failure is told to a program that comes again.
 pub const REMEMBERED: Duration = Duration::from_secs(10);
 
-/// Somebody to talk to. `E` is why it cannot be reached, `C` names a caller that was asked to come again.
+/// A peer. `E` is why it cannot be reached, `C` names a caller that was asked to come again.
 #[derive(Debug)]
 pub struct Peer<E, C> {
     /// Where it takes connections.
@@ -165,7 +165,7 @@ impl<E, C> IndexMut<usize> for Peers<E, C> {
 pub struct Callers<C> {
     /// By peer, and since when.
     list: Vec<(usize, C, Instant)>,
-    /// Nobody has been told of the last decision. Who waits need not be who was asked to come again.
+    /// No caller has been told of the last decision. The caller that waits may be another than the one that was asked to come again.
     untold: bool,
 }
 
@@ -230,7 +230,7 @@ mod tests {
         peers.see_removals(0);
         assert_eq!(peers.numbered(5), Some(b), "nothing was removed");
         peers.see_removals(1);
-        assert_eq!(peers.numbered(5), None, "it may be somebody else's by now");
+        assert_eq!(peers.numbered(5), None, "it may be another peer's by now");
     }
 
     #[test]
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(
             peers.find(address(1)),
             Some(it),
-            "the program is to hear of it"
+            "the program has not heard of it"
         );
         peers[it].failed = None;
         peers.forget(address(1));
@@ -276,7 +276,7 @@ mod tests {
         assert!(!callers.tell(1, now), "nothing is decided");
         callers.decided(&mut peers, it, now);
         assert!(peers[it].asked.is_empty());
-        assert!(callers.tell(3, now), "whoever waits first is told");
+        assert!(callers.tell(3, now), "the first that waits is told");
         assert!(!callers.tell(3, now));
         assert!(callers.tell(1, now) && !callers.tell(1, now));
         assert!(!callers.is_empty(), "the other has not been told");

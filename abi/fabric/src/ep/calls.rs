@@ -141,7 +141,7 @@ impl Envelope {
 /// Sends one buffer.
 ///
 /// # Safety
-/// A handle, or something that is refused.
+/// See [`crate::object`] for the rules of handles.
 pub(super) unsafe fn send_one(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -156,7 +156,7 @@ pub(super) unsafe fn send_one(
 /// Sends a list of buffers.
 ///
 /// # Safety
-/// A handle, or something that is refused; so many buffers, and null or so many descriptors.
+/// See [`crate::object`] for the rules of handles; so many buffers, and null or so many descriptors.
 pub(super) unsafe fn send_list(
     ep: *mut FidEp,
     iov: *const iovec,
@@ -169,7 +169,7 @@ pub(super) unsafe fn send_list(
 }
 
 /// # Safety
-/// A handle, or something that is refused.
+/// See [`crate::object`] for the rules of handles.
 unsafe fn send(ep: *mut FidEp, iov: &[iovec], desc: Descriptors<'_>, it: Envelope) -> Result<()> {
     // SAFETY: as the caller promises.
     let object = unsafe { find::<EpObject, _>(ep)? };
@@ -257,7 +257,7 @@ impl Filter {
 /// Posts one buffer.
 ///
 /// # Safety
-/// A handle, or something that is refused.
+/// See [`crate::object`] for the rules of handles.
 pub(super) unsafe fn receive_one(
     ep: *mut FidEp,
     buf: *mut c_void,
@@ -272,7 +272,7 @@ pub(super) unsafe fn receive_one(
 /// Posts a list of buffers.
 ///
 /// # Safety
-/// A handle, or something that is refused; so many buffers, and null or so many descriptors.
+/// See [`crate::object`] for the rules of handles; so many buffers, and null or so many descriptors.
 pub(super) unsafe fn receive_list(
     ep: *mut FidEp,
     iov: *const iovec,
@@ -285,7 +285,7 @@ pub(super) unsafe fn receive_list(
 }
 
 /// # Safety
-/// A handle, or something that is refused.
+/// See [`crate::object`] for the rules of handles.
 unsafe fn receive(ep: *mut FidEp, iov: &[iovec], desc: Descriptors<'_>, it: Filter) -> Result<()> {
     let triggered = it.flags() & FI_TRIGGER != 0;
     // SAFETY: as the caller promises.

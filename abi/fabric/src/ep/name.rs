@@ -22,7 +22,7 @@ pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
 /// `fi_setname`: the address, before the endpoint is enabled. It is reserved.
 pub(super) unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: usize) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused; so many bytes as the program says.
+        // SAFETY: `find` validates the handle; so many bytes as the program says.
         let (object, bytes) = unsafe {
             (
                 find::<EpObject, _>(fid)?,
@@ -50,7 +50,7 @@ pub(super) unsafe extern "C" fn getname(
     len: *mut usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let ep = &unsafe { find::<EpObject, _>(fid)? }.inner;
         let name = match ep.live.get() {
             Some(live) => *live.name.lock(),

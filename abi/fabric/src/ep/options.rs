@@ -88,7 +88,7 @@ enum Target<'a> {
 
 impl<'a> Target<'a> {
     /// # Safety
-    /// A handle, or something that is refused.
+    /// See [`crate::object`] for the rules of handles.
     unsafe fn find(fid: *mut Fid) -> Result<Self> {
         // SAFETY: as the caller promises.
         unsafe {
@@ -123,7 +123,7 @@ pub(super) unsafe extern "C" fn getopt(
     len: *mut usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let target = unsafe { Target::find(fid)? };
         if level != LEVEL {
             return Err(NO_SUCH);
@@ -194,7 +194,7 @@ pub(super) unsafe extern "C" fn setopt(
     len: usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let target = unsafe { Target::find(fid)? };
         if level != LEVEL {
             return Err(NO_SUCH);

@@ -1,4 +1,4 @@
-//! Chunks of collective operations that came before anybody here asked for them. A peer is ahead by what it has under
+//! Chunks of collective operations that came before their operation began here. A peer is ahead by what it has under
 //! way at most: nothing of it is complete there before we have taken our part. What exceeds that is refused, and what
 //! a connection has brought goes with it.
 
@@ -44,7 +44,7 @@ pub struct Chunk {
 pub enum Body {
     /// These bytes.
     Here(Vec<u8>),
-    /// So many bytes are to be read under this key.
+    /// The receiver reads so many bytes under this key.
     There {
         /// The key of the region at the sender.
         key: u32,
@@ -189,10 +189,7 @@ mod tests {
         assert_eq!(seq as usize, BYTES / 8192);
         assert!(inbox.keep(key(2, 0), chunk(1, 0, 8192)), "another may");
         assert!(inbox.take(&key(1, 0)).is_some());
-        assert!(
-            inbox.keep(key(1, seq), chunk(0, 0, 8192)),
-            "there is room"
-        );
+        assert!(inbox.keep(key(1, seq), chunk(0, 0, 8192)), "there is room");
         assert!(inbox.forget_connection(0) && !inbox.forget_connection(0));
         assert_eq!((inbox.chunks.len(), inbox.held.len()), (1, 1));
         inbox.forget_group(key(2, 0).group);

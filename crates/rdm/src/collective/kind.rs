@@ -3,15 +3,15 @@
 /// A collective operation, numbered as in `enum fi_collective_op`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Nobody goes on before everybody has come.
+    /// No member goes on before all have come.
     Barrier,
-    /// What the root has goes to everybody.
+    /// What the root has goes to all.
     Broadcast,
     /// Each member has a block for each member.
     AllToAll,
-    /// One value of all, for everybody.
+    /// One value of all, for each.
     AllReduce,
-    /// The blocks of all, for everybody.
+    /// The blocks of all, for each.
     AllGather,
     /// One value of all for each member, which gets its own.
     ReduceScatter,

@@ -1,11 +1,11 @@
-//! Collective operations: who sends what to whom, and what has come before anybody here asked for it.
+//! Collective operations: who sends what to whom, and chunks that came before their operation began here.
 //!
 //! | module | what it is |
 //! | --- | --- |
 //! | [`kind`] | the operations |
 //! | [`names`] | what members call a group, and an operation |
 //! | [`plan`] | what one member does, round after round |
-//! | [`inbox`] | chunks that nobody has asked for yet |
+//! | [`inbox`] | chunks that came early |
 
 pub mod inbox;
 pub mod kind;

@@ -27,7 +27,7 @@ pub fn members(addresses: impl Iterator<Item = SocketAddr>) -> u64 {
     SipHasher13::new().hash(&bytes)
 }
 
-/// What an operation is, so that members notice who asks for another: the bytes of a block belong to it, and what is
+/// What an operation is, so that members notice a different call: the bytes of a block belong to it, and what is
 /// done to which type, if anything is.
 #[must_use]
 pub fn signature(kind: Kind, root: usize, block: usize, reduction: Option<(DataType, Op)>) -> u32 {

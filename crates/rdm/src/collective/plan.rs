@@ -261,7 +261,7 @@ mod tests {
                 };
                 if !std::mem::replace(&mut member.sent, true) {
                     for send in &round.sends {
-                        assert_ne!(send.to, me, "nobody sends to itself");
+                        assert_ne!(send.to, me, "no member sends to itself");
                         let blocks = member.work[send.blocks.clone()].to_vec();
                         ways.entry((me, send.to)).or_default().push_back(blocks);
                     }
@@ -350,7 +350,7 @@ mod tests {
         }
     }
 
-    /// Nobody leaves a barrier before everybody has come: each member hears, directly or through others, of all.
+    /// No member leaves a barrier before all have come: each member hears, directly or through others, of all.
     #[test]
     fn a_barrier_waits_for_everybody() {
         for n in 1..=19usize {

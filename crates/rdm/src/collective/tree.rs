@@ -65,14 +65,14 @@ impl Tree {
         (self.at > 0).then(|| self.at & (self.at - 1))
     }
 
-    /// From the root to everybody: the blocks of whoever's subtree it is.
+    /// From the root to all: to each member the blocks of its subtree.
     pub(super) fn down(&self, blocks: impl Fn(usize) -> Range<usize>) -> Vec<Round> {
         let mut rounds = Vec::new();
         if let Some(parent) = self.parent() {
             let from = self.member(parent);
             rounds.push(Round::receive(from, blocks(self.at), How::Put));
         }
-        // Who has most to pass on comes first.
+        // The member with most to pass on comes first.
         let children = self.children().into_iter().rev();
         rounds.push(Round {
             sends: children
@@ -86,7 +86,7 @@ impl Tree {
         rounds
     }
 
-    /// From everybody to the root.
+    /// From all to the root.
     pub(super) fn up(&self, blocks: impl Fn(usize) -> Range<usize>, how: How) -> Vec<Round> {
         let children = self.children().into_iter();
         let mut rounds: Vec<_> = children

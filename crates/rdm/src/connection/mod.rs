@@ -11,14 +11,14 @@ use crate::credit::{Credit, Window};
 use crate::limits::{RESERVE, SENDS};
 use core::net::SocketAddr;
 
-/// A connection. `Q` is the handle of its queue pair, `I` what else its driver keeps for the peer.
+/// A connection. `Q` is the handle of its queue pair, `I` what else its host keeps for the peer.
 #[derive(Debug)]
 pub struct Connection<Q, I> {
     /// Its queue pair, until that is taken apart.
     pub qp: Option<Q>,
     /// The address of the peer.
     pub peer: SocketAddr,
-    /// Who the peer is to the driver.
+    /// What the host keeps for the peer.
     pub identity: I,
     state: State,
     /// Messages of the peer that no receive has taken yet.

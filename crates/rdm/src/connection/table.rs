@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Pause between two looks at connections that are over.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Unread messages of peers that have gone, and their bytes: with more of them nobody new is let in.
+/// Unread messages of peers that have gone, and their bytes: with more of them no new peer is let in.
 const LEFT_MESSAGES: u64 = 16 * 1024;
 const LEFT_BYTES: u64 = 64 << 20;
 
@@ -18,7 +18,7 @@ const LEFT_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Connections<Q, I> {
     list: Vec<Connection<Q, I>>,
-    /// Places that nobody has.
+    /// Free places.
     free: Vec<usize>,
     by_qpn: HashMap<u32, usize, BuildHasherDefault<NumberHasher>>,
     /// Connections that are over and still have their place.

@@ -44,33 +44,33 @@ const FLAGS: u64 = FI_COMPLETION
 /// Numbers of the program's, as a call passes them.
 #[derive(Clone, Copy)]
 struct List {
-    pieces: *const Ioc,
+    buffers: *const Ioc,
     desc: *mut *mut c_void,
     count: usize,
 }
 
 impl List {
     const NONE: Self = Self {
-        pieces: std::ptr::null(),
+        buffers: std::ptr::null(),
         desc: std::ptr::null_mut(),
         count: 0,
     };
 
-    fn new(pieces: *const Ioc, desc: *mut *mut c_void, count: usize) -> Self {
+    fn new(buffers: *const Ioc, desc: *mut *mut c_void, count: usize) -> Self {
         Self {
-            pieces,
+            buffers,
             desc,
             count,
         }
     }
 
     /// # Safety
-    /// So many pieces, and null or so many descriptors.
+    /// So many buffers, and null or so many descriptors.
     unsafe fn read<'a>(self) -> Result<(&'a [Ioc], Descriptors<'a>)> {
         // SAFETY: as the caller promises.
         unsafe {
             Ok((
-                list(self.pieces, self.count)?,
+                list(self.buffers, self.count)?,
                 descriptors(self.desc, self.count)?,
             ))
         }
@@ -79,11 +79,11 @@ impl List {
 
 impl List {
     /// # Safety
-    /// So many pieces, and null or so many descriptors.
+    /// So many buffers, and null or so many descriptors.
     unsafe fn copy(self) -> Result<Buffers<Ioc>> {
         // SAFETY: as the caller promises.
-        let (pieces, desc) = unsafe { self.read()? };
-        Ok(Buffers::copy(pieces, desc))
+        let (buffers, desc) = unsafe { self.read()? };
+        Ok(Buffers::copy(buffers, desc))
     }
 }
 
@@ -95,7 +95,7 @@ struct Lists {
     result: List,
 }
 
-/// What is to be done where.
+/// The operation, and where.
 struct Place {
     peer: u64,
     addr: u64,
@@ -108,7 +108,7 @@ struct Place {
 /// Starts an atomic. Without a count it is that of the lists, without flags those of the endpoint hold.
 ///
 /// # Safety
-/// A handle, or something that is refused; lists as they say.
+/// See [`crate::object`] for the rules of handles; lists as they say.
 unsafe fn start(
     ep: *mut FidEp,
     kind: Kind,
@@ -213,9 +213,9 @@ unsafe extern "C" fn inject(
     datatype: c_int,
     op: c_int,
 ) -> isize {
-    let piece = one(buf, count);
+    let buffer = one(buf, count);
     let lists = Lists {
-        operands: List::new(&piece, std::ptr::null_mut(), 1),
+        operands: List::new(&buffer, std::ptr::null_mut(), 1),
         compare: List::NONE,
         result: List::NONE,
     };
@@ -380,7 +380,7 @@ unsafe extern "C" fn compwritev(
 /// The calls with a message.
 ///
 /// # Safety
-/// A handle, or something that is refused; a message and lists, as fi_atomic(3) asks for them.
+/// See [`crate::object`] for the rules of handles; a message and lists, as fi_atomic(3) asks for them.
 unsafe fn message(
     ep: *mut FidEp,
     kind: Kind,
@@ -399,7 +399,7 @@ unsafe fn message(
         result,
     };
     if flags & FI_TRIGGER != 0 {
-        // SAFETY: a handle, or something that is refused; lists as they say; with this flag the context is a
+        // SAFETY: `find` validates the handle; lists as they say; with this flag the context is a
         // trigger, as the program promises.
         return unsafe {
             let ep = &find::<EpObject, _>(ep)?.inner;
@@ -494,7 +494,7 @@ unsafe extern "C" fn compwritemsg(
 }
 
 /// # Safety
-/// A handle, or something that is refused; null or room for a number.
+/// See [`crate::object`] for the rules of handles; null or room for a number.
 unsafe fn valid(
     ep: *mut FidEp,
     kind: Kind,

@@ -97,7 +97,7 @@ type Buffer = (*mut c_void, *mut c_void);
 /// Starts an operation with one buffer on each side.
 ///
 /// # Safety
-/// A handle, or something that is refused.
+/// See [`crate::object`] for the rules of handles.
 unsafe fn start(
     ep: *mut FidEp,
     kind: Kind,
@@ -203,7 +203,7 @@ unsafe extern "C" fn msg(
     flags: u64,
 ) -> isize {
     transfer(|| {
-        // SAFETY: a handle, or something that is refused; a message as the caller promises, or null.
+        // SAFETY: `find` validates the handle; a message as the caller promises, or null.
         let (ep, msg) = unsafe { (&find::<EpObject, _>(ep)?.inner, input(msg)?) };
         let kind = Kind::of(msg.coll).ok_or(FiError::OPNOTSUPP)?;
         // SAFETY: lists of these lengths, as the caller promises.
@@ -242,7 +242,7 @@ pub(crate) unsafe extern "C" fn query(
     flags: u64,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused; attributes as the caller promises.
+        // SAFETY: `find` validates the handle; attributes as the caller promises.
         let attr = unsafe {
             find::<DomainObject, _>(domain)?;
             input(attr.cast_const())?;

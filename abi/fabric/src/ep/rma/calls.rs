@@ -84,7 +84,7 @@ enum Way {
 }
 
 /// # Safety
-/// A handle, or something that is refused.
+/// See [`crate::object`] for the rules of handles.
 unsafe fn start(
     ep: *mut FidEp,
     way: Way,
@@ -97,7 +97,7 @@ unsafe fn start(
     let ep = &object.inner;
     let len = iov
         .iter()
-        .fold(0, |sum: usize, piece| sum.saturating_add(piece.iov_len));
+        .fold(0, |sum: usize, buffer| sum.saturating_add(buffer.iov_len));
     let remote = &[RmaIov {
         addr: it.addr,
         len,
@@ -121,7 +121,7 @@ unsafe fn start(
 /// A transfer of one buffer.
 ///
 /// # Safety
-/// A handle, or something that is refused.
+/// See [`crate::object`] for the rules of handles.
 unsafe fn one(
     ep: *mut FidEp,
     way: Way,
@@ -137,7 +137,7 @@ unsafe fn one(
 /// A transfer of a list of buffers.
 ///
 /// # Safety
-/// A handle, or something that is refused; so many buffers, and null or so many descriptors.
+/// See [`crate::object`] for the rules of handles; so many buffers, and null or so many descriptors.
 unsafe fn several(
     ep: *mut FidEp,
     way: Way,
@@ -153,7 +153,7 @@ unsafe fn several(
 /// # Safety
 /// A message and its lists, as fi_rma(3) asks for them.
 unsafe fn message(ep: *mut FidEp, msg: *const MsgRma, flags: u64, way: Way) -> Result<()> {
-    // SAFETY: a handle, or something that is refused; the rest as the caller promises.
+    // SAFETY: `find` validates the handle; the rest as the caller promises.
     let (ep, msg) = unsafe { (&find::<EpObject, _>(ep)?.inner, input(msg)?) };
     let reads = way == Way::Read;
     check_flags(flags & !FI_TRIGGER, reads)?;
