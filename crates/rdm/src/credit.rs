@@ -46,6 +46,12 @@ impl Credit {
         self.take(len)
     }
 
+    /// What is left: messages and bytes.
+    #[must_use]
+    pub fn left(self) -> (u32, u32) {
+        (self.messages, self.bytes)
+    }
+
     /// Whether it may be too little for the next message.
     #[must_use]
     pub fn is_used_up(self) -> bool {
@@ -107,6 +113,12 @@ impl Window {
     #[must_use]
     pub fn unread(&self) -> u64 {
         self.held.1.into()
+    }
+
+    /// Messages and bytes of the peer that are here, or that the peer does not know to be taken.
+    #[must_use]
+    pub fn used(&self) -> (u32, u32) {
+        (self.held.0 + self.back.0, self.held.1 + self.back.1)
     }
 
     /// What is given back: messages and bytes.

@@ -4,6 +4,7 @@
 use crate::host::Told;
 use crate::world::{From, How, World, content};
 use proptest::prelude::*;
+use rkey_rdm::credit;
 use rkey_rdm::endpoint::Service;
 use rkey_rdm::error::Error;
 use std::collections::{HashMap, HashSet};
@@ -206,6 +207,23 @@ impl Run {
         }
     }
 
+    /// What is left of the credit of a sender, and what its receiver counts as used, are all that there is.
+    fn check_credit(world: &World) {
+        let open: HashMap<usize, _> = world
+            .nodes
+            .iter()
+            .flat_map(|node| node.ep.connections.iter())
+            .filter_map(|it| Some((it.qp?, it)))
+            .collect();
+        for (qp, connection) in &open {
+            // Queue pairs are made in pairs.
+            let there = open[&(qp ^ 1)];
+            let (left, used) = (connection.credit.left(), there.window.used());
+            let sum = (left.0 + used.0, left.1 + used.1);
+            assert_eq!(sum, (credit::MESSAGES, credit::BYTES));
+        }
+    }
+
     /// The results of the sends of living nodes, by message; each has one.
     fn results(&self, world: &World) -> HashMap<usize, Option<Error>> {
         let mut results = HashMap::new();
@@ -245,6 +263,7 @@ proptest! {
         prop_assert_eq!(received, world.messages());
         prop_assert!(run.results(&world).values().all(Option::is_none));
         prop_assert_eq!(world.net.borrow().exposed(), 0, "a key is left");
+        Run::check_credit(&world);
     }
 
     #[test]
