@@ -91,13 +91,11 @@ impl Cm {
             ended: AtomicBool::new(false),
         });
         let threads = Arc::clone(&inner);
-        std::thread::Builder::new()
-            .name("rkey-fi-cm".to_owned())
-            .spawn(move || {
-                let _end = End(&threads);
-                run(&threads);
-            })
-            .map_err(|_| crate::errno::FiError::NOMEM)?;
+        rkey_device::threads::spawn("rkey-fi-cm", move || {
+            let _end = End(&threads);
+            run(&threads);
+        })
+        .map_err(|_| crate::errno::FiError::NOMEM)?;
         Ok(Arc::clone(place.insert(inner)))
     }
 

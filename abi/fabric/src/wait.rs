@@ -3,6 +3,7 @@
 
 use crate::errno::{FiError, Result};
 use crate::sys::*;
+use rkey_device::time;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
@@ -171,12 +172,12 @@ impl Deadline {
         Self(
             u64::try_from(milliseconds)
                 .ok()
-                .map(|ms| Instant::now() + Duration::from_millis(ms)),
+                .map(|ms| time::now() + Duration::from_millis(ms)),
         )
     }
 
     pub(crate) fn after(time: Duration) -> Self {
-        Self(Some(Instant::now() + time))
+        Self(Some(time::now() + time))
     }
 
     pub(crate) fn never() -> Self {
@@ -184,7 +185,7 @@ impl Deadline {
     }
 
     pub(crate) fn passed(&self) -> bool {
-        self.0.is_some_and(|until| until <= Instant::now())
+        self.0.is_some_and(|until| until <= time::now())
     }
 
     /// What is left, for `poll`; -1 is for ever.
@@ -192,7 +193,7 @@ impl Deadline {
         match self.0 {
             None => -1,
             Some(until) => {
-                let left = until.saturating_duration_since(Instant::now());
+                let left = until.saturating_duration_since(time::now());
                 // Rounded up, so that a wait does not end a little early over and over.
                 c_int::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
             }

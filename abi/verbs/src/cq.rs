@@ -13,10 +13,11 @@ use crate::sys::{CompChannel, Context, Cq, CqEx, Pd, Wc};
 use crate::{errno, status};
 use rkey_device::DeviceError;
 use rkey_device::engine::{Completion, Stamped};
+use rkey_device::time;
 use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Completions taken from the device at a time.
 const BATCH: usize = 16;
@@ -219,12 +220,12 @@ fn settle(object: &CqObject, depth: usize) -> Result<(), Errno> {
     const LOOK: Duration = Duration::from_millis(1);
     const PATIENCE: Duration = Duration::from_secs(2);
     let outstanding = || object.cq.outstanding().map_err(errno::from);
-    let (mut left, mut since) = (outstanding()?, Instant::now());
-    while left > 0 && object.cq.len() <= depth && since.elapsed() < PATIENCE {
-        std::thread::sleep(LOOK);
+    let (mut left, mut since) = (outstanding()?, time::now());
+    while left > 0 && object.cq.len() <= depth && time::since(since) < PATIENCE {
+        time::sleep(LOOK);
         let now = outstanding()?;
         if now != left {
-            (left, since) = (now, Instant::now());
+            (left, since) = (now, time::now());
         }
     }
     Ok(())

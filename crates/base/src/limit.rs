@@ -35,12 +35,8 @@ impl Limit {
         }))
     }
 
-    /// If a line may be written now: the number of lines suppressed since the last one.
-    pub fn take(&self) -> Option<u64> {
-        self.take_at(Instant::now())
-    }
-
-    fn take_at(&self, now: Instant) -> Option<u64> {
+    /// If a line may be written `now`: the number of lines suppressed since the last one.
+    pub fn take(&self, now: Instant) -> Option<u64> {
         // A poisoned lock is fine: no change can panic halfway.
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since = *inner.refilled.get_or_insert(now);
@@ -67,11 +63,7 @@ mod tests {
     fn a_burst_then_a_few_and_the_rest_is_counted() {
         let limit = Limit::new();
         let start = Instant::now();
-        let written = |at| {
-            (0..1000)
-                .filter_map(|_| limit.take_at(at))
-                .collect::<Vec<_>>()
-        };
+        let written = |at| (0..1000).filter_map(|_| limit.take(at)).collect::<Vec<_>>();
         assert_eq!(written(start), [0; BURST as usize]);
         let left_out = 1000 - u64::from(BURST);
         assert_eq!(written(start + REFILL * 3), [left_out, 0, 0]);

@@ -16,6 +16,7 @@
 //! | `progress` | who drives the engine: pollers, posters, or the engine thread |
 //! | [`inspect`] | what a device looks like from outside; [`denials`] (refused accesses in the log) and [`describe`] |
 //! | [`event`] | things that happen to a device outside of completions |
+//! | [`threads`], [`time`] | threads and the clock, for front ends as well |
 //! | [`fork`] | what a forked child may (not) do with its parent's device |
 //!
 //! # Who drives the engine
@@ -39,6 +40,8 @@ pub mod peers;
 mod progress;
 mod reclaim;
 mod shared;
+pub mod threads;
+pub mod time;
 
 pub use config::{Config, ConfigError, DirectCopy, Explain, Share};
 pub use connect::{Accepting, Incoming, Listener, Peer, QpAddress, Reservation};

@@ -6,7 +6,8 @@ use crate::queue_pair::QueuePair;
 use rkey_core::Access;
 use rkey_device::DeviceError;
 use rkey_device::link::direct::{DirectError, DirectMap};
-use std::time::{Duration, Instant};
+use rkey_device::time;
+use std::time::Duration;
 
 /// Memory of a peer that this process has mapped under a lease. Made by [`Connection::map`](crate::Connection::map)
 /// or [`QueuePair::map`].
@@ -33,9 +34,9 @@ impl DirectMemory {
         timeout: Duration,
     ) -> Result<Self> {
         let write = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
-        let started = Instant::now();
+        let started = time::now();
         let map = loop {
-            let left = timeout.saturating_sub(started.elapsed());
+            let left = timeout.saturating_sub(time::since(started));
             let lease = pair
                 .raw()
                 .lease(key.wire_key(), key.address(), key.len(), write, left);
@@ -45,7 +46,7 @@ impl DirectMemory {
                 Err(DeviceError::NotConnected { .. })
                     if !left.is_zero() && !pair.is_to_itself()? =>
                 {
-                    std::thread::sleep(Duration::from_millis(1));
+                    time::sleep(Duration::from_millis(1));
                 }
                 Err(DeviceError::NotConnected { .. }) => {
                     let why = "the peer is this very device, or the connection is gone";

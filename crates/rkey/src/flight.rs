@@ -6,6 +6,7 @@
 use crate::completion::CompletionQueue;
 use crate::error::{Error, Result};
 use rkey_core::Denial;
+use rkey_device::time;
 use rkey_engine::{Completion, Status};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -106,7 +107,7 @@ impl Flight {
         wants_result: bool,
         post: impl FnOnce(u64) -> Result<()>,
     ) -> Result<u64> {
-        let started = Instant::now();
+        let started = time::now();
         loop {
             let mut state = self.lock();
             self.take_completions(&mut state)?;
@@ -162,7 +163,7 @@ impl Flight {
         timeout: Duration,
         what: &'static str,
     ) -> Result<Completion> {
-        let started = Instant::now();
+        let started = time::now();
         loop {
             if let Some(outcome) = self.outcome(number) {
                 return outcome;
@@ -173,7 +174,7 @@ impl Flight {
 
     /// Waits until nothing is in flight; reports a failure that was not reported yet.
     pub(crate) fn drain(&self, timeout: Duration) -> Result<()> {
-        let started = Instant::now();
+        let started = time::now();
         loop {
             let mut state = self.lock();
             self.take_completions(&mut state)?;
@@ -220,7 +221,7 @@ impl Flight {
 
     /// Sleeps until something completes or the time is up.
     fn pause(&self, started: Instant, timeout: Duration, what: &'static str) -> Result<()> {
-        let left = timeout.saturating_sub(started.elapsed());
+        let left = timeout.saturating_sub(time::since(started));
         if left.is_zero() {
             return Err(Error::Timeout {
                 what,

@@ -4,6 +4,7 @@ use crate::connection::Connection;
 use crate::domain::Domain;
 use crate::error::{Error, Result};
 use crate::greeting;
+use rkey_device::time;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -46,9 +47,9 @@ impl Listener {
     }
 
     fn accept_within(&self, timeout: Option<Duration>) -> Result<Connection> {
-        let started = std::time::Instant::now();
+        let started = time::now();
         loop {
-            let left = timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
+            let left = timeout.map(|timeout| timeout.saturating_sub(time::since(started)));
             let incoming = match self.raw.accept(left) {
                 Ok(incoming) => incoming,
                 Err(rkey_device::DeviceError::TimedOut { .. }) => {

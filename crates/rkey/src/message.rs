@@ -15,12 +15,13 @@ use crate::queue_pair::QueuePair;
 use crate::region::Region;
 use crate::shape::{self, Shape};
 use rkey_core::Access;
+use rkey_device::time;
 use rkey_engine::{Completion, SendFlags};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Messages in flight, per direction, before the receiver calls receive.
 pub(crate) const SLOTS: u32 = 16;
@@ -132,12 +133,12 @@ impl Mailbox {
     }
 
     fn receive_bytes(&self, timeout: Duration) -> Result<Vec<u8>> {
-        let started = Instant::now();
+        let started = time::now();
         loop {
             if let Some(bytes) = self.take()? {
                 return Ok(bytes);
             }
-            let left = timeout.saturating_sub(started.elapsed());
+            let left = timeout.saturating_sub(time::since(started));
             if left.is_zero() {
                 return Err(Error::Timeout {
                     what: "a message of the peer",

@@ -17,6 +17,7 @@ use crate::object::{Users, find, object, place, remove, status};
 use crate::sys::*;
 use crate::wait::{Deadline, check_object};
 use parking_lot::Mutex;
+use rkey_device::time;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -361,7 +362,7 @@ unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout: c_int) ->
             }
             looks += 1;
             if looks > LOOKS {
-                std::thread::sleep(NAP);
+                time::sleep(NAP);
             }
         }
     })

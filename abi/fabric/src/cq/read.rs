@@ -11,8 +11,9 @@ use crate::errno::{FiError, Result};
 use crate::object::{count, find, status};
 use crate::sys::*;
 use crate::wait::{Deadline, readable};
+use rkey_device::time;
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a waiting read looks for entries before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
@@ -125,7 +126,7 @@ pub(super) unsafe extern "C" fn sreadfrom(
         let wait = cq.wait.as_ref().ok_or(FiError::INVAL)?;
         let waiting = wait.begin();
         let deadline = Deadline::of(timeout);
-        let spin = Instant::now() + SPIN;
+        let spin = time::now() + SPIN;
         loop {
             // SAFETY: room as the caller promises.
             match unsafe { poll(cq, buf, max, sources) } {
@@ -135,7 +136,7 @@ pub(super) unsafe extern "C" fn sreadfrom(
             if waiting.is_woken() || deadline.passed() {
                 return Err(FiError::AGAIN);
             }
-            if Instant::now() < spin {
+            if time::now() < spin {
                 std::hint::spin_loop();
                 continue;
             }
@@ -145,7 +146,7 @@ pub(super) unsafe extern "C" fn sreadfrom(
                     readable(&[wait.fd()], &deadline)?;
                 }
                 Err(FiError::AGAIN) if max > 0 => {}
-                Err(FiError::AGAIN) => std::thread::sleep(NAP),
+                Err(FiError::AGAIN) => time::sleep(NAP),
                 Err(error) => return Err(error),
             }
         }

@@ -195,7 +195,7 @@ impl Endpoint {
         make: impl FnOnce(&Self, &Live) -> Made + Send + 'static,
     ) -> Result<()> {
         let ep = Arc::clone(self);
-        let spawned = thread.spawn(move || {
+        let spawned = rkey_device::threads::spawn_by(thread, move || {
             let Some(live) = ep.live.get() else { return };
             let made = catch_unwind(AssertUnwindSafe(|| make(&ep, live)));
             ep.tell_of_connection(made.unwrap_or(Err((FiError::IO, Vec::new()))));

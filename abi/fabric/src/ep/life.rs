@@ -3,9 +3,9 @@
 use super::name::reachable;
 use super::wake::Fds;
 use super::*;
+use rkey_device::time;
 use rkey_rdm::draining::STUCK;
 use std::sync::mpsc::{Sender, channel};
-use std::time::Instant;
 
 /// An endpoint cannot be enabled before it is bound to everything that it needs.
 #[cold]
@@ -170,14 +170,12 @@ impl Endpoint {
         }
         let (begins, begun) = channel();
         let ep = Arc::clone(self);
-        std::thread::Builder::new()
-            .name("rkey-fi-progress".to_owned())
-            .spawn(move || {
-                if begun.recv().is_ok() {
-                    ep.run();
-                }
-            })
-            .map_err(|_| FiError::NOMEM)?;
+        rkey_device::threads::spawn("rkey-fi-progress", move || {
+            if begun.recv().is_ok() {
+                ep.run();
+            }
+        })
+        .map_err(|_| FiError::NOMEM)?;
         Ok(Some(begins))
     }
 
@@ -231,7 +229,7 @@ impl Endpoint {
             }
             let remains = live.state.lock().rdm.close(&live.host);
             // From here on no peer touches the program's memory, stopped or not.
-            let deadline = Instant::now() + STUCK;
+            let deadline = time::now() + STUCK;
             for qp in &remains.qps {
                 qp.quiesce(deadline);
             }

@@ -5,8 +5,9 @@
 
 use super::*;
 use rkey_device::engine::RecvRequest;
+use rkey_device::time;
 use rkey_rdm::endpoint::Service;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long an endpoint that goes waits for what it has posted to arrive.
 const LINGER: Duration = Duration::from_millis(500);
@@ -28,7 +29,7 @@ impl Endpoint {
         self.take_completions(live, state);
         let mut look = false;
         if !state.rdm.is_at_rest(&live.host) {
-            look = state.rdm.progress(&live.host, Instant::now());
+            look = state.rdm.progress(&live.host, time::now());
         }
         if look || peers_gone != state.peers_gone {
             state.peers_gone = peers_gone;
@@ -101,11 +102,11 @@ impl Endpoint {
 
     /// Waits until what was posted has arrived, for a short while: before an endpoint goes.
     pub(super) fn linger(&self, live: &Live) {
-        let until = Instant::now() + LINGER;
+        let until = time::now() + LINGER;
         loop {
             let mut state = live.state.lock();
             self.advance(live, &mut state);
-            if !state.rdm.is_busy() || Instant::now() >= until {
+            if !state.rdm.is_busy() || time::now() >= until {
                 return;
             }
             drop(state);

@@ -9,10 +9,11 @@ use super::*;
 use crate::cm::Coming;
 use crate::complaint::complain;
 use parking_lot::MutexGuard;
+use rkey_device::time;
 use rkey_device::{DeviceError, Incoming, Qp};
 use rkey_rdm::hello::{Hello, NOT_UNDERSTOOD};
 use rkey_rdm::peers::Way;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long an endpoint looks for a peer whose address the program has.
 const REACH: Duration = Duration::from_secs(3);
@@ -61,7 +62,7 @@ impl Endpoint {
     /// There is no connection to a peer yet: the program is asked to call again, or told why there will be none.
     #[cold]
     fn come_later(&self, live: &Live, state: &mut State, peer: usize) -> FiError {
-        let error = match state.rdm.way_to(&live.host, peer, Instant::now()) {
+        let error = match state.rdm.way_to(&live.host, peer, time::now()) {
             Ok(_) => FiError::AGAIN,
             Err(error) => error.into(),
         };
@@ -92,14 +93,12 @@ impl Endpoint {
     /// Connects to a peer, in a thread of its own.
     #[cold]
     pub(super) fn reach(self: Arc<Self>, peer: usize, address: SocketAddr) -> Result<()> {
-        let spawned = std::thread::Builder::new()
-            .name("rkey-fi-connect".to_owned())
-            .spawn(move || {
-                let call = std::panic::AssertUnwindSafe(|| self.call(peer, address));
-                if std::panic::catch_unwind(call).is_err() {
-                    self.decided(peer, Err(FiError::NOTCONN));
-                }
-            });
+        let spawned = rkey_device::threads::spawn("rkey-fi-connect", move || {
+            let call = std::panic::AssertUnwindSafe(|| self.call(peer, address));
+            if std::panic::catch_unwind(call).is_err() {
+                self.decided(peer, Err(FiError::NOTCONN));
+            }
+        });
         spawned.map(drop).map_err(|_| FiError::NOMEM)
     }
 
@@ -133,7 +132,7 @@ impl Endpoint {
             rdm.connections[index].device_keys = hello.device_keys;
             index
         });
-        rdm.decided(&live.host, peer, made.map_err(Into::into), Instant::now());
+        rdm.decided(&live.host, peer, made.map_err(Into::into), time::now());
         drop(state);
         Self::come_again(live);
     }

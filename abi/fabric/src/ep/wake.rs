@@ -6,6 +6,7 @@
 
 use super::*;
 use crate::cq::Armed;
+use rkey_device::time;
 use std::os::fd::{AsRawFd, RawFd};
 
 impl Endpoint {
@@ -32,7 +33,7 @@ impl Endpoint {
             armed.comes_again = state
                 .rdm
                 .callers
-                .tell(std::thread::current().id(), std::time::Instant::now());
+                .tell(std::thread::current().id(), time::now());
             armed.needs_looks = !state.rdm.callers.is_empty();
         }
         // No descriptor tells that a peer has let go of memory, or that a member of a group is gone.

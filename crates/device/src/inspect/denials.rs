@@ -13,6 +13,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use rkey_base::limit::Limit;
@@ -45,7 +46,9 @@ pub fn refused(what: &str) {
 /// Says something that a peer can cause any number of times, if not too much was said of late. What was left out is
 /// counted, and told as so many of `kind`.
 pub fn limited(limit: &Limit, kind: &str, say: impl FnOnce()) {
-    let Some(left_out) = limit.take() else { return };
+    let Some(left_out) = limit.take(Instant::now()) else {
+        return;
+    };
     if left_out > 0 {
         tracing::warn!(
             left_out,

@@ -14,6 +14,7 @@ use crate::peers::unresponsive;
 use crate::progress::reactor::Token;
 use crate::progress::{Driver, Mode, now_ns};
 use crate::shared::Shared;
+use crate::threads;
 
 /// So many empty polls while the engine thread drives mean that the program drives by itself.
 const PROGRAM_POLLS: u32 = 16;
@@ -62,14 +63,11 @@ impl EngineThread {
             last_polls: 0,
             shared,
         };
-        std::thread::Builder::new()
-            .name("rkey-engine".to_owned())
-            .spawn(move || thread.main())
+        threads::spawn("rkey-engine", move || thread.main())
             .map_err(DeviceError::io("starting the engine thread"))
     }
 
     fn main(&mut self) {
-        block_signals();
         if let Err(error) = rkey_base::copy::prepare_thread() {
             tracing::warn!(%error, "faults in user memory may not be caught in the engine thread");
         }
@@ -237,24 +235,5 @@ impl EngineThread {
         self.shared
             .qp_numbers
             .close(|fd| self.shared.reactor.remove(fd));
-    }
-}
-
-/// Signals are the program's business: none is handled in the engine thread, except those that a
-/// fault in user memory raises here.
-#[allow(unsafe_code)]
-// UNSAFETY: `pthread_sigmask` has no safe wrapper.
-fn block_signals() {
-    // SAFETY: the set lives on this stack and is initialised by sigfillset before it is used.
-    unsafe {
-        let mut set = std::mem::zeroed::<libc::sigset_t>();
-        libc::sigfillset(&mut set);
-        libc::sigdelset(&mut set, libc::SIGSEGV);
-        libc::sigdelset(&mut set, libc::SIGBUS);
-        libc::sigdelset(&mut set, libc::SIGFPE);
-        libc::sigdelset(&mut set, libc::SIGILL);
-        libc::sigdelset(&mut set, libc::SIGABRT);
-        libc::sigdelset(&mut set, libc::SIGTRAP);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
     }
 }

@@ -8,6 +8,7 @@ use crate::av::set::{AvSet, AvSetObject, new_address};
 use crate::ep::object::EpObject;
 use crate::nosys;
 use crate::object::{find, handle_of, input, object, place, remove, status};
+use rkey_device::time;
 use rkey_rdm::endpoint::Members;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -124,7 +125,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         if let Some(ep) = object.ep.upgrade() {
             if let Some(live) = ep.live.get() {
                 let rdm = &mut live.state.lock().rdm;
-                rdm.leave(&live.host, object.address, Instant::now());
+                rdm.leave(&live.host, object.address, time::now());
             }
         }
         // The next group may get the same handle.
@@ -183,15 +184,13 @@ impl Endpoint {
         joined: Joined,
         by_itself: bool,
     ) {
-        let now = Instant::now();
+        let now = time::now();
         let rdm = &mut live.state.lock().rdm;
         rdm.join(&live.host, members, address, joined, by_itself, now);
         // Joining goes on whatever the program does (FI_PROGRESS_AUTO of control).
         if !by_itself && !self.domain.auto_progress {
             let ep = Arc::clone(self);
-            let spawned = std::thread::Builder::new()
-                .name("rkey-fi-join".to_owned())
-                .spawn(move || ep.attend(address));
+            let spawned = rkey_device::threads::spawn("rkey-fi-join", move || ep.attend(address));
             if let Err(error) = spawned {
                 tracing::debug!(%error, "the program has to make progress while it joins");
             }

@@ -11,6 +11,7 @@ use crate::info::offer::IOV_LIMIT;
 use crate::mr::local;
 use libc::iovec;
 use rkey_device::core::LocalUse;
+use rkey_device::time;
 use rkey_rdm::atomic::{DataType, Op};
 use rkey_rdm::collective::kind::Kind;
 use rkey_rdm::endpoint::Call;
@@ -166,7 +167,7 @@ impl Endpoint {
             }
         }
         let copy = |into: &mut [u8]| Ok(gather(&self.domain, &source, into)?);
-        let now = Instant::now();
+        let now = time::now();
         let rdm = &mut state.rdm;
         let begun = rdm.collective(&live.host, call, posted, copy, now);
         begun.map_err(|error| match error {

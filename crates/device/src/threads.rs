@@ -1,0 +1,79 @@
+//! Threads of the device and of its front ends: named, and closed to the program's signals.
+
+use std::io;
+use std::thread::{Builder, JoinHandle};
+
+/// Starts a thread. Signals are the program's business: none is handled in it, except those that a fault raises there.
+///
+/// # Errors
+/// The system has no room for another thread.
+pub fn spawn<T: Send + 'static>(
+    name: &str,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    spawn_by(Builder::new().name(name.to_owned()), body)
+}
+
+/// Starts a thread as [`spawn`] does, with a name and a size of stack that are the caller's choice.
+///
+/// # Errors
+/// The system has no room for another thread.
+pub fn spawn_by<T: Send + 'static>(
+    thread: Builder,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    thread.spawn(move || {
+        block_signals();
+        body()
+    })
+}
+
+#[allow(unsafe_code)]
+// UNSAFETY: `pthread_sigmask` has no safe wrapper.
+fn block_signals() {
+    // SAFETY: the set lives on this stack and is initialised by sigfillset before it is used.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigfillset(&mut set);
+        libc::sigdelset(&mut set, libc::SIGSEGV);
+        libc::sigdelset(&mut set, libc::SIGBUS);
+        libc::sigdelset(&mut set, libc::SIGFPE);
+        libc::sigdelset(&mut set, libc::SIGILL);
+        libc::sigdelset(&mut set, libc::SIGABRT);
+        libc::sigdelset(&mut set, libc::SIGTRAP);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The masks of blocked signals in `/proc`.
+    fn blocked() -> u64 {
+        let status = std::fs::read_to_string("/proc/thread-self/status").expect("a status");
+        let mask = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigBlk:\t"));
+        u64::from_str_radix(mask.expect("a mask"), 16).expect("a number")
+    }
+
+    #[test]
+    fn signals_of_the_program_are_blocked_and_those_of_faults_are_not() {
+        let mask = spawn("rkey-test", blocked).expect("a thread").join();
+        let mask = mask.expect("no panic");
+        let is_blocked = |signal: i32| mask & (1 << (signal - 1)) != 0;
+        assert!([libc::SIGTERM, libc::SIGALRM, libc::SIGUSR1].map(is_blocked) == [true; 3]);
+        assert!([libc::SIGSEGV, libc::SIGBUS].map(is_blocked) == [false; 2]);
+    }
+
+    #[test]
+    fn a_thread_has_its_name() {
+        let name = || std::thread::current().name().map(str::to_owned);
+        let thread = spawn("rkey-test", name).expect("a thread");
+        assert_eq!(
+            thread.join().expect("no panic").as_deref(),
+            Some("rkey-test")
+        );
+    }
+}
