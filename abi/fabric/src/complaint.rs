@@ -1,6 +1,6 @@
 //! What peers do wrong, in the log: a stranger can cause any number of such lines, so not all are written.
 
-use rkey_device::base::limit::Limit;
+use rkey_device::base::Limit;
 use rkey_device::denials::limited;
 use std::fmt::Arguments;
 

@@ -28,7 +28,7 @@ use crate::sys::*;
 use crate::work;
 use parking_lot::Mutex;
 use rkey_device::Device;
-use rkey_device::base::range::VaRange;
+use rkey_device::base::VaRange;
 use rkey_device::core::{Access, DomainId, LocalKey, RawKeyMap, Region, RegionId, RegionSpec};
 use std::cell::UnsafeCell;
 use std::collections::{HashMap, HashSet};

@@ -7,7 +7,7 @@ use crate::mr::{PAGE, find_by_key};
 use crate::object::{find, input};
 use crate::pd::PdObject;
 use crate::sys::{Pd, Sge};
-use rkey_device::base::range::VaRange;
+use rkey_device::base::VaRange;
 use rkey_kit::{Errno, fence};
 use std::ffi::{c_int, c_void};
 

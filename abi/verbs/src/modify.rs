@@ -299,7 +299,7 @@ pub fn attributes(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rkey_device::engine::qp::state::rule as qp_rule;
+    use rkey_device::engine::rule as qp_rule;
 
     const SERVICES: [Service; 6] = [
         Service::Rc,

@@ -11,7 +11,7 @@ use crate::sys::consts::*;
 use crate::sys::{Context, Mr, Pd};
 use crate::{errno, flags};
 use rkey_device::Device;
-use rkey_device::base::range::VaRange;
+use rkey_device::base::VaRange;
 use rkey_device::core::{Addressing, Region, RegionSpec, Rules};
 use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;

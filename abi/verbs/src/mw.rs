@@ -10,7 +10,7 @@ use crate::qp::QpObject;
 use crate::sys::consts::*;
 use crate::sys::{Context, Mr, Mw, MwBind, MwBindInfo, Pd, Qp};
 use crate::{errno, flags};
-use rkey_device::base::range::VaRange;
+use rkey_device::base::VaRange;
 use rkey_device::core::{Key, LocalKey, Rules, WindowId, WindowKind};
 use rkey_device::engine::{SendRequest, Work};
 use rkey_kit::{Errno, Pool, fence};

@@ -10,7 +10,7 @@ use crate::pd::PdObject;
 use crate::sys::consts::*;
 use crate::sys::{Mr, Pd};
 use crate::{errno, flags};
-use rkey_device::base::range::VaRange;
+use rkey_device::base::VaRange;
 use rkey_device::core::{Addressing, Change, Rules};
 use rkey_kit::{Errno, fence};
 use std::ffi::{c_int, c_void};

@@ -17,7 +17,7 @@ use crate::sys::{
     Context, Qp, QpCap, QpInitAttr, QpInitAttrEx, RecvWr, RwqIndTable, RwqIndTableInitAttr,
     RxHashConf, Wq, WqAttr, WqInitAttr,
 };
-use rkey_device::engine::rss::KEY_LEN;
+use rkey_device::engine::KEY_LEN;
 use rkey_device::engine::{HashFields, QpType, WqState};
 use rkey_device::{Cq, QpOptions, Srq};
 use rkey_kit::{Errno, Pool, fence};

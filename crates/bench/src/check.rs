@@ -3,7 +3,7 @@
 
 use super::measure::each;
 use anyhow::{Context, Result};
-use rkey_device::base::range::VaRange;
+use rkey_device::base::VaRange;
 use rkey_device::core::{
     Access, Accessor, DomainId, Limits, Operation, Protection, Region, RegionSpec, Secrets, WireKey,
 };

@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result};
 use rkey::{Access, Denial, Key, WindowKind};
-use rkey_device::base::range::VaRange;
+use rkey_device::base::VaRange;
 use rkey_device::core::{
     Accessor, Addressing, Api, Attempt, BindRegion, BindRequest, DomainId, Limits, LocalKey,
     LocalUse, NamedKey, Operation, Protection, Region, RegionSpec, Rules, Secrets, WireKey,

@@ -3,10 +3,10 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use rkey_device::base::range::VaRange;
-use rkey_device::core::{Access, RegionSpec};
-use rkey_device::engine::Completion;
+use rkey_base::range::VaRange;
+use rkey_core::{Access, RegionSpec};
 use rkey_device::{Config, Device, QpOptions};
+use rkey_engine::Completion;
 
 fn measure(what: &str, count: u32, mut each: impl FnMut()) {
     let mut best = f64::MAX;
@@ -62,7 +62,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     });
     measure("post to a queue pair that is not ready", 200_000, || {
-        let request = rkey_device::engine::RecvRequest { id: 0, sges: &[] };
+        let request = rkey_engine::RecvRequest { id: 0, sges: &[] };
         let _ = black_box(a.post_recv(&request));
     });
     Ok(())

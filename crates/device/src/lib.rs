@@ -24,6 +24,7 @@
 //! A program that polls drives the engine itself, on its own core; the engine thread then sleeps and
 //! only looks now and then whether the program still polls. A program that waits or does other things
 //! leaves the engine to the thread, which sleeps until a peer rings. `progress` has the details.
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod config;
 pub mod connect;
@@ -63,7 +64,46 @@ pub use peers::process::Departed;
 pub use inspect::{denial_view, denials, describe};
 pub use peers::names;
 
-pub use rkey_base as base;
-pub use rkey_core as core;
-pub use rkey_engine as engine;
-pub use rkey_link as link;
+// What front ends may name of the layers below: a name that is missing here is added here, where a review sees it.
+
+/// Copies that return a fault, ranges and locks.
+pub mod base {
+    pub use rkey_base::limit::Limit;
+    pub use rkey_base::lock::SpinLock;
+    pub use rkey_base::memory::Memory;
+    pub use rkey_base::process::page_size;
+    pub use rkey_base::range::VaRange;
+
+    /// Copies and atomics that return a fault.
+    pub mod copy {
+        pub use rkey_base::copy::{compare_swap, copy, fetch_add};
+    }
+}
+
+/// Regions, windows, keys and denials.
+pub mod core {
+    pub use rkey_core::{Access, Accessor, Addressing, Api, Attempt, BindRegion, BindRequest};
+    pub use rkey_core::{Change, CoreError, Denial, DomainId, Key, Limit, Limits, LocalKey};
+    pub use rkey_core::{LocalUse, NamedKey, Operation, Protection, RawKey, RawKeyMap, Reason};
+    pub use rkey_core::{
+        Region, RegionId, RegionSpec, Rules, Secrets, WindowId, WindowKind, WireKey,
+    };
+}
+
+/// Queue pairs, work requests and completions.
+pub mod engine {
+    pub use rkey_engine::qp::state::rule;
+    pub use rkey_engine::rss::KEY_LEN;
+    pub use rkey_engine::{Completion, CompletionFlags, CompletionOp, CqId, EngineError, Flow};
+    pub use rkey_engine::{HashFields, Peer, PostError, QpAttributes, QpId, QpState};
+    pub use rkey_engine::{
+        QpType, RecvRequest, Route, SendFlags, SendRequest, Sge, SrqId, Stamped,
+    };
+    pub use rkey_engine::{Status, Target, UdAddress, Work, WqState, XrcdId};
+}
+
+/// Other processes, and memory of theirs that is mapped here.
+pub mod link {
+    pub use rkey_link::NodeId;
+    pub use rkey_link::direct::{DirectError, DirectMap};
+}

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use common::{LONG, Remote, Side, until};
-use rkey_device::engine::Work;
 use rkey_device::{CountListener, Device};
+use rkey_engine::Work;
 
 const COUNTER: u32 = 7;
 

@@ -3,8 +3,8 @@
 mod common;
 
 use common::Side;
-use rkey_device::engine::{self, SendRequest, Status, Target, Work};
 use rkey_device::{Config, DeviceError, QpOptions};
+use rkey_engine::{SendRequest, Status, Target, Work};
 
 /// Two devices; requests of the one are refused by the other. Whoever polls the completion finds the
 /// explanation in his device at once, and the owner of the memory has it, too.
@@ -44,10 +44,13 @@ fn an_explanation_is_there_before_its_completion() {
         let near_report = near.device.denial(done.vendor);
         assert_eq!((done.id, done.status), (round, Status::RemoteAccess));
         let near_report = near_report.expect("a report for the completion");
-        assert_eq!(near_report.side, engine::Side::Initiator);
+        assert_eq!(near_report.side, rkey_engine::Side::Initiator);
         assert_eq!(near_report.work_id, Some(round));
         let last = far_reports.last().expect("a report of the owner");
-        assert_eq!((last.side, last.denial.addr), (engine::Side::Target, addr));
+        assert_eq!(
+            (last.side, last.denial.addr),
+            (rkey_engine::Side::Target, addr)
+        );
         assert_eq!(near_report.denial.addr, addr);
         let [theirs, ours] = [&near_report.denial.reason, &last.denial.reason];
         assert_eq!(format!("{theirs:?}"), format!("{ours:?}"));
@@ -113,6 +116,6 @@ fn a_setting_decides_who_is_told_why() {
     }
 }
 
-fn engine_key(side: &Side) -> rkey_device::core::WireKey {
-    rkey_device::core::WireKey::Device(side.region.key)
+fn engine_key(side: &Side) -> rkey_core::WireKey {
+    rkey_core::WireKey::Device(side.region.key)
 }

@@ -17,7 +17,7 @@ fn a_peer_that_has_exited_is_named() {
     let mut peer = Peer::start(TEST, "peer", listener.local_address());
     let (qp, remote) = side.accept(&listener);
     side.set(0, 7);
-    let write = rkey_device::engine::Work::Write {
+    let write = rkey_engine::Work::Write {
         remote: remote.at(1),
         imm: None,
     };

@@ -5,8 +5,8 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{LONG, Peer, Side, WORDS, role, sleep_in_read, until};
-use rkey_device::engine::{QpState, SendRequest, Sge, Status, Work};
 use rkey_device::{AsyncEvent, Config, Qp, QpOptions};
+use rkey_engine::{QpState, SendRequest, Sge, Status, Work};
 
 fn target() {
     let side = Side::open();
@@ -271,7 +271,7 @@ fn a_stopped_peer_and_a_program_that_waits_elsewhere() {
         };
         assert_eq!(rustix::event::poll(&mut set, Some(&limit)).unwrap(), 1);
         assert_eq!(channel.try_next_event().unwrap(), Some(cq.id()));
-        let mut one = [rkey_device::engine::Completion::default()];
+        let mut one = [rkey_engine::Completion::default()];
         assert_eq!(cq.poll(&mut one).unwrap(), 1);
         assert_eq!(one[0].status, expected);
     };

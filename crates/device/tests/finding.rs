@@ -7,10 +7,10 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use common::{Peer, Side, command, role, sleep_in_read, until};
-use rkey_device::engine::{
+use rkey_device::{Device, DeviceError, Qp, QpOptions};
+use rkey_engine::{
     CompletionFlags, QpAttributes, QpState, QpType, SendRequest, Status, UdAddress, Work,
 };
-use rkey_device::{Device, DeviceError, Qp, QpOptions};
 
 const NOWHERE: &str = "127.0.0.1:1";
 
@@ -21,12 +21,12 @@ fn bring_up(qp: &Qp, peer: u32) {
 }
 
 fn to_init(qp: &Qp) {
-    let rights = rkey_device::core::Access::REMOTE;
+    let rights = rkey_core::Access::REMOTE;
     qp.modify(&QpAttributes::init(rights)).unwrap();
 }
 
 fn go_on(qp: &Qp, peer: u32) {
-    let peer = rkey_device::engine::Peer {
+    let peer = rkey_engine::Peer {
         qpn: peer,
         node: None,
     };
@@ -48,7 +48,7 @@ fn start_talker(test: &str, role: &str) -> (Peer, u32, common::Remote, Words) {
     let words: Vec<u64> = line.split(' ').map(|w| w.parse().unwrap()).collect();
     let remote = common::Remote {
         base: words[1],
-        key: rkey_device::core::WireKey::Device(rkey_device::core::Key(words[2] as u32)),
+        key: rkey_core::WireKey::Device(rkey_core::Key(words[2] as u32)),
     };
     (Peer(child), words[0] as u32, remote, lines)
 }

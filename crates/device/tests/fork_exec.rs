@@ -6,7 +6,7 @@ mod common;
 
 use common::{LONG, Peer, Side, role, sleep_in_read};
 use rkey_device::DeviceError;
-use rkey_device::engine::{Completion, RecvRequest, SendRequest, Work};
+use rkey_engine::{Completion, RecvRequest, SendRequest, Work};
 
 fn target() {
     let side = Side::open();

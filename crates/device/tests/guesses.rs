@@ -3,10 +3,10 @@
 mod common;
 
 use common::{LONG, Peer, Side, address, role};
-use rkey_device::core::{Key, WireKey};
-use rkey_device::engine::guesses::ALLOWANCE;
-use rkey_device::engine::{SendRequest, Status, Target, Work};
+use rkey_core::{Key, WireKey};
 use rkey_device::{Config, DeviceError, Listener, Qp, QpOptions};
+use rkey_engine::guesses::ALLOWANCE;
+use rkey_engine::{SendRequest, Status, Target, Work};
 use std::time::{Duration, Instant};
 
 /// Guesses over one connection beyond the allowance, and connections with one guess each.

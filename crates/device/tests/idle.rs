@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{Peer, Remote, Side, role, sleep_in_read};
 use rkey_device::Qp;
-use rkey_device::engine::{SendRequest, Status, Work};
+use rkey_engine::{SendRequest, Status, Work};
 
 /// How often the engine threads of this process have gone to sleep so far, and the nanoseconds that
 /// they have run.

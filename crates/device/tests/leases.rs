@@ -8,12 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{LONG, Peer, Side, role, sleep_in_read, until};
-use rkey_device::core::{
-    Access, BindRegion, BindRequest, Key, Region, RegionSpec, WindowKind, WireKey,
-};
-use rkey_device::engine::{SendRequest, Status, Work};
-use rkey_device::link::direct::DirectError;
+use rkey_core::{Access, BindRegion, BindRequest, Key, Region, RegionSpec, WindowKind, WireKey};
 use rkey_device::{DeviceError, SharedMemory};
+use rkey_engine::{SendRequest, Status, Work};
+use rkey_link::direct::DirectError;
 
 const LEN: usize = 1 << 16;
 
@@ -153,7 +151,7 @@ fn a_lease_ends_with_its_region() {
     side.run(
         &qp,
         Work::Read {
-            remote: rkey_device::engine::Target {
+            remote: rkey_engine::Target {
                 addr: base + 8,
                 key,
             },
@@ -204,7 +202,7 @@ fn closing_a_region_under_fire() {
             let remote = common::Remote::from(&peer.private_data[..]);
             let mut posted = 0u64;
             let mut done = 0u64;
-            let mut one = [rkey_device::engine::Completion::default()];
+            let mut one = [rkey_engine::Completion::default()];
             let status = loop {
                 if posted - done < 32 {
                     side.set(0, posted);
@@ -248,8 +246,7 @@ fn closing_a_region_under_fire() {
         let target: Box<[std::sync::atomic::AtomicU64]> = (0..16_384)
             .map(|_| std::sync::atomic::AtomicU64::new(0))
             .collect();
-        let range =
-            rkey_device::base::range::VaRange::new(target.as_ptr() as u64, 131_072).unwrap();
+        let range = rkey_base::range::VaRange::new(target.as_ptr() as u64, 131_072).unwrap();
         let ranges = [range];
         let spec = RegionSpec::new(
             side.domain,
@@ -271,9 +268,7 @@ fn closing_a_region_under_fire() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while polling.load(Ordering::Relaxed) {
-                    let _ = side
-                        .cq
-                        .poll(&mut [rkey_device::engine::Completion::default()]);
+                    let _ = side.cq.poll(&mut [rkey_engine::Completion::default()]);
                 }
             });
             until("the first writes", || {

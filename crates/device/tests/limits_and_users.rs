@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use common::{LONG, Peer, Side, command, role, sleep_in_read, until};
-use rkey_device::core::Reason;
-use rkey_device::engine::{SendRequest, Status, Work};
+use rkey_core::Reason;
 use rkey_device::{Config, Device, DeviceError, Inspection, QpOptions, list_devices};
+use rkey_engine::{SendRequest, Status, Work};
 
 fn with(name: &str, value: &str) -> Config {
     let mut config = Config::default();

@@ -8,9 +8,9 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{LONG, Peer, Remote, Side, command, role, sleep_in_read};
-use rkey_device::engine::Work;
-use rkey_device::link::NodeId;
-use rkey_device::link::shm::{Connector, HandshakeError, LinkConfig, LocalNode, ShmLink, Step};
+use rkey_engine::Work;
+use rkey_link::NodeId;
+use rkey_link::shm::{Connector, HandshakeError, LinkConfig, LocalNode, ShmLink, Step};
 
 /// What an attempt to get a link came to.
 enum Outcome {

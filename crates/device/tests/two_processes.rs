@@ -4,7 +4,7 @@ mod common;
 
 use common::{Peer, Remote, Side, role, sleep_in_read, until};
 use rkey_device::Qp;
-use rkey_device::engine::{CompletionFlags, CompletionOp, SendRequest, Status, Work};
+use rkey_engine::{CompletionFlags, CompletionOp, SendRequest, Status, Work};
 
 /// The target: connects, then sleeps in a read that has nothing to do with us.
 fn sleeping_target() {
@@ -199,7 +199,7 @@ fn both_directions_at_once() {
     fn stream(side: &Side, qp: &Qp, remote: Remote) {
         let total = 20_000u64;
         let (mut posted, mut done) = (0u64, 0u64);
-        let mut batch = [rkey_device::engine::Completion::default(); 16];
+        let mut batch = [rkey_engine::Completion::default(); 16];
         while done < total {
             while posted < total && posted - done < 64 {
                 side.set(posted as usize % 64, posted);

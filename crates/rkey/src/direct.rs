@@ -5,7 +5,7 @@ use crate::key::RemoteKey;
 use crate::queue_pair::QueuePair;
 use rkey_core::Access;
 use rkey_device::DeviceError;
-use rkey_device::link::direct::{DirectError, DirectMap};
+use rkey_device::link::{DirectError, DirectMap};
 use rkey_device::time;
 use std::time::Duration;
 

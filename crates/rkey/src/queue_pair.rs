@@ -11,7 +11,7 @@ use crate::key::RemoteKey;
 use crate::memory::{MemoryRegion, resolve};
 use crate::window::{BIND_RULES, Window};
 use rkey_core::{Access, Key, WireKey};
-use rkey_device::base::range::VaRange;
+use rkey_device::base::VaRange;
 use rkey_device::link::NodeId;
 use rkey_engine::{QpAttributes, QpState, RecvRequest, SendFlags, SendRequest, Sge, Target, Work};
 use serde::{Deserialize, Serialize};

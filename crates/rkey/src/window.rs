@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::key::RemoteKey;
 use crate::memory::{MemoryRegion, resolve};
 use rkey_core::{Access, BindRegion, BindRequest, Key, Rules, WindowId, WindowKind, WireKey};
-use rkey_device::base::range::VaRange;
+use rkey_device::base::VaRange;
 use std::ops::RangeBounds;
 use std::sync::atomic::{AtomicBool, Ordering};
 

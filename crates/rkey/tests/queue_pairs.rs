@@ -334,7 +334,7 @@ fn a_bind_cannot_bring_rules_of_its_own() {
     let bind = Work::Bind {
         window: window.id(),
         region: published.local_key(),
-        range: rkey_device::base::range::VaRange::new(published.base(), 64).unwrap(),
+        range: rkey_device::base::VaRange::new(published.base(), 64).unwrap(),
         access: Access::REMOTE_WRITE,
         zero_based: false,
         key: None,

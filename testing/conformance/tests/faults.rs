@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use common::memory::{Mapped, PAGE, file};
 use common::side::{Side, seed_of};
 use common::{LONG, pattern};
-use rkey_device::core::{Access, Region, RegionSpec, WireKey};
-use rkey_device::engine::{
+use rkey_core::{Access, Region, RegionSpec, WireKey};
+use rkey_device::{AsyncEvent, Config, Cq, Qp};
+use rkey_engine::{
     Completion, CompletionOp, QpState, RecvRequest, SendRequest, Sge, Status, Target, Work,
 };
-use rkey_device::{AsyncEvent, Config, Cq, Qp};
 
 const LEN: usize = 64 * PAGE;
 /// The part whose pages a test takes away: the middle, so that a transfer has begun when it gets there.

@@ -18,11 +18,11 @@ use common::process::{
 use common::side::{Remote, Side, seed_of};
 use common::traffic::{HANG, atomics};
 use common::{LONG, Random, until};
-use rkey_device::engine::{SendRequest, Work};
-use rkey_device::link::shm::{Connector, Greeting, LinkConfig, Listener, LocalNode, ShmLink, Step};
-use rkey_device::link::{Header, Link, NodeId, Op};
 use rkey_device::names::{Scope, block_name, block_of, listen_name};
 use rkey_device::{Config, QpAddress, Share, list_devices};
+use rkey_engine::{SendRequest, Work};
+use rkey_link::shm::{Connector, Greeting, LinkConfig, Listener, LocalNode, ShmLink, Step};
+use rkey_link::{Header, Link, NodeId, Op};
 use rustix::fs::SealFlags;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -460,20 +460,16 @@ fn talk_to(side: &Side, honest: &Remote, qpn: u32, turn: u32) {
     let cq = side.device.create_cq(64, None).unwrap();
     let qp = side.qp_on(&cq);
     // The name of the device is not known to a program that has only the number.
-    let mut attributes =
-        rkey_device::engine::QpAttributes::init(rkey_device::core::Access::empty());
+    let mut attributes = rkey_engine::QpAttributes::init(rkey_core::Access::empty());
     qp.modify(&attributes).unwrap();
     let node = (turn % 2 == 1).then_some(NodeId { pid: 1, nonce: 1 });
     let to = QpAddress { qpn, msn: 0 };
     match node {
         Some(node) => qp.connect(node, to).unwrap(),
         None => {
-            attributes = rkey_device::engine::QpAttributes::rtr(
-                rkey_device::engine::Peer { qpn, node: None },
-                0,
-            );
+            attributes = rkey_engine::QpAttributes::rtr(rkey_engine::Peer { qpn, node: None }, 0);
             qp.modify(&attributes).unwrap();
-            attributes = rkey_device::engine::QpAttributes::rts(0);
+            attributes = rkey_engine::QpAttributes::rts(0);
             attributes.timeout = Some(14);
             attributes.retry_count = Some(3);
             attributes.rnr_retry = Some(3);
@@ -516,7 +512,7 @@ fn talk_to(side: &Side, honest: &Remote, qpn: u32, turn: u32) {
     let deadline = Instant::now() + HANG;
     let mut next = 0;
     while next < 16 {
-        let mut batch = [rkey_device::engine::Completion::default(); 16];
+        let mut batch = [rkey_engine::Completion::default(); 16];
         cq.wait(Some(Duration::from_millis(100))).unwrap();
         let count = cq.poll(&mut batch).unwrap();
         for done in &batch[..count] {

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use common::process::{Peer, role, sleep_in_read};
 use common::side::{AREA, Remote, SINK, SINK_COUNT, SINK_WORDS, Side, seed_of};
 use common::{LONG, pattern, until};
-use rkey_device::base::range::VaRange;
-use rkey_device::core::{Access, RegionSpec};
-use rkey_device::engine::{SendRequest, Status, Work};
+use rkey_base::range::VaRange;
+use rkey_core::{Access, RegionSpec};
+use rkey_engine::{SendRequest, Status, Work};
 
 /// Where a responder's half says that it is reaching into the requester's memory.
 const BUSY: usize = 640;

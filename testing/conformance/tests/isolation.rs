@@ -9,13 +9,11 @@ use std::time::Duration;
 use common::process::{OtherUser, Peer, address, command, is_root, role, sleep_in_read};
 use common::side::{Remote, Side, seed_of};
 use common::until;
-use rkey_device::engine::{QpState, RecvRequest, Status, Work};
-use rkey_device::link::shm::{
-    Connector, HandshakeError, LinkConfig, LocalNode, Policy, ShmLink, Step,
-};
-use rkey_device::link::{Link, NodeId};
 use rkey_device::names::{Scope, block_name, block_of};
 use rkey_device::{Config, DeviceError, Qp, QpAddress, QpOptions, Share, list_devices};
+use rkey_engine::{QpState, RecvRequest, Status, Work};
+use rkey_link::shm::{Connector, HandshakeError, LinkConfig, LocalNode, Policy, ShmLink, Step};
+use rkey_link::{Link, NodeId};
 
 const NOBODY: u32 = 65534;
 

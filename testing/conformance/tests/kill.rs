@@ -13,10 +13,10 @@ use common::process::{Holdings, Peer, alone, command, litter, name_is_taken, ope
 use common::side::{Remote, Side, seed_of};
 use common::traffic::{HANG, Traffic};
 use common::{LONG, Random, setting, until};
-use rkey_device::engine::{QpState, RecvRequest, SendRequest, Status, Work};
-use rkey_device::link::NodeId;
 use rkey_device::names::{Scope, block_name, block_of, listen_name};
 use rkey_device::{Cq, Listener, Qp, Share};
+use rkey_engine::{QpState, RecvRequest, SendRequest, Status, Work};
+use rkey_link::NodeId;
 
 const TEST: &str = "killed_in_the_middle_of_traffic";
 /// More resident memory than this after many rounds is a leak.

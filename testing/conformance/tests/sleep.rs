@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::process::{Peer, alone, quietest, role, sleep_in_read};
 use common::side::{Side, seed_of};
 use common::{Random, until};
-use rkey_device::engine::{SendRequest, Status, Work};
+use rkey_engine::{SendRequest, Status, Work};
 
 /// Processor time that an idle process may use within [`IDLE`]: two ticks of the kernel's clock.
 const NOTHING: Duration = Duration::from_millis(20);

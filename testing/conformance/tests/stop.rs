@@ -10,11 +10,11 @@ use common::process::{Holdings, Peer, address, alone, role, sleep_in_read};
 use common::side::{AREA, INBOX, Remote, SINK, SINK_COUNT, SINK_WORDS, Side, seed_of};
 use common::traffic::Traffic;
 use common::{LONG, Random, pattern, until};
-use rkey_device::base::range::VaRange;
-use rkey_device::core::{Access, Key, Region, RegionSpec, WireKey};
-use rkey_device::engine::{Completion, QpState, SendRequest, Status, Target, Work};
-use rkey_device::link::direct::DirectError;
+use rkey_base::range::VaRange;
+use rkey_core::{Access, Key, Region, RegionSpec, WireKey};
 use rkey_device::{Config, DeviceError, SharedMemory};
+use rkey_engine::{Completion, QpState, SendRequest, Status, Target, Work};
+use rkey_link::direct::DirectError;
 
 /// A side with rings so small that much goes by reference.
 fn small_ring(seed: u64) -> Side {

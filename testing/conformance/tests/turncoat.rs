@@ -10,7 +10,7 @@ use common::process::{Holdings, Peer, alone, command, role, sleep_in_read};
 use common::side::{Side, seed_of};
 use common::traffic::{HANG, Traffic};
 use common::{Random, setting, until};
-use rkey_device::engine::QpState;
+use rkey_engine::QpState;
 
 const TEST: &str = "a_peer_turns_into_garbage";
 /// How much nonsense the peer writes before it looks whether its link has gone: little, so that it is

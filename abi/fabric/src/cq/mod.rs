@@ -21,7 +21,7 @@ use crate::nosys::{self, nosys};
 use crate::object::{Users, find, object, place, remove, status};
 use crate::sys::*;
 use crate::wait::{Set, check_object};
-use rkey_device::base::lock::SpinLock;
+use rkey_device::base::SpinLock;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};

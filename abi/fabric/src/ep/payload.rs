@@ -8,7 +8,7 @@ use super::*;
 use crate::info::offer::IOV_LIMIT;
 use crate::mr::local;
 use libc::iovec;
-use rkey_device::base::memory::Memory;
+use rkey_device::base::Memory;
 use rkey_device::core::{Denial, LocalUse};
 use rkey_device::engine::Sge;
 use smallvec::smallvec;

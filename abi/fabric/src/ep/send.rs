@@ -10,7 +10,7 @@ use super::payload::{elements, gather};
 use super::*;
 use crate::info::offer::MAX_MSG_SIZE;
 use libc::iovec;
-use rkey_device::base::range::VaRange;
+use rkey_device::base::VaRange;
 use rkey_device::core::{Access, Addressing, LocalUse, Region, RegionSpec};
 use rkey_rdm::endpoint::{Body, Outgoing};
 use rkey_rdm::error::Result as RdmResult;

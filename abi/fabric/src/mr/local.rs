@@ -9,7 +9,7 @@ use crate::domain::{Domain, Group};
 use crate::errno::{FiError, Result};
 use crate::object::find;
 use crate::sys::*;
-use rkey_device::base::range::VaRange;
+use rkey_device::base::VaRange;
 use rkey_device::core::{Attempt, LocalUse};
 use rkey_device::denials::refused;
 use rkey_device::engine::Sge;

@@ -4,7 +4,7 @@
 // UNSAFETY: asks the kernel about one address.
 
 use crate::errno::{FiError, Result};
-use rkey_device::base::range::VaRange;
+use rkey_device::base::VaRange;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 

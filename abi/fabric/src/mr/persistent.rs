@@ -6,7 +6,7 @@
 
 use super::mappings::{self, Mapping};
 use crate::errno::{FiError, Result};
-use rkey_device::base::range::VaRange;
+use rkey_device::base::VaRange;
 
 const PAGE: u64 = 4096;
 

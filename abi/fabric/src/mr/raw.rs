@@ -13,7 +13,7 @@ use crate::errno::{FiError, Result};
 use crate::info::filter::build_key_size;
 use crate::object::{input, list, output};
 use crate::sys::*;
-use rkey_device::base::range::VaRange;
+use rkey_device::base::VaRange;
 use rkey_device::core::{Key, RawKey, WireKey};
 
 /// `fi_mr_raw_attr` (FI-168 to FI-171).

@@ -13,7 +13,7 @@ use crate::domain::Domain;
 use crate::errno::{FiError, Result};
 use crate::object::{input, list};
 use crate::sys::*;
-use rkey_device::base::range::VaRange;
+use rkey_device::base::VaRange;
 use rkey_device::core::Change;
 
 /// Whether a region can be used at once. With `FI_MR_ALLOCATED` memory that is not there is refused

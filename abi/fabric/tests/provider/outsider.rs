@@ -1,7 +1,7 @@
 //! A device without a provider on it, from which tests connect to endpoints as a peer would, and then say anything.
 
 use crate::harness::*;
-use rkey_device::base::range::VaRange;
+use rkey_device::base::VaRange;
 use rkey_device::core::{Access, DomainId, LocalKey, RegionSpec};
 use rkey_device::engine::{
     Completion, QpState, RecvRequest, SendFlags, SendRequest, Sge, Status, Work,

@@ -6,10 +6,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rkey_device::base::range::VaRange;
-use rkey_device::core::{Access, DomainId, Region, RegionSpec, WireKey};
-use rkey_device::engine::{Completion, RecvRequest, SendRequest, Sge, Status, Target, Work};
+use rkey_base::range::VaRange;
+use rkey_core::{Access, DomainId, Region, RegionSpec, WireKey};
 use rkey_device::{Config, Cq, Device, Listener, Qp, QpOptions};
+use rkey_engine::{Completion, RecvRequest, SendRequest, Sge, Status, Target, Work};
 
 /// The longest that anything in a test may take.
 pub const LONG: Duration = Duration::from_secs(20);
@@ -283,7 +283,7 @@ impl From<&[u8]> for Remote {
         let key = u32::from_le_bytes(bytes[8..12].try_into().unwrap());
         Self {
             base,
-            key: WireKey::Device(rkey_device::core::Key(key)),
+            key: WireKey::Device(rkey_core::Key(key)),
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::domain::Domain;
 use crate::error::{Error, Result};
 use rkey_core::{Access, Addressing, MemoryKind, RegionId, RegionSpec};
-use rkey_device::base::{copy, range::VaRange};
+use rkey_device::base::{VaRange, copy};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -5,7 +5,7 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rkey_device::base::range::VaRange;
+use rkey_base::range::VaRange;
 
 pub const PAGE: usize = 4096;
 

@@ -4,10 +4,10 @@
 
 use std::time::{Duration, Instant};
 
-use rkey_device::base::range::VaRange;
-use rkey_device::core::{Access, DomainId, Key, Region, RegionSpec, WireKey};
-use rkey_device::engine::{Completion, SendRequest, Sge, Status, Target, Work};
+use rkey_base::range::VaRange;
+use rkey_core::{Access, DomainId, Key, Region, RegionSpec, WireKey};
 use rkey_device::{Config, Cq, Device, Listener, Qp, QpOptions};
+use rkey_engine::{Completion, SendRequest, Sge, Status, Target, Work};
 
 use super::memory::{Mapped, PAGE};
 use super::process::address;

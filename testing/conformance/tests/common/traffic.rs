@@ -4,10 +4,10 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use rkey_base::range::VaRange;
+use rkey_core::{Access, Key, LocalKey, Rules, WindowId, WindowKind};
 use rkey_device::Qp;
-use rkey_device::base::range::VaRange;
-use rkey_device::core::{Access, Key, LocalKey, Rules, WindowId, WindowKind};
-use rkey_device::engine::{
+use rkey_engine::{
     Completion, CompletionOp, RecvRequest, SendFlags, SendRequest, Sge, Status, Work,
 };
 

@@ -17,7 +17,7 @@ use crate::mr::local;
 pub(super) use calls::{OPS, of_message};
 pub(crate) use convert::limits;
 pub(super) use convert::{data_type, operation};
-use rkey_device::base::memory::Memory;
+use rkey_device::base::Memory;
 use rkey_device::core::{Accessor, Key, LocalUse, Operation as Access, WireKey};
 use rkey_rdm::atomic::{Kind, Request};
 use rkey_rdm::endpoint::AtomicCall;
