@@ -19,6 +19,8 @@
 //! | `object`, `errno`, `nosys`, `complaint` | handles, error numbers, calls that are not there, what peers do wrong |
 //! | [`fuzzing`] | what peers send, for fuzz targets |
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::unwrap_used))]
+
 mod address;
 mod attached;
 mod av;

@@ -49,6 +49,10 @@ pub(crate) struct Timer(OwnedFd);
 #[allow(unsafe_code)]
 // UNSAFETY: system calls on descriptors of our own.
 impl Timer {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a descriptor that programs wait for"
+    )]
     pub(crate) fn new() -> Result<Self> {
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
         // SAFETY: no memory is passed.

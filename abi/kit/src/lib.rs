@@ -10,6 +10,8 @@
 //! | [`strict`] | what manual pages forbid and other implementations allow |
 //! | [`pool`] | objects whose addresses a C program holds, checked before each use |
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::unwrap_used))]
+
 pub mod delivery;
 pub mod errno;
 pub mod fence;

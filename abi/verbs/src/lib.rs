@@ -21,6 +21,8 @@
 //! | [`absent`] | objects of later versions that this device lacks |
 //! | [`fork`], [`interpose`], [`made_up`] | `fork`, and the files that programs look for |
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::unwrap_used))]
+
 pub mod absent;
 pub mod advise;
 pub mod ah;

@@ -67,6 +67,10 @@ pub const fn is_stamped(wc_flags: u64) -> bool {
 }
 
 /// The time of a clock in nanoseconds.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "verbs names the clocks of timestamps"
+)]
 pub(crate) fn clock(which: libc::clockid_t) -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,

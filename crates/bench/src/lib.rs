@@ -5,6 +5,8 @@
 //! beside each turn. Every figure carries its condition (static or touched buffers), because a copy between
 //! buffers that nobody touches measures the cache, not the device.
 
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
 mod check;
 mod child;
 mod contest;

@@ -5,6 +5,8 @@
 //! were refused, `rkey run` runs other programs on the device, and `rkey bench` measures. Each lives in a module of its name; this file only
 //! reads the command line and turns errors into a line with a hint.
 
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
 #[macro_use]
 mod output;
 

@@ -24,6 +24,7 @@
 //! A program that polls drives the engine itself, on its own core; the engine thread then sleeps and
 //! only looks now and then whether the program still polls. A program that waits or does other things
 //! leaves the engine to the thread, which sleeps until a peer rings. `progress` has the details.
+
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod config;

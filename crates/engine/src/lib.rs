@@ -22,6 +22,11 @@
 //! | [`event`], [`report`], [`exposure`] | what else an engine reports |
 //! | [`inspect`] | everything an engine has, as plain data |
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(
+    not(test),
+    warn(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)
+)]
 
 mod answer;
 mod bind;

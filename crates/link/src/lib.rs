@@ -24,6 +24,8 @@
 //! Everything a peer can write is copied out once and then checked; an invalid value
 //! is a [`Malformed`] and the link is dead from then on.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::unwrap_used))]
+
 pub mod any;
 pub mod direct;
 pub mod error;

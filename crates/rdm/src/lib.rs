@@ -28,6 +28,11 @@
 //! | [`collective`] | operations of groups of endpoints |
 //! | [`sges`] | local memory of an operation |
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(
+    not(test),
+    warn(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)
+)]
 
 pub mod address;
 pub mod atomic;

@@ -81,6 +81,7 @@
 //! [`Device::inspect`] and `rkey explain` show the denials of a running program without a subscriber.
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::unwrap_used))]
 
 mod completion;
 mod connection;

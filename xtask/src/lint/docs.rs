@@ -1,5 +1,5 @@
-//! What a reader needs is there: the documents, a paragraph at the head of each source file, links
-//! that lead somewhere, manifests that say what a crate is.
+//! What a reader needs is there: the documents, a paragraph at the head of each source file, manifests that say what a
+//! crate is.
 
 use super::Finding;
 use crate::source::Tree;
@@ -61,67 +61,6 @@ pub(super) fn headers(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Relative links in documents point at files that exist.
-pub(super) fn links(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for file in tree.files.iter().filter(|file| file.path.ends_with(".md")) {
-        for (index, line) in file.text.lines().enumerate() {
-            for target in targets(line) {
-                if !resolves(tree, &file.path, target) {
-                    let message = format!("link to `{target}`, which does not exist");
-                    findings.push(Finding::at("links", &file.path, index + 1, message));
-                }
-            }
-        }
-    }
-    findings
-}
-
-/// The relative targets of `](target)` in a line.
-fn targets(line: &str) -> impl Iterator<Item = &str> {
-    line.split("](")
-        .skip(1)
-        .filter_map(|rest| rest.split(')').next())
-        .filter(|target| {
-            !target.is_empty()
-                && !target.starts_with('#')
-                && !target.contains("://")
-                && !target.starts_with("mailto:")
-        })
-}
-
-fn resolves(tree: &Tree, from: &str, target: &str) -> bool {
-    let target = target
-        .split(['#', ' '])
-        .next()
-        .unwrap_or(target)
-        .trim_end_matches('/');
-    let mut parts: Vec<&str> = from.split('/').collect();
-    parts.pop();
-    for part in target.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => {
-                if parts.pop().is_none() {
-                    return false;
-                }
-            }
-            part => parts.push(part),
-        }
-    }
-    let path = parts.join("/");
-    let folder = format!("{path}/");
-    let known = tree
-        .files
-        .iter()
-        .any(|file| file.path == path || file.path.starts_with(&folder));
-    known
-        || path.is_empty()
-        || path.ends_with(".svg")
-        || path.ends_with(".png")
-        || path.ends_with(".json")
-}
-
 /// Each crate says what it is and takes the workspace's lints.
 pub(super) fn manifests(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -173,19 +112,6 @@ mod tests {
             .len(),
             0
         );
-    }
-
-    #[test]
-    fn a_dead_link_is_found() {
-        let tree = |target: &str| {
-            let text = format!("see [it]({target}) and [web](https://example.org/x)");
-            Tree::of(&[("docs/a.md", &text), ("README.md", "r"), ("docs/b.md", "b")])
-        };
-        assert_eq!(links(&tree("c.md")).len(), 1);
-        assert_eq!(links(&tree("../../README.md")).len(), 1);
-        for good in ["b.md", "b.md#part", "../README.md", "../docs", "#here"] {
-            assert_eq!(links(&tree(good)).len(), 0, "{good}");
-        }
     }
 
     #[test]

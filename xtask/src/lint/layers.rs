@@ -2,7 +2,7 @@
 //! docs/architecture.md between the `layers` marks.
 
 use super::Finding;
-use crate::source::Tree;
+use crate::source::{Tree, code_only};
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,6 +36,26 @@ struct Crate {
     name: String,
     normal: Vec<String>,
     tests: Vec<String>,
+}
+
+/// Re-exports of whole crates of ours: `pub use rkey_core as core`. What a layer shows of another is a list of names.
+pub(super) fn reexports(tree: &Tree) -> Vec<Finding> {
+    let is_whole = |line: &str| {
+        let path = line.trim().strip_prefix("pub use rkey_");
+        let rest = path.map(|path| path.split_once("::").map_or(";", |(_, rest)| rest));
+        line.trim().starts_with("pub extern crate rkey_")
+            || rest.is_some_and(|rest| rest == ";" || rest == "*;" || rest.starts_with("{self"))
+    };
+    let mut findings = Vec::new();
+    for file in tree.files.iter().filter(|file| file.is_rust()) {
+        for (index, line) in code_only(&file.text).lines().enumerate() {
+            if is_whole(line) {
+                let message = "re-exports a whole crate: list the names that others may use";
+                findings.push(Finding::at("layers", &file.path, index + 1, message));
+            }
+        }
+    }
+    findings
 }
 
 /// Compares the workspace under `root` with the table.
@@ -241,6 +261,28 @@ mod tests {
                 .iter()
                 .any(|m| m.starts_with("a-model: in the table"))
         );
+    }
+
+    #[test]
+    fn a_whole_crate_is_not_re_exported() {
+        let found = |line: &str| reexports(&Tree::of(&[("crates/a/src/lib.rs", line)])).len();
+        for bad in [
+            "pub use rkey_core as core;",
+            "pub use rkey_core;",
+            "pub use rkey_core::*;",
+            "    pub use rkey_core::{self as core, Key};",
+            "pub extern crate rkey_core as core;",
+        ] {
+            assert_eq!(found(bad), 1, "{bad}");
+        }
+        for good in [
+            "pub use rkey_core::{Access, Key};",
+            "pub use rkey_core::Key;",
+            "use rkey_core as core;",
+            "// pub use rkey_core as core;",
+        ] {
+            assert_eq!(found(good), 0, "{good}");
+        }
     }
 
     #[test]

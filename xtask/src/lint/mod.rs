@@ -2,8 +2,12 @@
 //! has a sample below it that it must refuse.
 
 mod circles;
+#[cfg(test)]
+mod clippy;
 mod docs;
 mod layers;
+mod links;
+mod roots;
 mod size;
 mod unsafety;
 mod words;
@@ -44,25 +48,20 @@ impl Finding {
 /// Crates that do no I/O, start no thread, read no clock and contain no unsafe code.
 const HEART: &[&str] = &["crates/core/src/", "crates/engine/src/", "crates/rdm/src/"];
 
-fn in_heart(path: &str) -> bool {
-    HEART.iter().any(|prefix| path.starts_with(prefix))
-}
-
 type Rule = (&'static str, fn(&Tree) -> Vec<Finding>);
 
 const RULES: &[Rule] = &[
-    ("words", words::heart),
     ("leftovers", words::leftovers),
-    ("unwrap", words::unwrap),
     ("paths", words::paths),
     ("dialect", words::dialect),
-    ("unsafety", unsafety::blocks),
-    ("forbid", unsafety::forbid),
+    ("unsafety", unsafety::reasons),
+    ("roots", roots::roots),
     ("size", size::files),
     ("circles", circles::rooms),
+    ("reexports", layers::reexports),
     ("headers", docs::headers),
     ("documents", docs::documents),
-    ("links", docs::links),
+    ("links", links::links),
     ("manifests", docs::manifests),
 ];
 

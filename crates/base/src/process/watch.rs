@@ -36,6 +36,10 @@ enum Thread {
 impl CallWatch {
     /// Starts watching. From now on no thread may be able to begin a call that copies.
     #[must_use]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "threads started at times of this clock"
+    )]
     pub fn begin() -> Self {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         let ticks = rustix::param::clock_ticks_per_second();
@@ -54,6 +58,7 @@ impl CallWatch {
     /// # Errors
     ///
     /// There is no such process (in our namespace), or `/proc` does not tell.
+    #[expect(clippy::disallowed_methods, reason = "a list of threads has no bound")]
     pub fn all_clear(&mut self, pid: u32, deadline: Instant) -> io::Result<bool> {
         let (mut seen, mut clear) = (0u64, true);
         for task in fs::read_dir(format!("/proc/{pid}/task"))? {

@@ -178,6 +178,7 @@ impl LeaseBoard {
     /// # Errors
     /// One of them was still in use after `patience`. It stays withdrawn (no new copy begins); calling again waits
     /// again.
+    #[expect(clippy::disallowed_methods, reason = "waits for a copy of the peer")]
     pub fn revoke(&self, leases: &[LeaseId], patience: Duration) -> Result<(), StillInUse> {
         self.withdraw(leases);
         barrier::heavy();

@@ -1,0 +1,148 @@
+//! What the root of each library must turn on, so that rustc and clippy hold it to rules (`clippy.toml` names what
+//! `disallowed_methods` refuses: threads and clocks), and who is excepted from them.
+
+use super::{Finding, HEART};
+use crate::source::{Tree, code_only};
+use std::collections::BTreeSet;
+
+const EVERYWHERE: &[&str] = &["clippy::unwrap_used"];
+const BELOW_AND_ABOVE_THE_DEVICE: &[&str] = &["clippy::disallowed_methods"];
+const IN_THE_HEART: &[&str] = &[
+    "clippy::disallowed_types",
+    "clippy::print_stderr",
+    "clippy::print_stdout",
+];
+
+/// Crates that may start threads and read clocks.
+const CRATES: &[(&str, &str)] = &[
+    ("crates/bench/", "measures time, and runs programs"),
+    ("crates/cli/", "is a program"),
+    ("crates/device/", "the threads and clocks of all others"),
+];
+
+/// Files of the other crates that may, in places which say why again (`#[expect]`).
+const FILES: &[(&str, &str)] = &[
+    (
+        "abi/fabric/src/wait.rs",
+        "wait objects are descriptors; one is a timer",
+    ),
+    (
+        "abi/verbs/src/polling.rs",
+        "timestamps of completions, in the clocks that verbs names",
+    ),
+    (
+        "crates/base/src/process/watch.rs",
+        "compares with the times at which threads started",
+    ),
+    (
+        "crates/link/src/direct/board.rs",
+        "waits for the end of a copy by the peer, below the device",
+    ),
+];
+
+/// The lints that a crate must turn on, by its folder.
+pub(super) fn required(folder: &str) -> BTreeSet<&'static str> {
+    let excepted = CRATES.iter().any(|(name, _)| *name == folder);
+    let in_heart = HEART.iter().any(|source| source.starts_with(folder));
+    let groups = [
+        (true, EVERYWHERE),
+        (!excepted, BELOW_AND_ABOVE_THE_DEVICE),
+        (in_heart, IN_THE_HEART),
+    ];
+    let groups = groups.iter().filter(|(wanted, _)| *wanted);
+    groups
+        .flat_map(|(_, lints)| lints.iter().copied())
+        .collect()
+}
+
+/// Roots that lack a lint, and files that turn one off without being listed above.
+pub(super) fn roots(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.files.iter().filter(|file| file.is_rust()) {
+        let library = file.path.starts_with("crates/") || file.path.starts_with("abi/");
+        let Some((name, inside)) = file.path.split_once("/src/").filter(|_| library) else {
+            continue;
+        };
+        let code = code_only(&file.text);
+        if matches!(inside, "lib.rs" | "main.rs") {
+            let on = turned_on(&code);
+            for lint in required(&format!("{name}/")).difference(&on) {
+                let message = format!("must say #![cfg_attr(not(test), warn({lint}))]");
+                findings.push(Finding::of("roots", &file.path, message));
+            }
+        }
+        let excepted = FILES.iter().any(|(path, _)| *path == file.path);
+        let turns_off = |word: &str| code.contains(&format!("{word}(clippy::disallowed_methods"));
+        if (turns_off("allow") || turns_off("expect")) != excepted {
+            let message = "turns `disallowed_methods` off exactly where a row in `FILES` says why";
+            findings.push(Finding::of("roots", &file.path, message));
+        }
+    }
+    for source in HEART {
+        let path = format!("{source}lib.rs");
+        let forbids = |text: &str| code_only(text).contains("#![forbid(unsafe_code)]");
+        if !tree.get(&path).is_some_and(|file| forbids(&file.text)) {
+            let message = "must say #![forbid(unsafe_code)]";
+            findings.push(Finding::of("roots", path, message));
+        }
+    }
+    findings
+}
+
+/// The lints that the attributes of a root turn on outside of tests.
+fn turned_on(code: &str) -> BTreeSet<&str> {
+    code.split("#![cfg_attr(not(test), warn(")
+        .skip(1)
+        .filter_map(|rest| rest.split("))]").next())
+        .flat_map(|lints| lints.split(',').map(str::trim))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEART_ROOT: &str = "#![forbid(unsafe_code)]\n\
+        #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]\n\
+        #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used))]";
+
+    fn found(path: &str, text: &str) -> Vec<String> {
+        let mut files = vec![(path, text)];
+        for heart in ["core", "engine", "rdm"] {
+            let root = format!("crates/{heart}/src/lib.rs").leak();
+            if root != path {
+                files.push((root, HEART_ROOT));
+            }
+        }
+        let findings = roots(&Tree::of(&files)).into_iter();
+        findings.map(|finding| finding.message).collect()
+    }
+
+    #[test]
+    fn a_library_turns_the_lints_on() {
+        let good = "#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::unwrap_used))]";
+        assert_eq!(found("abi/a/src/lib.rs", good), Vec::<String>::new());
+        assert_eq!(found("abi/a/src/lib.rs", "mod a;").len(), 2);
+        assert_eq!(found("crates/device/src/lib.rs", "mod a;").len(), 1);
+        assert_eq!(found("testing/a/src/lib.rs", "mod a;").len(), 0);
+    }
+
+    #[test]
+    fn the_heart_turns_more_of_them_on() {
+        assert_eq!(found("crates/core/src/lib.rs", HEART_ROOT).len(), 0);
+        let (_, unsafe_root) = HEART_ROOT.split_once('\n').expect("three lines");
+        assert_eq!(found("crates/core/src/lib.rs", unsafe_root).len(), 1);
+        let in_comment = format!("// {HEART_ROOT}");
+        assert_eq!(found("crates/core/src/lib.rs", &in_comment).len(), 1);
+        let (less, _) = HEART_ROOT.rsplit_once('\n').expect("three lines");
+        assert_eq!(found("crates/core/src/lib.rs", less).len(), 3);
+    }
+
+    #[test]
+    fn an_exception_is_listed_and_a_listed_one_exists() {
+        let off = "#[expect(clippy::disallowed_methods, reason = \"a clock\")]\nfn f() {}";
+        assert_eq!(found("abi/fabric/src/wait.rs", off).len(), 0);
+        assert_eq!(found("abi/fabric/src/cm.rs", off).len(), 1);
+        assert_eq!(found("abi/fabric/src/wait.rs", "fn f() {}").len(), 1);
+    }
+}
