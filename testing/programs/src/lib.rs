@@ -1,7 +1,8 @@
-//! Other projects' programs on the device, each a stage of `cargo xtask test`: rdma-core's Python tests, the clauses of
+//! Other projects' programs, each a stage of `cargo xtask test`. On the device: rdma-core's Python tests, the clauses of
 //! `fi_mr` through an installed libfabric with libfabric's own programs, MPI on four ranks, and the Mooncake transfer
-//! engine. What comes is compared with results recorded in the repository; `--record` renews these.
+//! engine; and cargo-deny on the dependencies. What comes is compared with results recorded in the repository; `--record` renews these.
 
+pub mod deny;
 pub mod fabric;
 mod folder;
 pub mod mpi;

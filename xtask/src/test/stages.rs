@@ -4,7 +4,7 @@ use super::{Report, Session, failures, fresh, fuzz, summary, unprivileged};
 use crate::{conform, lint, packages, process, testbin};
 use anyhow::{Context, Result};
 pub(super) use rkey_harness::in_target;
-use rkey_programs::{fabric, mpi, rdma_core, transfer};
+use rkey_programs::{deny, fabric, mpi, rdma_core, transfer};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -40,6 +40,16 @@ pub(super) const ALL: &[Stage] = &[
         run: lint_stage,
     },
     Stage {
+        name: "deny",
+        what: "licences, versions and sources of dependencies",
+        run: deny::tests,
+    },
+    Stage {
+        name: "advisories",
+        what: "known vulnerabilities of dependencies, by RustSec's database",
+        run: deny::advisories,
+    },
+    Stage {
         name: "test",
         what: "all unit, model, property and process tests",
         run: tests,
@@ -61,7 +71,7 @@ pub(super) const ALL: &[Stage] = &[
     },
     Stage {
         name: "miri",
-        what: "base, core and engine under Miri",
+        what: "base, core, engine and rdm under Miri",
         run: miri,
     },
     Stage {
@@ -121,8 +131,8 @@ pub(super) const ALL: &[Stage] = &[
     },
 ];
 
-/// Stages that run only when they are named: too slow for every run, or only for root.
-pub(super) const ON_REQUEST: &[&str] = &["miri", "libfuzzer", "fresh"];
+/// Stages that run only when they are named: too slow for every run, only for root, or with results that change without us.
+pub(super) const ON_REQUEST: &[&str] = &["advisories", "miri", "libfuzzer", "fresh"];
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
 
@@ -328,6 +338,8 @@ fn miri(session: &Session<'_>) -> Result<Report> {
         "rkey-core",
         "-p",
         "rkey-engine",
+        "-p",
+        "rkey-rdm",
         "--lib",
         "--tests",
         "--no-fail-fast",
