@@ -24,7 +24,7 @@ static bool has_come(void *of) {
 }
 
 CHECK(event_of_a_registration, "FI-115 FI-201 FI-202 FI-204 FI-206 FI-I01 FI-I02 FI-I04",
-      "with FI_REG_MR an event tells that a region is complete, with its fid and context; one for each registration") {
+      "with FI_REG_MR one event reports each registration, with the region's fid and context") {
     struct event event = {.queue = bind_queue(w, FI_REG_MR)};
     for (uintptr_t context = 0x100; context < 0x103; context++) {
         struct fid_mr *mr = NULL;
@@ -39,7 +39,7 @@ CHECK(event_of_a_registration, "FI-115 FI-201 FI-202 FI-204 FI-206 FI-I01 FI-I02
     wants_that(!has_come(&event), "there is one event for each registration");
 }
 
-CHECK(use_after_the_event, "FI-162 FI-163 FI-167", "after the event the region's descriptor, key and raw attributes can be asked for and serve",
+CHECK(use_after_the_event, "FI-162 FI-163 FI-167", "after the event the region's descriptor, key and raw attributes are available and valid",
       .without = FI_MR_ENDPOINT) {
     struct event event = {.queue = bind_queue(w, FI_REG_MR)};
     struct area area = {.bytes = pages(1), .length = PAGE};
@@ -57,12 +57,12 @@ CHECK(use_after_the_event, "FI-162 FI-163 FI-167", "after the event the region's
     wants_pattern(w, area.bytes, 64, "the message has its bytes");
 }
 
-CHECK(no_event_of_a_failure, "FI-203", "a registration that is refused by the call has no event") {
+CHECK(no_event_of_a_failure, "FI-203", "a registration that the call refuses reports no event") {
     struct event event = {.queue = bind_queue(w, FI_REG_MR)};
     struct fid_mr *mr;
     unsigned char *at = pages(1);
     wants_refusal("fi_mr_reg of length 0", reg(&w->there, at, 0, REMOTE, next_key(), 0, &mr));
-    /* The event of the one that follows is the first. */
+    /* The first event is that of the next registration. */
     wants("fi_mr_reg", reg(&w->there, at, PAGE, REMOTE, next_key(), 0, &mr), 0);
     wants_that(comes(w, has_come, &event), "an event comes");
     wants_that(event.entry.fid == &mr->fid, "it is of the region that was made");

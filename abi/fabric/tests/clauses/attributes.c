@@ -1,4 +1,4 @@
-/* Attributes that came later: interfaces of device memory, page sizes, and what older programs leave behind them. */
+/* Attributes of later versions: interfaces of device memory, page sizes, and what older programs pass instead. */
 
 #include "suite.h"
 
@@ -10,7 +10,7 @@ static void usable(struct world *w, struct attributes *attr) {
     wants("a write of a peer", access_area(w, WRITE, &area, 0, 8), 0);
 }
 
-CHECK(what_older_programs_leave, "FI-I43", "before 1.19 nothing behind the attributes of then is looked at", .below = FI_VERSION(1, 19)) {
+CHECK(what_older_programs_leave, "FI-I43", "before 1.19 nothing past the attributes of that version is read", .below = FI_VERSION(1, 19)) {
     struct iovec part = {pages(1), PAGE};
     struct attributes attr = attributes(&part, 1, REMOTE);
     memset(&attr.hmem_data, 0xEE, sizeof attr - offsetof(struct attributes, hmem_data));
@@ -26,7 +26,7 @@ CHECK(size_of_pages, "FI-136 FI-137", "from 1.22 on page_size may be 0 or a size
     usable(w, &attr);
 }
 
-CHECK(size_of_no_pages, "FI-138", "from 1.22 on a page_size that is none of the system's is refused", .from = FI_VERSION(1, 22), .strict = true) {
+CHECK(size_of_no_pages, "FI-138", "from 1.22 on a page_size that the system does not have is refused", .from = FI_VERSION(1, 22), .strict = true) {
     struct iovec part = {pages(1), PAGE};
     struct attributes attr = attributes(&part, 1, REMOTE);
     attr.page_size = 12345;
@@ -34,7 +34,7 @@ CHECK(size_of_no_pages, "FI-138", "from 1.22 on a page_size that is none of the 
     wants_refusal("fi_mr_regattr", regattr(&w->there, &attr, 0, &mr));
 }
 
-CHECK(size_of_no_pages_ignored, "FI-140", "from 1.22 on a page_size that is none of the system's changes nothing", .from = FI_VERSION(1, 22),
+CHECK(size_of_no_pages_ignored, "FI-140", "from 1.22 on a page_size that the system does not have changes nothing", .from = FI_VERSION(1, 22),
       .lenient = true) {
     struct iovec part = {pages(1), PAGE};
     struct attributes attr = attributes(&part, 1, REMOTE);
@@ -46,7 +46,7 @@ CHECK(size_of_no_pages_ignored, "FI-140", "from 1.22 on a page_size that is none
     wants("a write of a peer", access_area(w, WRITE, &area, 0, 8), 0);
 }
 
-CHECK(system_memory, "FI-124", "with FI_HMEM and the interface of system memory the device is not looked at", .caps = FI_HMEM) {
+CHECK(system_memory, "FI-124", "with FI_HMEM and FI_HMEM_SYSTEM the attribute device is ignored", .caps = FI_HMEM) {
     struct iovec part = {pages(1), PAGE};
     struct attributes attr = attributes(&part, 1, REMOTE);
     attr.known.iface = FI_HMEM_SYSTEM;

@@ -3,7 +3,7 @@
 #include "suite.h"
 #include <rdma/fi_ext.h>
 
-CHECK(a_region_at_once, "FI-001 FI-020 FI-200", "fi_mr_reg gives 0 and a region that is ready: synchronous by default") {
+CHECK(a_region_at_once, "FI-001 FI-020 FI-200", "fi_mr_reg returns 0 and a region that is ready: registration is synchronous by default") {
     unsigned char *at = pages(1);
     struct area area = {.bytes = at, .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, at, PAGE, REMOTE, next_key(), 0, &area.mr), 0);
@@ -39,10 +39,10 @@ CHECK(several_buffers, "FI-002 FI-109", "fi_mr_regv makes one region of three bu
     wants("a write across two parts", access_area(w, WRITE, &area, PAGE - 32, 64), 0);
     wants_pattern(w, at + PAGE - 32, 32, "the end of the first part is written");
     wants_pattern(w, at + 2 * PAGE, 32, "the start of the second part is written");
-    wants_that(at[PAGE] == 0xEE, "what lies between two parts is not touched");
+    wants_that(at[PAGE] == 0xEE, "the gap between two parts is not touched");
 }
 
-CHECK(several_buffers_by_address, "FI-I38", "a region of three buffers is reached by their addresses, and what lies between is not",
+CHECK(several_buffers_by_address, "FI-I38", "peers reach a region of three buffers by their addresses, and not the gaps between them",
       .needs = FI_MR_VIRT_ADDR) {
     struct area area = three_pages_of_five(w);
     unsigned char *at = area.bytes;
@@ -51,7 +51,7 @@ CHECK(several_buffers_by_address, "FI-I38", "a region of three buffers is reache
         wants_pattern(w, at + i * PAGE, 64, "the part at this address is written");
     }
     wants_failure("a write between two parts", access_area(w, WRITE, &area, PAGE, 64));
-    wants_that(at[PAGE] == 0xEE, "what lies between two parts is not touched");
+    wants_that(at[PAGE] == 0xEE, "the gap between two parts is not touched");
 }
 
 CHECK(by_attributes, "FI-003 FI-108 FI-117", "fi_mr_regattr makes the region that its attributes describe") {
@@ -81,7 +81,7 @@ static int reg_by(struct side *side, int call, struct iovec *part, size_t parts,
 
 static const char *const calls[] = {"fi_mr_reg", "fi_mr_regv", "fi_mr_regattr"};
 
-CHECK(equivalent_calls, "FI-004 FI-019", "the three calls give regions with the same rights and the same rule for keys") {
+CHECK(equivalent_calls, "FI-004 FI-019", "the three calls make regions with the same rights and the same rule for keys") {
     struct area areas[3];
     for (int call = 0; call < 3; call++) {
         struct area *area = &areas[call];
@@ -138,7 +138,7 @@ CHECK(reserved_offset, "FI-016 FI-112", "an offset other than 0 is refused: it i
         wants_refusal(calls[call], reg_by(&w->there, call, &part, 1, REMOTE, 8, 0, &mr));
 }
 
-CHECK(unknown_flags, "FI-141 FI-228", "a flag that is not known is refused by each call with -FI_EBADFLAGS") {
+CHECK(unknown_flags, "FI-141 FI-228", "each call refuses an unknown flag with -FI_EBADFLAGS") {
     unsigned char *at = pages(1);
     struct iovec part = {at, PAGE};
     struct fid_mr *mr;
@@ -146,7 +146,7 @@ CHECK(unknown_flags, "FI-141 FI-228", "a flag that is not known is refused by ea
         wants(calls[call], reg_by(&w->there, call, &part, 1, REMOTE, 0, 1ULL << 62, &mr), -FI_EBADFLAGS);
 }
 
-CHECK(unknown_rights, "FI-089", "a right that is not known is refused", .strict = true) {
+CHECK(unknown_rights, "FI-089", "an unknown right is refused", .strict = true) {
     unsigned char *at = pages(1);
     struct fid_mr *mr;
     wants_refusal("fi_mr_reg", reg(&w->there, at, PAGE, REMOTE | 1ULL << 62, next_key(), 0, &mr));
@@ -161,11 +161,11 @@ CHECK(reserved_offset_ignored, "FI-016 FI-112", "an offset other than 0 changes 
         name_area(w, &w->there, &area);
         wants("a write to the start", access_area(w, WRITE, &area, 0, 8), 0);
         wants_pattern(w, area.bytes, 8, "the start is written");
-        wants_failure("a write behind the end", access_area(w, WRITE, &area, PAGE, 8));
+        wants_failure("a write past the end", access_area(w, WRITE, &area, PAGE, 8));
     }
 }
 
-CHECK(unknown_rights_ignored, "FI-089", "capabilities and rights that are not known grant nothing", .lenient = true) {
+CHECK(unknown_rights_ignored, "FI-089", "unknown capabilities and rights grant nothing", .lenient = true) {
     const uint64_t bits[] = {FI_RMA | FI_MSG, FI_TAGGED, FI_ATOMIC, 1ULL << 62};
     for (size_t i = 0; i < sizeof bits / sizeof *bits; i++) {
         struct area area = share(w, FI_REMOTE_READ | bits[i]);
@@ -186,7 +186,7 @@ CHECK(flags_of_device_memory, "FI-145 FI-147 FI-149", "flags about device memory
         wants("fi_mr_regattr", reg_by(&w->there, 2, &part, 1, REMOTE, 0, flags[i], &mr), -FI_EBADFLAGS);
 }
 
-CHECK(rma_event_flag, "FI-142", "FI_RMA_EVENT is a flag of registration without the mode bit of that name too",
+CHECK(rma_event_flag, "FI-142", "FI_RMA_EVENT is a registration flag even without the mode bit FI_MR_RMA_EVENT",
       .without = FI_MR_RMA_EVENT, .caps = FI_RMA_EVENT) {
     struct area area = {.bytes = pages(1), .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, area.bytes, PAGE, REMOTE, next_key(), FI_RMA_EVENT, &area.mr), 0);
@@ -195,7 +195,7 @@ CHECK(rma_event_flag, "FI-142", "FI_RMA_EVENT is a flag of registration without 
     wants("a write of a peer", access_area(w, WRITE, &area, 0, 8), 0);
 }
 
-CHECK(persistent_flag, "FI-143", "FI_RMA_PMEM is granted, or refused with -FI_EBADFLAGS; for memory that is not of a file with -FI_EINVAL") {
+CHECK(persistent_flag, "FI-143", "FI_RMA_PMEM is granted, or refused with -FI_EBADFLAGS; for memory that maps no file, it is refused with -FI_EINVAL") {
     unsigned char *at = pages(1);
     struct fid_mr *mr;
     int code = reg(&w->there, at, PAGE, REMOTE, next_key(), FI_RMA_PMEM, &mr);
@@ -209,7 +209,7 @@ CHECK(context_of_a_synchronous_call, "FI-116", "the context of a synchronous reg
     wants("fi_mr_reg", fi_mr_reg(w->there.domain, at, PAGE, REMOTE, 0, next_key(), 0, &mr, context), 0);
 }
 
-CHECK(interface_without_devices, "FI-123", "without FI_HMEM the interface of the attributes is ignored: it is system memory") {
+CHECK(interface_without_devices, "FI-123", "without FI_HMEM the attribute iface is ignored: the memory is system memory") {
     if (w->there.info->caps & FI_HMEM) does_not_apply("the provider grants FI_HMEM unasked");
     unsigned char *at = pages(1);
     struct iovec part = {at, PAGE};
@@ -223,7 +223,7 @@ CHECK(interface_without_devices, "FI-123", "without FI_HMEM the interface of the
     wants("a write of a peer", access_area(w, WRITE, &area, 0, 8), 0);
 }
 
-CHECK(closing, "FI-005 FI-156 FI-159 FI-160", "after fi_close a peer gets an error, memory stays, and the endpoints go on") {
+CHECK(closing, "FI-005 FI-156 FI-159 FI-160", "after fi_close a peer gets an error, the memory is unchanged, and the endpoints keep working") {
     needs_closable_regions(w);
     struct area area = share(w, REMOTE);
     wants("a write before", access_area(w, WRITE, &area, 0, 8), 0);
@@ -234,7 +234,7 @@ CHECK(closing, "FI-005 FI-156 FI-159 FI-160", "after fi_close a peer gets an err
     endpoints_work(w);
 }
 
-CHECK(closing_everything, "FI-005", "everything can be closed when the regions are") {
+CHECK(closing_everything, "FI-005", "once the regions are closed, everything else can be closed") {
     struct area area = share(w, REMOTE);
     if (mode(w) & FI_MR_RAW) wants("fi_mr_unmap_key", fi_mr_unmap_key(w->here.domain, area.key), 0);
     if (!(mode(w) & FI_MR_ENDPOINT)) close_area(&area);

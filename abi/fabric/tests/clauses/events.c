@@ -1,4 +1,4 @@
-/* What a region is tied to: counters and endpoints, and how it is enabled. */
+/* What a region is bound to: counters and endpoints, and how it is enabled. */
 
 #include "suite.h"
 
@@ -9,7 +9,7 @@ static struct fid_cntr *open_counter(struct side *side) {
     return counter;
 }
 
-/* A region that is to be tied to a counter. */
+/* A region that will be bound to a counter. */
 static struct area counted(struct world *w) {
     struct area area = {.bytes = pages(1), .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, area.bytes, PAGE, REMOTE, next_key(), FI_RMA_EVENT, &area.mr), 0);
@@ -67,7 +67,7 @@ CHECK(binding_without_capability, "FI-183 FI-227", "without FI_RMA_EVENT a count
     wants("fi_mr_bind", fi_mr_bind(area.mr, &counter->fid, FI_REMOTE_WRITE), -FI_ENOSYS);
 }
 
-CHECK(closing_with_a_counter, "FI-161 FI-229 FI-267 FI-I06", "a region with a counter is busy: -FI_EBUSY; closing the counter lets it go",
+CHECK(closing_with_a_counter, "FI-161 FI-229 FI-267 FI-I06", "a region with a counter is busy: -FI_EBUSY; closing the counter releases it",
       .without = FI_MR_ENDPOINT, .caps = FI_RMA_EVENT, .strict = true) {
     struct fid_cntr *counter = open_counter(&w->there);
     struct area area = counted(w);
@@ -79,7 +79,7 @@ CHECK(closing_with_a_counter, "FI-161 FI-229 FI-267 FI-I06", "a region with a co
     wants("fi_close of the region afterwards", fi_close(&area.mr->fid), 0);
 }
 
-CHECK(closing_before_the_counter, "FI-005", "a region may be closed before its counter, which keeps what it has counted",
+CHECK(closing_before_the_counter, "FI-005", "a region may be closed before its counter, which keeps its count",
       .without = FI_MR_ENDPOINT, .caps = FI_RMA_EVENT, .lenient = true) {
     struct fid_cntr *counter = open_counter(&w->there);
     struct area area = counted(w);
@@ -93,7 +93,7 @@ CHECK(closing_before_the_counter, "FI-005", "a region may be closed before its c
     wants("fi_close of the counter", fi_close(&counter->fid), 0);
 }
 
-CHECK(disabled_at_first, "FI-013 FI-072 FI-074 FI-197 FI-198", "with FI_MR_RMA_EVENT such a region is of no use until fi_mr_enable",
+CHECK(disabled_at_first, "FI-013 FI-072 FI-074 FI-197 FI-198", "with FI_MR_RMA_EVENT a region with the flag FI_RMA_EVENT is unusable until fi_mr_enable",
       .needs = FI_MR_RMA_EVENT, .without = FI_MR_ENDPOINT | FI_MR_RAW | FI_MR_PROV_KEY, .caps = FI_RMA_EVENT) {
     struct area area = {.bytes = pages(1), .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, area.bytes, PAGE, REMOTE, 0x77, FI_RMA_EVENT, &area.mr), 0);
@@ -120,7 +120,7 @@ CHECK(binding_without_the_flag, "FI-070 FI-071", "with FI_MR_RMA_EVENT a region 
     wants_refusal("fi_mr_bind", fi_mr_bind(area.mr, &open_counter(&w->there)->fid, FI_REMOTE_WRITE));
 }
 
-CHECK(region_of_an_endpoint, "FI-076 FI-077 FI-078 FI-178 FI-I35", "with FI_MR_ENDPOINT a region serves the endpoint that it is bound to, once it is enabled",
+CHECK(region_of_an_endpoint, "FI-076 FI-077 FI-078 FI-178 FI-I35", "with FI_MR_ENDPOINT a region works for the endpoint that it is bound to, once it is enabled",
       .needs = FI_MR_ENDPOINT, .without = FI_MR_RMA_EVENT | FI_MR_RAW | FI_MR_PROV_KEY) {
     struct area area = {.bytes = pages(1), .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, area.bytes, PAGE, REMOTE, 0x77, 0, &area.mr), 0);
@@ -146,7 +146,7 @@ CHECK(flags_of_an_endpoint, "FI-182", "a region is bound to an endpoint without 
     wants_refusal("fi_mr_bind with FI_REMOTE_WRITE", fi_mr_bind(area.mr, &w->there.ep->fid, FI_REMOTE_WRITE));
 }
 
-CHECK(closing_with_an_endpoint, "FI-161 FI-267", "before 2.0 a region with an endpoint is busy: -FI_EBUSY; closing the endpoint lets it go",
+CHECK(closing_with_an_endpoint, "FI-161 FI-267", "before 2.0 a region with an endpoint is busy: -FI_EBUSY; closing the endpoint releases it",
       .needs = FI_MR_ENDPOINT, .below = FI_VERSION(2, 0), .strict = true) {
     struct area area = share(w, REMOTE);
     if (mode(w) & FI_MR_RAW) wants("fi_mr_unmap_key", fi_mr_unmap_key(w->here.domain, area.key), 0);

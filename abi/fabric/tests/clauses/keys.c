@@ -1,4 +1,4 @@
-/* Keys: who chooses them, and raw keys that have to be mapped. */
+/* Keys: who chooses them, and raw keys, which must be mapped. */
 
 #include "suite.h"
 
@@ -7,20 +7,20 @@ CHECK(requested_key, "FI-017 FI-034 FI-113 FI-114", "the program chooses the key
     struct area area = {.bytes = pages(1), .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, area.bytes, PAGE, REMOTE, 0x1234, 0, &area.mr), 0);
     make_usable(w, &w->there, &area);
-    wants_that(fi_mr_key(area.mr) == 0x1234, "fi_mr_key gives the key that was asked for");
+    wants_that(fi_mr_key(area.mr) == 0x1234, "fi_mr_key returns the requested key");
     name_area(w, &w->there, &area);
     wants("a write with the agreed key", remote(w, WRITE, area.base, 64, 0x1234), 0);
     wants_pattern(w, area.bytes, 64, "the bytes are written");
 }
 
-CHECK(key_in_use, "FI-225", "a key that a living region has is refused with -FI_ENOKEY", .without = FI_MR_PROV_KEY) {
+CHECK(key_in_use, "FI-225", "a key that another region has is refused with -FI_ENOKEY", .without = FI_MR_PROV_KEY) {
     unsigned char *at = pages(2);
     struct fid_mr *one, *two;
     wants("fi_mr_reg", reg(&w->there, at, PAGE, REMOTE, 0x77, 0, &one), 0);
     wants("fi_mr_reg with the same key", reg(&w->there, at + PAGE, PAGE, REMOTE, 0x77, 0, &two), -FI_ENOKEY);
 }
 
-CHECK(key_used_again, "FI-I41", "the key of a region that was closed may be asked for again", .without = FI_MR_PROV_KEY) {
+CHECK(key_used_again, "FI-I41", "the key of a closed region may be requested again", .without = FI_MR_PROV_KEY) {
     unsigned char *at = pages(1);
     for (int i = 0; i < 3; i++) {
         struct fid_mr *mr;
@@ -29,7 +29,7 @@ CHECK(key_used_again, "FI-I41", "the key of a region that was closed may be aske
     }
 }
 
-CHECK(key_of_the_provider, "FI-018 FI-057", "the provider chooses keys and does not look at the one asked for", .needs = FI_MR_PROV_KEY,
+CHECK(key_of_the_provider, "FI-018 FI-057", "the provider chooses keys and ignores the requested key", .needs = FI_MR_PROV_KEY,
       .without = FI_MR_RAW) {
     struct area one = {.bytes = pages(1), .length = PAGE}, two = {.bytes = pages(1), .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, one.bytes, PAGE, REMOTE, 0x77, 0, &one.mr), 0);
@@ -39,7 +39,7 @@ CHECK(key_of_the_provider, "FI-018 FI-057", "the provider chooses keys and does 
     wants_that(fi_mr_key(one.mr) != fi_mr_key(two.mr), "two regions have two keys");
 }
 
-CHECK(key_of_the_provider_serves, "FI-058 FI-059 FI-214", "the key that fi_mr_key gives is what the peer needs", .needs = FI_MR_PROV_KEY,
+CHECK(key_of_the_provider_serves, "FI-058 FI-059 FI-214", "a peer reaches the region by the key that fi_mr_key returns", .needs = FI_MR_PROV_KEY,
       .without = FI_MR_RAW) {
     struct area area = share(w, REMOTE);
     wants_that(area.key != FI_KEY_NOTAVAIL, "there is a key");
@@ -53,22 +53,22 @@ CHECK(size_of_keys, "FI-035 FI-051", "keys have at most 8 bytes, unless FI_MR_RA
     if (!(mode(w) & FI_MR_RAW)) wants_that(size <= 8, "mr_key_size is at most 8");
 }
 
-CHECK(key_that_means_none, "FI-I33", "FI_KEY_NOTAVAIL as the key asked for is refused with -FI_EKEYREJECTED", .without = FI_MR_PROV_KEY) {
+CHECK(key_that_means_none, "FI-I33", "FI_KEY_NOTAVAIL as the requested key is refused with -FI_EKEYREJECTED", .without = FI_MR_PROV_KEY) {
     unsigned char *at = pages(1);
     struct fid_mr *mr;
     wants("fi_mr_reg", reg(&w->there, at, PAGE, REMOTE, FI_KEY_NOTAVAIL, 0, &mr), -FI_EKEYREJECTED);
 }
 
-CHECK(key_of_a_local_region, "FI-106 FI-I32", "a region without remote rights has a descriptor; its key is none, and none is in use by it",
+CHECK(key_of_a_local_region, "FI-106 FI-I32", "a region without remote rights has a descriptor, but no key, and occupies none",
       .without = FI_MR_PROV_KEY) {
     unsigned char *at = pages(2);
     struct fid_mr *one, *two;
     wants("fi_mr_reg", reg(&w->there, at, PAGE, FI_SEND | FI_RECV, 0x77, 0, &one), 0);
     wants("fi_mr_reg with the same key", reg(&w->there, at + PAGE, PAGE, FI_SEND | FI_RECV, 0x77, 0, &two), 0);
-    wants_that(fi_mr_key(one) == FI_KEY_NOTAVAIL, "fi_mr_key gives FI_KEY_NOTAVAIL");
+    wants_that(fi_mr_key(one) == FI_KEY_NOTAVAIL, "fi_mr_key returns FI_KEY_NOTAVAIL");
 }
 
-CHECK(raw_attributes, "FI-008 FI-168 FI-171 FI-216", "fi_mr_raw_attr serves every region and gives as many bytes as mr_key_size says") {
+CHECK(raw_attributes, "FI-008 FI-168 FI-171 FI-216", "fi_mr_raw_attr works for every region and returns as many bytes as mr_key_size says") {
     struct area area = {.bytes = pages(1), .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, area.bytes, PAGE, REMOTE, next_key(), 0, &area.mr), 0);
     make_usable(w, &w->there, &area);
@@ -80,7 +80,7 @@ CHECK(raw_attributes, "FI-008 FI-168 FI-171 FI-216", "fi_mr_raw_attr serves ever
     wants_that(base == (mode(w) & FI_MR_VIRT_ADDR ? (uintptr_t)area.bytes : 0), "the base is where peers count from");
 }
 
-CHECK(raw_key_too_long, "FI-169 FI-170 FI-230", "a raw key that does not fit gives -FI_ETOOSMALL and the size that it needs") {
+CHECK(raw_key_too_long, "FI-169 FI-170 FI-230", "if a raw key does not fit, fi_mr_raw_attr returns -FI_ETOOSMALL and the size") {
     struct area area = {.bytes = pages(1), .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, area.bytes, PAGE, REMOTE, next_key(), 0, &area.mr), 0);
     make_usable(w, &w->there, &area);
@@ -89,15 +89,15 @@ CHECK(raw_key_too_long, "FI-169 FI-170 FI-230", "a raw key that does not fit giv
     size_t size = 0;
     uint64_t base;
     wants("fi_mr_raw_attr without room", fi_mr_raw_attr(area.mr, &base, NULL, &size, 0), -FI_ETOOSMALL);
-    wants_that(size > 0 && size < sizeof raw, "the size is told");
+    wants_that(size > 0 && size < sizeof raw, "the size is returned");
     size_t needed = size--;
     wants("fi_mr_raw_attr with a byte too few", fi_mr_raw_attr(area.mr, &base, raw, &size, 0), -FI_ETOOSMALL);
-    wants_that(size == needed && raw[needed - 1] == 0xEE, "the size is told and nothing is written behind the room");
+    wants_that(size == needed && raw[needed - 1] == 0xEE, "the size is returned, and nothing is written past the buffer");
     wants("fi_mr_raw_attr with room", fi_mr_raw_attr(area.mr, &base, raw, &size, 0), 0);
     wants_that(raw[needed] == 0xEE, "nothing is written behind the key");
 }
 
-CHECK(mapped_key, "FI-009 FI-173 FI-216", "a raw key can be mapped in every mode, and the mapped key serves until it is unmapped") {
+CHECK(mapped_key, "FI-009 FI-173 FI-216", "a raw key can be mapped in every mode, and the mapped key is valid until it is unmapped") {
     struct area area = {.bytes = pages(1), .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, area.bytes, PAGE, REMOTE, next_key(), 0, &area.mr), 0);
     make_usable(w, &w->there, &area);
@@ -110,12 +110,12 @@ CHECK(mapped_key, "FI-009 FI-173 FI-216", "a raw key can be mapped in every mode
     wants("fi_mr_unmap_key", fi_mr_unmap_key(w->here.domain, area.key), 0);
 }
 
-CHECK(raw_keys, "FI-052 FI-164 FI-165 FI-172 FI-215", "a raw key has to be mapped: fi_mr_key gives none, its bytes alone are no key",
+CHECK(raw_keys, "FI-052 FI-164 FI-165 FI-172 FI-215", "a raw key must be mapped: fi_mr_key returns none, and its bytes alone are no key",
       .needs = FI_MR_RAW) {
     struct area area = {.bytes = pages(1), .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, area.bytes, PAGE, REMOTE, next_key(), 0, &area.mr), 0);
     make_usable(w, &w->there, &area);
-    wants_that(fi_mr_key(area.mr) == FI_KEY_NOTAVAIL, "fi_mr_key gives FI_KEY_NOTAVAIL");
+    wants_that(fi_mr_key(area.mr) == FI_KEY_NOTAVAIL, "fi_mr_key returns FI_KEY_NOTAVAIL");
     uint8_t raw[256] = {0};
     size_t size = sizeof raw;
     uint64_t bytes;
@@ -127,7 +127,7 @@ CHECK(raw_keys, "FI-052 FI-164 FI-165 FI-172 FI-215", "a raw key has to be mappe
     wants("a write with the mapped key", access_area(w, WRITE, &area, 0, 8), 0);
 }
 
-CHECK(unmapped_key, "FI-010 FI-174", "an unmapped key is of no use any more, and cannot be unmapped twice", .needs = FI_MR_RAW) {
+CHECK(unmapped_key, "FI-010 FI-174", "an unmapped key is no longer valid, and cannot be unmapped again", .needs = FI_MR_RAW) {
     struct area area = share(w, REMOTE);
     wants("a write with the mapped key", access_area(w, WRITE, &area, 0, 8), 0);
     memset(area.bytes, 0xEE, PAGE);

@@ -1,4 +1,4 @@
-/* Buffers of the program's own transfers: when they have to be registered, and with which rights. */
+/* Buffers of the program's own transfers: when they must be registered, and with which rights. */
 
 #include "suite.h"
 
@@ -13,7 +13,7 @@ static const struct {
     {"fi_trecv", FI_RECV}, {"fi_read", FI_READ},  {"fi_write", FI_WRITE},
 };
 
-/* One such transfer with this descriptor for its buffer; the other buffer is as the mode asks. */
+/* One such transfer with this descriptor for its buffer; the other buffer is as the mode requires. */
 static int transfer(struct world *w, enum use use, unsigned char *at, void *desc) {
     static unsigned char *other;
     static struct area area;
@@ -38,7 +38,7 @@ static struct side *owner(struct world *w, enum use use) {
     return use == RECEIVED || use == RECEIVED_TAGGED ? &w->there : &w->here;
 }
 
-CHECK(buffers_as_they_are, "FI-024 FI-036 FI-043 FI-046", "without FI_MR_LOCAL every transfer takes buffers that are not registered",
+CHECK(buffers_as_they_are, "FI-024 FI-036 FI-043 FI-046", "without FI_MR_LOCAL every transfer accepts unregistered buffers",
       .without = FI_MR_LOCAL) {
     for (int use = 0; use < USES; use++) wants(uses[use].name, transfer(w, use, pages(1), NULL), 0);
 }
@@ -51,12 +51,12 @@ CHECK(descriptor_anyway, "FI-006 FI-047 FI-049", "without FI_MR_LOCAL a valid de
     }
 }
 
-CHECK(descriptor_of_nothing, "FI-044 FI-256", "without FI_MR_LOCAL, before 1.22, descriptors are ignored whatever they are",
+CHECK(descriptor_of_nothing, "FI-044 FI-256", "without FI_MR_LOCAL, before 1.22, descriptors are ignored, invalid ones too",
       .without = FI_MR_LOCAL | FI_MR_HMEM, .below = FI_VERSION(1, 22)) {
     for (int use = 0; use < USES; use++) wants(uses[use].name, transfer(w, use, pages(1), (void *)(uintptr_t)0x11), 0);
 }
 
-CHECK(descriptor_of_nothing_today, "FI-045 FI-256", "without FI_MR_LOCAL, from 1.22 on, a descriptor has to be valid",
+CHECK(descriptor_of_nothing_today, "FI-045 FI-256", "without FI_MR_LOCAL, from 1.22 on, a descriptor must be valid",
       .without = FI_MR_LOCAL | FI_MR_HMEM, .from = FI_VERSION(1, 22)) {
     for (int use = 0; use < USES; use++)
         wants_failure(uses[use].name, transfer(w, use, pages(1), (void *)(uintptr_t)0x11));
@@ -72,7 +72,7 @@ CHECK(buffers_without_registration, "FI-024 FI-042 partly FI-085", "with FI_MR_L
     }
 }
 
-CHECK(rights_of_local_buffers, "FI-090 FI-091 FI-092 FI-094", "with FI_MR_LOCAL a transfer needs its right: the others together do not do",
+CHECK(rights_of_local_buffers, "FI-090 FI-091 FI-092 FI-094", "with FI_MR_LOCAL a transfer needs its own right: all others together do not suffice",
       .needs = FI_MR_LOCAL) {
     for (int use = 0; use < USES; use++) {
         unsigned char *at = pages(1);
@@ -83,7 +83,7 @@ CHECK(rights_of_local_buffers, "FI-090 FI-091 FI-092 FI-094", "with FI_MR_LOCAL 
     }
 }
 
-CHECK(bytes_of_local_buffers, "FI-093 FI-095 FI-097", "a read changes the buffer here and not there, a write leaves the buffer as it was") {
+CHECK(bytes_of_local_buffers, "FI-093 FI-095 FI-097", "a read changes the initiator's buffer and not the target's; a write leaves the initiator's buffer unchanged") {
     struct area area = share(w, REMOTE);
     unsigned char *at = pages(1);
     memset(area.bytes, 0x5A, PAGE);
@@ -94,7 +94,7 @@ CHECK(bytes_of_local_buffers, "FI-093 FI-095 FI-097", "a read changes the buffer
     wants_pattern(w, at, 64, "the buffer still has the bytes");
 }
 
-CHECK(program_for_any_mode, "FI-026 FI-040", "a program that takes the steps of the bits that are set, and no others, can do everything") {
+CHECK(program_for_any_mode, "FI-026 FI-040", "a program that does what the set bits require, and no more, can do everything") {
     struct area area = share(w, REMOTE);
     for (int operation = 0; operation < OPERATIONS; operation++)
         wants(operation_names[operation], access_area(w, operation, &area, 0, 8), 0);

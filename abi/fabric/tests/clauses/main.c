@@ -1,10 +1,10 @@
-/* Goes through the clauses of fi_mr(3) with a provider of an installed libfabric: each check in a process of its own,
- * with a limit to its time. Prints for each a line: name, verdict, what came instead.
+/* Tests the clauses of fi_mr(3) with a provider of an installed libfabric: each check in a process of its own, with a
+ * time limit. Prints a line for each: name, verdict, and the result if it differs.
  *
  *     clauses [--api 1.17] [--together 4] PROVIDER [CHECK...]
  *     clauses --list
  *
- * The mode bits that `rkey` is to require are in FI_RKEY_MR_MODE; FI_RKEY_STRICT=1 makes it follow the pages to the letter. */
+ * FI_RKEY_MR_MODE has the mode bits that `rkey` must require; FI_RKEY_STRICT=1 makes it follow the pages to the letter. */
 
 #define _GNU_SOURCE
 #include "suite.h"
@@ -19,13 +19,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A check may wait several times, each for longer than anything takes. */
+/* A check may wait several times, each time longer than any transfer takes. */
 #define LIMIT_S 120
 #define MOST_TOGETHER 64
 
 extern const struct check __start_checks[], __stop_checks[];
 
-/* A check on its way. */
+/* A running check. */
 struct child {
     const struct check *check;
     pid_t pid;
@@ -39,8 +39,8 @@ static time_t seconds(void) {
     return now.tv_sec;
 }
 
-/* The provider shm names its files after the process, and one that has ended without closing everything leaves them:
- * a later process of that number could not use them. */
+/* The provider shm names its files after the process, and a process that ends without closing everything leaves them:
+ * a later process with the same PID could not use them. */
 static void remove_files_of(pid_t pid) {
     char pattern[64];
     glob_t found = {0};
@@ -50,8 +50,8 @@ static void remove_files_of(pid_t pid) {
     globfree(&found);
 }
 
-/* Libfabric brings its providers up once, which takes far longer than a check; their handlers of signals turn a crash
- * into an exit, and children do without them. */
+/* Libfabric loads its providers once, which takes far longer than a check. Their signal handlers turn a crash into an
+ * exit, so children restore the defaults. */
 static void load_providers(uint32_t api) {
     struct fi_info *info = NULL;
     if (!fi_getinfo(api, NULL, NULL, 0, NULL, &info)) fi_freeinfo(info);
@@ -63,7 +63,7 @@ static _Noreturn void carry_out(const struct check *check, const char *provider,
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     verdicts_go_to(results);
     remove_files_of(getpid());
-    /* A check that crashes is a result, and its memory is not to be kept. */
+    /* A crash is a result: no core file. */
     setrlimit(RLIMIT_CORE, &(struct rlimit){0});
     static struct world world;
     world.check = check;
@@ -100,7 +100,7 @@ static struct child start(const struct check *check, const char *provider, uint3
     return (struct child){check, pid, pipes[0], seconds()};
 }
 
-/* Prints what became of a check that has ended or is ended now. */
+/* Prints the result of a check that has ended or is killed now. */
 static void report(struct child *child, bool hangs) {
     char text[600] = "";
     int status = 0;

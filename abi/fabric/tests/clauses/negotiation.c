@@ -2,11 +2,11 @@
 
 #include "suite.h"
 
-/* The bits that come back for these hints; ends the check when none come. */
+/* The bits that fi_getinfo returns for these hints; ends the check if it fails. */
 static int granted(struct world *w, int offered) {
     struct fi_info *info;
     int code = ask(w, w->api, hints(w, offered), &info);
-    if (code) differs("fi_getinfo gives %s", code_name(code));
+    if (code) differs("fi_getinfo returns %s", code_name(code));
     int bits = info->domain_attr->mr_mode;
     fi_freeinfo(info);
     return bits;
@@ -19,19 +19,19 @@ static int refused(struct world *w, int offered) {
     return code;
 }
 
-/* The bits that the provider needs, by what it leaves of all. */
+/* The bits that the provider needs: those that it returns when all are offered. */
 static int needed(struct world *w) {
     if (getenv("FI_RKEY_MR_MODE") && !strcmp(getenv("FI_RKEY_MR_MODE"), "BASIC")) return BASIC_BITS;
     return granted(w, ALL_BITS);
 }
 
-CHECK(bits_that_are_needed, "FI-025 FI-037 FI-038 FI-039 FI-I16", "of all bits those come back that are needed: they are enough, and without any one of them nothing matches",
+CHECK(bits_that_are_needed, "FI-025 FI-037 FI-038 FI-039 FI-I16", "of all bits, fi_getinfo returns those that are needed: they suffice, and without any one of them nothing matches",
       .bare = true) {
     int bits = needed(w);
     wants_that(!(bits & ~ALL_BITS), "they are among those that were offered");
     wants_that(granted(w, bits) == bits, "they are enough");
     for (int bit = 1; bit <= FI_MR_COLLECTIVE; bit <<= 1)
-        if (bits & bit) wants("fi_getinfo with one of them less", refused(w, bits & ~bit), -FI_ENODATA);
+        if (bits & bit) wants("fi_getinfo without one of them", refused(w, bits & ~bit), -FI_ENODATA);
 }
 
 CHECK(bits_of_capabilities, "FI-079 FI-086", "FI_MR_HMEM and FI_MR_COLLECTIVE are only for programs that ask for FI_HMEM and FI_COLLECTIVE",
@@ -52,7 +52,7 @@ CHECK(bit_of_collectives, "FI-086", "where FI_MR_COLLECTIVE is required, a progr
     wants_that(!(bits & FI_MR_COLLECTIVE) == !wanted, "FI_MR_COLLECTIVE comes back if and only if it is required");
 }
 
-CHECK(basic_by_name, "FI-249 FI-251", "FI_MR_BASIC is granted as it is, and stays alone", .bare = true) {
+CHECK(basic_by_name, "FI-249 FI-251", "FI_MR_BASIC is granted as asked, without other bits", .bare = true) {
     if (needed(w) & ~BASIC_BITS) does_not_apply("the provider needs bits that FI_MR_BASIC has not");
     wants_that(granted(w, FI_MR_BASIC) == FI_MR_BASIC, "FI_MR_BASIC comes back");
 }
@@ -67,7 +67,7 @@ CHECK(basic_and_local, "FI-253 FI-261 FI-I18", "from 1.5 on FI_MR_BASIC and FI_M
     wants("fi_getinfo for FI_MR_BASIC and FI_MR_LOCAL", refused(w, FI_MR_BASIC | FI_MR_LOCAL), -FI_ENODATA);
 }
 
-CHECK(basic_and_local_of_old, "FI-252 FI-261", "before 1.5 FI_MR_BASIC may have FI_MR_LOCAL beside it", .bare = true,
+CHECK(basic_and_local_of_old, "FI-252 FI-261", "before 1.5 FI_MR_BASIC may be combined with FI_MR_LOCAL", .bare = true,
       .from = FI_VERSION(1, 0), .below = FI_VERSION(1, 5)) {
     if (refused(w, FI_MR_BASIC)) does_not_apply("the provider has no basic registration");
     int bits = granted(w, FI_MR_BASIC | FI_MR_LOCAL);
@@ -105,7 +105,7 @@ CHECK(program_of_old, "FI-I17", "before 1.5 a program without bits can do everyt
     wants("a read", access_area(w, READ, &area, 0, 64), 0);
 }
 
-CHECK(events_without_targets, "FI-I25", "FI_RMA_EVENT is not for a program that only asks for transfers of its own", .bare = true) {
+CHECK(events_without_targets, "FI-I25", "FI_RMA_EVENT is not granted to a program that asks only for transfers of its own", .bare = true) {
     struct fi_info *initiator = hints(w, ALL_BITS), *info;
     initiator->caps = FI_RMA | FI_READ | FI_WRITE | FI_RMA_EVENT;
     wants("fi_getinfo", ask(w, w->api, initiator, &info), -FI_ENODATA);

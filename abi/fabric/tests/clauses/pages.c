@@ -1,10 +1,10 @@
-/* The pages behind a region: when they have to be there, and what a change of them needs. */
+/* The pages of a region: when they must exist, and what a change of them requires. */
 
 #define _GNU_SOURCE
 #include "suite.h"
 #include <sys/mman.h>
 
-/* An address range of one page where nothing is mapped, nor will be by others: far from where the kernel puts things. */
+/* A page-sized address range where nothing is or will be mapped: far from where the kernel places mappings. */
 static unsigned char *nothing(void) {
     unsigned char *at = (unsigned char *)0x200000000000;
     if (mmap(at, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) != at) abort();
@@ -12,7 +12,7 @@ static unsigned char *nothing(void) {
     return at;
 }
 
-/* New pages at an address, in the place of what was there. */
+/* Maps new pages at an address, replacing what was there. */
 static void put_pages_at(unsigned char *at) {
     if (mmap(at, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != at) abort();
     memset(at, 0xEE, PAGE);
@@ -22,7 +22,7 @@ CHECK(range_without_pages, "FI-030", "without FI_MR_ALLOCATED a range without pa
     share_at(w, nothing(), REMOTE);
 }
 
-CHECK(transfer_without_pages, "FI-031 FI-064", "a transfer to a range without pages fails, and succeeds when they have come",
+CHECK(transfer_without_pages, "FI-031 FI-064", "a transfer to a range without pages fails, and succeeds once they are mapped",
       .without = FI_MR_ALLOCATED | FI_MR_MMU_NOTIFY) {
     struct area area = share_at(w, nothing(), REMOTE);
     wants_failure("a write without pages", access_area(w, WRITE, &area, 0, 8));
@@ -31,7 +31,7 @@ CHECK(transfer_without_pages, "FI-031 FI-064", "a transfer to a range without pa
     wants_pattern(w, area.bytes, 8, "the bytes are written");
 }
 
-CHECK(pages_that_change, "FI-064 FI-065", "a region follows its pages: what is mapped again at its address is what peers reach",
+CHECK(pages_that_change, "FI-064 FI-065", "a region follows its pages: peers reach what is mapped at its address now",
       .without = FI_MR_ALLOCATED | FI_MR_MMU_NOTIFY) {
     struct area area = share(w, REMOTE);
     for (int i = 0; i < 10; i++) {
@@ -42,7 +42,7 @@ CHECK(pages_that_change, "FI-064 FI-065", "a region follows its pages: what is m
     }
 }
 
-CHECK(refresh_tells_of_pages, "FI-069 FI-260", "with FI_MR_MMU_NOTIFY pages that come later have to be told with fi_mr_refresh", .needs = FI_MR_MMU_NOTIFY,
+CHECK(refresh_tells_of_pages, "FI-069 FI-260", "with FI_MR_MMU_NOTIFY pages that are mapped later need fi_mr_refresh", .needs = FI_MR_MMU_NOTIFY,
       .without = FI_MR_ALLOCATED) {
     struct area area = share_at(w, nothing(), REMOTE);
     put_pages_at(area.bytes);
@@ -52,7 +52,7 @@ CHECK(refresh_tells_of_pages, "FI-069 FI-260", "with FI_MR_MMU_NOTIFY pages that
     wants("a write after fi_mr_refresh", access_area(w, WRITE, &area, 0, 8), 0);
 }
 
-CHECK(pages_that_are_there, "FI-196 FI-260", "pages that are there when the region is made need no fi_mr_refresh") {
+CHECK(pages_that_are_there, "FI-196 FI-260", "pages that exist at registration need no fi_mr_refresh") {
     struct area area = share(w, REMOTE);
     wants("a write", access_area(w, WRITE, &area, 0, 8), 0);
 }
@@ -62,7 +62,7 @@ CHECK(range_has_to_have_pages, "FI-061", "with FI_MR_ALLOCATED a range without m
     wants_refusal("fi_mr_reg", reg(&w->there, nothing(), PAGE, REMOTE, next_key(), 0, &mr));
 }
 
-CHECK(refresh, "FI-012 FI-185 FI-188 FI-189 FI-193", "without FI_MR_ALLOCATED fi_mr_refresh takes all or a part of a region, or gives -FI_ENOSYS where FI_MR_MMU_NOTIFY is clear",
+CHECK(refresh, "FI-012 FI-185 FI-188 FI-189 FI-193", "without FI_MR_ALLOCATED fi_mr_refresh accepts all or part of a region, or returns -FI_ENOSYS if FI_MR_MMU_NOTIFY is clear",
       .without = FI_MR_ALLOCATED) {
     struct area area = share(w, REMOTE);
     struct iovec half = {area.bytes, PAGE / 2};
@@ -73,7 +73,7 @@ CHECK(refresh, "FI-012 FI-185 FI-188 FI-189 FI-193", "without FI_MR_ALLOCATED fi
     wants("a write afterwards", access_area(w, WRITE, &area, 0, 8), 0);
 }
 
-CHECK(refresh_of_fixed_pages, "FI-257", "with FI_MR_ALLOCATED and without FI_MR_MMU_NOTIFY fi_mr_refresh gives -FI_ENOSYS", .needs = FI_MR_ALLOCATED,
+CHECK(refresh_of_fixed_pages, "FI-257", "with FI_MR_ALLOCATED and without FI_MR_MMU_NOTIFY fi_mr_refresh returns -FI_ENOSYS", .needs = FI_MR_ALLOCATED,
       .without = FI_MR_MMU_NOTIFY) {
     struct area area = share(w, REMOTE);
     wants("fi_mr_refresh", fi_mr_refresh(area.mr, NULL, 0, 0), -FI_ENOSYS);

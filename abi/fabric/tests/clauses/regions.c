@@ -1,4 +1,4 @@
-/* Memory, its registration, and the steps that mode bits ask for between registration and use. */
+/* Memory, its registration, and the steps that mode bits require between registration and use. */
 
 #define _GNU_SOURCE
 #include "suite.h"
@@ -56,7 +56,7 @@ struct area share_at(struct world *w, unsigned char *at, uint64_t access) {
     if (access & REMOTE)
         name_area(w, &w->there, &area);
     else
-        area.key = 0x7777; /* it has none that could be told */
+        area.key = 0x7777; /* it has none to pass on */
     return area;
 }
 

@@ -7,15 +7,15 @@ static const struct {
     const char *name;
 } rights[] = {{REMOTE, "both"}, {FI_REMOTE_WRITE, "write"}, {FI_REMOTE_READ, "read"}, {0, "nothing"}};
 
-/* An operation on regions with each set of remote rights: it succeeds where they suffice, and then, because a refusal may
- * be the end of a connection, fails where they do not. */
+/* An operation on regions with each set of remote rights: it succeeds where they suffice, and then fails where they do
+ * not (a refusal may end the connection, so these come last). */
 static void rights_of(struct world *w, enum operation operation) {
     char what[64];
     uint64_t needed = rights_for(operation);
     for (int enough = 1; enough >= 0; enough--)
         for (size_t i = 0; i < sizeof rights / sizeof *rights; i++) {
             if (((rights[i].bits & needed) == needed) != enough) continue;
-            /* A right of its own owner keeps a region without remote rights from being one without rights. */
+            /* A local right, so that a region without remote rights has any. */
             struct area area = share(w, rights[i].bits | FI_SEND);
             snprintf(what, sizeof what, "%s with the right to %s", operation_names[operation], rights[i].name);
             int code = access_area(w, operation, &area, 0, 8);
@@ -33,8 +33,8 @@ static void rights_of(struct world *w, enum operation operation) {
 CHECK(right_to_write, "FI-021 FI-098 FI-099", "a write needs FI_REMOTE_WRITE") { rights_of(w, WRITE); }
 CHECK(right_to_read, "FI-021 FI-096 FI-097", "a read needs FI_REMOTE_READ and changes nothing at its target") { rights_of(w, READ); }
 CHECK(right_to_change, "FI-098 FI-I49", "an atomic operation needs FI_REMOTE_WRITE, and that is enough") { rights_of(w, ATOMIC); }
-CHECK(right_to_fetch, "FI-I49", "an atomic operation that gives the old value back needs both remote rights") { rights_of(w, FETCH); }
-CHECK(right_to_compare, "FI-I49", "an atomic operation that compares needs both remote rights") { rights_of(w, COMPARE); }
+CHECK(right_to_fetch, "FI-I49", "a fetching atomic operation needs both remote rights") { rights_of(w, FETCH); }
+CHECK(right_to_compare, "FI-I49", "a comparing atomic operation needs both remote rights") { rights_of(w, COMPARE); }
 
 CHECK(result_of_a_comparison, "FI-099 FI-I11", "a comparing atomic operation changes its target when the values are equal") {
     struct area area = share(w, REMOTE);
@@ -43,7 +43,7 @@ CHECK(result_of_a_comparison, "FI-099 FI-I11", "a comparing atomic operation cha
         wants_that(area.bytes[15] == 0xEE && area.bytes[24] == 0xEE, "no others are written");
 }
 
-CHECK(wrong_key, "FI-022 FI-104", "an access with a key of no region fails, and nothing is changed") {
+CHECK(wrong_key, "FI-022 FI-104", "an access with an unknown key fails and changes nothing") {
     struct area area = share(w, REMOTE);
     for (int operation = 0; operation < OPERATIONS; operation++) {
         wants_failure(operation_names[operation], remote(w, operation, area.base, 8, area.key + 0x5000));
@@ -56,34 +56,34 @@ CHECK(codes_of_refusals, "FI-I36", "a refusal is FI_EACCES, FI_EINVAL, FI_ENOKEY
     const int codes[] = {access_area(w, WRITE, &area, 0, 8), remote(w, WRITE, area.base, 8, area.key + 0x5000),
                          access_area(w, READ, &area, PAGE, 8)};
     for (size_t i = 0; i < 3; i++) {
-        /* A raw key that cannot be found is found out by the call already. */
+        /* The call itself refuses an unknown raw key. */
         int code = mode(w) & FI_MR_RAW ? abs(codes[i]) : codes[i];
         if (code != FI_EACCES && code != FI_EINVAL && code != FI_ENOKEY && code != FI_EREMOTEIO)
             differs("%s: %s", (const char *[]){"wrong right", "wrong key", "out of range"}[i], code_name(code));
     }
 }
 
-CHECK(ends_of_a_region, "FI-054 FI-I09", "the last byte of a region can be reached, and the one behind it cannot") {
+CHECK(ends_of_a_region, "FI-054 FI-I09", "the last byte of a region can be reached, and the byte past the end cannot") {
     struct area area = share(w, REMOTE);
     wants("a write of the last bytes", access_area(w, WRITE, &area, PAGE - 8, 8), 0);
     wants_pattern(w, area.bytes + PAGE - 8, 8, "the bytes are written");
     memset(area.bytes, 0xEE, PAGE);
     for (int operation = 0; operation < OPERATIONS; operation++) {
-        wants_failure("an access behind the end", access_area(w, operation, &area, PAGE, 8));
+        wants_failure("an access past the end", access_area(w, operation, &area, PAGE, 8));
         wants_failure("an access before the start", access_area(w, operation, &area, (uint64_t)-8, 8));
     }
     wants_failure("a write across the end", access_area(w, WRITE, &area, PAGE - 8, 16));
     wants_that(area.bytes[PAGE - 1] == 0xEE, "nothing is written");
 }
 
-CHECK(address_that_wraps, "FI-I39", "an address so high that the range wraps around is refused") {
+CHECK(address_that_wraps, "FI-I39", "a range that wraps around the address space is refused") {
     struct area area = share(w, REMOTE);
     wants_failure("a write", remote(w, WRITE, UINT64_MAX - 3, 8, area.key));
     wants_failure("a read", remote(w, READ, UINT64_MAX - 3, 8, area.key));
     wants_that(area.bytes[0] == 0xEE && area.bytes[3] == 0xEE, "nothing is written");
 }
 
-CHECK(offsets, "FI-027 FI-033 FI-060 FI-I11", "without FI_MR_VIRT_ADDR every operation counts from 0 at the start of the region", .without = FI_MR_VIRT_ADDR) {
+CHECK(offsets, "FI-027 FI-033 FI-060 FI-I11", "without FI_MR_VIRT_ADDR every operation names an offset from the start of the region", .without = FI_MR_VIRT_ADDR) {
     struct area area = share(w, REMOTE);
     for (int operation = 0; operation < COMPARE; operation++) {
         memset(area.bytes, 0xEE, PAGE);
@@ -125,7 +125,7 @@ CHECK(nothing_to_write, "FI-I12", "a transfer of no bytes needs neither buffer n
     wants_that(area.bytes[0] == 0xEE, "nothing is written");
 }
 
-CHECK(region_of_another_domain, "FI-I42", "the key of one domain opens nothing in another one") {
+CHECK(region_of_another_domain, "FI-I42", "a key of one domain is not valid in another") {
     struct area area = share(w, REMOTE);
     struct side third = {0};
     open_side(w, &third);
@@ -135,7 +135,7 @@ CHECK(region_of_another_domain, "FI-I42", "the key of one domain opens nothing i
     wants_that(area.bytes[0] == 0xEE, "nothing is written");
 }
 
-CHECK(region_of_its_domain, "FI-I42", "a region serves every endpoint of its domain", .without = FI_MR_ENDPOINT) {
+CHECK(region_of_its_domain, "FI-I42", "a region works for every endpoint of its domain", .without = FI_MR_ENDPOINT) {
     struct area area = share(w, REMOTE);
     wants("a write through the first endpoint", access_area(w, WRITE, &area, 0, 8), 0);
     struct side second = w->there;
@@ -146,13 +146,13 @@ CHECK(region_of_its_domain, "FI-I42", "a region serves every endpoint of its dom
     wants_pattern(w, area.bytes + 64, 8, "the bytes are written");
 }
 
-CHECK(refusal_and_afterwards, "FI-160", "after a refused access both endpoints go on") {
+CHECK(refusal_and_afterwards, "FI-160", "after a refused access both endpoints keep working") {
     struct area area = share(w, FI_REMOTE_READ);
     wants_failure("a write without the right", access_area(w, WRITE, &area, 0, 8));
     endpoints_work(w);
 }
 
-CHECK(data_before_completion, "FI-I28", "when a write with completion data shows at its target, its bytes are there") {
+CHECK(data_before_completion, "FI-I28", "when the target sees the completion data of a write, the bytes are in place") {
     struct area area = share(w, REMOTE);
     unsigned char *from = pages(1);
     void *desc = local(w, &w->here, from, PAGE, FI_WRITE);

@@ -3,7 +3,7 @@
 #include "suite.h"
 
 static void must(const char *call, int code) {
-    if (code) differs("%s gives %s", call, code_name(code));
+    if (code) differs("%s returns %s", call, code_name(code));
 }
 
 struct fi_info *hints(struct world *w, int mr_mode) {
@@ -12,7 +12,7 @@ struct fi_info *hints(struct world *w, int mr_mode) {
     hints->fabric_attr->prov_name = strdup(w->provider);
     hints->ep_attr->type = FI_EP_RDM;
     hints->caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | w->check->caps;
-    /* Completed is what has been done at the target, so that a refusal there is seen; with shm such transfers do not
+    /* Completion means delivery at the target, so that a refusal there is seen; with shm such transfers do not
      * complete at all when they are refused, nor do some others. */
     if (strcmp(w->provider, "shm")) hints->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
     hints->mode = FI_CONTEXT | FI_CONTEXT2;
@@ -22,7 +22,7 @@ struct fi_info *hints(struct world *w, int mr_mode) {
 }
 
 int ask(struct world *w, uint32_t api, struct fi_info *hints, struct fi_info **info) {
-    /* The loopback interface is the one that is there everywhere. */
+    /* Every machine has the loopback interface. */
     const char *node = strcmp(w->provider, "shm") ? "127.0.0.1" : NULL;
     *info = NULL;
     int code = fi_getinfo(api, node, NULL, node ? FI_SOURCE : 0, hints, info);
@@ -44,7 +44,7 @@ static int bits_of(const struct fi_info *info) {
 
 int mode(const struct world *w) { return bits_of(w->there.info); }
 
-/* What a program of this version offers: every bit that there is, or one of the two modes of old. */
+/* What a program of this version offers: every bit, or before 1.5 one of the two modes. */
 static int offered(const struct world *w) {
     const char *asked = getenv("FI_RKEY_MR_MODE");
     if (asked && !strcmp(asked, "BASIC")) return FI_MR_BASIC;

@@ -1,7 +1,7 @@
-/* What the checks share: two sides of a transfer, regions made by the steps that the mode bits ask for, and verdicts.
+/* What the checks share: two sides of a transfer, regions prepared as the mode bits require, and verdicts.
  *
  * A check is a function that runs in a process of its own, once for each mode of registration and API version. It ends
- * by returning (what came is what the clauses say), by `differs`, or by `does_not_apply`. */
+ * by returning (the clauses are met), by `differs`, or by `does_not_apply`. */
 #ifndef SUITE_H
 #define SUITE_H
 
@@ -26,26 +26,26 @@ struct world;
 
 struct check {
     const char *name;
-    /* What it shows, by the numbers of docs/spec/clauses.md. */
+    /* The clauses that it shows, by their numbers in docs/spec/clauses.md. */
     const char *clauses;
-    /* What has to come, in one sentence. */
+    /* What it requires, in one sentence. */
     const char *what;
     void (*run)(struct world *);
-    /* Capabilities beside messages, RMA and atomics that it cannot do without. */
+    /* Capabilities that it needs besides messages, RMA and atomics. */
     uint64_t caps;
-    /* Mode bits that it is about: one that has to be in force, and those that may not be. */
+    /* Mode bits that it is about: one that must be in force, and those that must not. */
     int needs, without;
     /* The API versions that it is about; 0: all from 1.5 on. */
     uint32_t from, below;
-    /* It asks for information itself: no sides are opened for it. */
+    /* It calls fi_getinfo itself: no sides are opened for it. */
     bool bare;
-    /* It is about what a page forbids and other providers allow: `rkey` does what the page says in strict mode only. */
+    /* It is about what the manual page forbids and other providers allow: `rkey` follows the page in strict mode only. */
     bool strict;
-    /* It is about what `rkey` does then without strict mode. */
+    /* It is about what `rkey` does instead outside strict mode. */
     bool lenient;
 };
 
-/* A check, collected by the linker: name, clauses, what has to come, and further members. */
+/* A check, collected by the linker: name, clauses, requirement, and further members. */
 #define CHECK(name, clauses, what, ...)                                                                   \
     static void name(struct world *);                                                                     \
     static const struct check check_##name __attribute__((section("checks"), used, aligned(8))) = {       \
@@ -68,7 +68,7 @@ struct world {
     const struct check *check;
     const char *provider;
     uint32_t api;
-    /* `here` asks for transfers, `there` has the regions that they are about. */
+    /* `here` initiates transfers, `there` has the regions that they name. */
     struct side here, there;
 };
 
@@ -80,8 +80,8 @@ struct area {
     uint64_t base, key;
 };
 
-/* struct fi_mr_attr as it is from 2.0 on: the headers that this is compiled with may end before, and libraries of later
- * versions look at all of it. */
+/* struct fi_mr_attr as it is from 2.0 on: the headers that this is compiled with may lack the last members, and later
+ * libraries read all of them. */
 struct attributes {
     struct fi_mr_attr known;
     void *hmem_data;
@@ -100,33 +100,33 @@ _Static_assert(sizeof(struct fi_mr_attr) == 80, "the structure of 1.17: what fol
 #define CHOSEN_KEYS (FI_MR_PROV_KEY | FI_MR_RAW)
 #define REMOTE (FI_REMOTE_READ | FI_REMOTE_WRITE)
 #define EVERY_RIGHT (FI_SEND | FI_RECV | FI_READ | FI_WRITE | REMOTE)
-/* No completion came in time. */
+/* No completion arrived in time. */
 #define NOTHING_CAME 100000
 
-/* verdict.c: how a check ends when it does not end well, and how codes are written. */
+/* verdict.c: how a check fails, and how codes are printed. */
 _Noreturn void differs(const char *format, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void does_not_apply(const char *format, ...) __attribute__((format(printf, 1, 2)));
 const char *code_name(long code);
-/* The call gave this code. */
+/* The call must return this code. */
 void wants(const char *call, long came, long wanted);
-/* The call gave one of the negative codes. */
+/* The call must return an error. */
 void wants_refusal(const char *call, long came);
-/* The transfer ended with an error: a code of the call, or of its completion. */
+/* The transfer must fail: in the call, or in its completion. */
 void wants_failure(const char *transfer, long came);
-/* Something is so. */
+/* The condition must hold. */
 void wants_that(bool so, const char *what);
-/* The pattern that writes carry comes to this place. */
+/* The pattern that writes carry must arrive here. */
 void wants_pattern(struct world *w, const void *at, size_t length, const char *what);
-/* The child's end of the matter. */
+/* Called by the child: verdicts are written to this descriptor. */
 void verdicts_go_to(int descriptor);
 
 /* sides.c */
 struct fi_info *hints(struct world *w, int mr_mode);
-/* Information of the provider for these hints, or what fi_getinfo gave; the hints are freed. */
+/* The provider's information for these hints, or the error of fi_getinfo; frees the hints. */
 int ask(struct world *w, uint32_t api, struct fi_info *hints, struct fi_info **info);
 void open_world(struct world *w);
 void open_side(struct world *w, struct side *side);
-/* Another endpoint in the domain of the side, with queue and addresses of its own. */
+/* Another endpoint in the domain of the side, with a queue and an address vector of its own. */
 void open_endpoint(struct side *side);
 void close_side(struct side *side);
 void close_endpoint(struct side *side);
@@ -138,9 +138,9 @@ int mode(const struct world *w);
 
 /* regions.c */
 unsigned char *pages(size_t count);
-/* Registration as it is, with no further steps. */
+/* Registration alone, without further steps. */
 int reg(struct side *side, void *at, size_t length, uint64_t access, uint64_t key, uint64_t flags, struct fid_mr **mr);
-/* What fi_mr_regattr is told of these buffers, with the next key. */
+/* The attributes of these buffers for fi_mr_regattr, with the next key. */
 struct attributes attributes(const struct iovec *parts, size_t count, uint64_t access);
 int regattr(struct side *side, const struct attributes *attr, uint64_t flags, struct fid_mr **mr);
 /* The steps between registration and use, and how the peer names the region. */

@@ -1,9 +1,9 @@
-/* Transfers between the two sides, each to its end. */
+/* Transfers between the two sides; each call waits for the end of its transfer. */
 
 #include "suite.h"
 #include <time.h>
 
-/* How long something may take that has to happen. */
+/* The time limit for what must happen. */
 #define PATIENCE_S 20
 
 const char *const operation_names[OPERATIONS] = {"write", "read", "atomic", "fetching atomic", "comparing atomic"};
@@ -28,7 +28,7 @@ static bool late(struct timespec since) {
     return now.tv_sec - since.tv_sec > PATIENCE_S;
 }
 
-/* One more look; gives the processor away, and after some looks for a moment. */
+/* Pauses between two polls: yields at first, and sleeps later. */
 static void pause_after(unsigned looks) {
     struct timespec moment = {.tv_nsec = looks < 200 ? 0 : 500000};
     nanosleep(&moment, NULL);
@@ -87,7 +87,7 @@ int completion(struct world *w, struct side *side, struct fi_cq_data_entry *entr
     return comes(w, completed, &look) ? look.error : NOTHING_CAME;
 }
 
-/* A call that is to be repeated while the provider says so. */
+/* Repeats a call while it returns -FI_EAGAIN. */
 #define AGAIN(w, code, call)                                                                                  \
     do {                                                                                                      \
         struct timespec since;                                                                                \
@@ -125,7 +125,7 @@ int read_into(struct world *w, void *to, size_t length, void *desc, const struct
     return completed_after(w, code);
 }
 
-/* Operands, comparands and results: a page each of memory of `here`, registered where that is asked for. */
+/* Operands, comparands and results: a page of memory of `here` each, registered if the mode requires it. */
 static struct {
     unsigned char *bytes;
     void *desc;

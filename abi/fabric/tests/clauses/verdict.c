@@ -1,4 +1,4 @@
-/* How a check ends, and what is said about it. */
+/* How a check ends, and what it prints. */
 
 #define _GNU_SOURCE
 #include "suite.h"
@@ -14,7 +14,7 @@ static _Noreturn void end(const char *verdict, const char *format, va_list words
     int length = snprintf(text, sizeof text, "%s\t", verdict);
     vsnprintf(text + length, sizeof text - (size_t)length, format, words);
     if (write(results, text, strlen(text)) < 0) _exit(1);
-    /* Nothing of the provider is run any more: a check that has its answer cannot lose it. */
+    /* No code of the provider runs after this: it cannot change the verdict. */
     _exit(0);
 }
 
@@ -69,7 +69,7 @@ void wants_refusal(const char *call, long came) {
 }
 
 void wants_failure(const char *transfer, long came) {
-    if (came == NOTHING_CAME) differs("%s: neither success nor an error came", transfer);
+    if (came == NOTHING_CAME) differs("%s: neither success nor an error was reported", transfer);
     if (came == 0) differs("%s: success instead of an error", transfer);
 }
 

@@ -2,8 +2,8 @@
 //! provider in every mode of registration and several API versions, and over libfabric's own `tcp` and `shm`. Our
 //! provider runs with the system's libfabric and with a newer one, and so do libfabric's own programs.
 //!
-//! With ours every check has to be as the clauses say. What the others do is compared with the page that explains
-//! their differences: it has to be neither more nor less.
+//! Our provider must pass every check. The results of the others are compared with the page that explains their
+//! differences, and must be exactly these.
 
 mod newer;
 mod page;
@@ -46,10 +46,10 @@ const MODES: &[&str] = &[
     "LOCAL,RMA_EVENT,MMU_NOTIFY",
     "LOCAL,RAW,VIRT_ADDR,ALLOCATED,PROV_KEY,MMU_NOTIFY,RMA_EVENT,ENDPOINT,HMEM",
 ];
-/// Those that a difference between versions or users can show in.
+/// Modes in which versions or users can differ.
 const SOME_MODES: &[&str] = &["NONE", "LOCAL", "RAW", "MMU_NOTIFY", "ENDPOINT", "BASIC"];
 
-/// Those that a difference between strict mode and the default can show in.
+/// Modes in which strict mode and the default can differ.
 const STRICT_MODES: &[&str] = &["NONE", "RAW", "RMA_EVENT", "ENDPOINT"];
 
 /// Runs of our provider.
@@ -73,7 +73,7 @@ const fn runs(newer: bool, api: &'static str, modes: &'static [&'static str]) ->
     }
 }
 
-/// Before 1.5 no bits can be offered; what changed later changed with 1.19, 1.22 and 2.0.
+/// Before 1.5 no bits can be offered; later changes came with 1.19, 1.22 and 2.0.
 const OURS: &[Runs] = &[
     runs(false, API, MODES),
     runs(false, "1.5", SOME_MODES),
@@ -118,7 +118,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
         fs::write(&file, &rendered)?;
     } else if page::steady(&rendered) != page::steady(&text) {
         wrong.extend(page::changes(&text, &rendered));
-        wrong.push(format!("{PAGE} is not what came (--record)"));
+        wrong.push(format!("{PAGE} is out of date (--record)"));
     }
     if rendered.contains(page::UNEXPLAINED) {
         wrong.push(format!("{PAGE}: a difference is not explained"));
@@ -140,7 +140,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     })
 }
 
-/// Every check is as the clauses say wherever it applies, and it does somewhere. Gives how many were.
+/// Every check passes wherever it applies, and applies somewhere. Returns how many passed.
 fn ours(place: &Place, checks: &[Check], wrong: &mut Vec<String>) -> Result<usize> {
     let mut passed = 0;
     let mut shown = BTreeSet::new();
@@ -180,13 +180,13 @@ fn ours(place: &Place, checks: &[Check], wrong: &mut Vec<String>) -> Result<usiz
     Ok(passed)
 }
 
-/// What libfabric's own providers do; the same for every user.
+/// The results of libfabric's own providers, which are the same for every user.
 fn others(place: &Place, checks: &[Check], wrong: &mut Vec<String>) -> Result<Found> {
     let mut found = Found::new();
     for (provider, filter) in OTHERS {
         let run = |unprivileged| {
             let mut command = place.command(false);
-            // Many wait for what never comes: side by side.
+            // Many wait until they time out: run them side by side.
             command
                 .env("FI_PROVIDER", filter)
                 .args(["--together", "16", "--api", API, provider]);
@@ -201,7 +201,7 @@ fn others(place: &Place, checks: &[Check], wrong: &mut Vec<String>) -> Result<Fo
                     .is_some_and(|known| known.verdict == result.verdict);
                 if !same && !page::UNSTEADY.contains(&name.as_str()) {
                     wrong.push(format!(
-                        "{provider}: {name} is different for an ordinary user: {} {}",
+                        "{provider}: {name} differs for an ordinary user: {} {}",
                         result.verdict.name(),
                         result.came
                     ));
@@ -258,7 +258,7 @@ impl Place {
         command
     }
 
-    /// What the program says its checks are.
+    /// The program's list of its checks.
     fn list(&self) -> Result<String> {
         let mut command = self.command(false);
         self.run_as(&mut command, false)?;

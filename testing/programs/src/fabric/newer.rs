@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// What it has to be at least: the newest that a package of the Python index brings (`mpich` and `openmpi`, both 2.5.1).
+/// The oldest version that will do: the newest that a package of the Python index brings (`mpich` and `openmpi`, both 2.5.1).
 const AT_LEAST: (u32, u32) = (2, 5);
 /// The programs take seconds; each of their tests has limits of its own.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -29,26 +29,26 @@ fn parse(text: &str) -> Option<String> {
     Some(version.trim().to_owned())
 }
 
-/// Whether a version is new enough for the runs that are to be with a newer one.
+/// Whether a version is new enough for the runs with a newer libfabric.
 fn suffices(version: &str) -> bool {
     let mut numbers = version.split('.').map_while(|word| word.parse().ok());
     let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     (major, minor) >= AT_LEAST
 }
 
-/// Makes sure that the library in the folder is what programs are given, and as new as it has to be. Gives its version.
+/// Checks that programs load the library in the folder and that it is new enough. Returns its version.
 pub(super) fn check(folder: &Path) -> Result<String> {
     let version = version(Some(folder))?;
     ensure!(
         suffices(&version),
-        "libfabric {version} of {} is no newer one: {AT_LEAST:?} at least",
+        "libfabric {version} in {} is too old: {AT_LEAST:?} is needed",
         folder.display()
     );
     Ok(version)
 }
 
-/// Runs the tests of `abi/fabric/tests/programs.rs` with the library of the folder. Gives how many passed, and adds what
-/// failed.
+/// Runs the tests of `abi/fabric/tests/programs.rs` with the library of the folder. Returns how many passed, and adds
+/// failures to `wrong`.
 pub(super) fn programs(root: &Path, folder: &Path, wrong: &mut Vec<String>) -> Result<usize> {
     let words = [
         "test",
@@ -76,12 +76,12 @@ pub(super) fn programs(root: &Path, folder: &Path, wrong: &mut Vec<String>) -> R
             }
         }
         if !outcome.ok && wrong.is_empty() {
-            wrong.push("newer libfabric: the programs did not come to an end".to_owned());
+            wrong.push("newer libfabric: the programs did not finish".to_owned());
         }
     }
     ensure!(
         passed > 0 || !wrong.is_empty(),
-        "no program was run with the newer libfabric"
+        "no program ran with the newer libfabric"
     );
     Ok(passed)
 }

@@ -1,6 +1,6 @@
-//! The page that shows what each check gives with libfabric's own providers, and why where that differs.
+//! The page with the results of each check with libfabric's own providers, and the reasons for differences.
 //!
-//! The last column of its tables of differences is written by hand; everything else is what came.
+//! The last column of its tables of differences is written by hand; everything else is generated.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::fmt::Write;
 pub(super) struct Check {
     pub(super) name: String,
     clauses: String,
-    /// What has to come.
+    /// What it requires.
     what: String,
 }
 
@@ -49,11 +49,11 @@ impl Verdict {
     }
 }
 
-/// What became of a check.
+/// The outcome of a check.
 #[derive(PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) verdict: Verdict,
-    /// What came instead, or why it does not apply.
+    /// The result if it differs, or why the check does not apply.
     pub(super) came: String,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn checks(list: &str) -> Result<Vec<Check>> {
     Ok(checks)
 }
 
-/// Reads what a run of all checks printed.
+/// Reads the output of a run of all checks.
 pub(super) fn results(output: &str, checks: &[Check]) -> Result<Results> {
     let mut results = Results::new();
     for line in output.lines() {
@@ -108,21 +108,21 @@ pub(super) fn results(output: &str, checks: &[Check]) -> Result<Results> {
     Ok(results)
 }
 
-/// Stands where an explanation has to be written.
+/// The placeholder of an explanation that is not written yet.
 pub(super) const UNEXPLAINED: &str = "(not explained)";
 
 const HEAD: &str = "\
 # The clauses of `fi_mr` with other providers
 
-The checks in `abi/fabric/tests/clauses` go through the clauses of [the list](spec/clauses.md) with any provider of an installed
-libfabric. `cargo xtask test --only fabric` runs them with `rkey` in every mode of registration, with API versions from 1.4 to 2.5, as root and
-as an ordinary user: there each of them has to be ok. What a page forbids and other providers allow is refused in strict mode only
+The checks in `abi/fabric/tests/clauses` test the clauses of [the list](spec/clauses.md) with any provider of an installed
+libfabric. `cargo xtask test --only fabric` runs them with `rkey` in every registration mode, with API versions from 1.4 to 2.5, as root and
+as an ordinary user; `rkey` must pass each of them. `rkey` refuses what the manual page forbids and other providers allow in strict mode only
 (`FI_RKEY_STRICT=1`), which has runs of its own; the checks of what `rkey` allows by default apply to no other provider. The same checks run
-with `tcp` (under `ofi_rxm`) and `shm` of Debian's libfabric 1.17; this page shows what came, and the run fails when that changes. It is written
-by that command with `--record`, but for the last column of the differences.
+with `tcp` (under `ofi_rxm`) and `shm` of Debian's libfabric 1.17. This page shows their results, and the stage fails if they change. The
+same command with `--record` writes the page, except for the last column of the differences.
 
-A dash means that a check does not apply: it is about a mode bit, a capability or an API version that the provider does not have.
-Where the pages leave a choice, the check has what `rkey` chose, and another choice is no fault.
+A dash means that a check does not apply: it tests a mode bit, a capability or an API version that the provider does not have.
+Where the manual page leaves a choice, the check tests what `rkey` chose; another choice is no fault.
 
 ";
 
@@ -169,7 +169,7 @@ pub(super) fn render(
     for (provider, results) in found {
         let _ = write!(
             page,
-            "\n## Differences of `{provider}`\n\n| check | what came | why |\n| --- | --- | --- |\n"
+            "\n## Differences of `{provider}`\n\n| check | result | why |\n| --- | --- | --- |\n"
         );
         for (name, outcome) in results.iter().filter(|row| row.1.verdict.is_difference()) {
             let why = explained.get(&((*provider).to_owned(), name.clone()));
@@ -181,7 +181,7 @@ pub(super) fn render(
             let _ = writeln!(page, "| `{name}` | {came} | {why} |");
         }
     }
-    page.push_str("\n## All checks\n\n| check | what has to come | clauses |");
+    page.push_str("\n## All checks\n\n| check | requirement | clauses |");
     let rule: String = found.keys().map(|_| " --- |").collect();
     for provider in found.keys() {
         let _ = write!(page, " `{provider}` |");
@@ -210,8 +210,8 @@ pub(super) fn render(
 /// Checks whose verdict depends on how soon `ofi_rxm` connects again after `tcp` has closed a connection.
 pub(super) const UNSTEADY: &[&str] = &["closing", "refusal_and_afterwards"];
 
-/// What has to stay of a page from run to run: the verdicts and the explanations. In what words a difference shows can
-/// depend on how fast the machine is.
+/// The part of a page that may not change between runs: the verdicts and the explanations. The words of a difference can
+/// depend on the speed of the machine.
 pub(super) fn steady(text: &str) -> String {
     let steady = |line: &str| {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
@@ -228,7 +228,7 @@ pub(super) fn steady(text: &str) -> String {
     text.lines().filter_map(steady).collect()
 }
 
-/// What a page lacks and what it has too much, for the one who has to find out why.
+/// The lines that only the recorded page has, and those that only the new one has.
 pub(super) fn changes(recorded: &str, came: &str) -> Vec<String> {
     let only = |text: &str, other: &str, what: &str| -> Vec<String> {
         text.lines()
@@ -237,7 +237,7 @@ pub(super) fn changes(recorded: &str, came: &str) -> Vec<String> {
             .collect()
     };
     let mut changes = only(recorded, came, "recorded");
-    changes.extend(only(came, recorded, "came"));
+    changes.extend(only(came, recorded, "new"));
     changes
 }
 
