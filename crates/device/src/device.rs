@@ -11,12 +11,12 @@ use rkey_base::process::ForkMark;
 use rkey_core::{Protection, Secrets};
 use rkey_engine::{DenialReport, Engine, EngineConfig, EngineError};
 use rkey_link::NodeId;
-use rkey_link::shm::{LinkConfig, LocalNode, Policy};
 
 use crate::config::{Config, DirectCopy, Share};
 use crate::error::DeviceError;
 use crate::event::AsyncEvent;
 use crate::objects::channel::EventQueue;
+use crate::peers::handshake::{LinkConfig, LocalNode, Policy};
 use crate::peers::names::Scope;
 use crate::progress::engine_thread::EngineThread;
 use crate::shared::Shared;

@@ -2,7 +2,7 @@
 //! docs/architecture.md between the `layers` marks.
 
 use super::Finding;
-use crate::source::{Tree, code_only};
+use crate::source::{File, Tree, code_only, has_word};
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,6 +52,30 @@ pub(super) fn reexports(tree: &Tree) -> Vec<Finding> {
             if is_whole(line) {
                 let message = "re-exports a whole crate: list the names that others may use";
                 findings.push(Finding::at("layers", &file.path, index + 1, message));
+            }
+        }
+    }
+    findings
+}
+
+/// What one module alone may name: the folder, the path that is named, the module.
+const NAMED_ONCE: &[(&str, &str, &str)] = &[(
+    "crates/device/src/",
+    "rkey_link::shm",
+    "crates/device/src/peers/handshake.rs",
+)];
+
+/// Other modules that name it: another link would have to be added to each of them.
+pub(super) fn named_once(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (folder, path, module) in NAMED_ONCE {
+        let inside = |file: &&File| file.path.starts_with(folder) && file.path != *module;
+        for file in tree.files.iter().filter(inside) {
+            for (index, line) in code_only(&file.text).lines().enumerate() {
+                if has_word(line, path) {
+                    let message = format!("`{path}` is named in {module} only");
+                    findings.push(Finding::at("layers", &file.path, index + 1, message));
+                }
             }
         }
     }
@@ -283,6 +307,15 @@ mod tests {
         ] {
             assert_eq!(found(good), 0, "{good}");
         }
+    }
+
+    #[test]
+    fn one_module_names_the_kind_of_link() {
+        let text = "use rkey_link::shm::Step; // rkey_link::shm";
+        let found = |path| named_once(&Tree::of(&[(path, text)])).len();
+        assert_eq!(found("crates/device/src/shared.rs"), 1);
+        assert_eq!(found("crates/device/src/peers/handshake.rs"), 0);
+        assert_eq!(found("crates/link/src/any.rs"), 0);
     }
 
     #[test]

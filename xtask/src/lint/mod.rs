@@ -59,6 +59,7 @@ const RULES: &[Rule] = &[
     ("size", size::files),
     ("circles", circles::rooms),
     ("reexports", layers::reexports),
+    ("named once", layers::named_once),
     ("headers", docs::headers),
     ("documents", docs::documents),
     ("links", links::links),

@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 use rkey_core::Snapshot;
 use rkey_engine::inspect::{CqSnapshot, LinkSnapshot, QpSnapshot, SrqSnapshot};
 use rkey_link::peer::{Control, Credentials};
-use rkey_link::shm::{HandshakeError, LocalNode, PROTOCOL_VERSION, Step, Stranger};
 use rkey_link::{AnyLink, Link, LinkRole, NodeId};
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +27,7 @@ use crate::error::DeviceError;
 use crate::inspect::denial_view::{DenialView, GuesserView};
 use crate::inspect::describe::EndpointView;
 use crate::objects::channel::wait_readable;
+use crate::peers::handshake::{HandshakeError, LocalNode, PROTOCOL_VERSION, Step, Stranger};
 use crate::peers::names::{self, Scope};
 use crate::peers::process::{self, Departed};
 use crate::shared::Shared;

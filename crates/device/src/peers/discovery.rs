@@ -12,9 +12,9 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use rkey_engine::{LinkId, QpId, QpState};
-use rkey_link::shm::{Connector, HandshakeError, LocalNode, Step};
 use rkey_link::{AnyLink, Link, NodeId, RemotePeer};
 
+use crate::peers::handshake::{Connector, HandshakeError, LocalNode, Step};
 use crate::peers::link_manager::LinkManager;
 use crate::peers::multicast::{Search, Silent};
 use crate::peers::names::{self, Scope};

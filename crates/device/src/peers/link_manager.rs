@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 
 use rkey_engine::LinkId;
 use rkey_link::peer::{Credentials, Event, Line, PeerProcess, RemotePeer};
-use rkey_link::shm::{Acceptor, Greeting, HandshakeError, LinkRequest, LocalNode, Step, Stranger};
 use rkey_link::{AnyLink, DownReason, Link, LinkRole, NodeId};
 
 use crate::inspect;
 use crate::peers::half_open::{self, HalfOpen};
+use crate::peers::handshake::{
+    Acceptor, Greeting, HandshakeError, LinkRequest, LocalNode, Step, Stranger,
+};
 use crate::peers::link_limits::{LinkFiles, LinkLimits};
 use crate::peers::process::{self, Departed};
 use crate::progress::reactor::Token;

@@ -8,6 +8,7 @@
 //! | `multicast` | finds the devices with members of a multicast group |
 //! | `link_manager` | accepts clients, watches the links, takes those apart that broke |
 //! | `half_open` | clients that have connected and not yet said what they want |
+//! | `handshake` | how links are made; names the kind of link |
 //! | `link_limits` | how many links and descriptors other processes may take |
 //! | `identity` | which process a device belongs to |
 //! | `process` | what the kernel says of other processes |
@@ -15,6 +16,7 @@
 
 pub(crate) mod discovery;
 pub(crate) mod half_open;
+pub(crate) mod handshake;
 pub(crate) mod identity;
 pub(crate) mod link_limits;
 pub(crate) mod link_manager;

@@ -7,9 +7,9 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use parking_lot::Mutex;
-use rkey_link::shm::{Acceptor, HandshakeError, Listener, LocalNode};
 
 use crate::error::DeviceError;
+use crate::peers::handshake::{Acceptor, HandshakeError, Listener, LocalNode};
 use crate::peers::names::{self, BLOCK_SIZE, BLOCKS, Scope};
 
 /// How often a random block may turn out to be taken before we give up.

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rkey_link::shm::LocalNode;
-
 use crate::error::DeviceError;
 use crate::peers::discovery::Discovery;
+use crate::peers::handshake::LocalNode;
 use crate::peers::link_manager::LinkManager;
 use crate::peers::unresponsive;
 use crate::progress::reactor::Token;
