@@ -1,7 +1,8 @@
-//! The tree as text: the files that the rules look at, and Rust source with comments, strings and
-//! test modules blanked out, so that a rule about code does not stumble over prose.
+//! The tree as text: the files that the rules read, and Rust source with comments, strings and test modules blanked
+//! out for rules about code.
 
 use anyhow::{Context, Result};
+use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -54,7 +55,7 @@ impl Tree {
             .map(|file| file.path.clone())
             .collect();
         for file in self.files.iter().filter(|file| file.is_rust()) {
-            for name in test_modules(&code_only(&file.text)) {
+            for name in test_modules(&file.text) {
                 let (folder, stem) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
                 let stem = stem.trim_end_matches(".rs");
                 let folder = match stem {
@@ -107,164 +108,91 @@ fn collect(root: &Path, directory: &Path, files: &mut Vec<File>) -> Result<()> {
     Ok(())
 }
 
-/// `text` with comments, strings and character literals replaced by spaces; lines keep their numbers.
+/// `text` with comments and literals replaced by spaces; lines keep their numbers. Text that is no Rust stays as it is.
 pub(crate) fn code_only(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let end = skip_prose(bytes, at);
-        if end == at {
-            out.push(bytes[at]);
-            at += 1;
-        } else {
-            out.extend(
-                bytes[at..end]
-                    .iter()
-                    .map(|&b| if b == b'\n' { b'\n' } else { b' ' }),
-            );
-            at = end;
+    blanked(text, true)
+}
+
+/// The same without items under `#[cfg(test)]` (or `cfg(all(test, ..))`).
+pub(crate) fn code_without_tests(text: &str) -> String {
+    blanked(text, false)
+}
+
+fn blanked(text: &str, with_tests: bool) -> String {
+    let Ok(tokens) = text.parse::<TokenStream>() else {
+        return text.to_owned();
+    };
+    let blank = |byte| if byte == b'\n' { byte } else { b' ' };
+    let mut code: Vec<u8> = text.bytes().map(blank).collect();
+    keep(tokens, with_tests, &mut |span: Span| {
+        let place = span.byte_range();
+        let from = &text.as_bytes()[place.clone()];
+        // The tokens of a documentation comment are all of it.
+        if !from.starts_with(b"//") && !from.starts_with(b"/*") {
+            code[place].copy_from_slice(from);
         }
-    }
-    String::from_utf8_lossy(&out).into_owned()
+    });
+    String::from_utf8_lossy(&code).into_owned()
 }
 
-/// The end of the comment or literal that starts at `at`; `at` itself when none does.
-fn skip_prose(bytes: &[u8], at: usize) -> usize {
-    let rest = &bytes[at..];
-    let word_before = at > 0 && (bytes[at - 1].is_ascii_alphanumeric() || bytes[at - 1] == b'_');
-    match rest {
-        [b'/', b'/', ..] => rest
-            .iter()
-            .position(|&b| b == b'\n')
-            .map_or(bytes.len(), |n| at + n),
-        [b'/', b'*', ..] => block_comment(bytes, at),
-        [b'"', ..] => quoted(bytes, at + 1),
-        [b'r', b'"' | b'#', ..] if !word_before => raw_string(bytes, at + 1).unwrap_or(at),
-        [b'b' | b'c', b'"', ..] if !word_before => quoted(bytes, at + 2),
-        [b'b' | b'c', b'r', b'"' | b'#', ..] if !word_before => {
-            raw_string(bytes, at + 2).unwrap_or(at)
-        }
-        [b'\'', b'\\', ..] => (at + 3..bytes.len())
-            .find(|&i| bytes[i] == b'\'')
-            .map_or(at, |i| i + 1),
-        [b'\'', _, b'\'', ..] => at + 3,
-        _ => at,
-    }
-}
-
-fn block_comment(bytes: &[u8], mut at: usize) -> usize {
-    let mut depth = 0;
-    while at < bytes.len() {
-        if bytes[at..].starts_with(b"/*") {
-            depth += 1;
-            at += 2;
-        } else if bytes[at..].starts_with(b"*/") {
-            depth -= 1;
-            at += 2;
-            if depth == 0 {
-                return at;
-            }
-        } else {
-            at += 1;
-        }
-    }
-    at
-}
-
-fn quoted(bytes: &[u8], mut at: usize) -> usize {
-    while at < bytes.len() {
-        match bytes[at] {
-            b'\\' => at += 2,
-            b'"' => return at + 1,
-            _ => at += 1,
-        }
-    }
-    bytes.len()
-}
-
-fn raw_string(bytes: &[u8], at: usize) -> Option<usize> {
-    let hashes = bytes[at..].iter().take_while(|&&b| b == b'#').count();
-    if bytes.get(at + hashes) != Some(&b'"') {
-        return None; // a raw identifier such as r#type
-    }
-    let mut close = vec![b'"'];
-    close.resize(hashes + 1, b'#');
-    let start = at + hashes + 1;
-    let found = bytes[start..]
-        .windows(close.len())
-        .position(|window| window == close);
-    Some(found.map_or(bytes.len(), |n| start + n + close.len()))
-}
-
-/// Blanks out items under `#[cfg(test)]` (or `cfg(all(test, ..))`) in text that is already code only.
-pub(crate) fn without_tests(code: &str) -> String {
-    let mut out: Vec<u8> = code.as_bytes().to_vec();
-    let mut from = 0;
-    while let Some(found) = code[from..].find("#[cfg(") {
-        let start = from + found;
-        let attribute_end = code[start..]
-            .find(']')
-            .map_or(code.len(), |n| start + n + 1);
-        from = attribute_end;
-        let condition = &code[start..attribute_end];
-        if !(condition.starts_with("#[cfg(test") || condition.starts_with("#[cfg(all(test")) {
+/// Calls `copy` for what is no literal.
+fn keep(tokens: TokenStream, with_tests: bool, copy: &mut impl FnMut(Span)) {
+    let mut tokens = tokens.into_iter().peekable();
+    while let Some(token) = tokens.next() {
+        if !with_tests && is_hash(&token) && tokens.peek().is_some_and(is_for_tests) {
+            // The item ends with its `;` or its braces.
+            let is_end = |token: &TokenTree| match token {
+                TokenTree::Punct(punct) => punct.as_char() == ';',
+                TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+                _ => false,
+            };
+            tokens.by_ref().find(is_end);
             continue;
         }
-        let end = item_end(code.as_bytes(), attribute_end);
-        for byte in &mut out[start..end] {
-            if *byte != b'\n' {
-                *byte = b' ';
+        match token {
+            TokenTree::Literal(_) => {}
+            TokenTree::Group(group) => {
+                copy(group.span_open());
+                keep(group.stream(), with_tests, copy);
+                copy(group.span_close());
             }
+            token => copy(token.span()),
         }
-        from = end;
     }
-    String::from_utf8_lossy(&out).into_owned()
+}
+
+fn is_hash(token: &TokenTree) -> bool {
+    matches!(token, TokenTree::Punct(punct) if punct.as_char() == '#')
+}
+
+/// Whether this is the bracket of `#[cfg(test)]` or `#[cfg(all(test, ..))]`.
+fn is_for_tests(bracket: &TokenTree) -> bool {
+    let text = bracket.to_string().replace(' ', "");
+    text.starts_with("[cfg(test") || text.starts_with("[cfg(all(test")
 }
 
 /// Names of modules that live in files of their own and are declared for tests only.
-fn test_modules(code: &str) -> Vec<String> {
+fn test_modules(text: &str) -> Vec<String> {
+    let tokens: Vec<TokenTree> = match text.parse::<TokenStream>() {
+        Ok(tokens) => tokens.into_iter().collect(),
+        Err(_) => Vec::new(),
+    };
     let mut names = Vec::new();
-    for (start, _) in code.match_indices("#[cfg(") {
-        let Some(end) = code[start..].find(']') else {
+    for at in 1..tokens.len() {
+        if !(is_hash(&tokens[at - 1]) && is_for_tests(&tokens[at])) {
             continue;
-        };
-        let (condition, rest) = (&code[start..start + end], &code[start + end + 1..]);
-        let item = rest.trim_start();
-        let item = item.strip_prefix("pub(crate) ").unwrap_or(item);
-        if let Some(rest) = item
-            .strip_prefix("mod ")
-            .filter(|_| has_word(condition, "test"))
+        }
+        let mut words = tokens[at + 1..].iter().map(TokenTree::to_string);
+        let module = words
+            .by_ref()
+            .find(|word| word != "pub" && word != "(crate)");
+        if let (Some("mod"), Some(name), Some(";")) =
+            (module.as_deref(), words.next(), words.next().as_deref())
         {
-            let name: String = rest
-                .chars()
-                .take_while(|c| c.is_alphanumeric() || *c == '_')
-                .collect();
-            if rest[name.len()..].trim_start().starts_with(';') {
-                names.push(name);
-            }
+            names.push(name);
         }
     }
     names
-}
-
-/// The end of the item that starts at `at`: its `;` or its closing brace.
-fn item_end(bytes: &[u8], at: usize) -> usize {
-    let mut depth = 0usize;
-    for (index, &byte) in bytes.iter().enumerate().skip(at) {
-        match byte {
-            b'{' | b'(' | b'[' => depth += 1,
-            b'}' | b')' | b']' => {
-                depth = depth.saturating_sub(1);
-                if depth == 0 && byte == b'}' {
-                    return index + 1;
-                }
-            }
-            b';' if depth == 0 => return index + 1,
-            _ => {}
-        }
-    }
-    bytes.len()
 }
 
 /// Whether `word` occurs in `line` with no letter, digit or underscore on either side.
@@ -303,16 +231,26 @@ mod tests {
     fn escaped_characters_end_where_they_end() {
         assert_eq!(
             code_only(r"m('\'', b'\\', '\u{1f}', 'y');").trim_end(),
-            "m(    , b    ,         ,    );"
+            "m(    ,      ,         ,    );"
         );
     }
 
     #[test]
     fn test_modules_are_blanked() {
-        let code =
-            code_only("fn a() {}\n#[cfg(test)]\nmod tests { fn b() { x.unwrap(); } }\nfn c() {}");
-        let kept = without_tests(&code);
+        let code = "fn a() {}\n#[cfg(test)]\nmod tests { fn b() { x.unwrap(); } }\nfn c() {}";
+        let kept = code_without_tests(code);
         assert!(kept.contains("fn a()") && kept.contains("fn c()") && !kept.contains("unwrap"));
+        assert!(code_only(code).contains("unwrap"));
+    }
+
+    #[test]
+    fn comments_with_letters_of_any_length_are_blanked() {
+        let code = code_only("/// \u{e4}\u{20ac} unsafe\nfn a() {} /* \u{1d11e} */ fn b() {}");
+        assert!(
+            code.contains("fn a() {}") && code.ends_with(" fn b() {}"),
+            "{code}"
+        );
+        assert!(!code.contains("unsafe") && !code.contains("doc"));
     }
 
     #[test]

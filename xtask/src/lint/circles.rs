@@ -2,7 +2,7 @@
 //! read, tested or moved without the other.
 
 use super::Finding;
-use crate::source::{Tree, code_only, without_tests};
+use crate::source::{Tree, code_without_tests};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Crates with such circles, and why they still have them.
@@ -38,7 +38,7 @@ pub(super) fn rooms(tree: &Tree) -> Vec<Finding> {
         .filter(|file| file.is_rust() && !tests.contains(&file.path))
     {
         if let Some((name, inside)) = file.path.split_once("/src/") {
-            let code = without_tests(&code_only(&file.text));
+            let code = code_without_tests(&file.text);
             crates.entry(name).or_default().insert(module(inside), code);
         }
     }

@@ -49,14 +49,6 @@ pub(super) fn headers(tree: &Tree) -> Vec<Finding> {
                 "open the file with a `//!` paragraph: what it is for",
             ));
         }
-        if file.text.contains(concat!("//! (being ", "written)")) {
-            findings.push(Finding::at(
-                "headers",
-                &file.path,
-                1,
-                "the file's paragraph is a placeholder",
-            ));
-        }
     }
     findings
 }
@@ -100,10 +92,6 @@ mod tests {
     #[test]
     fn a_file_without_a_paragraph_is_found() {
         assert_eq!(headers(&Tree::of(&[("a.rs", "fn f() {}")])).len(), 1);
-        assert_eq!(
-            headers(&Tree::of(&[("a.rs", concat!("//! (being ", "written)\n"))])).len(),
-            1
-        );
         assert_eq!(
             headers(&Tree::of(&[(
                 "a.rs",
