@@ -1,5 +1,5 @@
-//! `cargo xtask`: the project's own tasks. `test` runs everything that has to pass, `lint` holds the
-//! walls between the layers, `conform` writes the conformance table, `mutants` looks for changes that no test notices.
+//! `cargo xtask`: the project's own tasks. `test` runs everything that must pass, `lint` checks the layers, `conform`
+//! writes the conformance table, `mutants` looks for changes that no test notices.
 
 mod bindings;
 mod conform;
@@ -31,7 +31,7 @@ enum Task {
     Conform(conform::Args),
     /// Generates the C layouts of the front ends from installed headers; needs libclang.
     Bindings(bindings::Args),
-    /// Changes the code that protects memory, one expression at a time, and tells which changes no test notices.
+    /// Changes the code that protects memory, one expression at a time, and reports the changes that no test notices.
     Mutants(mutants::Args),
 }
 
@@ -39,7 +39,7 @@ enum Task {
 fn root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let compiled = manifest.parent().unwrap_or(manifest);
-    // A checkout that was moved after xtask was built: trust the directory cargo runs us in.
+    // The checkout may have moved since xtask was built: trust the directory in which cargo runs it.
     match std::env::var_os("CARGO_MANIFEST_DIR") {
         Some(now) => Path::new(&now)
             .parent()

@@ -14,7 +14,7 @@ pub(crate) struct Args {
     more: Vec<String>,
 }
 
-/// All of it takes most of a day on two processors.
+/// A full run takes most of a day on two processors.
 const LIMIT: Duration = Duration::from_secs(48 * 3600);
 
 /// Runs it; true when every change was noticed.
@@ -28,7 +28,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
     command.arg(process::target_folder(root)?);
     let chosen = |word: &String| word.starts_with("-p") || word.starts_with("--package");
     if !args.more.iter().any(chosen) {
-        // Not the default members alone.
+        // cargo-mutants would test the default members only.
         command.arg("--workspace");
     }
     command.args(&args.more);

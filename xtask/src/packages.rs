@@ -1,5 +1,5 @@
-//! The Debian packages that the suite needs beside cargo: names them, installs what is missing when
-//! it may, and otherwise says what to run.
+//! The Debian packages that the suite needs besides cargo: installs those that are missing if it may, and otherwise
+//! prints the command.
 
 use crate::process;
 use anyhow::{Result, bail};
@@ -41,7 +41,7 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ),
 ];
 
-/// Makes sure that every package is there. Returns a sentence on what was done.
+/// Installs the missing packages. Returns a sentence for the table.
 pub(crate) fn ensure(install: bool) -> Result<String> {
     if !process::exists("dpkg-query") {
         bail!(
@@ -80,7 +80,7 @@ pub(crate) fn ensure(install: bool) -> Result<String> {
     Ok(format!("installed {wanted}"))
 }
 
-/// Packages that dpkg does not know as installed.
+/// The packages that are not installed.
 pub(crate) fn missing() -> Vec<&'static str> {
     let installed = |package: &str| {
         process::capture(Command::new("dpkg-query").args(["-W", "-f", "${Status}", package]))

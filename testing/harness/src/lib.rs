@@ -1,5 +1,5 @@
 //! What the stages of `cargo xtask test` share: programs that run under a deadline ([`process`]), builds by cargo and
-//! the programs that come out of them ([`testbin`]), and what a stage is given and reports.
+//! their programs ([`testbin`]), and the input and the report of a stage.
 
 pub mod process;
 pub mod testbin;
@@ -7,14 +7,14 @@ pub mod testbin;
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 
-/// `nobody`: a user without a home, a shell or a capability.
+/// An unprivileged user, without a home, a shell or a capability.
 pub const UID: u32 = 65534;
 
-/// What a stage found.
+/// The result of a stage.
 pub struct Report {
     /// Tests or checks that passed.
     pub passed: usize,
-    /// Tests or checks that failed: the name of each, and below it what it said.
+    /// Tests or checks that failed: the name of each, and below it its output.
     pub failures: Vec<String>,
     /// A sentence for the table.
     pub note: String,
@@ -23,7 +23,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// One check, and what it said in `outcome`.
+    /// One check, which failed with the output in `outcome`.
     #[must_use]
     pub fn check(outcome: Result<(), String>, note: impl Into<String>) -> Self {
         let mut report = Self {
@@ -56,13 +56,13 @@ impl Report {
     }
 }
 
-/// What the stages are given.
+/// The input of the stages.
 pub struct Session<'a> {
     /// The repository.
     pub root: &'a Path,
     /// Missing Debian packages may be installed.
     pub install: bool,
-    /// Stages with recorded results take what they find as the new record.
+    /// Stages with recorded results record theirs.
     pub record: bool,
     /// A folder of this session's own, made by the first stage that needs it and removed when the session ends.
     pub scratch: PathBuf,
@@ -74,7 +74,7 @@ impl Drop for Session<'_> {
     }
 }
 
-/// A place in the target directory, for a build with other flags so that the ordinary one stays warm, or what is kept.
+/// A folder in the target directory, for builds with other flags and for downloads.
 ///
 /// # Errors
 /// cargo does not say where that is.

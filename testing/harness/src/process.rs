@@ -1,5 +1,4 @@
-//! Running other programs: output passes through and is kept, a deadline ends what hangs, and a
-//! program can be run as somebody else.
+//! Runs other programs: passes their output through and keeps it, and kills what exceeds its deadline.
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -10,19 +9,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What a program left.
+/// The outcome of a program.
 pub struct Outcome {
     /// It exited with status 0 before its deadline.
     pub ok: bool,
     /// It was killed because its deadline had passed.
     pub timed_out: bool,
-    /// Standard output and standard error, line by line as they came.
+    /// Standard output and standard error, interleaved by lines.
     pub output: String,
 }
 
-/// How long the end of the output may take when a program was killed.
+/// How long to wait for the end of the output of a killed program.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// Pause between two looks at what others do.
+/// The pause between two polls.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Runs `command` with its output shown and kept; kills it and its children after `limit`.
@@ -45,7 +44,7 @@ fn run_for(command: Command, limit: Duration, shown: bool) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Runs `command` until `may_go_on` refuses what it has printed so far; passes its output through if `shown`.
+/// Runs `command` until `may_go_on` returns false for its output so far; passes the output through if `shown`.
 fn run_while(
     mut command: Command,
     shown: bool,
@@ -81,8 +80,8 @@ fn run_while(
         move || watch(pid, &finished, stays)
     });
     let status = child.wait()?;
-    // They end when every holder of the pipe is gone, so a forgotten grandchild is killed here as well. One that has
-    // left the group of the others is not waited for.
+    // The readers end when every process with the pipe has ended, so kill forgotten grandchildren too. One that has
+    // left the process group is not waited for.
     let mut killed = None;
     while !readers.iter().flatten().all(|reader| reader.is_finished()) {
         if guard.is_finished() && killed.get_or_insert_with(Instant::now).elapsed() > LAST_WORDS {
@@ -100,7 +99,7 @@ fn run_while(
     })
 }
 
-/// A standard stream of ours.
+/// One of our standard streams.
 #[derive(Clone, Copy)]
 enum Stream {
     Out,
@@ -130,7 +129,7 @@ fn tee(
     })
 }
 
-/// Kills the process group `pid` when it no longer `stays` before it has `finished`; whether it did.
+/// Kills the process group `pid` if `stays` turns false before `finished`; returns whether it did.
 fn watch(pid: u32, finished: &AtomicBool, stays: impl Fn() -> bool) -> bool {
     while !finished.load(Ordering::Acquire) {
         if !stays() {
@@ -144,7 +143,7 @@ fn watch(pid: u32, finished: &AtomicBool, stays: impl Fn() -> bool) -> bool {
     false
 }
 
-/// The command as one would type it.
+/// The command as typed in a shell.
 pub fn describe(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(
@@ -186,7 +185,7 @@ pub fn cargo(root: &std::path::Path) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.current_dir(root);
-    // Variables that `cargo run` set for xtask itself and that would confuse an inner cargo.
+    // `cargo run` set these for xtask; they would confuse an inner cargo.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {

@@ -14,13 +14,13 @@ pub struct TestBinary {
     pub package: String,
     /// The target's name: the crate's own, or that of a file in tests/.
     pub target: String,
-    /// Where it lies.
+    /// Its path.
     pub executable: PathBuf,
-    /// The directory of the crate: where cargo runs it.
+    /// The directory of the crate, in which cargo runs it.
     pub directory: PathBuf,
 }
 
-/// Everything that one build made.
+/// The output of a build.
 #[derive(Default)]
 pub struct Built {
     /// Test programs.
@@ -31,7 +31,7 @@ pub struct Built {
     pub libraries: BTreeMap<String, PathBuf>,
 }
 
-/// Builds with `cargo ARGUMENTS --message-format json` and reads what came out.
+/// Builds with `cargo ARGUMENTS --message-format json` and reads its messages.
 pub fn build(root: &Path, arguments: &[&str]) -> Result<Built> {
     let mut command = process::cargo(root);
     command
@@ -100,7 +100,7 @@ pub fn build_tests(root: &Path) -> Result<Built> {
     build(root, &["test", "--workspace", "--no-run"])
 }
 
-/// A test of the workspace and whether an ordinary run leaves it out.
+/// A test of the workspace, and whether an ordinary run skips it.
 pub struct Listed {
     /// The crate it belongs to.
     pub package: String,

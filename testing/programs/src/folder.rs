@@ -57,7 +57,7 @@ pub(crate) fn run_as(command: &mut Command, user: Option<u32>, folder: &Path) ->
     Ok(own)
 }
 
-/// Copies a folder into another, readable for everybody.
+/// Copies a folder into another, readable for every user.
 pub(crate) fn copy(from: &Path, into: &Path) -> Result<()> {
     let mut command = Command::new("cp");
     command
@@ -71,7 +71,7 @@ pub(crate) fn copy(from: &Path, into: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lets everybody read a folder.
+/// Makes a folder readable for every user.
 pub(crate) fn open_up(folder: &Path) -> Result<()> {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     for entry in fs::read_dir(folder)?.flatten() {

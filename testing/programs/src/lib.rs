@@ -1,6 +1,7 @@
 //! Other projects' programs, each a stage of `cargo xtask test`. On the device: rdma-core's Python tests, the clauses of
 //! `fi_mr` through an installed libfabric with libfabric's own programs, MPI on four ranks, and the Mooncake transfer
-//! engine; and cargo-deny on the dependencies. What comes is compared with results recorded in the repository; `--record` renews these.
+//! engine. Their results are compared with those recorded in the repository; `--record` renews these. cargo-deny checks
+//! the dependencies.
 
 pub mod deny;
 pub mod fabric;

@@ -12,7 +12,7 @@ pub(crate) const PYTHON: &str = "/usr/bin/python3";
 /// What notes the results of Python tests.
 pub(crate) const RECORDER: &str = "testing/recorder.py";
 
-/// Fills a folder that is kept between runs with what is `wanted`, by `bring`, unless it has just that already.
+/// Fills a folder that is kept between runs with what is `wanted`, by `bring`, unless it has that already.
 pub(crate) fn once(kept: &Path, wanted: &str, bring: impl FnOnce() -> Result<()>) -> Result<()> {
     let stamp = kept.join("complete");
     if fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {

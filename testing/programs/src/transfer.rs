@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const PROGRAM: &str = "abi/verbs/tests/transfer/transfer.py";
 const PACKAGE: &str = "mooncake-transfer-engine-non-cuda==0.3.13.post1";
-/// A run takes seconds, and longer where everybody else is busy.
+/// A run takes seconds, and longer on a busy machine.
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// The stage.
@@ -57,13 +57,13 @@ fn place(session: &Session<'_>) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Brings the package, once for a target folder.
+/// Downloads the package, once for a target folder.
 fn install(kept: &Path) -> Result<()> {
     let words = ["install", "-q", "--only-binary", ":all:", PACKAGE];
     once(kept, PACKAGE, || pip(kept, "venv", &words))
 }
 
-/// Runs the program; what it said if it failed.
+/// Runs the program; returns its output if it failed.
 fn run(folder: &Path, user: Option<u32>) -> Result<Option<String>> {
     let library = folder.join("lib/libibverbs.so.1");
     let mut command = Command::new(folder.join("venv/bin/python3"));

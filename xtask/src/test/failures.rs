@@ -1,5 +1,5 @@
-//! What failed, taken out of what cargo, nextest or another program printed: the name of each failed
-//! test with the end of what it said. The end of a run repeats it, for those who see only the end.
+//! Failures in the output of cargo, nextest or another program: the name of each failed test with the end of its
+//! output. The end of a run repeats them, for logs that are cut.
 
 /// Lines of a failed test that are kept.
 const LINES: usize = 25;
@@ -7,11 +7,10 @@ const LINES: usize = 25;
 /// Characters of a line that are kept.
 const COLUMNS: usize = 300;
 
-/// What nextest calls a test that did not pass; signals are called by their names.
+/// nextest's words for tests that did not pass, besides the names of signals.
 const VERDICTS: &[&str] = &["FAIL", "TIMEOUT", "ABORT", "LEAK-FAIL", "XFAIL"];
 
-/// What failed in `output`: one text for each failed test, its first line the name. Empty when nothing in it
-/// says so.
+/// The failed tests in `output`: a text for each, whose first line is the name.
 pub(super) fn of_tests(output: &str) -> Vec<String> {
     let mut found: Vec<(String, Vec<&str>)> = Vec::new();
     let mut inside = false;
@@ -43,7 +42,7 @@ pub(super) fn of_tests(output: &str) -> Vec<String> {
         .collect()
 }
 
-/// The end of what a program said that failed as a whole.
+/// The end of the output of a program that failed as a whole.
 pub(super) fn of_program(described: &str, output: &str) -> String {
     format!("{described}\n{}", end_of(output.lines().collect()))
 }

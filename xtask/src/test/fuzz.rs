@@ -1,5 +1,5 @@
-//! Hostile bytes into everything that reads a peer: on stable Rust in every run, and by coverage where cargo-fuzz is.
-//! Both start from `fuzz/seeds`, which `--record` writes anew from what coverage found.
+//! Hostile bytes for everything that reads a peer: on stable Rust in every run, and guided by coverage if cargo-fuzz is
+//! installed. Both start from `fuzz/seeds`, which `--record` replaces by what coverage found.
 
 use super::stages::{self, MINUTE, in_target, nightly};
 use super::{Report, Session};
@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long each entry gets, in seconds, when `RKEY_FUZZ_SECONDS` does not say.
+/// Seconds for each entry, unless `RKEY_FUZZ_SECONDS` is set.
 const SECONDS: u64 = 60;
 
 /// Longest input that coverage may try, in bytes.
@@ -77,7 +77,7 @@ pub(super) fn by_coverage(session: &Session<'_>) -> Result<Report> {
         command.args(["fuzz", "run", target, "--"]);
         command.arg(format!("-max_total_time={}", seconds()));
         command.arg(format!("-max_len={LONGEST}"));
-        // The first of them builds.
+        // The first one builds.
         let limit = 30 * MINUTE + Duration::from_secs(seconds());
         report.add(stages::succeeds(command, limit)?);
         if session.record && report.failures.is_empty() {
@@ -88,7 +88,7 @@ pub(super) fn by_coverage(session: &Session<'_>) -> Result<Report> {
     Ok(report)
 }
 
-/// Takes the fewest inputs that cover what `corpus` covers as the seeds of a target.
+/// Makes the fewest inputs that cover what `corpus` covers the seeds of a target.
 fn record(session: &Session<'_>, target: &str, corpus: &Path) -> Result<()> {
     let few = in_target(session, "fuzz-seeds")?.join(target);
     let _ = fs::remove_dir_all(&few);

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that has to pass, in one command, with a table at the end.
+//! `cargo xtask test`: everything that must pass, in one command, with a table at the end.
 
 mod failures;
 mod fresh;
@@ -18,16 +18,16 @@ pub(crate) struct Args {
     /// Runs only these stages (see --list); comma separated or repeated.
     #[arg(long, value_delimiter = ',', value_name = "STAGE")]
     only: Vec<String>,
-    /// Leaves these stages out.
+    /// Skips these stages.
     #[arg(long, value_delimiter = ',', value_name = "STAGE")]
     skip: Vec<String>,
-    /// Names the stages and ends.
+    /// Lists the stages.
     #[arg(long)]
     list: bool,
-    /// Does not install missing Debian packages; says which are missing instead.
+    /// Reports missing Debian packages instead of installing them.
     #[arg(long)]
     no_install: bool,
-    /// Takes what the stages with recorded results find as the new record.
+    /// Lets the stages with recorded results record theirs.
     #[arg(long)]
     record: bool,
 }
@@ -52,7 +52,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
         bail!("no stage named '{name}'; `cargo xtask test --list` names them");
     }
     let scratch = std::env::temp_dir().join(format!("rkey-test-{}", std::process::id()));
-    // Of a killed process that had our number.
+    // Left by a killed process with our PID.
     let _ = std::fs::remove_dir_all(&scratch);
     let session = Session {
         root,

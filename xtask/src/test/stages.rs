@@ -76,12 +76,12 @@ pub(super) const ALL: &[Stage] = &[
     },
     Stage {
         name: "fuzz",
-        what: "mutated bytes into everything that reads a peer, a minute each",
+        what: "mutated bytes for everything that reads a peer, a minute each",
         run: fuzz::mutated,
     },
     Stage {
         name: "libfuzzer",
-        what: "the same by coverage: cargo-fuzz, a minute each",
+        what: "the same guided by coverage: cargo-fuzz, a minute each",
         run: fuzz::by_coverage,
     },
     Stage {
@@ -111,12 +111,12 @@ pub(super) const ALL: &[Stage] = &[
     },
     Stage {
         name: "demo",
-        what: "the demo, as we are and as uid 65534",
+        what: "the demo, as this user and as uid 65534",
         run: demo,
     },
     Stage {
         name: "examples",
-        what: "every example runs to its end",
+        what: "every example succeeds",
         run: examples,
     },
     Stage {
@@ -154,20 +154,20 @@ pub(super) fn succeeds(command: Command, limit: Duration) -> Result<Result<(), S
 pub(super) fn nightly(root: &std::path::Path) -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(root).arg("+nightly");
-    // They would choose the toolchain that runs us.
+    // They would select the toolchain that runs xtask.
     for name in ["RUSTUP_TOOLCHAIN", "CARGO", "RUSTC"] {
         command.env_remove(name);
     }
     command
 }
 
-/// Makes a check of what the caller has shown already.
+/// A check whose output was printed already.
 fn told(ok: bool, what: &str) -> Result<(), String> {
     ok.then_some(())
         .ok_or_else(|| format!("{what}; the output of the stage says why"))
 }
 
-/// Runs cargo and makes the whole of it one check.
+/// Runs cargo as one check.
 fn one_check(session: &Session<'_>, arguments: &[&str], note: &str) -> Result<Report> {
     let mut command = process::cargo(session.root);
     command.args(arguments);
@@ -195,7 +195,7 @@ fn lint_stage(session: &Session<'_>) -> Result<Report> {
     Ok(Report::check(told(lint::run(session.root)?, name), name))
 }
 
-/// Runs a test command and reads what passed and failed; a run that fails without a failed test fails once.
+/// Runs a test command and counts its tests; a run that fails without a failed test counts as one failure.
 pub(super) fn counted(command: Command, limit: Duration, note: &str) -> Result<Report> {
     let described = process::describe(&command);
     let outcome = process::run(command, limit)?;
@@ -215,7 +215,7 @@ pub(super) fn counted(command: Command, limit: Duration, note: &str) -> Result<R
     Ok(report)
 }
 
-/// `counted` for a whole suite: one that ran nothing has not passed.
+/// `counted` for a whole suite: a suite that runs no test fails.
 pub(super) fn suite(command: Command, limit: Duration, note: &str) -> Result<Report> {
     let mut report = counted(command, limit, note)?;
     if report.passed == 0 && report.failures.is_empty() {
@@ -265,7 +265,7 @@ fn tests(session: &Session<'_>) -> Result<Report> {
     Ok(report)
 }
 
-/// Both runners have to run every test that the test programs list.
+/// Both runners must run every test that the test programs list.
 fn too_few(expected: usize, report: &Report) -> Option<String> {
     let ran = report.passed + report.failures.len();
     (ran < expected).then(|| format!("{ran} tests ran, the test programs list {expected}"))
@@ -279,7 +279,7 @@ fn doctests(session: &Session<'_>) -> Result<Report> {
         10 * MINUTE,
         "doc tests; rustdoc without warnings, of private items too",
     )?;
-    // What is written for those who work on a crate is held to the same as what its users read.
+    // The documentation of private items must build without warnings as well.
     for private in [None, Some("--document-private-items")] {
         let mut command = process::cargo(session.root);
         command.args(["doc", "--workspace", "--no-deps"]);
@@ -354,7 +354,7 @@ fn miri(session: &Session<'_>) -> Result<Report> {
     suite(command, 60 * MINUTE, "nightly Miri")
 }
 
-/// The release build of the command.
+/// The release build of `rkey`.
 fn release_build(session: &Session<'_>) -> Result<PathBuf> {
     let built = testbin::build(session.root, &["build", "--release", "-p", "rkey-cli"])?;
     built

@@ -1,14 +1,13 @@
-//! The end of a run: a table of the stages and one closing line; and reading the counts out of what
-//! cargo and nextest print.
+//! The end of a run: a table of the stages and a closing line; and the counts in the output of cargo and nextest.
 
 use super::Row;
 use std::time::Duration;
 
-/// Characters of the line that the end of a run has for a failure.
+/// Characters of a failure's line at the end of a run.
 const REASON: usize = 400;
 
-/// Prints what failed, the table, a line for each failure and the closing line; true when nothing failed. What
-/// failed comes twice because many see only the end of a run, and some only its last lines.
+/// Prints the failures, the table, a line for each failure and the closing line; true if nothing failed. Failures are
+/// printed twice because many readers see only the end of a run, and some only its last lines.
 pub(super) fn print(rows: &[Row], took: Duration) -> bool {
     for row in rows {
         for said in &row.report.failures {
@@ -47,8 +46,8 @@ pub(super) fn print(rows: &[Row], took: Duration) -> bool {
     failed == 0
 }
 
-/// Passed tests in the output of `cargo test` or `cargo nextest run`. nextest repeats the output of
-/// failed test programs, so where it has a summary of its own only that counts.
+/// Passed tests in the output of `cargo test` or `cargo nextest run`. nextest repeats the output of failed test
+/// programs, so only its summary counts if there is one.
 pub(super) fn passed(output: &str) -> usize {
     let lines = || output.lines().map(str::trim);
     let nextest: Vec<&str> = lines()
@@ -67,7 +66,7 @@ pub(super) fn passed(output: &str) -> usize {
         .sum()
 }
 
-/// The name of a failure, and the panic or error that it ended with.
+/// The name of a failure, and its panic or error.
 fn in_a_line(failure: &str) -> String {
     let mut lines = failure.lines().map(str::trim);
     let name = lines.next().unwrap_or_default();

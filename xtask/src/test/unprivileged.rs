@@ -1,5 +1,5 @@
-//! The process tests once more as an ordinary user. The user may not read our checkout, so the
-//! programs are copied to a directory that everybody can read.
+//! The process tests again, as an unprivileged user, who may not read the checkout: the programs are copied to a
+//! directory that every user can read.
 
 use super::{Report, Session, stages};
 use crate::{process, testbin};
@@ -28,7 +28,7 @@ const CRATES: &[&str] = &[
 /// Targets that need cargo or the checkout and are no process tests.
 const LEFT_OUT: &[&str] = &["compile_fail"];
 
-/// Shared libraries that tests hand to other programs.
+/// Shared libraries that tests load into other programs.
 const FRONT_ENDS: &[&str] = &["libibverbs.so", "librkey_fi.so"];
 
 /// Runs the process tests as `UID`.
@@ -57,7 +57,7 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
         .get("rkey")
         .map(|path| copy(session, path))
         .transpose()?;
-    // Beside the programs, where they look for them. Those of procedural macros are not ours.
+    // Beside the programs, which look for them there. Procedural macros are libraries too.
     for front_end in built
         .libraries
         .iter()
@@ -99,7 +99,7 @@ pub(super) fn command(session: &Session<'_>, program: &Path) -> Result<Command> 
     Ok(command)
 }
 
-/// Copies `program` to where everybody may read and run it.
+/// Copies `program` to a folder in which every user may run it.
 fn copy(session: &Session<'_>, program: &Path) -> Result<PathBuf> {
     copy_to(session, program, "bin")
 }
@@ -112,7 +112,7 @@ fn copy_to(session: &Session<'_>, program: &Path, folder: &str) -> Result<PathBu
     }
     let name = program.file_name().context("a program has a name")?;
     let to = programs.join(name);
-    // In the place of an earlier copy, which a process that has not ended yet may still run: that cannot be written to.
+    // An earlier copy may still be running and cannot be written to: replace it.
     let new = programs.join(format!("{}.new", name.to_string_lossy()));
     fs::copy(program, &new).with_context(|| format!("copying {}", program.display()))?;
     fs::set_permissions(&new, fs::Permissions::from_mode(0o755))?;

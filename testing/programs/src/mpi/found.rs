@@ -1,23 +1,23 @@
-//! What became of mpi4py's tests on all ranks, and whether that is what was recorded.
+//! The results of mpi4py's tests on all ranks, compared with the recorded ones.
 
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// What became of mpi4py's tests.
+/// The results of mpi4py's tests.
 pub(super) struct Found {
     pub(super) mpi: &'static str,
     /// Result and reason by test.
     pub(super) rows: BTreeMap<String, (String, String)>,
-    /// All ranks came to their ends.
+    /// All ranks finished.
     pub(super) ended: bool,
-    /// What the ranks printed; shown only when a result is not the recorded one.
+    /// The output of the ranks; shown only if a result is not the recorded one.
     pub(super) output: String,
 }
 
 impl Found {
-    /// Adds what each rank has reported in its file.
+    /// Adds the report file of each rank.
     pub(super) fn add_ranks(&mut self, results: &Path) -> Result<()> {
         for rank in 0..4 {
             let file = results.with_extension(format!("results.{rank}"));
@@ -28,7 +28,7 @@ impl Found {
         Ok(())
     }
 
-    /// Adds what one rank reports: a test has failed if it failed on one of them.
+    /// Adds the report of one rank: a test that fails on any rank has failed.
     fn add(&mut self, text: &str) {
         for line in text.lines() {
             let mut columns = line.splitn(3, '\t').map(str::to_owned);
@@ -67,7 +67,7 @@ impl Found {
         text
     }
 
-    /// What is not as the list has it; the number of those that pass counts only for the ordinary modules.
+    /// Differences from the list; the number of passing tests counts only for the ordinary modules.
     pub(super) fn judge(&self, list: &str, ordinary: bool) -> Vec<String> {
         let mut wrong = Vec::new();
         let start = format!("{}\t", self.mpi);

@@ -6,11 +6,11 @@ use crate::folder::run_as;
 use anyhow::Result;
 use std::process::Command;
 
-/// A run takes seconds, and many minutes where everybody else is busy: Open MPI gives its processors away to who spins.
+/// A run takes seconds, and many minutes on a busy machine: Open MPI yields its processors to programs that spin.
 pub(super) const LIMIT_S: u64 = 900;
 
 impl Place {
-    /// Starts four ranks of something.
+    /// Starts four ranks of a program.
     pub(super) fn launch(
         &self,
         mpi: Mpi,
@@ -18,7 +18,7 @@ impl Place {
         user: Option<u32>,
         direct: bool,
     ) -> Result<Command> {
-        // An MPI that is asked to end ends its ranks; one that is killed leaves them behind.
+        // SIGTERM lets a launcher end its ranks; SIGKILL would leave them behind.
         let mut command = Command::new("timeout");
         command.arg("--kill-after=20").arg(LIMIT_S.to_string());
         run_as(&mut command, user, &self.folder)?;

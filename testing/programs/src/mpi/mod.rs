@@ -1,8 +1,8 @@
 //! MPI over the libfabric provider: Debian's Open MPI, and MPICH and Intel MPI of the Python package index, four ranks each.
 //!
 //! A C program of ours checks the data of messages, collectives and one-sided access; then a part of mpi4py's
-//! own tests runs, compared with the list of what does not pass. `RKEY_MPI4PY` names other modules of these.
-//! Every other way between the ranks is forbidden, and each MPI has to say that it took the provider.
+//! own tests runs, compared with the list of those that fail. `RKEY_MPI4PY` names other modules of these.
+//! Every other transport between the ranks is disabled, and each MPI must report that it uses the provider.
 
 mod found;
 mod launch;
@@ -23,10 +23,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// The program, what runs mpi4py's tests, and the list of those that do not pass.
+/// The program, the runner of mpi4py's tests, and the list of those that fail.
 const SOURCES: &str = "abi/fabric/tests/mpi";
 const LIST: &str = "abi/fabric/tests/mpi/results.txt";
-/// What is tested without being asked for more.
+/// The modules that are tested by default.
 const MODULES: &str = concat!(
     r"^test_(p2p_(buf|obj)(_matched)?|cco_(buf|obj)|cco_(buf|obj|vec)_inter|cco_nb_buf|cco_ngh_(buf|obj)",
     r"|comm(_inter|_topo)?|win)\.py"

@@ -1,11 +1,11 @@
-//! What a fresh root takes over from this machine so that it reaches the same package registries: variables,
-//! configuration files and certificates. Nothing here names a registry.
+//! What a fresh root inherits from this machine to reach the same package registries: variables, configuration files
+//! and certificates. Nothing here names a registry.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Variables that say how registries are reached, by their beginning.
+/// Variables that configure access to registries, by their prefix.
 const PREFIXES: &[&str] = &[
     "PIP_",
     "CARGO_HTTP_",
@@ -32,7 +32,7 @@ const NAMES: &[&str] = &[
     "GIT_SSL_CAINFO",
 ];
 
-/// Where apt finds its packages. On another system than the root's they are other packages.
+/// Where apt finds its packages. Another system than the root's has other packages.
 const APT: &[&str] = &["/etc/apt", "/usr/share/keyrings"];
 
 /// Files and folders of the system; those that exist are mounted read-only at the same place.
@@ -50,7 +50,7 @@ pub(super) const CERTIFICATES: &[&str] = &["/etc/ssl/certs", "/usr/local/share/c
 /// The home of the first user of the fresh root.
 pub(super) const NEW_HOME: &str = "/root";
 
-/// What is handed over.
+/// What the root inherits.
 pub(super) struct Host {
     /// Variables and their values.
     pub(super) variables: Vec<(String, OsString)>,
@@ -86,10 +86,10 @@ impl Host {
                 continue;
             };
             variables.push((text.to_owned(), value.clone()));
-            // A variable may name a file or a folder, which then has to be there as well.
+            // A variable may name a file or a folder, which the root needs as well.
             let path = PathBuf::from(value);
             let copied = |path: &Path| CERTIFICATES.iter().any(|folder| path.starts_with(folder));
-            // These are there, and are the machine's own: nothing may be made or removed in them.
+            // The root has these, and they are the machine's own: nothing may be created or removed in them.
             let of_kernel = |path: &Path| KERNEL.iter().any(|folder| path.starts_with(folder));
             if path.is_absolute() && !copied(&path) && !of_kernel(&path) {
                 wanted.push((path.clone(), path));

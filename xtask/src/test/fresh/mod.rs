@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the README says is needed beside Rust, in Debian's words.
+/// What the README requires besides Rust, as Debian packages.
 const LINKER: &str = "gcc libc6-dev";
 
 /// Where the toolchain appears in the root.
@@ -119,7 +119,7 @@ fn toolchain(session: &Session<'_>) -> Result<PathBuf> {
     Ok(process::capture(&mut command)?.trim().into())
 }
 
-/// A root and what it takes from this machine.
+/// A root and what it inherits from this machine.
 struct Fresh {
     root: PathBuf,
     host: Host,
@@ -131,7 +131,7 @@ impl Fresh {
         self.root.with_file_name(name)
     }
 
-    /// Writes what `enter.sh` reads, and the script itself.
+    /// Writes `enter.sh` and its list of mounts.
     fn write_binds(&self) -> Result<()> {
         let toolchain = PathBuf::from(TOOLCHAIN);
         let binds = self.host.binds.iter();
@@ -174,7 +174,7 @@ impl Fresh {
             self.beside("binds"),
         ]);
         command.args(["sh", "-c", line]);
-        // Nothing else of our environment.
+        // Nothing else is inherited.
         command.env_clear().env("HOME", NEW_HOME);
         command.env(
             "PATH",
