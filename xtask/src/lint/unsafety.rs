@@ -63,7 +63,10 @@ mod tests {
     fn a_comment_without_words_is_found() {
         let block = "fn f() {\n    // SAFETY: ?\n    unsafe { g() };\n}";
         assert_eq!(found(block), 1);
-        assert_eq!(found("unsafe impl Send for A {} // SAFETY:"), 1);
+        assert_eq!(
+            found(concat!("unsafe impl Send for A {} // SAFE", "TY:")),
+            1
+        );
         let block = "fn f() {\n    // SAFETY: checked in new()\n    unsafe { g() };\n}";
         assert_eq!(found(block), 0);
         let block = "// SAFETY:\n// checked in new()\nunsafe impl Send for A {}";
