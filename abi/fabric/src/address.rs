@@ -1,14 +1,14 @@
 //! Addresses of endpoints: `sockaddr_in`, `sockaddr_in6`, or their text form.
 //!
-//! An address names the place where an endpoint takes connections on this host. The text form is
-//! libfabric's own: `fi_sockaddr_in://127.0.0.1:7471`.
+//! An endpoint accepts connections on this host at its address. The text form is libfabric's own:
+//! `fi_sockaddr_in://127.0.0.1:7471`.
 
 use crate::errno::{FiError, Result};
 use crate::sys::*;
 use rkey_rdm::address::{from_text, to_text};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, ToSocketAddrs};
 
-/// How addresses look to a program.
+/// The address format that a program uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     In,
@@ -20,7 +20,7 @@ const IN_LEN: usize = size_of::<libc::sockaddr_in>();
 const IN6_LEN: usize = size_of::<libc::sockaddr_in6>();
 
 impl Format {
-    /// The format for a number of `addr_format`; `FI_SOCKADDR` and no wish mean IPv4.
+    /// The format for an `addr_format`; `FI_SOCKADDR` and `FI_FORMAT_UNSPEC` mean IPv4.
     pub(crate) fn of(number: u32) -> Option<Self> {
         match number {
             FI_FORMAT_UNSPEC | FI_SOCKADDR | FI_SOCKADDR_IN => Some(Self::In),
@@ -38,7 +38,7 @@ impl Format {
         }
     }
 
-    /// The bytes of an address.
+    /// The address as bytes of this format.
     pub(crate) fn encode(self, address: SocketAddr) -> Vec<u8> {
         if self == Self::Text {
             let mut text = to_text(address).into_bytes();
@@ -65,7 +65,7 @@ impl Format {
         }
     }
 
-    /// The address in some bytes, and how many of them it takes.
+    /// The address in some bytes, and its length there.
     pub(crate) fn decode(self, bytes: &[u8]) -> Option<(SocketAddr, usize)> {
         if self == Self::Text {
             let len = bytes.iter().position(|&byte| byte == 0)?;
@@ -94,7 +94,7 @@ impl Format {
         }
     }
 
-    /// Any address of this format on the loopback interface.
+    /// An address of this format on the loopback interface.
     pub(crate) fn loopback(self, port: u16) -> SocketAddr {
         match self {
             Self::In6 => SocketAddr::new(Ipv6Addr::LOCALHOST.into(), port),
@@ -111,10 +111,10 @@ impl Format {
     }
 }
 
-/// Finds the address for a node and a service, as `fi_getinfo` and `fi_av_insertsvc` take them.
+/// Resolves a node and a service as for `fi_getinfo` and `fi_av_insertsvc`.
 ///
 /// # Errors
-/// `FI_ENODATA`: there is none of this format.
+/// `FI_ENODATA`: no address of this format.
 pub(crate) fn resolve(
     node: Option<&str>,
     service: Option<&str>,
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_the_way_to_bytes_and_back() {
+    fn addresses_survive_encoding_and_decoding() {
         let addresses = ["127.0.0.1:80", "[::1]:7471", "[fe80::1%3]:9"]
             .map(|a| a.parse::<SocketAddr>().unwrap());
         for address in addresses {

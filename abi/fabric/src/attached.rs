@@ -1,4 +1,4 @@
-//! The endpoints that a queue or a counter drives when the program looks at it or waits for it.
+//! The endpoints that a queue or a counter drives when the program reads it or waits for it.
 
 use crate::ep::Endpoint;
 use crate::errno::Result;
@@ -7,12 +7,12 @@ use parking_lot::{RwLock, RwLockReadGuard};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// Endpoints, each of them once.
+/// Endpoints without duplicates.
 #[derive(Default)]
 pub(crate) struct Attached(RwLock<Vec<Arc<Endpoint>>>);
 
 impl Attached {
-    /// All of them. None comes or goes meanwhile.
+    /// All of them; the guard keeps the list unchanged.
     pub(crate) fn all(&self) -> RwLockReadGuard<'_, Vec<Arc<Endpoint>>> {
         self.0.read()
     }
@@ -34,7 +34,7 @@ impl Attached {
         self.0.write().retain(|known| !Arc::ptr_eq(known, endpoint));
     }
 
-    /// Adds an endpoint, and its descriptor to what a program waits for.
+    /// Adds an endpoint, and its descriptor to the set that a program waits on.
     pub(crate) fn join(
         &self,
         endpoint: &Arc<Endpoint>,
@@ -48,7 +48,7 @@ impl Attached {
         Ok(())
     }
 
-    /// Takes both away.
+    /// Removes both.
     pub(crate) fn leave(&self, endpoint: &Arc<Endpoint>, set: Option<&Set>, fd: Option<RawFd>) {
         if let (Some(set), Some(fd)) = (set, fd) {
             set.remove(fd);

@@ -1,20 +1,20 @@
-//! Requests for connections that the program has not answered yet: each keeps a descriptor, so one passive endpoint
-//! has a limited number of them.
+//! Connection requests that the program has not answered yet. Each has an open descriptor, so a passive
+//! endpoint limits their number.
 
 use crate::ep::connect::{Pending, Request};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 
-/// So many requests are kept for the program.
+/// The most requests that wait.
 const REQUESTS_MAX: usize = 128;
 
-/// The requests of a passive endpoint.
+/// The waiting requests of a passive endpoint.
 #[derive(Default)]
 pub(crate) struct Backlog(Mutex<Vec<Weak<Pending>>>);
 
 impl Backlog {
-    /// Adds a request. When there is no room, those of clients that have gone are dropped; is there still none, the
-    /// request comes back.
+    /// Adds a request. If the backlog is full, first drops requests whose clients have gone; if it is still
+    /// full, returns the request.
     pub(crate) fn add(&self, request: Request) -> Result<Arc<Pending>, Box<Request>> {
         let mut all = self.0.lock();
         if all.len() >= REQUESTS_MAX {

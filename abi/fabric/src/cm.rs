@@ -1,6 +1,6 @@
-//! Taking connections: one thread for all listeners of a fabric, so that a peer can connect while the
-//! program does something else. Requests that the program accepts are completed there as well, so that a later request
-//! of the same peer is not told first.
+//! Accepting connections: one thread for all listeners of a fabric, so that peers can connect while the program
+//! is busy. The thread also completes the requests that the program accepts, so a peer's later request cannot
+//! overtake an earlier one.
 
 use crate::complaint::complain;
 use crate::errno::Result;
@@ -13,24 +13,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The pause after a failure that may last, such as no more descriptors.
+/// The pause after a failure that may last, such as a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Clients that may be in the middle of connecting at one time.
+/// The most clients that may be connecting at a time.
 const COMING_MAX: usize = 1024;
-/// So many of them may be of one process: the others keep out nobody.
+/// The most of them from one process, so that others still get in.
 const OF_PROCESS_MAX: usize = 256;
 
-/// What is done with a peer that asks for a connection. One that was accepted may take its time to answer.
+/// Handles a peer that asks for a connection. A peer that was accepted may take its time to answer.
 pub(crate) type Handler = dyn Fn(Incoming) -> Option<Coming> + Send + Sync;
 
-/// A client that was accepted, and what is done when it is ready, or did not get so far.
+/// An accepted client, and what to do when it is ready or has failed.
 pub(crate) struct Coming {
     pub(crate) accepting: Accepting,
     pub(crate) then: Box<Then>,
 }
 
-/// Something that is looked at every millisecond, until it says that this is not needed any more.
+/// Called every millisecond until it returns false.
 pub(crate) type Look = dyn FnMut() -> bool + Send;
 
 type Then = dyn FnOnce(std::result::Result<(), DeviceError>) + Send;
@@ -38,24 +38,24 @@ type Then = dyn FnOnce(std::result::Result<(), DeviceError>) + Send;
 /// A request that the program has accepted.
 pub(crate) struct Accepted {
     pub(crate) client: Coming,
-    /// Whether the endpoint is still there that it is for.
+    /// Whether its endpoint still exists.
     pub(crate) is_wanted: Box<dyn Fn() -> bool + Send>,
 }
 
-/// The listeners of a fabric. The thread runs from the first of them to the end of the fabric.
+/// The listeners of a fabric. The thread runs from the first listener to the end of the fabric.
 #[derive(Default)]
 pub(crate) struct Cm(Mutex<Option<Arc<Inner>>>);
 
 struct Inner {
     signal: Signal,
     listeners: Mutex<Vec<Arc<Entry>>>,
-    /// Those that the thread has not taken over yet.
+    /// Entries that the thread has not taken over yet.
     accepted: Mutex<Vec<Accepted>>,
     looks: Mutex<Vec<Box<Look>>>,
-    /// How often the thread has let go of the listeners that it had; none: it has ended.
+    /// How often the thread has released the listeners that it polled; `None`: it has ended.
     rounds: Mutex<Option<u64>>,
     round: Condvar,
-    /// The process that has the thread: a child of it has not.
+    /// The process that runs the thread; a child of `fork` has none.
     process: u32,
     ended: AtomicBool,
 }
@@ -63,18 +63,18 @@ struct Inner {
 struct Entry {
     listener: Listener,
     handler: Box<Handler>,
-    /// Held while the handler runs, so that closing waits for it.
+    /// Locked while the handler runs, so that closing waits for it.
     open: Mutex<bool>,
 }
 
-/// A listener that is served until this is dropped.
+/// Serves a listener until it is dropped.
 pub(crate) struct Serving {
     inner: Arc<Inner>,
     entry: Arc<Entry>,
 }
 
 impl Cm {
-    /// What the thread works with. The first call starts the thread.
+    /// The state of the thread. The first call starts it.
     fn inner(&self) -> Result<Arc<Inner>> {
         let mut place = self.0.lock();
         if let Some(inner) = &*place {
@@ -99,8 +99,8 @@ impl Cm {
         Ok(Arc::clone(place.insert(inner)))
     }
 
-    /// Serves a listener. The handler, and what it leaves to be done, runs in the thread, one call after the
-    /// other, and never again once the result is dropped. By then the address is free.
+    /// Serves a listener. The thread runs the handler and the rest of each connection, one at a time, and never
+    /// again once the result is dropped. By then the address is free.
     pub(crate) fn serve(&self, listener: Listener, handler: Box<Handler>) -> Result<Serving> {
         let inner = self.inner()?;
         let entry = Arc::new(Entry {
@@ -113,7 +113,7 @@ impl Cm {
         Ok(Serving { inner, entry })
     }
 
-    /// Lets the thread look at something now and then.
+    /// Calls `look` every millisecond, in the thread.
     pub(crate) fn look_until(&self, look: Box<Look>) -> Result<()> {
         let inner = self.inner()?;
         inner.looks.lock().push(look);
@@ -121,11 +121,11 @@ impl Cm {
         Ok(())
     }
 
-    /// Accepts a request: `answer` tells the peer. When the peer is ready, the thread goes on, before it hands on any
-    /// request that the peer has made since.
+    /// Accepts a request: `answer` responds to the peer. When the peer is ready, the thread completes the
+    /// connection before it hands on any later request of that peer.
     pub(crate) fn accept(&self, answer: impl FnOnce() -> Result<Accepted>) -> Result<()> {
         let inner = self.inner()?;
-        // Under the lock: as soon as the peer is told it may be ready, and ask again.
+        // Locked: the peer may be ready, and ask again, as soon as it gets the answer.
         let mut accepted = inner.accepted.lock();
         accepted.push(answer()?);
         drop(accepted);
@@ -135,10 +135,10 @@ impl Cm {
 }
 
 impl Inner {
-    /// Waits until the thread has let go of listeners that are not in the list any more. Who polls a socket keeps its
-    /// address, also when it is closed elsewhere.
+    /// Waits until the thread has released the listeners that are no longer in the list: a polled socket keeps
+    /// its address even after it is closed.
     fn wait_for_round(&self) {
-        // What a child of the process inherits has no thread.
+        // A forked child has no thread.
         let has_thread = || self.process == std::process::id();
         let mut rounds = self.rounds.lock();
         let before = *rounds;
@@ -148,7 +148,7 @@ impl Inner {
         }
     }
 
-    /// Tells that the thread has let go of all listeners.
+    /// Announces that the thread has released all listeners.
     fn next_round(&self) {
         let mut rounds = self.rounds.lock();
         *rounds = rounds.map(|round| round + 1);
@@ -156,7 +156,7 @@ impl Inner {
     }
 }
 
-/// The thread has ended, however it did.
+/// Marks the end of the thread, also after a panic.
 struct End<'a>(&'a Inner);
 
 impl Drop for End<'_> {
@@ -194,12 +194,12 @@ struct Clients {
 }
 
 impl Clients {
-    /// Lets go of those whose listener is closed.
+    /// Drops clients whose listener is closed.
     fn let_go(&mut self) {
         self.coming.retain(|(entry, _)| *entry.open.lock());
     }
 
-    /// Goes on with those that are ready.
+    /// Continues with clients that are ready.
     fn go_on(&mut self, inner: &Inner) {
         for (entry, client) in std::mem::take(&mut self.coming) {
             let open = entry.open.lock();
@@ -211,7 +211,7 @@ impl Clients {
         self.go_on_accepted(inner);
     }
 
-    /// The same for those that the program has accepted.
+    /// Continues with requests that the program has accepted.
     fn go_on_accepted(&mut self, inner: &Inner) {
         self.accepted.append(&mut inner.accepted.lock());
         let wanted = std::mem::take(&mut self.accepted).into_iter();
@@ -254,17 +254,17 @@ fn run(inner: &Inner) {
         );
         let listeners = fds.len();
         fds.extend(clients.fds());
-        // Somebody who has come and says nothing is asked again soon, and dropped after a second.
+        // A client that sends nothing is checked again soon, and dropped after a second.
         let half_open = entries.iter().any(|entry| entry.listener.has_half_open());
         let deadline = if half_open || !looks.is_empty() {
             Deadline::after(Duration::from_millis(1))
         } else if fds.len() == listeners {
             Deadline::never()
         } else {
-            // Their time is looked after now and then.
+            // Their time limits are checked regularly.
             Deadline::after(Duration::from_millis(100))
         };
-        // A listener that fails stays readable.
+        // A failed listener stays readable.
         if readable(&fds, &deadline).is_err() || !calm {
             let _ = readable(&[inner.signal.raw()], &Deadline::after(PAUSE));
         }
@@ -272,7 +272,7 @@ fn run(inner: &Inner) {
     }
 }
 
-/// Goes on with a client that was accepted; gives it back if it is not ready yet.
+/// Continues with an accepted client; returns it if it is not ready yet.
 fn go_on(client: Coming) -> Option<Coming> {
     let ready = match client.accepting.is_ready() {
         Ok(false) => return Some(client),
@@ -280,15 +280,15 @@ fn go_on(client: Coming) -> Option<Coming> {
         Err(error) => Err(error),
     };
     if catch_unwind(AssertUnwindSafe(|| (client.then)(ready))).is_err() {
-        tracing::error!("making a connection panicked");
+        tracing::error!("completing a connection panicked");
     }
     None
 }
 
-/// Why a process is refused that has begun too many connections.
+/// The reason for refusing a process with too many incomplete connections.
 const TOO_MANY: &str = "too many connections of this process are not complete";
 
-/// Whether a process is in the middle of as many connections as it may be. Those that we do not see count as one.
+/// Whether a process has reached its limit of incomplete connections. Peers of unknown process count as one.
 fn has_too_many(coming: &[(Arc<Entry>, Coming)], peer: &Peer) -> bool {
     let of_process = |(_, client): &&(Arc<Entry>, Coming)| {
         let other = client.accepting.peer();
@@ -297,7 +297,7 @@ fn has_too_many(coming: &[(Arc<Entry>, Coming)], peer: &Peer) -> bool {
     coming.iter().filter(of_process).count() >= OF_PROCESS_MAX
 }
 
-/// Hands on all clients that have come.
+/// Hands on all clients that have arrived.
 fn serve(entry: &Arc<Entry>, inner: &Inner, clients: &mut Clients) -> Result<()> {
     while clients.coming.len() < COMING_MAX {
         let open = entry.open.lock();
@@ -308,30 +308,30 @@ fn serve(entry: &Arc<Entry>, inner: &Inner, clients: &mut Clients) -> Result<()>
             Ok(Some(incoming)) if has_too_many(&clients.coming, incoming.peer()) => {
                 let (pid, uid) = (incoming.peer().pid, incoming.peer().uid);
                 complain(format_args!(
-                    "a connection of process {pid} of user {uid} was refused: {OF_PROCESS_MAX} of that process are not complete"
+                    "refused a connection of process {pid} of user {uid}: it already has {OF_PROCESS_MAX} incomplete connections"
                 ));
                 incoming.reject(TOO_MANY);
             }
             Ok(Some(incoming)) => {
-                // The peer may have got ready on an earlier connection before it asked for this one.
+                // The peer may have completed an earlier connection before it asked for this one.
                 clients.go_on_accepted(inner);
-                // A panic, which would be a bug of ours, costs this client its connection and nobody else's.
+                // A panic, a bug of ours, costs only this client its connection.
                 let handled = catch_unwind(AssertUnwindSafe(|| (entry.handler)(incoming)));
                 match handled {
                     Ok(client) => {
                         let client = client.map(|client| (Arc::clone(entry), client));
                         clients.coming.extend(client);
                     }
-                    Err(_) => tracing::error!("taking a connection panicked"),
+                    Err(_) => tracing::error!("accepting a connection panicked"),
                 }
             }
             Ok(None) => return Ok(()),
             Err(error) => {
-                tracing::debug!(%error, "taking a connection");
+                tracing::debug!(%error, "cannot accept a connection");
                 return Err(error.into());
             }
         }
     }
-    // Others wait, as after a failure.
+    // The others wait, as after a failure.
     Err(crate::errno::FiError::AGAIN)
 }

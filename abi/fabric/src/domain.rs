@@ -1,7 +1,7 @@
-//! `fi_domain`: what endpoints, regions, queues and counters hang on.
+//! `fi_domain`: the parent of endpoints, regions, queues and counters.
 //!
-//! A domain has one protection domain of the device for each authorization key in use: an endpoint
-//! reaches only regions with its own key because they are in the same one (FI-119).
+//! A domain has one protection domain of the device for each authorization key in use: endpoints reach only
+//! regions with their own key, because those are in the same one (FI-119).
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions; registers all memory of the process for local use.
@@ -37,7 +37,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// What a program has a handle of.
+/// The object behind the program's handle.
 #[repr(C)]
 pub(crate) struct DomainObject {
     fid: UnsafeCell<FidDomain>,
@@ -49,9 +49,9 @@ object!(DomainObject, FidDomain, 4096);
 pub(crate) struct Domain {
     pub(crate) fabric: Arc<Fabric>,
     pub(crate) device: Device,
-    /// The version that the program was written for.
+    /// The API version that the program asked for.
     pub(crate) version: u32,
-    /// The `mr_mode` bits in force, basic and scalable taken apart.
+    /// The `mr_mode` bits in force, with basic and scalable expanded.
     pub(crate) mr_mode: c_int,
     /// The program asked for `FI_HMEM`.
     pub(crate) hmem: bool,
@@ -63,54 +63,54 @@ pub(crate) struct Domain {
     pub(crate) user_ids: bool,
     /// The program asked for `FI_DIRECTED_RECV`.
     pub(crate) directed: bool,
-    /// Peers that regions can be limited to.
+    /// The peers that regions can be limited to.
     pub(crate) identities: Identities,
-    /// Messages are to make progress while the program does something else.
+    /// Whether messages progress while the program does something else (`FI_PROGRESS_AUTO`).
     pub(crate) auto_progress: bool,
     pub(crate) default_av: c_int,
     pub(crate) format: Format,
-    /// The authorization key of endpoints and regions that have none of their own.
+    /// The authorization key of endpoints and regions without one of their own.
     auth_key: Vec<u8>,
     groups: Mutex<HashMap<Vec<u8>, Weak<Group>>>,
     default_group: OnceLock<Arc<Group>>,
-    /// Raw keys of peers that were mapped.
+    /// Raw keys of peers that the program mapped.
     pub(crate) raw_keys: RawKeyMap,
-    /// The same without raw mode, where a mapped key is the key itself: how often each was mapped.
+    /// The same without `FI_MR_RAW`, where a mapped key is the key itself: how often each was mapped.
     pub(crate) plain_keys: Mutex<HashMap<u64, usize>>,
-    /// The event queue of the domain, and whether registrations are reported there.
+    /// The domain's event queue, and whether registrations are reported there.
     pub(crate) eq: OnceLock<(Arc<Eq>, bool)>,
-    /// Counters that are bound to regions, by the number that the device knows.
+    /// Counters that are bound to regions, by the device's number.
     pub(crate) counters: Mutex<HashMap<u32, Weak<Counter>>>,
-    /// Messages that peers may read out of regions.
+    /// Messages that peers may read from regions.
     pub(crate) announced: Announced,
-    /// Regions that were registered with `FI_RMA_PMEM`.
+    /// Regions registered with `FI_RMA_PMEM`.
     pub(crate) persistent: Mutex<HashSet<RegionId>>,
-    /// Regions that are tied to a counter or an endpoint, and those that peers reach where accesses of peers can be
+    /// Regions bound to a counter or an endpoint, and those with remote rights where remote accesses can be
     /// counted (`FI_RMA_EVENT`).
     pub(crate) watched: Mutex<HashSet<Watched>>,
-    /// The number under which the device counts what peers do to regions without a counter of their own: since
-    /// an endpoint has a counter for that.
+    /// The number by which the device counts remote accesses to regions without a counter of their own. Set
+    /// once an endpoint has a counter for those.
     pub(crate) remote_counted: OnceLock<u32>,
-    /// What waits for counters.
+    /// Work that waits for counters.
     pub(crate) work: Arc<work::Queue>,
-    /// Objects that hang on it, but for regions, which the device counts.
+    /// Its children, except for regions, which the device counts.
     pub(crate) users: Users,
 }
 
-/// A domain as its regions know it.
+/// A region's reference to its domain.
 pub(crate) struct DomainRef(NonNull<Domain>);
 
-// SAFETY: it stands for a reference, and a domain is shared between threads.
+// SAFETY: stands for a reference, and threads share domains.
 unsafe impl Send for DomainRef {}
 // SAFETY: as above.
 unsafe impl Sync for DomainRef {}
 
 impl DomainRef {
-    /// Counts nothing, which is what makes it cheap.
+    /// Does not count references, so it is cheap.
     ///
     /// # Safety
-    /// It is used only as long as a region of the program's is registered in a group of the domain, or under a call that
-    /// the program made about one: until then the domain is not closed.
+    /// Used only while a region of the program is registered in a group of the domain, or during a call about
+    /// one: until then the domain cannot be closed.
     pub(crate) unsafe fn new(domain: &Domain) -> Self {
         Self(NonNull::from(domain))
     }
@@ -121,12 +121,12 @@ impl std::ops::Deref for DomainRef {
 
     #[inline]
     fn deref(&self) -> &Domain {
-        // SAFETY: the domain is there, as whoever made this promised.
+        // SAFETY: `new` requires that the domain exists.
         unsafe { self.0.as_ref() }
     }
 }
 
-/// Queue pair numbers have 24 bits; ours have more, so that the two never mix.
+/// Above all queue pair numbers, which have 24 bits.
 pub(crate) const FIRST_NUMBER: u32 = 1 << 24;
 
 /// A number that no other endpoint or counter of the process has.
@@ -140,7 +140,7 @@ impl Domain {
         self.mr_mode & bit != 0
     }
 
-    /// The group for an authorization key; the empty key means that of the domain.
+    /// The group for an authorization key; an empty key means the domain's.
     pub(crate) fn group(&self, key: &[u8]) -> Result<Arc<Group>> {
         if self.is_own(key) {
             return self.own_group().map(Arc::clone);
@@ -148,7 +148,8 @@ impl Domain {
         self.group_of(key)
     }
 
-    /// The protection domain of a key's group, and what keeps it: nothing, if it is the domain's own group.
+    /// The protection domain of a key's group, and the reference that keeps it; none for the domain's own
+    /// group.
     #[inline]
     pub(crate) fn protection_domain(&self, key: &[u8]) -> Result<(DomainId, Option<Arc<Group>>)> {
         if self.is_own(key) {
@@ -160,12 +161,12 @@ impl Domain {
 
     #[inline]
     fn is_own(&self, key: &[u8]) -> bool {
-        // Empty keys are not compared: the comparison of nothing reads from an address that is none, which is slow.
+        // Shortcut for empty keys: comparing them reads from a dangling address, which is slow.
         key.is_empty() || !self.auth_key.is_empty() && *key == self.auth_key
     }
 
-    /// The group of the domain's own key. It lives as long as the domain, so that a program that registers now and
-    /// then pays once.
+    /// The group of the domain's own key. It lives as long as the domain, so that occasional registrations
+    /// create it only once.
     #[inline]
     fn own_group(&self) -> Result<&Arc<Group>> {
         if let Some(group) = self.default_group.get() {
@@ -175,9 +176,9 @@ impl Domain {
         Ok(self.default_group.get_or_init(|| group))
     }
 
-    /// Regions of the program's in it that it has not closed.
+    /// The number of the program's open regions in it.
     fn regions(&self) -> usize {
-        // SAFETY: nothing is registered or closed through the table here.
+        // SAFETY: registers and deregisters nothing.
         let table = unsafe { self.device.protection() };
         let groups = self.groups.lock();
         groups
@@ -200,7 +201,7 @@ impl Domain {
     }
 }
 
-/// Where the memory of programs ends, but for what they ask the kernel to map beyond (48-bit addresses).
+/// The end of programs' memory, unless they ask the kernel for mappings beyond it (48-bit addresses).
 pub(crate) const ADDRESSES: u64 = 1 << 47;
 
 /// Endpoints and regions of one authorization key.
@@ -208,7 +209,8 @@ pub(crate) struct Group {
     device: Device,
     pub(crate) id: DomainId,
     pub(crate) key: Vec<u8>,
-    /// Names all memory of the process, for local use only: what needs no registration goes by it.
+    /// Covers all memory of the process, for local use only: requests use it for memory that needs no
+    /// registration.
     everything: Region,
 }
 
@@ -221,8 +223,8 @@ impl Group {
             internal: true,
             ..RegionSpec::new(id, &all, local)
         };
-        // SAFETY: no peer can reach the region, as it has no remote right; requests of this process name only
-        // memory that the program hands over for exactly that (a buffer to send, one to receive into).
+        // SAFETY: peers cannot reach the region, which has no remote right; this process's requests use it only
+        // for memory that the program passes for that purpose (to send from or receive into).
         match unsafe { device.register(&spec) } {
             Ok(everything) => Ok(Self {
                 device: device.clone(),
@@ -232,7 +234,7 @@ impl Group {
             }),
             Err(error) => {
                 let _ = device.close_domain(id);
-                tracing::warn!("memory that the program does not register cannot be used: {error}");
+                tracing::warn!("unregistered memory cannot be used: {error}");
                 Err(crate::errno::of_device(&error))
             }
         }
@@ -247,10 +249,10 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Err(error) = self.device.close_region(self.everything) {
-            tracing::debug!(%error, "closing the region of all memory");
+            tracing::debug!(%error, "cannot close the region of all memory");
         }
         if let Err(error) = self.device.close_domain(self.id) {
-            tracing::debug!(%error, "closing a protection domain");
+            tracing::debug!(%error, "cannot close a protection domain");
         }
     }
 }
@@ -293,7 +295,7 @@ static OPS: OpsDomain = OpsDomain {
 /// `fi_domain`.
 ///
 /// # Safety
-/// Arguments as fi_domain(3) asks for them.
+/// Arguments as fi_domain(3) requires.
 pub(crate) unsafe extern "C" fn domain_open(
     fabric: *mut FidFabric,
     info: *mut Info,
@@ -301,16 +303,16 @@ pub(crate) unsafe extern "C" fn domain_open(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let owner = unsafe { find::<FabricObject, _>(fabric)? };
         if info.is_null() {
             return Err(FiError::INVAL);
         }
-        // SAFETY: an `fi_info` of the program's, which it got from `fi_getinfo`.
+        // SAFETY: the program's `fi_info` from `fi_getinfo`.
         let info = unsafe { Hints::read(info) };
         let attr = info.domain.ok_or(FiError::INVAL)?;
         let version = owner.api_version();
-        // FI-118, FI-I20: authorization keys exist from 1.5 on.
+        // FI-118, FI-I20: authorization keys exist since 1.5.
         let auth_key = if version < crate::sys::version(1, 5) {
             Vec::new()
         } else if attr.auth_key_size == FI_AV_AUTH_KEY {
@@ -320,7 +322,7 @@ pub(crate) unsafe extern "C" fn domain_open(
             }
             Vec::new()
         } else {
-            // SAFETY: null or so many bytes, as the program says.
+            // SAFETY: null, or as long as the program says.
             unsafe { crate::object::list(attr.auth_key, attr.auth_key_size)? }.to_vec()
         };
         let inner = Domain {
@@ -359,14 +361,14 @@ pub(crate) unsafe extern "C" fn domain_open(
             }),
             inner: Arc::new(inner),
         };
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: the caller promises room for a handle.
         unsafe { place(object, domain)? };
         owner.inner.users.add();
         Ok(())
     })
 }
 
-/// What of a domain the program has not closed: "2 endpoints, 1 completion queue".
+/// The open objects of a domain: "2 endpoints, 1 completion queue".
 fn open_objects(domain: &Arc<Domain>) -> String {
     macro_rules! open {
         ($object:ty) => {
@@ -394,11 +396,11 @@ fn open_objects(domain: &Arc<Domain>) -> String {
     words.join(", ")
 }
 
-/// `fi_close` of a domain: `-FI_EBUSY` while objects hang on it and, in strict mode, while keys of peers are mapped
-/// (FI-I05, FI-176).
+/// `fi_close` of a domain: `-FI_EBUSY` while it has open objects and, in strict mode, while keys of peers are
+/// mapped (FI-I05, FI-176).
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let domain = &unsafe { find::<DomainObject, _>(fid)? }.inner;
         if !domain.users.is_empty() || domain.regions() > 0 {
             return Err(busy(&open_objects(domain)));
@@ -409,17 +411,17 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         if let Some((eq, _)) = domain.eq.get() {
             eq.users.remove();
         }
-        // SAFETY: the program uses the domain no more.
+        // SAFETY: the program no longer uses the domain.
         let object = unsafe { remove::<DomainObject, _>(fid)? };
         object.inner.fabric.users.remove();
         Ok(())
     })
 }
 
-/// `fi_domain_bind`: an event queue for everything, with `FI_REG_MR` also for registrations.
+/// `fi_domain_bind`: binds an event queue for insertions, and with `FI_REG_MR` also for registrations.
 unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
     status(|| {
-        // SAFETY: handles, or something that is refused.
+        // SAFETY: `find` validates the handles.
         let (domain, eq) = unsafe { (find::<DomainObject, _>(fid)?, find::<EqObject, _>(bound)?) };
         if flags & !FI_REG_MR != 0 {
             return Err(FiError::BADFLAGS);
@@ -437,10 +439,10 @@ unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
 /// `fi_control` of a domain: raw keys of peers, deferred work.
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let domain = &unsafe { find::<DomainObject, _>(fid)? }.inner;
         match command {
-            // SAFETY: the argument that goes with the command, as the program promises.
+            // SAFETY: the program promises the argument of the command.
             FI_MAP_RAW_MR => unsafe { crate::mr::raw::map(domain, arg.cast()) },
             // SAFETY: as above.
             FI_UNMAP_KEY => unsafe { crate::mr::raw::unmap(domain, arg.cast()) },
@@ -464,7 +466,7 @@ unsafe extern "C" fn endpoint2(
     if flags != 0 {
         return FiError::BADFLAGS.code();
     }
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller promises valid arguments.
     unsafe { crate::ep::object::endpoint(domain, info, ep, context) }
 }
 
@@ -477,7 +479,7 @@ unsafe extern "C" fn query_atomic(
     flags: u64,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<DomainObject, _>(domain)? };
         let kind = match flags & !FI_TAGGED {
             0 => rkey_rdm::atomic::Kind::Base,
@@ -486,7 +488,7 @@ unsafe extern "C" fn query_atomic(
             _ => return Err(FiError::BADFLAGS),
         };
         let (count, size) = crate::ep::atomic::limits(kind, datatype, op)?;
-        // SAFETY: room for the answer, as the caller promises.
+        // SAFETY: the caller promises that it is writable.
         unsafe { output(attr, AtomicAttr { count, size }) }
     })
 }

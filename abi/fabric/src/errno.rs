@@ -1,5 +1,5 @@
-//! Error numbers of libfabric: those of the C library, and its own from 256 on. And what the device's
-//! errors and statuses become.
+//! Error numbers of libfabric (those of the C library, and its own from 256 on), and their mapping from the
+//! device's errors and statuses.
 
 use rkey_device::DeviceError;
 use rkey_device::core::{CoreError, Denial, Reason};
@@ -59,14 +59,14 @@ impl FiError {
     pub(crate) const NOAV: Self = Self(267);
     pub(crate) const NORX: Self = Self(269);
 
-    /// The number, with what it cannot say in the log of whoever asks for that (`RKEY_LOG=info`).
+    /// The number itself; logs what it cannot say (`RKEY_LOG=info`).
     #[cold]
     pub(crate) fn because(self, why: Arguments<'_>) -> Self {
-        tracing::info!("a call was refused: {why}");
+        tracing::info!("call refused: {why}");
         self
     }
 
-    /// What a call returns.
+    /// The return value of a call.
     pub(crate) const fn code(self) -> i32 {
         -self.0
     }
@@ -119,7 +119,7 @@ impl From<CommitError> for FiError {
 
 impl From<DeviceError> for FiError {
     fn from(error: DeviceError) -> Self {
-        tracing::info!(%error, "a call was refused");
+        tracing::info!(%error, "call refused");
         of_device(&error)
     }
 }
@@ -150,7 +150,7 @@ pub(crate) fn of_device(error: &DeviceError) -> FiError {
     }
 }
 
-/// The number for a refusal of the protection table (FI-225, FI-226, FI-229, FI-I34).
+/// The number for a refusal by the protection table (FI-225, FI-226, FI-229, FI-I34).
 pub(crate) fn of_core(error: &CoreError) -> FiError {
     match error {
         CoreError::KeyTaken(_) => FiError::NOKEY,
@@ -163,8 +163,8 @@ pub(crate) fn of_core(error: &CoreError) -> FiError {
     }
 }
 
-/// The `err` of a completion (FI-I36). A refused access is told apart by its reason where that is known:
-/// an unknown key is `FI_ENOKEY`, everything else about it `FI_EACCES`.
+/// The `err` of a completion (FI-I36). If the reason for a refused access is known, an unknown key is
+/// `FI_ENOKEY` and any other reason `FI_EACCES`.
 pub(crate) fn of_status(status: Status, denial: Option<&Denial>) -> FiError {
     if let Some(Reason::Fault { .. }) = denial.map(|denial| denial.reason) {
         return FiError::FAULT;
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_of_the_table_have_the_numbers_of_the_page() {
+    fn refusals_of_the_protection_table_have_the_numbers_of_the_manual_page() {
         assert_eq!(of_core(&CoreError::KeyTaken(1)).code(), -266);
         assert_eq!(of_core(&CoreError::KeyReserved(u64::MAX)).code(), -129);
         assert_eq!(FiError::BUSY.code(), -16);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_texts() {
+    fn every_number_has_a_text() {
         assert_eq!(text(13).to_str(), Ok("Permission denied"));
         assert_eq!(text(266).to_str(), Ok("Required key not available"));
     }

@@ -1,4 +1,4 @@
-//! `fi_fabric`: what domains, event queues and passive endpoints hang on. It owns the device.
+//! `fi_fabric`: the parent of domains, event queues and passive endpoints. It owns the device.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -20,7 +20,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
-/// What a program has a handle of.
+/// The object behind the program's handle.
 #[repr(C)]
 pub(crate) struct FabricObject {
     fid: UnsafeCell<FidFabric>,
@@ -28,11 +28,12 @@ pub(crate) struct FabricObject {
 }
 object!(FabricObject, FidFabric, 1024);
 
-/// The transport timeout of endpoints, as `RKEY_TIMEOUT` counts it: with its retries 13 seconds. Programs of libfabric
-/// know no timeouts: a peer that is only slow is to be waited for. One that ended is noticed at once all the same.
+/// The transport timeout of endpoints, in the units of `RKEY_TIMEOUT`: with its retries 13 seconds. Libfabric's
+/// API has no timeouts: endpoints wait for a slow peer. They notice a peer that has ended at once, whatever the
+/// timeout.
 const PATIENT: u8 = 19;
 
-/// A fabric. The device is opened when the first object needs it.
+/// A fabric. Its first object opens the device.
 #[derive(Default)]
 pub(crate) struct Fabric {
     device: Mutex<Option<Device>>,
@@ -56,16 +57,16 @@ impl Fabric {
         });
         let config = config.map_err(rkey_device::DeviceError::from);
         let opened = config.and_then(Device::open).map_err(|error| {
-            tracing::warn!(%error, "the device cannot be opened");
+            tracing::warn!(%error, "cannot open the device");
             crate::errno::of_device(&error)
         })?;
-        // Endpoints tell of them, by their own names.
+        // Endpoints log denials themselves, under their own names.
         opened.leave_own_denials_to_program();
         Ok(device.insert(opened).clone())
     }
 }
 
-/// Limits below what endpoints need would only make every transfer fail.
+/// Raises limits that are below what endpoints need, which would only make every transfer fail.
 fn enough_for_endpoints(config: &mut Config) {
     let limits = [
         ("RKEY_MAX_INLINE", &mut config.max_inline, ep::NEEDED_INLINE),
@@ -78,18 +79,16 @@ fn enough_for_endpoints(config: &mut Config) {
     ];
     for (name, limit, needed) in limits {
         if *limit < needed {
-            tracing::warn!(
-                "{name}={limit} is too little for libfabric endpoints: they take {needed}"
-            );
+            tracing::warn!("{name}={limit} is too low for libfabric endpoints; using {needed}");
             *limit = needed;
         }
     }
 }
 
 impl FabricObject {
-    /// The version of libfabric that the program was written for, as the core noted it.
+    /// The API version of the program, as libfabric's core stored it.
     pub(crate) fn api_version(&self) -> u32 {
-        // SAFETY: the core writes the field before the program gets the handle, and never again.
+        // SAFETY: the core writes the field once, before the program gets the handle.
         unsafe { (*self.fid.get()).api_version }
     }
 }
@@ -112,7 +111,7 @@ static OPS: OpsFabric = OpsFabric {
 /// `fi_fabric`, as libfabric's core calls it.
 ///
 /// # Safety
-/// Arguments as fi_fabric(3) asks for them.
+/// Arguments as fi_fabric(3) requires.
 pub(crate) unsafe extern "C" fn fabric(
     attr: *mut FabricAttr,
     fabric: *mut *mut FidFabric,
@@ -120,7 +119,7 @@ pub(crate) unsafe extern "C" fn fabric(
 ) -> c_int {
     status(|| {
         rkey_kit::log::start();
-        // SAFETY: null or attributes, as the caller promises.
+        // SAFETY: the caller promises null or attributes.
         let name = unsafe { attr.as_ref() }.map_or(std::ptr::null_mut(), |attr| attr.name);
         // SAFETY: the name is null or a C string.
         if !name.is_null() && unsafe { CStr::from_ptr(name) } != FABRIC_NAME {
@@ -134,20 +133,20 @@ pub(crate) unsafe extern "C" fn fabric(
             }),
             inner: Arc::default(),
         };
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: the caller promises room for a handle.
         unsafe { place(object, fabric) }.map(drop)
     })
 }
 
-/// `fi_close` of a fabric: `-FI_EBUSY` while something hangs on it.
+/// `fi_close` of a fabric: `-FI_EBUSY` while it has open objects.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<FabricObject, _>(fid)? }
             .inner
             .users
             .none("domains, event queues or passive endpoints of the fabric")?;
-        // SAFETY: the program uses the fabric no more.
+        // SAFETY: the program no longer uses the fabric.
         unsafe { remove::<FabricObject, _>(fid) }.map(drop)
     })
 }
@@ -162,21 +161,21 @@ unsafe extern "C" fn domain2(
     if flags != 0 {
         return FiError::BADFLAGS.code();
     }
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller promises valid arguments.
     unsafe { domain_open(fabric, info, domain, context) }
 }
 
-/// `fi_trywait`: whether all of these objects may be waited for.
+/// `fi_trywait`: whether a program may wait for all of these objects.
 unsafe extern "C" fn trywait(fabric: *mut FidFabric, fids: *mut *mut Fid, count: c_int) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<FabricObject, _>(fabric)? };
         let count = usize::try_from(count).map_err(|_| FiError::INVAL)?;
-        // SAFETY: a list of this length, as the caller promises.
+        // SAFETY: the caller promises a list of this length.
         for &fid in unsafe { crate::object::list(fids.cast_const(), count)? } {
-            // SAFETY: handles of the program: each begins with a `fid`.
+            // SAFETY: the program's handles: each begins with a `fid`.
             match unsafe { crate::object::input(fid.cast_const())? }.fclass {
-                // SAFETY: handles, or something that is refused.
+                // SAFETY: `trywait` validates the handle.
                 FI_CLASS_CQ => unsafe { cq::trywait(fid)? },
                 // SAFETY: as above.
                 FI_CLASS_EQ => unsafe { eq::trywait(fid)? },

@@ -1,5 +1,5 @@
-//! Numbers of peers by their addresses: regions that serve one peer only know it by such a number (FI-212), and so
-//! do the queue pairs that lead to it.
+//! Numbers of peers by address. A region that serves only one peer names it by such a number (FI-212), and so
+//! do the queue pairs that are connected to it.
 
 use crate::domain::number;
 use parking_lot::Mutex;
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
-/// A peer, as long as a region or a connection is about it.
+/// A peer that a region or a connection refers to.
 pub(crate) struct Identity {
     pub(crate) number: u32,
 }
@@ -17,7 +17,7 @@ pub(crate) struct Identity {
 pub(crate) struct Identities(Mutex<HashMap<SocketAddr, Weak<Identity>>>);
 
 impl Identities {
-    /// The peer with an address: the same one for everybody who asks while anybody has it.
+    /// The peer with an address: the same one for all callers while any of them holds it.
     pub(crate) fn of(&self, address: SocketAddr) -> Arc<Identity> {
         let mut all = self.0.lock();
         if let Some(known) = all.get(&address).and_then(Weak::upgrade) {
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_one_peers_and_is_not_given_out_again() {
+    fn peers_have_their_own_numbers_which_are_not_reused() {
         let (all, address) = (Identities::default(), |port| {
             SocketAddr::from(([127, 0, 0, 1], port))
         });
@@ -45,6 +45,6 @@ mod tests {
         let before = one.number;
         drop(one);
         assert_ne!(all.of(address(1)).number, before);
-        assert_eq!(all.0.lock().len(), 2, "what nobody has is forgotten");
+        assert_eq!(all.0.lock().len(), 2, "peers without holders are removed");
     }
 }

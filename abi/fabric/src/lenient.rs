@@ -1,67 +1,67 @@
-//! What a manual page forbids and other providers allow: allowed with a warning, or refused as the page says with
-//! `FI_RKEY_STRICT=1`.
+//! Calls that a manual page forbids and other providers accept: accepted with a warning, or refused as the page
+//! says with `FI_RKEY_STRICT=1`.
 
 use crate::errno::{FiError, Result};
 use rkey_kit::settings::STRICT;
 use rkey_kit::strict::{Leniency, Strictness};
 
-/// A counter for an endpoint that is enabled.
+/// A counter bound to an enabled endpoint.
 pub(crate) static LATE_COUNTER: Leniency = Leniency::new(
-    "a counter is bound to an enabled endpoint",
+    "a counter was bound to an enabled endpoint",
     "fi_endpoint(3) says that counters must be bound before an endpoint is enabled",
-    "a provider that follows the page gives -FI_EOPBADSTATE, or does not count",
+    "a provider that follows the page returns -FI_EOPBADSTATE, or does not count",
 );
 
-/// Bits of `access` that are no right.
+/// Bits of `access` that are no rights.
 pub(crate) static OTHER_RIGHTS: Leniency = Leniency::new(
-    "a memory region is registered with bits in access that are no access right, and they are ignored",
+    "a memory region was registered with bits in access that are no access rights; they are ignored",
     "fi_mr(3) says that access is an OR of FI_SEND, FI_RECV, FI_READ, FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE and FI_COLLECTIVE",
-    "a provider that follows the page gives -FI_EINVAL",
+    "a provider that follows the page returns -FI_EINVAL",
 );
 
 /// The reserved offset.
 pub(crate) static OFFSET: Leniency = Leniency::new(
-    "a memory region is registered with an offset that is not 0, and it is ignored",
+    "a memory region was registered with an offset that is not 0; it is ignored",
     "fi_mr(3) says that the offset is reserved and must be 0",
-    "a provider that follows the page gives -FI_EINVAL",
+    "a provider that follows the page returns -FI_EINVAL",
 );
 
-/// A size of pages that the system does not have.
+/// A page size that the system does not have.
 pub(crate) static PAGE_SIZE: Leniency = Leniency::new(
-    "a memory region is registered with a page_size that is none of the system's, and it is ignored",
+    "a memory region was registered with a page_size that the system does not have; it is ignored",
     "fi_mr(3) says that page_size must be a size that the system supports",
-    "a provider that follows the page gives -FI_EINVAL",
+    "a provider that follows the page returns -FI_EINVAL",
 );
 
-/// A region is closed before its counter.
+/// A region closed before its counter.
 pub(crate) static TIED_COUNTER: Leniency = Leniency::new(
-    "a memory region is closed while a counter is bound to it",
+    "a memory region was closed while a counter was bound to it",
     "fi_mr(3) says that fi_close returns -FI_EBUSY until the counter is closed",
     "a provider that follows the page keeps the region open",
 );
 
-/// A region is closed before its endpoint, by a program from before 2.0.
+/// A region closed before its endpoint, by a program from before 2.0.
 pub(crate) static TIED_ENDPOINT: Leniency = Leniency::new(
-    "a memory region is closed while an endpoint is bound to it",
+    "a memory region was closed while an endpoint was bound to it",
     "fi_mr(3) before version 2.0 says that fi_close returns -FI_EBUSY until the endpoint is closed",
     "a provider that follows the page keeps the region open",
 );
 
 /// A wait for a counter without a wait object.
 pub(crate) static UNWAITABLE: Leniency = Leniency::new(
-    "fi_cntr_wait is called for a counter with FI_WAIT_NONE, and polls",
+    "fi_cntr_wait was called for a counter with FI_WAIT_NONE; it polls",
     "fi_cntr(3) says that FI_WAIT_NONE is for programs that do not wait for the counter",
-    "a provider that follows the page gives -FI_EINVAL or -FI_ENOSYS",
+    "a provider that follows the page returns -FI_EINVAL or -FI_ENOSYS",
 );
 
-/// A domain with mapped keys.
+/// A domain closed with mapped keys.
 pub(crate) static MAPPED_KEYS: Leniency = Leniency::new(
-    "a domain is closed before its mapped keys were released with fi_mr_unmap_key, and releases them",
+    "a domain was closed before its mapped keys were released with fi_mr_unmap_key; it releases them",
     "fi_mr(3) says that mapped keys must be released before the domain is closed",
-    "a provider that follows the page gives -FI_EBUSY",
+    "a provider that follows the page returns -FI_EBUSY",
 );
 
-/// Goes on, or gives the error if the program asked for the letter of the pages.
+/// Continues, or returns the error in strict mode.
 #[cold]
 pub(crate) fn unless_strict(rule: &Leniency, error: FiError) -> Result<()> {
     static STRICTNESS: Strictness = Strictness::new(STRICT);

@@ -1,23 +1,25 @@
 //! The libfabric provider `rkey`: `librkey_fi.so`, which libfabric finds through `FI_PROVIDER_PATH`.
 //!
-//! The library translates: flags in, error numbers and completions out. What an access may do is decided
-//! below, in the device. On top of the device's reliable connections it has what endpoints of libfabric need
-//! beyond them: connections on demand, matching of messages and tags, completion queues and counters.
-//! One file serves libfabric from 1.17 on; it is built without libfabric and imports none of its symbols.
+//! The library translates: flags on the way in, error numbers and completions on the way out. The device below
+//! decides about accesses. On top of the device's reliable connections come the needs of libfabric endpoints:
+//! connections on demand, matching of messages and tags, completion queues and counters. One file serves
+//! libfabric from 1.17 on; it is built without libfabric and imports none of its symbols.
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`sys`] | the structures and numbers of libfabric's headers |
-//! | `info`, `mode`, `address` | what `fi_getinfo` offers; `mr_mode`; addresses |
-//! | `fabric`, `domain` | the objects that the others hang on |
+//! | [`sys`] | structures and constants of libfabric's headers |
+//! | `info`, `mode`, `address` | the offers of `fi_getinfo`; `mr_mode`; addresses |
+//! | `fabric`, `domain` | the parents of all other objects |
 //! | `mr` | memory registration |
-//! | `eq`, `cq`, `cntr`, `wait` | events, completions, counters, waiting for them |
+//! | `eq`, `cq`, `cntr`, `wait` | events, completions, counters, and waiting for them |
 //! | `av` | address vectors |
 //! | `ep` | endpoints: connections, messages, tags, RMA, atomics, progress |
-//! | `cm`, `pep`, `place`, `identity` | taking connections; passive endpoints; addresses; peers that regions can be limited to |
-//! | `lenient` | what manual pages forbid and other providers allow |
-//! | `object`, `errno`, `nosys`, `complaint` | handles, error numbers, calls that are not there, what peers do wrong |
-//! | [`fuzzing`] | what peers send, for fuzz targets |
+//! | `cm`, `pep`, `place`, `identity` | accepting connections; passive endpoints; addresses; peers that regions
+//! can be limited to |
+//! | `lenient` | calls that manual pages forbid and other providers accept |
+//! | `object`, `errno`, `nosys`, `complaint` | handles, error numbers, missing calls, the log of peers' errors
+//! |
+//! | [`fuzzing`] | readers of peers' bytes, for fuzz targets |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::unwrap_used))]
 
@@ -51,22 +53,22 @@ mod work;
 
 use std::ffi::CStr;
 
-/// The version of the provider, as libfabric counts them.
+/// The version of the provider, in libfabric's encoding.
 pub(crate) const PROVIDER_VERSION: u32 = sys::version(0, 1);
 
-/// The newest version of the interface that the provider knows. Libfabric skips providers whose version is
-/// below what a program asks for, and does not mind one above its own.
+/// The newest API version that the provider knows. Libfabric skips providers whose version is below what a
+/// program asks for, and accepts one above its own.
 const FI_VERSION: u32 = sys::version(2, 6);
 
 /// The name of the provider.
 pub(crate) const NAME: &CStr = c"rkey";
 
-/// The place in the context of the provider where libfabric's core remembers that no provider of its own
-/// shall be put on top of this one unasked: `-p rkey` then means this provider and nothing else.
+/// The index in the provider's context of the flag that keeps libfabric's core from putting a provider of its
+/// own on top of this one unasked: `-p rkey` then means only this provider.
 const DISABLE_LAYERING: usize = 5;
 
-/// Whether a list of `FI_PROVIDER` asks for a layer over this provider, as `rkey;ofi_rxm` does. Libfabric's core
-/// looks for that only in a program's hints, and most programs leave the choice to the variable.
+/// Whether a list in `FI_PROVIDER` asks for a layer over this provider, as `rkey;ofi_rxm` does. Libfabric's
+/// core checks only the program's hints for that, and most programs leave the choice to the variable.
 fn asks_for_a_layer(filter: &str) -> bool {
     let asks = |entry: &str| {
         let mut names = entry.split(';').map(str::trim);
@@ -83,7 +85,8 @@ mod entry {
     use std::sync::Once;
 
     struct Shared(UnsafeCell<sys::Provider>);
-    // SAFETY: we touch the structure once, before libfabric's core knows it; then the core does, under its own lock.
+    // SAFETY: we touch the structure once, before libfabric's core gets it; then the core does, under its own
+    // lock.
     unsafe impl Sync for Shared {}
 
     static PROVIDER: Shared = Shared(UnsafeCell::new(sys::Provider {
@@ -100,8 +103,8 @@ mod entry {
         cleanup,
     }));
 
-    /// Called by libfabric when it is unloaded. What still runs belongs to objects that the program has not
-    /// closed; the library stays in memory for them.
+    /// Called by libfabric when it unloads the provider. Objects that the program has not closed still run; the
+    /// library stays in memory for them.
     unsafe extern "C" fn cleanup() {}
 
     /// The entry point of a provider library.
@@ -110,7 +113,7 @@ mod entry {
         static FIRST: Once = Once::new();
         FIRST.call_once(|| {
             if std::env::var("FI_PROVIDER").is_ok_and(|filter| asks_for_a_layer(&filter)) {
-                // SAFETY: nobody has the address before this function has returned it for the first time.
+                // SAFETY: no caller has the address before this function first returns it.
                 unsafe { (*PROVIDER.0.get()).context[DISABLE_LAYERING] = 0 };
             }
         });
@@ -124,7 +127,7 @@ mod tests {
     use super::asks_for_a_layer;
 
     #[test]
-    fn a_layer_has_to_be_named_together_with_the_provider() {
+    fn a_layer_counts_only_together_with_the_provider() {
         for filter in ["rkey;ofi_rxm", "tcp,rkey;ofi_rxm", "ofi_rxm;rkey"] {
             assert!(asks_for_a_layer(filter), "{filter}");
         }

@@ -1,9 +1,7 @@
-//! The kind of registration: which `mr_mode` bits the provider needs, and what an application's request
-//! comes to.
+//! The registration mode: which `mr_mode` bits the provider requires, and how they meet a program's hints.
 //!
-//! By default no bit is needed. `FI_RKEY_MR_MODE` names bits that the provider shall require (and then
-//! behave by), `FI_RKEY_PROFILE` the set that a known provider has, so that a program can be tried
-//! against the rules of hardware that is not there.
+//! By default the provider requires none. `FI_RKEY_MR_MODE` names bits to require (and to enforce),
+//! `FI_RKEY_PROFILE` the bits of a known provider, to test a program against the rules of absent hardware.
 
 use crate::errno::FiError;
 use crate::sys::*;
@@ -11,7 +9,7 @@ use parking_lot::Mutex;
 use rkey_kit::settings::{self, MR_MODE, PROFILE, STRICT, Setting};
 use std::ffi::c_int;
 
-/// The names of `FI_RKEY_MR_MODE`.
+/// The words of `FI_RKEY_MR_MODE`.
 const NAMES: &[(&str, c_int)] = &[
     ("LOCAL", FI_MR_LOCAL),
     ("RAW", FI_MR_RAW),
@@ -28,13 +26,13 @@ const NAMES: &[(&str, c_int)] = &[
     ("NONE", 0),
 ];
 
-/// What basic registration stands for (FI-250).
+/// The bits that basic registration stands for (FI-250).
 pub(crate) const BASIC: c_int = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-/// The one pair with `FI_MR_BASIC` that the 1.6.2 page allows (FI-252).
+/// The one combination with `FI_MR_BASIC` that the 1.6.2 page allows (FI-252).
 const BASIC_AND_LOCAL: c_int = FI_MR_BASIC | FI_MR_LOCAL;
-/// Bits that are about targets only: they are dropped when nobody asks for remote access (FI-I16).
+/// Bits for targets: dropped when the hints ask for no remote access (FI-I16).
 const TARGET: c_int = FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_RMA_EVENT;
-/// Every bit that exists from 1.5 on.
+/// Every bit since 1.5.
 const ALL: c_int = FI_MR_LOCAL
     | BASIC
     | FI_MR_RAW
@@ -44,7 +42,7 @@ const ALL: c_int = FI_MR_LOCAL
     | FI_MR_HMEM
     | FI_MR_COLLECTIVE;
 
-/// The sets of known providers, as they report them for endpoints of their usual kind.
+/// The bits of known providers, as they report them for their usual endpoints.
 const PROFILES: &[(&str, c_int)] = &[
     ("rkey", 0),
     ("tcp", 0),
@@ -55,7 +53,7 @@ const PROFILES: &[(&str, c_int)] = &[
     ("cxi", FI_MR_ENDPOINT | FI_MR_ALLOCATED),
 ];
 
-/// The bits of `FI_RKEY_MR_MODE`; none if one of its words names no bit.
+/// The bits of an `FI_RKEY_MR_MODE`; `None` if one of its words is unknown.
 fn parse(text: &str) -> Option<c_int> {
     settings::mode_words(text).try_fold(0, |mode, word| {
         let (_, bits) = NAMES.iter().find(|(known, _)| *known == word)?;
@@ -72,8 +70,8 @@ fn profile(name: &str) -> Option<c_int> {
         .map(|(_, bits)| *bits)
 }
 
-/// The bits that the provider needs, by the environment of this process. A value that makes no sense is told: then the
-/// provider offers nothing (`FI_ENODATA`), because a program that was to be tried under a mode must not run without it.
+/// The bits that this process's environment requires. An invalid value is logged, and the provider then offers
+/// nothing (`FI_ENODATA`): a program that is to be tested under a mode must not run without it.
 pub(crate) fn required() -> Result<c_int, FiError> {
     let bits = |setting: Setting, meaning: fn(&str) -> Option<c_int>| match setting.value() {
         Ok(None) => Ok(0),
@@ -83,17 +81,17 @@ pub(crate) fn required() -> Result<c_int, FiError> {
             Err(FiError::NODATA)
         }
     };
-    // Only whether the value makes sense: what it means is for `lenient`.
+    // Only validates the value; `lenient` evaluates it.
     bits(STRICT, |_| Some(0))?;
     Ok(bits(PROFILE, profile)? | bits(MR_MODE, parse)?)
 }
 
-/// What `fi_getinfo` looks at.
+/// The hints that count for the mode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     /// The version that the program asked for.
     pub(crate) version: u32,
-    /// `mr_mode` of its hints; none without domain attributes in the hints.
+    /// `mr_mode` of its hints; `None` without domain attributes.
     pub(crate) mr_mode: Option<c_int>,
     /// `mode` of its hints.
     pub(crate) mode: u64,
@@ -101,20 +99,20 @@ pub(crate) struct Request {
     pub(crate) caps: u64,
 }
 
-/// What a match looks like.
+/// The result of a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Granted {
-    /// `mr_mode` as it is reported.
+    /// The reported `mr_mode`.
     pub(crate) mr_mode: c_int,
-    /// `FI_LOCAL_MR`, or nothing: what `fi_info.mode` gets (legacy, FI-254).
+    /// `FI_LOCAL_MR` or 0, for `fi_info.mode` (legacy, FI-254).
     pub(crate) mode: u64,
 }
 
-/// Decides whether a program that offers these bits can use a provider that needs `required`.
+/// Decides whether a program with these hints can use a provider that requires `required`.
 pub(crate) fn negotiate(required: c_int, asked: &Request) -> Option<Granted> {
     let needed = needed(required, asked);
     let local = needed & FI_MR_LOCAL != 0;
-    // What the mode bit of before 1.5 says, where it counts (FI-I19).
+    // The mode bit from before 1.5, where it counts (FI-I19).
     let legacy_local = || match (local, asked.mode & FI_LOCAL_MR != 0) {
         (false, _) => Some(0),
         (true, true) => Some(FI_LOCAL_MR),
@@ -136,15 +134,15 @@ pub(crate) fn negotiate(required: c_int, asked: &Request) -> Option<Granted> {
         })
     };
     let Some(offered) = asked.mr_mode else {
-        // Nothing said: everything is offered (fi_getinfo without hints).
+        // No hints: everything is offered.
         return Some(Granted {
             mr_mode: needed,
             mode: 0,
         });
     };
     if offered & (FI_MR_BASIC | FI_MR_SCALABLE) != 0 {
-        // FI-253, FI-I18: from 1.5 on neither goes together with any other bit. FI-252, FI-261: before, the 1.6.2 page
-        // counts, and it allows FI_MR_LOCAL beside FI_MR_BASIC.
+        // FI-253, FI-I18: since 1.5 basic and scalable stand alone. FI-252, FI-261: before, the 1.6.2 page
+        // counts, which allows FI_MR_LOCAL with FI_MR_BASIC.
         return match offered {
             FI_MR_BASIC => basic(),
             FI_MR_SCALABLE => scalable(),
@@ -158,7 +156,7 @@ pub(crate) fn negotiate(required: c_int, asked: &Request) -> Option<Granted> {
         };
     }
     if asked.version < version(1, 5) {
-        // FI-I17: basic or scalable, as the provider likes; there were no other bits.
+        // FI-I17: basic or scalable, as the provider prefers; other bits did not exist.
         return if offered == 0 {
             scalable().or_else(basic)
         } else {
@@ -174,12 +172,13 @@ pub(crate) fn negotiate(required: c_int, asked: &Request) -> Option<Granted> {
     })
 }
 
-/// What a program was told about required bits: sets that its hints lacked, and whether it offered them later.
+/// Required bits that the program was told about: sets that its hints lacked, and whether it offered them
+/// later.
 #[derive(Debug, Default)]
 struct Told(Vec<(c_int, bool)>);
 
 impl Told {
-    /// Whether it is news that these bits are missing.
+    /// Whether the program must be told that these bits are missing.
     fn lacks(&mut self, missing: c_int) -> bool {
         let news = missing != 0 && self.0.iter().all(|(told, _)| *told != missing);
         if news {
@@ -188,7 +187,7 @@ impl Told {
         news
     }
 
-    /// Bits of which the program was told that they are missing, and which it has offered now for the first time.
+    /// Bits that the program was told about as missing and now offers for the first time.
     fn offers(&mut self, granted: c_int) -> c_int {
         let mut news = 0;
         for (missing, again) in &mut self.0 {
@@ -203,19 +202,19 @@ impl Told {
 
 static TOLD: Mutex<Told> = Mutex::new(Told(Vec::new()));
 
-/// Tells, once for each set, which of the bits that the environment requires a program does not offer.
+/// Logs, once for each set, the required bits that a program does not offer.
 pub(crate) fn explain(required: c_int, asked: &Request) {
     let missing = needed(required, asked) & !asked.mr_mode.unwrap_or(ALL);
     if TOLD.lock().lacks(missing) {
         rkey_device::denials::refused(&format!(
-            "no match: FI_RKEY_MR_MODE or FI_RKEY_PROFILE requires {}, and the mr_mode of the hints has it not",
+            "no match: FI_RKEY_MR_MODE or FI_RKEY_PROFILE requires {}; add it to domain_attr->mr_mode of the hints",
             names(missing)
         ));
     }
 }
 
-/// Tells that a program whose hints lacked required bits has them now: some take them from what the provider reports
-/// (`fi_getinfo` without hints) and do not follow them.
+/// Logs that a program whose hints lacked required bits offers them now: some copy the bits that the provider
+/// reports (`fi_getinfo` without hints) without following them.
 pub(crate) fn explain_match(asked: &Request, granted: Granted) {
     if asked.mr_mode.is_none() {
         return;
@@ -223,7 +222,7 @@ pub(crate) fn explain_match(asked: &Request, granted: Granted) {
     let offered = TOLD.lock().offers(granted.mr_mode);
     if offered != 0 {
         tracing::warn!(
-            "a match after all: the mr_mode of the hints has {} now, and the program is held to it",
+            "match: mr_mode of the hints now has {}; the program must follow it",
             names(offered)
         );
     }
@@ -237,12 +236,12 @@ fn names(bits: c_int) -> String {
     names.join(", ")
 }
 
-/// The bits that concern a program with these capabilities (FI-079, FI-086, FI-I16).
+/// The required bits that concern a program with these capabilities (FI-079, FI-086, FI-I16).
 fn needed(required: c_int, asked: &Request) -> c_int {
     let mut needed = required & ALL;
     let remote = FI_REMOTE_READ | FI_REMOTE_WRITE;
     let rma = FI_RMA | FI_ATOMIC;
-    // Asking for RMA without saying which side means both.
+    // RMA without a side means both.
     let sides = asked.caps & (FI_READ | FI_WRITE | remote);
     let target = asked.caps == 0 || asked.caps & rma != 0 && (sides == 0 || sides & remote != 0);
     let initiator = asked.caps == 0 || asked.caps & rma != 0;
@@ -261,7 +260,7 @@ fn needed(required: c_int, asked: &Request) -> c_int {
     needed
 }
 
-/// The single bits that a domain of this `mr_mode` follows.
+/// The single bits in force in a domain of this `mr_mode`.
 pub(crate) fn effective(mr_mode: c_int, mode: u64) -> c_int {
     match mr_mode {
         FI_MR_BASIC | FI_MR_SCALABLE => {
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_bits() {
+    fn words_are_parsed_to_bits() {
         assert_eq!(
             parse("local,FI_MR_VIRT_ADDR | prov_key"),
             Some(FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY)
@@ -308,11 +307,11 @@ mod tests {
         assert_eq!(parse("SCALABLE"), Some(0));
         assert_eq!(parse("LOCAL,NONSENSE"), None);
         assert_eq!(profile("verbs"), Some(FI_MR_LOCAL | BASIC));
-        assert_eq!(profile("nobody"), None);
+        assert_eq!(profile("unknown"), None);
     }
 
     #[test]
-    fn every_name_that_the_environment_may_have_has_its_bits() {
+    fn every_documented_value_of_the_environment_has_its_bits() {
         let names =
             |of: &[(&'static str, c_int)]| -> Vec<_> { of.iter().map(|(n, _)| *n).collect() };
         assert_eq!(names(NAMES), settings::MODE_WORDS);
@@ -321,7 +320,7 @@ mod tests {
 
     /// Proves: FI-037, FI-038, FI-039
     #[test]
-    fn what_is_needed_stays_and_the_rest_is_cleared() {
+    fn required_bits_stay_and_the_rest_is_cleared() {
         for required in [0, FI_MR_LOCAL, BASIC, FI_MR_ENDPOINT | FI_MR_RAW] {
             assert_eq!(bits(required, &ask(V15, ALL)), Some(required));
             assert_eq!(bits(required, &ask(V15, required)), Some(required));
@@ -355,7 +354,7 @@ mod tests {
 
     /// Proves: FI-028, FI-029, FI-I17
     #[test]
-    fn before_1_5_there_is_basic_and_scalable() {
+    fn before_1_5_only_basic_and_scalable_exist() {
         assert_eq!(bits(0, &ask(V14, FI_MR_SCALABLE)), Some(FI_MR_SCALABLE));
         assert_eq!(bits(0, &ask(V122, FI_MR_SCALABLE)), Some(FI_MR_SCALABLE));
         assert_eq!(bits(0, &ask(V14, 0)), Some(FI_MR_SCALABLE));
@@ -366,7 +365,7 @@ mod tests {
 
     /// Proves: FI-252, FI-261
     #[test]
-    fn before_1_5_basic_may_have_local_beside_it() {
+    fn before_1_5_basic_may_be_combined_with_local() {
         let both = FI_MR_BASIC | FI_MR_LOCAL;
         for (required, granted) in [(BASIC | FI_MR_LOCAL, both), (BASIC, FI_MR_BASIC)] {
             assert_eq!(bits(required, &ask(V14, both)), Some(granted));
@@ -381,7 +380,7 @@ mod tests {
 
     /// Proves: FI-050, FI-254, FI-I19
     #[test]
-    fn the_old_bit_for_local_registration_counts_only_with_the_old_modes() {
+    fn the_old_mode_bit_for_local_registration_counts_only_with_the_old_modes() {
         let with = |version, mr_mode, mode| Request {
             version,
             mr_mode: Some(mr_mode),
@@ -411,7 +410,7 @@ mod tests {
 
     /// Proves: FI-079, FI-086
     #[test]
-    fn bits_of_capabilities_that_were_not_asked_for_are_dropped() {
+    fn bits_of_capabilities_that_were_not_requested_are_dropped() {
         let required = FI_MR_HMEM | FI_MR_COLLECTIVE | FI_MR_PROV_KEY;
         let with = |caps| Request {
             version: V122,
@@ -432,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_that_a_program_offers_in_the_end_are_told_once() {
+    fn bits_that_a_program_finally_offers_are_reported_once() {
         let mut told = Told::default();
         assert!(!told.lacks(0));
         assert!(told.lacks(FI_MR_LOCAL | FI_MR_RAW));
@@ -440,7 +439,7 @@ mod tests {
         assert_eq!(told.offers(FI_MR_LOCAL), 0, "one is still missing");
         let all = FI_MR_LOCAL | FI_MR_RAW;
         assert_eq!(told.offers(all | FI_MR_ENDPOINT), all);
-        assert_eq!(told.offers(all), 0, "that was said");
+        assert_eq!(told.offers(all), 0, "already reported");
     }
 
     /// Proves: FI-250

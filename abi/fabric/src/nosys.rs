@@ -1,10 +1,10 @@
-//! Functions for the places of the tables that this provider does not serve: they answer
-//! `-FI_ENOSYS` and look at none of their arguments.
+//! Functions for entries of the operation tables that this provider does not serve: they ignore their arguments
+//! and return `-FI_ENOSYS`.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-/// A C function of the given type that answers `-FI_ENOSYS`.
+/// A C function of the given type that returns `-FI_ENOSYS`.
 macro_rules! nosys {
     ($result:ty $(, $arg:ty)*) => {{
         unsafe extern "C" fn nosys($(_: $arg),*) -> $result {
@@ -18,7 +18,7 @@ pub(crate) use nosys;
 use crate::sys::{Fid, Ops};
 use std::ffi::{c_char, c_int, c_void};
 
-/// What can be done with any handle: nothing, as long as its kind says nothing else.
+/// The default operations of any handle: none.
 pub(crate) const OPS: Ops = Ops {
     size: size_of::<Ops>(),
     close: nosys!(c_int, *mut Fid),

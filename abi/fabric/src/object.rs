@@ -75,7 +75,7 @@ pub(crate) unsafe fn place<T: Object>(object: T, into: *mut *mut T::C) -> Result
 /// # Safety
 /// No reference to it is used any more.
 pub(crate) unsafe fn remove<T: Object, H>(handle: *const H) -> Result<T> {
-    // SAFETY: as promised by the caller.
+    // SAFETY: the caller promises it.
     unsafe { T::pool().take(handle.cast()) }.ok_or(FiError::INVAL)
 }
 
@@ -100,7 +100,7 @@ pub(crate) unsafe fn end<T: Object, H>(
     spares: &'static LocalKey<Spares<T>>,
     handle: *const H,
 ) -> Result<()> {
-    // SAFETY: as promised by the caller.
+    // SAFETY: the caller promises it.
     let end = |spares: Option<&Spares<T>>| unsafe { T::pool().end(spares, handle.cast()) };
     let ended = spares.try_with(|spares| end(Some(spares)));
     match ended.unwrap_or_else(|_| end(None)) {

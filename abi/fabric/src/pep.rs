@@ -25,7 +25,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
-/// What a program has a handle of.
+/// The object behind the program's handle.
 #[repr(C)]
 pub(crate) struct PepObject {
     fid: UnsafeCell<FidPep>,
@@ -36,7 +36,7 @@ object!(PepObject, FidPep, 4096);
 /// A passive endpoint.
 struct Passive {
     fabric: Arc<Fabric>,
-    /// What connections are offered with: as this one was.
+    /// The attributes with which connections are offered: those of this endpoint.
     offer: Offer,
     format: Format,
     state: Mutex<State>,
@@ -44,14 +44,14 @@ struct Passive {
 }
 
 struct State {
-    /// None: an endpoint has taken it over.
+    /// `None`: an endpoint has taken it over.
     place: Option<Place>,
     eq: Option<Arc<Eq>>,
     serving: Option<Serving>,
 }
 
 impl State {
-    /// The place of an endpoint that may still be used.
+    /// The address, unless an endpoint has taken it over.
     fn place(&mut self) -> Result<&mut Place> {
         self.place.as_mut().ok_or_else(|| {
             FiError::OPBADSTATE.because(format_args!(
@@ -116,7 +116,7 @@ static CM: OpsCm = OpsCm {
 /// `fi_passive_ep`.
 ///
 /// # Safety
-/// Arguments as fi_endpoint(3) asks for them.
+/// Arguments as fi_endpoint(3) requires.
 pub(crate) unsafe extern "C" fn passive_ep(
     fabric: *mut FidFabric,
     info: *mut Info,
@@ -124,12 +124,12 @@ pub(crate) unsafe extern "C" fn passive_ep(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let owner = unsafe { find::<FabricObject, _>(fabric)? };
         if info.is_null() {
             return Err(FiError::INVAL);
         }
-        // SAFETY: an `fi_info` of the program's, which it got from `fi_getinfo`.
+        // SAFETY: the program's `fi_info` from `fi_getinfo`.
         let hints = unsafe { Hints::read(info) };
         let format = Format::of(hints.addr_format).ok_or(FiError::INVAL)?;
         let mut offer = matches(
@@ -139,7 +139,7 @@ pub(crate) unsafe extern "C" fn passive_ep(
             crate::mode::required()?,
         )
         .map_err(|why| {
-            tracing::info!("no passive endpoint for this information: {why}");
+            tracing::info!("no passive endpoint matches this fi_info: {why}");
             FiError::INVAL
         })?;
         // SAFETY: null or a C string: names in attributes are.
@@ -170,7 +170,7 @@ pub(crate) unsafe extern "C" fn passive_ep(
             }),
             inner: Arc::new(inner),
         };
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: the caller promises room for a handle.
         unsafe { put(object, pep)? };
         owner.inner.users.add();
         Ok(())
@@ -179,19 +179,19 @@ pub(crate) unsafe extern "C" fn passive_ep(
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let pep = Arc::clone(&unsafe { find::<PepObject, _>(fid)? }.inner);
         let (serving, eq) = {
             let mut state = pep.state.lock();
             (state.serving.take(), state.eq.take())
         };
-        // Waits for the thread of the listeners, which may want the state.
+        // Waits for the listeners' thread, which may need the state.
         drop(serving);
         if let Some(eq) = eq {
             eq.forget(fid as usize);
             eq.users.remove();
         }
-        // SAFETY: the program uses the endpoint no more.
+        // SAFETY: the program no longer uses the endpoint.
         unsafe { remove::<PepObject, _>(fid)? };
         pep.fabric.users.remove();
         Ok(())
@@ -200,7 +200,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
 
 unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
     status(|| {
-        // SAFETY: handles, or something that is refused.
+        // SAFETY: `find` validates the handles.
         let (pep, eq) = unsafe {
             (
                 &find::<PepObject, _>(fid)?.inner,
@@ -229,12 +229,12 @@ unsafe extern "C" fn getopt(
     len: *mut usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<PepObject, _>(fid)? };
         if level != 0 || option != FI_OPT_CM_DATA_SIZE || len.is_null() || value.is_null() {
             return Err(FiError(libc::ENOPROTOOPT));
         }
-        // SAFETY: not null, so it is a number; room for so many bytes, as it says.
+        // SAFETY: not null, so it is the length of the program's buffer.
         unsafe {
             if *len < size_of::<usize>() {
                 return Err(FiError::TOOSMALL);
@@ -248,7 +248,7 @@ unsafe extern "C" fn getopt(
 
 unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: usize) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused; so many bytes as the program says.
+        // SAFETY: `find` validates the handle; so many bytes as the program says.
         let (pep, bytes) = unsafe {
             (
                 &find::<PepObject, _>(fid)?.inner,
@@ -266,10 +266,10 @@ unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: usize) -> c_
 
 unsafe extern "C" fn getname(fid: *mut Fid, addr: *mut c_void, len: *mut usize) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let pep = &unsafe { find::<PepObject, _>(fid)? }.inner;
         let name = pep.state.lock().place()?.name();
-        // SAFETY: room as the caller promises.
+        // SAFETY: the caller promises that both are writable.
         unsafe { give_name(&pep.format.encode(name), addr, len) }
     })
 }
@@ -277,7 +277,7 @@ unsafe extern "C" fn getname(fid: *mut Fid, addr: *mut c_void, len: *mut usize) 
 /// `fi_listen`.
 unsafe extern "C" fn listen(pep: *mut FidPep) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let pep = &unsafe { find::<PepObject, _>(pep)? }.inner;
         let mut state = pep.state.lock();
         state.place()?;
@@ -293,7 +293,7 @@ unsafe extern "C" fn listen(pep: *mut FidPep) -> c_int {
             match weak.upgrade() {
                 Some(pep) => {
                     if let Err(error) = pep.asked(incoming) {
-                        tracing::info!("a request for a connection is lost: {error:?}");
+                        tracing::info!("a connection request is lost: {error:?}");
                     }
                 }
                 None => incoming.reject(""),
@@ -306,7 +306,7 @@ unsafe extern "C" fn listen(pep: *mut FidPep) -> c_int {
 }
 
 impl Passive {
-    /// A peer asks for a connection: the program reads of it in the event queue.
+    /// Reports a peer's connection request in the event queue.
     fn asked(self: &Arc<Self>, incoming: Incoming) -> Result<()> {
         let (eq, address) = {
             let mut state = self.state.lock();
@@ -317,13 +317,13 @@ impl Passive {
             return Ok(());
         };
         let added = self.backlog.add(request);
-        // Some may have made room.
+        // Removing some may have made room.
         eq.forget_gone_requests();
         let request = match added {
             Ok(request) => request,
             Err(request) => {
                 complain(format_args!(
-                    "a connection from {peer} was refused: the program has to answer requests that wait at {address}"
+                    "refused a connection from {peer}: too many requests wait at {address} (answer them with fi_accept or fi_reject)"
                 ));
                 request.incoming.reject("");
                 return Ok(());
@@ -345,23 +345,24 @@ impl Passive {
     }
 }
 
-/// The name of the provider as `fi_getinfo` gave it: libfabric's core writes it, with the layers on top.
+/// The provider name from `fi_getinfo`, which libfabric's core wrote with the layers on top.
 ///
 /// # Safety
 /// The name is null or a C string.
 unsafe fn prov_name(fabric: Option<&FabricAttr>) -> &CStr {
     match fabric.map(|fabric| fabric.prov_name) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises it.
         Some(name) if !name.is_null() => unsafe { CStr::from_ptr(name) },
         _ => crate::NAME,
     }
 }
 
 impl PepObject {
-    /// Gives the address away to an endpoint: the passive endpoint is of no use any more, and bound to nothing.
+    /// Hands the address over to an endpoint. The passive endpoint is useless from then on, and bound to
+    /// nothing.
     ///
     /// # Errors
-    /// `FI_EINVAL`: it is of another fabric. `FI_EOPBADSTATE`: it listens, or has given its address away.
+    /// `FI_EINVAL`: another fabric. `FI_EOPBADSTATE`: it listens, or has handed its address over already.
     pub(crate) fn give_place(&self, fabric: &Arc<Fabric>) -> Result<Place> {
         let pep = &self.inner;
         if !Arc::ptr_eq(&pep.fabric, fabric) {
@@ -400,7 +401,7 @@ unsafe extern "C" fn reject(
     len: usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: handles, or something that is refused; data as the caller promises.
+        // SAFETY: `find` validates the handles; data as the caller promises.
         unsafe {
             find::<PepObject, _>(pep)?;
             reject_request(handle, parameters(param, len)?)

@@ -1,4 +1,4 @@
-//! The address of an endpoint, from the wish of the program to the socket that has it.
+//! The address of an endpoint, from the program's request to the socket that has it.
 
 use crate::ep::name::reachable;
 use crate::errno::{FiError, Result};
@@ -6,7 +6,7 @@ use rkey_device::{Device, Listener, Reservation};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Once;
 
-/// An address that is wished for, or reserved: nobody else gets it then.
+/// An address that is requested, or reserved for this endpoint alone.
 #[derive(Debug)]
 pub(crate) struct Place {
     wish: SocketAddr,
@@ -31,7 +31,7 @@ impl Place {
         reachable(reserved.unwrap_or(self.wish))
     }
 
-    /// Reserves the address: port 0 becomes a real one. A second time does nothing.
+    /// Reserves the address: port 0 becomes a real one. Has no effect the second time.
     ///
     /// # Errors
     /// `FI_EADDRINUSE`.
@@ -42,7 +42,7 @@ impl Place {
         Ok(())
     }
 
-    /// The same for an endpoint that only connects from there: sockets may have such an address in common.
+    /// As [`Place::reserve`], for an endpoint that only connects from there: sockets may share such an address.
     pub(crate) fn reserve_if_free(&mut self, device: &Device) -> Result<()> {
         static WARNED: Once = Once::new();
         match self.reserve(device) {
@@ -50,7 +50,7 @@ impl Place {
                 let address = self.wish;
                 WARNED.call_once(|| {
                     tracing::warn!(
-                        "an endpoint connects from {address}, which is the address of another endpoint: with providers that reserve it fi_endpoint answers -FI_EADDRINUSE"
+                        "an endpoint connects from {address}, the address of another endpoint: providers that reserve it return -FI_EADDRINUSE from fi_endpoint"
                     );
                 });
                 Ok(())
@@ -59,11 +59,11 @@ impl Place {
         }
     }
 
-    /// Another address, which is reserved (`fi_setname`). A port that the endpoint has got stays unless another one is
-    /// asked for (fi_cm(3)).
+    /// Reserves another address (`fi_setname`). The endpoint's present port stays unless another one is
+    /// requested (fi_cm(3)).
     ///
     /// # Errors
-    /// `FI_EADDRINUSE`: it has the address of before.
+    /// `FI_EADDRINUSE`: the old address stays.
     pub(crate) fn assign(&mut self, device: &Device, address: SocketAddr) -> Result<()> {
         let own = self.reserved.as_ref().map(Reservation::local_address);
         let has = |own: SocketAddr| {
@@ -76,13 +76,13 @@ impl Place {
         Ok(())
     }
 
-    /// Listens there.
+    /// Listens at the address.
     pub(crate) fn listen(&mut self, device: &Device) -> Result<Listener> {
         let reserved = match self.reserved.take() {
             Some(reserved) => reserved,
             None => device.reserve(self.wish)?,
         };
-        // What follows has this name, also after a failure.
+        // Later listeners have this name, also after a failure.
         self.wish = reserved.local_address();
         Ok(reserved.listen()?)
     }

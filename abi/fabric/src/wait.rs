@@ -1,5 +1,4 @@
-//! Waiting: descriptors that are readable while something is there, and the clock of calls with a
-//! time-out.
+//! Waiting: descriptors that are readable while there is something to do, and deadlines of calls.
 
 use crate::errno::{FiError, Result};
 use crate::sys::*;
@@ -8,7 +7,7 @@ use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// An eventfd that is made readable and unreadable.
+/// An eventfd that is readable while raised.
 pub(crate) struct Signal(OwnedFd);
 
 #[allow(unsafe_code)]
@@ -20,14 +19,14 @@ impl Signal {
         if fd < 0 {
             return Err(rkey_kit::Errno::last().into());
         }
-        // SAFETY: a descriptor that was made just now and that nobody else owns.
+        // SAFETY: a new descriptor that nothing else owns.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
     /// Makes it readable.
     pub(crate) fn raise(&self) {
         let one = 1u64;
-        // SAFETY: eight bytes of our own. A full counter is readable already.
+        // SAFETY: eight bytes of our own. A full counter is already readable.
         unsafe { libc::write(self.raw(), (&raw const one).cast(), 8) };
     }
 
@@ -60,11 +59,11 @@ impl Timer {
         if fd < 0 {
             return Err(rkey_kit::Errno::last().into());
         }
-        // SAFETY: a descriptor that was made just now and that nobody else owns.
+        // SAFETY: a new descriptor that nothing else owns.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Makes it unreadable until so much time has passed, or for good.
+    /// Makes it unreadable for this time; `None`: for good.
     pub(crate) fn set(&self, after: Option<Duration>) {
         let after = after.unwrap_or_default();
         let zero = libc::timespec {
@@ -78,7 +77,7 @@ impl Timer {
                 tv_nsec: after.subsec_nanos().into(),
             },
         };
-        // SAFETY: the time is read only, and nothing is given back.
+        // SAFETY: the time is only read, and the old one is not requested.
         unsafe { libc::timerfd_settime(self.raw(), 0, &time, std::ptr::null_mut()) };
     }
 
@@ -99,7 +98,7 @@ impl Set {
         if fd < 0 {
             return Err(rkey_kit::Errno::last().into());
         }
-        // SAFETY: a descriptor that was made just now and that nobody else owns.
+        // SAFETY: a new descriptor that nothing else owns.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -108,7 +107,7 @@ impl Set {
             events: libc::EPOLLIN as u32,
             u64: 0,
         };
-        // SAFETY: the event is read only.
+        // SAFETY: the event is only read.
         let failed =
             unsafe { libc::epoll_ctl(self.raw(), libc::EPOLL_CTL_ADD, member, &mut event) };
         match failed {
@@ -119,7 +118,7 @@ impl Set {
     }
 
     pub(crate) fn remove(&self, member: RawFd) {
-        // SAFETY: no memory is passed; a member that is not there is no harm.
+        // SAFETY: no memory is passed; removing an absent member is harmless.
         unsafe {
             libc::epoll_ctl(
                 self.raw(),
@@ -135,7 +134,7 @@ impl Set {
     }
 }
 
-/// Waits until one of some descriptors is readable; `false` when the time is over.
+/// Waits until one of the descriptors is readable; `false` if the deadline passes first.
 #[allow(unsafe_code)]
 // UNSAFETY: a system call that fills a list.
 pub(crate) fn readable(fds: &[RawFd], deadline: &Deadline) -> Result<bool> {
@@ -166,12 +165,12 @@ pub(crate) fn readable(fds: &[RawFd], deadline: &Deadline) -> Result<bool> {
     }
 }
 
-/// A point in time, or none.
+/// A point in time, or never.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// From milliseconds as calls of libfabric have them: negative is for ever.
+    /// From libfabric's milliseconds: negative means never.
     pub(crate) fn of(milliseconds: c_int) -> Self {
         Self(
             u64::try_from(milliseconds)
@@ -192,20 +191,20 @@ impl Deadline {
         self.0.is_some_and(|until| until <= time::now())
     }
 
-    /// What is left, for `poll`; -1 is for ever.
+    /// The time left, for `poll`; -1 means for ever.
     fn milliseconds(&self) -> c_int {
         match self.0 {
             None => -1,
             Some(until) => {
                 let left = until.saturating_duration_since(time::now());
-                // Rounded up, so that a wait does not end a little early over and over.
+                // Rounded up, so that a wait does not repeatedly end a little early.
                 c_int::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
             }
         }
     }
 }
 
-/// Whether a wait object is one that we have.
+/// Whether we support a wait object; `true` if it has a descriptor.
 pub(crate) fn check_object(wait_obj: c_int) -> Result<bool> {
     match wait_obj {
         FI_WAIT_NONE => Ok(false),

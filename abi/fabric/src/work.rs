@@ -1,13 +1,12 @@
 //! Work that waits for counters: triggered operations and the deferred work queue (fi_trigger(3)).
 //!
-//! It is started by whoever makes the domain's queues and counters progress, without any lock of an
-//! endpoint: work of one counter in the order of its thresholds, and of one threshold in the order in
-//! which it was queued.
+//! A thread that drives the domain's queues and counters starts the work that is due, without holding an
+//! endpoint's lock: for each counter in the order of the thresholds, and at one threshold in the order in which
+//! it was queued.
 //!
-//! A program that sleeps is woken for it: when a counter moves, by whatever the provider or the device counts, and makes
-//! work due; when other work came; and when some could not be started. For what comes after that nobody is woken, nor for
-//! what only the progress of endpoints of other queues makes due: who sleeps looks at those now and then
-//! ([`Queue::needs_looks`]).
+//! Three events wake a sleeping program: a counter moves and makes work due, new work is queued, and due work
+//! could not be started. Nothing wakes it for the next attempt, nor for work that only the progress of other
+//! queues' endpoints makes due: a sleeping thread checks for those regularly ([`Queue::needs_looks`]).
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads structures of the program.
@@ -26,7 +25,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-/// What is done when the time has come.
+/// What to do when the threshold is reached.
 pub(crate) enum Action {
     Job(Job),
     Set(Arc<Counter>, u64),
@@ -34,7 +33,7 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// `FI_EAGAIN` if it has to be tried again; nothing else comes out.
+    /// `FI_EAGAIN`: try again. No other error is possible.
     fn run(&self) -> Result<()> {
         match self {
             Self::Set(counter, value) => counter.set(*value),
@@ -48,7 +47,7 @@ impl Action {
         Ok(())
     }
 
-    /// The number of the endpoint that it is for.
+    /// The number of its endpoint.
     fn endpoint(&self) -> Option<u32> {
         match self {
             Self::Job(job) => Some(job.endpoint()),
@@ -57,14 +56,14 @@ impl Action {
     }
 }
 
-/// Something that waits.
+/// Waiting work.
 struct Item {
     counter: Arc<Counter>,
     threshold: u64,
     /// The address by which the program names it: its structure, or the context of a triggered operation.
     id: usize,
     action: Action,
-    /// It was due, and could not be started.
+    /// It was due and could not be started.
     tried: bool,
 }
 
@@ -74,22 +73,23 @@ impl Drop for Item {
     }
 }
 
-/// The work of a domain that waits.
+/// The waiting work of a domain.
 #[derive(Default)]
 pub(crate) struct Queue {
     items: Mutex<Vec<Item>>,
-    /// How many there are: most domains have none, and look no further.
+    /// The number of items: most domains have none, and check no further.
     len: AtomicUsize,
-    /// Somebody starts what is due: one at a time, so that order is kept. Meanwhile that is not among the items.
+    /// Locked while a thread starts due work: one at a time, to preserve the order. Such work is not among the
+    /// items.
     running: Mutex<()>,
     /// Endpoints (by number) that make progress through the completion counter of their work.
     attached: Mutex<Vec<(u32, Arc<Counter>)>>,
-    /// What wakes those who wait for completion queues of the domain. Not the queues: the device's thread, which wakes
-    /// them too, must not come to hold the last handle of its device.
+    /// Signals that wake threads waiting for the domain's completion queues. Not the queues themselves: the
+    /// device's thread raises these, too, and must not end up with the last reference to its device.
     waiters: Mutex<Vec<Weak<Signal>>>,
-    /// They were told that work is due, and nobody has looked since.
+    /// The waiting threads were told that work is due, and none has checked since.
     told: AtomicBool,
-    /// The device tells from now on when it counts.
+    /// Whether the device reports its counts.
     listens: Once,
 }
 
@@ -116,21 +116,21 @@ impl Queue {
             action,
             tried: false,
         });
-        // In one order with what is counted, as `Counter::add` says.
+        // Ordered with counting, as `Counter::add` says.
         self.len.store(items.len(), Ordering::SeqCst);
         drop(items);
-        // Who sleeps already may have to look at other endpoints now.
+        // Sleeping threads may now depend on other endpoints.
         self.rouse();
     }
 
-    /// Who waits with this is woken when there may be work to start.
+    /// Wakes the waiting thread of this signal when there may be work to start.
     pub(crate) fn wakes(&self, signal: &Arc<Signal>) {
         let mut waiters = self.waiters.lock();
         waiters.retain(|it| it.strong_count() > 0);
         waiters.push(Arc::downgrade(signal));
     }
 
-    /// Lets everybody who waits prepare for that anew, if there is work.
+    /// Lets all waiting threads prepare again, if there is work.
     pub(crate) fn rouse(&self) {
         if self.len.load(Ordering::SeqCst) == 0 {
             return;
@@ -140,7 +140,7 @@ impl Queue {
         }
     }
 
-    /// A counter has moved, and who moved it starts no work himself.
+    /// A counter has moved, and the caller starts no work itself.
     #[inline]
     pub(crate) fn counted_in(&self, counter: &Counter) {
         if self.len.load(Ordering::SeqCst) > 0 {
@@ -148,7 +148,7 @@ impl Queue {
         }
     }
 
-    /// Tells those who wait if work is due, of one counter or of any.
+    /// Wakes waiting threads if work is due, of one counter or of any.
     #[cold]
     fn tell_of_due(&self, of: Option<&Counter>) {
         let due = |item: &Item| {
@@ -160,10 +160,10 @@ impl Queue {
         }
     }
 
-    /// Whether work waits for something that wakes nobody: for another try, or for progress of endpoints other than
-    /// those that who asks will be woken for.
+    /// Whether work waits for something that wakes no thread: for another attempt, or for progress of endpoints
+    /// other than those in `own`, for which the caller will be woken.
     pub(crate) fn needs_looks(&self, own: &Attached) -> bool {
-        // What somebody has just taken out he may have to put back.
+        // Work that another thread has just taken may be put back.
         let alone = self.running.lock();
         if self.len.load(Ordering::Acquire) == 0 {
             return false;
@@ -177,14 +177,14 @@ impl Queue {
         due || counters.iter().any(|it| it.depends_on_others(own))
     }
 
-    /// Takes what is due, in the order in which it is to be started.
+    /// Takes due work, in the order in which to start it.
     fn take_due(&self) -> Vec<Item> {
         let mut due = self.take(Item::is_due);
         due.sort_by_key(|item| item.threshold);
         due
     }
 
-    /// Puts back what could not be started yet, before everything else.
+    /// Puts back work that could not be started, before all other.
     fn put_back(&self, due: Vec<Item>) {
         let mut items = self.items.lock();
         let later = std::mem::replace(&mut *items, due);
@@ -192,7 +192,7 @@ impl Queue {
         self.len.store(items.len(), Ordering::Release);
     }
 
-    /// Starts what is due.
+    /// Starts due work.
     #[inline]
     pub(crate) fn run(&self) {
         if self.len.load(Ordering::Acquire) > 0 {
@@ -213,7 +213,7 @@ impl Queue {
             counter.progress_endpoints();
         }
         let _alone = self.running.lock();
-        // Before the look: of what is counted from here on they are told again.
+        // Before the check: later counts are reported again.
         self.told.swap(false, Ordering::AcqRel);
         loop {
             let mut due = self.take_due();
@@ -226,7 +226,7 @@ impl Queue {
                 let first = due.iter().any(|it| !it.tried);
                 due.iter_mut().for_each(|it| it.tried = true);
                 self.put_back(due);
-                // Once: they try again by themselves from then on.
+                // Once: the waiting threads then retry by themselves.
                 return if first {
                     self.rouse()
                 };
@@ -234,13 +234,13 @@ impl Queue {
         }
     }
 
-    /// Takes out what `which` says, before it is started or after: what somebody is just starting may have to wait on.
+    /// Takes out matching work, waiting for a thread that is just starting some.
     fn withdraw(&self, which: impl Fn(&Item) -> bool) -> Vec<Item> {
         let _alone = self.running.lock();
         self.take(which)
     }
 
-    /// Takes out what `which` says.
+    /// Takes out matching work.
     fn take(&self, which: impl Fn(&Item) -> bool) -> Vec<Item> {
         let mut items = self.items.lock();
         let (taken, rest) = std::mem::take(&mut *items).into_iter().partition(which);
@@ -249,7 +249,7 @@ impl Queue {
         taken
     }
 
-    /// `fi_cancel` of a triggered operation of an endpoint; whether there is one.
+    /// `fi_cancel` of a triggered operation of an endpoint. Returns whether there was one.
     pub(crate) fn cancel(&self, endpoint: u32, context: usize) -> bool {
         let taken = self.withdraw(|it| it.id == context && it.action.endpoint() == Some(endpoint));
         for item in &taken {
@@ -260,7 +260,7 @@ impl Queue {
         !taken.is_empty()
     }
 
-    /// An endpoint is being closed.
+    /// Removes the work of an endpoint that is being closed.
     pub(crate) fn forget(&self, endpoint: u32) -> Vec<Arc<Counter>> {
         drop(self.withdraw(|it| it.action.endpoint() == Some(endpoint)));
         let mut attached = self.attached.lock();
@@ -272,12 +272,12 @@ impl Queue {
     }
 }
 
-/// A counter of a domain.
+/// A counter of this domain.
 ///
 /// # Safety
-/// A handle, or something that is refused.
+/// The handle may be invalid; a live object stays during the call.
 unsafe fn counter_of<'a>(domain: &Arc<Domain>, handle: *mut FidCntr) -> Result<&'a Arc<Counter>> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     let counter = &unsafe { find::<CntrObject, _>(handle)? }.inner;
     if !Arc::ptr_eq(&counter.domain, domain) {
         return Err(FiError::INVAL);
@@ -288,14 +288,14 @@ unsafe fn counter_of<'a>(domain: &Arc<Domain>, handle: *mut FidCntr) -> Result<&
 /// Queues an operation that was posted with `FI_TRIGGER`.
 ///
 /// # Safety
-/// The context is null or a `fi_triggered_context`.
+/// `context` is null or a `fi_triggered_context`.
 pub(crate) unsafe fn trigger(domain: &Arc<Domain>, context: *mut c_void, job: Job) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     let trigger = unsafe { input(context.cast::<TriggeredContext>())? };
     if trigger.event_type != FI_TRIGGER_THRESHOLD {
         return Err(FiError::NOSYS);
     }
-    // SAFETY: events at a threshold have this part of the union; `find` validates the handle.
+    // SAFETY: threshold events use this part of the union; `find` validates the handle.
     let (counter, threshold) = unsafe {
         let wanted = trigger.trigger.threshold;
         (counter_of(domain, wanted.cntr)?, wanted.threshold as u64)
@@ -309,16 +309,16 @@ pub(crate) unsafe fn trigger(domain: &Arc<Domain>, context: *mut c_void, job: Jo
 /// `FI_QUEUE_WORK`.
 ///
 /// # Safety
-/// Null or a `fi_deferred_work` with everything that hangs on it.
+/// `work` is null or a complete `fi_deferred_work`.
 pub(crate) unsafe fn queue(domain: &Arc<Domain>, work: *const DeferredWork) -> Result<()> {
-    // SAFETY: as the caller promises; handles, or something that is refused.
+    // SAFETY: `input` refuses null; `counter_of` validates the handle; the caller promises the rest.
     let (asked, counter) = unsafe {
         let asked = input(work)?;
         (asked, counter_of(domain, asked.triggering_cntr)?)
     };
     let done = match asked.completion_cntr.is_null() {
         true => None,
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `counter_of` validates the handle.
         false => Some(Arc::clone(unsafe {
             counter_of(domain, asked.completion_cntr)?
         })),
@@ -328,7 +328,7 @@ pub(crate) unsafe fn queue(domain: &Arc<Domain>, work: *const DeferredWork) -> R
             if done.is_some() {
                 return Err(FiError::INVAL);
             }
-            // SAFETY: the structure of this operation, as the caller promises.
+            // SAFETY: the caller promises the structure of this operation.
             let (op, target) = unsafe {
                 let op = input(asked.op.cast::<DeferredCount>())?;
                 (op, Arc::clone(counter_of(domain, op.cntr)?))
@@ -338,11 +338,11 @@ pub(crate) unsafe fn queue(domain: &Arc<Domain>, work: *const DeferredWork) -> R
                 _ => Action::Add(target, op.value),
             }
         }
-        // SAFETY: the structure of the operation, as the caller promises.
+        // SAFETY: the caller promises the structure of this operation.
         _ => Action::Job(unsafe { Job::of_work(domain, asked, done.clone())? }),
     };
     if let (Action::Job(job), Some(done)) = (&action, &done) {
-        // Whoever looks at the completion counter makes the endpoint progress.
+        // Reading the completion counter makes the endpoint progress.
         job.attach(done);
         let mut attached = domain.work.attached.lock();
         let known = |(number, counter): &(u32, Arc<Counter>)| {
@@ -359,7 +359,7 @@ pub(crate) unsafe fn queue(domain: &Arc<Domain>, work: *const DeferredWork) -> R
     Ok(())
 }
 
-/// `FI_CANCEL_WORK`: `FI_ENOENT` for work that does not wait (any more).
+/// `FI_CANCEL_WORK`: `FI_ENOENT` for work that is not waiting.
 pub(crate) fn cancel(domain: &Domain, work: *const DeferredWork) -> Result<()> {
     let taken = domain.work.withdraw(|it| it.id == work as usize);
     match taken.is_empty() {
@@ -368,16 +368,16 @@ pub(crate) fn cancel(domain: &Domain, work: *const DeferredWork) -> Result<()> {
     }
 }
 
-/// `FI_FLUSH_WORK`: everything, or what waits for one counter.
+/// `FI_FLUSH_WORK`: cancels all work, or all that waits for one counter.
 ///
 /// # Safety
-/// Null, a handle, or something that is refused.
+/// The counter may be null or invalid; a live one stays during the call.
 pub(crate) unsafe fn flush(domain: &Arc<Domain>, counter: *mut FidCntr) -> Result<()> {
     if counter.is_null() {
         drop(domain.work.withdraw(Item::is_work));
         return Ok(());
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     let counter = unsafe { counter_of(domain, counter)? };
     drop(
         domain
@@ -388,12 +388,12 @@ pub(crate) unsafe fn flush(domain: &Arc<Domain>, counter: *mut FidCntr) -> Resul
 }
 
 impl Item {
-    /// Its counter has reached the threshold.
+    /// Whether its counter has reached the threshold.
     fn is_due(&self) -> bool {
         self.counter.reached() >= self.threshold
     }
 
-    /// It is of the deferred work queue, not a triggered operation.
+    /// Whether it comes from the deferred work queue.
     fn is_work(&self) -> bool {
         match &self.action {
             Action::Job(job) => job.is_work(),

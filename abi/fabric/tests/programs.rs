@@ -1,21 +1,21 @@
-//! Libfabric's own programs over the provider, as an installed libfabric loads it.
+//! Libfabric's own programs over the provider, which an installed libfabric loads.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The folder of the library that cargo built beside this test.
+/// The folder of the library that cargo built for this test.
 fn folder() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     let deps = test.parent().expect("in a folder").to_path_buf();
-    // What cargo has just built is here; above it lies what was asked for by name, maybe earlier.
+    // Cargo's latest build is here; the folder above has what was built by name, maybe earlier.
     [deps.clone(), deps.join("..")]
         .into_iter()
         .find(|folder| folder.join("librkey_fi.so").exists())
         .expect("cargo builds the library for its tests")
 }
 
-/// A program with the provider in its reach; none if it is not installed.
+/// A program that finds the provider; `None` if it is not installed.
 fn program(name: &str) -> Option<Command> {
     let there = Command::new(name)
         .arg("-h")
@@ -49,13 +49,10 @@ fn fi_info_shows_the_three_kinds_of_endpoint() {
     ] {
         assert!(text.contains(line), "{text}");
     }
-    assert!(
-        !text.contains("ofi_rxm"),
-        "nothing is put on top unasked: {text}"
-    );
+    assert!(!text.contains("ofi_rxm"), "a layer on top unasked: {text}");
 }
 
-/// Libfabric's own layer over our connections is there for those who ask for it.
+/// Libfabric's own layer over our connections is available on request.
 #[test]
 fn libfabric_can_put_its_layer_on_top() {
     let Some(mut command) = program("fi_info") else {
@@ -69,11 +66,11 @@ fn libfabric_can_put_its_layer_on_top() {
     );
 }
 
-/// A program that requires more than a program offers is not found (FI-I16).
+/// The provider is not offered to a program that lacks a required mode bit (FI-I16).
 ///
 /// Proves: FI-I16, FI-039
 #[test]
-fn required_modes_come_from_the_environment() {
+fn the_environment_sets_required_modes() {
     let Some(mut command) = program("fi_info") else {
         return;
     };
@@ -85,7 +82,7 @@ fn required_modes_come_from_the_environment() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let modes = "mr_mode: [ FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MR_ALLOCATED, FI_MR_PROV_KEY ]";
     assert!(text.contains(modes), "{text}");
-    // A name that is not known is no reason to run without the mode that was meant.
+    // An unknown name must not make the program run without the mode that was meant.
     for (variable, value) in [
         ("FI_RKEY_PROFILE", "verb"),
         ("FI_RKEY_MR_MODE", "LOCAL,RAVV"),
@@ -103,7 +100,7 @@ fn required_modes_come_from_the_environment() {
     }
 }
 
-/// A child that does not outlive its test.
+/// A child process, killed on drop.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -126,7 +123,7 @@ impl Guard {
     }
 }
 
-/// A port for the programs' own connection that nobody uses now.
+/// A free port for the programs' own connection.
 fn port() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port().to_string()
@@ -136,8 +133,8 @@ fn pingpong(words: &[&str]) {
     pingpong_under("rkey", words);
 }
 
-/// A pair of fi_pingpong of which the client has found its server: the server takes a moment to listen, and the client
-/// does not try twice. A server whose port was taken meanwhile is started anew.
+/// A running fi_pingpong pair whose client has found its server: the server takes a moment to listen, and the
+/// client tries only once. If the port is taken meanwhile, starts another server.
 fn started(
     words: &[&str],
     configure: &dyn Fn(&mut Command),
@@ -165,7 +162,7 @@ fn started(
     }
 }
 
-/// The same with the registration of another provider.
+/// As [`pingpong`], with the registration mode of another provider.
 fn pingpong_under(profile: &str, words: &[&str]) {
     let words = [&["-p", "rkey", "-c", "-I", "20"], words].concat();
     let configure = |command: &mut Command| {
@@ -189,7 +186,7 @@ fn ping_pong_over_connections() {
     pingpong(&["-e", "msg"]);
 }
 
-/// Libfabric's layer of reliable datagrams, over our connections.
+/// Libfabric's layer of reliable datagrams over our connections.
 #[test]
 fn ping_pong_over_the_layer_on_top() {
     for more in [&["-m", "msg"][..], &["-m", "tagged"]] {
@@ -201,14 +198,14 @@ fn ping_pong_over_the_layer_on_top() {
     }
 }
 
-/// A connected program hears of its peer's end although it only waits for a message.
+/// A connected program that only waits for a message notices the end of its peer.
 #[test]
 fn the_end_of_a_connected_peer_ends_the_wait() {
     let words = ["-p", "rkey", "-e", "msg", "-I", "100000000", "-S", "64"];
     let configure = |command: &mut Command| {
         command.stdout(Stdio::null()).stderr(Stdio::null());
     };
-    // One that finds no server ends at once.
+    // A client that finds no server ends at once.
     let runs = |client: &mut Guard| {
         std::thread::sleep(Duration::from_secs(2));
         client.0.try_wait().unwrap().is_none()
@@ -226,7 +223,7 @@ fn ping_pong_over_datagrams() {
     pingpong(&["-e", "dgram"]);
 }
 
-/// A C program built with the headers of the installed libfabric, and running; none without these or a compiler.
+/// A running C program, built with the installed libfabric headers; `None` without these or a compiler.
 fn built(name: &str, source: &str, words: &[&str], environment: &[(&str, &str)]) -> Option<Guard> {
     if !std::path::Path::new("/usr/include/rdma/fi_collective.h").exists() {
         println!("skipped: the headers of libfabric are not installed");
@@ -257,10 +254,10 @@ fn built(name: &str, source: &str, words: &[&str], environment: &[(&str, &str)])
             .ok(),
         _ => None,
     };
-    // What runs needs its file no more.
+    // The running program no longer needs its file.
     let _ = std::fs::remove_dir_all(&place);
     let Ok(output) = built else {
-        println!("skipped: there is no C compiler");
+        println!("skipped: no C compiler is installed");
         return None;
     };
     let said = String::from_utf8_lossy(&output.stderr);
@@ -281,7 +278,7 @@ fn the_example_writes_and_is_refused() {
         &[][..],
         &[("FI_RKEY_PROFILE", "verbs")],
         &[("FI_RKEY_MR_MODE", "LOCAL,PROV_KEY")],
-        // Less than endpoints need: they get what they need.
+        // Limits below the needs of endpoints, which get what they need anyway.
         &[("RKEY_MAX_INLINE", "256"), ("RKEY_MAX_SGE", "1")],
         &[("RKEY_MAX_QUEUE_DEPTH", "16")],
     ] {
@@ -291,9 +288,10 @@ fn the_example_writes_and_is_refused() {
     }
 }
 
-/// A program that compares what comes with a request with what `fi_getinfo` gave, and the names of both sides.
+/// A program that compares the contents of a request with those of `fi_getinfo`, and checks the names of both
+/// sides.
 #[test]
-fn requests_and_names_are_complete_for_who_looks() {
+fn requests_and_names_are_complete() {
     let source = include_str!("connections/sides.c");
     for environment in [
         &[][..],

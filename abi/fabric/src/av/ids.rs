@@ -1,4 +1,5 @@
-//! Identifiers of the program's own for peers: completions name the sender by them, not by its number.
+//! The program's own identifiers for peers (`FI_AV_USER_ID`): completions name the sender by them instead of
+//! its number.
 
 #![allow(unsafe_code)]
 // UNSAFETY: a C function.
@@ -11,8 +12,8 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 
 impl Av {
-    /// By what completions name a sender: the program's identifier, or the number. A vector that was opened for
-    /// identifiers gives none for peers that have none yet.
+    /// The value by which completions name a sender: the program's identifier, or the number. A vector opened
+    /// with `FI_AV_USER_ID` gives `FI_ADDR_NOTAVAIL` for peers without an identifier.
     pub(crate) fn reported(&self, source: &SocketAddr) -> u64 {
         let book = self.book.read();
         let Some(number) = book.numbers.get(source) else {
@@ -25,7 +26,7 @@ impl Av {
         }
     }
 
-    /// Gives a peer an identifier.
+    /// Sets the identifier of a peer.
     pub(super) fn identify(&self, number: u64, id: u64) -> Result<()> {
         let mut book = self.book.write();
         let place = usize::try_from(number).ok();
@@ -44,15 +45,17 @@ pub(super) unsafe extern "C" fn set_user_id(
     flags: u64,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let av = &unsafe { find::<AvObject, _>(av)? }.inner;
         if !av.identifies {
-            tracing::warn!("identifiers need an address vector that was opened with FI_AV_USER_ID");
+            tracing::warn!(
+                "fi_av_set_user_id needs an address vector that was opened with FI_AV_USER_ID"
+            );
             return Err(FiError::INVAL);
         }
         match flags {
             0 => av.identify(number, id),
-            // Nothing names keys: that takes FI_SOURCE_ERR, which endpoints do not have.
+            // No identifiers for authorization keys: they need FI_SOURCE_ERR, which endpoints do not have.
             FI_AUTH_KEY => av.auth_key(number).map(drop).ok_or(FiError::INVAL),
             _ => Err(FiError::BADFLAGS),
         }

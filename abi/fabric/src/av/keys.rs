@@ -1,5 +1,5 @@
-//! Authorization keys in address vectors (`FI_AV_AUTH_KEY`): endpoints and regions take the keys that are
-//! there when they are enabled.
+//! Authorization keys in address vectors (`FI_AV_AUTH_KEY`): endpoints and regions take the keys that the
+//! vector has when they are enabled.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read and write the program's memory.
@@ -13,25 +13,25 @@ use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-/// The longest key.
+/// The longest key, in bytes.
 const MAX_LEN: usize = 256;
-/// Numbers of keys begin here: no address of a peer has such a number.
+/// Numbers of keys begin here, far above those of addresses.
 const FIRST: u64 = 1 << 48;
 
-/// A key.
+/// An authorization key.
 pub(crate) struct AuthKey {
     pub(crate) bytes: Vec<u8>,
-    /// Enabled endpoints that have it.
+    /// Enabled endpoints and regions that have it.
     pub(crate) users: Users,
 }
 
-/// The keys of an address vector, and which of them belong to an address.
+/// The keys of an address vector, and the addresses inserted with one.
 #[derive(Default)]
 pub(super) struct KeyBook(RwLock<Keys>);
 
 #[derive(Default)]
 struct Keys {
-    /// Numbers are not given out again.
+    /// By number, which is never reused.
     keys: Vec<Option<Arc<AuthKey>>>,
     of_address: HashMap<u64, Arc<AuthKey>>,
 }
@@ -44,7 +44,7 @@ impl Keys {
 }
 
 impl KeyBook {
-    /// Adds a key; one that is there keeps its number.
+    /// Adds a key; a known one keeps its number.
     fn insert(&self, bytes: &[u8]) -> u64 {
         let mut book = self.0.write();
         let known = |key: &Option<Arc<AuthKey>>| key.as_ref().is_some_and(|it| it.bytes == bytes);
@@ -58,12 +58,12 @@ impl KeyBook {
         FIRST + index as u64
     }
 
-    /// The key with a number of [`insert_auth_key`].
+    /// The key with this number from [`insert_auth_key`].
     pub(super) fn get(&self, number: u64) -> Option<Arc<AuthKey>> {
         self.0.read().get(number).cloned()
     }
 
-    /// Takes a key away (FI-I23).
+    /// Removes a key (FI-I23).
     pub(super) fn remove(&self, number: u64) -> Result<()> {
         let mut book = self.0.write();
         book.get(number)
@@ -75,12 +75,12 @@ impl KeyBook {
         Ok(())
     }
 
-    /// The address with this number is to be used with a key.
+    /// Ties an address to a key.
     pub(super) fn assign(&self, address: u64, key: Arc<AuthKey>) {
         self.0.write().of_address.insert(address, key);
     }
 
-    /// The address with this number is no more.
+    /// Ends [`KeyTable::assign`].
     pub(super) fn forget(&self, address: u64) {
         self.0.write().of_address.remove(&address);
     }
@@ -91,22 +91,22 @@ impl KeyBook {
 }
 
 impl Av {
-    /// The keys that are there now.
+    /// The keys of the vector.
     pub(crate) fn auth_keys(&self) -> Vec<Arc<AuthKey>> {
         self.keys.0.read().keys.iter().flatten().cloned().collect()
     }
 
-    /// The key with a number of [`insert_auth_key`].
+    /// The key with this number from [`insert_auth_key`].
     pub(crate) fn auth_key(&self, number: u64) -> Option<Arc<AuthKey>> {
         self.keys.get(number)
     }
 
-    /// The key that an address belongs to, if it was inserted with one.
+    /// The key that an address was inserted with.
     pub(crate) fn key_of_address(&self, address: u64) -> Option<Arc<AuthKey>> {
         self.keys.of_address(address)
     }
 
-    /// Whether an address may be used by an endpoint with this key: it belongs to that key or to none.
+    /// Whether an endpoint with this key may use an address: its own key, or none, belongs to the address.
     pub(crate) fn allows(&self, address: u64, key: &[u8]) -> bool {
         self.keys
             .of_address(address)
@@ -123,7 +123,7 @@ pub(super) unsafe extern "C" fn insert_auth_key(
     flags: u64,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let av = &unsafe { find::<AvObject, _>(av)? }.inner;
         if flags != 0 {
             return Err(FiError::BADFLAGS);
@@ -131,9 +131,9 @@ pub(super) unsafe extern "C" fn insert_auth_key(
         if !av.domain.av_keys || len == 0 || len > MAX_LEN || number.is_null() {
             return Err(FiError::INVAL);
         }
-        // SAFETY: so many bytes, as the program says.
+        // SAFETY: the program promises the length.
         let bytes = unsafe { list(auth_key.cast::<u8>(), len)? };
-        // SAFETY: room for a number, as the caller promises.
+        // SAFETY: the caller promises that it is writable.
         unsafe { output(number, av.keys.insert(bytes)) }
     })
 }
@@ -146,14 +146,14 @@ pub(super) unsafe extern "C" fn lookup_auth_key(
     len: *mut usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let av = &unsafe { find::<AvObject, _>(av)? }.inner;
         let key = match number {
             FIRST.. => av.keys.get(number),
             _ => av.keys.of_address(number),
         };
         let key = key.ok_or(FiError::INVAL)?;
-        // SAFETY: room as the caller promises.
+        // SAFETY: the caller promises that it is writable.
         unsafe { give_cut(&key.bytes, room, len) }.map(drop)
     })
 }

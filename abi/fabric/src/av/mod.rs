@@ -1,7 +1,7 @@
 //! Address vectors: from the number that a program passes to the address of a peer, and back.
 //!
-//! Map and table are the same here: numbers count from 0 and are not given out again, so that a number
-//! that was removed never means somebody else.
+//! Map and table behave alike: numbers count from 0 and are never reused, so a removed number never names
+//! another peer.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read and write the program's memory.
@@ -30,10 +30,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Of the 64 bits of a number so many can name a receive context.
+/// The most bits of a number that can name a receive context.
 const RX_CTX_BITS_MAX: c_int = 32;
 
-/// What a program has a handle of.
+/// The object behind the program's handle.
 #[repr(C)]
 pub(crate) struct AvObject {
     fid: UnsafeCell<FidAv>,
@@ -44,14 +44,14 @@ object!(AvObject, FidAv, 4096);
 /// An address vector.
 pub(crate) struct Av {
     pub(crate) domain: Arc<Domain>,
-    /// Insertions are reported to the event queue.
+    /// Where insertions are reported, if asynchronous.
     asynchronous: bool,
-    /// Completions name senders by identifiers of the program only (`FI_AV_USER_ID`).
+    /// Completions name senders only by the program's identifiers (`FI_AV_USER_ID`).
     identifies: bool,
     eq: Mutex<Option<Arc<Eq>>>,
     book: RwLock<Book>,
     keys: keys::KeyBook,
-    /// How many numbers have been removed.
+    /// The number of removals.
     removals: AtomicU64,
     pub(crate) users: Users,
 }
@@ -60,18 +60,18 @@ pub(crate) struct Av {
 struct Book {
     addresses: Vec<Option<SocketAddr>>,
     numbers: HashMap<SocketAddr, u64>,
-    /// Identifiers of the program, by number.
+    /// The program's identifiers, by number.
     ids: HashMap<u64, u64>,
 }
 
 impl Av {
-    /// The address behind a number.
+    /// The address with this number.
     pub(crate) fn get(&self, number: u64) -> Option<SocketAddr> {
         let index = usize::try_from(number).ok()?;
         self.book.read().addresses.get(index).copied().flatten()
     }
 
-    /// All numbers that there are.
+    /// All numbers in use.
     fn numbers(&self) -> Vec<u64> {
         let book = self.book.read();
         let numbered = book.addresses.iter().enumerate();
@@ -91,7 +91,7 @@ impl Av {
             .unwrap_or(FI_ADDR_NOTAVAIL)
     }
 
-    /// The same for those who cannot wait for a program that changes the vector: nothing then.
+    /// As [`Av::number`] for callers that must not block: `None` while the program changes the vector, too.
     pub(crate) fn number_now(&self, address: &SocketAddr) -> Option<u64> {
         self.book.try_read()?.numbers.get(address).copied()
     }
@@ -104,7 +104,7 @@ impl Av {
         number
     }
 
-    /// How many numbers have been removed so far: whoever remembers numbers looks whether it has changed.
+    /// The number of removals so far, by which a cache of numbers detects that it is outdated.
     #[inline]
     pub(crate) fn removals(&self) -> u64 {
         self.removals.load(Ordering::Acquire)
@@ -122,7 +122,7 @@ impl Av {
         self.keys.forget(number);
         book.ids.remove(&number);
         if book.numbers.get(&address) == Some(&number) {
-            // It may have been inserted before, too.
+            // The address may have been inserted twice.
             match book
                 .addresses
                 .iter()
@@ -135,10 +135,10 @@ impl Av {
         true
     }
 
-    /// Inserts addresses, tells which failed, and reports.
+    /// Inserts addresses, reports each failure, and reports the end of the insertion.
     ///
     /// # Safety
-    /// `numbers` is null or room for as many numbers, and so is `context` for errors with `FI_SYNC_ERR`.
+    /// `numbers` is null or has room for each number; with `FI_SYNC_ERR`, `context` has room for each error.
     unsafe fn insert_all(
         &self,
         fid: *mut FidAv,
@@ -156,7 +156,7 @@ impl Av {
         }
         if identified && (self.identifies || self.domain.av_keys) {
             tracing::warn!(
-                "FI_AV_USER_ID of an insertion is for vectors without that flag and without authorization keys"
+                "FI_AV_USER_ID of an insertion is for address vectors without that flag and without FI_AV_AUTH_KEY"
             );
             return Err(FiError::INVAL);
         }
@@ -173,14 +173,14 @@ impl Av {
         let (mut done, mut failed) = (0, Vec::new());
         for (index, address) in addresses.iter().enumerate() {
             let key = match keyed {
-                // SAFETY: as many numbers as there are addresses: not null, as was checked.
+                // SAFETY: checked not to be null; a number for each address.
                 true => Some(self.keys.get(unsafe { *numbers.add(index) })),
                 false => None,
             };
             let address = address.filter(|_| !matches!(key, Some(None)));
             let number = address.map_or(FI_ADDR_NOTAVAIL, |address| self.insert(address));
             if identified && address.is_some() {
-                // SAFETY: as many numbers as there are addresses: not null, as was checked.
+                // SAFETY: checked not to be null; a number for each address.
                 self.identify(number, unsafe { *numbers.add(index) })?;
             }
             if let (Some(_), Some(Some(key))) = (address, key) {
@@ -189,7 +189,7 @@ impl Av {
             failed.extend(address.is_none().then_some(index));
             done += c_int::from(address.is_some());
             if !numbers.is_null() {
-                // SAFETY: room for as many numbers as there are addresses.
+                // SAFETY: room for a number for each address.
                 unsafe { *numbers.add(index) = number };
             }
             if flags & FI_SYNC_ERR != 0 {
@@ -198,7 +198,7 @@ impl Av {
                 } else {
                     FiError::INVAL.0
                 };
-                // SAFETY: room for as many errors as there are addresses.
+                // SAFETY: room for an error for each address.
                 unsafe { *context.cast::<c_int>().add(index) = error };
             }
         }
@@ -243,7 +243,7 @@ static OPS: OpsAv = OpsAv {
 /// `fi_av_open`.
 ///
 /// # Safety
-/// Arguments as fi_av(3) asks for them.
+/// Arguments as fi_av(3) requires.
 pub(crate) unsafe extern "C" fn av_open(
     domain: *mut FidDomain,
     attr: *mut AvAttr,
@@ -251,15 +251,15 @@ pub(crate) unsafe extern "C" fn av_open(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle and attributes as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let (owner, attr) = unsafe { (find::<DomainObject, _>(domain)?, attr.as_mut()) };
         let attr = attr.ok_or(FiError::INVAL)?;
-        // Vectors that processes share have a capability, FI_SHARED_AV.
+        // Sharing vectors between processes needs a capability, FI_SHARED_AV.
         if !attr.name.is_null() {
             return Err(FiError::NOSYS);
         }
-        // Numbers count from 0, so that these bits are free, and a receive context other than the first
-        // (max_ep_rx_ctx) is nobody's address.
+        // Numbers count from 0, so these bits are zero, and any receive context but the first (max_ep_rx_ctx)
+        // makes a number that no peer has.
         if !(0..=RX_CTX_BITS_MAX).contains(&attr.rx_ctx_bits) {
             return Err(FiError::INVAL);
         }
@@ -269,7 +269,7 @@ pub(crate) unsafe extern "C" fn av_open(
         let identifies = attr.flags & FI_AV_USER_ID != 0;
         if identifies && !owner.inner.user_ids {
             tracing::warn!(
-                "an address vector for identifiers needs a domain with the capability FI_AV_USER_ID"
+                "an address vector with FI_AV_USER_ID needs a domain that was opened with the capability FI_AV_USER_ID"
             );
             return Err(FiError::INVAL);
         }
@@ -298,7 +298,7 @@ pub(crate) unsafe extern "C" fn av_open(
             }),
             inner: Arc::new(inner),
         };
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: the caller promises room for a handle.
         unsafe { place(object, av)? };
         owner.inner.users.add();
         Ok(())
@@ -307,12 +307,12 @@ pub(crate) unsafe extern "C" fn av_open(
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<AvObject, _>(fid)? }
             .inner
             .users
             .none("endpoints that are bound to the address vector, or sets of its addresses")?;
-        // SAFETY: the program uses the vector no more.
+        // SAFETY: the program no longer uses the vector.
         let object = unsafe { remove::<AvObject, _>(fid)? };
         if let Some(eq) = object.inner.eq.lock().take() {
             eq.forget(fid as usize);
@@ -323,10 +323,10 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     })
 }
 
-/// `fi_av_bind`: the event queue for insertions.
+/// `fi_av_bind`: binds the event queue for insertions.
 unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
     status(|| {
-        // SAFETY: handles, or something that is refused.
+        // SAFETY: `find` validates the handles.
         let (av, eq) = unsafe { (find::<AvObject, _>(fid)?, find::<EqObject, _>(bound)?) };
         if flags != 0 {
             return Err(FiError::BADFLAGS);
@@ -341,28 +341,28 @@ unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
     })
 }
 
-/// The address at a place of the program's memory, and the place behind it.
+/// The address at a pointer, and the pointer behind it.
 ///
 /// # Safety
-/// An address of this format, or at least its first two bytes if it is of another family.
+/// It points to an address of this format, or to at least two bytes of an address of another family.
 pub(crate) unsafe fn address_at(format: Format, at: *const u8) -> (Option<SocketAddr>, *const u8) {
     let len = match format {
-        // SAFETY: a C string, as the caller promises.
+        // SAFETY: the caller promises a C string.
         Format::Text => unsafe { CStr::from_ptr(at.cast()) }
             .to_bytes_with_nul()
             .len(),
         _ => {
-            // SAFETY: two bytes at least, as the caller promises.
+            // SAFETY: the caller promises at least two bytes.
             let family = c_int::from(unsafe { at.cast::<u16>().read_unaligned() });
             match family {
                 libc::AF_INET => size_of::<libc::sockaddr_in>(),
                 libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
-                // What it is we do not know; elements of an array are as long as the format says.
+                // An unknown family; array elements have the length of the format.
                 _ => return (None, at.wrapping_add(unknown_len(format))),
             }
         }
     };
-    // SAFETY: so many bytes, as the family or the terminator says.
+    // SAFETY: the family or the terminator gives the length.
     let bytes = unsafe { std::slice::from_raw_parts(at, len) };
     let address = format.decode(bytes).map(|(address, _)| address);
     (address, at.wrapping_add(len))
@@ -384,7 +384,7 @@ unsafe extern "C" fn insert(
     context: *mut c_void,
 ) -> c_int {
     counted(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<AvObject, _>(av)? };
         if addr.is_null() && count > 0 || count > c_int::MAX as usize {
             return Err(FiError::INVAL);
@@ -393,13 +393,13 @@ unsafe extern "C" fn insert(
         let mut at = addr.cast::<u8>();
         let addresses: Vec<_> = (0..count)
             .map(|_| {
-                // SAFETY: an array of addresses, as the caller promises.
+                // SAFETY: the caller promises an array of addresses.
                 let (address, next) = unsafe { address_at(format, at) };
                 at = next;
                 address
             })
             .collect();
-        // SAFETY: room as the caller promises.
+        // SAFETY: the caller promises room for each number.
         unsafe {
             object
                 .inner
@@ -426,14 +426,14 @@ unsafe extern "C" fn insertsvc(
     context: *mut c_void,
 ) -> c_int {
     counted(|| {
-        // SAFETY: a handle, or something that is refused; C strings as the caller promises.
+        // SAFETY: `find` validates the handle; C strings as the caller promises.
         let (object, node, service) =
             unsafe { (find::<AvObject, _>(av)?, text(node)?, text(service)?) };
         if node.is_none() || service.is_none() {
             return Err(FiError::INVAL);
         }
         let address = address::resolve(node, service, object.inner.domain.format, false).ok();
-        // SAFETY: room as the caller promises.
+        // SAFETY: the caller promises that it is writable.
         unsafe {
             object
                 .inner
@@ -454,7 +454,7 @@ unsafe extern "C" fn insertsym(
     context: *mut c_void,
 ) -> c_int {
     counted(|| {
-        // SAFETY: a handle, or something that is refused; C strings as the caller promises.
+        // SAFETY: `find` validates the handle; C strings as the caller promises.
         let (object, node, service) =
             unsafe { (find::<AvObject, _>(av)?, text(node)?, text(service)?) };
         let (Some(node), Some(service)) = (node, service) else {
@@ -471,7 +471,7 @@ unsafe extern "C" fn insertsym(
                 addresses.push(address::resolve(Some(&node), Some(&service), format, false).ok());
             }
         }
-        // SAFETY: room as the caller promises.
+        // SAFETY: the caller promises room for each number.
         unsafe {
             object
                 .inner
@@ -487,7 +487,7 @@ unsafe extern "C" fn remove_numbers(
     flags: u64,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused; a list as the caller promises.
+        // SAFETY: `find` validates the handle; a list as the caller promises.
         let (object, numbers) = unsafe {
             (
                 find::<AvObject, _>(av)?,
@@ -516,30 +516,30 @@ unsafe extern "C" fn lookup(
     len: *mut usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<AvObject, _>(av)? };
         let address = object.inner.get(number).ok_or(FiError::INVAL)?;
         let bytes = object.inner.domain.format.encode(address);
-        // SAFETY: room as the caller promises.
+        // SAFETY: the caller promises that both are writable.
         unsafe { give_cut(&bytes, addr, len) }.map(drop)
     })
 }
 
-/// Writes as many bytes as there is room for; `len` becomes what is needed. Says whether all fitted.
+/// Writes as many bytes as fit; `len` becomes the full length. Returns whether all fitted.
 ///
 /// # Safety
-/// `len` is null or a number, and `room` has so many bytes.
+/// `len` is null or a number, and `room` has that many bytes.
 pub(crate) unsafe fn give_cut(bytes: &[u8], room: *mut c_void, len: *mut usize) -> Result<bool> {
     if len.is_null() {
         return Err(FiError::INVAL);
     }
     // SAFETY: not null, so it is a number.
-    let there_is = unsafe { *len };
-    let cut = bytes.len().min(there_is);
+    let capacity = unsafe { *len };
+    let cut = bytes.len().min(capacity);
     if cut > 0 && room.is_null() {
         return Err(FiError::INVAL);
     }
-    // SAFETY: room for so many bytes, as the caller promises.
+    // SAFETY: the caller promises this length.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), room.cast::<u8>(), cut);
         *len = bytes.len();
@@ -554,20 +554,20 @@ unsafe extern "C" fn straddr(
     len: *mut usize,
 ) -> *const c_char {
     let body = || {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<AvObject, _>(av)? };
         if addr.is_null() {
             return Err(FiError::INVAL);
         }
-        // SAFETY: an address of the domain's format, as the caller promises.
+        // SAFETY: the caller promises an address of the domain's format.
         let (address, _) = unsafe { address_at(object.inner.domain.format, addr.cast()) };
         let mut text = rkey_rdm::address::to_text(address.ok_or(FiError::INVAL)?).into_bytes();
         text.push(0);
-        // SAFETY: room as the caller promises.
+        // SAFETY: the caller promises this length.
         unsafe {
-            let there_is = len.as_ref().copied().unwrap_or(0);
-            if !give_cut(&text, buf.cast(), len)? && there_is > 0 {
-                *buf.add(there_is - 1) = 0;
+            let capacity = len.as_ref().copied().unwrap_or(0);
+            if !give_cut(&text, buf.cast(), len)? && capacity > 0 {
+                *buf.add(capacity - 1) = 0;
             }
         }
         Ok(())

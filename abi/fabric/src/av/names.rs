@@ -1,6 +1,6 @@
-//! Names of nodes and services that count up (`fi_av_insertsym`).
+//! Node and service names that count up (`fi_av_insertsym`).
 
-/// A name whose trailing number is larger by `by`: `node7` becomes `node9`, `10.0.0.1` becomes `10.0.0.3`.
+/// The name with its trailing number increased: `node7` by 2 is `node9`, `10.0.0.1` by 2 is `10.0.0.3`.
 pub(super) fn counted_up(name: &str, by: usize) -> String {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let digits = &name[stem.len()..];
@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_count_up() {
+    fn trailing_numbers_count_up() {
         assert_eq!(counted_up("node07", 3), "node10");
         assert_eq!(counted_up("10.0.0.1", 2), "10.0.0.3");
         assert_eq!(counted_up("localhost", 2), "localhost");

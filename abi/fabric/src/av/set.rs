@@ -1,4 +1,4 @@
-//! `fi_av_set`: ordered subsets of the numbers of an address vector, from which collective groups are made.
+//! `fi_av_set`: ordered subsets of an address vector's numbers, for collective groups.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -14,7 +14,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a program has a handle of.
+/// The object behind the program's handle.
 #[repr(C)]
 pub(crate) struct AvSetObject {
     fid: UnsafeCell<FidAvSet>,
@@ -30,14 +30,14 @@ pub(crate) struct AvSet {
     members: Mutex<Vec<u64>>,
 }
 
-/// A collective address that nobody had before. Numbers of address vectors are far below.
+/// A new collective address, far above the numbers of address vectors.
 pub(crate) fn new_address() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1 << 62);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl AvSet {
-    /// The numbers in it, in order.
+    /// Its numbers, in order.
     pub(crate) fn members(&self) -> Vec<u64> {
         self.members.lock().clone()
     }
@@ -61,7 +61,7 @@ static OPS: OpsAvSet = OpsAvSet {
 /// `fi_av_set`.
 ///
 /// # Safety
-/// Arguments as fi_av_set(3) asks for them.
+/// Arguments as fi_av_set(3) requires.
 pub(super) unsafe extern "C" fn av_set(
     av: *mut FidAv,
     attr: *mut AvSetAttr,
@@ -69,7 +69,8 @@ pub(super) unsafe extern "C" fn av_set(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused; attributes as the caller promises, or null.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest; attributes
+        // as the caller promises, or null.
         let (av, attr) = unsafe {
             let av = &find::<AvObject, _>(av)?.inner;
             (av, input(attr.cast_const())?)
@@ -86,20 +87,22 @@ pub(super) unsafe extern "C" fn av_set(
             }),
             inner: Arc::new(inner),
         };
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: the caller promises room for a handle.
         unsafe { place(object, set)? };
         av.users.add();
         Ok(())
     })
 }
 
-/// The numbers that a new set has.
+/// The initial numbers of a set.
 fn first_members(av: &Av, attr: &AvSetAttr) -> Result<Vec<u64>> {
     if attr.flags & !(FI_UNIVERSE | FI_COLLECTIVE_SETS) != 0 {
         return Err(FiError::BADFLAGS);
     }
     if attr.comm_key_size != 0 {
-        tracing::warn!("there is no fabric manager that would give out communication keys");
+        tracing::warn!(
+            "fi_av_set cannot provide comm_key: no fabric manager assigns communication keys here"
+        );
         return Err(FiError::NOSYS);
     }
     if attr.flags & FI_UNIVERSE != 0 {
@@ -110,7 +113,7 @@ fn first_members(av: &Av, attr: &AvSetAttr) -> Result<Vec<u64>> {
     }
     if attr.end_addr == FI_ADDR_NOTAVAIL || attr.start_addr > attr.end_addr || attr.stride == 0 {
         tracing::warn!(
-            "a set goes from start_addr to end_addr by a stride that is not 0, or has neither"
+            "fi_av_set: give start_addr, end_addr and a stride that is not 0, or neither start_addr nor end_addr"
         );
         return Err(FiError::INVAL);
     }
@@ -124,24 +127,24 @@ fn first_members(av: &Av, attr: &AvSetAttr) -> Result<Vec<u64>> {
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
-        // SAFETY: the program uses the set no more; a handle, or something that is refused.
+        // SAFETY: `remove` validates the handle; the program no longer uses the set.
         let object = unsafe { remove::<AvSetObject, _>(fid)? };
         object.inner.av.users.remove();
         Ok(())
     })
 }
 
-/// Changes a set by another of the same address vector.
+/// Changes a set by another one of the same address vector.
 ///
 /// # Safety
-/// Handles, or something that is refused.
+/// Handles may be invalid; live objects stay during the call.
 unsafe fn combine(
     dst: *mut FidAvSet,
     src: *const FidAvSet,
     change: impl FnOnce(&mut Vec<u64>, &[u64]),
 ) -> c_int {
     status(|| {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises it.
         let (dst, src) = unsafe {
             let dst = &find::<AvSetObject, _>(dst)?.inner;
             (dst, &find::<AvSetObject, _>(src)?.inner)
@@ -149,7 +152,7 @@ unsafe fn combine(
         if !Arc::ptr_eq(&dst.av, &src.av) {
             return Err(FiError::INVAL);
         }
-        // The two may be one: not both locked at a time.
+        // The two may be the same: never lock both.
         let others = src.members();
         change(&mut dst.members.lock(), &others);
         Ok(())
@@ -164,7 +167,7 @@ unsafe extern "C" fn set_union(dst: *mut FidAvSet, src: *const FidAvSet) -> c_in
             }
         }
     };
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller promises valid arguments.
     unsafe { combine(dst, src, change) }
 }
 
@@ -172,7 +175,7 @@ unsafe extern "C" fn intersect(dst: *mut FidAvSet, src: *const FidAvSet) -> c_in
     let change = |members: &mut Vec<u64>, others: &[u64]| {
         members.retain(|number| others.contains(number));
     };
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller promises valid arguments.
     unsafe { combine(dst, src, change) }
 }
 
@@ -180,13 +183,13 @@ unsafe extern "C" fn diff(dst: *mut FidAvSet, src: *const FidAvSet) -> c_int {
     let change = |members: &mut Vec<u64>, others: &[u64]| {
         members.retain(|number| !others.contains(number));
     };
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller promises valid arguments.
     unsafe { combine(dst, src, change) }
 }
 
 unsafe extern "C" fn insert(set: *mut FidAvSet, number: u64) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let set = &unsafe { find::<AvSetObject, _>(set)? }.inner;
         let mut members = set.members.lock();
         if set.av.get(number).is_none() || members.contains(&number) {
@@ -199,7 +202,7 @@ unsafe extern "C" fn insert(set: *mut FidAvSet, number: u64) -> c_int {
 
 unsafe extern "C" fn remove_number(set: *mut FidAvSet, number: u64) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let set = &unsafe { find::<AvSetObject, _>(set)? }.inner;
         let mut members = set.members.lock();
         let place = members.iter().position(|&member| member == number);
@@ -210,7 +213,8 @@ unsafe extern "C" fn remove_number(set: *mut FidAvSet, number: u64) -> c_int {
 
 unsafe extern "C" fn addr(set: *mut FidAvSet, address: *mut u64) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused; room for a number as the caller promises.
+        // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest; room for a
+        // number as the caller promises.
         unsafe { output(address, find::<AvSetObject, _>(set)?.inner.address) }
     })
 }

@@ -1,4 +1,4 @@
-//! Counters: of an endpoint's own operations, and of what peers write to regions (FI-177, FI-180).
+//! Counters: of an endpoint's own operations, and of peers' accesses to regions (FI-177, FI-180).
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -25,12 +25,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use waiting::Wait;
 
-/// How long a waiting call sleeps between two looks.
-const NAP: Duration = Duration::from_micros(20);
-/// Looks before the first nap.
+/// How long a waiting call sleeps between two checks.
+const PAUSE: Duration = Duration::from_micros(20);
+/// Checks before the first sleep.
 const LOOKS: u32 = 2000;
 
-/// What a program has a handle of.
+/// The object behind the program's handle.
 #[repr(C)]
 pub(crate) struct CntrObject {
     fid: UnsafeCell<FidCntr>,
@@ -38,7 +38,7 @@ pub(crate) struct CntrObject {
 }
 object!(CntrObject, FidCntr, 65536);
 
-/// What peers do.
+/// Accesses by peers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Remote {
     Reads,
@@ -57,13 +57,13 @@ impl Remote {
 /// A counter.
 pub(crate) struct Counter {
     pub(crate) domain: Arc<Domain>,
-    /// Without what the device counts; wraps, so that a program can set any value.
+    /// Without the device's counts; wraps, so that a program can set any value.
     value: AtomicU64,
     errors: AtomicU64,
-    /// The number under which the device counts accesses to regions.
+    /// The number by which the device counts accesses to regions.
     regions: OnceLock<u32>,
     endpoints: Attached,
-    /// Endpoints (by number) whose accesses by peers count here.
+    /// Endpoints (by number) whose remote accesses count here.
     remote: Mutex<Vec<(u32, Remote)>>,
     waitable: bool,
     descriptor: Option<Wait>,
@@ -71,13 +71,13 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
-    /// Adds, for who starts what has become due himself. In one order with what waits: either that sees the new value,
-    /// or it is seen here to wait.
+    /// Adds without waking waiting threads: the caller starts the work that becomes due. Ordered with queued
+    /// work: either the work sees the new value, or this call sees the work.
     pub(crate) fn add(&self, more: u64) {
         self.value.fetch_add(more, Ordering::SeqCst);
     }
 
-    /// One thing more has happened, or has failed: somebody may have to start what that makes due.
+    /// Counts a success. Wakes a waiting thread if that makes work due.
     #[inline]
     pub(crate) fn count(&self) {
         self.add(1);
@@ -116,19 +116,19 @@ impl Counter {
             .store(value.wrapping_sub(by_device), Ordering::Release);
     }
 
-    /// What triggered operations go by: successes and errors (fi_trigger(3)).
+    /// The value that triggers deferred work: successes plus errors (fi_trigger(3)).
     pub(crate) fn reached(&self) -> u64 {
         self.value()
             .saturating_add(self.errors.load(Ordering::SeqCst))
     }
 
-    /// Counts from now on what peers do through an endpoint.
+    /// Counts remote accesses through an endpoint from now on.
     pub(crate) fn watch(&self, endpoint: u32, kind: Remote) {
         self.domain.device.count_endpoint(endpoint);
         self.remote.lock().push((endpoint, kind));
     }
 
-    /// Ends that, and keeps what was counted.
+    /// Ends [`Counter::watch`] and adds what was counted.
     pub(crate) fn unwatch(&self, endpoint: u32, kind: Remote) {
         let mut remote = self.remote.lock();
         let before = remote.len();
@@ -138,7 +138,7 @@ impl Counter {
         }
     }
 
-    /// Makes the endpoints progress that count here.
+    /// Drives the endpoints that count here.
     pub(crate) fn progress_endpoints(&self) {
         for endpoint in &*self.endpoints.all() {
             endpoint.progress();
@@ -150,7 +150,7 @@ impl Counter {
         self.domain.work.run();
     }
 
-    /// The number under which the device counts for it; from then on regions can be bound to it.
+    /// The number by which the device counts for it; regions can be bound to it from then on.
     pub(crate) fn number(self: &Arc<Self>) -> u32 {
         *self.regions.get_or_init(|| {
             let number = number();
@@ -164,11 +164,11 @@ impl Counter {
 
     pub(crate) fn attach(&self, endpoint: &Arc<Endpoint>) {
         self.endpoints.add(endpoint);
-        // Who waits for work of this counter may have to look at one endpoint more.
+        // Threads that wait for this counter's work may now depend on one more endpoint.
         self.domain.work.rouse();
     }
 
-    /// Whether it may move only when the program looks at others than these.
+    /// Whether endpoints outside `than` can move it.
     pub(crate) fn depends_on_others(&self, than: &Attached) -> bool {
         let by_itself = self.domain.auto_progress;
         !by_itself && self.endpoints.all().iter().any(|it| !than.has(it))
@@ -200,7 +200,7 @@ static OPS: OpsCntr = OpsCntr {
 /// `fi_cntr_open`.
 ///
 /// # Safety
-/// Arguments as fi_cntr(3) asks for them.
+/// Arguments as fi_cntr(3) requires.
 pub(crate) unsafe extern "C" fn cntr_open(
     domain: *mut FidDomain,
     attr: *mut CntrAttr,
@@ -208,7 +208,7 @@ pub(crate) unsafe extern "C" fn cntr_open(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle and attributes as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let (owner, attr) = unsafe { (find::<DomainObject, _>(domain)?, attr.as_ref()) };
         let (events, wait_obj, flags) = attr.map_or((0, FI_WAIT_UNSPEC, 0), |attr| {
             (attr.events, attr.wait_obj, attr.flags)
@@ -217,7 +217,7 @@ pub(crate) unsafe extern "C" fn cntr_open(
             return Err(FiError::BADFLAGS);
         }
         if events != 0 {
-            // Completions only, not bytes.
+            // Completions only: bytes cannot be counted.
             return Err(FiError::NOSYS);
         }
         let descriptor = match wait_obj {
@@ -242,18 +242,18 @@ pub(crate) unsafe extern "C" fn cntr_open(
             }),
             inner: Arc::new(inner),
         };
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: the caller promises room for a handle.
         unsafe { place(object, cntr)? };
         owner.inner.users.add();
         Ok(())
     })
 }
 
-/// `fi_close` of a counter. Regions that are bound to it are detached, because they could not be closed
-/// before it (FI-267, FI-I06); endpoints keep it busy.
+/// `fi_close` of a counter: detaches its regions, which could not be closed before it (FI-267, FI-I06);
+/// `-FI_EBUSY` while endpoints use it.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let counter = Arc::clone(&unsafe { find::<CntrObject, _>(fid)? }.inner);
         counter
             .users
@@ -262,7 +262,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         if let Some(number) = counter.regions.get() {
             counter.domain.counters.lock().remove(number);
         }
-        // SAFETY: the program uses the counter no more.
+        // SAFETY: the program no longer uses the counter.
         let object = unsafe { remove::<CntrObject, _>(fid)? };
         object.inner.domain.users.remove();
         Ok(())
@@ -270,7 +270,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
 }
 
 unsafe extern "C" fn read(cntr: *mut FidCntr) -> u64 {
-    // SAFETY: a handle, or something that is refused.
+    // SAFETY: `find` validates the handle.
     let Ok(object) = (unsafe { find::<CntrObject, _>(cntr) }) else {
         return 0;
     };
@@ -284,7 +284,7 @@ unsafe extern "C" fn read(cntr: *mut FidCntr) -> u64 {
 }
 
 unsafe extern "C" fn readerr(cntr: *mut FidCntr) -> u64 {
-    // SAFETY: a handle, or something that is refused.
+    // SAFETY: `find` validates the handle.
     let Ok(object) = (unsafe { find::<CntrObject, _>(cntr) }) else {
         return 0;
     };
@@ -299,7 +299,7 @@ unsafe extern "C" fn readerr(cntr: *mut FidCntr) -> u64 {
 
 unsafe extern "C" fn add(cntr: *mut FidCntr, value: u64) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let counter = &unsafe { find::<CntrObject, _>(cntr)? }.inner;
         counter.add(value);
         counter.domain.work.run();
@@ -309,7 +309,7 @@ unsafe extern "C" fn add(cntr: *mut FidCntr, value: u64) -> c_int {
 
 unsafe extern "C" fn set(cntr: *mut FidCntr, value: u64) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let counter = &unsafe { find::<CntrObject, _>(cntr)? }.inner;
         counter.set(value);
         counter.domain.work.run();
@@ -319,7 +319,7 @@ unsafe extern "C" fn set(cntr: *mut FidCntr, value: u64) -> c_int {
 
 unsafe extern "C" fn adderr(cntr: *mut FidCntr, value: u64) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let counter = &unsafe { find::<CntrObject, _>(cntr)? }.inner;
         counter.errors.fetch_add(value, Ordering::AcqRel);
         counter.domain.work.run();
@@ -329,7 +329,7 @@ unsafe extern "C" fn adderr(cntr: *mut FidCntr, value: u64) -> c_int {
 
 unsafe extern "C" fn seterr(cntr: *mut FidCntr, value: u64) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let counter = &unsafe { find::<CntrObject, _>(cntr)? }.inner;
         counter.errors.store(value, Ordering::Release);
         counter.domain.work.run();
@@ -337,11 +337,11 @@ unsafe extern "C" fn seterr(cntr: *mut FidCntr, value: u64) -> c_int {
     })
 }
 
-/// `fi_cntr_wait`: until the value reaches the threshold; `-FI_EAVAIL` when an error is counted
+/// `fi_cntr_wait`: waits until the value reaches the threshold; `-FI_EAVAIL` when an error is counted
 /// meanwhile.
 unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout: c_int) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let counter = &unsafe { find::<CntrObject, _>(cntr)? }.inner;
         if !counter.waitable {
             lenient::unless_strict(&lenient::UNWAITABLE, FiError::INVAL)?;
@@ -362,7 +362,7 @@ unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout: c_int) ->
             }
             looks += 1;
             if looks > LOOKS {
-                time::sleep(NAP);
+                time::sleep(PAUSE);
             }
         }
     })

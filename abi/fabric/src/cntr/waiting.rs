@@ -1,8 +1,8 @@
-//! Waiting for a counter by its descriptor, and the controls of counters (fi_cntr(3)).
+//! Waiting for a counter by its descriptor, and `fi_control` of counters (fi_cntr(3)).
 //!
-//! Much of what a counter counts wakes nobody: accesses of peers are counted by the device, and messages make progress
-//! when the program looks. So the descriptor is a clock: after `fi_trywait` it becomes readable within a millisecond, and
-//! the program looks again.
+//! Much of what a counter counts wakes no thread: the device counts remote accesses, and messages progress only
+//! when the program looks. So the descriptor works like a clock: within a millisecond after `fi_trywait` it
+//! becomes readable, and the program reads the counter again.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that write to the program's memory.
@@ -16,13 +16,13 @@ use parking_lot::Mutex;
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-/// How long a program sleeps between two looks.
+/// How long a program sleeps between two reads.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// The descriptor of a counter.
 pub(super) struct Wait {
     clock: Timer,
-    /// The values, of successes and of errors, that the program was last told, or told to look for.
+    /// The successes and errors that the program last read, or was sent to read.
     told: Mutex<(u64, u64)>,
 }
 
@@ -34,19 +34,19 @@ impl Wait {
         })
     }
 
-    /// The program learns the number of successes.
+    /// The program reads the number of successes.
     pub(super) fn tell(&self, value: u64) {
         self.told.lock().0 = value;
     }
 
-    /// The program learns the number of errors.
+    /// The program reads the number of errors.
     pub(super) fn tell_errors(&self, errors: u64) {
         self.told.lock().1 = errors;
     }
 }
 
 impl Counter {
-    /// Prepares to wait for the descriptor: `FI_EAGAIN` if there is something that the program has not been told.
+    /// Prepares to wait on the descriptor: `FI_EAGAIN` if the counter has moved since the program last read it.
     fn arm(&self) -> Result<()> {
         let wait = self.descriptor.as_ref().ok_or(FiError::INVAL)?;
         self.progress();
@@ -60,24 +60,24 @@ impl Counter {
     }
 }
 
-/// Whether a program may wait for the descriptor of a counter.
+/// Whether a program may wait on the descriptor of a counter.
 ///
 /// # Safety
-/// A handle, or something that is refused.
+/// The handle may be invalid; a live object stays during the call.
 pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     unsafe { find::<CntrObject, _>(fid)? }.inner.arm()
 }
 
 /// `fi_control` of a counter.
 pub(super) unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let counter = &unsafe { find::<CntrObject, _>(fid)? }.inner;
         match command {
             FI_GETWAIT => {
                 let wait = counter.descriptor.as_ref().ok_or(FiError::NODATA)?;
-                // SAFETY: room for a descriptor, as the command asks for.
+                // SAFETY: the command requires room for a descriptor.
                 unsafe { output(arg.cast(), wait.clock.raw()) }
             }
             FI_GETWAITOBJ => {
@@ -86,13 +86,13 @@ pub(super) unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut
                     (None, true) => FI_WAIT_UNSPEC,
                     (None, false) => FI_WAIT_NONE,
                 };
-                // SAFETY: room for a number, as the command asks for.
+                // SAFETY: the command requires room for a number.
                 unsafe { output(arg.cast(), object) }
             }
-            // No flag is defined.
-            // SAFETY: room for flags, as the command asks for.
+            // No flags are defined.
+            // SAFETY: the command requires room for flags.
             FI_GETOPSFLAG => unsafe { output(arg.cast(), 0u64) },
-            // SAFETY: flags, as the command asks for.
+            // SAFETY: the command requires flags.
             FI_SETOPSFLAG => match *unsafe { input(arg.cast::<u64>())? } {
                 0 => Ok(()),
                 _ => Err(FiError::BADFLAGS),

@@ -1,10 +1,10 @@
-//! One entry of a completion queue, and how it is written in each format.
+//! An entry of a completion queue, and its form in each format.
 
 use crate::errno::FiError;
 use crate::sys::*;
 use std::ffi::c_int;
 
-/// A completed operation. Addresses are numbers here: we never look behind them.
+/// A completed operation. Addresses are only numbers: they are never dereferenced.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Entry {
     pub(crate) context: usize,
@@ -13,9 +13,9 @@ pub(crate) struct Entry {
     pub(crate) buf: usize,
     pub(crate) data: u64,
     pub(crate) tag: u64,
-    /// Where it came from, by the address vector of the endpoint.
+    /// The sender's number in the endpoint's address vector.
     pub(crate) source: u64,
-    /// Why it failed, if it did: apart, so that the others fit into a cache line.
+    /// The failure, if any: boxed, so that successes fit into a cache line.
     pub(crate) failure: Option<Box<Failure>>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Failure {
     pub(crate) error: c_int,
     /// Bytes that did not fit.
     pub(crate) overflow: usize,
-    /// What the device said, for people.
+    /// The device's explanation, for people.
     pub(crate) detail: Vec<u8>,
 }
 
@@ -34,7 +34,7 @@ impl Entry {
         self.failed_with(error, 0, Vec::new())
     }
 
-    /// With the bytes that did not fit, and what there is to say about it.
+    /// Fails the entry, with the number of bytes that did not fit and an explanation.
     #[cold]
     pub(crate) fn failed_with(self, error: FiError, overflow: usize, detail: Vec<u8>) -> Self {
         let failure = Failure {
@@ -48,7 +48,7 @@ impl Entry {
         }
     }
 
-    /// The entry as the longest structure; the others are its beginning.
+    /// The entry in the longest format; the other formats are prefixes of it.
     pub(crate) fn tagged(&self) -> CqTaggedEntry {
         CqTaggedEntry {
             op_context: self.context as *mut _,
@@ -61,7 +61,7 @@ impl Entry {
     }
 }
 
-/// How many bytes of [`CqTaggedEntry`] an entry of a format has.
+/// The length of the prefix of [`CqTaggedEntry`] that a format uses.
 pub(crate) const fn size_of_format(format: c_int) -> usize {
     match format {
         FI_CQ_FORMAT_CONTEXT => 8,

@@ -1,7 +1,6 @@
 //! Completion queues: entries of every format, errors, waiting by descriptor or in a call.
 //!
-//! A read first takes what is there, and makes the endpoints of the queue progress when there is
-//! nothing.
+//! A read returns the entries that are there, and only if there are none drives the queue's endpoints.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -29,7 +28,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a program has a handle of.
+/// The object behind the program's handle.
 #[repr(C)]
 pub(crate) struct CqObject {
     fid: UnsafeCell<FidCq>,
@@ -37,17 +36,18 @@ pub(crate) struct CqObject {
 }
 object!(CqObject, FidCq, 65536);
 
-/// Entries of a queue whose size is ours to choose.
+/// Entries of a queue whose size the program leaves to us.
 const DEFAULT_SIZE: usize = 16384;
 
 /// A completion queue.
 pub(crate) struct Cq {
     pub(crate) domain: Arc<Domain>,
     format: c_int,
-    /// With so many entries it is full: nothing is begun that would add more. What was begun does.
+    /// The queue is full at this many entries: no operation begins that would add more; those in progress still
+    /// do.
     size: usize,
     queue: SpinLock<Queue>,
-    /// How many entries there are, for a look without the lock.
+    /// The number of entries, readable without the lock.
     count: AtomicUsize,
     endpoints: Attached,
     pub(crate) wait: Option<Wait>,
@@ -57,11 +57,11 @@ pub(crate) struct Cq {
 #[derive(Default)]
 struct Queue {
     entries: VecDeque<Entry>,
-    /// It was full, and peers wait for answers until it is not.
+    /// The queue was full, and responses to peers wait until it is not.
     owes: bool,
-    /// Data of the last error that was read; the program may look at it until the next read.
+    /// Data of the last error, valid until the next read.
     error_data: Vec<u8>,
-    /// Where the program has these data, and how much of them.
+    /// The program's buffer for these data, and their length.
     given: (usize, usize),
 }
 
@@ -78,34 +78,34 @@ impl Cq {
         }
     }
 
-    /// Lets who waits look again, and prepare again: an endpoint has something for him, or what he waits for may have
-    /// been told to somebody else.
+    /// Wakes all waiting threads to check and prepare again: an endpoint has something for them, or the event
+    /// that they wait for may have gone to another thread.
     pub(crate) fn nudge(&self) {
         if let Some(wait) = &self.wait {
             wait.signal.raise();
         }
     }
 
-    /// Whether the program has to read entries before more may come.
+    /// Whether the program must read entries before more operations begin.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.count.load(Ordering::Relaxed) >= self.size
     }
 
-    /// Whether answers to peers have to wait because it is full. They are given when the program has read entries, also
-    /// if that is all that it does.
+    /// Whether responses to peers must wait because the queue is full. They are sent once the program has read
+    /// entries, even if it makes no other call.
     pub(crate) fn holds_answers_back(&self) -> bool {
         if !self.is_full() {
             return false;
         }
-        // Under the lock: whoever reads now finds that they wait, or has made room.
+        // Under the lock: a concurrent read either sees the flag or has made room.
         let mut queue = self.queue.lock();
         let full = queue.entries.len() >= self.size;
         queue.owes |= full;
         full
     }
 
-    /// Entries were read. Whether there are answers to give now that there is room for what follows from them.
+    /// The program has read entries. Returns whether responses wait and there is room for their consequences.
     #[inline]
     fn has_read(&self, queue: &mut Queue) -> bool {
         self.counted(queue);
@@ -121,7 +121,7 @@ impl Cq {
         }
     }
 
-    /// Entries that the program has not read.
+    /// The number of unread entries.
     pub(crate) fn unread(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
@@ -132,13 +132,13 @@ impl Cq {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// The number of entries may have changed.
+    /// Updates the number of entries.
     #[inline]
     fn counted(&self, queue: &Queue) {
         self.count.store(queue.entries.len(), Ordering::Relaxed);
     }
 
-    /// An endpoint makes progress through this queue from now on. `fd` is readable when it has to.
+    /// Drives an endpoint through this queue from now on. `fd` is readable when the endpoint has work.
     pub(crate) fn attach(&self, endpoint: &Arc<Endpoint>, fd: Option<RawFd>) -> Result<()> {
         self.endpoints.join(endpoint, self.set(), fd)
     }
@@ -147,7 +147,7 @@ impl Cq {
         self.endpoints.leave(endpoint, self.set(), fd);
     }
 
-    /// What a program waits for, if it may.
+    /// The set that a program waits on, if the queue has a wait object.
     fn set(&self) -> Option<&Set> {
         self.wait.as_ref().map(|wait| &wait.set)
     }
@@ -181,7 +181,7 @@ static OPS: OpsCq = OpsCq {
 /// `fi_cq_open`.
 ///
 /// # Safety
-/// Arguments as fi_cq(3) asks for them.
+/// Arguments as fi_cq(3) requires.
 pub(crate) unsafe extern "C" fn cq_open(
     domain: *mut FidDomain,
     attr: *mut CqAttr,
@@ -189,7 +189,7 @@ pub(crate) unsafe extern "C" fn cq_open(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        // SAFETY: handles and attributes as the caller promises, or something that is refused.
+        // SAFETY: `find` validates the handles.
         let (owner, attr) = unsafe { (find::<DomainObject, _>(domain)?, attr.as_ref()) };
         let (format, wait_obj, cond) = match attr {
             None => (FI_CQ_FORMAT_UNSPEC, FI_WAIT_NONE, FI_CQ_COND_NONE),
@@ -200,7 +200,7 @@ pub(crate) unsafe extern "C" fn cq_open(
             size => size,
         };
         let format = match format {
-            // The longest, so that nothing is lost.
+            // The longest format, so that nothing is lost.
             FI_CQ_FORMAT_UNSPEC => FI_CQ_FORMAT_TAGGED,
             FI_CQ_FORMAT_CONTEXT..=FI_CQ_FORMAT_TAGGED => format,
             _ => return Err(FiError::NOSYS),
@@ -232,13 +232,13 @@ pub(crate) unsafe extern "C" fn cq_open(
             }),
             inner: Arc::new(inner),
         };
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: the caller promises room for a handle.
         unsafe { place(object, cq)? };
         owner.inner.users.add();
         if let Some(attr) = attr
             && attr.format == FI_CQ_FORMAT_UNSPEC
         {
-            // SAFETY: attributes of the program, which learns the choice from them (fi_cq(3)).
+            // SAFETY: the program's attributes, which report the choice (fi_cq(3)).
             unsafe { (*(&raw const *attr).cast_mut()).format = format };
         }
         Ok(())
@@ -247,12 +247,12 @@ pub(crate) unsafe extern "C" fn cq_open(
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<CqObject, _>(fid)? }
             .inner
             .users
             .none("endpoints that are bound to the completion queue")?;
-        // SAFETY: the program uses the queue no more.
+        // SAFETY: the program no longer uses the queue.
         let object = unsafe { remove::<CqObject, _>(fid)? };
         object.inner.domain.users.remove();
         Ok(())
@@ -261,10 +261,10 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
 
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let cq = &unsafe { find::<CqObject, _>(fid)? }.inner;
         match (command, &cq.wait) {
-            // SAFETY: room for a descriptor, as the command asks for.
+            // SAFETY: the command requires room for a descriptor.
             (FI_GETWAIT, Some(wait)) => unsafe { crate::object::output(arg.cast(), wait.fd()) },
             (FI_GETWAITOBJ, wait) => {
                 let object = if wait.is_some() {
@@ -272,7 +272,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
                 } else {
                     FI_WAIT_NONE
                 };
-                // SAFETY: room for a number, as the command asks for.
+                // SAFETY: the command requires room for a number.
                 unsafe { crate::object::output(arg.cast(), object) }
             }
             (FI_GETWAIT, None) => Err(FiError::NODATA),
@@ -281,11 +281,11 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
     })
 }
 
-/// Whether a program may wait for the descriptor of a completion queue.
+/// Whether a program may wait on the descriptor of a completion queue.
 ///
 /// # Safety
-/// A handle, or something that is refused.
+/// The handle may be invalid; a live object stays during the call.
 pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     unsafe { find::<CqObject, _>(fid)? }.inner.arm_descriptor()
 }

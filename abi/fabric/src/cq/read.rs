@@ -15,15 +15,16 @@ use rkey_device::time;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::time::Duration;
 
-/// How long a waiting read looks for entries before it sleeps.
+/// How long a waiting read polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
-/// The pause of who wants no entries and has some.
-const NAP: Duration = Duration::from_micros(50);
+/// The pause of a call that wants no entries while there are some.
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// Takes up to `max` entries: `FI_EAGAIN` if there are none, `FI_EAVAIL` if the next one is an error.
 ///
 /// # Safety
-/// Room for `max` entries of the queue's format, and for as many addresses unless null.
+/// `into` has room for `max` entries of the queue's format; `sources` is null or has room for as many
+/// addresses.
 #[inline]
 unsafe fn take(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Result<usize> {
     let stride = size_of_format(cq.format);
@@ -40,8 +41,8 @@ unsafe fn take(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Res
             break;
         }
         let tagged = entry.tagged();
-        // SAFETY: room for `max` entries, as the caller promises, and `taken` is below that; every
-        // format is the beginning of the longest one.
+        // SAFETY: the caller promises room for `max` entries, and `taken` is below that; every format is a
+        // prefix of the longest one.
         unsafe {
             let place = into.cast::<u8>().add(taken * stride);
             std::ptr::copy_nonoverlapping((&raw const tagged).cast::<u8>(), place, stride);
@@ -64,28 +65,28 @@ unsafe fn take(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Res
     }
 }
 
-/// Takes entries, after some progress if there are none.
+/// Takes entries. If there are none, makes progress and tries again.
 ///
 /// # Safety
-/// As [`take`].
+/// As for [`take`].
 #[inline]
 unsafe fn poll(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Result<usize> {
     if into.is_null() && max > 0 {
         return Err(FiError::INVAL);
     }
-    // A program may ask for no entries, to have progress made.
+    // A program may ask for zero entries just to make progress.
     if cq.is_empty() || max == 0 {
         cq.progress();
         if cq.is_empty() {
             return Err(FiError::AGAIN);
         }
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     unsafe { take(cq, into, max, sources) }
 }
 
 pub(super) unsafe extern "C" fn read(cq: *mut FidCq, buf: *mut c_void, max: usize) -> isize {
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller promises valid arguments.
     unsafe { readfrom(cq, buf, max, std::ptr::null_mut()) }
 }
 
@@ -96,7 +97,7 @@ pub(super) unsafe extern "C" fn readfrom(
     sources: *mut u64,
 ) -> isize {
     count(|| {
-        // SAFETY: a handle, or something that is refused; room as the caller promises.
+        // SAFETY: `find` validates the handle; room as the caller promises.
         unsafe { poll(&find::<CqObject, _>(cq)?.inner, buf, max, sources) }
     })
 }
@@ -108,7 +109,7 @@ pub(super) unsafe extern "C" fn sread(
     cond: *const c_void,
     timeout: c_int,
 ) -> isize {
-    // SAFETY: arguments as the caller promises.
+    // SAFETY: the caller promises valid arguments.
     unsafe { sreadfrom(cq, buf, max, std::ptr::null_mut(), cond, timeout) }
 }
 
@@ -121,14 +122,14 @@ pub(super) unsafe extern "C" fn sreadfrom(
     timeout: c_int,
 ) -> isize {
     count(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let cq = &unsafe { find::<CqObject, _>(cq)? }.inner;
         let wait = cq.wait.as_ref().ok_or(FiError::INVAL)?;
         let waiting = wait.begin();
         let deadline = Deadline::of(timeout);
         let spin = time::now() + SPIN;
         loop {
-            // SAFETY: room as the caller promises.
+            // SAFETY: the caller promises room for the entries.
             match unsafe { poll(cq, buf, max, sources) } {
                 Err(FiError::AGAIN) => {}
                 result => return result,
@@ -146,7 +147,7 @@ pub(super) unsafe extern "C" fn sreadfrom(
                     readable(&[wait.fd()], &deadline)?;
                 }
                 Err(FiError::AGAIN) if max > 0 => {}
-                Err(FiError::AGAIN) => time::sleep(NAP),
+                Err(FiError::AGAIN) => time::sleep(PAUSE),
                 Err(error) => return Err(error),
             }
         }
@@ -155,7 +156,7 @@ pub(super) unsafe extern "C" fn sreadfrom(
 
 pub(super) unsafe extern "C" fn signal(cq: *mut FidCq) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let cq = &unsafe { find::<CqObject, _>(cq)? }.inner;
         let wait = cq.wait.as_ref().ok_or(FiError::INVAL)?;
         wait.wake();
@@ -169,7 +170,7 @@ pub(super) unsafe extern "C" fn readerr(
     flags: u64,
 ) -> isize {
     count(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let cq = &unsafe { find::<CqObject, _>(cq)? }.inner;
         if into.is_null() {
             return Err(FiError::INVAL);
@@ -196,8 +197,7 @@ pub(super) unsafe extern "C" fn readerr(
             detail,
         } = *entry.failure.unwrap_or_default();
         queue.error_data = detail;
-        // SAFETY: an entry of the program; before 1.5 its last two fields did not exist, from 1.20 on
-        // there is one more.
+        // SAFETY: the program's entry; before 1.5 its last two fields did not exist, and 1.20 added another.
         unsafe {
             (*into).op_context = tagged.op_context;
             (*into).flags = tagged.flags;
@@ -237,16 +237,16 @@ pub(super) unsafe extern "C" fn strerror(
     buf: *mut c_char,
     len: usize,
 ) -> *const c_char {
-    // SAFETY: a handle, or something that is refused.
+    // SAFETY: `find` validates the handle.
     let sentence = unsafe { find::<CqObject, _>(cq) }.ok().and_then(|cq| {
         let queue = cq.inner.queue.lock();
         let (at, len) = queue.given;
-        // How long other data are, nobody has told us.
+        // The length of other data is unknown.
         let ours = !err_data.is_null() && err_data as usize == at && len > 0;
         let bytes = queue.error_data.get(..len).filter(|_| ours)?;
         CString::new(bytes).ok()
     });
-    // SAFETY: null or room for so many bytes, as the caller promises.
+    // SAFETY: the caller promises null, or room of this length.
     unsafe {
         match sentence {
             Some(sentence) => give_words(sentence, buf, len),

@@ -1,4 +1,4 @@
-//! What a program sleeps on that waits for a completion queue, and how it prepares for that.
+//! Waiting for a completion queue: the descriptor that a program sleeps on, and how a thread prepares to sleep.
 
 use super::Cq;
 use crate::errno::{FiError, Result};
@@ -9,28 +9,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How long a program sleeps that waits for something that wakes nobody.
+/// How long a program sleeps when it waits for something that wakes no thread.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// What a program waits for: readable when the queue has entries or an endpoint has something to do.
+/// What a program waits on: readable when the queue has entries or an endpoint has work.
 pub(crate) struct Wait {
     pub(super) set: Set,
     pub(super) signal: Arc<Signal>,
-    /// Makes it readable after a while, once that was needed. Held while somebody prepares to wait, so that he finds out
-    /// whether it is needed after everybody whose word counts less.
+    /// Makes it readable after [`LOOK`], while that is needed. Locked while a thread prepares to wait, so that
+    /// the last one decides whether it is needed.
     timer: Mutex<Option<Timer>>,
-    /// Somebody asked for a thread to be woken that waits in a call.
+    /// A call asked to wake a thread that waits in `fi_cq_sread`.
     woken: AtomicBool,
-    /// So many threads are in such calls.
+    /// The number of threads in such calls.
     waiting: AtomicUsize,
 }
 
-/// What an endpoint says to who is about to wait for it.
+/// What an endpoint reports to a thread that is about to wait.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Armed {
-    /// A call that met `FI_EAGAIN` may come again.
+    /// A call that returned `FI_EAGAIN` may be repeated.
     pub(crate) comes_again: bool,
-    /// It waits for something that wakes nobody.
+    /// The endpoint waits for something that wakes no thread.
     pub(crate) needs_looks: bool,
 }
 
@@ -47,20 +47,20 @@ impl Wait {
         Ok(wait)
     }
 
-    /// Wakes a thread that waits in a call, or will.
+    /// Wakes a thread that waits in a call, or the next one to do so.
     pub(super) fn wake(&self) {
         self.woken.store(true, Ordering::Release);
         self.signal.raise();
     }
 
-    /// A thread waits in a call, until the result is dropped.
+    /// Registers a thread that waits in a call, until the result is dropped.
     pub(super) fn begin(&self) -> Waiting<'_> {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         Waiting(self)
     }
 
-    /// Whether somebody asked for a thread to be woken: for who waits by descriptor. The one in a call is to hear of it;
-    /// if there is none it is over with this.
+    /// Whether a call asked to wake a thread; for threads that wait by descriptor. The request is left for a
+    /// thread in a call if there is one, and otherwise ends here.
     fn is_woken(&self) -> bool {
         match self.waiting.load(Ordering::Acquire) {
             0 => self.woken.swap(false, Ordering::AcqRel),
@@ -72,7 +72,7 @@ impl Wait {
         self.set.raw()
     }
 
-    /// Wakes who waits after a while, or no longer does.
+    /// Starts or stops waking the waiting thread after [`LOOK`].
     fn look_now_and_then(&self, timer: &mut Option<Timer>, needed: bool) -> Result<()> {
         if needed && timer.is_none() {
             let new = Timer::new()?;
@@ -86,7 +86,7 @@ impl Wait {
     }
 }
 
-/// A thread in a call that waits.
+/// A thread that waits in a call.
 pub(super) struct Waiting<'a>(&'a Wait);
 
 impl Waiting<'_> {
@@ -103,7 +103,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Cq {
-    /// Prepares to wait for the descriptor: `FI_EAGAIN` if there is something to look for first.
+    /// Prepares to wait on the descriptor: `FI_EAGAIN` if there is something to read or to do first.
     pub(super) fn arm_descriptor(&self) -> Result<()> {
         let comes_again = self.arm()?;
         let woken = self.wait.as_ref().is_some_and(Wait::is_woken);
@@ -113,11 +113,12 @@ impl Cq {
         }
     }
 
-    /// Prepares to wait: `FI_EAGAIN` if there is something to read. Says whether there is something to come again for.
+    /// Prepares to wait: `FI_EAGAIN` if there is something to read. Returns whether a call may be repeated.
     pub(super) fn arm(&self) -> Result<bool> {
         let wait = self.wait.as_ref().ok_or(FiError::INVAL)?;
         let mut timer = wait.timer.lock();
-        // Before everything else: whoever raises it from here on has something that is not looked for below.
+        // First of all: an event raised after this line may be missed by the checks below, but leaves the
+        // signal set.
         wait.signal.clear();
         if wait.woken.load(Ordering::Acquire) {
             // It may be for another thread.
@@ -131,7 +132,7 @@ impl Cq {
         }
         self.domain.work.run();
         if !self.is_empty() {
-            // Others may wait for it as well.
+            // Other threads may wait for it as well.
             wait.signal.raise();
             return Err(FiError::AGAIN);
         }

@@ -19,7 +19,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a program has a handle of.
+/// The object behind the program's handle.
 #[repr(C)]
 pub(crate) struct EqObject {
     fid: UnsafeCell<FidEq>,
@@ -27,16 +27,18 @@ pub(crate) struct EqObject {
 }
 object!(EqObject, FidEq, 4096);
 
-/// An event queue. Its descriptor is readable while it is not empty, and when the end of a connection may have come.
+/// An event queue. Its descriptor is readable while it has events, and when a connection may have ended.
 pub(crate) struct Eq {
     pub(crate) fabric: Arc<Fabric>,
     queue: Mutex<Queue>,
-    /// Held while it is told of an object that may be closed by another thread, and while one is forgotten.
+    /// Locked while an event of an object is added that another thread may be closing, and while an object's
+    /// events are removed.
     telling: Mutex<()>,
     signal: Signal,
-    /// What a program waits for, if it may: `signal`, and the descriptors of `endpoints`.
+    /// The set that a program waits on, if the queue has a wait object: `signal`, and the descriptors of
+    /// `endpoints`.
     set: Option<Set>,
-    /// Connected endpoints: whoever looks for events hears of the end of their connections (fi_domain(3), control
+    /// Connected endpoints: reading the queue detects the end of their connections (fi_domain(3), control
     /// progress).
     endpoints: Attached,
     writable: bool,
@@ -46,16 +48,16 @@ pub(crate) struct Eq {
 #[derive(Default)]
 struct Queue {
     events: VecDeque<Event>,
-    /// Data of the last error that was read; the program may look at it until the next read.
+    /// Data of the last error, valid until the next read.
     error_data: Vec<u8>,
 }
 
 enum Event {
-    /// The bytes of an event, as they are read.
+    /// The bytes of an event, as the program reads them.
     Plain {
         event: u32,
         bytes: Vec<u8>,
-        /// Of a request for a connection: the address of its information.
+        /// For a connection request: the address of its information.
         request: Option<usize>,
         /// The program has peeked at it.
         seen: bool,
@@ -64,7 +66,7 @@ enum Event {
 }
 
 impl Event {
-    /// An event that is no request of ours.
+    /// An event that is not a connection request.
     fn plain(event: u32, bytes: Vec<u8>) -> Self {
         Self::Plain {
             event,
@@ -74,7 +76,7 @@ impl Event {
         }
     }
 
-    /// The information of the request for a connection that it is, if it is one.
+    /// The information of a connection request; `None` for other events.
     fn request(&self) -> Option<*mut Info> {
         match self {
             Self::Plain { request, .. } => request.map(|info| info as *mut Info),
@@ -83,7 +85,7 @@ impl Event {
     }
 }
 
-/// What goes into the error queue.
+/// An entry of the error queue.
 pub(crate) struct Failure {
     pub(crate) fid: usize,
     pub(crate) context: usize,
@@ -103,7 +105,7 @@ impl Eq {
         self.set.is_some()
     }
 
-    /// The end of an endpoint's connection is told here from now on. `fd` is readable when it may have come.
+    /// Reports the end of an endpoint's connection here from now on. `fd` is readable when it may have ended.
     pub(crate) fn attach(&self, endpoint: &Arc<Endpoint>, fd: Option<RawFd>) -> Result<()> {
         self.endpoints.join(endpoint, self.set.as_ref(), fd)
     }
@@ -112,10 +114,10 @@ impl Eq {
         self.endpoints.leave(endpoint, self.set.as_ref(), fd);
     }
 
-    /// Looks whether connections have ended; whether there was anything to do.
+    /// Checks whether connections have ended. Returns whether there was anything to do.
     fn progress(&self) -> bool {
         let endpoints = self.endpoints.all();
-        // All of them, so that one with many messages does not keep the others back.
+        // All of them, so that a busy one does not delay the others.
         endpoints.iter().filter(|it| it.look_for_end()).count() > 0
     }
 
@@ -132,7 +134,7 @@ impl Eq {
         Ok(())
     }
 
-    /// Tells that an operation on an object has completed.
+    /// Reports that an operation on an object has completed.
     pub(crate) fn completed(&self, event: u32, fid: usize, context: usize, data: u64) {
         let entry = EqEntry {
             fid: fid as *mut Fid,
@@ -142,7 +144,7 @@ impl Eq {
         self.push(Event::plain(event, bytes_of(&entry)));
     }
 
-    /// Tells of a connection. The program frees `info`.
+    /// Reports a connection event. The program frees `info`.
     pub(crate) fn connection(&self, event: u32, fid: usize, info: *mut Info, data: &[u8]) {
         let mut bytes = bytes_of(&EqCmEntry {
             fid: fid as *mut Fid,
@@ -157,13 +159,13 @@ impl Eq {
         });
     }
 
-    /// Tells that an operation failed.
+    /// Reports that an operation failed.
     pub(crate) fn failed(&self, failure: Failure) {
         self.push(Event::Failed(failure));
     }
 
-    /// Does something that may tell of an object, unless that is being closed: once it has been forgotten,
-    /// nothing is told of it any more.
+    /// Runs `tell`, which may report on an object, unless the object is being closed: after [`Eq::forget`]
+    /// nothing is reported on it any more.
     pub(crate) fn unless_closing(&self, closing: &AtomicBool, tell: impl FnOnce()) {
         let _order = self.telling.lock();
         if !closing.load(Ordering::Acquire) {
@@ -171,7 +173,7 @@ impl Eq {
         }
     }
 
-    /// Forgets what was told about an object that is being closed.
+    /// Removes the events of an object that is being closed.
     pub(crate) fn forget(&self, fid: usize) {
         let about = |event: &Event| match event {
             Event::Failed(failure) => failure.fid == fid,
@@ -181,8 +183,8 @@ impl Eq {
         self.take_out(about);
     }
 
-    /// Forgets requests for connections of clients that have gone, but for one that the program has peeked at: it may
-    /// use what belongs to it.
+    /// Removes connection requests whose clients have gone, except one that the program has peeked at: it may
+    /// be using that request.
     pub(crate) fn forget_gone_requests(&self) {
         self.take_out(|event| {
             let unseen = matches!(event, Event::Plain { seen: false, .. });
@@ -192,7 +194,7 @@ impl Eq {
         });
     }
 
-    /// Takes events out that the program has not read.
+    /// Removes unread events.
     fn take_out(&self, unwanted: impl Fn(&Event) -> bool) {
         let mut forgotten = Vec::new();
         self.queue.lock().events.retain(|event| {
@@ -211,7 +213,7 @@ impl Eq {
 
 /// The bytes of a structure without padding.
 fn bytes_of<T: Copy>(value: &T) -> Vec<u8> {
-    // SAFETY: the structures of events have no padding: pointers and 64-bit numbers only.
+    // SAFETY: event structures have no padding: only pointers and 64-bit numbers.
     unsafe { std::slice::from_raw_parts((&raw const *value).cast::<u8>(), size_of::<T>()) }.to_vec()
 }
 
@@ -233,7 +235,7 @@ static OPS: OpsEq = OpsEq {
 /// `fi_eq_open`.
 ///
 /// # Safety
-/// Arguments as fi_eq(3) asks for them.
+/// Arguments as fi_eq(3) requires.
 pub(crate) unsafe extern "C" fn eq_open(
     fabric: *mut FidFabric,
     attr: *mut EqAttr,
@@ -241,9 +243,9 @@ pub(crate) unsafe extern "C" fn eq_open(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let owner = unsafe { find::<FabricObject, _>(fabric)? };
-        // SAFETY: null or attributes, as the caller promises.
+        // SAFETY: the caller promises null or attributes.
         let (flags, wait_obj) = match unsafe { attr.as_ref() } {
             None => (0, FI_WAIT_NONE),
             Some(attr) => (attr.flags, attr.wait_obj),
@@ -277,7 +279,7 @@ pub(crate) unsafe extern "C" fn eq_open(
             }),
             inner: Arc::new(inner),
         };
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: the caller promises room for a handle.
         unsafe { place(object, eq)? };
         owner.inner.users.add();
         Ok(())
@@ -286,12 +288,12 @@ pub(crate) unsafe extern "C" fn eq_open(
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         unsafe { find::<EqObject, _>(fid)? }
             .inner
             .users
             .none("endpoints, domains or address vectors that are bound to the event queue")?;
-        // SAFETY: the program uses the queue no more.
+        // SAFETY: the program no longer uses the queue.
         let object = unsafe { remove::<EqObject, _>(fid)? };
         object.inner.fabric.users.remove();
         Ok(())
@@ -300,11 +302,11 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
 
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let eq = &unsafe { find::<EqObject, _>(fid)? }.inner;
         match (command, &eq.set) {
             (FI_GETWAIT, Some(set)) => {
-                // SAFETY: room for a descriptor, as the command asks for.
+                // SAFETY: the command requires room for a descriptor.
                 unsafe { crate::object::output(arg.cast(), set.raw()) }
             }
             _ => Err(FiError::NOSYS),
@@ -312,19 +314,19 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
     })
 }
 
-/// Whether a program may wait for the descriptor of an event queue.
+/// Whether a program may wait on the descriptor of an event queue.
 ///
 /// # Safety
-/// A handle, or something that is refused.
+/// The handle may be invalid; a live object stays during the call.
 pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     unsafe { find::<EqObject, _>(fid)? }.inner.arm()
 }
 
 /// Takes or peeks at an event.
 ///
 /// # Safety
-/// Room for `len` bytes and, if it is not null, for a number.
+/// `into` has `len` bytes; `event` is null or writable.
 unsafe fn take(
     eq: &Eq,
     event: *mut u32,
@@ -332,7 +334,7 @@ unsafe fn take(
     len: usize,
     flags: u64,
 ) -> Result<usize> {
-    // Under the lock all the way: of two threads each gets an event of its own.
+    // Locked throughout, so that concurrent threads get different events.
     let mut queue = eq.queue.lock();
     let (number, bytes, seen) = match queue.events.front_mut() {
         None => {
@@ -344,7 +346,7 @@ unsafe fn take(
             event, bytes, seen, ..
         }) => (*event, bytes, seen),
     };
-    // Connection data is cut to the room there is; everything else has to fit, or stays (fi_eq(3)).
+    // Connection data is cut to fit; everything else must fit, or stays in the queue (fi_eq(3)).
     let least = match number {
         FI_CONNREQ | FI_CONNECTED | FI_SHUTDOWN => size_of::<EqCmEntry>(),
         _ => bytes.len(),
@@ -353,10 +355,10 @@ unsafe fn take(
         return Err(FiError::TOOSMALL);
     }
     let len = len.min(bytes.len());
-    // SAFETY: room for so many bytes, as the caller promises.
+    // SAFETY: the caller promises this length.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast::<u8>(), len) };
     if !event.is_null() {
-        // SAFETY: not null, so it is room for a number.
+        // SAFETY: not null, so it is writable.
         unsafe { *event = number };
     }
     *seen = true;
@@ -366,10 +368,10 @@ unsafe fn take(
     Ok(len)
 }
 
-/// The same, after a look at the connections if there is none.
+/// As [`take`], but checks the connections if there is no event.
 ///
 /// # Safety
-/// As [`take`].
+/// As for [`take`].
 unsafe fn poll(
     eq: &Eq,
     event: *mut u32,
@@ -377,7 +379,7 @@ unsafe fn poll(
     len: usize,
     flags: u64,
 ) -> Result<usize> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     match unsafe { take(eq, event, buf, len, flags) } {
         // SAFETY: as above.
         Err(FiError::AGAIN) if eq.progress() => unsafe { take(eq, event, buf, len, flags) },
@@ -393,9 +395,9 @@ unsafe extern "C" fn read(
     flags: u64,
 ) -> isize {
     count(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let eq = &unsafe { find::<EqObject, _>(eq)? }.inner;
-        // SAFETY: room as the caller promises.
+        // SAFETY: the caller promises this length.
         unsafe { poll(eq, event, buf, len, flags) }
     })
 }
@@ -409,12 +411,12 @@ unsafe extern "C" fn sread(
     flags: u64,
 ) -> isize {
     count(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let eq = &unsafe { find::<EqObject, _>(eq)? }.inner;
         let set = eq.set.as_ref().ok_or(FiError::INVAL)?;
         let deadline = Deadline::of(timeout);
         loop {
-            // SAFETY: room as the caller promises.
+            // SAFETY: the caller promises this length.
             match unsafe { poll(eq, event, buf, len, flags) } {
                 Err(FiError::AGAIN) if deadline.passed() => return Err(FiError::AGAIN),
                 Err(FiError::AGAIN) => {}
@@ -431,7 +433,7 @@ unsafe extern "C" fn sread(
 
 unsafe extern "C" fn readerr(eq: *mut FidEq, into: *mut EqErrEntry, flags: u64) -> isize {
     count(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let eq = &unsafe { find::<EqObject, _>(eq)? }.inner;
         if into.is_null() {
             return Err(FiError::INVAL);
@@ -446,14 +448,14 @@ unsafe extern "C" fn readerr(eq: *mut FidEq, into: *mut EqErrEntry, flags: u64) 
             queue.events.pop_front();
         }
         queue.error_data = error_data;
-        // SAFETY: an entry of the program, which may say where it wants the data of the error.
+        // SAFETY: the program's entry, which may point to a buffer for the data of the error.
         let entry = unsafe { &mut *into };
         entry.fid = fid as *mut Fid;
         entry.context = context as *mut c_void;
         entry.data = data;
         entry.err = error.0;
         entry.prov_errno = error.0;
-        // SAFETY: room of the program's, as the entry says.
+        // SAFETY: the entry gives the length of the program's buffer.
         unsafe {
             give_error_data(
                 &queue.error_data,
@@ -465,14 +467,14 @@ unsafe extern "C" fn readerr(eq: *mut FidEq, into: *mut EqErrEntry, flags: u64) 
     })
 }
 
-/// Hands out the data of an error: into the program's buffer if it has one, otherwise ours.
+/// Hands out the data of an error: in the program's buffer if it passed one, otherwise in ours.
 ///
 /// # Safety
-/// If `size` is not 0, there is room for so many bytes at `room`.
+/// `room` has `size` bytes.
 pub(crate) unsafe fn give_error_data(data: &[u8], room: &mut *mut c_void, size: &mut usize) {
     if *size > 0 && !room.is_null() {
         let len = data.len().min(*size);
-        // SAFETY: room as the caller promises.
+        // SAFETY: the caller promises this length.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), room.cast::<u8>(), len) };
         *size = len;
     } else {
@@ -489,12 +491,12 @@ unsafe extern "C" fn write(
     flags: u64,
 ) -> isize {
     count(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let eq = &unsafe { find::<EqObject, _>(eq)? }.inner;
         if !eq.writable || flags != 0 {
             return Err(FiError::INVAL);
         }
-        // SAFETY: so many bytes, as the caller promises.
+        // SAFETY: the caller promises this length.
         let bytes = unsafe { crate::object::list(buf.cast::<u8>(), len)? }.to_vec();
         eq.push(Event::plain(event, bytes));
         Ok(len)
@@ -508,23 +510,23 @@ unsafe extern "C" fn strerror(
     buf: *mut c_char,
     len: usize,
 ) -> *const c_char {
-    // SAFETY: null or room for so many bytes, as the caller promises.
+    // SAFETY: the caller promises null, or room of this length.
     unsafe { give_text(prov_errno, buf, len) }
 }
 
-/// The text for an error number: in the program's buffer if it has one.
+/// The text for an error number: in the program's buffer if it passed one.
 ///
 /// # Safety
-/// Null or room for so many bytes.
+/// `buf` is null or has `len` bytes.
 pub(crate) unsafe fn give_text(number: c_int, buf: *mut c_char, len: usize) -> *const c_char {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     unsafe { give_words(errno::text(number).into_owned(), buf, len) }
 }
 
-/// Some words: in the program's buffer if it has one.
+/// A text: in the program's buffer if it passed one, otherwise in a buffer of the thread.
 ///
 /// # Safety
-/// Null or room for so many bytes.
+/// `buf` is null or has `len` bytes.
 pub(crate) unsafe fn give_words(text: CString, buf: *mut c_char, len: usize) -> *const c_char {
     thread_local! {
         static TEXT: std::cell::RefCell<CString> = std::cell::RefCell::default();
@@ -537,7 +539,7 @@ pub(crate) unsafe fn give_words(text: CString, buf: *mut c_char, len: usize) -> 
     }
     let bytes = text.as_bytes();
     let cut = bytes.len().min(len - 1);
-    // SAFETY: room for `len` bytes, as the caller promises, and `cut` is less.
+    // SAFETY: the caller promises `len` bytes, and `cut` is less.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast::<u8>(), cut);
         *buf.add(cut) = 0;

@@ -1,5 +1,5 @@
-//! The list of `fi_info` structures. Libfabric frees it with `free`, so every piece comes from the C
-//! library's allocator.
+//! The list of `fi_info` structures. Libfabric frees it with `free`, so every part comes from the C library's
+//! allocator.
 
 #![allow(unsafe_code)]
 // UNSAFETY: allocates and fills C structures.
@@ -13,18 +13,18 @@ use crate::sys::*;
 use std::ffi::{CStr, c_char, c_void};
 use std::net::SocketAddr;
 
-/// A list that is being made. What is not handed out is freed.
+/// A list under construction, freed unless it is handed out.
 #[derive(Default)]
 pub(crate) struct List {
     head: Option<Owned>,
 }
 
-/// An `fi_info` with everything on it, and its successors.
+/// An `fi_info` with its attributes, and its successors.
 struct Owned(*mut Info);
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // SAFETY: made by `new_info`, handed to nobody, and freed once.
+        // SAFETY: made by `new_info`, never handed out, and freed once.
         unsafe { free(self.0) };
     }
 }
@@ -47,7 +47,7 @@ impl List {
             return Ok(());
         };
         let mut last = head.0;
-        // SAFETY: a list of our own making; its last entry has no successor.
+        // SAFETY: a list of our own; its last entry has no successor.
         unsafe {
             while !(*last).next.is_null() {
                 last = (*last).next;
@@ -67,7 +67,7 @@ impl List {
     }
 }
 
-/// One zeroed structure of the C library's allocator.
+/// A zeroed structure from the C library's allocator.
 fn zeroed<T>() -> Result<*mut T> {
     // SAFETY: `calloc` has no precondition.
     let pointer = unsafe { libc::calloc(1, size_of::<T>()) };
@@ -84,7 +84,7 @@ fn bytes(from: &[u8]) -> Result<*mut c_void> {
     if pointer.is_null() {
         return Err(FiError::NOMEM);
     }
-    // SAFETY: the allocation has at least so many bytes and is ours alone.
+    // SAFETY: the allocation has at least this length and is ours alone.
     unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), pointer.cast::<u8>(), from.len()) };
     Ok(pointer)
 }
@@ -101,8 +101,8 @@ pub(crate) fn new_info(
     dest: Option<SocketAddr>,
 ) -> Result<*mut Info> {
     let owned = Owned(zeroed::<Info>()?);
-    // SAFETY: a zeroed `fi_info` of our own; each pointer in it gets a zeroed structure of its type
-    // before it is used.
+    // SAFETY: a zeroed `fi_info` of our own; each pointer in it gets a zeroed structure of its type before it
+    // is used.
     unsafe {
         let info = &mut *owned.0;
         info.caps = offer.caps;
@@ -221,10 +221,10 @@ fn domain(domain: &mut DomainAttr, offer: &Offer) -> Result<()> {
 /// Frees a list that was never handed out.
 ///
 /// # Safety
-/// A list made here, not used any more.
+/// The list was made here and is not used any more.
 pub(crate) unsafe fn free(mut info: *mut Info) {
     while !info.is_null() {
-        // SAFETY: an entry of our own making: what hangs on it is null or from the C allocator.
+        // SAFETY: our own entry: its pointers are null or from the C allocator.
         unsafe {
             let it = &mut *info;
             let next = it.next;

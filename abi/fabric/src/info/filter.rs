@@ -1,4 +1,4 @@
-//! Which offers match some hints, and how an offer is fitted to them.
+//! Which offers match the hints, and how an offer is narrowed down to them.
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads structures of the program.
@@ -10,7 +10,7 @@ use crate::object::list;
 use crate::sys::*;
 use std::ffi::{CStr, c_char, c_int};
 
-/// The hints of a program, as far as they are looked at.
+/// The hints of a program that are evaluated.
 #[derive(Default)]
 pub(crate) struct Hints<'a> {
     pub(crate) caps: u64,
@@ -31,20 +31,19 @@ impl Hints<'_> {
     /// Reads hints; null means none.
     ///
     /// # Safety
-    /// Null, or a `fi_info` of libfabric's core with everything that hangs on it, which stays as it is
-    /// while the result is used.
+    /// Null, or a complete `fi_info` from libfabric's core, which does not change while the result is used.
     pub(crate) unsafe fn read<'a>(info: *const Info) -> Hints<'a> {
-        // SAFETY: null or valid, as the caller promises.
+        // SAFETY: the caller promises null or a valid structure.
         let Some(info) = (unsafe { info.as_ref() }) else {
             return Hints::default();
         };
         let bytes = |at: *const std::ffi::c_void, len: usize| {
-            // SAFETY: an address of this length, or null, as the caller promises.
+            // SAFETY: the caller promises an address of this length, or null.
             unsafe { list(at.cast::<u8>(), len) }
                 .ok()
                 .filter(|bytes| !bytes.is_empty())
         };
-        // SAFETY: attributes are null or valid, as the caller promises.
+        // SAFETY: the caller promises that attributes are null or valid.
         unsafe {
             Hints {
                 caps: info.caps,
@@ -63,30 +62,26 @@ impl Hints<'_> {
     }
 }
 
-/// A wish for a number that may not be larger than what there is.
-fn at_most(what: &'static str, wanted: usize, there_is: usize) -> Result<(), &'static str> {
-    if wanted <= there_is {
-        Ok(())
-    } else {
-        Err(what)
-    }
+/// Checks a number against the largest on offer.
+fn at_most(what: &'static str, wanted: usize, offered: usize) -> Result<(), &'static str> {
+    if wanted <= offered { Ok(()) } else { Err(what) }
 }
 
-/// A choice of the program: any, or one of those that there are.
+/// The program's choice among the values on offer; 0 takes the first.
 fn choice(
     what: &'static str,
     wanted: c_int,
-    there_are: &[c_int],
+    offered: &[c_int],
     default: c_int,
 ) -> Result<c_int, &'static str> {
     match wanted {
         0 => Ok(default),
-        _ if there_are.contains(&wanted) => Ok(wanted),
+        _ if offered.contains(&wanted) => Ok(wanted),
         _ => Err(what),
     }
 }
 
-/// A name of the program's, if it gave one, is ours.
+/// Checks a name of the program, if it passed one, against ours.
 fn named(what: &'static str, given: *const c_char, ours: &CStr) -> Result<(), &'static str> {
     // SAFETY: null or a C string: names in attributes are.
     if given.is_null() || unsafe { CStr::from_ptr(given) } == ours {
@@ -96,10 +91,10 @@ fn named(what: &'static str, given: *const c_char, ours: &CStr) -> Result<(), &'
     }
 }
 
-/// Fits the offer for a kind of endpoint to some hints.
+/// Narrows the offer for a kind of endpoint down to the hints.
 ///
 /// # Errors
-/// The first thing that does not match, in a few words.
+/// The first mismatch, in a few words.
 pub(crate) fn matches(
     version: u32,
     ep_type: c_int,
@@ -159,8 +154,8 @@ pub(crate) fn matches(
     Ok(offer)
 }
 
-/// What stands in the capabilities of one side's context only, and what in neither: where peers are is said by the
-/// information and the domain.
+/// Capabilities that are only in one side's context, and those that are in neither: the `fi_info` and the
+/// domain say where peers are.
 const RX_ONLY: u64 = FI_RECV
     | FI_REMOTE_READ
     | FI_REMOTE_WRITE
@@ -171,7 +166,7 @@ const RX_ONLY: u64 = FI_RECV
 const TX_ONLY: u64 = FI_SEND | FI_READ | FI_WRITE;
 const DOMAIN_ONLY: u64 = COMM;
 
-/// The capabilities of an offer for those that were asked for.
+/// The capabilities of an offer for the requested ones.
 fn capabilities(version: u32, ep_type: c_int, asked: u64) -> Result<u64, &'static str> {
     let (primary, secondary) = (offer::primary(ep_type), offer::secondary(ep_type));
     if asked == 0 {
@@ -180,12 +175,12 @@ fn capabilities(version: u32, ep_type: c_int, asked: u64) -> Result<u64, &'stati
     if asked & !(primary | secondary | on_demand(ep_type)) != 0 {
         return Err("capabilities");
     }
-    // FI-269: before 1.9 the bit meant nothing.
+    // FI-269: before 1.9 the bit had no meaning.
     if asked & FI_COLLECTIVE != 0 && version < COLLECTIVE_SINCE {
         return Err("capabilities");
     }
     let mut caps = asked | COMM;
-    // A modifier without anything to modify brings that along.
+    // A modifier without anything to modify implies that.
     if asked & primary == 0 && asked & (FI_RMA_EVENT | FI_RMA_PMEM) != 0 {
         caps |= FI_RMA;
     }
@@ -196,7 +191,7 @@ fn capabilities(version: u32, ep_type: c_int, asked: u64) -> Result<u64, &'stati
     if caps & (FI_RMA | FI_ATOMIC) != 0 && caps & SIDES_RMA == 0 {
         caps |= SIDES_RMA;
     }
-    // FI-I25: events about RMA are for targets.
+    // FI-I25: RMA events are for targets.
     if asked & FI_RMA_EVENT != 0 && caps & (FI_REMOTE_READ | FI_REMOTE_WRITE) == 0 {
         return Err("FI_RMA_EVENT without a remote side");
     }
@@ -282,9 +277,9 @@ fn endpoint(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
     if !offer.shares {
         at_most("receive contexts", ep.rx_ctx_cnt, 1)?;
     }
-    // SAFETY: null or so many bytes, as hints are promised to be.
+    // SAFETY: null, or as long as the hints say.
     if offer.version >= version(1, 5) {
-        // SAFETY: null or so many bytes, as hints are promised to be.
+        // SAFETY: null, or as long as the hints say.
         offer.auth_key = unsafe { list(ep.auth_key, ep.auth_key_size) }
             .map_err(|_| "auth_key")?
             .to_vec();
@@ -297,7 +292,7 @@ fn domain(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
         return Ok(());
     };
     named("domain name", domain.name, DOMAIN_NAME)?;
-    // Every model of threads up to the safe one is fine with a domain that is safe.
+    // The domain is thread-safe, which includes every weaker threading model.
     offer.threading = match domain.threading {
         FI_THREAD_UNSPEC => FI_THREAD_SAFE,
         other => other,
@@ -360,7 +355,7 @@ fn domain(offer: &mut Offer, hints: &Hints<'_>) -> Result<(), &'static str> {
                 Err("authorization keys in the address vector")
             };
         }
-        // SAFETY: null or so many bytes, as hints are promised to be.
+        // SAFETY: null, or as long as the hints say.
         offer.domain_auth_key = unsafe { list(domain.auth_key, domain.auth_key_size) }
             .map_err(|_| "auth_key")?
             .to_vec();
@@ -390,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_does_not_match() {
+    fn hints_for_more_than_the_offer_do_not_match() {
         for caps in [FI_MULTICAST, FI_NAMED_RX_CTX] {
             assert!(ask(FI_EP_RDM, FI_MSG | caps).is_err());
         }
@@ -400,14 +395,14 @@ mod tests {
 
     /// Proves: FI-I25
     #[test]
-    fn events_about_rma_need_a_remote_side() {
+    fn rma_events_need_a_remote_side() {
         assert!(ask(FI_EP_RDM, FI_RMA | FI_WRITE | FI_RMA_EVENT).is_err());
         assert!(ask(FI_EP_RDM, FI_RMA | FI_REMOTE_WRITE | FI_RMA_EVENT).is_ok());
         assert!(ask(FI_EP_RDM, FI_RMA | FI_RMA_EVENT).is_ok());
     }
 
     #[test]
-    fn sides_that_are_not_named_are_both() {
+    fn a_transfer_without_sides_means_both() {
         let offer = ask(FI_EP_RDM, FI_MSG).unwrap();
         assert_eq!(offer.caps, FI_MSG | SIDES_MSG | COMM);
         let offer = ask(FI_EP_RDM, FI_RMA | FI_READ).unwrap();
@@ -415,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn persistent_memory_is_for_rma() {
+    fn persistent_memory_needs_rma() {
         assert!(ask(FI_EP_RDM, FI_MSG | FI_RMA_PMEM).is_err());
         let offer = ask(FI_EP_RDM, FI_RMA | FI_RMA_PMEM).unwrap();
         assert_eq!(offer.caps & FI_RMA_PMEM, FI_RMA_PMEM);
@@ -424,7 +419,7 @@ mod tests {
 
     /// Proves: FI-035, FI-051
     #[test]
-    fn keys_are_longer_than_eight_bytes_with_raw_keys_only() {
+    fn only_raw_keys_are_longer_than_eight_bytes() {
         assert_eq!(build_key_size(0), 8);
         assert_eq!(build_key_size(FI_MR_BASIC), 8);
         assert!(build_key_size(FI_MR_RAW) > 8);

@@ -1,7 +1,7 @@
-//! `fi_getinfo`: what the provider offers, measured against what a program asks for.
+//! `fi_getinfo`: matches the provider's offers with a program's hints.
 //!
-//! `offer` says what there is for each kind of endpoint, `filter` what of it matches some hints,
-//! `build` makes the list of C structures that libfabric frees.
+//! `offer` describes each kind of endpoint, `filter` narrows an offer down to the hints, `build` makes the list
+//! of C structures that libfabric frees.
 
 #![allow(unsafe_code)]
 // UNSAFETY: a C function that reads structures of the program.
@@ -20,14 +20,14 @@ use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char, c_int};
 use std::net::{IpAddr, SocketAddr};
 
-/// The fabric and the domain by name.
+/// The names of the fabric and the domain.
 pub(crate) const FABRIC_NAME: &CStr = c"rkey";
 pub(crate) const DOMAIN_NAME: &CStr = c"rkey0";
 
 /// `fi_getinfo`, as libfabric's core calls it.
 ///
 /// # Safety
-/// Arguments as fi_getinfo(3) asks for them.
+/// Arguments as fi_getinfo(3) requires.
 pub(crate) unsafe extern "C" fn getinfo(
     version: u32,
     node: *const c_char,
@@ -41,7 +41,7 @@ pub(crate) unsafe extern "C" fn getinfo(
         if info.is_null() {
             return Err(FiError::INVAL);
         }
-        // SAFETY: C strings and hints as the caller promises.
+        // SAFETY: the caller promises C strings and hints.
         let (node, service) = unsafe { (text(node)?, text(service)?) };
         // SAFETY: as above.
         let hints = unsafe { Hints::read(hints) };
@@ -49,21 +49,21 @@ pub(crate) unsafe extern "C" fn getinfo(
             let (caps, format) = (hints.caps, hints.addr_format);
             tracing::debug!(node, service, flags, caps, format, "fi_getinfo: {error:?}");
         })?;
-        // SAFETY: not null, so it is room for the address of the list.
+        // SAFETY: not null, so it is writable.
         unsafe { *info = list };
         Ok(())
     })
 }
 
-/// A C string of the program, if there is one.
+/// A C string from the program, if it passed one.
 ///
 /// # Safety
-/// A C string, or null.
+/// The pointer is null or a C string.
 pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> Result<Option<&'a str>> {
     if pointer.is_null() {
         return Ok(None);
     }
-    // SAFETY: not null, so it is a C string as the caller promises.
+    // SAFETY: not null, so the caller promises a C string.
     let text = unsafe { CStr::from_ptr(pointer) };
     text.to_str().map(Some).map_err(|_| FiError::NODATA)
 }
@@ -93,22 +93,23 @@ fn find(
                 continue;
             }
         };
-        // An endpoint of a program that says nothing about its address gets a free one when it is used.
+        // Without an address in the hints, an endpoint gets a free one when it is used.
         let source = source.unwrap_or_else(|| format.loopback(0));
         list.add(&offer, format, source, dest, hints.handle)?;
     }
     list.finish()
 }
 
-/// Tells, once for each address, that nobody on another host can be reached: programs ask for one peer again and again.
+/// Warns, once for each address, that another host cannot be reached: programs ask for the same peer
+/// repeatedly.
 fn tell_of_stranger(address: IpAddr) {
-    /// More are told to those who ask for more.
+    /// The most addresses to warn about.
     const MOST: usize = 64;
     static TOLD: Mutex<BTreeSet<IpAddr>> = Mutex::new(BTreeSet::new());
     let mut told = TOLD.lock();
     if told.len() < MOST && told.insert(address) {
         tracing::warn!(
-            "no match: {address} is not an address of this host, and rkey reaches processes on this host only"
+            "no match: {address} is not an address of this host, and rkey reaches only processes on this host"
         );
     } else {
         tracing::info!("{address} is not an address of this host");

@@ -1,15 +1,15 @@
-//! What there is for each kind of endpoint.
+//! What each kind of endpoint offers.
 
 use crate::sys::*;
 use std::ffi::{CString, c_int};
 
-/// Scatter/gather elements of a transfer.
+/// Scatter/gather entries of a transfer.
 pub(crate) const IOV_LIMIT: usize = 8;
-/// Elements of the remote side of a transfer.
+/// Entries of the remote side of a transfer.
 pub(crate) const RMA_IOV_LIMIT: usize = 8;
-/// Bytes that can be injected.
+/// The most bytes that can be injected.
 pub(crate) const INJECT_SIZE: usize = 4096;
-/// Transmissions and receives that an endpoint has room for.
+/// The capacity of an endpoint's transmit and receive contexts.
 pub(crate) const TX_SIZE: usize = 1024;
 pub(crate) const RX_SIZE: usize = 4096;
 /// The longest message: what one work request can move.
@@ -20,12 +20,12 @@ pub(crate) const MAX_DGRAM_SIZE: usize = 4096;
 pub(crate) const MAX_SHARING: usize = 65_536;
 /// Bytes of remote completion data.
 pub(crate) const CQ_DATA_SIZE: usize = 8;
-/// Pieces of one region.
+/// The most segments of a region.
 pub(crate) const MR_IOV_LIMIT: usize = 1024;
-/// Bytes of connection data.
+/// The most bytes of connection data.
 pub(crate) const CM_DATA_SIZE: usize = 256;
 
-/// Everything that an endpoint of one kind, fitted to some hints, is reported with.
+/// The reported attributes of one kind of endpoint, narrowed down to the hints.
 #[derive(Clone, Debug)]
 pub(crate) struct Offer {
     pub(crate) ep_type: c_int,
@@ -38,9 +38,9 @@ pub(crate) struct Offer {
     pub(crate) tx_op_flags: u64,
     pub(crate) rx_op_flags: u64,
     pub(crate) msg_order: u64,
-    /// Receives are in a context that endpoints share.
+    /// Receives are posted to a shared receive context.
     pub(crate) shares: bool,
-    /// Endpoints share their room to transmit.
+    /// Endpoints share a transmit context.
     pub(crate) shares_tx: bool,
     pub(crate) inject_size: usize,
     pub(crate) tx_size: usize,
@@ -54,14 +54,14 @@ pub(crate) struct Offer {
     pub(crate) domain_auth_key: Vec<u8>,
     /// Authorization keys are in address vectors.
     pub(crate) av_keys: bool,
-    /// The name of the provider in its layers, where libfabric's core does not write it.
+    /// The name of the provider with its layers, if libfabric's core does not write it.
     pub(crate) prov_name: Option<CString>,
 }
 
-/// From this version on there are collective operations.
+/// Collective operations exist since this version.
 pub(crate) const COLLECTIVE_SINCE: u32 = version(1, 9);
 
-/// Capabilities that say what an endpoint is for.
+/// Primary capabilities: what an endpoint is for.
 pub(crate) const fn primary(ep_type: c_int) -> u64 {
     match ep_type {
         FI_EP_DGRAM => FI_MSG | SIDES_MSG,
@@ -69,7 +69,7 @@ pub(crate) const fn primary(ep_type: c_int) -> u64 {
     }
 }
 
-/// Capabilities that come on top when they are asked for, or anyway when nothing is asked for.
+/// Secondary capabilities, reported when requested, or when nothing is requested.
 pub(crate) const fn secondary(ep_type: c_int) -> u64 {
     match ep_type {
         FI_EP_DGRAM => ANYWHERE | FI_SOURCE,
@@ -78,7 +78,7 @@ pub(crate) const fn secondary(ep_type: c_int) -> u64 {
     }
 }
 
-/// Capabilities that are only reported when they are asked for.
+/// Capabilities that are reported only when requested.
 pub(crate) const fn on_demand(ep_type: c_int) -> u64 {
     match ep_type {
         FI_EP_DGRAM => FI_AV_USER_ID,
@@ -87,15 +87,15 @@ pub(crate) const fn on_demand(ep_type: c_int) -> u64 {
     }
 }
 
-/// What endpoints of every kind have.
+/// Capabilities of every kind of endpoint.
 const ANYWHERE: u64 = FI_MULTI_RECV | FI_TRIGGER | COMM;
-/// What the environment decides: both kinds of peer are on this host.
+/// Where peers are: both kinds are on this host.
 pub(crate) const COMM: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 pub(crate) const SIDES_MSG: u64 = FI_SEND | FI_RECV;
 pub(crate) const SIDES_RMA: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
-/// The orders that are kept between one pair of endpoints: messages match in the order in which they were sent,
-/// also behind RMA; RMA writes and reads are carried out in order, and so are atomics among themselves.
+/// The order between one pair of endpoints: messages match in the order in which they were sent, also after
+/// RMA; RMA writes and reads execute in order, and so do atomics among themselves.
 pub(crate) const MSG_ORDER: u64 = FI_ORDER_SAS
     | FI_ORDER_SAW
     | FI_ORDER_RMA_WAW

@@ -1,5 +1,5 @@
-//! Messages that were announced out of registered memory. A peer reads such a message by a key of its own; when the
-//! region that the program named is closed, that key ends with it.
+//! Rendezvous messages in registered memory. The peer reads such a message by a key of its own; closing the
+//! region that the program named ends that key, too.
 
 use parking_lot::Mutex;
 use rkey_device::Device;
@@ -8,27 +8,27 @@ use rkey_device::denials::refused;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The messages of a domain that have not been fetched, by the regions that they lie in.
+/// The messages of a domain that peers have not read yet, by their region.
 #[derive(Default)]
 pub(crate) struct Announced {
-    /// How many entries there are, for those who would only find none.
+    /// The number of entries, for a shortcut when there are none.
     count: AtomicUsize,
     by_region: Mutex<HashMap<LocalKey, Vec<Region>>>,
 }
 
 impl Announced {
-    /// A message, which peers read by the key of `message`, lies in the region `owner` of the program's.
+    /// Adds a message in the program's region `owner`, which the peer reads by the key of `message`.
     ///
-    /// The region may have been closed since it was looked at, by another thread. Who has posted something after this
-    /// call, and looks then, finds it closed; or who has closed it finds this entry. Both pass the lock of the engine
-    /// in between.
+    /// Another thread may have closed the region since the caller checked it. A caller that then posts a
+    /// request and checks again finds it closed, or the closing thread finds this entry: both take the engine's
+    /// lock in between.
     pub(crate) fn add(&self, owner: LocalKey, message: Region) {
         let mut by_region = self.by_region.lock();
         by_region.entry(owner).or_default().push(message);
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The message is over.
+    /// The message has been read or has failed.
     pub(crate) fn remove(&self, owner: LocalKey, message: Region) {
         let mut by_region = self.by_region.lock();
         let Some(list) = by_region.get_mut(&owner) else {
@@ -44,7 +44,7 @@ impl Announced {
         self.count.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A region has been closed: peers read no message that lies in it, and none is being read when this returns.
+    /// Ends the messages of a closed region: no peer reads one any more when this returns.
     #[inline]
     pub(crate) fn end(&self, owner: LocalKey, device: &Device) {
         if self.count.load(Ordering::Relaxed) > 0 {
@@ -58,13 +58,13 @@ impl Announced {
         self.count.fetch_sub(list.len(), Ordering::Relaxed);
         if !list.is_empty() {
             refused(&format!(
-                "a region was closed while {} of the messages sent from it had not arrived: these fail. \
+                "a region was closed while {} of the messages sent from it had not arrived; they fail. \
                  Close a region after the completions of what uses it.",
                 list.len()
             ));
         }
         for message in list {
-            // It may have been fetched meanwhile.
+            // The peer may have read it meanwhile.
             let _ = device.close_region(message);
         }
     }

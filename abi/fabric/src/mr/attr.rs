@@ -1,4 +1,4 @@
-//! `fi_mr_reg`, `fi_mr_regv` and `fi_mr_regattr`: one request in three forms (FI-004).
+//! `fi_mr_reg`, `fi_mr_regv` and `fi_mr_regattr`: three forms of one request (FI-004).
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read structures of the program.
@@ -19,24 +19,24 @@ use smallvec::{SmallVec, smallvec};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-/// The memory of a region: one range, almost always.
+/// The memory of a region: usually one range.
 pub(crate) type Ranges = SmallVec<[VaRange; 1]>;
 
-/// A request, checked as far as that needs no table.
+/// A request, checked as far as possible without the protection table.
 pub(crate) struct Request<'a> {
     pub(crate) memory: Memory<'a>,
     pub(crate) access: u64,
     pub(crate) requested_key: u64,
     pub(crate) context: usize,
     pub(crate) auth_key: &'a [u8],
-    /// Where the authorization keys of an `FI_AV_AUTH_KEY` domain are.
+    /// The authorization keys, in an `FI_AV_AUTH_KEY` domain.
     pub(crate) keys: Option<AvKeys>,
     pub(crate) flags: u64,
 }
 
-/// What is to be registered.
+/// The memory to register.
 pub(crate) enum Memory<'a> {
-    /// Pieces of memory, not looked at yet.
+    /// Unchecked segments.
     List(&'a [iovec]),
     /// A file whose pages are the memory.
     Dmabuf(Dmabuf),
@@ -54,9 +54,9 @@ pub(crate) struct Dmabuf {
 /// The authorization keys of an address vector.
 pub(crate) struct AvKeys {
     pub(crate) av: Arc<Av>,
-    /// This one only.
+    /// Only this one.
     pub(crate) only: Option<Arc<AuthKey>>,
-    /// Of the peers that have them, this one only.
+    /// Only this peer.
     pub(crate) peer: Option<Arc<Identity>>,
 }
 
@@ -79,7 +79,7 @@ pub(super) unsafe extern "C" fn reg(
         iov_base: buf.cast_mut(),
         iov_len: len,
     };
-    // SAFETY: one element of our own; the rest as the caller promises.
+    // SAFETY: one segment of our own; the caller promises the rest.
     unsafe {
         regv(
             domain,
@@ -107,11 +107,11 @@ pub(super) unsafe extern "C" fn regv(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let owner = unsafe { find::<DomainObject, _>(domain)? };
         if flags & FI_MR_DMABUF != 0 {
             tracing::warn!(
-                "FI_MR_DMABUF needs fi_mr_regattr: the other calls have no place for its attributes"
+                "FI_MR_DMABUF needs fi_mr_regattr: the other calls cannot pass its attributes"
             );
             return Err(FiError::BADFLAGS);
         }
@@ -127,7 +127,7 @@ pub(super) unsafe extern "C" fn regv(
             iface: FI_HMEM_SYSTEM,
             device: 0,
         };
-        // SAFETY: attributes of our own; what they point to is as the caller promises.
+        // SAFETY: attributes of our own; the caller promises what they point to.
         unsafe { register(&owner.inner, &attr, None, flags, mr) }
     })
 }
@@ -139,17 +139,17 @@ pub(super) unsafe extern "C" fn regattr(
     mr: *mut *mut FidMr,
 ) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let owner = unsafe { find::<DomainObject, _>(domain)? };
-        // SAFETY: attributes, as the caller promises.
+        // SAFETY: the caller promises valid attributes.
         let known = unsafe { input(attr)? };
         let tail = Tail::read(attr, owner.inner.version);
-        // SAFETY: attributes, and what they point to, as the caller promises.
+        // SAFETY: the caller promises valid attributes and what they point to.
         unsafe { register(&owner.inner, known, Some(tail), flags, mr) }
     })
 }
 
-/// The fields of the attributes that only newer programs have (FI-265, FI-I43).
+/// Attributes that only newer programs have (FI-265, FI-I43).
 struct Tail {
     hmem_data: usize,
     page_size: usize,
@@ -159,10 +159,10 @@ struct Tail {
 impl Tail {
     fn read(attr: *const MrAttr, asked: u32) -> Self {
         let long = attr.cast::<LongMrAttr>();
-        // SAFETY: a program of this version passes attributes that have the field.
+        // SAFETY: programs of this version pass attributes that include the field.
         let field = |since: u32, read: &dyn Fn() -> usize| if asked >= since { read() } else { 0 };
         Self {
-            // SAFETY: read only when the field is there.
+            // SAFETY: read only if the field exists.
             hmem_data: field(version(1, 19), &|| unsafe { (*long).hmem_data as usize }),
             // SAFETY: as above.
             page_size: field(version(1, 22), &|| unsafe { (*long).page_size }),
@@ -173,13 +173,13 @@ impl Tail {
 
     fn check(&self) -> Result<()> {
         if self.hmem_data != 0 {
-            tracing::warn!("fi_mr_attr.hmem_data is reserved and has to be NULL");
+            tracing::warn!("fi_mr_attr.hmem_data is reserved: set it to NULL");
             return Err(FiError::INVAL);
         }
         if self.base_mr != 0 {
             return Err(FiError::NOSYS);
         }
-        // FI-138: only sizes of pages that there are. The region is paged as its memory is (FI-140).
+        // FI-138: only page sizes that the system has. The region has the pages of its memory anyway (FI-140).
         if self.page_size != 0 && !is_page_size(self.page_size) {
             lenient::unless_strict(&lenient::PAGE_SIZE, FiError::INVAL)?;
         }
@@ -187,7 +187,7 @@ impl Tail {
     }
 }
 
-/// Whether the system has pages of this size: the ordinary one, and huge pages that the kernel knows.
+/// Whether the system has pages of this size: the base size, or huge pages that the kernel supports.
 fn is_page_size(size: usize) -> bool {
     // SAFETY: the call has no precondition.
     let ordinary = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
@@ -199,7 +199,7 @@ fn is_page_size(size: usize) -> bool {
 /// Checks a request and makes the region.
 ///
 /// # Safety
-/// The attributes are what the program passed, and `mr` is null or room for a handle.
+/// The attributes are the program's; `mr` is null or has room for a handle.
 unsafe fn register(
     domain: &Arc<Domain>,
     attr: &MrAttr,
@@ -211,7 +211,7 @@ unsafe fn register(
         return Err(FiError::INVAL);
     }
     check_flags(domain, flags)?;
-    // FI-269: before 1.9 there were no collective operations.
+    // FI-269: collective operations exist since 1.9.
     let later = match domain.version < COLLECTIVE_SINCE {
         true => FI_COLLECTIVE,
         false => 0,
@@ -229,19 +229,19 @@ unsafe fn register(
     }
     check_interface(domain, attr)?;
     let memory = if flags & FI_MR_DMABUF != 0 {
-        // SAFETY: with this flag the field points to a DMA-buf's description, as the caller promises.
+        // SAFETY: with this flag, the caller promises the description of a DMA-buf.
         Memory::Dmabuf(unsafe { dmabuf(attr)? })
     } else {
-        // SAFETY: a list of this length, as the caller promises.
+        // SAFETY: the caller promises a list of this length.
         Memory::List(unsafe { list(attr.mr_iov, attr.iov_count)? })
     };
-    // FI-118: keys that tie a region to endpoints exist from 1.5 on.
+    // FI-118: authorization keys exist since 1.5.
     let (mut keys, mut auth_key): (_, &[u8]) = (None, &[]);
     if domain.av_keys {
-        // SAFETY: in such a domain the key is a structure, as the caller promises.
+        // SAFETY: in such a domain, the caller promises that the key is a structure.
         keys = Some(unsafe { av_keys(domain, attr, by_attributes, flags)? });
     } else if domain.version >= version(1, 5) {
-        // SAFETY: null or so many bytes, as the caller promises.
+        // SAFETY: the caller promises null or this length.
         auth_key = unsafe { list(attr.auth_key, attr.auth_key_size)? };
     }
     let request = Request {
@@ -253,12 +253,12 @@ unsafe fn register(
         keys,
         flags,
     };
-    // SAFETY: room for a handle: not null, and the caller promises the rest.
+    // SAFETY: not null, and the caller promises room for a handle.
     unsafe { region::make(domain, request, mr) }
 }
 
 fn check_flags(domain: &Domain, flags: u64) -> Result<()> {
-    // Libfabric's own layers over a provider (ofi_rxm with FI_MR_LOCAL) say that they cache by themselves.
+    // Libfabric's own layers over a provider (ofi_rxm with FI_MR_LOCAL) pass OFI_MR_NOCACHE.
     let mut known = FI_RMA_EVENT | FI_RMA_PMEM | OFI_MR_NOCACHE;
     if domain.hmem {
         known |= HMEM_FLAGS;
@@ -278,10 +278,10 @@ fn check_flags(domain: &Domain, flags: u64) -> Result<()> {
     Err(FiError::BADFLAGS)
 }
 
-/// The keys that a registration in an `FI_AV_AUTH_KEY` domain names (FI-121, FI-122, FI-207 to FI-212).
+/// The authorization keys of a registration in an `FI_AV_AUTH_KEY` domain (FI-121, FI-122, FI-207 to FI-212).
 ///
 /// # Safety
-/// `auth_key` is null or a `fi_mr_auth_key` if its size says so.
+/// `auth_key` is null, or a `fi_mr_auth_key` if its size says so.
 unsafe fn av_keys(
     domain: &Arc<Domain>,
     attr: &MrAttr,
@@ -289,13 +289,13 @@ unsafe fn av_keys(
     flags: u64,
 ) -> Result<AvKeys> {
     if !by_attributes {
-        tracing::warn!("regions of an FI_AV_AUTH_KEY domain are registered with fi_mr_regattr");
+        tracing::warn!("register regions of an FI_AV_AUTH_KEY domain with fi_mr_regattr");
         return Err(FiError::NOSYS);
     }
     if attr.auth_key_size != size_of::<MrAuthKey>() {
         return Err(FiError::INVAL);
     }
-    // SAFETY: as the caller promises; an address vector, or something that is refused.
+    // SAFETY: `input` refuses null; `find` validates the address vector; the caller promises the rest.
     let (key, av) = unsafe {
         let key = input(attr.auth_key.cast::<MrAuthKey>())?;
         (key, &find::<AvObject, _>(key.av)?.inner)
@@ -322,7 +322,7 @@ unsafe fn av_keys(
     })
 }
 
-/// Memory of devices is not there; without `FI_HMEM` nobody looks at the field (FI-123).
+/// Refuses device memory, which does not exist here; without `FI_HMEM` the field is ignored (FI-123).
 fn check_interface(domain: &Domain, attr: &MrAttr) -> Result<()> {
     if !domain.hmem {
         return Ok(());
@@ -336,8 +336,8 @@ fn check_interface(domain: &Domain, attr: &MrAttr) -> Result<()> {
 
 /// The ranges of a list. None may be empty or pass the end of the address space (FI-015, FI-I34).
 ///
-/// Programs register all that they have, now and later, as `UINTPTR_MAX` bytes from 0 on (the dynamic windows of MPI):
-/// a range ends where their memory ends.
+/// Programs register all present and future memory as `UINTPTR_MAX` bytes from 0 (dynamic windows of MPI): such
+/// a range ends at the end of user memory.
 #[inline]
 pub(super) fn ranges(iov: &[iovec]) -> Result<Ranges> {
     let range = |piece: &iovec| {
@@ -359,7 +359,7 @@ pub(super) fn ranges(iov: &[iovec]) -> Result<Ranges> {
 #[cold]
 fn no_range(piece: &iovec) -> FiError {
     FiError::INVAL.because(format_args!(
-        "{} B from {:p} on cannot be registered: there has to be a byte at least, and none behind the last address",
+        "cannot register {} B from {:p}: the range must not be empty or wrap past the last address",
         piece.iov_len, piece.iov_base
     ))
 }
@@ -372,7 +372,7 @@ unsafe fn dmabuf(attr: &MrAttr) -> Result<Dmabuf> {
     if attr.iov_count != 1 {
         return Err(FiError::INVAL);
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises a description.
     let buf = unsafe { input(attr.mr_iov.cast::<MrDmabuf>())? };
     let page = page_size() as u64;
     if buf.fd < 0 || buf.len == 0 || !(buf.base_addr as u64).is_multiple_of(page) {

@@ -1,7 +1,7 @@
-//! `fi_mr_bind`: counters and endpoints of a region.
+//! `fi_mr_bind`: the counters and the endpoint of a region.
 
 #![allow(unsafe_code)]
-// UNSAFETY: C functions; a list of regions that takes part in nobody's count.
+// UNSAFETY: C functions; a list of regions without reference counts.
 
 use super::attr::AvKeys;
 use super::region::{Mr, MrObject, State};
@@ -20,18 +20,19 @@ use std::sync::atomic::Ordering;
 
 pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused; every handle begins with a `fid`.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest; every handle
+        // begins with a `fid`.
         let (object, class) =
             unsafe { (find::<MrObject, _>(fid)?, input(bound.cast_const())?.fclass) };
         let mr = &object.inner;
         match class {
             FI_CLASS_CNTR => {
-                // SAFETY: a handle, or something that is refused.
+                // SAFETY: `find` validates the handle.
                 let counter = unsafe { find::<CntrObject, _>(bound)? };
                 bind_counter(mr, &counter.inner, flags)
             }
             FI_CLASS_EP => {
-                // SAFETY: a handle, or something that is refused.
+                // SAFETY: `find` validates the handle.
                 let ep = unsafe { find::<EpObject, _>(bound)? };
                 if !mr.is_of(&ep.inner.domain) {
                     return Err(FiError::INVAL);
@@ -48,7 +49,7 @@ pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64)
                     .is_some_and(|copies| foreign(&copies.keys))
                 {
                     tracing::warn!(
-                        "a region and its endpoint have their authorization keys from one address vector"
+                        "a region and its endpoint must have their authorization keys from the same address vector"
                     );
                     return Err(FiError::INVAL);
                 }
@@ -60,21 +61,21 @@ pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64)
     })
 }
 
-/// A counter of what peers write (FI-179 to FI-181, FI-183, FI-I37).
+/// Binds a counter of remote accesses (FI-179 to FI-181, FI-183, FI-I37).
 fn bind_counter(mr: &Mr, counter: &Arc<Counter>, flags: u64) -> Result<()> {
     if flags != FI_REMOTE_WRITE || !mr.is_of(&counter.domain) {
         return Err(FiError::INVAL);
     }
     if !mr.domain.rma_events {
         tracing::warn!(
-            "accesses of peers are counted only in domains that were opened with the capability FI_RMA_EVENT"
+            "remote accesses are counted only in domains that were opened with the capability FI_RMA_EVENT"
         );
         return Err(FiError::NOSYS);
     }
     // FI-070, FI-071.
     if mr.domain.has(FI_MR_RMA_EVENT) && !mr.rma_event {
         rkey_device::denials::refused(
-            "a counter can be bound to a region of an FI_MR_RMA_EVENT domain only if it was registered with FI_RMA_EVENT",
+            "in an FI_MR_RMA_EVENT domain, a counter can be bound to a region only if it was registered with FI_RMA_EVENT",
         );
         return Err(FiError::INVAL);
     }
@@ -98,7 +99,7 @@ fn bind_counter(mr: &Mr, counter: &Arc<Counter>, flags: u64) -> Result<()> {
     Ok(())
 }
 
-/// The endpoint that a region serves (FI-076, FI-182).
+/// Binds the endpoint that the region serves (FI-076, FI-182).
 fn bind_endpoint(mr: &Mr, number: u32, flags: u64) -> Result<()> {
     if flags != 0 {
         return Err(FiError::INVAL);
@@ -115,21 +116,21 @@ fn bind_endpoint(mr: &Mr, number: u32, flags: u64) -> Result<()> {
     Ok(())
 }
 
-/// A region that is to be found when a counter or an endpoint comes or goes.
+/// A region that must be found when a counter or an endpoint comes or goes.
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct Watched(NonNull<Mr>);
 
-// SAFETY: it stands for a reference, and a region is shared between threads.
+// SAFETY: stands for a reference, and threads share regions.
 unsafe impl Send for Watched {}
 
-/// From now on the region is found. Not to be called under the lock of a region's state.
+/// Makes the region findable. Must not be called under the lock of a region's state.
 pub(super) fn watch(mr: &Mr) {
     let mut watched = mr.domain.watched.lock();
     watched.insert(Watched(NonNull::from(mr)));
     mr.watched.store(true, Ordering::Relaxed);
 }
 
-/// The region goes away.
+/// Ends [`watch`].
 pub(super) fn unwatch(mr: &Mr) {
     let mut watched = mr.domain.watched.lock();
     watched.remove(&Watched(NonNull::from(mr)));
@@ -137,12 +138,12 @@ pub(super) fn unwatch(mr: &Mr) {
 
 fn for_each_watched(domain: &Domain, mut then: impl FnMut(&Mr)) {
     for mr in &*domain.watched.lock() {
-        // SAFETY: a region is taken out before it goes away, under the lock that is held here.
+        // SAFETY: a region is removed before it is freed, under the lock that is held here.
         then(unsafe { mr.0.as_ref() });
     }
 }
 
-/// A counter is being closed: its regions count no more (FI-267, FI-I06).
+/// Stops counting for the regions of a counter that is being closed (FI-267, FI-I06).
 pub(crate) fn detach_counter(counter: &Arc<Counter>) {
     for_each_watched(&counter.domain, |mr| {
         let mut state = mr.state.lock();
@@ -158,7 +159,7 @@ pub(crate) fn detach_counter(counter: &Arc<Counter>) {
     });
 }
 
-/// An endpoint gets a counter of what peers do: regions without a counter are counted from now on.
+/// Starts counting for regions without a counter: an endpoint has got a counter of remote accesses.
 pub(crate) fn count_for_endpoints(domain: &Arc<Domain>) {
     domain.remote_counted.get_or_init(crate::domain::number);
     if !domain.rma_events {
@@ -172,8 +173,8 @@ pub(crate) fn count_for_endpoints(domain: &Arc<Domain>) {
     });
 }
 
-/// Counts what peers do to a region that has no counter, if an endpoint wants to know. What was enabled
-/// under a mode that seals it is not counted any more.
+/// Counts remote accesses to a region without a counter, if an endpoint wants to know. Once enabled under a
+/// mode that seals it, a region is no longer counted.
 pub(super) fn count(mr: &Mr, state: &mut State) {
     let Some(&number) = mr.domain.remote_counted.get() else {
         return;
@@ -184,7 +185,7 @@ pub(super) fn count(mr: &Mr, state: &mut State) {
     state.counted = true;
     for region in mr.everywhere() {
         if let Err(error) = mr.domain.device.bind_counter(region.id, number) {
-            tracing::debug!(%error, "a region is not counted");
+            tracing::debug!(%error, "cannot count a region");
             return stop_counting(mr, state);
         }
     }
@@ -196,7 +197,7 @@ fn stop_counting(mr: &Mr, state: &mut State) {
     }
 }
 
-/// An endpoint is being closed: a region that serves it alone serves nobody any more (FI-267).
+/// Unbinds regions from an endpoint that is being closed: they serve no peer any more (FI-267).
 pub(crate) fn detach_endpoint(domain: &Domain, number: u32) {
     for_each_watched(domain, |mr| {
         let mut state = mr.state.lock();
@@ -207,8 +208,8 @@ pub(crate) fn detach_endpoint(domain: &Domain, number: u32) {
     });
 }
 
-/// A region is being closed: it is untied from its counter and its endpoint, if it may go before them. Nothing is
-/// changed otherwise.
+/// Unbinds a region that is being closed from its counter and its endpoint, if it may be closed before them;
+/// otherwise changes nothing.
 pub(super) fn release(mr: &Mr) -> Result<()> {
     let mut state = mr.state.lock();
     if state.counter.is_some() {
@@ -234,10 +235,10 @@ fn untie(
         RegionId,
     ) -> std::result::Result<(), rkey_device::core::CoreError>,
 ) {
-    // SAFETY: nothing is registered or closed through the table here.
+    // SAFETY: registers and deregisters nothing.
     let table = unsafe { mr.domain.device.protection() };
     for region in mr.everywhere() {
-        // A region that was closed meanwhile is not tied to anything.
+        // A region that was closed meanwhile is bound to nothing.
         let _ = how(table, region.id);
     }
 }

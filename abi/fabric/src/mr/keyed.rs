@@ -1,5 +1,5 @@
-//! Regions whose authorization keys are in an address vector: the memory is registered once more for each
-//! key, so that the endpoints of that key reach it. Only these serve peers.
+//! Regions whose authorization keys are in an address vector: the memory is registered once more for each key,
+//! so that endpoints of that key reach it. Only these copies serve peers.
 
 #![allow(unsafe_code)]
 // UNSAFETY: registers memory for which the program answers.
@@ -11,18 +11,18 @@ use crate::errno::{FiError, Result};
 use rkey_device::core::{Region, RegionSpec};
 use std::sync::{Arc, OnceLock};
 
-/// The memory of a region once more for each key of an address vector.
+/// The copies of a region, one for each key of an address vector.
 pub(super) struct Copies {
     pub(super) keys: AvKeys,
     pub(super) shape: Shape,
-    /// From when the region is enabled on.
+    /// Made when the region is enabled.
     pub(super) regions: OnceLock<Vec<Keyed>>,
 }
 
-/// A region for the peers of one authorization key.
+/// A copy for the peers of one authorization key.
 pub(super) struct Keyed {
     region: Region,
-    /// It goes after the region.
+    /// Dropped after the copy.
     _group: Arc<Group>,
 }
 
@@ -34,14 +34,14 @@ impl Mr {
         first.map_or(self.region, |keyed| keyed.region)
     }
 
-    /// Every region of it in the table, its own last.
+    /// All of its regions in the protection table, its own last.
     pub(super) fn everywhere(&self) -> impl Iterator<Item = Region> {
         let copies = self.copies.as_ref().and_then(|copies| copies.regions.get());
         let keyed = copies.into_iter().flatten();
         keyed.map(|keyed| keyed.region).chain([self.region])
     }
 
-    /// Takes the keys that are in the address vector now (FI-211, FI-I21), with what the region is tied to.
+    /// Makes copies for the keys that the address vector has now (FI-211, FI-I21), bound as the region is.
     pub(super) fn take_keys(&self, state: &State) -> Result<()> {
         let Some(copies) = &self.copies else {
             return Ok(());
@@ -82,7 +82,7 @@ impl Mr {
 
     fn make_for(&self, copies: &Copies, group: &Group, state: &State) -> Result<Region> {
         let device = &self.domain.device;
-        // What is tied is tied before it is enabled; what is made enabled can still be tied.
+        // Bind before enabling; copies that are made enabled can still be bound.
         let counting = match &state.counter {
             Some(counter) => Some(counter.number()),
             None => self
@@ -98,7 +98,7 @@ impl Mr {
             peer: copies.keys.peer.as_ref().map(|peer| peer.number),
             ..copies.shape.spec(group.id, &self.ranges, disabled)
         };
-        // SAFETY: as for the region itself: the program answers for the memory until it closes it.
+        // SAFETY: as for the region itself: the program keeps the memory valid until it closes the region.
         let region = unsafe { device.register(&spec)? };
         let configure = || {
             if let Some(number) = counting {
@@ -125,7 +125,7 @@ impl Mr {
     fn revoke(&self, region: Region) {
         self.forget_persistent(region);
         if let Err(error) = self.domain.device.revoke_region(region) {
-            tracing::debug!(%error, "taking a region back");
+            tracing::debug!(%error, "cannot take back a region");
         }
     }
 }

@@ -1,5 +1,4 @@
-//! Descriptors in data transfers: which key a piece of local memory goes by, and whether the mode in force
-//! allows it.
+//! Descriptors in data transfers: which key local memory goes by, and whether the mode in force allows it.
 
 #![allow(unsafe_code)]
 // UNSAFETY: descriptors are handles that C passes.
@@ -15,11 +14,13 @@ use rkey_device::denials::refused;
 use rkey_device::engine::Sge;
 use std::ffi::c_void;
 
-/// The element for a piece of local memory.
+/// The scatter/gather entry for a local buffer.
 ///
-/// With `FI_MR_LOCAL` it has to come with a valid descriptor whose region covers it and has the right
-/// (FI-042, FI-090 to FI-094). Without, no descriptor is needed; a valid one is used, and another value is
-/// ignored for programs before 1.22 and refused for later ones (FI-043 to FI-047, FI-256).
+/// With `FI_MR_LOCAL` it needs a valid descriptor whose region covers it and has the right (FI-042, FI-090 to
+/// FI-094). Otherwise it needs no descriptor; a valid one is used, and any other value is ignored for programs
+/// before
+/// 1.22 and
+/// refused for later ones (FI-043 to FI-047, FI-256).
 #[inline]
 pub(crate) fn element(
     domain: &Domain,
@@ -41,10 +42,10 @@ pub(crate) fn element(
     described(domain, group, addr, len32, desc, usage, needs)
 }
 
-/// The element for a piece of local memory of a collective operation.
+/// The scatter/gather entry for a local buffer of a collective operation.
 ///
-/// With `FI_MR_COLLECTIVE` its region has to be registered for that, too (FI-087, FI-101); without, the rules are those
-/// of other transfers (FI-088, FI-100).
+/// With `FI_MR_COLLECTIVE` its region must be registered for that, too (FI-087, FI-101); otherwise the rules of
+/// other transfers hold (FI-088, FI-100).
 pub(crate) fn collective(
     domain: &Domain,
     group: &Group,
@@ -70,7 +71,7 @@ fn refuse(why: &str, usage: LocalUse, addr: u64, len: u32) -> FiError {
     FiError::INVAL
 }
 
-/// The element by its descriptor; `needs` is the bit of the mode that asks for one, if one does.
+/// The entry by its descriptor; `needs` is the mode bit that requires one, if any.
 fn described(
     domain: &Domain,
     group: &Group,
@@ -82,12 +83,10 @@ fn described(
 ) -> Result<Sge> {
     if desc.is_null() {
         let bit = needs.unwrap_or_default();
-        let why = format!(
-            "the domain has {bit}, and the transfer came without a descriptor (fi_mr_desc)"
-        );
+        let why = format!("the domain has {bit}: pass a descriptor (fi_mr_desc) with the buffer");
         return Err(refuse(&why, usage, addr, len));
     }
-    // SAFETY: a handle, or something that is refused.
+    // SAFETY: `find` validates the handle.
     let object = unsafe { find::<MrObject, _>(desc) };
     let mr = match object {
         Ok(object) if std::ptr::eq(&raw const *object.inner.domain, domain) => &object.inner,
@@ -100,7 +99,7 @@ fn described(
         }
         _ => {
             return Err(refuse(
-                "the descriptor is of no region of this domain",
+                "the descriptor belongs to no region of this domain",
                 usage,
                 addr,
                 len,
@@ -117,7 +116,7 @@ fn described(
     }
     let Some(inside) = place_in(mr, addr, len) else {
         if needs.is_none() {
-            // Nobody needed the descriptor.
+            // No mode required the descriptor.
             return Ok(Sge {
                 addr,
                 len,
@@ -125,17 +124,17 @@ fn described(
             });
         }
         return Err(refuse(
-            "the region of the descriptor does not cover it",
+            "the descriptor's region does not cover it",
             usage,
             addr,
             len,
         ));
     };
     let key = mr.region.local_key;
-    // SAFETY: nothing is registered or closed through the table here.
+    // SAFETY: registers and deregisters nothing.
     let table = unsafe { domain.device.protection() };
     match table.allows(mr.group, mr.region.id, inside, u64::from(len), usage) {
-        // The endpoint's key is not that of the region's own place in the table.
+        // The endpoint's key is not the one of the region's own entry in the table.
         Ok(_) if domain.av_keys => Ok(Sge {
             addr,
             len,
@@ -158,7 +157,7 @@ fn described(
     }
 }
 
-/// The address by which a request names a piece of memory of a region.
+/// The address by which a request names a buffer in a region.
 fn place_in(mr: &Mr, addr: u64, len: u32) -> Option<u64> {
     let asked = VaRange::new(addr, u64::from(len))?;
     if mr.domain.has(FI_MR_VIRT_ADDR) && mr.ranges.len() > 1 {

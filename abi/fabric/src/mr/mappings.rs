@@ -1,4 +1,4 @@
-//! What is mapped in the process, as the kernel tells it.
+//! The mappings of the process, from the kernel.
 
 #![allow(unsafe_code)]
 // UNSAFETY: asks the kernel about one address.
@@ -12,10 +12,10 @@ use std::os::fd::AsRawFd;
 pub(super) struct Mapping<'a> {
     start: u64,
     end: u64,
-    /// Such as `rw-p`.
+    /// Permissions, such as `rw-p`.
     pub(super) rights: &'a str,
     pub(super) inode: &'a str,
-    /// The file, or what else it is; may be empty.
+    /// The file or another description; may be empty.
     pub(super) name: &'a str,
 }
 
@@ -59,7 +59,7 @@ const QUERY: libc::Ioctl = (3 << 30 | (size_of::<Query>() << 16) as u32 | 0x66 <
 const READABLE: u64 = 1;
 const WRITABLE: u64 = 2;
 
-/// Whether every byte of these ranges is in memory that may be read or written: it is mapped, and not only reserved
+/// Whether every byte of these ranges is in readable or writable memory: mapped, and not only reserved
 /// (`PROT_NONE`).
 pub(super) fn back(ranges: &[VaRange]) -> Result<bool> {
     let maps = File::open("/proc/self/maps").map_err(|_| FiError::IO)?;
@@ -67,14 +67,14 @@ pub(super) fn back(ranges: &[VaRange]) -> Result<bool> {
         match backs(&maps, range) {
             Some(true) => {}
             Some(false) => return Ok(false),
-            // A kernel that cannot be asked about one address: the whole list is slow to write.
+            // Fallback for kernels without the query: the whole list takes long to produce.
             None => return cover(ranges, |it| it.rights.contains(['r', 'w'])),
         }
     }
     Ok(true)
 }
 
-/// The same for one range; `None` if the kernel cannot be asked.
+/// As [`back`], for one range; `None` if the kernel lacks the query.
 fn backs(maps: &File, range: &VaRange) -> Option<bool> {
     let mut at = range.start();
     while at < range.end() {
@@ -83,7 +83,7 @@ fn backs(maps: &File, range: &VaRange) -> Option<bool> {
             query_addr: at,
             ..Query::default()
         };
-        // SAFETY: the structure is as long as it says and the request too, and asks for no name to be written.
+        // SAFETY: the structure has the length that it and the request state, and requests no name.
         let code = unsafe { libc::ioctl(maps.as_raw_fd(), QUERY, &raw mut query) };
         if code != 0 {
             let error = std::io::Error::last_os_error();
@@ -92,26 +92,26 @@ fn backs(maps: &File, range: &VaRange) -> Option<bool> {
         if query.vma_flags & (READABLE | WRITABLE) == 0 {
             return Some(false);
         }
-        // A mapping that has the address ends behind it.
+        // A mapping that contains the address ends behind it.
         at = query.vma_end.max(at + 1);
     }
     Some(true)
 }
 
-/// Whether every byte of these ranges is in a mapping as it is wanted.
+/// Whether every byte of these ranges is in a mapping that `wanted` accepts.
 pub(super) fn cover<'a>(
     ranges: impl IntoIterator<Item = &'a VaRange>,
     wanted: impl Fn(&Mapping<'_>) -> bool,
 ) -> Result<bool> {
     let maps = std::fs::read("/proc/self/maps").map_err(|_| FiError::IO)?;
-    // Names are whatever bytes files are called.
+    // File names may be any bytes.
     let maps = String::from_utf8_lossy(&maps);
     let lines = maps.lines().filter_map(Mapping::read);
     let mappings: Vec<_> = lines.filter(wanted).map(|it| (it.start, it.end)).collect();
     Ok(ranges.into_iter().all(|range| covered(range, &mappings)))
 }
 
-/// Whether every byte of a range is in one of these mappings, which are in order.
+/// Whether every byte of a range is in one of these sorted mappings.
 fn covered(range: &VaRange, mappings: &[(u64, u64)]) -> bool {
     let mut at = range.start();
     for &(start, end) in mappings {
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_as_the_kernel_writes_them() {
+    fn lines_of_the_kernel_are_parsed() {
         let it = Mapping::read("7f00-8000 rw-s 00001000 fe:00 77                 /a b (deleted)");
         let it = it.unwrap();
         assert_eq!((it.start, it.end), (0x7f00, 0x8000));
@@ -142,11 +142,11 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_and_its_list_say_the_same() {
+    fn the_query_and_the_list_agree() {
         const PAGE: usize = 4096;
         assert_eq!(size_of::<Query>(), 104);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: new pages, wherever the kernel puts them.
+        // SAFETY: new pages at an address of the kernel's choice.
         let at = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -159,7 +159,7 @@ mod tests {
         };
         assert_ne!(at, libc::MAP_FAILED);
         let at = at as usize;
-        // Read and write, read, write, only reserved.
+        // Read and write, read, write, reserved only.
         let rights = [
             libc::PROT_READ | libc::PROT_WRITE,
             libc::PROT_READ,
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_may_lie_in_mappings_that_touch() {
+    fn a_range_may_span_adjacent_mappings() {
         let range = VaRange::new(0x1800, 0x2000).unwrap();
         assert!(covered(&range, &[(0x1000, 0x3000), (0x3000, 0x4000)]));
         assert!(!covered(&range, &[(0x1000, 0x3000), (0x3001, 0x4000)]));

@@ -2,19 +2,19 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`attr`] | the three calls, brought to one request, and what is checked about it |
-//! | [`region`] | the object: made, enabled, closed; its key and descriptor |
+//! | [`attr`] | the three calls as one request, and its checks |
+//! | [`region`] | the object: creating, enabling and closing it; its key and descriptor |
 //! | [`bind`] | counters and endpoints |
-//! | [`refresh`] | pages that changed |
+//! | [`refresh`] | changed pages |
 //! | [`keyed`] | authorization keys from address vectors |
-//! | [`mappings`] | what is mapped in the process |
+//! | [`mappings`] | the mappings of the process |
 //! | [`persistent`] | memory that outlives the process |
-//! | [`announced`] | messages that peers may read out of regions |
+//! | [`announced`] | rendezvous messages that peers read from regions |
 //! | [`raw`] | raw keys: of our regions, and of peers |
 //! | [`local`] | descriptors in data transfers |
 //!
-//! What a region allows, and to whom, is decided by the protection table of the device. What is decided here
-//! is what belongs to libfabric alone: which request the mode in force allows, and what error a call answers.
+//! The protection table of the device decides what a region allows, and to whom. This module decides what
+//! belongs to libfabric alone: which requests the mode in force allows, and which error a call returns.
 
 pub(crate) mod announced;
 pub(crate) mod attr;

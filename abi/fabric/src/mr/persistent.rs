@@ -1,5 +1,4 @@
-//! Memory that outlives the process (`FI_RMA_PMEM`): shared mappings of files, and how their bytes become
-//! durable.
+//! Memory that outlives the process (`FI_RMA_PMEM`): shared mappings of files, and making their bytes durable.
 
 #![allow(unsafe_code)]
 // UNSAFETY: asks the kernel to write pages to their file.
@@ -10,28 +9,26 @@ use rkey_device::base::VaRange;
 
 const PAGE: u64 = 4096;
 
-/// Whether the memory of a mapping outlives the process: it is shared, and of a file that has a name.
+/// Whether the memory of a mapping outlives the process: a shared mapping of a file with a name.
 fn persistent(it: &Mapping<'_>) -> bool {
     let named = it.name.starts_with('/') && !it.name.ends_with(" (deleted)");
     it.rights.ends_with('s') && it.inode != "0" && named
 }
 
-/// Refuses memory that is in no shared mapping of a file.
+/// Refuses memory outside shared mappings of files.
 pub(crate) fn check<'a>(ranges: impl IntoIterator<Item = &'a VaRange>) -> Result<()> {
     if mappings::cover(ranges, persistent)? {
         return Ok(());
     }
-    tracing::warn!(
-        "FI_RMA_PMEM is for shared mappings (MAP_SHARED) of files that have a name; this memory is none"
-    );
+    tracing::warn!("FI_RMA_PMEM needs a shared mapping (MAP_SHARED) of a file that has a name");
     Err(FiError::INVAL)
 }
 
-/// Returns when these bytes are where the file is.
+/// Writes these bytes to the file and returns when they are durable.
 pub(crate) fn sync(range: &VaRange) -> Result<()> {
     let start = range.start() / PAGE * PAGE;
     let len = (range.end() - start) as usize;
-    // SAFETY: the kernel writes pages to their file; memory stays as it is, and what is not mapped is an error.
+    // SAFETY: the kernel writes pages to their file; memory stays unchanged, and an unmapped page is an error.
     match unsafe { libc::msync(start as *mut _, len, libc::MS_SYNC) } {
         0 => Ok(()),
         _ => Err(rkey_kit::Errno::last().into()),
@@ -43,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_shared_mappings_of_files_with_a_name_stay() {
+    fn only_shared_mappings_of_named_files_are_persistent() {
         let line = |rights: &str, inode: &str, path: &str| {
             format!("1000-3000 {rights} 00000000 fe:00 {inode}   {path}")
         };

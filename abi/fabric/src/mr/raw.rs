@@ -1,8 +1,8 @@
 //! Raw keys: `fi_mr_raw_attr`, `fi_mr_map_raw`, `fi_mr_unmap_key`.
 //!
-//! With `FI_MR_RAW` a raw key is 40 bytes with everything that is known about the region, and a mapped
-//! key is a number that stands for it. Without it a raw key is the 8 bytes of the key, and mapping it
-//! gives the key itself (FI-172, FI-173, FI-216).
+//! With `FI_MR_RAW` a raw key is 40 bytes that describe the whole region, and a mapped key is a number that
+//! stands for it. Without it a raw key is the 8 bytes of the key, and mapping returns the key itself (FI-172,
+//! FI-173, FI-216).
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads and writes memory of the program.
@@ -19,15 +19,15 @@ use rkey_device::core::{Key, RawKey, WireKey};
 /// `fi_mr_raw_attr` (FI-168 to FI-171).
 ///
 /// # Safety
-/// The argument of the control command.
+/// `arg` is the argument of the control command.
 pub(super) unsafe fn get(mr: &Mr, arg: *const MrRawAttr) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     let attr = unsafe { input(arg)? };
     if attr.flags != 0 {
         return Err(FiError::BADFLAGS);
     }
     if !mr.access.is_remote() {
-        // There is no key (FI-106).
+        // The region has no key (FI-106).
         return Err(FiError::NOKEY);
     }
     if mr.state.lock().unconfigured {
@@ -59,10 +59,10 @@ pub(super) unsafe fn get(mr: &Mr, arg: *const MrRawAttr) -> Result<()> {
     if room < bytes.len() || attr.raw_key.is_null() {
         return Err(FiError::TOOSMALL);
     }
-    // SAFETY: room for so many bytes, as the program says.
+    // SAFETY: the program promises this length.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), attr.raw_key, bytes.len()) };
     if !attr.base_addr.is_null() {
-        // SAFETY: not null, so it is room for a number.
+        // SAFETY: not null, so it is writable.
         unsafe { output(attr.base_addr, mr.base)? };
     }
     Ok(())
@@ -71,9 +71,9 @@ pub(super) unsafe fn get(mr: &Mr, arg: *const MrRawAttr) -> Result<()> {
 /// `fi_mr_map_raw`.
 ///
 /// # Safety
-/// The argument of the control command.
+/// `arg` is the argument of the control command.
 pub(crate) unsafe fn map(domain: &Domain, arg: *const MrMapRaw) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     let asked = unsafe { input(arg)? };
     if asked.flags != 0 {
         return Err(FiError::BADFLAGS);
@@ -81,7 +81,7 @@ pub(crate) unsafe fn map(domain: &Domain, arg: *const MrMapRaw) -> Result<()> {
     if asked.key_size != build_key_size(domain.mr_mode) {
         return Err(FiError::INVAL);
     }
-    // SAFETY: so many bytes, as the program says.
+    // SAFETY: the program promises this length.
     let bytes = unsafe { list(asked.raw_key.cast_const(), asked.key_size)? };
     let number = if domain.has(FI_MR_RAW) {
         let raw = RawKey::from_bytes(bytes).ok_or(FiError::INVAL)?;
@@ -97,7 +97,7 @@ pub(crate) unsafe fn map(domain: &Domain, arg: *const MrMapRaw) -> Result<()> {
         *domain.plain_keys.lock().entry(key).or_default() += 1;
         key
     };
-    // SAFETY: room for a number, as the program promises.
+    // SAFETY: the program promises that it is writable.
     unsafe { output(asked.key, number) }.inspect_err(|_| {
         let _ = forget(domain, number);
     })
@@ -106,9 +106,9 @@ pub(crate) unsafe fn map(domain: &Domain, arg: *const MrMapRaw) -> Result<()> {
 /// `fi_mr_unmap_key` (FI-174).
 ///
 /// # Safety
-/// The argument of the control command: the address of a key.
+/// `key` is the argument of the control command.
 pub(crate) unsafe fn unmap(domain: &Domain, key: *const u64) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     forget(domain, *unsafe { input(key)? })
 }
 
@@ -129,7 +129,7 @@ fn forget(domain: &Domain, number: u64) -> Result<()> {
     Ok(())
 }
 
-/// What a key of a data transfer names at the peer. `provider_keys` says whether the peer's keys are its
+/// The remote key that a data transfer's key stands for. `provider_keys`: whether the peer's keys are its
 /// device's own.
 #[inline]
 pub(crate) fn resolve(domain: &Domain, key: u64, provider_keys: bool) -> Option<WireKey> {
@@ -137,8 +137,8 @@ pub(crate) fn resolve(domain: &Domain, key: u64, provider_keys: bool) -> Option<
         return domain.raw_keys.get(key).map(|raw| raw.key);
     }
     if provider_keys {
-        // A number that cannot be one of the device's keys is none: it is sent as a requested key, which
-        // the peer refuses and explains.
+        // The device issues no such number: send it as a requested key, which the peer refuses with an
+        // explanation.
         return Some(match u32::try_from(key) {
             Ok(key) => WireKey::Device(Key(key)),
             Err(_) => WireKey::Requested(key),

@@ -1,7 +1,7 @@
 //! Pages: whether memory is backed by any, and `fi_mr_refresh`.
 //!
-//! The device reaches memory by its virtual address, so a region follows every change of its pages by
-//! itself. What is enforced here is what the mode in force asks of the program.
+//! The device accesses memory by its virtual address, so a region follows every change of its pages. This
+//! module only enforces what the mode in force asks of the program.
 
 #![allow(unsafe_code)]
 // UNSAFETY: changes a region for which the program answers.
@@ -16,8 +16,8 @@ use crate::sys::*;
 use rkey_device::base::VaRange;
 use rkey_device::core::Change;
 
-/// Whether a region can be used at once. With `FI_MR_ALLOCATED` memory that is not there is refused
-/// (FI-061); with `FI_MR_MMU_NOTIFY` it waits for a refresh (FI-069, FI-260).
+/// Whether a region is usable at once. With `FI_MR_ALLOCATED`, memory that is not mapped is refused (FI-061);
+/// with `FI_MR_MMU_NOTIFY` the region waits for a refresh (FI-069, FI-260).
 pub(super) fn check_backed(domain: &Domain, ranges: &[VaRange]) -> Result<bool> {
     let (allocated, notify) = (domain.has(FI_MR_ALLOCATED), domain.has(FI_MR_MMU_NOTIFY));
     if !allocated && !notify || mappings::back(ranges)? {
@@ -25,21 +25,21 @@ pub(super) fn check_backed(domain: &Domain, ranges: &[VaRange]) -> Result<bool> 
     }
     if allocated {
         rkey_device::denials::refused(
-            "the memory of a region is not all mapped, or only reserved: in an FI_MR_ALLOCATED domain it has to be when it is registered",
+            "the memory of a region is not fully mapped, or only reserved: an FI_MR_ALLOCATED domain needs it mapped at registration",
         );
         return Err(FiError::FAULT);
     }
     Ok(false)
 }
 
-/// `fi_mr_refresh` (FI-184 to FI-196). With `FI_MR_ALLOCATED` and without `FI_MR_MMU_NOTIFY` pages may
-/// not change, and the call does not exist (FI-257).
+/// `fi_mr_refresh` (FI-184 to FI-196). With `FI_MR_ALLOCATED` and without `FI_MR_MMU_NOTIFY`, pages may not
+/// change, and the call is not supported (FI-257).
 ///
 /// # Safety
-/// The argument of the control command.
+/// `arg` is the argument of the control command.
 pub(super) unsafe fn refresh(object: &MrObject, arg: *const MrModify) -> Result<()> {
     let mr = &object.inner;
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises it.
     let modify = unsafe { input(arg)? };
     if modify.flags != 0 {
         return Err(FiError::BADFLAGS);
@@ -48,7 +48,7 @@ pub(super) unsafe fn refresh(object: &MrObject, arg: *const MrModify) -> Result<
     if mr.domain.has(FI_MR_ALLOCATED) && !notify {
         return Err(FiError::NOSYS);
     }
-    // SAFETY: a list of this length, as the caller promises.
+    // SAFETY: the caller promises a list of this length.
     let iov = unsafe { list(modify.attr.mr_iov, modify.attr.iov_count)? };
     let asked = if iov.is_empty() {
         mr.ranges.clone()
@@ -56,7 +56,7 @@ pub(super) unsafe fn refresh(object: &MrObject, arg: *const MrModify) -> Result<
         ranges(iov)?
     };
     for range in &asked {
-        // FI-190: what cannot be updated is an error.
+        // FI-190: a range that cannot be updated is an error.
         if !mr.ranges.iter().any(|own| own.contains(range)) {
             return Err(FiError::INVAL);
         }
@@ -70,13 +70,13 @@ pub(super) unsafe fn refresh(object: &MrObject, arg: *const MrModify) -> Result<
     Ok(())
 }
 
-/// The refresh of `FI_MR_MMU_NOTIFY`: access ends and begins again (FI-191, FI-195). Counters and endpoints stay bound
-/// to the region: the state's lock keeps them from coming or going meanwhile.
+/// The refresh of `FI_MR_MMU_NOTIFY`: access ends and begins again (FI-191, FI-195). The region stays bound to
+/// counters and endpoints: the lock of its state keeps them from coming or going meanwhile.
 fn renew(mr: &Mr) -> Result<()> {
     let mut state = mr.state.lock();
     if state.unbacked {
-        // The part that was announced has pages, and the region serves it from now on (FI-186). Access to the rest
-        // fails until it has pages as well.
+        // The refreshed part has pages, and the region serves it from now on (FI-186). Access to the rest fails
+        // until that has pages as well.
         if !state.unconfigured {
             for region in mr.everywhere() {
                 mr.domain.device.enable_region(region.id)?;
@@ -86,11 +86,12 @@ fn renew(mr: &Mr) -> Result<()> {
         return Ok(());
     }
     if state.unconfigured {
-        // It is disabled as it is.
+        // Disabled without changing it otherwise.
         return Ok(());
     }
     for region in mr.everywhere() {
-        // SAFETY: the same memory with the same rights, for which the program answers until it closes the region.
+        // SAFETY: the same memory with the same rights, which the program keeps valid until it closes the
+        // region.
         unsafe { mr.domain.device.change_region(region, &Change::default()) }?;
     }
     Ok(())

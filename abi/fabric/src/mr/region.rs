@@ -1,7 +1,7 @@
-//! The object of a registration: how it is made, enabled and closed, and what its key is.
+//! The object of a registration: how it is created, enabled and closed, and its key.
 
 #![allow(unsafe_code)]
-// UNSAFETY: C functions; registers memory for which the program answers; maps DMA-bufs.
+// UNSAFETY: C functions; registers memory that the program keeps valid; maps DMA-bufs.
 
 use super::attr::{Dmabuf, Memory, Ranges, Request, ranges};
 use super::keyed::Copies;
@@ -23,7 +23,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What a program has a handle of.
+/// The object behind the program's handle.
 #[repr(C)]
 pub(crate) struct MrObject {
     pub(super) fid: UnsafeCell<FidMr>,
@@ -43,33 +43,33 @@ pub(crate) struct Mr {
     /// In the group of the domain or of the region's own authorization key.
     pub(crate) region: Region,
     pub(super) copies: Option<Box<Copies>>,
-    /// It was made with `FI_RMA_PMEM`.
+    /// Registered with `FI_RMA_PMEM`.
     pub(super) durable: bool,
-    /// Where its bytes are in this process, in order.
+    /// Its segments in this process, in order.
     pub(crate) ranges: Ranges,
     /// The address by which peers name its first byte.
     pub(crate) base: u64,
     pub(crate) access: Access,
-    /// It was made with `FI_RMA_EVENT`.
+    /// Registered with `FI_RMA_EVENT`.
     pub(super) rma_event: bool,
     pub(super) state: Mutex<State>,
-    /// It may be among the domain's watched regions. Stays once it is set.
+    /// It may be among the domain's watched regions. Never cleared.
     pub(super) watched: AtomicBool,
-    /// What goes after it.
-    _kept: Option<Box<Kept>>,
+    /// Released after the region.
+    _owned: Option<Box<Owned>>,
 }
 
-/// What a region needs, and does not look at.
-struct Kept {
+/// Objects that a region keeps alive and does not use itself.
+struct Owned {
     _group: Option<Arc<Group>>,
-    /// The file that it lies in.
+    /// The mapping of its DMA-buf.
     _mapping: Option<Mapping>,
 }
 
-/// What all regions of a registration have.
+/// The common properties of a registration's regions.
 pub(super) struct Shape {
     addressing: Addressing,
-    /// None where the provider chooses.
+    /// `None` if the provider chooses.
     pub(super) requested_key: Option<u64>,
     needs_endpoint: bool,
     access: Access,
@@ -93,18 +93,18 @@ impl Shape {
     }
 }
 
-/// What changes about a region.
+/// The changeable state of a region.
 pub(super) struct State {
-    /// `fi_mr_enable` has to be called, and was not.
+    /// `fi_mr_enable` is required and has not been called.
     pub(super) unconfigured: bool,
-    /// Its pages are not there, and nobody said that they are (`FI_MR_MMU_NOTIFY`).
+    /// Its pages are absent, and no refresh has announced them (`FI_MR_MMU_NOTIFY`).
     pub(super) unbacked: bool,
-    /// Nothing can be tied to it any more.
+    /// Nothing can be bound to it any more.
     pub(super) sealed: bool,
     pub(super) counter: Option<Arc<Counter>>,
     /// Without a counter of its own it is counted for endpoints.
     pub(super) counted: bool,
-    /// The number of the endpoint that it is tied to.
+    /// The number of the endpoint that it is bound to.
     pub(super) endpoint: Option<u32>,
 }
 
@@ -115,13 +115,13 @@ struct Mapping {
 }
 
 impl Mapping {
-    /// Maps the pages of a DMA-buf and says where its first registered byte is.
+    /// Maps the pages of a DMA-buf. Also returns the address of its first registered byte.
     fn new(buf: &Dmabuf, writable: bool) -> Result<(Self, u64)> {
         let skip = buf.offset % page_size() as u64;
         let len = (skip as usize).checked_add(buf.len).ok_or(FiError::INVAL)?;
         let offset = i64::try_from(buf.offset - skip).map_err(|_| FiError::INVAL)?;
-        // Beyond the end of a file there is nothing to reach, only faults.
-        // SAFETY: a descriptor of the program's; no memory is passed.
+        // Past the end of a file, accesses only fault.
+        // SAFETY: the program's descriptor; no memory is passed.
         let size = unsafe { libc::lseek(buf.fd, 0, libc::SEEK_END) };
         if size >= 0 && (size as u64) < buf.offset.saturating_add(buf.len as u64) {
             return Err(FiError::INVAL);
@@ -131,7 +131,7 @@ impl Mapping {
         } else {
             libc::PROT_READ
         };
-        // SAFETY: a new mapping where the kernel likes; it replaces nothing.
+        // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -157,12 +157,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: our own mapping; the region over it was closed before.
+        // SAFETY: our own mapping, whose region was closed before.
         unsafe { libc::munmap(self.start as *mut c_void, self.len) };
     }
 }
 
-/// The rights of `access`, in the words of the protection table.
+/// The rights of `access` for the protection table.
 pub(crate) fn rights(access: u64) -> Access {
     let mut rights = Access::empty();
     for (flag, right) in [
@@ -179,11 +179,11 @@ pub(crate) fn rights(access: u64) -> Access {
     rights
 }
 
-/// Makes the region for a request and gives it to the program, and tells the event queue if registration is
-/// asynchronous (FI-200 to FI-206).
+/// Creates the region for a request and gives its handle to the program. If registration is asynchronous, also
+/// reports to the event queue (FI-200 to FI-206).
 ///
 /// # Safety
-/// `mr` is room for a handle.
+/// `mr` has room for a handle.
 #[inline(always)]
 pub(super) unsafe fn make(
     domain: &Domain,
@@ -203,7 +203,7 @@ pub(super) unsafe fn make(
             let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
             let (mapping, first) = Mapping::new(&buf, access.intersects(writes))?;
             let range = VaRange::new(first, buf.len as u64).ok_or(FiError::INVAL)?;
-            // FI-056, FI-155: addresses start at base address plus offset, whether mapped there or not.
+            // FI-056, FI-155: addresses start at base address plus offset, mapped or not.
             let addressing = match domain.has(FI_MR_VIRT_ADDR) {
                 true => Addressing::Iova(buf.base + buf.offset),
                 false => Addressing::Zero,
@@ -218,19 +218,19 @@ pub(super) unsafe fn make(
     }
     let backed = refresh::check_backed(domain, &ranges)?;
     let rma_event = request.flags & FI_RMA_EVENT != 0;
-    // FI-072, FI-077: what has to be configured first starts disabled.
+    // FI-072, FI-077: a region that must be configured first starts disabled.
     let unconfigured = domain.has(FI_MR_ENDPOINT) || rma_event && domain.has(FI_MR_RMA_EVENT);
     let shape = Shape {
         addressing,
-        // FI-018, FI-057: a requested key is not looked at where the provider chooses.
+        // FI-018, FI-057: a requested key is ignored if the provider chooses.
         requested_key: (!domain.has(FI_MR_PROV_KEY)).then_some(request.requested_key),
         needs_endpoint: domain.has(FI_MR_ENDPOINT),
         access,
     };
     let vacant = vacant::<MrObject>(&SPARES)?;
     let spec = shape.spec(group, &ranges, unconfigured || !backed);
-    // SAFETY: the program hands the memory over until it closes the region: that is what registering means
-    // (fi_mr(3)). It is touched by copies that survive faults.
+    // SAFETY: registering means that the program keeps the memory valid until it closes the region (fi_mr(3)).
+    // Copies survive faults.
     let region = unsafe { domain.device.register(&spec)? };
     let base = match addressing {
         Addressing::Virtual => ranges.first().map_or(0, VaRange::start),
@@ -253,8 +253,8 @@ pub(super) unsafe fn make(
             regions,
         })
     });
-    let kept = (keeper.is_some() || mapping.is_some()).then(|| {
-        Box::new(Kept {
+    let owned = (keeper.is_some() || mapping.is_some()).then(|| {
+        Box::new(Owned {
             _group: keeper,
             _mapping: mapping,
         })
@@ -263,13 +263,13 @@ pub(super) unsafe fn make(
     let object = vacant.fill(MrObject {
         fid: UnsafeCell::new(FidMr {
             fid: Fid::new(FI_CLASS_MR, request.context as *mut c_void, &FID_OPS),
-            // The descriptor is the handle: whether it is one of a live region can be checked.
+            // The descriptor is the handle, whose validity can be checked.
             mem_desc: handle.cast(),
             key: FI_KEY_NOTAVAIL,
         }),
         inner: Mr {
-            // SAFETY: the region is registered in a group of the domain until it is closed, and the program calls no
-            // other function about it afterwards.
+            // SAFETY: the region is registered in a group of the domain until it is closed, and the program
+            // makes no call about it afterwards.
             domain: unsafe { DomainRef::new(domain) },
             group,
             region,
@@ -281,29 +281,29 @@ pub(super) unsafe fn make(
             rma_event,
             state: Mutex::new(state),
             watched: AtomicBool::new(false),
-            _kept: kept,
+            _owned: owned,
         },
     });
     if let Err(error) = object.inner.begin(unconfigured) {
         withdraw(&object.inner);
-        // SAFETY: nobody has the handle.
+        // SAFETY: no caller has the handle yet.
         let _ = unsafe { end::<MrObject, _>(&SPARES, handle) };
         return Err(error);
     }
     if !unconfigured {
-        // SAFETY: the object was made just now; the program has not had control since.
+        // SAFETY: the object was created just now, and the program does not run in between.
         unsafe { (*object.fid.get()).key = object.inner.key() };
     }
-    // SAFETY: room as the caller promises.
+    // SAFETY: the caller promises room for a handle.
     unsafe { *mr = handle };
     if let Some((eq, true)) = domain.eq.get() {
-        // The handle was written before: whoever reads the event finds it there (FI-202).
+        // The handle is already written: the program finds it when it reads the event (FI-202).
         eq.completed(FI_MR_COMPLETE, handle as usize, request.context, 0);
     }
     Ok(())
 }
 
-/// Takes back a region that the program does not get.
+/// Closes a region that the program does not get.
 fn withdraw(mr: &Mr) {
     bind::unwatch(mr);
     for region in mr.everywhere() {
@@ -313,7 +313,7 @@ fn withdraw(mr: &Mr) {
 }
 
 impl Mr {
-    /// What comes with the first moment of a region.
+    /// Makes a new region known to the rest of the domain.
     fn begin(&self, unconfigured: bool) -> Result<()> {
         if self.durable {
             self.domain.persistent.lock().insert(self.region.id);
@@ -329,7 +329,7 @@ impl Mr {
         self.take_keys(&state)
     }
 
-    /// Whether it may be tied to something or counted.
+    /// Whether it may be bound or counted.
     #[inline]
     fn is_known_elsewhere(&self) -> bool {
         self.watched.load(Ordering::Relaxed) || self.domain.remote_counted.get().is_some()
@@ -340,14 +340,14 @@ impl Mr {
         std::ptr::eq(&raw const *self.domain, domain)
     }
 
-    /// A region of it is closed.
+    /// Forgets a closed region.
     pub(super) fn forget_persistent(&self, region: Region) {
         if self.durable {
             self.domain.persistent.lock().remove(&region.id);
         }
     }
 
-    /// The remote key as `fi_mr_key` gives it (FI-165, FI-106).
+    /// The remote key, for `fi_mr_key` (FI-165, FI-106).
     pub(super) fn key(&self) -> u64 {
         if self.domain.has(FI_MR_RAW) || !self.access.is_remote() {
             return FI_KEY_NOTAVAIL;
@@ -364,11 +364,12 @@ static FID_OPS: Ops = Ops {
     ..nosys::OPS
 };
 
-/// `fi_close` of a region. In strict mode `-FI_EBUSY` while an endpoint or a counter is tied to it (FI-161); from 2.0
-/// on a region goes before its endpoint (FI-I07). When the call returns nobody touches the memory any more.
+/// `fi_close` of a region. In strict mode `-FI_EBUSY` while an endpoint or a counter is bound to it (FI-161);
+/// since 2.0 a region is closed before its endpoint (FI-I07). When the call returns, no access to the memory is
+/// in progress.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let mr = &unsafe { find::<MrObject, _>(fid)? }.inner;
         let known = mr.is_known_elsewhere();
         if known {
@@ -390,8 +391,8 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         if let Some((eq, _)) = mr.domain.eq.get() {
             eq.forget(fid as usize);
         }
-        // SAFETY: the program uses the region no more; of several threads that close it only one gets here, the one whose
-        // close the device has accepted; and nothing looks through the pool of regions.
+        // SAFETY: the program no longer uses the region; of several threads that close it, only the one whose
+        // close the device accepted gets here; and nothing iterates over the pool of regions.
         unsafe { end::<MrObject, _>(&SPARES, fid) }
     })
 }
@@ -399,11 +400,11 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
 /// `fi_control` of a region: enable, refresh, raw attributes.
 unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
     status(|| {
-        // SAFETY: a handle, or something that is refused.
+        // SAFETY: `find` validates the handle.
         let object = unsafe { find::<MrObject, _>(fid)? };
         match command {
             FI_ENABLE => enable(object),
-            // SAFETY: the argument that goes with the command, as the program promises.
+            // SAFETY: the program promises the argument of the command.
             FI_REFRESH => unsafe { refresh::refresh(object, arg.cast()) },
             // SAFETY: as above.
             FI_GET_RAW_MR => unsafe { raw::get(&object.inner, arg.cast()) },
@@ -412,8 +413,8 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
     })
 }
 
-/// `fi_mr_enable` (FI-074, FI-077, FI-197). A region that was never disabled stays as it is: the call is
-/// asked for by the modes only, and does no harm without them.
+/// `fi_mr_enable` (FI-074, FI-077, FI-197). Has no effect on a region that was never disabled: only some modes
+/// require the call.
 fn enable(object: &MrObject) -> Result<()> {
     let mr = &object.inner;
     let mut state = mr.state.lock();
@@ -426,7 +427,7 @@ fn enable(object: &MrObject) -> Result<()> {
     }
     if mr.domain.has(FI_MR_ENDPOINT) && state.endpoint.is_none() {
         rkey_device::denials::refused(
-            "a region of an FI_MR_ENDPOINT domain has to be bound to an endpoint before it is enabled",
+            "bind a region of an FI_MR_ENDPOINT domain to an endpoint before enabling it",
         );
         return Err(FiError::OPBADSTATE);
     }
@@ -437,7 +438,7 @@ fn enable(object: &MrObject) -> Result<()> {
     }
     state.unconfigured = false;
     state.sealed = true;
-    // SAFETY: programs read the key after the call that enables the region, or have a race of their own.
+    // SAFETY: programs read the key after the call that enables the region, or race with themselves.
     unsafe { (*object.fid.get()).key = mr.key() };
     Ok(())
 }

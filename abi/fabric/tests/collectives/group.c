@@ -17,7 +17,7 @@
 
 enum { RANKS = 4, NAME = 64, MOST = 50000 };
 
-/* What the members know of each other before libfabric connects them. */
+/* What the members share before libfabric connects them. */
 struct table {
 	char names[RANKS][NAME];
 	_Atomic int there, joined, done;
@@ -52,7 +52,7 @@ static void *descs[2];
 	} \
 } while (0)
 
-/* Waits until so many members have come here; without libfabric, but with its progress. */
+/* Waits until `members` processes are here, without libfabric but making progress. */
 static void meet(_Atomic int *counter, int members)
 {
 	atomic_fetch_add(counter, 1);
@@ -109,7 +109,7 @@ static struct fid_mc *join(struct fi_av_set_attr *attr)
 	CHECK(fi_join_collective(ep, address, set, 0, &mc, &numbers));
 	uint32_t event;
 	struct fi_eq_entry entry;
-	/* Nobody looks at the completion queue meanwhile. */
+	/* No thread reads the completion queue meanwhile. */
 	long got;
 	do
 		got = fi_eq_sread(eq, &event, &entry, sizeof entry, -1, 0);
@@ -120,7 +120,7 @@ static struct fid_mc *join(struct fi_av_set_attr *attr)
 	return mc;
 }
 
-/* One completion: 0 or the error. */
+/* One completion: 0 or its error. */
 static int wait_for(void *context, int blocking)
 {
 	struct fi_cq_tagged_entry entry;
@@ -213,7 +213,7 @@ static void all_operations(struct fid_mc *mc, size_t count)
 	EVERY(1, sum(me, at));
 }
 
-/* Where buffers have to be registered for collectives, nothing begins without. */
+/* Where collectives need registered buffers, nothing begins without them. */
 static void refused(struct fid_mc *mc)
 {
 	struct fid_mr *plain;
@@ -249,7 +249,7 @@ static int member(int killed)
 	};
 	struct fid_mc *mc = join(&all);
 	if (killed) {
-		/* Who is killed earlier may end the joining of another. */
+		/* The killed member may end another member's join. */
 		meet(&table->joined, RANKS);
 		if (me == RANKS - 1)
 			raise(SIGKILL);
@@ -263,7 +263,7 @@ static int member(int killed)
 			code = -wait_for(&numbers, me % 2);
 		ASSERT(code < 0);
 		ASSERT(fi_barrier(ep, fi_mc_addr(mc), NULL) < 0);
-		/* Until everybody knows: then this one may go, too. */
+		/* Waits until all members know; then this one may exit, too. */
 		meet(&table->done, RANKS - 1);
 	} else {
 		query();

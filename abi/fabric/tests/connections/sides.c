@@ -1,5 +1,5 @@
-/* Both sides of a connection in one program of libfabric, which looks at everything that it gets: what comes with a
- * request, and the names of endpoints. The connecting side reserves its address before it knows that it connects
+/* Both sides of a connection in one libfabric program that checks everything it gets: the contents of a connection
+ * request, and the names of endpoints. The connecting side reserves its address before it knows that it will connect
  * (fi_endpoint(3)). */
 #include <netinet/in.h>
 #include <rdma/fabric.h>
@@ -33,7 +33,7 @@ enum { PATIENCE_S = 60 };
 
 static struct fid_fabric *fabric;
 
-/* An endpoint with what belongs to it. */
+/* An endpoint and its objects. */
 struct side {
 	struct fid_domain *domain;
 	struct fid_eq *eq;
@@ -51,7 +51,7 @@ static struct fid_eq *event_queue(void)
 	return eq;
 }
 
-/* The next event, which has to be this one. */
+/* The next event, which must be this one. */
 static struct fi_info *event(struct fid_eq *eq, uint32_t wanted, fid_t fid)
 {
 	struct fi_eq_cm_entry entry;
@@ -131,7 +131,7 @@ static struct fi_info *hints(void)
 	return hints;
 }
 
-/* What a program compares, or hands on, of two informations. */
+/* Compares what a program compares or passes on of two fi_info structures. */
 static int alike(const struct fi_info *a, const struct fi_info *b)
 {
 	return a->caps == b->caps && a->mode == b->mode && a->addr_format == b->addr_format &&
@@ -164,7 +164,7 @@ int main(void)
 	CHECK(fi_listen(listener));
 	struct sockaddr_in at = name_of(&listener->fid);
 
-	/* An address of our own, before it is known what for. */
+	/* An address of our own, before its use is known. */
 	free(info->src_addr);
 	info->src_addr = NULL;
 	info->src_addrlen = 0;

@@ -1,4 +1,4 @@
-/* What the parts of the program share: patterns of bytes, and checks that name the rank and the line. */
+/* Common to all parts: byte patterns, and checks that report rank and line. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -9,7 +9,7 @@
 
 extern int rank, ranks;
 
-/* Ends all ranks: what was received is not what was sent. */
+/* Ends all ranks: the received data differ from those sent. */
 #define CHECK(condition)                                                                       \
     do {                                                                                       \
         if (!(condition)) {                                                                    \
@@ -18,7 +18,7 @@ extern int rank, ranks;
         }                                                                                      \
     } while (0)
 
-/* The byte at a place of what `seed` stands for. */
+/* The byte at an index of the pattern for `seed`. */
 static inline unsigned char pattern(unsigned seed, size_t place) {
     return (unsigned char)(seed * 31 + place * 7 + (place >> 8) * 13 + (place >> 16));
 }
@@ -35,7 +35,7 @@ static inline int holds(const void *from, size_t length, unsigned seed) {
     return 1;
 }
 
-/* Memory, with nothing of what is expected in it. */
+/* Memory without any expected contents. */
 static inline void *room(size_t length) {
     void *memory = malloc(length + 1);
     CHECK(memory);

@@ -1,11 +1,11 @@
-/* The collective operations, with sizes that no algorithm divides evenly, from few bytes to some hundred kilobytes. */
+/* The collective operations, with sizes that no algorithm divides evenly, from a few bytes to several hundred kB. */
 
 #include "check.h"
 
 static const int COUNTS[] = {1, 3, 17, 1000, 4099, 40001};
 #define KINDS (sizeof COUNTS / sizeof *COUNTS)
 
-/* What `from` has for `to` at a place. */
+/* The value that `from` has for `to` at an index. */
 static int value(int from, int to, int place) { return from * 1000003 + to * 10007 + place; }
 
 static void rooted(int count, int root) {
@@ -55,7 +55,7 @@ static void rootless(int count) {
     free(parts), free(sums), free(out), free(in);
 }
 
-/* Every rank a part of its own length; one of them none at all. */
+/* Every rank contributes a part of its own length, one of them nothing. */
 static void uneven(int count) {
     int *counts = room(ranks * sizeof *counts), *places = room(ranks * sizeof *places), total = 0;
     for (int i = 0; i < ranks; i++) counts[i] = i * count, places[i] = total, total += counts[i] + 1;
@@ -65,7 +65,7 @@ static void uneven(int count) {
     for (int from = 0; from < ranks; from++)
         for (int i = 0; i < counts[from]; i++) CHECK(all[places[from] + i] == value(from, 9, i));
 
-    /* Everybody sends `rank * count` elements to each, and gets `from * count` from each. */
+    /* Each rank sends `rank * count` elements to every rank, and gets `from * count` from each. */
     int *out = room((size_t)(counts[rank] + 1) * ranks * sizeof *out);
     int *lengths = room(ranks * sizeof *lengths), *offsets = room(ranks * sizeof *offsets);
     for (int to = 0; to < ranks; to++) {
@@ -78,7 +78,7 @@ static void uneven(int count) {
     free(offsets), free(lengths), free(out), free(own), free(all), free(places), free(counts);
 }
 
-/* Several that do not block, open at once, in communicators of their own too. */
+/* Several nonblocking operations at once, also in communicators of their own. */
 static void concurrent(void) {
     enum { COUNT = 5001 };
     MPI_Comm half, copy;

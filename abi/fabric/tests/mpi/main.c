@@ -1,5 +1,5 @@
 /* Everything that MPI programs do with a network: messages, collectives and one-sided access, with the data checked.
- * Words: the parts to run; none: all of them. */
+ * Arguments: the parts to run; without any, all of them. */
 
 #include "check.h"
 

@@ -1,4 +1,4 @@
-/* Messages between two ranks: every length at which something changes on the way, every kind of send and receive. */
+/* Messages between two ranks: every length at which the protocol changes, every kind of send and receive. */
 
 #include "check.h"
 
@@ -6,7 +6,7 @@ static const size_t LENGTHS[] = {0,    1,     7,     64,    200,    1000,    409
                                  8191, 8192,  8193,  16384, 16385,  65536,   100001,  1 << 20, (5 << 20) + 3};
 #define KINDS (sizeof LENGTHS / sizeof *LENGTHS)
 
-/* Everybody sends to everybody, itself too, with requests open all at once. */
+/* Each rank sends to every rank, including itself, with all requests open at once. */
 static void all_to_all(void) {
     for (size_t kind = 0; kind < KINDS; kind++) {
         size_t length = LENGTHS[kind];
@@ -24,8 +24,8 @@ static void all_to_all(void) {
     }
 }
 
-/* The receiver comes late and asks what there is: any source, any tag. Probes may find synchronous sends; matched
- * probes do not, because Open MPI 4 never acknowledges them then, with any provider. */
+/* The receiver comes late and probes: any source, any tag. Probes may find synchronous sends; matched probes do not,
+ * because Open MPI 4 then never acknowledges them, with any provider. */
 static void unexpected(int matched) {
     if (rank) {
         for (size_t kind = 0; kind < KINDS; kind++) {
@@ -47,7 +47,7 @@ static void unexpected(int matched) {
         else MPI_Probe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &status);
         MPI_Get_count(&status, MPI_BYTE, &length);
         int from = status.MPI_SOURCE, kind = next[from]++;
-        /* Messages of one sender do not overtake each other. */
+        /* Messages from one sender do not overtake each other. */
         CHECK(status.MPI_TAG == kind * 10 + from && (size_t)length == LENGTHS[kind]);
         unsigned char *in = room(length + 100);
         if (matched) MPI_Mrecv(in, length + 100, MPI_BYTE, &message, &late);
@@ -62,7 +62,7 @@ static void unexpected(int matched) {
     CHECK(!flag);
 }
 
-/* Requests that are started again and again, of every mode. */
+/* Persistent requests of every mode. */
 static void persistent(void) {
     enum { ROUNDS = 20, LENGTH = 20000 };
     int to = (rank + 1) % ranks, from = (rank + ranks - 1) % ranks;
@@ -85,7 +85,7 @@ static void persistent(void) {
     free(out), free(in);
 }
 
-/* A receive that is taken back takes no message, and the next one gets what comes. */
+/* A cancelled receive takes no message, and the next receive gets the next message. */
 static void cancel(void) {
     int to = (rank + 1) % ranks, from = (rank + ranks - 1) % ranks, cancelled;
     unsigned char wrong[16], in[16], out[16];
@@ -103,7 +103,7 @@ static void cancel(void) {
     CHECK(holds(in, sizeof in, from) && wrong[0] == 0xEE);
 }
 
-/* Many small messages and some large ones at once: more than any queue holds, in order. */
+/* Many small messages and some large ones at once, in order: more than any queue holds. */
 static void flood(void) {
     enum { COUNT = 3000, LARGE = 50000 };
     int to = (rank + 1) % ranks, from = (rank + ranks - 1) % ranks;
@@ -126,7 +126,7 @@ static void flood(void) {
     free(arrived), free(large), free(in), free(out), free(requests);
 }
 
-/* Data with holes, on both sides. */
+/* Data with gaps, on both sides. */
 static void layouts(void) {
     enum { ROWS = 300, COLUMNS = 40 };
     int to = (rank + 1) % ranks, from = (rank + ranks - 1) % ranks;
@@ -144,7 +144,7 @@ static void layouts(void) {
             CHECK(in[row][i] == (i >= 5 && i < 8 ? from * 1000000 + row * 100 + i - 4 : 0));
 }
 
-/* A message that is longer than its receive: what fits arrives, and the receiver hears of the rest. */
+/* A message longer than its receive: the part that fits arrives, and the receiver learns that more was cut off. */
 void truncation(void) {
     int to = (rank + 1) % ranks, from = (rank + ranks - 1) % ranks;
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -164,7 +164,7 @@ void truncation(void) {
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL);
 }
 
-/* Messages that are taken out of the queue before there is a receive for them. */
+/* Messages taken out of the queue before a receive is posted for them (matched probes). */
 void matched(void) { unexpected(1); }
 
 void messages(void) {

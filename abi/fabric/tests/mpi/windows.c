@@ -1,17 +1,17 @@
-/* One-sided access: windows of every kind, every operation, every way to synchronise. */
+/* One-sided access: windows of every kind, every operation, every kind of synchronization. */
 
 #include "check.h"
 
 enum { SLOTS = 20000 };
 
-/* The rank that this one works on, and the one that works on it. */
+/* The rank whose window this one accesses, and the rank that accesses this one's. */
 static int next_one(void) { return (rank + 1) % ranks; }
 static int one_before(void) { return (rank + ranks - 1) % ranks; }
 
-/* Frees a window only when every message sent for it is over. Open MPI's osc/pt2pt frees the module of a window while its
- * own last control messages are still under way, and writes to it when they complete; where a small send does not complete
- * at once, as in a network, that falls into memory that is somebody else's by then. A synchronous send to every rank
- * completes after all that went there before it. */
+/* Frees a window only when every message sent for it has completed. Open MPI's osc/pt2pt frees the module of a window
+ * while its own last control messages are pending, and writes to it when they complete; where a small send does not
+ * complete at once, as in a network, that memory may belong to another owner by then. A synchronous send to every rank
+ * completes after all earlier sends to that rank. */
 static void free_window(MPI_Win *window) {
     MPI_Request *requests = room(ranks * sizeof *requests);
     MPI_Barrier(MPI_COMM_WORLD);
@@ -22,7 +22,7 @@ static void free_window(MPI_Win *window) {
     MPI_Win_free(window);
 }
 
-/* Put and get between fences, of lengths that go different ways. */
+/* Put and get between fences, of lengths that take different paths. */
 static void fences(long *memory, MPI_Win window) {
     static const int LENGTHS[] = {1, 7, 500, 4097, SLOTS};
     long *out = room(SLOTS * sizeof *out), *in = room(SLOTS * sizeof *in);
@@ -39,7 +39,7 @@ static void fences(long *memory, MPI_Win window) {
         MPI_Win_fence(MPI_MODE_NOSUCCEED, window);
         for (int i = 0; i < count; i++) CHECK(in[i] == out[i]);
     }
-    /* With holes at the target. */
+    /* With gaps at the target. */
     MPI_Datatype comb;
     MPI_Type_vector(100, 2, 5, MPI_LONG, &comb);
     MPI_Type_commit(&comb);
@@ -56,7 +56,7 @@ static void fences(long *memory, MPI_Win window) {
     free(in), free(out);
 }
 
-/* Everybody adds to everybody's cells at the same time; nothing may be lost. */
+/* All ranks add to all ranks' cells at once; no addition may be lost. */
 static void atomics(long *memory, MPI_Win window) {
     enum { ROUNDS = 12, WIDE = 3000 };
     for (int i = 0; i < SLOTS; i++) memory[i] = 0;
@@ -75,7 +75,7 @@ static void atomics(long *memory, MPI_Win window) {
         MPI_Win_flush(0, window);
         CHECK(got > seen && got < (long)ROUNDS * ranks); /* A counter that everybody shares only grows. */
         seen = got;
-        /* A lock made of compare and swap, and a cell that it guards: read, add, write back. */
+        /* A lock made of compare-and-swap, and a cell that it protects: read, add, write back. */
         long nobody = 0, me = rank + 1, owner, cell;
         do {
             MPI_Compare_and_swap(&me, &nobody, &owner, MPI_LONG, 0, 1, window);
@@ -102,7 +102,7 @@ static void atomics(long *memory, MPI_Win window) {
     free(before), free(ones);
 }
 
-/* Types and operations beside sums of long. */
+/* Types and operations other than sums of long. */
 static void types(long *memory, MPI_Win window) {
     double *doubles = (double *)memory, given = rank + 0.5;
     int *ints = (int *)(memory + 10), bits = 1 << rank;
@@ -117,7 +117,7 @@ static void types(long *memory, MPI_Win window) {
     MPI_Win_fence(0, window);
 }
 
-/* Post, start, complete, wait: only neighbours synchronise. */
+/* Post, start, complete, wait: only neighbours synchronize. */
 static void neighbours(long *memory, MPI_Win window) {
     MPI_Group all, to, from;
     int target = next_one(), origin = one_before();
@@ -143,7 +143,7 @@ static void neighbours(long *memory, MPI_Win window) {
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-/* Locks: several holders read, one alone writes; requests that are waited for one by one. */
+/* Locks: shared ones to read, exclusive ones to write; requests waited for one by one. */
 static void locks(long *memory, MPI_Win window) {
     enum { ROUNDS = 8, WIDE = 9000 };
     MPI_Win_lock(MPI_LOCK_EXCLUSIVE, rank, 0, window);
@@ -181,7 +181,7 @@ static void locks(long *memory, MPI_Win window) {
     free(in), free(out);
 }
 
-/* A window to which memory is tied later, and addressed by where it lies. */
+/* A window to which memory is attached later, addressed by its virtual address. */
 static void dynamic(void) {
     MPI_Win window;
     MPI_Aint own, there;
@@ -210,7 +210,7 @@ static void dynamic(void) {
     free_window(&window);
 }
 
-/* Memory that all ranks of a host see: stores of the program and operations of the network at once. */
+/* Memory shared by all ranks of a host: stores by the program and operations of the network at once. */
 static void shared(void) {
     MPI_Comm host;
     MPI_Win window;
@@ -241,7 +241,7 @@ static void shared(void) {
     MPI_Comm_free(&host);
 }
 
-/* Calls a function for a window on memory of the program's own, and for one whose memory is the MPI's. */
+/* Calls a function with a window on the program's own memory, and with one on memory that MPI allocated. */
 static void each_window(void (*function)(long *memory, MPI_Win window)) {
     MPI_Win window;
     long *memory = room(SLOTS * sizeof *memory);

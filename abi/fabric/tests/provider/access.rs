@@ -1,4 +1,4 @@
-//! Rights, ranges and keys that a peer does not have.
+//! Accesses without the right, outside the range or with an unknown key.
 
 use crate::harness::*;
 use crate::registration::pair;
@@ -7,7 +7,7 @@ use rkey_fi::sys::*;
 
 /// Proves: FI-021, FI-096, FI-097, FI-098, FI-099, FI-111, FI-I09
 #[test]
-fn a_peer_has_the_rights_of_the_region_and_no_others() {
+fn a_peer_has_exactly_the_rights_of_the_region() {
     let (a, b, peer) = pair(&Wish::default());
     let local = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
     for access in [FI_REMOTE_READ, FI_REMOTE_WRITE, REMOTE, REMOTE | local] {
@@ -41,7 +41,7 @@ fn a_peer_has_the_rights_of_the_region_and_no_others() {
 
 /// Proves: FI-022, FI-023, FI-104, FI-213, FI-I36
 #[test]
-fn a_key_that_names_nothing_gives_an_error_and_changes_nothing() {
+fn an_unknown_key_gives_an_error_and_changes_nothing() {
     let (a, b, peer) = pair(&Wish::default());
     let mut buffer = vec![5u8; 16];
     let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
@@ -50,7 +50,7 @@ fn a_key_that_names_nothing_gives_an_error_and_changes_nothing() {
     assert_eq!(
         a.write(peer, &[6; 4], 0, 1),
         0,
-        "the endpoints are as before"
+        "the endpoints are unaffected"
     );
     assert_eq!(mr.close(), 0);
     assert_eq!(buffer[..5], [6, 6, 6, 6, 5]);
@@ -58,25 +58,25 @@ fn a_key_that_names_nothing_gives_an_error_and_changes_nothing() {
 
 /// Proves: FI-156, FI-158, FI-159, FI-160, FI-I10
 #[test]
-fn a_closed_region_gives_an_error_at_the_peer_only() {
+fn a_closed_region_gives_an_error_only_at_the_peer() {
     let (a, b, peer) = pair(&Wish::default());
     let mut buffer = vec![5u8; 16];
     let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
     assert_eq!(a.write(peer, &[6; 4], 0, 1), 0);
     assert_eq!(mr.close(), 0);
     assert_eq!(a.write(peer, &[7; 4], 0, 1), 266);
-    assert!(poll(b.cq).is_none(), "the target hears nothing of it");
+    assert!(poll(b.cq).is_none(), "the target gets no completion");
     let again = b.reg(&mut buffer, REMOTE, 2, 0).unwrap();
     assert_eq!(a.write(peer, &[8; 4], 4, 2), 0);
     assert_eq!(again.close(), 0);
     assert_eq!(buffer[..9], [6, 6, 6, 6, 8, 8, 8, 8, 5]);
 }
 
-/// The same between connected endpoints: neither of them is disabled, and the connection goes on both ways.
+/// The same between connected endpoints: neither is disabled, and the connection stays usable both ways.
 ///
 /// Proves: FI-I10
 #[test]
-fn on_a_connection_a_closed_region_gives_an_error_at_the_peer_only() {
+fn on_a_connection_a_closed_region_gives_an_error_only_at_the_peer() {
     let wish = Wish {
         ep_type: FI_EP_MSG,
         ..Wish::default()
@@ -92,7 +92,7 @@ fn on_a_connection_a_closed_region_gives_an_error_at_the_peer_only() {
         assert_eq!(there.write(0, &[7; 4], 0, 1), 266);
         assert_eq!(there.read(0, &mut [0; 4], 0, 1), 266);
     }
-    assert!(poll(here.cq).is_none(), "the target is told nothing");
+    assert!(poll(here.cq).is_none(), "the target gets no completion");
     assert_eq!(here.write(0, &[8; 4], 0, 1), 0, "from the target");
     let mut into = [0; 8];
     assert_eq!(recv(server.srx, &mut into, 1), 0);
@@ -108,7 +108,7 @@ fn on_a_connection_a_closed_region_gives_an_error_at_the_peer_only() {
 
 /// Proves: FI-I39
 #[test]
-fn a_range_that_passes_the_end_is_refused_whole() {
+fn a_range_past_the_end_is_refused_as_a_whole() {
     for (mode, base) in [(0, false), (FI_MR_VIRT_ADDR, true)] {
         let (a, b, peer) = pair(&Wish::mode(mode));
         let mut buffer = vec![5u8; 16];
@@ -129,7 +129,7 @@ fn a_range_that_passes_the_end_is_refused_whole() {
 
 /// Proves: FI-I42
 #[test]
-fn a_region_is_for_every_endpoint_of_its_domain_and_for_none_of_another() {
+fn a_region_serves_every_endpoint_of_its_domain_and_none_of_another() {
     let wish = Wish::default();
     let (a, b, peer) = pair(&wish);
     let info = wish.info();
@@ -148,7 +148,7 @@ fn a_region_is_for_every_endpoint_of_its_domain_and_for_none_of_another() {
 
 /// Proves: FI-I12
 #[test]
-fn a_transfer_of_nothing_needs_nothing() {
+fn an_empty_transfer_needs_neither_buffer_nor_key() {
     let (a, _b, peer) = pair(&Wish::mode(FI_MR_LOCAL));
     assert_eq!(a.write(peer, &[], 0, 99), 0);
 }

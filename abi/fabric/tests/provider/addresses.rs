@@ -1,4 +1,4 @@
-//! Addresses of endpoints: when they are taken, when they are free again, and what they are called.
+//! Addresses of endpoints: when they are reserved and released, and their names.
 
 use crate::connected::{accept_request, listen, name_of_pep, take, wait_for, wish};
 use crate::harness::*;
@@ -6,7 +6,7 @@ use crate::peer::{is_peer, rerun};
 use rkey_fi::sys::*;
 use std::ptr::null_mut;
 
-/// Close and open again at the same address.
+/// How often an address is closed and opened again.
 const ROUNDS: usize = 1000;
 
 /// A name that no other process of this host uses.
@@ -18,7 +18,7 @@ pub(crate) fn own_name(port: u16) -> Vec<u8> {
 }
 
 fn setname<T>(object: *mut T, cm: *const OpsCm, name: &[u8]) -> i32 {
-    // SAFETY: a live handle, its calls, and so many bytes.
+    // SAFETY: a live handle and its operations; the length is the buffer's.
     unsafe { ((*cm).setname)(object.cast(), name.as_ptr().cast_mut().cast(), name.len()) }
 }
 
@@ -32,7 +32,7 @@ fn open_at(domain: *mut FidDomain, info: *mut Info, name: &[u8]) -> *mut FidEp {
 
 fn passive(fabric: *mut FidFabric, eq: *mut FidEq, name: &[u8]) -> *mut FidPep {
     let mut pep = null_mut();
-    // SAFETY: live handles, and an information of the provider's.
+    // SAFETY: live handles, and the provider's `fi_info`.
     unsafe {
         let open = (*(*fabric).ops).passive_ep;
         assert_eq!(open(fabric, wish().info(), &mut pep, null_mut()), 0);
@@ -42,8 +42,9 @@ fn passive(fabric: *mut FidFabric, eq: *mut FidEq, name: &[u8]) -> *mut FidPep {
     pep
 }
 
-/// Whether this process runs nothing but this test. If it does not, one that does is waited for: where tests share a
-/// process, another of them may be starting a program, which has copies of all sockets for a moment.
+/// Whether this process runs only this test. Otherwise runs such a process and waits for it: in a process
+/// shared with other tests, one of them may be starting a program, which for a moment holds copies of all
+/// sockets.
 fn is_alone(test: &str) -> bool {
     if !is_peer() {
         let output = rerun(test).output().unwrap();
@@ -64,7 +65,7 @@ fn the_address_of_a_closed_endpoint_is_free() {
     let wish = Wish::default();
     let info = wish.info();
     let (_, domain) = open_domain(wish.version, info);
-    // Another one is listened for all the time.
+    // Another address is listened at all the time.
     let (other, _, av) = open_ep(domain, info);
     let enable = |ep: *mut FidEp, av: *mut FidAv| {
         assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
@@ -107,7 +108,7 @@ fn port(name: &[u8]) -> u16 {
     u16::from_be_bytes([name[2], name[3]])
 }
 
-/// What `fi_setname` gives is the endpoint's from then on, before anything listens or connects there, and until it is
+/// The endpoint owns the address from `fi_setname` on, before anything listens or connects there, until it is
 /// closed.
 #[test]
 fn a_name_is_reserved_when_it_is_set() {
@@ -128,12 +129,12 @@ fn a_name_is_reserved_when_it_is_set() {
         // SAFETY: a live handle.
         let cm = unsafe { (*second).cm };
         assert_eq!(setname(second, cm, &name), TAKEN);
-        // A port that was assigned stays when none is asked for, and may be named again.
+        // The assigned port stays if none is requested, and may be requested again.
         assert_eq!(setname(first, cm, &free), 0);
         assert_eq!(setname(first, cm, &name), 0);
         assert_eq!(name_of(first), name);
         assert_eq!(setname(first, cm, &name[..7]), -libc::EINVAL);
-        // Another address is another port; the one before is free.
+        // Another address has another port; the old one is free.
         let other = own_name(4);
         assert_eq!(setname(first, cm, &other), 0);
         assert_eq!(name_of(first), other);
@@ -158,7 +159,7 @@ fn a_name_stays_when_the_endpoint_listens_or_connects() {
         let (ep, _, _) = open_disabled(domain, wish().info());
         let theirs = event_queue(fabric);
         assert_eq!(bind(ep.cast(), theirs.cast(), 0), 0);
-        // SAFETY: live handles, and a name as a passive endpoint gave it.
+        // SAFETY: live handles, and the name of a passive endpoint.
         unsafe {
             let cm = &*(*ep).cm;
             if let Some(name) = &named {
@@ -174,7 +175,7 @@ fn a_name_stays_when_the_endpoint_listens_or_connects() {
             wait_for(theirs, Ok(FI_CONNECTED));
             wait_for(eq, Ok(FI_CONNECTED));
             take(eq);
-            // Each side has one name, for itself and for the other.
+            // Each side has the same name for itself and for the other.
             assert_eq!(
                 (name_of(ep), name_of(here)),
                 (name.clone(), listener.clone())
@@ -189,15 +190,15 @@ fn a_name_stays_when_the_endpoint_listens_or_connects() {
 /// The name of the peer that an endpoint is connected to.
 fn peer_of(ep: *mut FidEp) -> Vec<u8> {
     let (mut name, mut len) = (vec![0u8; 128], 128);
-    // SAFETY: a live handle, and room of our own.
+    // SAFETY: a live handle, and a buffer of our own.
     let code = unsafe { ((*(*ep).cm).getpeer)(ep, name.as_mut_ptr().cast(), &mut len) };
     assert_eq!(code, 0);
     name.truncate(len);
     name
 }
 
-/// As programs do that know late which side they are (fi_endpoint(3)): the address is reserved by a passive endpoint,
-/// and an endpoint that was made with its handle connects from there.
+/// For programs that learn late which side they are (fi_endpoint(3)): a passive endpoint reserves the address,
+/// and an endpoint made with its handle connects from there.
 #[test]
 fn an_endpoint_takes_over_the_address_of_a_passive_one() {
     if !is_alone("addresses::an_endpoint_takes_over_the_address_of_a_passive_one") {
@@ -210,14 +211,14 @@ fn an_endpoint_takes_over_the_address_of_a_passive_one() {
     let name = name_of_pep(pep);
     let made = |info: *mut Info, handle: *mut Fid| {
         let mut ep = null_mut();
-        // SAFETY: live handles, and an information of the provider's.
+        // SAFETY: live handles, and the provider's `fi_info`.
         let code = unsafe {
             (*info).handle = handle;
             ((*(*domain).ops).endpoint)(domain, info, &mut ep, null_mut())
         };
         if code == 0 { Ok(ep) } else { Err(code) }
     };
-    // Not of another kind, nor of one that listens, nor in a domain of another fabric.
+    // Not an endpoint of another kind, nor after listening, nor in a domain of another fabric.
     let unconnected = Wish::default().info();
     assert_eq!(made(unconnected, pep.cast()), Err(-libc::EINVAL));
     assert_eq!(made(wish().info(), listener.cast()), Err(BAD_STATE));
@@ -229,7 +230,7 @@ fn an_endpoint_takes_over_the_address_of_a_passive_one() {
     assert_eq!(name_of_pep(pep), name, "nothing has changed");
 
     let ep = made(wish().info(), pep.cast()).unwrap();
-    // It is of no use any more, and bound to nothing.
+    // The passive endpoint is useless from here on, and bound to nothing.
     assert_eq!(made(wish().info(), pep.cast()), Err(BAD_STATE));
     // SAFETY: a live handle.
     assert_eq!(unsafe { ((*(*pep).cm).listen)(pep) }, BAD_STATE);
@@ -249,7 +250,7 @@ fn an_endpoint_takes_over_the_address_of_a_passive_one() {
     assert_eq!(bind(ep.cast(), cq.cast(), FI_SEND | FI_RECV), 0);
     assert_eq!(bind(ep.cast(), theirs.cast(), 0), 0);
     let at = name_of_pep(listener);
-    // SAFETY: live handles, and a name as a passive endpoint gave it.
+    // SAFETY: live handles, and the name of a passive endpoint.
     unsafe {
         let code = ((*(*ep).cm).connect)(ep, at.as_ptr().cast(), null_mut(), 0);
         assert_eq!(code, 0);
@@ -259,24 +260,24 @@ fn an_endpoint_takes_over_the_address_of_a_passive_one() {
         wait_for(eq, Ok(FI_CONNECTED));
         assert_eq!((name_of(ep), peer_of(here)), (name.clone(), name.clone()));
         assert_eq!((close(ep.cast()), close(here.cast())), (0, 0));
-        // With the endpoint goes what it has taken over.
+        // Closing the endpoint releases the address that it took over.
         assert_eq!(setname(again, (*again).cm, &name), 0);
     }
     let all: [*mut Fid; 2] = [again.cast(), listener.cast()];
     assert_eq!(all.map(close), [0; 2]);
 }
 
-/// What is asked for by the information is reserved as well: by a passive endpoint at once.
+/// The address in a `fi_info` is reserved as well, by a passive endpoint at once.
 #[test]
-fn the_address_of_an_information_is_reserved() {
-    if !is_alone("addresses::the_address_of_an_information_is_reserved") {
+fn the_address_of_an_info_is_reserved() {
+    if !is_alone("addresses::the_address_of_an_info_is_reserved") {
         return;
     }
     let (fabric, domain) = open_domain(wish().version, wish().info());
     let name = own_name(8);
     let at = |ep_type| {
         let info = Wish { ep_type, ..wish() }.info();
-        // SAFETY: the information of the provider, and a name that is as long as the one there.
+        // SAFETY: the provider's `fi_info`, and a name of the same length as the one there.
         unsafe {
             assert_eq!((*info).src_addrlen, name.len());
             let to = (*info).src_addr.cast::<u8>();
@@ -286,7 +287,7 @@ fn the_address_of_an_information_is_reserved() {
     };
     let passive = || {
         let mut pep = null_mut();
-        // SAFETY: live handles, and an information of the provider's.
+        // SAFETY: live handles, and the provider's `fi_info`.
         let code =
             unsafe { ((*(*fabric).ops).passive_ep)(fabric, at(FI_EP_MSG), &mut pep, null_mut()) };
         if code == 0 { Ok(pep) } else { Err(code) }
@@ -294,11 +295,11 @@ fn the_address_of_an_information_is_reserved() {
     let pep = passive().unwrap();
     assert_eq!(name_of_pep(pep), name);
     assert_eq!(passive(), Err(TAKEN));
-    // One that only connects may share it, as it may share a port with what listens there.
+    // An endpoint that only connects may share the address, as it may share a port with a listener.
     let (ep, _, _) = open_disabled(domain, at(FI_EP_MSG));
     assert_eq!(name_of(ep), name);
     assert_eq!((close(pep.cast()), close(ep.cast())), (0, 0));
-    // Nobody has it: then it is taken.
+    // If no endpoint has the address, it is reserved.
     let (ep, _, _) = open_disabled(domain, at(FI_EP_MSG));
     assert_eq!(name_of(ep), name);
     assert_eq!(passive(), Err(TAKEN));

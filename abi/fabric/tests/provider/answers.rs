@@ -1,5 +1,5 @@
-//! Every entry of every table of operations is called: who answers that a call is not there (`-FI_ENOSYS`) is on a list,
-//! with the limit or the page that says so.
+//! Calls every entry of every operation table. A list names the entries that may return `-FI_ENOSYS`, with the
+//! limit or manual page that announces it.
 
 use crate::harness::*;
 use rkey_fi::sys::*;
@@ -8,20 +8,20 @@ use std::ptr::{null, null_mut};
 
 const NOSYS: i64 = -(libc::ENOSYS as i64);
 
-/// What was called, and what of it is not there.
+/// The entries that were called, and those that are absent.
 #[derive(Default)]
 struct Walk {
     absent: Vec<String>,
 }
 
-/// Calls every entry of a table with these arguments, and makes sure that there are no more.
+/// Calls every entry of a table with these arguments, and checks that the table has no more.
 macro_rules! walk {
     ($walk:ident, $object:literal, $table:expr, $($entry:ident($($arg:expr),* $(,)?)),* $(,)?) => {{
         let table = $table;
         let mut called = 0;
         $(
-            // SAFETY: a live handle of the table's kind; other arguments are refused, mean nothing to do, or are room of
-            // our own.
+            // SAFETY: a live handle of the table's kind; other arguments are refused, mean nothing to do, or
+            // point to our own memory.
             let code = unsafe { ((*table).$entry)($($arg),*) } as i64;
             called += 1;
             if code == NOSYS {
@@ -214,7 +214,7 @@ fn collectives(walk: &mut Walk, ep: *mut FidEp) {
     );
 }
 
-/// Absent calls, and where it is said that they are.
+/// Absent entries, and where that is announced.
 const ANNOUNCED: &[(&str, &str)] = &[
     (
         "domain.scalable_ep",
@@ -241,7 +241,7 @@ const ANNOUNCED: &[(&str, &str)] = &[
         "domain_attr.max_xpu_ctx_cnt is 0; in no release",
     ),
     ("av.lookup2", "in no release"),
-    // Contexts for receives transmit nothing, and are no scalable endpoints.
+    // Receive contexts transmit nothing, and there are no scalable endpoints.
     ("srx.ep.tx_ctx", "domain_attr.max_ep_tx_ctx is 1"),
     ("srx.ep.rx_ctx", "domain_attr.max_ep_rx_ctx is 1"),
     (
@@ -252,15 +252,15 @@ const ANNOUNCED: &[(&str, &str)] = &[
         "srx.ep.export_xpu",
         "domain_attr.max_xpu_ctx_cnt is 0; in no release",
     ),
-    // Of connections, which an endpoint makes, and a passive endpoint takes.
+    // Endpoints make connections, and passive endpoints accept them.
     ("cm.listen", "fi_cm(3): takes a passive endpoint"),
     ("cm.reject", "fi_cm(3): takes a passive endpoint"),
 ];
 
-/// No call of fi_endpoint(3), fi_msg(3), fi_tagged(3), fi_rma(3), fi_atomic(3), fi_cq(3), fi_cntr(3) and fi_av(3) says that
-/// it is not there, unless a capability or a limit announces that.
+/// Every call of fi_endpoint(3), fi_msg(3), fi_tagged(3), fi_rma(3), fi_atomic(3), fi_cq(3), fi_cntr(3) and
+/// fi_av(3) is supported, unless a capability or a limit announces its absence.
 #[test]
-fn every_call_answers_or_its_absence_is_announced() {
+fn every_call_is_supported_or_announced_as_absent() {
     let wish = Wish::default();
     let info = wish.info();
     let side = Side::open(&wish);
@@ -372,7 +372,7 @@ fn every_call_answers_or_its_absence_is_announced() {
         seterr(cntr, 0),
         export_xpu(cntr, none)
     );
-    // Connections are for endpoints of their kind.
+    // Only connected endpoints have these.
     let connected = Wish {
         ep_type: FI_EP_MSG,
         ..wish
@@ -413,8 +413,8 @@ fn every_call_answers_or_its_absence_is_announced() {
     absent.sort();
     announced.sort();
     assert_eq!(absent, announced);
-    // What they are announced by.
-    // SAFETY: an information that was given just now.
+    // The limits that announce absent calls.
+    // SAFETY: the provider's `fi_info`.
     unsafe {
         let attr = &*(*info).domain_attr;
         assert_eq!((attr.max_ep_tx_ctx, attr.max_ep_rx_ctx), (1, 1));
@@ -424,7 +424,7 @@ fn every_call_answers_or_its_absence_is_announced() {
 
 /// `fi_control` with the commands that fi_endpoint(3), fi_cq(3) and fi_cntr(3) describe.
 #[test]
-fn every_control_that_the_pages_describe_answers() {
+fn every_documented_control_command_is_supported() {
     let side = Side::open(&Wish::default());
     let cntr = counter(side.domain);
     let answers = |fid: *mut Fid, command: c_int, argument: u64| {

@@ -1,5 +1,5 @@
-//! Long messages, of which the sender hears only when the receiver has read them: between programs that sleep until they
-//! are complete, and with receivers that look no longer than they have to.
+//! Rendezvous messages, whose sender completes only when the receiver has read the payload: between programs
+//! that sleep until then, and with receivers that poll no longer than they must.
 
 use crate::connected::{listen, look, name_of_pep, take, wait_for, wish};
 use crate::harness::*;
@@ -9,9 +9,10 @@ use rkey_fi::sys::*;
 use std::ptr::null_mut;
 use std::time::Instant;
 
-/// Bytes of a message: its payload is announced, and read by the receiver.
+/// Bytes of a message: enough for a rendezvous.
 const LEN: usize = 1 << 20;
-/// Messages in each direction, for each way to wait. `RKEY_TEST_ROUNDS` sets another number, for a search.
+/// Messages in each direction, for each kind of wait. `RKEY_TEST_ROUNDS` sets another number, to search for a
+/// bug.
 const ROUNDS: usize = 100;
 
 /// How a program waits for its queue.
@@ -19,13 +20,13 @@ const ROUNDS: usize = 100;
 enum Wait {
     /// `fi_cq_sread`.
     Call,
-    /// `fi_trywait` for this queue and that of events, and both descriptors.
+    /// `fi_trywait` for this queue and its event queue, and both descriptors.
     Descriptors,
-    /// One after the other.
+    /// Both in turn.
     Both,
 }
 
-const WAYS: [Wait; 3] = [Wait::Call, Wait::Descriptors, Wait::Both];
+const WAITS: [Wait; 3] = [Wait::Call, Wait::Descriptors, Wait::Both];
 
 /// One end of a connection.
 struct End {
@@ -44,7 +45,7 @@ impl End {
         eq: *mut FidEq,
     ) -> Self {
         let (cq, mut ep) = (waitable_cq(domain), null_mut());
-        // SAFETY: live handles, and an information of the provider's.
+        // SAFETY: live handles, and the provider's `fi_info`.
         let code = unsafe { ((*(*domain).ops).endpoint)(domain, info, &mut ep, null_mut()) };
         assert_eq!(code, 0);
         assert_eq!(bind(ep.cast(), eq.cast(), 0), 0);
@@ -111,7 +112,7 @@ impl End {
         let took = started.elapsed();
         assert!(
             took < PATIENCE,
-            "{wait:?}, round {round}: nothing woke for {took:?}"
+            "{wait:?}, round {round}: no wake-up for {took:?}"
         );
         entry
     }
@@ -130,7 +131,7 @@ impl End {
     }
 }
 
-/// Waits until one of two descriptors is readable; whether one became so.
+/// Waits until one of two descriptors is readable; `false` if none became so.
 fn either_readable(fds: [i32; 2]) -> bool {
     let mut set = fds.map(|fd| libc::pollfd {
         fd,
@@ -162,9 +163,9 @@ fn programs_that_sleep_are_woken_for_every_message() {
         let info = wish().info();
         let (fabric, domain) = open_domain(wish().version, info);
         let eq = events(fabric);
-        for wait in WAYS {
+        for wait in WAITS {
             let mut end = End::open(fabric, domain, info, eq);
-            // SAFETY: a live handle, and a name as a passive endpoint gave it.
+            // SAFETY: a live handle, and the name of a passive endpoint.
             let code = unsafe {
                 let connect = (*(*end.ep).cm).connect;
                 connect(end.ep, name.as_ptr().cast(), null_mut(), 0)
@@ -190,10 +191,10 @@ fn programs_that_sleep_are_woken_for_every_message() {
         .map(|b| format!("{b:02x}"))
         .collect();
     peer.tell(&name.concat());
-    for wait in WAYS {
+    for wait in WAITS {
         wait_for(eq, Ok(FI_CONNREQ));
         let (info, mut domain) = (take(eq).info, null_mut());
-        // SAFETY: live handles, and the information of a request.
+        // SAFETY: live handles, and the `fi_info` of a request.
         let code = unsafe { ((*(*fabric).ops).domain)(fabric, info, &mut domain, null_mut()) };
         assert_eq!(code, 0);
         let mut end = End::open(fabric, domain, info, eq);
@@ -210,10 +211,10 @@ fn programs_that_sleep_are_woken_for_every_message() {
     assert_eq!(close(pep.cast()), 0);
 }
 
-/// A receiver whose queue was full when the message was there: it reads what its queue has, which is all that it waits
-/// for, and then does something else. The sender hears all the same.
+/// A receiver with a full queue when the message arrives: it reads the entries of its queue, which is all that
+/// it waits for, and then does something else. The sender still completes.
 #[test]
-fn senders_hear_of_what_was_read_last() {
+fn senders_complete_when_the_last_entry_is_read() {
     let small = Wish {
         queue: 1,
         ..Wish::default()
@@ -228,7 +229,7 @@ fn senders_hear_of_what_was_read_last() {
     assert_eq!(bind(b.ep.cast(), b.av.cast(), 0), 0);
     assert_eq!(b.enable(), 0);
     let (to_a, to_b) = (b.peer(&a), a.peer(&b));
-    // Progress, without taking anything out of the queue.
+    // Makes progress without taking an entry.
     let progress = |counter| {
         let started = Instant::now();
         while count(counter) == 0 {
@@ -280,14 +281,14 @@ fn senders_hear_of_what_was_read_last() {
         ((*(*b.cq).ops).read)(b.cq, room.as_mut_ptr().cast(), room.len())
     };
     assert_eq!((read, &place), (2, &message));
-    // From here on nobody looks at b.
+    // From here on no thread polls b.
     assert!(a.completion(&[]).is_ok());
 }
 
-/// More answers than a connection takes requests at one time: a receiver that reads its last completion and stops leaves
-/// none of them behind.
+/// More responses than a connection takes requests at a time: a receiver that reads its last completion and
+/// stops leaves none of them behind.
 #[test]
-fn senders_hear_of_many_messages_that_were_read_at_once() {
+fn senders_of_many_messages_complete_when_all_are_read_at_once() {
     const MANY: usize = 2000;
     const SHORT: usize = 16384;
     let (a, b) = (Side::open(&Wish::default()), Side::open(&Wish::default()));
@@ -338,7 +339,7 @@ fn senders_hear_of_many_messages_that_were_read_at_once() {
             "{posted} {sent} {received}"
         );
     }
-    // From here on nobody looks at b.
+    // From here on no thread polls b.
     for _ in sent..MANY {
         assert!(a.completion(&[]).is_ok());
     }

@@ -1,4 +1,4 @@
-//! Registration whose result comes through an event queue.
+//! Registrations that report to an event queue.
 
 use crate::harness::*;
 use rkey_fi::sys::*;
@@ -28,7 +28,7 @@ fn event(eq: *mut FidEq) -> Result<(u32, EqEntry), isize> {
 
 /// Proves: FI-115, FI-201, FI-204, FI-206, FI-I01, FI-I02
 #[test]
-fn completed_registrations_are_told_with_their_context() {
+fn completed_registrations_report_their_context() {
     let mut b = Side::open(&Wish::default());
     assert_eq!(b.bind_eq(FI_REG_MR), 0);
     let mut buffer = [0u8; 8];
@@ -66,7 +66,8 @@ fn completed_registrations_are_told_with_their_context() {
     assert_eq!((first.close(), Mr(second).close()), (0, 0));
 }
 
-/// A thread that reads events while another one registers finds the handle in the variable that the call was given.
+/// A thread that reads events while another one registers finds the handle already stored in the caller's
+/// variable.
 ///
 /// Proves: FI-202
 #[test]
@@ -75,8 +76,8 @@ fn the_handle_is_stored_before_its_event_can_be_read() {
     const PAGE: usize = 4096;
     let mut b = Side::open(&Wish::default());
     assert_eq!(b.bind_eq(FI_REG_MR), 0);
-    // A page for each handle, not touched before: storing takes a page fault, and a reader that is told too early has
-    // plenty of time to find nothing there.
+    // A fresh page for each handle: storing it takes a page fault, and an event that comes too early leaves the
+    // reader plenty of time to find nothing there.
     let pages = map_at(0, ROUNDS * PAGE, RW);
     // SAFETY: mapped just now, for as long as the test runs; zero bytes are a null pointer.
     let handle = |round: usize| unsafe { &*((pages + round * PAGE) as *const AtomicPtr<FidMr>) };
@@ -122,7 +123,7 @@ fn the_handle_is_stored_before_its_event_can_be_read() {
 
 /// Proves: FI-203
 #[test]
-fn a_registration_that_is_refused_makes_no_event() {
+fn a_refused_registration_reports_no_event() {
     let mut b = Side::open(&Wish::default());
     assert_eq!(b.bind_eq(FI_REG_MR), 0);
     let mr = b.reg(&mut [0u8; 8], REMOTE, 1, 0).unwrap();

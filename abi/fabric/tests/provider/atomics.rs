@@ -67,7 +67,7 @@ fn fetch(
 
 /// Proves: FI-023, FI-098, FI-099, FI-180, FI-I11, FI-I49
 #[test]
-fn atomics_need_the_right_to_write_and_to_give_values_back_the_right_to_read() {
+fn atomics_need_the_right_to_write_and_fetching_ones_the_right_to_read() {
     for mode in [0, FI_MR_VIRT_ADDR] {
         let (a, b, peer) = pair(&Wish::mode(mode));
         let mut words = vec![10u8, 0, 0, 0, 0, 0, 0, 0];
@@ -89,7 +89,7 @@ fn atomics_need_the_right_to_write_and_to_give_values_back_the_right_to_read() {
         assert_eq!(
             add(&a, &b, peer, 5, start + 5, 3),
             libc::EACCES,
-            "behind the end"
+            "past the end"
         );
         assert_eq!(add(&a, &b, peer, 5, start, 99), 266);
         assert_eq!(both.close(), 0);
@@ -98,7 +98,7 @@ fn atomics_need_the_right_to_write_and_to_give_values_back_the_right_to_read() {
 }
 
 #[test]
-fn a_comparison_swaps_or_does_not() {
+fn a_compare_and_swap_succeeds_only_on_equality() {
     let (a, b, peer) = pair(&Wish::default());
     let mut words = vec![7u8, 0, 0, 0, 0, 0, 0, 0];
     let mr = b.reg(&mut words, REMOTE, 1, 0).unwrap();
@@ -123,7 +123,7 @@ fn a_comparison_swaps_or_does_not() {
 }
 
 #[test]
-fn numbers_of_sixteen_bytes() {
+fn sixteen_byte_numbers_are_supported() {
     let (a, b, peer) = pair(&Wish::default());
     let mut memory = vec![0u8; 32];
     memory[..16].copy_from_slice(&(u128::from(u64::MAX)).to_ne_bytes());
@@ -153,12 +153,12 @@ fn numbers_of_sixteen_bytes() {
     assert_eq!(memory[16..26], two_and_a_quarter[..10]);
 }
 
-/// The old value goes to memory that has the right of a read's result, and the operand comes from memory that has that of
-/// a write's source.
+/// The old value goes to memory with the right for results of reads, and the operand comes from memory with the
+/// right for sources of writes.
 ///
 /// Proves: FI-092, FI-093
 #[test]
-fn operands_and_old_values_need_their_rights_where_buffers_are_registered() {
+fn with_local_registration_operands_and_results_need_their_rights() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_LOCAL));
     let mut target = vec![9u8, 0, 0, 0, 0, 0, 0, 0];
     let remote = b.reg(&mut target, REMOTE, 1, 0).unwrap();
@@ -194,9 +194,9 @@ fn operands_and_old_values_need_their_rights_where_buffers_are_registered() {
     assert_eq!(target[0], sum);
 }
 
-/// The operand is copied in the call: it needs no registration, also where others do, and may go at once.
+/// The call copies the operand: it needs no registration, even where others do, and may be freed at once.
 #[test]
-fn an_injected_atomic_is_carried_out_and_not_told() {
+fn an_injected_atomic_executes_without_a_completion() {
     for mode in [0, FI_MR_LOCAL] {
         let (a, b, peer) = pair(&Wish::mode(mode));
         let mut target = vec![0u8; 8];
@@ -215,10 +215,10 @@ fn an_injected_atomic_is_carried_out_and_not_told() {
             *operand = 1000;
             until("the sum", || {
                 while let Some(entry) = poll(b.cq) {
-                    assert!(entry.is_err(), "the target is not told");
+                    assert!(entry.is_err(), "the target gets no completion");
                 }
-                assert!(poll(a.cq).is_none(), "success is not told");
-                // SAFETY: the peer's endpoint is driven by this thread only.
+                assert!(poll(a.cq).is_none(), "success gives no completion");
+                // SAFETY: only this thread drives the peer's endpoint.
                 unsafe { target.as_ptr().cast::<u64>().read_volatile() == 5 * round }
             });
         }

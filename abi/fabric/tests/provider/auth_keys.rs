@@ -17,7 +17,7 @@ fn modern(mr_mode: c_int) -> Wish {
     }
 }
 
-/// A domain whose keys are in address vectors.
+/// A domain whose authorization keys are in address vectors.
 struct Keyed {
     fabric: *mut FidFabric,
     domain: *mut FidDomain,
@@ -31,7 +31,7 @@ impl Keyed {
 
     fn of(wish: &Wish) -> Self {
         let info = wish.info();
-        // SAFETY: an information of our own.
+        // SAFETY: our own `fi_info`.
         unsafe {
             (*(*info).domain_attr).auth_key_size = FI_AV_AUTH_KEY;
             (*(*info).domain_attr).auth_key = null_mut();
@@ -57,7 +57,7 @@ impl Keyed {
         (av, numbers.collect())
     }
 
-    /// An endpoint that waits to be enabled.
+    /// An endpoint that is not enabled yet.
     fn waiting(&self, av: *mut FidAv) -> Side {
         let side = Side::waiting((self.fabric, self.domain), self.info);
         assert_eq!(bind(side.ep.cast(), av.cast(), 0), 0);
@@ -108,7 +108,7 @@ fn insert_key(av: *mut FidAv, key: &[u8]) -> Result<u64, c_int> {
 
 fn lookup_key(av: *mut FidAv, number: u64) -> Result<Vec<u8>, c_int> {
     let (mut room, mut len) = ([0u8; 300], 300);
-    // SAFETY: a live handle, and room of our own.
+    // SAFETY: a live handle, and a buffer of our own.
     let code = unsafe {
         let lookup = (*(*av).ops).lookup_auth_key;
         lookup(av, number, room.as_mut_ptr().cast(), &mut len)
@@ -125,7 +125,7 @@ fn remove(av: *mut FidAv, mut number: u64, flags: u64) -> c_int {
     unsafe { ((*(*av).ops).remove)(av, &mut number, 1, flags) }
 }
 
-/// A peer with a key of its own, and its name for one of our endpoints.
+/// A peer with this key, and its number at one of our endpoints.
 fn peer_of(key: &'static [u8], ours: &Side) -> (Side, u64) {
     let side = Side::open(&Wish {
         auth_key: key,
@@ -148,33 +148,37 @@ fn a_region_serves_the_endpoints_of_every_key_in_its_vector() {
         (ends, peers)
     };
     let (mut common, mut single) = ([0u8; 8], [0u8; 8]);
-    let everybody = keyed
+    let for_all = keyed
         .register(&mut common, 1, both, FI_ADDR_UNSPEC, 0)
         .unwrap();
     let one = keyed
         .register(&mut single, 2, first, FI_ADDR_UNSPEC, 0)
         .unwrap();
     let counted = counter(keyed.domain);
-    assert_eq!(everybody.bind(counted, FI_REMOTE_WRITE), 0);
-    assert_eq!(everybody.key(), 1);
+    assert_eq!(for_all.bind(counted, FI_REMOTE_WRITE), 0);
+    assert_eq!(for_all.key(), 1);
     assert_eq!(a.write(to_first, &[1; 4], 0, 1), 0);
     assert_eq!(b.write(to_second, &[2; 4], 4, 1), 0);
     assert_eq!(wait_count(counted, 2), 2);
     assert_eq!(a.write(to_first, &[3; 8], 0, 2), 0);
-    assert_eq!(b.write(to_second, &[4; 8], 0, 2), 266, "not with that key");
-    assert_eq!((everybody.close(), close(counted.cast())), (0, 0));
+    assert_eq!(
+        b.write(to_second, &[4; 8], 0, 2),
+        266,
+        "another key's region"
+    );
+    assert_eq!((for_all.close(), close(counted.cast())), (0, 0));
     assert_eq!(a.write(to_first, &[9; 4], 0, 1), 266);
     assert_eq!(b.write(to_second, &[9; 4], 0, 1), 266);
     assert_eq!((common, single), ([1, 1, 1, 1, 2, 2, 2, 2], [3; 8]));
     assert_eq!(one.close(), 0);
-    // A peer with another key is not let in.
+    // A peer with another key gets no connection.
     let (stranger, number) = peer_of(b"two", &ends[0]);
     assert_ne!(stranger.write(number, &[9; 4], 0, 1), 0);
 }
 
 /// Proves: FI-121, FI-122, FI-207, FI-208
 #[test]
-fn such_regions_are_registered_by_attributes_that_name_a_vector() {
+fn such_regions_need_regattr_and_an_address_vector() {
     let keyed = Keyed::open(0);
     let (av, _) = keyed.av(&[b"key"]);
     let mut buffer = [0u8; 16];
@@ -213,7 +217,7 @@ fn such_regions_are_registered_by_attributes_that_name_a_vector() {
 
 /// Proves: FI-150
 #[test]
-fn a_region_can_be_for_one_of_the_keys() {
+fn a_region_can_be_limited_to_one_key() {
     let keyed = Keyed::open(0);
     let (first, _) = keyed.av(&[b"one"]);
     let (second, _) = keyed.av(&[b"two"]);
@@ -230,7 +234,7 @@ fn a_region_can_be_for_one_of_the_keys() {
     assert_eq!((mr.close(), buffer), (0, [2; 4]));
     for (number, flags, refusal) in [
         (numbers[1] + 1, FI_AUTH_KEY, INVAL),
-        // It is not the number of an address.
+        // Not the number of an address.
         (numbers[1], 0, INVAL),
     ] {
         let refused = keyed.register(&mut buffer, 1, both, number, flags);
@@ -238,7 +242,7 @@ fn a_region_can_be_for_one_of_the_keys() {
     }
 }
 
-/// Enters the address of an endpoint, with the number of its key if it has one.
+/// Inserts the address of an endpoint, with the number of its key if it has one.
 fn insert_address(av: *mut FidAv, of: &Side, key: Option<u64>) -> u64 {
     let (name, mut number) = (name_of(of.ep), key.unwrap_or(0));
     let flags = if key.is_some() { FI_AUTH_KEY } else { 0 };
@@ -253,7 +257,7 @@ fn insert_address(av: *mut FidAv, of: &Side, key: Option<u64>) -> u64 {
 
 /// Proves: FI-212
 #[test]
-fn a_region_can_be_for_one_address() {
+fn a_region_can_be_limited_to_one_address() {
     for mr_mode in [0, FI_MR_ENDPOINT] {
         for with_key in [false, true] {
             let keyed = Keyed::open(mr_mode);
@@ -261,7 +265,7 @@ fn a_region_can_be_for_one_address() {
             let end = keyed.endpoint(av);
             let peers = [peer_of(b"key", &end), peer_of(b"key", &end)];
             let ([(a, to_a), (b, to_b)], mut buffer) = (peers, [0u8; 8]);
-            // One of them is connected before the region is there, the other one after it.
+            // One of them connects before the region exists, the other one after.
             let mut common = [0u8; 4];
             let common_mr = keyed
                 .register(&mut common, 9, av, FI_ADDR_UNSPEC, 0)
@@ -280,14 +284,14 @@ fn a_region_can_be_for_one_address() {
             enable(&mr);
             assert_eq!(a.write(to_a, &[1; 4], 0, 1), 0);
             assert_eq!(b.write(to_b, &[2; 4], 4, 1), libc::EACCES);
-            assert_eq!(b.write(to_b, &[6; 4], 0, 9), 0, "what is everybody's");
-            // It stays that peer's when its number is gone.
+            assert_eq!(b.write(to_b, &[6; 4], 0, 9), 0, "a region for all peers");
+            // The limit stays when the peer's number is removed.
             assert_eq!(remove(av, address_of_a, 0), 0);
             assert_eq!(a.write(to_a, &[3; 4], 4, 1), 0);
             assert_eq!(b.write(to_b, &[2; 4], 4, 1), libc::EACCES);
             assert_eq!(add(&a, &end, to_a, 1, 0, 1), 0);
             assert_eq!(add(&b, &end, to_b, 1, 0, 1), libc::EACCES);
-            // A peer that we connected to is known just as well.
+            // A peer that we connect to is known as well.
             let (c, to_c) = peer_of(b"key", &end);
             let address_of_c = insert_address(av, &c, key);
             let mut private = [0u8; 4];
@@ -305,7 +309,7 @@ fn a_region_can_be_for_one_address() {
             assert_eq!((closed, private), ([0; 3], [7; 4]));
             assert_eq!((buffer, common), ([2, 1, 1, 1, 3, 3, 3, 3], [6; 4]));
             let again = keyed.register(&mut buffer, 2, av, address_of_a, 0);
-            assert_eq!(again.unwrap_err(), INVAL, "nobody has that number");
+            assert_eq!(again.unwrap_err(), INVAL, "no peer has that number");
         }
     }
 }
@@ -326,18 +330,18 @@ fn without_directed_receives_an_address_limits_nothing() {
         assert_eq!(a.write(to_a, &[1; 4], 0, 1), 0);
         assert_eq!(b.write(to_b, &[2; 4], 4, 1), expected);
         assert_eq!(mr.close(), 0);
-        // Nor is a number looked at that no peer has.
-        let nobody = keyed.register(&mut buffer, 2, av, 99, 0);
+        // A number that no peer has is ignored, too.
+        let unknown = keyed.register(&mut buffer, 2, av, 99, 0);
         match limited {
-            true => assert_eq!(nobody.unwrap_err(), INVAL),
-            false => assert_eq!(nobody.unwrap().close(), 0),
+            true => assert_eq!(unknown.unwrap_err(), INVAL),
+            false => assert_eq!(unknown.unwrap().close(), 0),
         }
     }
 }
 
 /// Proves: FI-I21
 #[test]
-fn a_region_has_the_keys_of_the_moment_when_it_is_enabled() {
+fn a_region_takes_the_keys_present_when_it_is_enabled() {
     for mr_mode in [0, FI_MR_RMA_EVENT] {
         let keyed = Keyed::open(mr_mode);
         let (first, _) = keyed.av(&[b"one"]);
@@ -357,7 +361,7 @@ fn a_region_has_the_keys_of_the_moment_when_it_is_enabled() {
             let counted = counter(keyed.domain);
             assert_eq!(mr.bind(counted, FI_REMOTE_WRITE), 0);
             assert_eq!(mr.enable(), 0);
-            assert_eq!(b.write(to_second, &[2; 4], 0, 1), 0, "it was there in time");
+            assert_eq!(b.write(to_second, &[2; 4], 0, 1), 0, "inserted in time");
             assert_eq!(wait_count(counted, 1), 1);
             assert_eq!(close(counted.cast()), 0);
         } else {
@@ -370,7 +374,7 @@ fn a_region_has_the_keys_of_the_moment_when_it_is_enabled() {
 
 /// Proves: FI-210
 #[test]
-fn a_region_and_its_endpoint_have_one_vector() {
+fn a_region_and_its_endpoint_need_the_same_vector() {
     let keyed = Keyed::open(FI_MR_ENDPOINT);
     let (av, _) = keyed.av(&[b"key"]);
     let (other, _) = keyed.av(&[b"key"]);
@@ -390,10 +394,10 @@ fn a_region_and_its_endpoint_have_one_vector() {
 
 /// Proves: FI-I22
 #[test]
-fn numbers_of_keys_are_no_numbers_of_addresses() {
+fn numbers_of_keys_are_not_numbers_of_addresses() {
     let keyed = Keyed::open(0);
     let (av, numbers) = keyed.av(&[b"key"]);
-    assert_eq!(insert_key(av, b"key"), Ok(numbers[0]), "it is there");
+    assert_eq!(insert_key(av, b"key"), Ok(numbers[0]), "a known key");
     assert_eq!(insert_key(av, b""), Err(INVAL));
     assert_eq!(insert_key(av, &[1; 257]), Err(INVAL));
     let plain = Side::open(&modern(0));
@@ -402,8 +406,8 @@ fn numbers_of_keys_are_no_numbers_of_addresses() {
     assert_eq!(lookup_key(av, 0), Err(INVAL));
     let end = keyed.endpoint(av);
     assert_eq!(remove(av, numbers[0], 0), INVAL, "without the flag");
-    assert_eq!(end.write(numbers[0], &[1], 0, 1), INVAL, "no address");
-    // An address with a key, and one with a key that the endpoint has not.
+    assert_eq!(end.write(numbers[0], &[1], 0, 1), INVAL, "not an address");
+    // An address with the endpoint's key, and one with another key.
     let target = keyed.endpoint(keyed.av(&[b"key"]).0);
     let name = name_of(target.ep);
     let insert = |mut number: u64, flags: u64| {
@@ -440,7 +444,7 @@ fn numbers_of_keys_are_no_numbers_of_addresses() {
 
 /// Proves: FI-I23
 #[test]
-fn a_key_of_an_enabled_endpoint_stays() {
+fn a_key_of_an_enabled_endpoint_cannot_be_removed() {
     let keyed = Keyed::open(0);
     let (av, numbers) = keyed.av(&[b"key"]);
     let end = keyed.endpoint(av);
@@ -449,7 +453,7 @@ fn a_key_of_an_enabled_endpoint_stays() {
     assert_eq!(remove(av, numbers[0], FI_AUTH_KEY), 0);
     assert_eq!(remove(av, numbers[0], FI_AUTH_KEY), INVAL);
     let end = keyed.waiting(av);
-    assert_eq!(end.enable(), INVAL, "there is no key");
+    assert_eq!(end.enable(), INVAL, "the vector has no key");
     insert_key(av, b"one").unwrap();
     insert_key(av, b"two").unwrap();
     assert_eq!(end.enable(), INVAL, "max_ep_auth_key is 1");
@@ -462,7 +466,7 @@ fn the_size_stands_for_the_keys() {
     let mut byte = 0u8;
     let mut ask = |version: u32, ep_type: c_int, with_key: bool| {
         let mut info = null_mut();
-        // SAFETY: the entry point's structure; hints with everything they need.
+        // SAFETY: the entry point's structure; complete hints.
         unsafe {
             let mut ep: EpAttr = std::mem::zeroed();
             ep.ep_type = ep_type;
@@ -496,7 +500,7 @@ fn the_size_stands_for_the_keys() {
     }
     let info = modern(0).info();
     let (fabric, _) = open_domain(V1_22, info);
-    // SAFETY: live handles, and an information of our own.
+    // SAFETY: live handles, and our own `fi_info`.
     let code = unsafe {
         (*(*info).domain_attr).auth_key_size = FI_AV_AUTH_KEY;
         (*(*info).domain_attr).auth_key = &mut byte;
@@ -542,7 +546,7 @@ fn a_descriptor_serves_endpoints_of_every_key() {
 }
 
 #[test]
-fn a_receive_may_be_for_the_peers_of_a_key() {
+fn a_receive_can_be_limited_to_the_peers_of_a_key() {
     let keyed = Keyed::open(0);
     let (av, numbers) = keyed.av(&[b"key"]);
     let end = keyed.endpoint(av);
@@ -566,9 +570,13 @@ fn a_receive_may_be_for_the_peers_of_a_key() {
         unsafe { ((*(*end.ep).tagged).recvmsg)(end.ep, &msg, flags) }
     };
     let refused = INVAL as isize;
-    assert_eq!(receive(later, FI_AUTH_KEY), refused, "not the endpoint's");
-    assert_eq!(receive(address_of_a, FI_AUTH_KEY), refused, "no key");
-    assert_eq!(receive(numbers[0], 0), refused, "no address");
+    assert_eq!(
+        receive(later, FI_AUTH_KEY),
+        refused,
+        "not the endpoint's key"
+    );
+    assert_eq!(receive(address_of_a, FI_AUTH_KEY), refused, "not a key");
+    assert_eq!(receive(numbers[0], 0), refused, "not an address");
     assert_eq!(receive(numbers[0], FI_AUTH_KEY), 0);
     tsend(&a, to_end, &[8; 4], 5, 0);
     assert_eq!(end.completion(&[&a]).unwrap().tag, 5);

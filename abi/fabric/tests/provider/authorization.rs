@@ -1,4 +1,4 @@
-//! Peers that would pass for one with an authorization key.
+//! Peers that pretend to have an authorization key.
 
 use crate::harness::*;
 use crate::outsider::Outsider;
@@ -16,7 +16,7 @@ const KEYED: Wish = Wish {
     auto_progress: false,
 };
 
-/// Lets an endpoint send to a peer.
+/// Makes an endpoint send to a peer.
 fn post(from: &Side, to: u64) -> isize {
     // SAFETY: a live handle; the byte is taken along.
     unsafe { ((*(*from.ep).msg).inject)(from.ep, [0u8].as_ptr().cast(), 1, to) }
@@ -24,11 +24,11 @@ fn post(from: &Side, to: u64) -> isize {
 
 const AGAIN: isize = -(libc::EAGAIN as isize);
 
-/// Who is asked and has not got the key gets no connection, whatever it answers.
+/// A peer without the key that answers our request gets no connection, whatever it answers.
 ///
 /// Proves: FI-119
 #[test]
-fn who_answers_without_the_key_is_not_believed() {
+fn a_peer_that_answers_without_the_key_is_refused() {
     let outsider = Outsider::open();
     let ask = |side: &Side, with_echo: bool| {
         let number = side.insert(&outsider.name());
@@ -42,7 +42,7 @@ fn who_answers_without_the_key_is_not_believed() {
         (line.map(drop), again(|| post(side, number)))
     };
     let (line, code) = ask(&Side::open(&Wish::default()), false);
-    assert!(line.is_ok(), "there is no key to have");
+    assert!(line.is_ok(), "no key is required");
     assert_eq!(code, 0);
     for with_echo in [false, true] {
         let (line, code) = ask(&Side::open(&KEYED), with_echo);
@@ -51,17 +51,17 @@ fn who_answers_without_the_key_is_not_believed() {
     }
 }
 
-/// A peer of another version of the provider is told which version this one is, and named as such on this side.
+/// A peer of another protocol version learns our version, and our log names its version.
 #[test]
 fn a_peer_of_another_version_is_named_as_such() {
     let (side, outsider) = (Side::open(&Wish::default()), Outsider::open());
     let there = address_of(&name_of(side.ep));
     let refused = outsider.connect(there, b"fi2 and what version 2 says", 0);
     let Err(DeviceError::Refused { reason }) = refused.map(drop) else {
-        panic!("it was let in");
+        panic!("the peer was accepted");
     };
     assert!(reason.contains("speaks version 3"), "{reason}");
-    // The other way round: one that answers.
+    // The other way round: such a peer answers.
     let number = side.insert(&outsider.name());
     assert_eq!(post(&side, number), AGAIN, "it is connecting");
     let incoming = outsider.caller(PATIENCE).unwrap();
@@ -74,11 +74,11 @@ fn a_peer_of_another_version_is_named_as_such() {
     assert_eq!(close(side.ep.cast()), 0);
 }
 
-/// What a member shows to somebody who has not got the key does not let that one in elsewhere.
+/// A proof that a member sends to a stranger gets that stranger in nowhere else.
 ///
 /// Proves: FI-119
 #[test]
-fn what_a_member_shows_is_of_no_use_to_others() {
+fn a_members_proof_is_useless_to_others() {
     let (a, b) = (Side::open(&KEYED), Side::open(&KEYED));
     let outsider = Outsider::open();
     let number = a.insert(&outsider.name());
@@ -91,12 +91,12 @@ fn what_a_member_shows_is_of_no_use_to_others() {
         for hello in [&shown, &outsider.hello(there)] {
             let refused = outsider.connect(there, hello, 0);
             let Err(DeviceError::Refused { reason }) = refused.map(drop) else {
-                panic!("it was let in");
+                panic!("the stranger was accepted");
             };
             assert!(reason.contains("authorization keys"), "{reason}");
         }
     }
-    // Members are let in.
+    // Members are accepted.
     let b_of_a = a.peer(&b);
     assert_eq!(again(|| post(&a, b_of_a)), 0);
     let sides = [a, b];

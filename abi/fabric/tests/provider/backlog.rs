@@ -1,4 +1,4 @@
-//! Requests for connections that nobody answers: how many there may be.
+//! Connection requests that the program does not answer: their number is limited.
 
 use crate::connected::{accept_request, listen, look, name_of_pep, wait_for, wish};
 use crate::harness::*;
@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 
 /// Clients.
 const MANY: usize = 1000;
-/// Requests that one passive endpoint keeps (docs/api-fabric.md).
+/// The most requests that wait at a passive endpoint (docs/api-fabric.md).
 const BOUND: usize = 128;
 const AGAIN: isize = -(libc::EAGAIN as isize);
 
@@ -18,7 +18,7 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// An endpoint that asks for a connection, and its events.
+/// An endpoint that requests a connection, and its events.
 fn ask(pep: *mut FidPep) -> (*mut FidEp, *mut FidEq) {
     let (fabric, domain) = open_domain(wish().version, wish().info());
     let eq = event_queue(fabric);
@@ -26,18 +26,18 @@ fn ask(pep: *mut FidPep) -> (*mut FidEp, *mut FidEq) {
     assert_eq!(bind(ep.cast(), eq.cast(), 0), 0);
     let (name, data) = (name_of_pep(pep), [7u8; 3]);
     let (to, data, len) = (name.as_ptr().cast(), data.as_ptr().cast(), data.len());
-    // SAFETY: a live handle, a name as a passive endpoint gave it, and data of this length.
+    // SAFETY: a live handle, the name of a passive endpoint, and data of this length.
     assert_eq!(unsafe { ((*(*ep).cm).connect)(ep, to, data, len) }, 0);
     (ep, eq)
 }
 
-/// Reads of requests, and refuses them, until one comes with data, which is accepted: its endpoint.
+/// Refuses requests until one comes with data, which it accepts. Returns its endpoint.
 fn accept_real_one(pep: *mut FidPep, eq: *mut FidEq, fabric: *mut FidFabric) -> *mut FidEp {
     loop {
         until("a request", || look(eq) != Err(AGAIN));
         let (mut event, mut room) = (0, [0u64; 64]);
         let (at, len) = (room.as_mut_ptr().cast(), size_of_val(&room));
-        // SAFETY: live handles, room of our own, and a request's information.
+        // SAFETY: live handles, room of our own, and the `fi_info` of a request.
         unsafe {
             let got = ((*(*eq).ops).read)(eq, &mut event, at, len, 0);
             assert_eq!(event, FI_CONNREQ);
@@ -66,10 +66,10 @@ fn is_answered(client: &OwnedFd) -> bool {
 }
 
 #[test]
-fn requests_that_nobody_answers_are_bounded() {
-    let test = "backlog::requests_that_nobody_answers_are_bounded";
+fn unanswered_requests_are_bounded() {
+    let test = "backlog::unanswered_requests_are_bounded";
     if !is_peer() {
-        // Its descriptors are counted: it is alone in its process.
+        // Counts descriptors, so it needs a process of its own.
         return Peer::start(test, &[]).finish();
     }
     let words = first_words(&Side::open(&Wish::default()));
@@ -77,12 +77,12 @@ fn requests_that_nobody_answers_are_bounded() {
     let eq = event_queue(fabric);
     let pep = listen(fabric, eq);
     let address = address_of(&name_of_pep(pep));
-    // Some that ask and go: they keep out nobody.
+    // Clients that request a connection and go: they keep no others out.
     let before = descriptors();
     for _ in 0..MANY {
         drop(say(&words, address));
     }
-    // More than the kernel keeps in its queue: of most of them the endpoint has heard.
+    // More than the kernel's queue holds: most of them have reached the endpoint.
     until("the end of most sockets", || {
         descriptors() <= before + 2 * BOUND
     });
@@ -90,13 +90,13 @@ fn requests_that_nobody_answers_are_bounded() {
     let here = accept_real_one(pep, eq, fabric);
     wait_for(theirs, Ok(FI_CONNECTED));
     assert_eq!((close(here.cast()), close(ep.cast())), (0, 0));
-    // Some that stay: what is too much is refused.
+    // Clients that stay: the excess is refused.
     let clients: Vec<_> = (0..MANY).map(|_| say(&words, address)).collect();
     let waiting = || clients.iter().filter(|it| !is_answered(it)).count();
     until("the refusals", || waiting() <= BOUND);
     assert_eq!(waiting(), BOUND);
     drop(clients);
-    // There is room again for one that means it.
+    // There is room again for a serious client.
     let (ep, theirs) = ask(pep);
     let here = accept_real_one(pep, eq, fabric);
     wait_for(theirs, Ok(FI_CONNECTED));

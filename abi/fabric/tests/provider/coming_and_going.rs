@@ -1,4 +1,4 @@
-//! Peers that come and go: what they leave at an endpoint that stays.
+//! Peers that come and go, and their traces at an endpoint that stays.
 
 use crate::harness::*;
 use crate::outsider::Outsider;
@@ -7,11 +7,11 @@ use rkey_fi::sys::*;
 use std::ptr::null_mut;
 use std::time::Duration;
 
-/// Queue pairs that the device may have, and how many peers come.
+/// The device's limit for queue pairs, and the number of peers.
 const ROOM: &str = "24";
 const PEERS: usize = 2000;
 
-/// All sides are in the process that has the lower limit.
+/// Runs all sides in a process with the lower limit.
 fn with_little_room(test: &str, run: impl FnOnce()) {
     if is_peer() {
         run();
@@ -38,7 +38,7 @@ fn an_endpoint_outlives_any_number_of_peers() {
             let (ep, cq, av) = open_ep(others.domain, info);
             let mut number = 0;
             let name = name_of(stays.ep);
-            // SAFETY: live handles, and a name as an endpoint gave it.
+            // SAFETY: live handles, and the name of an endpoint.
             unsafe {
                 let insert = (*(*av).ops).insert;
                 let at = name.as_ptr().cast();
@@ -74,7 +74,7 @@ fn an_endpoint_outlives_any_number_of_peers() {
     });
 }
 
-/// Posts a receive of eight bytes: of a message with this tag, or of one without.
+/// Posts a receive of eight bytes, tagged or not.
 fn receive(ep: *mut FidEp, into: &mut [u8; 8], tag: Option<u64>) {
     let (at, from) = (into.as_mut_ptr().cast(), FI_ADDR_UNSPEC);
     // SAFETY: a live handle; the buffer stays until the completion.
@@ -91,8 +91,8 @@ fn receive(ep: *mut FidEp, into: &mut [u8; 8], tag: Option<u64>) {
 }
 
 #[test]
-fn what_peers_leave_unread_is_bounded_for_all_of_them_together() {
-    // Five of them leave more than an endpoint keeps.
+fn unread_messages_of_all_peers_together_are_bounded() {
+    // Five of them leave more than an endpoint stores.
     const EACH: usize = 4000;
     let wish = Wish::default();
     let (stays, others) = (Side::open(&wish), Side::open(&wish));
@@ -100,7 +100,7 @@ fn what_peers_leave_unread_is_bounded_for_all_of_them_together() {
     let newcomer = || {
         let (ep, cq, av) = open_ep(others.domain, info);
         let (name, mut number) = (name_of(stays.ep), 0);
-        // SAFETY: live handles, and a name as an endpoint gave it.
+        // SAFETY: live handles, and the name of an endpoint.
         unsafe {
             let (insert, at) = ((*(*av).ops).insert, name.as_ptr().cast());
             assert_eq!(insert(av, at, 1, &mut number, 0, null_mut()), 1);
@@ -145,18 +145,18 @@ fn what_peers_leave_unread_is_bounded_for_all_of_them_together() {
         for _ in 1..EACH {
             assert_eq!(inject(&side, number, None), 0);
         }
-        // Messages arrive in order: those before this one are there.
+        // Messages arrive in order, so the earlier ones have arrived.
         let mut last = [0u8; 8];
         receive(stays.ep, &mut last, Some(left as u64));
         assert_eq!(inject(&side, number, Some(left as u64)), 0);
         assert_eq!(stays.completion(&[&side]).unwrap().len, 8);
         leave(side);
         left += 1;
-        assert!(left < 8, "peers leave as much as they like");
+        assert!(left < 8, "peers can leave any number");
     };
     assert_eq!(refused, -(libc::ECONNREFUSED as isize));
     assert!(left >= 5, "{left} peers");
-    // Nothing of it is lost, and when it is read, others may come.
+    // No message is lost, and reading them lets other peers in.
     let mut into = [0u8; 8];
     for _ in 0..left * EACH {
         receive(stays.ep, &mut into, None);
@@ -169,9 +169,9 @@ fn what_peers_leave_unread_is_bounded_for_all_of_them_together() {
     leave(side);
 }
 
-/// Both sides ask at the same time. Ours is turned down: what the peer has made serves us as well.
+/// Both sides request a connection at once. Ours is refused: the peer's serves both.
 #[test]
-fn the_connection_of_a_peer_serves_who_could_not_make_one() {
+fn a_peers_connection_also_serves_our_sends() {
     let (side, outsider) = (Side::open(&Wish::default()), Outsider::open());
     let number = side.insert(&outsider.name());
     let at = b"x".as_ptr().cast();
@@ -181,11 +181,11 @@ fn the_connection_of_a_peer_serves_who_could_not_make_one() {
     let asked = outsider.caller(PATIENCE).unwrap();
     let there = address_of(&name_of(side.ep));
     let line = outsider.connect(there, &outsider.hello(there), 1).unwrap();
-    // Mostly it has taken note of this connection by then; otherwise the test shows less.
+    // The endpoint usually knows this connection by then; otherwise the test shows less.
     std::thread::sleep(Duration::from_millis(200));
     asked.reject("later");
     until("the message goes", || {
-        // It may ask once more, before it has taken notice of ours.
+        // It may request once more, before it knows ours.
         if let Some(asked) = outsider.caller(Duration::from_millis(1)) {
             asked.reject("later");
         }
@@ -194,9 +194,10 @@ fn the_connection_of_a_peer_serves_who_could_not_make_one() {
     until("the message comes", || line.has_heard());
 }
 
-/// The program does not hear of an injected message that arrives, but it does of one that does not (fi_msg(3)).
+/// The program gets no completion for an injected message that arrives, but one for a message that does not
+/// (fi_msg(3)).
 #[test]
-fn an_injected_message_that_does_not_arrive_is_told() {
+fn an_injected_message_that_fails_is_reported() {
     let (side, outsider) = (Side::open(&Wish::default()), Outsider::open());
     let number = side.insert(&outsider.name());
     let inject = || {
@@ -206,7 +207,7 @@ fn an_injected_message_that_does_not_arrive_is_told() {
     assert_eq!(inject(), -(libc::EAGAIN as isize), "it is connecting");
     let asked = outsider.caller(PATIENCE).unwrap();
     let answer = outsider.answer(&asked);
-    // It takes nothing, and goes.
+    // The peer receives nothing, and goes.
     let line = outsider.accept(asked, &answer, 0).unwrap();
     assert_eq!(again(inject), 0);
     assert!(poll(side.cq).is_none(), "it is on its way");

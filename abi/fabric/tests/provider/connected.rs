@@ -1,4 +1,4 @@
-//! Events of connections: the end of a peer is one, and of what has been closed there are none.
+//! Events of connections: the end of a peer is reported, and nothing is reported for closed objects.
 
 use crate::harness::*;
 use crate::peer::{Peer, hear, is_peer, say};
@@ -16,11 +16,11 @@ pub(crate) fn wish() -> Wish {
     }
 }
 
-/// Looks at a queue without taking anything: the kind of the event, or why there is none.
+/// Peeks at a queue: the kind of the event, or the error.
 pub(crate) fn look(eq: *mut FidEq) -> Result<u32, isize> {
     let (mut event, mut room) = (0, [0u64; 64]);
     let at = room.as_mut_ptr().cast();
-    // SAFETY: a live handle, and room of our own.
+    // SAFETY: a live handle, and a buffer of our own.
     let code = unsafe { ((*(*eq).ops).read)(eq, &mut event, at, size_of_val(&room), FI_PEEK) };
     if code > 0 { Ok(event) } else { Err(code) }
 }
@@ -40,7 +40,7 @@ pub(crate) fn wait_for(eq: *mut FidEq, wanted: Result<u32, isize>) {
 /// A passive endpoint that listens.
 pub(crate) fn listen(fabric: *mut FidFabric, eq: *mut FidEq) -> *mut FidPep {
     let mut pep = null_mut();
-    // SAFETY: live handles, and an information of the provider's.
+    // SAFETY: live handles, and the provider's `fi_info`.
     unsafe {
         let open = (*(*fabric).ops).passive_ep;
         assert_eq!(open(fabric, wish().info(), &mut pep, null_mut()), 0);
@@ -59,7 +59,7 @@ pub(crate) fn name_of_pep(pep: *mut FidPep) -> Vec<u8> {
     let mut name = vec![0u8; 128];
     let mut len = name.len();
     let at = name.as_mut_ptr().cast();
-    // SAFETY: a live handle, and room of our own.
+    // SAFETY: a live handle, and a buffer of our own.
     let code = unsafe { ((*(*pep).cm).getname)(pep.cast(), at, &mut len) };
     assert_eq!(code, 0);
     name.truncate(len);
@@ -70,20 +70,20 @@ fn connect_to(name: &[u8]) -> (*mut FidEp, *mut FidEq) {
     connect_as(&wish(), name)
 }
 
-/// The same with an endpoint of another kind.
+/// As [`connect_to`], with an endpoint of another kind.
 pub(crate) fn connect_as(wish: &Wish, name: &[u8]) -> (*mut FidEp, *mut FidEq) {
     let (fabric, domain) = open_domain(wish.version, wish.info());
     let eq = event_queue(fabric);
     let (ep, _, _) = open_disabled(domain, wish.info());
     assert_eq!(bind(ep.cast(), eq.cast(), 0), 0);
-    // SAFETY: a live handle, and a name as a passive endpoint gave it.
+    // SAFETY: a live handle, and the name of a passive endpoint.
     let code = unsafe { ((*(*ep).cm).connect)(ep, name.as_ptr().cast(), null_mut(), 0) };
     assert_eq!(code, 0);
     (ep, eq)
 }
 
 #[test]
-fn a_request_goes_with_the_passive_endpoint_that_it_was_for() {
+fn closing_a_passive_endpoint_removes_its_requests() {
     let (fabric, _) = open_domain(wish().version, wish().info());
     let eq = event_queue(fabric);
     let pep = listen(fabric, eq);
@@ -91,16 +91,16 @@ fn a_request_goes_with_the_passive_endpoint_that_it_was_for() {
     wait_for(eq, Ok(FI_CONNREQ));
     assert_eq!(close(pep.cast()), 0);
     assert_eq!(look(eq), Err(AGAIN));
-    // The client is refused, and not left waiting.
+    // The client is refused and does not wait.
     wait_for(theirs, Err(-259));
     assert_eq!(close(ep.cast()), 0);
-    assert_eq!(look(theirs), Err(AGAIN), "of a closed endpoint");
+    assert_eq!(look(theirs), Err(AGAIN), "the endpoint is closed");
     assert_eq!((close(eq.cast()), close(theirs.cast())), (0, 0));
 }
 
 /// A connection that fails or is made after its endpoint was closed.
 #[test]
-fn a_closed_endpoint_is_not_heard_of() {
+fn a_closed_endpoint_gets_no_events() {
     for accepts in [true, false] {
         let (fabric, _) = open_domain(wish().version, wish().info());
         let eq = event_queue(fabric);
@@ -118,19 +118,19 @@ fn a_closed_endpoint_is_not_heard_of() {
             assert_eq!(look(eq), Err(AGAIN));
         }
         assert_eq!(close(pep.cast()), 0);
-        // Time for the thread that was connecting to hear of it: it has nothing to tell.
+        // Time for the connecting thread to notice: it must report nothing.
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(look(theirs), Err(AGAIN));
     }
 }
 
-/// Accepts the request that is in the queue: the endpoint and its completion queue.
+/// Accepts the request in the queue. Returns the endpoint and its completion queue.
 fn accept(fabric: *mut FidFabric, eq: *mut FidEq) -> (*mut FidEp, *mut FidCq) {
     accept_request(fabric, take(eq).info, eq, |_| {})
 }
 
-/// The same with the information of the request, and a queue for the events of the endpoint, which is prepared before
-/// it is connected.
+/// As [`accept`], but returns the request's `fi_info`, too; `prepare` runs before the endpoint connects, with a
+/// queue for its events.
 pub(crate) fn accept_request(
     fabric: *mut FidFabric,
     info: *mut Info,
@@ -138,7 +138,7 @@ pub(crate) fn accept_request(
     prepare: impl FnOnce(*mut FidEp),
 ) -> (*mut FidEp, *mut FidCq) {
     let mut domain = null_mut();
-    // SAFETY: live handles, and the information of a request.
+    // SAFETY: live handles, and the `fi_info` of a request.
     unsafe {
         let open = (*(*fabric).ops).domain;
         assert_eq!(open(fabric, info, &mut domain, null_mut()), 0);
@@ -151,7 +151,7 @@ pub(crate) fn accept_request(
     }
 }
 
-/// Takes the event of a connection that is in the queue.
+/// Takes the connection event in the queue.
 pub(crate) fn take(eq: *mut FidEq) -> EqCmEntry {
     let (mut event, mut room) = (0, [0u64; 64]);
     let at = room.as_mut_ptr().cast();
@@ -163,10 +163,10 @@ pub(crate) fn take(eq: *mut FidEq) -> EqCmEntry {
     }
 }
 
-/// A client that goes as soon as it is connected: the server hears of the connection first, then of its end, and gets
-/// the receives back that it has posted, before the end and after it.
+/// A client that goes as soon as it is connected: the server reads the connection event first, then its end,
+/// and gets its receives back, those posted before the end and those after it.
 #[test]
-fn the_end_of_a_connection_is_told_after_its_beginning() {
+fn the_end_of_a_connection_is_reported_after_its_beginning() {
     let (fabric, _) = open_domain(wish().version, wish().info());
     let eq = event_queue(fabric);
     let pep = listen(fabric, eq);
@@ -181,7 +181,7 @@ fn the_end_of_a_connection_is_told_after_its_beginning() {
             assert_eq!(unsafe { ((*(*ep).cm).shutdown)(ep, 0) }, 0);
         });
         let (here, cq) = accept_request(fabric, take(eq).info, ours, |ep| post(ep, 1));
-        // Somebody looks all the time, also before the connection is known to be there.
+        // A thread polls all the time, also before the connection is established.
         let started = Instant::now();
         while look(ours) == Err(AGAIN) {
             let _ = poll(cq).map(|flushed| assert_flushed(flushed, 1));
@@ -206,7 +206,7 @@ fn the_end_of_a_connection_is_told_after_its_beginning() {
     assert_eq!(close(pep.cast()), 0);
 }
 
-/// Posts a receive of nothing.
+/// Posts an empty receive.
 fn post(ep: *mut FidEp, context: usize) {
     let context = context as *mut c_void;
     // SAFETY: a live handle; no memory is passed.
@@ -214,7 +214,7 @@ fn post(ep: *mut FidEp, context: usize) {
     assert_eq!(code, 0);
 }
 
-/// A receive came back without a message; whether it is the one with this context.
+/// Checks that a receive was flushed. Returns whether it is the one with this context.
 fn assert_flushed(flushed: Result<CqTaggedEntry, CqErrEntry>, context: usize) -> bool {
     let Err(error) = flushed else {
         panic!("nothing was sent");
@@ -223,7 +223,7 @@ fn assert_flushed(flushed: Result<CqTaggedEntry, CqErrEntry>, context: usize) ->
     error.op_context as usize == context
 }
 
-/// Nothing is under way: only looking at the queue tells.
+/// Without requests in progress, only polling the queue detects the end.
 #[test]
 fn the_end_of_a_process_is_noticed_by_a_peer_that_only_looks() {
     if is_peer() {
@@ -262,10 +262,10 @@ fn the_end_of_a_process_is_noticed_by_a_peer_that_only_looks() {
     assert_eq!((close(here.cast()), close(pep.cast())), (0, 0));
 }
 
-/// What a program writes into its queue by itself is only bytes, whatever it calls them: requests that come later are
-/// told, and those of clients that have gone are forgotten, beside it.
+/// Events that a program writes into its queue are only bytes, whatever they look like: later requests are
+/// reported next to them, and those of clients that have gone are removed.
 #[test]
-fn events_of_the_program_are_no_requests() {
+fn a_programs_own_events_are_not_requests() {
     let (fabric, _) = open_domain(wish().version, wish().info());
     let mut eq: *mut FidEq = null_mut();
     // SAFETY: a live handle, attributes of our own, and room for a handle.
@@ -276,7 +276,7 @@ fn events_of_the_program_are_no_requests() {
         assert_eq!(open(fabric, &mut attr, &mut eq, null_mut()), 0);
     }
     let pep = listen(fabric, eq);
-    // Shorter than a request, and with something that is no address where one would be.
+    // Too short for a request, and with an invalid address where a request has one.
     let written: [&[u8]; 3] = [b"", b"four", &[0x41; 32]];
     for bytes in written {
         // SAFETY: a live handle, and so many bytes.
@@ -287,11 +287,11 @@ fn events_of_the_program_are_no_requests() {
         assert_eq!(code, bytes.len() as isize);
     }
     let clients = [connect(pep), connect(pep)];
-    // Mostly both have been heard of by then; otherwise the test shows less.
+    // Both have usually arrived by then; otherwise the test shows less.
     std::thread::sleep(Duration::from_millis(200));
     for bytes in written {
         let (mut event, mut room) = (0, [0u8; 64]);
-        // SAFETY: a live handle, and room of our own.
+        // SAFETY: a live handle, and a buffer of our own.
         let code = unsafe {
             let read = (*(*eq).ops).read;
             read(eq, &mut event, room.as_mut_ptr().cast(), room.len(), 0)
@@ -299,7 +299,7 @@ fn events_of_the_program_are_no_requests() {
         assert_eq!((code, event), (bytes.len() as isize, FI_CONNREQ));
         assert_eq!(&room[..bytes.len()], bytes);
     }
-    // Both have come, though the first found the program's events in the queue.
+    // Both are reported, though the first found the program's events in the queue.
     for _ in clients {
         wait_for(eq, Ok(FI_CONNREQ));
         take(eq);

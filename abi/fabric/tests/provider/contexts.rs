@@ -11,7 +11,7 @@ use std::time::Instant;
 const OPBADSTATE: c_int = -258;
 const BADFLAGS: c_int = -260;
 
-/// A shared transmit context with so many places.
+/// A shared transmit context of this size.
 fn stx_of(domain: *mut FidDomain, size: usize) -> *mut FidStx {
     let mut stx = null_mut();
     // SAFETY: a live handle, attributes of our own, and room for a handle.
@@ -31,10 +31,10 @@ fn send(ep: *mut FidEp, bytes: &[u8], to: u64) -> isize {
     unsafe { ((*(*ep).msg).send)(ep, at, len, null_mut(), to, null_mut()) }
 }
 
-/// Sends 8 bytes that are not there.
+/// Injects 8 bytes from an invalid address.
 fn inject_nothing(ep: *mut FidEp, to: u64) -> isize {
     let nowhere = null::<u64>().wrapping_add(1);
-    // SAFETY: a live handle; the provider copies in a way that survives a bad address.
+    // SAFETY: a live handle; the provider's copy survives a bad address.
     unsafe { ((*(*ep).msg).inject)(ep, nowhere.cast(), 8, to) }
 }
 
@@ -46,11 +46,11 @@ fn recv(ep: *mut FidEp, into: &mut [u8]) {
 }
 
 #[test]
-fn a_shared_transmit_context_is_found_by_those_who_ask() {
+fn a_shared_transmit_context_is_offered_on_request() {
     let provider = rkey_fi::fi_prov_ini();
     for count in [0, 1, 2, FI_SHARED_CONTEXT] {
         let mut info = null_mut();
-        // SAFETY: the entry point's structure; hints with everything they need; a list that it gave.
+        // SAFETY: the entry point's structure; complete hints; the provider's list.
         unsafe {
             let mut ep: EpAttr = std::mem::zeroed();
             (ep.ep_type, ep.tx_ctx_cnt) = (FI_EP_RDM, count);
@@ -70,13 +70,13 @@ fn a_shared_transmit_context_is_found_by_those_who_ask() {
     }
 }
 
-/// Two endpoints with four places between them: what one has under way, the other has not.
+/// Two endpoints share four entries: what one uses, the other lacks.
 #[test]
-fn endpoints_share_the_places_of_their_transmit_context() {
+fn endpoints_share_the_capacity_of_their_transmit_context() {
     const PLACES: usize = 4;
     let wish = Wish::default();
     let info = wish.info();
-    // SAFETY: an information of our own.
+    // SAFETY: our own `fi_info`.
     unsafe { (*(*info).ep_attr).tx_ctx_cnt = FI_SHARED_CONTEXT };
     let (fabric, domain) = open_domain(wish.version, info);
     let stx = stx_of(domain, PLACES);
@@ -103,7 +103,7 @@ fn endpoints_share_the_places_of_their_transmit_context() {
         assert!(target.completion(&[]).is_ok());
         assert_eq!(there, [7]);
     }
-    // A post that fails keeps no place, though its endpoint makes no progress after it.
+    // A failed post uses no capacity, even if its endpoint makes no progress afterwards.
     for _ in 0..PLACES {
         assert_eq!(inject_nothing(a.ep, from_a), -libc::EFAULT as isize);
     }
@@ -127,7 +127,7 @@ fn endpoints_share_the_places_of_their_transmit_context() {
         assert!(poll(side.cq).is_none());
         assert_eq!(send(side.ep, &[1], to), AGAIN, "progress changes nothing");
     }
-    // One place is free again when one message has been received.
+    // Receiving one message frees one entry.
     let mut there = vec![0u8; long.len()];
     recv(target.ep, &mut there);
     assert!(a.completion(&[&target]).is_ok());
@@ -135,7 +135,7 @@ fn endpoints_share_the_places_of_their_transmit_context() {
     assert_eq!(send(b.ep, &[2], from_b), 0);
     assert_eq!(send(a.ep, &[3], from_a), AGAIN);
     assert!(b.completion(&[&target]).is_ok());
-    // An endpoint that is closed gives its places back.
+    // Closing an endpoint frees its entries.
     assert_eq!(close(a.ep.cast()), 0);
     for _ in 0..PLACES {
         assert_eq!(send(b.ep, &long, from_b), 0);
@@ -148,13 +148,13 @@ fn endpoints_share_the_places_of_their_transmit_context() {
 }
 
 #[test]
-fn a_transmit_context_is_for_endpoints_that_asked_for_it() {
+fn a_transmit_context_is_only_for_endpoints_that_asked_for_it() {
     let (a, b) = (Side::open(&Wish::default()), Side::open(&Wish::default()));
     let stx = stx_of(a.domain, 0);
     let info = Wish::default().info();
     let (plain, ..) = open_disabled(a.domain, info);
     assert_eq!(bind(plain.cast(), stx.cast(), 0), -libc::EINVAL);
-    // SAFETY: an information of our own.
+    // SAFETY: our own `fi_info`.
     unsafe { (*(*info).ep_attr).tx_ctx_cnt = FI_SHARED_CONTEXT };
     let (foreign, ..) = open_disabled(b.domain, info);
     assert_eq!(bind(foreign.cast(), stx.cast(), 0), -libc::EINVAL);
@@ -176,7 +176,7 @@ fn a_transmit_context_is_for_endpoints_that_asked_for_it() {
         ..none()
     };
     assert_eq!(open(size, &mut wrong), -libc::EINVAL);
-    // One for messages does not do for an endpoint that can do everything.
+    // A context for messages is not enough for an endpoint with all capabilities.
     let caps = TxAttr {
         caps: FI_MSG | FI_SEND,
         ..none()
@@ -213,7 +213,7 @@ fn set_flags(ep: *mut FidEp, mut flags: u64) -> c_int {
     control(ep.cast(), FI_SETOPSFLAG, (&raw mut flags).cast())
 }
 
-/// An alias differs in its flags: its sends are reported, those of the endpoint are not.
+/// An alias differs in its flags: its sends complete in the queue, those of the endpoint do not.
 #[test]
 fn an_alias_has_flags_of_its_own() {
     let a = waitable_with(&Wish::default(), FI_SELECTIVE_COMPLETION, |_| {});
@@ -233,12 +233,12 @@ fn an_alias_has_flags_of_its_own() {
         assert_eq!(&there, b"abc");
         match reported {
             true => assert!(a.completion(&[&b]).is_ok()),
-            // What is complete at its target was sent; a look tells of nothing more.
+            // Complete at the target implies sent; polling yields nothing more.
             false => assert!(poll(a.cq).is_none()),
         }
     }
     assert!(started.elapsed() < PATIENCE);
-    // Set later, they hold for the endpoint; an alias of an alias begins with those of that one.
+    // Flags set later count for the endpoint; an alias of an alias starts with the flags of that one.
     assert_eq!(set_flags(a.ep, FI_SEND | FI_COMPLETION), 0);
     let again_loud = alias(loud, 0).unwrap();
     assert_eq!(flags(again_loud, FI_SEND), Ok(FI_COMPLETION));
@@ -259,7 +259,7 @@ fn an_alias_has_flags_of_its_own() {
     }
     assert_eq!(flags(a.ep, FI_SEND | FI_RECV), Err(-libc::EINVAL));
     assert_eq!(control(a.ep.cast(), FI_ALIAS, null_mut()), -libc::EINVAL);
-    // The endpoint goes after its aliases.
+    // The endpoint is closed after its aliases.
     assert_eq!(close(a.ep.cast()), -libc::EBUSY);
     assert_eq!(close(loud.cast()), 0);
     assert_eq!(send(loud, b"abc", to_b), -(libc::EINVAL as isize));
@@ -268,7 +268,7 @@ fn an_alias_has_flags_of_its_own() {
     a.close_rest();
 }
 
-/// An alias of before the endpoint is enabled is one afterwards; receives through it are the endpoint's.
+/// An alias made before the endpoint is enabled works afterwards; receives through it are the endpoint's.
 #[test]
 fn an_alias_may_come_first() {
     let (a, wish) = (Side::open(&Wish::default()), Wish::default());

@@ -48,7 +48,7 @@ fn trecv(side: &Side, into: &mut [u8], tag: u64, ignore: u64) {
     messages::trecv(side, FI_ADDR_UNSPEC, into, tag, ignore, 0);
 }
 
-/// A tagged send with `FI_TRIGGER`; the lists are gone when this returns.
+/// A tagged send with `FI_TRIGGER`; its lists are gone when this returns.
 fn tsend_at(side: &Side, peer: u64, bytes: &[u8], tag: u64, at: &mut TriggeredContext) -> isize {
     let iov = [libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
@@ -69,7 +69,7 @@ fn tsend(side: &Side, peer: u64, bytes: &[u8], tag: u64) {
 }
 
 #[test]
-fn triggered_sends_go_in_the_order_of_their_thresholds() {
+fn triggered_sends_follow_the_order_of_their_thresholds() {
     let (a, b, peer) = pair(&Wish::default());
     let counter = counter(a.domain);
     let mut contexts = [3, 1, 2, 1].map(|at| threshold(counter, at));
@@ -77,12 +77,12 @@ fn triggered_sends_go_in_the_order_of_their_thresholds() {
         assert_eq!(tsend_at(&a, peer, &[7], n as u64, context), 0);
     }
     let mut into = [0u8; 1];
-    // What is sent now comes first, although it was sent last.
+    // A plain send goes first, although it was posted last.
     tsend(&a, peer, &[1], 99);
     assert!(a.completion(&[&b]).is_ok());
     trecv(&b, &mut into, 0, u64::MAX);
     assert_eq!(b.completion(&[&a]).unwrap().tag, 99);
-    assert_eq!(close(counter.cast()), -libc::EBUSY, "somebody waits for it");
+    assert_eq!(close(counter.cast()), -libc::EBUSY, "work waits for it");
     set(counter, 5);
     for expected in [1, 3, 2, 0] {
         trecv(&b, &mut into, 0, u64::MAX);
@@ -93,7 +93,7 @@ fn triggered_sends_go_in_the_order_of_their_thresholds() {
             (&raw mut contexts[expected as usize]).cast()
         );
     }
-    // What is reached already is sent at once.
+    // A threshold that is already reached sends at once.
     assert_eq!(tsend_at(&a, peer, &[7], 4, &mut contexts[0]), 0);
     trecv(&b, &mut into, 4, 0);
     assert_eq!(b.completion(&[&a]).unwrap().tag, 4);
@@ -101,7 +101,7 @@ fn triggered_sends_go_in_the_order_of_their_thresholds() {
 }
 
 #[test]
-fn a_triggered_operation_can_be_cancelled_and_goes_with_its_endpoint() {
+fn a_triggered_operation_can_be_cancelled_and_ends_with_its_endpoint() {
     let (a, b, peer) = pair(&Wish::default());
     let counter = counter(a.domain);
     let mut contexts = [1, 1].map(|at| threshold(counter, at));
@@ -116,11 +116,11 @@ fn a_triggered_operation_can_be_cancelled_and_goes_with_its_endpoint() {
     assert_eq!((error.op_context, error.err), (context, libc::ECANCELED));
     assert_eq!(cancel(), -libc::ENOENT as isize);
     assert_eq!(close(a.ep.cast()), 0);
-    assert_eq!(close(counter.cast()), 0, "nobody waits for it any more");
+    assert_eq!(close(counter.cast()), 0, "no work waits for it any more");
     assert!(poll(b.cq).is_none());
 }
 
-/// Some deferred work; what it points to lives as long as it.
+/// Deferred work, which owns the structures that it points to.
 pub(crate) struct Work<T> {
     work: Box<DeferredWork>,
     _op: Box<T>,
@@ -296,7 +296,7 @@ fn deferred_work_of_every_kind() {
     let wait = |value: u64| {
         let started = std::time::Instant::now();
         while count(done) < value {
-            // The target makes progress; nothing is for it to read.
+            // The target makes progress without reading anything.
             // SAFETY: a live handle.
             unsafe { ((*(*b.cq).ops).read)(b.cq, null_mut(), 0) };
             assert!(
@@ -317,13 +317,13 @@ fn deferred_work_of_every_kind() {
     assert_eq!(into, [4; 8]);
     assert_eq!(u64::from_ne_bytes(read), 5);
     assert_eq!((old, before), (7, 9));
-    assert!(poll(a.cq).is_none(), "nobody asked for completions");
+    assert!(poll(a.cq).is_none(), "no completions were requested");
     assert_eq!(mr.close(), 0);
     assert_eq!(words, [2, u64::from_ne_bytes([9; 8])]);
 }
 
 #[test]
-fn deferred_receives_count_and_are_reported_when_they_ask_for_it() {
+fn deferred_receives_count_and_complete_if_requested() {
     let (a, b, peer) = pair(&Wish::default());
     let (go, done) = (counter(b.domain), counter(b.domain));
     let (mut plain, mut with_tag) = ([0u8; 4], [0u8; 4]);
@@ -361,7 +361,7 @@ fn deferred_receives_count_and_are_reported_when_they_ask_for_it() {
     assert_eq!(wait_count(done, 2), 2);
     let entry = b.completion(&[&a]).unwrap();
     assert_eq!((entry.op_context as usize, entry.len), (5, 4));
-    assert!(poll(b.cq).is_none(), "the other did not ask");
+    assert!(poll(b.cq).is_none(), "the other requested none");
     assert_eq!((plain, with_tag), ([3; 4], [8; 4]));
 }
 
@@ -407,7 +407,7 @@ fn writes_of_peers_start_work_and_work_starts_work() {
         assert_eq!(code, 0);
     }
     assert_eq!(a.write(to_b, &[1; 4], 0, 1), 0);
-    // The writer is told first.
+    // The writer completes first.
     assert_eq!((wait_count(hits, 1), count(done)), (1, 0));
     assert_eq!(a.write(to_b, &[2; 4], 0, 1), 0);
     assert_eq!(wait_count(done, 1), 1);
@@ -454,7 +454,7 @@ fn work_is_cancelled_flushed_refused_and_fails() {
     assert_eq!(third.command(a.domain, FI_CANCEL_WORK), -libc::ENOENT);
     add(go, 1);
     assert_eq!((count(done), errors(done)), (0, 0));
-    // A key that names nothing, and an address that nobody has.
+    // An unknown key, and an address without an endpoint.
     assert_eq!(write(go, 0).queue(a.domain), 0);
     let started = std::time::Instant::now();
     while errors(done) == 0 && started.elapsed().as_secs() < 20 {}
@@ -467,7 +467,7 @@ fn work_is_cancelled_flushed_refused_and_fails() {
     assert_eq!(Work::new(FI_OP_WRITE, op, go, 1, done).queue(a.domain), 0);
     assert_eq!(errors(done), 2);
     assert_eq!(a.completion(&[]).unwrap_err().err, libc::EINVAL);
-    // What makes no sense.
+    // Invalid arguments.
     let counts = |cntr| DeferredCount { cntr, value: 1 };
     for (code, refusal) in [
         (write(foreign, 0).queue(a.domain), -libc::EINVAL),
@@ -494,7 +494,7 @@ fn work_is_cancelled_flushed_refused_and_fails() {
     ] {
         assert_eq!(code, refusal);
     }
-    // A trigger of another kind, none at all, and an endpoint without the capability.
+    // A trigger of another kind, no trigger, and an endpoint without the capability.
     let mut context = threshold(go, 1);
     context.event_type = 1;
     assert_eq!(

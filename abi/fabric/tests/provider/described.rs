@@ -1,4 +1,4 @@
-//! What `rkey ls PID` shows of endpoints: who waits for whom.
+//! The view of endpoints in `rkey ls PID`: who waits for whom.
 
 use crate::harness::*;
 use crate::messages::{trecv, tsend};
@@ -10,10 +10,10 @@ use rkey_fi::sys::FI_EP_MSG;
 use std::net::SocketAddr;
 
 const LEN: usize = 64 << 10;
-/// A tag that nobody posts a receive for before it is told to.
+/// A tag for which no receive is posted until the peer is told to.
 const UNEXPECTED: u64 = 9;
 
-/// The endpoint at an address, as its process tells.
+/// The endpoint at an address, as its process reports it.
 fn shown(pid: u32, address: SocketAddr) -> Option<EndpointView> {
     let name = format!("fi_sockaddr_in://{address}");
     let all = list_devices(&Config::from_env().unwrap()).unwrap();
@@ -23,7 +23,7 @@ fn shown(pid: u32, address: SocketAddr) -> Option<EndpointView> {
         .find(|endpoint| endpoint.name.as_ref() == Some(&name))
 }
 
-/// What it has under way, once that is so.
+/// Its traffic, once the condition holds.
 fn traffic_when(
     pid: u32,
     address: SocketAddr,
@@ -41,7 +41,7 @@ fn traffic_when(
     found.unwrap()
 }
 
-/// The peer: waits with two receives, and takes a third message when it is told to.
+/// The peer: posts two receives, and takes a third message when told to.
 fn waits() {
     let side = Side::open(&Wish::default());
     say_name(&side);
@@ -65,11 +65,14 @@ fn waits() {
 }
 
 #[test]
-fn who_waits_for_whom_is_shown() {
+fn waiting_endpoints_are_shown_with_their_peers() {
     if is_peer() {
         return waits();
     }
-    let mut peer = Peer::start("described::who_waits_for_whom_is_shown", &[]);
+    let mut peer = Peer::start(
+        "described::waiting_endpoints_are_shown_with_their_peers",
+        &[],
+    );
     let side = Side::open(&Wish::default());
     let name = peer.name();
     let number = side.insert(&name);
@@ -126,7 +129,7 @@ fn who_waits_for_whom_is_shown() {
     assert_eq!((traffic.operations, them.unanswered), (1, 1));
     assert!(them.way == "open" && !them.out_of_credit, "{them:?}");
 
-    // Until it has received.
+    // Until the peer has received.
     peer.tell("receive");
     assert_eq!(side.completion(&[]).unwrap().op_context as usize, 1);
     assert_eq!(peer.heard(), "done");
@@ -136,7 +139,7 @@ fn who_waits_for_whom_is_shown() {
     let over = |traffic: &Traffic| traffic.listed[0].unanswered == 0;
     traffic_when(us, ours, "the answer", over);
 
-    // What is closed is not shown.
+    // A closed endpoint is not shown.
     peer.tell("close");
     assert_eq!(peer.heard(), "done");
     assert!(shown(peer.pid(), theirs).is_none());
@@ -145,14 +148,14 @@ fn who_waits_for_whom_is_shown() {
     side.close_rest();
 }
 
-/// A receiver keeps so much of one peer that nobody has asked for.
+/// A receiver stores only a limited amount of unexpected messages of one peer.
 #[test]
-fn a_peer_that_takes_nothing_is_shown_to_have_used_its_credit_up() {
+fn a_peer_out_of_credit_is_shown_as_such() {
     let wish = Wish::default();
     let (a, b) = (Side::open(&wish), Side::open(&wish));
     let (to, here) = (a.peer(&b), address_of(&name_of(a.ep)));
     let bytes = [0u8; 8192];
-    // 4 MiB, as the provider says in its documents.
+    // 4 MiB, as the provider's documentation says.
     for _ in 0..512 {
         tsend(&a, to, &bytes, UNEXPECTED, 1);
         a.completion(&[&b]).unwrap();
@@ -168,7 +171,7 @@ fn a_peer_that_takes_nothing_is_shown_to_have_used_its_credit_up() {
     }
 }
 
-/// The endpoints of a process, once they are so.
+/// The endpoints of a process, once the condition holds.
 fn endpoints_when(what: &str, mut is_so: impl FnMut(&[Traffic]) -> bool) -> Vec<EndpointView> {
     let mut found = Vec::new();
     until(what, || {
@@ -183,7 +186,7 @@ fn endpoints_when(what: &str, mut is_so: impl FnMut(&[Traffic]) -> bool) -> Vec<
     found
 }
 
-/// In a process of its own: connected endpoints have no address by which to tell them apart.
+/// In a process of its own: connected endpoints have no address that tells them apart.
 #[test]
 fn connected_endpoints_and_their_shared_receives_are_shown() {
     let test = "described::connected_endpoints_and_their_shared_receives_are_shown";

@@ -1,4 +1,4 @@
-//! Memory of devices: what there is to see without any.
+//! Device memory: what can be tested without a device.
 
 use crate::harness::*;
 use rkey_fi::sys::*;
@@ -14,7 +14,7 @@ fn copies_of_device_memory_cannot_be_overridden() {
     let (_, domain) = open_domain(wish.version, wish.info());
     let fid = domain.cast::<Fid>();
     let mut ops = [0usize; 8];
-    // SAFETY: a live handle, a C string, and a table that nobody reads.
+    // SAFETY: a live handle, a C string, and a table that is never read.
     let code = unsafe {
         let set = (*(*fid).ops).ops_set;
         let (name, ops) = (c"hmem_override_ops".as_ptr(), ops.as_mut_ptr().cast());

@@ -1,5 +1,5 @@
-//! Two sides of one process, each with a fabric, a domain and an endpoint, and calls as the headers
-//! have them.
+//! Two sides in one process, each with a fabric, a domain and an endpoint, and calls as in the inline functions
+//! of libfabric's headers.
 
 use rkey_fi::sys::*;
 use std::ffi::{c_int, c_void};
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 pub(crate) const V1_17: u32 = version(1, 17);
 pub(crate) const V1_22: u32 = version(1, 22);
-/// Rights of everybody's region in these tests.
+/// The rights of most regions in these tests.
 pub(crate) const REMOTE: u64 = FI_REMOTE_READ | FI_REMOTE_WRITE;
 
-/// How long something may take that has to happen.
+/// How long anything may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
-/// What a side is made of.
+/// The hints and attributes of a side.
 #[derive(Clone, Copy)]
 pub(crate) struct Wish {
     pub(crate) version: u32,
@@ -26,7 +26,7 @@ pub(crate) struct Wish {
     pub(crate) ep_type: c_int,
     pub(crate) auth_key: &'static [u8],
     pub(crate) domain_key: &'static [u8],
-    /// Entries of its completion queue; 0 leaves that to the provider.
+    /// Entries of its completion queue; 0: the provider's choice.
     pub(crate) queue: usize,
     pub(crate) auto_progress: bool,
 }
@@ -54,11 +54,11 @@ impl Wish {
         }
     }
 
-    /// The information for an endpoint of this kind.
+    /// The `fi_info` for an endpoint of this kind.
     pub(crate) fn info(&self) -> *mut Info {
         let mut info = null_mut();
         let provider = rkey_fi::fi_prov_ini();
-        // SAFETY: the entry point's structure; hints with everything they need.
+        // SAFETY: the entry point's structure; complete hints.
         unsafe {
             let mut ep: EpAttr = std::mem::zeroed();
             ep.ep_type = self.ep_type;
@@ -69,7 +69,7 @@ impl Wish {
             hints.ep_attr = &mut ep;
             let code = ((*provider).getinfo)(self.version, null(), null(), 0, &hints, &mut info);
             assert_eq!(code, 0);
-            // As if the provider required these bits: what a domain does follows its own attributes.
+            // As if the provider required these bits: a domain follows its own attributes.
             (*(*info).domain_attr).mr_mode = self.mr_mode;
             if self.queue > 0 {
                 (*(*info).rx_attr).size = self.queue;
@@ -94,7 +94,7 @@ pub(crate) fn reg_in(
     flags: u64,
 ) -> Result<Mr, c_int> {
     let (mut mr, buf) = (null_mut(), at as *const c_void);
-    // SAFETY: a live handle; memory that the test keeps until the region is closed.
+    // SAFETY: a live handle; the test keeps the memory until the region is closed.
     let code = unsafe {
         let (reg, domain, none) = ((*(*domain).mr).reg, domain.cast(), null_mut());
         reg(domain, buf, len, access, 0, key, flags, &mut mr, none)
@@ -123,13 +123,13 @@ pub(crate) fn open_ep(
     (ep, cq, av)
 }
 
-/// The same, as far as the queue: the endpoint waits for its address vector and to be enabled.
+/// As [`open_ep`], but only up to the queue: the endpoint still needs an address vector and must be enabled.
 pub(crate) fn open_disabled(
     domain: *mut FidDomain,
     info: *mut Info,
 ) -> (*mut FidEp, *mut FidCq, *mut FidAv) {
     let (mut cq, mut av, mut ep) = (null_mut(), null_mut(), null_mut());
-    // SAFETY: handles that were opened just now, and attributes of our own.
+    // SAFETY: handles opened just now, and attributes of our own.
     unsafe {
         let ops = &*(*domain).ops;
         let mut cq_attr: CqAttr = std::mem::zeroed();
@@ -144,7 +144,7 @@ pub(crate) fn open_disabled(
     (ep, cq, av)
 }
 
-/// Sides are not closed by most tests, and all tests may run in one process: it needs the descriptors that it can get.
+/// Raises the limit for descriptors: most tests leave sides open, and all tests may run in one process.
 fn allow_descriptors() {
     static ONCE: Once = Once::new();
     // SAFETY: a structure of our own.
@@ -173,7 +173,7 @@ pub(crate) fn open_domain(version: u32, info: *mut Info) -> (*mut FidFabric, *mu
     allow_descriptors();
     let (mut fabric, mut domain) = (null_mut(), null_mut());
     let provider = rkey_fi::fi_prov_ini();
-    // SAFETY: the entry point's structure and an information that it gave; the version is noted as the core does.
+    // SAFETY: the entry point's structure and its `fi_info`; the version is stored as the core does.
     unsafe {
         assert_eq!(
             ((*provider).fabric)((*info).fabric_attr, &mut fabric, null_mut()),
@@ -197,7 +197,8 @@ impl Side {
         side
     }
 
-    /// A side in a domain: the endpoint waits for its address vector, bound to no event queue, and to be enabled.
+    /// A side in a domain whose endpoint still needs an address vector and must be enabled; bound to no event
+    /// queue.
     pub(crate) fn waiting(
         (fabric, domain): (*mut FidFabric, *mut FidDomain),
         info: *mut Info,
@@ -233,7 +234,7 @@ impl Side {
         }
     }
 
-    /// Closes everything but the endpoint, which is closed already, and what the test has made.
+    /// Closes everything but the endpoint, which is already closed, and the test's own objects.
     pub(crate) fn close_rest(self) {
         let Self {
             fabric,
@@ -246,7 +247,7 @@ impl Side {
         assert_eq!(rest.map(close), [0; 4]);
     }
 
-    /// Our name for a peer.
+    /// Our number for a peer.
     pub(crate) fn peer(&self, other: &Self) -> u64 {
         self.peer_ep(other.ep)
     }
@@ -255,10 +256,10 @@ impl Side {
         self.insert(&name_of(other))
     }
 
-    /// Our number for whoever has a name.
+    /// Our number for the endpoint with this name.
     pub(crate) fn insert(&self, name: &[u8]) -> u64 {
         let mut number = 0;
-        // SAFETY: a handle of this side, and a name as an endpoint gave it.
+        // SAFETY: a handle of this side, and the name of an endpoint.
         unsafe {
             let insert = (*(*self.av).ops).insert;
             assert_eq!(
@@ -307,7 +308,7 @@ impl Side {
         if code == 0 { Ok(Mr(mr)) } else { Err(code) }
     }
 
-    /// One completion, or the error of one; peers make progress meanwhile.
+    /// One completion or error; peers make progress meanwhile.
     pub(crate) fn completion(&self, peers: &[&Self]) -> Result<CqTaggedEntry, CqErrEntry> {
         let started = Instant::now();
         loop {
@@ -315,11 +316,11 @@ impl Side {
                 return result;
             }
             for peer in peers {
-                // A read of nothing makes progress and takes nothing.
+                // A read of zero entries makes progress and takes nothing.
                 // SAFETY: a handle of the peer.
                 unsafe { ((*(*peer.cq).ops).read)(peer.cq, null_mut(), 0) };
             }
-            assert!(started.elapsed() < PATIENCE, "no completion came");
+            assert!(started.elapsed() < PATIENCE, "no completion");
             std::thread::yield_now();
         }
     }
@@ -345,7 +346,7 @@ impl Side {
         self.end_of(code)
     }
 
-    /// What became of a transfer that was posted with a code.
+    /// The result of a transfer whose post returned this code.
     fn end_of(&self, code: isize) -> c_int {
         if code != 0 {
             return code as c_int;
@@ -379,7 +380,7 @@ impl Side {
 pub(crate) fn name_of(ep: *mut FidEp) -> Vec<u8> {
     let mut name = vec![0u8; 128];
     let mut len = name.len();
-    // SAFETY: a live handle, and room of our own.
+    // SAFETY: a live handle, and a buffer of our own.
     let code = unsafe { ((*(*ep).cm).getname)(ep.cast(), name.as_mut_ptr().cast(), &mut len) };
     assert_eq!(code, 0);
     name.truncate(len);
@@ -392,7 +393,7 @@ pub(crate) fn address_of(name: &[u8]) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
-/// The name of an endpoint at a port of this host. Endpoints that choose their port themselves are above 49152.
+/// The name of an endpoint at a port of this host. Ports that endpoints choose themselves are above 49152.
 pub(crate) fn name_at(port: u16) -> Vec<u8> {
     let mut name = (libc::AF_INET as u16).to_ne_bytes().to_vec();
     name.extend(port.to_be_bytes());
@@ -401,13 +402,13 @@ pub(crate) fn name_at(port: u16) -> Vec<u8> {
     name
 }
 
-/// Repeats a post while it is asked to come again.
+/// Repeats a post while it returns `-FI_EAGAIN`.
 pub(crate) fn again(mut post: impl FnMut() -> isize) -> isize {
     let started = Instant::now();
     loop {
         match post() {
             code if code == -(libc::EAGAIN as isize) => {
-                assert!(started.elapsed() < PATIENCE, "there is never room");
+                assert!(started.elapsed() < PATIENCE, "-FI_EAGAIN for too long");
                 std::thread::yield_now();
             }
             code => return code,
@@ -415,7 +416,7 @@ pub(crate) fn again(mut post: impl FnMut() -> isize) -> isize {
     }
 }
 
-/// Looks at a queue once.
+/// Polls a queue once.
 pub(crate) fn poll(cq: *mut FidCq) -> Option<Result<CqTaggedEntry, CqErrEntry>> {
     // SAFETY: a handle, and room for an entry of the longest format.
     unsafe {
@@ -471,7 +472,7 @@ impl Mr {
         control(self.0.cast(), FI_REFRESH, (&raw mut modify).cast())
     }
 
-    /// `fi_mr_raw_attr` with so much room: its code, base, bytes and the size that is needed.
+    /// `fi_mr_raw_attr` with a buffer of this size: its code, base, bytes and the required size.
     pub(crate) fn raw(&self, room: usize) -> (c_int, u64, Vec<u8>, usize) {
         let (mut base, mut size) = (0, room);
         let mut bytes = vec![0xa5; room + 64];
@@ -488,7 +489,7 @@ impl Mr {
         let code = control(self.0.cast(), FI_GET_RAW_MR, (&raw mut attr).cast());
         assert!(
             bytes[room..].iter().all(|&byte| byte == 0xa5),
-            "wrote behind the room"
+            "wrote past the end of the buffer"
         );
         bytes.truncate(room);
         (code, base, bytes, size)
@@ -524,7 +525,7 @@ pub(crate) fn count(counter: *mut FidCntr) -> u64 {
     unsafe { ((*(*counter).ops).read)(counter) }
 }
 
-/// Waits until a counter has a value; the answer is what it has then.
+/// Waits until a counter reaches a value. Returns the final value.
 pub(crate) fn wait_count(counter: *mut FidCntr, value: u64) -> u64 {
     let started = Instant::now();
     while count(counter) < value && started.elapsed() < PATIENCE {
@@ -533,7 +534,7 @@ pub(crate) fn wait_count(counter: *mut FidCntr, value: u64) -> u64 {
     count(counter)
 }
 
-/// Attributes for one buffer; the fields that came after 1.17 hold what would be refused if it was read.
+/// Attributes for one buffer; the fields from after 1.17 hold values that would be refused if they were read.
 pub(crate) fn attributes(iov: &[libc::iovec], access: u64, key: u64) -> LongMrAttr {
     LongMrAttr {
         known: MrAttr {
@@ -562,11 +563,11 @@ pub(crate) fn iovec(buffer: &mut [u8]) -> libc::iovec {
     }
 }
 
-/// Where the next mapping goes: far below the addresses that the kernel chooses for others, and never used again. So
-/// a hole that a test makes stays a hole, whatever other threads map.
+/// The address of the next mapping: far below the addresses that the kernel chooses, and never reused. So a
+/// hole that a test makes stays a hole, whatever other threads map.
 static NEXT: AtomicUsize = AtomicUsize::new(0x2000_0000_0000);
 
-/// A mapping of some pages: at a place of its own, or where the test had pages before.
+/// Maps pages: at a new address, or where the test had pages before.
 pub(crate) fn map_at(at: usize, len: usize, protection: c_int) -> usize {
     let (at, fixed) = match at {
         0 => (
@@ -576,14 +577,14 @@ pub(crate) fn map_at(at: usize, len: usize, protection: c_int) -> usize {
         _ => (at, libc::MAP_FIXED),
     };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
-    // SAFETY: addresses that nobody uses, or those of a mapping of the test.
+    // SAFETY: unused addresses, or those of a mapping of the test.
     let start = unsafe { libc::mmap(at as *mut _, len, protection, flags, -1, 0) };
     assert_ne!(start, libc::MAP_FAILED);
     start as usize
 }
 
 pub(crate) fn unmap(at: usize, len: usize) {
-    // SAFETY: a mapping that the test made.
+    // SAFETY: a mapping of the test.
     assert_eq!(unsafe { libc::munmap(at as *mut _, len) }, 0);
 }
 

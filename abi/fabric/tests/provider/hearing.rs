@@ -1,4 +1,4 @@
-//! The end of a peer comes to a program that waits or looks for it in whichever way, and does nothing else.
+//! The end of a peer reaches a program by whichever single method it waits or polls for it.
 
 use crate::connected::{listen, name_of_pep, wish};
 use crate::harness::*;
@@ -25,7 +25,7 @@ fn waitable_eq(fabric: *mut FidFabric) -> *mut FidEq {
     eq
 }
 
-/// Takes an event, or says why there is none; with `fi_eq_sread` if there is a time.
+/// Takes an event, or returns the error; with `fi_eq_sread` if there is a time.
 fn take(eq: *mut FidEq, time: Option<c_int>) -> Result<(u32, EqCmEntry), isize> {
     let (mut event, mut room) = (0, [0u64; 64]);
     let (at, len) = (room.as_mut_ptr().cast(), size_of_val(&room));
@@ -43,14 +43,14 @@ fn take(eq: *mut FidEq, time: Option<c_int>) -> Result<(u32, EqCmEntry), isize> 
     }
 }
 
-/// The next event, which is of this kind.
+/// The next event, which must be of this kind.
 fn expect(eq: *mut FidEq, kind: u32) -> EqCmEntry {
     let (event, entry) = take(eq, Some(PATIENCE.as_millis() as c_int)).unwrap();
     assert_eq!(event, kind);
     entry
 }
 
-/// Somebody who listens.
+/// A passive endpoint that listens.
 struct Server {
     fabric: *mut FidFabric,
     eq: *mut FidEq,
@@ -74,7 +74,7 @@ impl Server {
         Self { fabric, eq, pep }
     }
 
-    /// Its name as a word.
+    /// Its name in hexadecimal.
     fn word(&self) -> String {
         let name = name_of_pep(self.pep);
         name.iter().map(|b| format!("{b:02x}")).collect()
@@ -84,7 +84,7 @@ impl Server {
     fn accept(&self, progress: c_int) -> End {
         let info = expect(self.eq, FI_CONNREQ).info;
         let (mut domain, mut ep) = (null_mut(), null_mut());
-        // SAFETY: live handles, and the information of a request, which is ours.
+        // SAFETY: live handles, and the `fi_info` of a request, which is ours.
         unsafe {
             (*(*info).domain_attr).data_progress = progress;
             let open = (*(*self.fabric).ops).domain;
@@ -107,102 +107,102 @@ impl Server {
     }
 }
 
-/// Connects to a name, in the peer.
+/// In the peer: connects to a name.
 fn connect(name: &[u8]) -> *mut FidEp {
     let (fabric, domain) = open_domain(wish().version, wish().info());
     let eq = waitable_eq(fabric);
     let (ep, _, _) = open_disabled(domain, wish().info());
     assert_eq!(bind(ep.cast(), eq.cast(), 0), 0);
-    // SAFETY: a live handle, and a name as a passive endpoint gave it.
+    // SAFETY: a live handle, and the name of a passive endpoint.
     let code = unsafe { ((*(*ep).cm).connect)(ep, name.as_ptr().cast(), null_mut(), 0) };
     assert_eq!(code, 0);
     expect(eq, FI_CONNECTED);
     ep
 }
 
-/// How a program hears of something.
+/// How a program learns of the end.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum Method {
     EventsRead,
     EventsWaited,
     EventsPolled,
     CompletionsWaited,
     CompletionsPolled,
-    /// With automatic progress: by the descriptor of the events, without preparing to wait.
+    /// With automatic progress: by the descriptor of the event queue, without `fi_trywait`.
     ByItself,
 }
 
-const WAYS: [Way; 6] = [
-    Way::EventsRead,
-    Way::EventsWaited,
-    Way::EventsPolled,
-    Way::CompletionsWaited,
-    Way::CompletionsPolled,
-    Way::ByItself,
+const METHODS: [Method; 6] = [
+    Method::EventsRead,
+    Method::EventsWaited,
+    Method::EventsPolled,
+    Method::CompletionsWaited,
+    Method::CompletionsPolled,
+    Method::ByItself,
 ];
 
-/// Hears of the end of a connection; the queue that is not looked at is left alone.
-fn hear_of_the_end(way: Way, end: End) {
+/// Learns of the end of a connection without touching the other queue.
+fn hear_of_the_end(method: Method, end: End) {
     let (fabric, cq, eq) = (end.fabric.get(), end.cq.get(), end.eq.get());
     let started = Instant::now();
-    let in_time = || assert!(started.elapsed() < 2 * PATIENCE, "{way:?}");
-    match way {
-        Way::EventsRead => {
+    let in_time = || assert!(started.elapsed() < 2 * PATIENCE, "{method:?}");
+    match method {
+        Method::EventsRead => {
             while take(eq, None).map(|(event, _)| event) != Ok(FI_SHUTDOWN) {
                 in_time();
                 std::thread::sleep(Duration::from_micros(200));
             }
             return;
         }
-        Way::EventsWaited => {
+        Method::EventsWaited => {
             let got = take(eq, Some(LONG)).map(|(event, _)| event);
-            assert_eq!(got, Ok(FI_SHUTDOWN), "{way:?}");
+            assert_eq!(got, Ok(FI_SHUTDOWN), "{method:?}");
             in_time();
             return;
         }
-        Way::EventsPolled => {
+        Method::EventsPolled => {
             while take(eq, None).map(|(event, _)| event) != Ok(FI_SHUTDOWN) {
                 in_time();
                 if trywait(fabric, eq.cast()) == 0 {
-                    assert!(readable(descriptor(eq.cast())), "{way:?}");
+                    assert!(readable(descriptor(eq.cast())), "{method:?}");
                 }
             }
             return;
         }
-        Way::ByItself => {
+        Method::ByItself => {
             while take(eq, None).map(|(event, _)| event) != Ok(FI_SHUTDOWN) {
                 in_time();
-                assert!(readable(descriptor(eq.cast())), "{way:?}");
+                assert!(readable(descriptor(eq.cast())), "{method:?}");
             }
         }
-        Way::CompletionsWaited => {
+        Method::CompletionsWaited => {
             let (code, took) = sread(cq);
             assert_eq!(code, AVAIL);
             assert!(took < 2 * PATIENCE);
         }
-        Way::CompletionsPolled => {}
+        Method::CompletionsPolled => {}
     }
-    // The receive is given back.
+    // The receive is flushed.
     let error = loop {
         match poll(cq) {
             Some(result) => break result.unwrap_err(),
             None => assert!(
                 trywait(fabric, cq.cast()) != 0 || readable(descriptor(cq.cast())),
-                "{way:?}"
+                "{method:?}"
             ),
         }
         in_time();
     };
     assert_eq!(error.err, libc::ECANCELED);
-    if !matches!(way, Way::ByItself) {
+    if !matches!(method, Method::ByItself) {
         assert_eq!(take(eq, None).map(|(event, _)| event), Ok(FI_SHUTDOWN));
     }
 }
 
-/// In the peer: connections, and then what it is told to do to them.
+/// In the peer: connects, and then treats its connections as told.
 fn end_connections() {
     let name = name_in(&hear().unwrap());
-    let eps = WAYS.map(|_| connect(&name));
+    let eps = METHODS.map(|_| connect(&name));
     say("connected");
     while let Some(what) = hear() {
         for ep in eps {
@@ -218,31 +218,31 @@ fn end_connections() {
     }
 }
 
-/// A peer makes a connection for each way to hear of its end. When everybody sleeps it ends them.
-fn everybody_hears(test: &str, end: impl FnOnce(&mut Peer)) {
+/// A peer makes a connection for each method to learn of its end. When all threads sleep it ends them.
+fn every_method_reports_it(test: &str, end: impl FnOnce(&mut Peer)) {
     let mut peer = Peer::start(test, &[]);
     let server = Server::open();
     peer.tell(&server.word());
-    let ends = WAYS.map(|way| {
-        server.accept(match way {
-            Way::ByItself => FI_PROGRESS_AUTO,
+    let ends = METHODS.map(|method| {
+        server.accept(match method {
+            Method::ByItself => FI_PROGRESS_AUTO,
             _ => FI_PROGRESS_MANUAL,
         })
     });
     assert_eq!(peer.heard(), "connected");
-    let mut buffers = WAYS.map(|_| [0u8; 8]);
+    let mut buffers = METHODS.map(|_| [0u8; 8]);
     for (end, buffer) in ends.iter().zip(&mut buffers) {
         let (ep, at) = (end.ep.get(), buffer.as_mut_ptr().cast());
         // SAFETY: a live handle; the buffer stays until the endpoint is closed.
         let code = unsafe { ((*(*ep).msg).recv)(ep, at, 8, null_mut(), 0, null_mut()) };
         assert_eq!(code, 0);
     }
-    let threads = WAYS.map(|_| AtomicI32::new(0));
+    let threads = METHODS.map(|_| AtomicI32::new(0));
     std::thread::scope(|scope| {
-        for ((&way, &end), thread) in WAYS.iter().zip(&ends).zip(&threads) {
+        for ((&method, &end), thread) in METHODS.iter().zip(&ends).zip(&threads) {
             scope.spawn(move || {
                 note_thread(thread);
-                hear_of_the_end(way, end);
+                hear_of_the_end(method, end);
             });
         }
         for thread in &threads {
@@ -259,39 +259,39 @@ fn everybody_hears(test: &str, end: impl FnOnce(&mut Peer)) {
 }
 
 #[test]
-fn a_closed_endpoint_is_heard_of() {
+fn a_closed_endpoint_is_noticed() {
     if is_peer() {
         return end_connections();
     }
-    everybody_hears("hearing::a_closed_endpoint_is_heard_of", |peer| {
+    every_method_reports_it("hearing::a_closed_endpoint_is_noticed", |peer| {
         peer.tell("close");
         assert_eq!(peer.heard(), "done");
     });
 }
 
 #[test]
-fn a_connection_that_was_shut_down_is_heard_of() {
+fn a_connection_that_was_shut_down_is_noticed() {
     if is_peer() {
         return end_connections();
     }
-    let test = "hearing::a_connection_that_was_shut_down_is_heard_of";
-    everybody_hears(test, |peer| {
+    let test = "hearing::a_connection_that_was_shut_down_is_noticed";
+    every_method_reports_it(test, |peer| {
         peer.tell("shut down");
         assert_eq!(peer.heard(), "done");
     });
 }
 
 #[test]
-fn a_killed_peer_is_heard_of() {
+fn a_killed_peer_is_noticed() {
     if is_peer() {
         return end_connections();
     }
-    everybody_hears("hearing::a_killed_peer_is_heard_of", |peer| {
+    every_method_reports_it("hearing::a_killed_peer_is_noticed", |peer| {
         peer.signal(libc::SIGKILL);
     });
 }
 
-/// In the peer: sends as many messages as it is asked for.
+/// In the peer: sends as many messages as requested.
 fn send_messages() {
     let ep = connect(&name_in(&hear().unwrap()));
     say("connected");
@@ -304,14 +304,14 @@ fn send_messages() {
     }
 }
 
-/// A thread that waits for events is woken by the end, and by none of the messages that another thread takes.
+/// The end wakes a thread that waits for events; messages that another thread takes do not.
 #[test]
-fn messages_do_not_wake_who_waits_for_events() {
+fn messages_do_not_wake_a_thread_that_waits_for_events() {
     if is_peer() {
         return send_messages();
     }
-    let test = "hearing::messages_do_not_wake_who_waits_for_events";
-    messages_wake_nobody(test, |end| {
+    let test = "hearing::messages_do_not_wake_a_thread_that_waits_for_events";
+    messages_wake_no_event_waiter(test, |end| {
         until("a message", || match poll(end.cq.get()) {
             Some(entry) => entry.map(|entry| entry.len).is_ok_and(|len| len == 8),
             None => false,
@@ -321,12 +321,12 @@ fn messages_do_not_wake_who_waits_for_events() {
 
 /// The same while the other thread sleeps until they come.
 #[test]
-fn messages_wake_who_waits_for_them_and_nobody_else() {
+fn messages_wake_only_the_thread_that_waits_for_them() {
     if is_peer() {
         return send_messages();
     }
-    let test = "hearing::messages_wake_who_waits_for_them_and_nobody_else";
-    messages_wake_nobody(test, |end| {
+    let test = "hearing::messages_wake_only_the_thread_that_waits_for_them";
+    messages_wake_no_event_waiter(test, |end| {
         let (fabric, cq) = (end.fabric.get(), end.cq.get());
         while poll(cq).is_none() {
             assert!(trywait(fabric, cq.cast()) != 0 || readable(descriptor(cq.cast())));
@@ -334,7 +334,7 @@ fn messages_wake_who_waits_for_them_and_nobody_else() {
     });
 }
 
-fn messages_wake_nobody(test: &str, take: impl Fn(End)) {
+fn messages_wake_no_event_waiter(test: &str, take: impl Fn(End)) {
     const MESSAGES: usize = 500;
     let mut peer = Peer::start(test, &[]);
     let server = Server::open();
@@ -346,7 +346,7 @@ fn messages_wake_nobody(test: &str, take: impl Fn(End)) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             note_thread(&thread);
-            hear_of_the_end(Way::EventsWaited, end);
+            hear_of_the_end(Method::EventsWaited, end);
         });
         until_asleep(&thread);
         let before = sleeps(&thread);
@@ -358,7 +358,7 @@ fn messages_wake_nobody(test: &str, take: impl Fn(End)) {
             peer.tell("1");
             take(end);
         }
-        // It may have slept at a lock on its way to its wait.
+        // The thread may have slept at a lock on its method to its wait.
         let more = sleeps(&thread) - before;
         assert!(more < MESSAGES as u64 / 10, "woken {more} times");
         peer.signal(libc::SIGKILL);

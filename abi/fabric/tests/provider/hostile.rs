@@ -1,4 +1,4 @@
-//! A peer that is no libfabric program: it connects as one does, and then says anything.
+//! A peer that is no libfabric program: it connects like one, and then sends anything.
 
 use crate::harness::*;
 use crate::messages::trecv;
@@ -9,13 +9,13 @@ use rkey_fi::fuzzing;
 use rkey_fi::sys::*;
 use std::ptr::null_mut;
 
-/// Connections, one after the other, and what is said on each at most.
+/// Successive connections, and the most messages on each.
 const CONNECTIONS: usize = 60;
 const MESSAGES: usize = 80;
 /// A tag that no random message has.
 const OURS: u64 = 0x5eed_0f0a_c0ff_ee01;
 
-/// One message of a decent peer, received by its tag.
+/// One message of a well-behaved peer, received by its tag.
 fn exchange(a: &Side, b: &Side, peer: u64, round: usize) {
     let bytes = [round as u8; 300];
     let mut into = [0u8; 300];
@@ -36,7 +36,7 @@ fn exchange(a: &Side, b: &Side, peer: u64, round: usize) {
     });
     assert_eq!(code, 0);
     loop {
-        // What the hostile peer caused is in the queue, too.
+        // Completions that the hostile peer caused are in the queue, too.
         if b.completion(&[a]).is_ok_and(|entry| entry.tag == OURS) {
             break;
         }
@@ -45,9 +45,10 @@ fn exchange(a: &Side, b: &Side, peer: u64, round: usize) {
     assert_eq!(into, bytes);
 }
 
-/// A peer that asks for more and more, and takes no answer, is cut off while what waits for it is some megabytes.
+/// A peer that requests more and more and takes no response is cut off after some megabytes of responses wait
+/// for it.
 #[test]
-fn a_peer_that_takes_no_answers_is_cut_off() {
+fn a_peer_that_takes_no_responses_is_cut_off() {
     const MOST: usize = 16 << 20;
     let b = Side::open(&Wish::default());
     let mut shown = vec![3u8; 4096];
@@ -63,15 +64,15 @@ fn a_peer_that_takes_no_answers_is_cut_off() {
         bytes += asked.len() * shown.len();
         assert!(bytes < 2 * MOST, "{bytes} B wait for a peer");
     }
-    assert!(bytes > 0, "it was not heard at all");
+    assert!(bytes > 0, "no response was prepared");
     assert_eq!(mr.close(), 0);
     assert_eq!(close(b.ep.cast()), 0);
 }
 
-/// Whatever a peer says, it changes no byte that it may not, others are served, and it is cut off at most.
+/// Whatever a peer sends, it changes no byte without the right, others are served, and at most it is cut off.
 #[test]
-fn a_peer_that_says_anything_does_no_harm() {
-    // Collectives are there only if they are asked for: then everything that a peer may say is heard.
+fn a_peer_that_sends_anything_does_no_harm() {
+    // Collectives only exist on request: here every message that a peer may send is processed.
     let everything = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_COLLECTIVE;
     let (a, b, peer) = pair(&Wish {
         caps: everything,
@@ -89,7 +90,7 @@ fn a_peer_that_says_anything_does_no_harm() {
     let mut random = Random::new(4);
     let mut cut_off = 0;
     for round in 0..CONNECTIONS {
-        // Some do not even say what they are.
+        // Some do not even introduce themselves.
         let odd = round % 10 == 9;
         let first = if odd {
             input(&mut random, std::slice::from_ref(&hello))
@@ -98,7 +99,7 @@ fn a_peer_that_says_anything_does_no_harm() {
         };
         let receives = if round % 2 == 0 { 200 } else { 0 };
         let Ok(line) = hostile.connect(to, &first, receives) else {
-            assert!(odd, "a good hello was refused");
+            assert!(odd, "a valid hello was refused");
             continue;
         };
         let said = (0..MESSAGES).all(|_| {
@@ -111,7 +112,7 @@ fn a_peer_that_says_anything_does_no_harm() {
         exchange(&a, &b, peer, round);
         assert_eq!((secret, shown), ([0x77; 4096], [0x33; 4096]));
     }
-    assert!(cut_off > 0, "nothing was nonsense");
+    assert!(cut_off > 0, "no message violated the protocol");
     assert_eq!(regions.map(|mr| mr.close()), [0; 2]);
     assert_eq!([a, b].map(|side| close(side.ep.cast())), [0; 2]);
 }

@@ -1,16 +1,16 @@
-//! What `fi_getinfo` offers.
+//! The offers of `fi_getinfo`.
 
 use crate::harness::*;
 use rkey_fi::sys::*;
 use std::ffi::c_int;
 use std::ptr::{null, null_mut};
 
-/// The first match: its `mr_mode` and mode, or the code.
+/// `mr_mode` and mode of the first match, or the code.
 fn ask(version: u32, mr_mode: c_int, mode: u64, caps: u64) -> Result<(c_int, u64), c_int> {
     ask_with(version, mode, caps, |domain| domain.mr_mode = mr_mode)
 }
 
-/// The same with other hints about the domain.
+/// As [`ask`], with other hints about the domain.
 fn ask_with(
     version: u32,
     mode: u64,
@@ -18,7 +18,7 @@ fn ask_with(
     hint: impl FnOnce(&mut DomainAttr),
 ) -> Result<(c_int, u64), c_int> {
     let mut info = null_mut();
-    // SAFETY: the entry point's structure; hints with everything they need.
+    // SAFETY: the entry point's structure; complete hints.
     unsafe {
         let provider = rkey_fi::fi_prov_ini();
         let mut domain: DomainAttr = std::mem::zeroed();
@@ -63,7 +63,7 @@ fn the_old_modes_are_granted_alone() {
         assert_eq!(ask(version, FI_MR_BASIC, 0, 0), Ok((FI_MR_BASIC, 0)));
         assert_eq!(ask(version, FI_MR_SCALABLE, 0, 0), Ok((FI_MR_SCALABLE, 0)));
         for other in [FI_MR_LOCAL, FI_MR_PROV_KEY] {
-            // The page of 1.6.2 counts for the programs of its time: it allows one pair.
+            // For programs of its time the 1.6.2 page counts, which allows one pair.
             let pair = other == FI_MR_LOCAL && version == old;
             let answer = ask(version, FI_MR_BASIC | other, 0, 0);
             assert_eq!(
@@ -93,7 +93,7 @@ fn the_old_mode_bit_changes_nothing_for_newer_programs() {
     assert_eq!(ask(V1_17, 0, FI_LOCAL_MR, 0), Ok((0, 0)));
 }
 
-/// How many regions a program expects is a hint, in both directions.
+/// The expected number of regions is a hint, in both directions.
 ///
 /// Proves: FI-I15
 #[test]
@@ -102,9 +102,9 @@ fn the_number_of_regions_is_no_limit() {
         let answer = ask_with(V1_22, 0, 0, |domain| domain.mr_cnt = mr_cnt);
         assert_eq!(answer, Ok((0, 0)), "{mr_cnt}");
     }
-    // And what the provider says is none either.
+    // Nor is the provider's own number a limit.
     let wish = Wish::default();
-    // SAFETY: the information of the provider.
+    // SAFETY: the provider's `fi_info`.
     let count = unsafe { (*(*wish.info()).domain_attr).mr_cnt };
     let side = Side::open(&wish);
     let mut buffer = [0u8; 8];
@@ -136,15 +136,15 @@ fn basic_behaves_as_its_three_bits() {
 }
 
 #[test]
-fn what_is_not_there_is_not_offered() {
+fn more_than_the_offer_does_not_match() {
     assert_eq!(ask(V1_17, 0, 0, FI_MSG | FI_MULTICAST), Err(-libc::ENODATA));
     assert_eq!(ask(V1_17, 0, 0, FI_MSG | FI_RMA_PMEM), Err(-libc::ENODATA));
 }
 
-/// The capabilities of an information, of its contexts and of its domain.
+/// The capabilities of an `fi_info`, of its contexts and of its domain.
 fn capabilities(hints: &Info) -> Result<[u64; 4], c_int> {
     let mut info = null_mut();
-    // SAFETY: the entry point's structure; hints with everything they need.
+    // SAFETY: the entry point's structure; complete hints.
     unsafe {
         let getinfo = (*rkey_fi::fi_prov_ini()).getinfo;
         match getinfo(V1_17, null(), null(), 0, hints, &mut info) {
@@ -159,9 +159,9 @@ fn capabilities(hints: &Info) -> Result<[u64; 4], c_int> {
     }
 }
 
-/// Every bit of the capabilities of a context can be asked for by itself, of the endpoint and of the context.
+/// Each capability of a context can be requested by itself, for the endpoint and for the context.
 #[test]
-fn capabilities_of_contexts_can_be_asked_for_one_by_one() {
+fn capabilities_of_contexts_can_be_requested_one_by_one() {
     const COMM: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
     for ep_type in [FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM] {
         for caps in [
@@ -187,12 +187,12 @@ fn capabilities_of_contexts_can_be_asked_for_one_by_one() {
             assert_eq!(
                 (tx & COMM, rx & COMM),
                 (0, 0),
-                "where peers are is no matter of a context"
+                "contexts do not say where peers are"
             );
             assert_eq!(
                 (tx | rx | COMM) & !all,
                 0,
-                "contexts have what the endpoint has"
+                "contexts have the endpoint's capabilities"
             );
             for bit in (0..64).map(|bit| 1 << bit) {
                 // SAFETY: structures of numbers and null pointers.
@@ -221,12 +221,12 @@ fn capabilities_of_contexts_can_be_asked_for_one_by_one() {
     }
 }
 
-/// The handle of hints is that of what comes (fi_getinfo(3)), of every kind of endpoint.
+/// The handle of the hints is that of the results (fi_getinfo(3)), for every kind of endpoint.
 #[test]
-fn handles_of_hints_are_kept() {
+fn handles_of_hints_are_returned() {
     let mut handle = 0u64;
     let mut info = null_mut();
-    // SAFETY: the entry point's structure; hints with everything they need. The handle is not looked at.
+    // SAFETY: the entry point's structure; complete hints. The handle is ignored.
     unsafe {
         let mut hints: Info = std::mem::zeroed();
         hints.handle = (&raw mut handle).cast();

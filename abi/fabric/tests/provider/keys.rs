@@ -1,4 +1,4 @@
-//! Keys: taken, reused, raw, mapped.
+//! Keys: in use, reused, raw, mapped.
 
 use crate::harness::*;
 use crate::registration::pair;
@@ -26,7 +26,7 @@ pub(crate) fn unmap_key(domain: *mut FidDomain, mut key: u64) -> i32 {
 
 /// Proves: FI-225, FI-I41
 #[test]
-fn a_key_is_taken_while_its_region_lives() {
+fn a_key_is_in_use_while_its_region_lives() {
     let b = Side::open(&Wish::default());
     let (mut one, mut two) = ([0u8; 8], [0u8; 8]);
     let first = b.reg(&mut one, REMOTE, 3, 0).unwrap();
@@ -36,13 +36,13 @@ fn a_key_is_taken_while_its_region_lives() {
     assert_eq!(second.close(), 0);
 }
 
-/// Without raw keys every number of 64 bits is a key, but for the one that means none.
+/// Without raw keys every 64-bit number is a valid key, except for the one that means none.
 ///
 /// Proves: FI-I14
 #[test]
 fn a_key_may_be_as_long_as_the_domain_says() {
     let wish = Wish::default();
-    // SAFETY: an information that was given just now.
+    // SAFETY: the provider's `fi_info`.
     assert_eq!(unsafe { (*(*wish.info()).domain_attr).mr_key_size }, 8);
     let (a, b, peer) = pair(&wish);
     let mut buffer = vec![0u8; 8];
@@ -59,7 +59,7 @@ fn a_key_may_be_as_long_as_the_domain_says() {
 ///
 /// Proves: FI-105
 #[test]
-fn a_stranger_does_not_guess_the_keys_of_the_provider() {
+fn a_stranger_cannot_guess_the_keys_of_the_provider() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_PROV_KEY));
     let mut buffers = vec![[0u8; 8]; 8];
     let regions: Vec<Mr> = buffers
@@ -106,7 +106,7 @@ fn a_region_for_local_use_has_a_descriptor_and_no_key() {
 
 /// Proves: FI-008, FI-009, FI-010, FI-052, FI-164, FI-165, FI-172, FI-215
 #[test]
-fn with_raw_keys_a_key_has_to_be_mapped() {
+fn with_raw_keys_a_key_must_be_mapped() {
     for other in [
         0,
         FI_MR_VIRT_ADDR,
@@ -125,12 +125,12 @@ fn with_raw_keys_a_key_has_to_be_mapped() {
         assert_ne!(
             a.write(peer, &[1; 4], base, bytes),
             0,
-            "the bytes are no key"
+            "the bytes are not a key"
         );
         let key = map(a.domain, base, &mut raw).unwrap();
         assert_eq!(a.write(peer, &[2; 4], base + 8, key), 0);
         assert_eq!(unmap_key(a.domain, key), 0);
-        assert_ne!(a.write(peer, &[3; 4], base, key), 0, "mapped no more");
+        assert_ne!(a.write(peer, &[3; 4], base, key), 0, "no longer mapped");
         assert_eq!(mr.close(), 0);
         assert_eq!(
             buffer[..16],
@@ -157,7 +157,7 @@ fn raw_keys_work_without_the_mode_too() {
 
 /// Proves: FI-169, FI-170, FI-171, FI-230, FI-263
 #[test]
-fn a_raw_key_that_does_not_fit_says_how_long_it_is() {
+fn a_raw_key_that_does_not_fit_reports_its_length() {
     for mode in [0, FI_MR_RAW] {
         let wish = Wish::mode(mode);
         let b = Side::open(&wish);

@@ -1,4 +1,4 @@
-//! The generated structures and numbers, compared with the headers of libfabric that are installed.
+//! The generated structures and constants match the headers of the installed libfabric.
 
 #[path = "../../../../tools/bindings/checks.rs"]
 mod checks;
@@ -12,7 +12,7 @@ macro_rules! numbers {
 }
 
 #[test]
-fn sizes_and_offsets_are_those_of_the_headers() {
+fn sizes_and_offsets_match_the_headers() {
     let known = numbers! {
         "FI_MR_COLLECTIVE" = FI_MR_COLLECTIVE as usize;
         "FI_CLASS_CNTR" = FI_CLASS_CNTR;
@@ -86,7 +86,7 @@ fn sizes_and_offsets_are_those_of_the_headers() {
         .output();
     let _ = std::fs::remove_dir_all(&folder);
     let Ok(compiled) = compiled else {
-        println!("skipped: there is no C compiler");
+        println!("skipped: no C compiler is installed");
         return;
     };
     assert!(

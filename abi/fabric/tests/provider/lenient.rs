@@ -1,4 +1,5 @@
-//! What manual pages forbid and other providers allow: allowed by default, refused in strict mode (`FI_RKEY_STRICT=1`).
+//! Calls that manual pages forbid and other providers accept: accepted by default, refused in strict mode
+//! (`FI_RKEY_STRICT=1`).
 
 use crate::harness::*;
 use crate::keys::{map, unmap_key};
@@ -11,7 +12,7 @@ use std::ptr::null_mut;
 const OPBADSTATE: c_int = -258;
 const BUSY: c_int = -libc::EBUSY;
 
-/// A counter that nothing wakes a waiting program for.
+/// A counter without a wait object.
 fn unwaitable(domain: *mut FidDomain) -> *mut FidCntr {
     let mut counter = null_mut();
     // SAFETY: a live handle, attributes of our own, and room for a handle.
@@ -43,7 +44,7 @@ fn a_region_may_be_closed_before_its_counter() {
         assert_eq!(mr.close(), 0);
         assert_ne!(a.write(peer, &[8; 4], 0, key), 0, "closed");
     }
-    assert_eq!(count(counted), 2, "what was counted stays");
+    assert_eq!(count(counted), 2, "the count stays");
     assert_eq!(buffer[..4], [9; 4]);
     assert_eq!((close(counted.cast()), close(a.ep.cast())), (0, 0));
     assert_eq!(close(b.ep.cast()), 0);
@@ -65,8 +66,8 @@ fn in_strict_mode_a_counter_keeps_its_region_busy() {
             let counted = counter(b.domain);
             assert_eq!(mr.bind(counted, FI_REMOTE_WRITE), 0);
             assert_eq!((mr.close(), mr.close()), (BUSY, BUSY));
-            assert_eq!(a.write(peer, &[9; 4], 0, 1), 0, "it is still there");
-            assert_eq!(wait_count(counted, 1), 1, "and counted");
+            assert_eq!(a.write(peer, &[9; 4], 0, 1), 0, "it still exists");
+            assert_eq!(wait_count(counted, 1), 1, "and counts");
             assert_eq!((close(counted.cast()), mr.close()), (0, 0));
         }
     });
@@ -96,12 +97,12 @@ fn in_strict_mode_an_endpoint_keeps_its_region_busy_before_2_0() {
         let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
         assert_eq!((mr.bind(b.ep, 0), mr.enable()), (0, 0));
         assert_eq!(mr.close(), BUSY);
-        assert_eq!(a.write(peer, &[1; 8], 0, 1), 0, "it is still there");
+        assert_eq!(a.write(peer, &[1; 8], 0, 1), 0, "it still exists");
         assert_eq!((close(b.ep.cast()), mr.close()), (0, 0));
     });
 }
 
-/// Requests with bits in `access` that are no right, and one with an offset.
+/// Registrations with bits in `access` that are no rights, and one with an offset.
 fn odd_requests(b: &Side, buffer: &mut [u8]) -> Vec<Result<Mr, c_int>> {
     let mut results: Vec<_> = [FI_TAGGED, FI_RMA | FI_MSG, FI_ATOMIC, 1 << 62]
         .iter()
@@ -115,7 +116,7 @@ fn odd_requests(b: &Side, buffer: &mut [u8]) -> Vec<Result<Mr, c_int>> {
     results
 }
 
-/// Rights that there are not do not grant anything, and an offset changes nothing.
+/// Unknown rights grant nothing, and an offset has no effect.
 #[test]
 fn other_bits_of_access_and_an_offset_are_ignored() {
     let (a, b, peer) = pair(&Wish::default());
@@ -131,7 +132,7 @@ fn other_bits_of_access_and_an_offset_are_ignored() {
         buffer.fill(5);
         assert_eq!(mr.close(), 0);
     }
-    // With no right at all beside them nobody reaches the region.
+    // Without any right beside them, no peer reaches the region.
     let none = b.reg(&mut buffer, FI_RMA | FI_MSG, 1, 0).unwrap();
     assert_ne!(a.write(peer, &[6; 4], 0, 1), 0);
     assert_eq!((none.close(), buffer), (0, vec![5; 16]));
@@ -225,7 +226,7 @@ fn a_counter_that_is_bound_late_counts_from_then_on() {
     assert_eq!(close(sends.cast()), BUSY);
     assert_eq!(mr.close(), 0);
     assert_eq!((close(a.ep.cast()), close(b.ep.cast())), (0, 0));
-    assert_eq!(all.map(count), [2; 6], "what was counted stays");
+    assert_eq!(all.map(count), [2; 6], "the counts stay");
     assert_eq!(all.map(|counter| close(counter.cast())), [0; 6]);
     for side in [a, b] {
         side.close_rest();
@@ -245,7 +246,7 @@ fn in_strict_mode_counters_are_bound_before_the_endpoint_is_enabled() {
     });
 }
 
-/// A domain, and a key of another's region that is mapped there, in the mode.
+/// A domain in this mode, and a key of another side's region that is mapped there.
 fn mapped(mode: c_int) -> (*mut FidDomain, u64) {
     let wish = Wish::mode(mode);
     let b = Side::open(&wish);
@@ -279,7 +280,7 @@ fn in_strict_mode_mapped_keys_keep_the_domain_open() {
     });
 }
 
-/// Registers with a size of pages that no system has.
+/// Registers with a page size that no system has.
 fn with_odd_pages(version: u32) -> Result<Mr, c_int> {
     let b = Side::open(&Wish {
         version,
@@ -295,7 +296,7 @@ fn with_odd_pages(version: u32) -> Result<Mr, c_int> {
 }
 
 #[test]
-fn a_page_size_that_there_is_not_is_ignored() {
+fn an_unknown_page_size_is_ignored() {
     assert_eq!(with_odd_pages(V1_22).unwrap().close(), 0);
 }
 
@@ -304,7 +305,7 @@ fn a_page_size_that_there_is_not_is_ignored() {
 fn in_strict_mode_page_sizes_are_those_of_the_system() {
     let test = "lenient::in_strict_mode_page_sizes_are_those_of_the_system";
     strictly(test, || {
-        assert_eq!(with_odd_pages(V1_17).unwrap().close(), 0, "not looked at");
+        assert_eq!(with_odd_pages(V1_17).unwrap().close(), 0, "not evaluated");
         assert_eq!(with_odd_pages(V1_22).err(), Some(-libc::EINVAL));
     });
 }

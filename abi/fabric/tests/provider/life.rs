@@ -28,7 +28,7 @@ fn a_counter_counts_what_peers_write() {
         assert_eq!(wait_count(counted, n), n);
     }
     assert_eq!(a.write(peer, &[9; 4], 20, 1), libc::EACCES);
-    assert_eq!(count(counted), 5, "what was refused changed nothing");
+    assert_eq!(count(counted), 5, "a refused write is not counted");
     assert_eq!((close(counted.cast()), mr.close()), (0, 0));
 }
 
@@ -55,7 +55,7 @@ fn without_the_capability_nothing_is_counted() {
 
 /// Proves: FI-I37
 #[test]
-fn one_counter_of_the_same_domain_for_each_region() {
+fn a_region_takes_one_counter_of_the_same_domain() {
     let (a, b, _) = pair(&Wish::default());
     let mr = b.reg(&mut [0u8; 8], REMOTE, 1, 0).unwrap();
     let (first, second, foreign) = (counter(b.domain), counter(b.domain), counter(a.domain));
@@ -124,7 +124,7 @@ fn with_endpoints_a_region_serves_the_one_that_it_is_bound_to() {
 
 /// Proves: FI-I07
 #[test]
-fn from_2_0_on_a_region_goes_before_its_endpoint() {
+fn since_2_0_a_region_is_closed_before_its_endpoint() {
     let version = version(2, 0);
     let wish = Wish {
         version,
@@ -160,14 +160,14 @@ fn a_domain_with_a_region_is_busy() {
 }
 
 #[test]
-fn what_is_closed_is_refused() {
+fn closed_handles_are_refused() {
     let b = Side::open(&Wish::default());
     let mr = b.reg(&mut [0u8; 8], REMOTE, 1, 0).unwrap();
     let fid = mr.0.cast::<Fid>();
     // SAFETY: a live handle.
     let ops = unsafe { &*(*fid).ops };
     assert_eq!(mr.close(), 0);
-    // SAFETY: a handle of before: it is told apart without being used.
+    // SAFETY: a handle that is closed: it is recognized without being dereferenced.
     unsafe {
         assert_eq!((ops.close)(fid), -libc::EINVAL);
         assert_eq!((ops.bind)(fid, b.ep.cast(), 0), -libc::EINVAL);
@@ -251,7 +251,7 @@ fn counters_of_an_endpoint_count_what_peers_do_through_it() {
     assert_eq!(wait_count(of_region, 2), 2);
     reach(2, 2);
     assert_eq!(a.write(to, &[1; 8], 60, 1), libc::EACCES);
-    // Atomics: with values back they are reads.
+    // Fetching atomics count as reads.
     let (operand, mut old) = (1u64, 0u64);
     let (at, back, none) = (
         (&raw const operand).cast(),
@@ -276,7 +276,7 @@ fn counters_of_an_endpoint_count_what_peers_do_through_it() {
     assert!(a.completion(&[&counted]).is_ok());
     reach(3, 3);
     assert_eq!(old, 1);
-    // A long message is read from us by its receiver: that is no access of the program's.
+    // Its receiver reads a long message from our memory: not an access of the program.
     let (long, mut into) = (vec![5u8; 100_000], vec![0u8; 100_000]);
     let to_a = counted.peer(&a);
     // SAFETY: live handles; both buffers stay until the completions.
@@ -291,7 +291,7 @@ fn counters_of_an_endpoint_count_what_peers_do_through_it() {
     assert_eq!(values(), (3, 3));
     assert_eq!(close(reads.cast()), -libc::EBUSY);
     assert_eq!(close(counted.ep.cast()), 0);
-    assert_eq!(values(), (3, 3), "what was counted stays");
+    assert_eq!(values(), (3, 3), "the counts stay");
     assert_eq!((close(reads.cast()), close(writes.cast())), (0, 0));
     assert_eq!(
         (first.close(), close(of_region.cast()), second.close()),
@@ -307,7 +307,7 @@ fn counters_of_an_endpoint_count_what_peers_do_through_it() {
     assert_eq!(refused, -libc::EOPNOTSUPP, "FI_RMA_EVENT was not asked for");
 }
 
-/// An endpoint that could not be enabled because one of its queues takes no descriptor more is as it was before.
+/// An endpoint that fails to be enabled, because a queue accepts no more descriptors, is unchanged.
 #[test]
 fn an_endpoint_that_cannot_be_enabled_can_be_enabled_later() {
     let wish = Wish::default();
@@ -327,7 +327,7 @@ fn an_endpoint_that_cannot_be_enabled_can_be_enabled_later() {
     assert_eq!(bind(ep.cast(), received.cast(), FI_RECV), 0);
     assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
     let enable = || control(ep.cast(), FI_ENABLE, null_mut());
-    // Something else in the place of the queue's descriptor, for a while.
+    // Replaces the queue's descriptor for a while.
     let fd = descriptor(received.cast());
     // SAFETY: descriptors of ours.
     unsafe {
@@ -343,7 +343,7 @@ fn an_endpoint_that_cannot_be_enabled_can_be_enabled_later() {
     recv(ep, &mut there);
     assert_eq!(trywait(fabric, received.cast()), 0);
     assert_eq!(again(|| inject(a.ep, a.peer_ep(ep))), 0);
-    assert!(readable(fd), "the queue does not hear of its endpoint");
+    assert!(readable(fd), "the queue is not connected to its endpoint");
     let rest: [*mut Fid; 6] = [
         ep.cast(),
         sent.cast(),

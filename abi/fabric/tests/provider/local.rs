@@ -93,7 +93,7 @@ fn each_local_use_needs_its_right() {
         let received = recv(&a, &mut bytes, mr.desc());
         assert_eq!(received, expected(FI_RECV, refused) as isize);
         if received == 0 {
-            // SAFETY: a live handle; the receive is taken back before the buffer goes.
+            // SAFETY: a live handle; the receive is cancelled before the buffer is freed.
             unsafe { ((*(*a.ep).ops).cancel)(a.ep.cast(), null_mut()) };
             assert_eq!(a.completion(&[]).unwrap_err().err, libc::ECANCELED);
         }
@@ -122,7 +122,7 @@ fn without_local_registration_a_descriptor_is_optional() {
 
 /// Proves: FI-044, FI-045, FI-256
 #[test]
-fn what_is_no_descriptor_was_ignored_before_1_22() {
+fn invalid_descriptors_were_ignored_before_1_22() {
     for (version, code) in [(V1_17, 0), (V1_22, -libc::EINVAL)] {
         let (a, b, peer) = pair(&Wish {
             version,
@@ -141,17 +141,16 @@ fn what_is_no_descriptor_was_ignored_before_1_22() {
     }
 }
 
-/// Memory that is not there is an error of the operation, not the end of the program.
-///
+/// Unmapped memory is an error of the operation, not the end of the program.
 #[test]
 fn buffers_that_are_not_mapped_are_an_error() {
     let (a, b, peer) = pair(&Wish::default());
     let mut target = vec![0u8; 8192];
     let remote = b.reg(&mut target, REMOTE, 1, 0).unwrap();
     let hole = map_at(0, 8192, libc::PROT_NONE);
-    // SAFETY: an address without memory: the provider has to survive it.
+    // SAFETY: an unmapped address, which the provider must survive.
     let bytes = unsafe { std::slice::from_raw_parts(hole as *const u8, 4) };
-    // The call says it, or the completion.
+    // Either the call or the completion reports it.
     let error = |code: isize| match code {
         0 => a.completion(&[]).unwrap_err().err,
         _ => -code as i32,
@@ -163,7 +162,7 @@ fn buffers_that_are_not_mapped_are_an_error() {
         ((*(*a.ep).rma).write)(a.ep, at, 8192, null_mut(), peer, 0, 1, null_mut())
     });
     assert_eq!(error(code), libc::EFAULT);
-    // The same where the hole is registered.
+    // The same with a registered hole.
     let mr = a.reg_at(hole, 8192, FI_WRITE, 0, 0).unwrap();
     assert_eq!(a.write_with(peer, bytes, mr.desc(), 0, 1), libc::EFAULT);
     assert_eq!(mr.close(), 0);

@@ -1,4 +1,4 @@
-//! Messages and tags: short and long, expected and not, looked for, claimed, cut off.
+//! Messages and tags: short and long, expected and unexpected, peeked at, claimed, truncated.
 
 use crate::harness::*;
 use crate::registration::pair;
@@ -67,7 +67,7 @@ fn messages_of_all_lengths_arrive_expected_or_not() {
             }
             tsend(&a, peer, &bytes, 5, 1);
             if !expected {
-                // Something that comes after it, so that it is there before it is asked for.
+                // A later message: once it is there, so is the one before.
                 let mut marker = [0u8; 1];
                 trecv(&b, FI_ADDR_UNSPEC, &mut marker, 6, 0, 3);
                 tsend(&a, peer, &[1], 6, 4);
@@ -108,7 +108,7 @@ fn tags_select_and_order_is_kept() {
     assert_eq!(buffers, [[2; 4], [3; 4], [1; 4]]);
 }
 
-/// One completion, and who it says the sender was.
+/// The sender's address of the next completion.
 fn completion_from(side: &Side, peer: &Side) -> u64 {
     let started = std::time::Instant::now();
     loop {
@@ -129,7 +129,7 @@ fn completion_from(side: &Side, peer: &Side) -> u64 {
     }
 }
 
-/// Sends from one side to the other, and says by what the other one's completion names the sender.
+/// Sends from one side to the other. Returns how the receiver's completion names the sender.
 fn named_as(from: &Side, to: &Side, peer: u64) -> u64 {
     let mut into = [0u8; 1];
     trecv(to, FI_ADDR_UNSPEC, &mut into, 1, 0, 1);
@@ -156,14 +156,14 @@ fn set_user_id(av: *mut FidAv, number: u64, id: u64, flags: u64) -> c_int {
 }
 
 #[test]
-fn completions_name_senders_by_identifiers_of_the_program() {
+fn completions_name_senders_by_the_programs_identifiers() {
     let wish = Wish {
         caps: FI_TAGGED | FI_SOURCE | FI_AV_USER_ID,
         ..Wish::default()
     };
     let info = wish.info();
     let (a, b) = (Side::open(&wish), Side::open(&wish));
-    // The vector of this endpoint is for identifiers.
+    // This endpoint's address vector has the flag.
     let (code, av) = av_with(&b, FI_AV_USER_ID);
     assert_eq!(code, 0);
     let (ep, cq, _) = open_disabled(b.domain, info);
@@ -172,20 +172,28 @@ fn completions_name_senders_by_identifiers_of_the_program() {
     let b = Side { ep, cq, av, ..b };
     let to_b = a.peer(&b);
     let from_a = b.peer(&a);
-    assert_eq!(named_as(&a, &b, to_b), FI_ADDR_NOTAVAIL, "it has none yet");
+    assert_eq!(
+        named_as(&a, &b, to_b),
+        FI_ADDR_NOTAVAIL,
+        "no identifier yet"
+    );
     assert_eq!(set_user_id(av, from_a, 4711, 0), 0);
     assert_eq!(named_as(&a, &b, to_b), 4711);
     assert_eq!(set_user_id(av, from_a, 4712, 0), 0);
     assert_eq!(named_as(&a, &b, to_b), 4712);
     assert_eq!(set_user_id(av, from_a + 1, 1, 0), -libc::EINVAL);
-    assert_eq!(set_user_id(av, from_a, 1, FI_MORE), -260, "no such flag");
+    assert_eq!(set_user_id(av, from_a, 1, FI_MORE), -260, "unknown flag");
     assert_eq!(set_user_id(av, from_a, 1, FI_AUTH_KEY), -libc::EINVAL);
-    assert_eq!(insert_with_id(&b, &a, 5), -libc::EINVAL, "not here");
+    assert_eq!(
+        insert_with_id(&b, &a, 5),
+        -libc::EINVAL,
+        "the vector has the flag"
+    );
 }
 
 fn insert_with_id(side: &Side, of: &Side, mut id: u64) -> c_int {
     let name = name_of(of.ep);
-    // SAFETY: a live handle, a name as an endpoint gave it, and an identifier that becomes the number.
+    // SAFETY: a live handle, the name of an endpoint, and an identifier that becomes the number.
     unsafe {
         let insert = (*(*side.av).ops).insert;
         let at = name.as_ptr().cast();
@@ -206,7 +214,7 @@ fn an_identifier_may_come_with_the_address() {
     assert_eq!(named_as(&a, &b, to_b), 900);
     assert_eq!(named_as(&c, &b, c_to_b), from_c, "it has only a number");
     assert_eq!(set_user_id(b.av, from_c, 1, 0), -libc::EINVAL);
-    assert_eq!(av_with(&b, FI_AV_USER_ID).0, -libc::EINVAL, "unasked for");
+    assert_eq!(av_with(&b, FI_AV_USER_ID).0, -libc::EINVAL, "not requested");
 }
 
 #[test]
@@ -229,7 +237,7 @@ fn a_receive_may_be_for_one_peer_only() {
 }
 
 #[test]
-fn a_message_that_is_too_long_is_cut_and_said_so() {
+fn a_message_that_is_too_long_is_truncated_with_an_error() {
     let (a, b, peer) = pair(&Wish::default());
     for len in [100usize, 20_000] {
         let mut into = vec![0u8; 60];
@@ -252,7 +260,7 @@ fn messages_are_peeked_at_claimed_and_discarded() {
     for len in [10usize, 50_000] {
         let bytes = vec![9u8; len];
         tsend(&a, peer, &bytes, 5, 0);
-        // It is there when a peek finds it.
+        // A peek that finds it shows that it has arrived.
         let entry = loop {
             assert_eq!(look(&b, 5, FI_PEEK, 1, nothing), 0);
             match b.completion(&[&a]) {
@@ -293,7 +301,7 @@ fn messages_are_peeked_at_claimed_and_discarded() {
 
 /// Two messages are claimed with one context: each can be received, in the order in which they were claimed.
 #[test]
-fn messages_that_were_claimed_with_one_context_are_all_received() {
+fn messages_claimed_with_one_context_are_all_received() {
     let (a, b, peer) = pair(&Wish::default());
     for (tag, byte) in [(5, 1), (6, 2), (7, 3)] {
         tsend(&a, peer, &[byte; 4], tag, 0);
@@ -317,9 +325,9 @@ fn messages_that_were_claimed_with_one_context_are_all_received() {
     assert_eq!(none, -(libc::EINVAL as isize));
 }
 
-/// Memory at the end of the address space, which no process has: an error of each message that goes there.
+/// Memory at the end of the address space, which no process has: an error of each message received there.
 #[test]
-fn buffers_that_cannot_be_are_errors_of_their_messages() {
+fn impossible_buffers_are_errors_of_their_messages() {
     let (a, b, peer) = pair(&Wish::default());
     let iov = [libc::iovec {
         iov_base: (usize::MAX - 100) as *mut c_void,
@@ -359,7 +367,7 @@ fn one_buffer_takes_many_messages() {
         context: 5 as *mut c_void,
         data: 0,
     };
-    // SAFETY: a live handle; the buffer stays until it is given back.
+    // SAFETY: a live handle; the buffer stays until it is released.
     let code = unsafe { ((*(*b.ep).msg).recvmsg)(b.ep, &msg, FI_MULTI_RECV | FI_COMPLETION) };
     assert_eq!(code, 0);
     for round in 0..4u8 {
@@ -371,7 +379,7 @@ fn one_buffer_takes_many_messages() {
         let entry = b.completion(&[&a]).unwrap();
         let offset = entry.buf as usize - iov[0].iov_base as usize;
         assert_eq!((offset, entry.len), (60 * usize::from(round), 60));
-        // Less than the least room of 64 bytes is left after the fourth.
+        // After the fourth, less than the minimum of 64 bytes is left.
         assert_eq!(entry.flags & FI_MULTI_RECV != 0, round == 3);
     }
     assert_eq!((into[59], into[60], into[239], into[240]), (1, 2, 4, 0));
@@ -415,7 +423,7 @@ fn data_comes_with_messages_and_after_writes() {
 }
 
 #[test]
-fn an_endpoint_talks_to_itself() {
+fn an_endpoint_can_send_to_itself() {
     let a = Side::open(&Wish::default());
     let me = a.peer(&a);
     let mut into = vec![0u8; 20_000];
@@ -429,20 +437,20 @@ fn an_endpoint_talks_to_itself() {
 }
 
 #[test]
-fn a_peer_that_is_not_there_is_an_error_of_the_call() {
+fn an_unknown_peer_is_an_error_of_the_call() {
     let a = Side::open(&Wish::default());
     let peer = a.insert(&name_at(1));
     assert_eq!(a.write(peer, &[1], 0, 1), -libc::ECONNREFUSED);
     assert_eq!(
         a.write(peer + 1, &[1], 0, 1),
         -libc::EINVAL,
-        "nobody has that number"
+        "no peer has that number"
     );
 }
 
 /// Some go straight from the link to their receive, some through a buffer, and some are read from their sender.
 #[test]
-fn messages_match_in_order_whichever_way_they_take() {
+fn messages_match_in_order_whichever_path_they_take() {
     const COUNT: usize = 90;
     let (a, b, peer) = pair(&Wish::default());
     let lens = [8, 9000, 600];
@@ -479,21 +487,21 @@ fn messages_match_in_order_whichever_way_they_take() {
     }
 }
 
-/// Messages that fail at their sender cost it no credit: those that follow still arrive.
+/// Messages that fail at their sender use no credit: later ones still arrive.
 #[test]
-fn messages_that_never_left_leave_room_for_others() {
+fn failed_sends_use_no_credit() {
     let (a, b, peer) = pair(&Wish::default());
     let hole = map_at(0, 8192, libc::PROT_NONE);
-    // SAFETY: an address without memory: the provider has to survive it.
+    // SAFETY: an unmapped address, which the provider must survive.
     let nothing = unsafe { std::slice::from_raw_parts(hole as *const u8, 8192) };
-    // More than a peer may send that nobody has asked for.
+    // More than a peer may send unexpected.
     for n in 0..600 {
         tsend(&a, peer, nothing, 5, n);
         assert_eq!(a.completion(&[]).unwrap_err().err, libc::EFAULT);
     }
     let bytes = [7u8; 8192];
     tsend(&a, peer, &bytes, 5, 1);
-    // It came with its payload: it is sent before anybody asks for it.
+    // An eager message: sent before a receive is posted.
     assert_eq!(a.completion(&[&b]).unwrap().op_context as usize, 1);
     let mut into = [0u8; 8192];
     trecv(&b, FI_ADDR_UNSPEC, &mut into, 5, 0, 2);

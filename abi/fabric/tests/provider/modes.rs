@@ -1,4 +1,4 @@
-//! A program that takes the steps of the mode bits that are set, and no others, works in every mode.
+//! A program that takes exactly the steps of the mode bits in force works in every mode.
 
 use crate::harness::*;
 use crate::keys::{map, unmap_key};
@@ -18,13 +18,13 @@ const BITS: [c_int; 8] = [
     FI_MR_ENDPOINT,
 ];
 const PAGE: usize = 4096;
-/// The key that the program asks for where it may.
+/// The key that the program requests where it may.
 const ASKED: u64 = 0x77;
 
 /// How the program learns keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Keys {
-    /// As the mode has it: its own, the provider's, or raw ones.
+    /// As the mode says: requested, chosen by the provider, or raw.
     Plain,
     /// By the raw calls, which work in every mode.
     Raw,
@@ -40,7 +40,7 @@ fn program(version: u32, mode: c_int, keys: Keys) {
     };
     let (a, b, peer) = pair(&wish);
 
-    // The target. With ALLOCATED pages are there first; with MMU_NOTIFY the provider is told of them.
+    // The target. With ALLOCATED it has pages first; with MMU_NOTIFY it announces them to the provider.
     let at = map_at(
         0,
         PAGE,
@@ -70,7 +70,7 @@ fn program(version: u32, mode: c_int, keys: Keys) {
         }
     }
 
-    // What the peer is told: an address and a key.
+    // For the peer: an address and a key.
     let (base, key) = if has(FI_MR_RAW) || keys == Keys::Raw {
         let (_, _, _, size) = region.raw(0);
         let (code, base, mut raw, _) = region.raw(size);
@@ -97,7 +97,7 @@ fn program(version: u32, mode: c_int, keys: Keys) {
     });
     let desc: *mut c_void = local.map_or(null_mut(), |mr| mr.desc());
     assert_eq!(a.write_with(peer, &bytes, desc, base + 8, key), 0, "{what}");
-    // SAFETY: mapped above, and written to by nobody now.
+    // SAFETY: mapped above, and not written to now.
     let arrived = unsafe { std::slice::from_raw_parts(at as *const u8, 32) };
     assert_eq!(
         arrived[7..25],
@@ -118,7 +118,7 @@ fn program(version: u32, mode: c_int, keys: Keys) {
         assert_eq!(local.map_or(0, Mr::close), 0, "{what}");
         assert_eq!(region.close(), 0, "{what}");
     };
-    // An endpoint that a region is bound to goes first, except for programs of 2.0 and later.
+    // An endpoint with bound regions is closed first, except in programs of 2.0 and later.
     let later = version >= rkey_fi::sys::version(2, 0);
     if later {
         close_regions();

@@ -35,9 +35,9 @@ fn set<T>(ep: *mut FidEp, option: c_int, value: T) -> c_int {
     }
 }
 
-/// What fi_endpoint(3) says of each option.
+/// Each option of fi_endpoint(3).
 #[test]
-fn every_option_answers_as_the_page_says() {
+fn every_option_behaves_as_the_page_says() {
     let side = Side::open(&Wish::default());
     let ep = side.ep;
     assert!(get(ep, FI_OPT_MIN_MULTI_RECV).is_ok());
@@ -63,7 +63,7 @@ fn every_option_answers_as_the_page_says() {
     let required = set(ep, FI_OPT_FI_HMEM_P2P, FI_HMEM_P2P_REQUIRED);
     assert_eq!(required, -libc::EOPNOTSUPP);
     assert_eq!(get(ep, FI_OPT_XPU_TRIGGER), Err(-libc::EOPNOTSUPP));
-    // With a device of CUDA it is 0: the interface is never called, permitted or not.
+    // With a CUDA device it is 0: the interface is never called, permitted or not.
     let cuda = [0u8, 1].map(|permitted| set(ep, FI_OPT_CUDA_API_PERMITTED, permitted));
     assert!([[-libc::EINVAL; 2], [0; 2]].contains(&cuda), "{cuda:?}");
     if !std::path::Path::new("/dev/nvidiactl").exists() {
@@ -89,7 +89,7 @@ fn every_option_answers_as_the_page_says() {
 fn the_length_of_a_value_is_checked() {
     let side = Side::open(&Wish::default());
     let ep: *mut Fid = side.ep.cast();
-    // SAFETY: a live handle; lengths that are refused, or fit.
+    // SAFETY: a live handle; lengths that fit or are refused.
     unsafe {
         let ops = &*(*side.ep).ops;
         let (mut value, mut len) = (0u64, 4);
@@ -113,16 +113,16 @@ fn the_length_of_a_value_is_checked() {
     }
 }
 
-/// Limits that the program lowers hold, each for its kind of transfer, and can be raised again.
+/// Limits that the program lowers apply, each to its kind of transfer, and can be raised again.
 #[test]
-fn limits_of_transfers_are_kept() {
+fn limits_of_transfers_are_enforced() {
     let (a, b, peer) = pair(&Wish::default());
     let mut buffer = vec![0u8; 64];
     let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
     assert_eq!(a.write(peer, &[1; 64], 0, 1), 0);
     let bytes = [2u8; 64];
     let at: *const c_void = bytes.as_ptr().cast();
-    // SAFETY: live handles; the bytes stay, and what is refused is not started.
+    // SAFETY: live handles; the bytes stay, and a refused transfer does not start.
     let (message, tagged, write, atomic) = unsafe {
         let (msg, tag) = ((*(*a.ep).msg).inject, (*(*a.ep).tagged).inject);
         let (rma, add) = ((*(*a.ep).rma).inject, (*(*a.ep).atomic).inject);
@@ -150,7 +150,7 @@ fn limits_of_transfers_are_kept() {
             assert_eq!(again(|| call(17)), 0, "{option}");
         }
     }
-    // A limit of what is injected is none of the rest.
+    // A limit for injected data applies to nothing else.
     assert_eq!(set(a.ep, FI_OPT_INJECT_RMA_SIZE, 16usize), 0);
     assert_eq!(a.write(peer, &[3; 64], 0, 1), 0);
     assert_eq!(set(a.ep, FI_OPT_MAX_RMA_SIZE, 16usize), 0);
@@ -158,7 +158,7 @@ fn limits_of_transfers_are_kept() {
     assert_eq!((buffer[63], mr.close()), (3, 0));
 }
 
-/// A shared receive context has the option that is about receives.
+/// A shared receive context only has the option for receives.
 #[test]
 fn a_shared_receive_context_has_one_option() {
     let side = Side::open(&Wish::default());

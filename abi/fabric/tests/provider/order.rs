@@ -1,10 +1,10 @@
-//! Completions of a connected endpoint come in the order of its transfers, as queues of hardware give them.
+//! Completions of a connected endpoint come in the order of its transfers, as with hardware queues.
 
 use crate::harness::*;
 use crate::shared::{Server, recv, send};
 use rkey_fi::sys::*;
 
-/// A long message is read from its sender's memory, and a short one behind it is there at once.
+/// A long message is read from its sender's memory, while a short one behind it arrives at once.
 #[test]
 fn a_short_message_does_not_complete_before_a_long_one() {
     let wish = Wish {
@@ -33,10 +33,10 @@ fn a_short_message_does_not_complete_before_a_long_one() {
             let entry = here.completion(&[&there]).unwrap();
             assert_eq!((entry.op_context as usize, entry.len), (context, len));
         }
-        // The short one is on its way at once, the long one when the peer has read it.
+        // The short one is sent at once; the long one completes when the peer has read it.
         for len in [long.len(), 8] {
             let entry = there.completion(&[&here]).unwrap();
-            assert_eq!(entry.op_context as usize, len, "of the sender");
+            assert_eq!(entry.op_context as usize, len, "at the sender");
         }
         assert!(first == long && second == [9; 8]);
     }

@@ -1,4 +1,4 @@
-//! A device without a provider on it, from which tests connect to endpoints as a peer would, and then say anything.
+//! A device without a provider, with which tests connect to endpoints like a peer, and then send anything.
 
 use crate::harness::*;
 use rkey_device::base::VaRange;
@@ -11,12 +11,12 @@ use rkey_fi::fuzzing;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// The longest message that is said.
+/// The longest message that it sends.
 const LONGEST: u32 = 4096;
-/// Memory to receive into.
+/// Memory for receives.
 const ROOM: usize = 1 << 15;
 
-/// The device, with memory, and the address that it has.
+/// The device, its memory and its address.
 pub(crate) struct Outsider {
     device: Device,
     listener: Listener,
@@ -34,7 +34,7 @@ pub(crate) struct Line {
 impl Outsider {
     pub(crate) fn open() -> Self {
         let mut config = Config::from_env().unwrap();
-        // Whom nobody answers any more hears of it soon: 34 ms, six times.
+        // A peer that no longer answers is noticed soon: 34 ms, six times.
         config.set("RKEY_TIMEOUT", "13").unwrap();
         config.set("RKEY_MAX_INLINE", &LONGEST.to_string()).unwrap();
         let device = Device::open(config).unwrap();
@@ -43,7 +43,7 @@ impl Outsider {
         let memory = vec![0; ROOM].into_boxed_slice();
         let ranges = [VaRange::new(memory.as_ptr() as u64, ROOM as u64).unwrap()];
         let spec = RegionSpec::new(domain, &ranges, Access::LOCAL_WRITE);
-        // SAFETY: the memory lives as long as the device, and nobody looks at it.
+        // SAFETY: the memory lives as long as the device, and nothing reads it.
         let region = unsafe { device.register(&spec) }.unwrap();
         Self {
             device,
@@ -63,23 +63,23 @@ impl Outsider {
         name_at(self.address().port())
     }
 
-    /// What an endpoint here would say first when it asks there.
+    /// The first message of an endpoint here that connects to `there`.
     pub(crate) fn hello(&self, there: SocketAddr) -> Vec<u8> {
         fuzzing::asks(self.address(), self.device.node(), there.port())
     }
 
-    /// What it would say to a peer that asks.
+    /// Its answer to a peer that connects.
     pub(crate) fn answer(&self, incoming: &Incoming) -> Vec<u8> {
         let asked = &incoming.peer().private_data;
         fuzzing::answers(self.address(), self.device.node(), asked).expect("a hello")
     }
 
-    /// Somebody who asks for a connection here.
+    /// A peer that requests a connection here.
     pub(crate) fn caller(&self, patience: Duration) -> Option<Incoming> {
         self.listener.accept(Some(patience)).ok()
     }
 
-    /// Connects, and takes so many messages.
+    /// Connects, and receives up to `receives` messages.
     pub(crate) fn connect(
         &self,
         to: SocketAddr,
@@ -92,7 +92,7 @@ impl Outsider {
         Ok(line)
     }
 
-    /// The same with somebody who asked.
+    /// Accepts a peer's request, and receives up to `receives` messages.
     pub(crate) fn accept(
         &self,
         incoming: Incoming,
@@ -124,15 +124,15 @@ impl Outsider {
             key: self.key,
         }];
         for id in 0..receives {
-            // One that is cut off at once takes none.
+            // A connection that is cut off at once receives none.
             let _ = line.qp.post_recv(&RecvRequest { id, sges: &sges });
         }
     }
 }
 
 impl Line {
-    /// Says several things, and waits until they have arrived, while the other side makes progress; `false` if the
-    /// connection has ended.
+    /// Sends several messages and waits until they have arrived, while the other side makes progress; `false`
+    /// if the connection has ended.
     pub(crate) fn says(&self, messages: &[Vec<u8>], progress: impl Fn()) -> bool {
         let send = Work::Send {
             imm: None,
@@ -168,7 +168,7 @@ impl Line {
         true
     }
 
-    /// Whether a message has come.
+    /// Whether a message has arrived.
     pub(crate) fn has_heard(&self) -> bool {
         let mut one = [Completion::default()];
         let count = self.cq.poll(&mut one).unwrap();

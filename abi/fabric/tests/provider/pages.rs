@@ -1,4 +1,4 @@
-//! Pages behind regions: none yet, others later, refresh.
+//! Pages behind regions: absent, changing, refreshed.
 
 use crate::harness::*;
 use crate::registration::pair;
@@ -31,7 +31,7 @@ fn a_region_follows_its_pages() {
 
 /// Proves: FI-061, FI-257
 #[test]
-fn allocated_means_that_pages_are_there_at_registration() {
+fn with_allocated_memory_must_be_mapped_at_registration() {
     let b = Side::open(&Wish::mode(FI_MR_ALLOCATED));
     let at = map_at(0, 2 * PAGE, RW);
     unmap(at + PAGE, PAGE);
@@ -54,11 +54,11 @@ fn allocated_means_that_pages_are_there_at_registration() {
     unmap(at, PAGE);
 }
 
-/// A program that replaces pages that it promised to keep: the region goes with the addresses, as without the promise.
+/// A program that replaces pages although it promised not to: the region follows the addresses anyway.
 ///
 /// Proves: FI-062, FI-259
 #[test]
-fn with_allocated_pages_that_are_replaced_all_the_same_are_found() {
+fn with_allocated_replaced_pages_are_used_anyway() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_ALLOCATED));
     let at = map_at(0, PAGE, RW);
     let mr = b.reg_at(at, PAGE, REMOTE, 1, 0).unwrap();
@@ -83,24 +83,24 @@ fn with_notification_unbacked_memory_waits_for_a_refresh() {
     assert_eq!(
         a.write(peer, &[1; 8], 0, 1),
         libc::EACCES,
-        "nobody said that pages are there"
+        "no refresh has announced the pages"
     );
     assert_eq!(mr.refresh(&[]), 0);
     assert_eq!(a.write(peer, &[2; 8], 0, 1), 0);
     assert_eq!(mr.refresh(&[]), 0);
-    assert_eq!(a.write(peer, &[3; 8], 0, 1), 0, "the key is as before");
+    assert_eq!(a.write(peer, &[3; 8], 0, 1), 0, "the key is unchanged");
     let mut stable = vec![0u8; 8];
     let other = b.reg(&mut stable, REMOTE, 2, 0).unwrap();
     assert_eq!(
         a.write(peer, &[4; 8], 0, 2),
         0,
-        "pages that were there need no refresh"
+        "existing pages need no refresh"
     );
     assert_eq!((mr.close(), other.close()), (0, 0));
     unmap(at, PAGE);
 }
 
-/// A counter or an endpoint that is bound to the region changes nothing about that.
+/// A bound counter or endpoint changes nothing about that.
 ///
 /// Proves: FI-069, FI-191
 #[test]
@@ -135,8 +135,8 @@ fn with_notification_bound_regions_wait_for_a_refresh_as_well() {
     }
 }
 
-/// A program that replaces the pages of a region tells it each time, as FI_MR_MMU_NOTIFY requires. A change that is
-/// not announced cannot be noticed, so it is not refused.
+/// A program that replaces the pages of a region announces it each time, as FI_MR_MMU_NOTIFY requires. The
+/// provider cannot notice a change that is not announced, so does not refuse it.
 ///
 /// Proves: FI-187
 #[test]
@@ -162,8 +162,8 @@ fn with_notification_each_change_of_pages_is_announced() {
     unmap(at, PAGE);
 }
 
-/// Memory of which only the first half has pages: a refresh of that half opens it. The other half has no pages, and
-/// access to it fails.
+/// Only the first half of the memory has pages: refreshing that half enables access to it. Access to the other
+/// half, which has none, fails.
 ///
 /// Proves: FI-186
 #[test]
@@ -197,12 +197,12 @@ fn a_refresh_of_a_part_updates_that_part() {
     unmap(at, 2 * PAGE);
 }
 
-/// The owner replaces all pages of a region again and again and refreshes it while a peer reads. No read fails, and
-/// one that is posted after a change of pages, so also each one that meets the refresh, has nothing of the old pages.
+/// The owner repeatedly replaces all pages of a region and refreshes it while a peer reads. No read fails, and
+/// one posted after a change (so also one during its refresh) returns nothing from older pages.
 ///
 /// Proves: FI-194
 #[test]
-fn a_refresh_is_atomic_for_peers_where_no_notification_is_asked_for() {
+fn without_notification_a_refresh_is_atomic_for_peers() {
     const LEN: usize = 4 * PAGE;
     const CHANGES: u8 = 200;
     let (a, b, peer) = pair(&Wish::default());
@@ -211,7 +211,7 @@ fn a_refresh_is_atomic_for_peers_where_no_notification_is_asked_for() {
     assert!(memfd >= 0);
     // SAFETY: a descriptor that nothing else owns.
     let memfd = unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(memfd) };
-    // Change n maps the n-th part of the file, whose bytes are all n.
+    // Change n maps part n of the file, whose bytes are all n.
     for change in 0..=CHANGES {
         use std::os::unix::fs::FileExt as _;
         let at = u64::from(change) * LEN as u64;
@@ -224,7 +224,7 @@ fn a_refresh_is_atomic_for_peers_where_no_notification_is_asked_for() {
             libc::MAP_SHARED | libc::MAP_FIXED,
             i64::from(change) * LEN as i64,
         );
-        // SAFETY: replaces a mapping that this test made; nothing refers to its bytes.
+        // SAFETY: replaces a mapping of this test; nothing refers to its bytes.
         let mapped = unsafe { libc::mmap(at as *mut _, LEN, RW, flags, memfd.as_raw_fd(), from) };
         assert_eq!(mapped as usize, at);
     };
@@ -240,7 +240,7 @@ fn a_refresh_is_atomic_for_peers_where_no_notification_is_asked_for() {
                 current.store(change, Ordering::SeqCst);
                 let before = during.load(Ordering::SeqCst);
                 let started = Instant::now();
-                // A whole read is made while refreshes go on.
+                // At least one whole read happens while refreshes go on.
                 while during.load(Ordering::SeqCst) < before + 2 {
                     assert_eq!(mr.refresh(&[]), 0);
                     assert!(started.elapsed() < PATIENCE, "the reader has stopped");
@@ -263,7 +263,7 @@ fn a_refresh_is_atomic_for_peers_where_no_notification_is_asked_for() {
 
 /// Proves: FI-012, FI-184, FI-185, FI-189, FI-190, FI-258
 #[test]
-fn a_refresh_is_of_the_region_and_of_memory_that_is_there() {
+fn a_refresh_covers_only_mapped_memory_of_the_region() {
     for mode in [0, FI_MR_MMU_NOTIFY] {
         let b = Side::open(&Wish::mode(mode));
         let at = map_at(0, 2 * PAGE, RW);
@@ -291,7 +291,7 @@ fn a_refresh_is_of_the_region_and_of_memory_that_is_there() {
 
 /// Proves: FI-136, FI-137
 #[test]
-fn page_sizes_of_the_system_are_taken() {
+fn page_sizes_of_the_system_are_accepted() {
     for version in [V1_17, V1_22] {
         let b = Side::open(&Wish {
             version,
@@ -309,11 +309,11 @@ fn page_sizes_of_the_system_are_taken() {
     }
 }
 
-/// A page size is checked and then makes no difference: pages of another size serve as well.
+/// A page size is checked and then has no effect: memory with other pages works as well.
 ///
 /// Proves: FI-140
 #[test]
-fn pages_may_have_any_size_whatever_was_said() {
+fn the_actual_page_size_does_not_matter() {
     let wish = Wish {
         version: V1_22,
         ..Wish::default()
@@ -357,7 +357,7 @@ fn pages_may_have_any_size_whatever_was_said() {
 
 /// Proves: FI-148, FI-151, FI-152, FI-153, FI-154, FI-155, FI-056
 #[test]
-fn a_dma_buf_is_reached_without_being_mapped_by_the_program() {
+fn a_dma_buf_is_reached_without_a_mapping_of_the_program() {
     for (mode, base) in [
         (0, 0),
         (FI_MR_VIRT_ADDR, 0),
@@ -368,7 +368,7 @@ fn a_dma_buf_is_reached_without_being_mapped_by_the_program() {
             ..Wish::mode(mode)
         };
         let (a, b, peer) = pair(&wish);
-        // A memfd is what there is of a buffer that is known by its descriptor.
+        // A memfd stands in for a DMA-buf.
         // SAFETY: a name, and a descriptor of our own.
         let fd = unsafe {
             let fd = libc::memfd_create(c"buffer".as_ptr(), 0);
@@ -394,7 +394,7 @@ fn a_dma_buf_is_reached_without_being_mapped_by_the_program() {
         assert_eq!(a.write(peer, &[8; 1], first + 127, 1), 0);
         assert_eq!(a.write(peer, &[9; 1], first + 128, 1), libc::EACCES);
         let mut bytes = [0u8; 192];
-        // SAFETY: room of so many bytes.
+        // SAFETY: the buffer has this length.
         let read = unsafe { libc::pread(fd, bytes.as_mut_ptr().cast(), 192, PAGE as i64) };
         assert_eq!(read, 192);
         assert_eq!(
@@ -403,7 +403,7 @@ fn a_dma_buf_is_reached_without_being_mapped_by_the_program() {
         );
         assert_eq!(mr.close(), 0);
         let refused = Some(-libc::EINVAL);
-        assert_eq!(register(128, base + 8).err(), refused, "no page");
+        assert_eq!(register(128, base + 8).err(), refused, "not page-aligned");
         assert_eq!(register(3 * PAGE, base).err(), refused, "too long");
         absurd_buffers(&b, fd);
         // SAFETY: a descriptor of our own.
@@ -411,7 +411,7 @@ fn a_dma_buf_is_reached_without_being_mapped_by_the_program() {
     }
 }
 
-/// Buffers whose numbers do not add up, or whose descriptor is none of a buffer: all are refused.
+/// Buffers with inconsistent numbers, or a descriptor of something else: all are refused.
 fn absurd_buffers(b: &Side, memfd: c_int) {
     let page = PAGE as u64;
     let last = u64::MAX - (page - 1);

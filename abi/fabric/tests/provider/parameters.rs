@@ -1,4 +1,4 @@
-//! Parameters of the registration calls of which the manual pages say little: contexts, flags, and modes that meet.
+//! Parameters about which the manual pages say little: contexts, flags, and combined modes.
 
 use crate::harness::*;
 use crate::keys::unmap_key;
@@ -7,13 +7,13 @@ use rkey_fi::sys::*;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
-/// Registers by each of the three calls, with a context of its own; what they are.
+/// Registers by each of the three calls with a context of its own. Returns regions and contexts.
 fn by_each_call(side: &Side, buffer: &mut [u8]) -> [(Mr, usize); 3] {
     let iov = [iovec(buffer)];
     let mut made = [null_mut(); 3];
     let mut attr = attributes(&iov, REMOTE, 3);
     attr.known.context = 0x3333 as *mut c_void;
-    // SAFETY: a live handle; a buffer that the caller keeps until the regions are closed.
+    // SAFETY: a live handle; the caller keeps the buffer until the regions are closed.
     let codes = unsafe {
         let (domain, ops) = (side.domain.cast(), &*(*side.domain).mr);
         let (at, len) = (iov[0].iov_base, iov[0].iov_len);
@@ -50,7 +50,7 @@ fn the_context_of_a_region_is_in_its_handle() {
 
 /// `-FI_EBADFLAGS`.
 const BADFLAGS: c_int = -260;
-/// Flags that no version of the pages names.
+/// Flags that no version of the pages defines.
 const UNKNOWN: [u64; 3] = [1, FI_RMA_EVENT, 1 << 63];
 
 /// Proves: FI-276, FI-277
@@ -125,7 +125,7 @@ fn a_refresh_has_no_flags() {
 
 /// Proves partly: FI-279 (of system memory; device memory is not built yet)
 #[test]
-fn with_both_modes_buffers_of_the_system_are_registered_as_well() {
+fn with_both_modes_system_memory_is_registered_as_well() {
     let (a, b, peer) = pair(&Wish {
         caps: FI_MSG | FI_RMA | FI_HMEM,
         ..Wish::mode(FI_MR_LOCAL | FI_MR_HMEM)
@@ -136,7 +136,7 @@ fn with_both_modes_buffers_of_the_system_are_registered_as_well() {
     assert_eq!(a.write(peer, &bytes, 0, 1), -libc::EINVAL);
     assert_eq!(a.read(peer, &mut bytes, 0, 1), -libc::EINVAL);
     let iov = [iovec(&mut bytes)];
-    // As a program for devices registers all that it has.
+    // Like a program for devices, which registers all of its memory.
     let mut attr = attributes(&iov, FI_WRITE | FI_READ, 2);
     attr.known.iface = FI_HMEM_SYSTEM;
     let mr = a.regattr(&attr, 0).unwrap();

@@ -1,4 +1,4 @@
-//! A side in another process: a test starts its own program again, for itself only, in another role.
+//! A side in another process: a test runs its own program again, for this test only, in another role.
 
 use crate::harness::*;
 use std::io::{BufRead, BufReader, Write};
@@ -6,35 +6,35 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const ROLE: &str = "RKEY_TEST_ROLE";
-/// Begins a line that is meant for the other process.
+/// Begins a line for the other process.
 const MARK: &str = "rkey: ";
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Whether this process is the other one, of this test.
+/// Whether this process is the peer of its test.
 pub(crate) fn is_peer() -> bool {
     std::env::var_os(ROLE).is_some()
 }
 
-/// In the peer: says something to the test.
+/// In the peer: sends a line to the test.
 pub(crate) fn say(what: &str) {
-    // The test's own program prints to the same place; a line of our own is told apart.
+    // The test's own program prints to the same place; the mark tells our lines apart.
     println!("\n{MARK}{what}");
 }
 
-/// In the peer: waits for a word of the test; none when the test is over.
+/// In the peer: waits for a word from the test; `None` when the test is over.
 pub(crate) fn hear() -> Option<String> {
     let mut line = String::new();
     let read = std::io::stdin().read_line(&mut line).unwrap();
     (read > 0).then(|| line.trim().to_owned())
 }
 
-/// The name of an endpoint as a word.
+/// The name of an endpoint in hexadecimal.
 pub(crate) fn word_of_name(side: &Side) -> String {
     let name = name_of(side.ep);
     name.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// The name that a word stands for.
+/// The name that a hexadecimal word stands for.
 pub(crate) fn name_in(word: &str) -> Vec<u8> {
     let pairs = word.as_bytes().chunks_exact(2);
     pairs
@@ -42,7 +42,7 @@ pub(crate) fn name_in(word: &str) -> Vec<u8> {
         .collect()
 }
 
-/// In the peer: tells the name of an endpoint.
+/// In the peer: sends the name of an endpoint.
 pub(crate) fn say_name(side: &Side) {
     say(&word_of_name(side));
 }
@@ -56,8 +56,8 @@ pub(crate) fn rerun(test: &str) -> Command {
     command
 }
 
-/// Carries out the rest of a test in strict mode: in another process, because a process is in one mode. `test` is the
-/// whole name of the calling test.
+/// Runs the rest of a test in strict mode, in another process, because the mode is that of a process. `test` is
+/// the full name of the calling test.
 pub(crate) fn strictly(test: &str, body: impl FnOnce()) {
     if is_peer() {
         return body();
@@ -65,10 +65,10 @@ pub(crate) fn strictly(test: &str, body: impl FnOnce()) {
     let run = rerun(test).env("FI_RKEY_STRICT", "1").output().unwrap();
     let said = [run.stdout, run.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(run.status.success(), "{}", said.concat());
-    assert!(said[0].contains("1 passed"), "no test was run: {}", said[0]);
+    assert!(said[0].contains("1 passed"), "no test ran: {}", said[0]);
 }
 
-/// The other process. It does not outlive the test.
+/// The other process, killed on drop.
 pub(crate) struct Peer {
     child: Child,
     to: ChildStdin,
@@ -76,7 +76,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Starts it. `test` is the whole name of the calling test.
+    /// Starts it. `test` is the full name of the calling test.
     pub(crate) fn start(test: &str, environment: &[(&str, &str)]) -> Self {
         let mut child = rerun(test)
             .envs(environment.iter().copied())
@@ -92,7 +92,7 @@ impl Peer {
         }
     }
 
-    /// The next thing that it says.
+    /// Its next line.
     pub(crate) fn heard(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -120,11 +120,11 @@ impl Peer {
     }
 
     pub(crate) fn signal(&self, signal: i32) {
-        // SAFETY: kill touches no memory of ours; the process is our child and not waited for yet.
+        // SAFETY: kill touches no memory of ours; the process is our child and has not been reaped.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
     }
 
-    /// Stops it, and waits until all its threads have stopped.
+    /// Stops it, and waits until all of its threads have stopped.
     pub(crate) fn stop(&self) {
         self.signal(libc::SIGSTOP);
         until("the stop", || has_stopped(self.pid()));
@@ -134,7 +134,7 @@ impl Peer {
         self.signal(libc::SIGCONT);
     }
 
-    /// Tells it that the test is over, and waits for its success.
+    /// Ends the test in the peer, and waits for its success.
     pub(crate) fn finish(mut self) {
         self.tell("end");
         let status = self.child.wait().unwrap();
@@ -163,13 +163,13 @@ fn has_stopped(pid: u32) -> bool {
     };
     let process = std::path::Path::new("/proc").join(pid.to_string());
     let tasks = std::fs::read_dir(process.join("task")).unwrap();
-    // A thread that ends meanwhile has no state any more, and cuts the list short.
+    // A thread that ends meanwhile has no state any more and shortens the list.
     let states: Vec<_> = tasks.filter_map(|task| fields(task.ok()?.path())).collect();
     let threads = fields(process).unwrap()[17].parse();
     threads == Ok(states.len()) && states.iter().all(|fields| fields[0] == "T")
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {

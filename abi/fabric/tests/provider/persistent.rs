@@ -34,7 +34,7 @@ impl Mapped {
         Self { path, at, len }
     }
 
-    /// Kilobytes of the mapping that are not in the file yet, as the kernel says.
+    /// Kilobytes of the mapping that the kernel has not written to the file yet.
     fn dirty(&self) -> u64 {
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let head = format!("{:x}-", self.at);
@@ -49,8 +49,8 @@ impl Mapped {
     }
 }
 
-/// A folder on a file system that stores its files: in memory there is nowhere to write pages to, and a commit could
-/// not be told from none.
+/// A folder on a file system with storage: one in memory has nowhere to write pages to, so a commit there would
+/// show nothing.
 fn storage() -> PathBuf {
     let here = std::env::current_dir().ok();
     let program = std::env::current_exe().ok();
@@ -91,13 +91,13 @@ impl Drop for Mapped {
 }
 
 fn map_file(file: &File, len: usize, sharing: i32) -> usize {
-    // SAFETY: a fresh mapping where the kernel likes.
+    // SAFETY: a new mapping at an address of the kernel's choice.
     let at = unsafe { libc::mmap(null_mut(), len, RW, sharing, file.as_raw_fd(), 0) };
     assert_ne!(at, libc::MAP_FAILED);
     at as usize
 }
 
-/// Writes a message of equal pieces: 0, or the error of the completion, or what the call refused with.
+/// Writes equal segments in one message: 0, the error of the completion, or that of the call.
 fn write_pieces(
     a: &Side,
     b: &Side,
@@ -139,7 +139,7 @@ fn a_committed_write_is_in_the_file_when_it_completes() {
     let (a, b, peer) = pair(&Wish::default());
     let file = Mapped::new("committed", 3, libc::MAP_SHARED);
     let mr = b.reg_at(file.at, file.len, REMOTE, 1, FI_RMA_PMEM).unwrap();
-    // Without a commit the kernel keeps the pages back: what is looked at below is not so by itself.
+    // Without a commit the kernel delays writing the pages, so the check below means something.
     assert_eq!(write_pieces(&a, &b, peer, &[1; 16], &[(0, 1)], 0), 0);
     assert_ne!(file.dirty(), 0);
     let bytes: Vec<u8> = (0..2 * PAGE).map(|n| n as u8 | 1).collect();
@@ -158,7 +158,7 @@ fn a_committed_write_is_in_the_file_when_it_completes() {
 
 /// Proves: FI-143
 #[test]
-fn only_what_was_registered_as_persistent_is_committed() {
+fn only_regions_registered_as_persistent_are_committed() {
     let (a, b, peer) = pair(&Wish::default());
     let file = Mapped::new("plain", 1, libc::MAP_SHARED);
     let plain = b.reg_at(file.at, PAGE, REMOTE, 1, 0).unwrap();
@@ -169,11 +169,11 @@ fn only_what_was_registered_as_persistent_is_committed() {
     let write =
         |places: &[(u64, u64)]| write_pieces(&a, &b, peer, &[7; 16], places, FI_COMMIT_COMPLETE);
     assert_eq!(write(&[(0, 2)]), 0);
-    assert_eq!(write(&[(0, 1)]), libc::EINVAL, "no promise");
+    assert_eq!(write(&[(0, 1)]), libc::EINVAL, "not persistent");
     assert_eq!(write(&[(0, 3)]), libc::EACCES);
-    assert_eq!(write(&[(PAGE as u64, 2)]), libc::EACCES, "behind the end");
-    assert_eq!(write(&[(0, 2), (0, 99)]), 266, "no such key");
-    // The region may come to lie over other memory.
+    assert_eq!(write(&[(PAGE as u64, 2)]), libc::EACCES, "past the end");
+    assert_eq!(write(&[(0, 2), (0, 99)]), 266, "unknown key");
+    // Other memory may get mapped under the region.
     assert_eq!(map_at(file.at, PAGE, RW), file.at);
     assert_eq!(write(&[(0, 2)]), libc::EINVAL, "not persistent any more");
     assert_eq!(
@@ -190,7 +190,7 @@ fn memory_that_ends_with_the_process_is_not_persistent() {
     let shared = Mapped::new("shared", 3, libc::MAP_SHARED);
     map_at(shared.at + 2 * PAGE, PAGE, RW);
     let anonymous = map_at(0, PAGE, RW);
-    // SAFETY: a C string, and flags that there are.
+    // SAFETY: a C string, and existing flags.
     let memfd = unsafe { libc::memfd_create(c"rkey-test".as_ptr(), 0) };
     assert!(memfd >= 0);
     // SAFETY: a descriptor of our own.
@@ -201,7 +201,7 @@ fn memory_that_ends_with_the_process_is_not_persistent() {
         (private.at, PAGE),
         (anonymous, PAGE),
         (nameless, PAGE),
-        // The last page is of no file.
+        // The last page belongs to no file.
         (shared.at, 3 * PAGE),
     ] {
         let refused = b.reg_at(at, len, REMOTE, 1, FI_RMA_PMEM).unwrap_err();

@@ -1,4 +1,4 @@
-//! A program that does not take what comes: the sender is held back, and nothing is lost.
+//! A program that does not read its messages: the sender is held back, and nothing is lost.
 
 use crate::harness::*;
 use rkey_fi::sys::*;
@@ -6,13 +6,13 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-/// More than any endpoint takes unasked.
+/// More than any endpoint accepts unexpected.
 const MANY: u64 = 100_000;
-/// When nothing is taken for so long, nothing will be: once a first one was, and the peers are connected.
+/// If no post succeeds for this long, none will; counts from the first success, when the peers are connected.
 const CALM: Duration = Duration::from_secs(1);
 const AGAIN: isize = -(libc::EAGAIN as isize);
 
-/// Sides of which the second progresses by itself, with queues of so many entries.
+/// Two sides with queues of this size, the second with automatic progress.
 fn open(queue: usize) -> (Side, Side, u64) {
     let wish = Wish {
         queue,
@@ -29,7 +29,8 @@ fn open(queue: usize) -> (Side, Side, u64) {
     (a, b, peer)
 }
 
-/// Posts until it is not taken any more; how often it was. Completions of the sender are read, if wanted.
+/// Posts until no post succeeds for a while. Returns the number of successes. Reads the sender's completions if
+/// wanted.
 fn post_until_full(a: &Side, read: bool, mut post: impl FnMut(u64) -> isize) -> u64 {
     let (mut done, mut last) = (0, Instant::now());
     while done < MANY && last.elapsed() < if done == 0 { PATIENCE } else { CALM } {
@@ -63,13 +64,13 @@ fn receive(b: &Side, into: &mut [u8], tag: u64) {
     assert_eq!((entry.tag, entry.len), (tag, len));
 }
 
-/// Unexpected messages of every kind: the last one that was taken is served first, then all others.
+/// Unexpected messages of every kind: the last one that was accepted is received first, then all others.
 #[test]
-fn messages_that_nobody_waits_for_are_bounded_and_all_arrive() {
+fn unexpected_messages_are_bounded_and_all_arrive() {
     for (len, inject) in [(0, false), (8, true), (4096, true), (8000, false)] {
         let (a, b, peer) = open(0);
         let fill = |bytes: &mut [u8], tag: u64| bytes.fill(tag as u8 ^ 0x5a);
-        // Those that are not copied stay as they are.
+        // Messages that are not copied keep their contents.
         let kept: Vec<Vec<u8>> = (0..256u64)
             .map(|tag| {
                 let mut bytes = vec![0; len];
@@ -93,13 +94,13 @@ fn messages_that_nobody_waits_for_are_bounded_and_all_arrive() {
         let order = std::iter::once(sent - 1).chain(0..sent - 1);
         for tag in order {
             let (mut into, mut expected) = (vec![0; len], vec![0; len]);
-            // The sender answers while somebody looks at its queue.
+            // The sender responds while its queue is polled.
             while poll(a.cq).is_some() {}
             receive(&b, &mut into, tag);
             fill(&mut expected, tag);
             assert!(into == expected, "{len} B: message {tag}");
         }
-        // As before, now that all have been taken.
+        // Again, now that all have been received.
         let mut into = vec![0; len];
         let at = kept[0].as_ptr().cast();
         // SAFETY: a live handle; the bytes stay.
@@ -114,9 +115,9 @@ fn messages_that_nobody_waits_for_are_bounded_and_all_arrive() {
     }
 }
 
-/// Completion data of writes are entries that nobody asked for.
+/// Completion data of writes are unexpected entries.
 #[test]
-fn completions_that_nobody_reads_are_bounded_and_all_arrive() {
+fn unread_completions_are_bounded_and_all_arrive() {
     let (a, b, peer) = open(64);
     let mut buffer = [0u8; 8];
     let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
@@ -139,7 +140,7 @@ fn completions_that_nobody_reads_are_bounded_and_all_arrive() {
 
 /// A program's own completions need room in its queue, too.
 #[test]
-fn a_full_queue_takes_no_operations() {
+fn a_full_queue_accepts_no_operations() {
     let (a, b, peer) = open(64);
     let mut buffer = [0u8; 8];
     let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
@@ -157,9 +158,9 @@ fn a_full_queue_takes_no_operations() {
     assert_eq!(mr.close(), 0);
 }
 
-/// `fi_tx_size_left` falls with every operation that is under way, and comes back.
+/// `fi_tx_size_left` falls with every operation in progress, and recovers.
 #[test]
-fn what_is_under_way_leaves_less_room() {
+fn operations_in_progress_leave_less_room() {
     let (a, b, peer) = open(0);
     let mut buffer = [0u8; 8];
     let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
@@ -169,7 +170,7 @@ fn what_is_under_way_leaves_less_room() {
     let left = || unsafe { ((*(*a.ep).ops).tx_size_left)(a.ep) };
     let all = left();
     let (at, none) = (bytes.as_ptr().cast::<c_void>(), null_mut());
-    // Nothing is complete before somebody looks, and the last ones wait for a receive there.
+    // Nothing completes before a queue is polled, and the last ones wait for a receive there.
     for under_way in 1..=48 {
         // SAFETY: a live handle; the bytes stay.
         let code = unsafe {

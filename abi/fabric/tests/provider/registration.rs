@@ -4,7 +4,7 @@ use crate::harness::*;
 use rkey_fi::sys::*;
 use std::ptr::null_mut;
 
-/// Two sides; the second's name as the first knows it.
+/// Two sides, and the first one's number for the second.
 pub(crate) fn pair(wish: &Wish) -> (Side, Side, u64) {
     let (a, b) = (Side::open(wish), Side::open(wish));
     let peer = a.peer(&b);
@@ -13,7 +13,7 @@ pub(crate) fn pair(wish: &Wish) -> (Side, Side, u64) {
 
 /// Proves: FI-001, FI-005, FI-006, FI-007, FI-017, FI-114, FI-020, FI-033, FI-034, FI-113, FI-166, FI-200
 #[test]
-fn a_region_in_default_mode_is_addressed_from_zero_by_the_key_that_was_asked_for() {
+fn by_default_a_region_is_addressed_from_zero_by_its_requested_key() {
     let (a, b, peer) = pair(&Wish::default());
     let mut buffer = vec![0u8; 64];
     let mr = b.reg(&mut buffer, REMOTE, 0x1234_5678_9abc, 0).unwrap();
@@ -61,7 +61,7 @@ fn several_buffers_make_one_region() {
     assert_eq!(buffers.concat(), bytes);
 }
 
-/// With virtual addresses a transfer stays inside one of the buffers.
+/// With virtual addresses a transfer stays within one of the buffers.
 ///
 /// Proves: FI-I38
 #[test]
@@ -133,7 +133,7 @@ fn the_three_calls_make_equivalent_regions() {
 
 /// Proves: FI-053, FI-054, FI-060, FI-I11
 #[test]
-fn with_virtual_addresses_offsets_are_no_addresses() {
+fn with_virtual_addresses_offsets_are_not_addresses() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_VIRT_ADDR));
     let mut buffer = vec![0u8; 64];
     let start = buffer.as_ptr() as u64;
@@ -148,7 +148,7 @@ fn with_virtual_addresses_offsets_are_no_addresses() {
 
 /// Proves: FI-018, FI-057, FI-058, FI-214, FI-264
 #[test]
-fn where_the_provider_chooses_keys_requests_are_not_looked_at() {
+fn where_the_provider_chooses_keys_requested_keys_are_ignored() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_PROV_KEY));
     let (mut one, mut two) = (vec![0u8; 16], vec![0u8; 16]);
     let first = b.reg(&mut one, REMOTE, 7, 0).unwrap();
@@ -165,7 +165,7 @@ fn where_the_provider_chooses_keys_requests_are_not_looked_at() {
 
 /// Proves: FI-015, FI-266, FI-271, FI-I34
 #[test]
-fn requests_that_make_no_sense_are_refused() {
+fn invalid_registrations_are_refused() {
     let b = Side::open(&Wish::default());
     let mut buffer = vec![0u8; 16];
     let at = buffer.as_ptr() as usize;
@@ -180,7 +180,7 @@ fn requests_that_make_no_sense_are_refused() {
     attr.known.mr_iov = std::ptr::null();
     refused(b.regattr(&attr, 0));
     let mut mr = null_mut();
-    // SAFETY: null instead of attributes, and a handle of another class, are refused without being used.
+    // SAFETY: null attributes and a handle of another class are refused without being used.
     unsafe {
         let ops = &*(*b.domain).mr;
         assert_eq!(
@@ -196,9 +196,9 @@ fn requests_that_make_no_sense_are_refused() {
 
 /// Proves: FI-110
 #[test]
-fn a_region_has_as_many_pieces_as_the_domain_says() {
+fn a_region_has_as_many_segments_as_the_domain_says() {
     let b = Side::open(&Wish::default());
-    // SAFETY: the information of the provider.
+    // SAFETY: the provider's `fi_info`.
     let limit = unsafe { (*(*Wish::default().info()).domain_attr).mr_iov_limit };
     let mut buffer = vec![0u8; limit + 1];
     let iov: Vec<_> = buffer.chunks_mut(1).map(iovec).collect();
@@ -210,7 +210,7 @@ fn a_region_has_as_many_pieces_as_the_domain_says() {
 /// Proves: FI-141, FI-147, FI-149, FI-150, FI-228
 /// Proves partly: FI-145 (without FI_HMEM it is refused; there is no device memory for which it would be of use)
 #[test]
-fn flags_that_are_not_served_are_refused_by_all_calls() {
+fn unsupported_flags_are_refused_by_all_calls() {
     let b = Side::open(&Wish::default());
     let mut buffer = vec![0u8; 16];
     let iov = [iovec(&mut buffer)];
@@ -258,7 +258,7 @@ fn flags_that_are_not_served_are_refused_by_all_calls() {
 
 /// Proves: FI-117, FI-120, FI-I20
 #[test]
-fn the_key_of_the_domain_is_that_of_regions_and_endpoints_without_one() {
+fn regions_and_endpoints_without_a_key_have_the_domains() {
     let wish = Wish {
         domain_key: b"domain",
         ..Wish::default()
@@ -267,7 +267,7 @@ fn the_key_of_the_domain_is_that_of_regions_and_endpoints_without_one() {
     let mut buffer = vec![0u8; 8];
     let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
     assert_eq!(a.write(peer, &[1; 8], 0, 1), 0);
-    // The same key as the endpoint's own is the same.
+    // The same key set for the endpoint itself.
     let same = Side::open(&Wish {
         auth_key: b"domain",
         ..Wish::default()
@@ -292,7 +292,7 @@ fn a_region_serves_endpoints_with_its_authorization_key() {
     let mut buffer = vec![0u8; 16];
     let iov = [iovec(&mut buffer)];
     let mut attr = attributes(&iov, REMOTE, 1);
-    // The domain has no key, so a region without one is not for this endpoint.
+    // The domain has no key, so a region without one does not serve this endpoint.
     let other = b.regattr(&attr, 0).unwrap();
     assert_ne!(a.write(peer, &[1; 4], 0, 1), 0);
     assert_eq!(other.close(), 0);
@@ -306,7 +306,7 @@ fn a_region_serves_endpoints_with_its_authorization_key() {
     assert_ne!(c.write(from_c, &[2; 4], 0, 1), 0);
     assert_eq!(ours.close(), 0);
     assert_eq!(buffer[..4], [1; 4]);
-    // Before 1.5 there were no such keys, whatever the fields hold.
+    // Before 1.5 these keys did not exist, whatever the fields contain.
     let (a, b, peer) = pair(&Wish {
         version: version(1, 4),
         ..Wish::default()
@@ -335,15 +335,15 @@ fn regions_over_the_same_bytes_have_rights_of_their_own() {
     assert_eq!((readable.close(), writable.close()), (0, 0));
 }
 
-/// All that the program has, now and later, in one region, as MPI registers it for dynamic windows.
+/// All present and future memory in one region, as MPI registers it for dynamic windows.
 ///
 /// Proves: FI-I34
 #[test]
-fn a_region_may_be_of_everything() {
+fn a_region_may_cover_the_whole_address_space() {
     let (a, b, peer) = pair(&Wish::default());
     let mr = b.reg_at(0, usize::MAX, REMOTE, 1, 0).unwrap();
     let second = b.reg_at(0, usize::MAX, REMOTE, 2, 0).unwrap();
-    // Memory that was not there when it was registered.
+    // Memory that was not mapped at registration.
     let later = vec![0u8; 16];
     let there = later.as_ptr() as u64;
     assert_eq!(a.write(peer, &[7; 16], there, 1), 0);

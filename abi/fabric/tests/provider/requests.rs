@@ -1,4 +1,4 @@
-//! Requests for connections: what the passive side is told, and in which order.
+//! Connection requests: their contents at the passive side, and their order.
 
 use crate::connected::*;
 use crate::harness::*;
@@ -7,10 +7,10 @@ use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};
 use std::time::Instant;
 
-/// A peer that connects one endpoint after another, each when it has seen that the one before is connected: whoever
-/// reads one queue for everything hears of each connection before the next request.
+/// A peer connects one endpoint after another, each once the previous one is connected: a program that reads
+/// one queue for everything finds each connection before the next request.
 #[test]
-fn a_connection_is_told_before_the_next_request_of_its_peer() {
+fn a_connection_is_reported_before_its_peers_next_request() {
     const ENDPOINTS: usize = 300;
     let (fabric, _) = open_domain(wish().version, wish().info());
     let eq = event_queue(fabric);
@@ -22,7 +22,7 @@ fn a_connection_is_told_before_the_next_request_of_its_peer() {
         for _ in 0..ENDPOINTS {
             let (ep, cq, av) = open_disabled(domain, wish().info());
             assert_eq!(bind(ep.cast(), eq.cast(), 0), 0);
-            // SAFETY: a live handle, and a name as a passive endpoint gave it.
+            // SAFETY: a live handle, and the name of a passive endpoint.
             let code = unsafe { ((*(*ep).cm).connect)(ep, name.as_ptr().cast(), null_mut(), 0) };
             assert_eq!(code, 0);
             wait_for(eq, Ok(FI_CONNECTED));
@@ -31,12 +31,12 @@ fn a_connection_is_told_before_the_next_request_of_its_peer() {
             assert_eq!(all.map(close), [0; 3]);
         }
     });
-    // How many requests have come, and how many were connected.
+    // The number of requests, and of established connections.
     let (mut requests, mut connected, started) = (0, 0, Instant::now());
     while connected < ENDPOINTS {
         match look(eq) {
             Ok(FI_CONNREQ) => {
-                assert_eq!(requests, connected, "the one before is not connected yet");
+                assert_eq!(requests, connected, "the previous one is not connected yet");
                 requests += 1;
                 let (here, _) = accept_request(fabric, take(eq).info, eq, |_| {});
                 assert!(!here.is_null());
@@ -52,7 +52,7 @@ fn a_connection_is_told_before_the_next_request_of_its_peer() {
     assert_eq!(close(pep.cast()), 0);
 }
 
-/// What the information says in numbers, and the texts and keys behind it. Addresses are compared by themselves.
+/// The numbers of an `fi_info`, and the strings and keys that it points to. Addresses are compared separately.
 #[derive(Debug, PartialEq)]
 struct Said {
     numbers: [u64; 3],
@@ -66,7 +66,7 @@ struct Said {
 }
 
 /// # Safety
-/// Null or so many bytes.
+/// `at` is null or has `len` elements.
 unsafe fn bytes<T>(at: *const T, len: usize) -> Vec<u8> {
     if at.is_null() {
         return vec![];
@@ -76,7 +76,7 @@ unsafe fn bytes<T>(at: *const T, len: usize) -> Vec<u8> {
 }
 
 fn said(info: *const Info) -> Said {
-    // SAFETY: an information of the provider's, with everything on it; its structures have the longest layout.
+    // SAFETY: the provider's `fi_info`, with everything on it; its structures have the longest layout.
     unsafe {
         let it = &*info;
         let mut ep = std::ptr::read(it.ep_attr.cast::<LongEpAttr>());
@@ -103,11 +103,11 @@ fn said(info: *const Info) -> Said {
     }
 }
 
-/// Informations for `hints`, of connected endpoints; the address of this side is `node`.
+/// The `fi_info` list for `hints`, for connected endpoints; this side's address is `node`.
 fn ask(version: u32, hints: &Info, node: Option<&CStr>) -> *mut Info {
     let mut info = null_mut();
     let node = node.map_or(null(), CStr::as_ptr);
-    // SAFETY: the entry point's structure; hints with everything they need.
+    // SAFETY: the entry point's structure; complete hints.
     let code = unsafe {
         let getinfo = (*rkey_fi::fi_prov_ini()).getinfo;
         getinfo(version, node, null(), FI_SOURCE, hints, &mut info)
@@ -116,9 +116,9 @@ fn ask(version: u32, hints: &Info, node: Option<&CStr>) -> *mut Info {
     info
 }
 
-/// What programs look at before they accept, or hand on: all of it is as `fi_getinfo` gave it for the passive endpoint.
+/// What programs read before they accept, or pass on, is as `fi_getinfo` returned it for the passive endpoint.
 #[test]
-fn the_information_of_a_request_is_that_of_the_passive_endpoint() {
+fn the_info_of_a_request_is_that_of_the_passive_endpoint() {
     const MODES: [i32; 3] = [0, FI_MR_BASIC, FI_MR_SCALABLE];
     let capabilities = [
         0,
@@ -147,13 +147,13 @@ fn the_information_of_a_request_is_that_of_the_passive_endpoint() {
         hints.domain_attr = &mut domain;
         hints.tx_attr = &mut tx;
         let info = ask(V1_17, &hints, Some(c"127.0.0.1"));
-        // As libfabric's core does, which may have put layers on top.
-        // SAFETY: the information of the provider; the name is taken away again below.
+        // Like libfabric's core, which may have put layers on top.
+        // SAFETY: the provider's `fi_info`; the name is taken away again below.
         unsafe { (*(*info).fabric_attr).prov_name = prov_name };
         let (fabric, _) = open_domain(V1_17, info);
         let eq = event_queue(fabric);
         let mut pep = null_mut();
-        // SAFETY: live handles, and an information of the provider's.
+        // SAFETY: live handles, and the provider's `fi_info`.
         unsafe {
             let open = (*(*fabric).ops).passive_ep;
             assert_eq!(open(fabric, info, &mut pep, null_mut()), 0);
@@ -168,17 +168,17 @@ fn the_information_of_a_request_is_that_of_the_passive_endpoint() {
         wait_for(eq, Ok(FI_CONNREQ));
         let request = take(eq).info;
         assert_eq!(said(request), said(info), "{mr_mode} {caps:#x}");
-        // SAFETY: the information of a request, with names and addresses.
+        // SAFETY: the `fi_info` of a request, with names and addresses.
         unsafe {
             let it = &*request;
             let name = (*it.fabric_attr).prov_name;
-            assert!(!name.is_null(), "programs look at it");
+            assert!(!name.is_null(), "programs read it");
             let expected = [c"rkey", c"a layer;rkey"][case % 2];
             assert_eq!(CStr::from_ptr(name), expected);
             assert_eq!(bytes(it.src_addr, it.src_addrlen), name_of_pep(pep));
             assert_eq!(bytes(it.dest_addr, it.dest_addrlen), name_of(there));
             assert!(it.next.is_null() && it.nic.is_null() && !it.handle.is_null());
-            // A program may ask again with what it got: for the same, under the same handle.
+            // A program may ask again with the result, for the same offer under the same handle.
             let again = ask(V1_17, it, None);
             assert_eq!((said(again), (*again).handle), (said(request), it.handle));
             (*(*again).fabric_attr).prov_name = null_mut();

@@ -1,4 +1,4 @@
-//! Deferred work that becomes due while a program sleeps: it is woken to start it, and for nothing else.
+//! Deferred work that becomes due while a program sleeps: it wakes to start it, and for nothing else.
 
 use crate::deferred::{Work, add, rma};
 use crate::harness::*;
@@ -9,13 +9,13 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-/// Somebody who asks, and a program that sleeps and answers by deferred work when a counter says so.
+/// A requesting side, and a sleeping program that responds by deferred work when a counter says so.
 struct Both {
     asks: Side,
     answers: Side,
     to_answers: u64,
     to_asks: u64,
-    /// Where the answer comes.
+    /// The region for the response.
     place: Mr,
     answer: [u8; 4],
 }
@@ -36,7 +36,7 @@ impl Both {
         }
     }
 
-    /// Queues the answer: a write that completes in the queue.
+    /// Queues the response: a write that completes in the queue.
     fn answer_when(&mut self, trigger: *mut FidCntr, at: u64) {
         let (iov, to) = (
             [iovec(&mut self.answer)],
@@ -55,7 +55,7 @@ impl Both {
         assert_eq!(work.queue(self.answers.domain), 0);
     }
 
-    /// Another endpoint there, whose queue has no descriptor, prepared in some way.
+    /// Another endpoint there whose queue has no descriptor; `prepare` runs before it is enabled.
     fn other(&self, wish: &Wish, prepare: impl FnOnce(*mut FidEp)) -> Side {
         let of = (self.answers.fabric, self.answers.domain);
         let other = Side::waiting(of, wish.info());
@@ -65,7 +65,7 @@ impl Both {
         other
     }
 
-    /// Whoever sleeps until the answer is on its way.
+    /// The thread that sleeps until the response has been sent.
     fn sleeper(&self) -> Sleeper {
         Sleeper {
             fabric: Shared(self.answers.fabric),
@@ -87,7 +87,7 @@ struct Sleeper {
 }
 
 impl Sleeper {
-    /// Waits for one completion, by descriptor or in a call. It may be told to look again before it sleeps, but not for
+    /// Waits for one completion, by descriptor or in a call. `fi_trywait` may ask it to poll again, but not for
     /// ever.
     fn sleep(&self, by_descriptor: bool) {
         let (fabric, cq) = (self.fabric.get(), self.cq.get());
@@ -104,7 +104,7 @@ impl Sleeper {
             }
             looks = match trywait(fabric, cq.cast()) {
                 0 => {
-                    assert!(readable(descriptor(cq.cast())), "nothing woke");
+                    assert!(readable(descriptor(cq.cast())), "nothing woke it");
                     0
                 }
                 code => {
@@ -112,12 +112,12 @@ impl Sleeper {
                     looks + 1
                 }
             };
-            assert!(looks < 100, "it is told to look again and again");
+            assert!(looks < 100, "fi_trywait asks to poll again and again");
         }
     }
 }
 
-/// Ends what other threads do for a test, also when that fails.
+/// Ends the test's other threads, also when the test fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -126,7 +126,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// The device counts what a peer writes: who sleeps is woken when that is enough, and not before.
+/// The device counts a peer's writes: they wake the sleeping thread when they are enough, and not before.
 #[test]
 fn a_write_of_a_peer_wakes_when_it_makes_work_due() {
     const WRITES: u64 = 3000;
@@ -136,7 +136,7 @@ fn a_write_of_a_peer_wakes_when_it_makes_work_due() {
         let there = both.answers.reg(&mut inbox, REMOTE, 1, 0).unwrap();
         let hits = counter(both.answers.domain);
         assert_eq!(there.bind(hits, FI_REMOTE_WRITE), 0);
-        // So that the connections are there.
+        // Establishes the connections.
         assert_eq!(both.answers.write(both.to_asks, &[1; 4], 0, 2), 0);
         let write = |both: &Both| both.asks.write(both.to_answers, &[3; 4], 0, 1);
         assert_eq!(write(&both), 0);
@@ -152,20 +152,20 @@ fn a_write_of_a_peer_wakes_when_it_makes_work_due() {
             for _ in 2..WRITES {
                 assert_eq!(write(&both), 0);
             }
-            // It may have slept at a lock on its way to its wait.
+            // The thread may have slept at a lock on its way to its wait.
             let more = sleeps(&thread) - before;
             assert!(more < WRITES / 100, "woken {more} times");
             assert_eq!(write(&both), 0);
         });
-        // The region is tied to the counter.
+        // The region is bound to the counter.
         assert_eq!([close(hits.cast()), there.close()], [0; 2]);
         both.end(&place);
     }
 }
 
-/// A call of another thread takes the message that makes work due. Such a call starts none.
+/// Another thread's call takes the message that makes work due. Such a call starts none.
 #[test]
-fn what_another_thread_counts_wakes() {
+fn counts_of_another_thread_wake_a_waiting_one() {
     const ROUNDS: u64 = 200;
     let (mut hits, mut place) = (null_mut(), [0u8; 4]);
     let mut both = Both::open(&mut place, FI_SELECTIVE_COMPLETION, |side| {
@@ -214,10 +214,10 @@ fn what_another_thread_counts_wakes() {
     both.end(&place);
 }
 
-/// What makes work due happens at an endpoint of another queue, and the work is for that endpoint: nobody looks at either,
-/// and no descriptor tells of them.
+/// The event that makes work due happens at an endpoint of another queue, and the work is for that endpoint: no
+/// thread polls it, and no descriptor reports it.
 #[test]
-fn work_of_an_endpoint_that_nobody_looks_at_is_started() {
+fn work_of_an_unpolled_endpoint_is_started() {
     for by_descriptor in [false, true] {
         let mut place = [0u8; 4];
         let mut both = Both::open(&mut place, 0, |_| {});
@@ -228,7 +228,7 @@ fn work_of_an_endpoint_that_nobody_looks_at_is_started() {
         });
         let mut inbox = [0u8; 8];
         recv(other.ep, &mut inbox);
-        // A write over a connection that is not there yet, and the answer when it is complete.
+        // A write over a connection that does not exist yet, and the response when it completes.
         let mut words = [9u8; 4];
         let (iov, to) = (
             [iovec(&mut words)],
@@ -261,9 +261,9 @@ fn work_of_an_endpoint_that_nobody_looks_at_is_started() {
     }
 }
 
-/// Work is due at once, and the queue of its endpoint is full. That there is room again wakes nobody.
+/// Work is due at once, and the queue of its endpoint is full. New room wakes no thread.
 #[test]
-fn work_that_finds_no_room_is_tried_again() {
+fn work_that_finds_no_room_is_retried() {
     let mut place = [0u8; 4];
     let at = &raw const place;
     let both = Both::open(&mut place, 0, |_| {});
@@ -293,7 +293,7 @@ fn work_that_finds_no_room_is_tried_again() {
     };
     let work = Work::new(FI_OP_WRITE, op, go, 1, null_mut());
     assert_eq!(work.queue(other.domain), 0);
-    // Whoever finds no room has made progress.
+    // A write that finds no room makes progress.
     until("the full queue", || write() == AGAIN);
     add(go, 1);
     let (cq, thread) = (both.sleeper().cq, AtomicI32::new(0));
@@ -303,13 +303,13 @@ fn work_that_finds_no_room_is_tried_again() {
             sread(cq.get()).0
         });
         until_asleep(&thread);
-        // SAFETY: a live handle, and room for so many entries. Reading what is there makes no progress.
+        // SAFETY: a live handle, and room for these entries. Reading existing ones makes no progress.
         let read = unsafe {
             let mut room: [CqTaggedEntry; 1024] = std::mem::zeroed();
             ((*(*other.cq).ops).read)(other.cq, room.as_mut_ptr().cast(), room.len())
         };
         assert!((1..1024).contains(&read));
-        // SAFETY: memory of ours that the device writes to.
+        // SAFETY: our own memory that the device writes.
         until("the write", || unsafe { at.read_volatile() } == [8; 4]);
         // SAFETY: a live handle.
         assert_eq!(unsafe { ((*(*cq.get()).ops).signal)(cq.get()) }, 0);

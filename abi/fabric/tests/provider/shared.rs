@@ -15,7 +15,7 @@ struct Sharing {
 
 fn shared_info(wish: &Wish) -> *mut Info {
     let info = wish.info();
-    // SAFETY: an information of our own.
+    // SAFETY: our own `fi_info`.
     unsafe { (*(*info).ep_attr).rx_ctx_cnt = FI_SHARED_CONTEXT };
     info
 }
@@ -81,7 +81,7 @@ pub(crate) fn trecvmsg(
     unsafe { ((*(*ep).tagged).recvmsg)(ep, &msg, flags) }
 }
 
-/// Sends bytes; the context is how many.
+/// Sends bytes; the context is their number.
 pub(crate) fn send(side: &Side, peer: u64, bytes: &[u8]) {
     let (at, len) = (bytes.as_ptr().cast(), bytes.len());
     // SAFETY: a live handle; the bytes stay until the completion.
@@ -101,18 +101,21 @@ fn tsend(side: &Side, peer: u64, bytes: &[u8], tag: u64) {
     assert_eq!(code, 0);
 }
 
-/// Waits until a tagged message is at one of the endpoints, without taking it.
+/// Waits until a tagged message is at one of the endpoints, without receiving it.
 fn wait_for_tag(it: &Sharing, at: usize, tag: u64) {
     let started = Instant::now();
     loop {
         assert_eq!(trecvmsg(it.srx, &mut [], tag, 77, FI_PEEK), 0);
-        // The answer is at the endpoint that has the message, or says at the first that there is none.
+        // The result is at the endpoint that has the message; otherwise the first reports that there is none.
         let answers = [poll(it.ends[0].cq), poll(it.ends[1].cq)];
         if let Some(Ok(entry)) = &answers[at] {
             assert_eq!((entry.op_context as usize, entry.tag), (77, tag));
             return;
         }
-        assert!(started.elapsed() < Duration::from_secs(20), "it never came");
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "the message never arrived"
+        );
         std::thread::yield_now();
     }
 }
@@ -138,12 +141,12 @@ fn a_shared_receive_goes_to_the_endpoint_that_gets_a_message() {
 }
 
 #[test]
-fn messages_that_wait_get_the_receives_that_come_in_their_order() {
+fn waiting_messages_get_later_receives_in_order() {
     let wish = Wish::default();
     let (a, b) = (Side::open(&wish), Sharing::open(&wish));
     let peers = [0, 1].map(|n| a.peer(&b.ends[n]));
     let long = vec![9u8; 100_000];
-    // At the second endpoint: two of the same tag, the first of them long; then what shows that both are there.
+    // At the second endpoint: two of the same tag, the first one long; a third shows that both have arrived.
     tsend(&a, peers[1], &long, 5);
     tsend(&a, peers[1], &[2; 4], 5);
     tsend(&a, peers[1], &[3; 4], 6);
@@ -186,7 +189,7 @@ fn a_message_can_be_claimed_through_the_context() {
 }
 
 #[test]
-fn one_buffer_of_a_context_takes_messages_of_several_endpoints() {
+fn one_multi_receive_buffer_serves_several_endpoints() {
     let wish = Wish::default();
     let (a, b) = (Side::open(&wish), Sharing::open(&wish));
     let peers = [0, 1].map(|n| a.peer(&b.ends[n]));
@@ -241,7 +244,7 @@ fn a_context_is_cancelled_and_closed_like_an_endpoint() {
         -libc::EOPNOTSUPP as isize,
         "receives are posted to the context"
     );
-    // SAFETY: a live handle: what a context is not for is refused.
+    // SAFETY: a live handle: calls that do not apply to contexts are refused.
     let code = unsafe { ((*(*b.srx).msg).send)(b.srx, null_mut(), 0, null_mut(), 0, null_mut()) };
     assert_eq!(code, -libc::EINVAL as isize);
     assert_eq!(close(b.srx.cast()), -libc::EBUSY);
@@ -251,7 +254,7 @@ fn a_context_is_cancelled_and_closed_like_an_endpoint() {
     assert_eq!(
         recv(b.srx, &mut buffer, 0),
         0,
-        "nobody uses it, and it goes"
+        "without users it can be closed"
     );
     assert_eq!(
         (close(b.srx.cast()), close(b.srx.cast())),
@@ -260,7 +263,7 @@ fn a_context_is_cancelled_and_closed_like_an_endpoint() {
 }
 
 #[test]
-fn who_may_share_a_context() {
+fn only_matching_endpoints_share_a_context() {
     let wish = Wish::default();
     let info = shared_info(&wish);
     let (_, domain) = open_domain(wish.version, info);
@@ -272,14 +275,14 @@ fn who_may_share_a_context() {
     assert_eq!(
         bind(plain.cast(), srx.cast(), 0),
         -libc::EINVAL,
-        "no sharer"
+        "not bound to a context"
     );
     assert_eq!(bind(first.cast(), foreign.cast(), 0), -libc::EINVAL);
     for (ep, av, enabled) in [(first, av, 0), (second, other_av, -libc::EINVAL)] {
         assert_eq!(bind(ep.cast(), srx.cast(), 0), 0);
         assert_eq!(bind(ep.cast(), av.cast(), 0), 0);
         let code = control(ep.cast(), FI_ENABLE, null_mut());
-        assert_eq!(code, enabled, "all have one address vector");
+        assert_eq!(code, enabled, "all have the same address vector");
     }
     let with_key = Wish {
         auth_key: b"other",
@@ -294,7 +297,7 @@ fn shared_contexts_are_offered_for_every_kind_of_endpoint() {
     let provider = rkey_fi::fi_prov_ini();
     for ep_type in [FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM] {
         for (tx, rx) in [(0, FI_SHARED_CONTEXT), (FI_SHARED_CONTEXT, 0)] {
-            // SAFETY: the entry point's structure; hints with everything they need.
+            // SAFETY: the entry point's structure; complete hints.
             unsafe {
                 let mut ep: EpAttr = std::mem::zeroed();
                 (ep.ep_type, ep.tx_ctx_cnt, ep.rx_ctx_cnt) = (ep_type, tx, rx);
@@ -313,7 +316,7 @@ fn shared_contexts_are_offered_for_every_kind_of_endpoint() {
     }
 }
 
-/// Somebody who listens for connections, with a context for all of them.
+/// A listening side with a context for all of its connections.
 pub(crate) struct Server {
     fabric: *mut FidFabric,
     domain: *mut FidDomain,
@@ -322,7 +325,7 @@ pub(crate) struct Server {
     pub(crate) srx: *mut FidEp,
 }
 
-/// Endpoints come and go while a thread looks for messages in the context that they share.
+/// Endpoints come and go while a thread polls the context that they share.
 #[test]
 fn endpoints_close_while_their_shared_receives_are_used() {
     const CLOSES: usize = 5000;
@@ -346,7 +349,7 @@ fn endpoints_close_while_their_shared_receives_are_used() {
                 while poll(first as *mut FidCq).is_some() {}
             }
         });
-        // Threads that wait for each other cannot be ended: the process is.
+        // Threads that wait for each other cannot be ended; the process can.
         scope.spawn(|| {
             let (mut last, mut since) = (usize::MAX, Instant::now());
             while !over.load(Ordering::Relaxed) {
@@ -373,17 +376,17 @@ fn endpoints_close_while_their_shared_receives_are_used() {
     assert_eq!(close(ep.cast()), 0);
 }
 
-/// The next event, which is of this kind; what it is about.
+/// The next event, which must be of this kind; returns its entry.
 fn event(eq: *mut FidEq, wanted: u32) -> EqCmEntry {
     let started = Instant::now();
     loop {
         let (mut event, mut room) = (0, [0u64; 64]);
         let at = room.as_mut_ptr().cast();
-        // SAFETY: a live handle, and room of our own.
+        // SAFETY: a live handle, and a buffer of our own.
         let code = unsafe { ((*(*eq).ops).read)(eq, &mut event, at, size_of_val(&room), 0) };
         if code > 0 {
             assert_eq!(event, wanted);
-            // SAFETY: an event of a connection is this structure.
+            // SAFETY: a connection event is this structure.
             return unsafe { room.as_ptr().cast::<EqCmEntry>().read() };
         }
         assert_eq!(code, -libc::EAGAIN as isize);
@@ -398,7 +401,7 @@ impl Server {
         let (fabric, domain) = open_domain(wish.version, info);
         let eq = event_queue(fabric);
         let mut pep = null_mut();
-        // SAFETY: live handles, and an information of the provider's.
+        // SAFETY: live handles, and the provider's `fi_info`.
         unsafe {
             let code = ((*(*fabric).ops).passive_ep)(fabric, info, &mut pep, null_mut());
             assert_eq!(code, 0);
@@ -423,7 +426,7 @@ impl Server {
             null_mut(),
         );
         let (mut name, mut len) = ([0u8; 128], 128);
-        // SAFETY: live handles, and room of our own.
+        // SAFETY: live handles, and a buffer of our own.
         unsafe {
             let at = name.as_mut_ptr().cast::<c_void>();
             assert_eq!(
@@ -434,7 +437,7 @@ impl Server {
             assert_eq!(connect(client.ep, at, null_mut(), 0), 0);
         }
         let info = event(self.eq, FI_CONNREQ).info;
-        // SAFETY: the information of the request, which is ours.
+        // SAFETY: the `fi_info` of the request, which is ours.
         unsafe { assert_eq!((*(*info).ep_attr).rx_ctx_cnt, FI_SHARED_CONTEXT) };
         let here = connected_side((self.fabric, self.domain), info, self.srx);
         // SAFETY: a live handle.
@@ -485,12 +488,12 @@ fn connections_share_receives_and_leave_them_to_the_others_when_they_end() {
     assert_eq!(close(first.ep.cast()), 0);
     let started = Instant::now();
     loop {
-        // The end is noticed by who looks.
+        // Polling detects the end.
         assert!(poll(here_first.cq).is_none(), "the receive is not flushed");
         let mut room = [0u64; 64];
         let (at, len) = (room.as_mut_ptr().cast(), size_of_val(&room));
         let mut kind = 0;
-        // SAFETY: a live handle, and room of our own.
+        // SAFETY: a live handle, and a buffer of our own.
         let code = unsafe { ((*(*here_first.eq).ops).read)(here_first.eq, &mut kind, at, len, 0) };
         if code > 0 {
             assert_eq!(kind, FI_SHUTDOWN);

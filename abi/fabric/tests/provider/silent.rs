@@ -1,4 +1,4 @@
-//! Clients that begin to connect and say no more, as one does that was stopped.
+//! Clients that begin to connect and then send nothing, like a stopped one.
 
 use crate::harness::*;
 use crate::peer::{self, Peer, is_peer, until, word_of_name};
@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-/// A socket as devices have them, and the name of a listener.
+/// A socket like a device's, and the name of a listener.
 fn socket(address: SocketAddr) -> (OwnedFd, libc::sockaddr_un, libc::socklen_t) {
     // SAFETY: no memory is passed; an address of zeros is one.
     unsafe {
@@ -25,8 +25,8 @@ fn socket(address: SocketAddr) -> (OwnedFd, libc::sockaddr_un, libc::socklen_t) 
     }
 }
 
-/// What a side says first when it connects: whoever listens at the address that it is given hears it. And somebody else
-/// who listens there now.
+/// The first message of a side that connects; a listener at its target receives it. Also returns a side that
+/// listens there afterwards.
 fn first_words_to(of: &Side) -> (Vec<u8>, Side) {
     let (client, _, port) = called(of);
     let words = heard_from(client);
@@ -41,14 +41,14 @@ fn first_words_to(of: &Side) -> (Vec<u8>, Side) {
     (words, side)
 }
 
-/// What a side says first to anybody: endpoints do not let it in that are elsewhere.
+/// The first message of a side. Endpoints at other addresses refuse it.
 pub(crate) fn first_words(of: &Side) -> Vec<u8> {
     heard_from(called(of).0)
 }
 
 fn heard_from(client: OwnedFd) -> Vec<u8> {
     let mut words = vec![0u8; 8192];
-    // SAFETY: room of our own.
+    // SAFETY: a buffer of our own.
     unsafe {
         let fd = client.as_raw_fd();
         let heard = libc::recv(fd, words.as_mut_ptr().cast(), words.len(), 0);
@@ -57,10 +57,10 @@ fn heard_from(client: OwnedFd) -> Vec<u8> {
     words
 }
 
-/// A side connects to somebody who says nothing: the other end of that, the side's number for it, and the port.
+/// A side connects to a silent listener: the other end, the side's number for it, and the port.
 pub(crate) fn called(of: &Side) -> (OwnedFd, u64, u16) {
     static CALLS: AtomicU32 = AtomicU32::new(0);
-    // Below those that endpoints choose, and not that of another test or run.
+    // Below the ports that endpoints choose, and different for each test and run.
     let number = std::process::id() * 8 + CALLS.fetch_add(1, Ordering::Relaxed);
     let port = 1024 + (number % 31_000) as u16;
     let (listener, place, len) = socket(SocketAddr::from(([127, 0, 0, 1], port)));
@@ -80,7 +80,7 @@ pub(crate) fn called(of: &Side) -> (OwnedFd, u64, u16) {
 
 const AGAIN: isize = -(libc::EAGAIN as isize);
 
-/// Says the same to another listener.
+/// Sends a message to another listener.
 pub(crate) fn say(words: &[u8], address: SocketAddr) -> OwnedFd {
     let (client, place, len) = socket(address);
     // SAFETY: an address of this length, and bytes of our own.
@@ -94,7 +94,7 @@ pub(crate) fn say(words: &[u8], address: SocketAddr) -> OwnedFd {
 }
 
 #[test]
-fn a_client_that_says_no_more_holds_up_no_other() {
+fn a_silent_client_delays_no_other() {
     let (words, b) = first_words_to(&Side::open(&Wish::default()));
     let address = address_of(&name_of(b.ep));
     let silent: Vec<_> = (0..8).map(|_| say(&words, address)).collect();
@@ -106,29 +106,29 @@ fn a_client_that_says_no_more_holds_up_no_other() {
         let number = other.peer(&b);
         assert_eq!(other.write(number, &[7; 8], 0, 1), 0);
     }
-    // Each of the silent ones would have held them up for five seconds.
+    // Each of the silent ones would have delayed them by five seconds.
     assert!(started.elapsed() < BOUNDED, "{:?}", started.elapsed());
     drop(silent);
     assert_eq!(mr.close(), 0);
 }
 
-/// Whether a client was refused because its process has begun too much.
+/// Whether a client was refused because its process has too many incomplete connections.
 fn is_refused(client: &OwnedFd) -> bool {
     let mut words = [0u8; 8192];
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
     let at = words.as_mut_ptr().cast();
-    // SAFETY: room of our own.
+    // SAFETY: a buffer of our own.
     let len = unsafe { libc::recv(client.as_raw_fd(), at, words.len(), flags) };
     let heard = &words[..usize::try_from(len).unwrap_or(0)];
     let why = b"too many connections of this process";
     heard.windows(why.len()).any(|some| some == why)
 }
 
-/// One process can hold some places of connections that are not complete, and leaves the others to others.
+/// One process can occupy only some of the incomplete connections, and leaves the rest to others.
 #[test]
-fn clients_of_one_process_that_are_never_ready_are_bounded() {
+fn incomplete_connections_of_one_process_are_bounded() {
     const MANY: usize = 300;
-    /// Places that one process gets (docs/api-fabric.md).
+    /// The most of one process (docs/api-fabric.md).
     const BOUND: usize = 256;
     if is_peer() {
         let name = peer::name_in(&peer::hear().unwrap());
@@ -140,7 +140,7 @@ fn clients_of_one_process_that_are_never_ready_are_bounded() {
         assert_eq!(again(inject), 0);
         return peer::say("reached");
     }
-    let test = "silent::clients_of_one_process_that_are_never_ready_are_bounded";
+    let test = "silent::incomplete_connections_of_one_process_are_bounded";
     let mut other = Peer::start(test, &[]);
     let (words, b) = first_words_to(&Side::open(&Wish::default()));
     let address = address_of(&name_of(b.ep));
@@ -152,9 +152,9 @@ fn clients_of_one_process_that_are_never_ready_are_bounded() {
     assert_eq!(refused(), MANY - BOUND);
 }
 
-/// A call does not wait for a peer that is not there; it is told when it comes again.
+/// A call does not wait for an absent peer; a repeated call reports the failure.
 #[test]
-fn a_call_to_nobody_returns_at_once() {
+fn a_call_to_an_absent_peer_returns_at_once() {
     let a = Side::open(&Wish::default());
     let number = a.insert(&name_at(1));
     let inject = || {

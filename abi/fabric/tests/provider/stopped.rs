@@ -1,5 +1,5 @@
-//! A peer that is stopped while it reaches into our memory: when its region or the endpoint is closed, or the operation
-//! is reported as failed, not a byte changes any more.
+//! A peer that is stopped while it accesses our memory: once its region or the endpoint is closed, or the
+//! operation has completed with an error, not a byte changes any more.
 
 use crate::harness::*;
 use crate::peer::{Peer, hear, is_peer, name_in, say_name, until, word_of_name};
@@ -8,15 +8,15 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-/// Long enough that a peer can be stopped in the middle of it.
+/// Long enough to stop a peer in the middle of it.
 const LEN: usize = 128 << 20;
 const KEY: u64 = 1;
 const THEIRS: u8 = 0xee;
 const OURS: u8 = 0x11;
-/// Closing takes a second or two here; it may be held up by a busy machine, not by the peer.
+/// Closing takes a second or two here; a busy machine may delay it, the peer may not.
 pub(crate) const BOUNDED: Duration = Duration::from_secs(20);
 
-/// The peer: memory that can be read, and is sent to whoever it is told of, until the test is over.
+/// The peer: offers memory to read, and sends it to the peer that it is told, until the test is over.
 fn target() {
     let side = Side::open(&Wish::default());
     let mut memory = vec![THEIRS; LEN];
@@ -35,12 +35,12 @@ fn target() {
         });
         assert_eq!(code, 0);
     }
-    // Time for what was interrupted to go on, if anything lets it.
+    // Time for the interrupted access to continue, if anything lets it.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!((close(side.ep.cast()), mr.close()), (0, 0));
 }
 
-/// Memory that a peer writes to meanwhile.
+/// Memory that a peer writes meanwhile.
 struct Buffer(Box<[AtomicU8]>);
 
 impl Buffer {
@@ -61,7 +61,7 @@ impl Buffer {
     }
 }
 
-/// Starts to read all of the peer's memory into the buffer, and stops the peer in the middle of that.
+/// Starts to read all of the peer's memory into the buffer, and stops the peer in the middle of it.
 fn interrupt(side: &Side, number: u64, buffer: &Buffer, peer: &Peer) {
     let at = buffer.0.as_ptr().cast_mut().cast();
     // SAFETY: a live handle; the buffer outlives the endpoint, and is of atomic bytes.
@@ -77,11 +77,11 @@ fn interrupt(side: &Side, number: u64, buffer: &Buffer, peer: &Peer) {
 }
 
 #[test]
-fn a_closed_endpoint_leaves_memory_that_no_stopped_peer_writes_to() {
+fn no_stopped_peer_writes_after_its_endpoint_is_closed() {
     if is_peer() {
         return target();
     }
-    let test = "stopped::a_closed_endpoint_leaves_memory_that_no_stopped_peer_writes_to";
+    let test = "stopped::no_stopped_peer_writes_after_its_endpoint_is_closed";
     let buffer = Buffer::new();
     for _ in 0..3 {
         let mut peer = Peer::start(test, &[]);
@@ -100,18 +100,18 @@ fn a_closed_endpoint_leaves_memory_that_no_stopped_peer_writes_to() {
 }
 
 #[test]
-fn a_transfer_that_failed_leaves_memory_that_no_stopped_peer_writes_to() {
+fn no_stopped_peer_writes_after_its_transfer_failed() {
     if is_peer() {
         return target();
     }
-    let test = "stopped::a_transfer_that_failed_leaves_memory_that_no_stopped_peer_writes_to";
+    let test = "stopped::no_stopped_peer_writes_after_its_transfer_failed";
     let buffer = Buffer::new();
     let mut peer = Peer::start(test, &[]);
     let side = Side::open(&Wish::default());
     let number = side.insert(&peer.name());
     buffer.fill(0);
     interrupt(&side, number, &buffer, &peer);
-    // Unless it was over before the stop.
+    // Unless it completed before the stop.
     if let Err(error) = side.completion(&[]) {
         assert_ne!(error.err, 0);
     }
@@ -125,13 +125,13 @@ fn a_transfer_that_failed_leaves_memory_that_no_stopped_peer_writes_to() {
     );
 }
 
-/// The peer is told to send a long message, which is read from its memory.
+/// The peer sends a long message, which is read from its memory.
 #[test]
-fn a_closed_region_leaves_memory_that_no_stopped_peer_writes_to() {
+fn no_stopped_peer_writes_after_its_region_is_closed() {
     if is_peer() {
         return target();
     }
-    let test = "stopped::a_closed_region_leaves_memory_that_no_stopped_peer_writes_to";
+    let test = "stopped::no_stopped_peer_writes_after_its_region_is_closed";
     let buffer = Buffer::new();
     for _ in 0..3 {
         let mut peer = Peer::start(test, &[]);
@@ -158,7 +158,7 @@ fn a_closed_region_leaves_memory_that_no_stopped_peer_writes_to() {
         assert!(started.elapsed() < BOUNDED, "{:?}", started.elapsed());
         buffer.fill(OURS);
         peer.goes_on();
-        // The receive ends, too: as a success only if it was over before the stop.
+        // The receive ends, too: successfully only if it completed before the stop.
         if let Err(error) = came.unwrap_or_else(|| side.completion(&[])) {
             assert_ne!(error.err, 0);
         }

@@ -1,4 +1,4 @@
-//! Regions that change or go while peers use them.
+//! Regions that are changed or closed while peers use them.
 
 use crate::harness::*;
 use crate::registration::pair;
@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Writes until told to stop, and at least once; `note` hears every answer.
+/// Writes at least once, until told to stop; `note` gets every result.
 fn write_on(a: &Side, peer: u64, stop: &AtomicBool, mut note: impl FnMut(i32)) {
     loop {
         note(a.write(peer, &[1; 32], 0, 1));
@@ -19,12 +19,12 @@ fn write_on(a: &Side, peer: u64, stop: &AtomicBool, mut note: impl FnMut(i32)) {
     }
 }
 
-/// With notification a refresh ends access for as long as it takes, whatever `FI_MR_ALLOCATED` says; without, it is
-/// not noticed.
+/// With notification, a refresh suspends access, whatever `FI_MR_ALLOCATED` says; without, peers do not notice
+/// it.
 ///
 /// Proves: FI-191, FI-195
 #[test]
-fn a_refresh_ends_access_only_where_notification_is_asked_for() {
+fn a_refresh_suspends_access_only_with_notification() {
     let both = FI_MR_MMU_NOTIFY | FI_MR_ALLOCATED;
     for mode in [0, FI_MR_MMU_NOTIFY, both] {
         let (a, b, peer) = pair(&Wish::mode(mode));
@@ -39,11 +39,11 @@ fn a_refresh_ends_access_only_where_notification_is_asked_for() {
     }
 }
 
-/// What is bound to a region makes no difference to a refresh, and stays bound.
+/// A bound counter or endpoint makes no difference to a refresh, and stays bound.
 ///
 /// Proves: FI-191, FI-195
 #[test]
-fn a_refresh_ends_access_to_regions_with_a_counter_or_an_endpoint() {
+fn a_refresh_suspends_access_to_bound_regions_too() {
     let events = FI_MSG | FI_RMA | FI_RMA_EVENT;
     for (mode, own_counter, endpoint) in [
         (0, true, false),
@@ -80,7 +80,7 @@ fn a_refresh_ends_access_to_regions_with_a_counter_or_an_endpoint() {
         let (seen, done) = refresh_under_writes(&a, peer, mr, false);
         assert_eq!(seen, BTreeSet::from([0, libc::EACCES]), "{case:?}");
         assert_eq!(wait_count(counter, done), done, "{case:?}");
-        // What is bound still holds the region: an endpoint goes first.
+        // The region is still bound: an endpoint is closed first.
         if endpoint {
             assert_eq!(close(b.ep.cast()), 0);
         }
@@ -91,8 +91,8 @@ fn a_refresh_ends_access_to_regions_with_a_counter_or_an_endpoint() {
     }
 }
 
-/// Refreshes a region, which has the key 1, while a peer writes: until a write was refused and another was carried out,
-/// or, where none ever is refused, for a while. The codes of the writes, and how many of them were carried out.
+/// Refreshes the region with key 1 while a peer writes: until a write was refused and another one executed, or,
+/// if none is ever refused, for a while. Returns the codes of the writes and the number of successes.
 fn refresh_under_writes(a: &Side, peer: u64, mr: Mr, never: bool) -> (BTreeSet<c_int>, u64) {
     assert_eq!(a.write(peer, &[1; 32], 0, 1), 0);
     let (stop, refused, carried_out) = (
@@ -128,14 +128,14 @@ fn refresh_under_writes(a: &Side, peer: u64, mr: Mr, never: bool) -> (BTreeSet<c
     assert_eq!(
         a.write(peer, &[1; 32], 0, 1),
         0,
-        "afterwards all is as before"
+        "access is restored afterwards"
     );
     (seen, done + 1)
 }
 
 /// Proves: FI-157
 #[test]
-fn operations_on_a_region_that_goes_complete_or_fail() {
+fn operations_on_a_closing_region_complete_or_fail() {
     let (a, b, peer) = pair(&Wish::default());
     let mut buffer = vec![0u8; 32];
     let stop = AtomicBool::new(false);
@@ -180,12 +180,12 @@ fn operations_on_a_region_that_goes_complete_or_fail() {
     assert_eq!(
         a.write(peer, &[3; 32], 0, 1),
         0,
-        "both endpoints are as before"
+        "both endpoints are unaffected"
     );
     assert_eq!((mr.close(), buffer), (0, vec![3; 32]));
 }
 
-/// A message for a side, and what came of it there and at the sender.
+/// A message for a side. Returns the results there and at the sender.
 fn send_from(
     a: &Side,
     b: &Side,
@@ -206,7 +206,8 @@ fn send_from(
     )
 }
 
-/// Whether it comes with the message or is read from the sender: what is not written is no success.
+/// Whether its payload came with the message or is read from the sender: a payload that is not stored is no
+/// success.
 ///
 /// Proves: FI-I08
 #[test]
@@ -229,11 +230,12 @@ fn a_posted_buffer_whose_region_was_closed_is_not_written_to() {
     }
 }
 
-/// A long message is read when its receive is posted; until then its memory can be withdrawn, and others sent.
+/// A long message is read when its receive is posted; until then its region can be closed, and others can be
+/// sent.
 ///
 /// Proves: FI-I08
 #[test]
-fn an_announced_message_whose_region_was_closed_is_not_read() {
+fn a_rendezvous_message_whose_region_was_closed_is_not_read() {
     const LEN: usize = 65536;
     let (a, b, peer) = pair(&Wish::mode(FI_MR_LOCAL));
     let (mut bytes, mut others, mut into) = (vec![7u8; LEN], vec![8u8; LEN], vec![0u8; LEN]);
@@ -266,7 +268,7 @@ fn an_announced_message_whose_region_was_closed_is_not_read() {
     assert_eq!((other.close(), sink.close()), (0, 0));
 }
 
-/// The first of two buffers may not be written any more: nothing of the message lands in the second one instead.
+/// The first of two buffers may not be written any more: the message does not move into the second one instead.
 #[test]
 fn a_payload_does_not_move_up_into_the_next_buffer() {
     const HALF: usize = 32768;
@@ -299,7 +301,7 @@ fn a_payload_does_not_move_up_into_the_next_buffer() {
 
 /// Proves partly: FI-I27 (there is no device memory yet, so `FI_HMEM_DISABLE_P2P` has nothing to forbid)
 #[test]
-fn there_is_no_device_that_could_be_reached_without_a_copy() {
+fn there_is_no_device_to_reach_without_a_copy() {
     let a = Side::open(&Wish::default());
     for (wish, code) in [
         (FI_HMEM_P2P_ENABLED, 0),
@@ -321,7 +323,7 @@ fn there_is_no_device_that_could_be_reached_without_a_copy() {
     }
 }
 
-/// Writes with remote completion data, to one place or to two.
+/// Writes with remote completion data to one or two remote buffers.
 fn write_data(a: &Side, peer: u64, data: u64, places: &[RmaIov]) -> Result<(), i32> {
     let mut bytes = vec![7u8; places.iter().map(|place| place.len).sum()];
     let iov = [iovec(&mut bytes)];
@@ -341,9 +343,9 @@ fn write_data(a: &Side, peer: u64, data: u64, places: &[RmaIov]) -> Result<(), i
     a.completion(&[]).map(drop).map_err(|error| error.err)
 }
 
-/// The target hears of a write only if all of it was carried out.
+/// The target gets completion data only if the whole write was executed.
 #[test]
-fn data_of_a_refused_write_do_not_arrive() {
+fn a_refused_write_delivers_no_completion_data() {
     let (a, b, peer) = pair(&Wish::default());
     let mut buffer = vec![0u8; 16];
     let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();

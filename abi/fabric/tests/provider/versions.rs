@@ -1,10 +1,10 @@
-//! What the version that a program was written for changes.
+//! Differences by the API version of the program.
 
 use crate::harness::*;
 use rkey_fi::sys::*;
 use std::ptr::null_mut;
 
-/// The fields that came later are not read for programs that do not have them.
+/// Later fields are not read for programs that lack them.
 ///
 /// Proves: FI-265, FI-135, FI-I43
 #[test]
@@ -53,7 +53,7 @@ fn attributes_are_as_long_as_the_version_says() {
     }
 }
 
-/// An error entry of before 1.20 has no source address; nothing is written behind it.
+/// An error entry from before 1.20 has no source address; nothing is written past its end.
 #[test]
 fn error_entries_are_as_long_as_the_version_says() {
     for (version, written) in [(V1_17, false), (version(1, 20), true)] {

@@ -1,5 +1,5 @@
-//! Waiting for a completion queue, in a call (`fi_cq_sread`) or by its descriptor after `fi_trywait`: whatever there is
-//! to do or to read wakes.
+//! Waiting for a completion queue, in a call (`fi_cq_sread`) or by its descriptor after `fi_trywait`: anything
+//! to do or to read wakes the program.
 
 use crate::harness::*;
 use crate::peer::until;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) const AGAIN: isize = -(libc::EAGAIN as isize);
-/// Milliseconds of a wait that is not to end by itself.
+/// Milliseconds of a wait that must not end by itself.
 pub(crate) const LONG: c_int = 3 * PATIENCE.as_millis() as c_int;
 
 /// A queue with a descriptor.
@@ -33,7 +33,7 @@ pub(crate) fn waitable(wish: &Wish) -> Side {
     waitable_with(wish, 0, |_| {})
 }
 
-/// The same, bound to its queue with other flags too, and then prepared in some way before it is enabled.
+/// As [`waitable`], with other flags of the binding; `prepare` runs before the endpoint is enabled.
 pub(crate) fn waitable_with(wish: &Wish, flags: u64, prepare: impl FnOnce(&Side)) -> Side {
     let info = wish.info();
     let (fabric, domain) = open_domain(wish.version, info);
@@ -74,7 +74,7 @@ pub(crate) fn trywait(fabric: *mut FidFabric, queue: *mut Fid) -> c_int {
     unsafe { ((*(*fabric).ops).trywait)(fabric, list.as_mut_ptr(), 1) }
 }
 
-/// Waits until a descriptor is readable; whether it became so.
+/// Waits until a descriptor is readable; `false` if it did not become so.
 pub(crate) fn readable(fd: c_int) -> bool {
     let mut set = libc::pollfd {
         fd,
@@ -126,7 +126,7 @@ pub(crate) fn note_thread(into: &AtomicI32) {
     into.store(unsafe { libc::gettid() }, Ordering::Release);
 }
 
-/// Handles go from thread to thread.
+/// A handle that goes from thread to thread.
 pub(crate) struct Shared<T>(pub(crate) *mut T);
 // SAFETY: the provider's objects may be used by several threads (FI_THREAD_SAFE).
 unsafe impl<T> Send for Shared<T> {}
@@ -159,9 +159,9 @@ pub(crate) fn recv(ep: *mut FidEp, into: &mut [u8; 8]) {
     assert_eq!(code, 0);
 }
 
-/// Another thread holds the endpoint now and then: what arrives then is not left lying.
+/// Another thread locks the endpoint now and then: what arrives meanwhile is not missed.
 #[test]
-fn nothing_is_missed_while_other_calls_are_under_way() {
+fn nothing_is_missed_while_other_calls_are_in_progress() {
     const ROUNDS: usize = 1000;
     let wish = Wish::default();
     let (a, b) = (waitable(&wish), waitable(&wish));
@@ -204,48 +204,48 @@ fn nothing_is_missed_while_other_calls_are_under_way() {
         done.store(true, Ordering::Relaxed);
         // SAFETY: a live handle.
         assert_eq!(unsafe { ((*(*b.cq).ops).signal)(b.cq) }, 0);
-        assert!(woken, "a message came, and nothing woke");
+        assert!(woken, "a message arrived, and nothing woke");
     });
 }
 
-/// A call that met `-FI_EAGAIN` because there is no connection yet may come again when there is one, and is told so
-/// even if that was before it began to wait.
+/// A call that returned `-FI_EAGAIN` for lack of a connection may be repeated once there is one, and the
+/// waiting thread is woken, even if the connection came before it began to wait.
 #[test]
-fn a_call_that_may_come_again_is_woken() {
+fn a_thread_is_woken_to_repeat_a_call() {
     let wish = Wish::default();
     let (a, b) = (waitable(&wish), Side::open(&wish));
     let peer = a.peer(&b);
     assert_eq!(inject(a.ep, peer), AGAIN);
-    // It is told now, and preparing to wait does not take that away.
+    // Reported now, and preparing to wait does not lose it.
     assert!(readable(descriptor(a.cq.cast())));
     assert_eq!(trywait(a.fabric, a.cq.cast()), AGAIN as c_int);
     assert_eq!(inject(a.ep, peer), 0);
-    assert_eq!(trywait(a.fabric, a.cq.cast()), 0, "it is told once");
+    assert_eq!(trywait(a.fabric, a.cq.cast()), 0, "reported once");
 
     let (c, peer) = (waitable(&wish), waitable(&wish));
     let peer = c.peer(&peer);
     assert_eq!(inject(c.ep, peer), AGAIN);
     let (code, took) = sread(c.cq);
     assert_eq!(code, AGAIN);
-    assert!(took < 2 * PATIENCE, "only the time-out ended it");
+    assert!(took < 2 * PATIENCE, "only the timeout ended it");
     assert_eq!(inject(c.ep, peer), 0);
 }
 
-/// Several threads met `-FI_EAGAIN`: each of them is woken when it is decided, and told also if it waits later.
+/// Several threads got `-FI_EAGAIN`: each is woken once it is decided, even if it begins to wait later.
 #[test]
-fn every_thread_that_may_come_again_is_told() {
+fn every_thread_with_a_call_to_repeat_is_woken() {
     const SLEEP: usize = 4;
     for by_descriptor in [false, true] {
         let a = waitable(&Wish::default());
         let (silent, number, _) = called(&a);
-        // Of the call that made the connection.
+        // For the call that made the connection.
         let (ep, cq, fabric) = (Shared(a.ep), Shared(a.cq), Shared(a.fabric));
         let wait = move || {
             let (cq, fabric) = (cq.get(), fabric.get());
             if !by_descriptor {
                 let (code, took) = sread(cq);
                 assert_eq!(code, AGAIN);
-                return assert!(took < 2 * PATIENCE, "only the time-out ended it");
+                return assert!(took < 2 * PATIENCE, "only the timeout ended it");
             }
             while trywait(fabric, cq.cast()) == 0 {
                 assert!(readable(descriptor(cq.cast())), "nothing woke");
@@ -264,7 +264,7 @@ fn every_thread_that_may_come_again_is_told() {
                     })
                 })
                 .collect();
-            // One waits when the others have been told.
+            // One begins to wait after the others were woken.
             let late = scope.spawn(|| {
                 assert_eq!(inject(ep.get(), number), AGAIN);
                 decided.store(true, Ordering::Release);
@@ -284,9 +284,9 @@ fn every_thread_that_may_come_again_is_told() {
     }
 }
 
-/// Who waits in a call is woken, whatever another thread does with the descriptor.
+/// A thread that waits in a call is woken, whatever another thread does with the descriptor.
 #[test]
-fn a_signal_is_for_who_waits_in_a_call() {
+fn a_signal_is_for_a_thread_that_waits_in_a_call() {
     let a = waitable(&Wish::default());
     let cq = Shared(a.cq);
     for _ in 0..200 {
@@ -302,10 +302,10 @@ fn a_signal_is_for_who_waits_in_a_call() {
             trywait(a.fabric, a.cq.cast());
             let (code, took) = waits.join().unwrap();
             assert_eq!(code, AGAIN);
-            assert!(took < 2 * PATIENCE, "only the time-out ended it");
+            assert!(took < 2 * PATIENCE, "only the timeout ended it");
         });
     }
-    // Without anybody who waits in a call it is told here, once.
+    // Without a thread in a call it is reported here, once.
     // SAFETY: a live handle.
     assert_eq!(unsafe { ((*(*cq.get()).ops).signal)(cq.get()) }, 0);
     let told = [(); 2].map(|()| trywait(a.fabric, a.cq.cast()));
@@ -325,7 +325,7 @@ fn counter_with(domain: *mut FidDomain, wait_obj: c_int) -> *mut FidCntr {
     counter
 }
 
-/// By the descriptor of a counter a program hears of what peers write, which wakes nobody here.
+/// A program waits for peers' writes, which wake no thread, by the descriptor of a counter.
 #[test]
 fn a_counter_is_waited_for_by_its_descriptor() {
     let (a, b) = (Side::open(&Wish::default()), Side::open(&Wish::default()));
@@ -337,16 +337,16 @@ fn a_counter_is_waited_for_by_its_descriptor() {
     let fd = descriptor(counted.cast());
     let wait = || trywait(b.fabric, counted.cast());
     for n in 1..=3 {
-        assert_eq!(wait(), 0, "there is nothing new");
+        assert_eq!(wait(), 0, "nothing new");
         assert_eq!(a.write(peer, &[1; 8], 0, 1), 0);
         let started = Instant::now();
         while count(counted) < n {
             assert!(started.elapsed() < PATIENCE, "{n} was not counted");
             if wait() == 0 {
-                assert!(readable(fd), "the descriptor sleeps on");
+                assert!(readable(fd), "the descriptor stays unreadable");
             }
         }
-        // What the program has not been told has to be looked for first.
+        // A value that the program has not read yet must be read first.
         // SAFETY: a live handle.
         assert_eq!(unsafe { ((*(*counted).ops).adderr)(counted, 1) }, 0);
         assert_eq!(wait(), AGAIN as c_int);
@@ -355,7 +355,7 @@ fn a_counter_is_waited_for_by_its_descriptor() {
     assert_eq!((mr.close(), close(counted.cast())), (0, 0));
 }
 
-/// fi_cntr(3): what `fi_control` says of counters.
+/// The `fi_control` commands of counters in fi_cntr(3).
 #[test]
 fn counters_have_their_controls() {
     let b = Side::open(&Wish::default());

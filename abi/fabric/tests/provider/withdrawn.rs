@@ -15,12 +15,12 @@ const ROUNDS: usize = 25;
 /// A handle that another thread uses, too.
 #[derive(Clone, Copy)]
 struct Shared<T>(*mut T);
-// SAFETY: handles may be used by any thread, and are closed when nobody uses them.
+// SAFETY: any thread may use handles, and they are closed when unused.
 unsafe impl<T> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Shared<T> {}
 
-/// Ends what another thread does, whatever happens here.
+/// Ends the other thread, also when the test fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -29,8 +29,9 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Queues work that is due and cannot be started, because the endpoint's completion queue is full, and takes it back
-/// while another thread looks at a queue of the domain over and over. `end` says whether the endpoint is closed.
+/// Queues work that is due and cannot start, because the endpoint's completion queue is full, and takes it back
+/// while another thread polls a queue of the domain over and over. `end` returns whether the endpoint is
+/// closed.
 fn take_back(end: impl Fn(&Side, &[Work<DeferredRma>], *mut FidCntr) -> bool) {
     let wish = Wish {
         queue: 1,
@@ -85,7 +86,11 @@ fn take_back(end: impl Fn(&Side, &[Work<DeferredRma>], *mut FidCntr) -> bool) {
             add(go, 1);
             until("the looks", || looks.load(Ordering::Relaxed) > 20);
             let closed = end(&side, &works, go);
-            assert_eq!(close(go.cast()), 0, "round {round}: somebody waits for it");
+            assert_eq!(
+                close(go.cast()),
+                0,
+                "round {round}: work still waits for it"
+            );
             closed
         });
         if !closed {
@@ -105,7 +110,7 @@ fn work_of_a_closed_endpoint_is_not_started() {
 }
 
 #[test]
-fn work_that_is_due_and_was_not_started_can_be_cancelled() {
+fn due_work_that_was_not_started_can_be_cancelled() {
     take_back(|side, works, _| {
         for work in works {
             assert_eq!(work.command(side.domain, FI_CANCEL_WORK), 0);
@@ -115,7 +120,7 @@ fn work_that_is_due_and_was_not_started_can_be_cancelled() {
 }
 
 #[test]
-fn work_that_is_due_and_was_not_started_is_flushed() {
+fn due_work_that_was_not_started_is_flushed() {
     take_back(|side, _, go| {
         assert_eq!(control(side.domain.cast(), FI_FLUSH_WORK, go.cast()), 0);
         false

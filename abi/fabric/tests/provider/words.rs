@@ -1,4 +1,4 @@
-//! What a program's author reads: one line for each refusal, in libfabric's words.
+//! What a program's author reads: one line for each refusal, in libfabric's terms.
 
 use crate::harness::*;
 use crate::peer::{hear, is_peer, rerun};
@@ -10,12 +10,12 @@ use std::process::Stdio;
 use std::ptr::null_mut;
 use std::sync::mpsc;
 
-/// The `N` lines that this test, run once more by itself with some bits required, writes to standard error.
+/// The `N` lines that this test, run again by itself with these required mode bits, writes to standard error.
 fn log_of<const N: usize>(test: &str, mode: &str) -> [String; N] {
     log_with(test, &[("RKEY_LOG", "warn"), ("FI_RKEY_MR_MODE", mode)])
 }
 
-/// The `N` lines that this test, run once more by itself with these variables, writes to standard error.
+/// The `N` lines that this test, run again by itself with these variables, writes to standard error.
 fn log_with<const N: usize>(test: &str, variables: &[(&str, &str)]) -> [String; N] {
     let mut child = rerun(test)
         .envs(variables.iter().copied())
@@ -25,7 +25,7 @@ fn log_with<const N: usize>(test: &str, variables: &[(&str, &str)]) -> [String; 
         .spawn()
         .unwrap();
     let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
-    // It goes on when it has said so much, or should have.
+    // Stops at the expected number of lines, or after a while.
     let (enough, wait) = mpsc::channel::<()>();
     let stdin = child.stdin.take();
     std::thread::spawn(move || {
@@ -33,7 +33,7 @@ fn log_with<const N: usize>(test: &str, variables: &[(&str, &str)]) -> [String; 
         drop(stdin);
     });
     let mut lines: Vec<String> = log.by_ref().take(N).map(Result::unwrap).collect();
-    // A device may write a moment after the call that it is about.
+    // A device may write a moment after the call in question.
     drop(enough);
     lines.extend(log.map(Result::unwrap));
     assert!(child.wait().unwrap().success(), "{lines:#?}");
@@ -41,24 +41,24 @@ fn log_with<const N: usize>(test: &str, variables: &[(&str, &str)]) -> [String; 
     told.unwrap_or_else(|lines: Vec<String>| panic!("{lines:#?}"))
 }
 
-/// In the peer: waits until the test has heard enough.
+/// In the peer: waits until the test has read enough.
 fn wait_for_test() {
     while hear().is_some() {}
 }
 
 #[test]
-fn a_refusal_is_told_once_on_each_side_in_the_words_of_libfabric() {
+fn a_refusal_is_reported_once_on_each_side_in_libfabrics_terms() {
     if is_peer() {
         let (a, _b, peer) = pair(&Wish::default());
         assert_eq!(a.write(peer, &[6; 4], 0, 2), 266);
         return wait_for_test();
     }
     let lines = log_of(
-        "words::a_refusal_is_told_once_on_each_side_in_the_words_of_libfabric",
+        "words::a_refusal_is_reported_once_on_each_side_in_libfabrics_terms",
         "",
     );
     let [one, two] = &lines;
-    // The target's device tells first.
+    // The target's device reports first.
     let (target, initiator) = if one.contains("requested by") {
         (one, two)
     } else {
@@ -77,15 +77,15 @@ fn a_refusal_is_told_once_on_each_side_in_the_words_of_libfabric() {
     assert!(lines.iter().all(|line| !line.contains("queue pair")));
 }
 
-/// A level that there is not does not silence refusals, and neither does an empty one.
+/// An unknown level does not silence refusals, nor does an empty one.
 #[test]
-fn refusals_are_told_whatever_the_level_is_misspelt_as() {
+fn a_misspelt_level_does_not_silence_refusals() {
     if is_peer() {
         let (a, _b, peer) = pair(&Wish::default());
         assert_eq!(a.write(peer, &[6; 4], 0, 2), 266);
         return wait_for_test();
     }
-    let test = "words::refusals_are_told_whatever_the_level_is_misspelt_as";
+    let test = "words::a_misspelt_level_does_not_silence_refusals";
     let refusals = |lines: &[String]| {
         let told = lines.iter().filter(|line| line.contains(" denied: "));
         told.count()
@@ -101,7 +101,7 @@ fn refusals_are_told_whatever_the_level_is_misspelt_as() {
 }
 
 #[test]
-fn a_use_against_the_mode_is_told_in_words() {
+fn a_use_against_the_mode_is_explained() {
     if is_peer() {
         let (a, _b, peer) = pair(&Wish::mode(FI_MR_LOCAL));
         let bytes = [1u8; 8];
@@ -113,13 +113,13 @@ fn a_use_against_the_mode_is_told_in_words() {
         assert_eq!(code, -(libc::EINVAL as isize));
         return wait_for_test();
     }
-    let [line] = log_of("words::a_use_against_the_mode_is_told_in_words", "");
+    let [line] = log_of("words::a_use_against_the_mode_is_explained", "");
     assert!(line.contains(" send of 8 B at 0x"), "{line}");
 }
 
-/// A number alone does not say what was wrong with a call: whoever asks reads it.
+/// An error number alone does not say what was wrong: `RKEY_LOG=info` explains it.
 #[test]
-fn whoever_asks_reads_why_calls_fail() {
+fn at_level_info_the_log_explains_failed_calls() {
     if is_peer() {
         let wish = Wish::default();
         let side = Side::waiting(open_domain(wish.version, wish.info()), wish.info());
@@ -150,7 +150,7 @@ fn whoever_asks_reads_why_calls_fail() {
         side.close_rest();
         return;
     }
-    let test = "words::whoever_asks_reads_why_calls_fail";
+    let test = "words::at_level_info_the_log_explains_failed_calls";
     let lines: [String; 9] = log_with(test, &[("RKEY_LOG", "info")]);
     for (line, words) in lines.iter().zip([
         "the endpoint is not enabled (fi_enable)",
@@ -158,7 +158,7 @@ fn whoever_asks_reads_why_calls_fail() {
         "the endpoint is bound to no address vector (fi_ep_bind)",
         "fi_addr 0x4d is not in the address vector",
         "what is injected (inject_size) has 4096 B at most",
-        "0 B from 0x1000 on cannot be registered",
+        "cannot register 0 B from 0x1000",
         "there still are 1 endpoint, 1 completion queue, 1 address vector, 1 memory region: fi_close",
         "there still are endpoints that are bound to the completion queue",
         "there still are domains, event queues or passive endpoints of the fabric",
@@ -187,12 +187,12 @@ fn the_limit_that_was_reached_is_named() {
     }
 }
 
-/// What this test, run once more by itself, reports to whoever watches it.
+/// What this test, run again by itself, reports to `rkey watch`.
 fn reported(test: &str) -> String {
     watched(test).0
 }
 
-/// The same, and what it writes to standard error meanwhile.
+/// As [`reported`], and what it writes to standard error meanwhile.
 fn watched(test: &str) -> (String, String) {
     let name = format!("rkey-{}-{test}", std::process::id());
     let file = std::env::temp_dir().join(name);
@@ -203,7 +203,7 @@ fn watched(test: &str) -> (String, String) {
         .output()
         .unwrap();
     let text = std::fs::read_to_string(&file).unwrap();
-    // An empty line is of a device that was opened.
+    // A device that opens writes an empty line.
     let lines = text.lines().filter(|line| !line.is_empty());
     let text: String = lines.map(|line| format!("{line}\n")).collect();
     std::fs::remove_file(&file).unwrap();
@@ -211,9 +211,9 @@ fn watched(test: &str) -> (String, String) {
     (text, String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// Whoever asks for something wrong again and again is not drowned in answers, on neither side.
+/// Repeated refusals do not flood the log, on either side.
 #[test]
-fn refusals_are_told_as_seldom_as_it_takes() {
+fn repeated_refusals_are_rate_limited() {
     const MANY: usize = 5000;
     if is_peer() {
         let (a, _b, peer) = pair(&Wish::default());
@@ -222,7 +222,7 @@ fn refusals_are_told_as_seldom_as_it_takes() {
         }
         return;
     }
-    let test = "words::refusals_are_told_as_seldom_as_it_takes";
+    let test = "words::repeated_refusals_are_rate_limited";
     let output = rerun(test)
         .env("RKEY_LOG", "warn")
         .stdin(Stdio::null())
@@ -232,7 +232,7 @@ fn refusals_are_told_as_seldom_as_it_takes() {
     assert!(output.status.success(), "{text}");
     let lines = text.lines().count();
     assert!((2..MANY / 4).contains(&lines), "{lines} lines");
-    // And where somebody watches, he alone is told.
+    // If a watcher is running, only it gets reports.
     let (report, log) = watched(test);
     assert!(
         report.contains("further refusals are not listed"),
@@ -249,7 +249,7 @@ fn a_refusal_within_a_process_is_reported_once() {
         for key in [2, 3] {
             assert_eq!(a.write(peer, &[6; 4], 0, key), 266);
         }
-        // What the devices have to say they have said when they are closed.
+        // Closed devices have reported everything.
         for side in [a, b] {
             assert_eq!(close(side.ep.cast()), 0);
             side.close_rest();
@@ -268,7 +268,7 @@ fn a_refusal_within_a_process_is_reported_once() {
     );
 }
 
-/// Whoever watches reads of calls that the mode in force forbids, and not only of accesses.
+/// A watcher also gets calls that the mode in force forbids, not only accesses.
 #[test]
 fn refusals_by_the_mode_are_reported() {
     if is_peer() {
@@ -298,7 +298,7 @@ fn refusals_by_the_mode_are_reported() {
         ("send of 8 B at 0x", "FI_MR_LOCAL"),
         ("before it is enabled", "FI_MR_ENDPOINT"),
         ("key 0x4d was not mapped", "FI_MR_RAW"),
-        ("is not all mapped", "FI_MR_ALLOCATED"),
+        ("is not fully mapped", "FI_MR_ALLOCATED"),
     ] {
         let told = |line: &str| line.contains(words) && line.contains(bit) && line.contains(": ");
         assert_eq!(text.lines().filter(|line| told(line)).count(), 1, "{text}");
@@ -306,14 +306,14 @@ fn refusals_by_the_mode_are_reported() {
     assert_eq!(text.lines().count(), 4, "{text}");
 }
 
-/// A program that does not offer what the environment requires finds nothing, and reads why, once.
+/// A program that does not offer the required bits finds nothing, and reads why, once.
 #[test]
-fn bits_that_a_program_lacks_are_named() {
+fn missing_mode_bits_are_named() {
     if is_peer() {
         let provider = rkey_fi::fi_prov_ini();
         for _ in 0..3 {
             let mut info = null_mut();
-            // SAFETY: the entry point's structure; hints with everything they need.
+            // SAFETY: the entry point's structure; complete hints.
             let code = unsafe {
                 let mut domain: DomainAttr = std::mem::zeroed();
                 domain.mr_mode = FI_MR_LOCAL;
@@ -326,15 +326,15 @@ fn bits_that_a_program_lacks_are_named() {
         }
         return wait_for_test();
     }
-    let test = "words::bits_that_a_program_lacks_are_named";
+    let test = "words::missing_mode_bits_are_named";
     let [line] = log_of(test, "LOCAL,RAW,ENDPOINT,MMU_NOTIFY");
-    let why = "requires FI_MR_RAW, FI_MR_MMU_NOTIFY, FI_MR_ENDPOINT, and";
+    let why = "requires FI_MR_RAW, FI_MR_MMU_NOTIFY, FI_MR_ENDPOINT;";
     assert!(line.contains(why), "{line}");
 }
 
-/// A peer on another host is told once, and nobody has to ask.
+/// A peer on another host is reported once, at the default level.
 #[test]
-fn an_address_of_another_host_is_told() {
+fn an_address_of_another_host_is_reported() {
     if is_peer() {
         let provider = rkey_fi::fi_prov_ini();
         for node in [c"192.0.2.77", c"192.0.2.77", c"192.0.2.78"] {
@@ -348,7 +348,7 @@ fn an_address_of_another_host_is_told() {
         }
         return;
     }
-    let test = "words::an_address_of_another_host_is_told";
+    let test = "words::an_address_of_another_host_is_reported";
     let lines: [String; 2] = log_with(test, &[("RKEY_LOG", "warn")]);
     for (line, address) in lines.iter().zip(["192.0.2.77", "192.0.2.78"]) {
         let words = format!("{address} is not an address of this host");
@@ -356,7 +356,7 @@ fn an_address_of_another_host_is_told() {
     }
 }
 
-/// `fi_cq_strerror` has the sentence for the data of the error, and the name without them.
+/// `fi_cq_strerror` explains the data of an error, and names the number without them.
 #[test]
 fn the_queue_explains_its_errors() {
     let (a, _b, peer) = pair(&Wish::default());
@@ -370,7 +370,7 @@ fn the_queue_explains_its_errors() {
     assert_eq!(code, 0);
     let error = a.completion(&[]).unwrap_err();
     let strerror = |data, buf: *mut c_char, len| {
-        // SAFETY: a live handle, and room of our own; the answer is a C string.
+        // SAFETY: a live handle, and a buffer of our own; the answer is a C string.
         unsafe {
             let text = ((*(*a.cq).ops).strerror)(a.cq, error.prov_errno, data, buf, len);
             CStr::from_ptr(text).to_str().unwrap().to_owned()
@@ -387,11 +387,11 @@ fn the_queue_explains_its_errors() {
     assert_eq!(cut, sentence[..8]);
     let name = strerror(std::ptr::null(), null_mut(), 0);
     assert_eq!(name, "Required key not available");
-    // Data that are not of this queue are not looked at.
+    // Data of another queue are ignored.
     let other = std::ptr::dangling::<u8>().cast();
     assert_eq!(strerror(other, null_mut(), 0), name);
 
-    // The key that a region without remote rights has.
+    // The key of a region without remote rights.
     // SAFETY: a live handle; the bytes stay until the completion.
     let code = again(|| unsafe {
         let write = (*(*a.ep).rma).write;
@@ -410,17 +410,17 @@ fn the_queue_explains_its_errors() {
     assert_eq!(code, 0);
     let error = a.completion(&[]).unwrap_err();
     let data: *const libc::c_void = error.err_data.cast_const();
-    // SAFETY: a live handle, and the data that the queue has just given.
+    // SAFETY: a live handle, and data that the queue has just returned.
     let text = unsafe { ((*(*a.cq).ops).strerror)(a.cq, 0, data, null_mut(), 0) };
-    // SAFETY: a C string of the queue, until the next read.
+    // SAFETY: a C string of the queue, valid until the next read.
     let text = unsafe { CStr::from_ptr(text) }.to_str().unwrap();
     assert!(text.contains("The key is FI_KEY_NOTAVAIL"), "{text}");
 }
 
-/// What a page forbids and other providers allow is told once of each kind, with the page; in strict mode it is told
-/// as a refusal.
+/// A call that a page forbids and other providers accept is reported once of each kind, with the page; in
+/// strict mode as a refusal.
 #[test]
-fn a_leniency_is_told_once_and_cites_the_page() {
+fn a_leniency_is_reported_once_and_cites_the_page() {
     if is_peer() {
         let b = Side::open(&Wish::default());
         for _ in 0..2 {
@@ -434,10 +434,10 @@ fn a_leniency_is_told_once_and_cites_the_page() {
         }
         return wait_for_test();
     }
-    let test = "words::a_leniency_is_told_once_and_cites_the_page";
+    let test = "words::a_leniency_is_reported_once_and_cites_the_page";
     for (strict, verdict) in [("", "allowed"), ("0", "allowed"), ("1", "refused")] {
         let [line] = log_with(test, &[("RKEY_LOG", "warn"), ("FI_RKEY_STRICT", strict)]);
-        let told = format!("closed while a counter is bound to it ({verdict}): fi_mr(3) says");
+        let told = format!("closed while a counter was bound to it ({verdict}): fi_mr(3) says");
         assert!(line.contains(&told) && line.contains("-FI_EBUSY"), "{line}");
     }
 }

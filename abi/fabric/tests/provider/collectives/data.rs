@@ -1,4 +1,4 @@
-//! What the members of a group have afterwards.
+//! The results of collective operations.
 
 use super::*;
 
@@ -7,10 +7,10 @@ fn element(from: usize, to: usize, at: usize) -> u64 {
     (from * 1_000_003 + to * 10_007 + at * 13) as u64
 }
 
-/// What a member has in the end, and what it should have.
+/// A member's result, and the expected one.
 type Outcome = (Vec<u64>, Vec<u64>);
 
-/// Everybody calls one operation with so many elements; the root is the last member.
+/// Every member calls one operation on `count` elements; the root is the last member.
 fn run(team: &Team, group: &[Mc], coll: c_int, count: usize) -> Vec<Outcome> {
     let n = group.len();
     let root = n - 1;
@@ -53,7 +53,7 @@ fn run(team: &Team, group: &[Mc], coll: c_int, count: usize) -> Vec<Outcome> {
         let root = (coll != FI_BARRIER).then_some(root as u64);
         let mut it = Buffers::new(source, result, count);
         if coll == FI_BROADCAST && root != Some(me as u64) {
-            // There the one buffer is that of the result.
+            // The only buffer there is that of the result.
             source.fill(0);
         }
         if coll == FI_SCATTER && root != Some(me as u64) {
@@ -67,7 +67,7 @@ fn run(team: &Team, group: &[Mc], coll: c_int, count: usize) -> Vec<Outcome> {
         if coll == FI_BROADCAST {
             *outcome = (memory[me].0.clone(), blocks(0, root));
         }
-        // Behind the result nothing was touched.
+        // Nothing past the result was touched.
         let rest = outcome.0.split_off(outcome.1.len());
         assert!(rest.iter().all(|&element| element == 9));
     }
@@ -76,7 +76,7 @@ fn run(team: &Team, group: &[Mc], coll: c_int, count: usize) -> Vec<Outcome> {
 
 /// Short parts travel in messages, long ones are read.
 #[test]
-fn every_operation_gives_every_member_its_own() {
+fn every_operation_gives_every_member_its_result() {
     for n in 1..=5 {
         let team = Team::open(n, &wish());
         let group = team.join_all();
@@ -95,9 +95,9 @@ fn every_operation_gives_every_member_its_own() {
     }
 }
 
-/// Several operations of a group, and of groups that share members, may be under way.
+/// Several operations may be in progress, in one group and in groups that share members.
 #[test]
-fn operations_do_not_mix() {
+fn concurrent_operations_do_not_mix() {
     let team = Team::open(4, &wish());
     let (all, odd, again) = (team.join_all(), team.join(&[3, 1]), team.join_all());
     let mut sums = vec![[0u64; 40]; 4];
@@ -110,7 +110,7 @@ fn operations_do_not_mix() {
     for me in 0..4 {
         for at in 0..10 {
             begin(me, &all[me], at);
-            // In its own order at each member.
+            // Each member has its own order.
             begin(me, &again[me], 10 + at);
         }
     }
@@ -133,14 +133,14 @@ fn operations_do_not_mix() {
     }
 }
 
-/// Nothing of a collective operation matches a receive, whatever that accepts.
+/// No message of a collective operation matches a receive, whatever the receive accepts.
 #[test]
-fn receives_of_the_program_see_nothing_of_it() {
+fn receives_of_the_program_get_no_collective_messages() {
     let team = Team::open(2, &wish());
     let group = team.join_all();
     let side = &team.sides[1];
     let (mut plain, mut tagged) = ([0u8; 64], [0u8; 64]);
-    // SAFETY: live handles; the buffers stay until the messages are there.
+    // SAFETY: live handles; the buffers stay until the messages arrive.
     unsafe {
         let (recv, trecv) = ((*(*side.ep).msg).recv, (*(*side.ep).tagged).recv);
         let (plain, tagged) = (plain.as_mut_ptr().cast(), tagged.as_mut_ptr().cast());
@@ -155,7 +155,7 @@ fn receives_of_the_program_see_nothing_of_it() {
     let outcomes = run(&team, &group, FI_ALLTOALL, 4);
     assert!(outcomes.iter().all(|(there_is, wanted)| there_is == wanted));
     let sender = &team.sides[0];
-    // SAFETY: live handles; bytes that are copied.
+    // SAFETY: live handles; the bytes are copied.
     unsafe {
         let (inject, tinject) = ((*(*sender.ep).msg).inject, (*(*sender.ep).tagged).inject);
         let bytes: *const c_void = [5u8; 8].as_ptr().cast();
@@ -172,7 +172,7 @@ fn receives_of_the_program_see_nothing_of_it() {
     group.into_iter().for_each(Mc::close);
 }
 
-/// Whatever `fi_query_collective` has, there is, and nothing else.
+/// Exactly the reductions that `fi_query_collective` reports are supported.
 #[test]
 fn reductions_are_those_of_atomics() {
     let team = Team::open(3, &wish());
@@ -187,7 +187,7 @@ fn reductions_are_those_of_atomics() {
                 ..CollectiveAttr::default()
             };
             let mut atomic = AtomicAttr::default();
-            // SAFETY: live handles, and room of our own.
+            // SAFETY: live handles, and a buffer of our own.
             let (code, atomic_code) = unsafe {
                 let ops = &*(*side.domain).ops;
                 (
@@ -238,7 +238,7 @@ fn reductions_are_those_of_atomics() {
                 FI_BOR => 15,
                 FI_BAND => 0,
                 FI_BXOR => 3 ^ 6 ^ 12,
-                // Three truths: or, and, exclusive or are true.
+                // Three true values: or, and, exclusive or are true.
                 _ => 1,
             };
             if datatype == FI_UINT8 {
@@ -246,14 +246,14 @@ fn reductions_are_those_of_atomics() {
             }
         }
     }
-    // Ten operations on each of ten whole types, seven on the real ones, five on the complex ones.
+    // Ten operations on each of ten integer types, seven on the real ones, five on the complex ones.
     assert!(supported >= 10 * 10, "{supported}");
     group.into_iter().for_each(Mc::close);
 }
 
 /// `fi_collective` with lists of buffers.
 #[test]
-fn lists_of_buffers_are_one_behind_the_other() {
+fn lists_of_buffers_are_concatenated() {
     let team = Team::open(3, &wish());
     let group = team.join_all();
     let mut sources: Vec<Vec<u32>> = (0..3u32)
@@ -299,9 +299,9 @@ fn lists_of_buffers_are_one_behind_the_other() {
     group.into_iter().for_each(Mc::close);
 }
 
-/// With automatic progress nobody has to look at a queue.
+/// With automatic progress no thread has to poll a queue.
 #[test]
-fn with_automatic_progress_it_goes_on_by_itself() {
+fn with_automatic_progress_an_operation_completes_by_itself() {
     let team = Team::open(
         3,
         &Wish {

@@ -1,4 +1,4 @@
-//! Operations that cannot complete: nobody waits for ever.
+//! Operations that cannot complete: no member waits for ever.
 
 use super::*;
 
@@ -9,9 +9,9 @@ fn sum(side: &Side, mc: &Mc, words: &mut [u64]) -> c_int {
     call(side, mc, FI_ALLREDUCE, it, None, (FI_UINT64, FI_SUM))
 }
 
-/// Members that wait for one who has gone, directly or through others, hear of it; so does who comes later.
+/// Members that wait for one that has gone, directly or through others, get an error; so do later operations.
 #[test]
-fn when_a_member_is_gone_the_others_are_told() {
+fn when_a_member_is_gone_the_others_get_an_error() {
     for (n, len) in [(2, 2), (4, 2), (4, 8192), (5, 2)] {
         for gone in [0, n - 1] {
             let team = Team::open(n, &wish());
@@ -25,7 +25,7 @@ fn when_a_member_is_gone_the_others_are_told() {
             team.progress();
             assert_eq!(close(team.sides[gone].ep.cast()), 0);
             for me in (0..n).filter(|&me| me != gone) {
-                // Who has never met it finds nobody.
+                // A member that never connected to the lost one finds no peer.
                 let reasons = [libc::ECONNRESET, libc::ECONNREFUSED];
                 let ended = team.done(me).unwrap_err();
                 assert!(
@@ -41,9 +41,9 @@ fn when_a_member_is_gone_the_others_are_told() {
     }
 }
 
-/// A member that never comes, because it is gone before it has joined.
+/// A member that never comes, because it went before it joined.
 #[test]
-fn nobody_joins_a_group_with_who_is_gone() {
+fn joining_fails_if_a_member_is_gone() {
     let team = Team::open(4, &wish());
     assert_eq!(close(team.sides[3].ep.cast()), 0);
     let members = [0, 1, 2, 3];
@@ -56,7 +56,7 @@ fn nobody_joins_a_group_with_who_is_gone() {
         assert!(refused, "{}", failed.err);
     }
     started.into_iter().for_each(Mc::close);
-    // The others can do without it.
+    // The others can form a group without it.
     let group = team.join(&[0, 1, 2]);
     for (side, mc) in team.sides.iter().zip(&group) {
         assert_eq!(barrier(side, mc), 0);
@@ -67,7 +67,7 @@ fn nobody_joins_a_group_with_who_is_gone() {
     group.into_iter().for_each(Mc::close);
 }
 
-/// Who leaves a group ends what it has under way there, and the others hear of it.
+/// A member that leaves a group ends its operations there, and the others get an error.
 #[test]
 fn leaving_a_group_ends_its_operations() {
     let team = Team::open(3, &wish());
@@ -91,7 +91,7 @@ fn leaving_a_group_ends_its_operations() {
         assert_eq!(barrier(side, mc), 0);
     }
     team.all_done();
-    // Who has left without anything under way is not waited for.
+    // Members do not wait for one that left without operations in progress.
     other[2].close();
     for (side, mc) in team.sides.iter().zip(&other).take(2) {
         assert_eq!(barrier(side, mc), 0);
@@ -108,9 +108,9 @@ fn leaving_a_group_ends_its_operations() {
     team.close();
 }
 
-/// Members that do not call the same end with an error, all of them, and no byte of a result is written.
+/// If members call different operations, all of them end with an error, and no byte of a result is written.
 #[test]
-fn members_have_to_call_the_same() {
+fn members_must_call_the_same_operation() {
     for (coll, count) in [(FI_ALLREDUCE, 2), (FI_REDUCE_SCATTER, 1), (FI_BARRIER, 1)] {
         let team = Team::open(3, &wish());
         let group = team.join_all();
@@ -142,7 +142,7 @@ fn members_have_to_call_the_same() {
     }
 }
 
-/// An endpoint goes with its groups; the handles can be closed afterwards.
+/// An endpoint takes its groups along; their handles can be closed afterwards.
 #[test]
 fn groups_go_with_their_endpoint() {
     let team = Team::open(2, &wish());
@@ -155,9 +155,9 @@ fn groups_go_with_their_endpoint() {
     group.into_iter().for_each(Mc::close);
 }
 
-/// More operations than an endpoint takes at a time have to wait for a moment.
+/// More operations than an endpoint accepts at a time must wait.
 #[test]
-fn operations_under_way_are_bounded() {
+fn operations_in_progress_are_bounded() {
     let team = Team::open(2, &wish());
     let group = team.join_all();
     let (side, mc) = (&team.sides[0], &group[0]);

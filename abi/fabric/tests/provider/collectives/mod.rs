@@ -1,4 +1,4 @@
-//! Collective operations: several sides of one process as the members of groups.
+//! Collective operations: several sides of one process as members of groups.
 
 mod data;
 mod ends;
@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::time::Instant;
 
-/// What members of groups ask for.
+/// Hints of members of groups.
 pub(crate) fn wish() -> Wish {
     Wish {
         caps: FI_MSG | FI_TAGGED | FI_COLLECTIVE,
@@ -25,7 +25,7 @@ pub(crate) fn open(wish: &Wish) -> Side {
     open_with(wish, |_, _| {})
 }
 
-/// The same, with what is to be bound before it is enabled.
+/// As [`open`]; `more` binds further objects before the endpoint is enabled.
 pub(crate) fn open_with(wish: &Wish, more: impl FnOnce(*mut FidDomain, *mut FidEp)) -> Side {
     let info = wish.info();
     let mut side = Side::waiting(open_domain(wish.version, info), info);
@@ -37,7 +37,7 @@ pub(crate) fn open_with(wish: &Wish, more: impl FnOnce(*mut FidDomain, *mut FidE
     side
 }
 
-/// Members, each with all names in its address vector, in the same order.
+/// Members, each with all names in its address vector in the same order.
 pub(crate) struct Team {
     pub(crate) sides: Vec<Side>,
 }
@@ -53,16 +53,16 @@ impl Team {
         Self { sides }
     }
 
-    /// Everybody makes progress.
+    /// All members make progress.
     pub(crate) fn progress(&self) {
         for side in &self.sides {
-            // A read of nothing makes progress and takes nothing.
+            // A read of zero entries makes progress and takes nothing.
             // SAFETY: a live handle.
             unsafe { ((*(*side.cq).ops).read)(side.cq, null_mut(), 0) };
         }
     }
 
-    /// Joins the members with these numbers to a group: their sides of it.
+    /// Joins these members to a group and returns their handles of it.
     pub(crate) fn join(&self, members: &[usize]) -> Vec<Mc> {
         let started: Vec<Mc> = members.iter().map(|&at| self.start(at, members)).collect();
         for (mc, &at) in started.iter().zip(members) {
@@ -97,7 +97,7 @@ impl Team {
         }
     }
 
-    /// The next completion of a member; it is of a collective operation.
+    /// The next completion of a member, which must be of a collective operation.
     pub(crate) fn done(&self, at: usize) -> Result<usize, c_int> {
         let peers: Vec<&Side> = self.sides.iter().collect();
         match self.sides[at].completion(&peers) {
@@ -112,7 +112,7 @@ impl Team {
         }
     }
 
-    /// Everybody's operation completes, without errors.
+    /// Every member's operation completes without an error.
     pub(crate) fn all_done(&self) {
         for at in 0..self.sides.len() {
             assert_eq!(self.done(at), Ok(7));
@@ -136,7 +136,7 @@ impl Team {
 
 /// The next event of a queue, if there is one.
 fn event(eq: *mut FidEq) -> Option<Result<(u32, EqEntry), EqErrEntry>> {
-    // SAFETY: a live handle, and room of our own.
+    // SAFETY: a live handle, and a buffer of our own.
     unsafe {
         let ops = &*(*eq).ops;
         let (mut number, mut entry): (u32, EqEntry) = std::mem::zeroed();
@@ -177,7 +177,7 @@ pub(crate) fn join(ep: *mut FidEp, set: &Set, address: u64, context: usize) -> R
     if code == 0 { Ok(Mc(mc)) } else { Err(code) }
 }
 
-/// A group, as one member has it.
+/// A member's handle of a group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mc(pub(crate) *mut FidMc);
 
@@ -236,7 +236,7 @@ impl Set {
 
     pub(crate) fn address(&self) -> u64 {
         let mut address = 0;
-        // SAFETY: a live handle, and room of our own.
+        // SAFETY: a live handle, and a buffer of our own.
         assert_eq!(unsafe { (self.ops().addr)(self.0, &mut address) }, 0);
         address
     }
@@ -262,7 +262,7 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// So many elements of memory that stays until the operation is complete.
+    /// `count` elements of memory that stays until the operation is complete.
     pub(crate) fn new<T>(source: &mut [T], result: &mut [T], count: usize) -> Self {
         Self {
             source: source.as_mut_ptr().cast(),
@@ -274,7 +274,7 @@ impl Buffers {
     }
 }
 
-/// Calls a collective operation by its number. A broadcast takes the source at its root, the result elsewhere.
+/// Calls a collective operation by its number. A broadcast uses the source at its root, the result elsewhere.
 pub(crate) fn call(
     side: &Side,
     mc: &Mc,

@@ -1,4 +1,4 @@
-//! What a call has to keep: registration, roots, flags, versions.
+//! Rules for calls: registration, roots, flags, versions.
 
 use super::*;
 use crate::peer::strictly;
@@ -6,7 +6,7 @@ use std::ptr::null;
 
 const BOTH: u64 = FI_SEND | FI_RECV;
 
-/// A member that calls an allreduce on registered memory: what the call returns.
+/// The return code of an allreduce of one member on registered memory.
 fn reduce_with(side: &Side, mc: &Mc, words: &mut [u64; 2], descs: [*mut c_void; 2]) -> c_int {
     let [source, result] = words;
     let it = Buffers {
@@ -22,7 +22,7 @@ fn reduce_with(side: &Side, mc: &Mc, words: &mut [u64; 2], descs: [*mut c_void; 
 }
 
 fn bytes(word: &mut u64) -> &mut [u8] {
-    // SAFETY: a number has so many bytes.
+    // SAFETY: the bytes of a number.
     unsafe { std::slice::from_raw_parts_mut((&raw mut *word).cast(), 8) }
 }
 
@@ -37,7 +37,7 @@ fn registered(side: &Side, words: &mut [u64; 2], access: [u64; 2]) -> [Mr; 2] {
 
 /// Proves: FI-023, FI-087, FI-101, FI-102
 #[test]
-fn with_the_bit_buffers_are_registered_for_collectives() {
+fn with_the_mode_bit_buffers_are_registered_for_collectives() {
     let wish = Wish {
         mr_mode: FI_MR_COLLECTIVE,
         ..wish()
@@ -62,7 +62,7 @@ fn with_the_bit_buffers_are_registered_for_collectives() {
         [BOTH, BOTH],
         [whole, BOTH],
         [BOTH, whole],
-        // Alone the right is for nothing: it says what the others are good for.
+        // The right alone allows nothing: it extends the others.
         [FI_COLLECTIVE, whole],
         [whole, FI_COLLECTIVE],
         [FI_COLLECTIVE | FI_RECV, whole],
@@ -77,7 +77,7 @@ fn with_the_bit_buffers_are_registered_for_collectives() {
         let other = regions.map(|mr| mr.desc());
         let swapped = [other[1], other[0]];
         let code = reduce_with(&team.sides[me], &group[me], words, swapped);
-        assert_eq!(code, -libc::EINVAL, "of another buffer");
+        assert_eq!(code, -libc::EINVAL, "the descriptor of another buffer");
         let code = reduce_with(&team.sides[me], &group[me], words, other);
         assert_eq!(code, 0);
         kept.extend(regions);
@@ -87,7 +87,7 @@ fn with_the_bit_buffers_are_registered_for_collectives() {
     for mr in kept {
         assert_eq!(mr.close(), 0);
     }
-    // What has no data needs no buffer.
+    // An operation without data needs no buffer.
     for (side, mc) in team.sides.iter().zip(&group) {
         assert_eq!(barrier(side, mc), 0);
     }
@@ -97,7 +97,7 @@ fn with_the_bit_buffers_are_registered_for_collectives() {
 
 /// Proves: FI-088, FI-100
 #[test]
-fn without_the_bit_a_descriptor_is_optional() {
+fn without_the_mode_bit_a_descriptor_is_optional() {
     let team = Team::open(2, &wish());
     let group = team.join_all();
     for access in [
@@ -128,7 +128,7 @@ fn without_the_bit_a_descriptor_is_optional() {
     group.into_iter().for_each(Mc::close);
 }
 
-/// Where every transfer needs its descriptor, sending and receiving are the rights that count.
+/// Where every transfer needs a descriptor, the rights to send and to receive count.
 ///
 /// Proves: FI-100, FI-042
 #[test]
@@ -175,11 +175,11 @@ fn sources_are_sent_and_results_received() {
     group.into_iter().for_each(Mc::close);
 }
 
-/// Capabilities and `mr_mode` of what is offered to a program that asks for these capabilities.
+/// Capabilities and `mr_mode` of the offers for these capabilities.
 fn infos(version: u32, caps: u64) -> Result<Vec<(u64, c_int)>, c_int> {
     let mut info = null_mut();
     let mut found = Vec::new();
-    // SAFETY: the entry point's structure; hints with everything they need; a list that ends with null.
+    // SAFETY: the entry point's structure; complete hints; a null-terminated list.
     unsafe {
         let provider = rkey_fi::fi_prov_ini();
         let mut hints: Info = std::mem::zeroed();
@@ -211,7 +211,7 @@ fn before_1_9_there_are_no_collectives() {
             assert_eq!((caps & FI_COLLECTIVE, mr_mode), (FI_COLLECTIVE, 0));
         }
         for (caps, mr_mode) in infos(version, 0).unwrap() {
-            // Who does not ask for it hears nothing of it.
+            // Programs that do not ask for it do not see it.
             assert_eq!((caps & FI_COLLECTIVE, mr_mode & FI_MR_COLLECTIVE), (0, 0));
         }
     }
@@ -235,20 +235,24 @@ fn in_strict_mode_collective_is_a_right_from_1_9_on() {
 }
 
 #[test]
-fn calls_that_make_no_sense_are_refused() {
+fn invalid_calls_are_refused() {
     let team = Team::open(3, &wish());
     let side = &team.sides[0];
     let mut words = [1u64; 8];
     let mut results = [0u64; 8];
     let mut one = || Buffers::new(&mut words, &mut results, 1);
     let sum = (FI_UINT64, FI_SUM);
-    let nobody = team.start(0, &[2, 0]);
-    assert_eq!(barrier(side, &nobody), -258, "not everybody has joined");
-    nobody.close();
+    let incomplete = team.start(0, &[2, 0]);
+    assert_eq!(
+        barrier(side, &incomplete),
+        -258,
+        "not every member has joined"
+    );
+    incomplete.close();
     let group = team.join(&[0, 1]);
     for root in [2, 3, FI_ADDR_NOTAVAIL] {
         let code = call(side, &group[0], FI_BROADCAST, one(), Some(root), sum);
-        assert_eq!(code, -libc::EINVAL, "no member");
+        assert_eq!(code, -libc::EINVAL, "not a member");
     }
     let typed = |datatype| (datatype, FI_SUM);
     for datatype in [-1, FI_VOID, FI_UINT128 + 1] {
@@ -268,7 +272,7 @@ fn calls_that_make_no_sense_are_refused() {
     };
     let code = call(side, &group[0], FI_ALLREDUCE, unmapped, None, sum);
     assert_eq!(code, -libc::EFAULT);
-    // SAFETY: live handles; the address of no group.
+    // SAFETY: live handles; the address is not that of a group.
     unsafe {
         let ops = &*(*side.ep).collective;
         let address = group[0].address();
@@ -286,7 +290,7 @@ fn calls_that_make_no_sense_are_refused() {
     assert_eq!(
         (team.done(0), team.done(1)),
         (Ok(7), Ok(7)),
-        "none of it began"
+        "nothing began"
     );
     // A result that cannot be written is an error of this member alone.
     let result = Buffers {
@@ -307,9 +311,9 @@ fn calls_that_make_no_sense_are_refused() {
     group.into_iter().for_each(Mc::close);
 }
 
-/// An endpoint without the capability has no groups, and neither has one that is connected.
+/// Endpoints without the capability have no groups, nor do connected ones.
 #[test]
-fn groups_are_for_endpoints_that_asked_for_them() {
+fn only_endpoints_with_the_capability_have_groups() {
     for caps in [0, FI_MSG] {
         let side = open(&Wish { caps, ..wish() });
         side.peer(&side);
@@ -330,9 +334,9 @@ fn groups_are_for_endpoints_that_asked_for_them() {
     );
 }
 
-/// Collectives count as what they are made of: atomic writes.
+/// Collectives count as their atomic writes.
 #[test]
-fn a_counter_counts_operations_that_report_nothing() {
+fn a_counter_counts_operations_without_completions() {
     let mut counted = null_mut();
     let side = open_with(&wish(), |domain, ep| {
         counted = counter(domain);

@@ -1,4 +1,4 @@
-//! Address vector sets, and what can be joined.
+//! Address vector sets, and groups that can be joined.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn range(start: u64, end: u64, stride: u64) -> AvSetAttr {
     }
 }
 
-/// A side with so many numbers, the first of which is its own.
+/// A side with this many numbers, the first of which is its own.
 fn side(numbers: u16) -> Side {
     let side = open(&wish());
     side.peer(&side);
@@ -21,14 +21,14 @@ fn side(numbers: u16) -> Side {
     side
 }
 
-/// The numbers in a set, as changes of copies of it show them.
+/// The numbers in a set, found by changing copies of it.
 fn numbers(side: &Side, set: &Set) -> Vec<u64> {
     (0..20)
         .filter(|&number| {
             let probe = Set::new(side, empty()).unwrap();
             // SAFETY: live handles.
             unsafe { (set.ops().set_union)(probe.0, set.0) };
-            // Only what is there can be removed.
+            // Only numbers in the set can be removed.
             // SAFETY: a live handle.
             unsafe { (set.ops().remove)(probe.0, number) == 0 }
         })
@@ -45,7 +45,7 @@ fn sets_are_made_from_ranges_and_changed_by_others() {
     assert_eq!(
         made(range(7, u64::MAX - 1, 1)),
         Ok(vec![7, 8, 9]),
-        "as far as there are any"
+        "as far as numbers exist"
     );
     let universe = AvSetAttr {
         flags: FI_UNIVERSE | FI_COLLECTIVE_SETS,
@@ -85,12 +85,8 @@ fn sets_are_made_from_ranges_and_changed_by_others() {
         assert_eq!((ops.set_union)(low.0, odd.0), 0);
         assert_eq!(numbers(&side, &low), [1, 3, 5, 7, 9]);
         assert_eq!((ops.set_union)(low.0, low.0), 0);
-        assert_eq!((ops.insert)(low.0, 3), -libc::EINVAL, "it is there");
-        assert_eq!(
-            (ops.insert)(low.0, 99),
-            -libc::EINVAL,
-            "there is no such number"
-        );
+        assert_eq!((ops.insert)(low.0, 3), -libc::EINVAL, "already in the set");
+        assert_eq!((ops.insert)(low.0, 99), -libc::EINVAL, "no such number");
         assert_eq!((ops.remove)(low.0, 3), 0);
         assert_eq!((ops.remove)(low.0, 3), -libc::EINVAL);
         assert_eq!((ops.diff)(low.0, low.0), 0);
@@ -107,16 +103,20 @@ fn sets_are_made_from_ranges_and_changed_by_others() {
 }
 
 #[test]
-fn what_cannot_be_joined_is_refused() {
+fn invalid_joins_are_refused() {
     let side = side(3);
     let refused = |set: &Set, address| join(side.ep, set, address, 0).unwrap_err();
     let mine = Set::of(&side, &[0]);
-    assert_eq!(refused(&mine, 5), -libc::EINVAL, "no address of a group");
+    assert_eq!(
+        refused(&mine, 5),
+        -libc::EINVAL,
+        "not the address of a group"
+    );
     let others = Set::of(&side, &[1, 2]);
     assert_eq!(
         refused(&others, others.address()),
         -libc::EINVAL,
-        "not in it"
+        "not a member"
     );
     // Our own name a second time.
     side.peer(&side);
@@ -139,7 +139,7 @@ fn what_cannot_be_joined_is_refused() {
                 null_mut(),
             )
         };
-        assert_eq!(with(0), -libc::ENOSYS, "there is no multicast");
+        assert_eq!(with(0), -libc::ENOSYS, "multicast is not supported");
         assert_eq!(with(FI_COLLECTIVE | FI_MORE), -260);
         assert_eq!(with(FI_COLLECTIVE | FI_SEND), -libc::EOPNOTSUPP);
         assert_eq!(with(FI_COLLECTIVE | FI_SEND | FI_RECV), 0);
@@ -147,7 +147,7 @@ fn what_cannot_be_joined_is_refused() {
     assert_eq!(close(mc.cast()), 0);
 }
 
-/// A membership that the program has arranged is there at once; a subgroup is made with the address of its group.
+/// A group that the program has arranged exists at once; a subgroup is made with the address of its group.
 #[test]
 fn groups_are_joined_at_once_or_from_others() {
     let team = Team::open(3, &wish());
@@ -157,11 +157,11 @@ fn groups_are_joined_at_once_or_from_others() {
     for at in members {
         let side = &team.sides[at];
         let set = Set::of(side, &members);
-        // Before anybody else has called it.
+        // Before any other member has called it.
         let mc = join(side.ep, &set, FI_ADDR_NOTAVAIL, 5).unwrap();
         assert_eq!(team.event(at).unwrap().1.fid, mc.0.cast());
         group.push(mc);
-        // The first member does not wait for the other to be there.
+        // The first member does not wait for the other to join.
         assert_eq!(barrier(side, &mc), 0);
     }
     assert_eq!((team.done(0), team.done(2)), (Ok(7), Ok(7)));

@@ -1,4 +1,4 @@
-//! Peers that say what no member would: a device of its own, with the words of an endpoint.
+//! Peers that violate the protocol of collectives: a device of its own that writes an endpoint's messages.
 
 use super::*;
 use crate::outsider::{Line, Outsider};
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Messages that it takes on a connection.
+/// Messages that it receives on a connection.
 const RECEIVES: u64 = 128;
 
 struct Stranger {
     home: Arc<Outsider>,
     line: Line,
     closed: Arc<AtomicBool>,
-    /// Takes the connections of those who would rather use their own.
+    /// Accepts the connections of peers that prefer their own.
     door: Option<JoinHandle<()>>,
 }
 
@@ -52,12 +52,12 @@ impl Stranger {
         self.home.name()
     }
 
-    /// Says something, and waits until it has arrived; `false` if the connection has ended.
+    /// Sends a message and waits until it has arrived; `false` if the connection has ended.
     fn says(&self, bytes: &[u8]) -> bool {
         self.says_all(&[bytes.to_vec()])
     }
 
-    /// The same with several things at once.
+    /// As [`Stranger::says`], for several messages at once.
     fn says_all(&self, messages: &[Vec<u8>]) -> bool {
         self.line.says(messages, || ())
     }
@@ -71,7 +71,7 @@ impl Drop for Stranger {
     }
 }
 
-/// What a part of a group says.
+/// The contents of a group member's message.
 #[derive(Clone)]
 struct Words {
     kind: u8,
@@ -102,9 +102,9 @@ const HERE: u8 = 10;
 const THERE: u8 = 11;
 const APART: u8 = 12;
 
-/// A member whose words make no sense ends the operation with an error, and its group; nothing else.
+/// A member that violates the protocol ends the operation with an error, and its group; nothing else.
 #[test]
-fn a_member_that_talks_nonsense_ends_the_operation() {
+fn a_member_that_violates_the_protocol_ends_the_operation() {
     let team = Team::open(2, &wish());
     let honest = team.join_all();
     let side = &team.sides[0];
@@ -169,10 +169,10 @@ fn a_member_that_talks_nonsense_ends_the_operation() {
     honest.into_iter().for_each(Mc::close);
 }
 
-/// More parts than anybody may have at an endpoint.
+/// More messages than any peer may leave at an endpoint.
 const TOO_MANY: u32 = 5000;
 
-/// Lets a stranger go on until its connection has ended.
+/// Sends messages until the connection has ended.
 fn is_shut_out(team: &Team, stranger: &Stranger, words: &Words) {
     let mut said = 0;
     let mut enough = None;
@@ -189,17 +189,17 @@ fn is_shut_out(team: &Team, stranger: &Stranger, words: &Words) {
         said += 32;
         team.progress();
         if said > TOO_MANY {
-            // The end of a connection takes a moment.
+            // The connection takes a moment to end.
             let since = enough.get_or_insert_with(Instant::now);
-            assert!(since.elapsed() < PATIENCE, "it may say whatever it likes");
+            assert!(since.elapsed() < PATIENCE, "the peer is not cut off");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
-/// Who is no member is not heard, and nobody fills our memory.
+/// Messages of a peer that is no member are dropped, and cannot fill our memory.
 #[test]
-fn who_is_no_member_is_shut_out() {
+fn a_peer_that_is_no_member_is_cut_off() {
     let team = Team::open(2, &wish());
     let group = team.join_all();
     let addresses: Vec<_> = team
@@ -224,7 +224,7 @@ fn who_is_no_member_is_shut_out() {
                 ..words.clone()
             };
             if kind == APART && members != 77 {
-                // There is nothing to end: it is not looked at.
+                // No operation to end, so the message is dropped.
                 let stranger = Stranger::new(&team.sides[0]);
                 assert!(stranger.says(&words.bytes()));
                 continue;
@@ -239,9 +239,9 @@ fn who_is_no_member_is_shut_out() {
     group.into_iter().for_each(Mc::close);
 }
 
-/// An endpoint that has no collectives has no ear for them.
+/// An endpoint without collectives drops their messages.
 #[test]
-fn an_endpoint_without_collectives_keeps_nothing_of_them() {
+fn an_endpoint_without_collectives_stores_no_such_messages() {
     let team = Team {
         sides: vec![Side::open(&Wish::default())],
     };
