@@ -1,10 +1,10 @@
-//! How a program is made to find the front ends instead of the system's libraries: what `rkey run` sets.
+//! How programs find the front ends instead of the system's libraries: the environment that `rkey run` sets.
 //!
-//! One folder holds the libraries under the names that programs ask for. It goes in front of
-//! `LD_LIBRARY_PATH`, which serves programs that are linked with a library and those that load it by name
-//! later. Where a library has to come before the C library as well, it goes in front of `LD_PRELOAD`.
-//! Libfabric looks for providers in the folders of `FI_PROVIDER_PATH`; where `FI_PROVIDER` is not set, programs
-//! that name no provider get ours instead of one of libfabric's own.
+//! One folder contains the libraries under the names that programs load. It comes first in `LD_LIBRARY_PATH`,
+//! for programs linked with a library and those that load it by name later. A library that must also precede
+//! the C library comes first in `LD_PRELOAD`. Libfabric searches the folders of `FI_PROVIDER_PATH` for
+//! providers; if `FI_PROVIDER` is not set, programs that name no provider get ours instead of one of
+//! libfabric's own.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 /// The shared library of one front end.
 #[derive(Clone, Copy, Debug)]
 pub struct FrontEnd {
-    /// The file that cargo makes.
+    /// The file that cargo builds.
     pub built: &'static str,
     /// The name that programs are linked with.
     pub file: &'static str,
     /// Further names that programs load it by.
     pub links: &'static [&'static str],
-    /// Whether functions of it have to be found before those of the C library.
+    /// Whether its functions must precede those of the C library.
     pub preload: bool,
 }
 

@@ -1,8 +1,7 @@
-//! Where the messages of a front end go: to standard error, from the level that `RKEY_LOG` says.
+//! Logging of a front end: to standard error, from the level in `RKEY_LOG`.
 //!
-//! The default is `warn`: refused accesses and uses against the rules in force are explained, everything else
-//! is silent. `RKEY_LOG=off` silences all, `RKEY_LOG=info` also tells why calls were refused, `debug` and
-//! `trace` tell more.
+//! The default, `warn`, explains refused accesses and uses against the rules in force. `RKEY_LOG=off` silences
+//! everything, `RKEY_LOG=info` also explains failed calls, `debug` and `trace` add details.
 
 use crate::settings::LOG;
 use std::io::IsTerminal;
@@ -11,8 +10,8 @@ use tracing_subscriber::EnvFilter;
 
 static START: Once = Once::new();
 
-/// The filter that a value of `RKEY_LOG` stands for: a level, or directives of the crate tracing-subscriber. There a
-/// word alone names a part of the program, whatever it is; here only one of ours, so that a misspelt level is none.
+/// The filter for a value of `RKEY_LOG`: a level, or directives of the crate tracing-subscriber. There, any
+/// single word names a target; here, only targets of ours do, so that a misspelt level is refused.
 #[must_use]
 pub fn filter(value: &str) -> Option<EnvFilter> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
@@ -30,7 +29,7 @@ pub fn filter(value: &str) -> Option<EnvFilter> {
     value.parse().ok()
 }
 
-/// Starts logging, once, unless the program has a subscriber of its own in this library.
+/// Starts logging, once, unless the program has installed a subscriber in this library.
 pub fn start() {
     START.call_once(|| {
         let value = LOG.value();
@@ -44,7 +43,7 @@ pub fn start() {
             .with_ansi(std::io::stderr().is_terminal())
             .with_target(false)
             .finish();
-        // Fails only when there is one already, and then that one is meant.
+        // Fails only if there is a subscriber already, which then stays.
         let _ = tracing::subscriber::set_global_default(subscriber);
         if let Err(error) = value {
             tracing::warn!("{error}; {} holds", LOG.default);
@@ -57,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_and_directives_are_filters_and_other_words_are_not() {
+    fn only_levels_and_directives_are_filters() {
         for good in [
             "off",
             "WARN",

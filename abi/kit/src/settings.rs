@@ -1,6 +1,6 @@
-//! The environment variables of the front ends. Those of the device itself are in its configuration.
+//! The environment variables of the front ends. Those of the device are in its configuration.
 //!
-//! For both, an empty value is none, and one that is not allowed is told and never guessed at.
+//! For all of them an empty value counts as unset, and an invalid one is reported, never guessed at.
 
 use std::ffi::OsStr;
 
@@ -9,18 +9,18 @@ use std::ffi::OsStr;
 pub struct Setting {
     /// Its name.
     pub name: &'static str,
-    /// What holds without it, in the form one would write it.
+    /// Its default, as a user would write it.
     pub default: &'static str,
-    /// What is accepted, in words.
+    /// The allowed values, in words.
     pub allowed: &'static str,
-    /// What it does, in a sentence.
+    /// Its effect, in a sentence.
     pub meaning: &'static str,
     /// Whether a value is allowed.
     accepts: fn(&str) -> bool,
 }
 
 impl Setting {
-    /// Its value in the environment of this process; none where it is not set, or empty.
+    /// Its value in the environment of this process; `None` if it is unset or empty.
     ///
     /// # Errors
     /// The value is not allowed.
@@ -59,7 +59,7 @@ pub const LOG: Setting = Setting {
     name: "RKEY_LOG",
     default: "warn",
     allowed: "off, error, warn, info, debug, trace (or 0 to 5), or a filter such as rkey_fi=debug,warn",
-    meaning: "what programs on the device write to standard error: warn explains refused accesses, info also why calls failed, off is silence",
+    meaning: "what programs on the device write to standard error: warn explains refused accesses, info also failed calls, off nothing",
     accepts: |value| crate::log::filter(value).is_some(),
 };
 
@@ -68,11 +68,11 @@ pub const LOCAL_ROUTES: Setting = Setting {
     name: "RKEY_LOCAL_ROUTES",
     default: "0",
     allowed: "0 or 1",
-    meaning: "verbs: 1 takes address handles without a global route, which qperf makes, as ones on this host",
+    meaning: "verbs: 1 accepts address handles without a global route (qperf makes them) for peers on this host",
     accepts: |value| matches!(value, "0" | "1"),
 };
 
-/// The names that [`MR_MODE`] may have, without `FI_MR_`.
+/// The names of [`MR_MODE`], without `FI_MR_`.
 pub const MODE_WORDS: &[&str] = &[
     "LOCAL",
     "RAW",
@@ -89,7 +89,7 @@ pub const MODE_WORDS: &[&str] = &[
     "NONE",
 ];
 
-/// The names in a value of [`MR_MODE`], as [`MODE_WORDS`] has them: separated by `,`, `|`, `+` or blanks.
+/// The names in a value of [`MR_MODE`], in the form of [`MODE_WORDS`]; separated by `,`, `|`, `+` or blanks.
 pub fn mode_words(value: &str) -> impl Iterator<Item = String> {
     let words = value.split([',', '|', ' ', '+']);
     words.filter(|word| !word.is_empty()).map(|word| {
@@ -98,19 +98,19 @@ pub fn mode_words(value: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Libfabric: the bits that the provider requires.
+/// Libfabric: the `mr_mode` bits that the provider requires.
 pub const MR_MODE: Setting = Setting {
     name: "FI_RKEY_MR_MODE",
     default: "none",
     allowed: "names of mr_mode bits, separated by commas: LOCAL, RAW, VIRT_ADDR, ALLOCATED, PROV_KEY, MMU_NOTIFY, RMA_EVENT, ENDPOINT, HMEM, COLLECTIVE, BASIC, SCALABLE or NONE",
-    meaning: "libfabric: mode bits of registration that the provider requires and behaves by (LOCAL, PROV_KEY, ...)",
+    meaning: "libfabric: mr_mode bits that the provider requires and enforces (LOCAL, PROV_KEY, ...)",
     accepts: |value| mode_words(value).all(|word| MODE_WORDS.contains(&&*word)),
 };
 
-/// The names that [`PROFILE`] may have.
+/// The names of [`PROFILE`].
 pub const PROFILES: &[&str] = &["rkey", "tcp", "shm", "sockets", "verbs", "efa", "cxi"];
 
-/// Libfabric: the bits of a known provider.
+/// Libfabric: the required bits of a known provider.
 pub const PROFILE: Setting = Setting {
     name: "FI_RKEY_PROFILE",
     default: "rkey",
@@ -119,12 +119,12 @@ pub const PROFILE: Setting = Setting {
     accepts: |value| PROFILES.contains(&&*value.to_lowercase()),
 };
 
-/// Libfabric: the letter of the manual pages.
+/// Libfabric: strict conformance to the manual pages.
 pub const STRICT: Setting = Setting {
     name: "FI_RKEY_STRICT",
     default: "0",
     allowed: "0 or 1",
-    meaning: "libfabric: 1 refuses what a manual page forbids and other providers allow; without it that is allowed, with a warning",
+    meaning: "libfabric: 1 refuses calls that a manual page forbids and other providers accept; by default they succeed with a warning",
     accepts: |value| matches!(value, "0" | "1"),
 };
 
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_variable_accepts_its_default_and_refuses_nonsense() {
+    fn every_variable_accepts_its_default_and_refuses_invalid_values() {
         for setting in SETTINGS {
             let check = |value: &str| setting.check(value.as_ref());
             assert_eq!(check(setting.default), Ok(Some(setting.default.into())));
@@ -157,7 +157,7 @@ mod tests {
         let words: Vec<String> = mode_words("local,FI_MR_VIRT_ADDR | prov_key").collect();
         assert_eq!(words, ["LOCAL", "VIRT_ADDR", "PROV_KEY"]);
         assert!((PROFILE.accepts)("Verbs"));
-        // The words are told as they are accepted.
+        // The messages list the names that are accepted.
         for word in MODE_WORDS {
             assert!(MR_MODE.allowed.contains(word), "{word}");
         }

@@ -1,12 +1,12 @@
-//! What a manual page forbids and other implementations allow. By default a program gets what it gets elsewhere, with a
-//! warning; in strict mode it gets what the page says.
+//! Calls that a manual page forbids and other implementations accept. By default a program gets what it gets
+//! elsewhere, with a warning; in strict mode it gets what the page says.
 
 use crate::settings::Setting;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A use of an interface that a manual page forbids and other implementations allow. There is one static of each kind:
-/// the process is told of it once.
+/// One kind of call that a manual page forbids and other implementations accept. Each kind is one static, so
+/// the process warns about it once.
 #[derive(Debug)]
 pub struct Leniency {
     what: &'static str,
@@ -16,8 +16,8 @@ pub struct Leniency {
 }
 
 impl Leniency {
-    /// `what` the program does, what the `page` says about it, and what happens `elsewhere`: each a clause of the
-    /// warning, without a full stop.
+    /// `what` the program did, what the `page` says about it, and what happens `elsewhere`: each a clause of
+    /// the warning, without a full stop.
     #[must_use]
     pub const fn new(what: &'static str, page: &'static str, elsewhere: &'static str) -> Self {
         Self {
@@ -28,7 +28,7 @@ impl Leniency {
         }
     }
 
-    /// Whether the program may go on: everywhere but in strict mode. Warns the first time, at level `warn`.
+    /// Whether the call may succeed: always, except in strict mode. The first use warns, at level `warn`.
     #[cold]
     pub fn allows(&self, strict: bool) -> bool {
         if !self.told.swap(true, Ordering::Relaxed) {
@@ -44,7 +44,7 @@ impl Leniency {
     }
 }
 
-/// A setting that turns strict mode on, looked up when it is first needed.
+/// The setting for strict mode, evaluated at first use.
 #[derive(Debug)]
 pub struct Strictness {
     setting: Setting,
@@ -52,8 +52,8 @@ pub struct Strictness {
 }
 
 impl Strictness {
-    /// Strict mode as this setting says: `1` is on. A value that is not allowed counts as unset: who looks for such
-    /// values tells of it ([`Setting::value`]).
+    /// Strict mode by this setting: `1` is on. An invalid value counts as unset here; [`Setting::value`]
+    /// reports it.
     #[must_use]
     pub const fn new(setting: Setting) -> Self {
         Self {
@@ -77,7 +77,7 @@ mod tests {
     use std::io::Write;
     use std::sync::{Arc, Mutex};
 
-    /// Where a test's log goes.
+    /// A log that the test can read.
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);
 

@@ -1,5 +1,5 @@
-//! The protection table by itself, without a device around it: what one key check costs among many
-//! live regions, what registering costs, and how much memory a live region takes.
+//! The protection table without a device around it: the cost of one key check among many live regions, the cost
+//! of registering, and the memory of a live region.
 
 use super::measure::each;
 use anyhow::{Context, Result};
@@ -11,10 +11,10 @@ use std::hint::black_box;
 use std::time::Instant;
 
 const PAGE: u64 = 4096;
-/// Where the made-up regions begin; nothing is ever touched there.
+/// Where the fictitious regions begin; their memory is never touched.
 const BASE: u64 = 1 << 32;
 
-/// A table with live regions in it.
+/// A protection table with live regions.
 pub(super) struct Table {
     protection: Protection,
     domain: DomainId,
@@ -54,15 +54,15 @@ fn register(protection: &Protection, domain: DomainId, index: u64) -> Result<Reg
     ))?)
 }
 
-/// One check of a remote access, of the same key again and again or of all keys in turn, far apart:
-/// nanoseconds.
+/// Nanoseconds of one check of a remote access, with the same key every time, or with all keys in turn, far
+/// apart.
 pub(super) fn check(table: &Table, scattered: bool, count: u64) -> Result<f64> {
     let who = Accessor {
         domain: table.domain,
         qp: 7,
         peer: None,
     };
-    // An odd step through the table visits everything and is nothing that a prefetcher expects.
+    // An odd stride visits every region in an order that no prefetcher expects.
     let step = if scattered { 0x9e37_79b1 } else { 0 };
     let mut at = table.regions.len() / 2;
     let start = Instant::now();
@@ -78,7 +78,7 @@ pub(super) fn check(table: &Table, scattered: bool, count: u64) -> Result<f64> {
     Ok(each(start.elapsed(), count))
 }
 
-/// Registration and close in the table alone, beside those that live in it: nanoseconds.
+/// Nanoseconds to register and deregister in the table alone, beside its live regions.
 pub(super) fn pair(table: &Table, count: u64) -> Result<f64> {
     let start = Instant::now();
     for _ in 0..count {
@@ -90,7 +90,7 @@ pub(super) fn pair(table: &Table, count: u64) -> Result<f64> {
         let closing = table.protection.close_region(region.id)?;
         anyhow::ensure!(
             closing.finish().is_ok(),
-            "a region that nobody uses did not close"
+            "cannot deregister an unused region"
         );
     }
     Ok(each(start.elapsed(), count))

@@ -1,9 +1,9 @@
-//! The contest: all contestants take turns, repetition by repetition, so that they are measured on the
-//! same machine.
+//! The contest: all contestants take turns, repetition by repetition, so that all are measured on the same
+//! machine.
 //!
-//! Between two repetitions the distance of the cores is measured. A repetition during which it changed
-//! is repeated, at most as often as there are repetitions; one that stays unsteady is kept and marked.
-//! The order rotates from round to round, because a contestant leaves the caches changed for the next one.
+//! The distance of the cores is measured between repetitions. A repetition during which it changed is repeated,
+//! at most as often as there are repetitions; one that stays unsteady is kept and marked. The order rotates
+//! from round to round, because a contestant leaves the caches changed for the next one.
 
 use super::contestant::{Contestant, Sample};
 use super::plan::{Effort, Step};
@@ -13,44 +13,44 @@ use super::stats::Repetitions;
 use super::stop::{Ended, Reason, Stop};
 use indicatif::ProgressBar;
 
-/// Everything that a contest needs.
+/// The inputs of a contest.
 pub(crate) struct Contest<'a> {
     pub(crate) contestants: Vec<Box<dyn Contestant>>,
-    /// Measures the distance of the cores; nothing where it cannot.
+    /// Measures the distance of the cores; `None` if it cannot be measured.
     pub(crate) probe: Box<dyn FnMut() -> Option<Distance>>,
     pub(crate) effort: Effort,
     pub(crate) stop: &'a Stop,
     pub(crate) bar: ProgressBar,
 }
 
-/// What came out.
+/// The results of a contest.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) figures: Vec<Measurement>,
-    /// Remarks on the figures.
+    /// Notes on the figures.
     pub(crate) notes: Vec<String>,
     /// What was not measured, and why.
     pub(crate) trouble: Vec<String>,
     /// Steps in which the device itself failed.
     pub(crate) failed: Vec<String>,
-    /// Why it ended before its time.
+    /// Why it ended early.
     pub(crate) stopped: Option<Reason>,
 }
 
 /// One contestant in one step.
 struct Entry {
-    /// Which contestant.
+    /// The index of the contestant.
     who: usize,
     count: u64,
     repetitions: Repetitions,
     turns: Vec<Turn>,
-    /// Repetitions that may be repeated still.
+    /// Repetitions that may still be repeated.
     spare: u32,
     failed: bool,
 }
 
 impl Contest<'_> {
-    /// Runs all steps. What fails is named in the outcome and ends nothing else.
+    /// Runs all steps. A failure is named in the outcome and does not end the contest.
     pub(crate) fn run(&mut self, steps: &[Step]) -> Outcome {
         let mut outcome = Outcome::default();
         let turns = steps.iter().map(|step| self.turns_of(step)).sum();
@@ -156,7 +156,7 @@ impl Contest<'_> {
         entries
     }
 
-    /// One repetition, again if the machine changed meanwhile. Gives the distance after it.
+    /// One repetition, repeated if the machine changed meanwhile. Returns the distance after it.
     fn turn(
         &mut self,
         step: &Step,
@@ -247,13 +247,13 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
-    /// Writes down when it is asked.
+    /// Records its turns.
     struct Fake {
         name: &'static str,
         log: Rc<RefCell<Vec<&'static str>>>,
-        /// Fails at this call.
+        /// The call at which it fails.
         fails_at: usize,
-        /// Interrupts the contest at this call.
+        /// The call at which it interrupts the contest.
         interrupts_at: usize,
         mark: Arc<AtomicBool>,
         calls: usize,
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_before_an_interruption_is_kept() {
+    fn figures_before_an_interruption_are_kept() {
         let mark: Arc<AtomicBool> = Arc::default();
         let stop = Stop::at(mark.clone());
         let (outcome, log) = contest_with(&stop, &mark, [0, 3], Box::new(|| None));
@@ -394,7 +394,7 @@ mod tests {
         assert!(turns().all(|turn| turn.round_trip_ns.is_some_and(|ns| ns < 60.0)));
         assert!(outcome.notes.is_empty());
 
-        // It never comes to rest: what was repeated often enough is kept, and marked.
+        // The distance never settles: the last repetition is kept and marked.
         let mut near = false;
         let restless = move || {
             near = !near;
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_ends_it_and_says_what_is_missing() {
+    fn the_time_limit_ends_the_contest_and_names_what_is_missing() {
         let (outcome, log) = contest(Duration::ZERO, 0);
         assert!(log.is_empty() && outcome.figures.is_empty());
         assert_eq!(outcome.stopped, Some(Reason::Limit));

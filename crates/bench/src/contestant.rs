@@ -1,5 +1,5 @@
-//! A contestant is what is measured: the device, a peer's program, a peer's own benchmark. All are alive
-//! during the whole run, and a contestant sleeps while another one is measured.
+//! A contestant is something to measure: the device, a peer's program, a peer's own benchmark. All live during
+//! the whole run, and each sleeps while another one is measured.
 
 use super::measure::enough;
 use super::plan::{Effort, Step};
@@ -8,15 +8,15 @@ use super::stop::Stop;
 use anyhow::Result;
 use hdrhistogram::Histogram;
 
-/// What all figures of a contestant have in common.
+/// The common properties of a contestant's figures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Label {
     /// `rkey`, `libfabric`, `ucx`, `ucx_perftest`.
     pub(crate) peer: String,
     pub(crate) version: String,
-    /// Which part of it: link, provider or transports.
+    /// Its link, provider or transports.
     pub(crate) provider: String,
-    /// What a completion means: `delivery` or `default`.
+    /// When its operations complete: `delivery` or `default`.
     pub(crate) completion: String,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Label {
 pub(crate) struct Sample {
     /// Nanoseconds of one operation.
     pub(crate) ns: f64,
-    /// The operations, where they were timed one by one.
+    /// The single operations, if they were timed one by one.
     pub(crate) operations: Option<Histogram<u64>>,
 }
 
@@ -38,7 +38,7 @@ impl Sample {
         }
     }
 
-    /// A repetition whose operations were timed one by one: their median counts.
+    /// A repetition whose operations were timed one by one; its figure is their median.
     pub(crate) fn each(operations: Histogram<u64>) -> Self {
         Self {
             ns: operations.value_at_quantile(0.5) as f64,
@@ -47,21 +47,21 @@ impl Sample {
     }
 }
 
-/// What takes part in a benchmark.
+/// A participant of a benchmark.
 pub(crate) trait Contestant {
-    /// For the progress bar and for errors.
+    /// Its name in the progress bar and in errors.
     fn name(&self) -> String;
 
     /// Whether it can measure this step.
     fn takes(&self, step: &Step) -> bool;
 
-    /// What stands beside its figure of a step.
+    /// The label of its figure for a step.
     fn label(&self, step: &Step) -> Label;
 
-    /// Runs `count` operations of a step, and goes back to sleep.
+    /// Runs `count` operations of a step, then sleeps again.
     fn run(&mut self, step: &Step, count: u64, stop: &Stop) -> Result<Sample>;
 
-    /// Finds out how many operations make a repetition, and warms up.
+    /// Finds how many operations make a repetition, and warms up.
     fn prepare(&mut self, step: &Step, effort: &Effort, stop: &Stop) -> Result<u64> {
         let pace = step.pace();
         let fewer = |count: u64| count.div_ceil(effort.fewer);
@@ -74,24 +74,24 @@ pub(crate) trait Contestant {
         Ok(count)
     }
 
-    /// How often it can be asked at most: for those whose repetitions take long.
+    /// The most repetitions, for contestants whose repetitions take long.
     fn most_repetitions(&self, _step: &Step) -> u32 {
         u32::MAX
     }
 
-    /// The step is over: what was kept for it can go.
+    /// Releases what was kept for the step that has ended.
     fn end(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Remarks that belong to the results.
+    /// Notes that belong to the results.
     fn notes(&mut self) -> Vec<String> {
         Vec::new()
     }
 }
 
 impl Label {
-    /// A figure without its values.
+    /// A figure without values.
     pub(crate) fn figure(self, step: &Step) -> Measurement {
         let subject = step.subject();
         Measurement {

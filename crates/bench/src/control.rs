@@ -1,7 +1,7 @@
-//! The control page: how the two processes of a benchmark agree on what to do next, without using
-//! the device that they measure. A page of shared memory with a command, a number and an answer.
+//! The control page: how the two processes of a benchmark synchronize without the device that they measure. A
+//! page of shared memory with a command, a number and an answer.
 
-// UNSAFETY: maps a page shared with the other process; safe code has no way to do that.
+// UNSAFETY: maps a page shared with the other process, which safe code cannot do.
 #![allow(unsafe_code)]
 
 use anyhow::{Context, Result};
@@ -11,25 +11,25 @@ use rustix::thread::futex;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What the initiator wants of the target.
+/// What the initiator asks of the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Command {
-    /// Nothing yet.
+    /// No command yet.
     None,
-    /// Read the buffer of `size` bytes, or rewrite it with `count` when that is not zero.
+    /// Reads `size` bytes of the buffer, or rewrites them with `count` if that is not zero.
     Touch,
-    /// The same with the memory from rkey's allocator.
+    /// As `Touch`, for the memory from rkey's allocator.
     TouchShared,
-    /// Answer `count` pings of `size` bytes.
+    /// Responds to `count` pings of `size` bytes.
     PingPong,
-    /// The same by direct copies.
+    /// As `Pong`, by direct copies.
     PingPongDirect,
-    /// Receive `count` messages of `size` bytes and answer each.
+    /// Receives `count` messages of `size` bytes and responds to each.
     Messages,
-    /// Sleep in the kernel without polling, until the next command.
+    /// Sleeps in the kernel without polling, until the next command.
     Sleep,
-    /// End.
+    /// Ends.
     Exit,
 }
 
@@ -51,7 +51,7 @@ impl Command {
 
 const BLOB: usize = 1024;
 
-/// The page. Each word that one side spins on has a cache line of its own.
+/// The page. Each word that a side spins on has its own cache line.
 #[repr(C, align(128))]
 struct Page {
     sequence: AtomicU32,
@@ -60,7 +60,7 @@ struct Page {
     count: AtomicU64,
     done: Line,
     ready: [Line; 2],
-    /// What each side tells the other: a length, then bytes.
+    /// What each side passes to the other: a length, then bytes.
     blob: [[AtomicU64; BLOB / 8]; 2],
 }
 
@@ -80,20 +80,20 @@ impl std::fmt::Debug for Control {
 }
 
 impl Control {
-    /// A new page; its descriptor is inherited by processes that this one starts.
+    /// A new page; child processes inherit its descriptor.
     pub(crate) fn create() -> Result<Self> {
         let fd = memfd_create("rkey-bench", MemfdFlags::empty()).context("memfd_create")?;
         ftruncate(&fd, std::mem::size_of::<Page>() as u64).context("ftruncate")?;
         Self::map(fd)
     }
 
-    /// The page that the initiator created, by the number it gave us.
+    /// The initiator's page, by the number of the inherited descriptor.
     pub(crate) fn inherit(number: i32) -> Result<Self> {
-        // SAFETY: only looked at: fcntl refuses a number that is no open descriptor.
+        // SAFETY: only checks the number: fcntl refuses one that is no open descriptor.
         let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
         rustix::io::fcntl_getfd(borrowed)
             .with_context(|| format!("descriptor {number} is not open"))?;
-        // SAFETY: the initiator created this descriptor for us, and nothing else here knows it.
+        // SAFETY: the initiator created this descriptor for us, and nothing else here uses it.
         Self::map(unsafe { OwnedFd::from_raw_fd(number) })
     }
 
@@ -114,18 +114,18 @@ impl Control {
             )
         };
         let at = at.context("mmap of the control page")?;
-        // SAFETY: page aligned, as long as the file (checked above), never unmapped, and made of
-        // atomics only, for which every bit pattern is valid.
+        // SAFETY: page-aligned, as long as the file (checked above), never unmapped, and made of atomics only,
+        // for which every bit pattern is valid.
         let page = unsafe { &*at.cast::<Page>() };
         Ok(Self { page, fd })
     }
 
-    /// The number under which the other process finds the page.
+    /// The number by which the other process finds the page.
     pub(crate) fn number(&self) -> i32 {
         self.fd.as_raw_fd()
     }
 
-    /// Gives the target a command; returns its number, for [`Control::is_done`].
+    /// Gives the target a command. Returns its number, for [`Control::is_done`].
     pub(crate) fn command(&self, command: Command, size: u64, count: u64) -> u32 {
         let next = self.page.sequence.load(Ordering::Relaxed) + 1;
         let asleep = self.page.command.load(Ordering::Relaxed) == Command::Sleep as u32;
@@ -134,7 +134,7 @@ impl Control {
         self.page.count.store(count, Ordering::Relaxed);
         self.page.sequence.store(next, Ordering::Release);
         if asleep {
-            // The only failure is an address that is not mapped.
+            // It fails only for an unmapped address.
             let _ = futex::wake(&self.page.sequence, futex::Flags::empty(), 1);
         }
         next
@@ -143,12 +143,12 @@ impl Control {
     /// Sleeps in the kernel until there is a command after number `seen`.
     pub(crate) fn sleep(&self, seen: u32) {
         while self.page.sequence.load(Ordering::Acquire) == seen {
-            // A signal, or another number meanwhile: the loop looks again.
+            // After a signal, or if the number has changed, the loop checks again.
             let _ = futex::wait(&self.page.sequence, futex::Flags::empty(), seen, None);
         }
     }
 
-    /// The command after number `seen`, if there is one: its number, what, size, count.
+    /// The command after number `seen`, if any: its number, kind, size and count.
     pub(crate) fn next(&self, seen: u32) -> Option<(u32, Command, u64, u64)> {
         let number = self.page.sequence.load(Ordering::Acquire);
         let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
@@ -163,7 +163,7 @@ impl Control {
         })
     }
 
-    /// The target has finished command `number`.
+    /// Reports that command `number` is finished.
     pub(crate) fn finish(&self, number: u32) {
         self.page.done.0.store(number, Ordering::Release);
     }
@@ -173,7 +173,7 @@ impl Control {
         self.page.done.0.load(Ordering::Acquire) >= number
     }
 
-    /// Tells the other side that `side` has reached point `turn`.
+    /// Reports that `side` has reached point `turn`.
     pub(crate) fn arrive(&self, side: usize, turn: u32) {
         self.page.ready[side].0.store(turn, Ordering::Release);
     }
@@ -183,8 +183,7 @@ impl Control {
         self.page.ready[side].0.load(Ordering::Acquire) >= turn
     }
 
-    /// Leaves bytes for the other side; published by the next [`Control::arrive`] or
-    /// [`Control::finish`].
+    /// Leaves bytes for the other side; the next [`Control::arrive`] or [`Control::finish`] publishes them.
     pub(crate) fn leave(&self, side: usize, bytes: &[u8]) -> Result<()> {
         anyhow::ensure!(bytes.len() <= BLOB - 8, "{} bytes do not fit", bytes.len());
         let [length, words @ ..] = &self.page.blob[side];
@@ -197,7 +196,7 @@ impl Control {
         Ok(())
     }
 
-    /// Reads what `side` has left.
+    /// Reads the bytes that `side` left.
     pub(crate) fn read(&self, side: usize) -> Vec<u8> {
         let [length, words @ ..] = &self.page.blob[side];
         let mut bytes: Vec<u8> = words
@@ -241,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_no_descriptor_is_refused() {
+    fn a_closed_descriptor_is_refused() {
         assert!(Control::inherit(9999).is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! Memory of the peer that this process has mapped under a lease: the same measurements without the
-//! peer's processor. A call of [`DirectMemory`](rkey::DirectMemory) is complete when it returns.
+//! Measurements on memory of the peer that this process has mapped under a lease, without the peer's processor.
+//! A call of [`DirectMemory`](rkey::DirectMemory) is complete when it returns.
 
 use super::control::Command;
 use super::measure::{self, each, nanoseconds};
@@ -9,7 +9,7 @@ use anyhow::Result;
 use hdrhistogram::Histogram;
 use std::time::Instant;
 
-/// Copies one after the other; nanoseconds each.
+/// Nanoseconds of each copy, one after the other.
 pub(super) fn stream(rig: &mut Rig, kind: Kind, size: u64, count: u64, slots: u64) -> Result<f64> {
     let (slots, size) = (slots as usize, size as usize);
     let mut buffer = vec![1_u8; slots * size];
@@ -38,7 +38,7 @@ pub(super) fn single(
         if touched {
             let reading = kind == Kind::Read;
             if reading {
-                // One word of each line, as the other measurements read.
+                // One word of each line, as in the other measurements.
                 std::hint::black_box(
                     buffer
                         .iter()
@@ -75,7 +75,7 @@ fn one(direct: &mut rkey::DirectMemory, kind: Kind, offset: u64, bytes: &mut [u8
     Ok(())
 }
 
-/// Writes there and back, each side polling its own memory; half a round. Both sides run it.
+/// Writes back and forth, each side polling its own memory; half a round trip. Both sides run it.
 pub(super) fn one_way(rig: &mut Rig, number: u32, size: u64, count: u64) -> Result<f64> {
     let first = rig.side() == 0;
     let last = size - 8;
@@ -101,7 +101,7 @@ pub(super) fn one_way(rig: &mut Rig, number: u32, size: u64, count: u64) -> Resu
     Ok(each(start.elapsed(), 2 * count))
 }
 
-/// The last word of the message is its number.
+/// Sends a message whose last word is its number.
 fn send(rig: &mut Rig, buffer: &mut [u8], value: u64) -> Result<()> {
     let last = buffer.len() - 8;
     buffer[last..].copy_from_slice(&value.to_le_bytes());

@@ -1,5 +1,5 @@
-//! A peer's program: a pair of processes of its own, which waits for orders on standard input and answers
-//! each with a line. `benches/README.md` describes the lines.
+//! A peer's program: its own pair of processes, which reads orders from standard input and answers each with a
+//! line. `benches/README.md` describes the lines.
 
 use super::child;
 use super::contestant::{Contestant, Label, Sample};
@@ -13,14 +13,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a repetition may take beyond what was asked for, on a busy machine.
+/// How much longer than requested a repetition may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How often a wait looks whether it shall end.
+/// How often a wait checks whether the benchmark is to stop.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long the program may take to end.
+/// How long the program may take to exit.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// What the program can be asked for.
+/// The steps that the program can run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub(crate) operations: Vec<&'static str>,
@@ -28,12 +28,12 @@ pub(crate) struct Offer {
     pub(crate) memory: &'static str,
 }
 
-/// Most regions that may live beside the one that is registered, and the only size: as in `common.h`.
+/// The most regions that may live beside the one that is registered, and the only size, as in `common.h`.
 const LIVE_MAX: u64 = 100_000;
 const REGISTERED: u64 = 4096;
 
 impl Offer {
-    /// Whether a step is among it.
+    /// Whether it includes a step.
     pub(crate) fn has(&self, step: &Step) -> bool {
         let subject = step.subject();
         let register = subject.op == "register";
@@ -58,16 +58,16 @@ struct Answer {
     ns: f64,
 }
 
-/// A program that is running.
+/// A running program.
 pub(crate) struct External {
     name: String,
     label: Label,
     offer: Offer,
     child: Child,
-    /// Closed, it tells the program to end.
+    /// Closing it makes the program exit.
     orders: Option<ChildStdin>,
     answers: Receiver<String>,
-    /// What it says on standard error.
+    /// Its output on standard error.
     complaints: Option<JoinHandle<String>>,
 }
 
@@ -75,7 +75,7 @@ impl External {
     /// Starts a program and waits until both of its processes are connected.
     ///
     /// # Errors
-    /// What the program says on standard error when it ends instead.
+    /// The program's standard error, if it exits instead.
     pub(crate) fn start(
         name: &str,
         mut command: Command,
@@ -91,7 +91,7 @@ impl External {
         let (line, answers) = channel();
         let out = child.stdout.take().context("its standard output")?;
         std::thread::spawn(move || {
-            // UCX writes its warnings to standard output as well.
+            // UCX also writes warnings to standard output.
             let lines = BufReader::new(out).lines().map_while(Result::ok);
             for text in lines.filter(|text| text.starts_with('{')) {
                 if line.send(text).is_err() {
@@ -129,7 +129,7 @@ impl External {
         Ok(external)
     }
 
-    /// Shows its figures under another name and meaning of completion.
+    /// Reports its figures under another name and completion semantics.
     pub(crate) fn counts_as(mut self, peer: &str, completion: &str) -> Self {
         self.label.peer = peer.to_owned();
         self.label.completion = completion.to_owned();
@@ -142,7 +142,7 @@ impl External {
             match self.answers.recv_timeout(LOOK) {
                 Ok(line) => {
                     return serde_json::from_str(&line)
-                        .with_context(|| format!("its answer {line:?} makes no sense"));
+                        .with_context(|| format!("cannot parse its answer {line:?}"));
                 }
                 Err(RecvTimeoutError::Disconnected) => bail!(self.last_words()),
                 Err(RecvTimeoutError::Timeout) => {
@@ -157,13 +157,13 @@ impl External {
         }
     }
 
-    /// It has ended: why.
+    /// Why it has exited.
     fn last_words(&mut self) -> String {
         let complaints = self.complaints.take();
         let said = complaints.and_then(|thread| thread.join().ok());
         match said.filter(|text| !text.is_empty()) {
             Some(text) => format!("it failed: {text}"),
-            None => "it ended without a word".into(),
+            None => "it exited without a message".into(),
         }
     }
 }
@@ -189,14 +189,14 @@ impl Contestant for External {
         );
         let sent = match &mut self.orders {
             Some(orders) => orders.write_all(order.as_bytes()),
-            None => bail!("it has failed before"),
+            None => bail!("it failed earlier"),
         };
         let answer = match sent {
             Ok(()) => self.answer::<Answer>(stop),
             Err(_) => Err(anyhow::anyhow!(self.last_words())),
         };
         if answer.is_err() {
-            // It may go on, and keep a core busy beside the others.
+            // It may still be running and would keep a core busy beside the others.
             self.orders = None;
             child::kill(&mut self.child);
         }
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_program_is_told_in_its_own_words() {
+    fn a_program_that_exits_is_reported_with_its_message() {
         let why = start("echo no such provider >&2; exit 1").err().unwrap();
         assert!(why.to_string().contains("no such provider"), "{why}");
         let mut peer = start(&format!("{GREETING}; read line; echo broken >&2")).unwrap();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_does_not_answer_is_left_when_the_time_is_up() {
+    fn a_program_that_does_not_answer_is_abandoned_at_the_time_limit() {
         let mut peer = start(&format!("{GREETING}; exec sleep 60")).unwrap();
         let stop = Stop::after(Duration::ZERO).unwrap();
         assert!(peer.run(&Step::OneWay(8), 1, &stop).is_err());

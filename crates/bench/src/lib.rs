@@ -1,9 +1,9 @@
-//! The benchmark behind `rkey bench`: what an operation costs here, beside libfabric and UCX in the same run.
+//! The benchmark behind `rkey bench`: the cost of an operation here, beside libfabric and UCX in the same run.
 //!
-//! A benchmark is two pinned processes: this one initiates, a second copy of this program is the
-//! target. The peers are such pairs too; all take turns, and the distance of the two cores is measured
-//! beside each turn. Every figure carries its condition (static or touched buffers), because a copy between
-//! buffers that nobody touches measures the cache, not the device.
+//! A benchmark is two pinned processes: this one is the initiator, a second copy of this program the target.
+//! The peers are such pairs, too. All take turns, and the distance of the two cores is measured at each turn.
+//! Every figure carries its condition (static or touched buffers), because copies between buffers that no
+//! program touches measure the cache, not the device.
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
@@ -61,7 +61,7 @@ pub struct BenchArgs {
     /// Sizes in bytes, multiples of 8; k and m are accepted (8,4k,1m).
     #[arg(long, value_delimiter = ',', value_parser = parse_size, default_value = "8,4k,64k,1m")]
     sizes: Vec<u64>,
-    /// Ways of measuring: stream, oneway, single.
+    /// Modes: stream, oneway, single.
     #[arg(
         long,
         value_delimiter = ',',
@@ -83,16 +83,17 @@ pub struct BenchArgs {
     /// With --peers: libfabric over tcp as well.
     #[arg(long, requires = "peers")]
     tcp: bool,
-    /// Measures our libfabric provider instead of the device itself, with the program that measures libfabric's.
+    /// Measures our libfabric provider instead of the device itself, with the program for libfabric's
+    /// providers.
     #[arg(long)]
     libfabric: bool,
     /// Repetitions of each measurement.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=31))]
     reps: u32,
-    /// About how long one repetition runs.
+    /// Approximate duration of one repetition.
     #[arg(long, default_value_t = 0.1, value_name = "SECONDS")]
     seconds: f64,
-    /// Few and short repetitions: to see that everything works, not how fast.
+    /// Few and short repetitions: checks that everything works, not how fast.
     #[arg(long, conflicts_with_all = ["reps", "seconds"])]
     quick: bool,
     /// Cores of the initiator and of the target.
@@ -104,36 +105,36 @@ pub struct BenchArgs {
         value_name = "CORE,CORE"
     )]
     cores: Vec<usize>,
-    /// Ends after this time (90, 10m, 2h) with what has been measured. Ctrl-C does the same at once.
+    /// Stops after this time (90, 10m, 2h) and prints what was measured. Ctrl-C stops at once.
     #[arg(long, value_name = "TIME", value_parser = stop::parse_limit, default_value = "1h")]
     limit: Duration,
     /// Writes all figures, ours and the peers', to a file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draws time over size into a file.
+    /// Plots time over size to a file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// The target's side of a benchmark; for this program itself.
+    /// Runs the target's side of a benchmark; for this program's own use.
     #[arg(long, hide = true, value_name = "SPEC")]
     target: Option<TargetSpec>,
 }
 
-/// What the benchmark needs of the program that it is part of. That program's subcommand `bench` takes [`BenchArgs`]: the
-/// target of a benchmark is started by it.
+/// What the benchmark needs from the program that contains it. That program has a subcommand `bench` that takes
+/// [`BenchArgs`], which also starts the target of a benchmark.
 pub struct Host<'a> {
-    /// Where the results are printed. When the first lines cannot be written, nothing is measured; later failures are
+    /// Where results are printed. If the first lines cannot be written, nothing is measured; later failures are
     /// the host's to report.
     pub results: &'a mut dyn Write,
-    /// Makes a folder with our libfabric provider under the name that libfabric looks for.
+    /// Makes a folder with our libfabric provider under the name that libfabric searches for.
     pub front_ends: fn() -> Result<PathBuf>,
 }
 
-/// A word of the command line that is none of those known.
+/// An unknown word on the command line.
 #[derive(Debug)]
 pub struct UnknownWord {
     what: &'static str,
     word: String,
-    /// The words that are known.
+    /// The known words.
     pub known: Vec<String>,
 }
 
@@ -163,9 +164,9 @@ struct Report<'a> {
 /// Runs the benchmark that `args` describe.
 ///
 /// # Errors
-/// An unknown operation or mode ([`UnknownWord`]), a file that cannot be written, a device that does not open, a target that
-/// does not start. A contestant that fails later is named in the output and does not end the run; if it is the device
-/// itself, the run ends with a failure.
+/// An unknown operation or mode ([`UnknownWord`]), a file that cannot be written, a device that does not open,
+/// a target that does not start. The output names a contestant that fails later; the run goes on. If that is
+/// the device itself, the run ends with a failure.
 pub fn run(args: &BenchArgs, host: &mut Host<'_>) -> Result<ExitCode> {
     if let Some(spec) = args.target {
         return pair::run_target(spec).map(|()| ExitCode::SUCCESS);
@@ -175,7 +176,7 @@ pub fn run(args: &BenchArgs, host: &mut Host<'_>) -> Result<ExitCode> {
     let stop = Stop::after(args.limit)?;
     let machine = Machine::look(request.cores);
     if writeln!(host.results, "{}\n", machine.describe()).is_err() {
-        // The results could not be shown.
+        // The results would be lost.
         return Ok(ExitCode::FAILURE);
     }
     machine::pin(request.cores.0);
@@ -209,7 +210,7 @@ pub fn run(args: &BenchArgs, host: &mut Host<'_>) -> Result<ExitCode> {
     })
 }
 
-/// All contestants, started and asleep. The device comes first.
+/// All contestants, started and asleep, the device first.
 fn contestants(
     args: &BenchArgs,
     request: &Request,
@@ -271,7 +272,7 @@ fn show(
     Ok(())
 }
 
-/// Writes a line to standard error. Failures are ignored: there is no place left to report them.
+/// Writes a line to standard error. A failure is ignored: there is nowhere left to report it.
 fn complain(text: fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "rkey: {text}");
 }
@@ -285,7 +286,7 @@ struct Target {
 impl Target {
     fn open(path: &Option<PathBuf>) -> Result<Option<Self>> {
         let Some(path) = path else { return Ok(None) };
-        // What is in it stays until there is something new.
+        // Its contents stay until there are new results.
         let file = File::options()
             .write(true)
             .create(true)
@@ -299,7 +300,7 @@ impl Target {
     }
 
     fn write(&self, text: &str) -> Result<()> {
-        // A device or a pipe has no length.
+        // Devices and pipes have no length.
         let _ = self.file.set_len(0);
         (&self.file)
             .write_all(text.as_bytes())
@@ -322,7 +323,7 @@ impl Request {
         check_words("mode", &args.modes, MODES)?;
         ensure!(
             args.seconds > 0.0 && args.seconds <= 60.0,
-            "--seconds is more than 0 and at most 60"
+            "--seconds must be more than 0 and at most 60"
         );
         let operations = if args.operations.is_empty() {
             names.iter().map(|name| (*name).to_owned()).collect()
@@ -330,7 +331,7 @@ impl Request {
             args.operations.clone()
         };
         let [initiator, target] = args.cores[..] else {
-            bail!("--cores wants two numbers, as in 0,1");
+            bail!("--cores needs two numbers, as in 0,1");
         };
         for core in [initiator, target] {
             ensure!(
@@ -356,7 +357,7 @@ impl Request {
         let steps = plan::steps(&operations, &args.modes, &args.sizes, &args.live);
         ensure!(
             !steps.is_empty(),
-            "nothing to measure: these operations have none of these modes"
+            "nothing to measure: these operations do not have these modes"
         );
         Ok(Self {
             sizes: args.sizes.clone(),
@@ -373,7 +374,7 @@ impl Request {
         }
     }
 
-    /// Bytes of the buffer that all measurements fit into.
+    /// Bytes of a buffer that fits all measurements.
     fn longest(&self) -> u64 {
         let longest = self
             .sizes
@@ -414,12 +415,12 @@ fn parse_size(text: &str) -> Result<u64, String> {
         .and_then(|n| n.checked_mul(factor));
     match size {
         Some(size) if size >= 8 && size % 8 == 0 && size <= 64 << 20 => Ok(size),
-        _ => Err("a size is a multiple of 8 from 8 to 64m".into()),
+        _ => Err("a size must be a multiple of 8 from 8 to 64m".into()),
     }
 }
 
 fn progress() -> ProgressBar {
-    // Hidden by itself when standard error is no terminal.
+    // Hides itself if standard error is no terminal.
     let bar = ProgressBar::new(0);
     let style = "{bar:30} {pos}/{len}, {elapsed} gone, about {eta} left: {wide_msg}";
     if let Ok(style) = ProgressStyle::with_template(style) {

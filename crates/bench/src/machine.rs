@@ -2,25 +2,25 @@
 
 use serde::Serialize;
 
-/// What a figure cannot be read without.
+/// The conditions without which a figure means nothing.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Machine {
-    /// The processor as the kernel names it.
+    /// The processor's name, from the kernel.
     pub(crate) cpu: String,
     /// Processors that are online.
     pub(crate) processors: usize,
     /// Kernel release.
     pub(crate) kernel: String,
-    /// Whether this is a virtual machine, where interrupts between processors are dear.
+    /// Whether this is a virtual machine, where interrupts between processors are expensive.
     pub(crate) virtual_machine: bool,
     /// Cores of the initiator and of the target.
     pub(crate) cores: (usize, usize),
-    /// How the program was built.
+    /// The program's build profile.
     pub(crate) build: &'static str,
 }
 
 impl Machine {
-    /// Looks around.
+    /// Reads the conditions of this machine.
     pub(crate) fn look(cores: (usize, usize)) -> Self {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let field = |name: &str| {
@@ -42,7 +42,7 @@ impl Machine {
             virtual_machine: field("flags").is_some_and(|flags| flags.contains(" hypervisor")),
             cores,
             build: if cfg!(debug_assertions) {
-                "debug (figures mean nothing)"
+                "debug (figures are meaningless)"
             } else {
                 "release"
             },
@@ -72,7 +72,7 @@ pub(crate) fn may_use(core: usize) -> bool {
     core < rustix::thread::CpuSet::MAX_CPU && allowed.is_ok_and(|set| set.is_set(core))
 }
 
-/// Pins this thread, and what it starts, to one core. Says so when it cannot.
+/// Pins this thread, and those that it starts, to one core. Warns if it cannot.
 pub(crate) fn pin(core: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(core);

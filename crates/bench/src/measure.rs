@@ -1,5 +1,5 @@
-//! The measurements: what the initiator does, and how the target answers. Both run on a [`Rig`]; what
-//! is measured how is the same as in `benches/peers`.
+//! The measurements: what the initiator does, and how the target responds. Both run on a [`Rig`], and measure
+//! the same way as `benches/peers`.
 
 use super::control::Command;
 use super::direct;
@@ -9,7 +9,7 @@ use anyhow::Result;
 use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
 
-/// Operations in flight while streaming: enough to hide the latency, few enough to stay in cache.
+/// Operations in flight in a stream: enough to hide the latency, few enough to stay in the cache.
 fn window_of(size: u64) -> u64 {
     match size {
         size if size >= 1 << 20 => 2,
@@ -18,7 +18,7 @@ fn window_of(size: u64) -> u64 {
     }
 }
 
-/// Distinct buffers that a rotating stream goes round in.
+/// Distinct buffers of a rotating stream.
 pub(crate) fn slots_of(size: u64) -> u64 {
     match size {
         size if size >= 1 << 20 => 2,
@@ -26,7 +26,7 @@ pub(crate) fn slots_of(size: u64) -> u64 {
     }
 }
 
-/// Many operations in flight; nanoseconds each, until the last one has completed.
+/// Nanoseconds of each of many operations in flight, until the last one has completed.
 pub(crate) fn stream(rig: &mut Rig, kind: Kind, size: u64, count: u64, slots: u64) -> Result<f64> {
     let window = window_of(size);
     let parts = (0..slots)
@@ -46,9 +46,8 @@ pub(crate) fn stream(rig: &mut Rig, kind: Kind, size: u64, count: u64, slots: u6
     Ok(each(start.elapsed(), count))
 }
 
-/// One operation at a time, from the post to its completion. Touched: before each one, outside the
-/// time that counts, we rewrite the source and the target reads the destination (a read: the other
-/// way round).
+/// One operation at a time, from the post to its completion. Touched: before each one, outside the timing, the
+/// initiator rewrites the source and the target reads the destination (for a read, the reverse).
 pub(crate) fn single(
     rig: &mut Rig,
     kind: Kind,
@@ -80,7 +79,7 @@ pub(crate) fn single(
     Ok(samples)
 }
 
-/// Writes there and back, each side polling its memory; half a round.
+/// Writes back and forth, each side polling its memory; half a round trip.
 pub(crate) fn one_way(rig: &mut Rig, size: u64, count: u64) -> Result<f64> {
     rig.words.store(size - 8, 0);
     let number = rig.control.command(Command::PingPong, size, count);
@@ -102,13 +101,13 @@ pub(crate) fn one_way(rig: &mut Rig, size: u64, count: u64) -> Result<f64> {
 /// Marks of readiness for a ping-pong, above the marks of the start.
 const READY: u32 = 1_000;
 
-/// The mark with which the target says that it is ready for command `number`.
+/// The target's mark of readiness for command `number`.
 pub(super) fn ready(number: u32) -> u32 {
     number + READY
 }
 
-/// The last word of the message is its number. A message of 8 bytes is only that word, and leaves
-/// without touching the memory in which the answer arrives.
+/// Sends a message whose last word is its number. An 8-byte message is only that word, and does not touch the
+/// memory in which the response arrives.
 fn ping(rig: &mut Rig, size: u64, value: u64) -> Result<()> {
     if size == 8 {
         return rig.post_word(value, 0);
@@ -118,7 +117,7 @@ fn ping(rig: &mut Rig, size: u64, value: u64) -> Result<()> {
     rig.post(Kind::Write, part, 0)
 }
 
-/// Messages there and back; half a round. Both sides run it; the initiator sends first.
+/// Messages back and forth; half a round trip. Both sides run it; the initiator sends first.
 pub(crate) fn messages(rig: &mut Rig, number: u32, size: u64, count: u64) -> Result<f64> {
     let first = rig.side() == 0;
     let (out, into) = (rig.part(0, size)?, rig.part(size, size)?);
@@ -145,7 +144,7 @@ pub(crate) fn messages(rig: &mut Rig, number: u32, size: u64, count: u64) -> Res
         if !first {
             rig.post_send(out)?;
         }
-        // A look at the send queue now and then keeps it from filling: a poll takes up to 32.
+        // Occasional polls keep the send queue from filling: one poll takes up to 32.
         if round % 16 == 15 {
             rig.poll()?;
         }
@@ -155,7 +154,7 @@ pub(crate) fn messages(rig: &mut Rig, number: u32, size: u64, count: u64) -> Res
     Ok(each(elapsed, 2 * count))
 }
 
-/// Writes of a word to a target whose program sleeps, `pause` between them.
+/// Writes of a word to a target whose program sleeps, with a `pause` between them.
 pub(crate) fn to_sleeper(rig: &mut Rig, count: u64, pause: Duration) -> Result<Histogram<u64>> {
     let mut samples = histogram();
     for index in 0..count {
@@ -171,7 +170,7 @@ pub(crate) fn to_sleeper(rig: &mut Rig, count: u64, pause: Duration) -> Result<H
     Ok(samples)
 }
 
-/// The target: does what the initiator commands, and polls in between.
+/// The target: executes the initiator's commands, and polls in between.
 pub(crate) fn serve(rig: &mut Rig) -> Result<()> {
     let mut seen = 0;
     loop {
@@ -219,7 +218,7 @@ fn answer_pings(rig: &mut Rig, number: u32, size: u64, count: u64) -> Result<()>
     rig.drain(base + count)
 }
 
-/// How many operations make about `seconds`.
+/// How many operations take about `seconds`.
 pub(crate) fn enough(ns: f64, seconds: f64, least: u64) -> u64 {
     ((seconds * 1e9 / ns.max(1.0)) as u64).max(least)
 }

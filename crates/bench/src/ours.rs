@@ -1,5 +1,4 @@
-//! Ourselves among those who are measured: the pair of processes, and what a step keeps between its
-//! repetitions.
+//! Our own device as a contestant: the pair of processes, and what a step keeps between its repetitions.
 
 use super::check::{self, Table};
 use super::contestant::{Contestant, Label, Sample};
@@ -15,9 +14,9 @@ use anyhow::{Context, Result};
 use rkey::{Access, Region};
 use std::time::{Duration, Instant};
 
-/// The engine of a target that no longer polls takes over within that time.
+/// Within this time the engine thread takes over from a target that no longer polls.
 const TAKE_OVER: Duration = Duration::from_millis(50);
-/// The same until its threads have gone to sleep.
+/// Within this time the target's threads go to sleep.
 const COME_TO_REST: Duration = Duration::from_millis(500);
 
 /// The device through its Rust API.
@@ -25,14 +24,14 @@ pub(crate) struct Ours {
     pair: Pair,
     kept: Kept,
     notes: Vec<String>,
-    /// The target has ended: nothing more can be measured.
+    /// The target has exited: nothing more can be measured.
     over: bool,
 }
 
-/// What the repetitions of one step have in common.
+/// What the repetitions of one step share.
 enum Kept {
     Nothing,
-    /// Regions that live beside the one that is registered, and the memory of that one.
+    /// Regions that live beside the one that is registered, and that one's memory.
     Regions {
         others: Vec<Region<Pages>>,
         spare: Option<Pages>,
@@ -53,19 +52,19 @@ impl Ours {
         Ok(ours)
     }
 
-    /// The target sleeps in the kernel.
+    /// Puts the target to sleep in the kernel.
     fn rest(&mut self) -> Result<()> {
         self.order(Command::Sleep)
     }
 
-    /// The target polls.
+    /// Makes the target poll.
     fn wake(&mut self) -> Result<()> {
         self.order(Command::None)
     }
 
     /// One repetition. The target sleeps before and after it.
     fn once(&mut self, step: &Step, count: u64) -> Result<Sample> {
-        // A target that sleeps is what these two are about.
+        // These steps measure a sleeping target.
         if matches!(step, Step::Sleeper(_) | Step::Idle) {
             return self.measure(step, count);
         }
@@ -128,7 +127,7 @@ impl Ours {
         })
     }
 
-    /// Registers and closes one region again and again while `live` others are registered.
+    /// Registers and deregisters one region repeatedly while `live` others are registered.
     fn register(&mut self, size: u64, live: u64, count: u64) -> Result<f64> {
         let access =
             Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
@@ -154,7 +153,7 @@ impl Ours {
         Ok(measure::each(start.elapsed(), count))
     }
 
-    /// A table with so many regions, which a step keeps.
+    /// The step's table with `live` regions.
     fn table(&mut self, live: u64) -> Result<&Table> {
         if !matches!(self.kept, Kept::Table(_)) {
             let table = Table::with(live.max(1))?;
@@ -172,7 +171,7 @@ impl Ours {
         }
     }
 
-    /// Processor time that the whole target process uses in a second in which nothing happens.
+    /// Processor time that the whole target process uses in an idle second.
     fn idle(&mut self, count: u64) -> Result<f64> {
         if count == 0 {
             return Ok(0.0);

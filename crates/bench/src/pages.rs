@@ -1,8 +1,8 @@
-//! Page-aligned memory for the benchmarks, as the peers use it, that the program itself touches with
-//! plain volatile accesses while peers write to it.
+//! Page-aligned memory for the benchmarks, like the peers', which the program touches by plain volatile
+//! accesses while peers write to it.
 
-// UNSAFETY: hands mapped memory to the device (`Buffer` is an unsafe trait) and reads words of it
-// while the other process writes them, as the C programs of the peers do.
+// UNSAFETY: hands mapped memory to the device (`Buffer` is an unsafe trait) and reads words of it while the
+// other process writes them, as the peers' C programs do.
 #![allow(unsafe_code)]
 
 use anyhow::{Context, Result};
@@ -21,11 +21,11 @@ pub(crate) struct Pages {
     length: usize,
 }
 
-// SAFETY: only an address and a length; the memory behind it belongs to this value alone.
+// SAFETY: only an address and a length; this value alone owns the memory.
 unsafe impl Send for Pages {}
 
-// SAFETY: initialised anonymous pages (zeroes at first) that stay mapped for ever. `Words` values
-// reach them by volatile and atomic accesses only, never by reference.
+// SAFETY: initialised anonymous pages (zeros at first) that are never unmapped. `Words` values access them by
+// volatile and atomic accesses only, never by reference.
 unsafe impl rkey::Buffer for Pages {
     fn expose(&mut self) -> (NonNull<u8>, usize) {
         (self.start, self.length)
@@ -33,7 +33,7 @@ unsafe impl rkey::Buffer for Pages {
 }
 
 impl Pages {
-    /// Maps `length` bytes, rounded up to pages, and touches them if `populate` says so.
+    /// Maps `length` bytes, rounded up to pages, and touches them if `populate` is set.
     pub(crate) fn map(length: usize, populate: bool) -> Result<Self> {
         let length = length.next_multiple_of(PAGE).max(PAGE);
         let flags = MapFlags::PRIVATE
@@ -56,11 +56,11 @@ impl Pages {
         Ok(Self { start, length })
     }
 
-    /// Cuts the pages into single ones.
+    /// Splits the pages into single ones.
     pub(crate) fn split(self) -> impl Iterator<Item = Pages> {
         let start = self.start;
         (0..self.length / PAGE).map(move |index| {
-            // SAFETY: inside the mapping; each page goes into one value, and `self` is used up.
+            // SAFETY: inside the mapping; each page goes into one value, and `self` is consumed.
             let start = unsafe { start.add(index * PAGE) };
             Pages {
                 start,
@@ -80,12 +80,12 @@ impl Pages {
 
 /// The words of memory from rkey's allocator. The region must outlive them; a rig keeps both.
 pub(crate) fn words_of(region: &Region<SharedMemory>) -> Result<Words> {
-    // SAFETY: a region with virtual addressing begins at its address (`base`), is mapped while it is
-    // registered, begins at a page, and its type never gives a reference to its bytes.
+    // SAFETY: a region with virtual addressing begins at its address (`base`), which is page-aligned and mapped
+    // while it is registered, and its type never hands out a reference to its bytes.
     unsafe { Words::over(region.base(), region.len()) }
 }
 
-/// The words of some pages, for a program that looks at memory which a peer is writing.
+/// The words of some pages, for a program that reads memory while a peer writes it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Words {
     start: NonNull<AtomicU64>,
@@ -96,8 +96,8 @@ impl Words {
     /// The words of a region that is registered elsewhere.
     ///
     /// # Safety
-    /// `length` bytes at `address` (a multiple of 8) are mapped, readable and writable, as long as
-    /// the value is used, and nobody has a reference to them.
+    /// `length` bytes at `address` (a multiple of 8) stay mapped, readable and writable while the value is
+    /// used, and no references to them exist.
     pub(crate) unsafe fn over(address: u64, length: u64) -> Result<Self> {
         let start = NonNull::new(address as *mut AtomicU64).context("a region at address 0")?;
         Ok(Self {
@@ -108,8 +108,8 @@ impl Words {
 
     fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.count, "word {index} of {}", self.count);
-        // SAFETY: inside the mapping (checked), aligned, never unmapped; atomics may be shared with
-        // whoever else writes there.
+        // SAFETY: inside the mapping (checked), aligned, never unmapped; atomics may be shared with any other
+        // writer.
         unsafe { self.start.add(index).as_ref() }
     }
 
@@ -118,7 +118,7 @@ impl Words {
         self.word(offset as usize / 8).load(Ordering::Acquire)
     }
 
-    /// Changes the word at a byte offset.
+    /// Stores the word at a byte offset.
     pub(crate) fn store(&self, offset: u64, value: u64) {
         self.word(offset as usize / 8)
             .store(value, Ordering::Release);

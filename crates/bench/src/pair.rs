@@ -1,5 +1,5 @@
-//! The two processes: this one initiates, a copy of this program is the target. The copy gets the
-//! control page as an inherited descriptor and ends when it is told to, or with us.
+//! The two processes: this one is the initiator, a copy of this program the target. The copy inherits the
+//! descriptor of the control page and exits when told to, or with us.
 
 use super::child::{self, Guard};
 use super::control::{Command, Control};
@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// What the target has to know, as the value of the hidden option.
+/// What the target must know, as the value of the hidden option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TargetSpec {
     descriptor: i32,
@@ -69,18 +69,18 @@ impl Pair {
         let target = child::start(&mut command)
             .with_context(|| format!("cannot start {}", program.display()))?;
         let target = Guard(target);
-        // Where the kernel has none, waits for the target end when they have taken long enough.
+        // On kernels without pidfd, waits for the target end by timeout.
         let ends = pidfd_open(Pid::from_child(&target.0), PidfdFlags::empty()).ok();
         let rig = Rig::open(control, 0, length, ends)?;
         Ok(Self { rig, target })
     }
 
-    /// Nanoseconds of processor time that the target has used since it started.
+    /// Nanoseconds of processor time that the target has used so far.
     pub(crate) fn target_cpu_ns(&self) -> Result<u64> {
-        // The scheduler's own account, exact to the nanosecond, one file for each thread.
+        // The scheduler's own account, exact to the nanosecond, one file per thread.
         let mut total = 0;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.target.0.id()))? {
-            // A thread that has ended since has no account any more.
+            // A thread that has just ended has no account any more.
             let file = task?.path().join("schedstat");
             let text = std::fs::read_to_string(file).unwrap_or_default();
             total += text
@@ -92,7 +92,7 @@ impl Pair {
         Ok(total)
     }
 
-    /// How the target has ended, if it has.
+    /// The target's exit status, if it has exited.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.target.0.try_wait().ok().flatten()
     }
@@ -108,7 +108,7 @@ impl Drop for Pair {
     }
 }
 
-/// The target process: connects and serves until it is told to end.
+/// The target process: connects and serves until told to exit.
 pub(crate) fn run_target(spec: TargetSpec) -> Result<()> {
     machine::pin(spec.core);
     let control = Control::inherit(spec.descriptor)?;

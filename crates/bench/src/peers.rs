@@ -1,6 +1,5 @@
-//! The peers: libfabric and UCX on the same operations, in the same run. Their programs are small C
-//! files that travel inside this one and are compiled when they are needed. Each variant that might be a
-//! peer's best is a contestant.
+//! The peers: libfabric and UCX on the same operations, in the same run. Their programs are small C files
+//! embedded in this one and compiled when needed. Each variant that might be a peer's best is a contestant.
 
 use super::contestant::Contestant;
 use super::external::{External, Offer};
@@ -19,14 +18,14 @@ const UCX: &str = include_str!("../../../benches/peers/ucx.c");
 /// Transports for processes of one host.
 pub(crate) const UCX_TLS: &str = "posix,cma,self";
 
-/// What the peers' programs have to know from the start.
+/// The parameters of the peers' programs.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     pub(crate) sizes: Vec<u64>,
     pub(crate) cores: (usize, usize),
 }
 
-/// Operations that a peer's program knows.
+/// Operations that a peer's program supports.
 const ALL: &[&str] = &["write", "read", "send", "atomic", "register"];
 const MOVING: &[&str] = &["write", "read", "send", "atomic"];
 const OVER_TCP: &[&str] = &["write", "read", "send"];
@@ -97,7 +96,7 @@ const OWN_PROVIDER: Variant = Variant {
 };
 
 impl Variant {
-    /// What of the steps it can do.
+    /// The steps that it can run.
     fn offer(&self, steps: &[Step]) -> Offer {
         let mut offer = Offer {
             operations: self.operations.to_vec(),
@@ -115,7 +114,7 @@ impl Variant {
     }
 }
 
-/// The compiled programs; their directory goes away with this value.
+/// The compiled programs; dropping it removes their directory.
 #[derive(Debug)]
 pub(crate) struct Peers {
     directory: PathBuf,
@@ -158,7 +157,7 @@ impl Peers {
         Ok(peers)
     }
 
-    /// Starts every peer that has to do with one of the steps. Those that do not start are missing.
+    /// Starts every peer that supports one of the steps. Those that do not start are listed as missing.
     pub(crate) fn start(
         &mut self,
         setup: &Setup,
@@ -191,7 +190,7 @@ impl Peers {
         started
     }
 
-    /// Starts our own provider, which lies in `front_ends` and counts as us.
+    /// Starts our own libfabric provider from `front_ends`; it counts as us.
     pub(crate) fn start_own_provider(
         &self,
         setup: &Setup,
@@ -256,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peers_run_what_was_asked_for() {
+    fn peers_run_the_requested_operations() {
         let words =
             |list: &[&str]| -> Vec<String> { list.iter().map(|word| (*word).to_owned()).collect() };
         let offers = |operations: &[&str]| -> Vec<(&str, Vec<&str>)> {

@@ -11,7 +11,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Tests of `ucx_perftest` and what they are here: test, operation, mode, memory. Puts and gets go into
+/// Tests of `ucx_perftest` and their counterparts here: test, operation, mode, memory. Puts and gets go to
 /// memory that UCX allocated itself; tagged messages copy or use CMA.
 const TESTS: &[(&str, &str, &str, &str)] = &[
     ("ucp_put_bw", "write", "stream", "own"),
@@ -22,14 +22,14 @@ const TESTS: &[(&str, &str, &str, &str)] = &[
 /// Starting both sides takes about a second.
 const REPETITIONS: u32 = 3;
 
-/// The program, where it is installed.
+/// The program, if it is installed.
 pub(crate) struct Perftest {
     cores: (usize, usize),
     version: String,
 }
 
 impl Perftest {
-    /// Looks for the program.
+    /// Finds the program.
     ///
     /// # Errors
     /// It is not installed.
@@ -94,7 +94,7 @@ impl Contestant for Perftest {
 /// How long the two sides of `ucx_perftest` may take to meet, on a busy machine.
 const MEETING: Duration = Duration::from_secs(30);
 
-/// How often a wait looks whether it shall end.
+/// How often a wait checks whether the benchmark is to stop.
 const LOOK: Duration = Duration::from_millis(10);
 
 fn perftest_once(
@@ -123,8 +123,8 @@ fn perftest_once(
         "ucx_perftest {test}: the two sides did not meet"
     ));
     let until = Instant::now() + MEETING;
-    // The server needs a moment to listen, and a client that comes too early gives up. Somebody else may have taken the
-    // port meanwhile: then the server has ended.
+    // The server needs a moment to listen, and a client that comes too early gives up. If another program has
+    // taken the port meanwhile, the server has exited.
     while Instant::now() < until {
         std::thread::sleep(Duration::from_millis(50));
         stop.check()?;
@@ -155,10 +155,10 @@ fn perftest_once(
     parse_perftest(&said?)
 }
 
-/// Runs a program to its end: what it printed, if it was successful.
+/// Runs a program to its end and returns its output; `None` if it failed.
 ///
 /// # Errors
-/// It cannot be started; it was killed because it is time to stop.
+/// It cannot be started, or was killed because it is time to stop.
 fn output_of(command: &mut Command, stop: &Stop) -> Result<Option<String>> {
     let mut child = Guard(child::start(command.stdout(Stdio::piped()))?);
     let mut out = child.0.stdout.take().context("its standard output")?;
@@ -181,7 +181,7 @@ fn output_of(command: &mut Command, stop: &Stop) -> Result<Option<String>> {
         .then(|| String::from_utf8_lossy(&text).into_owned()))
 }
 
-/// Nanoseconds of one operation from the comma separated output: `overall_lat` is in microseconds.
+/// Nanoseconds of one operation from the comma-separated output; `overall_lat` is in microseconds.
 fn parse_perftest(text: &str) -> Result<f64> {
     let mut lines = text
         .lines()

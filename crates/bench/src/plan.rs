@@ -1,11 +1,11 @@
-//! What is measured: the operations by name, and for each the figures that it gives.
+//! What is measured: the operations by name, and the figures of each.
 
 use super::pages::PAGE;
 use super::result::Subject;
 use super::rig::Kind;
 use std::time::Duration;
 
-/// Operations and what they are.
+/// Operations and their descriptions.
 pub(crate) const OPERATIONS: &[(&str, &str)] = &[
     // First: its memory per region is the growth of a process that has freed nothing yet.
     (
@@ -30,22 +30,22 @@ pub(crate) const OPERATIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Ways of measuring, as in `benches/README.md`.
+/// Modes of measuring, as in `benches/README.md`.
 pub(crate) const MODES: &[&str] = &["stream", "oneway", "single"];
 
 /// How thorough to be.
 #[derive(Debug, Clone)]
 pub(crate) struct Effort {
     pub(crate) repetitions: u32,
-    /// About how long one repetition runs.
+    /// Approximate seconds of one repetition.
     pub(crate) seconds: f64,
     /// How often repetitions may be repeated because the machine changed meanwhile.
     pub(crate) repeats: u32,
-    /// Part of the least number of operations that is enough: one of so many.
+    /// Divisor of the least number of operations.
     pub(crate) fewer: u64,
 }
 
-/// One thing to measure.
+/// One measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Step {
     /// Rotating over several buffers or not.
@@ -114,7 +114,7 @@ pub(crate) fn steps(
     steps
 }
 
-/// Copies under a lease; the modes are those of posted operations.
+/// Copies under a lease, in the modes of posted operations.
 fn direct_steps(steps: &mut Vec<Step>, sizes: &[u64], wants: &dyn Fn(&str) -> bool) {
     for kind in [Kind::Write, Kind::Read, Kind::Atomic] {
         for &size in if kind == Kind::Atomic {
@@ -160,7 +160,7 @@ fn moving(steps: &mut Vec<Step>, kind: Kind, sizes: &[u64], wants: &dyn Fn(&str)
 }
 
 impl Step {
-    /// For the progress bar.
+    /// Its name in the progress bar.
     pub(crate) fn name(&self) -> String {
         let (op, mode, size, ..) = self.parts();
         match size {
@@ -241,7 +241,7 @@ impl Step {
         )
     }
 
-    /// What a figure of this step is about.
+    /// The subject of this step's figure.
     pub(crate) fn subject(&self) -> Subject {
         let (op, mode, size, condition, live) = self.parts();
         Subject {
@@ -254,7 +254,7 @@ impl Step {
         }
     }
 
-    /// How to find out how many operations a repetition has.
+    /// How to find the number of operations of a repetition.
     pub(crate) fn pace(&self) -> Pace {
         let plain = Pace {
             first: 200,
@@ -299,7 +299,7 @@ impl Step {
     }
 }
 
-/// How many operations make a repetition of some length: a first few are timed.
+/// How many operations make a repetition of some length; the first few are timed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     /// Operations that are timed first.
@@ -307,11 +307,11 @@ pub(crate) struct Pace {
     /// Operations of a repetition, at least and at most.
     pub(crate) least: u64,
     pub(crate) most: u64,
-    /// What an operation takes, as a multiple of its figure.
+    /// The duration of an operation, as a multiple of its figure.
     pub(crate) weight: f64,
     /// Time between two operations, which does not count.
     pub(crate) between_ns: f64,
-    /// Whether a quarter of a repetition is run in advance.
+    /// Whether a quarter of a repetition runs first, to warm up.
     pub(crate) warm_up: bool,
 }
 
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_has_what_was_asked_for() {
+    fn a_plan_contains_the_requested_steps() {
         let steps = steps(
             &words(&["write", "register"]),
             &words(&["single"]),

@@ -1,6 +1,6 @@
-//! The results as a picture: time of one operation over its size, both on logarithmic scales, one
-//! panel for each kind of operation, one line for us and for each peer. Registration is drawn over the
-//! number of live regions.
+//! The results as a plot: time of one operation over its size, both on logarithmic scales, one panel for each
+//! kind of operation, one line for us and for each peer. Registration is plotted over the number of live
+//! regions.
 
 use super::result::{Measurement, Subject};
 use super::svg::{Anchor, Stroke, Svg, width, wrap};
@@ -12,14 +12,14 @@ const PANEL: (f64, f64) = (640.0, 400.0);
 const LEFT: f64 = 80.0;
 const RIGHT: f64 = 40.0;
 const BELOW: f64 = 50.0;
-/// Sizes of fonts: of the heading and the axes, of titles.
+/// Font sizes: of the heading and the axes, and of titles.
 const SMALL: f64 = 12.0;
 const LARGE: f64 = 15.0;
-/// From line to line of small text.
+/// Line height of small text.
 const LINE: f64 = 18.0;
-/// Around everything.
+/// The outer margin.
 const EDGE: f64 = 20.0;
-/// Between the marks of two lines at the same size.
+/// The distance between marks of two lines at the same size.
 const APART: f64 = 4.0;
 
 const GRID: Stroke = Stroke {
@@ -80,9 +80,9 @@ struct Point {
 
 #[derive(Debug, Default)]
 struct Panel {
-    /// Whether it is over the number of live regions.
+    /// Whether its x axis is the number of live regions.
     over_regions: bool,
-    /// By name, ours first; where a name holds for several sizes, by size.
+    /// By name, ours first; a name with several sizes is split by size.
     lines: BTreeMap<(bool, u64, String), Vec<Point>>,
 }
 
@@ -124,7 +124,7 @@ fn panels(figures: &[Measurement]) -> BTreeMap<String, Panel> {
     panels
 }
 
-/// The title of the panel that a subject belongs to, if it is drawn.
+/// The title of a subject's panel, if it is plotted.
 fn title(subject: &Subject) -> Option<String> {
     match subject.op.as_str() {
         "write" | "read" | "send" | "atomic" => {
@@ -167,7 +167,7 @@ pub(crate) fn draw(figures: &[Measurement], heading: &str) -> String {
     svg.finish()
 }
 
-/// A logarithmic scale from values to places.
+/// A logarithmic scale from values to coordinates.
 #[derive(Debug, Clone, Copy)]
 struct Scale {
     values: (f64, f64),
@@ -205,7 +205,7 @@ impl Panel {
             } else {
                 table::bytes(value)
             };
-            // A label that has no room is left out; its mark stays.
+            // A label without room is left out; its mark stays.
             let half = width(&label, SMALL) / 2.0;
             if at - half > free {
                 svg.text((at, bottom + LINE), SMALL, Anchor::Middle, &label);
@@ -240,7 +240,7 @@ impl Panel {
         }
     }
 
-    /// Writes the names of the lines; gives the base line of the last row.
+    /// Writes the names of the lines; returns the base line of the last row.
     fn legend(&self, svg: &mut Svg, start: (f64, f64), right: f64) -> f64 {
         const SWATCH: f64 = 22.0;
         let (mut at, mut base) = start;
@@ -258,7 +258,7 @@ impl Panel {
         base
     }
 
-    /// All sizes or numbers of regions, each once.
+    /// All sizes or numbers of regions, without duplicates.
     fn xs(&self) -> Vec<u64> {
         let mut xs: Vec<u64> = self.lines.values().flatten().map(|point| point.x).collect();
         xs.sort_unstable();
@@ -270,7 +270,7 @@ impl Panel {
         let xs = self.xs();
         let least = x_value(xs.first().copied().unwrap_or(1));
         let most = x_value(xs.last().copied().unwrap_or(1));
-        // A single value stands in the middle.
+        // A single value is centred.
         let spread = if most > least { 1.0 } else { 2.0 };
         Scale {
             values: (least / spread, most * spread),
@@ -283,19 +283,19 @@ impl Panel {
         let least = points().map(|point| point.least).fold(f64::MAX, f64::min);
         let most = points().map(|point| point.most).fold(0.0, f64::max);
         Scale {
-            // A time of zero has no place on the scale; the clock does not go below a picosecond.
+            // A logarithmic scale has no zero; the clock is no finer than a picosecond.
             values: (least.max(0.001) / 1.2, most.max(0.001) * 1.2),
             places: (bottom, top),
         }
     }
 }
 
-/// A value of the lower axis on its logarithmic scale, which has no place for zero live regions.
+/// A value of the x axis on its logarithmic scale, which has no zero live regions.
 fn x_value(x: u64) -> f64 {
     x.max(1) as f64
 }
 
-/// Round times within a scale, with labels that have room.
+/// Round times within a scale whose labels fit.
 fn time_marks(y: Scale) -> Vec<(f64, String)> {
     let all = |factors: &[u32]| -> Vec<f64> {
         let decades = (-3..=12).map(|power| 10_f64.powi(power));
@@ -321,7 +321,7 @@ fn time_marks(y: Scale) -> Vec<(f64, String)> {
     shown
 }
 
-/// A round time without digits that say nothing.
+/// A round time without insignificant digits.
 fn round_time(ns: f64) -> String {
     let (value, unit) = match ns {
         ns if ns < 999.0 => (ns, "ns"),
@@ -329,7 +329,7 @@ fn round_time(ns: f64) -> String {
         ns if ns < 999e6 => (ns / 1e6, "ms"),
         ns => (ns / 1e9, "s"),
     };
-    // Sums of binary fractions: 0.30000000000000004.
+    // Removes binary rounding errors such as 0.30000000000000004.
     format!("{} {unit}", (value * 1e3).round() / 1e3)
 }
 

@@ -1,9 +1,9 @@
-//! How far apart the two cores are, at this moment: a cache line there and back, and bytes a second from
-//! one core's cache to the other.
+//! The distance of the two cores at this moment: the round trip of a cache line, and the bandwidth from one
+//! core's cache to the other's.
 //!
-//! On a virtual machine the two processors move between real cores, and this distance changes by a
-//! factor of four within minutes. A figure without it cannot be compared with another one. So it is
-//! measured before and after every repetition, in about a millisecond.
+//! On a virtual machine the two processors move between real cores, and this distance changes by a factor of
+//! four within minutes. Figures cannot be compared without it. So it is measured before and after every
+//! repetition, in about a millisecond.
 
 use super::machine;
 use anyhow::{Context, Result};
@@ -13,7 +13,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Round trips that are timed together, and how often.
+/// Round trips that are timed together, and the number of such batches.
 const BATCH: u64 = 100;
 const BATCHES: usize = 20;
 /// Bytes that cross from cache to cache, and how often.
@@ -21,20 +21,20 @@ const BYTES: usize = 256 << 10;
 const CROSSINGS: usize = 8;
 /// A core that is busy with other programs must not hold up the benchmark.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Two probes that differ by more than this part of the smaller one are not of the same machine.
+/// Two distances that differ by more than this part of the smaller one are different.
 const STEADY: f64 = 0.15;
 
 /// The distance at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Distance {
-    /// Nanoseconds that a cache line takes to the other core and another one back.
+    /// Nanoseconds of a cache line's round trip to the other core.
     pub(crate) round_trip_ns: f64,
-    /// Gigabytes a second that one core reads of what the other one has just written.
+    /// Gigabytes a second at which one core reads what the other one has just written.
     pub(crate) gigabytes_per_second: f64,
 }
 
 impl Distance {
-    /// Whether nothing has changed between two probes, as far as a cache line shows it.
+    /// Whether two distances are the same, judged by the round trip.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let (a, b) = (self.round_trip_ns, other.round_trip_ns);
         (a - b).abs() <= STEADY * a.min(b)
@@ -46,12 +46,12 @@ impl Distance {
 #[derive(Default)]
 struct Line(AtomicU64);
 
-/// One cache line of what crosses; its first word is written and read.
+/// One cache line of the payload; only its first word is written and read.
 #[repr(align(64))]
 #[derive(Default)]
 struct Payload(AtomicU64);
 
-/// What the two threads share.
+/// The state that the two threads share.
 struct Shared {
     ping: Line,
     pong: Line,
@@ -60,15 +60,15 @@ struct Shared {
     payload: Vec<Payload>,
 }
 
-/// What the second thread does.
+/// A task of the second thread.
 enum Job {
-    /// Answer so many pings, counted from this one on.
+    /// Responds to this many pings, counted from this one on.
     Answer(u64, u64),
     /// Read the payload after this ping.
     Read(u64),
 }
 
-/// This thread on the first core, and one that sleeps on the second.
+/// The calling thread on the first core, and a sleeping one on the second.
 pub(crate) struct Probe {
     shared: Arc<Shared>,
     jobs: Option<mpsc::Sender<Job>>,
@@ -78,8 +78,8 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// Starts the thread on the second core. None where both cores are one: there is no distance.
-    /// The calling thread has to be pinned to the first core.
+    /// Starts the thread on the second core. `None` if both cores are the same, which have no distance. The
+    /// calling thread must be pinned to the first core.
     pub(crate) fn start(cores: (usize, usize)) -> Result<Option<Self>> {
         if cores.0 == cores.1 {
             return Ok(None);
@@ -111,7 +111,7 @@ impl Probe {
         }))
     }
 
-    /// Measures. None if other programs used the cores for so long that there is no result.
+    /// Measures. `None` if other programs kept the cores busy for so long that there is no result.
     pub(crate) fn measure(&mut self) -> Option<Distance> {
         self.shared.abandoned.store(false, Ordering::Relaxed);
         let until = Instant::now() + PATIENCE;
@@ -124,7 +124,7 @@ impl Probe {
     }
 
     fn give(&self, job: Job) {
-        // It ends after us, so it takes every job.
+        // The thread outlives this value, so it takes every job.
         let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
     }
 
@@ -137,7 +137,7 @@ impl Probe {
             for _ in 0..BATCH {
                 self.ping(until)?;
             }
-            // The first batch waits until the other thread has woken up.
+            // The first batch includes waking the other thread.
             if batch > 0 {
                 times.push(start.elapsed().as_nanos() as f64 / BATCH as f64);
             }
@@ -159,7 +159,7 @@ impl Probe {
         median(&mut rates)
     }
 
-    /// One message there, and its answer.
+    /// One ping and its response.
     fn ping(&mut self, until: Instant) -> Option<()> {
         self.turn += 1;
         self.shared.ping.0.store(self.turn, Ordering::Release);
@@ -226,7 +226,7 @@ impl Shared {
     }
 }
 
-/// The middle of some values, if there are any.
+/// The median of some values, if there are any.
 pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
@@ -241,9 +241,9 @@ mod tests {
         assert!(Probe::start((0, 0)).unwrap().is_none());
     }
 
-    /// On a busy machine there may be no result; then there is one later.
+    /// A busy machine may give no result at first, but gives one later.
     #[test]
-    fn a_distance_is_measured_again_and_again() {
+    fn a_distance_can_be_measured_repeatedly() {
         let (first, second) = (0..1024).fold((None, None), |(first, second), core| {
             match (machine::may_use(core), first) {
                 (true, None) => (Some(core), second),
@@ -252,7 +252,7 @@ mod tests {
             }
         });
         let (Some(first), Some(second)) = (first, second) else {
-            println!("skipped: this process may use one core only");
+            println!("skipped: this process may use only one core");
             return;
         };
         machine::pin(first);

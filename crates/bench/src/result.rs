@@ -4,21 +4,21 @@ use super::probe::median;
 use super::stats::Repetitions;
 use serde::Serialize;
 
-/// Who we are among those who are measured.
+/// Our own name among the contestants.
 pub(crate) const OURS: &str = "rkey";
 
 /// A figure with everything that it depends on.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Measurement {
-    /// Who was measured: `rkey`, `libfabric`, `ucx`, `ucx_perftest`.
+    /// The contestant: `rkey`, `libfabric`, `ucx`, `ucx_perftest`.
     pub(crate) peer: String,
     /// Its version.
     pub(crate) version: String,
-    /// Which part of it: link, provider or transports.
+    /// Its link, provider or transports.
     pub(crate) provider: String,
     /// `ordinary` memory of the program, or the peer's `own` shared memory.
     pub(crate) memory: String,
-    /// What a completion means: `delivery` (the data arrived) or the peer's `default`.
+    /// When an operation completes: at `delivery` (the data arrived) or by the peer's `default`.
     pub(crate) completion: String,
     /// `write`, `read`, `send`, `atomic`, `register`, `check`, `sleep`.
     pub(crate) op: String,
@@ -28,7 +28,7 @@ pub(crate) struct Measurement {
     pub(crate) size: u64,
     /// `static` or `touched`.
     pub(crate) condition: String,
-    /// Live regions beside the one that is used.
+    /// Live regions beside the one in use.
     pub(crate) live: u64,
     /// Median of the repetitions, nanoseconds for one operation.
     pub(crate) median_ns: f64,
@@ -36,9 +36,9 @@ pub(crate) struct Measurement {
     pub(crate) min_ns: f64,
     /// The worst repetition.
     pub(crate) max_ns: f64,
-    /// How many repetitions.
+    /// The number of repetitions.
     pub(crate) reps: u32,
-    /// 99th percentile of single operations, where they were timed one by one.
+    /// 99th percentile of single operations, if they were timed one by one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p99_ns: Option<f64>,
     /// The repetitions in their order.
@@ -48,19 +48,19 @@ pub(crate) struct Measurement {
 /// One repetition, with the distance of the cores during it: the mean of before and after.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Turn {
-    /// The round, from 0: the repetitions of all contestants in one round follow each other.
+    /// The round, from 0: in each round the contestants' repetitions directly follow each other.
     pub(crate) round: u32,
     /// Nanoseconds of one operation.
     pub(crate) ns: f64,
-    /// A cache line to the other core and one back.
+    /// Nanoseconds of a cache line's round trip to the other core.
     pub(crate) round_trip_ns: Option<f64>,
-    /// From one core's cache to the other.
+    /// Gigabytes a second from one core's cache to the other's.
     pub(crate) gigabytes_per_second: Option<f64>,
     /// Whether the distance was the same before and after, within 15 %.
     pub(crate) steady: Option<bool>,
 }
 
-/// What a figure is about: figures with equal subjects may be compared.
+/// The subject of a figure: figures with equal subjects may be compared.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Subject {
     pub(crate) op: String,
@@ -72,7 +72,7 @@ pub(crate) struct Subject {
 }
 
 impl Measurement {
-    /// What this figure is about.
+    /// The subject of this figure.
     pub(crate) fn subject(&self) -> Subject {
         Subject {
             op: self.op.clone(),
@@ -89,21 +89,21 @@ impl Measurement {
         self.peer == OURS
     }
 
-    /// Takes over the middle, the best and the worst of the repetitions.
+    /// Takes over the median, the best and the worst of the repetitions.
     pub(crate) fn summarise(&mut self, repetitions: &Repetitions) {
         (self.median_ns, self.min_ns, self.max_ns) = repetitions.summary();
         self.reps = repetitions.count();
         self.p99_ns = repetitions.p99();
     }
 
-    /// What a message takes beyond a cache line's way to the other core, in the middle of the
-    /// repetitions. For figures of one way only.
+    /// How much longer than a cache line's one-way trip to the other core a message takes, as the median of the
+    /// repetitions. Only for one-way figures.
     pub(crate) fn above_floor_ns(&self) -> Option<f64> {
         if self.mode != "oneway" {
             return None;
         }
         let above = |turn: &Turn| Some(turn.ns - turn.round_trip_ns? / 2.0);
-        // Without those that have no distance it would be about other repetitions than the figure is.
+        // Ignoring repetitions without a distance would compare different repetitions.
         let mut all: Vec<f64> = self.turns.iter().map(above).collect::<Option<_>>()?;
         median(&mut all)
     }
@@ -117,7 +117,7 @@ impl Measurement {
         }
     }
 
-    /// Gigabytes a second, for operations that move enough for that to mean something.
+    /// Gigabytes a second, for operations that move enough bytes.
     pub(crate) fn gigabytes_per_second(&self) -> Option<f64> {
         let moves = matches!(self.op.as_str(), "write" | "read" | "send");
         (moves && self.size >= 1024).then(|| self.size as f64 / self.median_ns)

@@ -1,5 +1,5 @@
-//! One side of a benchmark: a device, a connected queue pair, a registered buffer and the key of the
-//! other side's. Posting and polling go through the queue pair API, as a program would do it.
+//! One side of a benchmark: a device, a connected queue pair, a registered buffer and the other side's key. It
+//! posts and polls through the queue pair API, as a program would.
 
 use super::control::Control;
 use super::pages::{self, Pages, Words};
@@ -13,16 +13,16 @@ use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Longest payload that travels inside a request.
+/// The longest payload that travels inside a request.
 const INLINE: u64 = 64;
-/// Operations posted and unfinished at most.
+/// The most operations posted and not complete.
 pub(crate) const DEPTH: u32 = 256;
-/// How long the other side may be silent: on a busy machine a core is shared with other programs.
+/// How long the other side may be silent: on a busy machine other programs share its core.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The queue pair's own patience, as an exponent: 4.096 us * 2^23 are 34 s.
+/// The queue pair's timeout, as an exponent: 4.096 us * 2^23 are 34 s.
 const TRANSPORT_TIMEOUT: u8 = 23;
 
-/// What each side tells the other at the start.
+/// What each side sends to the other at the start.
 #[derive(Debug, Serialize, Deserialize)]
 struct Introduction {
     address: QueuePairAddress,
@@ -30,7 +30,7 @@ struct Introduction {
     shared: RemoteKey,
 }
 
-/// Operations that a stream or a single measurement can be made of.
+/// The operations of streams and single measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Write,
@@ -47,12 +47,12 @@ pub(crate) struct Rig {
     pair: QueuePair,
     region: Region<Pages>,
     remote: RemoteKey,
-    /// The registered memory as this program sees it.
+    /// The registered memory as this program accesses it.
     pub(crate) words: Words,
     /// Memory from rkey's allocator, which the other side maps.
     pub(crate) shared_words: Words,
     _shared: Region<SharedMemory>,
-    /// The other side's, mapped, or why it is not.
+    /// The other side's memory, mapped, or why it is not.
     direct: Result<DirectMemory, rkey::Error>,
     side: usize,
     ends: Option<OwnedFd>,
@@ -63,8 +63,8 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Opens the device and connects to the other side. Both sides call it; `side` is 0 for the
-    /// initiator. `ends` is a descriptor of the other process (pidfd_open(2)): no wait outlasts that process.
+    /// Opens the device and connects to the other side. Both sides call it; `side` is 0 for the initiator.
+    /// `ends` is a pidfd of the other process (pidfd_open(2)): no wait outlasts that process.
     pub(crate) fn open(
         control: Control,
         side: usize,
@@ -126,7 +126,7 @@ impl Rig {
         })
     }
 
-    /// A part of our memory as operand of a posted operation.
+    /// A range of our memory, as a scatter/gather entry.
     pub(crate) fn part(&self, offset: u64, size: u64) -> Result<Sge> {
         Ok(self.region.part(offset..offset + size)?)
     }
@@ -137,7 +137,7 @@ impl Rig {
         let id = self.posted;
         match kind {
             Kind::Write if u64::from(part.len) <= INLINE => {
-                // Small payloads are gathered here, as inline sends of any RDMA library are.
+                // Small payloads are gathered here, as by inline sends of any RDMA library.
                 let mut bytes = [0; INLINE as usize];
                 for (index, chunk) in bytes[..part.len as usize].chunks_mut(8).enumerate() {
                     chunk.copy_from_slice(
@@ -189,7 +189,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Posts a message of `part`.
+    /// Posts a send of `part`.
     pub(crate) fn post_send(&mut self, part: Sge) -> Result<()> {
         if u64::from(part.len) <= INLINE {
             let value = self.words.load(0).to_le_bytes();
@@ -208,7 +208,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Makes `part` ready for a message.
+    /// Posts a receive into `part`.
     pub(crate) fn post_receive(&mut self, part: Sge) -> Result<()> {
         Ok(self.pair.post_receive(0, &[part])?)
     }
@@ -226,7 +226,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Polls for messages once.
+    /// Polls for received messages once.
     pub(crate) fn poll_receives(&mut self) -> Result<()> {
         let count = self.receives.poll(&mut self.completions)?;
         for completion in &self.completions[..count] {
@@ -249,7 +249,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Polls until `reached` says so.
+    /// Polls until `reached` returns true.
     pub(crate) fn poll_until(
         &mut self,
         what: &str,
@@ -280,7 +280,7 @@ impl Rig {
         }
     }
 
-    /// Looks at a word of our shared memory until it has a value. Nothing else has to be driven.
+    /// Polls a word of our shared memory until it has a value. The device need not be driven.
     pub(crate) fn wait_for_word(&self, offset: u64, value: u64) -> Result<()> {
         let mut patience = Patience::new();
         while self.shared_words.load(offset) != value {
@@ -311,7 +311,7 @@ fn wait_for(control: &Control, side: usize, turn: u32, ends: Option<&OwnedFd>) -
 
 const GONE: &str = "the target process has ended";
 
-/// Whether the process has ended that a descriptor stands for.
+/// Whether the process of a pidfd has exited.
 fn has_ended(process: Option<&OwnedFd>) -> bool {
     let now = Timespec::default();
     process.is_some_and(|process| {
@@ -320,7 +320,7 @@ fn has_ended(process: Option<&OwnedFd>) -> bool {
     })
 }
 
-/// Ends a wait that has no end, without reading the clock at every turn.
+/// A time limit for waits, which does not read the clock at every turn.
 struct Patience {
     turns: u64,
     start: Option<Instant>,

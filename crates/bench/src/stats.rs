@@ -27,7 +27,7 @@ impl Repetitions {
         }
     }
 
-    /// Median, best, worst. Zeroes when nothing was measured.
+    /// Median, best, worst. Zeros if nothing was measured.
     pub(crate) fn summary(&self) -> (f64, f64, f64) {
         let mut sorted = self.values.clone();
         sorted.sort_by(f64::total_cmp);
@@ -37,7 +37,7 @@ impl Repetitions {
         }
     }
 
-    /// How many repetitions there were.
+    /// The number of repetitions.
     pub(crate) fn count(&self) -> u32 {
         u32::try_from(self.values.len()).unwrap_or(u32::MAX)
     }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_middle_the_best_and_the_worst() {
+    fn a_summary_has_the_median_the_best_and_the_worst() {
         let mut repetitions = Repetitions::default();
         for value in [30.0, 10.0, 20.0] {
             repetitions.push(value);

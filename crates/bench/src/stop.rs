@@ -1,5 +1,4 @@
-//! When to stop before everything is measured: Ctrl-C, or the time limit. What has been measured is
-//! printed then.
+//! When to stop before everything is measured: on Ctrl-C, or at the time limit. The results so far are printed.
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -8,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a shell answers when a program was ended by Ctrl-C.
+/// The shell's exit status of a program that Ctrl-C ended.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// Why it ends early.
+/// Why the benchmark ends early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
     Interrupted,
@@ -28,7 +27,7 @@ impl Reason {
     }
 }
 
-/// The error of a wait that ended because the benchmark is to end.
+/// The error of a wait that ended because the benchmark stops.
 #[derive(Debug)]
 pub(crate) struct Ended(Reason);
 
@@ -40,7 +39,7 @@ impl std::fmt::Display for Ended {
 
 impl std::error::Error for Ended {}
 
-/// Asked between repetitions, and in waits for other programs.
+/// Checked between repetitions, and in waits for other programs.
 #[derive(Debug, Clone)]
 pub(crate) struct Stop {
     interrupted: Arc<AtomicBool>,
@@ -48,8 +47,8 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// From now on the first signal that asks us to end only sets a mark; the second one ends us at once. A hangup
-    /// that was ignored when this program started (`nohup`) stays ignored.
+    /// From now on the first signal to terminate only sets a flag; the second one terminates. A hangup that was
+    /// ignored when this program started (`nohup`) stays ignored.
     pub(crate) fn after(limit: Duration) -> Result<Self> {
         let interrupted = Arc::new(AtomicBool::new(false));
         let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
@@ -57,7 +56,7 @@ impl Stop {
             let mark = || interrupted.clone();
             signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), mark())
                 .and_then(|_| signal_hook::flag::register(signal, mark()))
-                .context("signals cannot be watched")?;
+                .context("cannot install signal handlers")?;
         }
         Ok(Self {
             interrupted,
@@ -65,7 +64,7 @@ impl Stop {
         })
     }
 
-    /// Stops when the mark is set.
+    /// Stops when the flag is set.
     #[cfg(test)]
     pub(crate) fn at(mark: Arc<AtomicBool>) -> Self {
         Self {
@@ -74,7 +73,7 @@ impl Stop {
         }
     }
 
-    /// An error as soon as it is time to stop.
+    /// Fails as soon as it is time to stop.
     ///
     /// # Errors
     /// [`Ended`].
@@ -99,14 +98,14 @@ fn is_ignored(signal: c_int) -> bool {
     ignores(&status, signal)
 }
 
-/// Reads the mask of ignored signals in `/proc/PID/status` (proc_pid_status(5)): signal 1 is the lowest bit.
+/// Whether the mask in `/proc/PID/status` (proc_pid_status(5)) ignores a signal: signal 1 is the lowest bit.
 fn ignores(status: &str, signal: c_int) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// Reads a time as people write it: `90`, `90s`, `10m`, `2h`.
+/// Parses a time such as `90`, `90s`, `10m`, `2h`.
 pub(crate) fn parse_limit(text: &str) -> Result<Duration, String> {
     let (digits, factor) = match text.strip_suffix(['s', 'm', 'h']) {
         Some(digits) if text.ends_with('m') => (digits, 60),
@@ -117,7 +116,7 @@ pub(crate) fn parse_limit(text: &str) -> Result<Duration, String> {
     let seconds = digits.parse::<u64>().ok();
     match seconds.and_then(|n| n.checked_mul(factor)) {
         Some(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds)),
-        _ => Err("a time is a whole number of seconds, or as in 10m or 2h".into()),
+        _ => Err("a time must be a whole number of seconds, or as in 10m or 2h".into()),
     }
 }
 

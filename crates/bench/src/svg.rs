@@ -1,16 +1,16 @@
-//! Writes the few shapes that a plot is made of, as SVG, and knows about how wide a text is.
+//! Writes the shapes of a plot as SVG, and estimates the width of texts.
 
 use std::fmt::Write;
 
-/// How wide a character is, in parts of the size of its font. Sans-serif fonts are narrower in the middle.
+/// The average width of a character, as a part of the font size. Sans-serif fonts are narrower.
 const WIDTH: f64 = 0.6;
 
-/// About how wide a text is.
+/// The approximate width of a text.
 pub(super) fn width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * WIDTH * size
 }
 
-/// Where a text stands relative to its place.
+/// Which part of a text is at its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Anchor {
     Start,
@@ -33,11 +33,11 @@ impl Anchor {
 pub(super) struct Stroke {
     pub(super) colour: &'static str,
     pub(super) width: f64,
-    /// Dashes and gaps; none for a whole line.
+    /// Dashes and gaps; empty for a solid line.
     pub(super) dashes: &'static str,
 }
 
-/// A picture that grows.
+/// A picture under construction.
 #[derive(Debug)]
 pub(super) struct Svg {
     text: String,
@@ -59,7 +59,7 @@ impl Svg {
         self.text
     }
 
-    /// A text whose base line begins, has its middle, or ends at a point.
+    /// A text whose base line begins, is centred, or ends at a point.
     pub(super) fn text(&mut self, at: (f64, f64), size: f64, anchor: Anchor, text: &str) {
         let text = text
             .replace('&', "&amp;")
@@ -102,7 +102,7 @@ impl Svg {
     }
 }
 
-/// Breaks a text into lines that are at most so wide.
+/// Breaks a text into lines of at most this width.
 pub(super) fn wrap(text: &str, size: f64, room: f64) -> Vec<String> {
     let mut lines = Vec::new();
     for paragraph in text.lines() {

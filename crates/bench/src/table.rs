@@ -1,5 +1,5 @@
-//! The results as a table: one row a subject, our figure, each peer's best, and the ratio to the
-//! better of them.
+//! The results as a table: one row for each subject, with our figure, each peer's best, and the ratio to the
+//! better peer.
 
 use super::probe::median;
 use super::result::{Measurement, Subject, Turn};
@@ -7,7 +7,7 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Everything that was measured about one subject.
+/// All figures for one subject.
 #[derive(Debug, Default)]
 pub(crate) struct Row<'a> {
     /// Our figure.
@@ -16,7 +16,7 @@ pub(crate) struct Row<'a> {
     pub(crate) peers: BTreeMap<&'a str, &'a Measurement>,
 }
 
-/// How we stand to the better peer on one subject.
+/// How we compare with the better peer on one subject.
 #[derive(Debug, Serialize)]
 pub(crate) struct Ratio {
     pub(crate) op: String,
@@ -27,7 +27,7 @@ pub(crate) struct Ratio {
     pub(crate) size: u64,
     /// The better peer.
     pub(crate) peer: String,
-    /// Its time over ours: above 1 we are faster.
+    /// Its time over ours: above 1, we are faster.
     pub(crate) ratio: f64,
 }
 
@@ -40,8 +40,8 @@ impl<'a> Row<'a> {
             .min_by(|a, b| a.median_ns.total_cmp(&b.median_ns))
     }
 
-    /// The better peer's time over ours: in the middle of the rounds that both have, because only
-    /// repetitions that follow each other are of the same machine.
+    /// The better peer's time over ours: the median over the rounds that both have, because only repetitions in
+    /// one round ran on the same machine.
     pub(crate) fn ratio(&self) -> Option<f64> {
         let (peer, ours) = (self.best_peer()?, self.ours?);
         let of_round = |turn: &Turn| {
@@ -52,8 +52,8 @@ impl<'a> Row<'a> {
         median(&mut ratios).or(Some(peer.median_ns / ours.median_ns))
     }
 
-    /// The distance of the cores beside these figures: the middle, the least and the most of a cache
-    /// line's round trip in nanoseconds, and gigabytes a second in the middle.
+    /// The distance of the cores beside these figures: median, minimum and maximum of a cache line's round trip
+    /// in nanoseconds, and the median of gigabytes a second.
     fn distance(&self) -> Option<(f64, f64, f64, f64)> {
         let figures = || self.ours.iter().chain(self.peers.values());
         let all = |value: fn(&Turn) -> Option<f64>| -> Vec<f64> {
@@ -84,7 +84,7 @@ pub(crate) fn rows(figures: &[Measurement]) -> BTreeMap<Subject, Row<'_>> {
     rows
 }
 
-/// The ratios of all subjects that we and a peer were measured on.
+/// The ratios of all subjects that we and a peer have.
 pub(crate) fn ratios(figures: &[Measurement]) -> Vec<Ratio> {
     let with_ratio = |(subject, row): (Subject, Row<'_>)| {
         Some(Ratio {
@@ -101,7 +101,7 @@ pub(crate) fn ratios(figures: &[Measurement]) -> Vec<Ratio> {
     rows(figures).into_iter().filter_map(with_ratio).collect()
 }
 
-/// The column for the distance of the cores: a cache line there and back, bytes from cache to cache.
+/// The column for the distance of the cores: a cache line's round trip, and the bandwidth from cache to cache.
 const DISTANCE: &str = "cores apart";
 
 /// The printed table.
@@ -170,7 +170,7 @@ fn dash() -> String {
     "-".to_owned()
 }
 
-/// What a row is called.
+/// The name of a row.
 fn operation(subject: &Subject) -> String {
     let memory = if subject.memory == "own" {
         ", shared memory"
@@ -229,7 +229,7 @@ fn label(figure: &Measurement) -> String {
     )
 }
 
-/// A time in the unit that reads best.
+/// A time in its most readable unit.
 pub(crate) fn time(ns: f64) -> String {
     match ns {
         ns if ns < 100.0 => format!("{ns:.1} ns"),
@@ -240,7 +240,7 @@ pub(crate) fn time(ns: f64) -> String {
     }
 }
 
-/// A size in the unit that reads best.
+/// A size in its most readable unit.
 pub(crate) fn bytes(size: u64) -> String {
     match size {
         0 => dash(),
@@ -285,7 +285,7 @@ mod tests {
         }
     }
 
-    /// The machine is four times as slow in the second half, where only the peer has one repetition more.
+    /// The machine is four times slower in the second half, where only the peer has one repetition more.
     #[test]
     fn ratios_are_of_repetitions_in_the_same_round() {
         let mut ours = figure("rkey", "shm", 100.0);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn one_way_figures_are_told_from_the_floor() {
+    fn one_way_figures_show_the_floor() {
         let mut ours = figure("rkey", "shm", 200.0);
         ours.mode = "oneway".into();
         ours.turns = vec![
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_stands_with_its_best_variant_and_the_better_peer_counts() {
+    fn a_peers_best_variant_and_the_better_peer_count() {
         let figures = [
             figure("rkey", "shm", 100.0),
             figure("libfabric", "shm", 900.0),

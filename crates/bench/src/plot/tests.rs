@@ -1,10 +1,10 @@
-//! What is in the picture, and that every text has a place of its own inside it.
+//! The contents of the plot, and that texts neither overlap nor leave it.
 
 use super::super::contestant::Label;
 use super::super::plan::{self, MODES, OPERATIONS};
 use super::*;
 
-/// Everything that can be measured, with made-up figures.
+/// Every kind of figure, with invented values.
 fn figures(sizes: &[u64], peers: bool) -> Vec<Measurement> {
     let words = |list: &[&str]| -> Vec<String> { list.iter().map(|w| (*w).to_owned()).collect() };
     let operations: Vec<&str> = OPERATIONS.iter().map(|(name, _)| *name).collect();
@@ -38,7 +38,7 @@ fn figures(sizes: &[u64], peers: bool) -> Vec<Measurement> {
     figures
 }
 
-/// A text of a picture with the box that it takes.
+/// A text of a plot with its bounding box.
 #[derive(Debug)]
 struct Placed {
     text: String,
@@ -83,7 +83,7 @@ fn texts(svg: &str) -> Vec<Placed> {
         .collect()
 }
 
-/// Texts that leave the picture, and pairs that overlap.
+/// Texts that leave the plot, and pairs that overlap.
 fn clashes(svg: &str) -> Vec<String> {
     let view = attribute(svg, "viewBox");
     let view: Vec<f64> = view.split(' ').map(|n| n.parse().unwrap()).collect();
@@ -106,7 +106,7 @@ const HEADING: &str = "A processor with a long name (family 25, model 17, steppi
     two processes pinned to cores 0 and 1, both polling; and a sentence that goes on until it is certainly wider than the picture, whatever that is, so that it has to be broken into lines";
 
 #[test]
-fn every_text_has_a_place_of_its_own() {
+fn texts_neither_overlap_nor_leave_the_plot() {
     for sizes in [
         &[8, 4096, 65536, 1 << 20][..],
         &[8],
