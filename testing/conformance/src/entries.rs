@@ -1,5 +1,5 @@
-//! Everything that reads bytes of a peer. Each entry takes any bytes and must come back: no panic, no
-//! hang. Where bytes are accepted, an entry checks that what came out says the same when it is written again.
+//! Every reader of a peer's bytes. Each entry accepts any bytes and must return: no panic, no hang. Where it
+//! accepts bytes, it checks that the result means the same when encoded again.
 
 use rkey_core::{Denial, RawKey, WIRE_LEN, WireKey};
 
@@ -8,16 +8,16 @@ use rkey_core::{Denial, RawKey, WIRE_LEN, WireKey};
 pub struct Entry {
     /// Name of the fuzz target.
     pub name: &'static str,
-    /// Feeds it.
+    /// Runs it on some bytes.
     pub run: fn(&[u8]),
     /// Valid bytes to start from.
     pub samples: fn() -> Vec<Vec<u8>>,
-    /// Bytes that a coverage-guided run found: lines of hexadecimal digits, and comments behind `#`.
+    /// Bytes that a coverage-guided run found: lines of hexadecimal digits, and comments after `#`.
     pub seeds: &'static str,
 }
 
 impl Entry {
-    /// All that there is to start from: the samples, and the seeds that can be read.
+    /// All initial inputs: the samples, and the seeds that can be parsed.
     #[must_use]
     pub fn inputs(&self) -> Vec<Vec<u8>> {
         let seeds = self.seeds.lines().filter_map(seed);
@@ -25,7 +25,7 @@ impl Entry {
     }
 }
 
-/// The bytes of a line of seeds; none for a comment, and for a line that is not hexadecimal.
+/// The bytes of a line of seeds; `None` for comments and invalid lines.
 fn seed(line: &str) -> Option<Vec<u8>> {
     let digits = line.bytes().all(|byte| byte.is_ascii_hexdigit());
     if line.is_empty() || !line.len().is_multiple_of(2) || !digits {
@@ -95,7 +95,7 @@ pub fn named(name: &str) -> Option<&'static Entry> {
     ALL.iter().find(|entry| entry.name == name)
 }
 
-/// A slot of a ring, as request and as response.
+/// A ring slot, as request and as response.
 pub fn slot(bytes: &[u8]) {
     let both = rkey_link::fuzzing::request_slot(bytes) && rkey_link::fuzzing::response_slot(bytes);
     assert!(!both, "a slot that flows both ways was accepted");
@@ -147,7 +147,7 @@ fn connect_samples() -> Vec<Vec<u8>> {
     Vec::new()
 }
 
-/// A denial as it travels in a negative acknowledgement.
+/// A denial in the form in which a NAK carries it.
 pub fn denial(bytes: &[u8]) {
     let mut wire = [0; WIRE_LEN];
     let len = bytes.len().min(WIRE_LEN);
@@ -158,7 +158,7 @@ pub fn denial(bytes: &[u8]) {
     assert_eq!(
         again.to_string(),
         denial.to_string(),
-        "a denial changes on its way"
+        "a denial changes in transit"
     );
 }
 
@@ -168,7 +168,7 @@ fn denial_samples() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A raw key that a program hands over.
+/// A raw key from a program.
 pub fn raw_key(bytes: &[u8]) {
     if let Some(key) = RawKey::from_bytes(bytes) {
         assert_eq!(RawKey::from_bytes(&key.to_bytes()), Some(key));
@@ -185,13 +185,13 @@ fn raw_key_samples() -> Vec<Vec<u8>> {
     vec![key.to_bytes().to_vec()]
 }
 
-/// A remote key that a program hands over.
+/// A remote key from a program.
 pub fn remote_key(bytes: &[u8]) {
     if let Ok(key) = rkey::RemoteKey::from_bytes(bytes) {
         let again = rkey::RemoteKey::from_bytes(&key.to_bytes());
         assert!(
             again.is_ok_and(|again| again == key),
-            "a key changes on its way"
+            "a key changes in transit"
         );
         assert!(
             key.address().checked_add(key.len()).is_some(),
@@ -211,14 +211,14 @@ pub fn engine(bytes: &[u8]) {
 }
 
 fn engine_samples() -> Vec<Vec<u8>> {
-    // Long scripts of anything; the script language makes most of it meaningful.
+    // Long random scripts; the script language gives most of them a meaning.
     let mut random = crate::mutate::Random::new(1);
     (0..8)
         .map(|_| (0..400).map(|_| random.draw() as u8).collect())
         .collect()
 }
 
-/// What an endpoint of the libfabric provider hears from another: the first words, and messages.
+/// What an endpoint of the libfabric provider gets from another one: the hello, and messages.
 pub fn fabric(bytes: &[u8]) {
     let _ = rkey_fi::fuzzing::hello(bytes);
     let _ = rkey_fi::fuzzing::message(bytes);
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_of_seeds_is_read() {
+    fn every_line_of_seeds_can_be_parsed() {
         assert_eq!(seed("00ff7a"), Some(vec![0, 0xff, 0x7a]));
         for line in ["", "# words", "abc", "zz", "+1"] {
             assert_eq!(seed(line), None, "{line}");

@@ -1,5 +1,5 @@
-//! A link whose other end is a script of bytes: it delivers whatever a link would let through, in any
-//! order, acknowledges what it likes, and keeps what it is answered.
+//! A link whose other end is a script of bytes: it delivers anything that passes a link's own checks, in any
+//! order, acknowledges at will, and stores the engine's responses.
 
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
@@ -16,17 +16,17 @@ pub const HOSTILE: NodeId = NodeId {
     pid: 666,
     nonce: 666,
 };
-const PIECE_MAX: usize = 512;
+const FRAGMENT_MAX: usize = 512;
 
-/// A piece on its way to the engine.
+/// A fragment for the engine.
 #[derive(Debug)]
-struct Piece {
+struct Fragment {
     header: Header,
     bytes: Vec<u8>,
     references: Option<RemoteIovec>,
 }
 
-impl Piece {
+impl Fragment {
     fn incoming(&self) -> Incoming<'_> {
         let payload = match self.references {
             Some(list) => Payload::Reference(Box::new(list)),
@@ -42,33 +42,33 @@ impl Piece {
 /// The link.
 #[derive(Debug, Default)]
 pub struct HostileLink {
-    requests: VecDeque<Piece>,
-    responses: VecDeque<Piece>,
+    requests: VecDeque<Fragment>,
+    responses: VecDeque<Fragment>,
     sent: Ticket,
     acked: Ticket,
-    /// How the next pull or push ends: 0 well, then the ways to fail.
+    /// The result of the next pull or push: 0 succeeds, others are the kinds of failure.
     pub pull_fails: Cell<u8>,
-    /// Payloads of the answers that the engine gave.
+    /// Payloads of the engine's responses.
     pub answers: Vec<Vec<u8>>,
 }
 
 impl HostileLink {
-    /// Puts 256 bytes into the way of the engine, if a link would let them through as a slot.
+    /// Queues 256 bytes for the engine, if a link would accept them as a slot.
     pub fn deliver(&mut self, slot: &[u8; 256], response: bool) -> bool {
         let Some(header) = rkey_link::fuzzing::header(slot, response) else {
             return false;
         };
         let remote_iovec = header.flags.contains(HeaderFlags::REMOTE_IOVEC) && !response;
-        if header.len as usize > PIECE_MAX && !remote_iovec {
+        if header.len as usize > FRAGMENT_MAX && !remote_iovec {
             return false;
         }
-        let references = remote_iovec.then(|| references_of(slot));
+        let references = remote_iovec.then(|| remote_iovec_of(slot));
         let bytes = slot[48..].iter().copied().cycle().take(if remote_iovec {
             0
         } else {
             header.len as usize
         });
-        let piece = Piece {
+        let fragment = Fragment {
             header,
             bytes: bytes.collect(),
             references: references.flatten(),
@@ -79,7 +79,7 @@ impl HostileLink {
             &mut self.requests
         };
         if queue.len() < 64 {
-            queue.push_back(piece);
+            queue.push_back(fragment);
         }
         true
     }
@@ -99,8 +99,8 @@ impl HostileLink {
     }
 }
 
-/// The list of a slot by reference; the slot has passed the link's own check.
-fn references_of(slot: &[u8; 256]) -> Option<RemoteIovec> {
+/// The remote iovec of a slot that has passed the link's own check.
+fn remote_iovec_of(slot: &[u8; 256]) -> Option<RemoteIovec> {
     let count = usize::from(u16::from_le_bytes([slot[6], slot[7]]) / 16);
     let word = |at: usize| {
         slot.get(at..at + 8)
@@ -121,7 +121,7 @@ impl Link for HostileLink {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             inline_max: 208,
-            fragment_max: PIECE_MAX as u32,
+            fragment_max: FRAGMENT_MAX as u32,
             remote_iovec: true,
             reference_min: 4096,
             direct: false,
@@ -137,7 +137,7 @@ impl Link for HostileLink {
         header: &Header,
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<Ticket, SendError> {
-        if self.sent - self.acked >= 128 || header.len as usize > PIECE_MAX {
+        if self.sent - self.acked >= 128 || header.len as usize > FRAGMENT_MAX {
             return Err(SendError::Full);
         }
         let mut bytes = vec![0; header.len as usize];
@@ -157,7 +157,7 @@ impl Link for HostileLink {
     }
 
     fn response(&self) -> Result<Option<Incoming<'_>>, Malformed> {
-        Ok(self.responses.front().map(Piece::incoming))
+        Ok(self.responses.front().map(Fragment::incoming))
     }
 
     fn response_done(&mut self) {
@@ -169,7 +169,7 @@ impl Link for HostileLink {
     }
 
     fn incoming(&self) -> Result<Option<Incoming<'_>>, Malformed> {
-        Ok(self.requests.front().map(Piece::incoming))
+        Ok(self.requests.front().map(Fragment::incoming))
     }
 
     fn incoming_done(&mut self) {
@@ -185,7 +185,7 @@ impl Link for HostileLink {
         header: &Header,
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<(), SendError> {
-        if header.len as usize > PIECE_MAX {
+        if header.len as usize > FRAGMENT_MAX {
             return Err(SendError::Full);
         }
         let mut bytes = vec![0; header.len as usize];

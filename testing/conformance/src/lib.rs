@@ -1,8 +1,8 @@
-//! Checks that belong to no single crate: everything that reads what a peer wrote, as one list of
-//! entries that fuzzers and a seeded smoke test feed with hostile bytes.
+//! Tests that belong to no single crate: every reader of a peer's bytes, in one list of entries that fuzzers
+//! and a seeded smoke test run on hostile bytes.
 //!
-//! `fuzz/` has one cargo-fuzz target for each entry of [`entries::ALL`]; `tests/fuzz_smoke.rs` runs the
-//! same entries on stable Rust, for a fixed time and from fixed seeds, in every run of the suite.
+//! `fuzz/` has a cargo-fuzz target for each entry of [`entries::ALL`]; `tests/fuzz_smoke.rs` runs the same
+//! entries on stable Rust, for a fixed time and from fixed seeds, in every run of the suite.
 
 #![forbid(unsafe_code)]
 

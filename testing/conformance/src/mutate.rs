@@ -1,6 +1,6 @@
-//! Hostile bytes from a seed: noise, and valid samples with a few things wrong.
+//! Hostile bytes from a seed: noise, and valid samples with a few changes.
 
-/// Numbers from a seed; the same seed gives the same numbers.
+/// Pseudo-random numbers; the same seed gives the same numbers.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -27,7 +27,7 @@ impl Random {
     }
 }
 
-/// A word that looks random, from a number.
+/// Mixes a number into a random-looking one.
 #[must_use]
 pub fn mix(number: u64) -> u64 {
     let mut z = number;
@@ -36,7 +36,7 @@ pub fn mix(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Numbers at which programs go wrong.
+/// Boundary values.
 const EDGES: &[u64] = &[
     0,
     1,
@@ -59,7 +59,7 @@ const EDGES: &[u64] = &[
     u64::MAX,
 ];
 
-/// Bytes for one try: noise, or one of `samples` with up to eight changes.
+/// One input: noise, or one of `samples` with up to eight changes.
 pub fn input(random: &mut Random, samples: &[Vec<u8>]) -> Vec<u8> {
     if samples.is_empty() || random.below(8) == 0 {
         let len = random.below(600);
@@ -67,7 +67,7 @@ pub fn input(random: &mut Random, samples: &[Vec<u8>]) -> Vec<u8> {
     }
     let mut bytes = samples[random.below(samples.len())].clone();
     if random.below(4) == 0 {
-        // The beginning of one and the end of another.
+        // The beginning of one sample and the end of another.
         bytes.truncate(random.below(bytes.len() + 1));
         let other = &samples[random.below(samples.len())];
         bytes.extend_from_slice(&other[random.below(other.len() + 1)..]);
@@ -86,7 +86,7 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>) {
         1 => bytes[at] = random.draw() as u8,
         2 => bytes.truncate(at),
         3 => bytes.insert(at, random.draw() as u8),
-        // A number at the edge, aligned as fields are.
+        // A boundary value, aligned like a field.
         4 => {
             let width = [1, 2, 4, 8][random.below(4)];
             let value = EDGES[random.below(EDGES.len())].to_le_bytes();

@@ -1,5 +1,5 @@
-//! An engine with a stranger at the other end: whatever the stranger sends, only granted bytes
-//! change, private bytes never leave, and the engine comes back.
+//! An engine with a hostile peer: whatever the peer sends, only granted bytes change, private bytes never
+//! leave, and the engine returns.
 
 use crate::hostile::{HOSTILE, HostileLink};
 use crate::mutate::mix;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 const BASE: u64 = 0x1000_0000;
 const PART: u64 = 4096;
-/// What lies where, in parts of 4 KiB. No key grants the private ones.
+/// The parts of the memory, 4 KiB each. No key grants the private ones.
 const GUARD: u64 = 0;
 const OPEN: u64 = 1;
 const READABLE: u64 = 2;
@@ -36,7 +36,7 @@ struct World {
     open: Region,
     readable: Region,
     local: Region,
-    /// What the private parts are full of.
+    /// The content of the private parts.
     secret: [u8; 8],
     now: u64,
     posted: u64,
@@ -45,7 +45,7 @@ struct World {
 /// Runs a script: each step reads an action and its arguments from `bytes`.
 ///
 /// # Panics
-/// When a byte changed that was not granted, or a secret left.
+/// If a byte changed that was not granted, or a private byte left.
 pub fn run(bytes: &[u8]) {
     let Some(mut world) = World::new(secret_for(bytes)) else {
         return;
@@ -60,8 +60,8 @@ pub fn run(bytes: &[u8]) {
     world.check();
 }
 
-/// Eight bytes that a script cannot contain but by chance: they depend on all of it. So bytes of the peer that come
-/// back to it, in a refusal or out of memory that it may write, are never taken for private ones.
+/// Eight bytes that a script contains only by chance, as they depend on all of it. So bytes of the peer that
+/// are returned to it, in a refusal or from memory that it may write, are never taken for private ones.
 fn secret_for(script: &[u8]) -> [u8; 8] {
     let start = mix(script.len() as u64 + 1);
     let word = script
@@ -70,7 +70,7 @@ fn secret_for(script: &[u8]) -> [u8; 8] {
     word.to_le_bytes()
 }
 
-/// What a part holds at the beginning, from any multiple of 8 on.
+/// The initial content of a part, at any multiple of 8.
 fn content(part: u64, secret: [u8; 8]) -> [u8; 8] {
     match PRIVATE.contains(&part) {
         true => secret,
@@ -91,7 +91,7 @@ fn leaks(answer: &[u8], secret: [u8; 8]) -> bool {
 }
 
 impl World {
-    /// None when the engine refuses the set-up, which the engine's own tests cover.
+    /// `None` if the engine refuses the set-up, which the engine's own tests cover.
     fn new(secret: [u8; 8]) -> Option<Self> {
         let memory = Arc::new(ArenaMemory::new(BASE, (PARTS * PART) as usize));
         for part in 0..PARTS {
@@ -192,7 +192,7 @@ impl World {
                 }
             }
             10 => {
-                // A refusal ends the queue pair; bring it back, so that the script goes on.
+                // A refusal fails the queue pair; reconnect it, so that the script can continue.
                 let _ = self
                     .engine
                     .modify_qp(self.qp, &QpAttributes::to(QpState::Error));
@@ -206,7 +206,7 @@ impl World {
         }
     }
 
-    /// A slot with fields that are often right, so that it gets past the first checks.
+    /// Delivers a slot whose fields are often right, so that it passes the first checks.
     fn deliver(&mut self, script: &mut Script<'_>, response: bool) {
         let mut slot = [0_u8; 256];
         let mut put = |at: usize, bytes: &[u8]| slot[at..at + bytes.len()].copy_from_slice(bytes);
@@ -337,7 +337,7 @@ impl World {
     }
 }
 
-/// Bytes that decide.
+/// The bytes that decide.
 struct Script<'a> {
     bytes: &'a [u8],
 }
@@ -358,7 +358,7 @@ impl Script<'_> {
         (0..8).fold(0, |word, _| word << 8 | u64::from(self.byte()))
     }
 
-    /// Mostly a small way forward, sometimes back.
+    /// Usually a small offset forwards, sometimes backwards.
     fn offset(&mut self) -> u64 {
         match self.byte() % 4 {
             0 => u64::from(self.byte()),
@@ -368,7 +368,7 @@ impl Script<'_> {
         }
     }
 
-    /// Mostly `usual`, sometimes anything.
+    /// Usually `usual`, sometimes anything.
     fn pick64(&mut self, usual: u64) -> u64 {
         match self.byte() % 8 {
             0 => self.word(),
@@ -389,10 +389,10 @@ mod tests {
     const SECRET_BYTES: [u8; 8] = *b"\x91\x5e\xc2\x07\xaa\x30\xf8\x6d";
 
     fn world() -> World {
-        World::new(SECRET_BYTES).expect("the engine takes the set-up")
+        World::new(SECRET_BYTES).expect("the engine accepts the set-up")
     }
 
-    /// A write of 8 bytes, as the peer's link would bring it.
+    /// A write of 8 bytes, as the peer's link delivers it.
     fn write_of(payload: [u8; 8], address: u64, key: u64) -> [u8; 256] {
         let mut slot = [0_u8; 256];
         let mut put = |at: usize, bytes: &[u8]| slot[at..at + bytes.len()].copy_from_slice(bytes);
@@ -420,7 +420,7 @@ mod tests {
         &mut link.answers
     }
 
-    /// The script engine is of use only if its usual choices get through to the memory.
+    /// Scripts are useful only if their usual choices reach the memory.
     #[test]
     fn a_plain_write_arrives() {
         let mut world = world();
@@ -430,8 +430,8 @@ mod tests {
         world.check();
     }
 
-    /// A refusal repeats the address of the request. A fuzzer that chose 0xee for all of it stopped here while the private
-    /// bytes were 0xee too.
+    /// A refusal repeats the address of the request. Private bytes of 0xee once failed here, because a fuzzer
+    /// chose 0xee for the whole address.
     #[test]
     fn a_refusal_that_repeats_the_request_is_no_leak() {
         let mut world = world();
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leak_is_seen_wherever_it_begins() {
+    fn a_leak_is_detected_wherever_it_begins() {
         for at in 0..8 {
             let mut private = SECRET_BYTES.repeat(2);
             private.rotate_left(at);
@@ -456,7 +456,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "private bytes left")]
-    fn the_check_sees_a_leak() {
+    fn the_check_detects_a_leak() {
         let mut world = world();
         let private = world.memory.read(BASE + SECRET * PART + 3, 8);
         answers(&mut world).push(private);
@@ -465,7 +465,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "without a grant")]
-    fn the_check_sees_a_change() {
+    fn the_check_detects_a_change() {
         let world = world();
         world.memory.write(BASE + GUARD * PART + 100, &[9]);
         world.check();

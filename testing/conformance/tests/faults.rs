@@ -1,5 +1,5 @@
-//! Registered memory whose pages go away, become read-only or lose their file during transfers.
-#![allow(unsafe_code)] // UNSAFETY: registers memory that is not there.
+//! Registered memory whose pages are unmapped, become read-only or lose their file during transfers.
+#![allow(unsafe_code)] // UNSAFETY: registers memory that is not mapped.
 
 mod common;
 
@@ -23,15 +23,15 @@ const HOLE_LEN: usize = 16 * PAGE;
 /// What is wrong with the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
-    /// Nothing was ever mapped, or no longer is.
+    /// It was never mapped, or no longer is.
     Unmapped,
-    /// It may be read only.
+    /// It is read-only.
     ReadOnly,
-    /// It belongs to a file that has become shorter.
+    /// Its file has been truncated.
     Cut,
 }
 
-/// Memory with trouble in the middle.
+/// Memory with a fault in the middle.
 struct Bad {
     memory: Mapped,
     file: std::os::fd::OwnedFd,
@@ -71,7 +71,7 @@ impl Bad {
     }
 }
 
-/// Two devices of this process, connected with as many queue pairs as wanted; each end has its own queues.
+/// Two devices of this process, connected by any number of queue pairs; each end has its own queues.
 struct Pair {
     near: Side,
     far: Side,
@@ -127,7 +127,7 @@ fn register(side: &Side, memory: &Mapped) -> Region {
     let ranges = [memory.range()];
     let rights = Access::REMOTE | Access::LOCAL_READ | Access::LOCAL_WRITE;
     let spec = RegionSpec::new(side.domain, &ranges, rights);
-    // SAFETY: reached through atomics only, and closed before it is unmapped for good.
+    // SAFETY: accessed through atomics only, and deregistered before it is unmapped for good.
     unsafe { side.device.register(&spec) }.unwrap()
 }
 
@@ -154,10 +154,10 @@ fn next(cq: &Cq) -> Completion {
             return one[0];
         }
     }
-    panic!("no completion came");
+    panic!("no completion");
 }
 
-/// An event about a queue pair, other than that its peer is gone or that it has begun.
+/// An event about a queue pair, except for its establishment and the loss of its peer.
 fn event_of(side: &Side, qp: &Qp) -> Option<AsyncEvent> {
     let until = Instant::now() + LONG;
     while Instant::now() < until {
@@ -177,7 +177,7 @@ fn event_of(side: &Side, qp: &Qp) -> Option<AsyncEvent> {
     None
 }
 
-/// From where the trouble is hit: small, medium and large, the last two beginning in good memory.
+/// Ranges that hit the fault: small, medium and large, the last two beginning in good memory.
 const SIZES: [(usize, usize); 3] = [(HOLE + 64, 64), (HOLE - 512, 4096), (0, LEN)];
 
 fn reads(trouble: Trouble) -> bool {
@@ -242,13 +242,13 @@ fn remote_trouble(pair: &Pair, trouble: Trouble) {
             );
             let done = next(&ends.near_cq);
             assert_eq!((done.id, done.status), (2, Status::Flushed), "{what}");
-            // The other side is told too, and can say where.
+            // The other side gets an event, too, and its report says where.
             assert_eq!(ends.far.query().unwrap().state, QpState::Error, "{what}");
             assert!(event_of(&pair.far, &ends.far).is_some(), "{what}: no event");
             let report = pair.far.device.denials().pop().expect("a report");
             let text = report.denial.to_string();
             assert!(text.contains("0x"), "{what}: {text}");
-            // Others do not notice.
+            // Other queue pairs are unaffected.
             assert_unaffected(pair, &bystander, &bad, &region, &good, &local);
             bad.mend();
             works_again(pair, (&bad, &region), (&good, &local), &what);
@@ -258,7 +258,7 @@ fn remote_trouble(pair: &Pair, trouble: Trouble) {
     }
 }
 
-/// Another queue pair between the same devices, and the good part of the same region.
+/// Checks another queue pair between the same devices, and the good part of the same region.
 fn assert_unaffected(
     pair: &Pair,
     other: &Ends,
@@ -279,7 +279,7 @@ fn assert_unaffected(
     assert_eq!(bad.memory.word(first), good.word(first));
 }
 
-/// With pages behind it again, and a new connection, the same key works over the whole length.
+/// With pages again, and a new connection, the same key works over the whole length.
 fn works_again(pair: &Pair, bad: (&Bad, &Region), good: (&Mapped, &Region), what: &str) {
     let ends = pair.connect();
     let all = |word: usize| pattern(2, word);
@@ -298,12 +298,12 @@ fn works_again(pair: &Pair, bad: (&Bad, &Region), good: (&Mapped, &Region), what
     assert_eq!(other, None, "{what}: after mending");
 }
 
-/// Memory of the target that cannot be touched: an error at both sides, whatever the operation, the size
-/// and the way the bytes go; no process gets a signal, other queue pairs go on, and mended memory works.
+/// Memory of the target that cannot be accessed: an error at both sides, whatever the operation, its size and
+/// the copy mechanism; no process gets a signal, other queue pairs continue, and restored memory works.
 ///
 /// Proves: FI-031
 #[test]
-fn memory_of_the_target() {
+fn faults_in_the_targets_memory_are_errors_at_both_sides() {
     for direct in ["auto", "off"] {
         let pair = Pair::new(direct);
         for trouble in [Trouble::Unmapped, Trouble::ReadOnly, Trouble::Cut] {
@@ -312,9 +312,9 @@ fn memory_of_the_target() {
     }
 }
 
-/// Memory of the initiator: sources of writes and sends, places for what is read.
+/// Memory of the initiator: sources of writes and sends, destinations of reads.
 #[test]
-fn memory_of_the_initiator() {
+fn faults_in_the_initiators_memory_are_errors_of_the_request() {
     for direct in ["auto", "off"] {
         let pair = Pair::new(direct);
         for trouble in [Trouble::Unmapped, Trouble::ReadOnly, Trouble::Cut] {
@@ -366,7 +366,7 @@ fn local_trouble(pair: &Pair, trouble: Trouble, at: usize, len: usize, opcode: C
     assert_eq!(ends.near.query().unwrap().state, QpState::Error, "{what}");
     let report = pair.near.device.denial(done.vendor).expect("a report");
     assert!(report.denial.to_string().contains("0x"), "{what}");
-    // A message of which a part had arrived does not leave its receive hanging.
+    // A message that arrived in part does not leave its receive waiting.
     let mut one = [Completion::default()];
     std::thread::sleep(Duration::from_millis(2));
     if ends.far_cq.poll(&mut one).unwrap() == 1 {
@@ -387,9 +387,9 @@ fn local_trouble(pair: &Pair, trouble: Trouble, at: usize, len: usize, opcode: C
     pair.far.device.close_region(region).unwrap();
 }
 
-/// Receive buffers that cannot be written: the receiver's completion says so, and the sender's as well.
+/// Receive buffers that cannot be written: an error for the receiver and the sender.
 #[test]
-fn receive_buffers() {
+fn faults_in_receive_buffers_are_errors_at_both_sides() {
     for direct in ["auto", "off"] {
         let pair = Pair::new(direct);
         for trouble in [Trouble::Unmapped, Trouble::ReadOnly, Trouble::Cut] {
@@ -430,13 +430,12 @@ fn receive_buffers() {
     }
 }
 
-/// Registering addresses behind which there is nothing is allowed; an access to them fails; once pages
-/// are there, the same key reaches them; and other pages at the same addresses are reached by it as well,
-/// without a word to the device.
+/// Registering unmapped addresses is allowed; an access fails; once pages are mapped, the same key reaches
+/// them, and later other pages at the same addresses, without a call to the device.
 ///
 /// Proves: FI-064
 #[test]
-fn pages_that_come_later_and_change() {
+fn a_region_follows_its_pages() {
     for direct in ["auto", "off"] {
         let pair = Pair::new(direct);
         let memory = Mapped::reserved(LEN);
@@ -456,7 +455,7 @@ fn pages_that_come_later_and_change() {
         }
         let ends = pair.connect();
         for round in 0..5 {
-            // New pages, which hold nothing of what was written before.
+            // New pages without the earlier content.
             memory.unmap(0, LEN);
             memory.map_again(0, LEN);
             assert_eq!(memory.first_other(0, LEN / 8, |_, value| value == 0), None);
@@ -478,7 +477,7 @@ fn pages_that_come_later_and_change() {
     }
 }
 
-/// Says that it is over when it goes, also when it goes because of a panic.
+/// Sets the flag on drop, also after a panic.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -487,10 +486,10 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Pages come and go while large writes and reads are under way: each transfer succeeds or fails, none
-/// hangs, no process gets a signal, and memory next to the region stays as it is.
+/// Pages come and go during large writes and reads: each transfer succeeds or fails, none hangs, no process
+/// gets a signal, and memory next to the region is unchanged.
 #[test]
-fn pages_that_go_during_transfers() {
+fn transfers_survive_pages_that_come_and_go() {
     for direct in ["auto", "off"] {
         let pair = Pair::new(direct);
         let memory = Mapped::new(LEN + 2 * PAGE, None);
@@ -503,7 +502,7 @@ fn pages_that_go_during_transfers() {
             &ranges,
             Access::REMOTE | Access::LOCAL_WRITE,
         );
-        // SAFETY: reached through atomics only, and closed before it is unmapped for good.
+        // SAFETY: accessed through atomics only, and deregistered before it is unmapped for good.
         let region = unsafe { pair.far.device.register(&spec) }.unwrap();
         let good = Mapped::new(LEN, None);
         let local = register(&pair.near, &good);
@@ -544,7 +543,7 @@ fn pages_that_go_during_transfers() {
             }
         });
         eprintln!("direct {direct}: {succeeded} succeeded, {failed} failed");
-        assert_eq!(wrong, None, "the target's pages went, and nothing else");
+        assert_eq!(wrong, None, "only the target's pages changed");
         assert!(succeeded > 0 && failed > 0);
         for (start, words) in [(0, PAGE / 8), ((PAGE + LEN) / 8, PAGE / 8)] {
             let other = memory.first_other(start, words, |_, value| value == canary);

@@ -1,6 +1,6 @@
-//! Hostile bytes into everything that reads a peer, on stable Rust and from fixed seeds. How long is set by
-//! `RKEY_FUZZ_SECONDS` (for each entry; half a second without it). A failure prints the bytes; they become a
-//! test of their own where the bug is.
+//! Hostile bytes for every reader of a peer, on stable Rust and from fixed seeds. `RKEY_FUZZ_SECONDS` sets the
+//! time for each entry (default: half a second). A failure prints the bytes; they become a test where the bug
+//! is.
 
 use rkey_conformance::entries::{self, Entry};
 use rkey_conformance::mutate::{Random, input};
@@ -13,7 +13,7 @@ fn seconds() -> f64 {
         .unwrap_or(0.5)
 }
 
-/// Prints the input under way when the entry panics.
+/// Prints the current input if the entry panics.
 struct Witness<'a>(&'a str, &'a [u8]);
 
 impl Drop for Witness<'_> {
@@ -38,7 +38,7 @@ fn soak(name: &str) {
     for sample in &samples {
         (entry.run)(sample);
     }
-    // At least some, however slow the machine is.
+    // At least some, however slow the machine.
     while tries < 1000 || Instant::now() < end {
         let bytes = input(&mut random, &samples);
         let _witness = Witness(name, &bytes);

@@ -1,6 +1,7 @@
-//! A hostile process of the same user: nonsense at the door, nonsense in the rings, silence in great number. The
-//! device stays up, an honest peer notices nothing, and no byte outside the granted regions changes.
-// UNSAFETY: writes to the mappings behind the back of the library that made them.
+//! A hostile process of the same user: garbage in handshakes, garbage in the rings, a thousand silent
+//! connections. The device keeps working, an honest peer notices nothing, and no byte outside the granted
+//! regions changes.
+// UNSAFETY: writes to mappings that belong to the library.
 #![allow(unsafe_code)]
 
 mod common;
@@ -33,7 +34,7 @@ const TEST: &str = "a_hostile_process";
 
 // ---- the honest peer
 
-/// Moves data and checks them until its standard input ends; counts its rounds in our memory.
+/// Moves and checks data until its standard input ends; counts its rounds in our memory.
 fn honest() {
     let side = Side::open(seed_of(30));
     let (offer, qp) = (side.offer(), side.qp());
@@ -65,13 +66,13 @@ fn socket_to(name: &str) -> Option<OwnedFd> {
     loop {
         match rustix::net::connect(&socket, &address) {
             Ok(()) => return Some(socket),
-            // Too many wait there already.
+            // The backlog is full.
             Err(rustix::io::Errno::AGAIN) => std::thread::sleep(Duration::from_millis(1)),
             Err(_) => return None,
         }
         assert!(
             Instant::now() < deadline,
-            "{name} accepts no connection any more"
+            "{name} no longer accepts connections"
         );
     }
 }
@@ -83,7 +84,7 @@ fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)));
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    // That the device hung up already is what we are after.
+    // The device may have hung up already, as it should.
     let _ = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags);
 }
 
@@ -95,7 +96,7 @@ fn local_node(random: &mut Random) -> LocalNode {
     LocalNode::new(id, LinkConfig::default()).unwrap()
 }
 
-/// A good first packet, as the library sends it: caught at a door of our own.
+/// A valid hello, as the library sends it: captured by a socket of our own.
 fn good_hello(random: &mut Random) -> Vec<u8> {
     let name = format!("rkey-test/{}/hello", std::process::id());
     let flags = SocketFlags::CLOEXEC;
@@ -121,7 +122,7 @@ fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
     fd
 }
 
-/// Descriptors that are no segments, or not such as they have to be.
+/// Descriptors of other things than segments, and of invalid segments.
 fn bad_descriptors() -> Vec<OwnedFd> {
     let good = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
     let (reader, writer) = rustix::pipe::pipe().unwrap();
@@ -140,13 +141,13 @@ fn bad_descriptors() -> Vec<OwnedFd> {
         memfd(1 << 20, SealFlags::SHRINK),
         memfd(0, good),
         memfd(4096, good),
-        // Of the right size, but with nothing that identifies it.
+        // The right size, but no identity.
         memfd(20480 + 256 * 256 + (256 << 10), good),
         memfd(1 << 40, good),
     ]
 }
 
-/// First packets of every bad kind.
+/// Invalid first packets of every kind.
 fn bad_hellos(random: &mut Random) {
     let names = [variable("RKEY_TEST_BLOCK"), variable("RKEY_TEST_LISTENER")];
     let hello = good_hello(random);
@@ -180,7 +181,7 @@ fn bad_hellos(random: &mut Random) {
             _ => vec![descriptors[random.below(descriptors.len() as u64) as usize].as_fd()],
         };
         send(&socket, &packet, &fds);
-        // Sometimes a second packet behind it, sometimes a pause.
+        // Sometimes followed by a second packet, sometimes by a pause.
         match random.below(4) {
             0 => send(&socket, &hello, &[]),
             1 => std::thread::sleep(Duration::from_micros(random.below(500))),
@@ -203,11 +204,11 @@ fn finish_connecting(name: &str, random: &mut Random) -> Option<ShmLink> {
             Ok(Step::Pending) => std::thread::sleep(Duration::from_micros(100)),
             Err(_) => return None,
         }
-        assert!(Instant::now() < deadline, "no answer from {name}");
+        assert!(Instant::now() < deadline, "no response from {name}");
     }
 }
 
-/// Good handshakes, then anything in the rings, as the one who asks.
+/// Valid handshakes as the requester, then anything in the rings.
 fn bad_requester(random: &mut Random) {
     let name = variable("RKEY_TEST_BLOCK");
     let qpn: u32 = variable("RKEY_TEST_QPN").parse().unwrap();
@@ -218,7 +219,7 @@ fn bad_requester(random: &mut Random) {
             continue;
         };
         for _ in 0..20 {
-            // Requests that would be good ones if they came from the peer of the queue pair.
+            // Requests that would be valid from the queue pair's own peer.
             for _ in 0..random.below(8) {
                 let op = [Op::Write, Op::Send, Op::Read, Op::FetchAdd, Op::CompareSwap]
                     [random.below(5) as usize];
@@ -257,7 +258,7 @@ fn bad_requester(random: &mut Random) {
     }
 }
 
-/// The same as the one who is asked: a queue pair of the device believes its peer to be here.
+/// The same as the responder: a queue pair of the device believes that its peer is here.
 fn bad_responder(random: &mut Random) {
     let name = variable("RKEY_TEST_OURS");
     let listener = Listener::bind(name.as_bytes()).unwrap();
@@ -278,7 +279,7 @@ fn bad_responder(random: &mut Random) {
             _ => false,
         });
         for link in &mut links {
-            // Take some, answer something, then spoil it all.
+            // Takes some requests, responds to some, then fills the rings with garbage.
             while random.below(4) != 0
                 && let Ok(Some(_)) = link.incoming()
             {
@@ -301,7 +302,7 @@ fn bad_responder(random: &mut Random) {
     }
 }
 
-/// Connections that say nothing.
+/// Silent connections.
 fn silence() {
     let name = variable("RKEY_TEST_BLOCK");
     let listener = variable("RKEY_TEST_LISTENER");
@@ -311,7 +312,7 @@ fn silence() {
     let mut sockets = Vec::new();
     let most = limit.current.unwrap_or(1100).min(1100) as usize - 60;
     for turn in 0..1000 {
-        // The listener's program accepts no connection here, so its own queue fills up.
+        // The listener's program accepts no connection here, so its own backlog fills up.
         let place = if turn % 20 == 19 { &listener } else { &name };
         sockets.push(socket_to(place).expect("a listener"));
         if sockets.len() >= most {
@@ -339,7 +340,7 @@ struct Attacked<'a> {
     honest: Remote,
     holdings: Holdings,
     links: usize,
-    place: SocketAddr,
+    address: SocketAddr,
     variables: Vec<(&'static str, String)>,
 }
 
@@ -348,9 +349,9 @@ impl Attacked<'_> {
         atomics(self.side).0
     }
 
-    /// Lets the hostile process do its worst, and sees that nothing comes of it.
+    /// Runs the hostile process, and checks that it does no harm.
     fn by(&self, role: &str, seed: u64, meanwhile: impl FnOnce()) {
-        let mut command = command(TEST, role, self.place);
+        let mut command = command(TEST, role, self.address);
         command.env("RKEY_TEST_SEED", seed.to_string());
         for (name, value) in &self.variables {
             command.env(name, value);
@@ -366,7 +367,7 @@ impl Attacked<'_> {
         // Its standard input is a descriptor of ours.
         drop(peer);
         let during = self.rounds() - before;
-        // It goes on afterwards, too.
+        // The honest peer also continues afterwards.
         let after = self.rounds();
         until(&format!("{role}: rounds of the honest peer"), || {
             self.rounds() > after + 3
@@ -380,9 +381,9 @@ impl Attacked<'_> {
     }
 }
 
-/// Random, cut off, oversized and altered first packets with every wrong kind of descriptor; handshakes
-/// that are good, followed by anything at all in the rings, in both roles; a thousand silent connections.
-/// An honest peer works with the same device all the time and is not disturbed.
+/// Random, truncated, oversized and altered first packets with every kind of wrong descriptor; valid
+/// handshakes, followed by anything in the rings, in both roles; a thousand silent connections. An honest peer
+/// uses the same device all the time, undisturbed.
 #[test]
 fn a_hostile_process() {
     match role().as_deref() {
@@ -402,7 +403,7 @@ fn a_hostile_process() {
     side.verify(&qp, &honest, "before");
     until("rounds of the honest peer", || atomics(&side).0 > 2);
     let scope = Scope::of(Share::User);
-    // Numbers that no device has: the hostile process will have them.
+    // Queue pair numbers that no device has: the hostile process will claim them.
     let block = loop {
         let block = random.next() as u16 | 1;
         if !name_is_taken(&block_name(scope, block)) {
@@ -415,7 +416,7 @@ fn a_hostile_process() {
         honest,
         holdings: Holdings::settled(),
         links: side.device.inspect().unwrap().links.len(),
-        place: listener.local_address(),
+        address: listener.local_address(),
         variables: vec![
             ("RKEY_TEST_BLOCK", block_name(scope, block_of(qp.qpn()))),
             (
@@ -443,7 +444,7 @@ fn a_hostile_process() {
         }
     });
     attacked.by("silence", random.next(), || {});
-    // All is quiet again.
+    // The machine is quiet again.
     let Attacked { honest, .. } = attacked;
     side.verify(&qp, &honest, "after");
     peer.finish();
@@ -454,12 +455,12 @@ fn a_hostile_process() {
     side.withdraw(&offer);
 }
 
-/// Posts everything to a queue pair that a hostile process pretends to have: whatever it answers, each
-/// request completes once.
+/// Posts every kind of request to a queue pair that a hostile process claims to have: whatever it responds,
+/// each request completes once.
 fn talk_to(side: &Side, honest: &Remote, qpn: u32, turn: u32) {
     let cq = side.device.create_cq(64, None).unwrap();
     let qp = side.qp_on(&cq);
-    // The name of the device is not known to a program that has only the number.
+    // A program that only has the number does not know the device's name.
     let mut attributes = rkey_engine::QpAttributes::init(rkey_core::Access::empty());
     qp.modify(&attributes).unwrap();
     let node = (turn % 2 == 1).then_some(NodeId { pid: 1, nonce: 1 });
@@ -480,7 +481,7 @@ fn talk_to(side: &Side, honest: &Remote, qpn: u32, turn: u32) {
             }
         }
     }
-    // Keys of the honest peer, which say nothing here.
+    // Keys of the honest peer, which mean nothing here.
     for id in 0..16 {
         let work = match id % 4 {
             0 => Work::Write {

@@ -1,7 +1,7 @@
-//! Peers that break the protocol to keep our memory: they say for ever that they are copying, from threads that never
-//! rest, and write for as long as they can.
-// UNSAFETY: writes to the mappings behind the back of the library that made them, sends signals to its thread, and
-// calls `process_vm_writev` with a list in the permit of the link.
+//! Peers that break the protocol to keep their grip on our memory: they claim for ever that they are copying,
+//! from threads that never sleep, and write as long as they can.
+// UNSAFETY: writes to mappings that belong to the library, sends signals to its thread, and calls
+// `process_vm_writev` with a list in the permit of the link.
 #![allow(unsafe_code)]
 
 mod common;
@@ -16,7 +16,7 @@ use rkey_base::range::VaRange;
 use rkey_core::{Access, RegionSpec};
 use rkey_engine::{SendRequest, Status, Work};
 
-/// Where a responder's half says that it is reaching into the requester's memory.
+/// The word of a responder's half that says that it is accessing the requester's memory.
 const BUSY: usize = 640;
 /// What the peer writes to our memory.
 const SCRIBBLE: u64 = 0xbad0_bad0_bad0_bad0;
@@ -36,7 +36,7 @@ extern "C" fn spin(_: i32) {
     }
 }
 
-/// Lets the engine thread run for ever in a signal handler: it answers nothing any more.
+/// Makes the engine thread spin in a signal handler for ever: it responds to nothing any more.
 fn stall_the_engine_thread() {
     // SAFETY: a handler that touches nothing.
     unsafe {
@@ -53,24 +53,25 @@ fn stall_the_engine_thread() {
         if name.trim() == "rkey-engine" {
             let tid: i32 = task.file_name().to_str().unwrap().parse().unwrap();
             let pid = std::process::id() as i32;
-            // SAFETY: a signal to a thread of ours.
+            // SAFETY: sends a signal to a thread of ours.
             let sent = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, libc::SIGTRAP) };
             assert_eq!(sent, 0);
         }
     }
 }
 
-/// Says in all halves, for ever, that it is copying.
+/// Sets the busy word of all halves for ever.
 fn claim_to_copy(halves: &[usize]) {
     loop {
         for half in halves {
-            // SAFETY: an aligned word of a mapping that lives as long as the device, which is never closed here.
+            // SAFETY: an aligned word of a mapping that lives as long as the device, which is never closed
+            // here.
             unsafe { AtomicU64::from_ptr((half + BUSY) as *mut u64).store(1, Ordering::Relaxed) };
         }
     }
 }
 
-/// Writes to the test's memory for ever, with the list of addresses in the permit, as the protocol has it.
+/// Writes to the test's memory for ever, with the list of addresses in the permit, as the protocol requires.
 fn write_while_permitted(test: i32, to: u64) {
     let [permit] = mappings("memfd:rkey-permit")[..] else {
         panic!("not one permit")
@@ -82,8 +83,8 @@ fn write_while_permitted(test: i32, to: u64) {
         iov_len: len,
     };
     let list = permit as *mut libc::iovec;
-    // SAFETY: the page of the permit is mapped; it has no other user, as the engine thread is stalled. The
-    // kernel checks the addresses.
+    // SAFETY: the permit's page is mapped, and unused otherwise, as the engine thread is stalled. The kernel
+    // checks the addresses.
     unsafe {
         list.write(libc::iovec {
             iov_base: to as *mut libc::c_void,
@@ -95,7 +96,7 @@ fn write_while_permitted(test: i32, to: u64) {
     }
 }
 
-/// The hostile peer, with as many threads that claim to copy.
+/// The hostile peer, with this many threads that claim to copy.
 fn peer_that_never_rests(threads: usize) {
     let side = Side::open(seed_of(11) | 1);
     let (offer, qp) = (side.offer(), side.qp());
@@ -109,7 +110,7 @@ fn peer_that_never_rests(threads: usize) {
         let halves = halves.clone();
         std::thread::spawn(move || claim_to_copy(&halves));
     }
-    // Threads that sleep are no help to it, but have to be looked at.
+    // Threads that sleep do not help it, but must be checked.
     for _ in 0..200 {
         std::thread::spawn(|| std::thread::sleep(10 * LONG));
     }
@@ -120,8 +121,8 @@ fn peer_that_never_rests(threads: usize) {
     std::process::exit(0);
 }
 
-/// Closes a region that the peer was never told of, again and again, until `is_over`; gives the shortest time that
-/// one took.
+/// Registers and deregisters regions that the peer has no key of, until `is_over`. Returns the shortest time of
+/// a deregistration.
 fn close_others(side: &Side, is_over: impl Fn() -> bool) -> Duration {
     let memory = [0u64; 512];
     let ranges = [VaRange::new(memory.as_ptr() as u64, 4096).unwrap()];
@@ -141,16 +142,16 @@ fn close_others(side: &Side, is_over: impl Fn() -> bool) -> Duration {
     least
 }
 
-/// Closing a region that such a peer was told of returns, and then not a byte changes. Other regions do not wait for
-/// it at all.
+/// Deregistering a region whose key such a peer has returns, and then not a byte changes. Other regions do not
+/// wait for it at all.
 fn is_no_hindrance(test: &str, role_of_peer: &str) {
-    // A close that hangs would hang this test, whose peer never rests.
+    // A deregistration that hangs would hang this test, whose peer never rests.
     let over = std::sync::Arc::new(());
     let watched = std::sync::Arc::downgrade(&over);
     std::thread::spawn(move || {
         std::thread::sleep(3 * LONG);
         if watched.upgrade().is_some() {
-            eprintln!("a region is still not closed");
+            eprintln!("a region is still not deregistered");
             std::process::abort();
         }
     });
@@ -184,7 +185,7 @@ fn is_no_hindrance(test: &str, role_of_peer: &str) {
             .first_other(SINK, 1, |_, value| value == SCRIBBLE)
     };
     until("the first write", || word().is_none());
-    // What is to be closed, and what its peer was told of: it never answers.
+    // The region to deregister, in a request that the peer never completes.
     let read = Work::Read {
         remote: remote.pattern(0),
     };
@@ -211,7 +212,7 @@ fn is_no_hindrance(test: &str, role_of_peer: &str) {
         let others = close_others(&side, || closing.is_finished());
         (closing.join().unwrap(), others)
     });
-    eprintln!("{test}: closed after {closed:.1?}, others in {others:.1?}");
+    eprintln!("{test}: deregistered after {closed:.1?}, others in {others:.1?}");
     let fill = |word: usize| pattern(seed_of(13), word);
     side.memory.fill(SINK, SINK_COUNT * SINK_WORDS, fill);
     std::thread::sleep(Duration::from_millis(200));
@@ -220,7 +221,7 @@ fn is_no_hindrance(test: &str, role_of_peer: &str) {
         .first_other(SINK, SINK_COUNT * SINK_WORDS, |word, value| {
             value == fill(word)
         });
-    assert_eq!(other, None, "written after the region was closed");
+    assert_eq!(other, None, "written after the region was deregistered");
     assert_eq!(side.next().status, Status::RetryExceeded);
     assert!(
         others < Duration::from_millis(500),
@@ -243,7 +244,7 @@ fn a_peer_that_claims_to_copy_for_ever() {
     }
 }
 
-/// With many threads none of them gets much processor time, so that what they use does not clear them in time.
+/// Each of many threads gets little processor time, so their use of it does not clear them in time.
 #[test]
 fn a_peer_of_many_threads_that_claim_to_copy_for_ever() {
     match role() {

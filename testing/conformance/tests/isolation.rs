@@ -1,4 +1,4 @@
-//! Who can reach whom: other users and other network namespaces cannot, unless both ends say so.
+//! Isolation: other users and other network namespaces are out of reach, unless both ends allow it.
 #![allow(unsafe_code)] // UNSAFETY: a child enters another network namespace before it runs the test.
 
 mod common;
@@ -23,7 +23,7 @@ fn shared() -> Config {
     config
 }
 
-/// One who is not let in: he finds no listener and no device.
+/// A user without access: it finds no listener and no device.
 fn stranger() {
     let side = Side::with(Config::default(), seed_of(9));
     let (offer, qp) = (side.offer(), side.qp());
@@ -36,7 +36,7 @@ fn stranger() {
         matches!(error, DeviceError::NobodyListens { .. }),
         "{error}"
     );
-    // It may see devices of its own user, and other tests may have some; the one of the test is not among them.
+    // It may see other tests' devices of its own user, but not the test's.
     let test = std::os::unix::process::parent_id();
     let (own, all) = (
         std::process::id(),
@@ -46,8 +46,7 @@ fn stranger() {
     assert!(all.iter().all(|device| device.pid != test), "{all:?}");
 }
 
-/// One who does not keep to the names of his own user, but knocks at the door of the other's device, whose
-/// block of queue pair numbers he was told.
+/// A user that connects to another user's device directly, by the block of queue pair numbers that it was told.
 fn intruder() {
     let name = std::env::var("RKEY_TEST_NAME").unwrap();
     match knock(&name, NodeId { pid: 1, nonce: 1 }) {
@@ -57,7 +56,7 @@ fn intruder() {
     }
 }
 
-/// Asks the device at `name` for a link as the device `id`; says what the device answers.
+/// Connects to the device at `name` as the device `id`. Returns the device's response.
 fn knock(name: &str, id: NodeId) -> Result<ShmLink, HandshakeError> {
     let config = LinkConfig {
         policy: Policy::Any,
@@ -71,11 +70,11 @@ fn knock(name: &str, id: NodeId) -> Result<ShmLink, HandshakeError> {
             Step::Done(link) => return Ok(link),
             Step::Pending => std::thread::sleep(Duration::from_millis(1)),
         }
-        assert!(std::time::Instant::now() < deadline, "no answer");
+        assert!(std::time::Instant::now() < deadline, "no response");
     }
 }
 
-/// A process that claims to be another one, whose name it knows.
+/// A process that claims the identity of another one.
 fn impostor() {
     let variable = |name: &str| std::env::var(name).unwrap();
     let word = |name: &str| variable(name).parse::<u64>().unwrap();
@@ -93,11 +92,11 @@ fn impostor() {
         matches!(answer, Err(HandshakeError::Refused(_))),
         "{answer:?}"
     );
-    // As himself he is welcome.
+    // Under its own identity it is accepted.
     knock(&name, own).unwrap();
 }
 
-/// One who is open to all, as the test is.
+/// A device that is shared with all users, like the test's.
 fn guest() {
     let side = Side::with(shared(), seed_of(10));
     let (offer, qp) = (side.offer(), side.qp());
@@ -117,11 +116,11 @@ fn run_role() -> bool {
     true
 }
 
-/// Another user finds neither listener nor device of ours; if he knows the name all the same, the device
-/// hangs up on him. With `RKEY_SHARE=all` at both ends the two work together.
+/// Another user finds neither listener nor device of ours; if it knows the name anyway, the device hangs up.
+/// With `RKEY_SHARE=all` at both ends the two can connect.
 #[test]
-fn other_users() {
-    const TEST: &str = "other_users";
+fn other_users_are_isolated_unless_shared() {
+    const TEST: &str = "other_users_are_isolated_unless_shared";
     if run_role() {
         return;
     }
@@ -158,8 +157,8 @@ fn other_users() {
     side.withdraw(&offer);
 }
 
-/// A peer's identity is its process's: who only knows it cannot make a link with it, of whichever user he
-/// is, and neither can he pass for the device itself. The peer is not disturbed.
+/// A peer's identity belongs to its process: a process of any user that knows it can neither make a link with
+/// it nor pass for the device itself. The peer is not disturbed.
 #[test]
 fn identities_belong_to_processes() {
     const TEST: &str = "identities_belong_to_processes";
@@ -204,7 +203,7 @@ fn identities_belong_to_processes() {
     side.withdraw(&offer);
 }
 
-/// The command for a role in a network namespace of its own; `None` where that is not permitted.
+/// The command for a role in its own network namespace; `None` if that is not permitted.
 fn elsewhere(test: &str, role: &str, place: std::net::SocketAddr) -> Option<std::process::Command> {
     let unshare = || {
         // SAFETY: unshare touches no memory.
@@ -220,7 +219,7 @@ fn elsewhere(test: &str, role: &str, place: std::net::SocketAddr) -> Option<std:
     };
     let mut probe = std::process::Command::new("/proc/self/exe");
     probe.arg("--list").stdout(std::process::Stdio::null());
-    // SAFETY: the closure makes system calls only.
+    // SAFETY: the closure only makes system calls.
     unsafe { probe.pre_exec(unshare) };
     match probe.status() {
         Ok(status) if status.success() => {}
@@ -235,10 +234,10 @@ fn elsewhere(test: &str, role: &str, place: std::net::SocketAddr) -> Option<std:
     Some(command)
 }
 
-/// The same user in another network namespace is another world, also with `RKEY_SHARE=all`.
+/// The same user in another network namespace is out of reach, even with `RKEY_SHARE=all`.
 #[test]
-fn other_network_namespaces() {
-    const TEST: &str = "other_network_namespaces";
+fn other_network_namespaces_are_isolated() {
+    const TEST: &str = "other_network_namespaces_are_isolated";
     match role().as_deref() {
         Some("shared") => {
             let side = Side::with(shared(), seed_of(13));
@@ -270,7 +269,7 @@ fn other_network_namespaces() {
     }
 }
 
-/// A queue pair that does not mind the end of its peer: what concerns it, it hears from completions.
+/// A queue pair that does not fail with its peer: it only reports through completions.
 fn patient_qp(side: &Side) -> Qp {
     let options = QpOptions {
         fail_with_peer: false,
@@ -279,16 +278,16 @@ fn patient_qp(side: &Side) -> Qp {
     side.device.create_qp(&options).unwrap()
 }
 
-/// A queue pair whose number another user knows is not his to reach either: requests that name it from
-/// there end in a time-out, and our receive stays where it is.
+/// Another user that knows a queue pair's number cannot reach it either: its requests time out, and our receive
+/// stays posted.
 ///
-/// A queue pair that shall fail with its peer learns that there is none without sending anything, and goes
-/// to the error state. That is news like a time-out, and may come before or after the program posts: what is
-/// posted earlier ends with `RetryExceeded`, as no peer responded, what is posted later is flushed. So this
-/// one is asked only when it has heard.
+/// A queue pair that must fail with its peer detects its absence without sending, and goes to the error state.
+/// Like a timeout, that may happen before or after the program posts: earlier requests end with
+/// `RetryExceeded`, as no peer responded, later ones are flushed. So the test queries this one only once it has
+/// failed.
 #[test]
-fn other_users_by_number() {
-    const TEST: &str = "other_users_by_number";
+fn a_number_does_not_reach_another_users_queue_pair() {
+    const TEST: &str = "a_number_does_not_reach_another_users_queue_pair";
     let send = Work::Send {
         imm: None,
         invalidate: None,
@@ -297,15 +296,17 @@ fn other_users_by_number() {
         let side = Side::with(Config::default(), seed_of(15));
         let qpn = std::env::var("RKEY_TEST_NAME").unwrap().parse().unwrap();
         let number = QpAddress { qpn, msn: 0 };
-        let nobody = NodeId { pid: 1, nonce: 2 };
+        let absent = NodeId { pid: 1, nonce: 2 };
         let qp = patient_qp(&side);
-        qp.connect(nobody, number).unwrap();
+        qp.connect(absent, number).unwrap();
         let done = side.finish(&qp, send, &[side.sge(0, 1)]);
         assert_eq!(done.status, Status::RetryExceeded, "{done:?}");
 
         let qp = side.qp();
-        qp.connect(nobody, number).unwrap();
-        until("the news", || qp.query().unwrap().state == QpState::Error);
+        qp.connect(absent, number).unwrap();
+        until("the loss of the peer", || {
+            qp.query().unwrap().state == QpState::Error
+        });
         let done = side.finish(&qp, send, &[side.sge(0, 1)]);
         assert_eq!(done.status, Status::Flushed, "{done:?}");
         return;
@@ -316,12 +317,12 @@ fn other_users_by_number() {
     }
     let side = Side::with(Config::default(), seed_of(16));
     let qp = patient_qp(&side);
-    let nobody = NodeId { pid: 1, nonce: 3 };
+    let absent = NodeId { pid: 1, nonce: 3 };
     let number = QpAddress {
         qpn: 0x77_0001,
         msn: 0,
     };
-    qp.connect(nobody, number).unwrap();
+    qp.connect(absent, number).unwrap();
     let sges = [side.sge(common::side::RECEIVES, 8)];
     qp.post_recv(&RecvRequest { id: 1, sges: &sges }).unwrap();
     let place = "127.0.0.1:1".parse().unwrap();
@@ -335,16 +336,15 @@ fn other_users_by_number() {
     let done = side.next_within(Duration::from_millis(10));
     assert_eq!(done.map(|done| done.status), None);
     assert_eq!(qp.query().unwrap().state, QpState::Rts);
-    side.check_memory(0, "after the stranger");
+    side.check_memory(0, "after the requests of another user");
 }
 
-/// Connecting to a number without an owner is no error, as it is none to have a peer that never speaks;
-/// also when the device finds out at once. Receives of a queue pair that shall fail with its peer are
-/// flushed, and so is what is posted later.
+/// Connecting to a number without an owner is no error, just as for a peer that never sends, even if the device
+/// detects it at once. A queue pair that must fail with its peer flushes its receives and later requests.
 #[test]
-fn nobody_by_number() {
+fn a_number_without_an_owner_fails_the_queue_pair() {
     let side = Side::with(Config::default(), seed_of(17));
-    let nobody = NodeId { pid: 1, nonce: 4 };
+    let absent = NodeId { pid: 1, nonce: 4 };
     for _ in 0..10 {
         let qp = side.qp();
         let sges = [side.sge(common::side::RECEIVES, 8)];
@@ -352,7 +352,7 @@ fn nobody_by_number() {
             qpn: 0x77_0001,
             msn: 0,
         };
-        qp.connect(nobody, number).unwrap();
+        qp.connect(absent, number).unwrap();
         qp.post_recv(&RecvRequest { id: 1, sges: &sges }).unwrap();
         let done = side.next();
         assert_eq!((done.id, done.status), (1, Status::Flushed));

@@ -1,5 +1,5 @@
-//! Kill -9 in the middle of everything: the survivor gets its errors, loses nothing and goes on.
-#![allow(unsafe_code)] // UNSAFETY: a process that kills itself.
+//! `kill -9` in the middle of everything: the survivor gets its errors, loses nothing and goes on.
+#![allow(unsafe_code)] // UNSAFETY: a process kills itself.
 
 mod common;
 
@@ -19,17 +19,17 @@ use rkey_engine::{QpState, RecvRequest, SendRequest, Status, Work};
 use rkey_link::NodeId;
 
 const TEST: &str = "killed_in_the_middle_of_traffic";
-/// More resident memory than this after many rounds is a leak.
+/// More growth of resident memory than this is a leak.
 const GROWTH: u64 = 24 << 20;
-/// Rounds until everything that is kept for good has been made.
+/// Rounds until all permanent allocations exist.
 const WARM_UP: u64 = 8;
 
-/// What a round is like, as the role of the victim tells.
+/// The plan of a round, from the role of the victim.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
-    /// The victim listens and the survivor connects, not the other way round.
+    /// The victim listens and the survivor connects; otherwise the reverse.
     victim_listens: bool,
-    /// Who sends.
+    /// Which side sends.
     victim_sends: bool,
     survivor_sends: bool,
     /// The survivor waits for completions instead of polling.
@@ -73,7 +73,7 @@ fn victim(role: &str) {
     }
 }
 
-/// The bystander: nothing that happens to others may touch it.
+/// The bystander, which must not be affected by the others.
 fn bystander() {
     let side = Side::open(seed_of(1 << 40));
     let offer = side.offer();
@@ -100,7 +100,7 @@ fn address_of(peer: &mut Peer) -> SocketAddr {
     address.expect("the victim listens")
 }
 
-/// One round; gives how long it took until the last error came.
+/// One round. Returns the time until the last error.
 fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> Duration {
     let plan = Plan::of(number);
     side.empty_inbox();
@@ -120,7 +120,7 @@ fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> Duration 
         }
     };
     let victim_qpn = qp.query().unwrap().attributes.peer.unwrap().qpn;
-    // A fresh peer, after all that happened to the ones before: everything is in order.
+    // A new peer after all that happened to earlier ones: everything works.
     if !plan.victim_sends {
         side.verify(&qp, &remote, when);
     }
@@ -143,7 +143,7 @@ fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> Duration 
             traffic.step(plan.asleep);
             assert!(
                 started.elapsed() < HANG,
-                "{when}: no error came; {} outstanding",
+                "{when}: no error; {} outstanding",
                 traffic.outstanding()
             );
         }
@@ -165,14 +165,14 @@ fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> Duration 
     took
 }
 
-/// How the traffic ended.
+/// Checks how the traffic ended.
 fn check_end(side: &Side, qp: &Qp, remote: &Remote, traffic: &Traffic, plan: Plan, when: &str) {
     let (opcode, status) = traffic.first_failure.unwrap();
     let expected = if opcode.is_recv() {
         status == Status::Flushed
     } else {
-        // The first send that failed is the one that had no answer, unless the queue pair went down
-        // on the news of the peer's end.
+        // The first failed send is the one without a response, unless the queue pair failed because the peer's
+        // end was detected.
         matches!(status, Status::RetryExceeded | Status::Flushed)
     };
     assert!(
@@ -191,12 +191,12 @@ fn check_end(side: &Side, qp: &Qp, remote: &Remote, traffic: &Traffic, plan: Pla
     assert!(side.cq.is_empty(), "{when}: something completed twice");
 }
 
-/// The victims' directory for temporary files: others come and go in the common one.
+/// The victims' own directory for temporary files: others come and go in the common one.
 fn folder() -> PathBuf {
     std::env::temp_dir().join(format!("rkey-test-{}-victims", std::process::id()))
 }
 
-/// The victim has no file anywhere: nothing that it could leave behind.
+/// Checks that the victim has no open file that it could leave behind.
 fn check_files(peer: &Peer) {
     for file in open_files(peer.pid()) {
         for place in ["/dev/shm", "/tmp", "/run", "/var"] {
@@ -211,7 +211,7 @@ fn check_files(peer: &Peer) {
     }
 }
 
-/// The names of the dead are free again.
+/// Checks that the victim's names are free again.
 fn check_names(place: SocketAddr, qpn: u32, when: &str) {
     let scope = Scope::of(Share::User);
     for name in [block_name(scope, block_of(qpn)), listen_name(scope, place)] {
@@ -221,10 +221,10 @@ fn check_names(place: SocketAddr, qpn: u32, when: &str) {
     }
 }
 
-/// Two hundred times, a process is killed at a random moment of writes, reads, atomics, messages and
-/// window binds in both directions. The survivor gets a completion for everything that it has
-/// outstanding, each once and in order; it keeps no descriptor, mapping, thread, name, file or memory of
-/// the dead; another peer notices nothing; the next peer is served, and data arrive unchanged.
+/// Kills a process two hundred times at a random moment of writes, reads, atomics, messages and window binds in
+/// both directions. Everything that the survivor has outstanding completes, once and in order; it keeps no
+/// descriptor, mapping, thread, name, file or memory of the victim; another peer notices nothing; the next peer
+/// is served, and data arrive unchanged.
 #[test]
 fn killed_in_the_middle_of_traffic() {
     match role().as_deref() {
@@ -290,7 +290,7 @@ fn killed_in_the_middle_of_traffic() {
     let snapshot = side.device.inspect().unwrap();
     assert_eq!((snapshot.regions, snapshot.qps.len()), (1, 1));
     eprintln!(
-        "{TEST}: {kills} kills in {:.1?}; the last error came at most {slowest:.1?} after a kill; \
+        "{TEST}: {kills} kills in {:.1?}; the last error at most {slowest:.1?} after a kill; \
          {} KiB grown",
         started.elapsed(),
         grown / 1024
@@ -298,7 +298,7 @@ fn killed_in_the_middle_of_traffic() {
     bystander.peer.finish();
 }
 
-/// A survivor that has sent one request and sleeps for its completion is woken by the end of its peer.
+/// The end of the peer wakes a survivor that has sent one request and sleeps for its completion.
 #[test]
 fn killed_while_the_survivor_sleeps() {
     const TEST: &str = "killed_while_the_survivor_sleeps";
@@ -338,8 +338,7 @@ fn killed_while_the_survivor_sleeps() {
     }
 }
 
-/// A peer that dies in the moment in which the connection is made, before a single request: what was
-/// posted for it comes back all the same.
+/// A peer that dies just when the connection is made, before a single request: posted requests complete anyway.
 #[test]
 fn killed_before_the_links_are_up() {
     const TEST: &str = "killed_before_the_links_are_up";
@@ -372,7 +371,7 @@ fn killed_before_the_links_are_up() {
             let done = side
                 .next_within(HANG)
                 .unwrap_or_else(|| panic!("round {round}: {left:?} never completed"));
-            // A write may have arrived before the end came.
+            // A write may have arrived before the end.
             assert!(done.status != Status::Success || done.id == 2, "{done:?}");
             let place = left.iter().position(|id| *id == done.id);
             left.swap_remove(place.unwrap_or_else(|| panic!("{done:?} after {last}")));
@@ -382,10 +381,10 @@ fn killed_before_the_links_are_up() {
     }
 }
 
-/// A queue pair that was told which device its peer is on does not take another for it, which has claimed
-/// the same numbers since: the peer is gone.
+/// A queue pair that was told its peer's device does not take another device for it that has claimed the same
+/// numbers since: the peer is gone.
 #[test]
-fn numbers_that_another_device_has_now() {
+fn another_device_with_the_same_numbers_is_not_the_peer() {
     let (near, far) = (Side::open(1), Side::open(2));
     let (near_qp, far_qp) = (near.qp(), far.qp());
     let before = NodeId {

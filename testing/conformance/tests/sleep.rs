@@ -1,4 +1,4 @@
-//! A target whose program sleeps: everything one-sided completes, and an idle device costs nothing.
+//! A target whose program sleeps: one-sided operations complete, and an idle device costs nothing.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::side::{Side, seed_of};
 use common::{Random, until};
 use rkey_engine::{SendRequest, Status, Work};
 
-/// Processor time that an idle process may use within [`IDLE`]: two ticks of the kernel's clock.
+/// The processor time that an idle process may use within [`IDLE`]: two ticks of the kernel's clock.
 const NOTHING: Duration = Duration::from_millis(20);
 const IDLE: Duration = Duration::from_secs(2);
 
@@ -21,8 +21,8 @@ fn target() {
     sleep_in_read();
 }
 
-/// Whether the program of a process is in read(2), which has nothing to do with us: one of its threads, as the
-/// test harness runs a test in a thread of its own. The device's threads are not the program's.
+/// Whether the program of a process is in read(2), unaware of RDMA: one of its threads, as the test harness
+/// runs each test in its own thread. The device's threads do not count.
 fn is_in_read(pid: u32) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let places = tasks.map(|task| task.unwrap().path());
@@ -30,18 +30,18 @@ fn is_in_read(pid: u32) -> bool {
     let mut programs = places
         .filter(|place| told(place, "comm").is_ok_and(|name| !name.starts_with("rkey-engine")));
     programs.any(|place| match told(&place, "syscall") {
-        // Number 0 on x86-64 is read, and descriptor 0 standard input; not everybody may look.
+        // Number 0 on x86-64 is read, and descriptor 0 standard input; not every user may read this file.
         Ok(call) if cfg!(target_arch = "x86_64") => call.starts_with("0 0x0 "),
         _ => told(&place, "stat").is_ok_and(|stat| stat.contains(") S ")),
     })
 }
 
-/// Writes, reads and atomics of every size complete while the program of the target sleeps in a blocking
-/// read(2), also when the initiator sleeps for each completion; afterwards, both devices being open and
-/// connected, two seconds cost neither process any processor time.
+/// Writes, reads and atomics of every size complete while the target's program sleeps in a blocking read(2),
+/// also when the initiator sleeps for each completion; afterwards, with both devices open and connected,
+/// neither process uses any processor time for two seconds.
 #[test]
-fn the_target_sleeps() {
-    const TEST: &str = "the_target_sleeps";
+fn a_sleeping_target_serves_everything_and_costs_nothing() {
+    const TEST: &str = "a_sleeping_target_serves_everything_and_costs_nothing";
     match role().as_deref() {
         None | Some("alone") => {}
         Some(_) => return target(),

@@ -1,5 +1,5 @@
-//! Peers that are stopped in the middle of traffic: memory that is taken back from them stays untouched.
-// UNSAFETY: registers memory, whose bytes are checked after it was closed.
+//! Peers that are stopped in the middle of traffic: memory that is taken back from them stays unchanged.
+// UNSAFETY: registers memory, whose bytes are checked after it was deregistered.
 #![allow(unsafe_code)]
 
 mod common;
@@ -16,14 +16,14 @@ use rkey_device::{Config, DeviceError, SharedMemory};
 use rkey_engine::{Completion, QpState, SendRequest, Status, Target, Work};
 use rkey_link::direct::DirectError;
 
-/// A side with rings so small that much goes by reference.
+/// A side with rings so small that many messages travel as remote iovecs.
 fn small_ring(seed: u64) -> Side {
     let mut config = Config::from_env().unwrap();
     config.ring_bytes = 64 << 10;
     Side::with(config, seed)
 }
 
-/// Sends and receives, one connection after the other, until the test is over.
+/// Sends and receives on one connection after the other until the test is over.
 fn peer_with_traffic() {
     let side = small_ring(seed_of(3));
     for round in 0.. {
@@ -46,9 +46,9 @@ fn peer_with_traffic() {
     }
 }
 
-/// A peer is stopped at a random moment of mixed traffic in both directions. What is outstanding ends
-/// with a time-out and flushes; regions can be closed; what then happens to the memory is our business
-/// alone, also when the peer continues; and the device serves the same peer again.
+/// A peer is stopped at a random moment of mixed traffic in both directions. Outstanding requests time out or
+/// are flushed; regions can be deregistered; from then on only we touch the memory, even when the peer
+/// continues; and the device serves the same peer again.
 #[test]
 fn stopped_in_the_middle_of_traffic() {
     const TEST: &str = "stopped_in_the_middle_of_traffic";
@@ -83,7 +83,7 @@ fn stopped_in_the_middle_of_traffic() {
         while traffic.first_failure.is_none() {
             traffic.fill();
             traffic.step(round % 2 == 1);
-            assert!(stopped.elapsed() < LONG, "{when}: no error came");
+            assert!(stopped.elapsed() < LONG, "{when}: no error");
         }
         traffic.drain();
         let (opcode, status) = traffic.first_failure.unwrap();
@@ -95,8 +95,8 @@ fn stopped_in_the_middle_of_traffic() {
         if round % 2 == 0 {
             drop(qp.take());
         }
-        // All the memory is closed while the peer is stopped; it may have been about to push what it was
-        // asked to read.
+        // All memory is deregistered while the peer is stopped; it may have been about to write the result of a
+        // read.
         side.withdraw(&offer);
         side.close_local();
         let closed = stopped.elapsed();
@@ -110,22 +110,25 @@ fn stopped_in_the_middle_of_traffic() {
         std::thread::sleep(Duration::from_millis(100));
         for (start, words) in [(SINK, SINK_COUNT * SINK_WORDS), (INBOX, AREA)] {
             let other = memory.first_other(start, words, |word, value| value == fill(word));
-            assert_eq!(other, None, "{when}: written after the region was closed");
+            assert_eq!(
+                other, None,
+                "{when}: written after the region was deregistered"
+            );
         }
         side.open_local();
-        eprintln!("{TEST}: {when}: time-out after {failed:.0?}, closed after {closed:.0?}");
+        eprintln!("{TEST}: {when}: timeout after {failed:.0?}, deregistered after {closed:.0?}");
         until("the end of the old queue pair", || {
             side.device.inspect().unwrap().qps.is_empty()
         });
-        // With or without the links to the peer: those that did not have to be cut are there. What is left of the
-        // others goes when the peer is seen to be out of our memory.
+        // Links that did not have to be cut are still there. The rest of the others is freed once the peer is
+        // seen to be out of our memory.
         let most = *most.get_or_insert(linked);
         until("the end of what the stop left behind", || {
             let now = Holdings::now();
             now.descriptors <= most.descriptors && now.mappings <= most.mappings
         });
     }
-    // After all that, the same peer and the same device work together.
+    // After all that, the same peer and the same device still work.
     side.empty_inbox();
     let (offer, qp) = (side.offer(), side.qp());
     let remote = side.accept(&listener, &qp, &offer);
@@ -136,7 +139,7 @@ fn stopped_in_the_middle_of_traffic() {
     before.wait_for("after the end of the peer");
 }
 
-/// A peer that does nothing by itself, and offers what there is to read.
+/// A passive peer that offers memory to read.
 fn peer_that_is_read() {
     let side = small_ring(seed_of(5));
     let offer = side.offer();
@@ -152,11 +155,11 @@ fn peer_that_is_read() {
     }
 }
 
-/// A peer is stopped while it writes into our memory by itself what we have asked it for. The region can
-/// be closed, and the memory be used for something else: when the peer goes on, it writes nothing.
+/// A peer is stopped while it writes the results of our reads to our memory by itself. The region can be
+/// deregistered, and the memory reused: when the peer continues, it writes nothing.
 #[test]
-fn stopped_while_it_reaches_into_our_memory() {
-    const TEST: &str = "stopped_while_it_reaches_into_our_memory";
+fn stopped_while_it_writes_to_our_memory() {
+    const TEST: &str = "stopped_while_it_writes_to_our_memory";
     if role().is_some() {
         return peer_that_is_read();
     }
@@ -182,7 +185,7 @@ fn stopped_while_it_reaches_into_our_memory() {
         let mut posted = 0;
         let mut done = 0;
         let mut batch = [Completion::default(); 16];
-        // Another thread stops it, so that it has work until it is stopped.
+        // Another thread stops the peer, so that it has work until then.
         std::thread::scope(|scope| {
             let stopper = scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(20 + round));
@@ -214,7 +217,8 @@ fn stopped_while_it_reaches_into_our_memory() {
         peer.go_on();
         while done < posted {
             let next = side.next();
-            // Some had ended before the peer was stopped, others had not left: their region is gone.
+            // Some reads completed before the peer was stopped; those that had not been sent yet fail: their
+            // region is gone.
             assert!(
                 matches!(
                     next.status,
@@ -234,15 +238,15 @@ fn stopped_while_it_reaches_into_our_memory() {
         let other = side.memory.first_other(SINK, words, right);
         assert_eq!(
             other, None,
-            "round {round}: written after the region was closed"
+            "round {round}: written after the region was deregistered"
         );
         side.open_local();
-        eprintln!("{TEST}: round {round}: closed after {closed:.1?}");
+        eprintln!("{TEST}: round {round}: deregistered after {closed:.1?}");
     }
     side.withdraw(&offer);
 }
 
-/// Memory of the device's allocator in a region of its own.
+/// Memory from the device's allocator in a region of its own.
 fn share(side: &Side) -> (SharedMemory, Region) {
     let memory = side.device.allocate_shared(LEASED, true).unwrap();
     let region = register(side, &memory);
@@ -253,11 +257,11 @@ fn register(side: &Side, memory: &SharedMemory) -> Region {
     let ranges: [VaRange; 1] = [memory.range().unwrap()];
     let mut spec = RegionSpec::new(side.domain, &ranges, Access::REMOTE);
     spec.memory = memory.kind(0);
-    // SAFETY: the memory is only reached by address, with volatile accesses, and outlives the region.
+    // SAFETY: the memory is only accessed by address, with volatile accesses, and outlives the region.
     unsafe { side.device.register(&spec) }.unwrap()
 }
 
-/// What a peer has to know to ask for a lease of it.
+/// The information with which a peer requests a lease of it.
 fn invitation(memory: &SharedMemory, region: Region) -> Vec<u8> {
     let mut bytes = (memory.as_ptr() as u64).to_le_bytes().to_vec();
     bytes.extend_from_slice(&u64::from(region.key.0).to_le_bytes());
@@ -290,8 +294,8 @@ fn peer_with_a_lease() {
     }
 }
 
-/// A peer that writes through a lease is stopped; the region is closed, and from then on not a byte of
-/// the memory changes, also when the peer continues. What was there before is still there.
+/// A peer that writes through a lease is stopped and the region deregistered: from then on not a byte of the
+/// memory changes, even when the peer continues. Earlier writes are preserved.
 #[test]
 fn stopped_with_a_lease() {
     const TEST: &str = "stopped_with_a_lease";
@@ -310,7 +314,7 @@ fn stopped_with_a_lease() {
         let (memory, region) = share(&side);
         let word = |index: usize| {
             assert!(index < LEASED / 8);
-            // SAFETY: inside of the memory, aligned, and mapped as long as `memory` lives.
+            // SAFETY: inside the memory, aligned, and mapped as long as `memory` lives.
             unsafe { memory.as_ptr().cast::<u64>().add(index) }
         };
         let qp = side.qp();
@@ -328,9 +332,12 @@ fn stopped_with_a_lease() {
         side.device.close_region(region).unwrap();
         let closed = stopped.elapsed();
         let after: Vec<u64> = (0..LEASED / 8).map(read).collect();
-        assert!(before == after, "round {round}: closing changed the memory");
+        assert!(
+            before == after,
+            "round {round}: deregistering changed the memory"
+        );
         for index in 0..LEASED / 8 {
-            // SAFETY: see `word`; the region is closed, so there is no other writer.
+            // SAFETY: see `word`; the region is deregistered, so there is no other writer.
             unsafe { word(index).write_volatile(pattern(round, index)) };
         }
         peer.go_on();
@@ -344,7 +351,7 @@ fn stopped_with_a_lease() {
                 "round {round}: word {index} was changed"
             );
         }
-        eprintln!("{TEST}: round {round}: closed after {closed:.1?}");
+        eprintln!("{TEST}: round {round}: deregistered after {closed:.1?}");
         drop((qp, memory));
         until("the end of the old queue pair", || {
             side.device.inspect().unwrap().qps.is_empty()
@@ -354,8 +361,8 @@ fn stopped_with_a_lease() {
     }
 }
 
-/// Words that the peer writes; where the neighbour counts, in the same page; its mark in a page that
-/// no other process touches; and where it reports.
+/// Words that the peer writes; where the neighbour counts, in the same page; its mark in a page that no other
+/// process touches; and where it reports.
 const WRITTEN: usize = 256;
 const COUNT: usize = WRITTEN + 50;
 const MARK: usize = LEASED / 8 - 512;
@@ -372,8 +379,8 @@ fn peer_in_the_first_page() {
     sleep_in_read();
 }
 
-/// Counts through a lease until that is taken back, then reports the last number by a request, and tries
-/// to get another lease.
+/// Counts through a lease until that is revoked, then reports the last number by a request, and requests
+/// another lease.
 fn neighbour() {
     let side = Side::open(7);
     let qp = side.qp();
@@ -391,7 +398,7 @@ fn neighbour() {
     drop(lease);
     let again = qp.lease(key, base, 4096, true, LONG).unwrap_err();
     assert!(matches!(again, DeviceError::Refused { .. }), "{again}");
-    // The pages that no copy could touch can still be had.
+    // The pages that no copy could touch are still available.
     let rest = base + 8 * MARK as u64;
     let mut lease = qp.lease(key, rest, 8, true, LONG).unwrap();
     lease.write(0, &77u64.to_le_bytes()).unwrap();
@@ -408,7 +415,7 @@ fn neighbour() {
 }
 
 /// Two peers have leases of the same memory, by the keys of two regions. One is stopped in the middle of a
-/// copy, and its region closed. The other loses its lease of the pages in question, but nothing of what it
+/// copy, and its region deregistered. The other loses its lease of the pages in question, but nothing that it
 /// wrote, and goes on with requests.
 #[test]
 fn stopped_beside_a_neighbour() {
@@ -428,7 +435,7 @@ fn stopped_beside_a_neighbour() {
         let other = register(&side, &memory);
         let word = |index: usize| {
             assert!(index < LEASED / 8);
-            // SAFETY: inside of the memory, aligned, and mapped as long as `memory` lives.
+            // SAFETY: inside the memory, aligned, and mapped as long as `memory` lives.
             unsafe { memory.as_ptr().cast::<u64>().add(index).read_volatile() }
         };
         let listener = side.listen();
@@ -455,11 +462,11 @@ fn stopped_beside_a_neighbour() {
             word(COUNT) > counts || word(REPORT) != 0
         });
         if word(REPORT) == 0 {
-            // The neighbour goes on: the peer was between two copies, and nothing had to be taken away.
+            // The neighbour goes on: the peer was between two copies, and no lease had to be revoked.
             continue;
         }
-        assert_eq!(word(REPORT), word(COUNT), "a write that had ended was lost");
-        assert_eq!(word(MARK), 77, "the other pages are leased as before");
+        assert_eq!(word(REPORT), word(COUNT), "a completed write was lost");
+        assert_eq!(word(MARK), 77, "the other pages are still leased");
         peer.go_on();
         for end in [peer, neighbour] {
             end.finish();
@@ -467,7 +474,7 @@ fn stopped_beside_a_neighbour() {
         assert_eq!(
             word(REPORT),
             word(COUNT),
-            "written after the region was closed"
+            "written after the region was deregistered"
         );
         eprintln!("{TEST}: stopped in the middle of a copy in round {round}");
         drop(qps);

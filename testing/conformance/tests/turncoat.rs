@@ -1,4 +1,4 @@
-//! A peer that was a good one, and then writes garbage over everything that it shares with us.
+//! An honest peer that turns hostile and writes garbage over everything that it shares with us.
 
 mod common;
 
@@ -13,12 +13,12 @@ use common::{Random, setting, until};
 use rkey_engine::QpState;
 
 const TEST: &str = "a_peer_turns_into_garbage";
-/// How much nonsense the peer writes before it looks whether its link has gone: little, so that it is
-/// plausible, and then more and more.
+/// How much garbage the peer writes before it checks whether its link is gone: little at first, so that it is
+/// plausible, then more and more.
 const DOSES: [u64; 6] = [1, 1, 2, 4, 16, 256];
 
-/// Works like an honest peer for a moment, then loses its mind. It keeps the connection as long as it can,
-/// and lives until it is told to end.
+/// Works like an honest peer for a moment, then writes garbage. Keeps the connection as long as it can, and
+/// lives until told to exit.
 fn turncoat(round: u64) {
     let side = Side::open(seed_of(round));
     let (offer, qp) = (side.offer(), side.qp());
@@ -39,18 +39,18 @@ fn turncoat(round: u64) {
         scribble(&mut random, DOSES[turn.min(DOSES.len() - 1)]);
         let pause = Instant::now() + Duration::from_micros(random.below(2_000));
         while Instant::now() < pause {
-            // Its own engine goes on, too, on what it has become.
+            // Its own engine continues, too, on the garbage.
             if round.is_multiple_of(2) && traffic.first_failure.is_none() {
                 traffic.fill();
             }
             traffic.step(false);
         }
     }
-    // What its own device makes of all that does not matter.
+    // Errors of its own device do not matter.
     std::process::exit(0);
 }
 
-/// One peer of this kind; gives the first failure, and how long it took until the last error came.
+/// One peer of this kind. Returns the first failure, and the time until the last error.
 fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> (String, Duration) {
     side.empty_inbox();
     let (offer, qp, listener) = (side.offer(), side.qp(), side.listen());
@@ -64,13 +64,13 @@ fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> (String, 
     let mut traffic = Traffic::new(side, &qp, &offer, remote, random.clone());
     traffic.peer_is_honest = false;
     let started = Instant::now();
-    // The peer lives all that time: only the device finds out what has become of it.
+    // The peer lives on: only the device can detect its garbage.
     while traffic.first_failure.is_none() {
         traffic.fill();
         traffic.step(number % 4 == 3);
         assert!(
             started.elapsed() < HANG,
-            "{when}: no error came; {} outstanding",
+            "{when}: no error; {} outstanding",
             traffic.outstanding()
         );
     }
@@ -85,14 +85,14 @@ fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> (String, 
     side.withdraw(&offer);
     side.check_outside(when);
     drop(peer.0.stdin.take());
-    // It may have died of its own garbage.
+    // Its own garbage may have killed it.
     peer.wait();
     (failure, took)
 }
 
-/// Many peers that turn into garbage, each in its own way. Whatever the words in the rings say, everything
-/// that is outstanding ends, each once and in order; nothing outside of what was granted changes, nothing is
-/// kept, no other peer notices, and the next peer is served.
+/// Many peers that turn to garbage, each in its own way. Whatever the words in the rings say, every outstanding
+/// request completes, once and in order; nothing outside the granted memory changes, no resource is kept, no
+/// other peer notices, and the next peer is served.
 #[test]
 fn a_peer_turns_into_garbage() {
     match role().as_deref() {
@@ -113,7 +113,7 @@ fn a_peer_turns_into_garbage() {
     drop(listener);
     side.withdraw(&offer);
     side.verify(&qp, &remote, "at first");
-    // To ourselves, to the honest peer, and from it, when it has got so far.
+    // To ourselves, to the honest peer, and from it, once it has connected.
     let links = 3;
     until("the links of the honest peer", || {
         side.device.inspect().unwrap().links.len() == links
@@ -132,12 +132,12 @@ fn a_peer_turns_into_garbage() {
         });
         holdings.wait_for(&when);
     }
-    eprintln!("{TEST}: the last error came at most {slowest:.1?} after the beginning");
-    eprintln!("{TEST}: what failed first: {failures:?}");
+    eprintln!("{TEST}: the last error at most {slowest:.1?} after the beginning");
+    eprintln!("{TEST}: first failures: {failures:?}");
     honest.finish();
 }
 
-/// The peer that nothing happens to.
+/// The peer that must not be affected.
 fn honest() {
     let side = Side::open(seed_of(1 << 43));
     let (offer, qp) = (side.offer(), side.qp());

@@ -1,12 +1,12 @@
-//! Nonsense in the rings: what a process that has lost its mind writes to its own side of its links.
-// UNSAFETY: writes to the mappings behind the back of the library that made them.
+//! Garbage in the rings, as a process with memory corruption writes it to its own half of its links.
+// UNSAFETY: writes to mappings that belong to the library.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Random;
 
-/// Our own segments that are mapped now: start and length of what we can write.
+/// Our own mapped halves: start and length of the writable part.
 fn own_halves() -> Vec<(usize, usize)> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines()
@@ -20,7 +20,7 @@ fn own_halves() -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// Writes random bytes to random places of our halves: words, slots, payload.
+/// Writes random bytes to random parts of our halves: words, slots, payload.
 pub fn scribble(random: &mut Random, times: u64) {
     for (start, len) in own_halves() {
         for _ in 0..times {
@@ -30,7 +30,7 @@ pub fn scribble(random: &mut Random, times: u64) {
                 2 => 384,
                 3 => 512,
                 4 => 640,
-                // The slots, with their beginnings more often than not.
+                // The slots, mostly at their beginnings.
                 5 => 20480 + random.below(64) as usize * 256,
                 6 => 2048 + random.below(2304) as usize * 8,
                 _ => random.below(len as u64 - 8) as usize & !7,
@@ -41,8 +41,8 @@ pub fn scribble(random: &mut Random, times: u64) {
                 2 => random.below(64) << 32 | random.below(64),
                 _ => random.next() & 0x0000_00ff_0000_00ff,
             };
-            // SAFETY: an aligned word inside of a mapping of ours that is writable while its link is
-            // open; the library reaches it through atomics as well.
+            // SAFETY: an aligned word inside a mapping of ours that is writable while its link is open; the
+            // library also accesses it through atomics.
             unsafe {
                 AtomicU64::from_ptr((start + at) as *mut u64).store(value, Ordering::Relaxed);
             }

@@ -1,6 +1,6 @@
-//! Memory that is mapped by hand, so that a test can take its pages away, protect them or cut the file
-//! behind them, while it is registered.
-#![allow(unsafe_code)] // UNSAFETY: mmap and its kin; loads and stores of words in what they gave.
+//! Memory that a test maps itself, so that it can unmap or protect its pages or truncate the file behind them
+//! while it is registered.
+#![allow(unsafe_code)] // UNSAFETY: maps memory, and loads and stores words in it.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,17 +9,17 @@ use rkey_base::range::VaRange;
 
 pub const PAGE: usize = 4096;
 
-/// Where the next mapping goes: far below the addresses that the kernel chooses for others, and never used again. So
-/// a hole that a test makes stays a hole, whatever other threads map.
+/// The address of the next mapping: far below the addresses that the kernel chooses, and never reused. So a
+/// hole that a test makes stays a hole, whatever other threads map.
 static NEXT: AtomicU64 = AtomicU64::new(0x2000_0000_0000);
 
-/// A mapping of our own. Words are only reached through atomics.
+/// A mapping of our own. Words are only accessed through atomics.
 pub struct Mapped {
     start: *mut u8,
     len: usize,
 }
 
-// SAFETY: the memory is reached through atomics and system calls only.
+// SAFETY: the memory is only accessed through atomics and system calls.
 unsafe impl Send for Mapped {}
 // SAFETY: as above.
 unsafe impl Sync for Mapped {}
@@ -32,7 +32,7 @@ impl Mapped {
         Self { start, len }
     }
 
-    /// Addresses that nothing else gets, without pages behind them.
+    /// Reserves addresses without pages.
     pub fn reserved(len: usize) -> Self {
         let flags = libc::MAP_FIXED_NOREPLACE;
         let start = map(unused(len), len, libc::PROT_NONE, None, flags);
@@ -47,7 +47,7 @@ impl Mapped {
         VaRange::new(self.base(), self.len as u64).unwrap()
     }
 
-    /// Takes the pages away: nothing is mapped there any more.
+    /// Unmaps pages.
     pub fn unmap(&self, at: usize, len: usize) {
         assert!(at + len <= self.len);
         // SAFETY: a part of our mapping, to which there are no references.
@@ -70,10 +70,10 @@ impl Mapped {
         self.protect(at, len, libc::PROT_READ | libc::PROT_WRITE);
     }
 
-    /// Fresh pages at the same addresses.
+    /// Maps new pages at the same addresses.
     pub fn map_again(&self, at: usize, len: usize) {
         assert!(at + len <= self.len);
-        // SAFETY: inside of our own range of addresses.
+        // SAFETY: within our own range of addresses.
         let start = unsafe { self.start.add(at) };
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         assert_eq!(map(start, len, rights, None, libc::MAP_FIXED), start);
@@ -81,16 +81,16 @@ impl Mapped {
 
     fn at(&self, word: usize) -> &AtomicU64 {
         assert!((word + 1) * 8 <= self.len);
-        // SAFETY: aligned, inside of the mapping; the caller says that a page is there now.
+        // SAFETY: aligned, inside the mapping; the caller says that a page is mapped there now.
         unsafe { AtomicU64::from_ptr(self.start.cast::<u64>().add(word)) }
     }
 
-    /// A word. There must be a page.
+    /// A word. Its page must be mapped.
     pub fn word(&self, word: usize) -> u64 {
         self.at(word).load(Ordering::Relaxed)
     }
 
-    /// Writes a word. There must be a page that may be written.
+    /// Writes a word. Its page must be mapped writable.
     pub fn set(&self, word: usize, value: u64) {
         self.at(word).store(value, Ordering::Relaxed);
     }
@@ -106,7 +106,7 @@ impl Mapped {
         }
     }
 
-    /// The first word that is not as it should be.
+    /// The first word with another value than expected.
     pub fn first_other(
         &self,
         from: usize,
@@ -119,12 +119,12 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: our own addresses; parts may be unmapped already, which is no error.
+        // SAFETY: our own addresses; parts may already be unmapped, which is no error.
         unsafe { libc::munmap(self.start.cast(), self.len) };
     }
 }
 
-/// Addresses that were never used, with a page between them and the last ones.
+/// Addresses that were never used, a page apart from the previous ones.
 fn unused(len: usize) -> *mut u8 {
     let room = (len.next_multiple_of(PAGE) + PAGE) as u64;
     NEXT.fetch_add(room, Ordering::Relaxed) as *mut u8
@@ -135,7 +135,8 @@ fn map(at: *mut u8, len: usize, rights: i32, file: Option<&OwnedFd>, flags: i32)
         Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
         None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
     };
-    // SAFETY: new addresses (MAP_FIXED_NOREPLACE), or ones that the caller owns without references to them (MAP_FIXED).
+    // SAFETY: new addresses (MAP_FIXED_NOREPLACE), or addresses that the caller owns without references to them
+    // (MAP_FIXED).
     let start = unsafe { libc::mmap(at.cast(), len, rights, kind | flags, fd, 0) };
     assert_ne!(
         start,
@@ -146,7 +147,7 @@ fn map(at: *mut u8, len: usize, rights: i32, file: Option<&OwnedFd>, flags: i32)
     start.cast()
 }
 
-/// A file in memory that can be cut.
+/// A file in memory that can be truncated.
 pub fn file(len: usize) -> OwnedFd {
     let file = rustix::fs::memfd_create("a file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&file, len as u64).unwrap();

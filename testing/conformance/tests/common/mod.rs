@@ -1,6 +1,6 @@
-//! What the process tests share: peers that are this test binary once more in another role, a device
-//! with memory, random numbers from a printed seed, and the books about what a process holds.
-// UNSAFETY: registering memory, mapping it by hand, and signals to child processes.
+//! Common to the process tests: peers that run this test binary in another role, a device with memory, random
+//! numbers from a printed seed, and accounts of a process's resources.
+// UNSAFETY: registers memory, maps it, and sends signals to child processes.
 #![allow(unsafe_code)]
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
@@ -15,10 +15,10 @@ pub use rkey_conformance::mutate::mix;
 use rkey_conformance::mutate;
 use std::time::{Duration, Instant};
 
-/// The longest that anything may take on a busy machine. Only a hang takes longer.
+/// The longest that anything may take on a busy machine; only a hang takes longer.
 pub const LONG: Duration = Duration::from_secs(20);
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + LONG;
     while !is_so() {
@@ -32,12 +32,12 @@ pub fn setting(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
         Ok(text) => text
             .parse()
-            .unwrap_or_else(|_| panic!("{name}={text:?} is no number")),
+            .unwrap_or_else(|_| panic!("{name}={text:?} is not a number")),
         Err(_) => default,
     }
 }
 
-/// Random numbers. The seed is printed, so that a failure can be looked at again.
+/// Random numbers. Prints the seed, so that a failure can be reproduced.
 #[derive(Clone)]
 pub struct Random(mutate::Random);
 
@@ -73,7 +73,7 @@ impl Random {
     }
 }
 
-/// The pattern that a side with this seed has at a word of its memory.
+/// A word of the pattern of the side with this seed.
 pub fn pattern(seed: u64, word: usize) -> u64 {
     mix(seed ^ (word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }

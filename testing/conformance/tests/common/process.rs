@@ -1,5 +1,5 @@
-//! Child processes, and what a process holds: descriptors, mappings, memory, names, processor time.
-#![allow(unsafe_code)] // UNSAFETY: kill(2) and sysconf(3) have no safe face in the standard library.
+//! Child processes, and a process's resources: descriptors, mappings, memory, names, processor time.
+#![allow(unsafe_code)] // UNSAFETY: kill(2) and sysconf(3) have no safe wrapper in the standard library.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,12 +12,12 @@ use super::{LONG, until};
 const ROLE: &str = "RKEY_TEST_ROLE";
 const ADDRESS: &str = "RKEY_TEST_ADDRESS";
 
-/// Which role this process has been started in; `None` in the test itself.
+/// The role in which this process was started; `None` in the test itself.
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// The address that the test listens at, or that this process shall listen at.
+/// The address at which the test listens, or this process must listen.
 pub fn address() -> SocketAddr {
     std::env::var(ADDRESS).unwrap().parse().unwrap()
 }
@@ -34,8 +34,8 @@ pub fn command(test: &str, role: &str, address: SocketAddr) -> Command {
     command
 }
 
-/// Whether this is a process in which nothing but `test` runs, so that descriptors, threads and memory are
-/// all its own. If it is not, the test is run in one, and nothing is left to do here.
+/// Whether this process runs only `test`, so that descriptors, threads and memory are all its own. Otherwise
+/// runs the test in such a process, and nothing is left to do here.
 pub fn alone(test: &str) -> bool {
     if role().as_deref() == Some("alone") {
         return true;
@@ -50,7 +50,7 @@ pub fn alone(test: &str) -> bool {
     false
 }
 
-/// A child that does not outlive the test.
+/// A child, killed on drop.
 pub struct Peer(pub Child);
 
 impl Peer {
@@ -62,17 +62,17 @@ impl Peer {
         self.0.id()
     }
 
-    /// Sends a signal. The child has not been waited for, so the number is still its own.
+    /// Sends a signal. The child has not been reaped, so the number is still its own.
     pub fn signal(&self, signal: i32) {
         // SAFETY: kill touches no memory of ours.
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
     }
 
-    /// Stops it, and waits until all its threads have stopped.
+    /// Stops it, and waits until all of its threads have stopped.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
         until("the stop", || {
-            // Threads that end meanwhile cut the list of threads short.
+            // Threads that end meanwhile shorten the list.
             let states = states(self.pid());
             states.len() == thread_count(self.pid()) && states.iter().all(|s| *s == 'T')
         });
@@ -89,7 +89,7 @@ impl Peer {
         assert!(status.success(), "the peer failed: {status}");
     }
 
-    /// Waits for its end, but not for ever.
+    /// Waits for its end, for a limited time.
     pub fn wait(&mut self) -> ExitStatus {
         let deadline = Instant::now() + LONG;
         loop {
@@ -109,13 +109,13 @@ impl Drop for Peer {
     }
 }
 
-/// Waits as a program that has nothing to do with RDMA: until standard input ends.
+/// Waits like a program that does something else: until standard input ends.
 pub fn sleep_in_read() {
     let mut line = String::new();
     while std::io::stdin().read_line(&mut line).unwrap() > 0 {}
 }
 
-/// The states of the threads of a process, as letters.
+/// The states of a process's threads, as letters.
 pub fn states(pid: u32) -> Vec<char> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     tasks
@@ -126,7 +126,7 @@ pub fn states(pid: u32) -> Vec<char> {
         .collect()
 }
 
-/// The fields of `/proc/PID/stat` behind the name; the state, field 3, is the first here.
+/// The fields of `/proc/PID/stat` after the name; the first here is the state, field 3.
 fn stat(pid: u32) -> Vec<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let after_name = stat.rsplit(')').next().unwrap();
@@ -140,7 +140,7 @@ fn thread_count(pid: u32) -> usize {
     stat(pid)[17].parse().unwrap()
 }
 
-/// Processor time of a process so far, of all its threads.
+/// The processor time of all threads of a process so far.
 pub fn cpu_time(pid: u32) -> Duration {
     let fields = stat(pid);
     // utime and stime are fields 14 and 15.
@@ -150,8 +150,9 @@ pub fn cpu_time(pid: u32) -> Duration {
     Duration::from_millis(ticks * 1000 / per_second)
 }
 
-/// The least processor time that processes used together while `time` passed. How long settling takes depends on how busy
-/// the machine is, so the quietest of several looks counts: who spins, or wakes all the time, does so in each of them.
+/// The least processor time that the processes used together during any interval of `time`. Settling takes
+/// longer on a busy machine, so the quietest of several intervals counts: a process that spins or keeps waking
+/// up does so in each of them.
 pub fn quietest(pids: &[u32], time: Duration, enough: Duration) -> Duration {
     let used = || pids.iter().map(|&pid| cpu_time(pid)).sum::<Duration>();
     let mut least = Duration::MAX;
@@ -166,7 +167,7 @@ pub fn quietest(pids: &[u32], time: Duration, enough: Duration) -> Duration {
     least
 }
 
-/// What this process holds.
+/// The resources that this process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holdings {
     pub descriptors: usize,
@@ -185,8 +186,8 @@ impl Holdings {
         }
     }
 
-    /// What it is when nothing changes any more: threads of the device may be in the middle of making or ending
-    /// something, and have no processor for a moment.
+    /// The resources once they no longer change: the device's threads may be creating or freeing something and
+    /// have to wait for a processor.
     pub fn settled() -> Self {
         let (mut last, mut same) = (Self::now(), 0);
         until("the end of changes", || {
@@ -199,7 +200,7 @@ impl Holdings {
         last
     }
 
-    /// Waits until it is again what it was.
+    /// Waits until the resources are the same again.
     pub fn wait_for(self, when: &str) {
         let deadline = Instant::now() + LONG;
         loop {
@@ -209,7 +210,7 @@ impl Holdings {
             }
             assert!(
                 Instant::now() < deadline,
-                "{when}: {now:?} is held instead of {self:?}; {:?}",
+                "{when}: holds {now:?} instead of {self:?}; {:?}",
                 open_files(std::process::id())
             );
             std::thread::sleep(Duration::from_millis(1));
@@ -225,7 +226,7 @@ pub fn resident() -> u64 {
     kib.parse::<u64>().unwrap() * 1024
 }
 
-/// Where the descriptors of a process lead.
+/// The targets of a process's descriptors.
 pub fn open_files(pid: u32) -> Vec<PathBuf> {
     let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
         return Vec::new();
@@ -235,7 +236,7 @@ pub fn open_files(pid: u32) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Whether the abstract name (without the leading zero) is taken in our network namespace.
+/// Whether the abstract name (without the leading zero) is in use in our network namespace.
 pub fn name_is_taken(name: &str) -> bool {
     let table = std::fs::read_to_string("/proc/net/unix").unwrap();
     let name = format!("@{name}");
@@ -244,7 +245,7 @@ pub fn name_is_taken(name: &str) -> bool {
         .any(|l| l.split_ascii_whitespace().last() == Some(&name))
 }
 
-/// What lies in a directory that could be ours.
+/// Files in a directory that could be ours.
 pub fn litter(directory: &Path) -> BTreeSet<PathBuf> {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return BTreeSet::new();
@@ -262,8 +263,8 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The command for a role as another user, on a copy of this binary that everybody may read. The copy
-/// goes with the value.
+/// The command for a role as another user, with a copy of this binary that all users may read. Dropping it
+/// removes the copy.
 pub struct OtherUser {
     pub command: Command,
     copy: PathBuf,
@@ -275,8 +276,8 @@ impl OtherUser {
         let own = std::env::current_exe().unwrap();
         let name = format!("rkey-test-{}-{test}-{role}", std::process::id());
         let copy = std::env::temp_dir().join(name);
-        // By another process: a program that is open for writing cannot be run, and what is open here is for a moment
-        // open in every process that another test starts meanwhile.
+        // Copied by another process: a program that is open for writing cannot be run, and a descriptor open
+        // here is for a moment also open in every process that another test starts.
         let mut install = Command::new("install");
         install.args(["-m", "755"]).arg(own).arg(&copy);
         install.status().ok()?.success().then_some(())?;

@@ -1,6 +1,6 @@
-//! A device with memory in a fixed layout: a pattern that peers may read, an inbox that they may write,
-//! two words for atomics, receive buffers, places for what we read; guard pages between them.
-#![allow(unsafe_code)] // UNSAFETY: registering memory hands it to peers.
+//! A device with memory in a fixed layout, guard pages in between: a pattern that peers may read, an inbox that
+//! they may write, two words for atomics, receive buffers, and buffers for our reads.
+#![allow(unsafe_code)] // UNSAFETY: registers memory for peers.
 
 use std::time::{Duration, Instant};
 
@@ -25,18 +25,18 @@ pub const RECEIVES: usize = ATOMICS + 2 * GUARD;
 pub const RECEIVE_COUNT: usize = 32;
 pub const RECEIVE_WORDS: usize = PAGE / 8;
 pub const SINK: usize = RECEIVES + RECEIVE_COUNT * RECEIVE_WORDS + GUARD;
-/// Places for what we read, and the words of each.
+/// Buffers for our reads, and the words of each.
 pub const SINK_COUNT: usize = 32;
 pub const SINK_WORDS: usize = 128 << 7;
 pub const WORDS: usize = SINK + SINK_COUNT * SINK_WORDS + GUARD;
 
-/// What no peer may ever change.
+/// The content that no peer may change.
 const CANARY: u64 = 0xc0de_c0de_c0de_c0de;
-/// What the inbox holds before a peer has written there.
+/// The inbox before a peer has written to it.
 pub const EMPTY: u64 = 0x0e0e_0e0e_0e0e_0e0e;
 
 pub struct Side {
-    /// All of the memory, for our own requests only.
+    /// The region of all memory, for our own requests only.
     pub local: Region,
     pub memory: Mapped,
     pub seed: u64,
@@ -45,7 +45,7 @@ pub struct Side {
     pub device: Device,
 }
 
-/// The regions that a peer gets keys of.
+/// The regions whose keys a peer gets.
 pub struct Offer {
     pub pattern: Region,
     pub inbox: Region,
@@ -56,7 +56,7 @@ impl Side {
     pub fn open(seed: u64) -> Self {
         let mut config = Config::from_env().unwrap();
         if seed % 2 == 1 {
-            // A small ring: much goes by reference.
+            // A small ring: many messages travel as remote iovecs.
             config.ring_bytes = 64 << 10;
         }
         Self::with(config, seed)
@@ -82,17 +82,17 @@ impl Side {
         side
     }
 
-    /// Closes the region of all the memory: from now on only we touch it.
+    /// Deregisters all memory: from now on only we touch it.
     pub fn close_local(&self) {
         self.device.close_region(self.local).unwrap();
     }
 
-    /// Registers all the memory again.
+    /// Registers all memory again.
     pub fn open_local(&mut self) {
         self.local = register_all(&self.device, self.domain, &self.memory);
     }
 
-    /// Makes the areas that peers may write as they are before any peer has written.
+    /// Resets the areas that peers may write.
     pub fn empty_inbox(&self) {
         self.memory.fill(INBOX, AREA, |_| EMPTY);
         self.memory.fill(ATOMICS, 2, |_| 0);
@@ -101,12 +101,12 @@ impl Side {
     fn register(&self, from: usize, words: usize, access: Access) -> Region {
         let ranges = [VaRange::new(self.address_of(from), words as u64 * 8).unwrap()];
         let spec = RegionSpec::new(self.domain, &ranges, access);
-        // SAFETY: as for the region of all the memory; the holder of the offer withdraws it, or drops
-        // the device, before the memory goes.
+        // SAFETY: as for the region of all memory; the holder of the offer withdraws it, or drops the device,
+        // before the memory is unmapped.
         unsafe { self.device.register(&spec) }.unwrap()
     }
 
-    /// Registers what a peer may reach.
+    /// Registers the areas for a peer.
     pub fn offer(&self) -> Offer {
         let write = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::LOCAL_WRITE | Access::BIND;
         Offer {
@@ -116,15 +116,15 @@ impl Side {
         }
     }
 
-    /// Closes it again.
+    /// Deregisters them again.
     pub fn withdraw(&self, offer: &Offer) {
         for region in [offer.pattern, offer.inbox, offer.atomics] {
             self.device.revoke_region(region).unwrap();
         }
     }
 
-    /// What must not have changed: guard pages, our pattern; and the inbox holds nothing but what was
-    /// there before and the pattern of the peer.
+    /// Checks that guard pages and our pattern are unchanged, and that the inbox only contains its initial
+    /// content and the peer's pattern.
     pub fn check_memory(&self, peer_seed: u64, when: &str) {
         self.check_outside(when);
         let theirs = |word: usize, value| {
@@ -133,11 +133,11 @@ impl Side {
         let other = self.memory.first_other(INBOX, AREA, theirs);
         assert_eq!(
             other, None,
-            "{when}: the inbox holds what the peer never wrote"
+            "{when}: the inbox contains words that the peer never wrote"
         );
     }
 
-    /// What must not have changed, whatever the peers with an offer are: guard pages, our pattern.
+    /// Checks that guard pages and our pattern are unchanged, whatever the peers do.
     pub fn check_outside(&self, when: &str) {
         let own = |word, value| value == pattern(self.seed, word);
         assert_eq!(
@@ -189,7 +189,7 @@ impl Side {
         self.device.listen("127.0.0.1:0".parse().unwrap()).unwrap()
     }
 
-    /// What a peer has to know to reach our memory.
+    /// The information with which a peer reaches our memory.
     pub fn invitation(&self, offer: &Offer) -> Vec<u8> {
         [
             self.memory.base(),
@@ -224,7 +224,7 @@ impl Side {
         self.connect(address(), qp, offer)
     }
 
-    /// The next completion of a queue, polling.
+    /// Polls for the next completion of a queue.
     pub fn next_of(&self, cq: &Cq) -> Completion {
         let until = Instant::now() + LONG;
         let mut one = [Completion::default()];
@@ -232,7 +232,7 @@ impl Side {
             if cq.poll(&mut one).unwrap() == 1 {
                 return one[0];
             }
-            assert!(Instant::now() < until, "no completion came");
+            assert!(Instant::now() < until, "no completion");
         }
     }
 
@@ -246,7 +246,7 @@ impl Side {
         (self.cq.poll(&mut one).unwrap() == 1).then_some(one[0])
     }
 
-    /// Posts one request and gives its completion.
+    /// Posts one request and returns its completion.
     pub fn finish(&self, qp: &Qp, work: Work, sges: &[Sge]) -> Completion {
         qp.post_send(&SendRequest::new(77, work, sges)).unwrap();
         let completion = self.next_of(&qp.options().send_cq);
@@ -254,15 +254,15 @@ impl Side {
         completion
     }
 
-    /// Posts one request and wants success.
+    /// Posts one request, which must succeed.
     pub fn run(&self, qp: &Qp, work: Work, sges: &[Sge]) -> Completion {
         let completion = self.finish(qp, work, sges);
         assert_eq!(completion.status, Status::Success, "{completion:?}");
         completion
     }
 
-    /// Reads the whole pattern of the peer, writes ours into its inbox and reads that back: everything
-    /// arrives as it left.
+    /// Reads the peer's whole pattern, writes ours to its inbox and reads that back: all data must arrive
+    /// unchanged.
     pub fn verify(&self, qp: &Qp, remote: &Remote, when: &str) {
         let target = SINK;
         for step in 0..AREA / SINK_WORDS {
@@ -285,11 +285,11 @@ impl Side {
         }
     }
 
-    /// Whether words of ours are a part of a peer's pattern.
+    /// Checks that words of ours are a part of a peer's pattern.
     pub fn expect(&self, at: usize, words: usize, seed: u64, from: usize, when: &str) {
         let right = |word: usize, value| value == pattern(seed, word - at + from);
         let other = self.memory.first_other(at, words, right);
-        assert_eq!(other, None, "{when}: data arrived changed");
+        assert_eq!(other, None, "{when}: the data changed in transit");
     }
 }
 
@@ -306,7 +306,7 @@ fn register_all(device: &Device, domain: DomainId, memory: &Mapped) -> Region {
     let ranges = [memory.range()];
     let access = Access::LOCAL_READ | Access::LOCAL_WRITE;
     let spec = RegionSpec::new(domain, &ranges, access);
-    // SAFETY: the memory is only reached through atomics, and lives until the region is closed, at the
+    // SAFETY: the memory is only accessed through atomics, and lives until the region is deregistered, at the
     // latest when the side is dropped.
     unsafe { device.register(&spec) }.unwrap()
 }
@@ -358,7 +358,7 @@ impl Remote {
     }
 }
 
-/// A seed that depends on a number.
+/// The seed for a number.
 pub fn seed_of(number: u64) -> u64 {
     mix(number.wrapping_add(0x5eed))
 }

@@ -1,5 +1,5 @@
-//! Mixed traffic of every kind on one queue pair, with books about it: every request completes once, in
-//! order, and what it did is checked.
+//! Mixed traffic of every kind on one queue pair, with accounts: every request completes once, in order, and
+//! its effect is checked.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -17,23 +17,23 @@ use super::side::{
     SINK_COUNT, SINK_WORDS, Side,
 };
 
-/// The most sends outstanding: as many as there are places for what is read.
+/// The most outstanding sends: one for each buffer for reads.
 const WINDOW: usize = SINK_COUNT;
-/// Decides whether something hangs.
+/// Anything that takes longer hangs.
 pub const HANG: Duration = super::LONG;
 
-/// What is remembered about a send until it completes.
+/// A send that has not completed.
 struct Sent {
     id: u64,
     opcode: CompletionOp,
     place: usize,
     from: usize,
     words: usize,
-    /// Of an atomic: what the word must have held.
+    /// For atomics: the expected old value.
     old: u64,
 }
 
-/// A window of ours that is bound and taken back all the time.
+/// A window of ours that is bound and unbound all the time.
 struct Window {
     id: WindowId,
     key: Key,
@@ -57,9 +57,9 @@ pub struct Traffic<'a> {
     swapped: u64,
     pub completed: u64,
     pub failed: u64,
-    /// Whether the peer does what it says: what arrives is checked.
+    /// Whether the peer is honest: what arrives is checked.
     pub peer_is_honest: bool,
-    /// How the first that failed did.
+    /// The status of the first failed request.
     pub first_failure: Option<(CompletionOp, Status)>,
 }
 
@@ -99,7 +99,7 @@ impl<'a> Traffic<'a> {
         traffic
     }
 
-    /// How many requests have not completed.
+    /// The number of requests that have not completed.
     pub fn outstanding(&self) -> usize {
         self.sends.len() + self.receives.len()
     }
@@ -118,7 +118,7 @@ impl<'a> Traffic<'a> {
         self.receives.push_back((id, place));
     }
 
-    /// Posts until enough is outstanding.
+    /// Posts until the window is full.
     pub fn fill(&mut self) {
         while self.sends.len() < WINDOW {
             self.post();
@@ -190,7 +190,7 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// A place for what is read that no other outstanding request uses.
+    /// A buffer for reads that no other outstanding request uses.
     fn sink(&self) -> usize {
         SINK + self.posted % SINK_COUNT * SINK_WORDS
     }
@@ -259,7 +259,7 @@ impl<'a> Traffic<'a> {
         });
     }
 
-    /// Takes what has completed; `asleep`: waits for it.
+    /// Takes completions; `asleep`: waits for one.
     pub fn step(&mut self, asleep: bool) -> usize {
         let mut batch = [Completion::default(); 16];
         if asleep {
@@ -320,7 +320,7 @@ impl<'a> Traffic<'a> {
             }
             CompletionOp::FetchAdd | CompletionOp::CompareSwap => {
                 let old = self.side.memory.word(sent.place);
-                assert_eq!(old, sent.old, "an atomic was lost or done twice");
+                assert_eq!(old, sent.old, "an atomic was lost or executed twice");
             }
             _ => {}
         }
@@ -336,7 +336,7 @@ impl<'a> Traffic<'a> {
             .expect(at, words, self.remote.seed, from, "a receive");
     }
 
-    /// After the first failure: waits until everything has completed, and nothing more comes.
+    /// After the first failure: waits until everything has completed, and checks that nothing follows.
     pub fn drain(&mut self) {
         let deadline = Instant::now() + HANG;
         while self.outstanding() > 0 {
@@ -350,12 +350,12 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// The peer's atomics so far: what they must hold when everything has completed.
+    /// The peer's atomics so far: the final values of its words.
     pub fn sums(&self) -> (u64, u64) {
         (self.sum, self.swapped)
     }
 
-    /// Gives the window back.
+    /// Deallocates the window.
     pub fn close(self) {
         self.side.device.close_window(self.window.id).unwrap();
     }
