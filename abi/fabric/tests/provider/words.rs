@@ -296,7 +296,7 @@ fn refusals_by_the_mode_are_reported() {
     let text = reported("words::refusals_by_the_mode_are_reported");
     for (words, bit) in [
         ("send of 8 B at 0x", "FI_MR_LOCAL"),
-        ("before it is enabled", "FI_MR_ENDPOINT"),
+        ("before enabling it", "FI_MR_ENDPOINT"),
         ("key 0x4d was not mapped", "FI_MR_RAW"),
         ("is not fully mapped", "FI_MR_ALLOCATED"),
     ] {
