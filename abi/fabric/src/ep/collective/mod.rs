@@ -17,4 +17,3 @@ pub(super) use group::{Joined, check, join};
 
 use super::*;
 use rkey_rdm::collective::{BYTES_MAX, MEMBERS_MAX};
-use std::time::Instant;
