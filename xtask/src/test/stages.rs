@@ -18,117 +18,97 @@ pub(super) struct Stage {
     pub(super) run: fn(&Session<'_>) -> Result<Report>,
 }
 
+const fn stage(
+    name: &'static str,
+    what: &'static str,
+    run: fn(&Session<'_>) -> Result<Report>,
+) -> Stage {
+    Stage { name, what, run }
+}
+
 pub(super) const ALL: &[Stage] = &[
-    Stage {
-        name: "packages",
-        what: "Debian packages that the suite needs",
-        run: debian_packages,
-    },
-    Stage {
-        name: "fmt",
-        what: "formatting",
-        run: fmt,
-    },
-    Stage {
-        name: "clippy",
-        what: "clippy without warnings",
-        run: clippy,
-    },
-    Stage {
-        name: "lint",
-        what: "layers, words, unsafety, sizes, documents",
-        run: lint_stage,
-    },
-    Stage {
-        name: "deny",
-        what: "licences, versions and sources of dependencies",
-        run: deny::tests,
-    },
-    Stage {
-        name: "advisories",
-        what: "known vulnerabilities of dependencies, by RustSec's database",
-        run: deny::advisories,
-    },
-    Stage {
-        name: "test",
-        what: "all unit, model, property and process tests",
-        run: tests,
-    },
-    Stage {
-        name: "doc",
-        what: "examples in the documentation, and the documentation itself",
-        run: doctests,
-    },
-    Stage {
-        name: "conform",
-        what: "the conformance table is current and its tests run",
-        run: conformance,
-    },
-    Stage {
-        name: "loom",
-        what: "lock-free parts under every interleaving",
-        run: loom,
-    },
-    Stage {
-        name: "miri",
-        what: "base, core, engine and rdm under Miri",
-        run: miri,
-    },
-    Stage {
-        name: "fuzz",
-        what: "mutated bytes for everything that reads a peer, a minute each",
-        run: fuzz::mutated,
-    },
-    Stage {
-        name: "libfuzzer",
-        what: "the same guided by coverage: cargo-fuzz, a minute each",
-        run: fuzz::by_coverage,
-    },
-    Stage {
-        name: "unprivileged",
-        what: "process tests again as uid 65534",
-        run: unprivileged::tests,
-    },
-    Stage {
-        name: "rdma-core",
-        what: "rdma-core's own Python tests against our libibverbs.so.1",
-        run: rdma_core::tests,
-    },
-    Stage {
-        name: "fabric",
-        what: "the clauses of fi_mr through libfabric: rkey in every mode, tcp and shm beside it",
-        run: fabric::tests,
-    },
-    Stage {
-        name: "mpi",
-        what: "Open MPI and MPICH on four ranks over the libfabric provider",
-        run: mpi::tests,
-    },
-    Stage {
-        name: "transfer",
-        what: "the Mooncake transfer engine over our libibverbs.so.1",
-        run: transfer::tests,
-    },
-    Stage {
-        name: "demo",
-        what: "the demo, as this user and as uid 65534",
-        run: demo,
-    },
-    Stage {
-        name: "examples",
-        what: "every example succeeds",
-        run: examples,
-    },
-    Stage {
-        name: "peers",
-        what: "the programs of the benchmarks build and run",
-        run: peers,
-    },
-    Stage {
-        name: "fresh",
-        what: "the README's commands in a minimal Debian 12, as its first user",
-        run: fresh::tests,
-    },
+    stage(
+        "packages",
+        "Debian packages that the suite needs",
+        debian_packages,
+    ),
+    stage("fmt", "formatting", fmt),
+    stage("clippy", "clippy without warnings", clippy),
+    stage(
+        "lint",
+        "layers, words, unsafety, sizes, documents",
+        lint_stage,
+    ),
+    stage(
+        "deny",
+        "licences, versions and sources of dependencies",
+        deny::tests,
+    ),
+    stage(
+        "advisories",
+        "known vulnerabilities of dependencies, by RustSec's database",
+        deny::advisories,
+    ),
+    stage("test", "all unit, model, property and process tests", tests),
+    stage(
+        "doc",
+        "examples in the documentation, and the documentation itself",
+        doctests,
+    ),
+    stage(
+        "conform",
+        "the conformance table is current and its tests run",
+        conformance,
+    ),
+    stage("loom", "lock-free parts under every interleaving", loom),
+    stage("miri", "base, core, engine and rdm under Miri", miri),
+    stage(
+        "fuzz",
+        "mutated bytes for everything that reads a peer, a minute each",
+        fuzz::mutated,
+    ),
+    stage(
+        "libfuzzer",
+        "the same guided by coverage: cargo-fuzz, a minute each",
+        fuzz::by_coverage,
+    ),
+    stage(
+        "unprivileged",
+        "process tests again as uid 65534",
+        unprivileged::tests,
+    ),
+    stage(
+        "rdma-core",
+        "rdma-core's own Python tests against our libibverbs.so.1",
+        rdma_core::tests,
+    ),
+    stage(
+        "fabric",
+        "the clauses of fi_mr through libfabric: rkey in every mode, tcp and shm beside it",
+        fabric::tests,
+    ),
+    stage(
+        "mpi",
+        "Open MPI and MPICH on four ranks over the libfabric provider",
+        mpi::tests,
+    ),
+    stage(
+        "transfer",
+        "the Mooncake transfer engine over our libibverbs.so.1",
+        transfer::tests,
+    ),
+    stage("demo", "the demo, as this user and as uid 65534", demo),
+    stage("examples", "every example succeeds", examples),
+    stage(
+        "peers",
+        "the programs of the benchmarks build and run",
+        peers,
+    ),
+    stage(
+        "fresh",
+        "the README's commands in a minimal Debian 12, as its first user",
+        fresh::tests,
+    ),
 ];
 
 /// Stages that run only when they are named: too slow for every run, only for root, or with results that change without us.
@@ -168,26 +148,19 @@ fn told(ok: bool, what: &str) -> Result<(), String> {
 }
 
 /// Runs cargo as one check.
-fn one_check(session: &Session<'_>, arguments: &[&str], note: &str) -> Result<Report> {
+fn one_check(session: &Session<'_>, words: &str, note: &str) -> Result<Report> {
     let mut command = process::cargo(session.root);
-    command.args(arguments);
+    command.args(words.split(' '));
     Ok(Report::check(succeeds(command, 15 * MINUTE)?, note))
 }
 
 fn fmt(session: &Session<'_>) -> Result<Report> {
-    one_check(session, &["fmt", "--all", "--check"], "cargo fmt --check")
+    one_check(session, "fmt --all --check", "cargo fmt --check")
 }
 
 fn clippy(session: &Session<'_>) -> Result<Report> {
-    let arguments = [
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ];
-    one_check(session, &arguments, "all targets, warnings are errors")
+    let words = "clippy --workspace --all-targets -- -D warnings";
+    one_check(session, words, "all targets, warnings are errors")
 }
 
 fn lint_stage(session: &Session<'_>) -> Result<Report> {
@@ -234,32 +207,17 @@ fn tests(session: &Session<'_>) -> Result<Report> {
     let listed = testbin::list(&built.tests)?;
     let expected = listed.iter().filter(|test| !test.ignored).count();
     let mut command = process::cargo(session.root);
-    let nextest = has_nextest(session);
-    if nextest {
-        command.args([
-            "nextest",
-            "run",
-            "--workspace",
-            "--no-fail-fast",
-            "--status-level",
-            "fail",
-        ]);
-        command.args(["--final-status-level", "slow", "--color", "never"]);
-    } else {
-        command.args([
-            "test",
-            "--workspace",
-            "--no-fail-fast",
-            "--lib",
-            "--bins",
-            "--tests",
-        ]);
-    }
-    let runner = if nextest {
-        "cargo nextest"
-    } else {
-        "cargo test"
+    let (runner, words) = match has_nextest(session) {
+        true => (
+            "cargo nextest",
+            "nextest run --workspace --profile suite --color never",
+        ),
+        false => (
+            "cargo test",
+            "test --workspace --no-fail-fast --lib --bins --tests",
+        ),
     };
+    command.args(words.split(' '));
     let mut report = suite(command, 20 * MINUTE, runner)?;
     report.failures.extend(too_few(expected, &report));
     Ok(report)
@@ -301,16 +259,7 @@ fn conformance(session: &Session<'_>) -> Result<Report> {
 
 fn loom(session: &Session<'_>) -> Result<Report> {
     let mut command = process::cargo(session.root);
-    command.args([
-        "test",
-        "--release",
-        "-p",
-        "rkey-base",
-        "-p",
-        "rkey-core",
-        "--lib",
-        "loom",
-    ]);
+    command.args("test --release -p rkey-base -p rkey-core --lib loom".split(' '));
     command
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", in_target(session, "loom")?);
@@ -329,21 +278,8 @@ fn miri(session: &Session<'_>) -> Result<Report> {
         ));
     }
     let mut command = nightly(session.root);
-    command.args([
-        "miri",
-        "test",
-        "-p",
-        "rkey-base",
-        "-p",
-        "rkey-core",
-        "-p",
-        "rkey-engine",
-        "-p",
-        "rkey-rdm",
-        "--lib",
-        "--tests",
-        "--no-fail-fast",
-    ]);
+    command.args("miri test --no-fail-fast --lib --tests".split(' '));
+    command.args("-p rkey-base -p rkey-core -p rkey-engine -p rkey-rdm".split(' '));
     command.env(
         "MIRIFLAGS",
         "-Zmiri-disable-isolation -Zmiri-permissive-provenance",
