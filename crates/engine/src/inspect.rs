@@ -45,12 +45,12 @@ pub struct QpSnapshot {
     /// Receives that are posted and not complete (0 with a shared receive queue).
     pub receives: u32,
     /// Why nothing is sent although requests are posted.
-    pub waits_for: Option<Waiting>,
+    pub waits_for: Option<WaitReason>,
 }
 
 /// Why a queue pair sends nothing at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Waiting {
+pub enum WaitReason {
     /// There is no link to the peer yet.
     Link,
     /// The link is full.
@@ -162,15 +162,15 @@ fn snapshot_qp(qp: &crate::qp::pair::Qp) -> QpSnapshot {
     let waits_for = if qp.sq.next == qp.sq.tail {
         None
     } else if qp.req.asked {
-        Some(Waiting::Link)
+        Some(WaitReason::Link)
     } else if qp.req.blocked {
-        Some(Waiting::Room)
+        Some(WaitReason::Room)
     } else if qp.req.rewinding {
-        Some(Waiting::Rewind)
+        Some(WaitReason::Rewind)
     } else if qp.req.wait.is_some() {
-        Some(Waiting::Delay)
+        Some(WaitReason::Delay)
     } else {
-        Some(Waiting::Order)
+        Some(WaitReason::Order)
     };
     QpSnapshot {
         qpn: qp.qpn,

@@ -310,6 +310,30 @@ pub(crate) fn immediate(wqe: &mut Wqe, flags: &mut WqeFlags, imm: Option<u32>) {
     }
 }
 
+/// Refuses what a queue pair of this type cannot do.
+fn check_rare(kind: QpType, request: &SendRequest<'_>) -> Result<(), PostError> {
+    let not = |what| Err(PostError::NotSupported(what));
+    match request.work {
+        Work::Send { .. } if kind == QpType::Ud => not("datagrams cannot invalidate"),
+        Work::Send { imm: Some(_), .. } => not("immediate data together with an invalidation"),
+        Work::Send { .. } => Ok(()),
+        Work::Write { .. } => not("RDMA write of datagrams"),
+        _ if request.inline.is_some() => not("inline data"),
+        Work::Read { .. }
+        | Work::CompareSwap { .. }
+        | Work::FetchAdd { .. }
+        | Work::AtomicWrite { .. }
+            if !kind.is_reliable() =>
+        {
+            not("reads and atomics need a reliable connection")
+        }
+        Work::Bind { .. } | Work::Invalidate { .. } if kind == QpType::Ud => {
+            not("windows are for connections")
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Everything but sends and writes (VB-I07).
 #[cold]
 pub(crate) fn accept_rare(
@@ -317,40 +341,19 @@ pub(crate) fn accept_rare(
     request: &SendRequest<'_>,
     flags: &mut WqeFlags,
 ) -> Result<(), PostError> {
-    let not = |what| Err(PostError::NotSupported(what));
-    let kind = qp.config.qp_type;
+    check_rare(qp.config.qp_type, request)?;
     let sq = &mut qp.sq;
     let wqe = sq.tail_mut();
     (wqe.addr, wqe.key, wqe.imm) = (0, 0, 0);
     match request.work {
-        Work::Send { imm, invalidate } => {
-            if kind == QpType::Ud {
-                return not("datagrams cannot invalidate");
-            }
-            if imm.is_some() {
-                return not("immediate data together with an invalidation");
-            }
-            let wqe = sq.tail_mut();
+        Work::Send { invalidate, .. } => {
             wqe.op = CompletionOp::Send;
             wqe.imm = invalidate.map_or(0, |key| key.0);
             *flags |= WqeFlags::INVALIDATE;
-            return Ok(());
         }
-        Work::Write { .. } => return not("RDMA write of datagrams"),
-        _ if request.inline.is_some() => return not("inline data"),
-        Work::Read { .. }
-        | Work::CompareSwap { .. }
-        | Work::FetchAdd { .. }
-        | Work::AtomicWrite { .. }
-            if !kind.is_reliable() =>
-        {
-            return not("reads and atomics need a reliable connection");
-        }
-        Work::Bind { .. } | Work::Invalidate { .. } if kind == QpType::Ud => {
-            return not("windows are for connections");
-        }
+        // Refused above.
+        Work::Write { .. } => return Err(PostError::NotSupported("RDMA write of datagrams")),
         Work::Read { remote } => {
-            let wqe = sq.tail_mut();
             wqe.op = CompletionOp::Read;
             let receives = request.flags.contains(SendFlags::RECEIVES);
             flags.set(WqeFlags::RECEIVES, receives);
@@ -361,19 +364,16 @@ pub(crate) fn accept_rare(
             compare,
             swap,
         } => {
-            let wqe = sq.tail_mut();
             wqe.op = CompletionOp::CompareSwap;
             aim(wqe, flags, &remote);
             sq.set_next_detail(Detail::Atomic([compare, swap]));
         }
         Work::FetchAdd { remote, add } => {
-            let wqe = sq.tail_mut();
             wqe.op = CompletionOp::FetchAdd;
             aim(wqe, flags, &remote);
             sq.set_next_detail(Detail::Atomic([add, 0]));
         }
         Work::AtomicWrite { remote, value } => {
-            let wqe = sq.tail_mut();
             wqe.op = CompletionOp::AtomicWrite;
             aim(wqe, flags, &remote);
             sq.set_next_detail(Detail::Atomic([value, 0]));
@@ -387,7 +387,6 @@ pub(crate) fn accept_rare(
             key,
             rules,
         } => {
-            let wqe = sq.tail_mut();
             wqe.op = CompletionOp::Bind;
             let bind = BindWork {
                 window,
@@ -401,7 +400,6 @@ pub(crate) fn accept_rare(
             sq.set_next_detail(Detail::Bind(bind));
         }
         Work::Invalidate { key } => {
-            let wqe = sq.tail_mut();
             wqe.op = CompletionOp::Invalidate;
             wqe.imm = key.0;
         }

@@ -166,7 +166,7 @@ fn is_no_hindrance(test: &str, role_of_peer: &str) {
         direct = links
             .iter()
             .find(|l| l.role == "requester")
-            .map(|l| l.by_reference);
+            .map(|l| l.remote_iovec);
         direct.is_some()
     });
     if direct == Some(false) {

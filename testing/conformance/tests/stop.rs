@@ -175,7 +175,7 @@ fn stopped_while_it_writes_to_our_memory() {
         until("the link", || {
             let links = side.device.inspect().unwrap().links;
             let ours = links.iter().find(|link| link.role == "requester");
-            direct = ours.map(|link| link.by_reference);
+            direct = ours.map(|link| link.remote_iovec);
             direct.is_some()
         });
         if direct == Some(false) {

@@ -156,9 +156,10 @@ pub struct LinkView {
     pub role: String,
     /// Whether it works.
     pub up: bool,
-    /// Whether payloads are copied straight between the processes.
-    pub by_reference: bool,
-    /// Pieces that were sent and not acknowledged.
+    /// Whether large payloads are copied straight between the processes, by a remote iovec.
+    #[serde(alias = "by_reference")]
+    pub remote_iovec: bool,
+    /// Fragments that were sent and not acknowledged.
     pub outstanding: u32,
 }
 
@@ -431,7 +432,7 @@ fn view_link(link: &LinkSnapshot, roles: &BTreeMap<u32, &str>) -> LinkView {
             .unwrap_or_default()
             .to_owned(),
         up: link.down.is_none(),
-        by_reference: link.capabilities.remote_iovec && !link.no_reference,
+        remote_iovec: link.capabilities.remote_iovec && !link.no_reference,
         outstanding: link.outstanding,
     }
 }

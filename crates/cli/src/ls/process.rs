@@ -1,0 +1,225 @@
+//! Everything that one device has, in tables.
+
+use crate::style;
+use comfy_table::Table;
+use rkey_device::Inspection;
+
+use super::{departed, endpoints, is_everything, peers};
+
+/// Rows that each table shows at most; JSON has all.
+const SHOWN: usize = 50;
+
+/// Prints the tables.
+pub(super) fn print(device: &Inspection) {
+    println!(
+        "process {} (user {}): {}",
+        device.pid, device.uid, device.command
+    );
+    println!("device {}, {}\n", device.node, driver(&device.driver));
+    let colour = style::colour();
+    domains(device, colour);
+    regions(device, colour);
+    windows(device, colour);
+    queue_pairs(device, colour);
+    shared_receive_queues(device, colour);
+    links(device, colour);
+    counters(device, colour);
+    if device.endpoint_count > 0 {
+        print!("{}", endpoints::text(device, colour));
+    }
+    println!(
+        "Denied accesses: {} (`rkey explain {}`)\n",
+        device.denied, device.pid
+    );
+}
+
+/// Which threads drive the device, in words.
+fn driver(name: &str) -> String {
+    match name {
+        "program" => "driven by the program, which polls".to_owned(),
+        "thread" => "driven by its own thread, as the program does not poll".to_owned(),
+        _ => "at rest: it has nothing to do".to_owned(),
+    }
+}
+
+fn domains(device: &Inspection, colour: bool) {
+    let header = [
+        "domain",
+        "regions",
+        "windows",
+        "queue pairs",
+        "shared receive queues",
+    ];
+    let mut table = style::table(colour, header);
+    let domains = &device.protection.domains;
+    add(&mut table, domains, |domain| {
+        let id = domain.id.0;
+        let qps = device.qps.iter().filter(|qp| qp.domain == id).count();
+        let srqs = device.srqs.iter().filter(|srq| srq.domain == id).count();
+        let children = &domain.children;
+        vec![
+            id.to_string(),
+            children.regions.to_string(),
+            children.windows.to_string(),
+            qps.to_string(),
+            srqs.to_string(),
+        ]
+    });
+    show("Domains", &table, domains.len());
+}
+
+fn regions(device: &Inspection, colour: bool) {
+    let header = [
+        "region", "domain", "address", "bytes", "rights", "state", "windows",
+    ];
+    let mut table = style::table(colour, header);
+    add(&mut table, &device.protection.regions, |region| {
+        vec![
+            format!("{:#x}", region.id),
+            region.domain.0.to_string(),
+            format!("{:#x}", region.base),
+            extent(region.base, region.len),
+            region.access.to_string(),
+            region.state.clone(),
+            region.windows.to_string(),
+        ]
+    });
+    show("Regions", &table, device.regions);
+}
+
+fn windows(device: &Inspection, colour: bool) {
+    let mut table = style::table(colour, ["window", "domain", "kind", "bound to"]);
+    add(&mut table, &device.protection.windows, |window| {
+        let bound = window.binding.as_ref().map_or_else(
+            || "nothing".to_owned(),
+            |b| {
+                format!(
+                    "{} at {:#x} of region {:#x}: {}",
+                    style::bytes(b.len),
+                    b.base,
+                    b.region,
+                    b.access
+                )
+            },
+        );
+        vec![
+            format!("{:#x}", window.id),
+            window.domain.0.to_string(),
+            window.kind.to_string(),
+            bound,
+        ]
+    });
+    show("Windows", &table, device.windows);
+}
+
+fn queue_pairs(device: &Inspection, colour: bool) {
+    let header = [
+        "queue pair",
+        "type",
+        "state",
+        "domain",
+        "peer",
+        "sends",
+        "receives",
+    ];
+    let mut table = style::table(colour, header);
+    add(&mut table, &device.qps, |qp| {
+        let peer = match (qp.peer_qpn, qp.peer) {
+            (Some(qpn), Some(node)) => match departed(device, node) {
+                Some(peer) => format!("{qpn:#x} of {peer}, which has exited"),
+                None => format!("{qpn:#x} of pid {}", node.pid),
+            },
+            (Some(qpn), None) => format!("{qpn:#x}"),
+            (None, _) => "none".to_owned(),
+        };
+        vec![
+            format!("{:#x}", qp.qpn),
+            qp.qp_type.clone(),
+            qp.state.clone(),
+            qp.domain.to_string(),
+            peer,
+            qp.sends.to_string(),
+            qp.receives.to_string(),
+        ]
+    });
+    show("Queue pairs", &table, device.qps.len());
+}
+
+fn shared_receive_queues(device: &Inspection, colour: bool) {
+    let header = ["shared receive queue", "domain", "receives", "queue pairs"];
+    let mut table = style::table(colour, header);
+    add(&mut table, &device.srqs, |srq| {
+        vec![
+            srq.number.to_string(),
+            srq.domain.to_string(),
+            format!("{} of {}", srq.used, srq.depth),
+            srq.users.to_string(),
+        ]
+    });
+    show("Shared receive queues", &table, device.srqs.len());
+}
+
+fn links(device: &Inspection, colour: bool) {
+    let header = ["link to", "role", "up", "remote iovec"];
+    let mut table = style::table(colour, header);
+    add(&mut table, &device.links, |link| {
+        let yes = |value| if value { "yes" } else { "no" }.to_owned();
+        vec![
+            format!("pid {}", link.node.pid),
+            link.role.clone(),
+            yes(link.up),
+            yes(link.remote_iovec),
+        ]
+    });
+    let title = format!(
+        "Links (to {}, and to itself)",
+        style::count(peers(device), "peer")
+    );
+    show(&title, &table, device.links.len());
+}
+
+fn counters(device: &Inspection, colour: bool) {
+    let mut table = style::table(colour, ["counter", "writes", "reads", "bytes"]);
+    add(&mut table, &device.counters, |counter| {
+        [
+            u64::from(counter.number),
+            counter.writes,
+            counter.reads,
+            counter.bytes,
+        ]
+        .iter()
+        .map(ToString::to_string)
+        .collect()
+    });
+    show("Counters", &table, device.counters.len());
+}
+
+/// The bytes of a region. Front ends whose programs need not register local buffers have one over everything.
+fn extent(base: u64, len: u64) -> String {
+    if is_everything(base, len) {
+        "all memory, for local buffers that need no region".to_owned()
+    } else {
+        style::bytes(len)
+    }
+}
+
+/// Adds the first rows of a kind.
+fn add<T>(table: &mut Table, things: &[T], row: impl Fn(&T) -> Vec<String>) {
+    for thing in things.iter().take(SHOWN) {
+        table.add_row(row(thing));
+    }
+}
+
+fn show(title: &str, table: &Table, total: usize) {
+    if total == 0 {
+        println!("{title}: none\n");
+        return;
+    }
+    println!("{title}: {total}");
+    println!("{table}");
+    let hidden = total.saturating_sub(table.row_iter().count());
+    if hidden > 0 {
+        println!("... and {hidden} more (--json has them)");
+    }
+    println!();
+}
