@@ -239,7 +239,7 @@ fn nobody_takes_the_identity_of_another_process() {
         squatter.tell(line);
     }
     let end = squatter.line("END");
-    assert!(end.contains("not of the process that says so"), "{end}");
+    assert!(end.contains("belongs to another process"), "{end}");
     let listener = side.listen();
     victim.tell(&listener.local_address().to_string());
     let (_qp, _): (_, Remote) = side.accept(&listener);

@@ -1,11 +1,10 @@
 //! Finding the device behind a queue pair number, and connecting to it.
 //!
-//! A queue pair that is given a peer makes the engine ask for a link ([`rkey_engine::Event::LinkNeeded`]).
-//! The device that owns the number listens on the socket of its block. It may not be there yet: two
-//! programs that exchange numbers come up in any order. So finding is tried again, at growing
-//! distances, as long as a queue pair that waits is in a state to wait. A queue pair that was told
-//! *which* device its peer is on does not wait for one: that device was there when it told its numbers,
-//! so if nobody has its block any more, or another device has, it is gone.
+//! When a queue pair gets a peer, the engine asks for a link ([`rkey_engine::Event::LinkNeeded`]). The device that owns the
+//! peer's number listens on the socket of its block. That device may not exist yet: two programs that exchange numbers start in
+//! any order. So discovery tries again, with backoff, as long as a waiting queue pair is in a state that waits. A queue pair that
+//! knows *which* device its peer is on does not wait: that device existed when it sent its numbers, so if its block is free now,
+//! or another device has it, the device is gone.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -15,8 +14,7 @@ use rkey_engine::{LinkId, QpId, QpState};
 use rkey_link::{AnyLink, Link, NodeId, RemotePeer};
 
 use crate::peers::handshake::{Connector, HandshakeError, LocalNode, Step};
-use crate::peers::link_manager::LinkManager;
-use crate::peers::multicast::{Search, Silent};
+use crate::peers::links::Links;
 use crate::peers::names::{self, Scope};
 use crate::peers::unresponsive;
 use crate::progress::reactor::Token;
@@ -24,38 +22,37 @@ use crate::shared::Shared;
 
 /// Pauses between two attempts to reach a device: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
-/// How long the other side may take to answer.
+/// How long a device may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
-/// How long a device is looked for that does not appear.
+/// How long discovery tries to reach a device that does not appear.
 const PERSISTENCE: Duration = Duration::from_secs(60);
-/// The same for a datagram: as long as nobody has the number, and when somebody has it who takes his
-/// time to answer, because his processor is busy. A datagram may be lost, but not for that alone.
+/// How long a datagram waits if no device has the number, and if one has it that does not answer yet, because its processor
+/// is busy. A datagram may be lost, but not for that alone.
 const PERSISTENCE_DATAGRAM: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_secs(5));
 
-/// Two looks whether somebody else has a number are at least this far apart: the kernel's list can be long.
-const LOOK_PAUSE: Duration = Duration::from_millis(500);
+/// The pause between two searches for a device of another scope: the kernel's list of sockets can be long.
+const OWNER_LOOKUP_PAUSE: Duration = Duration::from_millis(500);
 
-/// What is known about where devices are.
+/// Which devices own which blocks, and the attempts to reach owners that are not known yet.
 pub(crate) struct Discovery {
     local: LocalNode,
+    /// The link to the owner of each block that was reached.
     blocks: HashMap<u16, LinkId>,
     attempts: HashMap<u16, Attempt>,
-    pub(crate) searches: Vec<Search>,
-    pub(crate) silent: Silent,
-    /// When we last looked whether somebody has a number whom we may not reach.
-    looked_elsewhere: Option<Instant>,
+    /// When the owner of a block was last looked for in other scopes, where this device may not connect.
+    owner_lookup: Option<Instant>,
 }
 
-/// The search for the owner of one block.
+/// The attempt to reach the owner of one block.
 struct Attempt {
-    waiting: Vec<WaitingQp>,
+    qps: Vec<WaitingQp>,
     state: State,
     pause: Duration,
-    /// Somebody has the block, as far as we know.
+    /// The block has an owner, as far as we know.
     exists: bool,
-    /// The program was told whose device has the block, or that question was asked in vain.
-    told: bool,
+    /// The owner was looked for in other scopes, and logged if there is one.
+    owner_logged: bool,
 }
 
 /// A queue pair that needs a link to the device of its peer.
@@ -69,8 +66,8 @@ pub(crate) struct WaitingQp {
 enum State {
     /// Try (again) at this time.
     Idle(Instant),
-    /// The other side has been asked and has until this time to answer.
-    Asked(Box<Connector>, Token, Instant),
+    /// The owner's socket is connected, and the owner has until this time to answer.
+    Dialled(Box<Connector>, Token, Instant),
 }
 
 impl Discovery {
@@ -79,9 +76,7 @@ impl Discovery {
             local,
             blocks: HashMap::new(),
             attempts: HashMap::new(),
-            searches: Vec::new(),
-            silent: Silent::default(),
-            looked_elsewhere: None,
+            owner_lookup: None,
         }
     }
 
@@ -90,44 +85,39 @@ impl Discovery {
         self.attempts
             .values()
             .map(|attempt| match attempt.state {
-                State::Idle(at) | State::Asked(_, _, at) => at,
+                State::Idle(at) | State::Dialled(_, _, at) => at,
             })
-            .chain(self.search_deadline())
             .min()
     }
 
     /// The link to the owner of a block, if there is one.
-    pub(crate) fn link_of(&self, link_manager: &LinkManager, block: u16) -> Option<LinkId> {
+    pub(crate) fn link_of(&self, links: &Links, block: u16) -> Option<LinkId> {
         let link = self.blocks.get(&block).copied();
-        link.filter(|&link| link_manager.has(link))
+        link.filter(|&link| links.has(link))
     }
 
-    /// The process that has a block and has been asked for a link, as far as we see it.
-    pub(crate) fn asked(&self, block: u16) -> Option<u32> {
+    /// The process that owns a block and has not answered yet, if it has a number in our namespace.
+    pub(crate) fn dialled_process(&self, block: u16) -> Option<u32> {
         match &self.attempts.get(&block)?.state {
-            State::Asked(connector, ..) => unresponsive::listener(connector.socket()?),
+            State::Dialled(connector, ..) => unresponsive::listener(connector.socket()?),
             State::Idle(_) => None,
         }
     }
 
-    /// Whether somebody is trying to reach the owner of a block.
+    /// Whether there is an attempt to reach the owner of a block.
     pub(crate) fn looks_for(&self, block: u16) -> bool {
         self.attempts.contains_key(&block)
     }
 
-    /// Takes new wishes and goes on with old ones. Says whether a search has ended, one way or the other.
-    pub(crate) fn tidy(
-        &mut self,
-        shared: &Shared,
-        link_manager: &mut LinkManager,
-        now: Instant,
-    ) -> bool {
+    /// Starts attempts that queue pairs have asked for since the last call, and continues those that are due. Returns whether one
+    /// ended, in a link or not.
+    pub(crate) fn tidy(&mut self, shared: &Shared, links: &mut Links, now: Instant) -> bool {
         let mut connected = false;
         let wanted = shared.driver.requests.take_links();
         for (qp, peer) in wanted {
             connected |= self.want(
                 shared,
-                link_manager,
+                links,
                 WaitingQp {
                     qp,
                     peer,
@@ -135,86 +125,72 @@ impl Discovery {
                 },
             );
         }
-        let wanted = shared.driver.requests.take_groups();
-        for (qp, group) in wanted {
-            self.look_for_group(shared, link_manager, qp, group, now);
-        }
         let due: Vec<u16> = self
             .attempts
             .iter()
             .filter(|(_, attempt)| match attempt.state {
-                State::Idle(at) | State::Asked(_, _, at) => at <= now,
+                State::Idle(at) | State::Dialled(_, _, at) => at <= now,
             })
             .map(|(&block, _)| block)
             .collect();
         for block in due {
-            connected |= self.go_on(shared, link_manager, block, now);
+            connected |= self.resume(shared, links, block, now);
         }
-        connected | self.end_searches(shared, link_manager, now)
+        connected
     }
 
-    pub(crate) fn want(
-        &mut self,
-        shared: &Shared,
-        link_manager: &LinkManager,
-        waiting: WaitingQp,
-    ) -> bool {
+    /// Connects a queue pair to the owner of its peer's block, at once if there is a link, which makes the result `true`.
+    pub(crate) fn want(&mut self, shared: &Shared, links: &Links, waiting: WaitingQp) -> bool {
         let block = names::block_of(waiting.peer);
         if let Some(&link) = self.blocks.get(&block) {
-            if link_manager.has(link) {
+            if links.has(link) {
                 connect(shared, waiting, link);
                 return true;
             }
             self.blocks.remove(&block);
         }
         let attempt = self.attempts.entry(block).or_insert_with(|| Attempt {
-            waiting: Vec::new(),
+            qps: Vec::new(),
             state: State::Idle(waiting.since),
             pause: PAUSES.0,
             exists: false,
-            told: false,
+            owner_logged: false,
         });
-        attempt.waiting.push(waiting);
+        attempt.qps.push(waiting);
         false
     }
 
-    /// The time of an attempt has come: to try again, or to give up on an answer.
-    fn go_on(
-        &mut self,
-        shared: &Shared,
-        link_manager: &mut LinkManager,
-        block: u16,
-        now: Instant,
-    ) -> bool {
+    /// Continues an attempt whose time has come: the pause is over, or the answer is overdue.
+    fn resume(&mut self, shared: &Shared, links: &mut Links, block: u16, now: Instant) -> bool {
         let Some(attempt) = self.attempts.get_mut(&block) else {
             return false;
         };
-        if let State::Asked(connector, ..) = &attempt.state {
-            tracing::debug!(block, "a device does not answer");
+        if let State::Dialled(connector, ..) = &attempt.state {
+            tracing::debug!(block, "a device did not answer in time");
             if let Some(fd) = connector.socket() {
                 shared.reactor.remove(fd);
             }
         }
         let exists = attempt.exists;
         attempt
-            .waiting
-            .retain(|waiting| still_waits(shared, *waiting, exists, now));
-        let long = attempt.waiting.is_empty() || attempt.pause >= PAUSES.1;
-        if long && !exists && !std::mem::replace(&mut attempt.told, true) {
-            tell_whose(shared.scope, block, &mut self.looked_elsewhere, now);
+            .qps
+            .retain(|waiting| keeps_waiting(shared, *waiting, exists, now));
+        let long = attempt.qps.is_empty() || attempt.pause >= PAUSES.1;
+        if long && !exists && !std::mem::replace(&mut attempt.owner_logged, true) {
+            log_owner_elsewhere(shared.scope, block, &mut self.owner_lookup, now);
         }
-        if attempt.waiting.is_empty() {
+        if attempt.qps.is_empty() {
             self.attempts.remove(&block);
-            return true; // requests may have waited for the end of the search
+            return true; // requests may have waited for the end of the attempt
         }
         let name = names::block_name(shared.scope, block);
         match Connector::start(name.as_bytes(), &self.local, b"") {
             Ok(connector) => {
-                let token = link_manager.new_token();
+                let token = shared.reactor.new_token();
                 let watched = connector.socket().map(|fd| shared.reactor.add(fd, token));
                 attempt.exists = true;
                 if matches!(watched, Some(Ok(()))) {
-                    attempt.state = State::Asked(Box::new(connector), token, now + ANSWER_TIME);
+                    attempt.state = State::Dialled(Box::new(connector), token, now + ANSWER_TIME);
                 } else {
                     attempt.later(now);
                 }
@@ -225,23 +201,18 @@ impl Discovery {
     }
 
     /// The socket of an attempt is readable.
-    pub(crate) fn handle(
-        &mut self,
-        shared: &Shared,
-        link_manager: &mut LinkManager,
-        token: Token,
-    ) -> bool {
+    pub(crate) fn handle(&mut self, shared: &Shared, links: &mut Links, token: Token) -> bool {
         let found =
             self.attempts
                 .iter_mut()
                 .find_map(|(&block, attempt)| match &mut attempt.state {
-                    State::Asked(connector, t, _) if *t == token => Some((block, connector)),
+                    State::Dialled(connector, t, _) if *t == token => Some((block, connector)),
                     _ => None,
                 });
         let Some((block, connector)) = found else {
             return false;
         };
-        // Out of the set first: afterwards the socket belongs to the link.
+        // Removed first: afterwards the socket belongs to the link.
         if let Some(fd) = connector.socket() {
             shared.reactor.remove(fd);
         }
@@ -252,19 +223,13 @@ impl Discovery {
                 }
                 false
             }
-            Ok(Step::Done(link)) => self.reached(shared, link_manager, block, link.into()),
+            Ok(Step::Done(link)) => self.reached(shared, links, block, link.into()),
             Err(error) => self.failed(shared, block, &error, Instant::now()),
         }
     }
 
-    /// A device has been reached: all who waited for it are connected.
-    fn reached(
-        &mut self,
-        shared: &Shared,
-        link_manager: &mut LinkManager,
-        block: u16,
-        link: AnyLink,
-    ) -> bool {
+    /// Connects all queue pairs that waited for a device.
+    fn reached(&mut self, shared: &Shared, links: &mut Links, block: u16, link: AnyLink) -> bool {
         let Some(RemotePeer { credentials, .. }) = link.peer() else {
             return false;
         };
@@ -276,22 +241,22 @@ impl Discovery {
             let error = HandshakeError::NotAllowed(credentials.uid);
             return self.failed(shared, block, &error, Instant::now());
         }
-        // One link for each device is enough, also if it owns several blocks.
-        let id = link_manager
+        // One link to a device is enough, even if it owns several blocks.
+        let id = links
             .link_to(link.node())
-            .or_else(|| link_manager.adopt(shared, link));
+            .or_else(|| links.adopt(shared, link));
         let Some(attempt) = self.attempts.remove(&block) else {
             return false;
         };
         let Some(id) = id else { return false };
         self.blocks.insert(block, id);
-        for waiting in attempt.waiting {
+        for waiting in attempt.qps {
             connect(shared, waiting, id);
         }
         true
     }
 
-    /// An attempt failed: try again later if the device may still appear.
+    /// Handles a failed attempt: schedules the next one if the device may still appear.
     fn failed(
         &mut self,
         shared: &Shared,
@@ -302,7 +267,7 @@ impl Discovery {
         let Some(attempt) = self.attempts.get_mut(&block) else {
             return false;
         };
-        let passing = match error {
+        let is_temporary = match error {
             HandshakeError::Io(e) => {
                 if e.kind() == ErrorKind::ConnectionRefused {
                     attempt.exists = false;
@@ -313,20 +278,20 @@ impl Discovery {
                     ErrorKind::PermissionDenied | ErrorKind::InvalidInput
                 )
             }
-            // It may have been closed the moment before.
+            // The owner may have closed it a moment before.
             HandshakeError::Closed => true,
             HandshakeError::NotAllowed(_)
             | HandshakeError::Version(_)
             | HandshakeError::Refused(_)
             | HandshakeError::Malformed(_) => false,
         };
-        if passing {
+        if is_temporary {
             attempt.later(now);
             return false;
         }
         tracing::warn!(block, %error, "a device cannot be reached");
         if let Some(attempt) = self.attempts.remove(&block) {
-            for waiting in attempt.waiting {
+            for waiting in attempt.qps {
                 shared
                     .driver
                     .command(|engine| engine.unreachable(waiting.qp, waiting.peer));
@@ -335,10 +300,10 @@ impl Discovery {
         true
     }
 
-    /// Gives up everything.
+    /// Gives up all attempts.
     pub(crate) fn close(&mut self, shared: &Shared) {
         for (_, attempt) in self.attempts.drain() {
-            if let State::Asked(connector, ..) = &attempt.state
+            if let State::Dialled(connector, ..) = &attempt.state
                 && let Some(fd) = connector.socket()
             {
                 shared.reactor.remove(fd);
@@ -347,30 +312,30 @@ impl Discovery {
     }
 }
 
-/// Tells the program when a device of somebody whom it may not reach has a block that it looks for.
-fn tell_whose(scope: Scope, block: u16, looked: &mut Option<Instant>, now: Instant) {
-    if looked.is_some_and(|at| now.saturating_duration_since(at) < LOOK_PAUSE) {
+/// Logs that a device of another scope, where this device may not connect, owns a block.
+fn log_owner_elsewhere(scope: Scope, block: u16, looked_at: &mut Option<Instant>, now: Instant) {
+    if looked_at.is_some_and(|at| now.saturating_duration_since(at) < OWNER_LOOKUP_PAUSE) {
         return;
     }
-    *looked = Some(now);
+    *looked_at = Some(now);
     for owner in names::other_owners(scope, block).unwrap_or_default() {
         let first = u32::from(block) << 8;
         let whose = match owner {
-            Scope::User(uid) => format!("a program of user {uid}, shared with that user only,"),
-            Scope::Any => "a program that is shared with all users".to_owned(),
+            Scope::User(uid) => format!("a program of user {uid} that shares with that user only"),
+            Scope::Any => "a program that shares with all users".to_owned(),
         };
         tracing::warn!(
-            "no device that may be reached has queue pairs {first:#x} to {:#x}, but {whose} has: both sides need RKEY_SHARE=all to reach each other",
+            "queue pairs {first:#x} to {:#x} belong to {whose}: to reach each other, both sides need RKEY_SHARE=all",
             first | (names::BLOCK_SIZE - 1)
         );
     }
 }
 
 impl Attempt {
-    /// Nobody has the block: the devices that had it, and told us so, are gone.
+    /// Gives up the queue pairs whose peer's device is known: no device has its block any more, so it is gone.
     fn give_up_known_devices(&mut self, shared: &Shared) {
-        let known = |waiting: &mut WaitingQp| node_of_peer(shared, waiting.qp).is_some();
-        let gone: Vec<WaitingQp> = self.waiting.extract_if(.., known).collect();
+        let is_known = |waiting: &mut WaitingQp| node_of_peer(shared, waiting.qp).is_some();
+        let gone: Vec<WaitingQp> = self.qps.extract_if(.., is_known).collect();
         for waiting in gone {
             peer_was_never_reached(shared, waiting.qp, waiting.peer);
         }
@@ -382,8 +347,8 @@ impl Attempt {
     }
 }
 
-/// Whether a queue pair is in a state to wait for its peer; if it has waited too long, it is told.
-fn still_waits(shared: &Shared, waiting: WaitingQp, exists: bool, now: Instant) -> bool {
+/// Whether a queue pair goes on waiting for its peer. One that has waited too long fails.
+fn keeps_waiting(shared: &Shared, waiting: WaitingQp, exists: bool, now: Instant) -> bool {
     let Some(info) = shared.driver.command(|engine| engine.query_qp(waiting.qp)) else {
         return false;
     };
@@ -405,13 +370,13 @@ fn still_waits(shared: &Shared, waiting: WaitingQp, exists: bool, now: Instant) 
     state_waits && same_peer
 }
 
-/// The device that a queue pair's peer is on, if the queue pair was told.
+/// The device that a queue pair's peer is on, if the queue pair knows it.
 fn node_of_peer(shared: &Shared, qp: QpId) -> Option<NodeId> {
     let info = shared.driver.command(|engine| engine.query_qp(qp))?;
     info.attributes.peer?.node
 }
 
-/// Tells the engine the link of a queue pair. One that is gone in the meantime does not mind.
+/// Gives a queue pair its link, unless the queue pair is gone meanwhile.
 fn connect(shared: &Shared, waiting: WaitingQp, link: LinkId) {
     let known = node_of_peer(shared, waiting.qp);
     let is_other = shared.driver.command(|engine| {
@@ -427,12 +392,12 @@ fn connect(shared: &Shared, waiting: WaitingQp, link: LinkId) {
             return true;
         }
         if let Err(error) = engine.connect_qp(waiting.qp, link) {
-            tracing::debug!(%error, "a queue pair that waited for its link is gone");
+            tracing::debug!(%error, "a queue pair was destroyed while it waited for its link");
         }
         false
     });
     if is_other {
-        tracing::debug!(qpn = waiting.peer, "another device has the number now");
+        tracing::debug!(qpn = waiting.peer, "another device owns the number now");
         peer_was_never_reached(shared, waiting.qp, waiting.peer);
     }
 }

@@ -1,27 +1,100 @@
-//! Other devices: how they are found, the links to and from them, and which processes they belong to.
+//! Other devices: how links to and from them come up and go, and which processes they belong to.
+//!
+//! A link comes up in one of two ways: another device connects to a socket of ours ([`Reception`](reception::Reception)), or a
+//! queue pair or group of ours needs one ([`Discovery`](discovery::Discovery), [`GroupSearch`](group_search::GroupSearch)). From
+//! then on [`Links`](links::Links) watches it. The engine thread owns the four as [`Peers`].
 //!
 //! | module | what it is |
 //! | --- | --- |
 //! | [`names`] | abstract socket names, by which devices of one host find each other |
 //! | `qp_numbers` | the blocks of queue pair numbers that this device has claimed |
-//! | `discovery` | finds the device that has a queue pair number, and connects to it |
-//! | `multicast` | finds the devices with members of a multicast group |
-//! | `link_manager` | accepts clients, watches the links, takes those apart that broke |
+//! | `reception` | accepts clients, and makes links of those that want one |
 //! | `half_open` | clients that have connected and not yet said what they want |
 //! | `handshake` | how links are made; names the kind of link |
+//! | `discovery` | finds the device that has a queue pair number, and connects to it |
+//! | `group_search` | finds the devices with members of a multicast group |
+//! | `links` | watches the links, and takes down those that broke |
 //! | `link_limits` | how many links and descriptors other processes may take |
 //! | `identity` | which process a device belongs to |
-//! | `process` | what the kernel says of other processes |
-//! | `unresponsive` | whether a peer that does not answer had the processor time to do so |
+//! | `process` | what the kernel says about other processes |
+//! | `unresponsive` | whether a peer that does not respond had the processor time to do so |
 
 pub(crate) mod discovery;
+pub(crate) mod group_search;
 pub(crate) mod half_open;
 pub(crate) mod handshake;
 pub(crate) mod identity;
 pub(crate) mod link_limits;
-pub(crate) mod link_manager;
-pub(crate) mod multicast;
+pub(crate) mod links;
 pub mod names;
 pub(crate) mod process;
 pub(crate) mod qp_numbers;
+pub(crate) mod reception;
 pub(crate) mod unresponsive;
+
+use std::time::Instant;
+
+use crate::progress::reactor::Token;
+use crate::shared::Shared;
+use discovery::Discovery;
+use group_search::GroupSearch;
+use handshake::LocalNode;
+use links::Links;
+use reception::Reception;
+
+/// Brings links up and takes them down. The engine thread owns it.
+pub(crate) struct Peers {
+    reception: Reception,
+    discovery: Discovery,
+    groups: GroupSearch,
+    links: Links,
+}
+
+impl Peers {
+    /// No links yet.
+    pub(crate) fn new(local: LocalNode) -> Self {
+        Self {
+            reception: Reception::new(local.clone()),
+            discovery: Discovery::new(local),
+            groups: GroupSearch::default(),
+            links: Links::default(),
+        }
+    }
+
+    /// Handles a readable descriptor. Returns whether the engine thread should drive.
+    pub(crate) fn handle(&mut self, shared: &Shared, token: Token) -> bool {
+        self.links.handle(shared, token)
+            || self.reception.handle(shared, &mut self.links, token)
+            || self.discovery.handle(shared, &mut self.links, token)
+    }
+
+    /// Does what other threads have asked for, and what is due at `now`. Returns whether the engine thread should drive.
+    pub(crate) fn tidy(&mut self, shared: &Shared, now: Instant) -> bool {
+        self.links.tidy(shared, now);
+        self.reception.tidy(shared, now);
+        self.groups
+            .start(shared, &mut self.discovery, &self.links, now);
+        let connected = self.discovery.tidy(shared, &mut self.links, now);
+        let found = self.groups.end(shared, &self.discovery, &self.links, now);
+        unresponsive::judge(shared, &self.links, &self.discovery);
+        connected || found
+    }
+
+    /// When [`Peers::tidy`] has something to do at the latest.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let deadlines = [
+            self.reception.next_deadline(),
+            self.discovery.next_deadline(),
+            self.groups.next_deadline(),
+            self.links.next_deadline(),
+        ];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Closes everything, so that peers see the end of the device.
+    pub(crate) fn close(&mut self, shared: &Shared) {
+        self.discovery.close(shared);
+        self.reception.close(shared);
+        self.links.close(shared);
+    }
+}

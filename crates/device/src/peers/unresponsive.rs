@@ -1,8 +1,8 @@
-//! Whether a peer that does nothing could have done something.
+//! Whether a peer that does not respond could have responded.
 //!
-//! A thread of the peer's process has to answer. If one of them waits for a processor (or for a page), the peer has not
-//! had its chance: a NIC would have answered. If all of them are asleep, stopped or gone, it had. What cannot be seen,
-//! a process in another namespace, has had its chance too.
+//! A thread of the peer's process has to respond. If one of its threads waits for a processor (or for a page), the peer had no
+//! chance: a NIC would have responded. If all of them are asleep, stopped or gone, it had. A process in another namespace, which
+//! we cannot see, counts as having had its chance.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -11,11 +11,11 @@ use rkey_base::process::stat_field;
 use rkey_engine::{LinkId, QpId};
 
 use crate::peers::discovery::Discovery;
-use crate::peers::link_manager::LinkManager;
+use crate::peers::links::Links;
 use crate::peers::names;
 use crate::shared::Shared;
 
-/// A queue pair whose peer does nothing.
+/// A queue pair whose peer does not respond.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnresponsivePeer {
     pub(crate) qp: QpId,
@@ -25,8 +25,8 @@ pub(crate) struct UnresponsivePeer {
     pub(crate) peer: u32,
 }
 
-/// Answers what the engine has asked.
-pub(crate) fn judge(shared: &Shared, link_manager: &LinkManager, discovery: &Discovery) {
+/// Tells the engine which silent peers could have responded.
+pub(crate) fn judge(shared: &Shared, links: &Links, discovery: &Discovery) {
     let silent = shared.driver.requests.take_unresponsive();
     if silent.is_empty() {
         return;
@@ -36,17 +36,17 @@ pub(crate) fn judge(shared: &Shared, link_manager: &LinkManager, discovery: &Dis
     for UnresponsivePeer { qp, link, peer } in silent {
         // The link may have come since the engine asked.
         let block = names::block_of(peer);
-        let link = link.or_else(|| discovery.link_of(link_manager, block));
+        let link = link.or_else(|| discovery.link_of(links, block));
         let pid = match link {
-            Some(link) => link_manager.process_of(link),
-            None => discovery.asked(block),
+            Some(link) => links.process_of(link),
+            None => discovery.dialled_process(block),
         };
         let had_its_chance = match last {
             Some((of, verdict)) if of == pid => verdict,
             _ => pid.is_none_or(|pid| !waits_for_a_processor(pid)),
         };
         last = Some((pid, had_its_chance));
-        tracing::debug!(?pid, had_its_chance, "a peer does nothing");
+        tracing::debug!(?pid, had_its_chance, "a peer does not respond");
         shared
             .driver
             .command(|engine| engine.judge_silence(qp, had_its_chance));
@@ -59,11 +59,10 @@ pub(crate) fn listener(socket: impl AsFd) -> Option<u32> {
     u32::try_from(who.pid.as_raw_nonzero().get()).ok()
 }
 
-/// So many threads of a process are looked at. No time limit: we may be the ones who get no processor.
+/// The most threads of a process that are checked. No time limit: it may be this process that gets no processor.
 const THREADS_MAX: usize = 256;
 
-/// Whether a thread of a process could run and does not, or does not get on with what it is doing: it is runnable, or
-/// waits for a disk or a page.
+/// Whether a thread of a process is runnable without running, or waits for a disk or a page.
 pub(super) fn waits_for_a_processor(pid: u32) -> bool {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return false;
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn who_could_run_is_told_from_who_sleeps_or_is_stopped() {
+    fn a_runnable_process_is_told_from_a_sleeping_or_stopped_one() {
         let busy = shell("while :; do :; done");
         becomes(busy.0.id(), true);
         let pid = rustix::process::Pid::from_child(&busy.0);

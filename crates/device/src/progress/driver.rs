@@ -576,11 +576,11 @@ pub(super) mod tests {
     fn a_panic_under_the_lock_fails_the_device_and_wakes_the_engine_thread() {
         let driver = driver();
         let reactor = Reactor::new().unwrap();
-        reactor.add(&driver.requests, Token::BELL).unwrap();
+        reactor.add(&driver.requests, Token::DOORBELL).unwrap();
         let run = std::panic::AssertUnwindSafe(|| driver.command(|_| panic!("a test")));
         assert!(std::panic::catch_unwind(run).is_err());
         assert!(driver.has_failed() && driver.lifecycle.check().is_err());
-        assert_eq!(reactor.wait(Some(Duration::ZERO)), [Token::BELL]);
+        assert_eq!(reactor.wait(Some(Duration::ZERO)), [Token::DOORBELL]);
         assert!(driver.engine.try_lock().is_some(), "unlocked by unwinding");
     }
 

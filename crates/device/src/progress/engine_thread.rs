@@ -6,10 +6,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::error::DeviceError;
-use crate::peers::discovery::Discovery;
+use crate::peers::Peers;
 use crate::peers::handshake::LocalNode;
-use crate::peers::link_manager::LinkManager;
-use crate::peers::unresponsive;
 use crate::progress::reactor::Token;
 use crate::progress::{Driver, Mode, now_ns};
 use crate::shared::Shared;
@@ -26,8 +24,7 @@ const RECENTLY: u64 = 200_000;
 /// Everything that the thread owns.
 pub(crate) struct EngineThread {
     shared: Arc<Shared>,
-    link_manager: LinkManager,
-    discovery: Discovery,
+    peers: Peers,
     /// [`Driver::empty_polls`] when the thread last checked whether the program polls.
     last_polls: u32,
 }
@@ -51,14 +48,13 @@ impl EngineThread {
         local: LocalNode,
     ) -> Result<JoinHandle<()>, DeviceError> {
         let reactor = &shared.reactor;
-        reactor.add(&shared.driver.requests, Token::BELL)?;
+        reactor.add(&shared.driver.requests, Token::DOORBELL)?;
         reactor.add(shared.driver.timer(), Token::TIMER)?;
         shared
             .qp_numbers
             .claim_first(|number, fd| reactor.add(fd, Token::block(number)))?;
         let mut thread = Self {
-            link_manager: LinkManager::new(local.clone()),
-            discovery: Discovery::new(local),
+            peers: Peers::new(local),
             last_polls: 0,
             shared,
         };
@@ -120,11 +116,7 @@ impl EngineThread {
         if self.mode() == Mode::Thread {
             return Some(Duration::ZERO);
         }
-        let next = [
-            self.link_manager.next_deadline(),
-            self.discovery.next_deadline(),
-        ];
-        let next = next.into_iter().flatten().min()?;
+        let next = self.peers.next_deadline()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
@@ -134,7 +126,7 @@ impl EngineThread {
         let shared = &self.shared;
         for token in shared.reactor.wait(timeout) {
             match token {
-                Token::BELL => {
+                Token::DOORBELL => {
                     shared.driver.requests.acknowledge();
                     woken.rung = true;
                 }
@@ -142,16 +134,10 @@ impl EngineThread {
                     shared.driver.acknowledge_timer();
                     woken.ticked = true;
                 }
-                other => {
-                    woken.rung |= self.link_manager.handle(shared, other)
-                        || self.discovery.handle(shared, &mut self.link_manager, other);
-                }
+                other => woken.rung |= self.peers.handle(shared, other),
             }
         }
-        let now = Instant::now();
-        self.link_manager.tidy(shared, now);
-        woken.rung |= self.discovery.tidy(shared, &mut self.link_manager, now);
-        unresponsive::judge(shared, &self.link_manager, &self.discovery);
+        woken.rung |= self.peers.tidy(shared, Instant::now());
         woken
     }
 
@@ -227,10 +213,9 @@ impl EngineThread {
         }
     }
 
-    /// Lets go of everything, so that peers see the end of the device now.
+    /// Closes everything, so that peers see the end of the device now.
     fn close(&mut self) {
-        self.discovery.close(&self.shared);
-        self.link_manager.close(&self.shared);
+        self.peers.close(&self.shared);
         self.shared
             .qp_numbers
             .close(|fd| self.shared.reactor.remove(fd));

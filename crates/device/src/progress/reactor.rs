@@ -1,9 +1,10 @@
 //! The set of descriptors that the engine thread waits for.
 //!
-//! Descriptors are taken out of the set before they are closed: a forked child may hold copies of
-//! them, and then the kernel would go on reporting them.
+//! Descriptors are removed from the set before they are closed: a forked child may hold copies of them, and then the kernel
+//! would go on reporting them.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::event::Timespec;
@@ -11,7 +12,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use crate::error::DeviceError;
 
-/// How many events one wait can give.
+/// The most events that one wait returns.
 const BATCH: usize = 64;
 
 /// Names a descriptor in the set.
@@ -19,7 +20,7 @@ const BATCH: usize = 64;
 pub(crate) struct Token(u64);
 
 impl Token {
-    pub(crate) const BELL: Self = Self(0);
+    pub(crate) const DOORBELL: Self = Self(0);
     pub(crate) const TIMER: Self = Self(1);
     const BLOCKS: u64 = 1 << 32;
     const OTHERS: u64 = 1 << 33;
@@ -29,12 +30,12 @@ impl Token {
         Self(Self::BLOCKS | u64::from(number))
     }
 
-    /// The n-th of all other things.
-    pub(crate) fn other(n: u64) -> Self {
+    /// The n-th of all other descriptors.
+    fn other(n: u64) -> Self {
         Self(Self::OTHERS + n)
     }
 
-    /// The block, if it is the socket of one.
+    /// The block whose socket this is.
     pub(crate) fn as_block(self) -> Option<u16> {
         (self.0 & !0xffff == Self::BLOCKS).then_some((self.0 & 0xffff) as u16)
     }
@@ -42,7 +43,10 @@ impl Token {
 
 /// The set.
 #[derive(Debug)]
-pub(crate) struct Reactor(OwnedFd);
+pub(crate) struct Reactor {
+    epoll: OwnedFd,
+    last_token: AtomicU64,
+}
 
 impl Reactor {
     /// An empty set.
@@ -51,8 +55,16 @@ impl Reactor {
     /// No descriptor is left.
     pub(crate) fn new() -> Result<Self, DeviceError> {
         epoll::create(CreateFlags::CLOEXEC)
-            .map(Self)
+            .map(|epoll| Self {
+                epoll,
+                last_token: AtomicU64::new(0),
+            })
             .map_err(DeviceError::io("creating the event set"))
+    }
+
+    /// A token that no other descriptor has.
+    pub(crate) fn new_token(&self) -> Token {
+        Token::other(self.last_token.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     /// Reports when `fd` is readable or has hung up, as long as it is.
@@ -60,26 +72,26 @@ impl Reactor {
     /// # Errors
     /// The kernel's limit of watched descriptors is reached.
     pub(crate) fn add(&self, fd: impl AsFd, token: Token) -> Result<(), DeviceError> {
-        epoll::add(&self.0, fd, EventData::new_u64(token.0), EventFlags::IN)
+        epoll::add(&self.epoll, fd, EventData::new_u64(token.0), EventFlags::IN)
             .map_err(DeviceError::io("watching a descriptor"))
     }
 
     /// No longer reports `fd`.
     pub(crate) fn remove(&self, fd: impl AsFd) {
-        // It is only not there when adding it failed.
-        let _ = epoll::delete(&self.0, fd);
+        // It is missing only if adding it failed.
+        let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Waits for events, at most `timeout` (`None`: for ever).
+    /// Waits for events up to `timeout` (`None`: for ever).
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Vec<Token> {
         let timeout = timeout.map(|t| Timespec {
             tv_sec: t.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: t.subsec_nanos().into(),
         });
         let mut events = Vec::with_capacity(BATCH);
-        // A signal is as good as an event: the caller looks at everything anyway.
+        // A signal ends the wait like an event: the caller checks everything anyway.
         let spare = rustix::buffer::spare_capacity(&mut events);
-        let _ = epoll::wait(&self.0, spare, timeout.as_ref());
+        let _ = epoll::wait(&self.epoll, spare, timeout.as_ref());
         events.iter().map(|event| Token(event.data.u64())).collect()
     }
 }
@@ -93,7 +105,7 @@ mod tests {
         assert_eq!(Token::block(0xffff).as_block(), Some(0xffff));
         assert_eq!(Token::block(0).as_block(), Some(0));
         for token in [
-            Token::BELL,
+            Token::DOORBELL,
             Token::TIMER,
             Token::other(0),
             Token::other(1 << 40),

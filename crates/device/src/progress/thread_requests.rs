@@ -118,11 +118,11 @@ mod tests {
     fn every_request_rings_and_is_taken_once() {
         let requests = ThreadRequests::new().unwrap();
         let reactor = Reactor::new().unwrap();
-        reactor.add(&requests, Token::BELL).unwrap();
+        reactor.add(&requests, Token::DOORBELL).unwrap();
         let qp = QpId::from((1, 1));
         let link = LinkId::from((2, 1));
         let rings = || {
-            let rung = reactor.wait(Some(Duration::ZERO)) == [Token::BELL];
+            let rung = reactor.wait(Some(Duration::ZERO)) == [Token::DOORBELL];
             requests.acknowledge();
             rung
         };

@@ -1,0 +1,269 @@
+//! The links to and from other devices.
+//!
+//! [`Links`] attaches a link to the engine when it comes up, watches its control socket and the process at its other end, and
+//! detaches it when either is gone.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rkey_engine::LinkId;
+use rkey_link::peer::{Credentials, Event, Line, PeerProcess, RemotePeer};
+use rkey_link::{AnyLink, DownReason, Link, LinkRole, NodeId};
+
+use crate::peers::link_limits::LinkFiles;
+use crate::peers::process::{self, Departed};
+use crate::progress::reactor::Token;
+use crate::shared::Shared;
+
+/// Packets of one control socket that are handled in one turn.
+const PACKETS_PER_TURN: usize = 64;
+/// How often the engine is driven before a link goes: acknowledgements may be delayed.
+const LAST_DRIVES: u32 = 64;
+/// Pauses between two looks at what is left of lost links: the first, and the longest. A process that is being killed closes
+/// its sockets a moment before it has ended.
+const RESIDUE_PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
+
+/// The links of a device, as the engine thread watches them.
+#[derive(Default)]
+pub(crate) struct Links {
+    links: HashMap<LinkId, Watched>,
+    tokens: HashMap<Token, LinkId>,
+    /// Something is left of lost links: when to look again, and the pause after that.
+    residue: Option<(Instant, Duration)>,
+}
+
+/// A link that is attached to the engine.
+struct Watched {
+    line: Arc<Line>,
+    /// The process at the other end. Its end shows here even if a child of it keeps the socket.
+    process: Arc<PeerProcess>,
+    who: Credentials,
+    /// The name of its program.
+    program: Option<String>,
+    node: NodeId,
+    requester: bool,
+    _files: LinkFiles,
+}
+
+impl Links {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.links.len()
+    }
+
+    /// The processes that have opened links to this device, once for each link.
+    pub(crate) fn accepted_from(&self) -> impl Iterator<Item = Credentials> + Clone {
+        let accepted = self.links.values().filter(|link| !link.requester);
+        accepted.map(|link| link.who)
+    }
+
+    /// The link on which we can send requests to a device.
+    pub(crate) fn link_to(&self, node: NodeId) -> Option<LinkId> {
+        self.links
+            .iter()
+            .find(|(_, w)| w.requester && w.node == node)
+            .map(|(&id, _)| id)
+    }
+
+    /// The process at the other end of a link, if it has a number in our namespace.
+    pub(crate) fn process_of(&self, link: LinkId) -> Option<u32> {
+        self.links.get(&link)?.who.pid
+    }
+
+    /// Whether a link is still up.
+    pub(crate) fn has(&self, link: LinkId) -> bool {
+        self.links.contains_key(&link)
+    }
+
+    /// Handles a readable descriptor, if it is a link's. Returns whether the engine thread should drive.
+    pub(crate) fn handle(&mut self, shared: &Shared, token: Token) -> bool {
+        match self.tokens.get(&token) {
+            Some(&link) => self.hear(shared, link),
+            None => false,
+        }
+    }
+
+    /// Attaches a link to the engine and watches its socket. `None`: the link does not lead to another process, or it cannot be
+    /// watched and is dropped.
+    pub(crate) fn adopt(&mut self, shared: &Shared, link: AnyLink) -> Option<LinkId> {
+        let RemotePeer {
+            credentials: who,
+            process,
+            line,
+            reach,
+            ..
+        } = link.peer()?;
+        let (node, requester) = (link.node(), link.role() == LinkRole::Requester);
+        let origin = shared.identities.origin_of(who);
+        let id = shared.driver.command(|engine| {
+            let id = engine.attach_from(link, origin);
+            shared.reclaim.add_link(id, reach);
+            id
+        });
+        shared.driver.rebuild_poll_set();
+        let (token, process_token) = (shared.reactor.new_token(), shared.reactor.new_token());
+        self.tokens.insert(token, id);
+        let mut watched = shared.reactor.add(&*line, token);
+        if let Some(process) = process.descriptor() {
+            self.tokens.insert(process_token, id);
+            watched = watched.and_then(|()| shared.reactor.add(process, process_token));
+        }
+        tracing::debug!(%node, requester, "a link is up");
+        self.links.insert(
+            id,
+            Watched {
+                line,
+                process,
+                program: who.pid.and_then(process::program),
+                who,
+                node,
+                requester,
+                _files: LinkFiles::of_link(requester),
+            },
+        );
+        if let Err(error) = watched {
+            tracing::warn!(%error, "watching a link failed");
+            self.lose(shared, id, DownReason::Closed);
+            return None;
+        }
+        Some(id)
+    }
+
+    /// Handles what came over a control socket, and the end of the process at its other end. Returns whether the engine thread
+    /// should drive.
+    fn hear(&mut self, shared: &Shared, link: LinkId) -> bool {
+        let Some(watched) = self.links.get(&link) else {
+            return false;
+        };
+        let line = Arc::clone(&watched.line);
+        let gone = watched.process.is_dead();
+        let mut rung = false;
+        for _ in 0..PACKETS_PER_TURN {
+            match line.next_event() {
+                None => break,
+                Some(Event::Wake) => rung = true,
+                Some(Event::Control(control)) => {
+                    shared.reclaim.on_control(&shared.driver, link, control);
+                    rung = true;
+                }
+                Some(Event::Gone) => {
+                    self.lose(shared, link, DownReason::PeerGone);
+                    return true;
+                }
+                Some(Event::Malformed(malformed)) => {
+                    tracing::warn!(%malformed, "peer violated the protocol; closing the link");
+                    self.lose(shared, link, DownReason::Malformed(malformed));
+                    return true;
+                }
+            }
+        }
+        if gone {
+            self.lose(shared, link, DownReason::PeerGone);
+            return true;
+        }
+        rung
+    }
+
+    /// Detaches a link from the engine: outstanding requests fail, and the memory of the link is released.
+    pub(crate) fn lose(&mut self, shared: &Shared, id: LinkId, reason: DownReason) {
+        // Takes what the peer sent before it went, and acknowledges to a live peer what was executed. The lock is released in
+        // between: other links may be busy for ever.
+        for _ in 0..LAST_DRIVES {
+            if shared.driver.has_failed() || !shared.driver.drive_now() {
+                break;
+            }
+        }
+        self.log_exit(shared, id);
+        let link = shared.driver.command(|engine| {
+            engine
+                .detach(id, reason)
+                .or_else(|| engine.take_detached(id))
+        });
+        self.forget(shared, id);
+        if link.is_some() {
+            tracing::debug!(?id, %reason, "a link is down");
+        }
+    }
+
+    /// Names a peer that has exited, in the log and in inspections.
+    fn log_exit(&self, shared: &Shared, id: LinkId) {
+        let Some(watched) = self.links.get(&id) else {
+            return;
+        };
+        let Watched { who, node, .. } = watched;
+        if !watched.process.is_dead() && !who.pid.is_some_and(process::is_exiting) {
+            return;
+        }
+        let waits = |link: &AnyLink| link.role() == LinkRole::Requester && link.has_unacked();
+        let unanswered = shared
+            .driver
+            .command(|engine| engine.link(id).is_some_and(waits));
+        let peer = Departed {
+            node: *node,
+            pid: who.pid,
+            program: watched.program.clone(),
+        };
+        let news = shared.departed.add(peer.clone());
+        if unanswered {
+            tracing::warn!(
+                "the peer {peer} has exited before it responded to requests of this process"
+            );
+        } else if news {
+            tracing::info!("the peer {peer} has exited");
+        }
+    }
+
+    fn forget(&mut self, shared: &Shared, id: LinkId) {
+        if shared.reclaim.forget_link(&shared.driver, id) {
+            let pause = RESIDUE_PAUSES.0;
+            self.residue = Some((Instant::now() + pause, pause));
+        }
+        shared.driver.rebuild_poll_set();
+        if let Some(watched) = self.links.remove(&id) {
+            shared.reactor.remove(&*watched.line);
+            if let Some(process) = watched.process.descriptor() {
+                shared.reactor.remove(process);
+            }
+        }
+        self.tokens.retain(|_, link| *link != id);
+    }
+
+    /// Removes links that the engine or other threads have given up, and looks again at what is left of lost links.
+    pub(crate) fn tidy(&mut self, shared: &Shared, now: Instant) {
+        let lost = shared.driver.requests.take_broken();
+        for id in lost {
+            self.log_exit(shared, id);
+            // Dropped after the lock is released: unmapping takes long.
+            let _link = shared.driver.command(|engine| engine.take_detached(id));
+            self.forget(shared, id);
+        }
+        let cut = shared.driver.requests.take_cut();
+        for id in cut {
+            self.lose(shared, id, DownReason::Closed);
+        }
+        if let Some((_, pause)) = self.residue.take_if(|(at, _)| *at <= now)
+            && shared.reclaim.settle(&shared.driver)
+        {
+            let pause = (pause * 2).min(RESIDUE_PAUSES.1);
+            self.residue = Some((now + pause, pause));
+        }
+    }
+
+    /// When [`Links::tidy`] has something to do at the latest.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.residue.map(|(at, _)| at)
+    }
+
+    /// Closes all links, so that peers see it.
+    pub(crate) fn close(&mut self, shared: &Shared) {
+        if shared.driver.has_failed() {
+            // A failed engine may not release its links.
+            self.links.values().for_each(|watched| watched.line.close());
+        }
+        let links: Vec<LinkId> = self.links.keys().copied().collect();
+        for link in links {
+            self.lose(shared, link, DownReason::Closed);
+        }
+    }
+}
